@@ -1,0 +1,11 @@
+"""The kinds that holdfast talks to a cluster about."""
+
+from holdfast.api.builtin import ConfigMap, Job, Lease, Namespace, Pod, Service
+from holdfast.cluster.protocol import Resource
+
+JOBS = Resource(group="batch", version="v1", kind="Job", plural="jobs", model=Job)
+SERVICES = Resource(group="", version="v1", kind="Service", plural="services", model=Service)
+CONFIG_MAPS = Resource(group="", version="v1", kind="ConfigMap", plural="configmaps", model=ConfigMap)
+PODS = Resource(group="", version="v1", kind="Pod", plural="pods", model=Pod)
+NAMESPACES = Resource(group="", version="v1", kind="Namespace", plural="namespaces", model=Namespace, namespaced=False)
+LEASES = Resource(group="coordination.k8s.io", version="v1", kind="Lease", plural="leases", model=Lease)
