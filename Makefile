@@ -1,5 +1,8 @@
 # python3 and make are all that is needed; every target sets up what it uses.
 PYTHON ?= python3
+KUBECTL ?= kubectl
+DOCKER ?= docker
+IMG ?= holdfast:latest
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -36,6 +39,39 @@ lint: $(STAMP) ## Style, types, layers
 crds: $(STAMP) ## Write manifests/crds from the models
 	$(BIN)/holdfast crds --output manifests/crds
 
+.PHONY: run
+run: $(STAMP) ## Run the operator here, on the cluster of your kubeconfig
+	$(BIN)/holdfast operator
+
+.PHONY: build
+build: $(STAMP) ## Build the wheel into dist/
+	@rm -rf dist
+	$(BIN)/hatchling build -t wheel
+
+.PHONY: install
+install: $(STAMP) ## Put the resource definitions on the cluster
+	$(BIN)/holdfast crds | $(KUBECTL) apply --server-side -f -
+
+.PHONY: uninstall
+uninstall: $(STAMP) ## Take them away, with every object of these kinds
+	$(BIN)/holdfast crds | $(KUBECTL) delete --ignore-not-found -f -
+
+.PHONY: docker-build
+docker-build: build ## Build the operator's image (IMG=…)
+	$(DOCKER) build -t $(IMG) .
+
+.PHONY: docker-push
+docker-push: ## Push it (IMG=…)
+	$(DOCKER) push $(IMG)
+
+.PHONY: deploy
+deploy: install ## Run the operator on the cluster (IMG=…)
+	$(KUBECTL) kustomize manifests/operator | sed 's|image: holdfast:latest|image: $(IMG)|' | $(KUBECTL) apply --server-side -f -
+
+.PHONY: undeploy
+undeploy: ## Take the operator away; the definitions and their objects stay
+	$(KUBECTL) delete --ignore-not-found -k manifests/operator
+
 .PHONY: control-plane
 control-plane: $(STAMP) ## Build the Kubernetes control plane that the tests use, once, into the user's cache
 	@$(BIN)/python -m tests.control_plane.build
@@ -43,3 +79,7 @@ control-plane: $(STAMP) ## Build the Kubernetes control plane that the tests use
 .PHONY: test
 test: $(STAMP) lint control-plane ## Everything: lint, types, layers, drift, unit, the real API server
 	$(BIN)/pytest
+
+.PHONY: bench
+bench: $(STAMP) control-plane ## Measure: 1,000 TrainingJobs of 4 workers at once
+	$(BIN)/python -m bench.many_jobs

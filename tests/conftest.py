@@ -1,0 +1,116 @@
+"""The real control plane as fixtures, and its servers' logs beside a test that failed."""
+
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.control_plane.build import binary_folder, missing
+from tests.control_plane.nodes import Nodes
+from tests.control_plane.server import ControlPlane, FreshControlPlane
+
+OLDEST_SUPPORTED = "1.33"
+
+# The control planes that run now, by the fixture that started them; and where their logs ended when the test began.
+RUNNING = pytest.StashKey[dict[str, list[ControlPlane]]]()
+LOGS_BEGIN = pytest.StashKey[dict[Path, int]]()
+
+
+@pytest.fixture(scope="session")
+def binaries() -> Path:
+    """The control plane's programs; without them a test fails, since a skipped one would look like a passed one."""
+    folder = binary_folder()
+    if absent := missing(folder):
+        names = ", ".join(binary.name for binary in absent)
+        pytest.fail(
+            f"the control plane is not built ({names} not in {folder}): run `make control-plane`", pytrace=False
+        )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def control_plane(
+    binaries: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[ControlPlane]:
+    """One control plane for all tests that neither stop it nor need it otherwise."""
+    plane = ControlPlane(tmp_path_factory.mktemp("control-plane"), binaries)
+    with _noted(pytestconfig, "control_plane", plane), plane.running():
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def old_control_plane(
+    binaries: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[ControlPlane]:
+    """The same, as the oldest Kubernetes that holdfast supports."""
+    plane = ControlPlane(tmp_path_factory.mktemp("old-control-plane"), binaries, emulated_version=OLDEST_SUPPORTED)
+    with _noted(pytestconfig, "old_control_plane", plane), plane.running():
+        yield plane
+
+
+@pytest.fixture
+def fresh_control_plane(
+    binaries: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[FreshControlPlane]:
+    """Starts a control plane of the test's own, to be stopped at will or given other flags."""
+    with ExitStack() as planes:
+
+        def start(*, emulated_version: str = "", flags: Mapping[str, Sequence[str]] | None = None) -> ControlPlane:
+            folder = tmp_path_factory.mktemp("fresh-control-plane")
+            plane = ControlPlane(folder, binaries, emulated_version=emulated_version, flags=flags)
+            planes.enter_context(_noted(pytestconfig, "fresh_control_plane", plane))
+            return planes.enter_context(plane.running())
+
+        yield start
+
+
+@pytest.fixture
+async def namespace(control_plane: ControlPlane) -> AsyncIterator[str]:
+    """A namespace of the test's own on the shared control plane."""
+    async with control_plane.namespace() as name:
+        yield name
+
+
+@pytest.fixture
+async def nodes(control_plane: ControlPlane) -> AsyncIterator[Nodes]:
+    """Fake nodes on the shared control plane that go when the test ends."""
+    nodes = Nodes(control_plane.api)
+    yield nodes
+    await nodes.remove()
+
+
+@contextmanager
+def _noted(config: pytest.Config, fixture: str, plane: ControlPlane) -> Iterator[None]:
+    """Remember that the plane runs, for the reports of the tests that use it."""
+    running = config.stash.setdefault(RUNNING, {}).setdefault(fixture, [])
+    running.append(plane)
+    try:
+        yield
+    finally:
+        running.remove(plane)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[LOGS_BEGIN] = {
+        component.log: component.log_size for plane in _planes(item) for component in plane.components
+    }
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        begin = item.stash.get(LOGS_BEGIN, {})
+        for plane in _planes(item):
+            for component in plane.components:
+                since = begin.get(component.log, 0)
+                report.sections.append((f"log of {component.name}", component.tail(since=since)))
+    return report
+
+
+def _planes(item: pytest.Item) -> list[ControlPlane]:
+    """The control planes behind the fixtures that a test uses, directly or through others."""
+    running = item.config.stash.get(RUNNING, {})
+    return [plane for name in getattr(item, "fixturenames", ()) for plane in running.get(name, ())]
