@@ -24,12 +24,20 @@ class JobSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="cam
     active_deadline_seconds: int | None = None
 
 
+class UncountedPods(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    """Pods that have ended and are not in the Job's counts yet."""
+
+    succeeded: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+
+
 class JobStatus(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
     active: int = 0
     ready: int = 0
     succeeded: int = 0
     failed: int = 0
     terminating: int = 0
+    uncounted_terminated_pods: UncountedPods = UncountedPods()
     start_time: str = ""
     completion_time: str = ""
     completed_indexes: str = ""

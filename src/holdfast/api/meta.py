@@ -1,8 +1,11 @@
 """What every Kubernetes object carries: metadata, owners and conditions."""
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple, TypeAlias
 
 from msgspec import Meta, Struct
+
+from holdfast.api.rules import Rule
+from holdfast.api.scalars import keyed_by
 
 
 class Key(NamedTuple):
@@ -50,8 +53,16 @@ class ObjectMeta(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="
         return next((owner for owner in self.owner_references if owner.controller), None)
 
 
+class Part(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    """A piece of an object, with the rules that its fields keep among themselves."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = ()
+
+
 class Object(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
     """Any object of a cluster: a kind's model adds what we read of its spec and status."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = ()
 
     metadata: ObjectMeta
 
@@ -86,5 +97,21 @@ class Condition(Struct, frozen=True, kw_only=True, rename="camel", gc=False):
         Meta(description="When the status last changed.", extra_json_schema={"format": "date-time"}),
     ]
     observed_generation: Annotated[
-        int, Meta(description="The generation of the spec that this condition speaks of.", ge=0)
+        int,
+        Meta(
+            description="The generation of the spec that this condition speaks of.",
+            ge=0,
+            extra_json_schema={"format": "int64"},
+        ),
     ] = 0
+
+
+Conditions: TypeAlias = Annotated[tuple[Condition, ...], Meta(max_length=32, extra_json_schema=keyed_by("type"))]
+ObservedGeneration: TypeAlias = Annotated[
+    int,
+    Meta(
+        description="The generation of the spec that this status speaks of.",
+        ge=0,
+        extra_json_schema={"format": "int64"},
+    ),
+]

@@ -99,3 +99,7 @@ class Undecodable(ClusterError):
 
 class NotLeading(ClusterError):
     """A write was held back because this process may no longer be the leader."""
+
+
+class Misconfigured(ClusterError):
+    """How to reach the cluster is not said, or makes no sense."""

@@ -1,0 +1,104 @@
+"""What the operator counts about itself, in a registry of its own."""
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+DURATIONS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Metrics:
+    """One registry per operator, so that two in one process do not mix."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self._depth = Gauge(
+            "holdfast_queue_depth", "Keys that wait for a worker now.", ("controller",), registry=registry
+        )
+        self._reconciles = Counter(
+            "holdfast_reconciles",
+            "Reconciles by how they ended: done, requeue, conflict, terminal or error.",
+            ("controller", "result"),
+            registry=registry,
+        )
+        self._retries = Counter(
+            "holdfast_reconcile_retries",
+            "Reconciles that are tried again after a backoff.",
+            ("controller",),
+            registry=registry,
+        )
+        self._work = Histogram(
+            "holdfast_reconcile_duration_seconds",
+            "How long one reconcile takes.",
+            ("controller",),
+            buckets=DURATIONS_S,
+            registry=registry,
+        )
+        self._restarts = Counter(
+            "holdfast_watch_restarts",
+            "Watches begun again, by why the one before ended.",
+            ("resource", "reason"),
+            registry=registry,
+        )
+        self._handler_errors = Counter(
+            "holdfast_handler_errors",
+            "Changes that an index or a handler could not take in.",
+            ("resource",),
+            registry=registry,
+        )
+        self._undecodable = Counter(
+            "holdfast_undecodable_objects",
+            "Objects left out because they do not fit their model.",
+            ("resource",),
+            registry=registry,
+        )
+        self._requests = Counter(
+            "holdfast_api_requests",
+            "Requests to the API server by HTTP status; code 0 means no answer.",
+            ("verb", "resource", "code"),
+            registry=registry,
+        )
+        self._request_time = Histogram(
+            "holdfast_api_request_duration_seconds",
+            "How long the API server takes to answer.",
+            ("verb", "resource"),
+            buckets=DURATIONS_S,
+            registry=registry,
+        )
+        self._events_dropped = Counter(
+            "holdfast_events_dropped",
+            "Events not written: overflow (too many waiting), rate (too many about one object) or error.",
+            ("reason",),
+            registry=registry,
+        )
+        self._leader = Gauge("holdfast_leader", "1 while this process holds the Lease.", registry=registry)
+
+    def track_queue(self, controller: str, depth: Callable[[], int]) -> None:
+        self._depth.labels(controller).set_function(depth)
+
+    def reconciled(self, controller: str, result: str, seconds: float) -> None:
+        self._reconciles.labels(controller, result).inc()
+        self._work.labels(controller).observe(seconds)
+
+    def retried(self, controller: str) -> None:
+        self._retries.labels(controller).inc()
+
+    def watch_restarted(self, resource: str, reason: str) -> None:
+        self._restarts.labels(resource, reason).inc()
+
+    def handler_failed(self, resource: str) -> None:
+        self._handler_errors.labels(resource).inc()
+
+    def undecodable(self, resource: str) -> None:
+        self._undecodable.labels(resource).inc()
+
+    def requested(self, verb: str, resource: str, code: int, seconds: float) -> None:
+        self._requests.labels(verb, resource, str(code)).inc()
+        self._request_time.labels(verb, resource).observe(seconds)
+
+    def event_dropped(self, reason: str, count: int = 1) -> None:
+        self._events_dropped.labels(reason).inc(count)
+
+    def leading(self, leads: bool) -> None:
+        self._leader.set(leads)

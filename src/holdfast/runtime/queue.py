@@ -1,0 +1,98 @@
+"""The queue between what changed and who looks at it."""
+
+import asyncio
+from collections.abc import Hashable
+from random import Random
+from typing import Generic, TypeVar
+
+from holdfast.runtime.backoff import backoff_s
+
+K = TypeVar("K", bound=Hashable)
+
+BASE_S = 0.1
+CAP_S = 300.0
+
+
+class Queue(Generic[K]):
+    """Each key waits at most once, ready or delayed, and is never handed out twice at the same time.
+
+    A key that is added while someone works on it comes again after `done`. An earlier time replaces a later one: the
+    reconcile that runs then says itself when it wants to be called again.
+    """
+
+    def __init__(self, random: Random, *, base_s: float = BASE_S, cap_s: float = CAP_S) -> None:
+        self._random = random
+        self._base_s = base_s
+        self._cap_s = cap_s
+        self._ready: dict[K, None] = {}  # a set that keeps its order
+        self._delayed: dict[K, tuple[float, asyncio.TimerHandle]] = {}
+        self._running: set[K] = set()
+        self._failures: dict[K, int] = {}
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    @property
+    def depth(self) -> int:
+        """How many keys wait for a worker now."""
+        return len(self._ready)
+
+    def add(self, key: K) -> None:
+        self._drop_delay(key)
+        if not self._closed:
+            self._ready[key] = None
+            self._changed.set()
+
+    def add_after(self, key: K, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + seconds
+        if seconds <= 0:
+            self.add(key)
+        elif not self._closed and key not in self._ready and due < self._due(key):
+            self._drop_delay(key)
+            self._delayed[key] = due, loop.call_at(due, self.add, key)
+
+    def retry(self, key: K) -> float:
+        """Add the key after a delay that grows with each failure in a row; returns the delay."""
+        self._failures[key] = self.failures(key) + 1
+        delay_s = backoff_s(self._failures[key], base_s=self._base_s, cap_s=self._cap_s, random=self._random)
+        self.add_after(key, delay_s)
+        return delay_s
+
+    def forget(self, key: K) -> None:
+        """The key is well again: its next failure is its first."""
+        self._failures.pop(key, None)
+
+    def failures(self, key: K) -> int:
+        return self._failures.get(key, 0)
+
+    async def get(self) -> K | None:
+        """The next key, to be given back with `done`; None once the queue is shut down."""
+        while not self._closed:
+            for key in self._ready:
+                if key not in self._running:
+                    del self._ready[key]
+                    self._running.add(key)
+                    return key
+            self._changed.clear()
+            await self._changed.wait()
+        return None
+
+    def done(self, key: K) -> None:
+        self._running.discard(key)
+        if key in self._ready:
+            self._changed.set()
+
+    def shut_down(self) -> None:
+        """Hand out nothing more; who works on a key now may finish."""
+        self._closed = True
+        self._ready.clear()
+        for key in list(self._delayed):
+            self._drop_delay(key)
+        self._changed.set()
+
+    def _due(self, key: K) -> float:
+        return self._delayed[key][0] if key in self._delayed else float("inf")
+
+    def _drop_delay(self, key: K) -> None:
+        if key in self._delayed:
+            self._delayed.pop(key)[1].cancel()
