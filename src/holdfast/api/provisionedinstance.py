@@ -1,0 +1,88 @@
+"""ProvisionedInstance: one virtual machine, one object."""
+
+from typing import Annotated, ClassVar
+
+from msgspec import Meta, field
+
+from holdfast.api.core.references import LocalObjectReference
+from holdfast.api.kind import AGE, Column, Kind
+from holdfast.api.meta import Conditions, Object, ObservedGeneration, Part
+from holdfast.api.rules import Reason, Rule
+from holdfast.api.scalars import Count, Timestamp
+from holdfast.api.spotinstancevm import InstanceState, Zone
+
+
+class ProvisionedInstanceSpec(Part, frozen=True, kw_only=True):
+    vm_ref: Annotated[LocalObjectReference, Meta(description="The SpotInstanceVM that the machine is made from.")]
+    job_ref: Annotated[
+        LocalObjectReference | None, Meta(description="The SpotInstanceJob that the machine was ordered for.")
+    ] = None
+    replica: Annotated[Count, Meta(description="The replica of that job.")] | None = None
+    zone: Annotated[Zone, Meta(description="Zone of the machine; the template's first without it.")] | None = None
+    preemptible: Annotated[bool, Meta(description="Whether it is a spot machine; true by default.")] = True
+
+
+class ProvisionedInstanceStatus(Part, frozen=True, kw_only=True):
+    observed_generation: ObservedGeneration = 0
+    instance_id: Annotated[str, Meta(description="The provider's number of the machine.", max_length=64)] | None = (
+        field(name="instanceID", default=None)
+    )
+    instance_name: Annotated[str, Meta(description="The provider's name of the machine.", max_length=253)] | None = None
+    internal_ip: Annotated[str, Meta(description="Address in the network.", max_length=64)] | None = field(
+        name="internalIP", default=None
+    )
+    external_ip: Annotated[str, Meta(description="Public address, if any.", max_length=64)] | None = field(
+        name="externalIP", default=None
+    )
+    state: Annotated[InstanceState | None, Meta(description="The provider's state of the machine.")] = None
+    node_name: Annotated[str, Meta(description="The node that it has become.", max_length=253)] | None = None
+    joined_cluster: Annotated[bool, Meta(description="Whether it has become a node.")] = False
+    creation_time: Annotated[Timestamp, Meta(description="When the machine was made.")] | None = None
+    preemption_notice: (
+        Annotated[Timestamp, Meta(description="When the provider said that it takes the machine away.")] | None
+    ) = None
+    conditions: Annotated[
+        Conditions, Meta(description="Launched, Joined, GPUReady and Preempted, for kubectl wait.")
+    ] = ()
+
+
+class ProvisionedInstance(Object, frozen=True, kw_only=True):
+    """One machine. It is written down here before it is made, and stays until the provider says that it is gone."""
+
+    RULES: ClassVar = (
+        Rule(
+            rule="self.spec == oldSelf.spec",
+            message="a machine can't be changed once it was ordered: delete this object, and another is ordered "
+            "at need",
+            field=".spec",
+            reason=Reason.FORBIDDEN,
+        ),
+    )
+
+    spec: Annotated[ProvisionedInstanceSpec, Meta(description="Which machine, and for whom.")]
+    status: Annotated[
+        ProvisionedInstanceStatus | None,
+        Meta(description="What the operator has found. Written by the operator alone."),
+    ] = None
+
+
+KIND = Kind(
+    group="training.training.dcnlab.com",
+    versions=("v1alpha1",),
+    kind="ProvisionedInstance",
+    plural="provisionedinstances",
+    short_name="pi",
+    model=ProvisionedInstance,
+    columns=(
+        Column(name="STATE", path=".status.state", description="The provider's state of the machine."),
+        Column(name="NODE", path=".status.nodeName", description="The node that it has become."),
+        Column(name="JOB", path=".spec.jobRef.name", description="The job that it was ordered for."),
+        Column(name="ZONE", path=".spec.zone", description="Zone of the machine."),
+        AGE,
+        Column(name="VM", path=".spec.vmRef.name", wide=True, description="Template of the machine."),
+        Column(name="SPOT", path=".spec.preemptible", type="boolean", wide=True, description="Spot or on demand."),
+        Column(name="INSTANCE", path=".status.instanceName", wide=True, description="The provider's name."),
+        Column(name="INTERNAL-IP", path=".status.internalIP", wide=True, description="Address in the network."),
+        Column(name="EXTERNAL-IP", path=".status.externalIP", wide=True, description="Public address."),
+    ),
+)

@@ -1,0 +1,194 @@
+"""The blocks of a TrainingJob's spec that stand for themselves."""
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from holdfast.api.core.scheduling import Affinity, Toleration
+from holdfast.api.meta import Part
+from holdfast.api.rules import Rule, label_keys_rule
+from holdfast.api.scalars import Count, DnsSubdomain, Labels, Port, PositiveSeconds
+
+
+class Hyperparameters(Part, frozen=True, kw_only=True):
+    learning_rate: (
+        Annotated[float, Meta(description="Learning rate. Given to the training as LEARNING_RATE.", gt=0)] | None
+    ) = None
+    batch_size: Annotated[int, Meta(description="Samples in a batch. BATCH_SIZE.", ge=1)] | None = None
+    epochs: (
+        Annotated[
+            int,
+            Meta(description="How often the data set is gone through; progress is measured by it. EPOCHS.", ge=1),
+        ]
+        | None
+    ) = None
+    optimizer: Annotated[
+        Literal["adam", "sgd", "adamw", "rmsprop"] | None, Meta(description="The optimizer. OPTIMIZER.")
+    ] = None
+    warmup_steps: (
+        Annotated[Count, Meta(description="Steps in which the learning rate rises to its value. WARMUP_STEPS.")] | None
+    ) = None
+    gradient_accumulation_steps: (
+        Annotated[
+            int,
+            Meta(
+                description="Batches whose gradients are added up before a step. GRADIENT_ACCUMULATION_STEPS.",
+                ge=1,
+            ),
+        ]
+        | None
+    ) = None
+    mixed_precision: (
+        Annotated[bool, Meta(description="Whether to compute in half precision where that is safe. MIXED_PRECISION.")]
+        | None
+    ) = None
+    additional_params: Annotated[
+        dict[str, Annotated[str, Meta(max_length=4096)]],
+        Meta(
+            description="Anything else, as strings (quote numbers). Each becomes PARAM_ and its name in upper case: "
+            "weight_decay is given as PARAM_WEIGHT_DECAY.",
+            max_length=64,
+        ),
+    ] = {}
+
+
+class Scheduling(Part, frozen=True, kw_only=True):
+    RULES: ClassVar = (label_keys_rule("nodeSelector"),)
+
+    priority: (
+        Annotated[
+            DnsSubdomain,
+            Meta(description="Name of a PriorityClass. Jobs of higher priority are admitted first."),
+        ]
+        | None
+    ) = None
+    node_selector: Annotated[Labels, Meta(description="Labels that a node must have.")] = {}
+    affinity: Annotated[Affinity | None, Meta(description="Nodes and neighbours that workers need or prefer.")] = None
+    tolerations: Annotated[
+        tuple[Toleration, ...], Meta(description="Taints that workers put up with.", max_length=32)
+    ] = ()
+
+
+class Monitoring(Part, frozen=True, kw_only=True):
+    RULES: ClassVar = (
+        Rule(
+            rule="!has(self.tensorboardEnabled) || !self.tensorboardEnabled || !has(self.enabled) || self.enabled",
+            message="TensorBoard is part of monitoring: remove monitoring.enabled: false, or remove tensorboardEnabled",
+            field=".tensorboardEnabled",
+        ),
+    )
+
+    enabled: Annotated[
+        bool,
+        Meta(
+            description="Whether progress and metrics of the training are collected; true as soon as this block is "
+            "written."
+        ),
+    ] = True
+    metrics_port: Annotated[
+        Port,
+        Meta(
+            description="Port on which the training may serve Prometheus text; 8080 by default. It is opened on the "
+            "pods and the {name}-master Service."
+        ),
+    ] = 8080
+    tensorboard_enabled: Annotated[
+        bool,
+        Meta(
+            description="Whether a TensorBoard named {name}-tensorboard runs beside the job, on the folder "
+            "tensorboard/ beside the checkpoints. Needs a checkpoint block."
+        ),
+    ] = False
+    mlflow_tracking_uri: (
+        Annotated[str, Meta(description="Address of the MLflow server. MLFLOW_TRACKING_URI.", max_length=2048)] | None
+    ) = None
+    wandb_project: (
+        Annotated[str, Meta(description="Project at Weights & Biases. WANDB_PROJECT.", max_length=128)] | None
+    ) = None
+
+
+class Networking(Part, frozen=True, kw_only=True):
+    RULES: ClassVar = (
+        Rule(
+            rule="!has(self.backend) || self.backend in ['nccl', 'gloo']",
+            message="write nccl (between GPUs) or gloo (between CPUs, or where NCCL is not at hand); mpi is not "
+            "supported, since it brings a launcher of its own: nccl or gloo serve the same collectives",
+            field=".backend",
+        ),
+        Rule(
+            rule="!has(self.rdmaEnabled) || !self.rdmaEnabled || !has(self.backend) || self.backend == 'nccl'",
+            message="RDMA is used by nccl only: write backend: nccl, or remove rdmaEnabled",
+            field=".rdmaEnabled",
+        ),
+    )
+
+    # A rule and not an enum: the server would list the values of an enum, and not say what to do about mpi.
+    backend: (
+        Annotated[
+            str,
+            Meta(
+                description="How workers exchange gradients: nccl between GPUs, gloo between CPUs. Without it, nccl "
+                "where there are GPUs, else gloo.",
+                max_length=16,
+            ),
+        ]
+        | None
+    ) = None
+    master_port: Annotated[
+        Port, Meta(description="Port of worker 0 at which all workers meet; 29500 by default. MASTER_PORT.")
+    ] = 29500
+    rdma_enabled: Annotated[
+        bool,
+        Meta(
+            description="Whether workers get an RDMA device and may lock memory for it (IPC_LOCK), an exception to "
+            "the restricted pod security level."
+        ),
+    ] = False
+
+
+class FailurePolicy(Part, frozen=True, kw_only=True):
+    restart_policy: Annotated[
+        Literal["OnFailure", "Always", "Never", "ExitCode"],
+        Meta(
+            description="What happens after a failure of the training itself. OnFailure (default): a new attempt from "
+            "the last checkpoint. Always means the same. Never: the job fails. ExitCode: exit codes 1 to 127 are "
+            "final, 128 and above are tried again. After a preemption or a lost node the job always goes on."
+        ),
+    ] = "OnFailure"
+    backoff_limit: Annotated[
+        Count,
+        Meta(
+            description="How many failures of the training itself are followed by a new attempt; 3 by default. "
+            "Preemptions and lost nodes are not counted. May be changed at any time."
+        ),
+    ] = 3
+    active_deadline_seconds: (
+        Annotated[
+            PositiveSeconds,
+            Meta(
+                description="How long the job may run, over all attempts and without the time that it was suspended. "
+                "May be changed at any time.",
+            ),
+        ]
+        | None
+    ) = None
+
+
+class SuccessPolicy(Part, frozen=True, kw_only=True):
+    RULES: ClassVar = (
+        Rule(
+            rule="has(self.targetAccuracy) || has(self.earlyStoppingPatience)",
+            message="write targetAccuracy, earlyStoppingPatience or both, or remove successPolicy",
+        ),
+    )
+
+    target_accuracy: (
+        Annotated[
+            float,
+            Meta(description="The job completes when the reported accuracy reaches this, 0 to 1.", ge=0, le=1),
+        ]
+        | None
+    ) = None
+    early_stopping_patience: (
+        Annotated[int, Meta(description="The job completes after so many epochs without a better loss.", ge=1)] | None
+    ) = None

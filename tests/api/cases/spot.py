@@ -1,0 +1,138 @@
+"""The rules of the kinds around spot machines and container checkpoints."""
+
+from tests.api.cases.objects import JSON, Case, backup, instance, spot_job, spot_vm
+
+NO_CONTAINERS: JSON = {"spec": {"template": {"spec": {"containers": []}}}}
+TEMPLATE: JSON = {
+    "spec": {"suspend": None, "template": {"spec": {"containers": [{"name": "a", "x": [1, None]}], "z": 1}}}
+}
+SPOT = [
+    Case("a template with fields of its own", {**spot_job(), "spec": {**spot_job()["spec"], "jobTemplate": TEMPLATE}}),
+    Case("the least that a SpotInstanceJob needs", spot_job()),
+    Case(
+        "a template without containers",
+        spot_job({"jobTemplate": NO_CONTAINERS}),
+        "spec.jobTemplate.spec.template.spec.containers",
+        "at least 1 items",
+    ),
+    Case(
+        "a template without a spec",
+        spot_job({"jobTemplate": {"spec": None}}),
+        "spec.jobTemplate.spec",
+        "Required value",
+    ),
+    Case(
+        "a template that always restarts",
+        spot_job({"jobTemplate": {"spec": {"template": {"spec": {"restartPolicy": "Always"}}}}}),
+        "spec.jobTemplate.spec.template.spec.restartPolicy",
+        "Unsupported value",
+    ),
+    Case("no replicas", spot_job({"replicas": 0}), "spec.replicas", "greater than or equal to 1"),
+    Case(
+        "an interval in words",
+        spot_job({"checkpointConfig": {"checkpointInterval": "hourly"}}),
+        "spec.checkpointConfig.checkpointInterval",
+        "with its units",
+    ),
+    Case(
+        "a repository with a scheme",
+        spot_job({"checkpointConfig": {"checkpointImageRepo": "https://gcr.io/p/c"}}),
+        "spec.checkpointConfig.checkpointImageRepo",
+        "without scheme and tag",
+    ),
+    Case(
+        "a repository with a tag",
+        spot_job({"checkpointConfig": {"checkpointImageRepo": "gcr.io/p/c:latest"}}),
+        "spec.checkpointConfig.checkpointImageRepo",
+        "without scheme and tag",
+    ),
+    Case("a repository on a port", spot_job({"checkpointConfig": {"checkpointImageRepo": "localhost:5000/c"}})),
+    Case("no machine template", spot_job({"spotInstanceVMRef": None}), "spec.spotInstanceVMRef", "Required value"),
+    Case("the least that a SpotInstanceVM needs", spot_vm()),
+    Case(
+        "a machine with everything",
+        spot_vm(
+            {
+                "gpu": {"type": "nvidia-tesla-t4", "count": 1},
+                "gcp": {"region": "us-central1", "networkTags": ["gpu"], "serviceAccount": "vm@my-gcp-project.example"},
+                "zones": ["us-central1-b", "us-east1-c"],
+                "startupScript": "#!/bin/sh\n",
+                "kubeadmJoinConfig": {
+                    "tokenSecretRef": {"name": "join"},
+                    "caCertHash": "sha256:" + "0a" * 32,
+                    "controlPlaneEndpoint": "10.0.0.2:6443",
+                },
+                "ssh": {"user": "ubuntu", "keySecretRef": {"name": "ssh"}},
+                "preemptible": False,
+            }
+        ),
+    ),
+    Case("a GPU of no count", spot_vm({"gpu": {"type": "nvidia-tesla-t4"}}), "spec.gpu.count", "Required value"),
+    Case("a zone of another region", spot_vm({"gcp": {"region": "europe-west4"}}), "spec.gcp.zone", "another region"),
+    Case(
+        "a zone of a region with a longer name",
+        spot_vm({"gcp": {"zone": "us-central11-a", "region": "us-central1"}}),
+        "spec.gcp.zone",
+        "another region",
+    ),
+    Case("a fallback to the same zone", spot_vm({"zones": ["us-central1-a"]}), "spec.zones", "leave gcp.zone out"),
+    Case(
+        "a login without a cluster to join",
+        spot_vm({"ssh": {"user": "ubuntu", "keySecretRef": {"name": "k"}}}),
+        "spec.kubeadmJoinConfig",
+        "add kubeadmJoinConfig",
+    ),
+    Case(
+        "a hash that is none",
+        spot_vm({"kubeadmJoinConfig": {"tokenSecretRef": {"name": "join"}, "caCertHash": "sha256:abc"}}),
+        "spec.kubeadmJoinConfig.caCertHash",
+        "should match",
+    ),
+    Case("a machine", instance({"jobRef": {"name": "spot"}, "replica": 1})),
+    Case("a machine without its template", instance({"vmRef": None}), "spec.vmRef", "Required value"),
+]
+
+BACKUPS = [
+    *(
+        Case(f"the schedule {text!r}", backup({"schedule": text}))
+        for text in ("immediately", "*/30 * * * *", "@hourly", "0 4 * * 1-5", "15,45 0-6/2 1 jan,JUL sun", "0  0 1 1 *")
+    ),
+    *(
+        Case(f"the schedule {text!r}", backup({"schedule": text}), "spec.schedule", "a cron expression of five fields")
+        for text in (
+            "now",
+            "* * * *",
+            "60 * * * *",
+            "* 24 * * *",
+            "* * 0 * *",
+            "* * * 13 *",
+            "* * * * 8",
+            "@often",
+            "* * * * * *",
+            "Immediately",
+            "*/0 * * * *",
+            "* * * * *\n",
+        )
+    ),
+    Case("the older version", backup(version="v1alpha1")),
+    Case("no pod", backup({"podRef": None}), "spec.podRef", "Required value"),
+    Case(
+        "a registry with a path",
+        backup({"registry": {"url": "gcr.io/my-project"}}),
+        "spec.registry.url",
+        "the path belongs in repository",
+    ),
+    Case("a registry with a scheme", backup({"registry": {"url": "https://registry.example.com:5000"}})),
+    Case(
+        "a repository in upper case",
+        backup({"registry": {"repository": "My/Repo"}}),
+        "spec.registry.repository",
+        "in lower case",
+    ),
+    Case(
+        "a container twice",
+        backup({"containers": [{"name": "a"}, {"name": "a"}]}),
+        "spec.containers[1]",
+        "Duplicate value",
+    ),
+]
