@@ -1,0 +1,165 @@
+"""What is asked of the API server: each verb as a path, a query and a body."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.api.meta import Key
+from holdfast.cluster.errors import BadRequest
+from holdfast.cluster.protocol import JSON, Body, Propagation, Resource
+
+# Who owns the fields that we write, and what happens to those that the server does not know.
+_WRITING = {"fieldManager": "holdfast", "fieldValidation": "Strict"}
+
+
+class Ask(Struct, frozen=True, kw_only=True):
+    """One request; `tried` begins every error about it."""
+
+    verb: str
+    resource: str
+    tried: str
+    method: str
+    path: str
+    query: Mapping[str, str] = {}
+    body: bytes = b""
+    content_type: str = "application/json"
+    accept: str = "application/json"
+
+    @property
+    def write(self) -> bool:
+        return self.method != "GET"
+
+
+def to_list(resource: Resource[Any], namespace: str, query: Mapping[str, str], *, verb: str = "list") -> Ask:
+    """Also a watch: it is a list that goes on."""
+    return Ask(
+        verb=verb,
+        resource=str(resource),
+        tried=f"{verb} {resource}" + (f" in {namespace}" if namespace else ""),
+        method="GET",
+        path=_collection(resource, namespace),
+        query={name: value for name, value in query.items() if value},
+    )
+
+
+def to_get(resource: Resource[Any], key: Key) -> Ask:
+    return Ask(
+        verb="get", resource=str(resource), tried=f"get {resource} {key}", method="GET", path=_object(resource, key)
+    )
+
+
+def to_create(resource: Resource[Any], body: Body, namespace: str) -> Ask:
+    document = _document(resource, body)
+    metadata = document.get("metadata") or {}
+    namespace = namespace or metadata.get("namespace") or ""
+    name = metadata.get("name") or f"{metadata.get('generateName', '')}*"
+    tried = f"create {resource} {Key(namespace, name)}"
+    if resource.namespaced and not namespace:
+        raise BadRequest(f"{tried}: {resource.kind} lives in a namespace, and none was given")
+    return Ask(
+        verb="create",
+        resource=str(resource),
+        tried=tried,
+        method="POST",
+        path=_collection(resource, namespace),
+        query=_WRITING,
+        body=msgspec.json.encode(document),
+    )
+
+
+def to_replace(resource: Resource[Any], key: Key, body: Body) -> Ask:
+    return Ask(
+        verb="update",
+        resource=str(resource),
+        tried=f"replace {resource} {key}",
+        method="PUT",
+        path=_object(resource, key),
+        query=_WRITING,
+        body=msgspec.json.encode(_document(resource, body)),
+    )
+
+
+def to_patch(resource: Resource[Any], key: Key, patch: Body, *, subresource: str = "") -> Ask:
+    tail = f"/{subresource}" if subresource else ""
+    return Ask(
+        verb="patch",
+        resource=f"{resource}{tail}",
+        tried=f"patch {resource}{tail} {key}",
+        method="PATCH",
+        path=_object(resource, key) + tail,
+        query=_WRITING,
+        body=msgspec.json.encode(patch),
+        content_type="application/merge-patch+json",
+    )
+
+
+def to_delete(
+    resource: Resource[Any],
+    key: Key,
+    *,
+    uid: str,
+    resource_version: str,
+    propagation: Propagation,
+    grace_period_s: int | None,
+) -> Ask:
+    options: JSON = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+    if preconditions := {name: value for name, value in (("uid", uid), ("resourceVersion", resource_version)) if value}:
+        options["preconditions"] = preconditions
+    if grace_period_s is not None:
+        options["gracePeriodSeconds"] = grace_period_s
+    return Ask(
+        verb="delete",
+        resource=str(resource),
+        tried=f"delete {resource} {key}",
+        method="DELETE",
+        path=_object(resource, key),
+        body=msgspec.json.encode(options),
+    )
+
+
+def to_pod_log(key: Key, *, container: str, tail_lines: int | None, limit_bytes: int | None) -> Ask:
+    query = {
+        "container": container,
+        "tailLines": "" if tail_lines is None else str(tail_lines),
+        "limitBytes": "" if limit_bytes is None else str(limit_bytes),
+    }
+    return Ask(
+        verb="get",
+        resource="pods/log",
+        tried=f"read the log of pod {key}",
+        method="GET",
+        path=f"/api/v1/namespaces/{_segment(key.namespace)}/pods/{_segment(key.name)}/log",
+        query={name: value for name, value in query.items() if value},
+        accept="*/*",
+    )
+
+
+def _document(resource: Resource[Any], body: Body) -> JSON:
+    document: JSON = msgspec.to_builtins(body)
+    return {"apiVersion": resource.api_version, "kind": resource.kind, **document}
+
+
+def _collection(resource: Resource[Any], namespace: str) -> str:
+    """Of one namespace, or of all."""
+    if resource.namespaced and namespace:
+        return f"{_root(resource)}/namespaces/{_segment(namespace)}/{resource.plural}"
+    return f"{_root(resource)}/{resource.plural}"
+
+
+def _object(resource: Resource[Any], key: Key) -> str:
+    place = f"namespaces/{_segment(key.namespace)}/" if resource.namespaced else ""
+    return f"{_root(resource)}/{place}{resource.plural}/{_segment(key.name)}"
+
+
+def _root(resource: Resource[Any]) -> str:
+    return f"/apis/{resource.api_version}" if resource.group else f"/api/{resource.version}"
+
+
+def _segment(name: str) -> str:
+    # A nameless DELETE would be one of the whole collection, and dots would climb out of it.
+    if name in ("", ".", ".."):
+        raise BadRequest(f"{name!r} can't be the name of an object or a namespace")
+    return quote(name, safe="")

@@ -1,0 +1,134 @@
+"""The cluster protocol, over HTTP to a Kubernetes API server."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from datetime import datetime
+from random import Random
+from typing import TypeVar
+
+from holdfast.api.meta import Key, Object
+from holdfast.cluster.kubernetes import asks
+from holdfast.cluster.kubernetes.asks import Ask
+from holdfast.cluster.kubernetes.config import Config
+from holdfast.cluster.kubernetes.decoding import Line, OnUndecodable, Salvage, decode
+from holdfast.cluster.kubernetes.events import Reading, parse_event
+from holdfast.cluster.kubernetes.listing import Lister
+from holdfast.cluster.kubernetes.pool import Gate
+from holdfast.cluster.kubernetes.retries import DEFAULT_PATIENCE, Patience
+from holdfast.cluster.kubernetes.transport import DEFAULT_TIMEOUTS, Observe, Timeouts, Transport
+from holdfast.cluster.protocol import Body, Event, Listing, Propagation, Resource
+
+T = TypeVar("T", bound=Object)
+
+
+class KubernetesCluster:
+    """One API server; `connect` makes it. Views made by `gated` share its connections."""
+
+    def __init__(self, transport: Transport, lister: Lister, salvage: Salvage, gate: Gate | None = None) -> None:
+        self._transport = transport
+        self._lister = lister
+        self._salvage = salvage
+        self._gate = gate
+
+    def gated(self, gate: Gate) -> "KubernetesCluster":
+        """The same cluster, calling `gate` before every write; what the gate raises holds the write back."""
+        return KubernetesCluster(self._transport, self._lister, self._salvage, gate)
+
+    async def list(
+        self, resource: Resource[T], *, namespace: str = "", labels: str = "", fields: str = ""
+    ) -> Listing[T]:
+        return await self._lister.list(resource, namespace, {"labelSelector": labels, "fieldSelector": fields})
+
+    def watch(
+        self,
+        resource: Resource[T],
+        *,
+        resource_version: str,
+        namespace: str = "",
+        labels: str = "",
+        fields: str = "",
+    ) -> AbstractAsyncContextManager[AsyncIterator[Event[T]]]:
+        query = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "labelSelector": labels,
+            "fieldSelector": fields,
+            # Spread, so that watches that began together don't all end together.
+            "timeoutSeconds": str(self._transport.rng.randint(300, 600)),
+        }
+        return self._watch(resource, asks.to_list(resource, namespace, query, verb="watch"))
+
+    async def get(self, resource: Resource[T], key: Key) -> T:
+        return await self._ask(resource, asks.to_get(resource, key))
+
+    async def create(self, resource: Resource[T], body: Body, *, namespace: str = "") -> T:
+        return await self._ask(resource, asks.to_create(resource, body, namespace))
+
+    async def replace(self, resource: Resource[T], key: Key, body: Body) -> T:
+        return await self._ask(resource, asks.to_replace(resource, key, body))
+
+    async def patch(self, resource: Resource[T], key: Key, patch: Body) -> T:
+        return await self._ask(resource, asks.to_patch(resource, key, patch))
+
+    async def patch_status(self, resource: Resource[T], key: Key, patch: Body) -> T:
+        return await self._ask(resource, asks.to_patch(resource, key, patch, subresource="status"))
+
+    async def delete(
+        self,
+        resource: Resource[T],
+        key: Key,
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        propagation: Propagation = Propagation.BACKGROUND,
+        grace_period_s: int | None = None,
+    ) -> None:
+        ask = asks.to_delete(
+            resource,
+            key,
+            uid=uid,
+            resource_version=resource_version,
+            propagation=propagation,
+            grace_period_s=grace_period_s,
+        )
+        await self._transport.send(ask, self._gate)
+
+    async def pod_log(
+        self, key: Key, *, container: str = "", tail_lines: int | None = None, limit_bytes: int | None = None
+    ) -> bytes:
+        ask = asks.to_pod_log(key, container=container, tail_lines=tail_lines, limit_bytes=limit_bytes)
+        return await self._transport.send(ask)
+
+    async def close(self) -> None:
+        """Close the connections, of every view."""
+        await self._transport.close()
+
+    async def _ask(self, resource: Resource[T], ask: Ask) -> T:
+        return decode(resource.model, await self._transport.send(ask, self._gate), ask.tried)
+
+    @asynccontextmanager
+    async def _watch(self, resource: Resource[T], ask: Ask) -> AsyncIterator[AsyncIterator[Event[T]]]:
+        async with self._transport.stream(ask) as lines, aclosing(self._events(resource, ask, lines)) as events:
+            yield events
+
+    async def _events(self, resource: Resource[T], ask: Ask, lines: AsyncIterator[bytes]) -> AsyncGenerator[Event[T]]:
+        reading = Reading(ask.tried, self._transport.source, self._salvage)
+        async for line in lines:
+            yield parse_event(resource, decode(Line, line, ask.tried), reading)
+
+
+def connect(
+    config: Config,
+    *,
+    rng: Random,
+    now: Callable[[], datetime],
+    observe: Observe | None = None,
+    on_undecodable: OnUndecodable | None = None,
+    timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    patience: Patience = DEFAULT_PATIENCE,
+) -> KubernetesCluster:
+    """A cluster that connects when it is first asked; `now` is the wall clock, with its zone."""
+    transport = Transport(config, rng=rng, now=now, observe=observe, timeouts=timeouts, patience=patience)
+    salvage = Salvage(on_undecodable)
+    return KubernetesCluster(transport, Lister(transport, salvage), salvage)

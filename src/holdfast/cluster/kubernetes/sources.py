@@ -1,0 +1,190 @@
+"""Where the cluster to talk to is looked for, as kubectl does: kubeconfig files, then the pod's service account."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from yarl import URL
+
+from holdfast.cluster.errors import Misconfigured
+from holdfast.cluster.kubernetes.config import Config, Server, User
+from holdfast.cluster.kubernetes.kubefile import ClusterEntry, Merged, UserEntry, decoded, read_merged
+from holdfast.cluster.kubernetes.material import Material
+from holdfast.cluster.kubernetes.proxy import checked_proxy, proxy_from_environment
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+def load_config(
+    kubeconfig: str = "",
+    *,
+    context: str = "",
+    environ: Mapping[str, str] = os.environ,
+    service_account: Path = SERVICE_ACCOUNT,
+) -> Config:
+    """Look where kubectl looks: the file given, $KUBECONFIG, ~/.kube/config, then the pod's service account."""
+    paths, place = _places(kubeconfig, environ)
+    merged = read_merged(paths)
+    if merged:
+        return _from_kubeconfig(merged, context, place, environ)
+    if not kubeconfig and _is_in_cluster(environ, service_account):
+        return _from_service_account(environ, service_account)
+    raise Misconfigured(
+        f"no cluster to talk to: {place} {'says nothing' if paths else 'is not there'}, and this is not a pod "
+        "with a service account: pass --kubeconfig FILE or set KUBECONFIG"
+    )
+
+
+def _places(kubeconfig: str, environ: Mapping[str, str]) -> tuple[list[Path], str]:
+    if kubeconfig:
+        return [Path(kubeconfig)], kubeconfig
+    if listed := environ.get("KUBECONFIG"):
+        paths = dict.fromkeys(Path(part) for part in listed.split(os.pathsep) if part)
+        return [path for path in paths if _is_there(path)], listed
+    path = Path(environ.get("HOME") or "/", ".kube", "config")
+    return [path] if _is_there(path) else [], str(path)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return True  # and can't be looked at: reading it will say why
+
+
+def _from_kubeconfig(merged: Merged, wanted: str, place: str, environ: Mapping[str, str]) -> Config:
+    name = wanted or merged.current_context
+    known = ", ".join(sorted(merged.contexts)) or "none"
+    if not name:
+        raise Misconfigured(
+            f"{place} has no current-context: run `kubectl config use-context NAME` (contexts there: {known})"
+        )
+    context = merged.contexts.get(name)
+    if context is None:
+        raise Misconfigured(f"{place} has no context {name!r} (contexts there: {known})")
+    source = f"{place}, context {name!r}"
+    cluster = merged.clusters.get(context.cluster)
+    if cluster is None:
+        raise Misconfigured(f"{source}: its cluster {context.cluster!r} is not described there")
+    user = merged.users.get(context.user)
+    if user is None and context.user:
+        raise Misconfigured(f"{source}: its user {context.user!r} is not described there")
+    return Config(
+        server=_server(cluster, source, environ),
+        user=_user(user or UserEntry(), source),
+        namespace=context.namespace or "default",
+        source=source,
+    )
+
+
+def _server(cluster: ClusterEntry, source: str, environ: Mapping[str, str]) -> Server:
+    authority = _material("certificate-authority", cluster.certificate_authority_data, cluster.certificate_authority)
+    if authority and cluster.insecure_skip_tls_verify:
+        raise Misconfigured(f"{source}: insecure-skip-tls-verify and certificate-authority exclude each other")
+    proxy = cluster.proxy_url and checked_proxy(cluster.proxy_url, said_by=f"{source}: proxy-url")
+    url = _checked_url(cluster.server, source)
+    return Server(
+        url=str(url).rstrip("/"),
+        authority=authority,
+        insecure=cluster.insecure_skip_tls_verify,
+        name=cluster.tls_server_name,
+        proxy=proxy or proxy_from_environment(url, environ),
+        exec_config=next(
+            (entry.extension for entry in cluster.extensions if entry.name == "client.authentication.k8s.io/exec"),
+            None,
+        ),
+    )
+
+
+def _checked_url(server: str, source: str) -> URL:
+    try:
+        url = URL(server)
+    except ValueError:
+        url = URL()
+    if url.scheme not in ("http", "https") or not url.host:
+        raise Misconfigured(f"{source}: its server must be written as https://HOST:PORT")
+    if url.user or url.password:
+        raise Misconfigured(f"{source}: its server holds a user name or password: write them under users instead")
+    return url
+
+
+def _user(user: UserEntry, source: str) -> User:
+    if user.auth_provider is not None:
+        raise Misconfigured(
+            f"{source}: auth-provider is no longer a way to sign in: use an exec plugin of the provider"
+        )
+    if user.username and (user.token or user.token_file):
+        raise Misconfigured(f"{source}: give the user a token or a password, not both")
+    certificate = _material("client-certificate", user.client_certificate_data, user.client_certificate)
+    key = _material("client-key", user.client_key_data, user.client_key)
+    if (certificate is None) != (key is None):
+        raise Misconfigured(f"{source}: client-certificate and client-key go together, and only one is there")
+    if user.exec and user.exec.interactive_mode == "Always":
+        raise Misconfigured(
+            f"{source}: the exec plugin {user.exec.command} wants to ask a person (interactiveMode: Always), and there "
+            "is none here: use a plugin or a token that needs no answer"
+        )
+    return User(
+        token=_token(user),
+        username=user.username,
+        password=user.password,
+        certificate=certificate,
+        key=key,
+        plugin=user.exec,
+        impersonation=_impersonation(user, source),
+    )
+
+
+def _token(user: UserEntry) -> Material | None:
+    """A file wins over a token beside it: the token is only the file's content as it once was."""
+    if user.token_file:
+        return Material(what="token", path=Path(user.token_file))
+    return Material(what="token", data=user.token.encode()) if user.token else None
+
+
+def _impersonation(user: UserEntry, source: str) -> tuple[tuple[str, str], ...]:
+    headers = (
+        *((("Impersonate-User", user.as_user),) if user.as_user else ()),
+        *((("Impersonate-Uid", user.as_uid),) if user.as_uid else ()),
+        *(("Impersonate-Group", group) for group in user.as_groups),
+        *(
+            (f"Impersonate-Extra-{quote(key, safe='')}", value)
+            for key, values in user.as_user_extra.items()
+            for value in values
+        ),
+    )
+    if not all(value.isprintable() for _, value in headers):
+        raise Misconfigured(f"{source}: whom to impersonate is not one line of text")
+    return headers
+
+
+def _material(what: str, data: str, path: str) -> Material | None:
+    if data:
+        return Material(what=what, data=decoded(data, f"{what}-data"))
+    return Material(what=what, path=Path(path)) if path else None
+
+
+def _is_in_cluster(environ: Mapping[str, str], service_account: Path) -> bool:
+    return bool(
+        environ.get("KUBERNETES_SERVICE_HOST")
+        and environ.get("KUBERNETES_SERVICE_PORT")
+        and (service_account / "token").is_file()
+    )
+
+
+def _from_service_account(environ: Mapping[str, str], folder: Path) -> Config:
+    host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
+    url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
+    authority = folder / "ca.crt"
+    namespace = folder / "namespace"
+    return Config(
+        server=Server(
+            url=url,
+            authority=Material(what="certificate-authority", path=authority) if authority.exists() else None,
+            proxy=proxy_from_environment(URL(url), environ),
+        ),
+        user=User(token=Material(what="token", path=folder / "token")),
+        namespace=namespace.read_text().strip() if namespace.exists() else "default",
+        source=f"the pod's service account in {folder}",
+    )

@@ -1,0 +1,92 @@
+"""TLS towards the API server, renewed when the authority or the client's certificate is."""
+
+import ssl
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import structlog
+
+from holdfast.cluster.errors import Misconfigured
+from holdfast.cluster.kubernetes.config import Server
+from holdfast.cluster.kubernetes.credentials import Certificate
+from holdfast.cluster.kubernetes.material import Rotating
+
+log = structlog.get_logger(__name__)
+
+
+class Tls:
+    """One context for as long as nothing changes: the pool reuses a connection only under the same context."""
+
+    def __init__(self, server: Server) -> None:
+        self._authority = Rotating(server.authority) if server.authority else None
+        self._insecure = server.insecure
+        self._made_of: tuple[bytes | None, Certificate | None] | None = None
+        self._context: ssl.SSLContext | None = None
+
+    def context(self, certificate: Certificate | None, now_s: float) -> ssl.SSLContext:
+        made_of = (self._authority.read(now_s) if self._authority else None, certificate)
+        if self._context is None or made_of != self._made_of:
+            self._context = self._remade(*made_of)
+            self._made_of = made_of
+        return self._context
+
+    def renew(self, now_s: float) -> None:
+        """A connection was refused or not trusted: look at the authority's file now."""
+        if self._authority:
+            self._authority.read(now_s, recheck=True)
+
+    def _remade(self, authority: bytes | None, certificate: Certificate | None) -> ssl.SSLContext:
+        try:
+            return make_context(authority, insecure=self._insecure, certificate=certificate)
+        except Misconfigured as error:
+            if self._context is None:
+                raise
+            # A certificate and its key are two files: between the two writes they don't fit each other.
+            log.warning("new certificates unusable, going on with the old", error=str(error))
+            return self._context
+
+
+def make_context(
+    authority: bytes | None, *, insecure: bool = False, certificate: Certificate | None = None
+) -> ssl.SSLContext:
+    """A client's context; without an authority the system's are trusted."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    # Newer Pythons refuse authorities without a key identifier by default; clusters have them, and kubectl accepts.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif authority is None:
+        context.load_default_certs()
+    else:
+        _trust(context, authority)
+    if certificate:
+        _present(context, certificate)
+    return context
+
+
+def _trust(context: ssl.SSLContext, authority: bytes) -> None:
+    try:
+        context.load_verify_locations(cadata=authority.decode("ascii", errors="ignore"))
+    except (ssl.SSLError, ValueError):
+        raise Misconfigured("the certificate-authority holds no certificate in PEM") from None
+
+
+def _present(context: ssl.SSLContext, certificate: Certificate) -> None:
+    """The ssl module takes keys from files alone; these live for one call, in a folder that only we can read."""
+    with TemporaryDirectory(prefix="holdfast-") as folder:
+        chain, key = Path(folder, "chain.pem"), Path(folder, "key.pem")
+        chain.write_bytes(certificate.chain)
+        key.write_bytes(certificate.key)
+        try:
+            context.load_cert_chain(chain, key, password=_refuse_password)
+        except (ssl.SSLError, ValueError) as error:
+            reason = getattr(error, "reason", "") or "not PEM"
+            raise Misconfigured(f"the client-certificate and client-key can't be used: {reason}") from None
+
+
+def _refuse_password() -> str:
+    """Asked only for an encrypted key; without this, OpenSSL would ask on the terminal and wait for ever."""
+    raise Misconfigured("the client-key is encrypted: give one without a passphrase")
