@@ -1,0 +1,20 @@
+"""Times and durations as Kubernetes and people write them."""
+
+from datetime import UTC, datetime
+
+
+def timestamp(moment: datetime) -> str:
+    """RFC 3339 in UTC with whole seconds, as metav1.Time is written."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def moment(timestamp: str) -> datetime:
+    return datetime.fromisoformat(timestamp)
+
+
+def span(start: str, end: str) -> str:
+    """The time between two timestamps with its two largest units: 45s, 3m20s, 2h13m, 4d6h."""
+    seconds = max(0, int((moment(end) - moment(start)).total_seconds()))
+    units = (("d", seconds // 86400), ("h", seconds // 3600 % 24), ("m", seconds // 60 % 60), ("s", seconds % 60))
+    first = next((place for place, (_, amount) in enumerate(units) if amount), len(units) - 1)
+    return "".join(f"{amount}{unit}" for unit, amount in units[first : first + 2] if amount) or "0s"

@@ -1,0 +1,1 @@
+"""What a TrainingJob's state is, given what is seen of it."""

@@ -1,0 +1,1 @@
+"""The objects that make a TrainingJob so, as the API server takes them."""

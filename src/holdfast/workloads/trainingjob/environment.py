@@ -1,0 +1,119 @@
+"""What a worker finds in its environment: its place in the gang, the framework's own variables, the task."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.workloads.trainingjob import names
+from holdfast.workloads.trainingjob.gpus import gpus_per_worker
+
+CONFIG_FOLDER = "/etc/holdfast"
+CONFIG_FILE = "config.json"
+INDEX = "$(HOLDFAST_INDEX)"
+DEFAULT_MASTER_PORT = 29500
+
+Variable = dict[str, Any]
+
+
+def environment(job: TrainingJob) -> list[Variable]:
+    """All variables of a worker, the user's own last: a name that they write replaces ours."""
+    own = [msgspec.to_builtins(variable) for variable in job.spec.env]
+    written = {variable["name"] for variable in own}
+    ours = [_index(), *(_plain(name, value) for name, value in _variables(job))]
+    return [variable for variable in ours if variable["name"] not in written] + own
+
+
+def master_port(job: TrainingJob) -> int:
+    networking = job.spec.networking
+    return networking.master_port if networking is not None else DEFAULT_MASTER_PORT
+
+
+def backend(job: TrainingJob) -> str:
+    """nccl where there are GPUs to talk between, else gloo, unless it is written."""
+    networking = job.spec.networking
+    if networking is not None and networking.backend is not None:
+        return str(networking.backend)
+    return "nccl" if gpus_per_worker(job.spec) else "gloo"
+
+
+def _index() -> Variable:
+    # The Job controller appends its own JOB_COMPLETION_INDEX last, where $(…) of earlier variables can't use it.
+    return {
+        "name": "HOLDFAST_INDEX",
+        "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{names.INDEX_LABEL}']"}},
+    }
+
+
+def _plain(name: str, value: str) -> Variable:
+    # Kubernetes expands $(X) in values: a user's text is kept as it is, our own reference to the index is meant.
+    literal = value.replace("$(", "$$(").replace(f"${INDEX}", INDEX)
+    return {"name": name, "value": literal}
+
+
+def _variables(job: TrainingJob) -> Iterator[tuple[str, str]]:
+    yield "HOLDFAST_ATTEMPT", str(names.attempt(job))
+    yield "HOLDFAST_BACKEND", backend(job)
+    yield from _framework(job)
+    yield "MODEL", job.spec.model
+    yield "DATASET", job.spec.dataset
+    yield from _hyperparameters(job)
+    yield "CONFIG_FILE", f"{CONFIG_FOLDER}/{CONFIG_FILE}"
+    if job.spec.monitoring is not None:
+        if job.spec.monitoring.mlflow_tracking_uri:
+            yield "MLFLOW_TRACKING_URI", job.spec.monitoring.mlflow_tracking_uri
+        if job.spec.monitoring.wandb_project:
+            yield "WANDB_PROJECT", job.spec.monitoring.wandb_project
+
+
+def _framework(job: TrainingJob) -> Iterator[tuple[str, str]]:
+    match str(job.spec.framework):
+        case "tensorflow":
+            yield "TF_CONFIG", _tf_config(job)
+        case "jax":
+            yield "JAX_COORDINATOR_ADDRESS", f"{names.worker_host(job, 0)}:{master_port(job)}"
+            yield "JAX_NUM_PROCESSES", str(job.spec.num_workers)
+            yield "JAX_PROCESS_ID", INDEX
+        case _:
+            yield from _pytorch(job)
+
+
+def _pytorch(job: TrainingJob) -> Iterator[tuple[str, str]]:
+    host, port, size = names.worker_host(job, 0), str(master_port(job)), str(job.spec.num_workers)
+    yield "MASTER_ADDR", host
+    yield "MASTER_PORT", port
+    yield "WORLD_SIZE", size
+    yield "RANK", INDEX
+    yield "NODE_RANK", INDEX
+    yield "LOCAL_RANK", "0"
+    yield "LOCAL_WORLD_SIZE", "1"
+    # torchrun reads its options from these and then starts one process for each GPU.
+    yield "PET_NNODES", size
+    yield "PET_NODE_RANK", INDEX
+    yield "PET_NPROC_PER_NODE", str(max(gpus_per_worker(job.spec), 1))
+    yield "PET_MASTER_ADDR", host
+    yield "PET_MASTER_PORT", port
+
+
+def _tf_config(job: TrainingJob) -> str:
+    port = master_port(job)
+    hosts = [f"{names.worker_host(job, index)}:{port}" for index in range(job.spec.num_workers)]
+    workers = msgspec.json.encode(hosts).decode()
+    return f'{{"cluster":{{"worker":{workers}}},"task":{{"type":"worker","index":{INDEX}}}}}'
+
+
+def _hyperparameters(job: TrainingJob) -> Iterator[tuple[str, str]]:
+    """One variable for each hyperparameter that is written: learningRate → LEARNING_RATE."""
+    written = dict(msgspec.to_builtins(job.spec.hyperparameters)) if job.spec.hyperparameters else {}
+    additional: dict[str, str] = written.pop("additionalParams", {})
+    for name, value in written.items():
+        yield re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper(), _text(value)
+    for name, value in additional.items():
+        yield "PARAM_" + re.sub(r"[^A-Z0-9_]", "_", name.upper()), value
+
+
+def _text(value: object) -> str:
+    """Numbers and booleans as JSON writes them: true, 5e-5, 64."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,0 +1,37 @@
+"""Control planes with our kinds on them, and operators on those."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.control_plane.server import ControlPlane
+from tests.operator.process import OperatorProcess
+
+DEFINITIONS = Path(__file__).parents[2] / "manifests" / "crds"
+
+StartOperator = Callable[..., OperatorProcess]
+
+
+def install_kinds(plane: ControlPlane) -> None:
+    plane.kubectl("apply", "--server-side", f"--filename={DEFINITIONS}")
+    plane.kubectl("wait", "--for=condition=Established", f"--filename={DEFINITIONS}")
+
+
+@pytest.fixture(scope="session")
+def plane(control_plane: ControlPlane) -> ControlPlane:
+    """The shared control plane, with our kinds."""
+    install_kinds(control_plane)
+    return control_plane
+
+
+@pytest.fixture
+def start_operator(tmp_path: Path) -> Iterator[StartOperator]:
+    """Starts operators that end with the test."""
+    with ExitStack() as operators:
+
+        def start(plane: ControlPlane, *options: str, kubeconfig: Path | None = None) -> OperatorProcess:
+            return operators.enter_context(OperatorProcess(plane, tmp_path, *options, kubeconfig=kubeconfig).running())
+
+        yield start

@@ -1,0 +1,32 @@
+"""Durations as people write them."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from holdfast.planning.times import span, timestamp
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-5, "0s"),
+        (0, "0s"),
+        (45, "45s"),
+        (60, "1m"),
+        (200, "3m20s"),
+        (3600, "1h"),
+        (3605, "1h"),
+        (7980, "2h13m"),
+        (86400 * 4 + 3600 * 6 + 59, "4d6h"),
+    ],
+)
+def test_a_span_has_its_two_largest_units(seconds: int, text: str) -> None:
+    assert span(timestamp(START), timestamp(START + timedelta(seconds=seconds))) == text
+
+
+def test_a_timestamp_is_in_utc_with_whole_seconds() -> None:
+    moment = datetime(2026, 1, 1, 2, 0, 0, 999_999, tzinfo=timezone(timedelta(hours=2)))
+    assert timestamp(moment) == "2026-01-01T00:00:00Z"
