@@ -1,0 +1,98 @@
+"""The engines that the contract is held against, and what each of its tests gets."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+from holdfast.api.meta import Key
+from holdfast.cluster.protocol import Cluster
+
+from .embedded_engine import LACKS, embedded_engine
+from .engine import Engine
+from .kinds import GADGETS, NAMESPACES, RELICS, definition, install
+from .kubernetes_engine import kubernetes_engine
+from .pool import Pool
+from .watching import Progress, progress_of_a_quiet_watch
+
+Opening = AbstractAsyncContextManager[Engine]
+
+
+def on(ground: str) -> Callable[[pytest.FixtureRequest], Opening]:
+    """An engine over a control plane, named by its fixture: it starts with the first test that needs it."""
+    return lambda request: kubernetes_engine(request.getfixturevalue(ground))
+
+
+GROUNDS = {"kubernetes": "control_plane", "kubernetes-1.33": "old_control_plane"}
+ENGINES = {name: on(ground) for name, ground in GROUNDS.items()}
+ENGINES["embedded"] = lambda _: embedded_engine()
+
+
+@pytest.fixture(scope="session", params=ENGINES)
+def opening(request: pytest.FixtureRequest) -> Opening:
+    """The engine of this run, not yet open."""
+    return ENGINES[request.param](request)
+
+
+@pytest.fixture(scope="session")
+async def engine(opening: Opening) -> AsyncIterator[Engine]:
+    async with opening as engine:
+        for custom in (GADGETS, RELICS):
+            await install(engine.cluster, custom, definition(custom))
+        yield engine
+
+
+@pytest.fixture
+def cluster(engine: Engine) -> Cluster:
+    return engine.cluster
+
+
+@pytest.fixture
+async def namespace(engine: Engine) -> AsyncIterator[str]:
+    """A namespace of the test's own; nobody waits until it is gone."""
+    name = await engine.namespace()
+    yield name
+    await engine.cluster.delete(NAMESPACES, Key("", name))
+
+
+@pytest.fixture
+async def pool(engine: Engine, namespace: str) -> AsyncIterator[Pool]:
+    """Machines of the test's own."""
+    pool = Pool(engine, namespace)
+    yield pool
+    await pool.drop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+async def first_bookmark(engine: Engine) -> AsyncIterator[asyncio.Task[Progress]]:
+    """A watch of nothing, begun before the other tests: bookmarks come about once a minute."""
+    waiting = asyncio.create_task(progress_of_a_quiet_watch(engine.cluster))
+    yield waiting
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Name the ground among a test's fixtures: the servers' logs are shown for those that it names."""
+    callspec = getattr(item, "callspec", None)
+    if isinstance(item, pytest.Function) and callspec and callspec.params.get("opening") in GROUNDS:
+        # A list of its own: pytest gives the same one to every parametrization of a test.
+        item.fixturenames = [*item.fixturenames, GROUNDS[callspec.params["opening"]]]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests whose fixtures an engine says that it lacks; they are counted as deselected."""
+    left_out = [item for item in items if is_lacking(item)]
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
+
+
+def is_lacking(item: pytest.Item) -> bool:
+    callspec = getattr(item, "callspec", None)
+    return (
+        isinstance(item, pytest.Function)
+        and callspec is not None
+        and callspec.params.get("opening") == "embedded"
+        and not LACKS.isdisjoint(item.fixturenames)
+    )

@@ -1,0 +1,42 @@
+"""What an engine gives the suite beside the protocol: machines, pods that end as told, and forgetting."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from holdfast.api.meta import Key
+from holdfast.cluster.protocol import Cluster, Resource
+
+ROOMY = {"cpu": "16", "memory": "64Gi", "pods": "110"}
+
+
+class Engine(Protocol):
+    """One cluster under test. A second engine is one more class with these few methods."""
+
+    cluster: Cluster
+
+    async def namespace(self) -> str:
+        """The name of a new, empty namespace."""
+        ...
+
+    async def add_node(
+        self,
+        name: str,
+        *,
+        resources: Mapping[str, str] = ROOMY,
+        labels: Mapping[str, str] = {},
+        taints: Sequence[Mapping[str, str]] = (),
+    ) -> None:
+        """A machine that is ready and runs what is bound to it, until told otherwise."""
+        ...
+
+    async def break_node(self, name: str) -> None:
+        """The machine reports that it is not ready, and neither runs nor stops pods any more."""
+        ...
+
+    async def end_pod(self, pod: Key, *, exit_code: int = 0, ended: str = "", disrupted: bool = False) -> None:
+        """Every container of a running pod ends with that code, at the time `ended` (now, when empty)."""
+        ...
+
+    async def forget(self, resource: Resource[Any]) -> None:
+        """Versions of this custom resource from before now can no longer be watched from."""
+        ...
