@@ -120,8 +120,11 @@ def to_delete(
     )
 
 
-def to_pod_log(key: Key, *, container: str, tail_lines: int | None, limit_bytes: int | None) -> Ask:
+def to_pod_log(
+    key: Key, *, container: str, tail_lines: int | None, limit_bytes: int | None = None, follow: bool = False
+) -> Ask:
     query = {
+        "follow": "true" if follow else "",
         "container": container,
         "tailLines": "" if tail_lines is None else str(tail_lines),
         "limitBytes": "" if limit_bytes is None else str(limit_bytes),
@@ -129,7 +132,7 @@ def to_pod_log(key: Key, *, container: str, tail_lines: int | None, limit_bytes:
     return Ask(
         verb="get",
         resource="pods/log",
-        tried=f"read the log of pod {key}",
+        tried=f"{'follow' if follow else 'read'} the log of pod {key}",
         method="GET",
         path=f"/api/v1/namespaces/{_segment(key.namespace)}/pods/{_segment(key.name)}/log",
         query={name: value for name, value in query.items() if value},

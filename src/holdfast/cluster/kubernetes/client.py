@@ -100,6 +100,11 @@ class KubernetesCluster:
         ask = asks.to_pod_log(key, container=container, tail_lines=tail_lines, limit_bytes=limit_bytes)
         return await self._transport.send(ask)
 
+    def follow_log(
+        self, key: Key, *, container: str = "", tail_lines: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        return self._transport.chunks(asks.to_pod_log(key, container=container, tail_lines=tail_lines, follow=True))
+
     async def close(self) -> None:
         """Close the connections, of every view."""
         await self._transport.close()

@@ -1,7 +1,7 @@
 """From the server's JSON to models, one object at a time: one that does not fit is left out, not all."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 import structlog
@@ -10,6 +10,7 @@ from msgspec import Raw, Struct
 from holdfast.api.meta import Key, Object
 from holdfast.cluster.errors import Undecodable
 from holdfast.cluster.protocol import Resource
+from holdfast.cluster.whole import reader
 
 log = structlog.get_logger(__name__)
 
@@ -51,18 +52,11 @@ class Head(Struct, frozen=True, kw_only=True):
     metadata: HeadMeta = HeadMeta()
 
 
-_decoders: dict[type[Struct], msgspec.json.Decoder[Any]] = {}
-
-
 def decode(model: type[S], data: bytes | Raw, tried: str) -> S:
-    decoder = _decoders.get(model)
-    if decoder is None:
-        decoder = _decoders.setdefault(model, msgspec.json.Decoder(model))
     try:
-        decoded: S = decoder.decode(data)
+        return reader(model)(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Undecodable(f"{tried}: the answer does not fit {model.__name__}: {error}") from None
-    return decoded
 
 
 class Salvage:

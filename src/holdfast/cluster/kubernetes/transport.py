@@ -88,6 +88,15 @@ class Transport:
             # Whoever leaves early is not interested in the rest: the connection can't be used again.
             response.close()
 
+    async def chunks(self, ask: Ask) -> AsyncGenerator[bytes, None]:
+        """An answer that goes on, as it comes; unlike a watch it may be silent for as long as it likes."""
+        response = await self._open(ask, aiohttp.ClientTimeout(total=None, sock_connect=self._timeouts.connect_s), None)
+        try:
+            while chunk := await self._chunk(ask, response):
+                yield chunk
+        finally:
+            response.close()
+
     async def close(self) -> None:
         await self._pool.close()
 
