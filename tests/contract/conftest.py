@@ -9,7 +9,7 @@ import pytest
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import Cluster
 
-from .embedded_engine import LACKS, embedded_engine
+from .embedded_engine import embedded_engine
 from .engine import Engine
 from .kinds import GADGETS, NAMESPACES, RELICS, definition, install
 from .kubernetes_engine import kubernetes_engine
@@ -79,20 +79,3 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if isinstance(item, pytest.Function) and callspec and callspec.params.get("opening") in GROUNDS:
         # A list of its own: pytest gives the same one to every parametrization of a test.
         item.fixturenames = [*item.fixturenames, GROUNDS[callspec.params["opening"]]]
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests whose fixtures an engine says that it lacks; they are counted as deselected."""
-    left_out = [item for item in items if is_lacking(item)]
-    items[:] = [item for item in items if item not in left_out]
-    config.hook.pytest_deselected(items=left_out)
-
-
-def is_lacking(item: pytest.Item) -> bool:
-    callspec = getattr(item, "callspec", None)
-    return (
-        isinstance(item, pytest.Function)
-        and callspec is not None
-        and callspec.params.get("opening") == "embedded"
-        and not LACKS.isdisjoint(item.fixturenames)
-    )

@@ -1,8 +1,8 @@
 """The contract's engine in this process, in memory, on the machine's clock."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
@@ -10,6 +10,11 @@ from holdfast.api.meta import Key
 from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
 from holdfast.cluster.protocol import Cluster, Resource
 from holdfast.cluster.resources import PODS
+from holdfast.plane import add_plane
+from holdfast.runtime.clocks import utc_now
+from holdfast.runtime.metrics import Metrics
+from holdfast.runtime.operator import Operator
+from tests.plane.kubelets import Kubelets, kubelets
 
 from .engine import ROOMY
 from .kinds import NAMESPACES, NODES
@@ -17,23 +22,31 @@ from .kubernetes_engine import ended_status, now, ready
 
 BOOKMARK_S = 1.0
 
-# Fixtures that it can't serve: nothing here schedules and runs pods yet.
-LACKS = frozenset({"pool"})
+# The machines here give no signs of life, and are not to be missed for that.
+PATIENCE_S = 3600.0
 
 
 @asynccontextmanager
 async def embedded_engine() -> AsyncIterator["EmbeddedEngine"]:
-    cluster = await open_cluster(None, now=lambda: datetime.now(UTC), rng=Random(0), bookmark_s=BOOKMARK_S)
+    cluster = await open_cluster(None, now=utc_now, rng=Random(0), bookmark_s=BOOKMARK_S)
+    operator = Operator(cluster, identity="plane", now=utc_now, random=Random(0), metrics=Metrics())
+    add_plane(operator, cluster, now=utc_now, grace_s=PATIENCE_S)
+    machines, controller = kubelets(operator, now=utc_now)
+    operator.add(controller)
+    running = asyncio.create_task(operator.run())
     try:
-        yield EmbeddedEngine(cluster)
+        yield EmbeddedEngine(cluster, machines)
     finally:
+        operator.stop()
+        await running
         await cluster.close()
 
 
 class EmbeddedEngine:
-    def __init__(self, cluster: EmbeddedCluster) -> None:
+    def __init__(self, cluster: EmbeddedCluster, machines: Kubelets) -> None:
         self.cluster: Cluster = cluster
         self._embedded = cluster
+        self._machines = machines
 
     async def namespace(self) -> str:
         return (await self.cluster.create(NAMESPACES, {"metadata": {"generateName": "contract-"}})).metadata.name
@@ -56,6 +69,7 @@ class EmbeddedEngine:
         )
 
     async def break_node(self, name: str) -> None:
+        self._machines.broken.add(name)
         await self.cluster.patch_status(NODES, Key("", name), {"status": {"conditions": [ready("False", now())]}})
 
     async def end_pod(self, pod: Key, *, exit_code: int = 0, ended: str = "", disrupted: bool = False) -> None:

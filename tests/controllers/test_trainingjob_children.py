@@ -14,7 +14,7 @@ from tests.trainingjobs import training_job
 def stored(child: Child, **changes: Any) -> Object:
     """The child as the API server gives it back, with these fields of spec, data or labels set otherwise."""
     body = msgspec.json.decode(msgspec.json.encode(child.body))
-    body["metadata"]["uid"] = "uid-of-child"
+    body["metadata"]["resourceVersion"] = "42"
     for place, fields in changes.items():
         target = body["metadata"] if place in ("labels", "ownerReferences") else body
         target[place] = {**target.get(place, {}), **fields} if isinstance(fields, dict) else fields
@@ -56,7 +56,7 @@ LABELS = HEADLESS.body["metadata"]["labels"]
 def test_what_somebody_changed_is_mended_for_that_object_alone(
     child: Child, changes: dict[str, Any], patch: dict[str, Any]
 ) -> None:
-    patch = {**patch, "metadata": {**patch.get("metadata", {}), "uid": "uid-of-child"}}
+    patch = {**patch, "metadata": {**patch.get("metadata", {}), "resourceVersion": "42"}}
     assert difference(training_job(), child, stored(child, **changes)) == patch
 
 

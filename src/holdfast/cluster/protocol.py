@@ -4,7 +4,7 @@ Two engines serve it: `kubernetes` over HTTP, and an embedded one in this proces
 server is right. Nothing above this module knows which of them it talks to.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
@@ -108,11 +108,11 @@ class Cluster(Protocol):
         ...
 
     async def patch(self, resource: Resource[T], key: Key, patch: Body) -> T:
-        """Merge (RFC 7386) into all but status; metadata.resourceVersion or uid in the patch guard it."""
+        """Merge (RFC 7386) into all but status. metadata.resourceVersion in the patch guards it (`Conflict`)."""
         ...
 
     async def patch_status(self, resource: Resource[T], key: Key, patch: Body) -> T:
-        """The same for status and nothing else."""
+        """The same for status and nothing else; a uid in the patch guards nothing here."""
         ...
 
     async def delete(
@@ -131,5 +131,11 @@ class Cluster(Protocol):
     async def pod_log(
         self, key: Key, *, container: str = "", tail_lines: int | None = None, limit_bytes: int | None = None
     ) -> bytes: ...
+
+    def follow_log(
+        self, key: Key, *, container: str = "", tail_lines: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """What the log holds and what is added to it, in pieces of any size, until the container has ended."""
+        ...
 
     async def close(self) -> None: ...

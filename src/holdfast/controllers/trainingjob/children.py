@@ -48,8 +48,9 @@ def difference(job: TrainingJob, child: Child, seen: Object) -> JSON:
     if any(seen.metadata.labels.get(name) != value for name, value in labels.items()):
         patch["metadata"] = {"labels": labels}
     if patch:
-        # The patch is for the object that was looked at, not for one that took its name since.
-        patch.setdefault("metadata", {})["uid"] = seen.metadata.uid
+        # The patch is for the object that was looked at, not for one that took its name since: a uid would guard it
+        # too, but the API server answers another uid as Invalid, which looks like a refusal for good.
+        patch.setdefault("metadata", {})["resourceVersion"] = seen.metadata.resource_version
     return patch
 
 

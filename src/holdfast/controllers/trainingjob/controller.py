@@ -71,7 +71,7 @@ class TrainingJobs:
         patch = merge_patch(old, msgspec.to_builtins(status))
         if not patch:
             return
-        guard = {"uid": job.metadata.uid, "resourceVersion": job.metadata.resource_version}
+        guard = {"resourceVersion": job.metadata.resource_version}
         session = self._writer.on(job.metadata.key)
         await session.patch_status(TRAINING_JOBS, job.metadata.key, {"metadata": guard, "status": patch})
         log.info("status", key=str(job.metadata.key), state=status.state, message=status.message)
