@@ -23,9 +23,13 @@ $(STAMP): requirements-dev.txt pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
+.PHONY: demo
+demo: $(STAMP) ## Train a small model with two workers on this machine, without Kubernetes
+	@$(BIN)/holdfast demo
+
 .PHONY: lock
 lock: ## Compile the pinned and hashed requirement files anew (needs uv)
-	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header -q pyproject.toml -o requirements.txt
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header -q pyproject.toml --extra trainer -o requirements.txt
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header -q pyproject.toml --group dev -o requirements-dev.txt
 
 .PHONY: lint

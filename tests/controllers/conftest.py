@@ -26,7 +26,7 @@ from tests.contract.waiting import until
 DEFAULT_IMAGE = "holdfast:test"
 
 
-@pytest.fixture(scope="session", params=("kubernetes",))
+@pytest.fixture(scope="session", params=("kubernetes", "embedded"))
 def opening(request: pytest.FixtureRequest) -> Opening:
     """The engine of this run, not yet open."""
     return ENGINES[request.param](request)
