@@ -13,7 +13,7 @@ from holdfast.api.trainingjob import TrainingJobStatus
 from holdfast.planning.conditions import holds
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.status import CONDITION_OF, next_status
-from tests.trainingjobs import failed, training_job, unschedulable, workers
+from tests.trainingjobs import failed, training_job, unschedulable, worker, workers
 
 NOW = datetime(2026, 1, 1, 3, tzinfo=UTC)
 
@@ -64,6 +64,35 @@ def after(status: TrainingJobStatus, observed: Observed) -> TrainingJobStatus:
             Observed(job=training_job(status={"state": "Running"}), workers=workers(status={"active": 2, "ready": 1})),
             "Restarting",
             "WorkersLost",
+        ),
+        # A worker that is ending is no longer ready, and not counted as succeeded yet.
+        (
+            Observed(
+                job=training_job(status={"state": "Running"}),
+                workers=workers(status={"active": 2, "ready": 1}),
+                pods=(worker(0, {"phase": "Running"}), worker(1, {"phase": "Succeeded"})),
+            ),
+            "Running",
+            "WorkersReady",
+        ),
+        (
+            Observed(
+                job=training_job(status={"state": "Running"}),
+                workers=workers(status={"active": 2, "ready": 1}),
+                pods=(worker(0, {"phase": "Running"}), worker(1, {"phase": "Pending"})),
+            ),
+            "Restarting",
+            "WorkersLost",
+        ),
+        # Before the first time that all are ready, running is not enough.
+        (
+            Observed(
+                job=training_job(status={"state": "Initializing"}),
+                workers=workers(status={"active": 2, "ready": 1}),
+                pods=(worker(0, {"phase": "Running"}), worker(1, {"phase": "Running"})),
+            ),
+            "Initializing",
+            "WorkersStarting",
         ),
         (
             Observed(job=training_job({"suspend": True}), workers=workers(status={"active": 1})),

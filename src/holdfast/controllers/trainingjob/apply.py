@@ -1,5 +1,7 @@
 """Makes a TrainingJob's children as they should be, without ever touching what is not its own."""
 
+import asyncio
+from collections.abc import Iterable
 from typing import cast
 
 from msgspec import structs
@@ -40,8 +42,7 @@ class Applier:
             await self._stop(observed.earlier)
             return observed
         try:
-            for child in around_workers(self._job):
-                await self._ensure(child)
+            await self._ensure_all(around_workers(self._job))
             workers = await self._ensure(workers_of(self._job, default_image))
         except (Obstacle, Forbidden) as error:
             return structs.replace(observed, obstacle=str(error))
@@ -56,6 +57,13 @@ class Applier:
                 await self._session.delete(
                     JOBS, job.metadata.key, uid=job.metadata.uid, propagation=Propagation.FOREGROUND
                 )
+
+    async def _ensure_all(self, children: Iterable[Child]) -> None:
+        """At the same time: a busy API server takes a second for a Service. Of several failures the first is raised."""
+        ends = await asyncio.gather(*map(self._ensure, children), return_exceptions=True)
+        for end in ends:
+            if isinstance(end, BaseException):
+                raise end
 
     async def _ensure(self, child: Child) -> Object:
         key = Key(self._job.metadata.namespace, child.name)

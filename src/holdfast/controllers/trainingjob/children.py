@@ -26,7 +26,7 @@ class Child(Struct, frozen=True):
 
 
 def around_workers(job: TrainingJob) -> Iterator[Child]:
-    """What must be there before the workers start, in this order: their task, then their names."""
+    """What must be there before the workers start: their task and their names."""
     yield Child(CONFIG_MAPS, config_map(job))
     yield Child(SERVICES, headless_service(job))
     yield Child(SERVICES, master_service(job))

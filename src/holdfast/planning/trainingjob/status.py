@@ -1,10 +1,11 @@
 """The status of a TrainingJob, from what is seen of it."""
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from msgspec import Struct, structs
 
-from holdfast.api.builtin import Job
+from holdfast.api.builtin import Job, Pod
 from holdfast.api.meta import Condition
 from holdfast.api.trainingjob import TrainingJobStatus, Workers
 from holdfast.planning import conditions
@@ -87,12 +88,17 @@ def _suspended(workers: Job) -> Finding:
 def _under_way(observed: Observed, workers: Job) -> Finding:
     desired = observed.job.spec.num_workers
     started = workers.status.ready + _succeeded(workers)
-    if started >= desired:
+    if started >= desired or (observed.state == "Running" and _present(observed.pods) >= desired):
         return Finding("Running", "WorkersReady", "every worker is running or has succeeded")
     message = why_waiting(observed.pods, desired - started, desired)
     if observed.state in ("Running", "Restarting") or workers.status.failed:
         return Finding("Restarting", "WorkersLost", message)
     return Finding("Initializing", "WorkersStarting", message)
+
+
+def _present(pods: Iterable[Pod]) -> int:
+    """Workers that run or have succeeded. One that is ending is not ready any more and not counted yet: not lost."""
+    return sum(pod.status.phase in ("Running", "Succeeded") and not pod.metadata.deletion_timestamp for pod in pods)
 
 
 def _restarts(observed: Observed) -> bool:
