@@ -1,0 +1,1 @@
+"""What a kubelet is to a node, for one machine and without containers: pods run as processes."""

@@ -1,0 +1,35 @@
+"""What was started for a pod, written down before it runs: what a runner that was killed leaves to the next one."""
+
+from pathlib import Path
+
+import msgspec
+
+from holdfast.machine.identity import Identity
+
+NAME = "processes.jsonl"
+
+
+def note(folder: Path, identity: Identity) -> None:
+    """Add one process. Not synced to the disk: a record that is lost with the machine speaks of nothing alive."""
+    with (folder / NAME).open("ab") as file:
+        file.write(msgspec.json.encode(identity) + b"\n")
+
+
+def started(folder: Path) -> bool:
+    """Whether anything of this pod has ever been started."""
+    return (folder / NAME).exists()
+
+
+def read(folder: Path) -> list[Identity]:
+    """All that can be read: a last line that was cut short is passed over, since its process never got to run."""
+    try:
+        lines = (folder / NAME).read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            found.append(msgspec.json.decode(line, type=Identity))
+        except msgspec.DecodeError:
+            continue
+    return found

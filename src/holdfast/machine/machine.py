@@ -1,0 +1,249 @@
+"""This machine as a node: it runs the pods that are bound to it."""
+
+import asyncio
+import contextlib
+import hashlib
+import sys
+import traceback
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import structlog
+
+from holdfast.api.meta import Key
+from holdfast.cluster.errors import BadRequest, ClusterError, Conflict, NotFound
+from holdfast.cluster.protocol import Cluster
+from holdfast.errors import HoldfastError
+from holdfast.machine import folders, journal, logs, orphans
+from holdfast.machine.addresses import Addresses
+from holdfast.machine.assignments import Assignments
+from holdfast.machine.cgroups import Cgroups
+from holdfast.machine.command import Commands
+from holdfast.machine.facts import Fact, Terminated
+from holdfast.machine.gpus import RESOURCE, Gpus
+from holdfast.machine.host import Host, Now
+from holdfast.machine.node import NodeAgent
+from holdfast.machine.objects import PODS, Pod
+from holdfast.machine.pod import PodRun
+from holdfast.machine.processes import KILLED
+from holdfast.machine.quantities import amount
+from holdfast.machine.report import Reporter
+from holdfast.machine.status import Snapshot, Verdict
+
+RETRY_S = 1.0
+# Beyond the grace period: the cluster is given this long to take the last reports.
+PATIENCE_S = 15.0
+REFERENCE_TRAINER = (sys.executable, "-m", "holdfast.trainer")
+LOST = Verdict(
+    phase="Failed",
+    reason="NodeLost",
+    message="holdfast was killed on this machine while the pod ran; its processes have been ended",
+    disrupted=True,
+)
+STOPPED = Verdict(
+    phase="Failed",
+    reason="Terminated",
+    message="holdfast was stopped on this machine while the pod ran",
+    disrupted=True,
+)
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class NotLinux(HoldfastError):
+    """Processes can't be kept together here."""
+
+
+def identity_of(data: Path) -> str:
+    """What tells this machine's processes from those of another data folder."""
+    return hashlib.sha256(str(data.resolve()).encode()).hexdigest()[:12]
+
+
+class Machine:
+    """`data` is the folder of everything that it writes; nobody else may use it meanwhile."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        name: str,
+        data: Path,
+        resources: Mapping[str, str],
+        now: Now,
+        default_image: str = "",
+        default_command: Sequence[str] = REFERENCE_TRAINER,
+        cgroups: Cgroups | None = None,
+    ) -> None:
+        data = data.resolve()
+        identity = identity_of(data)
+        self._cluster = cluster
+        self._name = name
+        self._http = aiohttp.ClientSession()
+        self._host = Host(
+            cluster=cluster,
+            identity=identity,
+            data=data,
+            allocatable=resources,
+            addresses=Addresses(identity),
+            gpus=Gpus(int(amount(resources.get(RESOURCE, "0")))),
+            commands=Commands(default_image, default_command),
+            http=self._http,
+            now=now,
+            cgroups=cgroups,
+        )
+        self._agent = NodeAgent(cluster, name, resources, now)
+        self._assignments = Assignments(cluster, name, seen=self._seen, gone=self._gone)
+        self._runs: dict[str, PodRun] = {}
+        self._work: set[asyncio.Task[None]] = set()
+        self._loops: list[asyncio.Task[None]] = []
+        self._lost: set[str] = set()
+        self._over: set[str] = set()  # pods that have been here: late news of them must not start them again
+        self._is_stopping = False
+
+    async def start(self) -> None:
+        """End what an earlier run left behind, say so, and take up work."""
+        if sys.platform != "linux":
+            raise NotLinux("running pods as processes needs Linux; use a Kubernetes cluster on this machine")
+        self._host.pods.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if ended := await orphans.end_left_behind(self._host.pods, self._host.identity):
+            log.warning("ended processes of an earlier run", count=ended)
+        self._lost = {folder.name for folder in self._host.pods.iterdir() if journal.started(folder)}
+        await self._agent.register()
+        listing = await self._cluster.list(PODS, fields=f"spec.nodeName={self._name}")
+        self._lost |= {pod.metadata.uid for pod in listing.items if pod.status.phase == "Running"}
+        await self._forget_folders_but({pod.metadata.uid for pod in listing.items})
+        await self._assignments.sync()
+        self._loops = [asyncio.create_task(self._assignments.run()), asyncio.create_task(self._agent.run())]
+
+    async def stop(self, grace_s: float = 30.0) -> None:
+        """End all pods, each within its own grace period and this one; they are replaced at the next start."""
+        self._is_stopping = True
+        for run in self._runs.values():
+            run.terminate(min(grace_s, run.pod.spec.termination_grace_period_seconds), STOPPED)
+        if self._work:
+            _, late = await asyncio.wait(self._work, timeout=grace_s + PATIENCE_S)
+            for task in late:  # the cluster can't be told; the next start will tell it
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        await self._http.close()
+        if self._host.cgroups:
+            self._host.cgroups.remove()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator["Machine"]:
+        try:
+            await self.start()
+            yield self
+        finally:
+            await self.stop()
+
+    async def pod_log(
+        self, key: Key, *, container: str = "", tail_lines: int | None = None, limit_bytes: int | None = None
+    ) -> bytes:
+        """As the cluster's own: it may be given to an engine as its source of logs."""
+        pod = await self._cluster.get(PODS, key)
+        path = logs.newest(self._host.logs(pod.metadata.uid), self._container(pod, container))
+        return await asyncio.to_thread(logs.read, path, tail_lines=tail_lines, limit_bytes=limit_bytes)
+
+    async def follow_log(self, key: Key, *, container: str = "", tail_lines: int | None = None) -> AsyncIterator[bytes]:
+        """The log, and what is added to it until the container's pod has ended."""
+        pod = await self._cluster.get(PODS, key)
+        uid, name = pod.metadata.uid, self._container(pod, container)
+        path = logs.newest(self._host.logs(uid), name) or logs.log_file(self._host.logs(uid), name, 0)
+        async for chunk in logs.follow(path, lambda: uid not in self._runs, tail_lines=tail_lines):
+            yield chunk
+
+    @staticmethod
+    def _container(pod: Pod, name: str) -> str:
+        names = [one.name for one in (*pod.spec.containers, *pod.spec.init_containers)]
+        if name and name not in names:
+            raise BadRequest(f"container {name} is not valid for pod {pod.metadata.name}: it has {', '.join(names)}")
+        return name or names[0]
+
+    def _seen(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        if run := self._runs.get(uid):
+            run.observe(pod)
+        elif pod.has_ended or uid in self._over:
+            if _to_be_removed(pod):
+                self._do(self._remove(pod))
+        elif uid in self._lost:
+            self._over.add(uid)
+            self._do(self._report_lost(pod))
+        elif not self._is_stopping:
+            self._runs[uid] = run = PodRun(pod, self._host)
+            run.observe(pod)
+            self._do(self._run(run))
+
+    def _gone(self, pod: Pod) -> None:
+        """If it was deleted without waiting for us, it must not run any longer."""
+        self._over.discard(pod.metadata.uid)
+        if run := self._runs.pop(pod.metadata.uid, None):
+            run.reporter.is_gone = True
+            run.terminate(0)
+        else:
+            self._do(folders.remove(self._host.folder(pod.metadata.uid)))
+
+    async def _run(self, run: PodRun) -> None:
+        uid = run.pod.metadata.uid
+        verdict = await run.run()
+        log.info("pod ended", pod=str(run.pod.metadata.key), phase=verdict.phase, reason=verdict.reason)
+        await folders.prune(self._host.folder(uid))
+        if self._runs.pop(uid, None):
+            self._over.add(uid)
+        if run.reporter.is_gone:
+            await folders.remove(self._host.folder(uid))
+        elif _to_be_removed(run.pod):
+            await self._remove(run.pod)
+
+    async def _report_lost(self, pod: Pod) -> None:
+        end = Terminated(
+            exit_code=KILLED, reason="ContainerStatusUnknown", message=LOST.message, finished_at=self._host.time()
+        )
+        main = tuple(Fact(name=one.name, image=one.image, state=end) for one in pod.spec.containers)
+        lost = Snapshot(init=(), main=main, start_time=pod.status.start_time, verdict=LOST)
+        reporter = Reporter(self._cluster, pod, lambda: lost, self._host.time)
+        await reporter.flush()
+        log.warning("pod lost", pod=str(pod.metadata.key))
+        await folders.prune(self._host.folder(pod.metadata.uid))
+        if _to_be_removed(reporter.pod):
+            await self._remove(reporter.pod)
+
+    async def _remove(self, pod: Pod) -> None:
+        """Confirm a deletion: nothing of the pod runs any more. Its logs stay while a finalizer keeps the object."""
+        metadata = pod.metadata
+        while True:
+            try:
+                return await self._cluster.delete(PODS, metadata.key, uid=metadata.uid, grace_period_s=0)
+            except (NotFound, Conflict):
+                return None
+            except ClusterError as error:
+                log.warning("pod not removed yet", pod=str(metadata.key), reason=str(error))
+                await asyncio.sleep(RETRY_S)
+
+    async def _forget_folders_but(self, uids: set[str]) -> None:
+        for folder in self._host.pods.iterdir():
+            if folder.name not in uids:
+                await folders.remove(folder)
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self._work.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            # As text: a renderer that shows local variables would show a container's secrets.
+            log.error("work on a pod failed", traceback="".join(traceback.format_exception(error)))
+
+
+def _to_be_removed(pod: Pod) -> bool:
+    """Deleted, and not confirmed yet."""
+    metadata = pod.metadata
+    return bool(metadata.deletion_timestamp) and metadata.deletion_grace_period_seconds != 0

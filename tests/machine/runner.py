@@ -1,0 +1,22 @@
+"""A machine in a process of its own, for tests that kill it: `python -m tests.machine.runner KUBECONFIG NODE DATA`."""
+
+import asyncio
+import sys
+from pathlib import Path
+from random import Random
+
+from holdfast.cluster.kubernetes import connect, load_config
+from holdfast.machine.machine import Machine
+from tests.machine.conftest import RESOURCES, now
+
+
+async def main(kubeconfig: str, node: str, data: str) -> None:
+    cluster = connect(load_config(kubeconfig), rng=Random(1), now=now)
+    async with Machine(cluster, name=node, data=Path(data), resources=RESOURCES, now=now).running():
+        sys.stdout.write("running\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:4]))
