@@ -126,14 +126,14 @@ def after(status: TrainingJobStatus, observed: Observed) -> TrainingJobStatus:
             "Completed",
             "WorkersSucceeded",
         ),
-        # The Job controller says first that it will fail, and is still ending the other workers then.
+        # The Job controller says first that it will fail, and ends the other workers before it has.
         (
             Observed(
-                job=training_job(),
-                workers=workers(status={"active": 2, "ready": 2}, conditions={"FailureTarget": "PodFailurePolicy"}),
+                job=training_job(status={"state": "Running"}),
+                workers=workers(status={"active": 1}, conditions={"FailureTarget": "PodFailurePolicy"}),
             ),
             "Running",
-            "WorkersReady",
+            "PodFailurePolicy",
         ),
     ],
 )
@@ -224,6 +224,15 @@ def test_a_failed_job_says_which_worker_failed_first_and_where_and_with_what() -
         "BackoffLimitExceeded: as told; worker 0 on gpu-3 exited with code 137 (OOMKilled)"
     )
     assert status.completion_time == "2026-01-01T02:13:20Z"
+
+
+def test_workers_that_were_stopped_because_of_another_are_not_blamed() -> None:
+    same_second = "2026-01-01T02:00:00Z"
+    stopped = failed(0, 143, at=same_second)
+    stopped = structs.replace(stopped, metadata=structs.replace(stopped.metadata, deletion_timestamp=same_second))
+    job = workers(conditions={"Failed": "BackoffLimitExceeded"})
+    status = shown(Observed(job=training_job(), workers=job, pods=(stopped, failed(1, 7, at=same_second))))
+    assert "worker 1 on gpu-3 exited with code 7" in (status.failure_reason or "")
 
 
 def test_a_failed_jobs_last_words_are_kept_short() -> None:

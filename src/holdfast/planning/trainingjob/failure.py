@@ -11,11 +11,16 @@ LAST_WORDS = 512
 def failure_reason(condition: JobCondition, pods: Iterable[Pod]) -> str:
     """The Job's verdict, and what the first worker to fail left behind."""
     verdict = f"{condition.reason}: {condition.message}" if condition.message else condition.reason
-    failed = sorted(
-        ((end.finished_at, pod, end) for pod in pods if (end := _failed_end(pod)) is not None),
-        key=lambda item: (item[0], item[1].metadata.name),
-    )
-    return f"{verdict}; {_worker(failed[0][1], failed[0][2])}" if failed else verdict
+    failed = [(pod, end) for pod in pods if (end := _failed_end(pod)) is not None]
+    if not failed:
+        return verdict
+    # The others are deleted for the first one's failure, often within the same second.
+    pod, end = min(failed, key=lambda each: (_was_stopped(each[0]), each[1].finished_at, each[0].metadata.name))
+    return f"{verdict}; {_worker(pod, end)}"
+
+
+def _was_stopped(pod: Pod) -> bool:
+    return bool(pod.metadata.deletion_timestamp)
 
 
 def _failed_end(pod: Pod) -> ContainerStateTerminated | None:

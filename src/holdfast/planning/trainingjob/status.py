@@ -64,6 +64,9 @@ def find(observed: Observed) -> Finding:
             return Finding("Completed", "WorkersSucceeded", "every worker succeeded")
         if failed := workers.condition("Failed"):
             return Finding("Failed", failed.reason or "WorkersFailed", failure_reason(failed, observed.pods))
+        if failing := workers.condition("FailureTarget"):
+            message = f"stopping the workers: {failing.message or failing.reason}"
+            return Finding(observed.state or "Initializing", failing.reason or "WorkersFailed", message)
     if observed.obstacle:
         return Finding(observed.state or "Pending", "ChildNotMade", observed.obstacle)
     if observed.outdated:
