@@ -1,0 +1,150 @@
+"""`holdfast demo`: a real model, trained by two real workers on this machine, in a folder of its own."""
+
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import uvloop
+from msgspec import Struct
+from rich.console import Console
+from rich.table import Table
+
+from holdfast.api.builtin import Pod
+from holdfast.api.meta import Key
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.cli.failing import one_line
+from holdfast.cluster.protocol import JSON, Cluster
+from holdfast.cluster.resources import PODS, TRAINING_JOBS
+from holdfast.errors import HoldfastError
+from holdfast.local.hardware import survey
+from holdfast.runtime.logs import configure, level_from
+
+NAME = "demo"
+NAMESPACE = "default"
+KEY = Key(NAMESPACE, NAME)
+WORKERS, EPOCHS = 2, 15
+FLOOR = 0.90
+WITHIN_S = 300.0
+LOOK_S = 0.1
+
+
+class DemoFailed(HoldfastError):
+    """The training did not end as it should."""
+
+
+class Epoch(Struct, frozen=True, rename="camel"):
+    """One line of the trainer's progress; epoch 0 is the untrained model."""
+
+    epoch: int
+    total_epochs: int
+    loss: float
+    accuracy: float
+
+
+def demo() -> None:
+    """Train a small model with two workers on this machine and show how it goes."""
+    # A log file or a pipe has no width: nothing is cut there.
+    console = Console(width=None if sys.stdout.isatty() else 240)
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
+    with one_line():
+        configure(level_from({"LOG_LEVEL": "error", **os.environ}))
+        uvloop.run(_demo(console, folder))
+
+
+async def _demo(console: Console, folder: Path) -> None:
+    from holdfast.local.onebox import onebox  # not at the top: the other commands have no use for a whole cluster
+
+    console.print(f"A cluster of this machine alone, in {folder}")
+    progress = folder / "progress.jsonl"
+    try:
+        async with asyncio.timeout(WITHIN_S), onebox(folder / "data", survey(gpus=0)) as box:
+            await box.cluster.create(TRAINING_JOBS, _manifest(progress), namespace=NAMESPACE)
+            console.print(f"TrainingJob {NAME}: an mlp on handwritten digits, {WORKERS} workers")
+            async for epoch in _epochs(box.cluster, progress):
+                console.print(
+                    f"epoch {epoch.epoch:2}/{epoch.total_epochs}  loss {epoch.loss:.4f}  accuracy {epoch.accuracy:.1%}"
+                )
+            await _keep_logs(box.cluster, folder)
+            job = await box.cluster.get(TRAINING_JOBS, KEY)
+    except TimeoutError:
+        raise DemoFailed(f"not done after {WITHIN_S:.0f} s; what there is of it is in {folder}") from None
+    shutil.rmtree(folder / "data")
+    console.print(_table(job, _read(progress), folder))
+    check(job, _read(progress))
+
+
+def _manifest(progress: Path) -> JSON:
+    return {
+        "metadata": {"name": NAME},
+        "spec": {
+            "model": "mlp",
+            "dataset": "digits",
+            "numWorkers": WORKERS,
+            "gpusPerWorker": 0,
+            "hyperparameters": {"epochs": EPOCHS, "batchSize": 64},
+            "env": [{"name": "PROGRESS_FILE", "value": str(progress)}],
+        },
+    }
+
+
+async def _epochs(cluster: Cluster, progress: Path) -> AsyncIterator[Epoch]:
+    """Every epoch as it is done, until the job has ended."""
+    shown, state = 0, ""
+    while True:
+        done = _read(progress)
+        for epoch in done[shown:]:
+            yield epoch
+        shown = len(done)
+        if state in ("Completed", "Failed"):
+            return
+        job = await cluster.get(TRAINING_JOBS, KEY)
+        state = str(job.status.state) if job.status else ""
+        await asyncio.sleep(LOOK_S)
+
+
+def _read(progress: Path) -> list[Epoch]:
+    lines = progress.read_bytes().splitlines() if progress.exists() else []
+    return [msgspec.json.decode(line, type=Epoch) for line in lines]
+
+
+async def _keep_logs(cluster: Cluster, folder: Path) -> None:
+    """The workers' logs, which go with the cluster otherwise."""
+    for pod in (await cluster.list(PODS, namespace=NAMESPACE, labels=f"training-job={NAME}")).items:
+        (folder / f"worker-{_index(pod)}.log").write_bytes(await cluster.pod_log(pod.metadata.key))
+
+
+def _index(pod: Pod) -> str:
+    return pod.metadata.labels.get("batch.kubernetes.io/job-completion-index", "0")
+
+
+def _table(job: TrainingJob, epochs: list[Epoch], folder: Path) -> Table:
+    status = job.status
+    rows = {"state": str(status.state) if status else "unknown"}
+    if epochs:
+        first, last = epochs[0], epochs[-1]
+        rows |= {
+            "epochs": f"{last.epoch} of {last.total_epochs}",
+            "loss": f"{first.loss:.4f} before, {last.loss:.4f} after",
+            "accuracy": f"{last.accuracy:.1%} on digits that it has not seen",
+        }
+    rows |= {"time": (status.duration if status else None) or "unknown", "log": str(folder / "worker-0.log")}
+    table = Table(show_header=False, title=f"TrainingJob {NAME}", title_justify="left")
+    table.add_column()
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def check(job: TrainingJob, epochs: list[Epoch]) -> None:
+    """Raises what is wrong with how it ended."""
+    if job.status is None or job.status.state != "Completed":
+        reason = job.status.failure_reason if job.status else "nothing is known of it"
+        raise DemoFailed(f"the training failed: {reason}")
+    if not epochs or epochs[-1].accuracy < FLOOR:
+        raise DemoFailed(f"the model is worse than it should be: its accuracy is below {FLOOR:.0%}")

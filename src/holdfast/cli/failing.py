@@ -1,0 +1,30 @@
+"""How a command fails: one line, no traceback."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from holdfast.errors import HoldfastError
+
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+
+
+class Misused(HoldfastError):
+    """The command line, or a file that it names, makes no sense."""
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """Say what went wrong and end with 1, or with 2 when the command line was at fault."""
+    try:
+        yield
+    except HoldfastError as error:
+        complain(str(error))
+        raise typer.Exit(MISUSED if isinstance(error, Misused) else FAILED) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def complain(text: str) -> None:
+    typer.echo(f"holdfast: {' '.join(text.split())}", err=True)

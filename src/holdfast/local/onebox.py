@@ -1,0 +1,89 @@
+"""Puts the parts of a one-machine cluster together, and takes them apart in order."""
+
+import asyncio
+import platform
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import SystemRandom
+
+from msgspec import Struct
+
+from holdfast import __version__
+from holdfast.api.meta import Key
+from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
+from holdfast.controllers.trainingjob import training_jobs
+from holdfast.local.folder import locked
+from holdfast.local.hardware import Hardware
+from holdfast.machine.machine import Machine
+from holdfast.plane import add_plane
+from holdfast.runtime.clocks import utc_now
+from holdfast.runtime.metrics import Metrics
+from holdfast.runtime.operator import Operator, Settings
+
+DATABASE = "cluster.db"
+# What a job without an image is given; the machine runs the reference trainer for it.
+DEFAULT_IMAGE = f"holdfast:{__version__}"
+
+
+class Onebox(Struct, frozen=True):
+    """A cluster of one machine, under way. `operating` ends early only by a crash, with its reason."""
+
+    cluster: EmbeddedCluster
+    machine: Machine
+    operating: "asyncio.Task[None]"
+
+
+@asynccontextmanager
+async def onebox(data: Path, hardware: Hardware) -> AsyncIterator[Onebox]:
+    """Everything in the folder `data`; the jobs that were under way there go on."""
+    logs = _Logs()
+    with locked(data):
+        cluster = await open_cluster(
+            data / DATABASE, now=utc_now, rng=SystemRandom(), pod_logs=logs.read, follow_logs=logs.follow
+        )
+        try:
+            logs.machine = Machine(
+                cluster,
+                name=platform.node().lower(),
+                data=data,
+                resources=hardware.resources,
+                now=utc_now,
+                default_image=DEFAULT_IMAGE,
+            )
+            async with logs.machine.running(), _operating(cluster) as operating:
+                yield Onebox(cluster, logs.machine, operating)
+        finally:
+            await cluster.close()
+
+
+class _Logs:
+    """The machine keeps the logs, and the cluster that serves them is there before it."""
+
+    machine: Machine
+
+    async def read(self, key: Key, container: str, tail_lines: int | None, limit_bytes: int | None) -> bytes:
+        return await self.machine.pod_log(key, container=container, tail_lines=tail_lines, limit_bytes=limit_bytes)
+
+    def follow(self, key: Key, container: str, tail_lines: int | None) -> AsyncIterator[bytes]:
+        return self.machine.follow_log(key, container=container, tail_lines=tail_lines)
+
+
+@asynccontextmanager
+async def _operating(cluster: EmbeddedCluster) -> AsyncIterator["asyncio.Task[None]"]:
+    operator = Operator(
+        cluster,
+        identity=f"{platform.node()}-up",
+        now=utc_now,
+        random=SystemRandom(),
+        metrics=Metrics(),
+        settings=Settings(),
+    )
+    add_plane(operator, cluster, now=utc_now)
+    operator.add(training_jobs(operator, cluster, default_image=DEFAULT_IMAGE, now=utc_now))
+    operating = asyncio.create_task(operator.run(), name="operator")
+    try:
+        yield operating
+    finally:
+        operator.stop()
+        await asyncio.wait([operating])
