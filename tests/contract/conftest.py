@@ -14,6 +14,7 @@ from .engine import Engine
 from .kinds import GADGETS, NAMESPACES, RELICS, definition, install
 from .kubernetes_engine import kubernetes_engine
 from .pool import Pool
+from .served_engine import served_engine
 from .watching import Progress, progress_of_a_quiet_watch
 
 Opening = AbstractAsyncContextManager[Engine]
@@ -27,6 +28,7 @@ def on(ground: str) -> Callable[[pytest.FixtureRequest], Opening]:
 GROUNDS = {"kubernetes": "control_plane", "kubernetes-1.33": "old_control_plane"}
 ENGINES = {name: on(ground) for name, ground in GROUNDS.items()}
 ENGINES["embedded"] = lambda _: embedded_engine()
+ENGINES["embedded-http"] = lambda _: served_engine()
 
 
 @pytest.fixture(scope="session", params=ENGINES)

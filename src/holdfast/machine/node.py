@@ -62,8 +62,18 @@ class NodeAgent:
             await asyncio.sleep(HEARTBEAT_S)
             try:
                 await self._renew()
+                await self._contradict()
             except ClusterError as error:
                 log.warning("no sign of life given", node=self._name, reason=str(error))
+
+    async def _contradict(self) -> None:
+        """A machine that slept was taken to be lost; nobody but itself says that it is not."""
+        key = Key("", self._name)
+        conditions = (await self._cluster.get(NODES, key)).status.get("conditions", [])
+        if any((each["type"], each["status"]) == ("Ready", "Unknown") for each in conditions):
+            others = [each for each in conditions if each["type"] != "Ready"]
+            told = [*others, *self._status()["conditions"]]
+            await self._cluster.patch_status(NODES, key, {"status": {"conditions": told}})
 
     async def _renew(self) -> None:
         moment = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

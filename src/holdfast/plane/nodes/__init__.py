@@ -1,0 +1,1 @@
+"""Machines: lost ones are marked, and their pods moved."""

@@ -1,0 +1,47 @@
+"""When a pod has to leave a machine that is marked, or that is gone."""
+
+from datetime import datetime, timedelta
+
+from holdfast.plane.moments import moment
+from holdfast.plane.objects import Condition, Pod, Taint, condition, with_condition
+from holdfast.plane.tolerance import tolerated
+from holdfast.runtime.clocks import second_time
+
+
+def leaves_at(pod: Pod, taints: tuple[Taint, ...], now: datetime) -> datetime | None:
+    """The moment from which the pod may no longer stay; None when it may stay for ever."""
+    moments = []
+    for taint in taints:
+        if taint.effect != "NoExecute":
+            continue
+        since = moment(taint.time_added) if taint.time_added else now
+        toleration = tolerated(pod.spec.tolerations, taint)
+        if toleration is None:
+            moments.append(since)
+        elif toleration.toleration_seconds is not None:
+            moments.append(since + timedelta(seconds=max(0, toleration.toleration_seconds)))
+    return min(moments, default=None)
+
+
+def disrupted(pod: Pod, reason: str, message: str, now: datetime) -> tuple[Condition, ...]:
+    """The pod's conditions with the one that says that it is not its own fault."""
+    there = condition(pod.status.conditions, "DisruptionTarget")
+    if there is not None and (there.status, there.reason) == ("True", reason):
+        return pod.status.conditions
+    new = Condition(
+        type="DisruptionTarget",
+        status="True",
+        reason=reason,
+        message=message,
+        last_transition_time=second_time(now),
+    )
+    return with_condition(pod.status.conditions, new)
+
+
+def not_ready(pod: Pod, now: datetime) -> tuple[Condition, ...]:
+    """The conditions of a pod whose machine is lost."""
+    ready = condition(pod.status.conditions, "Ready")
+    if ready is None or ready.status != "True":
+        return pod.status.conditions
+    new = Condition(type="Ready", status="False", reason="NodeNotReady", last_transition_time=second_time(now))
+    return with_condition(pod.status.conditions, new)

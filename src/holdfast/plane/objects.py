@@ -1,0 +1,267 @@
+"""The kinds that the built-in controllers read, as far as they read them.
+
+What they put back as a whole (conditions, taints) is here with every field that it can have: nothing gets lost.
+"""
+
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+
+from holdfast.api.builtin import JobStatus, Lease
+from holdfast.api.meta import Object
+from holdfast.cluster.protocol import JSON, Resource
+from holdfast.plane.selectors import LabelSelector, NodeSelector, NodeSelectorTerm
+
+TRACKING = "batch.kubernetes.io/job-tracking"
+
+
+class Part(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    """A piece of an object."""
+
+
+class Condition(Part, frozen=True, kw_only=True):
+    """Of a pod or of a node."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_probe_time: str | None = None
+    last_heartbeat_time: str | None = None
+    last_transition_time: str | None = None
+    observed_generation: int | UnsetType = UNSET
+
+
+class Resources(Part, frozen=True, kw_only=True):
+    requests: dict[str, str | int | float] = {}
+    limits: dict[str, str | int | float] = {}
+
+
+class Container(Part, frozen=True, kw_only=True):
+    name: str = ""
+    restart_policy: str = ""
+    resources: Resources = Resources()
+
+    @property
+    def is_sidecar(self) -> bool:
+        """Started in its turn before the containers, and running beside them."""
+        return self.restart_policy == "Always"
+
+
+class PodAffinityTerm(Part, frozen=True, kw_only=True):
+    topology_key: str
+    label_selector: LabelSelector | None = None
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: LabelSelector | None = None
+
+
+class WeightedPodAffinityTerm(Part, frozen=True, kw_only=True):
+    weight: int
+    pod_affinity_term: PodAffinityTerm
+
+
+class PodAffinity(Part, frozen=True, kw_only=True):
+    required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
+    preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] = ()
+
+
+class PreferredTerm(Part, frozen=True, kw_only=True):
+    weight: int
+    preference: NodeSelectorTerm
+
+
+class NodeAffinity(Part, frozen=True, kw_only=True):
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+    preferred_during_scheduling_ignored_during_execution: tuple[PreferredTerm, ...] = ()
+
+
+class Affinity(Part, frozen=True, kw_only=True):
+    node_affinity: NodeAffinity = NodeAffinity()
+    pod_affinity: PodAffinity = PodAffinity()
+    pod_anti_affinity: PodAffinity = PodAffinity()
+
+
+class Toleration(Part, frozen=True, kw_only=True):
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class SpreadConstraint(Part, frozen=True, kw_only=True):
+    max_skew: int
+    topology_key: str
+    when_unsatisfiable: str
+    label_selector: LabelSelector | None = None
+
+
+class Gate(Part, frozen=True, kw_only=True):
+    name: str = ""
+
+
+class PodSpec(Part, frozen=True, kw_only=True):
+    node_name: str = ""
+    scheduler_name: str = "default-scheduler"
+    restart_policy: str = "Always"
+    priority: int = 0
+    scheduling_gates: tuple[Gate, ...] = ()
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    resources: Resources = Resources()
+    overhead: dict[str, str | int | float] = {}
+    node_selector: dict[str, str] = {}
+    affinity: Affinity = Affinity()
+    tolerations: tuple[Toleration, ...] = ()
+    topology_spread_constraints: tuple[SpreadConstraint, ...] = ()
+
+
+class Terminated(Part, frozen=True, kw_only=True):
+    exit_code: int = 0
+    finished_at: str | None = None
+
+
+class ContainerState(Part, frozen=True, kw_only=True):
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(Part, frozen=True, kw_only=True):
+    name: str = ""
+    restart_count: int = 0
+    state: ContainerState = ContainerState()
+
+
+class PodStatus(Part, frozen=True, kw_only=True):
+    phase: str = "Pending"
+    conditions: tuple[Condition, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+
+
+class Pod(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def is_terminating(self) -> bool:
+        return bool(self.metadata.deletion_timestamp)
+
+    @property
+    def is_tracked(self) -> bool:
+        """Whether the Job controller holds it until it is counted."""
+        return TRACKING in self.metadata.finalizers
+
+
+class Taint(Part, frozen=True, kw_only=True):
+    key: str
+    effect: str
+    value: str = ""
+    time_added: str | None = None
+
+
+class NodeSpec(Part, frozen=True, kw_only=True):
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
+class NodeStatus(Part, frozen=True, kw_only=True):
+    allocatable: dict[str, str | int | float] = {}
+    conditions: tuple[Condition, ...] = ()
+
+
+class Node(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class ExitCodes(Part, frozen=True, kw_only=True):
+    operator: str
+    values: tuple[int, ...] = ()
+    container_name: str = ""
+
+
+class PodConditionPattern(Part, frozen=True, kw_only=True):
+    type: str
+    status: str = "True"
+
+
+class FailureRule(Part, frozen=True, kw_only=True):
+    action: str
+    on_exit_codes: ExitCodes | None = None
+    on_pod_conditions: tuple[PodConditionPattern, ...] = ()
+
+
+class FailurePolicy(Part, frozen=True, kw_only=True):
+    rules: tuple[FailureRule, ...] = ()
+
+
+class SuccessRule(Part, frozen=True, kw_only=True):
+    succeeded_indexes: str = ""
+    succeeded_count: int | None = None
+
+
+class SuccessPolicy(Part, frozen=True, kw_only=True):
+    rules: tuple[SuccessRule, ...] = ()
+
+
+class JobSpec(Part, frozen=True, kw_only=True):
+    parallelism: int = 1
+    completions: int | None = None
+    completion_mode: str = "NonIndexed"
+    suspend: bool = False
+    backoff_limit: int = 6
+    backoff_limit_per_index: int | None = None
+    max_failed_indexes: int | None = None
+    active_deadline_seconds: int | None = None
+    ttl_seconds_after_finished: int | None = None
+    pod_failure_policy: FailurePolicy | None = None
+    success_policy: SuccessPolicy | None = None
+    pod_replacement_policy: str = "TerminatingOrFailed"
+    managed_by: str = ""
+    template: JSON = {}
+
+
+class Job(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    spec: JobSpec = JobSpec()
+    status: JobStatus = JobStatus()
+
+    @property
+    def is_indexed(self) -> bool:
+        return self.spec.completion_mode == "Indexed"
+
+    @property
+    def replaces_only_failed(self) -> bool:
+        """Whether a pod that is being deleted keeps its place until it has really ended."""
+        return self.spec.pod_replacement_policy == "Failed" or self.spec.pod_failure_policy is not None
+
+    @property
+    def finished_at(self) -> str:
+        """When it was over, complete or failed; empty before."""
+        over = (c for c in self.status.conditions if c.type in ("Complete", "Failed") and c.status == "True")
+        return next((condition.last_transition_time for condition in over), "")
+
+
+PODS = Resource(group="", version="v1", kind="Pod", plural="pods", model=Pod)
+NODES = Resource(group="", version="v1", kind="Node", plural="nodes", model=Node, namespaced=False)
+JOBS = Resource(group="batch", version="v1", kind="Job", plural="jobs", model=Job)
+LEASES = Resource(group="coordination.k8s.io", version="v1", kind="Lease", plural="leases", model=Lease)
+
+
+def condition(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
+    return next((each for each in conditions if each.type == kind), None)
+
+
+def with_condition(conditions: tuple[Condition, ...], new: Condition) -> tuple[Condition, ...]:
+    """The conditions with this one in the place of the one of its type."""
+    if condition(conditions, new.type) is None:
+        return (*conditions, new)
+    return tuple(new if each.type == new.type else each for each in conditions)
+
+
+def guard(obj: Object) -> dict[str, Any]:
+    """The metadata that makes a patch one of the very state that was looked at."""
+    return {"resourceVersion": obj.metadata.resource_version}

@@ -1,0 +1,1 @@
+"""Gives each pod that waits a machine, the most important first."""
