@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.plane.amounts import NANO, NotAQuantity, nanos
+from holdfast.api.quantities import NotAQuantity
+from holdfast.plane.amounts import NANO, nanos
 
 
 @pytest.mark.parametrize(

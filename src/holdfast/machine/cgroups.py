@@ -9,8 +9,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from holdfast.api.quantities import amount, whole
 from holdfast.machine.objects import Container
-from holdfast.machine.quantities import amount, whole
 
 PERIOD_US = 100_000
 CONTROLLERS = ("cpu", "memory")

@@ -6,8 +6,8 @@ from fractions import Fraction
 
 from msgspec import Struct
 
+from holdfast.api.quantities import amount, whole
 from holdfast.machine.objects import FieldRef, Pod, ResourceFieldRef
-from holdfast.machine.quantities import amount, whole
 from holdfast.machine.trouble import ConfigError
 
 _MAP_ENTRY = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
+from holdfast.api.quantities import amount, whole
 from holdfast.errors import HoldfastError
 from holdfast.machine.objects import Container, PodSpec
-from holdfast.machine.quantities import amount, whole
 
 RESOURCE = "nvidia.com/gpu"
 

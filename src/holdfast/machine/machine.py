@@ -13,6 +13,7 @@ import aiohttp
 import structlog
 
 from holdfast.api.meta import Key
+from holdfast.api.quantities import amount
 from holdfast.cluster.errors import BadRequest, ClusterError, Conflict, NotFound
 from holdfast.cluster.protocol import Cluster
 from holdfast.errors import HoldfastError
@@ -28,7 +29,6 @@ from holdfast.machine.node import NodeAgent
 from holdfast.machine.objects import PODS, Pod
 from holdfast.machine.pod import PodRun
 from holdfast.machine.processes import KILLED
-from holdfast.machine.quantities import amount
 from holdfast.machine.report import Reporter
 from holdfast.machine.status import Snapshot, Verdict
 

@@ -1,33 +1,14 @@
-"""Amounts as Kubernetes writes them (500m, 1.5Gi, 2e3), as exact whole numbers."""
+"""Amounts as exact whole numbers: what is counted for thousands of pods is counted with integers."""
 
-import re
-from fractions import Fraction
 from functools import lru_cache
 
-from holdfast.errors import HoldfastError
-
-_SHAPE = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d{1,3})?", re.ASCII)
-_UNITS = {
-    "": Fraction(1),
-    **{unit: Fraction(1, 1000**power) for power, unit in enumerate("mun", 1)},
-    **{unit: Fraction(1000**power) for power, unit in enumerate("kMGTPE", 1)},
-    **{f"{unit}i": Fraction(1024**power) for power, unit in enumerate("KMGTPE", 1)},
-}
+from holdfast.api.quantities import amount, whole
 
 # The smallest part that a quantity can have; what is finer is rounded up, as the API server does.
 NANO = 10**9
 
 
-class NotAQuantity(HoldfastError):
-    """The text is no amount."""
-
-
 @lru_cache(maxsize=1024)
 def nanos(text: str | int | float) -> int:
     """The amount in billionths."""
-    match = _SHAPE.fullmatch(str(text).strip())
-    if match is None:
-        raise NotAQuantity(f"{text!r} is not a quantity: write a number with a unit, such as 500m, 2 or 1.5Gi")
-    number, unit = Fraction(match[1]), match[2] or ""
-    value = number * (_UNITS[unit] if unit in _UNITS else Fraction(10) ** int(unit[1:])) * NANO
-    return -(-value.numerator // value.denominator)
+    return whole(amount(text) * NANO)

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from holdfast.errors import HoldfastError
 
-_SHAPE = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?")
+_SHAPE = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d{1,3})?", re.ASCII)
 _UNITS = {
     "": Fraction(1),
     **{unit: Fraction(1, 1000**power) for power, unit in enumerate("mun", 1)},
@@ -18,7 +18,7 @@ class NotAQuantity(HoldfastError):
     """The text is no amount."""
 
 
-def amount(text: str | int) -> Fraction:
+def amount(text: str | int | float) -> Fraction:
     """The exact value of a quantity."""
     match = _SHAPE.fullmatch(str(text).strip())
     if match is None:

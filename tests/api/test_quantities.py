@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.machine.quantities import NotAQuantity, amount, whole
+from holdfast.api.quantities import NotAQuantity, amount, whole
 
 
 @pytest.mark.parametrize(
