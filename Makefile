@@ -31,6 +31,7 @@ demo: $(STAMP) ## Train a small model with two workers on this machine, without 
 lock: ## Compile the pinned and hashed requirement files anew (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header -q pyproject.toml --extra trainer -o requirements.txt
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header -q pyproject.toml --group dev -o requirements-dev.txt
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header -q tests/frameworks/requirements.in -o tests/frameworks/requirements.txt
 
 .PHONY: lint
 lint: $(STAMP) ## Style, types, layers
@@ -80,8 +81,12 @@ undeploy: ## Take the operator away; the definitions and their objects stay
 control-plane: $(STAMP) ## Build the Kubernetes control plane that the tests use, once, into the user's cache
 	@$(BIN)/python -m tests.control_plane.build
 
+.PHONY: frameworks
+frameworks: $(STAMP) ## Install JAX into the user's cache, and on Debian as root PyTorch, for the tests
+	@$(BIN)/python -m tests.frameworks.provision
+
 .PHONY: test
-test: $(STAMP) lint control-plane ## Everything: lint, types, layers, drift, unit, the real API server
+test: $(STAMP) lint control-plane frameworks ## Everything: lint, types, layers, drift, unit, the real API server
 	$(BIN)/pytest
 
 .PHONY: bench

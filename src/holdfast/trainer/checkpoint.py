@@ -1,0 +1,117 @@
+"""A checkpoint: the folder checkpoint-epoch-N with state.json, model.npz and optimizer.npz.
+
+It is written under a temporary name and renamed, so that a folder of that name is always whole. N counts the epochs
+that are done; a checkpoint saved on a signal carries the number of the epoch that it was in.
+"""
+
+import json
+import math
+import os
+import shutil
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import numpy as np
+
+from holdfast.trainer.arrays import Floats
+from holdfast.trainer.errors import BadSetting, TrainerError
+from holdfast.trainer.network import Network
+from holdfast.trainer.optimizers import Moments
+from holdfast.trainer.state import Position, State
+
+VERSION = 1
+# What json, zipfile and numpy raise on damaged files: a flipped bit may ask for a password or an unknown compression.
+UNREADABLE = (
+    *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+Shape = dict[str, str | int]
+
+
+def prepare(folder: Path) -> None:
+    """Find out before the training, not after its first epoch, that nothing can be saved."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise BadSetting(f"can't write to CHECKPOINT_DIR {folder}: {error.strerror}") from error
+
+
+def save(folder: Path, network: Network, state: State, shape: Shape) -> Path:
+    target = folder / f"checkpoint-epoch-{state.at.epoch + (state.at.samples > 0)}"
+    partial, old = folder / f".{target.name}.partial", folder / f".{target.name}.old"
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        _write(partial, network, state, shape)
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            target.rename(old)
+        partial.rename(target)
+        _sync(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise TrainerError(f"can't save the checkpoint {target}: {error.strerror}") from error
+    return target
+
+
+def load(folder: Path, network: Network, moments: Moments, shape: Shape) -> State:
+    """The state that was saved; moments are those of a fresh start, whose names and sizes it must have."""
+    try:
+        facts = json.loads((folder / "state.json").read_text())
+        if facts["version"] != VERSION:
+            raise BadSetting(f"RESUME_FROM {folder} has the format {facts['version']}, not {VERSION}")
+        _same_training(folder, facts["training"], shape)
+        parameters = _read(folder / "model.npz", network.shapes)
+        saved_moments = _read(folder / "optimizer.npz", dict.fromkeys(moments, (network.size,)))
+        position = _position(facts["position"])
+    except UNREADABLE as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
+        raise BadSetting(f"RESUME_FROM {folder} is not a whole checkpoint ({reason})") from error
+    return State(np.concatenate([array.ravel() for array in parameters.values()]), saved_moments, position)
+
+
+def _position(facts: Mapping[str, int | float]) -> Position:
+    values = {field.name: facts[field.name] for field in fields(Position)}
+    if not all(isinstance(value, int | float) and 0 <= value < math.inf for value in values.values()):
+        raise ValueError(f"{values} is no position in a training")
+    epoch, samples, updates = (int(values[name]) for name in ("epoch", "samples", "updates"))
+    train_loss, loss_before = float(values["train_loss"]), float(values["loss_before"])
+    return Position(epoch=epoch, samples=samples, updates=updates, train_loss=train_loss, loss_before=loss_before)
+
+
+def _write(folder: Path, network: Network, state: State, shape: Shape) -> None:
+    np.savez(folder / "model.npz", allow_pickle=False, **network.named(state.parameters))
+    np.savez(folder / "optimizer.npz", allow_pickle=False, **state.moments)
+    facts = {"version": VERSION, "training": shape, "position": asdict(state.at)}
+    (folder / "state.json").write_text(json.dumps(facts, indent=2) + "\n")
+    for file in (*folder.iterdir(), folder):
+        _sync(file)
+
+
+def _same_training(folder: Path, saved: Shape, shape: Shape) -> None:
+    other = [f"{name} {saved.get(name)!r}, not {value!r}" for name, value in shape.items() if saved.get(name) != value]
+    if other:
+        raise BadSetting(f"RESUME_FROM {folder} is of another training: {'; '.join(other)}")
+
+
+def _read(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Floats]:
+    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+        found = {name: arrays[name] for name in shapes}
+    for name, shape in shapes.items():
+        if found[name].shape != shape or found[name].dtype != np.float32:
+            raise ValueError(f"{file.name}: {name} is {found[name].dtype} {found[name].shape}, not float32 {shape}")
+    return found
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,170 @@
+"""Worker 0: listens until all others have come, then adds up what they send."""
+
+import contextlib
+import os
+import selectors
+import socket
+import sys
+import time
+
+import numpy as np
+
+from holdfast.trainer.arrays import Doubles
+from holdfast.trainer.errors import GroupError, TrainerError, WorkerLost
+from holdfast.trainer.group.hello import LIMIT, decode, objection
+from holdfast.trainer.group.link import SILENCE_S, Link, told
+from holdfast.trainer.place import Place
+
+# One that connects and says nothing is not waited for: the others queue behind it.
+HELLO_S = 5.0
+RESOLVE_AGAIN_S = 0.5
+UNKNOWN = -1
+
+
+class Hub:
+    rank = 0
+
+    def __init__(self, links: dict[int, Link], silence_s: float = SILENCE_S) -> None:
+        self.size = len(links) + 1
+        self._links = [links[rank] for rank in sorted(links)]
+        self._silence_s = silence_s
+        for link in self._links:
+            link.set_silence(silence_s)
+
+    def sum(self, values: Doubles) -> Doubles:
+        parts = self._receive_all(values.nbytes)
+        total = values.copy()
+        for link in self._links:
+            total += np.frombuffer(parts[link.worker])
+        self._send_all(total.tobytes())
+        return total
+
+    def broadcast(self, payload: bytes) -> bytes:
+        self._send_all(payload)
+        return payload
+
+    def fail(self, error: TrainerError) -> None:
+        for link in self._links:
+            link.fail(told(0, error), error.exit_code)
+
+    def close(self) -> None:
+        for link in self._links:
+            link.close()
+
+    def _receive_all(self, size: int) -> dict[int, bytearray]:
+        """One message from each, in the order in which they come: a lost worker is noticed while another computes."""
+        parts: dict[int, bytearray] = {}
+        with selectors.DefaultSelector() as selector:
+            for link in self._links:
+                selector.register(link, selectors.EVENT_READ, link)
+            while len(parts) < len(self._links):
+                ready = selector.select(self._silence_s)
+                if not ready:
+                    silent = ", ".join(str(link.worker) for link in self._links if link.worker not in parts)
+                    raise WorkerLost(f"lost worker {silent}: nothing came for {self._silence_s:g} s")
+                for key, _ in ready:
+                    link = key.data
+                    parts[link.worker] = link.receive(size)
+                    if len(parts[link.worker]) != size:
+                        raise WorkerLost(f"worker {link.worker} sent {len(parts[link.worker])} bytes, not {size}")
+                    selector.unregister(link)
+        return parts
+
+    def _send_all(self, payload: bytes) -> None:
+        for link in self._links:
+            link.send(payload)
+
+
+def gather_workers(place: Place, digest: str, timeout_s: float) -> Hub:
+    deadline = time.monotonic() + timeout_s
+    links: dict[int, Link] = {}
+    try:
+        with _listen(place, deadline) as listener:
+            while len(links) < place.size - 1:
+                if not _admit_next(listener, place, digest, links, deadline):
+                    raise GroupError(_missing(place, links, timeout_s))
+        hub = Hub(links)
+        hub.broadcast(b"")  # the welcome: all are here
+    except TrainerError as error:
+        for link in links.values():
+            link.fail(told(0, error), error.exit_code)
+            link.close()
+        raise
+    return hub
+
+
+def _admit_next(listener: socket.socket, place: Place, digest: str, links: dict[int, Link], deadline: float) -> bool:
+    """Wait for the next that comes, and for those who are here to stay; false when the time is over."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(listener, selectors.EVENT_READ)
+        for link in links.values():
+            selector.register(link, selectors.EVENT_READ, link)
+        ready = selector.select(max(deadline - time.monotonic(), 0))
+    for key, _ in ready:
+        if key.data is not None:
+            key.data.receive(0)  # nobody speaks before the welcome: this raises what has become of it
+        elif (newcomer := _admit(listener, place, digest, links)) is not None:
+            links[newcomer.worker] = newcomer
+    return bool(ready)
+
+
+def _listen(place: Place, deadline: float) -> socket.socket:
+    """On the address that the others are told: several trainings on one machine may share the port's number."""
+    family, address = _resolve(place, deadline)
+    try:
+        listener = socket.create_server(address, family=family, backlog=place.size)
+    except OSError as error:
+        where = f"{place.host}:{place.port} ({address[0]})"
+        reason = os.strerror(error.errno) if error.errno else error  # strerror would repeat the address
+        raise GroupError(f"worker 0 can't listen on {where}: {reason}") from error
+    listener.settimeout(HELLO_S)  # one that knocks and goes must not leave accept waiting
+    return listener
+
+
+def _resolve(place: Place, deadline: float) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    """A pod's own name may take a moment to be known."""
+    while True:
+        try:
+            family, _, _, _, address = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)[0]
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise GroupError(f"worker 0 can't resolve its own name {place.host}: {error.strerror}") from error
+            time.sleep(RESOLVE_AGAIN_S)
+        else:
+            return family, (str(address[0]), place.port)
+
+
+def _admit(listener: socket.socket, place: Place, digest: str, links: dict[int, Link]) -> Link | None:
+    try:
+        connection, address = listener.accept()
+    except OSError:  # it was gone again
+        return None
+    with contextlib.ExitStack() as unless_admitted:
+        link = unless_admitted.enter_context(contextlib.closing(Link(connection, UNKNOWN, HELLO_S)))
+        try:
+            hello = decode(link.receive(LIMIT))
+        except GroupError:
+            hello = None
+        if hello is None:
+            _warn(f"ignored a connection from {address[0]}: it is no worker")
+            return None
+        refused = objection(hello, place, digest, set(links))
+        if refused:
+            _warn(f"refused worker {hello.rank} at {address[0]}: {refused}")
+            link.fail(refused, 1)
+            return None
+        unless_admitted.pop_all()
+    link.worker = hello.rank
+    return link
+
+
+def _missing(place: Place, links: dict[int, Link], timeout_s: float) -> str:
+    missing = [str(rank) for rank in range(1, place.size) if rank not in links]
+    return (
+        f"{len(missing)} of {place.size} workers did not come to {place.host}:{place.port} within {timeout_s:g} s: "
+        f"worker {', '.join(missing)}; look at their logs, or raise PARAM_JOIN_TIMEOUT"
+    )
+
+
+def _warn(text: str) -> None:
+    sys.stderr.write(text + "\n")

@@ -1,0 +1,104 @@
+"""A connection to another worker. Its end, its silence and its last words become errors that name that worker."""
+
+import contextlib
+import json
+import socket
+import struct
+
+from holdfast.trainer.errors import TrainerError, WorkerFailed, WorkerLost
+
+HEADER = struct.Struct("!cQ")
+DATA, FAILURE = b"D", b"F"
+FAILURE_LIMIT = 64 * 1024
+# A step takes well under a second; a worker that is silent for so long is stuck.
+SILENCE_S = 300.0
+GOODBYE_S = 2.0
+# A machine that vanishes closes no connection: probes find that out in 10 + 4 * 5 seconds.
+KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
+
+
+class Link:
+    def __init__(self, connection: socket.socket, worker: int, silence_s: float = SILENCE_S) -> None:
+        self.worker = worker
+        self._connection = connection
+        self.set_silence(silence_s)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEPALIVE.items():
+            if hasattr(socket, name):  # macOS names the first one otherwise
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def set_silence(self, seconds: float) -> None:
+        self._silence_s = seconds
+        self._connection.settimeout(seconds)
+
+    def send(self, payload: bytes) -> None:
+        try:
+            self._connection.sendall(HEADER.pack(DATA, len(payload)))
+            self._connection.sendall(payload)
+        except ConnectionError as error:
+            raise self._last_words() or self._lost(error) from error
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def receive(self, limit: int) -> bytearray:
+        """The next message, of at most limit bytes."""
+        kind, length = HEADER.unpack(self._exactly(HEADER.size))
+        if kind == FAILURE and length <= FAILURE_LIMIT:
+            raise _failed(self._exactly(length))
+        if kind != DATA or length > limit:
+            raise WorkerLost(f"worker {self.worker} does not speak as a worker of this training does")
+        return self._exactly(length)
+
+    def fail(self, message: str, exit_code: int) -> None:
+        words = json.dumps({"message": message[:1000], "exitCode": exit_code}).encode()
+        with contextlib.suppress(OSError):
+            self._connection.settimeout(GOODBYE_S)
+            self._connection.sendall(HEADER.pack(FAILURE, len(words)) + words)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _last_words(self) -> WorkerFailed | None:
+        """Why the other side went, if it said so before: that may still wait to be read."""
+        try:
+            self.receive(0)
+        except WorkerFailed as words:
+            return words
+        except WorkerLost:
+            return None
+        return None
+
+    def _exactly(self, length: int) -> bytearray:
+        content = bytearray(length)
+        view = memoryview(content)
+        while view:
+            try:
+                count = self._connection.recv_into(view)
+            except OSError as error:
+                raise self._lost(error) from error
+            if not count:
+                raise WorkerLost(f"lost worker {self.worker}: it closed the connection")
+            view = view[count:]
+        return content
+
+    def _lost(self, error: OSError) -> WorkerLost:
+        if isinstance(error, TimeoutError) and error.errno is None:
+            return WorkerLost(f"lost worker {self.worker}: nothing came for {self._silence_s:g} s")
+        return WorkerLost(f"lost worker {self.worker}: {error.strerror or error}")
+
+
+def told(rank: int, error: TrainerError) -> str:
+    """An error as the others shall read it: with the worker that it came from, named once."""
+    return str(error) if isinstance(error, WorkerFailed) else f"worker {rank}: {error}"
+
+
+def _failed(words: bytearray) -> WorkerFailed:
+    try:
+        content = json.loads(words)
+        return WorkerFailed(str(content["message"]), int(content["exitCode"]))
+    except (ValueError, KeyError, TypeError):
+        return WorkerFailed("another worker failed, for a reason that could not be read", 1)

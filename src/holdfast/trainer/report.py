@@ -1,0 +1,78 @@
+"""What people and programs see of a training: lines on stdout, JSON lines in PROGRESS_FILE, a last word.
+
+Only worker 0 reports. A report that can't be written is no reason to stop a training.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.trainer.settings import Settings
+
+STDOUT = 1
+KUBELET_LOG = Path("/dev/termination-log")
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How good the model is on the held-out data."""
+
+    loss: float
+    accuracy: float
+
+
+class Report:
+    def __init__(self, settings: Settings, *, quiet: bool) -> None:
+        self._total_epochs = settings.epochs
+        self._progress_file = None if quiet else settings.progress_file
+        self._termination_log = None if quiet else settings.termination_log or _kubelet_log()
+        self._quiet = quiet
+
+    def say(self, line: str) -> None:
+        if not self._quiet:
+            with contextlib.suppress(OSError):
+                os.write(STDOUT, f"{line}\n".encode())
+
+    def epoch(self, epoch: int, score: Score, train_loss: float | None = None) -> None:
+        """Epoch 0 is the untrained model."""
+        learned = "" if train_loss is None else f"  train loss {train_loss:.4f}"
+        self.say(f"epoch {epoch}/{self._total_epochs}  loss {score.loss:.4f}  accuracy {score.accuracy:.4f}{learned}")
+        facts = {"epoch": epoch, "totalEpochs": self._total_epochs, "loss": score.loss, "accuracy": score.accuracy}
+        if train_loss is not None:
+            facts["trainLoss"] = train_loss
+        if self._progress_file is not None:
+            _append(self._progress_file, json.dumps(facts) + "\n")
+
+    def finish(self, epochs: int, loss_before: float, score: Score) -> None:
+        facts = {"epochs": epochs, "lossBefore": loss_before, "lossAfter": score.loss, "accuracy": score.accuracy}
+        summary = json.dumps(facts)
+        self.say(summary)
+        if self._termination_log is not None:
+            _leave(self._termination_log, summary)
+
+
+def _kubelet_log() -> Path | None:
+    """The kubelet mounts this file into a container; where it is not there, nobody would read it."""
+    return KUBELET_LOG if KUBELET_LOG.exists() else None
+
+
+def _append(file: Path, line: str) -> None:
+    """One write to the end: a reader never sees half a line, nor two mixed."""
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        sys.stderr.write(f"can't write progress to {file}: {error.strerror}\n")
+
+
+def _leave(file: Path, summary: str) -> None:
+    try:
+        file.write_text(summary)
+    except OSError as error:
+        sys.stderr.write(f"can't leave the summary in {file}: {error.strerror}\n")

@@ -1,0 +1,78 @@
+"""One worker from its environment to its exit code."""
+
+import signal
+import sys
+from collections.abc import Mapping
+
+import numpy as np
+
+from holdfast.trainer import checkpoint
+from holdfast.trainer.data import load
+from holdfast.trainer.errors import Stopped, TrainerError
+from holdfast.trainer.group import Group, join
+from holdfast.trainer.interrupt import Interrupt
+from holdfast.trainer.models import build
+from holdfast.trainer.place import place
+from holdfast.trainer.report import Report
+from holdfast.trainer.resume import begin
+from holdfast.trainer.settings import Settings, settings, with_config_file
+from holdfast.trainer.state import State
+from holdfast.trainer.training import Task, end_epoch, evaluate, train_epoch
+
+
+def run(environ: Mapping[str, str], interrupt: Interrupt) -> int:
+    try:
+        chosen = settings(with_config_file(environ))
+        where = place(environ)
+        with np.errstate(over="ignore", invalid="ignore"):  # a loss that is no number is an error of its own
+            _train_with(chosen, join(where, chosen.digest, chosen.join_timeout_s), interrupt)
+    except TrainerError as error:
+        sys.stderr.write(f"{' '.join(str(error).split())}\n")
+        return error.exit_code
+    return 0
+
+
+def _train_with(chosen: Settings, group: Group, interrupt: Interrupt) -> None:
+    report = Report(chosen, quiet=group.rank > 0)
+    try:
+        _train(_task(chosen, group, report), interrupt, report)
+    except TrainerError as error:
+        group.fail(error)
+        raise
+    finally:
+        group.close()
+
+
+def _task(chosen: Settings, group: Group, report: Report) -> Task:
+    data = load(chosen)
+    network = build(chosen, data.image_shape, data.classes)
+    if chosen.checkpoint_dir is not None and group.rank == 0:
+        checkpoint.prepare(chosen.checkpoint_dir)
+    report.say(
+        f"training {chosen.model} ({network.size} parameters) on {chosen.dataset} ({len(data.train)} samples, "
+        f"{len(data.test)} held out) with {chosen.optimizer} and {group.size} worker{'s' * (group.size > 1)}"
+    )
+    return Task(chosen, data, network, group)
+
+
+def _train(task: Task, interrupt: Interrupt, report: Report) -> None:
+    state, score = begin(task, report)
+    interrupt.after_step()
+    while state.at.epoch < task.settings.epochs:
+        state, stop = train_epoch(task, state, lambda: bool(interrupt.number))
+        if stop:
+            _save(task, state, report)
+            raise Stopped(interrupt.number or signal.SIGTERM)  # another worker's signal ends this one too
+        train_loss, state = state.at.train_loss / len(task.data.train), end_epoch(state)
+        score = evaluate(task, state)
+        report.epoch(state.at.epoch, score, train_loss)
+        if state.at.epoch % task.settings.checkpoint_frequency == 0 or state.at.epoch == task.settings.epochs:
+            _save(task, state, report)
+    task.group.sum(np.zeros(1))  # nobody ends well before worker 0 has saved
+    report.finish(state.at.epoch, state.at.loss_before, score)
+
+
+def _save(task: Task, state: State, report: Report) -> None:
+    folder = task.settings.checkpoint_dir
+    if folder is not None and task.group.rank == 0:
+        report.say(f"saved {checkpoint.save(folder, task.network, state, task.settings.shape)}")

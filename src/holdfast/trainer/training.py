@@ -1,0 +1,108 @@
+"""The training itself: every worker computes its share of a batch, the sums make the same step everywhere."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from holdfast.trainer.arrays import Doubles, Indices
+from holdfast.trainer.batches import batches, evaluation, order, share
+from holdfast.trainer.data.split import Data
+from holdfast.trainer.errors import Diverged
+from holdfast.trainer.group import Group
+from holdfast.trainer.network import Network
+from holdfast.trainer.optimizers import OPTIMIZERS, Update, rate
+from holdfast.trainer.report import Score
+from holdfast.trainer.settings import Settings
+from holdfast.trainer.state import Position, State
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    settings: Settings
+    data: Data
+    network: Network
+    group: Group
+
+
+def fresh(task: Task) -> State:
+    """The untrained model, from the seed; its loss is known once it has been evaluated."""
+    parameters = task.network.initial(np.random.default_rng([task.settings.seed, 0]))
+    return State(parameters, OPTIMIZERS[task.settings.optimizer].initial(task.network.size), Position())
+
+
+def train_epoch(task: Task, state: State, wants_stop: Callable[[], bool]) -> tuple[State, bool]:
+    """The rest of the epoch under way, or up to the step after which any worker wants to stop, and whether one does."""
+    settings = task.settings
+    plan = order(settings.seed, state.at.epoch + 1, len(task.data.train))
+    stop = False
+    while state.at.samples < len(plan) and not stop:
+        step = batches(plan[state.at.samples :], settings.batch_size, settings.accumulation_steps)
+        state, stop = _step(task, state, step, wants_stop())
+    return state, stop
+
+
+def end_epoch(state: State) -> State:
+    return replace(state, at=replace(state.at, epoch=state.at.epoch + 1, samples=0, train_loss=0.0))
+
+
+def evaluate(task: Task, state: State) -> Score:
+    """On the held-out data, each worker on its part."""
+    test = task.data.test
+    loss, hits = 0.0, 0
+    for chosen in evaluation(len(test), task.group.rank, task.group.size):
+        part = task.network.loss_and_hits(state.parameters, test.batch(chosen), test.labels[chosen])
+        loss, hits = loss + part[0], hits + part[1]
+    total = task.group.sum(np.array([loss, hits], np.float64))
+    _check(task, state, float(total[0]))
+    return Score(float(total[0]) / len(test), float(total[1]) / len(test))
+
+
+def _step(task: Task, state: State, step: list[Indices], stop: bool) -> tuple[State, bool]:
+    loss, gradient, stop = _everywhere(task, state, step, stop)
+    _check(task, state, loss)
+    samples = sum(len(batch) for batch in step)
+    optimizer, at = OPTIMIZERS[task.settings.optimizer], state.at
+    parameters, moments = optimizer.step(
+        state.parameters,
+        (gradient / samples).astype(np.float32),
+        state.moments,
+        _update(task.settings, at.updates + 1),
+    )
+    there = replace(at, samples=at.samples + samples, updates=at.updates + 1, train_loss=at.train_loss + loss)
+    return State(parameters, moments, there), stop
+
+
+def _everywhere(task: Task, state: State, step: list[Indices], stop: bool) -> tuple[float, Doubles, bool]:
+    """Loss, gradient and the wish to stop, summed over all workers.
+
+    They are one message, so that all workers take the same steps and stop after the same one.
+    """
+    train, network, group = task.data.train, task.network, task.group
+    message = np.zeros(network.size + 2, np.float64)
+    for batch in step:
+        mine = share(batch, group.rank, group.size)
+        loss, gradient = network.loss_and_gradient(state.parameters, train.batch(mine), train.labels[mine])
+        message[:-2] += gradient
+        message[-2] += loss
+    message[-1] = stop
+    total = group.sum(message)
+    return float(total[-2]), total[:-2], bool(total[-1])
+
+
+def _update(settings: Settings, number: int) -> Update:
+    return Update(
+        number=number,
+        rate=rate(settings.learning_rate, settings.warmup_steps, number),
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+    )
+
+
+def _check(task: Task, state: State, loss: float) -> None:
+    if not math.isfinite(loss):
+        raise Diverged(
+            f"the training has diverged: the loss is {loss} after {state.at.updates} steps, in epoch "
+            f"{state.at.epoch + 1}; try a LEARNING_RATE below {task.settings.learning_rate:g}, or WARMUP_STEPS"
+        )

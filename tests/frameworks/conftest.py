@@ -1,0 +1,48 @@
+"""The frameworks' interpreters, and a cluster of this machine alone to run them on."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.local.hardware import survey
+from holdfast.local.onebox import Onebox, onebox
+from tests.frameworks import provision
+
+NOT_RUN = pytest.StashKey[int]()
+
+
+@pytest.fixture(scope="package")
+async def box(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Onebox]:
+    async with onebox(tmp_path_factory.mktemp("onebox"), survey(gpus=0)) as box:
+        yield box
+
+
+@pytest.fixture(scope="session")
+def jax_python() -> Path:
+    """The interpreter that has JAX; without it a test fails, since a skipped one would look like a passed one."""
+    python = provision.python_in(provision.jax_folder())
+    if python is None:
+        pytest.fail("JAX is not installed for the tests: run `make frameworks`", pytrace=False)
+    return python
+
+
+@pytest.fixture(scope="session")
+def torch_python() -> Path:
+    """Debian's interpreter with PyTorch. Where it can't be had, the tests that ask for it are deselected."""
+    if not provision.torch_is_there():
+        pytest.fail("PyTorch is not installed for the tests: run `make frameworks`", pytrace=False)
+    return provision.TORCH_PYTHON
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    asking = [item for item in items if "torch_python" in getattr(item, "fixturenames", ())]
+    if asking and not provision.torch_is_there() and not provision.torch_can_be_installed():
+        items[:] = [item for item in items if item not in asking]
+        config.hook.pytest_deselected(items=asking)
+        config.stash[NOT_RUN] = len(asking)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if count := config.stash.get(NOT_RUN, 0):
+        terminalreporter.write_line(f"{provision.without_torch()} ({count} tests)", yellow=True)

@@ -1,0 +1,3 @@
+from tests.trainer.workers import processes
+
+__all__ = ["processes"]
