@@ -71,7 +71,7 @@ docker-push: ## Push it (IMG=…)
 
 .PHONY: deploy
 deploy: install ## Run the operator on the cluster (IMG=…)
-	$(KUBECTL) kustomize manifests/operator | sed 's|image: holdfast:latest|image: $(IMG)|' | $(KUBECTL) apply --server-side -f -
+	$(KUBECTL) kustomize manifests/operator | sed 's|holdfast:latest|$(IMG)|' | $(KUBECTL) apply --server-side -f -
 
 .PHONY: undeploy
 undeploy: ## Take the operator away; the definitions and their objects stay
@@ -87,7 +87,7 @@ frameworks: $(STAMP) ## Install JAX into the user's cache, and on Debian as root
 
 .PHONY: test
 test: $(STAMP) lint control-plane frameworks ## Everything: lint, types, layers, drift, unit, the real API server
-	$(BIN)/pytest
+	$(BIN)/pytest -n 3 --dist loadfile
 
 .PHONY: bench
 bench: $(STAMP) control-plane ## Measure: 1,000 TrainingJobs of 4 workers at once

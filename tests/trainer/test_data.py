@@ -127,7 +127,11 @@ def test_broken_files_are_refused(tmp_path: Path, replaced: dict[str, bytes], sa
         mnist(write_mnist(tmp_path, **replaced))
 
 
-@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(idx(30, 6, 5))[:-20], gzip.compress(b"")[:5]])
+@pytest.mark.parametrize(
+    "content",
+    [b"no gzip", gzip.compress(idx(30, 6, 5))[:-20], gzip.compress(b"")[:5]],
+    ids=["no archive", "its end is missing", "its head alone"],
+)
 def test_a_broken_archive_is_refused(tmp_path: Path, content: bytes) -> None:
     write_mnist(tmp_path)
     (tmp_path / "train-images-idx3-ubyte").unlink()

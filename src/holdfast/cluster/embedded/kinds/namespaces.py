@@ -1,0 +1,35 @@
+"""Namespaces."""
+
+from holdfast.cluster.embedded.kind import METADATA_FIELDS, Special, Surroundings
+from holdfast.cluster.embedded.names import dns_label_problems
+from holdfast.cluster.protocol import JSON
+
+NAME_LABEL = "kubernetes.io/metadata.name"
+# In spec.finalizers: it stands for the objects inside, and comes off when they are gone.
+CONTENT = "kubernetes"
+IMMORTAL = frozenset({"default", "kube-system", "kube-public"})
+
+
+def _complete(namespace: JSON) -> None:
+    name = namespace["metadata"].get("name")
+    if name:
+        labels = namespace["metadata"].get("labels", {})
+        namespace["metadata"]["labels"] = {**labels, NAME_LABEL: name}
+
+
+def _make(namespace: JSON, _around: Surroundings) -> None:
+    namespace["spec"] = {"finalizers": [CONTENT]}
+    namespace["status"] = {"phase": "Active"}
+
+
+def _carry(namespace: JSON, old: JSON) -> None:
+    namespace["spec"] = old["spec"]
+
+
+NAMESPACES = Special(
+    name_problems=dns_label_problems,
+    fields=METADATA_FIELDS | {"status.phase"},
+    complete=_complete,
+    make=_make,
+    carry=_carry,
+)

@@ -1,0 +1,142 @@
+"""All objects in memory, and the one way to change them.
+
+A write is staged where later writes see it, and filed with all others of the same turn of the event loop in one
+transaction. Nobody is answered, and no reader or watcher sees anything, before that transaction is on disk; when it
+fails, what was staged is dropped, and memory is as it was.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from holdfast.api.meta import Key
+from holdfast.cluster.embedded.storage import Row, Storage
+from holdfast.cluster.embedded.stored import Stored, Write, loaded, stored
+from holdfast.cluster.errors import ServerError
+from holdfast.cluster.protocol import JSON, Change
+
+
+class Place(NamedTuple):
+    """Where an object is filed."""
+
+    resource: str
+    key: Key
+
+
+class Ledger:
+    def __init__(self, storage: Storage, published: Callable[[Sequence[Write]], None]) -> None:
+        self._storage = storage
+        self._published = published
+        self._tables: dict[str, dict[Key, Stored]] = defaultdict(dict)
+        self._by_uid: dict[str, Stored] = {}
+        self._dependents: dict[str, set[Place]] = defaultdict(set)
+        self._staged: dict[Place, Stored | None] = {}
+        self._writes: list[Write] = []
+        self._filing: asyncio.Future[str] | None = None
+        self.version, rows = storage.load()
+        for row in rows:
+            assert row.body is not None
+            self._index(loaded(row.resource, row.body))
+
+    def find(self, place: Place) -> Stored | None:
+        """The object as the next write finds it."""
+        return self._staged[place] if place in self._staged else self.filed(place)
+
+    def every(self, resource: str) -> Iterator[Stored]:
+        """All objects of a kind as the next write finds them."""
+        yield from (each for each in self.all_filed(resource) if Place(resource, each.key) not in self._staged)
+        yield from (each for place, each in self._staged.items() if each is not None and place.resource == resource)
+
+    def resources(self) -> set[str]:
+        """The kinds that have objects for the next write to find."""
+        staged = {place.resource for place, each in self._staged.items() if each is not None}
+        return staged.union(name for name, table in self._tables.items() if table)
+
+    def filed(self, place: Place) -> Stored | None:
+        """The object as readers see it."""
+        return self._tables[place.resource].get(place.key)
+
+    def all_filed(self, resource: str) -> Iterable[Stored]:
+        return self._tables[resource].values()
+
+    def owner(self, uid: str) -> Stored | None:
+        """The filed object with that uid."""
+        return self._by_uid.get(uid)
+
+    def dependents(self, uid: str) -> list[Stored]:
+        """The filed objects that name that uid as an owner, in a fixed order."""
+        return [self._tables[place.resource][place.key] for place in sorted(self._dependents.get(uid, ()))]
+
+    def put(self, resource: str, draft: JSON) -> Stored:
+        """Stage the object's new state."""
+        new = stored(resource, draft, self.version + len(self._writes) + 1)
+        place = Place(resource, new.key)
+        old = self.find(place)
+        self._stage(place, new, Write(change=Change.MODIFIED if old else Change.ADDED, old=old, new=new))
+        return new
+
+    def remove(self, old: Stored) -> Stored:
+        """Stage the object's end; gives its last state, at the version of the removal."""
+        last = stored(old.resource, old.json(), self.version + len(self._writes) + 1)
+        self._stage(Place(old.resource, old.key), None, Write(change=Change.DELETED, old=old, new=last))
+        return last
+
+    async def settled(self) -> None:
+        """Return when all that was staged is on disk; raise `ServerError` when it could not be."""
+        if self._filing is None:
+            return
+        # A caller that gives up must not take the others' answer along.
+        if problem := await asyncio.shield(self._filing):
+            raise ServerError(problem)
+
+    def close(self) -> None:
+        """File what is staged, and let go of the database."""
+        self._file()
+        self._storage.close()
+
+    def _stage(self, place: Place, new: Stored | None, write: Write) -> None:
+        self._staged[place] = new
+        self._writes.append(write)
+        if self._filing is None:
+            loop = asyncio.get_running_loop()
+            self._filing = loop.create_future()
+            loop.call_soon(self._file)
+
+    def _file(self) -> None:
+        if self._filing is None:
+            return
+        filing, writes, staged = self._filing, self._writes, self._staged
+        self._filing, self._writes, self._staged = None, [], {}
+        try:
+            rows = [Row(place.resource, *place.key, new.body if new else None) for place, new in staged.items()]
+            self._storage.commit(writes[-1].version, rows)
+        except ServerError as error:
+            filing.set_result(str(error))
+            return
+        self.version = writes[-1].version
+        for write in writes:
+            self._apply(write)
+        self._published(writes)
+        filing.set_result("")
+
+    def _apply(self, write: Write) -> None:
+        if write.old is not None:
+            self._unindex(write.old)
+        if write.change is not Change.DELETED:
+            self._index(write.new)
+
+    def _index(self, each: Stored) -> None:
+        self._tables[each.resource][each.key] = each
+        self._by_uid[each.meta.uid] = each
+        for owner in each.meta.owner_references:
+            self._dependents[owner.uid].add(Place(each.resource, each.key))
+
+    def _unindex(self, each: Stored) -> None:
+        del self._tables[each.resource][each.key]
+        del self._by_uid[each.meta.uid]
+        for owner in each.meta.owner_references:
+            places = self._dependents[owner.uid]
+            places.discard(Place(each.resource, each.key))
+            if not places:
+                del self._dependents[owner.uid]

@@ -1,0 +1,53 @@
+"""Old events go by themselves."""
+
+import asyncio
+from datetime import datetime
+
+import pytest
+
+from holdfast.api.meta import Key
+from holdfast.cluster.embedded import expiry
+from holdfast.cluster.embedded.expiry import expire_events, last_told
+from holdfast.cluster.embedded.ledger import Place
+from holdfast.cluster.protocol import JSON
+
+from .clock import Clock
+from .test_ledger import Desk
+
+EARLY, LATE = "2026-01-02T03:00:00Z", "2026-01-02T04:00:00Z"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"lastTimestamp": LATE}, {"eventTime": "2026-01-02T04:00:00.000000Z"}, {"series": {"lastObservedTime": LATE}}],
+)
+def test_an_event_is_as_old_as_it_was_last_told(more: JSON) -> None:
+    event = {"metadata": {"creationTimestamp": EARLY}}
+    assert last_told(event) == datetime.fromisoformat(EARLY)
+    assert last_told({**event, **more}) == datetime.fromisoformat(LATE)
+
+
+def event(name: str, created: str) -> JSON:
+    metadata = {"name": name, "namespace": "default", "uid": name, "creationTimestamp": created}
+    return {"apiVersion": "v1", "kind": "Event", "metadata": metadata}
+
+
+async def test_only_events_older_than_an_hour_are_removed(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expiry, "SWEEP_S", 0.01)
+    desk = Desk()
+    desk.ledger.put("events", event("old", "2026-01-02T02:04:04Z"))
+    desk.ledger.put("events", event("new", "2026-01-02T02:04:06Z"))
+    desk.ledger.put("configmaps", event("other", "2020-01-02T00:00:00Z"))
+    await desk.ledger.settled()
+    desk.disk.full_after = 3
+    sweeping = asyncio.create_task(expire_events(desk.ledger, clock))
+    await asyncio.wait_for(desk.disk.refused.wait(), 60)
+    desk.disk.full_after = 4
+    removed = asyncio.Event()
+    desk.listener = lambda writes: removed.set()
+    await asyncio.wait_for(removed.wait(), 60)
+    sweeping.cancel()
+    await asyncio.gather(sweeping, return_exceptions=True)
+    assert desk.ledger.filed(Place("events", Key("default", "old"))) is None
+    assert [each.meta.name for each in desk.ledger.all_filed("events")] == ["new"]
+    assert len(list(desk.ledger.all_filed("configmaps"))) == 1
