@@ -169,9 +169,10 @@ def test_what_is_nearly_or_not_at_all_ours_is_told(text: str, code: int, says: s
 
 
 def test_every_manifest_that_we_promise_is_ok() -> None:
-    result = run("-f", str(ROOT / "tests/fixtures/manifests"), "-f", str(ROOT / "examples"))
+    folders = (ROOT / "tests/fixtures/manifests", ROOT / "examples")
+    result = run(*(word for folder in folders for word in ("-f", str(folder))))
     assert result.exit_code == 0
-    assert len(result.stdout.splitlines()) == 13
+    assert len(result.stdout.splitlines()) == sum(1 for folder in folders for _ in folder.iterdir()) > 0
     assert all(line.endswith(" ok") for line in result.stdout.splitlines())
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -150,6 +150,11 @@ class ScriptedCluster:
     async def pod_log(
         self, key: Key, *, container: str = "", tail_lines: int | None = None, limit_bytes: int | None = None
     ) -> bytes:
+        raise NotImplementedError
+
+    def follow_log(
+        self, key: Key, *, container: str = "", tail_lines: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
         raise NotImplementedError
 
     async def close(self) -> None:

@@ -3,9 +3,17 @@
 import typer
 
 from holdfast import __version__
+from holdfast.cli.apply import apply
 from holdfast.cli.crds import crds
+from holdfast.cli.delete import delete
+from holdfast.cli.demo import demo
+from holdfast.cli.describe import describe
+from holdfast.cli.get import get
+from holdfast.cli.logs import logs
 from holdfast.cli.operator import operator
+from holdfast.cli.up import up
 from holdfast.cli.validate import validate
+from holdfast.cli.wait import wait
 
 app = typer.Typer(
     name="holdfast",
@@ -25,3 +33,11 @@ def version() -> None:
 app.command()(crds)
 app.command()(validate)
 app.command()(operator)
+app.command()(up)
+app.command()(demo)
+app.command()(apply)
+app.command()(delete)
+app.command()(describe)
+app.command()(get)
+app.command()(logs)
+app.command()(wait)

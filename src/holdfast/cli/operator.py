@@ -13,11 +13,11 @@ from msgspec import Struct
 
 from holdfast import __version__
 from holdfast.api.meta import Key
+from holdfast.cli.failing import one_line
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.kubernetes import KubernetesCluster, connect, load_config
 from holdfast.cluster.resources import LEASES
 from holdfast.controllers.trainingjob import training_jobs
-from holdfast.errors import HoldfastError
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.lease import Elector
 from holdfast.runtime.logs import configure, level_from
@@ -73,12 +73,9 @@ def operator(
         lease_namespace=lease_namespace,
         default_image=default_image,
     )
-    try:
+    with one_line():
         configure(level_from(os.environ))
         uvloop.run(_run(options))
-    except HoldfastError as error:
-        typer.echo(f"holdfast: {error}", err=True)
-        raise typer.Exit(1) from None
 
 
 async def _run(options: Options) -> None:

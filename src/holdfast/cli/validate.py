@@ -1,9 +1,7 @@
 """`holdfast validate`: what the API server would say of a manifest, without one."""
 
-import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,9 +10,8 @@ from msgspec import Struct
 from holdfast.api.kinds import KINDS, kind_of
 from holdfast.api.manifests import Unreadable, documents
 from holdfast.api.validation import Refused, admit, subject
+from holdfast.cli.manifests import items, printable, texts
 
-STDIN = "-"
-SUFFIXES = (".yaml", ".yml", ".json")
 REFUSED, UNREADABLE = 1, 2
 
 
@@ -34,32 +31,17 @@ def validate(
     """Check manifests as the API server would: holdfast validate -f job.yaml"""
     worst = 0
     for finding in (finding for name in filenames for finding in _findings(name)):
-        typer.echo(_printable(finding.text), err=finding.code == UNREADABLE)
+        typer.echo(printable(finding.text), err=finding.code == UNREADABLE)
         worst = max(worst, finding.code)
     raise typer.Exit(worst)
 
 
 def _findings(name: str) -> Iterator[Finding]:
     try:
-        for source, text in _texts(name):
+        for source, text in texts(name):
             yield from _checked(source, text)
     except OSError as error:
         yield Finding(f"{error.filename or name}: can't be read: {error.strerror or error}", UNREADABLE)
-
-
-def _texts(name: str) -> Iterator[tuple[str, bytes]]:
-    if name == STDIN:
-        yield "standard input", sys.stdin.buffer.read()
-        return
-    path = Path(name)
-    if not path.is_dir():
-        yield name, path.read_bytes()
-        return
-    files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.is_file())
-    if not files:
-        raise OSError(None, f"the folder holds no {', '.join(SUFFIXES)} file", name)
-    for file in files:
-        yield str(file), file.read_bytes()
 
 
 def _checked(source: str, text: bytes) -> Iterator[Finding]:
@@ -67,7 +49,7 @@ def _checked(source: str, text: bytes) -> Iterator[Finding]:
     number = 0
     try:
         for number, document in enumerate(documents(text.decode("utf-8-sig")), start=1):
-            for item in _items(document):
+            for item in items(document):
                 yield from _verdict(f"{source}: document {number}", item)
     except UnicodeDecodeError:
         yield Finding(f"{source}: can't be read: it is not text in UTF-8", UNREADABLE)
@@ -76,14 +58,6 @@ def _checked(source: str, text: bytes) -> Iterator[Finding]:
     else:
         if not number:
             yield Finding(f"{source}: holds no object", UNREADABLE)
-
-
-def _items(document: Any) -> Iterator[Any]:
-    """The object itself, or the objects of a List, as kubectl get -o yaml writes them."""
-    if isinstance(document, dict) and document.get("kind") == "List" and isinstance(document.get("items"), list):
-        yield from document["items"]
-    else:
-        yield document
 
 
 def _verdict(place: str, document: Any) -> Iterator[Finding]:
@@ -101,11 +75,6 @@ def _verdict(place: str, document: Any) -> Iterator[Finding]:
         yield from (Finding(f"{name}: {cause}", REFUSED) for cause in refusal.causes)
     else:
         yield Finding(f"{name} ok")
-
-
-def _printable(text: str) -> str:
-    """On one line, and without what would command a terminal."""
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def _stranger(document: dict[str, Any]) -> Finding | None:

@@ -1,16 +1,7 @@
 """What a cluster may answer instead of doing as asked."""
 
-from typing import NamedTuple
-
+from holdfast.api.refusal import Cause as Cause  # a part of Invalid
 from holdfast.errors import HoldfastError
-
-
-class Cause(NamedTuple):
-    """One reason why an object was refused, with the path of the field."""
-
-    field: str
-    message: str
-    reason: str = ""
 
 
 class ClusterError(HoldfastError):

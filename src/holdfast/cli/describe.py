@@ -1,0 +1,185 @@
+"""`holdfast describe`: all that is known of an object, to be read by people."""
+
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.cli.manifests import printable
+from holdfast.cli.naming import find_kind, parse_wanted
+from holdfast.cli.tables import aligned
+from holdfast.cli.target import Choice, ContextOption, KubeconfigOption, NamespaceOption, Session, run
+from holdfast.cluster.known import Known
+from holdfast.cluster.printing.ages import age
+from holdfast.cluster.protocol import JSON
+from holdfast.cluster.whole import Whole
+
+INDENT = "  "
+NONE = "<none>"
+_TOP = ("apiVersion", "kind", "metadata", "spec", "status")
+_ENTRIES = ("data", "stringData", "binaryData")
+_HIDDEN = ("managedFields", "name", "namespace", "labels", "annotations")
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def describe(
+    what: Annotated[list[str], typer.Argument(help="KIND NAME…, KIND/NAME…, or KIND for all.", metavar="KIND/NAME")],
+    namespace: NamespaceOption = "",
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+) -> None:
+    """Show everything about objects, with their events: holdfast describe tj mnist"""
+
+    async def command(session: Session) -> int:
+        texts = [
+            "\n".join(described(each, await _events(session, wanted.known, each), session.now()))
+            for wanted in parse_wanted(what)
+            for each in await _objects(session, wanted.known, wanted.names)
+        ]
+        if texts:
+            typer.echo("\n\n\n".join(texts))
+        else:
+            typer.echo(f"No resources found in {session.namespace} namespace.", err=True)
+        return 0
+
+    run(Choice(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
+
+
+async def _objects(session: Session, known: Known, names: tuple[str, ...]) -> list[Whole]:
+    if names:
+        return [await session.cluster.get(known.resource, session.key(known, name)) for name in names]
+    return list((await session.cluster.list(known.resource, namespace=session.home(known))).items)
+
+
+async def _events(session: Session, known: Known, about: Whole) -> list[JSON]:
+    """What was told of exactly this object, oldest first."""
+    events = find_kind("events").resource
+    name, uid = about.metadata.name, about.metadata.uid
+    fields = f"involvedObject.kind={known.resource.kind},involvedObject.name={name}"
+    listing = await session.cluster.list(events, namespace=about.metadata.namespace or "default", fields=fields)
+    told = [each.document for each in listing.items if each.document["involvedObject"].get("uid") in (uid, None)]
+    return sorted(told, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+
+
+def described(about: Whole, events: list[JSON], now: datetime) -> Iterator[str]:
+    document, metadata = about.document, about.document["metadata"]
+    annotations = {name: text for name, text in metadata.get("annotations", {}).items() if name != _LAST_APPLIED}
+    head = [
+        ("Name", metadata["name"]),
+        *([("Namespace", metadata["namespace"])] if metadata.get("namespace") else []),
+        *_pairs("Labels", metadata.get("labels") or {}),
+        *_pairs("Annotations", annotations),
+        ("API Version", document.get("apiVersion", "")),
+        ("Kind", document.get("kind", "")),
+        ("Age", age(metadata.get("creationTimestamp"), now)),
+    ]
+    yield from aligned([[f"{name}:" if name else "", printable(str(text))] for name, text in head])
+    yield from _section("Metadata", {name: value for name, value in metadata.items() if name not in _HIDDEN})
+    yield from _section("Spec", document.get("spec"))
+    for name, value in document.items():
+        if name not in _TOP:
+            yield from _other(document, name, value)
+    status = document.get("status")
+    if isinstance(status, dict):
+        yield from _section("Status", {name: value for name, value in status.items() if name != "conditions"})
+        yield from _conditions(status.get("conditions") or [], now)
+    yield from _told(events, now)
+
+
+def _other(document: JSON, name: str, value: Any) -> Iterator[str]:
+    if name not in _ENTRIES or not isinstance(value, dict) or not value:
+        yield from _section(_title(name), value)
+        return
+    yield f"{_title(name)}:"
+    secret = document.get("kind") == "Secret"
+    # Keys are the user's own words; of secrets only how long they are.
+    yield from _fields({key: f"{len(str(text))} characters" if secret else text for key, text in value.items()}, INDENT)
+
+
+def _pairs(title: str, pairs: dict[str, str]) -> list[tuple[str, str]]:
+    lines = [f"{name}={value}" for name, value in sorted(pairs.items())] or [NONE]
+    return [(title if number == 0 else "", line) for number, line in enumerate(lines)]
+
+
+def _section(title: str, value: Any) -> Iterator[str]:
+    if value not in (None, {}, []):
+        yield from _fields({title: value}, "")
+
+
+def _fields(fields: dict[str, Any], indent: str) -> Iterator[str]:
+    """A line for each, the values under one another; what has parts follows further in."""
+    width = max((len(title) for title, value in fields.items() if not _has_parts(value)), default=0) + 3
+    for title, value in fields.items():
+        if isinstance(value, dict) and value:
+            yield f"{indent}{title}:"
+            yield from _fields({_title(name): inner for name, inner in value.items()}, indent + INDENT)
+        elif isinstance(value, list) and value:
+            yield f"{indent}{title}:"
+            for inner in value:
+                yield from _element(inner, indent + INDENT)
+        else:
+            lines = _scalar(value).splitlines() or [""]
+            yield f"{indent}{f'{title}:'.ljust(width)}{printable(lines[0])}".rstrip()
+            yield from (f"{indent}{INDENT}{printable(line)}" for line in lines[1:])
+
+
+def _has_parts(value: Any) -> bool:
+    return isinstance(value, dict | list) and bool(value)
+
+
+def _element(value: Any, indent: str) -> Iterator[str]:
+    if not _has_parts(value):
+        yield f"{indent}{printable(_scalar(value))}"
+        return
+    named = value.items() if isinstance(value, dict) else enumerate(value)
+    lines = _fields({_title(str(name)): inner for name, inner in named}, indent + INDENT)
+    # The dash marks where an element begins.
+    yield from (line if number else f"{indent}- {line.lstrip()}" for number, line in enumerate(lines))
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return NONE if value in (None, {}, []) else str(value)
+
+
+def _title(name: str) -> str:
+    """numWorkers is shown as Num Workers; what is no field's name stays as it is."""
+    if not re.fullmatch(r"[a-z][A-Za-z0-9]*", name):
+        return name
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)
+    return "UID" if name == "uid" else words[0].upper() + words[1:]
+
+
+def _conditions(conditions: list[JSON], now: datetime) -> Iterator[str]:
+    if not conditions:
+        return
+    yield "Conditions:"
+    rows = [["TYPE", "STATUS", "REASON", "AGE", "MESSAGE"]]
+    for each in conditions:
+        changed = age(each.get("lastTransitionTime"), now)
+        rows.append([*(str(each.get(name, "")) for name in ("type", "status", "reason")), changed, _words(each)])
+    yield from aligned(rows, INDENT)
+
+
+def _told(events: list[JSON], now: datetime) -> Iterator[str]:
+    if not events:
+        yield f"Events:  {NONE}"
+        return
+    yield "Events:"
+    rows = [["TYPE", "REASON", "AGE", "FROM", "MESSAGE"]]
+    for event in events:
+        last = age(
+            event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp"), now
+        )
+        count = event.get("count") or 1
+        often = f"{last} (x{count} over {age(event.get('firstTimestamp'), now)})" if count > 1 else last
+        source = event.get("reportingComponent") or (event.get("source") or {}).get("component") or ""
+        rows.append([str(event.get("type", "")), str(event.get("reason", "")), often, str(source), _words(event)])
+    yield from aligned(rows, INDENT)
+
+
+def _words(said: JSON) -> str:
+    return printable(" ".join(str(said.get("message", "")).split()))

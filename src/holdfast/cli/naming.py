@@ -1,0 +1,99 @@
+"""The kinds and names on a command line: pods, tj/mnist, job a b, holdfast."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.api.kinds import KINDS
+from holdfast.cli.failing import Misused
+from holdfast.cluster.known import KNOWN, Known
+from holdfast.cluster.protocol import JSON
+
+
+class Wanted(Struct, frozen=True):
+    """Objects of one kind: those named, or all. A category stands for kinds that need not all be there."""
+
+    known: Known
+    names: tuple[str, ...] = ()
+    by_category: bool = False
+
+
+def parse_wanted(arguments: Sequence[str]) -> list[Wanted]:
+    """KIND, KIND,KIND, KIND NAME…, or KIND/NAME…"""
+    if not arguments:
+        raise Misused("say which kind: for example tj, pods or holdfast")
+    if any("/" in argument for argument in arguments):
+        return [_one(argument) for argument in arguments]
+    kinds, *names = arguments
+    wanted = [each for kind in kinds.split(",") for each in _of_kind(kind)]
+    if names and len(wanted) > 1:
+        raise Misused(f"{kinds} are several kinds: name objects of one kind, or write KIND/NAME for each")
+    return [Wanted(each.known, tuple(dict.fromkeys(names)), each.by_category) for each in wanted]
+
+
+def parse_named(arguments: Sequence[str]) -> list[Wanted]:
+    """The same where every object must be named."""
+    wanted = parse_wanted(arguments)
+    if not all(each.names for each in wanted):
+        raise Misused(f"name the object: {arguments[0]}/NAME or {arguments[0]} NAME")
+    return wanted
+
+
+def find_kind(word: str) -> Known:
+    """By singular, plural, short name, or any of them with the group; raises `Misused` with near matches."""
+    found = _find(word)
+    if found is None:
+        raise _unknown(word)
+    return found
+
+
+def kind_of(document: JSON) -> Known:
+    """The kind that a manifest's apiVersion and kind name."""
+    api_version, kind = document.get("apiVersion"), document.get("kind")
+    group, _, version = str(api_version).rpartition("/")
+    for known in KNOWN:
+        resource = known.resource
+        if (resource.group, resource.kind) == (group, kind) and version in _versions(known):
+            return replace(known, resource=replace(resource, version=version))
+    same = [known.resource.api_version for known in KNOWN if known.resource.kind == kind]
+    hint = f"write apiVersion: {same[0]}" if same else f"it may be {', '.join(each.resource.kind for each in KNOWN)}"
+    raise Misused(f"{api_version} {kind} is no kind that holdfast applies: {hint}")
+
+
+def _versions(known: Known) -> tuple[str, ...]:
+    resource = known.resource
+    served = [kind.versions for kind in KINDS if (kind.group, kind.kind) == (resource.group, resource.kind)]
+    return served[0] if served else (resource.version,)
+
+
+def _one(argument: str) -> Wanted:
+    kind, _, name = argument.partition("/")
+    if not kind or not name or "/" in name:
+        raise Misused(f"{argument} is not KIND/NAME; with one object written so, write all so")
+    return Wanted(find_kind(kind), (name,))
+
+
+def _of_kind(word: str) -> list[Wanted]:
+    if known := _find(word):
+        return [Wanted(known)]
+    members = [Wanted(each, (), True) for each in KNOWN if word.lower() in each.categories]
+    if not members:
+        raise _unknown(word)
+    return members
+
+
+def _find(word: str) -> Known | None:
+    name, _, group = word.lower().partition(".")
+    for known in KNOWN:
+        if name in known.names and group in ("", known.resource.group):
+            return known
+    return None
+
+
+def _unknown(word: str) -> Misused:
+    names = [name for known in KNOWN for name in known.names]
+    near = get_close_matches(word.lower(), names, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(k.resource.plural for k in KNOWN)}"
+    return Misused(f"there is no kind {word!r}: {hint}")

@@ -1,0 +1,107 @@
+"""Which cluster a command talks to.
+
+In this order: --kubeconfig or --context, $KUBECONFIG, a `holdfast up` that runs on this machine, and then where
+kubectl looks: ~/.kube/config, and the service account of the pod.
+"""
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from random import SystemRandom
+from typing import Annotated, TypeAlias
+
+import typer
+import uvloop
+from msgspec import Struct
+
+from holdfast.api.meta import Key
+from holdfast.cli.failing import one_line
+from holdfast.cluster.errors import ClusterError, Misconfigured, NotFound, Unreachable
+from holdfast.cluster.known import Known
+from holdfast.cluster.kubernetes import Config, connect, load_config
+from holdfast.cluster.login import KUBECONFIG
+from holdfast.cluster.protocol import Cluster
+from holdfast.local.folder import default_folder
+from holdfast.runtime.clocks import utc_now
+from holdfast.runtime.logs import configure, level_from
+
+KubeconfigOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--kubeconfig",
+        help="Which cluster; by default $KUBECONFIG, a running `holdfast up`, ~/.kube/config.",
+        metavar="F",
+    ),
+]
+ContextOption: TypeAlias = Annotated[str, typer.Option("--context", help="Which context of the kubeconfig.")]
+NamespaceOption: TypeAlias = Annotated[
+    str, typer.Option("--namespace", "-n", help="Which namespace; by default the context's.")
+]
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """What the command line says about the cluster."""
+
+    kubeconfig: Path | None = None
+    context: str = ""
+    namespace: str = ""
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    """A cluster, and the namespace that a command is about."""
+
+    cluster: Cluster
+    namespace: str
+    now: Callable[[], datetime]
+
+    def key(self, known: Known, name: str) -> Key:
+        return Key(self.home(known), name)
+
+    def home(self, known: Known) -> str:
+        return self.namespace if known.resource.namespaced else ""
+
+
+def run(choice: Choice, command: Callable[[Session], Awaitable[int]]) -> None:
+    """Run a command on the chosen cluster and end with the exit code that it gives."""
+    with one_line():
+        configure(level_from({"LOG_LEVEL": "error", **os.environ}))
+        code = uvloop.run(_run(choice, command))
+    raise typer.Exit(code)
+
+
+def choose(choice: Choice, environ: Mapping[str, str]) -> Config:
+    """How to reach the cluster; raises `Misconfigured` with the places that were looked at."""
+    if choice.kubeconfig or choice.context or environ.get("KUBECONFIG"):
+        return load_config(str(choice.kubeconfig or ""), context=choice.context, environ=environ)
+    local = _local(environ)
+    if local.exists():
+        return load_config(str(local), environ=environ)
+    try:
+        return load_config(environ=environ)
+    except Misconfigured as error:
+        raise Misconfigured(f"{error}; or start a cluster of this machine with `holdfast up`") from None
+
+
+def explained(error: ClusterError, config: Config, environ: Mapping[str, str]) -> ClusterError:
+    """The error with what to do about it, where a command knows more than the client."""
+    if isinstance(error, Unreachable) and config.source.startswith(str(_local(environ))):
+        return Unreachable(f"{error}; `holdfast up` has ended without saying so: start it again, or pass --kubeconfig")
+    if isinstance(error, NotFound) and "does not serve this kind" in str(error):
+        return NotFound(f"{error}: install holdfast's with `holdfast crds | kubectl apply --server-side -f -`")
+    return error
+
+
+async def _run(choice: Choice, command: Callable[[Session], Awaitable[int]]) -> int:
+    config = choose(choice, os.environ)
+    cluster = connect(config, rng=SystemRandom(), now=utc_now)
+    try:
+        return await command(Session(cluster=cluster, namespace=choice.namespace or config.namespace, now=utc_now))
+    except ClusterError as error:
+        raise explained(error, config, os.environ) from None
+    finally:
+        await cluster.close()
+
+
+def _local(environ: Mapping[str, str]) -> Path:
+    return default_folder(environ) / KUBECONFIG

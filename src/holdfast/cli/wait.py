@@ -1,0 +1,105 @@
+"""`holdfast wait`: until a condition holds, a field has a value, or an object is gone."""
+
+import asyncio
+from contextlib import aclosing
+from typing import Annotated
+
+import typer
+
+from holdfast.api.meta import Key
+from holdfast.cli.delete import until_gone
+from holdfast.cli.following import by_name, follow
+from holdfast.cli.naming import parse_named
+from holdfast.cli.target import Choice, ContextOption, KubeconfigOption, NamespaceOption, Session, run
+from holdfast.cli.waiting import Goal, obstacle, parse_goal, parse_seconds, standing
+from holdfast.cluster.errors import NotFound
+from holdfast.cluster.known import Known
+from holdfast.cluster.protocol import JSON, Change, Listing
+from holdfast.errors import HoldfastError
+
+
+class NotReached(HoldfastError):
+    """What was waited for has not come, or can't come any more."""
+
+
+def wait(
+    what: Annotated[list[str], typer.Argument(help="KIND/NAME…, or KIND NAME…", metavar="KIND/NAME")],
+    goal: Annotated[
+        str,
+        typer.Option("--for", help="condition=NAME[=VALUE], jsonpath='{PATH}'[=VALUE], or delete.", metavar="GOAL"),
+    ],
+    timeout: Annotated[str, typer.Option(help="For how long: 30s, 5m, 1h30m; 0 looks once.")] = "30s",
+    namespace: NamespaceOption = "",
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+) -> None:
+    """Wait for objects: holdfast wait tj/mnist --for=condition=Succeeded --timeout=1h"""
+
+    async def command(session: Session) -> int:
+        wanted, aim, time_s = parse_named(what), parse_goal(goal), parse_seconds(timeout)
+        deadline_s = asyncio.get_running_loop().time() + time_s
+        for known, name in [(each.known, name) for each in wanted for name in each.names]:
+            try:
+                await _wait(session, known, session.key(known, name), aim, deadline_s)
+            except TimeoutError as error:
+                words = aim.words if aim else "its deletion"
+                raise NotReached(
+                    f"{known.title}/{name}: timed out after {timeout} waiting for {words}{error}"
+                ) from None
+            typer.echo(f"{known.title}/{name} condition met")
+        return 0
+
+    run(Choice(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
+
+
+async def _wait(session: Session, known: Known, key: Key, goal: Goal | None, deadline_s: float) -> None:
+    # The first look counts, however little time there is.
+    try:
+        last = (await session.cluster.get(known.resource, key)).document
+    except NotFound:
+        if goal is None:
+            return
+        raise
+    if goal is not None and _is_reached(known, last, goal):
+        return
+    seen = _Seen(last)
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            if goal is None:
+                await until_gone(session, known, key, last["metadata"]["uid"])
+            else:
+                await _until_reached(session, known, key, goal, seen)
+    except TimeoutError:
+        raise TimeoutError(f"; it is {now}" if (now := standing(seen.document)) else "") from None
+
+
+async def _until_reached(session: Session, known: Known, key: Key, goal: Goal, seen: "_Seen") -> None:
+    steps = follow(session.cluster, known.resource, namespace=key.namespace, fields=by_name(key.name))
+    async with aclosing(steps):
+        async for step in steps:
+            if isinstance(step, Listing):
+                found, gone = next(iter(step.items), None), not step.items
+            else:
+                found, gone = step.object, step.change is Change.DELETED
+            if gone:
+                raise NotReached(f"{known.title}/{key.name} was deleted while it was waited for")
+            if found is not None:
+                seen.document = found.document
+                if _is_reached(known, found.document, goal):
+                    return
+
+
+class _Seen:
+    """The object as it was seen last, for the words of a time-out."""
+
+    def __init__(self, document: JSON) -> None:
+        self.document = document
+
+
+def _is_reached(known: Known, document: JSON, goal: Goal) -> bool:
+    if goal.is_met(document):
+        return True
+    if reason := obstacle(known.resource.kind, document, goal):
+        name = document["metadata"]["name"]
+        raise NotReached(f"{known.title}/{name} will not reach {goal.words}: {reason}")
+    return False

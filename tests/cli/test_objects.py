@@ -1,0 +1,253 @@
+"""apply, get, describe and delete, on both grounds."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from holdfast.api.meta import Key
+from holdfast.cluster.errors import NotFound
+from holdfast.runtime.events import EVENTS
+from tests.cli.ground import Ground, condition, finished, holdfast, interrupted, line_of
+from tests.contract.kinds import TRAINING_JOBS
+
+MNIST = """\
+apiVersion: ml.example.com/v1
+kind: TrainingJob
+metadata: {name: mnist, labels: {team: vision}}
+spec: {model: cnn, dataset: mnist, numWorkers: 2, gpusPerWorker: 0}
+"""
+SETTINGS = """\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {level: low, old: "1"}
+"""
+NAMED = "trainingjob.ml.example.com/mnist"
+
+
+async def test_a_manifest_is_created_then_unchanged_then_configured(ground: Ground, tmp_path: Path) -> None:
+    folder = tmp_path / "manifests"
+    folder.mkdir()
+    (folder / "job.yaml").write_text(MNIST)
+    (folder / "settings.yml").write_text(SETTINGS)
+    assert await ground.good("apply", "-f", str(folder)) == f"{NAMED} created\nconfigmap/settings created\n"
+    assert await ground.good("apply", "-f", str(folder)) == f"{NAMED} unchanged\nconfigmap/settings unchanged\n"
+    changed = SETTINGS.replace('level: low, old: "1"', "level: high")
+    both = MNIST.replace("numWorkers: 2", "numWorkers: 3") + "---\n" + changed
+    assert await ground.good("apply", "-f", "-", stdin=both) == f"{NAMED} configured\nconfigmap/settings configured\n"
+    settings = json.loads(await ground.good("get", "cm", "settings", "-o", "json"))
+    assert settings["data"] == {"level": "high"}
+
+
+async def test_what_others_have_set_stays_when_a_manifest_is_applied_again(ground: Ground) -> None:
+    await ground.good("apply", "-f", "-", stdin=MNIST)
+    key = Key(ground.namespace, "mnist")
+    await ground.cluster.patch(TRAINING_JOBS, key, {"metadata": {"labels": {"by": "another"}}})
+    without_label = MNIST.replace(", labels: {team: vision}", "")
+    assert await ground.good("apply", "-f", "-", stdin=without_label) == f"{NAMED} configured\n"
+    assert (await ground.cluster.get(TRAINING_JOBS, key)).metadata.labels == {"by": "another"}
+
+
+async def test_a_refused_manifest_is_told_by_field_and_the_others_are_applied(ground: Ground) -> None:
+    wrong = MNIST.replace("numWorkers: 2", "numWorkers: 300, model_: x").replace("name: mnist", "name: wrong")
+    done = await ground.holdfast("apply", "-f", "-", stdin=wrong + "---\n" + MNIST)
+    assert done.code == 1
+    assert done.out == f"{NAMED} created\n"
+    lines = done.err.splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("holdfast: trainingjob.ml.example.com/wrong is refused: ") for line in lines)
+    assert 'spec.model_: unknown field "spec.model_"' in lines[0]
+    assert "spec.numWorkers: Invalid value: 300" in lines[1]
+
+
+async def test_a_table_has_the_columns_of_the_kind(ground: Ground) -> None:
+    status = {"state": "Running", "progress": "45%", "currentEpoch": 9, "message": "all is well"}
+    await ground.job("bert", status)
+    await ground.job("alone")
+    header, alone, bert = (await ground.good("get", "tj")).splitlines()
+    assert header.split() == ["NAME", "STATE", "PROGRESS", "EPOCH", "AGE"]
+    assert bert.split()[:4] == ["bert", "Running", "45%", "9"]
+    assert alone.split()[0] == "alone"
+    assert bert.index("Running") == header.index("STATE")
+    wide = (await ground.good("get", "trainingjobs/bert", "-o", "wide", "--no-headers")).split(maxsplit=6)
+    assert wide[5] == "2"
+    assert wide[6] == "all is well\n"
+    everywhere = (await ground.good("get", "trainingjob.ml.example.com", "-A")).splitlines()
+    assert everywhere[0].split()[:2] == ["NAMESPACE", "NAME"]
+    assert [ground.namespace, "bert"] in [line.split()[:2] for line in everywhere]
+
+
+async def test_a_category_shows_each_kind_with_its_name(ground: Ground) -> None:
+    await ground.job("bert")
+    await ground.cluster.create(
+        TRAINING_JOBS, {**_body("picked"), "metadata": _labelled("picked")}, namespace=ground.namespace
+    )
+    assert (
+        await ground.good("get", "holdfast", "-l", "pick=me", "-o", "name")
+    ) == "trainingjob.ml.example.com/picked\n"
+    shown = (await ground.good("get", "all")).splitlines()
+    assert [line.split()[0] for line in shown] == [
+        "NAME",
+        "trainingjob.ml.example.com/bert",
+        "trainingjob.ml.example.com/picked",
+    ]
+
+
+async def test_an_object_is_shown_whole(ground: Ground) -> None:
+    await ground.good("apply", "-f", "-", stdin=MNIST)
+    whole = yaml.safe_load(await ground.good("get", "tj/mnist", "-o", "yaml"))
+    assert list(whole) == ["apiVersion", "kind", "metadata", "spec"]
+    assert whole["metadata"]["labels"] == {"team": "vision"}
+    assert "managedFields" not in whole["metadata"]
+    assert whole["metadata"]["uid"]
+    assert whole["spec"]["framework"] == "pytorch"
+    assert json.loads(await ground.good("get", "tj", "mnist", "-o", "json")) == whole
+    assert json.loads(await ground.good("get", "tj", "-o", "json"))["items"] == [whole]
+    again = await ground.good("apply", "-f", "-", stdin=yaml.safe_dump(whole))
+    assert again == f"{NAMED} configured\n" or again == f"{NAMED} unchanged\n"
+
+
+async def test_nothing_found_is_said_beside_the_output(ground: Ground) -> None:
+    done = await ground.holdfast("get", "tj")
+    assert done == (0, "", f"No resources found in {ground.namespace} namespace.\n")
+    assert json.loads(await ground.good("get", "tj", "-o", "json"))["items"] == []
+    assert 'trainingjobs.ml.example.com "none" not found' in await ground.refused("get", "tj", "none")
+
+
+async def test_a_watch_shows_every_change_until_ctrl_c(ground: Ground) -> None:
+    await ground.job("bert")
+    watching = await ground.start("get", "tj", "-w")
+    assert (await line_of(watching)).split()[:2] == ["NAME", "STATE"]
+    assert (await line_of(watching)).split()[0] == "bert"
+    await ground.say("bert", {"state": "Running"})
+    assert (await line_of(watching)).split()[:2] == ["bert", "Running"]
+    await ground.cluster.delete(TRAINING_JOBS, Key(ground.namespace, "bert"))
+    assert (await line_of(watching)).split()[:2] == ["bert", "Running"]
+    done = await interrupted(watching)
+    assert done == (130, "", "")
+
+
+async def test_a_description_ends_with_conditions_and_events(ground: Ground) -> None:
+    await ground.job("bert", {"state": "Running", "conditions": [condition("Running", message="two of two\nrun")]})
+    about = await ground.cluster.get(TRAINING_JOBS, Key(ground.namespace, "bert"))
+    for uid, reason in ((about.metadata.uid, "Started"), ("of-an-older-bert", "Forgotten")):
+        event = {
+            "metadata": {"generateName": "bert."},
+            "involvedObject": {"kind": "TrainingJob", "namespace": ground.namespace, "name": "bert", "uid": uid},
+            "reason": reason,
+            "message": "it runs",
+            "type": "Normal",
+            "count": 3,
+            "firstTimestamp": "2026-01-01T00:00:00Z",
+            "lastTimestamp": "2026-01-01T00:01:00Z",
+        }
+        await ground.cluster.create(EVENTS, event, namespace=ground.namespace)
+    lines = (await ground.good("describe", "tj", "bert")).splitlines()
+    assert lines[0].split() == ["Name:", "bert"]
+    assert lines[1].split() == ["Namespace:", ground.namespace]
+    assert ["Num", "Workers:", "2"] in [line.split() for line in lines]
+    conditions = lines.index("Conditions:")
+    assert lines[conditions + 2].split()[:3] == ["Running", "True", "AsTold"]
+    assert lines[conditions + 2].endswith("two of two run")
+    assert lines[-3] == "Events:"
+    assert lines[-1].split()[:2] == ["Normal", "Started"]
+    assert "(x3 over " in lines[-1]
+
+
+async def test_deleting_waits_until_the_object_is_gone(ground: Ground) -> None:
+    await ground.good("apply", "-f", "-", stdin=MNIST)
+    key = Key(ground.namespace, "mnist")
+    await ground.cluster.patch(TRAINING_JOBS, key, {"metadata": {"finalizers": ["tests.holdfast.dev/hold"]}})
+    deleting = await ground.start("delete", "tj", "mnist")
+    assert await line_of(deleting) == 'trainingjob.ml.example.com "mnist" deleted\n'
+    assert deleting.returncode is None
+    assert (await ground.cluster.get(TRAINING_JOBS, key)).metadata.deletion_timestamp
+    await ground.cluster.patch(TRAINING_JOBS, key, {"metadata": {"finalizers": None}})
+    assert await finished(deleting) == (0, "", "")
+    with pytest.raises(NotFound):
+        await ground.cluster.get(TRAINING_JOBS, key)
+
+
+async def test_what_manifests_name_is_deleted(ground: Ground) -> None:
+    both = MNIST + "---\n" + SETTINGS
+    await ground.good("apply", "-f", "-", stdin=both)
+    gone = await ground.good("delete", "--no-wait", "-f", "-", stdin=both)
+    assert gone == 'trainingjob.ml.example.com "mnist" deleted\nconfigmap "settings" deleted\n'
+    assert "not found" in await ground.refused("delete", "cm/settings")
+    assert await ground.good("delete", "cm/settings", "--ignore-not-found") == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["get", "trainingjbos"], "did you mean trainingjobs"),
+        (["get", "zebras"], "there are trainingjobs"),
+        (["get"], "say which kind"),
+        (["get", "tj", "a", "-A"], "leave out the name"),
+        (["get", "tj,pods", "-w"], "one kind"),
+        (["delete", "tj"], "tj/NAME"),
+        (["delete"], "-f FILE"),
+        (["apply", "-f", "/nowhere/job.yaml"], "/nowhere/job.yaml can't be read: No such file"),
+        (["wait", "tj/a", "--for=sunshine"], "condition=NAME"),
+        (["wait", "tj/a", "--for=delete", "--timeout=soon"], "30s"),
+        (["logs", "svc/a"], "pod/NAME or tj/NAME"),
+    ],
+)
+async def test_a_misused_command_says_how_to_use_it(embedded: Ground, arguments: list[str], expected: str) -> None:
+    assert expected in await embedded.refused(*arguments, code=2)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "expected"),
+    [
+        ("[1, 2", "can't be read as YAML or JSON: line 1"),
+        ("just words", "is no object"),
+        ("", "hold no object"),
+        ("apiVersion: v1\nkind: Zebra\nmetadata: {name: a}", "v1 Zebra is no kind that holdfast applies"),
+        ("apiVersion: v1\nkind: TrainingJob\nmetadata: {name: a}", "write apiVersion: ml.example.com/v1"),
+        ("apiVersion: v1\nkind: ConfigMap", "metadata.name is missing"),
+        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: other}", "--namespace says"),
+    ],
+)
+async def test_a_manifest_that_makes_no_sense_is_named_with_what_it_lacks(
+    embedded: Ground, manifest: str, expected: str
+) -> None:
+    said = await embedded.refused("apply", "-f", "-", code=2, stdin=manifest)
+    assert expected in said
+    assert len(said.splitlines()) == 1
+
+
+async def test_odd_manifests_are_refused_one_by_one_without_a_traceback(embedded: Ground) -> None:
+    odd: list[dict[str, object]] = [
+        {"metadata": {"name": "a", "annotations": [1]}},
+        {"metadata": {"name": "a", "labels": 7}},
+        {"metadata": {"name": ["a"]}},
+        {"metadata": 7},
+        {"metadata": {"name": "a"}, "spec": 7},
+        {"metadata": {"name": "a"}, "spec": {"env": {"a": "b"}}},
+        {"metadata": {"name": "a", "namespace": 7}},
+        {"kind": ["TrainingJob"], "metadata": {"name": "a"}},
+    ]
+    head = {"apiVersion": "ml.example.com/v1", "kind": "TrainingJob"}
+    done = await embedded.holdfast("apply", "-f", "-", stdin=yaml.safe_dump_all([{**head, **each} for each in odd]))
+    assert (done.code, done.out) == (2, "")
+    assert "Traceback" not in done.err
+    assert len(done.err.splitlines()) >= len(odd)
+
+
+async def test_without_the_right_the_server_s_no_is_one_line(control_plane_stranger: Path) -> None:
+    done = await holdfast("get", "pods", KUBECONFIG=str(control_plane_stranger))
+    assert done.code == 1
+    assert done.out == ""
+    assert len(done.err.splitlines()) == 1
+    assert '"a-stranger" cannot list resource "pods"' in done.err
+
+
+def _body(name: str) -> dict[str, object]:
+    return {"metadata": {"name": name}, "spec": {"model": "cnn", "dataset": "mnist", "numWorkers": 1}}
+
+
+def _labelled(name: str) -> dict[str, object]:
+    return {"name": name, "labels": {"pick": "me"}}

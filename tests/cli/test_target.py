@@ -1,0 +1,77 @@
+"""Which cluster a command talks to, and what it says when there is none."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.target import Choice, choose, explained
+from holdfast.cluster.errors import Misconfigured, NotFound, Unreachable
+from holdfast.cluster.login import KUBECONFIG, login_text
+from tests.cli.ground import holdfast
+from tests.control_plane.ports import free_ports
+
+
+def kubeconfig(path: Path, url: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        login_text(url, authority=b"", token="a-secret-token").replace("certificate-authority-data: ''", "")
+    )
+    return path
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """Every place holds the address of a server of its own."""
+    kubeconfig(tmp_path / "home/.kube/config", "https://home.invalid")
+    kubeconfig(tmp_path / "data" / KUBECONFIG, "https://up.invalid")
+    kubeconfig(tmp_path / "variable", "https://variable.invalid")
+    return {
+        "HOME": str(tmp_path / "home"),
+        "HOLDFAST_DATA": str(tmp_path / "data"),
+        "KUBECONFIG": str(tmp_path / "variable"),
+    }
+
+
+def test_the_places_are_looked_at_in_the_order_that_is_written_down(environ: dict[str, str], tmp_path: Path) -> None:
+    named = kubeconfig(tmp_path / "named", "https://named.invalid")
+    assert choose(Choice(kubeconfig=named), environ).server.url == "https://named.invalid"
+    assert choose(Choice(), environ).server.url == "https://variable.invalid"
+    del environ["KUBECONFIG"]
+    assert choose(Choice(), environ).server.url == "https://up.invalid"
+    assert choose(Choice(context="holdfast"), environ).server.url == "https://home.invalid"
+    (tmp_path / "data" / KUBECONFIG).unlink()
+    assert choose(Choice(), environ).server.url == "https://home.invalid"
+
+
+def test_with_no_cluster_anywhere_both_ways_to_one_are_named(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match=r"--kubeconfig FILE.*`holdfast up`"):
+        choose(Choice(), {"HOME": str(tmp_path), "HOLDFAST_DATA": str(tmp_path)})
+
+
+def test_an_up_that_was_killed_is_said_to_have_ended(environ: dict[str, str]) -> None:
+    del environ["KUBECONFIG"]
+    config = choose(Choice(), environ)
+    assert "start it again" in str(explained(Unreachable("cannot reach it"), config, environ))
+    environ["KUBECONFIG"] = str(Path(environ["HOME"], ".kube/config"))
+    elsewhere = choose(Choice(), environ)
+    assert str(explained(Unreachable("cannot reach it"), elsewhere, environ)) == "cannot reach it"
+
+
+def test_a_cluster_without_our_kinds_is_told_how_to_get_them(environ: dict[str, str]) -> None:
+    config = choose(Choice(), environ)
+    unknown = NotFound("list trainingjobs: the server does not serve this kind")
+    assert "holdfast crds" in str(explained(unknown, config, environ))
+    missing = NotFound('trainingjobs "a" not found')
+    assert explained(missing, config, environ) is missing
+
+
+async def test_a_server_that_does_not_answer_is_named_in_one_line_without_the_token(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    login = kubeconfig(tmp_path / KUBECONFIG, f"https://127.0.0.1:{port}")
+    done = await holdfast("get", "tj", HOLDFAST_DATA=str(tmp_path))
+    assert (done.code, done.out) == (1, "")
+    assert len(done.err.splitlines()) == 1
+    assert f"cannot reach https://127.0.0.1:{port}" in done.err
+    assert str(login) in done.err
+    assert "`holdfast up` has ended" in done.err
+    assert "a-secret-token" not in done.err
