@@ -1,5 +1,16 @@
-"""`python -m holdfast` is `holdfast`."""
+"""The command `holdfast`, also as `python -m holdfast`."""
 
-from holdfast.cli.main import app
+import sys
 
-app()
+
+def main() -> None:
+    try:
+        from holdfast.cli.main import app  # here, so that Ctrl-C during the import is no traceback either
+
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -14,7 +14,7 @@ NOT_RUN = pytest.StashKey[int]()
 
 @pytest.fixture(scope="package")
 async def box(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Onebox]:
-    async with onebox(tmp_path_factory.mktemp("onebox"), survey(gpus=0)) as box:
+    async with onebox(tmp_path_factory.mktemp("onebox"), survey(gpus=0), limits=False) as box:
         yield box
 
 

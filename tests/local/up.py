@@ -36,7 +36,8 @@ class Up(Component):
     def __init__(self, data: Path, *options: str, log: Path) -> None:
         self.data = data
         self.kubeconfig = data / "kubeconfig"
-        command = [sys.executable, "-m", "holdfast", "up", f"--data={data}", "--gpus=0", *options]
+        # Without control groups: one that is killed could not take its own away, and they are not the tests' to make.
+        command = [sys.executable, "-m", "holdfast", "up", f"--data={data}", "--gpus=0", "--no-limits", *options]
         super().__init__("holdfast up", command, log=log, ready=self.kubeconfig.exists)
 
     def launch(self) -> None:

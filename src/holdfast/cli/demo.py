@@ -62,7 +62,7 @@ async def _demo(console: Console, folder: Path) -> None:
     console.print(f"A cluster of this machine alone, in {folder}")
     progress = folder / "progress.jsonl"
     try:
-        async with asyncio.timeout(WITHIN_S), onebox(folder / "data", survey(gpus=0)) as box:
+        async with asyncio.timeout(WITHIN_S), onebox(folder / "data", survey(gpus=0), limits=False) as box:
             await box.cluster.create(TRAINING_JOBS, _manifest(progress), namespace=NAMESPACE)
             console.print(f"TrainingJob {NAME}: an mlp on handwritten digits, {WORKERS} workers")
             async for epoch in _epochs(box.cluster, progress):

@@ -23,20 +23,23 @@ def up(
     data: Annotated[
         Path | None, typer.Option(help="Folder for everything: objects, logs, volumes. $HOLDFAST_DATA by default.")
     ] = None,
+    limits: Annotated[
+        bool, typer.Option(help="Hold jobs to their CPU and memory limits, where the kernel lets us (control groups).")
+    ] = True,
 ) -> None:
     """Run jobs on this machine, without Kubernetes, until asked to stop (SIGTERM, Ctrl-C)."""
     with one_line():
         configure(level_from(os.environ))
-        uvloop.run(_up(data or default_folder(os.environ), survey(gpus)))
+        uvloop.run(_up(data or default_folder(os.environ), survey(gpus), limits=limits))
 
 
-async def _up(data: Path, hardware: Hardware) -> None:
+async def _up(data: Path, hardware: Hardware, *, limits: bool) -> None:
     # Not at the top: the other commands, and the operator's memory, have no use for a whole cluster.
     from holdfast.cluster.embedded.http import KUBECONFIG, serve
     from holdfast.local.onebox import onebox
 
     asked = asyncio.Event()
-    async with onebox(data, hardware) as box, serve(box.cluster, data, now=utc_now):
+    async with onebox(data, hardware, limits=limits) as box, serve(box.cluster, data, now=utc_now):
         typer.echo(f"holdfast is up with {hardware}; its data is in {data}")
         typer.echo("In another terminal: holdfast apply -f job.yaml, holdfast get tj -w")
         typer.echo(f"kubectl works too: export KUBECONFIG={data / KUBECONFIG}")

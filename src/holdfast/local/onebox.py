@@ -15,7 +15,8 @@ from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
 from holdfast.controllers.trainingjob import training_jobs
 from holdfast.local.folder import locked
 from holdfast.local.hardware import Hardware
-from holdfast.machine.machine import Machine
+from holdfast.machine.cgroups import find
+from holdfast.machine.machine import Machine, identity_of
 from holdfast.plane import add_plane
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.metrics import Metrics
@@ -35,8 +36,11 @@ class Onebox(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def onebox(data: Path, hardware: Hardware) -> AsyncIterator[Onebox]:
-    """Everything in the folder `data`; the jobs that were under way there go on."""
+async def onebox(data: Path, hardware: Hardware, *, limits: bool) -> AsyncIterator[Onebox]:
+    """Everything in the folder `data`; the jobs that were under way there go on.
+
+    With `limits`, a container is held to its CPU and memory limits where the kernel lets this process do so.
+    """
     logs = _Logs()
     with locked(data):
         cluster = await open_cluster(
@@ -50,6 +54,7 @@ async def onebox(data: Path, hardware: Hardware) -> AsyncIterator[Onebox]:
                 resources=hardware.resources,
                 now=utc_now,
                 default_image=DEFAULT_IMAGE,
+                cgroups=find(identity_of(data)) if limits else None,
             )
             async with logs.machine.running(), _operating(cluster) as operating:
                 yield Onebox(cluster, logs.machine, operating)
