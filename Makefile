@@ -89,6 +89,10 @@ frameworks: $(STAMP) ## Install JAX into the user's cache, and on Debian as root
 test: $(STAMP) lint control-plane frameworks ## Everything: lint, types, layers, drift, unit, the real API server
 	$(BIN)/pytest -n 3 --dist loadfile
 
+.PHONY: mutants
+mutants: $(STAMP) ## Break the embedded engine in one place after the other: the contract must notice each time
+	$(BIN)/python -m tests.contract.mutants
+
 .PHONY: bench
 bench: $(STAMP) control-plane ## Measure: 1,000 TrainingJobs of 4 workers at once
 	$(BIN)/python -m bench.many_jobs

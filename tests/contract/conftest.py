@@ -51,7 +51,7 @@ def cluster(engine: Engine) -> Cluster:
 
 
 @pytest.fixture
-async def namespace(engine: Engine) -> AsyncIterator[str]:
+async def namespace(engine: Engine, first_bookmark: asyncio.Task[Progress]) -> AsyncIterator[str]:
     """A namespace of the test's own; nobody waits until it is gone."""
     name = await engine.namespace()
     yield name
@@ -66,9 +66,9 @@ async def pool(engine: Engine, namespace: str) -> AsyncIterator[Pool]:
     await pool.drop()
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 async def first_bookmark(engine: Engine) -> AsyncIterator[asyncio.Task[Progress]]:
-    """A watch of nothing, begun before the other tests: bookmarks come about once a minute."""
+    """A watch of nothing, begun with the first namespace: bookmarks come about once a minute."""
     waiting = asyncio.create_task(progress_of_a_quiet_watch(engine.cluster))
     yield waiting
     waiting.cancel()

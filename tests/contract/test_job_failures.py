@@ -1,5 +1,6 @@
 """What a Job does about pods that fail, and when it gives up."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.api.builtin import Job
@@ -14,6 +15,7 @@ from .waiting import listed, until
 
 # The Job controller waits from 10 s on before it replaces a failed pod, counted from its end: one of long ago is over.
 LONG_AGO = "2020-01-01T00:00:00Z"
+PAUSE = timedelta(seconds=10)
 
 
 async def failed(cluster: Cluster, key: Key) -> Job:
@@ -23,6 +25,11 @@ async def failed(cluster: Cluster, key: Key) -> Job:
 def reason(job: Job) -> str:
     condition = job.condition("Failed")
     return condition.reason if condition else ""
+
+
+def failed_at(job: Job) -> str:
+    condition = job.condition("Failed")
+    return condition.last_transition_time if condition else ""
 
 
 async def test_a_failed_pod_is_replaced_for_its_index(pool: Pool) -> None:
@@ -38,6 +45,16 @@ async def test_a_failed_pod_is_replaced_for_its_index(pool: Pool) -> None:
     counted = await until(pool.cluster, JOBS, key, lambda j: j.status.failed == 1, "counts the failure")
     assert (counted.status.active, counted.status.succeeded) == (2, 0)
     assert counted.condition("Failed") is None
+
+
+async def test_a_failed_pod_is_replaced_after_a_pause(pool: Pool) -> None:
+    await pool.add()
+    await pool.cluster.create(JOBS, indexed("one", pool.name, 1), namespace=pool.name)
+    (first,) = await pool.running(1)
+    ended = datetime.now(UTC).replace(microsecond=0) - timedelta(seconds=7)
+    await pool.end(first, exit_code=1, ended=ended.isoformat())
+    (second,) = await pool.running(1)
+    assert datetime.fromisoformat(second.metadata.creation_timestamp) >= ended + PAUSE
 
 
 async def test_a_job_gives_up_when_its_backoff_limit_is_exceeded(pool: Pool) -> None:
@@ -119,6 +136,8 @@ async def test_a_job_past_its_deadline_fails_and_stops_its_pods(pool: Pool) -> N
     await pool.cluster.create(JOBS, indexed("one", pool.name, 2, activeDeadlineSeconds=2), namespace=pool.name)
     over = await failed(pool.cluster, key)
     assert reason(over) == "DeadlineExceeded"
+    started, ended = (datetime.fromisoformat(at) for at in (over.status.start_time, failed_at(over)))
+    assert ended >= started + timedelta(seconds=2)
     assert (over.status.active, over.status.ready) == (0, 0)
     await listed(pool.cluster, PODS, pool.name, lambda pods: not pods, "its pods are gone")
     whole = await pool.cluster.get(WHOLE_JOBS, key)

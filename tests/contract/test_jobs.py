@@ -147,10 +147,14 @@ async def test_deleting_a_job_takes_its_pods_along(pool: Pool) -> None:
     await listed(pool.cluster, PODS, pool.name, lambda pods: not pods, "all pods are gone")
 
 
-async def test_a_finished_job_goes_after_its_time(pool: Pool) -> None:
+async def test_a_finished_job_goes_after_its_time_and_no_earlier(pool: Pool) -> None:
     await pool.add()
-    key = Key(pool.name, "one")
-    await pool.cluster.create(JOBS, indexed("one", pool.name, 1, ttlSecondsAfterFinished=0), namespace=pool.name)
-    await pool.end(*await pool.running(1))
-    await gone(pool.cluster, JOBS, key)
-    await listed(pool.cluster, PODS, pool.name, lambda pods: not pods, "its pods are gone too")
+    for name, ttl in (("later", 3600), ("now", 0)):
+        body = indexed(name, pool.name, 1, ttlSecondsAfterFinished=ttl)
+        await pool.cluster.create(JOBS, body, namespace=pool.name)
+        await pool.end(*await pool.running(1, job=name))
+        if ttl:
+            await settled(pool.cluster, Key(pool.name, name), "Complete")
+    await gone(pool.cluster, JOBS, Key(pool.name, "now"))
+    await listed(pool.cluster, PODS, pool.name, lambda pods: len(pods) == 1, "its pods are gone too")
+    assert not (await pool.cluster.get(JOBS, Key(pool.name, "later"))).metadata.deletion_timestamp

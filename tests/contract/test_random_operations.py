@@ -1,54 +1,20 @@
 """Random sequences of operations: the cluster answers and shows exactly what the reference model predicts."""
 
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
 from holdfast.api.meta import Key
 
 from .engine import Engine
 from .kinds import NAMESPACES
 from .model import predict
-from .operations import Create, Delete, Guard, Operation, Patch, PatchStatus, Replace, Select, difference
+from .operations import Operation, difference
 from .replay import Replay
-
-NAMES = st.sampled_from(["one", "two"])
-SIZES = st.sampled_from([1, 2, 3, 101])
-GUARDS = st.sampled_from([*[Guard.NONE] * 3, *[Guard.CURRENT] * 3, Guard.STALE, Guard.UID, Guard.FOREIGN])
-VERSIONS = st.sampled_from([*[Guard.CURRENT] * 5, Guard.NONE, Guard.STALE, Guard.FOREIGN])
-FINALIZERS = st.sampled_from([(), (), ("holdfast.dev/a",), ("holdfast.dev/b",), ("holdfast.dev/a", "holdfast.dev/b")])
-VALUES = st.sampled_from(["x", "y"])
-LABELS = st.dictionaries(st.sampled_from(["red", "green"]), VALUES, max_size=2)
-CHANGES = st.dictionaries(st.sampled_from(["red", "green"]), st.none() | VALUES, max_size=2)
-
-CREATES = st.builds(Create, NAMES, st.sampled_from([1, 2]), LABELS, FINALIZERS)
-FIRST = st.builds(Create, st.just("one"), st.just(1), LABELS, FINALIZERS)
-RELEASES = st.builds(Patch, NAMES, st.just(Guard.NONE), st.none(), st.just({}), st.just(()))
-PATCHES = st.builds(Patch, NAMES, GUARDS, st.none() | SIZES, CHANGES, st.none() | FINALIZERS)
-REPLACES = st.builds(Replace, NAMES, SIZES, VERSIONS, LABELS, FINALIZERS)
-OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
-    st.builds(Create, NAMES, SIZES, LABELS, FINALIZERS),
-    *[CREATES] * 2,
-    *[PATCHES] * 3,
-    RELEASES,
-    *[REPLACES] * 3,
-    *[st.builds(PatchStatus, NAMES, st.sampled_from(["Ready", "Broken"]), GUARDS)] * 2,
-    *[st.builds(Delete, NAMES, GUARDS)] * 2,
-    st.builds(Select, st.sampled_from(["red", "green"])),
-)
+from .sequences import SEQUENCES, drawn
 
 
-@settings(
-    derandomize=True,
-    database=None,
-    deadline=None,
-    max_examples=30,
-    # Not shrunk: each try costs a second against a real server, and the difference names the operation at fault.
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow],
-)
-@given(first=FIRST, others=st.lists(OPERATIONS, min_size=15, max_size=40))
-async def test_a_cluster_does_what_the_model_predicts(engine: Engine, first: Create, others: list[Operation]) -> None:
-    operations = [first, *others]
+@drawn(30)
+@given(operations=SEQUENCES)
+async def test_a_cluster_does_what_the_model_predicts(engine: Engine, operations: list[Operation]) -> None:
     namespace = await engine.namespace()
     recorded = await Replay(engine.cluster, namespace).record(operations)
     await engine.cluster.delete(NAMESPACES, Key("", namespace))

@@ -107,23 +107,47 @@ async def test_a_tainted_machine_takes_only_pods_that_tolerate_it(pool: Pool) ->
     await waits(pool, await start(pool, "wrong", tolerations=[wrong]))
 
 
+def beside(app: str) -> dict[str, Any]:
+    """The required term about pods with this label on the same machine."""
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": app}}}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+
+
+async def start_as(pool: Pool, app: str, name: str, **spec: Any) -> Key:
+    """A pod with the label."""
+    body = pod(name, pool.name, **spec)
+    body["metadata"]["labels"] = {"app": app}
+    await pool.cluster.create(PODS, body, namespace=pool.name)
+    return Key(pool.name, name)
+
+
 async def test_pods_that_avoid_each_other_go_to_different_machines(pool: Pool) -> None:
     nodes = {await pool.add(suffix) for suffix in ("a", "b")}
-    apart = {
-        "podAntiAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": [
-                {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "apart"}}}
-            ]
-        }
-    }
-    keys = []
-    for name in ("one", "two", "three"):
-        body = pod(name, pool.name, affinity=apart)
-        body["metadata"]["labels"] = {"app": "apart"}
-        await pool.cluster.create(PODS, body, namespace=pool.name)
-        keys.append(Key(pool.name, name))
+    apart = {"podAntiAffinity": beside("apart")}
+    keys = [await start_as(pool, "apart", name, affinity=apart) for name in ("one", "two", "three")]
     assert {await bound(pool, key) for key in keys[:2]} == nodes
     assert "anti-affinity" in await waits(pool, keys[2])
+
+
+async def test_a_pod_keeps_away_from_whom_it_avoids_and_from_who_avoids_it(pool: Pool) -> None:
+    await pool.add()
+    loner = {"podAntiAffinity": beside("crowd")}
+    await bound(pool, await start_as(pool, "loner", "first", affinity=loner))
+    assert "existing pods anti-affinity" in await waits(pool, await start_as(pool, "crowd", "repelled"))
+    await bound(pool, await start_as(pool, "other", "harmless"))
+    shy = {"podAntiAffinity": beside("other")}
+    assert "pod anti-affinity" in await waits(pool, await start_as(pool, "shy", "avoiding", affinity=shy))
+
+
+async def test_a_pod_that_wants_company_goes_to_it(pool: Pool) -> None:
+    for suffix in ("a", "b"):
+        await pool.add(suffix)
+    taken = await bound(pool, await start_as(pool, "host", "host"))
+    drawn = {"podAffinity": beside("host")}
+    guests = [await start_as(pool, "guest", name, affinity=drawn) for name in ("one", "two")]
+    assert [await bound(pool, guest) for guest in guests] == [taken, taken]
+    lost = await start_as(pool, "guest", "lost", affinity={"podAffinity": beside("nobody")})
+    assert "pod affinity" in await waits(pool, lost)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 from holdfast.cluster.protocol import JSON
 from holdfast.machine.objects import CLAIMS, SECRETS
 from tests.contract.kinds import CONFIG_MAPS
+from tests.control_plane.waiting import eventually
 from tests.machine.bench import Bench, python, shell, state, terminated
 
 
@@ -65,7 +66,11 @@ async def test_an_empty_folder_is_shared_by_the_containers_and_gone_with_the_pod
         volumes=[{"name": "shared", "emptyDir": {}}],
     )
     assert await bench.log(pod.metadata.key) == "shared\n"
-    assert not (bench.folder(pod) / "volumes").exists()
+
+    async def is_there() -> bool:
+        return (bench.folder(pod) / "volumes").exists()
+
+    await eventually(is_there, lambda there: not there, what="the folder is gone")
 
 
 async def test_a_claim_outlives_the_pod(bench: Bench) -> None:

@@ -149,9 +149,10 @@ async def test_killed_while_it_makes_children_it_ends_with_one_set_of_them(
     plane: ControlPlane, namespace: str, nodes: Nodes, start_operator: StartOperator, moment: int
 ) -> None:
     await nodes.add(1)
-    jobs = [f"job-{number}" for number in range(10)]
+    # kubectl applies them one after another: most are not there yet when the operator dies.
+    jobs = [f"job-{number}" for number in range(30)]
     operator = start_operator(plane, f"--namespace={namespace}", "--no-leader-elect", "--workers=1")
-    manifest = "---\n".join(training_job(name, run_for="1s") for name in jobs)
+    manifest = "---\n".join(training_job(name, run_for="100ms", numWorkers=1) for name in jobs)
     applying = asyncio.create_task(apply(plane, namespace, manifest))
     # After so many of its writes, wherever in a job's children that is.
     await eventually(

@@ -1,0 +1,216 @@
+"""Faults that the Job controller, the scheduler and the node lifecycle might have."""
+
+from .mutant import Mutant
+
+FOLDER = "holdfast/plane"
+
+JOBS = (
+    Mutant(
+        "Job: indexed",
+        f"{FOLDER}/jobs/template.py",
+        "spec = _numbered(spec) |",
+        "spec = spec |",
+        "test_jobs.py::test_each_index_gets_a_pod_that_knows_its_number",
+    ),
+    Mutant(
+        "Job: indexed",
+        f"{FOLDER}/jobs/census.py",
+        "return before | self._indexes_of(self.new_succeeded)",
+        "return self._indexes_of(self.new_succeeded)",
+        "test_jobs.py::test_a_job_is_complete_when_every_index_has_succeeded",
+    ),
+    Mutant(
+        "Job: suspend",
+        f"{FOLDER}/jobs/replicas.py",
+        "    if job.spec.suspend:\n",
+        "    if job.spec.suspend and census.active:\n",
+        "test_jobs.py::test_a_suspended_job_makes_no_pods",
+    ),
+    Mutant(
+        "Job: suspend",
+        f"{FOLDER}/jobs/controller.py",
+        "(*steps.release, *steps.surplus))\n",
+        "steps.release)\n",
+        "test_jobs.py::test_suspending_stops_the_pods_and_resuming_starts_new_ones",
+    ),
+    Mutant(
+        "Job: backoff",
+        f"{FOLDER}/jobs/ending.py",
+        "if census.failed > job.spec.backoff_limit or",
+        "if census.failed >= job.spec.backoff_limit > 0 or",
+        "test_job_failures.py::test_a_job_gives_up_when_its_backoff_limit_is_exceeded",
+    ),
+    Mutant(
+        "Job: backoff",
+        f"{FOLDER}/jobs/backoff.py",
+        "BASE_S = 10.0",
+        "BASE_S = 5.0",
+        "test_job_failures.py::test_a_failed_pod_is_replaced_after_a_pause",
+    ),
+    Mutant(
+        "Job: backoff",
+        f"{FOLDER}/jobs/accounting.py",
+        "fails = has_failed(pod, census.job) or (over is not None and not over.is_success)",
+        "fails = has_failed(pod, census.job)",
+        "test_job_failures.py::test_a_job_gives_up_when_its_backoff_limit_is_exceeded",
+    ),
+    Mutant(
+        "Job: deadline",
+        f"{FOLDER}/jobs/ending.py",
+        "timedelta(seconds=limit_s)",
+        "timedelta(milliseconds=limit_s)",
+        "test_job_failures.py::test_a_job_past_its_deadline_fails_and_stops_its_pods",
+    ),
+    Mutant(
+        "Job: deadline",
+        f"{FOLDER}/jobs/plan.py",
+        "times = [staff.again_s, (due - now).total_seconds() if due else None]",
+        "times = [staff.again_s, (due - now).total_seconds() + 3600 if due else None]",
+        "test_job_failures.py::test_a_job_past_its_deadline_fails_and_stops_its_pods",
+    ),
+    Mutant(
+        "Job: failure policy",
+        f"{FOLDER}/jobs/failure_policy.py",
+        '== (wanted.operator == "In")',
+        '== (wanted.operator != "In")',
+        "test_job_failures.py::test_an_exit_code_can_fail_the_job_at_once",
+    ),
+    Mutant(
+        "Job: failure policy",
+        f"{FOLDER}/jobs/failure_policy.py",
+        "return self.action != IGNORE",
+        "return bool(self.action)",
+        "test_job_failures.py::test_a_disrupted_pod_is_replaced_without_counting",
+    ),
+    Mutant(
+        "Job: TTL",
+        f"{FOLDER}/ttl.py",
+        "timedelta(seconds=kept_s)",
+        "timedelta(seconds=0)",
+        "test_jobs.py::test_a_finished_job_goes_after_its_time_and_no_earlier",
+    ),
+    Mutant(
+        "Job: TTL",
+        f"{FOLDER}/ttl.py",
+        "if left_s > 0:",
+        "if left_s > -3600:",
+        "test_jobs.py::test_a_finished_job_goes_after_its_time_and_no_earlier",
+    ),
+    Mutant(
+        "Job: elastic resize",
+        "holdfast/cluster/embedded/kinds/jobs.py",
+        'elif spec.get("completions") != spec.get("parallelism"):',
+        'elif spec.get("completions"):',
+        "test_jobs.py::test_an_indexed_job_can_grow_and_shrink",
+    ),
+    Mutant(
+        "Job: elastic resize",
+        f"{FOLDER}/jobs/replicas.py",
+        "    if surplus:\n",
+        "    if surplus and not wanted:\n",
+        "test_jobs.py::test_an_indexed_job_can_grow_and_shrink",
+    ),
+)
+
+MACHINES = (
+    Mutant(
+        "resources",
+        f"{FOLDER}/scheduling/machine.py",
+        "if amount > 0 and amount > nanos(offered.get(name, 0)) - taken.get(name, 0):",
+        "if not amount:",
+        "test_scheduling.py::test_a_pod_goes_where_its_gpus_are_free",
+    ),
+    Mutant(
+        "resources",
+        f"{FOLDER}/scheduling/machine.py",
+        "nanos(offered.get(name, 0)) - taken.get(name, 0):",
+        "nanos(offered.get(name, 0)):",
+        "test_scheduling.py::test_gpus_are_counted_per_pod_and_freed_by_its_end",
+    ),
+    Mutant(
+        "selectors",
+        f"{FOLDER}/scheduling/machine.py",
+        "return selected and (required",
+        "return (required",
+        "test_scheduling.py::test_a_node_selector_and_a_required_affinity_are_obeyed",
+    ),
+    Mutant(
+        "affinity",
+        f"{FOLDER}/scheduling/machine.py",
+        "return selected and (required is None or required.holds(labels, name))",
+        "return selected",
+        "test_scheduling.py::test_a_node_selector_and_a_required_affinity_are_obeyed",
+    ),
+    Mutant(
+        "affinity",
+        f"{FOLDER}/scheduling/neighbours.py",
+        "drawn=_drawn(pod, near, occupancy, nodes),",
+        "drawn=(),",
+        "test_scheduling.py::test_a_pod_that_wants_company_goes_to_it",
+    ),
+    Mutant(
+        "taints",
+        f"{FOLDER}/scheduling/machine.py",
+        'if taint.effect in ("NoSchedule", "NoExecute") and',
+        'if taint.effect == "NoExecute" and',
+        "test_scheduling.py::test_a_tainted_machine_takes_only_pods_that_tolerate_it",
+    ),
+    Mutant(
+        "taints",
+        f"{FOLDER}/tolerance.py",
+        "return bool(toleration.key) and toleration.value == taint.value",
+        "return bool(toleration.key)",
+        "test_scheduling.py::test_a_tainted_machine_takes_only_pods_that_tolerate_it",
+    ),
+    Mutant(
+        "anti-affinity",
+        f"{FOLDER}/scheduling/neighbours.py",
+        "for term in away for value in _places(term, pod, occupancy, nodes)",
+        "for term in away for value in ()",
+        "test_scheduling.py::test_a_pod_keeps_away_from_whom_it_avoids_and_from_who_avoids_it",
+    ),
+    Mutant(
+        "anti-affinity",
+        f"{FOLDER}/scheduling/neighbours.py",
+        "repelled=frozenset(_repelled(pod, occupancy.repelling(), nodes)),",
+        "repelled=frozenset(),",
+        "test_scheduling.py::test_a_pod_keeps_away_from_whom_it_avoids_and_from_who_avoids_it",
+    ),
+    Mutant(
+        "priority",
+        f"{FOLDER}/scheduling/cycle.py",
+        "return -pod.spec.priority, pod",
+        "return 0, pod",
+        "test_scheduling.py::test_the_most_important_of_those_that_wait_goes_first",
+    ),
+    Mutant(
+        "node taints",
+        f"{FOLDER}/nodes/taints.py",
+        '            yield lost, "NoExecute"\n',
+        '            yield lost, "NoSchedule"\n',
+        "test_nodes.py::test_a_machine_that_is_not_ready_is_tainted_and_loses_its_pods",
+    ),
+    Mutant(
+        "eviction",
+        f"{FOLDER}/nodes/eviction.py",
+        "timedelta(seconds=max(0, toleration.toleration_seconds))",
+        "timedelta(seconds=0)",
+        "test_nodes.py::test_a_machine_that_is_not_ready_is_tainted_and_loses_its_pods",
+    ),
+    Mutant(
+        "eviction",
+        f"{FOLDER}/nodes/controller.py",
+        "conditions = disrupted(pod, *cause, now)",
+        "conditions = pod.status.conditions",
+        "test_nodes.py::test_a_machine_that_is_not_ready_is_tainted_and_loses_its_pods",
+    ),
+    Mutant(
+        "eviction",
+        "holdfast/cluster/embedded/kinds/pods.py",
+        "DEFAULT_TOLERATION_S = 300",
+        "DEFAULT_TOLERATION_S = 30",
+        "test_nodes.py::test_a_pod_tolerates_a_lost_machine_for_five_minutes_unless_it_says_otherwise",
+    ),
+)
+
+PLANE_MUTANTS = (*JOBS, *MACHINES)
