@@ -46,7 +46,7 @@ def _step(status: TrainingJobStatus) -> Iterator[News]:
         case "Initializing":
             yield News("WorkersCreated", f"made {_workers(status)}")
         case "Running":
-            yield News("Started", f"{_workers(status)} are running")
+            yield News("Started", f"running with {_workers(status)}")
         case "Restarting":
             yield News("Restarting", status.message or "", warning=True)
         case "Suspended":
