@@ -1,0 +1,65 @@
+"""The operator's own manifests: taken by the API server, and no more rights than it needs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.control_plane.kubectl import KubectlFailed
+from tests.control_plane.server import ControlPlane
+
+MANIFESTS = Path(__file__).parents[2] / "manifests" / "operator"
+ACCOUNT = "--as=system:serviceaccount:holdfast-system:holdfast-operator"
+
+
+@pytest.fixture(scope="module")
+def deployed(plane: ControlPlane) -> Iterator[ControlPlane]:
+    plane.kubectl("apply", "--server-side", "-k", str(MANIFESTS))
+    yield plane
+    plane.kubectl("delete", "--wait=false", "-k", str(MANIFESTS))
+
+
+def may(plane: ControlPlane, verb: str, resource: str, *scope: str) -> bool:
+    try:
+        return plane.kubectl("auth", "can-i", verb, resource, ACCOUNT, *(scope or ("-A",))).strip() == "yes"
+    except KubectlFailed as refused:
+        return not refused.output.strip().endswith("no")
+
+
+def test_its_pods_keep_to_the_restricted_profile(deployed: ControlPlane) -> None:
+    deployment = yaml.safe_load((MANIFESTS / "deployment.yaml").read_text())
+    template = deployment["spec"]["template"]
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "trial", "namespace": "holdfast-system"},
+        "spec": {**template["spec"], "serviceAccountName": "default"},
+    }
+    # The namespace enforces the profile: a pod that broke it would be refused here.
+    told = deployed.kubectl("create", "--dry-run=server", "-f", "-", input=yaml.safe_dump(pod))
+    assert "created (server dry run)" in told
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource"),
+    [
+        ("get", "secrets"),
+        ("list", "secrets"),
+        ("delete", "pods"),
+        ("create", "pods"),
+        ("update", "trainingjobs.ml.example.com"),
+        ("delete", "trainingjobs.ml.example.com"),
+        ("delete", "services"),
+        ("get", "leases.coordination.k8s.io"),
+        ("create", "clusterrolebindings.rbac.authorization.k8s.io"),
+    ],
+)
+def test_what_it_does_not_need_it_may_not(deployed: ControlPlane, verb: str, resource: str) -> None:
+    assert not may(deployed, verb, resource)
+
+
+def test_what_it_needs_it_may(deployed: ControlPlane) -> None:
+    assert may(deployed, "create", "jobs.batch")
+    assert may(deployed, "patch", "trainingjobs.ml.example.com", "--subresource=status", "-A")
+    assert may(deployed, "get", "leases/holdfast-operator", "-n", "holdfast-system")
