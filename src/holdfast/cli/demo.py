@@ -63,18 +63,20 @@ async def _demo(console: Console, folder: Path) -> None:
     progress = folder / "progress.jsonl"
     try:
         async with asyncio.timeout(WITHIN_S), onebox(folder / "data", survey(gpus=0), limits=False) as box:
+            began_s = asyncio.get_running_loop().time()
             await box.cluster.create(TRAINING_JOBS, _manifest(progress), namespace=NAMESPACE)
             console.print(f"TrainingJob {NAME}: an mlp on handwritten digits, {WORKERS} workers")
             async for epoch in _epochs(box.cluster, progress):
                 console.print(
                     f"epoch {epoch.epoch:2}/{epoch.total_epochs}  loss {epoch.loss:.4f}  accuracy {epoch.accuracy:.1%}"
                 )
+            took_s = asyncio.get_running_loop().time() - began_s
             await _keep_logs(box.cluster, folder)
             job = await box.cluster.get(TRAINING_JOBS, KEY)
     except TimeoutError:
         raise DemoFailed(f"not done after {WITHIN_S:.0f} s; what there is of it is in {folder}") from None
     shutil.rmtree(folder / "data")
-    console.print(_table(job, _read(progress), folder))
+    console.print(_table(job, _read(progress), took_s, folder))
     check(job, _read(progress))
 
 
@@ -122,7 +124,7 @@ def _index(pod: Pod) -> str:
     return pod.metadata.labels.get("batch.kubernetes.io/job-completion-index", "0")
 
 
-def _table(job: TrainingJob, epochs: list[Epoch], folder: Path) -> Table:
+def _table(job: TrainingJob, epochs: list[Epoch], took_s: float, folder: Path) -> Table:
     status = job.status
     rows = {"state": str(status.state) if status else "unknown"}
     if epochs:
@@ -132,7 +134,7 @@ def _table(job: TrainingJob, epochs: list[Epoch], folder: Path) -> Table:
             "loss": f"{first.loss:.4f} before, {last.loss:.4f} after",
             "accuracy": f"{last.accuracy:.1%} on digits that it has not seen",
         }
-    rows |= {"time": (status.duration if status else None) or "unknown", "log": str(folder / "worker-0.log")}
+    rows |= {"time": f"{took_s:.1f} s from the manifest to the end", "log": str(folder / "worker-0.log")}
     table = Table(show_header=False, title=f"TrainingJob {NAME}", title_justify="left")
     table.add_column()
     table.add_column(overflow="fold")
