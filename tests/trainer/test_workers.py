@@ -210,7 +210,9 @@ def test_sigterm_while_worker_0_waits_for_the_others_is_obeyed_at_once(processes
     until_listening(address)
     hub.send_signal(signal.SIGTERM)
     ended = end(hub)
-    assert (ended.code, ended.err.splitlines()[-1]) == (143, "stopped by SIGTERM")
+    # The interpreter may still name the socket of the knock above, if the signal came while it was being accepted.
+    assert ended.code == 143
+    assert "stopped by SIGTERM" in ended.err.splitlines()
 
 
 def test_sigterm_while_a_worker_waits_for_its_welcome_is_obeyed_at_once(processes: Processes) -> None:
