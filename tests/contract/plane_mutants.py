@@ -1,8 +1,9 @@
-"""Faults that the Job controller, the scheduler and the node lifecycle might have."""
+"""Faults that the Job controller, the scheduler, the node lifecycle, claims and Deployments might have."""
 
 from .mutant import Mutant
 
 FOLDER = "holdfast/plane"
+PLACING = "holdfast/planning/placing"
 
 JOBS = (
     Mutant(
@@ -129,14 +130,14 @@ MACHINES = (
     ),
     Mutant(
         "selectors",
-        f"{FOLDER}/scheduling/machine.py",
+        f"{PLACING}/machines.py",
         "return selected and (required",
         "return (required",
         "test_scheduling.py::test_a_node_selector_and_a_required_affinity_are_obeyed",
     ),
     Mutant(
         "affinity",
-        f"{FOLDER}/scheduling/machine.py",
+        f"{PLACING}/machines.py",
         "return selected and (required is None or required.holds(labels, name))",
         "return selected",
         "test_scheduling.py::test_a_node_selector_and_a_required_affinity_are_obeyed",
@@ -150,14 +151,14 @@ MACHINES = (
     ),
     Mutant(
         "taints",
-        f"{FOLDER}/scheduling/machine.py",
+        f"{PLACING}/machines.py",
         'if taint.effect in ("NoSchedule", "NoExecute") and',
         'if taint.effect == "NoExecute" and',
         "test_scheduling.py::test_a_tainted_machine_takes_only_pods_that_tolerate_it",
     ),
     Mutant(
         "taints",
-        f"{FOLDER}/tolerance.py",
+        f"{PLACING}/tolerance.py",
         "return bool(toleration.key) and toleration.value == taint.value",
         "return bool(toleration.key)",
         "test_scheduling.py::test_a_tainted_machine_takes_only_pods_that_tolerate_it",
@@ -213,4 +214,79 @@ MACHINES = (
     ),
 )
 
-PLANE_MUTANTS = (*JOBS, *MACHINES)
+BESIDE = (
+    Mutant(
+        "Job: replacement",
+        f"{FOLDER}/objects.py",
+        'return self.spec.pod_replacement_policy == "Failed" or',
+        "return",
+        "test_job_failures.py::test_a_deleted_pod_keeps_its_place_until_it_has_ended",
+    ),
+    Mutant(
+        "Job: end of an attempt",
+        f"{FOLDER}/jobs/plan.py",
+        "settled = not (status.active or status.terminating or",
+        "settled = not (",
+        "test_job_failures.py::test_an_attempt_fails_as_a_whole_and_only_when_all_its_pods_have_ended",
+    ),
+    Mutant(
+        "Job: suspend",
+        f"{FOLDER}/jobs/controller.py",
+        "        await self._release(key, session, (*steps.release, *steps.surplus))\n"
+        "        await together(self._stop(pod, session) for pod in (*steps.stop, *steps.surplus))\n",
+        "        await together(self._stop(pod, session) for pod in (*steps.stop, *steps.surplus))\n"
+        "        await self._release(key, session, (*steps.release, *steps.surplus))\n",
+        "test_jobs.py::test_a_suspended_job_lets_go_of_its_pods_before_it_stops_them",
+    ),
+    Mutant(
+        "claims",
+        f"{FOLDER}/claims.py",
+        'if spec.volume_name not in ("", volume_of(claim)):',
+        "if not volume_of(claim):",
+        "test_claims.py::test_a_claim_on_a_volume_that_is_not_there_waits",
+    ),
+    Mutant(
+        "claims",
+        f"{FOLDER}/claims.py",
+        "return any(key in pod.claims for pod in pods if pod.spec.node_name)",
+        "return any(key in pod.claims for pod in pods if not pod.has_ended)",
+        "test_claims.py::test_a_claim_stays_until_the_last_pod_that_uses_it_is_gone",
+    ),
+    Mutant(
+        "claims",
+        f"{FOLDER}/scheduling/occupancy.py",
+        "informers.of(CLAIMS).handlers.append(claim_changed)",
+        "pass",
+        "test_claims.py::test_a_pod_waits_for_its_claim_and_says_so",
+    ),
+    Mutant(
+        "claims",
+        f"{FOLDER}/claims.py",
+        "        if claim.metadata.deletion_timestamp:\n            return",
+        "        if not claim.metadata.name:\n            return",
+        "test_claims.py::test_a_pod_is_not_given_a_claim_that_is_going",
+    ),
+    Mutant(
+        "Deployment",
+        f"{FOLDER}/deployments/staffing.py",
+        "has_left = all(pod.has_ended for pod in old)",
+        "has_left = True",
+        "test_deployments.py::test_a_changed_template_ends_the_old_pods_before_it_makes_new_ones",
+    ),
+    Mutant(
+        "Deployment",
+        f"{FOLDER}/deployments/staffing.py",
+        "surplus = active[: max(0, len(active) - deployment.spec.replicas)]",
+        "surplus = active[:0]",
+        "test_deployments.py::test_a_deployment_follows_its_number_of_replicas",
+    ),
+    Mutant(
+        "Deployment",
+        f"{FOLDER}/deployments/status.py",
+        "is_met=ready >= wanted",
+        "is_met=ready >= 0",
+        "test_deployments.py::test_a_deployment_without_its_pods_says_so",
+    ),
+)
+
+PLANE_MUTANTS = (*JOBS, *MACHINES, *BESIDE)

@@ -12,6 +12,7 @@ from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.protocol import JSON, Resource
 from holdfast.plane import BindingCluster, add_plane
+from holdfast.plane.claims import Reclaim, nothing_to_reclaim
 from holdfast.plane.objects import JOBS, LEASES, NODES, PODS, Job, Node, Pod
 from holdfast.runtime.clocks import micro_time, second_time
 from holdfast.runtime.metrics import Metrics
@@ -40,10 +41,10 @@ def now() -> datetime:
 
 
 @asynccontextmanager
-async def a_cluster() -> AsyncIterator["Bench"]:
+async def a_cluster(reclaim: Reclaim = nothing_to_reclaim) -> AsyncIterator["Bench"]:
     """With its controllers running."""
     cluster = await open_cluster(None, now=now, rng=Random(1))
-    bench = Bench(cluster)
+    bench = Bench(cluster, reclaim)
     try:
         bench.start()
         yield bench
@@ -53,8 +54,9 @@ async def a_cluster() -> AsyncIterator["Bench"]:
 
 
 class Bench:
-    def __init__(self, cluster: EmbeddedCluster) -> None:
+    def __init__(self, cluster: EmbeddedCluster, reclaim: Reclaim = nothing_to_reclaim) -> None:
         self.cluster = cluster
+        self._reclaim = reclaim
         self.machines: Kubelets
         self._running: asyncio.Task[None] | None = None
         self._heartbeats: dict[str, asyncio.Task[None]] = {}
@@ -63,7 +65,7 @@ class Bench:
         """`plane` is the cluster as the controllers see it, when that is to differ from how it is."""
         through = plane or self.cluster
         operator = Operator(through, identity="plane", now=now, random=Random(2), metrics=Metrics())
-        add_plane(operator, through, now=now)
+        add_plane(operator, through, now=now, reclaim=self._reclaim)
         broken = self.machines.broken if hasattr(self, "machines") else set()
         # The machines go on when the controllers crash: they are no part of them.
         self.machines, controller = kubelets(operator, now=now)

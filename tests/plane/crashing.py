@@ -7,7 +7,7 @@ from typing import TypeVar
 from holdfast.api.meta import Key, Object
 from holdfast.cluster.embedded import EmbeddedCluster
 from holdfast.cluster.errors import NotLeading
-from holdfast.cluster.protocol import Body, Event, Listing, Propagation, Resource
+from holdfast.cluster.protocol import Body, Event, Identity, Listing, Propagation, Resource
 
 T = TypeVar("T", bound=Object)
 S = TypeVar("S")
@@ -91,6 +91,9 @@ class CrashingCluster:
         self, key: Key, *, container: str = "", tail_lines: int | None = None
     ) -> AsyncGenerator[bytes, None]:
         return self._cluster.follow_log(key, container=container, tail_lines=tail_lines)
+
+    async def review_token(self, token: str, audience: str) -> Identity | None:
+        return await self._cluster.review_token(token, audience)
 
     async def close(self) -> None:
         """Who opened the cluster closes it."""

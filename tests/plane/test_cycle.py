@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from holdfast.cluster.protocol import JSON
-from holdfast.plane.amounts import NANO, nanos
 from holdfast.plane.objects import Node, Pod
 from holdfast.plane.scheduling.cycle import schedule
 from holdfast.plane.scheduling.occupancy import Occupancy
+from holdfast.planning.placing.amounts import NANO, nanos
 from tests.plane.things import asking, node, pod
 
 HOST = "kubernetes.io/hostname"

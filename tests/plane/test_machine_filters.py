@@ -3,10 +3,10 @@
 import pytest
 
 from holdfast.cluster.protocol import JSON
-from holdfast.plane.amounts import nanos
 from holdfast.plane.objects import Node
 from holdfast.plane.scheduling.machine import refusals
-from holdfast.plane.scheduling.needs import needs
+from holdfast.planning.placing.amounts import nanos
+from holdfast.planning.placing.needs import needs
 from tests.plane.things import asking, node, pod
 
 GPU = {"key": "gpu", "value": "present", "effect": "NoSchedule"}
@@ -53,10 +53,10 @@ NAMED_M = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": 
 )
 def test_the_first_obstacle_is_named(machine: Node, spec: JSON, expected: tuple[str, ...]) -> None:
     wanting = pod(**spec)
-    assert refusals(wanting, machine, needs(wanting), {}) == expected
+    assert refusals(wanting, machine, needs(wanting.spec), {}) == expected
 
 
 def test_what_others_have_taken_is_not_there() -> None:
     wanting = pod(**asking(cpu="2"))
-    assert refusals(wanting, node(), needs(wanting), {"cpu": nanos("2")}) == ()
-    assert refusals(wanting, node(), needs(wanting), {"cpu": nanos("2001m")}) == ("Insufficient cpu",)
+    assert refusals(wanting, node(), needs(wanting.spec), {"cpu": nanos("2")}) == ()
+    assert refusals(wanting, node(), needs(wanting.spec), {"cpu": nanos("2001m")}) == ("Insufficient cpu",)

@@ -8,11 +8,12 @@ from msgspec import structs
 
 from holdfast.api.builtin import Lease, LeaseSpec
 from holdfast.api.meta import ObjectMeta
+from holdfast.api.placing import Taint
 from holdfast.cluster.protocol import JSON
 from holdfast.plane.nodes.eviction import disrupted, leaves_at, not_ready
 from holdfast.plane.nodes.health import readiness, sign_of_life, silenced
 from holdfast.plane.nodes.taints import NOT_READY, UNREACHABLE, wanted_taints
-from holdfast.plane.objects import Condition, Node, Pod, Taint, condition
+from holdfast.plane.objects import Condition, Node, Pod, condition
 from tests.plane.things import NOW, ago, node, pod, told
 
 CORDONED = "node.kubernetes.io/unschedulable"

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.plane.amounts import NANO
 from holdfast.plane.objects import Pod
 from holdfast.plane.scheduling.occupancy import Occupancy, waits
+from holdfast.planning.placing.amounts import NANO
 from tests.plane.things import asking, pod
 
 

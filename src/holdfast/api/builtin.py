@@ -6,6 +6,7 @@ What is written is plain JSON (workloads/): a field that we set once and never l
 from msgspec import Struct, field
 
 from holdfast.api.meta import Object
+from holdfast.api.placing import NodeSpec, PodNeeds, Quantities
 
 
 class JobCondition(Struct, frozen=True, kw_only=True, rename="camel", gc=False):
@@ -96,6 +97,7 @@ class ContainerState(Struct, frozen=True, kw_only=True, omit_defaults=True, rena
 
 class ContainerStatus(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
     name: str
+    image: str = ""
     ready: bool = False
     restart_count: int = 0
     state: ContainerState = ContainerState()
@@ -106,9 +108,10 @@ class PodCondition(Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     status: str
     reason: str = ""
     message: str = ""
+    last_transition_time: str | None = None
 
 
-class PodSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+class PodSpec(PodNeeds, frozen=True, kw_only=True):
     node_name: str = ""
 
 
@@ -118,12 +121,73 @@ class PodStatus(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="c
     message: str = ""
     pod_ip: str = field(default="", name="podIP")
     conditions: tuple[PodCondition, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
 
 
 class Pod(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+    def condition(self, kind: str) -> PodCondition | None:
+        """The condition of that type, if it holds."""
+        return next((c for c in self.status.conditions if c.type == kind and c.status == "True"), None)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def is_terminating(self) -> bool:
+        return bool(self.metadata.deletion_timestamp)
+
+
+class NodeStatus(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    allocatable: Quantities = {}
+    capacity: Quantities = {}
+    conditions: tuple[PodCondition, ...] = ()
+
+
+class Node(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+    @property
+    def is_ready(self) -> bool:
+        return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+
+
+class PriorityClass(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    value: int = 0
+    global_default: bool = False
+
+
+class ServiceAccount(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    automount_service_account_token: bool | None = None
+
+
+class ClaimStatus(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    phase: str = "Pending"
+
+
+class Claim(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    """A PersistentVolumeClaim."""
+
+    status: ClaimStatus = ClaimStatus()
+
+
+class Deployment(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    """Nothing but its metadata is read."""
+
+
+class Told(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    """An Event, as far as it tells why something waits."""
+
+    type: str = "Normal"
+    reason: str = ""
+    message: str = ""
+    last_timestamp: str | None = None
+    event_time: str | None = None
 
 
 class LeaseSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):

@@ -3,7 +3,20 @@
 from typing import TypeVar
 
 from holdfast.api import trainingjob
-from holdfast.api.builtin import ConfigMap, Job, Lease, Namespace, Pod, Service
+from holdfast.api.builtin import (
+    Claim,
+    ConfigMap,
+    Deployment,
+    Job,
+    Lease,
+    Namespace,
+    Node,
+    Pod,
+    PriorityClass,
+    Service,
+    ServiceAccount,
+    Told,
+)
 from holdfast.api.kind import Kind
 from holdfast.api.meta import Object
 from holdfast.cluster.protocol import Resource
@@ -24,3 +37,22 @@ CONFIG_MAPS = Resource(group="", version="v1", kind="ConfigMap", plural="configm
 PODS = Resource(group="", version="v1", kind="Pod", plural="pods", model=Pod)
 NAMESPACES = Resource(group="", version="v1", kind="Namespace", plural="namespaces", model=Namespace, namespaced=False)
 LEASES = Resource(group="coordination.k8s.io", version="v1", kind="Lease", plural="leases", model=Lease)
+NODES = Resource(group="", version="v1", kind="Node", plural="nodes", model=Node, namespaced=False)
+SERVICE_ACCOUNTS = Resource(
+    group="", version="v1", kind="ServiceAccount", plural="serviceaccounts", model=ServiceAccount
+)
+CLAIMS = Resource(group="", version="v1", kind="PersistentVolumeClaim", plural="persistentvolumeclaims", model=Claim)
+DEPLOYMENTS = Resource(group="apps", version="v1", kind="Deployment", plural="deployments", model=Deployment)
+PRIORITY_CLASSES = Resource(
+    group="scheduling.k8s.io",
+    version="v1",
+    kind="PriorityClass",
+    plural="priorityclasses",
+    model=PriorityClass,
+    namespaced=False,
+)
+# The Prometheus Operator's; a cluster may not have it.
+SERVICE_MONITORS = Resource(
+    group="monitoring.coreos.com", version="v1", kind="ServiceMonitor", plural="servicemonitors", model=Object
+)
+EVENTS = Resource(group="", version="v1", kind="Event", plural="events", model=Told)

@@ -5,18 +5,15 @@ What they put back as a whole (conditions, taints) is here with every field that
 
 from typing import Any
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, UnsetType
 
+from holdfast.api import placing
 from holdfast.api.builtin import JobStatus, Lease
-from holdfast.api.meta import Object
+from holdfast.api.meta import Key, Object, Part
+from holdfast.api.placing import NodeSpec, Quantities, Resources
 from holdfast.cluster.protocol import JSON, Resource
-from holdfast.plane.selectors import LabelSelector, NodeSelector, NodeSelectorTerm
 
 TRACKING = "batch.kubernetes.io/job-tracking"
-
-
-class Part(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
-    """A piece of an object."""
 
 
 class Condition(Part, frozen=True, kw_only=True):
@@ -32,88 +29,16 @@ class Condition(Part, frozen=True, kw_only=True):
     observed_generation: int | UnsetType = UNSET
 
 
-class Resources(Part, frozen=True, kw_only=True):
-    requests: dict[str, str | int | float] = {}
-    limits: dict[str, str | int | float] = {}
+class ClaimVolume(Part, frozen=True, kw_only=True):
+    claim_name: str
 
 
-class Container(Part, frozen=True, kw_only=True):
-    name: str = ""
-    restart_policy: str = ""
-    resources: Resources = Resources()
-
-    @property
-    def is_sidecar(self) -> bool:
-        """Started in its turn before the containers, and running beside them."""
-        return self.restart_policy == "Always"
+class Volume(Part, frozen=True, kw_only=True):
+    persistent_volume_claim: ClaimVolume | None = None
 
 
-class PodAffinityTerm(Part, frozen=True, kw_only=True):
-    topology_key: str
-    label_selector: LabelSelector | None = None
-    namespaces: tuple[str, ...] = ()
-    namespace_selector: LabelSelector | None = None
-
-
-class WeightedPodAffinityTerm(Part, frozen=True, kw_only=True):
-    weight: int
-    pod_affinity_term: PodAffinityTerm
-
-
-class PodAffinity(Part, frozen=True, kw_only=True):
-    required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
-    preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] = ()
-
-
-class PreferredTerm(Part, frozen=True, kw_only=True):
-    weight: int
-    preference: NodeSelectorTerm
-
-
-class NodeAffinity(Part, frozen=True, kw_only=True):
-    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
-    preferred_during_scheduling_ignored_during_execution: tuple[PreferredTerm, ...] = ()
-
-
-class Affinity(Part, frozen=True, kw_only=True):
-    node_affinity: NodeAffinity = NodeAffinity()
-    pod_affinity: PodAffinity = PodAffinity()
-    pod_anti_affinity: PodAffinity = PodAffinity()
-
-
-class Toleration(Part, frozen=True, kw_only=True):
-    key: str = ""
-    operator: str = "Equal"
-    value: str = ""
-    effect: str = ""
-    toleration_seconds: int | None = None
-
-
-class SpreadConstraint(Part, frozen=True, kw_only=True):
-    max_skew: int
-    topology_key: str
-    when_unsatisfiable: str
-    label_selector: LabelSelector | None = None
-
-
-class Gate(Part, frozen=True, kw_only=True):
-    name: str = ""
-
-
-class PodSpec(Part, frozen=True, kw_only=True):
-    node_name: str = ""
-    scheduler_name: str = "default-scheduler"
-    restart_policy: str = "Always"
-    priority: int = 0
-    scheduling_gates: tuple[Gate, ...] = ()
-    containers: tuple[Container, ...] = ()
-    init_containers: tuple[Container, ...] = ()
-    resources: Resources = Resources()
-    overhead: dict[str, str | int | float] = {}
-    node_selector: dict[str, str] = {}
-    affinity: Affinity = Affinity()
-    tolerations: tuple[Toleration, ...] = ()
-    topology_spread_constraints: tuple[SpreadConstraint, ...] = ()
+class PodSpec(placing.PodSpec, frozen=True, kw_only=True):
+    volumes: tuple[Volume, ...] = ()
 
 
 class Terminated(Part, frozen=True, kw_only=True):
@@ -151,31 +76,75 @@ class Pod(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel",
         return bool(self.metadata.deletion_timestamp)
 
     @property
+    def claims(self) -> tuple[Key, ...]:
+        """The claims among its volumes."""
+        sources = (volume.persistent_volume_claim for volume in self.spec.volumes)
+        return tuple(Key(self.metadata.namespace, source.claim_name) for source in sources if source)
+
+    @property
     def is_tracked(self) -> bool:
         """Whether the Job controller holds it until it is counted."""
         return TRACKING in self.metadata.finalizers
 
 
-class Taint(Part, frozen=True, kw_only=True):
-    key: str
-    effect: str
-    value: str = ""
-    time_added: str | None = None
-
-
-class NodeSpec(Part, frozen=True, kw_only=True):
-    unschedulable: bool = False
-    taints: tuple[Taint, ...] = ()
-
-
 class NodeStatus(Part, frozen=True, kw_only=True):
-    allocatable: dict[str, str | int | float] = {}
+    allocatable: Quantities = {}
     conditions: tuple[Condition, ...] = ()
 
 
 class Node(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+
+
+class ClaimSpec(Part, frozen=True, kw_only=True):
+    access_modes: tuple[str, ...] = ()
+    resources: Resources = Resources()
+    selector: JSON | None = None
+    volume_mode: str = "Filesystem"
+    volume_name: str = ""
+
+
+class ClaimStatus(Part, frozen=True, kw_only=True):
+    phase: str = "Pending"
+    access_modes: tuple[str, ...] = ()
+    capacity: Quantities = {}
+
+
+class Claim(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    """A PersistentVolumeClaim."""
+
+    spec: ClaimSpec = ClaimSpec()
+    status: ClaimStatus = ClaimStatus()
+
+
+class DeploymentSpec(Part, frozen=True, kw_only=True):
+    replicas: int = 1
+    template: JSON = {}
+
+
+class DeploymentCondition(Part, frozen=True, kw_only=True):
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_update_time: str | None = None
+    last_transition_time: str | None = None
+
+
+class DeploymentStatus(Part, frozen=True, kw_only=True):
+    observed_generation: int = 0
+    replicas: int = 0
+    updated_replicas: int = 0
+    ready_replicas: int = 0
+    available_replicas: int = 0
+    unavailable_replicas: int = 0
+    conditions: tuple[DeploymentCondition, ...] = ()
+
+
+class Deployment(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    spec: DeploymentSpec = DeploymentSpec()
+    status: DeploymentStatus = DeploymentStatus()
 
 
 class ExitCodes(Part, frozen=True, kw_only=True):
@@ -247,6 +216,8 @@ class Job(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel",
 
 PODS = Resource(group="", version="v1", kind="Pod", plural="pods", model=Pod)
 NODES = Resource(group="", version="v1", kind="Node", plural="nodes", model=Node, namespaced=False)
+CLAIMS = Resource(group="", version="v1", kind="PersistentVolumeClaim", plural="persistentvolumeclaims", model=Claim)
+DEPLOYMENTS = Resource(group="apps", version="v1", kind="Deployment", plural="deployments", model=Deployment)
 JOBS = Resource(group="batch", version="v1", kind="Job", plural="jobs", model=Job)
 LEASES = Resource(group="coordination.k8s.io", version="v1", kind="Lease", plural="leases", model=Lease)
 

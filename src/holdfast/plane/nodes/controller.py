@@ -9,12 +9,13 @@ import structlog
 
 from holdfast.api.builtin import Lease
 from holdfast.api.meta import Key
+from holdfast.api.placing import Taint
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.protocol import JSON, Cluster
 from holdfast.plane.nodes.eviction import disrupted, leaves_at, not_ready
 from holdfast.plane.nodes.health import Sign, readiness, sign_of_life, silenced
 from holdfast.plane.nodes.taints import wanted_taints
-from holdfast.plane.objects import LEASES, NODES, PODS, Condition, Node, Pod, Taint, guard
+from holdfast.plane.objects import LEASES, NODES, PODS, Condition, Node, Pod, guard
 from holdfast.plane.together import together
 from holdfast.runtime.cache import Store
 from holdfast.runtime.clocks import Now

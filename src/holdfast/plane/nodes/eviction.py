@@ -2,9 +2,10 @@
 
 from datetime import datetime, timedelta
 
+from holdfast.api.placing import Taint
 from holdfast.plane.moments import moment
-from holdfast.plane.objects import Condition, Pod, Taint, condition, with_condition
-from holdfast.plane.tolerance import tolerated
+from holdfast.plane.objects import Condition, Pod, condition, with_condition
+from holdfast.planning.placing.tolerance import tolerated
 from holdfast.runtime.clocks import second_time
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from datetime import datetime
 
+from holdfast.api.placing import Taint
 from holdfast.plane.nodes.health import readiness
-from holdfast.plane.objects import Node, Taint
+from holdfast.plane.objects import Node
 from holdfast.runtime.clocks import second_time
 
 NOT_READY = "node.kubernetes.io/not-ready"

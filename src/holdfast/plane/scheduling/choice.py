@@ -2,10 +2,9 @@
 
 from fractions import Fraction
 
-from holdfast.plane.amounts import nanos
 from holdfast.plane.objects import Node, Pod
-from holdfast.plane.scheduling.needs import Amounts
-from holdfast.plane.tolerance import tolerated
+from holdfast.planning.placing.amounts import Amounts, nanos
+from holdfast.planning.placing.tolerance import tolerated
 
 Score = tuple[int, int, Fraction, int]
 

@@ -8,7 +8,8 @@ import structlog
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import Conflict, NotFound
-from holdfast.plane.objects import NODES, PODS, Condition, Node, Pod, condition, guard, with_condition
+from holdfast.plane.claims import waiting_for
+from holdfast.plane.objects import CLAIMS, NODES, PODS, Claim, Condition, Node, Pod, condition, guard, with_condition
 from holdfast.plane.scheduling.cycle import schedule
 from holdfast.plane.scheduling.occupancy import Occupancy
 from holdfast.plane.together import together
@@ -36,6 +37,7 @@ class Scheduler:
         self,
         binder: Binder,
         nodes: Store[Node],
+        claims: Store[Claim],
         occupancy: Occupancy,
         writer: Writer,
         events: Recorder,
@@ -43,6 +45,7 @@ class Scheduler:
     ) -> None:
         self._binder = binder
         self._nodes = nodes
+        self._claims = claims
         self._occupancy = occupancy
         self._writer = writer
         self._events = events
@@ -69,9 +72,12 @@ class Scheduler:
         if not waiting:
             return
         nodes = {node.metadata.name: node for node in sorted(self._nodes, key=lambda node: node.metadata.name)}
-        outcome = schedule(waiting, nodes, self._occupancy)
+        lacking = [(pod, why) for pod in waiting if (why := waiting_for(pod, self._claims))]
+        unready = {pod.metadata.uid for pod, _ in lacking}
+        outcome = schedule([pod for pod in waiting if pod.metadata.uid not in unready], nodes, self._occupancy)
         await together(self._bind(pod) for pod in outcome.placed)
-        news = [(pod, obstacle) for pod, obstacle in outcome.refused if not _says(pod, obstacle)]
+        refused = [*outcome.refused, *((pod, f"0/{len(nodes)} nodes are available: {why}.") for pod, why in lacking)]
+        news = [(pod, obstacle) for pod, obstacle in refused if not _says(pod, obstacle)]
         await together(self._tell(pod, obstacle, session) for pod, obstacle in news)
 
     async def _bind(self, pod: Pod) -> None:
@@ -110,5 +116,7 @@ def _says(pod: Pod, obstacle: str) -> bool:
 
 def scheduler(operator: Operator, binder: Binder, *, now: Now) -> Controller[Pod]:
     writer, occupancy = operator.writer(), Occupancy()
-    reconciler = Scheduler(binder, operator.store(NODES), occupancy, writer, operator.recorder, now)
+    reconciler = Scheduler(
+        binder, operator.store(NODES), operator.store(CLAIMS), occupancy, writer, operator.recorder, now
+    )
     return Controller(name="scheduler", resource=PODS, reconciler=reconciler, writer=writer, watches=(occupancy,))

@@ -9,10 +9,10 @@ from msgspec import Struct, structs
 from holdfast.plane.objects import Node, Pod
 from holdfast.plane.scheduling.choice import Score, score
 from holdfast.plane.scheduling.machine import refusals
-from holdfast.plane.scheduling.needs import needs
 from holdfast.plane.scheduling.neighbours import Neighbours, neighbours
 from holdfast.plane.scheduling.occupancy import Occupancy
 from holdfast.plane.scheduling.spread import Evenness, evenness
+from holdfast.planning.placing.needs import needs
 
 
 class Outcome(Struct, frozen=True):
@@ -59,7 +59,7 @@ def _kind(pod: Pod, occupancy: Occupancy) -> bytes:
 
 def _choose(pod: Pod, nodes: Mapping[str, Node], occupancy: Occupancy) -> tuple[Node | None, str]:
     """The best machine, or why there is none."""
-    asked = needs(pod)
+    asked = needs(pod.spec)
     around, spreads = neighbours(pod, occupancy, nodes), evenness(pod, occupancy, nodes)
     obstacles: Counter[str] = Counter()
     fits: list[tuple[Score, Node]] = []

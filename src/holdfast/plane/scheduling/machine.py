@@ -2,45 +2,30 @@
 
 from collections.abc import Iterator
 
-from holdfast.plane.amounts import nanos
-from holdfast.plane.objects import Node, Pod, Taint
-from holdfast.plane.scheduling.needs import Amounts
-from holdfast.plane.tolerance import tolerated
-
-CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+from holdfast.plane.objects import Node, Pod
+from holdfast.planning.placing.amounts import Amounts, nanos
+from holdfast.planning.placing.machines import CORDONED, barrier, wants
 
 
 def refusals(pod: Pod, node: Node, asked: Amounts, taken: Amounts) -> tuple[str, ...]:
     """The first kind of obstacle, with all that it is about; nothing when the pod may be there."""
-    for obstacles in (_cordoned(pod, node), _taints(pod, node), _wishes(pod, node), _shortages(node, asked, taken)):
+    for obstacles in (_marks(pod, node), _wishes(pod, node), _shortages(node, asked, taken)):
         found = tuple(obstacles)
         if found:
             return found
     return ()
 
 
-def wants(pod: Pod, node: Node) -> bool:
-    """Whether the machine is one that the pod asks for."""
-    labels, name = node.metadata.labels, node.metadata.name
-    required = pod.spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
-    selected = all(labels.get(key) == value for key, value in pod.spec.node_selector.items())
-    return selected and (required is None or required.holds(labels, name))
-
-
-def _cordoned(pod: Pod, node: Node) -> Iterator[str]:
-    if node.spec.unschedulable and tolerated(pod.spec.tolerations, CORDONED) is None:
+def _marks(pod: Pod, node: Node) -> Iterator[str]:
+    mark = barrier(pod.spec.tolerations, node.spec)
+    if mark is CORDONED:
         yield "node(s) were unschedulable"
-
-
-def _taints(pod: Pod, node: Node) -> Iterator[str]:
-    for taint in node.spec.taints:
-        if taint.effect in ("NoSchedule", "NoExecute") and tolerated(pod.spec.tolerations, taint) is None:
-            yield f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
-            return
+    elif mark is not None:
+        yield f"node(s) had untolerated taint {{{mark.key}: {mark.value}}}"
 
 
 def _wishes(pod: Pod, node: Node) -> Iterator[str]:
-    if not wants(pod, node):
+    if not wants(pod.spec, node.metadata.labels, node.metadata.name):
         yield "node(s) didn't match Pod's node affinity/selector"
 
 

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from holdfast.plane.objects import Node, Pod, PodAffinityTerm
+from holdfast.api.placing import PodAffinityTerm
+from holdfast.plane.objects import Node, Pod
 from holdfast.plane.scheduling.occupancy import Occupancy
 
 # A topology label and its value: one zone, one host.

@@ -7,8 +7,9 @@ the same room.
 from collections.abc import Callable, Iterable
 
 from holdfast.api.meta import Key
-from holdfast.plane.objects import NODES, PODS, Node, Pod
-from holdfast.plane.scheduling.needs import Amounts, minus, needs, plus
+from holdfast.plane.objects import CLAIMS, NODES, PODS, Claim, Node, Pod
+from holdfast.planning.placing.amounts import Amounts, minus, plus
+from holdfast.planning.placing.needs import needs
 from holdfast.runtime.informer import Informers
 
 SCHEDULER_NAME = "default-scheduler"
@@ -31,8 +32,13 @@ class Occupancy:
                 self.dirty = True
                 add(Key("", ""))
 
+        def claim_changed(_old: Claim | None, _new: Claim | None) -> None:
+            self.dirty = True
+            add(Key("", ""))
+
         informers.of(PODS).handlers.append(self.pod_changed)
         informers.of(NODES).handlers.append(node_changed)
+        informers.of(CLAIMS).handlers.append(claim_changed)
 
     def waiting(self) -> list[Pod]:
         """Those to find a machine for, in the order in which they came."""
@@ -92,7 +98,7 @@ class Occupancy:
     def _enter(self, pod: Pod) -> None:
         node, uid = pod.spec.node_name, pod.metadata.uid
         self._pods.setdefault(node, {})[uid] = pod
-        self._taken[node] = plus(self._taken.get(node, {}), needs(pod))
+        self._taken[node] = plus(self._taken.get(node, {}), needs(pod.spec))
         if pod.spec.affinity.pod_anti_affinity.required_during_scheduling_ignored_during_execution:
             self._repelling[uid] = pod
 
@@ -100,7 +106,7 @@ class Occupancy:
         node, uid = pod.spec.node_name, pod.metadata.uid
         self._repelling.pop(uid, None)
         if self._pods.get(node, {}).pop(uid, None) is not None:
-            self._taken[node] = minus(self._taken[node], needs(pod))
+            self._taken[node] = minus(self._taken[node], needs(pod.spec))
         if not self._pods.get(node):
             self._pods.pop(node, None)
             self._taken.pop(node, None)

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from holdfast.plane.objects import Node, Pod, SpreadConstraint
-from holdfast.plane.scheduling.machine import wants
+from holdfast.api.placing import SpreadConstraint
+from holdfast.plane.objects import Node, Pod
 from holdfast.plane.scheduling.occupancy import Occupancy
+from holdfast.planning.placing.machines import wants
 
 REFUSAL = "node(s) didn't match pod topology spread constraints"
 
@@ -36,7 +37,7 @@ def _counted(constraint: SpreadConstraint, pod: Pod, occupancy: Occupancy, nodes
     counts: dict[str, int] = {}
     for name, node in nodes.items():
         domain = node.metadata.labels.get(constraint.topology_key)
-        if domain is not None and wants(pod, node):
+        if domain is not None and wants(pod.spec, node.metadata.labels, name):
             there = sum(_is_counted(constraint, pod, other) for other in occupancy.on(name) if not other.is_terminating)
             counts[domain] = counts.get(domain, 0) + there
     return Evenness(constraint, counts, int(_is_counted(constraint, pod, pod)))

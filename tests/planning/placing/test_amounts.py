@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.quantities import NotAQuantity
-from holdfast.plane.amounts import NANO, nanos
+from holdfast.planning.placing.amounts import NANO, minus, most, nanos, plus, readable, times
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,35 @@ def test_what_is_no_quantity_is_refused_with_an_example(text: str) -> None:
 @given(st.integers(0, 10**12), st.sampled_from(["m", "", "k", "Ki", "Mi", "G", "Ti"]))
 def test_amounts_add_up(number: int, unit: str) -> None:
     assert nanos(f"{number}{unit}") == number * nanos(f"1{unit}")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("2", 2 * NANO), ("many", 0), ("", 0), ("-4", 0), (-4, 0), (float("nan"), 0), ("1e999", 10**1008)],
+)
+def test_what_others_wrote_is_nothing_where_it_is_nonsense(text: str | int | float, value: int) -> None:
+    assert readable(text) == value
+
+
+@pytest.mark.parametrize(
+    ("asked", "free", "count"),
+    [
+        ({"gpu": 2}, {"gpu": 8}, 4),
+        ({"gpu": 2}, {"gpu": 7}, 3),
+        ({"gpu": 2, "cpu": 5}, {"gpu": 8, "cpu": 12}, 2),
+        ({"gpu": 2}, {"cpu": 9}, 0),
+        ({"gpu": 2}, {"gpu": -4}, 0),
+        ({"gpu": 2, "cpu": 0}, {"gpu": 4}, 2),
+    ],
+)
+def test_the_scarcest_resource_says_how_often_something_fits(
+    asked: dict[str, int], free: dict[str, int], count: int
+) -> None:
+    assert times(asked, free) == count
+
+
+def test_amounts_of_different_things_are_added_subtracted_and_compared() -> None:
+    one, other = {"cpu": 2, "gpu": 1}, {"cpu": 1, "memory": 5}
+    assert plus(one, other) == {"cpu": 3, "gpu": 1, "memory": 5}
+    assert minus(plus(one, other), other) == {"cpu": 2, "gpu": 1, "memory": 0}
+    assert most(one, other) == {"cpu": 2, "gpu": 1, "memory": 5}

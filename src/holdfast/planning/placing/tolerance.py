@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from holdfast.plane.objects import Taint, Toleration
+from holdfast.api.placing import Taint, Toleration
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:

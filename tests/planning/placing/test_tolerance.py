@@ -1,9 +1,9 @@
 import msgspec
 import pytest
 
+from holdfast.api.placing import Taint, Toleration
 from holdfast.cluster.protocol import JSON
-from holdfast.plane.objects import Taint, Toleration
-from holdfast.plane.tolerance import tolerated, tolerates
+from holdfast.planning.placing.tolerance import tolerated, tolerates
 
 TAINT = Taint(key="gpu", value="present", effect="NoSchedule")
 

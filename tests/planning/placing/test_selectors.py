@@ -1,8 +1,8 @@
 import msgspec
 import pytest
 
+from holdfast.api.placing import LabelSelector, NodeSelector, Requirement
 from holdfast.cluster.protocol import JSON
-from holdfast.plane.selectors import LabelSelector, NodeSelector, Requirement
 
 LABELS = {"zone": "a", "cores": "8", "empty": ""}
 

@@ -1,0 +1,178 @@
+"""What decides where a pod may run: what it takes, whom it puts up with, and what it asks of a machine."""
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from holdfast.api.meta import Part
+
+# Amounts as they are written, by resource.
+Quantities: TypeAlias = dict[str, str | int | float]
+
+
+class Requirement(Part, frozen=True, kw_only=True):
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        value = labels.get(self.key)
+        match self.operator:
+            case "In":
+                return value in self.values
+            case "NotIn":
+                return value not in self.values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case "Gt" | "Lt":
+                return self._compares(value)
+        return False
+
+    def _compares(self, value: str | None) -> bool:
+        """Only whole numbers compare; anything else matches nothing."""
+        try:
+            found, bound = int(value or ""), int(self.values[0])
+        except (ValueError, IndexError):
+            return False
+        return found > bound if self.operator == "Gt" else found < bound
+
+
+class LabelSelector(Part, frozen=True, kw_only=True):
+    """An empty one selects everything; where there is none, nothing is selected."""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: tuple[Requirement, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.match_labels or self.match_expressions)
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
+            each.holds(labels) for each in self.match_expressions
+        )
+
+
+class NodeSelectorTerm(Part, frozen=True, kw_only=True):
+    match_expressions: tuple[Requirement, ...] = ()
+    match_fields: tuple[Requirement, ...] = ()
+
+    def holds(self, labels: Mapping[str, str], name: str) -> bool:
+        """A term without any condition selects nothing."""
+        if not (self.match_expressions or self.match_fields):
+            return False
+        fields = {"metadata.name": name}
+        return all(each.holds(labels) for each in self.match_expressions) and all(
+            each.holds(fields) for each in self.match_fields
+        )
+
+
+class NodeSelector(Part, frozen=True, kw_only=True):
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
+
+    def holds(self, labels: Mapping[str, str], name: str) -> bool:
+        return any(term.holds(labels, name) for term in self.node_selector_terms)
+
+
+class Resources(Part, frozen=True, kw_only=True):
+    requests: Quantities = {}
+    limits: Quantities = {}
+
+
+class Container(Part, frozen=True, kw_only=True):
+    name: str = ""
+    restart_policy: str = ""
+    resources: Resources = Resources()
+
+    @property
+    def is_sidecar(self) -> bool:
+        """Started in its turn before the containers, and running beside them."""
+        return self.restart_policy == "Always"
+
+
+class PodNeeds(Part, frozen=True, kw_only=True):
+    """What says how much of a machine a pod takes."""
+
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    resources: Resources = Resources()
+    overhead: Quantities = {}
+
+
+class PodAffinityTerm(Part, frozen=True, kw_only=True):
+    topology_key: str
+    label_selector: LabelSelector | None = None
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: LabelSelector | None = None
+    # Pods whose value of one of these labels is the owner's own are not meant.
+    mismatch_label_keys: tuple[str, ...] = ()
+
+
+class WeightedPodAffinityTerm(Part, frozen=True, kw_only=True):
+    weight: int
+    pod_affinity_term: PodAffinityTerm
+
+
+class PodAffinity(Part, frozen=True, kw_only=True):
+    required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
+    preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] = ()
+
+
+class PreferredTerm(Part, frozen=True, kw_only=True):
+    weight: int
+    preference: NodeSelectorTerm
+
+
+class NodeAffinity(Part, frozen=True, kw_only=True):
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+    preferred_during_scheduling_ignored_during_execution: tuple[PreferredTerm, ...] = ()
+
+
+class Affinity(Part, frozen=True, kw_only=True):
+    node_affinity: NodeAffinity = NodeAffinity()
+    pod_affinity: PodAffinity = PodAffinity()
+    pod_anti_affinity: PodAffinity = PodAffinity()
+
+
+class Toleration(Part, frozen=True, kw_only=True):
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class SpreadConstraint(Part, frozen=True, kw_only=True):
+    max_skew: int
+    topology_key: str
+    when_unsatisfiable: str
+    label_selector: LabelSelector | None = None
+
+
+class Gate(Part, frozen=True, kw_only=True):
+    name: str = ""
+
+
+class PodSpec(PodNeeds, frozen=True, kw_only=True):
+    node_name: str = ""
+    scheduler_name: str = "default-scheduler"
+    restart_policy: str = "Always"
+    priority: int = 0
+    scheduling_gates: tuple[Gate, ...] = ()
+    node_selector: dict[str, str] = {}
+    affinity: Affinity = Affinity()
+    tolerations: tuple[Toleration, ...] = ()
+    topology_spread_constraints: tuple[SpreadConstraint, ...] = ()
+
+
+class Taint(Part, frozen=True, kw_only=True):
+    key: str
+    effect: str
+    value: str = ""
+    time_added: str | None = None
+
+
+class NodeSpec(Part, frozen=True, kw_only=True):
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()

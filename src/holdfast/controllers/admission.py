@@ -1,0 +1,176 @@
+"""Lets jobs start when all their workers fit: one look at everyone who waits, a moment after something changed."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import NamedTuple, TypeVar
+
+import structlog
+
+from holdfast.api.builtin import Job
+from holdfast.api.meta import Key, Object
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.cluster.resources import JOBS, NODES, PODS, PRIORITY_CLASSES, TRAINING_JOBS
+from holdfast.controllers.gangs import Gangs, Template, Turn, is_queued, stands_in_line, turn_of
+from holdfast.planning.admission import ADMITTED, Gang, Verdict, admit
+from holdfast.planning.ledger import Ledger
+from holdfast.runtime.clocks import Now
+from holdfast.runtime.informer import Informers
+from holdfast.runtime.operator import Operator
+from holdfast.runtime.reflector import Handler
+
+T = TypeVar("T", bound=Object)
+
+# News comes in swarms: all pods of a job, all jobs of a user.
+PAUSE_S = 0.02
+# What a job waits for is written into its status: numbers that change faster than people read are not worth it.
+CALM_S = 1.0
+# After a look that failed; whatever it was may pass.
+RETRY_S = 5.0
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class Told(NamedTuple):
+    """The verdict that a job has heard, and when."""
+
+    verdict: Verdict
+    at_s: float
+
+
+class Admission:
+    """A source of news for the jobs' controller: a job hears when its verdict has changed."""
+
+    def __init__(self, gangs: Gangs, *, now: Now, patience_s: float, enabled: bool) -> None:
+        self._gangs = gangs
+        self._now = now
+        self._patience_s = patience_s
+        self._enabled = enabled
+        self._ledger = Ledger()
+        self._told: dict[Turn, Told] = {}
+        self._add: Callable[[Key], None] = lambda _: None
+        # Nobody asks before all stores are full and this process leads; until then a look would be wrong or in vain.
+        self._is_asked = False
+        self._pause_s = PAUSE_S
+        self._next: asyncio.TimerHandle | None = None
+        self._later: asyncio.TimerHandle | None = None
+
+    @classmethod
+    def of(
+        cls, operator: Operator, *, shape: Template, now: Now, patience_s: float = 600.0, enabled: bool = True
+    ) -> "Admission":
+        """On the operator's stores. `shape` is the pod template of a job's workers."""
+        operator.store(NODES)
+        return cls(Gangs(operator, shape), now=now, patience_s=patience_s, enabled=enabled)
+
+    def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
+        if not self._enabled:
+            return
+        self._add = add
+        informers.of(NODES).handlers.append(self._counted(self._ledger.node_changed))
+        informers.of(PODS).handlers.append(self._counted(self._ledger.pod_changed))
+        informers.of(TRAINING_JOBS).handlers.append(self._noticed(_standing))
+        informers.of(JOBS).handlers.append(self._noticed(_attempt))
+        informers.of(PRIORITY_CLASSES).handlers.append(self._noticed(lambda each: (each.value, each.global_default)))
+
+    def verdict(self, job: TrainingJob) -> Verdict | None:
+        """Whether the job's attempt may start; None for who is not in line, or was not looked at: it will hear."""
+        self._is_asked = True
+        if not self._enabled or is_queued(job):
+            return ADMITTED
+        if not stands_in_line(job, self._now()):
+            return None
+        told = self._told.get(turn_of(job))
+        if told is None:
+            self._soon()
+        return told.verdict if told is not None else None
+
+    def _counted(self, take: Handler[T]) -> Handler[T]:
+        """Has the ledger take in a change, and looks again if it made a difference."""
+
+        def changed(old: T | None, new: T | None) -> None:
+            before = self._ledger.version
+            take(old, new)
+            if self._ledger.version != before:
+                self._soon()
+
+        return changed
+
+    def _noticed(self, seen: Callable[[T], object]) -> Handler[T]:
+        """Looks again when something changed that is looked at."""
+
+        def changed(old: T | None, new: T | None) -> None:
+            if old is None or new is None or seen(old) != seen(new):
+                self._soon()
+
+        return changed
+
+    def _soon(self, after_s: float = 0.0) -> None:
+        """A look that takes long is not taken more often than it lasts."""
+        if self._is_asked and self._next is None:
+            loop = asyncio.get_running_loop()
+            self._next = loop.call_later(max(self._pause_s, after_s), self._look)
+
+    def _look(self) -> None:
+        self._next = None
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            self._judge(began)
+        except Exception:
+            log.exception("admission failed, trying again", retry_in_s=RETRY_S)
+            self._soon(RETRY_S)
+        self._pause_s = max(PAUSE_S, loop.time() - began)
+
+    def _judge(self, at_s: float) -> None:
+        now = self._now()
+        line = self._gangs.read(now)
+        gangs = {turn: entry for turn, entry in line.items() if isinstance(entry, Gang)}
+        judged = admit(gangs.values(), self._ledger, now, self._patience_s)
+        for turn, gang in gangs.items():
+            if gang.standing != "started" and judged[turn.uid].admitted:
+                self._gangs.grant(turn)
+        verdicts = {turn: judged[turn.uid] if isinstance(entry, Gang) else entry for turn, entry in line.items()}
+        late_s = [*self._tell(verdicts, at_s), *_patience_left_s(gangs.values(), now, self._patience_s)]
+        if self._later is not None:
+            self._later.cancel()
+        self._later = asyncio.get_running_loop().call_later(min(late_s), self._soon) if late_s else None
+
+    def _tell(self, verdicts: Mapping[Turn, Verdict], at_s: float) -> list[float]:
+        """Who may start hears it at once; other words can wait a little: for how long."""
+        before, self._told = self._told, {}
+        late_s = []
+        for turn, verdict in verdicts.items():
+            told = before.get(turn)
+            if told is not None and told.verdict.admitted == verdict.admitted:
+                if told.verdict.message == verdict.message:
+                    self._told[turn] = Told(verdict, told.at_s)
+                    continue
+                if at_s < told.at_s + CALM_S:
+                    self._told[turn] = told
+                    late_s.append(told.at_s + CALM_S - at_s)
+                    continue
+            self._told[turn] = Told(verdict, at_s)
+            log.debug("verdict", key=str(turn.key), admitted=verdict.admitted, message=verdict.message)
+            self._add(turn.key)
+        return late_s
+
+
+def _patience_left_s(gangs: Iterable[Gang], now: datetime, patience_s: float) -> Iterator[float]:
+    """When a job that restarts runs out of patience its room is free, and nothing else tells."""
+    for gang in gangs:
+        left_s = patience_s - gang.waited_s(now)
+        if gang.standing == "keeping" and left_s >= 0:
+            # A moment more: then it is over.
+            yield left_s + 1.0
+
+
+def _standing(job: TrainingJob) -> object:
+    """What decides whether and where it stands in line; its progress does not."""
+    status = job.status
+    told = (status.state, status.next_retry_time) if status is not None else None
+    return turn_of(job), job.metadata.deletion_timestamp, is_queued(job), told
+
+
+def _attempt(job: Job) -> object:
+    return job.spec, job.metadata.deletion_timestamp, job.condition("Complete"), job.condition("Failed")

@@ -1,0 +1,166 @@
+"""Reads from the caches who stands in line for room, and who has it."""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+import structlog
+from msgspec import structs
+
+from holdfast.api.builtin import Job, Pod, PriorityClass
+from holdfast.api.meta import Key
+from holdfast.api.placing import PodSpec
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.cluster.resources import JOBS, PODS, PRIORITY_CLASSES, TRAINING_JOBS
+from holdfast.planning.admission import ADMITTED, Gang, Shape, Verdict, shape_of
+from holdfast.planning.times import moment
+from holdfast.planning.trainingjob.observed import FINISHED
+from holdfast.runtime.cache import Store
+from holdfast.runtime.operator import Operator
+from holdfast.workloads.trainingjob import names
+
+OURS = f"{names.MANAGED_BY}=holdfast"
+BY_JOB = "job"
+
+# The pod template of a job's workers, as it is written into their Job.
+Template: TypeAlias = Callable[[TrainingJob], Mapping[str, Any]]
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class Turn(NamedTuple):
+    """What a verdict is about: one attempt of one job, as its spec is written."""
+
+    key: Key
+    uid: str
+    attempt: str
+    generation: int
+
+
+def turn_of(job: TrainingJob) -> Turn:
+    return Turn(job.metadata.key, job.metadata.uid, names.workers(job), job.metadata.generation)
+
+
+def is_queued(job: TrainingJob) -> bool:
+    """Whether Kueue decides when it starts."""
+    return names.QUEUE_LABEL in job.metadata.labels
+
+
+def stands_in_line(job: TrainingJob, now: datetime) -> bool:
+    """Whether room has to be found or kept for the job's workers."""
+    if job.metadata.deletion_timestamp or job.spec.suspend or is_queued(job):
+        return False
+    status = job.status
+    if status is None:
+        return True
+    held_off = status.state == "Pending" and status.next_retry_time and now < moment(status.next_retry_time)
+    return status.state not in FINISHED and not held_off
+
+
+def job_of_worker(pod: Pod) -> Iterable[str]:
+    """The uid of the Job that a worker is of."""
+    owner = pod.metadata.controller
+    return (owner.uid,) if owner is not None and names.JOB_LABEL in pod.metadata.labels else ()
+
+
+class Gangs:
+    """The jobs as gangs. What a worker asks for is worked out once for each spec."""
+
+    def __init__(self, operator: Operator, template: Template) -> None:
+        self._template = template
+        self._shapes: dict[Turn, Shape | None] = {}
+        self._jobs: Store[TrainingJob] = operator.store(TRAINING_JOBS)
+        self._attempts: Store[Job] = operator.store(JOBS, labels=OURS)
+        self._pods: Store[Pod] = operator.store(PODS, {BY_JOB: job_of_worker})
+        self._classes: Store[PriorityClass] = operator.store(PRIORITY_CLASSES)
+        self._granted: set[Turn] = set()
+
+    def read(self, now: datetime) -> dict[Turn, Gang | Verdict]:
+        """Everyone who stands in line; a verdict for whom no room has to be looked for."""
+        line = {turn_of(job): self._entry(job) for job in self._jobs if stands_in_line(job, now)}
+        self._granted &= line.keys()
+        self._shapes = {turn: shape for turn, shape in self._shapes.items() if turn in line}
+        return line
+
+    def grant(self, turn: Turn) -> None:
+        """It may start; until it is seen to run, or no longer stands in line, nobody else gets its room."""
+        self._granted.add(turn)
+
+    def _entry(self, job: TrainingJob) -> Gang | Verdict:
+        turn, attempt, shape = turn_of(job), self._attempt(job), self._shape(job)
+        if shape is None or (attempt is not None and attempt.condition("Complete")):
+            return ADMITTED
+        gang = Gang(
+            key=job.metadata.key,
+            uid=job.metadata.uid,
+            workers=job.spec.num_workers,
+            shape=shape,
+            since=job.metadata.creation_timestamp,
+        )
+        if attempt is not None and _runs(attempt):
+            self._granted.discard(turn)
+            return self._started(gang, attempt)
+        if turn in self._granted:
+            return structs.replace(gang, standing="started", unbound=gang.workers)
+        return self._waiting(gang, job, is_broken=attempt is not None and attempt.condition("Failed") is not None)
+
+    def _started(self, gang: Gang, attempt: Job) -> Gang:
+        """A worker that has failed is replaced, by its Job or in the next attempt: its room is kept."""
+        pods = self._pods.by(BY_JOB, attempt.metadata.uid)
+        machines = tuple(pod.spec.node_name for pod in pods if pod.spec.node_name and not pod.has_ended)
+        done = sum(pod.status.phase == "Succeeded" for pod in pods)
+        unbound = max(0, attempt.spec.parallelism - len(machines) - done)
+        return structs.replace(gang, standing="started", unbound=unbound, machines=machines)
+
+    def _waiting(self, gang: Gang, job: TrainingJob, *, is_broken: bool) -> Gang | Verdict:
+        name = job.spec.scheduling.priority if job.spec.scheduling is not None else None
+        priority = self._priority(name)
+        if priority is None:
+            message = f"PriorityClass {name} does not exist: create it, or remove scheduling.priority"
+            return Verdict(admitted=False, message=message)
+        gang = structs.replace(gang, priority=priority)
+        if not is_broken and not _restarts(job):
+            return gang
+        return structs.replace(gang, standing="keeping", restarting_since=_restarting_since(job))
+
+    def _attempt(self, job: TrainingJob) -> Job | None:
+        found = self._attempts.get(Key(job.metadata.namespace, names.workers(job)))
+        owner = found.metadata.controller if found is not None else None
+        return found if owner is not None and owner.uid == job.metadata.uid else None
+
+    def _priority(self, name: str | None) -> int | None:
+        """Of the class that is named, else of the default one; of several defaults Kubernetes takes the lowest."""
+        if name:
+            found = self._classes.get(Key("", name))
+            return found.value if found is not None else None
+        return min((each.value for each in self._classes if each.global_default), default=0)
+
+    def _shape(self, job: TrainingJob) -> Shape | None:
+        """None when it can't be made out: whoever makes the workers will fail as well, and say why."""
+        turn = turn_of(job)
+        if turn not in self._shapes:
+            try:
+                self._shapes[turn] = _shape(self._template(job), job.metadata.namespace)
+            except Exception:
+                # One strange job must not keep all others from starting.
+                log.exception("the workers' pods can't be made out", key=str(turn.key))
+                self._shapes[turn] = None
+        return self._shapes[turn]
+
+
+def _shape(template: Mapping[str, Any], namespace: str) -> Shape:
+    return shape_of(msgspec.convert(template["spec"], PodSpec), template["metadata"].get("labels", {}), namespace)
+
+
+def _runs(attempt: Job) -> bool:
+    return not (attempt.spec.suspend or attempt.metadata.deletion_timestamp or attempt.condition("Failed"))
+
+
+def _restarts(job: TrainingJob) -> bool:
+    return job.status is not None and job.status.state == "Restarting"
+
+
+def _restarting_since(job: TrainingJob) -> str:
+    conditions = job.status.conditions if job.status is not None else ()
+    return next((c.last_transition_time for c in conditions if (c.type, c.status) == ("Restarting", "True")), "")

@@ -1,0 +1,84 @@
+"""One look at everyone who waits, in order: who may start, and what the others wait for."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from holdfast.planning.admission.gang import ADMITTED, Gang, Verdict
+from holdfast.planning.admission.obstacles import Obstacle, beyond, obstacle, shortage
+from holdfast.planning.admission.room import Room
+from holdfast.planning.admission.shape import Shape
+from holdfast.planning.admission.words import needed, ordinal
+from holdfast.planning.ledger import Ledger
+
+# How many are told in numbers what is missing. The numbers change all the time, and each change is a write for each
+# job that is told: further back in a long line they would cost more than they say.
+TOLD = 10
+
+
+def admit(gangs: Iterable[Gang], ledger: Ledger, now: datetime, patience_s: float = 600.0) -> dict[str, Verdict]:
+    """A verdict for every gang, by its uid.
+
+    Those who started get room for the workers that have none; then all others by importance and age. One that does not
+    fit lets those behind it pass until its patience ends; then the machines that it could use are kept for it.
+    """
+    everyone = list(gangs)
+    room, line = Room(ledger), []
+    for gang in everyone:
+        if gang.standing == "started":
+            room.reserve(gang.shape, gang.unbound, gang.machines)
+        else:
+            line.append(gang)
+    look = _Look(room, now, patience_s)
+    judged = {gang.uid: look.judge(gang) for gang in sorted(line, key=lambda gang: gang.rank)}
+    return {gang.uid: judged.get(gang.uid, ADMITTED) for gang in everyone}
+
+
+class _Look:
+    """Goes along the line once."""
+
+    def __init__(self, room: Room, now: datetime, patience_s: float) -> None:
+        self._room = room
+        self._now = now
+        self._patience_s = patience_s
+        self._position = 0
+        self._insisting: Gang | None = None
+        self._obstacles: dict[bytes, Obstacle | None] = {}
+
+    def judge(self, gang: Gang) -> Verdict:
+        if self._room.put(gang.shape, gang.workers):
+            return ADMITTED
+        self._position += 1
+        verdict = self._refusal(gang)
+        if self._insists(gang):
+            self._room.close(gang.shape)
+            self._insisting = gang
+        return verdict
+
+    def _refusal(self, gang: Gang) -> Verdict:
+        spots, found = self._room.spots(gang.shape), self._obstacle(gang.shape)
+        message = found.message if found is not None else self._shortage(gang)
+        impossible = found is not None and found.impossible
+        if spots.suiting and spots.most_ever < gang.workers:
+            message, impossible = message + beyond(spots), True
+        return Verdict(admitted=False, message=message, position=self._position, impossible=impossible)
+
+    def _insists(self, gang: Gang) -> bool:
+        """Whether room is kept for it. For who would not fit even then, it would be kept in vain and for ever."""
+        fits_some_day = gang.workers <= self._room.spots(gang.shape).most
+        is_patient = gang.waited_s(self._now) <= self._patience_s
+        # Who was running may get back the machine that it lost: that is worth some waiting.
+        return fits_some_day or is_patient if gang.standing == "keeping" else fits_some_day and not is_patient
+
+    def _obstacle(self, shape: Shape) -> Obstacle | None:
+        """Found once for gangs that are alike."""
+        if shape.digest not in self._obstacles:
+            self._obstacles[shape.digest] = obstacle(self._room.spots(shape), len(self._room.machines))
+        return self._obstacles[shape.digest]
+
+    def _shortage(self, gang: Gang) -> str:
+        if self._position > TOLD:
+            return f"{needed(gang.shape, gang.workers)}; at least {TOLD} jobs are in line before it"
+        spots, ahead = self._room.spots(gang.shape), self._insisting
+        if ahead is not None and spots.capacity(spots.counts) >= gang.workers:
+            return f"{ordinal(self._position)} in line, behind {ahead.key} (priority {ahead.priority})"
+        return shortage(spots, gang.workers, self._room)

@@ -1,0 +1,39 @@
+"""What a pod takes of a machine."""
+
+from functools import reduce
+
+from holdfast.api.placing import Container, PodNeeds, Quantities, Resources
+from holdfast.planning.placing.amounts import NANO, Amounts, most, plus, readable
+
+
+def needs(pod: PodNeeds) -> dict[str, int]:
+    """The larger of what its containers take together and of what its start takes at any moment.
+
+    Init containers run one after the other; a sidecar stays, beside the ones after it and beside the containers.
+    """
+    running: Amounts = {}
+    peak: Amounts = {}
+    for container in pod.init_containers:
+        asked = _asked(container)
+        if container.is_sidecar:
+            running = plus(running, asked)
+            peak = most(peak, running)
+        else:
+            peak = most(peak, plus(running, asked))
+    together = reduce(plus, map(_asked, pod.containers), running)
+    # What is asked for the pod as a whole goes before what its containers ask.
+    total = {**most(together, peak), **_requests(pod.resources)}
+    return {**plus(total, _parsed(pod.overhead)), "pods": NANO}
+
+
+def _asked(container: Container) -> dict[str, int]:
+    return _requests(container.resources)
+
+
+def _requests(resources: Resources) -> dict[str, int]:
+    """A limit stands for a request that is not there."""
+    return _parsed({**resources.limits, **resources.requests})
+
+
+def _parsed(amounts: Quantities) -> dict[str, int]:
+    return {name: readable(amount) for name, amount in amounts.items()}

@@ -1,0 +1,70 @@
+"""Gangs for tables."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from holdfast.api.meta import Key
+from holdfast.api.placing import PodSpec
+from holdfast.cluster.protocol import JSON
+from holdfast.planning.admission import Gang, Shape, Standing, Verdict, admit, shape_of
+from holdfast.planning.ledger import GPU, Ledger
+from holdfast.planning.times import timestamp
+
+NOW = datetime(2026, 4, 5, 12, tzinfo=UTC)
+LABELS = {"training-job": "bert"}
+
+
+def ago(seconds: float) -> str:
+    return timestamp(NOW - timedelta(seconds=seconds))
+
+
+def shape(gpus: int = 0, *, labels: JSON = LABELS, asks: JSON | None = None, **spec: Any) -> Shape:
+    """A worker that asks for so many GPUs, and for `asks`."""
+    requests = {**({GPU: gpus} if gpus else {}), **(asks or {})}
+    body = {"containers": [{"resources": {"requests": requests}}], **spec}
+    return shape_of(msgspec.convert(body, PodSpec), labels, "ml")
+
+
+def apart(*keys: str, **more: Any) -> JSON:
+    """Required anti-affinity among the workers of one job."""
+    selector = {"matchLabels": LABELS}
+    terms = [{"topologyKey": key, "labelSelector": selector, **more} for key in keys]
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+def gang(
+    name: str = "bert",
+    workers: int = 1,
+    *,
+    each: Shape | None = None,
+    gpus: int = 0,
+    priority: int = 0,
+    age_s: float = 60,
+    standing: Standing = "waiting",
+    unbound: int = 0,
+    machines: tuple[str, ...] = (),
+    restarting_s: float | None = None,
+) -> Gang:
+    return Gang(
+        key=Key("ml", name),
+        uid=name,
+        workers=workers,
+        shape=each or shape(gpus),
+        priority=priority,
+        since=ago(age_s),
+        standing=standing,
+        unbound=unbound,
+        machines=machines,
+        restarting_since=ago(restarting_s) if restarting_s is not None else "",
+    )
+
+
+def verdict(it: Gang, ledger: Ledger) -> Verdict:
+    """Of one who is alone."""
+    return admit([it], ledger, NOW)[it.uid]
+
+
+def admitted(gangs: list[Gang], ledger: Ledger, patience_s: float = 600) -> set[str]:
+    return {uid for uid, each in admit(gangs, ledger, NOW, patience_s).items() if each.admitted}

@@ -1,0 +1,59 @@
+"""Which machines a pod asks for, and which keep it away."""
+
+import msgspec
+import pytest
+
+from holdfast.api.placing import NodeSpec, PodSpec
+from holdfast.cluster.protocol import JSON
+from holdfast.planning.placing.machines import CORDONED, barrier, wants
+
+GPU = {"key": "gpu", "value": "present", "effect": "NoSchedule"}
+GOING = {"key": "going", "effect": "NoExecute"}
+EXISTS = {"operator": "Exists"}
+
+
+@pytest.mark.parametrize(
+    ("machine", "tolerations", "expected"),
+    [
+        ({}, [], None),
+        ({"unschedulable": True}, [], "node.kubernetes.io/unschedulable"),
+        ({"unschedulable": True}, [EXISTS], None),
+        ({"unschedulable": True}, [{"key": CORDONED.key, **EXISTS}], None),
+        ({"taints": [GPU]}, [], "gpu"),
+        ({"taints": [GPU]}, [{"key": "gpu", **EXISTS}], None),
+        ({"taints": [GPU, GOING]}, [{"key": "gpu", **EXISTS}], "going"),
+        ({"taints": [{**GPU, "effect": "PreferNoSchedule"}]}, [], None),
+        ({"taints": [GPU], "unschedulable": True}, [{"key": CORDONED.key, **EXISTS}], "gpu"),
+    ],
+)
+def test_the_first_mark_that_is_not_tolerated_keeps_a_pod_away(
+    machine: JSON, tolerations: list[JSON], expected: str | None
+) -> None:
+    pod = msgspec.convert({"tolerations": tolerations}, PodSpec)
+    found = barrier(pod.tolerations, msgspec.convert(machine, NodeSpec))
+    assert (found.key if found else None) == expected
+
+
+def test_a_machine_that_people_closed_is_told_from_one_that_only_carries_the_mark() -> None:
+    assert barrier((), NodeSpec(unschedulable=True, taints=(CORDONED,))) is CORDONED
+
+
+def required(key: str, value: str) -> JSON:
+    term = {"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({}, True),
+        ({"nodeSelector": {"zone": "a"}}, True),
+        ({"nodeSelector": {"zone": "b"}}, False),
+        ({"nodeSelector": {"zone": "a", "gpu": "a100"}}, False),
+        ({"affinity": required("zone", "a")}, True),
+        ({"affinity": required("zone", "b")}, False),
+        ({"affinity": required("zone", "a"), "nodeSelector": {"zone": "b"}}, False),
+    ],
+)
+def test_selector_and_required_affinity_must_both_hold(spec: JSON, expected: bool) -> None:
+    assert wants(msgspec.convert(spec, PodSpec), {"zone": "a"}, "m") is expected
