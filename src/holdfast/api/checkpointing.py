@@ -81,9 +81,16 @@ class CheckpointStorage(Part, frozen=True, kw_only=True):
         ),
     ] = "pvc"
     pvc_name: Annotated[DnsSubdomain, Meta(description="pvc: the existing claim to use.")] | None = None
-    size: Annotated[Quantity, Meta(description="pvc: size of the claim to create, named {job}-checkpoints.")] | None = (
-        None
-    )
+    size: (
+        Annotated[
+            Quantity,
+            Meta(
+                description="pvc: size of the claim to create, named {job}-checkpoints; without it, as the operator is "
+                "configured."
+            ),
+        ]
+        | None
+    ) = None
     storage_class_name: (
         Annotated[
             DnsSubdomain,
@@ -147,7 +154,16 @@ class CheckpointStorage(Part, frozen=True, kw_only=True):
         ]
         | None
     ) = None
-    nfs_path: Annotated[AbsolutePath, Meta(description="nfs: the exported path.")] | None = None
+    nfs_path: (
+        Annotated[
+            AbsolutePath,
+            Meta(
+                description="nfs: the exported path, writable for the pods' user. The restricted pod security level "
+                "allows NFS through a claim only: use type pvc there."
+            ),
+        ]
+        | None
+    ) = None
     prefix: (
         Annotated[
             str,
@@ -165,7 +181,7 @@ class CheckpointStorage(Part, frozen=True, kw_only=True):
             description="Secret with the credentials of the store. Keys: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and "
             "AWS_SESSION_TOKEN for s3; service-account.json for gcs; AZURE_STORAGE_KEY for azure. Without it: a "
             "Secret named aws-credentials if type is s3 and it is there, else the workload identity of the service "
-            "account. Only the sidecar gets it, never the training container."
+            "account. Only the sidecar and TensorBoard get it, never the training container."
         ),
     ] = None
 
@@ -207,7 +223,7 @@ class Checkpoint(Part, frozen=True, kw_only=True):
             str,
             Meta(
                 description='Save after this much time too, such as "30m" or "1h30m", for epochs that take long. '
-                "Counts beside frequency: whichever comes first.",
+                "Counts beside frequency: whichever comes first. CHECKPOINT_INTERVAL_SECONDS.",
                 max_length=16,
             ),
         ]

@@ -58,7 +58,8 @@ class PodTemplate(Part, frozen=True, kw_only=True):
     volume_mounts: Annotated[
         tuple[VolumeMount, ...],
         Meta(
-            description="Where the training container sees them.",
+            description="Where the training container sees them. One at /dev/shm takes the place of the "
+            "operator's shared memory volume.",
             max_length=32,
             extra_json_schema=keyed_by("mountPath"),
         ),
@@ -107,7 +108,7 @@ class PodTemplate(Part, frozen=True, kw_only=True):
         PodSecurityContext | None,
         Meta(
             description="As whom the pods run. Fields written here replace those of the operator's default: user, "
-            "group and fsGroup 1000, not root, the runtime's seccomp profile."
+            "group and fsGroup 1000 (set on a volume whose root differs), not root, the runtime's seccomp profile."
         ),
     ] = None
     termination_grace_period_seconds: (

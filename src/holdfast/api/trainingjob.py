@@ -22,6 +22,7 @@ from holdfast.api.trainingsettings import (
 from holdfast.api.trainingstatus import (
     AllocatedResources,
     CheckpointReport,
+    EpochReport,
     Restarts,
     State,
     TrainingJobStatus,
@@ -34,6 +35,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointReport",
     "CheckpointStorage",
+    "EpochReport",
     "FailurePolicy",
     "Hyperparameters",
     "Monitoring",
@@ -110,6 +112,15 @@ class TrainingJobSpec(Part, frozen=True, kw_only=True):
             field=".progressDeadlineSeconds",
             reason=Reason.FORBIDDEN,
         ),
+        Rule(
+            rule="!has(self.checkpoint) || (has(self.checkpoint.enabled) && !self.checkpoint.enabled) || "
+            "!has(self.podTemplate) || !has(self.podTemplate.volumeMounts) || "
+            "self.podTemplate.volumeMounts.all(mount, !mount.mountPath.matches('^/+checkpoints(/|$)'))",
+            message="/checkpoints is where the checkpoint volume is mounted: mount yours elsewhere, or use it through "
+            "checkpoint.storage.pvcName",
+            field=".podTemplate.volumeMounts",
+            reason=Reason.FORBIDDEN,
+        ),
         RESERVED_VARIABLES,
     )
 
@@ -163,7 +174,10 @@ class TrainingJobSpec(Part, frozen=True, kw_only=True):
     image: (
         Annotated[
             Image,
-            Meta(description="Container image with the training. Without it, the operator's configured default image."),
+            Meta(
+                description="Container image with the training. Without it, the default image that the operator is "
+                "configured with for the framework."
+            ),
         ]
         | None
     ) = None
@@ -192,7 +206,8 @@ class TrainingJobSpec(Part, frozen=True, kw_only=True):
         Checkpoint | None,
         Meta(
             description="How the training is saved, so that it goes on after a loss instead of starting anew. Your "
-            "script writes to CHECKPOINT_DIR; the rest is done for it. Without this block nothing is kept."
+            "script writes to CHECKPOINT_DIR, and goes on from RESUME_FROM if that path exists; the rest is done for "
+            "it. Without this block nothing is kept."
         ),
     ] = None
     scheduling: Annotated[Scheduling | None, Meta(description="Where workers run, and who goes first.")] = None

@@ -64,9 +64,17 @@ class Scheduling(Part, frozen=True, kw_only=True):
     ) = None
     node_selector: Annotated[Labels, Meta(description="Labels that a node must have.")] = {}
     affinity: Annotated[Affinity | None, Meta(description="Nodes and neighbours that workers need or prefer.")] = None
-    tolerations: Annotated[
-        tuple[Toleration, ...], Meta(description="Taints that workers put up with.", max_length=32)
-    ] = ()
+    tolerations: (
+        Annotated[
+            tuple[Toleration, ...],
+            Meta(
+                description="Taints that workers put up with. Without it, nvidia.com/gpu with any value if the workers "
+                "have GPUs; an empty list means none.",
+                max_length=32,
+            ),
+        ]
+        | None
+    ) = None
 
 
 class Monitoring(Part, frozen=True, kw_only=True):
@@ -89,14 +97,15 @@ class Monitoring(Part, frozen=True, kw_only=True):
         Port,
         Meta(
             description="Port on which the training may serve Prometheus text; 8080 by default. It is opened on the "
-            "pods and the {name}-master Service."
+            "pods and the {name}-master Service, and annotations on the pods tell Prometheus of it."
         ),
     ] = 8080
     tensorboard_enabled: Annotated[
         bool,
         Meta(
             description="Whether a TensorBoard named {name}-tensorboard runs beside the job, on the folder "
-            "tensorboard/ beside the checkpoints. Needs a checkpoint block."
+            "tensorboard/ beside the checkpoints, which the training is given as TENSORBOARD_DIR. Needs a checkpoint "
+            "block."
         ),
     ] = False
     mlflow_tracking_uri: (
@@ -140,8 +149,9 @@ class Networking(Part, frozen=True, kw_only=True):
     rdma_enabled: Annotated[
         bool,
         Meta(
-            description="Whether workers get an RDMA device and may lock memory for it (IPC_LOCK), an exception to "
-            "the restricted pod security level."
+            description="Whether workers get an RDMA device (the resource that the operator is configured with, or "
+            "the number of it in resources) and may lock memory for it (IPC_LOCK), an exception to the restricted pod "
+            "security level. Without it nccl does not look for one: NCCL_IB_DISABLE is 1."
         ),
     ] = False
 

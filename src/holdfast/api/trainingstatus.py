@@ -13,7 +13,7 @@ State = Literal["Pending", "Initializing", "Running", "Completed", "Failed", "Su
 class Workers(Part, frozen=True, kw_only=True):
     active: Annotated[Count, Meta(description="Workers whose pod is pending or running.")] = 0
     succeeded: Annotated[Count, Meta(description="Workers that have finished.")] = 0
-    failed: Annotated[Count, Meta(description="Pods of this attempt that have failed.")] = 0
+    failed: Annotated[Count, Meta(description="Workers of this attempt that have failed.")] = 0
     desired: Annotated[Count, Meta(description="Workers that the current attempt is made for.")] = 0
 
 
@@ -26,6 +26,28 @@ class CheckpointReport(Part, frozen=True, kw_only=True):
         Annotated[str, Meta(description="The checkpoint that the current attempt started from.", max_length=2048)]
         | None
     ) = None
+
+
+class EpochReport(Part, frozen=True, kw_only=True):
+    attempt: Annotated[Count, Meta(description="The attempt (restartCount) that this was told by.")] = 0
+    done: Annotated[Count, Meta(description="The last epoch of this attempt whose end was told.")] = 0
+    position: Annotated[
+        float, Meta(description="How many epochs are done, with the part of the one under way.", ge=0)
+    ] = 0.0
+    position_time: Annotated[Timestamp, Meta(description="When it had come so far.")] | None = None
+    seconds_each: Annotated[float, Meta(description="How long an epoch takes, lately.", ge=0)] | None = None
+    best_loss: (
+        Annotated[float, Meta(description="The lowest loss at the end of an epoch, over all attempts.")] | None
+    ) = None
+    best_epoch: Annotated[Count, Meta(description="The epoch that had it.")] | None = None
+    goal: (
+        Annotated[
+            Literal["TargetReached", "EarlyStopped"],
+            Meta(description="Which part of successPolicy was met at the end of the epoch `done`; the job ends then."),
+        ]
+        | None
+    ) = None
+    goal_time: Annotated[Timestamp, Meta(description="When that was found.")] | None = None
 
 
 class AllocatedResources(Part, frozen=True, kw_only=True):
@@ -68,6 +90,7 @@ class TrainingJobStatus(Part, frozen=True, kw_only=True):
         dict[str, float],
         Meta(description="The last reported values: loss, accuracy and whatever else is reported.", max_length=64),
     ] = {}
+    epochs: Annotated[EpochReport | None, Meta(description="What the estimate and successPolicy rest on.")] = None
     workers: Annotated[Workers | None, Meta(description="How many workers there are.")] = None
     selector: (
         Annotated[str, Meta(description="Selects the workers' pods; the scale subresource shows it.", max_length=512)]
@@ -93,6 +116,13 @@ class TrainingJobStatus(Part, frozen=True, kw_only=True):
     ) = None
     restart_count: Annotated[Count, Meta(description="How many attempts there were after the first.")] = 0
     restarts: Annotated[Restarts | None, Meta(description="The restarts by their cause.")] = None
+    quick_restarts: Annotated[
+        Count,
+        Meta(description="Restarts in a row after attempts that did not last; the wait before the next one doubles."),
+    ] = 0
+    suspended_seconds: Annotated[
+        Count, Meta(description="How long the job was suspended so far; activeDeadlineSeconds leaves it out.")
+    ] = 0
     next_retry_time: Annotated[Timestamp, Meta(description="When the next attempt starts, while it waits.")] | None = (
         None
     )

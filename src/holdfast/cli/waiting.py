@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from holdfast.api.durations import is_duration, seconds
 from holdfast.cli.failing import Misused
 from holdfast.cluster.printing.paths import BadPath, compile_path
 from holdfast.cluster.protocol import JSON
@@ -13,7 +14,6 @@ from holdfast.cluster.protocol import JSON
 _LAST_CONDITIONS = {"TrainingJob": ("Succeeded", "Failed"), "Job": ("Complete", "Failed")}
 # Fields that say how an object stands: once it is done, they stay.
 _STANDING = (".status.state", ".status.phase")
-_UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 
 class Goal(Struct, frozen=True, kw_only=True):
@@ -40,10 +40,9 @@ def parse_seconds(text: str) -> float:
     """A duration as Go writes it, or a plain number of seconds."""
     if re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII):
         return float(text)
-    if not re.fullmatch(r"(\d+(\.\d+)?(h|ms|m|s))+", text, re.ASCII):
+    if not is_duration(text):
         raise Misused(f"--timeout={text} is no duration: write 30s, 5m or 1h30m")
-    parts = re.findall(r"(\d+(?:\.\d+)?)(h|ms|m|s)", text)
-    return sum(float(number) * _UNITS_S[unit] for number, unit in parts)
+    return seconds(text)
 
 
 def obstacle(kind: str, document: JSON, goal: Goal) -> str:

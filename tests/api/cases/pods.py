@@ -302,6 +302,35 @@ PODS = [
         "spec.podTemplate.volumeMounts",
         "mount the volume elsewhere",
     ),
+    Case(
+        "a mount over the checkpoints",
+        training_job(
+            {
+                "checkpoint": {},
+                "podTemplate": {"volumes": [DATA], "volumeMounts": [{**MOUNT, "mountPath": "/checkpoints/old"}]},
+            }
+        ),
+        "spec.podTemplate.volumeMounts",
+        "mount yours elsewhere",
+    ),
+    Case(
+        "a mount beside the checkpoints",
+        training_job(
+            {
+                "checkpoint": {},
+                "podTemplate": {"volumes": [DATA], "volumeMounts": [{**MOUNT, "mountPath": "/checkpoints-old"}]},
+            }
+        ),
+    ),
+    Case(
+        "a mount at the same place where no checkpoints are kept",
+        training_job(
+            {
+                "checkpoint": {"enabled": False},
+                "podTemplate": {"volumes": [DATA], "volumeMounts": [{**MOUNT, "mountPath": "/checkpoints"}]},
+            }
+        ),
+    ),
     Case("a label of two words", _pods(labels={"my team": "a"}), "spec.podTemplate.labels", "such as team"),
     Case(
         "an annotation without a name", _pods(annotations={"a/": "b"}), "spec.podTemplate.annotations", "such as team"

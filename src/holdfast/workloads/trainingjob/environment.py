@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.workloads.trainingjob import names
+from holdfast.workloads.trainingjob import checkpoints, names, networking
 from holdfast.workloads.trainingjob.gpus import gpus_per_worker
+from holdfast.workloads.trainingjob.networking import master_port
+from holdfast.workloads.trainingjob.volumes import CONFIG_FOLDER
 
-CONFIG_FOLDER = "/etc/holdfast"
 CONFIG_FILE = "config.json"
 INDEX = "$(HOLDFAST_INDEX)"
-DEFAULT_MASTER_PORT = 29500
 
 Variable = dict[str, Any]
 
@@ -22,24 +22,15 @@ def environment(job: TrainingJob) -> list[Variable]:
     """All variables of a worker, the user's own last: a name that they write replaces ours."""
     own = [msgspec.to_builtins(variable) for variable in job.spec.env]
     written = {variable["name"] for variable in own}
-    ours = [_index(), *(_plain(name, value) for name, value in _variables(job))]
+    ours = [
+        index_variable(),
+        *({"name": name, "value": value} for name, value in _place(job)),
+        *({"name": name, "value": literal(value)} for name, value in _task(job)),
+    ]
     return [variable for variable in ours if variable["name"] not in written] + own
 
 
-def master_port(job: TrainingJob) -> int:
-    networking = job.spec.networking
-    return networking.master_port if networking is not None else DEFAULT_MASTER_PORT
-
-
-def backend(job: TrainingJob) -> str:
-    """nccl where there are GPUs to talk between, else gloo, unless it is written."""
-    networking = job.spec.networking
-    if networking is not None and networking.backend is not None:
-        return str(networking.backend)
-    return "nccl" if gpus_per_worker(job.spec) else "gloo"
-
-
-def _index() -> Variable:
+def index_variable() -> Variable:
     # The Job controller appends its own JOB_COMPLETION_INDEX last, where $(…) of earlier variables can't use it.
     return {
         "name": "HOLDFAST_INDEX",
@@ -47,20 +38,25 @@ def _index() -> Variable:
     }
 
 
-def _plain(name: str, value: str) -> Variable:
-    # Kubernetes expands $(X) in values: a user's text is kept as it is, our own reference to the index is meant.
-    literal = value.replace("$(", "$$(").replace(f"${INDEX}", INDEX)
-    return {"name": name, "value": literal}
+def literal(text: str) -> str:
+    """A user's text as Kubernetes leaves it alone: it expands $(X) in values, and $$ is a plain $."""
+    return text.replace("$", "$$")
 
 
-def _variables(job: TrainingJob) -> Iterator[tuple[str, str]]:
+def _place(job: TrainingJob) -> Iterator[tuple[str, str]]:
+    """What a worker knows of the others."""
     yield "HOLDFAST_ATTEMPT", str(names.attempt(job))
-    yield "HOLDFAST_BACKEND", backend(job)
+    yield from networking.variables(job)
     yield from _framework(job)
+
+
+def _task(job: TrainingJob) -> Iterator[tuple[str, str]]:
+    """What it is to do."""
     yield "MODEL", job.spec.model
     yield "DATASET", job.spec.dataset
     yield from _hyperparameters(job)
     yield "CONFIG_FILE", f"{CONFIG_FOLDER}/{CONFIG_FILE}"
+    yield from checkpoints.variables(job)
     if job.spec.monitoring is not None:
         if job.spec.monitoring.mlflow_tracking_uri:
             yield "MLFLOW_TRACKING_URI", job.spec.monitoring.mlflow_tracking_uri
@@ -110,7 +106,7 @@ def _hyperparameters(job: TrainingJob) -> Iterator[tuple[str, str]]:
     additional: dict[str, str] = written.pop("additionalParams", {})
     for name, value in written.items():
         yield re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper(), _text(value)
-    for name, value in additional.items():
+    for name, value in sorted(additional.items()):
         yield "PARAM_" + re.sub(r"[^A-Z0-9_]", "_", name.upper()), value
 
 

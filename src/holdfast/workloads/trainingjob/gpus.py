@@ -1,6 +1,4 @@
-"""How many GPUs a worker gets, and its resources with them in."""
-
-import msgspec
+"""How many GPUs a worker gets."""
 
 from holdfast.api.trainingjob import TrainingJobSpec
 
@@ -17,18 +15,3 @@ def gpus_per_worker(spec: TrainingJobSpec) -> int:
             if amounts and GPU in amounts:
                 return int(amounts[GPU])
     return DEFAULT_GPUS
-
-
-def worker_resources(spec: TrainingJobSpec) -> dict[str, dict[str, int | str]]:
-    """The container's resources; Kubernetes wants request and limit of a GPU equal, so both are written."""
-    written: dict[str, dict[str, int | str]] = msgspec.to_builtins(spec.resources) if spec.resources else {}
-    gpus = gpus_per_worker(spec)
-    for side in ("requests", "limits"):
-        amounts = {name: amount for name, amount in written.get(side, {}).items() if name != GPU}
-        if gpus:
-            amounts[GPU] = gpus
-        if amounts:
-            written[side] = amounts
-        else:
-            written.pop(side, None)
-    return written

@@ -5,38 +5,43 @@ from typing import Any
 
 import msgspec
 
-from holdfast.api.trainingjob import FailurePolicy, TrainingJob, TrainingJobSpec
+from holdfast.api.trainingjob import FailurePolicy, Restarts, TrainingJob, TrainingJobSpec
 from holdfast.workloads.trainingjob import names
-from holdfast.workloads.trainingjob.pod import CONTAINER, pod_template
+from holdfast.workloads.trainingjob.container import TRAINER
+from holdfast.workloads.trainingjob.defaults import Defaults
+from holdfast.workloads.trainingjob.elastic import is_elastic
+from holdfast.workloads.trainingjob.pod import pod_template
 
 # An exit code below 128 is the program's own verdict; above, a signal ended it.
 PERMANENT_EXIT_CODES = list(range(1, 128))
 
 
-def workers_job(job: TrainingJob, default_image: str) -> dict[str, Any]:
-    metadata = names.metadata(job, names.workers(job))
+def workers_job(job: TrainingJob, defaults: Defaults, *, suspended: bool) -> dict[str, Any]:
+    """One attempt. A gang's Job ends with the first worker that is lost; an elastic one's replaces it."""
+    metadata = names.metadata(job, names.workers(job), labelled={**names.labels(job), **names.queue_label(job)})
     metadata["annotations"] = {names.SPEC_DIGEST: spec_digest(job.spec)}
-    return {
-        "metadata": metadata,
-        "spec": {
-            "completionMode": "Indexed",
-            "completions": job.spec.num_workers,
-            "parallelism": job.spec.num_workers,
-            "podFailurePolicy": {"rules": _failure_rules(job)},
-            "template": pod_template(job, default_image),
-            **adjustable(job),
-        },
+    spec = {
+        "completionMode": "Indexed",
+        "completions": job.spec.num_workers,
+        "parallelism": job.spec.num_workers,
+        "podReplacementPolicy": "Failed",
+        "backoffLimit": 0,
+        "suspend": True,  # as Kueue wants a Job of its own to begin; adjustable() says otherwise for the others
+        "template": pod_template(job, defaults),
     }
+    if is_elastic(job.spec):
+        spec["podFailurePolicy"] = {"rules": _failure_rules(job)}
+    return {"metadata": metadata, "spec": {**spec, **adjustable(job, suspended=suspended)}}
 
 
-def adjustable(job: TrainingJob) -> dict[str, Any]:
+def adjustable(job: TrainingJob, *, suspended: bool) -> dict[str, Any]:
     """The fields of the Job that follow the TrainingJob while it runs; the others make a new attempt."""
-    policy = job.spec.failure_policy or FailurePolicy()
-    return {
-        "suspend": job.spec.suspend,
-        "backoffLimit": 0 if policy.restart_policy == "Never" else policy.backoff_limit,
-        "activeDeadlineSeconds": policy.active_deadline_seconds,
-    }
+    fields: dict[str, Any] = {}
+    if not names.queue_label(job):
+        fields["suspend"] = suspended
+    if is_elastic(job.spec):
+        fields["backoffLimit"] = _failures_left(job)
+    return fields
 
 
 def spec_digest(spec: TrainingJobSpec) -> str:
@@ -52,6 +57,15 @@ def spec_digest(spec: TrainingJobSpec) -> str:
     return hashlib.sha256(msgspec.json.encode(wish, order="sorted")).hexdigest()[:16]
 
 
+def _failures_left(job: TrainingJob) -> int:
+    """What earlier attempts have left of backoffLimit."""
+    policy = job.spec.failure_policy or FailurePolicy()
+    if policy.restart_policy == "Never":
+        return 0
+    restarts = (job.status and job.status.restarts) or Restarts()
+    return max(0, policy.backoff_limit - restarts.out_of_memory - restarts.hang - restarts.application)
+
+
 def _failure_rules(job: TrainingJob) -> list[dict[str, Any]]:
     """A worker taken away with its machine is replaced for free; with ExitCode, the program's own errors are final."""
     rules: list[dict[str, Any]] = [
@@ -59,6 +73,6 @@ def _failure_rules(job: TrainingJob) -> list[dict[str, Any]]:
     ]
     policy = job.spec.failure_policy
     if policy is not None and policy.restart_policy == "ExitCode":
-        codes = {"containerName": CONTAINER, "operator": "In", "values": PERMANENT_EXIT_CODES}
+        codes = {"containerName": TRAINER, "operator": "In", "values": PERMANENT_EXIT_CODES}
         rules.append({"action": "FailJob", "onExitCodes": codes})
     return rules

@@ -6,9 +6,11 @@ from holdfast.api.trainingjob import KIND, TrainingJob
 
 JOB_LABEL = "training-job"
 ATTEMPT_LABEL = "holdfast.dev/attempt"
+TENSORBOARD_LABEL = "holdfast.dev/tensorboard"
 SPEC_DIGEST = "holdfast.dev/spec-digest"
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 
 
@@ -38,27 +40,54 @@ def config(job: TrainingJob) -> str:
     return f"{job.metadata.name}-config"
 
 
+def claim(job: TrainingJob) -> str:
+    """The claim that is made for checkpoints when none is named."""
+    return f"{job.metadata.name}-checkpoints"
+
+
+def tensorboard(job: TrainingJob) -> str:
+    """The Deployment and the Service of the job's TensorBoard."""
+    return f"{job.metadata.name}-tensorboard"
+
+
+def service_account(job: TrainingJob) -> str:
+    """Whom the pods run as: the account that the user names, else the job's own."""
+    template = job.spec.pod_template
+    return (template and template.service_account_name) or job.metadata.name
+
+
 def worker_host(job: TrainingJob, index: int) -> str:
     """The DNS name of one worker: the Job controller sets the pod's host name to the Job's name and the index."""
     return f"{workers(job)}-{index}.{headless(job)}.{job.metadata.namespace}.svc"
 
 
 def labels(job: TrainingJob) -> dict[str, str]:
-    """On every child: both documents' spelling of the job's name, and the attempt."""
-    return {
-        JOB_LABEL: job.metadata.name,
-        "trainingjob": job.metadata.name,
-        ATTEMPT_LABEL: str(attempt(job)),
-        MANAGED_BY: "holdfast",
-    }
+    """On every child of an attempt: whose it is, and the attempt."""
+    return {**job_labels(job), ATTEMPT_LABEL: str(attempt(job))}
 
 
-def metadata(job: TrainingJob, name: str) -> dict[str, Any]:
-    """Metadata of a child: it goes when the job goes."""
+def job_labels(job: TrainingJob) -> dict[str, str]:
+    """On what outlives an attempt: both documents' spelling of the job's name."""
+    return {JOB_LABEL: job.metadata.name, "trainingjob": job.metadata.name, MANAGED_BY: "holdfast"}
+
+
+def tensorboard_labels(job: TrainingJob) -> dict[str, str]:
+    """TensorBoard is no worker: with the job's label it would join the headless Service and the anti-affinity."""
+    return {TENSORBOARD_LABEL: job.metadata.name, MANAGED_BY: "holdfast"}
+
+
+def queue_label(job: TrainingJob) -> dict[str, str]:
+    """Kueue's queue, if the job is to wait in one: Kueue then decides when the workers' Job may start."""
+    queue = job.metadata.labels.get(QUEUE_LABEL)
+    return {QUEUE_LABEL: queue} if queue else {}
+
+
+def metadata(job: TrainingJob, name: str, *, labelled: dict[str, str] | None = None) -> dict[str, Any]:
+    """Metadata of a child, with an attempt's labels unless others are given: it goes when the job goes."""
     return {
         "name": name,
         "namespace": job.metadata.namespace,
-        "labels": labels(job),
+        "labels": labels(job) if labelled is None else labelled,
         "ownerReferences": [
             {
                 "apiVersion": KIND.api_version,

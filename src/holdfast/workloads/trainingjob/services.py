@@ -4,7 +4,8 @@ from typing import Any
 
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.workloads.trainingjob import names
-from holdfast.workloads.trainingjob.environment import master_port
+from holdfast.workloads.trainingjob.monitor import METRICS_PORT, monitoring
+from holdfast.workloads.trainingjob.networking import master_port
 
 
 def headless_service(job: TrainingJob) -> dict[str, Any]:
@@ -23,8 +24,9 @@ def headless_service(job: TrainingJob) -> dict[str, Any]:
 def master_service(job: TrainingJob) -> dict[str, Any]:
     """Worker 0 of the current attempt: the meeting point, and its metrics when they are on."""
     ports = [_port("master", master_port(job))]
-    if job.spec.monitoring is not None and job.spec.monitoring.enabled:
-        ports.append(_port("metrics", job.spec.monitoring.metrics_port))
+    watched = monitoring(job)
+    if watched is not None:
+        ports.append(_port(METRICS_PORT, watched.metrics_port))
     selector = {names.JOB_NAME_LABEL: names.workers(job), names.INDEX_LABEL: "0"}
     return {
         "metadata": names.metadata(job, names.master(job)),

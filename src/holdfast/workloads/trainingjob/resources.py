@@ -1,0 +1,52 @@
+"""What a worker's containers ask for."""
+
+import msgspec
+
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.workloads.trainingjob.defaults import Defaults
+from holdfast.workloads.trainingjob.gpus import GPU, gpus_per_worker
+from holdfast.workloads.trainingjob.networking import uses_rdma
+
+Amounts = dict[str, int | str]
+Resources = dict[str, Amounts]
+
+_SIDES = ("requests", "limits")
+_OF_THE_NODE = ("cpu", "memory", "ephemeral-storage")
+
+
+def worker_resources(job: TrainingJob, defaults: Defaults) -> Resources:
+    """What is written, with the devices in: Kubernetes wants a device's request and limit equal."""
+    written = _written(job)
+    devices: Amounts = {GPU: str(gpus_per_worker(job.spec))}
+    if uses_rdma(job):
+        devices[defaults.rdma_resource] = _written_amount(written, defaults.rdma_resource) or "1"
+    wanted = {name: amount for name, amount in devices.items() if amount != "0"}
+    sides = {side: {**_without(written.get(side, {}), devices), **wanted} for side in _SIDES}
+    return {side: amounts for side, amounts in sides.items() if amounts}
+
+
+def restore_resources(job: TrainingJob) -> Resources:
+    """The worker's own share of the node: restore is over when the training starts, so the pod needs no more.
+
+    Asking for something else could make a Guaranteed pod a Burstable one, or run into a quota that wants limits.
+    """
+    written = _written(job)
+    sides = {
+        side: {name: written[side][name] for name in _OF_THE_NODE if name in written[side]}
+        for side in _SIDES
+        if side in written
+    }
+    return {side: amounts for side, amounts in sides.items() if amounts}
+
+
+def _written(job: TrainingJob) -> Resources:
+    resources: Resources = msgspec.to_builtins(job.spec.resources) if job.spec.resources is not None else {}
+    return resources
+
+
+def _written_amount(resources: Resources, name: str) -> int | str | None:
+    return next((resources[side][name] for side in reversed(_SIDES) if name in resources.get(side, {})), None)
+
+
+def _without(amounts: Amounts, names: Amounts) -> Amounts:
+    return {name: amount for name, amount in amounts.items() if name not in names}

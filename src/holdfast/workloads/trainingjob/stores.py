@@ -1,0 +1,80 @@
+"""An object store as a container reaches it: its address, and credentials that come from a Secret alone."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.api.trainingjob import CheckpointStorage, TrainingJob
+from holdfast.workloads.trainingjob.checkpoints import prefix
+from holdfast.workloads.trainingjob.environment import literal
+
+AWS_SECRET = "aws-credentials"  # noqa: S105  # the name of a Secret, not one
+AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+SERVICE_ACCOUNT_FILE = "service-account.json"
+SECRET_VOLUME = "holdfast-store"  # noqa: S105
+SECRET_FOLDER = "/etc/holdfast-store"  # noqa: S105
+
+
+class Access(Struct, frozen=True, kw_only=True):
+    """What a container needs to reach the store; without a Secret, the workload identity of its account counts."""
+
+    env: tuple[dict[str, Any], ...] = ()
+    volumes: tuple[dict[str, Any], ...] = ()
+    mounts: tuple[dict[str, Any], ...] = ()
+
+
+def store_url(job: TrainingJob, kept: CheckpointStorage) -> str:
+    """The job's folder in the store."""
+    buckets = {
+        "s3": f"s3://{kept.s3_bucket}",
+        "gcs": f"gs://{kept.gcs_bucket}",
+        "azure": f"az://{kept.azure_container}",
+    }
+    return f"{buckets[kept.type]}/{prefix(job, kept)}"
+
+
+def store_access(kept: CheckpointStorage) -> Access:
+    match kept.type:
+        case "s3":
+            return Access(env=_s3(kept))
+        case "gcs":
+            return _gcs(kept)
+        case "azure":
+            return Access(env=_azure(kept))
+        case _:
+            return Access()
+
+
+def _s3(kept: CheckpointStorage) -> tuple[dict[str, Any], ...]:
+    secret = kept.secret_ref.name if kept.secret_ref is not None else AWS_SECRET
+    # boto3 reads AWS_DEFAULT_REGION and AWS_ENDPOINT_URL, other libraries AWS_REGION, TensorBoard itself S3_ENDPOINT.
+    places = {
+        "AWS_REGION": kept.region,
+        "AWS_DEFAULT_REGION": kept.region,
+        "AWS_ENDPOINT_URL": kept.endpoint,
+        "S3_ENDPOINT": kept.endpoint,
+    }
+    plain = ({"name": name, "value": literal(value)} for name, value in places.items() if value)
+    return (*(_from_secret(key, secret, key) for key in AWS_KEYS), *plain)
+
+
+def _gcs(kept: CheckpointStorage) -> Access:
+    if kept.secret_ref is None:
+        return Access()
+    files = {"secretName": kept.secret_ref.name, "optional": True}
+    return Access(
+        env=({"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": f"{SECRET_FOLDER}/{SERVICE_ACCOUNT_FILE}"},),
+        volumes=({"name": SECRET_VOLUME, "secret": files},),
+        mounts=({"name": SECRET_VOLUME, "mountPath": SECRET_FOLDER, "readOnly": True},),
+    )
+
+
+def _azure(kept: CheckpointStorage) -> tuple[dict[str, Any], ...]:
+    account = {"name": "AZURE_STORAGE_ACCOUNT_NAME", "value": kept.azure_account}
+    if kept.secret_ref is None:
+        return (account,)
+    return account, _from_secret("AZURE_STORAGE_ACCOUNT_KEY", kept.secret_ref.name, "AZURE_STORAGE_KEY")
+
+
+def _from_secret(variable: str, secret: str, key: str) -> dict[str, Any]:
+    return {"name": variable, "valueFrom": {"secretKeyRef": {"name": secret, "key": key, "optional": True}}}

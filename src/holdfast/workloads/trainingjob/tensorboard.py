@@ -1,0 +1,103 @@
+"""A job's TensorBoard: a Deployment and a Service that stand beside the workers and go with the job."""
+
+from typing import Any
+
+import msgspec
+
+from holdfast.api.trainingjob import CheckpointStorage, PodTemplate, TrainingJob
+from holdfast.workloads.trainingjob import names
+from holdfast.workloads.trainingjob.checkpoints import TENSORBOARD, VOLUME, is_volume, prefix, storage, volume
+from holdfast.workloads.trainingjob.defaults import Defaults
+from holdfast.workloads.trainingjob.environment import literal
+from holdfast.workloads.trainingjob.monitor import monitoring
+from holdfast.workloads.trainingjob.scheduling import tolerations
+from holdfast.workloads.trainingjob.security import container_security, pod_security
+from holdfast.workloads.trainingjob.stores import Access, store_access, store_url
+
+PORT = 6006
+FOLDER = "/tensorboard"
+
+
+def wants_tensorboard(job: TrainingJob) -> bool:
+    """Whether the job has one; it shows what lies beside the checkpoints, so without them there is nothing to show."""
+    watched = monitoring(job)
+    return watched is not None and watched.tensorboard_enabled and storage(job) is not None
+
+
+def tensorboard_deployment(job: TrainingJob, defaults: Defaults) -> dict[str, Any]:
+    """For a job that wants TensorBoard."""
+    labels = names.tensorboard_labels(job)
+    return {
+        "metadata": names.metadata(job, names.tensorboard(job), labelled=labels),
+        "spec": {
+            "replicas": 1,
+            # The old pod lets go of the volume before the new one takes it.
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": _selector(job)},
+            "template": {"metadata": {"labels": labels}, "spec": _pod_spec(job, defaults)},
+        },
+    }
+
+
+def tensorboard_service(job: TrainingJob) -> dict[str, Any]:
+    """For a job that wants TensorBoard."""
+    port = {"name": "http", "port": PORT, "targetPort": PORT, "protocol": "TCP"}
+    return {
+        "metadata": names.metadata(job, names.tensorboard(job), labelled=names.tensorboard_labels(job)),
+        "spec": {"selector": _selector(job), "ports": [port]},
+    }
+
+
+def _selector(job: TrainingJob) -> dict[str, str]:
+    return {names.TENSORBOARD_LABEL: job.metadata.name}
+
+
+def _pod_spec(job: TrainingJob, defaults: Defaults) -> dict[str, Any]:
+    kept = storage(job) or CheckpointStorage()
+    overlay = job.spec.pod_template or PodTemplate()
+    access = _volume_access(job, kept) if is_volume(kept) else store_access(kept)
+    spec: dict[str, Any] = {
+        "serviceAccountName": names.service_account(job),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": pod_security(job),
+        "containers": [_container(job, kept, defaults, access)],
+    }
+    if access.volumes:
+        spec["volumes"] = list(access.volumes)
+    if overlay.image_pull_secrets:
+        spec["imagePullSecrets"] = msgspec.to_builtins(overlay.image_pull_secrets)
+    if kept.type == "pvc" and job.spec.num_workers == 1:
+        spec |= _beside_the_worker(job)
+    return spec
+
+
+def _container(job: TrainingJob, kept: CheckpointStorage, defaults: Defaults, access: Access) -> dict[str, Any]:
+    logs = FOLDER if is_volume(kept) else f"{store_url(job, kept)}/{TENSORBOARD}"
+    container: dict[str, Any] = {
+        "name": TENSORBOARD,
+        "image": defaults.tensorboard_image,
+        "command": ["tensorboard", "--logdir", literal(logs), "--bind_all", "--port", str(PORT)],
+        "ports": [{"name": "http", "containerPort": PORT}],
+        "readinessProbe": {"httpGet": {"path": "/", "port": PORT}},
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
+        "securityContext": container_security(),
+    }
+    optional = {"env": access.env, "volumeMounts": access.mounts}
+    return {**container, **{name: list(value) for name, value in optional.items() if value}}
+
+
+def _volume_access(job: TrainingJob, kept: CheckpointStorage) -> Access:
+    folder = {"subPath": f"{prefix(job, kept)}/{TENSORBOARD}", "readOnly": True}
+    return Access(volumes=(volume(job, kept),), mounts=({"name": VOLUME, "mountPath": FOLDER, **folder},))
+
+
+def _beside_the_worker(job: TrainingJob) -> dict[str, Any]:
+    """One worker's claim may be one that a single node at a time can mount: TensorBoard follows the worker there.
+
+    The attempt is in the selector, so that every new one moves it: it must not keep the volume from the next worker.
+    """
+    worker = {names.JOB_LABEL: job.metadata.name, names.ATTEMPT_LABEL: str(names.attempt(job))}
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": worker}}
+    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    return {"affinity": affinity, "tolerations": tolerations(job)}

@@ -1,0 +1,160 @@
+"""A worker's pod: what it runs, as whom, with what mounted."""
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from tests.trainingjobs import UID, training_job
+from tests.workloads.family import DEFAULTS, child, container, pod
+
+CLAIMED = {"checkpoint": {"storage": {"pvcName": "shared"}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "image"),
+    [
+        ({}, "torch:default"),
+        ({"framework": "pytorch"}, "torch:default"),
+        ({"framework": "jax"}, "trainer:test"),
+        ({"framework": "tensorflow"}, "trainer:test"),
+        ({"image": "mine:1"}, "mine:1"),
+    ],
+)
+def test_without_an_image_the_frameworks_default_runs_else_the_default_of_all(spec: dict[str, Any], image: str) -> None:
+    defaults = structs.replace(DEFAULTS, images={"pytorch": "torch:default", "jax": ""})
+    trainer = container(spec, defaults)
+    assert trainer["image"] == image
+    assert "command" not in trainer
+    assert "args" not in trainer
+
+
+def test_pods_are_restricted_and_see_no_api_token() -> None:
+    spec = pod(CLAIMED)["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["enableServiceLinks"] is False
+    assert spec["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+        "runAsGroup": 1000,
+        "fsGroup": 1000,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    for each in (*spec["initContainers"], *spec["containers"]):
+        assert each["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def test_the_users_security_context_replaces_field_by_field() -> None:
+    own = {"runAsUser": 0, "runAsNonRoot": False, "supplementalGroups": [7]}
+    found = pod({"podTemplate": {"securityContext": own}})["spec"]["securityContext"]
+    assert found == {**pod()["spec"]["securityContext"], **own}
+
+
+def test_the_account_of_a_job_gives_no_token_away() -> None:
+    assert child("ServiceAccount", training_job())["automountServiceAccountToken"] is False
+
+
+def test_only_the_trainer_may_lock_memory_for_rdma() -> None:
+    spec = pod({**CLAIMED, "networking": {"rdmaEnabled": True}})["spec"]
+    capabilities = [each["securityContext"]["capabilities"] for each in (*spec["initContainers"], *spec["containers"])]
+    assert capabilities == [{"drop": ["ALL"]}, {"drop": ["ALL"], "add": ["IPC_LOCK"]}]
+
+
+def test_labels_of_the_users_never_replace_those_that_workers_are_found_by() -> None:
+    labels = pod({"podTemplate": {"labels": {"team": "vision", "training-job": "mine"}}})["metadata"]["labels"]
+    assert (labels["team"], labels["training-job"]) == ("vision", "bert")
+
+
+def test_annotations_of_the_users_replace_ours() -> None:
+    own = {"prometheus.io/path": "/stats"}
+    found = pod({"monitoring": {}, "podTemplate": {"annotations": own}})["metadata"]["annotations"]
+    assert found == {"prometheus.io/scrape": "true", "prometheus.io/port": "8080", "prometheus.io/path": "/stats"}
+
+
+def test_a_pod_has_nothing_that_is_not_asked_for() -> None:
+    template = pod({"gpusPerWorker": 0})
+    assert template["metadata"].keys() == {"labels"}
+    assert template["spec"].keys() == {
+        "restartPolicy",
+        "subdomain",
+        "serviceAccountName",
+        "automountServiceAccountToken",
+        "enableServiceLinks",
+        "securityContext",
+        "containers",
+        "volumes",
+    }
+
+
+def test_the_end_of_a_failed_workers_log_is_kept() -> None:
+    spec = pod(CLAIMED)["spec"]
+    policies = {each["terminationMessagePolicy"] for each in (*spec["initContainers"], *spec["containers"])}
+    assert policies == {"FallbackToLogsOnError"}
+
+
+@pytest.mark.parametrize("place", ["/dev/shm", "/dev/shm/", "/dev//shm"])
+def test_shared_memory_of_the_users_takes_the_place_of_ours(place: str) -> None:
+    own = {"name": "mine", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}
+    template = {"volumes": [own], "volumeMounts": [{"name": "mine", "mountPath": place}]}
+    spec = pod({"podTemplate": template})["spec"]
+    assert [volume["name"] for volume in spec["volumes"]] == ["holdfast-config", "mine"]
+    assert [mount["name"] for mount in spec["containers"][0]["volumeMounts"]] == ["holdfast-config", "mine"]
+
+
+def test_a_mount_below_shared_memory_does_not_replace_it() -> None:
+    template = {
+        "volumes": [{"name": "mine", "emptyDir": {}}],
+        "volumeMounts": [{"name": "mine", "mountPath": "/dev/shm/cache"}],
+    }
+    mounts = container({"podTemplate": template})["volumeMounts"]
+    assert [mount["mountPath"] for mount in mounts] == ["/etc/holdfast", "/dev/shm", "/dev/shm/cache"]
+
+
+def test_every_mount_has_its_volume() -> None:
+    for spec in ({}, CLAIMED, {"checkpoint": {"storage": {"type": "s3", "s3Bucket": "models"}}}):
+        found = pod(spec)["spec"]
+        mounted = {
+            mount["name"]
+            for each in (*found.get("initContainers", ()), *found["containers"])
+            for mount in each["volumeMounts"]
+        }
+        assert mounted == {volume["name"] for volume in found["volumes"]}
+
+
+def test_restore_runs_first_in_the_folder_that_the_training_will_use() -> None:
+    job = training_job(CLAIMED, status={"restartCount": 3})
+    spec = child("Job", job)["spec"]["template"]["spec"]
+    (restore,) = spec["initContainers"]
+    assert (restore["name"], restore["image"]) == ("holdfast-restore", "holdfast:test")
+    assert restore["command"] == ["holdfast", "restore"]
+    assert restore["volumeMounts"] == [
+        {"name": "holdfast-checkpoints", "mountPath": "/checkpoints", "subPath": f"ml/bert/{UID}"}
+    ]
+    variables = {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
+    told = {each["name"]: each.get("value") for each in restore["env"]}
+    assert told == {
+        "HOLDFAST_INDEX": None,
+        "CHECKPOINT_DIR": "/checkpoints/attempt-3",
+        "RESUME_FROM": "/checkpoints/attempt-3.resume",
+    }
+    assert told.items() <= variables.items()
+
+
+def test_without_checkpoints_nothing_is_restored() -> None:
+    for spec in ({}, {"checkpoint": {"enabled": False}}):
+        assert "initContainers" not in pod(spec)["spec"]
+        names = {variable["name"] for variable in container(spec)["env"]}
+        assert not names & {"CHECKPOINT_DIR", "RESUME_FROM", "CHECKPOINT_FREQUENCY", "TENSORBOARD_DIR"}
+
+
+def test_all_attempts_share_a_volume_and_none_a_folder() -> None:
+    attempts = [child("Job", training_job(CLAIMED, status={"restartCount": count})) for count in (0, 1)]
+    pods = [attempt["spec"]["template"]["spec"] for attempt in attempts]
+    mounts = [each["initContainers"][0]["volumeMounts"] for each in pods]
+    folders = [
+        {variable["name"]: variable.get("value") for variable in each["containers"][0]["env"]}["CHECKPOINT_DIR"]
+        for each in pods
+    ]
+    assert mounts[0] == mounts[1]
+    assert folders == ["/checkpoints/attempt-0", "/checkpoints/attempt-1"]

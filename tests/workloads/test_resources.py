@@ -1,0 +1,86 @@
+"""What a worker's containers ask for."""
+
+from typing import Any
+
+import pytest
+
+from holdfast.workloads.trainingjob.gpus import gpus_per_worker
+from holdfast.workloads.trainingjob.resources import restore_resources, worker_resources
+from tests.trainingjobs import training_job
+from tests.workloads.family import DEFAULTS
+
+RDMA = DEFAULTS.rdma_resource
+
+
+@pytest.mark.parametrize(
+    ("spec", "gpus"),
+    [
+        ({}, 1),
+        ({"gpusPerWorker": 0}, 0),
+        ({"gpusPerWorker": 4}, 4),
+        ({"resources": {"limits": {"nvidia.com/gpu": "2"}}}, 2),
+        ({"resources": {"requests": {"nvidia.com/gpu": 3}}}, 3),
+        ({"resources": {"limits": {"cpu": "1"}}}, 1),
+        ({"resources": {"limits": {"nvidia.com/gpu": "0"}}}, 0),
+    ],
+)
+def test_gpus_are_what_is_written_else_one(spec: dict[str, Any], gpus: int) -> None:
+    assert gpus_per_worker(training_job(spec).spec) == gpus
+
+
+@pytest.mark.parametrize(
+    ("spec", "resources"),
+    [
+        ({}, {"requests": {"nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}}),
+        ({"gpusPerWorker": 0}, {}),
+        (
+            {"gpusPerWorker": 2, "resources": {"requests": {"cpu": "8"}}},
+            {"requests": {"cpu": "8", "nvidia.com/gpu": "2"}, "limits": {"nvidia.com/gpu": "2"}},
+        ),
+        (
+            {"resources": {"limits": {"nvidia.com/gpu": "2"}}},
+            {"requests": {"nvidia.com/gpu": "2"}, "limits": {"nvidia.com/gpu": "2"}},
+        ),
+        (
+            {"gpusPerWorker": 0, "resources": {"requests": {"nvidia.com/gpu": "0"}, "limits": {"memory": "1Gi"}}},
+            {"limits": {"memory": "1Gi"}},
+        ),
+    ],
+)
+def test_gpus_are_asked_for_and_limited_alike(spec: dict[str, Any], resources: dict[str, Any]) -> None:
+    assert worker_resources(training_job(spec), DEFAULTS) == resources
+
+
+@pytest.mark.parametrize(
+    ("written", "amount"),
+    [({}, "1"), ({"limits": {RDMA: 2}}, 2), ({"requests": {RDMA: "4"}}, "4"), ({"limits": {"rdma/other": 1}}, "1")],
+)
+def test_an_rdma_device_is_added_unless_its_number_is_written(written: dict[str, Any], amount: int | str) -> None:
+    job = training_job({"gpusPerWorker": 0, "networking": {"rdmaEnabled": True}, "resources": written})
+    found = worker_resources(job, DEFAULTS)
+    assert (found["requests"][RDMA], found["limits"][RDMA]) == (amount, amount)
+
+
+def test_a_device_that_is_written_is_left_alone_without_rdma() -> None:
+    written = {"limits": {RDMA: 2}}
+    assert worker_resources(training_job({"gpusPerWorker": 0, "resources": written}), DEFAULTS) == written
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (None, {}),
+        (
+            {"requests": {"cpu": "8", "memory": "1Gi"}, "limits": {"cpu": "8", "memory": "1Gi"}},
+            {"requests": {"cpu": "8", "memory": "1Gi"}, "limits": {"cpu": "8", "memory": "1Gi"}},
+        ),
+        (
+            {"requests": {"ephemeral-storage": "1Gi"}, "limits": {"nvidia.com/gpu": 1, RDMA: 1}},
+            {"requests": {"ephemeral-storage": "1Gi"}},
+        ),
+    ],
+)
+def test_restore_takes_the_workers_share_of_the_node_and_no_device(
+    written: dict[str, Any] | None, expected: dict[str, Any]
+) -> None:
+    assert restore_resources(training_job({"resources": written} if written else {})) == expected
