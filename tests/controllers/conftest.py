@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from random import Random
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from holdfast.api.crd import definition
 from holdfast.api.kinds import KINDS
@@ -14,16 +16,21 @@ from holdfast.cluster.errors import AlreadyExists
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import NAMESPACES
 from holdfast.controllers.trainingjob import training_jobs
+from holdfast.planning.trainingjob.timing import Timing
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator, Settings
+from holdfast.workloads.trainingjob.defaults import Defaults
 from tests.contract.conftest import ENGINES, Opening
 from tests.contract.engine import Engine
 from tests.contract.kinds import DEFINITIONS, established
 from tests.contract.pool import Pool
 from tests.contract.waiting import until
+from tests.controllers.lab import Lab
 
-DEFAULT_IMAGE = "holdfast:test"
+DEFAULTS = Defaults(image="holdfast:test", holdfast_image="holdfast:test")
+# Short where a test would only wait.
+TIMING = Timing(retry_s=0.2, survivors_grace_s=1, stuck_s=1, explain_s=1)
 
 
 @pytest.fixture(scope="session", params=("kubernetes", "embedded"))
@@ -64,12 +71,27 @@ async def pool(engine: Engine, namespace: str) -> AsyncIterator[Pool]:
 
 
 @pytest.fixture
-async def operator(cluster: Cluster, namespace: str) -> AsyncIterator[Operator]:
+def operator_options() -> dict[str, Any]:
+    """What a test wants to be different in the operator's timing."""
+    return {}
+
+
+@pytest.fixture
+async def operator(cluster: Cluster, namespace: str, operator_options: dict[str, Any]) -> AsyncIterator[Operator]:
     """An operator that looks after the test's namespace until the test ends."""
     settings = Settings(namespaces=(namespace,), workers=4)
     operator = Operator(cluster, identity="test", now=utc_now, random=Random(0), metrics=Metrics(), settings=settings)
-    operator.add(training_jobs(operator, cluster, default_image=DEFAULT_IMAGE, now=utc_now))
+    operator.add(
+        training_jobs(
+            operator, cluster, defaults=DEFAULTS, now=utc_now, timing=structs.replace(TIMING, **operator_options)
+        )
+    )
     running = asyncio.create_task(operator.run())
     yield operator
     operator.stop()
     await running
+
+
+@pytest.fixture
+def lab(cluster: Cluster, namespace: str) -> Lab:
+    return Lab(cluster, namespace)

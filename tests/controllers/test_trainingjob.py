@@ -1,94 +1,23 @@
 """A TrainingJob's life as its controller leads it, on every engine."""
 
 import asyncio
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
-from holdfast.api.builtin import Job
-from holdfast.api.meta import Key, Object
-from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.errors import Invalid, NotFound
-from holdfast.cluster.protocol import JSON, Cluster, Resource
-from holdfast.cluster.resources import CONFIG_MAPS, JOBS, PODS, SERVICES, TRAINING_JOBS
+from holdfast.cluster.protocol import JSON, Resource
+from holdfast.cluster.resources import CLAIMS, CONFIG_MAPS, JOBS, PODS, SERVICE_ACCOUNTS, SERVICES, TRAINING_JOBS
 from holdfast.planning.conditions import holds
 from holdfast.runtime.operator import Operator
 from tests.contract.kinds import resource
-from tests.contract.pods import POOL
 from tests.contract.pool import Pool
 from tests.contract.waiting import found, gone, listed, until
-from tests.control_plane.waiting import eventually
+from tests.controllers.lab import Lab
 
 pytestmark = pytest.mark.usefixtures("operator")
 
-
-class Told(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What an event says."""
-
-    message: str = ""
-
-
-EVENTS = Resource(group="", version="v1", kind="Event", plural="events", model=Told)
 WHOLE_JOBS = resource("batch", "v1", "Job", "jobs")
-
-
-def manifest(name: str, namespace: str, **spec: Any) -> JSON:
-    """Two CPU workers on the test's machines."""
-    wishes = {"nodeSelector": {POOL: namespace}, **spec.pop("scheduling", {})}
-    return {
-        "metadata": {"name": name},
-        "spec": {
-            "model": "cnn",
-            "dataset": "mnist",
-            "numWorkers": 2,
-            "gpusPerWorker": 0,
-            "scheduling": wishes,
-            "podTemplate": {"terminationGracePeriodSeconds": 1},
-            **spec,
-        },
-    }
-
-
-class Lab:
-    """One namespace, seen through what a user can see."""
-
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
-        self.cluster = cluster
-        self.namespace = namespace
-
-    def key(self, name: str) -> Key:
-        return Key(self.namespace, name)
-
-    async def submit(self, name: str = "bert", **spec: Any) -> TrainingJob:
-        body = manifest(name, self.namespace, **spec)
-        return await self.cluster.create(TRAINING_JOBS, body, namespace=self.namespace)
-
-    async def until(self, holds: Callable[[TrainingJob], object], what: str, name: str = "bert") -> TrainingJob:
-        return await until(self.cluster, TRAINING_JOBS, self.key(name), holds, what)
-
-    async def until_state(self, state: str, name: str = "bert") -> TrainingJob:
-        return await self.until(lambda job: job.status and job.status.state == state, f"is {state}", name)
-
-    async def change(self, spec: Mapping[str, Any], name: str = "bert") -> None:
-        await self.cluster.patch(TRAINING_JOBS, self.key(name), {"spec": spec})
-
-    async def job(self, name: str = "bert-training") -> Job:
-        return await until(self.cluster, JOBS, self.key(name), bool, "is there")
-
-    async def told(self, reason: str, name: str = "bert") -> str:
-        """The message of the event of that reason about the job."""
-        about = f"involvedObject.name={name},reason={reason}"
-
-        async def look() -> tuple[Told, ...]:
-            return (await self.cluster.list(EVENTS, namespace=self.namespace, fields=about)).items
-
-        return (await eventually(look, bool, what=f"event {reason} of {name}"))[0].message
-
-
-@pytest.fixture
-def lab(cluster: Cluster, namespace: str) -> Lab:
-    return Lab(cluster, namespace)
 
 
 async def test_it_makes_the_workers_and_all_that_they_need(lab: Lab, pool: Pool) -> None:
@@ -96,6 +25,7 @@ async def test_it_makes_the_workers_and_all_that_they_need(lab: Lab, pool: Pool)
     made = await lab.submit()
     await lab.until_state("Running")
     children: dict[str, Resource[Any]] = {
+        "bert": SERVICE_ACCOUNTS,
         "bert-config": CONFIG_MAPS,
         "bert-headless": SERVICES,
         "bert-master": SERVICES,
@@ -121,82 +51,26 @@ async def test_it_follows_the_workers_to_the_end(lab: Lab, pool: Pool) -> None:
     await lab.until_state("Running")
     first, second = await pool.running(2)
     await pool.end(first)
-    halfway = await lab.until(
-        lambda job: job.status and job.status.workers and job.status.workers.succeeded, "one ends"
-    )
-    assert halfway.status
+    halfway = await lab.until(lambda job: job.workers.succeeded, "one ends")
     assert halfway.status.state == "Running"
     await pool.end(second)
     done = await lab.until_state("Completed")
-    assert done.status
-    assert done.status.workers
-    assert (done.status.workers.succeeded, done.status.workers.active) == (2, 0)
+    assert (done.workers.succeeded, done.workers.active) == (2, 0)
     assert holds(done.status.conditions, "Succeeded")
     assert done.status.completion_time
     assert done.status.duration
-
-
-async def test_a_failed_worker_is_replaced_and_a_job_that_fails_too_often_says_why(lab: Lab, pool: Pool) -> None:
-    await pool.add()
-    await lab.submit(failurePolicy={"backoffLimit": 0})
-    (_, second) = await pool.running(2)
-    await lab.until_state("Running")
-    await pool.end(second, exit_code=7)
-    failed = await lab.until_state("Failed")
-    assert failed.status
-    assert failed.status.failure_reason
-    assert "worker 1" in failed.status.failure_reason
-    assert "exited with code 7" in failed.status.failure_reason
-    assert holds(failed.status.conditions, "Failed")
-    assert "exited with code 7" in await lab.told("Failed")
-
-
-async def test_a_worker_taken_away_with_its_machine_is_replaced_for_free(lab: Lab, pool: Pool) -> None:
-    await pool.add()
-    await lab.submit(failurePolicy={"backoffLimit": 0})
-    lost, kept = await pool.running(2)
-    await lab.until_state("Running")
-    await pool.end(lost, exit_code=137, disrupted=True)
-    replaced = await pool.running(1, other_than=(lost.metadata.uid, kept.metadata.uid))
-    await lab.until_state("Running")
-    await pool.end(kept, *replaced)
-    done = await lab.until_state("Completed")
-    assert done.status
-    assert not holds(done.status.conditions, "Failed")
-
-
-@pytest.mark.parametrize(("exit_code", "state"), [(3, "Failed"), (143, "Running")])
-async def test_with_exit_code_only_signals_are_tried_again(lab: Lab, pool: Pool, exit_code: int, state: str) -> None:
-    await pool.add()
-    await lab.submit(failurePolicy={"restartPolicy": "ExitCode"})
-    first, second = await pool.running(2)
-    await lab.until_state("Running")
-    await pool.end(first, exit_code=exit_code)
-    if state == "Running":
-        await pool.running(1, other_than=(first.metadata.uid, second.metadata.uid))
-    await lab.until_state(state)
-
-
-async def test_a_job_that_fits_nowhere_says_so(lab: Lab, pool: Pool) -> None:
-    await pool.add()
-    await lab.submit(gpusPerWorker=8)
-    waiting = await lab.until(lambda job: job.status and "nvidia.com/gpu" in (job.status.message or ""), "says why")
-    assert waiting.status
-    assert waiting.status.state == "Initializing"
-    assert (waiting.status.message or "").startswith("waiting for 2 of 2 workers: ")
 
 
 async def test_suspended_no_worker_runs_and_then_it_goes_on(lab: Lab, pool: Pool) -> None:
     await pool.add()
     await lab.submit(suspend=True)
     suspended = await lab.until_state("Suspended")
-    assert suspended.status
     assert holds(suspended.status.conditions, "Suspended")
     assert (await lab.cluster.list(PODS, namespace=lab.namespace)).items == ()
     await lab.change({"suspend": False})
     await lab.until_state("Running")
     await lab.change({"suspend": True})
-    await lab.until(lambda job: job.status and job.status.state == "Suspended", "is suspended again")
+    await lab.until(lambda job: job.status.state == "Suspended", "is suspended again")
     await pool.running(0)
     await lab.change({"suspend": False})
     await pool.end(*await pool.running(2))
@@ -210,16 +84,13 @@ async def test_another_number_of_workers_is_a_new_attempt(lab: Lab, pool: Pool) 
     await lab.change({"numWorkers": 3})
     workers = await pool.running(3, job="bert-training-1")
     resized = await lab.until_state("Running")
-    assert resized.status
     assert resized.status.restart_count == 1
-    assert resized.status.workers
-    assert resized.status.workers.desired == 3
+    assert resized.workers.desired == 3
     await gone(lab.cluster, JOBS, lab.key("bert-training"))
     selector = (await lab.cluster.get(SERVICES, lab.key("bert-master"))).spec.selector
     assert selector["batch.kubernetes.io/job-name"] == "bert-training-1"
     await pool.end(*workers)
     done = await lab.until_state("Completed")
-    assert done.status
     assert done.status.restart_count == 1
 
 
@@ -249,29 +120,65 @@ async def test_two_attempts_never_run_at_once(lab: Lab, pool: Pool) -> None:
                     return
 
 
-async def test_a_spec_changed_while_suspended_is_what_runs_next(lab: Lab, pool: Pool) -> None:
+async def test_a_spec_changed_before_the_first_start_is_what_runs_and_no_restart(lab: Lab, pool: Pool) -> None:
     await pool.add()
     await lab.submit(suspend=True)
     await lab.until_state("Suspended")
-    await lab.change({"hyperparameters": {"epochs": 9}})
-    await until(lab.cluster, JOBS, lab.key("bert-training-1"), bool, "is made for the new spec")
-    await lab.change({"suspend": False})
-    await pool.running(2, job="bert-training-1")
-    job = await lab.cluster.get(WHOLE_JOBS, lab.key("bert-training-1"))
+    await lab.change({"hyperparameters": {"epochs": 9}, "suspend": False})
+    await pool.running(2, job="bert-training")
+    job = await lab.cluster.get(WHOLE_JOBS, lab.key("bert-training"))
     variables = job.spec["template"]["spec"]["containers"][0]["env"]
     assert {"name": "EPOCHS", "value": "9"} in variables
+    assert (await lab.until_state("Running")).status.restart_count == 0
 
 
-async def test_harmless_changes_act_on_the_running_job(lab: Lab, pool: Pool) -> None:
+async def test_a_spec_changed_while_suspended_is_a_new_attempt(lab: Lab, pool: Pool) -> None:
     await pool.add()
     await lab.submit()
     await lab.until_state("Running")
-    await lab.change({"failurePolicy": {"backoffLimit": 9, "activeDeadlineSeconds": 3600}})
-    changed = await until(
-        lab.cluster, JOBS, lab.key("bert-training"), lambda job: job.spec.backoff_limit == 9, "follows the change"
-    )
-    assert changed.spec.active_deadline_seconds == 3600
-    assert (await lab.until_state("Running")).status
+    await lab.change({"suspend": True})
+    await lab.until(lambda job: job.message.startswith("spec.suspend is true"), "has stopped")
+    await lab.change({"hyperparameters": {"epochs": 9}})
+    assert (await lab.until(lambda job: job.status.restart_count == 1, "is counted")).status.state == "Suspended"
+    await lab.change({"suspend": False})
+    await pool.running(2, job="bert-training-1")
+    assert (await lab.until_state("Running")).status.restart_count == 1
+
+
+async def test_a_deadline_that_is_shortened_acts_at_once_and_over_all_attempts(lab: Lab, pool: Pool) -> None:
+    await pool.add()
+    await lab.submit(failurePolicy={"activeDeadlineSeconds": 3600})
+    await lab.until_state("Running")
+    await lab.change({"numWorkers": 1})
+    await pool.running(1, job="bert-training-1")
+    await lab.until_state("Running")
+    await lab.change({"failurePolicy": {"activeDeadlineSeconds": 1}})
+    failed = await lab.until_state("Failed")
+    assert "activeDeadlineSeconds (1)" in failed.failure
+    assert failed.reason("Failed") == "DeadlineExceeded"
+    await pool.running(0)
+
+
+async def test_time_to_live_deletes_the_job_and_all_that_was_made_for_it(lab: Lab, pool: Pool) -> None:
+    await pool.add()
+    await lab.submit(numWorkers=1)
+    await pool.end(*await pool.running(1))
+    await lab.until_state("Completed")
+    await lab.change({"ttlSecondsAfterFinished": 0})
+    await gone(lab.cluster, TRAINING_JOBS, lab.key("bert"))
+    kinds: tuple[Resource[Any], ...] = (JOBS, PODS, SERVICES)
+    for kind in kinds:
+        await listed(lab.cluster, kind, lab.namespace, lambda items: not items, f"no {kind} left")
+
+
+async def test_the_claim_for_checkpoints_outlives_the_job(lab: Lab, pool: Pool) -> None:
+    await pool.add()
+    await lab.submit(checkpoint={"storage": {"size": "1Gi"}})
+    claim = await until(lab.cluster, CLAIMS, lab.key("bert-checkpoints"), bool, "is made")
+    await lab.cluster.delete(TRAINING_JOBS, lab.key("bert"))
+    await listed(lab.cluster, JOBS, lab.namespace, lambda items: not items, "no Job left")
+    kept = await lab.cluster.get(CLAIMS, claim.metadata.key)
+    assert (kept.metadata.uid, kept.metadata.deletion_timestamp) == (claim.metadata.uid, "")
 
 
 async def test_changes_that_would_alter_a_running_training_are_refused(lab: Lab, pool: Pool) -> None:
@@ -303,8 +210,7 @@ async def test_a_name_that_somebody_else_has_is_never_adopted(lab: Lab, pool: Po
     before = await lab.cluster.create(kind, foreign[kind.kind], namespace=lab.namespace)
     await lab.submit()
     waiting = await lab.until_state("Pending")
-    assert waiting.status
-    assert f"{kind.kind} {before.metadata.name} is there already" in (waiting.status.message or "")
+    assert f"{kind.kind} {before.metadata.name} is there already" in waiting.message
     assert "is there already" in await lab.told("Waiting")
     after = await lab.cluster.get(kind, before.metadata.key)
     assert after.metadata.owner_references == ()
@@ -375,24 +281,24 @@ async def test_an_ended_job_stays_ended_whatever_becomes_of_its_children(
     await lab.submit("other")
     await lab.until_state("Running", "other")
     assert await found(lab.cluster, JOBS, lab.key("bert-training")) is None
-    assert (await lab.cluster.get(TRAINING_JOBS, lab.key("bert"))).status == done.status
+    assert (await lab.look()).status == done.status
 
 
 # Kubernetes looks closer at a pod than our schema and the embedded engine do.
 @pytest.mark.parametrize("opening", ["kubernetes"], indirect=True)
 async def test_what_the_cluster_refuses_for_good_fails_the_job_at_once(lab: Lab, pool: Pool) -> None:
+    await pool.add()
     await lab.submit(env=[{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.nowhere"}}}])
     failed = await lab.until_state("Failed")
-    assert failed.status
-    assert "fieldPath" in (failed.status.failure_reason or "")
+    assert "fieldPath" in failed.failure
     with pytest.raises(NotFound):
         await lab.cluster.get(JOBS, lab.key("bert-training"))
 
 
-async def test_fields_that_are_not_acted_on_are_named(lab: Lab, pool: Pool) -> None:
-    await lab.submit(successPolicy={"targetAccuracy": 0.9}, checkpoint={"frequency": 2})
+async def test_fields_that_are_not_acted_on_are_named(lab: Lab) -> None:
+    await lab.submit(successPolicy={"targetAccuracy": 0.9}, progressDeadlineSeconds=60)
     told = await lab.told("NotActedOn")
-    assert "spec.checkpoint" in told
+    assert "spec.progressDeadlineSeconds" in told
     assert "spec.successPolicy" in told
 
 

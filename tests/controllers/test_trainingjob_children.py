@@ -8,7 +8,11 @@ import pytest
 from holdfast.api.meta import Object
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.controllers.trainingjob.children import Child, around_workers, belongs_to, difference, workers_of
-from tests.trainingjobs import training_job
+from holdfast.workloads.trainingjob.defaults import Defaults
+from holdfast.workloads.trainingjob.names import SPEC_DIGEST
+from tests.trainingjobs import node, training_job
+
+DEFAULTS = Defaults(image="holdfast:test", holdfast_image="holdfast:test")
 
 
 def stored(child: Child, **changes: Any) -> Object:
@@ -16,24 +20,55 @@ def stored(child: Child, **changes: Any) -> Object:
     body = msgspec.json.decode(msgspec.json.encode(child.body))
     body["metadata"]["resourceVersion"] = "42"
     for place, fields in changes.items():
-        target = body["metadata"] if place in ("labels", "ownerReferences") else body
+        target = body["metadata"] if place in ("labels", "annotations", "ownerReferences") else body
         target[place] = {**target.get(place, {}), **fields} if isinstance(fields, dict) else fields
     model: type[Object] = child.resource.model
     return msgspec.convert(body, model)
 
 
-def children(job: TrainingJob) -> list[Child]:
-    return [*around_workers(job), workers_of(job, "holdfast:test")]
+def children(job: TrainingJob, *, suspended: bool = False, defaults: Defaults = DEFAULTS) -> list[Child]:
+    return [*around_workers(job, defaults), workers_of(job, defaults, suspended=suspended)]
 
 
-CONFIG, HEADLESS, MASTER, WORKERS = children(training_job())
-FULL = training_job({"suspend": True, "failurePolicy": {"activeDeadlineSeconds": 60, "backoffLimit": 0}})
+def queued(job: TrainingJob) -> TrainingJob:
+    job.metadata.labels["kueue.x-k8s.io/queue-name"] = "gpus"
+    return job
 
 
-@pytest.mark.parametrize("job", [training_job(), FULL], ids=["plain", "with a deadline"])
-def test_a_child_that_is_as_it_should_be_needs_no_write(job: TrainingJob) -> None:
-    for child in children(job):
-        assert difference(job, child, stored(child)) == {}
+BOARD = {"monitoring": {"tensorboardEnabled": True}, "checkpoint": {"storage": {"type": "pvc"}}}
+ELASTIC = {"command": ["torchrun", "--nnodes=1:2", "train.py"]}
+CONFIG, HEADLESS, MASTER, ACCOUNT, BOARD_SERVICE, BOARD_DEPLOYMENT, WORKERS = children(training_job(BOARD))
+
+
+@pytest.mark.parametrize(
+    ("spec", "kinds"),
+    [
+        ({}, ["ConfigMap", "Service", "Service", "ServiceAccount", "Job"]),
+        ({"podTemplate": {"serviceAccountName": "mine"}}, ["ConfigMap", "Service", "Service", "Job"]),
+        (BOARD, ["ConfigMap", "Service", "Service", "ServiceAccount", "Service", "Deployment", "Job"]),
+    ],
+)
+def test_the_workers_come_last_and_the_rest_as_the_spec_asks_for_it(spec: dict[str, Any], kinds: list[str]) -> None:
+    made = children(training_job(spec))
+    assert [child.resource.kind for child in made] == kinds
+    assert made[-1].name == "bert-training"
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        training_job(),
+        training_job({"suspend": True, "failurePolicy": {"activeDeadlineSeconds": 60, "backoffLimit": 0}}),
+        training_job(BOARD, status={"restartCount": 4}),
+        training_job(ELASTIC),
+        queued(training_job()),
+    ],
+    ids=["plain", "limited", "with TensorBoard", "elastic", "queued"],
+)
+@pytest.mark.parametrize("suspended", [False, True])
+def test_a_child_that_is_as_it_should_be_needs_no_write(job: TrainingJob, suspended: bool) -> None:
+    for child in children(job, suspended=suspended):
+        assert difference(job, child, stored(child), suspended=suspended) == {}
 
 
 SELECTOR = MASTER.body["spec"]["selector"]
@@ -49,15 +84,89 @@ LABELS = HEADLESS.body["metadata"]["labels"]
         (MASTER, {"spec": {"ports": []}}, {"spec": {"ports": MASTER.body["spec"]["ports"]}}),
         (HEADLESS, {"labels": {"holdfast.dev/attempt": "1"}}, {"metadata": {"labels": LABELS}}),
         (WORKERS, {"spec": {"suspend": True}}, {"spec": {"suspend": False}}),
-        (WORKERS, {"spec": {"backoffLimit": 6}}, {"spec": {"backoffLimit": 3}}),
-        (WORKERS, {"spec": {"activeDeadlineSeconds": 5}}, {"spec": {"activeDeadlineSeconds": None}}),
+        (ACCOUNT, {"automountServiceAccountToken": True}, {"automountServiceAccountToken": False}),
+        (ACCOUNT, {"automountServiceAccountToken": None}, {"automountServiceAccountToken": False}),
+        (BOARD_SERVICE, {"spec": {"ports": []}}, {"spec": {"ports": BOARD_SERVICE.body["spec"]["ports"]}}),
     ],
 )
 def test_what_somebody_changed_is_mended_for_that_object_alone(
     child: Child, changes: dict[str, Any], patch: dict[str, Any]
 ) -> None:
     patch = {**patch, "metadata": {**patch.get("metadata", {}), "resourceVersion": "42"}}
-    assert difference(training_job(), child, stored(child, **changes)) == patch
+    assert difference(training_job(BOARD), child, stored(child, **changes)) == patch
+
+
+def test_a_deployment_is_replaced_when_it_was_made_for_something_else() -> None:
+    digest = BOARD_DEPLOYMENT.body["metadata"]["annotations"][SPEC_DIGEST]
+    mended = {
+        "metadata": {"annotations": {SPEC_DIGEST: digest}, "resourceVersion": "42"},
+        "spec": BOARD_DEPLOYMENT.body["spec"],
+    }
+    for annotations in ({SPEC_DIGEST: "another"}, {SPEC_DIGEST: ""}):
+        there = stored(BOARD_DEPLOYMENT, annotations=annotations)
+        assert difference(training_job(BOARD), BOARD_DEPLOYMENT, there) == mended
+
+
+def test_a_new_image_for_tensorboard_is_seen_by_the_digest_alone() -> None:
+    newer = Defaults(image="x", holdfast_image="x", tensorboard_image="tensorboard:new")
+    wanted = next(
+        child for child in children(training_job(BOARD), defaults=newer) if child.resource.kind == "Deployment"
+    )
+    patch = difference(training_job(BOARD), wanted, stored(BOARD_DEPLOYMENT))
+    assert patch["spec"]["template"]["spec"]["containers"][0]["image"] == "tensorboard:new"
+
+
+@pytest.mark.parametrize(("there", "wanted"), [(False, True), (True, False)])
+def test_a_gang_is_held_back_and_let_go_by_its_suspend(there: bool, wanted: bool) -> None:
+    patch = difference(training_job(), WORKERS, stored(WORKERS, spec={"suspend": there}), suspended=wanted)
+    assert patch["spec"] == {"suspend": wanted}
+
+
+def test_kueues_suspend_is_never_touched() -> None:
+    job = queued(training_job())
+    child = workers_of(job, DEFAULTS, suspended=False)
+    assert child.body["spec"]["suspend"] is True
+    for suspend in (True, False):
+        for suspended in (True, False):
+            assert difference(job, child, stored(child, spec={"suspend": suspend}), suspended=suspended) == {}
+
+
+@pytest.mark.parametrize(
+    ("spec", "restarts", "limit"),
+    [
+        ({}, {}, 3),
+        ({"failurePolicy": {"backoffLimit": 5}}, {}, 5),
+        ({"failurePolicy": {"backoffLimit": 5}}, {"application": 1, "outOfMemory": 1, "preemption": 9}, 3),
+        ({"failurePolicy": {"backoffLimit": 1}}, {"hang": 4}, 0),
+        ({"failurePolicy": {"backoffLimit": 5, "restartPolicy": "Never"}}, {}, 0),
+    ],
+)
+def test_an_elastic_job_follows_what_is_left_of_the_limit(
+    spec: dict[str, Any], restarts: dict[str, int], limit: int
+) -> None:
+    job = training_job({**ELASTIC, **spec}, status={"restarts": restarts})
+    child = workers_of(job, DEFAULTS, suspended=False)
+    assert difference(job, child, stored(child, spec={"backoffLimit": 99}))["spec"] == {"backoffLimit": limit}
+
+
+def test_a_gangs_limit_is_none_of_the_jobs_business() -> None:
+    job = training_job({"failurePolicy": {"backoffLimit": 9}})
+    child = workers_of(job, DEFAULTS, suspended=False)
+    assert child.body["spec"]["backoffLimit"] == 0
+    assert difference(job, child, stored(child, spec={"backoffLimit": 6})) == {}
+
+
+def test_a_new_attempt_moves_the_services_to_its_own_workers() -> None:
+    again = training_job(status={"restartCount": 1})
+    for old, new in zip(children(training_job()), children(again), strict=True):
+        if old.resource.kind == "Service":
+            labels = difference(again, new, stored(old))["metadata"]["labels"]
+            assert labels["holdfast.dev/attempt"] == "1"
+
+
+def test_what_is_no_child_is_refused_loudly() -> None:
+    with pytest.raises(TypeError, match="Node is no child of a TrainingJob"):
+        difference(training_job(), CONFIG, node())
 
 
 def test_labels_that_others_put_on_a_child_stay() -> None:

@@ -61,12 +61,66 @@ def test_fields_that_are_not_acted_on_are_told_once_at_the_start() -> None:
     ("spec", "fields"),
     [
         ({}, []),
-        ({"checkpoint": {"enabled": False}}, []),
-        ({"checkpoint": {}, "ttlSecondsAfterFinished": 0}, ["checkpoint", "ttlSecondsAfterFinished"]),
-        ({"monitoring": {"tensorboardEnabled": True}}, ["monitoring.tensorboardEnabled"]),
-        ({"networking": {"rdmaEnabled": True}}, ["networking.rdmaEnabled"]),
-        ({"networking": {"masterPort": 1}, "monitoring": {}}, []),
+        ({"checkpoint": {}, "ttlSecondsAfterFinished": 0, "monitoring": {"tensorboardEnabled": True}}, []),
+        ({"checkpoint": {"resumeFrom": "s3://a/b"}}, ["checkpoint.resumeFrom"]),
+        ({"progressDeadlineSeconds": 5}, ["progressDeadlineSeconds"]),
+        ({"successPolicy": {}, "progressDeadlineSeconds": 5}, ["progressDeadlineSeconds", "successPolicy"]),
     ],
 )
 def test_only_what_is_written_counts(spec: dict[str, Any], fields: list[str]) -> None:
     assert not_acted_on(training_job(spec)) == fields
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "is_told"),
+    [
+        (None, False),
+        ({}, False),
+        ({"storage": {"type": "pvc"}}, False),
+        ({"storage": {"type": "nfs", "nfsServer": "a", "nfsPath": "/b"}}, False),
+        ({"storage": {"type": "s3", "s3Bucket": "runs"}}, True),
+        ({"storage": {"type": "gcs", "gcsBucket": "runs"}}, True),
+        ({"storage": {"type": "azure", "azureContainer": "runs", "azureAccount": "account"}}, True),
+        ({"enabled": False, "storage": {"type": "s3", "s3Bucket": "runs"}}, False),
+    ],
+)
+def test_who_saves_to_an_object_store_is_warned_before_anything_is_lost(
+    checkpoint: dict[str, Any] | None, is_told: bool
+) -> None:
+    spec = {} if checkpoint is None else {"checkpoint": checkpoint}
+    first = told(None, {"state": "Pending", "message": "x"}, **spec)
+    assert ("CheckpointsNotKept" in dict(first)) == is_told
+    later = told({"state": "Pending", "message": "x"}, {"state": "Pending", "message": "y"}, **spec)
+    assert later == [("Waiting", "y")]
+
+
+def test_every_restart_is_told_with_its_number_even_from_one_restarting_state_to_the_next() -> None:
+    before = {"state": "Restarting", "restartCount": 1, "message": "worker 0 broke; starting again at once"}
+    after = {"state": "Restarting", "restartCount": 2, "message": before["message"]}
+    assert told(before, after) == [("Restarting", "attempt 2: worker 0 broke; starting again at once")]
+
+
+def test_what_a_restarting_or_starting_job_waits_for_is_told_when_it_changes() -> None:
+    for state in ("Pending", "Initializing", "Restarting"):
+        assert told({"state": state, "message": "a"}, {"state": state, "message": "b"}) == [("Waiting", "b")]
+    for state in ("Running", "Suspended", "Completed", "Failed"):
+        assert told({"state": state, "message": "a"}, {"state": state, "message": "b"}) == []
+
+
+def test_a_job_that_goes_on_after_a_suspension_starts_its_workers_and_makes_none() -> None:
+    after = {"state": "Initializing", "workers": {"desired": 3}}
+    assert told({"state": "Suspended"}, after) == [("WorkersCreated", "started 3 workers")]
+
+
+@pytest.mark.parametrize(
+    "state", ["Pending", "Initializing", "Running", "Restarting", "Suspended", "Completed", "Failed"]
+)
+def test_every_step_into_a_state_is_told_in_one_event(state: str) -> None:
+    after = {"state": state, "message": "m", "failureReason": "f", "duration": "1s", "workers": {"desired": 2}}
+    for old in ("Pending", "Initializing", "Running", "Restarting", "Suspended"):
+        assert len(told({"state": old, "message": "m"}, after)) == (old != state)
+
+
+def test_nothing_new_is_no_news() -> None:
+    before = {"state": "Restarting", "restartCount": 1, "message": "m"}
+    assert told(before, {**before, "workers": {"desired": 2, "active": 1}}) == []

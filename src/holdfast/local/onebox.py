@@ -4,6 +4,7 @@ import asyncio
 import platform
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 
@@ -17,10 +18,12 @@ from holdfast.local.folder import locked
 from holdfast.local.hardware import Hardware
 from holdfast.machine.cgroups import find
 from holdfast.machine.machine import Machine, identity_of
+from holdfast.machine.objects import Pod
 from holdfast.plane import add_plane
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator, Settings
+from holdfast.workloads.trainingjob.defaults import Defaults
 
 DATABASE = "cluster.db"
 # What a job without an image is given; the machine runs the reference trainer for it.
@@ -55,11 +58,17 @@ async def onebox(data: Path, hardware: Hardware, *, limits: bool) -> AsyncIterat
                 now=utc_now,
                 default_image=DEFAULT_IMAGE,
                 cgroups=find(identity_of(data)) if limits else None,
+                issue_token=partial(_issue_token, cluster),
             )
-            async with logs.machine.running(), _operating(cluster) as operating:
+            async with logs.machine.running(), _operating(cluster, logs.machine) as operating:
                 yield Onebox(cluster, logs.machine, operating)
         finally:
             await cluster.close()
+
+
+def _issue_token(cluster: EmbeddedCluster, pod: Pod, audience: str) -> str:
+    account = pod.spec.service_account_name
+    return cluster.issue_token(pod.metadata.key, uid=pod.metadata.uid, account=account, audience=audience)
 
 
 class _Logs:
@@ -75,7 +84,7 @@ class _Logs:
 
 
 @asynccontextmanager
-async def _operating(cluster: EmbeddedCluster) -> AsyncIterator["asyncio.Task[None]"]:
+async def _operating(cluster: EmbeddedCluster, machine: Machine) -> AsyncIterator["asyncio.Task[None]"]:
     operator = Operator(
         cluster,
         identity=f"{platform.node()}-up",
@@ -84,8 +93,9 @@ async def _operating(cluster: EmbeddedCluster) -> AsyncIterator["asyncio.Task[No
         metrics=Metrics(),
         settings=Settings(),
     )
-    add_plane(operator, cluster, now=utc_now)
-    operator.add(training_jobs(operator, cluster, default_image=DEFAULT_IMAGE, now=utc_now))
+    add_plane(operator, cluster, now=utc_now, reclaim=machine.reclaim)
+    defaults = Defaults(image=DEFAULT_IMAGE, holdfast_image=DEFAULT_IMAGE)
+    operator.add(training_jobs(operator, cluster, defaults=defaults, now=utc_now))
     operating = asyncio.create_task(operator.run(), name="operator")
     try:
         yield operating

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import structlog
 from msgspec import Struct
+from prometheus_client import CollectorRegistry
 
 from holdfast.api.meta import Object
 from holdfast.cluster.protocol import Cluster, Resource
@@ -91,6 +92,11 @@ class Operator:
 
     def add(self, controller: Controller[T]) -> None:
         self._controllers.append(Workers(controller, self._informers, metrics=self._metrics, random=self._random))
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """Where controllers add metrics of their own."""
+        return self._metrics.registry
 
     def stop(self) -> None:
         self._stop.set()

@@ -1,23 +1,37 @@
-"""Makes a TrainingJob's children as they should be, without ever touching what is not its own."""
+"""Takes a TrainingJob's children one step towards what they should be, without ever touching what is not its own."""
 
 import asyncio
 from collections.abc import Iterable
-from typing import cast
+from typing import Any, cast
 
 from msgspec import structs
 
 from holdfast.api.builtin import Job
 from holdfast.api.meta import Key, Object
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.cluster.errors import AlreadyExists, Forbidden, Invalid
-from holdfast.cluster.protocol import Cluster, Propagation
-from holdfast.cluster.resources import JOBS
-from holdfast.controllers.trainingjob.children import Child, around_workers, belongs_to, difference, workers_of
+from holdfast.cluster.errors import AlreadyExists, Forbidden, Invalid, NotFound
+from holdfast.cluster.protocol import Cluster, Resource
+from holdfast.cluster.resources import CLAIMS, DEPLOYMENTS, SERVICE_MONITORS, SERVICES
+from holdfast.controllers.trainingjob.children import (
+    Child,
+    around_workers,
+    belongs_to,
+    difference,
+    workers_of,
+)
 from holdfast.controllers.trainingjob.observe import Caches
+from holdfast.controllers.trainingjob.stop import stop_for_good, stop_jobs, stop_leftovers
 from holdfast.errors import HoldfastError
+from holdfast.planning.trainingjob.course import Course, Finish, Go, Over, Park, Remake
 from holdfast.planning.trainingjob.observed import Observed
+from holdfast.planning.trainingjob.timing import Timing
 from holdfast.runtime.result import TerminalError
 from holdfast.runtime.writes import Session
+from holdfast.workloads.trainingjob import names
+from holdfast.workloads.trainingjob.claims import checkpoint_claim
+from holdfast.workloads.trainingjob.defaults import Defaults
+from holdfast.workloads.trainingjob.monitor import service_monitor
+from holdfast.workloads.trainingjob.tensorboard import wants_tensorboard
 
 
 class Obstacle(HoldfastError):
@@ -25,38 +39,86 @@ class Obstacle(HoldfastError):
 
 
 class Applier:
-    """Takes one job's children one step towards what they should be."""
+    """What one reconcile does for one job."""
 
-    def __init__(self, job: TrainingJob, caches: Caches, cluster: Cluster, session: Session) -> None:
-        self._job = job
+    def __init__(
+        self,
+        observed: Observed,
+        caches: Caches,
+        cluster: Cluster,
+        session: Session,
+        *,
+        defaults: Defaults,
+        timing: Timing,
+    ) -> None:
+        self._job: TrainingJob = observed.job
+        self._observed = observed
         self._caches = caches
         self._cluster = cluster
         self._session = session
+        self._defaults = defaults
+        self._timing = timing
 
-    async def apply(self, observed: Observed, default_image: str) -> Observed:
+    async def take(self, course: Course) -> Observed:
         """Returns what is seen after the step."""
-        if observed.ended or observed.outdated:
-            # An outdated attempt is stopped once the number of the next one is in status: a crash in between is seen.
-            return observed
-        if observed.earlier:
-            await self._stop(observed.earlier)
-            return observed
+        observed = self._observed
+        if isinstance(course, Finish):
+            return observed  # the status says so first; then what still runs is stopped
+        await stop_leftovers(self._session, observed, self._timing.survivors_grace_s)
+        match course:
+            case Over():
+                await stop_for_good(self._session, observed)
+            case Remake() | Park() if observed.workers is not None:
+                await stop_jobs(self._session, (observed.workers,))
+                return structs.replace(observed, workers=None)
+            case Go():
+                return await self._go(course)
+        return observed
+
+    async def _go(self, course: Go) -> Observed:
         try:
-            await self._ensure_all(around_workers(self._job))
-            workers = await self._ensure(workers_of(self._job, default_image))
+            await self._ensure_all(around_workers(self._job, self._defaults))
+            if self._observed.workers is None:
+                await self._make_extras()
+            child = workers_of(self._job, self._defaults, suspended=course.suspended)
+            # Not what the cache shows by now: a Job that went meanwhile is lost, and not to be made anew.
+            workers = await self._bring(child, self._observed.workers, suspended=course.suspended)
         except (Obstacle, Forbidden) as error:
-            return structs.replace(observed, obstacle=str(error))
+            return structs.replace(self._observed, obstacle=str(error))
         except Invalid as error:
             raise TerminalError("Refused", str(error)) from error
-        return structs.replace(observed, workers=cast("Job", workers))
+        return structs.replace(self._observed, workers=cast("Job", workers))
 
-    async def _stop(self, jobs: tuple[Job, ...]) -> None:
-        """Foreground: the Job is gone only when its pods are, so that two attempts never run at once."""
-        for job in jobs:
-            if not job.metadata.deletion_timestamp:
-                await self._session.delete(
-                    JOBS, job.metadata.key, uid=job.metadata.uid, propagation=Propagation.FOREGROUND
-                )
+    async def _make_extras(self) -> None:
+        """Made with each attempt and then left alone: a claim outlives the job, a monitor is a convenience."""
+        claim = checkpoint_claim(self._job, self._defaults)
+        if claim is not None:
+            await self._make_once(Child(CLAIMS, claim))
+        monitor = service_monitor(self._job) if self._defaults.service_monitors else None
+        if monitor is not None:
+            try:
+                await self._make_once(Child(SERVICE_MONITORS, monitor))
+            except NotFound as error:
+                raise Obstacle(
+                    "the operator is to make ServiceMonitors, and the cluster does not know that kind: install the "
+                    "Prometheus Operator's definitions, or run the operator without --service-monitors"
+                ) from error
+        if not wants_tensorboard(self._job):
+            await self._remove_tensorboard()
+
+    async def _make_once(self, child: Child) -> None:
+        try:
+            await self._session.create(child.resource, child.body, namespace=self._job.metadata.namespace)
+        except AlreadyExists:
+            return
+
+    async def _remove_tensorboard(self) -> None:
+        key = Key(self._job.metadata.namespace, names.tensorboard(self._job))
+        resources: tuple[Resource[Any], ...] = (DEPLOYMENTS, SERVICES)
+        for resource in resources:
+            seen = self._caches.child(resource.kind, key)
+            if seen is not None and belongs_to(seen, self._job):
+                await self._session.delete(resource, key, uid=seen.metadata.uid)
 
     async def _ensure_all(self, children: Iterable[Child]) -> None:
         """At the same time: a busy API server takes a second for a Service. Of several failures the first is raised."""
@@ -67,7 +129,11 @@ class Applier:
 
     async def _ensure(self, child: Child) -> Object:
         key = Key(self._job.metadata.namespace, child.name)
-        seen = self._caches.child(child.resource.kind, key)
+        return await self._bring(child, self._caches.child(child.resource.kind, key))
+
+    async def _bring(self, child: Child, seen: Object | None, *, suspended: bool = False) -> Object:
+        """Make the child, or mend the one that was seen."""
+        key = Key(self._job.metadata.namespace, child.name)
         if seen is None:
             try:
                 return await self._session.create(child.resource, child.body, namespace=key.namespace)
@@ -75,7 +141,7 @@ class Applier:
                 # Somebody else's, or ours without the label that the caches go by.
                 seen = await self._cluster.get(child.resource, key)
         self._check_ours(child, seen)
-        patch = difference(self._job, child, seen)
+        patch = difference(self._job, child, seen, suspended=suspended)
         return await self._session.patch(child.resource, key, patch) if patch else seen
 
     def _check_ours(self, child: Child, seen: Object) -> None:

@@ -1,19 +1,28 @@
 """The children of a TrainingJob: what each should be, and how one that is there differs from it."""
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from holdfast.api.builtin import ConfigMap, Job, Service, ServicePort
+from holdfast.api.builtin import ConfigMap, Deployment, Job, Service, ServiceAccount, ServicePort
 from holdfast.api.meta import Object
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.protocol import JSON, Resource
-from holdfast.cluster.resources import CONFIG_MAPS, JOBS, SERVICES
+from holdfast.cluster.resources import CONFIG_MAPS, DEPLOYMENTS, JOBS, SERVICE_ACCOUNTS, SERVICES
+from holdfast.workloads.trainingjob import names
 from holdfast.workloads.trainingjob.config import config_map
+from holdfast.workloads.trainingjob.defaults import Defaults
 from holdfast.workloads.trainingjob.job import adjustable, workers_job
+from holdfast.workloads.trainingjob.service_account import service_account
 from holdfast.workloads.trainingjob.services import headless_service, master_service
+from holdfast.workloads.trainingjob.tensorboard import (
+    tensorboard_deployment,
+    tensorboard_service,
+    wants_tensorboard,
+)
 
 
 class Child(Struct, frozen=True):
@@ -25,15 +34,21 @@ class Child(Struct, frozen=True):
         return str(self.body["metadata"]["name"])
 
 
-def around_workers(job: TrainingJob) -> Iterator[Child]:
-    """What must be there before the workers start: their task and their names."""
+def around_workers(job: TrainingJob, defaults: Defaults) -> Iterator[Child]:
+    """What must be there before the workers start: their task, their names and whom they run as."""
     yield Child(CONFIG_MAPS, config_map(job))
     yield Child(SERVICES, headless_service(job))
     yield Child(SERVICES, master_service(job))
+    account = service_account(job)
+    if account is not None:
+        yield Child(SERVICE_ACCOUNTS, account)
+    if wants_tensorboard(job):
+        yield Child(SERVICES, tensorboard_service(job))
+        yield Child(DEPLOYMENTS, _with_digest(tensorboard_deployment(job, defaults)))
 
 
-def workers_of(job: TrainingJob, default_image: str) -> Child:
-    return Child(JOBS, workers_job(job, default_image))
+def workers_of(job: TrainingJob, defaults: Defaults, *, suspended: bool) -> Child:
+    return Child(JOBS, workers_job(job, defaults, suspended=suspended))
 
 
 def belongs_to(child: Object, job: TrainingJob) -> bool:
@@ -41,12 +56,12 @@ def belongs_to(child: Object, job: TrainingJob) -> bool:
     return owner is not None and owner.uid == job.metadata.uid
 
 
-def difference(job: TrainingJob, child: Child, seen: Object) -> JSON:
+def difference(job: TrainingJob, child: Child, seen: Object, *, suspended: bool = False) -> JSON:
     """The merge patch that mends `seen`; empty when there is nothing to mend."""
-    patch = _spec_difference(job, child, seen)
-    labels = child.body["metadata"]["labels"]
-    if any(seen.metadata.labels.get(name) != value for name, value in labels.items()):
-        patch["metadata"] = {"labels": labels}
+    patch = _spec_difference(job, child, seen, suspended)
+    metadata = child.body["metadata"]
+    if any(seen.metadata.labels.get(name) != value for name, value in metadata["labels"].items()):
+        patch.setdefault("metadata", {})["labels"] = metadata["labels"]
     if patch:
         # The patch is for the object that was looked at, not for one that took its name since: a uid would guard it
         # too, but the API server answers another uid as Invalid, which looks like a refusal for good.
@@ -54,7 +69,7 @@ def difference(job: TrainingJob, child: Child, seen: Object) -> JSON:
     return patch
 
 
-def _spec_difference(job: TrainingJob, child: Child, seen: Object) -> JSON:
+def _spec_difference(job: TrainingJob, child: Child, seen: Object, suspended: bool) -> JSON:
     match seen:
         case ConfigMap():
             return _replaced("data", child.body["data"], seen.data)
@@ -64,12 +79,17 @@ def _spec_difference(job: TrainingJob, child: Child, seen: Object) -> JSON:
             if msgspec.convert(spec["ports"], tuple[ServicePort, ...]) != seen.spec.ports:
                 changed["ports"] = spec["ports"]
         case Job():
-            there = {
-                "suspend": seen.spec.suspend,
-                "backoffLimit": seen.spec.backoff_limit,
-                "activeDeadlineSeconds": seen.spec.active_deadline_seconds,
-            }
-            changed = {name: value for name, value in adjustable(job).items() if there[name] != value}
+            there = {"suspend": seen.spec.suspend, "backoffLimit": seen.spec.backoff_limit}
+            wanted = adjustable(job, suspended=suspended)
+            changed = {name: value for name, value in wanted.items() if there[name] != value}
+        case ServiceAccount():
+            wanted = child.body["automountServiceAccountToken"]
+            return {} if seen.automount_service_account_token == wanted else {"automountServiceAccountToken": wanted}
+        case Deployment():
+            digest = child.body["metadata"]["annotations"][names.SPEC_DIGEST]
+            if seen.metadata.annotations.get(names.SPEC_DIGEST) == digest:
+                return {}
+            return {"metadata": {"annotations": {names.SPEC_DIGEST: digest}}, "spec": child.body["spec"]}
         case _:
             raise TypeError(f"{type(seen).__name__} is no child of a TrainingJob")
     return {"spec": changed} if changed else {}
@@ -78,3 +98,9 @@ def _spec_difference(job: TrainingJob, child: Child, seen: Object) -> JSON:
 def _replaced(field: str, wanted: dict[str, str], seen: dict[str, str]) -> JSON:
     """A map as a merge patch replaces it: keys that are not wanted are set to null."""
     return {} if wanted == seen else {field: {**dict.fromkeys(seen.keys() - wanted.keys()), **wanted}}
+
+
+def _with_digest(body: JSON) -> JSON:
+    """Of a Deployment the cache keeps no spec: the digest tells whether it is the one that is wanted."""
+    digest = hashlib.sha256(msgspec.json.encode(body["spec"], order="sorted")).hexdigest()[:16]
+    return {**body, "metadata": {**body["metadata"], "annotations": {names.SPEC_DIGEST: digest}}}

@@ -1,26 +1,45 @@
 """Takes a TrainingJob to its workers and follows them to the end: observe, decide, apply, status."""
 
+from datetime import datetime
+
 import msgspec
 import structlog
 from msgspec import structs
 
-from holdfast.api.builtin import Pod
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
+from holdfast.cluster.errors import Conflict, NotFound
 from holdfast.cluster.patches import merge_patch
 from holdfast.cluster.protocol import Cluster
-from holdfast.cluster.resources import CONFIG_MAPS, JOBS, PODS, SERVICES, TRAINING_JOBS
+from holdfast.cluster.resources import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    JOBS,
+    PODS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    TRAINING_JOBS,
+)
+from holdfast.controllers.admission import Admission
 from holdfast.controllers.trainingjob.apply import Applier
+from holdfast.controllers.trainingjob.explain import Explanations
+from holdfast.controllers.trainingjob.metrics import Measured, TrainingJobMetrics
 from holdfast.controllers.trainingjob.news import news
-from holdfast.controllers.trainingjob.observe import Caches
+from holdfast.controllers.trainingjob.observe import Caches, NodeNews, key_of
+from holdfast.planning.trainingjob.course import Again, decide
+from holdfast.planning.trainingjob.deadline import expiry
+from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.status import next_status
+from holdfast.planning.trainingjob.timing import TIMING, Timing
+from holdfast.planning.trainingjob.wake import wake_at
 from holdfast.runtime.clocks import Now
 from holdfast.runtime.controller import Controller, Watch, owned_by
 from holdfast.runtime.events import Recorder
 from holdfast.runtime.operator import Operator
 from holdfast.runtime.result import Done, RequeueAfter, Result, TerminalError
 from holdfast.runtime.writes import Writer
-from holdfast.workloads.trainingjob.names import JOB_LABEL
+from holdfast.workloads.trainingjob.defaults import Defaults
+from holdfast.workloads.trainingjob.pod import pod_template
 
 # What stands in the way (a name, a quota, a right) is not ours to watch; it is looked at again this often.
 OBSTACLE_RECHECK_S = 30.0
@@ -37,65 +56,161 @@ class TrainingJobs:
         self,
         cluster: Cluster,
         caches: Caches,
+        admission: Admission,
         writer: Writer,
         events: Recorder,
+        metrics: TrainingJobMetrics,
         *,
-        default_image: str,
+        defaults: Defaults,
+        timing: Timing,
         now: Now,
     ) -> None:
         self._cluster = cluster
         self._caches = caches
+        self._admission = admission
         self._writer = writer
         self._events = events
-        self._default_image = default_image
+        self._metrics = metrics
+        self._defaults = defaults
+        self._timing = timing
         self._now = now
+        self._explanations = Explanations(cluster, timing)
 
     async def reconcile(self, key: Key) -> Result:
-        observed = self._caches.observe(key)
-        if observed is None or observed.finished:
+        now = self._now()
+        observed = await self._observe(key, now)
+        if observed is None:
             return Done()
-        applier = Applier(observed.job, self._caches, self._cluster, self._writer.on(key))
-        observed = await applier.apply(observed, self._default_image)
-        await self._write_status(observed.job, next_status(observed, self._now()))
-        return RequeueAfter(OBSTACLE_RECHECK_S) if observed.obstacle else Done()
+        course = decide(observed, now, self._timing)
+        if isinstance(course, Again):
+            if await self._is_suspended_by_queue(observed):
+                return Done()
+            observed = await self._next_attempt(observed, course, now)
+            course = decide(observed, now, self._timing)
+        applier = Applier(
+            observed, self._caches, self._cluster, self._writer.on(key), defaults=self._defaults, timing=self._timing
+        )
+        observed = await applier.take(course)
+        job = await self._write_status(observed.job, next_status(observed, course, now))
+        return await self._later(structs.replace(observed, job=job), now)
 
     async def report(self, key: Key, error: TerminalError) -> None:
-        observed = self._caches.observe(key)
+        now = self._now()
+        observed = await self._observe(key, now)
         if observed is not None and not observed.finished:
             refused = structs.replace(observed, refusal=str(error))
-            await self._write_status(observed.job, next_status(refused, self._now()))
+            await self._write_status(observed.job, next_status(refused, decide(refused, now, self._timing), now))
 
-    async def _write_status(self, job: TrainingJob, status: TrainingJobStatus) -> None:
+    async def _observe(self, key: Key, now: datetime) -> Observed | None:
+        observed = self._caches.observe(key)
+        if observed is None:
+            self._explanations.forget(key)
+            return None
+        observed = structs.replace(observed, verdict=self._admission.verdict(observed.job))
+        return await self._explanations.add(observed, now)
+
+    async def _is_suspended_by_queue(self, observed: Observed) -> bool:
+        """Kueue takes a job back by suspending its Job: its pods may be seen to go before that is."""
+        if not observed.queued or observed.workers is None:
+            return False
+        try:
+            return (await self._cluster.get(JOBS, observed.workers.metadata.key)).spec.suspend
+        except NotFound:
+            return False
+
+    async def _next_attempt(self, observed: Observed, course: Again, now: datetime) -> Observed:
+        """The number is in status first; from then on all that belongs to the old attempt is in the way."""
+        job = await self._write_status(observed.job, next_status(observed, course, now))
+        old = (observed.workers,) if observed.workers is not None else ()
+        return structs.replace(
+            observed,
+            job=job,
+            workers=None,
+            pods=(),
+            earlier=(*observed.earlier, *old),
+            other_pods=(*observed.other_pods, *observed.pods),
+            outdated=False,
+            verdict=self._admission.verdict(job),
+            told={},
+            told_of_job="",
+        )
+
+    async def _write_status(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJob:
         """Nothing when nothing changed; guarded by the version that was looked at."""
         old = msgspec.to_builtins(job.status) if job.status is not None else {}
         patch = merge_patch(old, msgspec.to_builtins(status))
         if not patch:
-            return
+            return job
         guard = {"resourceVersion": job.metadata.resource_version}
         session = self._writer.on(job.metadata.key)
-        await session.patch_status(TRAINING_JOBS, job.metadata.key, {"metadata": guard, "status": patch})
+        written = await session.patch_status(TRAINING_JOBS, job.metadata.key, {"metadata": guard, "status": patch})
         log.info("status", key=str(job.metadata.key), state=status.state, message=status.message)
+        self._metrics.stepped(job, status)
         for item in news(job, status):
             tell = self._events.warning if item.warning else self._events.normal
             tell(TRAINING_JOBS, job, item.reason, item.message)
+        return written
+
+    async def _later(self, observed: Observed, now: datetime) -> Result:
+        due = expiry(observed.job) if observed.finished else None
+        if due is not None and now >= due:
+            await self._delete(observed.job)
+            return Done()
+        moments = [
+            (at - now).total_seconds()
+            for at in (wake_at(observed, now, self._timing), self._explanations.next_look(observed, now))
+            if at is not None
+        ]
+        if observed.obstacle:
+            moments.append(OBSTACLE_RECHECK_S)
+        return RequeueAfter(min(moments)) if moments else Done()
+
+    async def _delete(self, job: TrainingJob) -> None:
+        log.info("time to live is over", key=str(job.metadata.key))
+        try:
+            await self._writer.on(job.metadata.key).delete(TRAINING_JOBS, job.metadata.key, uid=job.metadata.uid)
+        except (NotFound, Conflict):
+            return  # it is gone already
 
 
-def training_jobs(operator: Operator, cluster: Cluster, *, default_image: str, now: Now) -> Controller[TrainingJob]:
+def training_jobs(
+    operator: Operator,
+    cluster: Cluster,
+    *,
+    defaults: Defaults,
+    now: Now,
+    timing: Timing = TIMING,
+    gang_admission: bool = True,
+    patience_s: float = 600.0,
+    per_job_metrics: bool = True,
+) -> Controller[TrainingJob]:
     """The controller, on the operator's stores."""
     writer = operator.writer()
+    caches = Caches.of(operator)
+    admission = Admission.of(
+        operator,
+        shape=lambda job: pod_template(job, defaults),
+        now=now,
+        patience_s=patience_s,
+        enabled=gang_admission,
+    )
+    metrics = TrainingJobMetrics(operator.registry, caches.training_jobs, per_job=per_job_metrics, now=now)
     reconciler = TrainingJobs(
-        cluster, Caches.of(operator), writer, operator.recorder, default_image=default_image, now=now
+        cluster, caches, admission, writer, operator.recorder, metrics, defaults=defaults, timing=timing, now=now
     )
     return Controller(
         name="trainingjob",
         resource=TRAINING_JOBS,
-        reconciler=reconciler,
+        reconciler=Measured(reconciler, metrics, caches.training_jobs),
         writer=writer,
-        watches=(Watch(CONFIG_MAPS, OWNER), Watch(SERVICES, OWNER), Watch(JOBS, OWNER), Watch(PODS, job_of_worker)),
+        watches=(
+            Watch(CONFIG_MAPS, OWNER),
+            Watch(SERVICES, OWNER),
+            Watch(SERVICE_ACCOUNTS, OWNER),
+            Watch(DEPLOYMENTS, OWNER),
+            Watch(JOBS, OWNER),
+            Watch(PODS, key_of),
+            NodeNews(caches.pods),
+            admission,
+        ),
     )
-
-
-def job_of_worker(pod: Pod) -> tuple[Key, ...]:
-    """A worker belongs to a Job; the TrainingJob behind that is in its label."""
-    name = pod.metadata.labels.get(JOB_LABEL)
-    return (Key(pod.metadata.namespace, name),) if name else ()

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
+from holdfast.api.trainingjob import Checkpoint, TrainingJob, TrainingJobStatus
+
+OBJECT_STORES = ("s3", "gcs", "azure")
 
 
 class News(Struct, frozen=True):
@@ -15,36 +17,50 @@ class News(Struct, frozen=True):
 
 def news(job: TrainingJob, status: TrainingJobStatus) -> Iterator[News]:
     """What the step from the job's present status to `status` means for people."""
-    before = job.status.state if job.status is not None else None
-    if before is None:
-        ignored = ", ".join(f"spec.{field}" for field in not_acted_on(job))
-        if ignored:
-            yield News("NotActedOn", f"this version of holdfast accepts but does not act on {ignored}", warning=True)
-    if status.state != before:
-        yield from _step(status)
-    elif status.state == "Pending" and job.status is not None and status.message != job.status.message:
+    old = job.status or TrainingJobStatus()
+    if old.state is None:
+        yield from _ignored(job)
+    if status.restart_count != old.restart_count:
+        yield News("Restarting", f"attempt {status.restart_count}: {status.message}", warning=True)
+    elif status.state != old.state:
+        yield from _step(old, status)
+    elif status.message != old.message and status.state in ("Pending", "Initializing", "Restarting"):
         yield News("Waiting", status.message or "", warning=True)
+
+
+def _ignored(job: TrainingJob) -> Iterator[News]:
+    fields = ", ".join(f"spec.{field}" for field in not_acted_on(job))
+    if fields:
+        yield News("NotActedOn", f"this version of holdfast accepts but does not act on {fields}", warning=True)
+    kept = job.spec.checkpoint
+    storage = kept.storage if kept is not None and kept.enabled else None
+    if storage is not None and storage.type in OBJECT_STORES:
+        message = (
+            f"this version of holdfast does not upload to {storage.type} yet: checkpoints stay in the workers' pods "
+            "and are lost with them; use type pvc or nfs to go on after a loss"
+        )
+        yield News("CheckpointsNotKept", message, warning=True)
 
 
 def not_acted_on(job: TrainingJob) -> list[str]:
     spec = job.spec
+    kept = spec.checkpoint if spec.checkpoint is not None and spec.checkpoint.enabled else None
     written = {
-        "checkpoint": spec.checkpoint is not None and spec.checkpoint.enabled,
-        "monitoring.tensorboardEnabled": spec.monitoring is not None and spec.monitoring.tensorboard_enabled,
-        "networking.rdmaEnabled": spec.networking is not None and spec.networking.rdma_enabled,
+        "checkpoint.resumeFrom": kept is not None and kept.resume_from is not None,
+        "checkpoint.retention": kept is not None and kept.retention != Checkpoint().retention,
         "progressDeadlineSeconds": spec.progress_deadline_seconds is not None,
         "successPolicy": spec.success_policy is not None,
-        "ttlSecondsAfterFinished": spec.ttl_seconds_after_finished is not None,
     }
     return [field for field, is_written in written.items() if is_written]
 
 
-def _step(status: TrainingJobStatus) -> Iterator[News]:
+def _step(old: TrainingJobStatus, status: TrainingJobStatus) -> Iterator[News]:
     match status.state:
         case "Pending":
             yield News("Waiting", status.message or "", warning=True)
         case "Initializing":
-            yield News("WorkersCreated", f"made {_workers(status)}")
+            verb = "started" if old.state == "Suspended" else "made"
+            yield News("WorkersCreated", f"{verb} {_workers(status)}")
         case "Running":
             yield News("Started", f"running with {_workers(status)}")
         case "Restarting":

@@ -1,21 +1,35 @@
 """Reads a TrainingJob and what belongs to it from the caches."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
-from holdfast.api.builtin import ConfigMap, Job, Pod, Service
+from holdfast.api.builtin import ConfigMap, Deployment, Job, Node, Pod, Service, ServiceAccount
 from holdfast.api.meta import Key, Object
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.cluster.resources import CONFIG_MAPS, JOBS, PODS, SERVICES, TRAINING_JOBS
+from holdfast.cluster.resources import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    JOBS,
+    NODES,
+    PODS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    TRAINING_JOBS,
+)
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.runtime.cache import Store
+from holdfast.runtime.informer import Informers
 from holdfast.runtime.operator import Operator
 from holdfast.workloads.trainingjob import names
+from holdfast.workloads.trainingjob.elastic import is_elastic
+from holdfast.workloads.trainingjob.gpus import gpus_per_worker
 from holdfast.workloads.trainingjob.job import spec_digest
 
 OURS = f"{names.MANAGED_BY}=holdfast"
 BY_OWNER = "owner"
+BY_TRAINING_JOB = "training-job"
+BY_NODE = "node"
 
 
 def owner_uid(obj: Object) -> Iterable[str]:
@@ -23,33 +37,72 @@ def owner_uid(obj: Object) -> Iterable[str]:
     return (owner.uid,) if owner is not None else ()
 
 
+def key_of(pod: Pod) -> Iterable[Key]:
+    """A worker belongs to a Job; the TrainingJob behind that is in its label."""
+    labels = pod.metadata.labels
+    if labels.get(names.MANAGED_BY) == "holdfast" and names.JOB_LABEL in labels:
+        yield Key(pod.metadata.namespace, labels[names.JOB_LABEL])
+
+
+def training_job_of(pod: Pod) -> Iterable[str]:
+    return map(str, key_of(pod))
+
+
+def node_of(pod: Pod) -> Iterable[str]:
+    return (pod.spec.node_name,) if pod.spec.node_name else ()
+
+
+class NodeNews:
+    """A source of news: jobs hear when a node of their workers is lost or comes back."""
+
+    def __init__(self, pods: Store[Pod]) -> None:
+        self._pods = pods
+
+    def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
+        def changed(old: Node | None, new: Node | None) -> None:
+            node = new or old
+            if node is not None and (old is not None and old.is_ready) != (new is not None and new.is_ready):
+                for pod in self._pods.by(BY_NODE, node.metadata.name):
+                    for key in key_of(pod):
+                        add(key)
+
+        informers.of(NODES).handlers.append(changed)
+
+
 class Caches(Struct, frozen=True):
-    """The stores that the controller reads; of the built-in kinds they hold only what holdfast made."""
+    """The stores that the controller reads: all nodes and pods; of the other built-in kinds only what holdfast made."""
 
     training_jobs: Store[TrainingJob]
     jobs: Store[Job]
     pods: Store[Pod]
+    nodes: Store[Node]
     services: Store[Service]
     config_maps: Store[ConfigMap]
+    accounts: Store[ServiceAccount]
+    deployments: Store[Deployment]
 
     @classmethod
     def of(cls, operator: Operator) -> "Caches":
         return cls(
             training_jobs=operator.store(TRAINING_JOBS),
             jobs=operator.store(JOBS, {BY_OWNER: owner_uid}, labels=OURS),
-            pods=operator.store(PODS, {BY_OWNER: owner_uid}, labels=OURS),
+            pods=operator.store(PODS, {BY_TRAINING_JOB: training_job_of, BY_NODE: node_of}),
+            nodes=operator.store(NODES),
             services=operator.store(SERVICES, labels=OURS),
             config_maps=operator.store(CONFIG_MAPS, labels=OURS),
+            accounts=operator.store(SERVICE_ACCOUNTS, labels=OURS),
+            deployments=operator.store(DEPLOYMENTS, labels=OURS),
         )
 
     def child(self, kind: str, key: Key) -> Object | None:
-        match kind:
-            case "ConfigMap":
-                return self.config_maps.get(key)
-            case "Service":
-                return self.services.get(key)
-            case _:
-                return self.jobs.get(key)
+        found: dict[str, Callable[[Key], Object | None]] = {
+            "ConfigMap": self.config_maps.get,
+            "Service": self.services.get,
+            "ServiceAccount": self.accounts.get,
+            "Deployment": self.deployments.get,
+            "Job": self.jobs.get,
+        }
+        return found[kind](key)
 
     def observe(self, key: Key) -> Observed | None:
         """All that a decision needs; None when there is no such job or it is being deleted."""
@@ -59,10 +112,26 @@ class Caches(Struct, frozen=True):
         owned = self.jobs.by(BY_OWNER, job.metadata.uid)
         workers = next((child for child in owned if child.metadata.name == names.workers(job)), None)
         digest = workers.metadata.annotations.get(names.SPEC_DIGEST) if workers else None
+        pods = self.pods.by(BY_TRAINING_JOB, str(key))
+        current = tuple(pod for pod in pods if workers is not None and _is_of(pod, workers))
         return Observed(
             job=job,
             workers=workers,
             earlier=tuple(child for child in owned if child is not workers),
-            pods=tuple(self.pods.by(BY_OWNER, workers.metadata.uid)) if workers else (),
+            pods=current,
+            other_pods=tuple(pod for pod in pods if pod not in current),
+            nodes=self._nodes(pods),
+            gpus_per_worker=gpus_per_worker(job.spec),
             outdated=workers is not None and digest != spec_digest(job.spec),
+            queued=names.QUEUE_LABEL in job.metadata.labels,
+            elastic=is_elastic(job.spec),
         )
+
+    def _nodes(self, pods: Iterable[Pod]) -> dict[str, Node]:
+        found = ((name, self.nodes.get(Key("", name))) for name in {pod.spec.node_name for pod in pods} if name)
+        return {name: node for name, node in found if node is not None}
+
+
+def _is_of(pod: Pod, job: Job) -> bool:
+    owner = pod.metadata.controller
+    return owner is not None and owner.uid == job.metadata.uid

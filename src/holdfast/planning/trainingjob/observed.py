@@ -1,9 +1,12 @@
 """What is seen of a TrainingJob at one moment."""
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
-from holdfast.api.builtin import Job, Pod
-from holdfast.api.trainingjob import TrainingJob
+from holdfast.api.builtin import Job, Node, Pod
+from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
+from holdfast.planning.admission import Verdict
 
 FINISHED = ("Completed", "Failed")
 
@@ -16,16 +19,35 @@ class Observed(Struct, frozen=True, kw_only=True):
     """Jobs of earlier attempts that are not gone yet."""
     pods: tuple[Pod, ...] = ()
     """The workers of the current attempt."""
+    other_pods: tuple[Pod, ...] = ()
+    """Workers of other attempts, and of an earlier job of this name."""
+    nodes: Mapping[str, Node] = {}
+    """The nodes of all these pods, as far as they are there."""
+    verdict: Verdict | None = None
+    """Whether all workers fit; None while nobody has looked."""
+    gpus_per_worker: int = 0
     outdated: bool = False
     """The current attempt was made for another spec than the one that is written now."""
+    queued: bool = False
+    """Kueue decides when the attempt starts."""
+    elastic: bool = False
+    """The launcher carries on without a worker: a lost one is replaced in the same attempt."""
+    told: Mapping[str, str] = {}
+    """What events say about pods that show no problem themselves, by the pod's uid."""
+    told_of_job: str = ""
+    """What events say about pods that can't be made."""
     obstacle: str = ""
     """What keeps the children from being made, in a sentence; it may pass."""
     refusal: str = ""
     """Why the children can never be made as they are asked for."""
 
     @property
+    def status(self) -> TrainingJobStatus:
+        return self.job.status or TrainingJobStatus()
+
+    @property
     def state(self) -> str:
-        return str(self.job.status.state) if self.job.status is not None and self.job.status.state else ""
+        return str(self.status.state or "")
 
     @property
     def finished(self) -> bool:
@@ -33,7 +55,27 @@ class Observed(Struct, frozen=True, kw_only=True):
         return self.state in FINISHED
 
     @property
-    def ended(self) -> bool:
-        """The workers are done, well or badly, and the status is about to say so."""
+    def restarting_because(self) -> str:
+        """One word, told by the condition until the job runs again; "" when it does not restart."""
+        held = (each for each in self.status.conditions if each.type == "Restarting" and each.status == "True")
+        return next((each.reason for each in held), "")
+
+    @property
+    def started(self) -> bool:
+        """The current attempt was let go."""
         job = self.workers
-        return job is not None and (job.condition("Complete") or job.condition("Failed")) is not None
+        return job is not None and not job.spec.suspend and not job.metadata.deletion_timestamp
+
+    @property
+    def leftovers(self) -> tuple[Pod, ...]:
+        """Workers that are not of this attempt and have not ended."""
+        return tuple(pod for pod in self.other_pods if not pod.has_ended)
+
+    @property
+    def bound(self) -> tuple[Pod, ...]:
+        """Workers that hold their place on a node."""
+        return tuple(pod for pod in self.pods if pod.spec.node_name and not pod.has_ended)
+
+    @property
+    def succeeded(self) -> bool:
+        return self.workers is not None and self.workers.condition("Complete") is not None

@@ -1,27 +1,20 @@
-"""The status of a TrainingJob, from what is seen of it."""
+"""The status of a TrainingJob, from what is seen of it and the course that is taken."""
 
 from collections.abc import Iterable
 from datetime import datetime
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from holdfast.api.builtin import Job, Pod
 from holdfast.api.meta import Condition
-from holdfast.api.trainingjob import TrainingJobStatus, Workers
+from holdfast.api.trainingjob import AllocatedResources, TrainingJobStatus, Workers
 from holdfast.planning import conditions
 from holdfast.planning.times import span, timestamp
-from holdfast.planning.trainingjob.failure import failure_reason
-from holdfast.planning.trainingjob.observed import Observed
-from holdfast.planning.trainingjob.waiting import why_waiting
-
-
-class Finding(Struct, frozen=True):
-    """Where the job stands: its state, one word why, and a sentence for people."""
-
-    state: str
-    reason: str
-    message: str
-
+from holdfast.planning.trainingjob.course import Again, Course, Finding, Finish, Go, Hold, Over, Park, why_not_all
+from holdfast.planning.trainingjob.deadline import suspended_for_s
+from holdfast.planning.trainingjob.loss import Class
+from holdfast.planning.trainingjob.observed import FINISHED, Observed
+from holdfast.planning.trainingjob.restart import counted
 
 CHILDREN_MADE = Finding("", "ChildrenMade", "the workers, their Services and their ConfigMap were made")
 # Which condition is true in which state; Created is told apart, it stays true once the workers were made.
@@ -32,57 +25,106 @@ CONDITION_OF = {
     "Completed": "Succeeded",
     "Failed": "Failed",
 }
+SPEC_CHANGED = "SpecChanged"
+# Of a message, in the schema.
+LONGEST = 32768
+REASON_OF: dict[Class, str] = {
+    "preemption": "Preempted",
+    "infrastructure": "InfrastructureLost",
+    "outOfMemory": "OutOfMemory",
+    "hang": "NoProgress",
+    "application": "WorkerFailed",
+}
 
 
-def next_status(observed: Observed, now: datetime) -> TrainingJobStatus:
+def next_status(observed: Observed, course: Course, now: datetime) -> TrainingJobStatus:
     """The status that the job should show; equal to the one that it shows when nothing has changed."""
-    old = observed.job.status or TrainingJobStatus()
-    if observed.finished:
-        return old
-    finding = find(observed)
+    old = observed.status
+    finding = find(observed, course)
+    if finding is None:
+        return old if isinstance(course, Hold) else structs.replace(old, observed_generation=_generation(observed))
+    finding = _told(observed, course, finding)
     status = structs.replace(
         old,
-        observed_generation=observed.job.metadata.generation,
+        observed_generation=_generation(observed),
         state=finding.state,
         message=finding.message,
-        workers=_workers(observed),
+        workers=_workers(observed, finding),
+        resources=_resources(observed, finding),
         selector=f"training-job={observed.job.metadata.name}",
         total_epochs=observed.job.spec.hyperparameters.epochs if observed.job.spec.hyperparameters else None,
-        restart_count=old.restart_count + 1 if _restarts(observed) else old.restart_count,
+        next_retry_time=timestamp(course.retry_at) if isinstance(course, Go) and course.retry_at else None,
         conditions=conditions.merge(old.conditions, _conditions(observed, finding, now)),
     )
+    if old.state == "Suspended" and finding.state != "Suspended":
+        status = structs.replace(status, suspended_seconds=old.suspended_seconds + round(suspended_for_s(old, now)))
+    match course:
+        case Again():
+            status = _with_restart(status, course)
+        case Hold():
+            status = structs.replace(status, next_retry_time=old.next_retry_time)
     return _with_times(status, observed.workers, finding, now)
 
 
-def find(observed: Observed) -> Finding:
-    """One rule after the other; the first that applies names the state."""
-    if observed.refusal:
-        return Finding("Failed", "Refused", observed.refusal)
-    workers = observed.workers
-    if workers is not None:
-        if workers.condition("Complete"):
-            return Finding("Completed", "WorkersSucceeded", "every worker succeeded")
-        if failed := workers.condition("Failed"):
-            return Finding("Failed", failed.reason or "WorkersFailed", failure_reason(failed, observed.pods))
-        if failing := workers.condition("FailureTarget"):
-            message = f"stopping the workers: {failing.message or failing.reason}"
-            return Finding(observed.state or "Initializing", failing.reason or "WorkersFailed", message)
+def find(observed: Observed, course: Course) -> Finding | None:
+    """Where the job stands; None when there is nothing new to say."""
+    match course:
+        case Over():
+            return None
+        case Finish(finding):
+            return finding
+        case Again(retry):
+            return _again(course) if retry is not None else _changed(observed)
+        case Hold(finding) if not observed.obstacle:
+            return finding
+        case Park():
+            return _suspended(observed)
+        case Go(finding=Finding() as finding) if not observed.obstacle:
+            return finding
+    return _made(observed)
+
+
+def _generation(observed: Observed) -> int:
+    return observed.job.metadata.generation
+
+
+def _told(observed: Observed, course: Course, finding: Finding) -> Finding:
+    """As it fits into a status; and why the job restarts stays its reason while it waits for this and that."""
+    because = observed.restarting_because if finding.state == "Restarting" and not isinstance(course, Again) else ""
+    return Finding(finding.state, because or finding.reason, finding.message[:LONGEST])
+
+
+def _again(course: Again) -> Finding:
+    retry = course.retry
+    assert retry is not None
+    when = f"next try at {timestamp(retry.at)}" if retry.at else "starting again at once"
+    return Finding("Restarting", REASON_OF[retry.loss.cause], f"{retry.loss.message}; {when}")
+
+
+def _changed(observed: Observed) -> Finding:
+    if observed.job.spec.suspend:
+        return Finding("Suspended", SPEC_CHANGED, "the spec has changed: the next start is a new attempt")
+    return Finding("Restarting", SPEC_CHANGED, "stopping the workers: the spec has changed")
+
+
+def _made(observed: Observed) -> Finding:
+    """The children are there, or on their way."""
     if observed.obstacle:
         return Finding(observed.state or "Pending", "ChildNotMade", observed.obstacle)
-    if observed.outdated:
-        return Finding("Restarting", "SpecChanged", "stopping the workers: the spec has changed")
-    if observed.earlier:
-        names = ", ".join(job.metadata.name for job in observed.earlier)
-        return Finding("Restarting", "StoppingWorkers", f"waiting for the workers of {names} to stop")
-    if workers is None:
-        return Finding("Pending", "CreatingWorkers", "making the workers")
+    workers = observed.workers
+    if workers is None or workers.metadata.deletion_timestamp:
+        state = observed.state if observed.state in ("Restarting", "Suspended") else "Pending"
+        return Finding(state, "CreatingWorkers", "making the workers")
     if observed.job.spec.suspend:
-        return _suspended(workers)
+        return _suspended(observed)
+    if workers.spec.suspend and observed.queued:
+        state = "Restarting" if observed.status.restart_count else "Pending"
+        return Finding(state, "Queued", "waiting in its queue: Kueue lets the job start when its quota allows")
     return _under_way(observed, workers)
 
 
-def _suspended(workers: Job) -> Finding:
-    stopping = workers.status.active + workers.status.terminating
+def _suspended(observed: Observed) -> Finding:
+    stopping = sum(not pod.has_ended for pod in (*observed.pods, *observed.leftovers))
     if stopping:
         return Finding("Suspended", "StoppingWorkers", f"waiting for {stopping} workers to stop")
     return Finding("Suspended", "Suspended", "spec.suspend is true; set it to false to go on")
@@ -91,22 +133,21 @@ def _suspended(workers: Job) -> Finding:
 def _under_way(observed: Observed, workers: Job) -> Finding:
     desired = observed.job.spec.num_workers
     started = workers.status.ready + _succeeded(workers)
-    if started >= desired or (observed.state == "Running" and _present(observed.pods) >= desired):
+    if started >= desired or (observed.state == "Running" and _goes_on(observed)):
         return Finding("Running", "WorkersReady", "every worker is running or has succeeded")
-    message = why_waiting(observed.pods, desired - started, desired)
-    if observed.state in ("Running", "Restarting") or workers.status.failed:
+    message = why_not_all(observed, desired - started)
+    if observed.state in ("Running", "Restarting"):
         return Finding("Restarting", "WorkersLost", message)
     return Finding("Initializing", "WorkersStarting", message)
 
 
+def _goes_on(observed: Observed) -> bool:
+    """One that is ending is not ready any more and not counted yet: not lost. An elastic gang may really miss some."""
+    return not observed.elastic or _present(observed.pods) >= observed.job.spec.num_workers
+
+
 def _present(pods: Iterable[Pod]) -> int:
-    """Workers that run or have succeeded. One that is ending is not ready any more and not counted yet: not lost."""
-    return sum(pod.status.phase in ("Running", "Succeeded") and not pod.metadata.deletion_timestamp for pod in pods)
-
-
-def _restarts(observed: Observed) -> bool:
-    """A new attempt is a number in status before it is anything else: a crash here loses nothing."""
-    return observed.outdated and not observed.obstacle and find(observed).reason == "SpecChanged"
+    return sum(pod.status.phase in ("Running", "Succeeded") and not pod.is_terminating for pod in pods)
 
 
 def _succeeded(workers: Job) -> int:
@@ -114,16 +155,37 @@ def _succeeded(workers: Job) -> int:
     return workers.status.succeeded + len(workers.status.uncounted_terminated_pods.succeeded)
 
 
-def _workers(observed: Observed) -> Workers:
+def _workers(observed: Observed, finding: Finding) -> Workers:
     desired = observed.job.spec.num_workers
     if observed.workers is None:
         return Workers(desired=desired)
     counted = observed.workers.status
-    return Workers(desired=desired, active=counted.active, succeeded=counted.succeeded, failed=counted.failed)
+    # What still runs when a job ends is stopped, and nobody looks again.
+    active = 0 if finding.state in FINISHED else counted.active
+    return Workers(desired=desired, active=active, succeeded=counted.succeeded, failed=counted.failed)
+
+
+def _resources(observed: Observed, finding: Finding) -> AllocatedResources:
+    held = 0 if finding.state in FINISHED else len(observed.bound)
+    return AllocatedResources(workers=held, gpus=held * observed.gpus_per_worker)
+
+
+def _with_restart(status: TrainingJobStatus, course: Again) -> TrainingJobStatus:
+    retry = course.retry
+    status = structs.replace(status, restart_count=status.restart_count + 1)
+    if retry is None:
+        return structs.replace(status, quick_restarts=0)
+    return structs.replace(
+        status,
+        restarts=counted(status.restarts, retry.loss.cause),
+        failure_reason=retry.loss.message,
+        quick_restarts=retry.in_a_row,
+        next_retry_time=timestamp(retry.at) if retry.at else None,
+    )
 
 
 def _conditions(observed: Observed, finding: Finding, now: datetime) -> list[Condition]:
-    old = observed.job.status.conditions if observed.job.status else ()
+    old = observed.status.conditions
     known = {condition.type for condition in old}
     holding = CONDITION_OF.get(finding.state)
 
@@ -134,7 +196,7 @@ def _conditions(observed: Observed, finding: Finding, now: datetime) -> list[Con
             reason=told.reason,
             message=told.message,
             last_transition_time=timestamp(now),
-            observed_generation=observed.job.metadata.generation,
+            observed_generation=_generation(observed),
         )
 
     created = observed.workers is not None or conditions.holds(old, "Created")
@@ -147,9 +209,9 @@ def _conditions(observed: Observed, finding: Finding, now: datetime) -> list[Con
 
 def _with_times(status: TrainingJobStatus, workers: Job | None, finding: Finding, now: datetime) -> TrainingJobStatus:
     start = status.start_time or (workers.status.start_time if workers else None) or None
-    if finding.state not in ("Completed", "Failed"):
+    if finding.state not in FINISHED:
         return structs.replace(status, start_time=start)
-    end = _end(workers) or timestamp(now)
+    end = (workers.status.completion_time if workers and finding.state == "Completed" else "") or timestamp(now)
     return structs.replace(
         status,
         start_time=start,
@@ -157,9 +219,3 @@ def _with_times(status: TrainingJobStatus, workers: Job | None, finding: Finding
         duration=span(start or end, end),
         failure_reason=finding.message if finding.state == "Failed" else None,
     )
-
-
-def _end(workers: Job | None) -> str:
-    """When the Job ended; a failed one has no completion time, but its condition has."""
-    failed = workers.condition("Failed") if workers else None
-    return (workers.status.completion_time if workers else "") or (failed.last_transition_time if failed else "")

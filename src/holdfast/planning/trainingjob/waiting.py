@@ -1,14 +1,29 @@
 """Why a TrainingJob's workers have not started, in a sentence for its user."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from holdfast.api.builtin import Pod
+from holdfast.api.builtin import ContainerStatus, Pod
+from holdfast.planning.trainingjob.plain import plain
+from holdfast.planning.trainingjob.pulling import IMAGE_REASONS, image_problem
+
+# The ordinary steps of a start: they say nothing about a problem.
+ORDINARY = ("", "ContainerCreating", "PodInitializing")
 
 
-def why_waiting(pods: Iterable[Pod], missing: int, desired: int) -> str:
-    """What most of the missing workers wait for, as the scheduler and the kubelet say it."""
-    reasons = Counter(reason for pod in pods if (reason := _reason(pod)))
+def why_waiting(
+    pods: Iterable[Pod], missing: int, desired: int, told: Mapping[str, str] = {}, about_job: str = ""
+) -> str:
+    """What most of the missing workers wait for, as the scheduler and the kubelet say it.
+
+    `told` is by pod uid what others say about pods that show no problem themselves, `about_job` why no pod is made.
+    """
+    pods = tuple(pods)
+    reasons = Counter(problem for pod in pods if (problem := problem_of(pod))) or Counter(
+        plain(told[pod.metadata.uid]) for pod in pods if is_starting(pod) and pod.metadata.uid in told
+    )
+    if about_job and unmade(pods, desired):
+        reasons[plain(about_job)] += unmade(pods, desired)
     sentence = f"waiting for {missing} of {desired} workers"
     if not reasons:
         return f"{sentence} to start"
@@ -17,13 +32,68 @@ def why_waiting(pods: Iterable[Pod], missing: int, desired: int) -> str:
     return f"{sentence}: {reason}"
 
 
-def _reason(pod: Pod) -> str:
+def is_starting(pod: Pod) -> bool:
+    return pod.status.phase == "Pending" and not pod.is_terminating
+
+
+def unmade(pods: Iterable[Pod], desired: int) -> int:
+    """How many workers have no pod; one that has failed or is leaving is to be replaced."""
+    return max(0, desired - sum(pod.status.phase != "Failed" and not pod.is_terminating for pod in pods))
+
+
+def problem_of(pod: Pod) -> str:
+    """What keeps the pod from running, as its own status says it; "" when that names no problem."""
+    if not is_starting(pod):
+        return ""
     for condition in pod.status.conditions:
         if condition.type == "PodScheduled" and condition.status == "False":
-            return condition.message or condition.reason
-    for container in pod.status.container_statuses:
-        waiting = container.state.waiting
-        # These two are the ordinary steps of a start and say nothing about a problem.
-        if waiting is not None and waiting.reason not in ("", "ContainerCreating", "PodInitializing"):
-            return f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
-    return ""
+            return plain(condition.message or condition.reason)
+    containers = (
+        *(_init_problem(container) for container in pod.status.init_container_statuses),
+        *(_waiting_problem(container, "container") for container in pod.status.container_statuses),
+    )
+    return plain(next(filter(None, containers), ""))
+
+
+def ordinary_step(pod: Pod) -> str:
+    """Where a pod without a problem stands on its way; worth telling when it stays there."""
+    if not pod.spec.node_name:
+        return "the scheduler has not looked at them yet"
+    containers = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    next_one = next((each for each in containers if not each.ready and each.state.terminated is None), None)
+    if next_one is None:
+        return f"the kubelet of {pod.spec.node_name} has not taken up its pod yet"
+    if next_one.state.waiting is None:
+        return f"init container {next_one.name} has not finished yet"
+    return f'image "{next_one.image}" is being pulled, or volumes are being mounted'
+
+
+def refusal(message: str) -> str:
+    """Why the Job controller could not make a pod, without the pod's name: it is another one in every try."""
+    cause = message.removeprefix("Error creating: ")
+    if cause.startswith('pods "') and "is forbidden: " in cause:
+        cause = cause.split("is forbidden: ", 1)[1]
+    return f"their pods are refused: {cause}"
+
+
+def _init_problem(container: ContainerStatus) -> str:
+    end = container.state.terminated
+    if end is not None and (end.exit_code or end.signal):
+        words = end.message.strip()
+        return f"init container {container.name} exited with code {end.exit_code}" + (f": {words}" if words else "")
+    return _waiting_problem(container, "init container")
+
+
+def _waiting_problem(container: ContainerStatus, what: str) -> str:
+    waiting = container.state.waiting
+    if waiting is None or waiting.reason in ORDINARY:
+        return ""
+    if waiting.reason in IMAGE_REASONS:
+        return image_problem(container.name, container.image, waiting.reason, waiting.message)
+    if waiting.reason == "CreateContainerConfigError":
+        return (
+            f"{what} {container.name} can't be configured: {waiting.message or 'the kubelet does not say why'}; "
+            "it starts by itself when that is mended"
+        )
+    told = f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
+    return f"{what} {container.name} can't be started: {told}"

@@ -1,0 +1,53 @@
+"""Finds out why workers do not start, when they take longer than usual; not more often than it can be of use."""
+
+from datetime import datetime, timedelta
+
+from msgspec import Struct, structs
+
+from holdfast.api.meta import Key
+from holdfast.cluster.protocol import Cluster
+from holdfast.controllers.trainingjob.reasons import Explained, told
+from holdfast.planning.trainingjob.observed import Observed
+from holdfast.planning.trainingjob.timing import Timing
+from holdfast.planning.trainingjob.wake import explain_from
+
+EVERY_S = 10.0
+
+
+class _Answer(Struct, frozen=True):
+    job_uid: str
+    at: datetime
+    explained: Explained
+
+
+class Explanations:
+    """What events said last about each job that waits. It may be lost: it is asked for again."""
+
+    def __init__(self, cluster: Cluster, timing: Timing) -> None:
+        self._cluster = cluster
+        self._timing = timing
+        self._answers: dict[Key, _Answer] = {}
+
+    async def add(self, observed: Observed, now: datetime) -> Observed:
+        key, job = observed.job.metadata.key, observed.workers
+        due = explain_from(observed, self._timing)
+        if job is None or due is None:
+            self.forget(key)
+            return observed
+        answer = self._answers.get(key)
+        if answer is None or answer.job_uid != job.metadata.uid or now >= answer.at + timedelta(seconds=EVERY_S):
+            if now < due:
+                return observed
+            answer = _Answer(job.metadata.uid, now, await told(self._cluster, job, observed.pods))
+            self._answers[key] = answer
+        return structs.replace(observed, told=answer.explained.pods, told_of_job=answer.explained.job)
+
+    def next_look(self, observed: Observed, now: datetime) -> datetime | None:
+        due = explain_from(observed, self._timing)
+        if due is None:
+            return None
+        answer = self._answers.get(observed.job.metadata.key)
+        return max(due, answer.at + timedelta(seconds=EVERY_S) if answer is not None else due, now)
+
+    def forget(self, key: Key) -> None:
+        self._answers.pop(key, None)

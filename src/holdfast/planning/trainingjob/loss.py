@@ -1,0 +1,208 @@
+"""Which worker a broken attempt lost first, and to what: the five classes of failure.
+
+preemption and infrastructure are nobody's fault and cost nothing; outOfMemory, hang and application use up the
+backoffLimit. When several things went wrong at once, the one that explains the others counts: workers fail in all
+ways when one of them is taken away.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from msgspec import Struct
+
+from holdfast.api.builtin import ContainerStateTerminated, Job, Node, Pod
+from holdfast.planning.times import moment
+from holdfast.planning.trainingjob.observed import Observed
+from holdfast.planning.trainingjob.plain import plain
+
+Class = Literal["preemption", "infrastructure", "outOfMemory", "hang", "application"]
+# In the order in which they explain each other.
+CLASSES: tuple[Class, ...] = ("preemption", "infrastructure", "outOfMemory", "hang", "application")
+FREE: tuple[Class, ...] = ("preemption", "infrastructure")
+
+INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
+LAST_WORDS = 2048
+# Marks that a machine is about to be taken back, ours and the clouds' own.
+PREEMPTED = (
+    "holdfast.dev/preempted",
+    "cloud.google.com/impending-node-termination",
+    "aws-node-termination-handler/spot-itn",
+    "aws-node-termination-handler/rebalance-recommendation",
+)
+# Labels of machines that are cheap because they may be taken back: one of these that goes was preempted.
+SPOT = {
+    "cloud.google.com/gke-spot": "true",
+    "cloud.google.com/gke-preemptible": "true",
+    "eks.amazonaws.com/capacityType": "SPOT",
+    "karpenter.sh/capacity-type": "spot",
+    "kubernetes.azure.com/scalesetpriority": "spot",
+}
+# What the kubelet writes into a pod that it turned away or threw out.
+KUBELETS_REASONS = ("Evicted", "NodeShutdown", "Shutdown", "Terminated", "NodeLost", "NodeAffinity")
+ADMISSION_REASONS = ("UnexpectedAdmissionError", "TopologyAffinityError", "OutOf")
+# What stands in a container whose end nobody has seen: its machine or its runtime was started anew.
+UNSEEN_ENDS = ("ContainerStatusUnknown", "Unknown")
+EVER = datetime.min.replace(tzinfo=UTC)
+
+
+class Loss(Struct, frozen=True, kw_only=True):
+    cause: Class
+    message: str
+    exit_code: int | None = None
+
+    @property
+    def free(self) -> bool:
+        return self.cause in FREE
+
+
+def find_loss(observed: Observed) -> Loss | None:
+    """What broke the current attempt, if anything did."""
+    job = observed.workers
+    if job is None or job.metadata.deletion_timestamp:
+        if observed.state in ("Initializing", "Running") and not observed.job.spec.suspend:
+            return Loss(cause="infrastructure", message="the workers' Job was deleted from outside")
+        return None
+    if job.spec.suspend or observed.succeeded:
+        return None
+    found = sorted(_losses(job, observed.pods, observed.nodes), key=lambda each: each[0])
+    if found:
+        return found[0][1]
+    if job.condition("Failed") or job.condition("FailureTarget"):
+        # A worker that failed by itself stays to be looked at; only one that was deleted is gone.
+        return Loss(cause="infrastructure", message="a worker was deleted from outside")
+    return None
+
+
+def _losses(
+    job: Job, pods: Iterable[Pod], nodes: Mapping[str, Node]
+) -> Iterator[tuple[tuple[int, bool, datetime, int], Loss]]:
+    """Each with its rank: a deletion explains less than anything else of its class."""
+    pods = tuple(pod for pod in pods if not _stopped_before(pod, job))
+    broken = _broken_since(pods)
+    failing = bool(job.condition("FailureTarget") or job.condition("Failed"))
+    for pod in pods:
+        collateral = failing if broken is None else pod.is_terminating and _told_to_go_at(pod) >= broken
+        loss = _loss(pod, nodes, collateral=collateral)
+        if loss is not None:
+            yield (CLASSES.index(loss.cause), _was_told_to_go(pod), _failed_at(pod), index_of(pod)), loss
+
+
+def _stopped_before(pod: Pod, job: Job) -> bool:
+    """Stopped when the Job was suspended, and still to be seen now that it goes on: startTime is of the last start."""
+    if not pod.is_terminating or job.condition("Suspended"):
+        return pod.is_terminating
+    started, created = job.status.start_time, pod.metadata.creation_timestamp
+    return bool(started and created) and moment(created) < moment(started) and _told_to_go_at(pod) <= moment(started)
+
+
+def _broken_since(pods: Iterable[Pod]) -> datetime | None:
+    """When the first worker failed that nobody had told to go: from then on the Job controller ends the others."""
+    own = (pod for pod in pods if pod.status.phase == "Failed" and not _was_told_to_go(pod))
+    return min(map(_failed_at, own), default=None)
+
+
+def _loss(pod: Pod, nodes: Mapping[str, Node], *, collateral: bool) -> Loss | None:
+    """`collateral`: the Job controller is ending the others because one has failed."""
+    if pod.status.phase == "Succeeded" or not (pod.status.phase == "Failed" or pod.is_terminating):
+        return None
+    end = _end(pod)
+    taken = _taken_away(pod, nodes)
+    if taken is not None:
+        return taken
+    if _was_told_to_go(pod):
+        if collateral:
+            return None
+        return Loss(cause="infrastructure", message=f"{worker(pod)} was deleted from outside")
+    if end is None:
+        why = plain(pod.status.message or pod.status.reason) or "without a word"
+        return Loss(cause="application", message=f"{worker(pod)} failed: {why}")
+    if end.reason == "OOMKilled":
+        message = f"{worker(pod)} ran out of memory (OOMKilled, exit code {end.exit_code})"
+        return Loss(cause="outOfMemory", message=_with_words(message, end), exit_code=end.exit_code)
+    if end.reason in UNSEEN_ENDS:
+        return Loss(cause="infrastructure", message=f"{_exited(pod, end)}: nobody saw how it ended")
+    # The code of an init container is not the training's own verdict.
+    code = None if _init_container(pod, end) else end.exit_code
+    return Loss(cause="application", message=_with_words(_exited(pod, end), end), exit_code=code)
+
+
+def _taken_away(pod: Pod, nodes: Mapping[str, Node]) -> Loss | None:
+    """By the scheduler, an eviction, the kubelet or with the machine itself."""
+    node = nodes.get(pod.spec.node_name)
+    told = pod.condition("DisruptionTarget")
+    reason = told.reason if told is not None else pod.status.reason
+    if told is None and not reason.startswith(ADMISSION_REASONS) and reason not in (*KUBELETS_REASONS, "Preempting"):
+        if pod.spec.node_name and (node is None or not node.is_ready):
+            state = "is gone" if node is None else "is not ready"
+            return Loss(cause=_by_node(node), message=f"{worker(pod)} was lost: its node {state}")
+        return None
+    message = (told.message if told is not None else "") or pod.status.message
+    because = plain(f"{reason}: {message}" if message else reason)
+    if reason in ("PreemptionByScheduler", "Preempting"):
+        return Loss(cause="preemption", message=f"{worker(pod)} was preempted ({because})")
+    return Loss(cause=_by_node(node), message=f"{worker(pod)} was taken away ({because})")
+
+
+def _by_node(node: Node | None) -> Class:
+    """Whoever loses its place on a machine that is being taken back was preempted."""
+    if node is None:
+        return "infrastructure"
+    marks = {taint.key for taint in node.spec.taints}
+    marks |= {condition.type for condition in node.status.conditions if condition.status == "True"}
+    is_spot = any(node.metadata.labels.get(label) == value for label, value in SPOT.items())
+    return "preemption" if is_spot or not marks.isdisjoint(PREEMPTED) else "infrastructure"
+
+
+def _was_told_to_go(pod: Pod) -> bool:
+    """Before it ended by itself."""
+    if not pod.is_terminating:
+        return False
+    end = _end(pod)
+    return end is None or not end.finished_at or _told_to_go_at(pod) <= moment(end.finished_at)
+
+
+def _told_to_go_at(pod: Pod) -> datetime:
+    """deletionTimestamp is the end of the grace; it was asked for that much earlier."""
+    grace = timedelta(seconds=pod.metadata.deletion_grace_period_seconds or 0)
+    return moment(pod.metadata.deletion_timestamp) - grace
+
+
+def _failed_at(pod: Pod) -> datetime:
+    end = _end(pod)
+    return moment(end.finished_at) if end is not None and end.finished_at else EVER
+
+
+def _end(pod: Pod) -> ContainerStateTerminated | None:
+    """How a container of the pod failed; an init container before the others, since these did not start then."""
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    ends = (status.state.terminated for status in statuses)
+    return next((end for end in ends if end is not None and (end.exit_code or end.signal)), None)
+
+
+def _exited(pod: Pod, end: ContainerStateTerminated) -> str:
+    cause = f" ({end.reason})" if end.reason and end.reason != "Error" else ""
+    init = _init_container(pod, end)
+    who = f"init container {init} of {worker(pod)}" if init else worker(pod)
+    return f"{who} exited with code {end.exit_code}{cause}"
+
+
+def _init_container(pod: Pod, end: ContainerStateTerminated) -> str:
+    """Which one ended so; "" when it was the training itself."""
+    return next((each.name for each in pod.status.init_container_statuses if each.state.terminated is end), "")
+
+
+def _with_words(message: str, end: ContainerStateTerminated) -> str:
+    words = end.message.strip()[-LAST_WORDS:]
+    return f"{message}: {words}" if words else message
+
+
+def worker(pod: Pod) -> str:
+    """As people call it: worker 3 on gpu-7."""
+    place = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
+    return f"worker {pod.metadata.labels.get(INDEX_LABEL, '?')}{place}"
+
+
+def index_of(pod: Pod) -> int:
+    text = pod.metadata.labels.get(INDEX_LABEL, "")
+    return int(text) if text.isdecimal() else -1

@@ -1,0 +1,88 @@
+"""What follows a broken attempt: another one, at once or after a wait, or the end of the job."""
+
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from holdfast.api.builtin import Job
+from holdfast.api.trainingjob import FailurePolicy, Restarts, TrainingJob, TrainingJobStatus
+from holdfast.planning.times import moment
+from holdfast.planning.trainingjob.loss import Class, Loss
+from holdfast.planning.trainingjob.timing import Timing
+
+# An exit code below 128 is the program's own verdict; above, a signal ended it.
+PERMANENT_EXIT_CODES = range(1, 128)
+FIELDS: dict[Class, str] = {
+    "preemption": "preemption",
+    "infrastructure": "infrastructure",
+    "outOfMemory": "out_of_memory",
+    "hang": "hang",
+    "application": "application",
+}
+
+
+class GiveUp(Struct, frozen=True):
+    reason: str
+    message: str
+
+
+class Retry(Struct, frozen=True):
+    loss: Loss
+    at: datetime | None
+    """When the next attempt may start; None means at once."""
+    in_a_row: int
+    """Attempts in a row that did not last, this one with them."""
+
+
+def after(loss: Loss, job: TrainingJob, workers: Job | None, now: datetime, timing: Timing) -> Retry | GiveUp:
+    refusal = None if loss.free else _refusal(loss, job)
+    if refusal is not None:
+        return refusal
+    in_a_row = 1 if _lasted(workers, now, timing) else (_status(job).quick_restarts + 1)
+    delay_s = wait_s(in_a_row, timing)
+    return Retry(loss, _full_second(now + timedelta(seconds=delay_s)) if delay_s else None, in_a_row)
+
+
+def wait_s(in_a_row: int, timing: Timing) -> float:
+    """Nothing before the first restart, then doubling up to the cap."""
+    if in_a_row <= 1:
+        return 0.0
+    return float(min(timing.retry_s * 2 ** min(in_a_row - 2, 32), timing.retry_cap_s))
+
+
+def charged(restarts: Restarts | None) -> int:
+    """The restarts that count against backoffLimit."""
+    return restarts.out_of_memory + restarts.hang + restarts.application if restarts is not None else 0
+
+
+def counted(restarts: Restarts | None, cause: Class) -> Restarts:
+    old = restarts or Restarts()
+    field = FIELDS[cause]
+    counts = {name: getattr(old, name) + (name == field) for name in FIELDS.values()}
+    return Restarts(**counts)
+
+
+def _refusal(loss: Loss, job: TrainingJob) -> GiveUp | None:
+    policy = job.spec.failure_policy or FailurePolicy()
+    if policy.restart_policy == "Never":
+        return GiveUp("RestartPolicyNever", f"{loss.message} (restartPolicy is Never)")
+    if policy.restart_policy == "ExitCode" and loss.exit_code in PERMANENT_EXIT_CODES:
+        return GiveUp("PermanentExitCode", f"{loss.message} (restartPolicy ExitCode: codes 1 to 127 are final)")
+    used = charged(_status(job).restarts)
+    if used >= policy.backoff_limit:
+        return GiveUp("BackoffLimitExceeded", f"{loss.message} (after {used} of {policy.backoff_limit} restarts)")
+    return None
+
+
+def _lasted(workers: Job | None, now: datetime, timing: Timing) -> bool:
+    start = workers.status.start_time if workers is not None else ""
+    return bool(start) and (now - moment(start)).total_seconds() >= timing.lasting_s
+
+
+def _full_second(moment: datetime) -> datetime:
+    """Not earlier: a timestamp in status has no parts of a second."""
+    return (moment + timedelta(microseconds=999_999)).replace(microsecond=0)
+
+
+def _status(job: TrainingJob) -> TrainingJobStatus:
+    return job.status or TrainingJobStatus()

@@ -1,0 +1,28 @@
+"""How long things may take before something is done about them; every figure is an option of the operator."""
+
+from msgspec import Struct
+
+
+class Timing(Struct, frozen=True, kw_only=True):
+    retry_s: float = 10.0
+    """Before the second restart in a row; doubled with each further one. The first is at once."""
+    retry_cap_s: float = 300.0
+    lasting_s: float = 600.0
+    """An attempt that ran so long is no part of a row of failures."""
+    survivors_grace_s: int = 5
+    """What the workers that are left of a broken gang get: alone they have nothing to save."""
+    stuck_s: float = 60.0
+    """How long after the end of its grace a pod on an unreachable node still holds up the next attempt."""
+    bind_timeout_s: float = 600.0
+    """How long an admitted gang may take to get all its nodes before it makes room again."""
+    silent_s: float = 15.0
+    """A worker that has reported and says nothing for so long may be lost: its node's Lease is looked at."""
+    lease_s: float = 20.0
+    """A silent worker is lost when its node's Lease was not renewed for so long either."""
+    final_save_s: float = 60.0
+    """How long a training that has reached its goal may take for a last checkpoint."""
+    explain_s: float = 3.0
+    """How long workers may take to start before their events are read for the reason."""
+
+
+TIMING = Timing()

@@ -1,0 +1,435 @@
+"""What is done about a TrainingJob next: what is seen, and when → one course."""
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from holdfast.api.builtin import Node, Pod
+from holdfast.planning.admission import Verdict
+from holdfast.planning.trainingjob.course import (
+    Again,
+    Course,
+    Finding,
+    Finish,
+    Go,
+    Hold,
+    Over,
+    Park,
+    Remake,
+    bound_by,
+    decide,
+)
+from holdfast.planning.trainingjob.observed import Observed
+from holdfast.planning.trainingjob.timing import TIMING
+from tests.trainingjobs import (
+    at,
+    deleted,
+    failed,
+    node,
+    owned,
+    running,
+    stamp,
+    training_job,
+    unschedulable,
+    worker,
+    workers,
+)
+
+ROOM = Verdict(admitted=True)
+NO_ROOM = Verdict(admitted=False, message="needs 2 × 8 GPUs; 1 node has 8 free")
+BOTH = (running(0), running(1))
+HERE = {"gpu-3": node()}
+LOST: dict[str, Node] = {}
+
+
+def seen(
+    state: str = "", *, spec: dict[str, Any] | None = None, status: dict[str, Any] | None = None, **more: Any
+) -> Observed:
+    body = {**({"state": state} if state else {}), **(status or {})}
+    return Observed(**{"job": training_job(spec, status=body), "nodes": HERE, "verdict": ROOM, **more})
+
+
+def course(observed: Observed, now: float = 60) -> Course:
+    return decide(observed, at(now), TIMING)
+
+
+def held(observed: Observed, now: float = 60) -> Finding:
+    found = course(observed, now)
+    assert isinstance(found, Hold)
+    assert found.finding is not None
+    return found.finding
+
+
+def ended(observed: Observed, now: float = 60) -> Finding:
+    found = course(observed, now)
+    assert isinstance(found, Finish)
+    return found.finding
+
+
+# The end
+
+
+@pytest.mark.parametrize("state", ["Completed", "Failed"])
+def test_an_ended_job_is_over_whatever_is_seen_of_it(state: str) -> None:
+    crashed = (failed(0, 1, at=stamp(50)),)
+    for more in (
+        {},
+        {"workers": workers(), "pods": crashed, "outdated": True},
+        {"refusal": "no"},
+        {"spec": {"suspend": True}, "queued": True},
+    ):
+        assert course(seen(state, **more)) == Over()
+
+
+def test_what_is_refused_fails_at_once() -> None:
+    assert ended(seen("Pending", refusal="no such field")) == Finding("Failed", "Refused", "no such field")
+
+
+@pytest.mark.parametrize("more", [{}, {"outdated": True}, {"spec": {"suspend": True}}, {"elastic": True}])
+def test_a_complete_job_is_completed_even_if_the_spec_changed_at_the_last_moment(more: dict[str, Any]) -> None:
+    job = workers(conditions={"Complete": "CompletionsReached"})
+    assert ended(seen("Running", workers=job, **more)).state == "Completed"
+
+
+LIMITED = {"failurePolicy": {"activeDeadlineSeconds": 100}}
+
+
+@pytest.mark.parametrize("state", ["Running", "Restarting", "Pending", "Initializing", "Suspended"])
+def test_a_job_fails_at_its_deadline_in_every_state(state: str) -> None:
+    observed = seen(state, spec=LIMITED, status={"startTime": stamp(0)}, workers=workers(), pods=BOTH)
+    assert not isinstance(course(observed, 99), Finish)
+    assert ended(observed, 100) == Finding(
+        "Failed",
+        "DeadlineExceeded",
+        "the job was not done within activeDeadlineSeconds (100), counted over all attempts",
+    )
+
+
+def test_a_deadline_that_passes_while_the_job_is_suspended_waits_until_it_goes_on() -> None:
+    status = {"startTime": stamp(0)}
+    asleep = seen("Running", spec={**LIMITED, "suspend": True}, status=status, workers=workers(), pods=BOTH)
+    assert course(asleep, 10**6) == Go(suspended=True)
+
+
+def test_a_deadline_that_was_raised_at_once_holds() -> None:
+    spec = {"failurePolicy": {"activeDeadlineSeconds": 200}}
+    observed = seen("Running", spec=spec, status={"startTime": stamp(0)}, workers=workers(), pods=BOTH)
+    assert course(observed, 150) == Go(suspended=False)
+
+
+# Broken attempts
+
+
+def test_a_broken_gang_is_tried_again_at_once_the_first_time_and_after_a_wait_then() -> None:
+    broken = seen("Running", workers=workers(), pods=(failed(0, 1, at=stamp(50)), running(1)))
+    first = course(broken)
+    assert isinstance(first, Again)
+    assert first.retry is not None
+    assert (first.retry.loss.cause, first.retry.at, first.retry.in_a_row) == ("application", None, 1)
+    more = seen("Running", status={"quickRestarts": 2}, workers=workers(), pods=broken.pods)
+    later = course(more)
+    assert isinstance(later, Again)
+    assert later.retry is not None
+    assert later.retry.at == at(60 + 20)
+
+
+def test_a_gang_that_may_not_be_tried_again_ends_the_job() -> None:
+    spec = {"failurePolicy": {"restartPolicy": "Never"}}
+    broken = seen("Running", spec=spec, workers=workers(), pods=(failed(0, 3, at=stamp(50)),))
+    assert ended(broken).reason == "RestartPolicyNever"
+
+
+def test_a_loss_is_found_in_every_state_in_which_workers_run() -> None:
+    for state in ("", "Pending", "Initializing", "Running", "Restarting", "Suspended"):
+        broken = seen(state, workers=workers(), pods=(failed(0, 1, at=stamp(50)),))
+        assert isinstance(course(broken), Again)
+
+
+def test_an_elastic_gang_loses_workers_and_goes_on() -> None:
+    pods = (failed(0, 1, at=stamp(50)), deleted(running(1), asked=50))
+    assert course(seen("Running", elastic=True, workers=workers(), pods=pods)) == Go(suspended=False)
+    # Its Job says first that it will fail.
+    ending = workers(conditions={"FailureTarget": "BackoffLimitExceeded"})
+    assert course(seen("Running", elastic=True, workers=ending, pods=pods)) == Go(suspended=False)
+
+
+def test_an_elastic_job_that_failed_ends_with_its_own_reason_and_the_worker_that_broke() -> None:
+    job = workers(conditions={"Failed": "BackoffLimitExceeded"})
+    found = ended(seen("Running", elastic=True, workers=job, pods=(failed(1, 7, at=stamp(50)),)))
+    assert found == Finding("Failed", "BackoffLimitExceeded", "worker 1 on gpu-3 exited with code 7 (as told)")
+
+
+def test_an_elastic_job_that_was_deleted_is_made_again_in_the_same_attempt() -> None:
+    assert course(seen("Running", elastic=True)) == Go(suspended=False)
+
+
+def test_a_changed_spec_makes_a_new_attempt_of_what_has_run() -> None:
+    outdated = seen("Running", status={"startTime": stamp(0)}, workers=workers(), pods=BOTH, outdated=True)
+    assert course(outdated) == Again(None)
+
+
+def test_a_changed_spec_makes_the_job_anew_if_it_never_started() -> None:
+    assert course(seen("Pending", workers=workers(suspend=True), outdated=True)) == Remake()
+
+
+def test_a_loss_counts_although_the_spec_was_changed() -> None:
+    broken = seen(
+        "Running",
+        status={"startTime": stamp(0)},
+        workers=workers(),
+        pods=(failed(0, 1, at=stamp(50)),),
+        outdated=True,
+    )
+    found = course(broken)
+    assert isinstance(found, Again)
+    assert found.retry is not None
+
+
+# The attempt before
+
+OLD = workers(name="bert-training", conditions={"FailureTarget": "BackoffLimitExceeded"})
+STOPPING = owned(deleted(running(0), asked=50, grace_s=5), OLD)
+
+
+def test_the_next_attempt_waits_for_the_workers_of_the_one_before_and_goes_on_saying_why_it_restarts() -> None:
+    status = {"message": "worker 1 broke; starting again at once"}
+    pods = (STOPPING, owned(running(1), OLD))
+    found = held(seen("Restarting", earlier=(OLD,), other_pods=pods, nodes=HERE, status=status))
+    assert found == Finding("Restarting", "StoppingWorkers", "worker 1 broke; starting again at once")
+
+
+def test_who_can_not_be_reached_is_named() -> None:
+    found = held(seen("Restarting", earlier=(OLD,), other_pods=(STOPPING, owned(running(1), OLD)), nodes=LOST))
+    assert found == Finding(
+        "Restarting",
+        "StoppingWorkers",
+        "worker 0 on gpu-3 can't be reached: waiting a while in case it is still running",
+    )
+
+
+def test_a_long_list_of_workers_is_cut_and_goes_by_number() -> None:
+    pods = tuple(owned(deleted(running(index), asked=50, grace_s=5), OLD) for index in reversed(range(12)))
+    found = held(seen("Restarting", other_pods=pods, nodes=LOST))
+    assert found.message.startswith(
+        "worker 0 on gpu-3, worker 1 on gpu-3, worker 2 on gpu-3 and 9 more can't be reached"
+    )
+
+
+def test_a_worker_that_can_not_be_reached_is_given_up_at_its_time() -> None:
+    observed = seen("Restarting", earlier=(OLD,), other_pods=(STOPPING,), nodes=LOST)
+    assert held(observed, 114).reason == "StoppingWorkers"
+    assert course(observed, 115) == Go(suspended=False)
+
+
+def test_an_old_job_that_may_still_make_pods_is_waited_for() -> None:
+    observed = seen("Restarting", earlier=(workers(),), other_pods=())
+    assert held(observed).reason == "StoppingWorkers"
+    all_made = tuple(owned(failed(index, 1, at=stamp(50)), workers()) for index in range(2))
+    assert course(structs.replace(observed, other_pods=all_made)) == Go(suspended=False)
+
+
+def test_the_wait_between_two_tries_is_kept_and_told() -> None:
+    status = {"nextRetryTime": stamp(80), "failureReason": "worker 0 broke"}
+    observed = seen("Restarting", status=status)
+    assert held(observed, 79) == Finding("Restarting", "BackingOff", f"worker 0 broke; next try at {stamp(80)}")
+    assert course(observed, 80) == Go(suspended=False)
+    assert held(seen("Restarting", status={"nextRetryTime": stamp(80)})).message == f"next try at {stamp(80)}"
+
+
+def test_a_job_that_is_suspended_meanwhile_does_not_wait_for_its_next_try() -> None:
+    status = {"nextRetryTime": stamp(10**6)}
+    assert course(seen("Restarting", spec={"suspend": True}, status=status)) == Go(suspended=True)
+    assert course(seen("Restarting", spec={"suspend": True}, status=status, queued=True)) == Park()
+
+
+def test_a_suspended_job_starts_nobody_and_so_waits_for_nobody() -> None:
+    for more in ({"other_pods": (STOPPING,)}, {"earlier": (workers(),)}, {"other_pods": (running(0),), "nodes": LOST}):
+        assert course(seen("Restarting", spec={"suspend": True}, **more)) == Go(suspended=True)
+
+
+def test_what_has_started_is_not_stopped_by_a_worker_that_comes_back() -> None:
+    observed = seen("Running", workers=workers(name="bert-training-1"), pods=BOTH, other_pods=(running(0),))
+    assert course(observed) == Go(suspended=False)
+
+
+# Admission
+
+
+def test_nothing_is_made_and_nothing_said_before_somebody_has_looked_for_room() -> None:
+    for state in ("", "Pending", "Restarting"):
+        assert course(seen(state, verdict=None)) == Hold(None)
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "shown"),
+    [
+        ("", {}, "Pending"),
+        ("Pending", {}, "Pending"),
+        ("Pending", {"restartCount": 1}, "Restarting"),
+        ("Restarting", {}, "Restarting"),
+        ("Suspended", {}, "Pending"),
+        ("Suspended", {"restartCount": 2}, "Restarting"),
+    ],
+)
+def test_a_gang_without_room_is_made_and_held_back(state: str, status: dict[str, Any], shown: str) -> None:
+    found = course(seen(state, status=status, verdict=NO_ROOM))
+    assert found == Go(True, Finding(shown, "NoRoom", NO_ROOM.message))
+
+
+def test_a_gang_with_room_goes() -> None:
+    assert course(seen("Pending", workers=workers(suspend=True))) == Go(suspended=False)
+    assert course(seen("")) == Go(suspended=False)
+
+
+def test_a_gang_that_has_started_needs_no_room_any_more() -> None:
+    for verdict in (None, NO_ROOM):
+        assert course(seen("Running", verdict=verdict, workers=workers(), pods=BOTH)) == Go(suspended=False)
+
+
+HALF = (running(0), unschedulable(1, "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."))
+
+
+def test_a_gang_that_does_not_get_all_its_nodes_in_time_makes_room() -> None:
+    observed = seen("Initializing", workers=workers(status={"ready": 1}), pods=HALF)
+    assert course(observed, 599) == Go(suspended=False)
+    message = (
+        "not all workers found a node within 10m, so the others made room again; "
+        "waiting for 1 of 2 workers: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    )
+    assert course(observed, 600) == Go(True, Finding("Pending", "NotBound", message), at(1200))
+
+
+@pytest.mark.parametrize(
+    "pods",
+    [
+        BOTH,
+        (running(0), worker(1, {"phase": "Pending"}, node="gpu-4")),
+        (running(0), worker(1, {"phase": "Succeeded"}, node="gpu-4")),
+    ],
+)
+def test_a_gang_that_has_its_nodes_may_take_its_time(pods: tuple[Pod, ...]) -> None:
+    observed = seen("Initializing", workers=workers(), pods=pods)
+    assert bound_by(observed, TIMING) is None
+    assert course(observed, 10**6) == Go(suspended=False)
+
+
+@pytest.mark.parametrize(
+    ("state", "more"),
+    [
+        ("Running", {}),
+        ("Initializing", {"workers": None}),
+        ("Initializing", {"workers": workers(suspend=True)}),
+        ("Initializing", {"workers": workers(status={"startTime": ""})}),
+        # It trains with those that it has.
+        ("Restarting", {"elastic": True}),
+        ("Initializing", {"elastic": True}),
+    ],
+)
+def test_nobody_else_is_held_to_the_time_for_binding(state: str, more: dict[str, Any]) -> None:
+    observed = seen(state, **{"workers": workers(), "pods": HALF, **more})
+    assert bound_by(observed, TIMING) is None
+
+
+HELD_OFF = {"nextRetryTime": stamp(1200), "message": "not all workers found a node"}
+
+
+def test_a_gang_that_made_room_is_held_off_and_says_why_until_its_time_has_come() -> None:
+    stopping = (deleted(running(0), asked=600),)
+    for pods in (stopping, ()):
+        observed = seen("Pending", status=HELD_OFF, workers=workers(suspend=True), pods=pods)
+        finding = Finding("Pending", "NotBound", "not all workers found a node")
+        assert course(observed, 1199) == Go(True, finding, at(1200))
+    assert course(observed, 1200) == Go(suspended=False)
+
+
+def test_a_held_off_gang_can_be_suspended() -> None:
+    observed = seen("Pending", spec={"suspend": True}, status=HELD_OFF, workers=workers(suspend=True))
+    assert course(observed, 700) == Go(suspended=True)
+
+
+# Suspension
+
+
+def test_a_suspended_job_is_kept_so_without_asking_for_room() -> None:
+    for state in ("", "Running", "Suspended"):
+        for job in (None, workers(), workers(suspend=True)):
+            if state == "Running" and job is None:
+                continue
+            observed = seen(state, spec={"suspend": True}, workers=job, verdict=None)
+            assert course(observed) == Go(suspended=True)
+
+
+def test_a_job_goes_on_when_its_old_workers_have_stopped() -> None:
+    asleep = workers(suspend=True)
+    stopping = seen("Suspended", workers=asleep, pods=(deleted(running(0), asked=50),))
+    assert held(stopping) == Finding("Suspended", "StoppingWorkers", "waiting for the workers of before to stop")
+    stopped = structs.replace(stopping, pods=(deleted(failed(0, 143, at=stamp(55)), asked=50),))
+    assert course(stopped) == Go(suspended=False)
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_a_job_whose_suspended_worker_is_stuck_goes_on_in_a_new_attempt(queued: bool) -> None:
+    """The Job would wait for that pod for ever before it makes another in its place."""
+    pods = (deleted(running(0), asked=50),)
+    observed = seen("Suspended", workers=workers(suspend=True), pods=pods, nodes=LOST, queued=queued)
+    assert held(observed, 139).reason == "StoppingWorkers"
+    found = course(observed, 140)
+    assert isinstance(found, Again)
+    assert found.retry is not None
+    assert (found.retry.loss.cause, found.retry.loss.message) == (
+        "infrastructure",
+        "a worker that was suspended is lost with its node",
+    )
+
+
+def test_a_worker_that_is_stuck_does_not_matter_while_the_job_is_suspended() -> None:
+    observed = seen(
+        "Suspended",
+        spec={"suspend": True},
+        workers=workers(suspend=True),
+        pods=(deleted(running(0), asked=50),),
+        nodes=LOST,
+    )
+    assert course(observed, 10**6) == Go(suspended=True)
+
+
+def test_a_job_whose_name_is_still_taken_by_a_deleted_one_waits_for_its_workers() -> None:
+    leaving = deleted(workers(), asked=50, grace_s=0)
+    observed = seen("Suspended", workers=leaving, pods=(deleted(running(0), asked=50),), queued=True)
+    assert held(observed).message == "waiting for the workers of before to stop"
+    assert isinstance(course(structs.replace(observed, nodes=LOST), 140), Again)
+
+
+# Kueue
+
+
+@pytest.mark.parametrize("verdict", [None, ROOM, NO_ROOM])
+@pytest.mark.parametrize("job", [None, workers(), workers(suspend=True)], ids=["not made", "let go", "held back"])
+def test_kueue_alone_decides_when_a_queued_job_starts(verdict: Verdict | None, job: Any) -> None:
+    for state in ("", "Pending", "Initializing", "Restarting", "Running", "Suspended"):
+        if job is None and state in ("Initializing", "Running"):
+            continue  # then it was lost
+        assert course(seen(state, queued=True, verdict=verdict, workers=job)) == Go(suspended=True)
+
+
+def test_a_queued_job_is_not_held_to_the_time_for_binding_nor_held_off() -> None:
+    observed = seen("Initializing", queued=True, workers=workers(), pods=HALF)
+    assert course(observed, 10**6) == Go(suspended=True)
+
+
+@pytest.mark.parametrize("state", ["", "Pending", "Running", "Suspended"])
+def test_a_queued_job_that_is_suspended_leaves_the_queue(state: str) -> None:
+    for job in (workers(), workers(suspend=True), deleted(workers(), asked=50, grace_s=0), None):
+        assert course(seen(state, spec={"suspend": True}, queued=True, workers=job, pods=())) == Park()
+
+
+def test_workers_that_kueue_takes_back_are_not_lost() -> None:
+    pods = (deleted(running(0), asked=50), deleted(failed(1, 143, at=stamp(55)), asked=50))
+    observed = seen("Running", queued=True, workers=workers(suspend=True), pods=pods)
+    assert held(observed) == Finding("Pending", "StoppingWorkers", "waiting for the workers of before to stop")
+
+
+def test_a_queued_gang_that_broke_queues_again() -> None:
+    broken = seen("Running", queued=True, workers=workers(), pods=(failed(0, 1, at=stamp(50)),))
+    assert isinstance(course(broken), Again)

@@ -1,0 +1,112 @@
+"""Workers of before: where they are and how long ago they were told to go → who holds up the next attempt."""
+
+import pytest
+
+from holdfast.api.builtin import Job, Node, Pod
+from holdfast.planning.trainingjob.leftovers import given_up_at, holding_up, may_come
+from holdfast.planning.trainingjob.observed import Observed
+from holdfast.planning.trainingjob.timing import TIMING, Timing
+from tests.trainingjobs import at, deleted, failed, node, owned, running, stamp, training_job, worker, workers
+
+READY = {"gpu-3": node()}
+SILENT = {"gpu-3": node(ready=False)}
+GONE: dict[str, Node] = {}
+# Told to go at 100 with 30 s of grace: given up at 190.
+STUCK = deleted(running(0), asked=100)
+
+
+def held_up_by(pod: Pod, nodes: dict[str, Node], now: float, timing: Timing = TIMING) -> bool:
+    observed = Observed(job=training_job(), other_pods=(pod,), nodes=nodes)
+    return bool(holding_up(observed, at(now), timing, observed.leftovers))
+
+
+@pytest.mark.parametrize("nodes", [SILENT, GONE])
+def test_a_worker_out_of_reach_holds_up_for_its_grace_and_a_minute_more(nodes: dict[str, Node]) -> None:
+    assert [held_up_by(STUCK, nodes, now) for now in (100, 130, 189.999, 190, 10**6)] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.parametrize("nodes", [SILENT, GONE])
+def test_that_minute_can_be_set(nodes: dict[str, Node]) -> None:
+    assert [held_up_by(STUCK, nodes, now, Timing(stuck_s=5)) for now in (134, 135)] == [True, False]
+
+
+def test_a_worker_within_reach_is_waited_for_however_long_it_takes() -> None:
+    assert held_up_by(STUCK, READY, 10**6)
+
+
+@pytest.mark.parametrize("nodes", [READY, SILENT, GONE])
+def test_a_worker_that_nobody_told_to_go_is_waited_for(nodes: dict[str, Node]) -> None:
+    assert held_up_by(running(0), nodes, 10**6)
+
+
+@pytest.mark.parametrize("nodes", [READY, SILENT, GONE])
+def test_a_worker_that_has_ended_holds_up_nobody(nodes: dict[str, Node]) -> None:
+    assert not held_up_by(deleted(failed(0, 143, at=stamp(110)), asked=100), nodes, 111)
+
+
+def test_a_worker_without_a_node_is_waited_for_since_it_goes_at_once() -> None:
+    assert held_up_by(deleted(worker(0, {"phase": "Pending"}), asked=100), GONE, 10**6)
+
+
+def test_a_node_that_comes_back_makes_its_worker_count_again() -> None:
+    assert not held_up_by(STUCK, SILENT, 200)
+    assert held_up_by(STUCK, READY, 200)
+
+
+OLD = workers(name="bert-training")
+FIRST, SECOND = owned(STUCK, OLD), owned(running(1), OLD)
+
+
+def expected(job: Job, *pods: Pod, now: float = 200) -> bool:
+    observed = Observed(job=training_job(), earlier=(job,), other_pods=pods)
+    return bool(may_come(observed, at(now), TIMING))
+
+
+def test_an_old_job_may_make_pods_until_each_worker_has_had_one() -> None:
+    assert expected(OLD)
+    assert expected(OLD, FIRST)
+    assert not expected(OLD, FIRST, SECOND)
+
+
+def test_two_pods_of_one_worker_are_not_two_workers() -> None:
+    assert expected(OLD, FIRST, owned(failed(0, 1, at=stamp(50)), OLD))
+
+
+def test_pods_of_another_job_of_that_name_do_not_count() -> None:
+    assert expected(OLD, running(0), owned(running(1), workers(name="another")))
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        workers(suspend=True),
+        workers(conditions={"Failed": "BackoffLimitExceeded"}),
+        workers(conditions={"FailureTarget": "BackoffLimitExceeded"}),
+        workers(conditions={"Complete": "CompletionsReached"}),
+    ],
+)
+def test_an_old_job_that_has_ended_makes_none(job: Job) -> None:
+    assert not expected(job)
+
+
+def test_a_deleted_job_that_a_stuck_pod_keeps_there_is_not_waited_for_for_ever() -> None:
+    gone = deleted(OLD, asked=100, grace_s=0)
+    assert [expected(gone, FIRST, now=now) for now in (100, 159, 160)] == [True, True, False]
+
+
+def test_the_moments_at_which_something_is_given_up_are_known_beforehand() -> None:
+    observed = Observed(
+        job=training_job(),
+        pods=(deleted(running(1, node="gpu-4"), asked=150),),
+        earlier=(deleted(OLD, asked=100, grace_s=0), workers()),
+        other_pods=(STUCK, running(2), deleted(failed(3, 1, at=stamp(1)), asked=100)),
+        nodes=SILENT,
+    )
+    assert sorted(given_up_at(observed, TIMING)) == [at(160), at(190), at(240)]
+    assert list(given_up_at(Observed(job=training_job(), other_pods=(STUCK,), nodes=READY), TIMING)) == []

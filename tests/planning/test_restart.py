@@ -1,0 +1,130 @@
+"""What follows a loss: the policy, the restarts so far, how long the attempt lasted → another try, or the end."""
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.api.trainingjob import Restarts
+from holdfast.planning.trainingjob.loss import CLASSES, FREE, Class, Loss
+from holdfast.planning.trainingjob.restart import GiveUp, Retry, after, charged, counted, wait_s
+from holdfast.planning.trainingjob.timing import TIMING, Timing
+from tests.trainingjobs import at, training_job, workers
+
+CHARGED = tuple(cause for cause in CLASSES if cause not in FREE)
+CODES = (1, 127, 128, 137, 255, None)
+
+
+def loss(cause: Class, exit_code: int | None = None) -> Loss:
+    return Loss(cause=cause, message="worker 0 broke", exit_code=exit_code)
+
+
+def follows(
+    what: Loss, policy: dict[str, Any] | None = None, status: dict[str, Any] | None = None, *, now: float = 60
+) -> Retry | GiveUp:
+    spec = {"failurePolicy": policy} if policy is not None else {}
+    return after(what, training_job(spec, status=status), workers(), at(now), TIMING)
+
+
+@pytest.mark.parametrize("policy", ["OnFailure", "Always", "Never", "ExitCode"])
+@pytest.mark.parametrize("cause", FREE)
+def test_a_free_loss_is_always_followed_by_another_try(policy: str, cause: Class) -> None:
+    used = {"restarts": {"application": 99, cause: 99}}
+    for code in CODES:
+        assert isinstance(follows(loss(cause, code), {"restartPolicy": policy, "backoffLimit": 0}, used), Retry)
+
+
+@pytest.mark.parametrize("cause", CHARGED)
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize(
+    ("policy", "final"),
+    [("OnFailure", ()), ("Always", ()), ("Never", CODES), ("ExitCode", (1, 127))],
+)
+def test_the_policy_says_after_which_codes_a_charged_loss_is_final(
+    cause: Class, code: int | None, policy: str, final: tuple[int | None, ...]
+) -> None:
+    assert isinstance(follows(loss(cause, code), {"restartPolicy": policy}), GiveUp) == (code in final)
+
+
+@pytest.mark.parametrize(
+    ("policy", "restarts", "expected"),
+    [
+        ({"restartPolicy": "Never"}, {}, ("RestartPolicyNever", "worker 0 broke (restartPolicy is Never)")),
+        (
+            {"restartPolicy": "ExitCode"},
+            {},
+            ("PermanentExitCode", "worker 0 broke (restartPolicy ExitCode: codes 1 to 127 are final)"),
+        ),
+        ({"backoffLimit": 0}, {}, ("BackoffLimitExceeded", "worker 0 broke (after 0 of 0 restarts)")),
+        (
+            {"backoffLimit": 2},
+            {"outOfMemory": 1, "application": 1, "preemption": 5},
+            ("BackoffLimitExceeded", "worker 0 broke (after 2 of 2 restarts)"),
+        ),
+        # The limit was lowered below what is used.
+        ({"backoffLimit": 1}, {"hang": 3}, ("BackoffLimitExceeded", "worker 0 broke (after 3 of 1 restarts)")),
+    ],
+)
+def test_the_end_says_why_there_is_no_other_try(
+    policy: dict[str, Any], restarts: dict[str, int], expected: tuple[str, str]
+) -> None:
+    end = follows(loss("application", 1), policy, {"restarts": restarts})
+    assert isinstance(end, GiveUp)
+    assert (end.reason, end.message) == expected
+
+
+@pytest.mark.parametrize("cause", CHARGED)
+def test_without_a_policy_there_are_three_charged_restarts(cause: Class) -> None:
+    field = {"restarts": {cause: 2}}
+    assert isinstance(follows(loss(cause), status=field), Retry)
+    assert isinstance(follows(loss(cause), status={"restarts": {cause: 3}}), GiveUp)
+    assert isinstance(follows(loss(cause), status={"restarts": {"preemption": 9, "infrastructure": 9}}), Retry)
+
+
+def tries(lasted_s: float, quick_restarts: int) -> tuple[int, datetime | None]:
+    retry = follows(loss("preemption"), status={"quickRestarts": quick_restarts}, now=lasted_s)
+    assert isinstance(retry, Retry)
+    return retry.in_a_row, retry.at
+
+
+@pytest.mark.parametrize(
+    ("quick_restarts", "wait"),
+    [(0, None), (1, 10), (2, 20), (3, 40), (4, 80), (5, 160), (6, 300), (7, 300), (10_000, 300)],
+)
+def test_the_first_try_is_at_once_and_then_the_wait_doubles_to_a_cap(quick_restarts: int, wait: int | None) -> None:
+    assert tries(60, quick_restarts) == (quick_restarts + 1, at(60 + wait) if wait else None)
+
+
+def test_an_attempt_that_lasted_ends_the_row() -> None:
+    assert tries(TIMING.lasting_s - 1, 5) == (6, at(TIMING.lasting_s - 1 + 160))
+    assert tries(TIMING.lasting_s, 5) == (1, None)
+
+
+@pytest.mark.parametrize("job", [None, workers(status={"startTime": ""})])
+def test_an_attempt_that_never_started_did_not_last(job: Any) -> None:
+    retry = after(loss("preemption"), training_job(status={"quickRestarts": 1}), job, at(10**6), TIMING)
+    assert isinstance(retry, Retry)
+    assert retry.in_a_row == 2
+
+
+@given(st.integers(0, 10**6), st.floats(0.01, 100), st.floats(100, 1000))
+def test_the_wait_never_shrinks_nor_exceeds_its_cap(row: int, first_s: float, cap_s: float) -> None:
+    timing = Timing(retry_s=first_s, retry_cap_s=cap_s)
+    assert 0 <= wait_s(row, timing) <= wait_s(row + 1, timing) <= cap_s
+
+
+@pytest.mark.parametrize("cause", CLASSES)
+def test_a_restart_is_counted_under_its_class_alone(cause: Class) -> None:
+    before = Restarts(preemption=1, infrastructure=2, out_of_memory=3, hang=4, application=5)
+    old = [1, 2, 3, 4, 5]
+    new = counted(before, cause)
+    counts = [new.preemption, new.infrastructure, new.out_of_memory, new.hang, new.application]
+    assert counts == [count + (name == cause) for count, name in zip(old, CLASSES, strict=True)]
+    assert charged(new) == charged(before) + (cause not in FREE)
+
+
+def test_the_first_restart_is_counted_from_nothing() -> None:
+    assert counted(None, "hang") == Restarts(hang=1)
+    assert charged(None) == 0

@@ -1,0 +1,148 @@
+"""Why workers have not started: pods, and what is told about them → a sentence."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from holdfast.api.builtin import Pod
+from holdfast.planning.trainingjob.waiting import ordinary_step, problem_of, refusal, unmade, why_waiting
+from tests.recorded import names, recorded
+from tests.trainingjobs import unschedulable, worker
+
+
+def waiting(index: int, reason: str, message: str = "", *, name: str = "trainer", image: str = "bert:1") -> Pod:
+    state = {"waiting": {"reason": reason, "message": message}}
+    return worker(
+        index,
+        {"phase": "Pending", "containerStatuses": [{"name": name, "image": image, "state": state}]},
+        node=f"gpu-{index}",
+    )
+
+
+def initializing(*containers: dict[str, Any]) -> Pod:
+    trainer = {"name": "trainer", "image": "bert:1", "state": {"waiting": {"reason": "PodInitializing"}}}
+    status = {"phase": "Pending", "initContainerStatuses": list(containers), "containerStatuses": [trainer]}
+    return worker(0, status, node="gpu-0")
+
+
+@pytest.mark.parametrize("name", names(with_events=False))
+def test_a_pods_own_status_names_the_exact_cause(name: str) -> None:
+    scene = recorded(name)
+    _, pods = scene.seen("ml")
+    assert why_waiting(pods, scene.workers, scene.workers) == scene.says
+
+
+def test_between_two_tries_to_pull_the_message_stays_the_same() -> None:
+    trying, resting = recorded("err-image-pull"), recorded("image-pull-back-off")
+    assert trying.pods != resting.pods
+    assert trying.says == resting.says
+
+
+def test_an_older_kubelet_that_only_says_that_it_waits_still_names_the_image() -> None:
+    pod = waiting(0, "ImagePullBackOff", 'Back-off pulling image "bert:1"')
+    said = why_waiting([pod], 1, 1)
+    assert said.startswith(
+        'waiting for 1 of 1 workers: image "bert:1" can\'t be pulled: the kubelet does not say why; '
+    )
+
+
+def test_nothing_known_is_said_plainly() -> None:
+    assert why_waiting([], 2, 2) == "waiting for 2 of 2 workers to start"
+    assert why_waiting([waiting(0, "ContainerCreating")], 1, 2) == "waiting for 1 of 2 workers to start"
+
+
+def test_the_cause_of_most_workers_is_told() -> None:
+    pods = [unschedulable(0, "rare"), unschedulable(1, "common"), unschedulable(2, "common")]
+    assert why_waiting(pods, 3, 3).endswith(": common")
+
+
+@given(st.permutations([unschedulable(0, "b"), unschedulable(1, "a"), unschedulable(2, "c")]))
+def test_the_order_of_the_pods_does_not_matter(pods: list[Pod]) -> None:
+    assert why_waiting(pods, 3, 3).endswith(": a")
+
+
+def test_a_scheduler_without_a_message_is_quoted_with_its_reason() -> None:
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    assert problem_of(worker(0, {"phase": "Pending", "conditions": [gated]})) == "SchedulingGated"
+
+
+def test_a_pod_that_runs_has_ended_or_is_being_deleted_waits_for_nothing() -> None:
+    phases = ("Running", "Succeeded", "Failed")
+    broken = {"name": "trainer", "state": {"waiting": {"reason": "CreateContainerError"}}}
+    pods = [worker(index, {"phase": phase, "containerStatuses": [broken]}) for index, phase in enumerate(phases)]
+    assert [problem_of(pod) for pod in pods] == ["", "", ""]
+    leaving = unschedulable(3, "full")
+    leaving = replace(leaving, metadata=replace(leaving.metadata, deletion_timestamp="2026-03-02T09:20:00Z"))
+    assert problem_of(leaving) == ""
+    assert unmade([leaving], 1) == 1
+
+
+def test_what_others_tell_counts_for_pods_that_say_nothing_themselves() -> None:
+    pods = [waiting(0, "ContainerCreating"), waiting(1, "ContainerCreating")]
+    told = {pod.metadata.uid: "no such volume" for pod in pods}
+    assert why_waiting(pods, 2, 2, told) == "waiting for 2 of 2 workers: no such volume"
+    assert why_waiting([unschedulable(0, "full")], 1, 2, told) == "waiting for 1 of 2 workers: full"
+
+
+def test_what_was_told_of_a_pod_that_runs_by_now_is_not_told_any_more() -> None:
+    pod = worker(0, {"phase": "Running"}, node="gpu-0")
+    assert why_waiting([pod], 1, 2, {pod.metadata.uid: "old"}) == "waiting for 1 of 2 workers to start"
+
+
+def test_why_no_pod_is_made_counts_for_those_that_are_missing() -> None:
+    pod = unschedulable(0, "full")
+    assert why_waiting([pod], 3, 3, about_job="quota").endswith(": quota")
+    assert why_waiting([pod, unschedulable(1, "full")], 3, 3, about_job="quota").endswith(": full")
+    made = waiting(0, "ContainerCreating")
+    assert why_waiting([made], 1, 1, about_job="quota") == "waiting for 1 of 1 workers to start"
+
+
+def test_a_worker_that_failed_needs_a_new_pod() -> None:
+    pods = [worker(0, {"phase": "Failed"}), worker(1, {"phase": "Succeeded"}), worker(2, {"phase": "Running"})]
+    assert [unmade(pods, desired) for desired in (1, 2, 3, 5)] == [0, 0, 1, 3]
+    assert why_waiting(pods, 1, 3, about_job="quota") == "waiting for 1 of 3 workers: quota"
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        ('Error creating: pods "a-0-x" is forbidden: exceeded quota: q', "exceeded quota: q"),
+        ('Error creating: Pod "a-0-x" is invalid: spec: no', 'Pod "a-0-x" is invalid: spec: no'),
+        ("Error creating: etcdserver: request timed out", "etcdserver: request timed out"),
+        ("something else", "something else"),
+    ],
+)
+def test_a_refusal_is_told_without_the_name_of_one_pod(message: str, cause: str) -> None:
+    assert refusal(message) == f"their pods are refused: {cause}"
+
+
+def test_the_first_container_with_a_problem_is_the_one_that_is_told() -> None:
+    done = {"name": "fetch", "ready": True, "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
+    broken = {"name": "holdfast-restore", "state": {"waiting": {"reason": "CreateContainerError"}}}
+    later = {"name": "later", "state": {"waiting": {"reason": "PodInitializing"}}}
+    expected = "init container holdfast-restore can't be started: CreateContainerError"
+    assert problem_of(initializing(done, broken, later)) == expected
+
+
+def test_an_init_container_that_was_killed_is_a_problem_without_words_too() -> None:
+    killed = {"name": "fetch", "state": {"terminated": {"exitCode": 0, "signal": 9}}}
+    assert problem_of(initializing(killed)) == "init container fetch exited with code 0"
+
+
+def test_a_pod_that_nothing_is_wrong_with_tells_how_far_it_is() -> None:
+    running = {"name": "holdfast-restore", "image": "holdfast:1", "state": {"running": {}}}
+    sidecar = {"name": "holdfast-sidecar", "image": "holdfast:1", "ready": True, "state": {"running": {}}}
+    assert ordinary_step(worker(0, {"phase": "Pending"})) == "the scheduler has not looked at them yet"
+    assert ordinary_step(worker(0, {}, node="gpu-7")) == "the kubelet of gpu-7 has not taken up its pod yet"
+    assert ordinary_step(initializing(sidecar, running)) == "init container holdfast-restore has not finished yet"
+    assert ordinary_step(waiting(0, "ContainerCreating")) == (
+        'image "bert:1" is being pulled, or volumes are being mounted'
+    )
+
+
+def test_the_image_that_is_waited_for_is_the_first_that_is_not_there() -> None:
+    sidecar = {"name": "holdfast-sidecar", "image": "holdfast:1", "ready": True, "state": {"running": {}}}
+    assert ordinary_step(initializing(sidecar)) == 'image "bert:1" is being pulled, or volumes are being mounted'
