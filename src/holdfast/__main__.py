@@ -5,9 +5,15 @@ import sys
 
 def main() -> None:
     try:
-        from holdfast.cli.main import app  # here, so that Ctrl-C during the import is no traceback either
+        # Imports are here, so that Ctrl-C during one is no traceback either.
+        if sys.argv[1:] == ["restore"]:  # every pod starts with it: it does not wait for the other commands' imports
+            from holdfast.cli.restore import restore
 
-        app()
+            restore()
+        else:
+            from holdfast.cli.main import app
+
+            app()
     except KeyboardInterrupt:
         sys.exit(130)
 

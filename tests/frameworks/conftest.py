@@ -13,8 +13,14 @@ NOT_RUN = pytest.StashKey[int]()
 
 
 @pytest.fixture(scope="package")
-async def box(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Onebox]:
-    async with onebox(tmp_path_factory.mktemp("onebox"), survey(gpus=0), limits=False) as box:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the cluster keeps everything."""
+    return tmp_path_factory.mktemp("onebox")
+
+
+@pytest.fixture(scope="package")
+async def box(data: Path) -> AsyncIterator[Onebox]:
+    async with onebox(data, survey(gpus=0), limits=False) as box:
         yield box
 
 
@@ -24,6 +30,15 @@ def jax_python() -> Path:
     python = provision.python_in(provision.jax_folder())
     if python is None:
         pytest.fail("JAX is not installed for the tests: run `make frameworks`", pytrace=False)
+    return python
+
+
+@pytest.fixture(scope="session")
+def tensorflow_python() -> Path:
+    """The interpreter that has TensorFlow, or a failure as without JAX."""
+    python = provision.python_in(provision.tensorflow_folder())
+    if python is None:
+        pytest.fail("TensorFlow is not installed for the tests: run `make frameworks`", pytrace=False)
     return python
 
 

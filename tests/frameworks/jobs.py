@@ -11,13 +11,13 @@ from holdfast.local.onebox import Onebox
 from tests.control_plane.waiting import eventually
 
 NAMESPACE = "default"
+ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 # Importing a framework twice on a busy machine takes its time.
 WITHIN_S = 240.0
 
 
-async def said(box: Onebox, name: str, *, framework: str, command: list[str], port: int, **spec: object) -> list[str]:
-    """Run a job to its end; the last line of each worker, in order."""
+async def start(box: Onebox, name: str, *, framework: str, command: list[str], port: int, **spec: object) -> None:
     body: JSON = {
         "metadata": {"name": name},
         "spec": {
@@ -33,24 +33,37 @@ async def said(box: Onebox, name: str, *, framework: str, command: list[str], po
         },
     }
     await box.cluster.create(TRAINING_JOBS, body, namespace=NAMESPACE)
-    job = await eventually(lambda: _look(box, name), _ended, what=f"{name} has ended", within_s=WITHIN_S)
-    logs = await _logs(box, name)
+
+
+async def completed(box: Onebox, name: str, namespace: str = NAMESPACE) -> TrainingJob:
+    """The job as it has ended; any other end than a good one fails with what its workers have said."""
+
+    async def look() -> TrainingJob:
+        return await box.cluster.get(TRAINING_JOBS, Key(namespace, name))
+
+    job = await eventually(look, _ended, what=f"{name} has ended", within_s=WITHIN_S)
     assert job.status is not None
-    assert job.status.state == "Completed", "\n".join([str(job.status.failure_reason), *logs])
-    return [log.splitlines()[-1] for log in logs]
+    if job.status.state != "Completed":
+        raise AssertionError("\n".join([str(job.status.failure_reason), *await logs(box, name, namespace)]))
+    return job
 
 
-async def _look(box: Onebox, name: str) -> TrainingJob:
-    return await box.cluster.get(TRAINING_JOBS, Key(NAMESPACE, name))
+async def logs(box: Onebox, name: str, namespace: str = NAMESPACE, *, container: str = "") -> list[str]:
+    """What each worker of the last attempt has said, in order."""
+    pods = (await box.cluster.list(PODS, namespace=namespace, labels=f"training-job={name}")).items
+    read = [await box.cluster.pod_log(pod.metadata.key, container=container) for pod in sorted(pods, key=_index)]
+    return [log.decode() for log in read]
+
+
+async def said(box: Onebox, name: str, *, framework: str, command: list[str], port: int, **spec: object) -> list[str]:
+    """Run a job to its end; the last line of each worker, in order."""
+    await start(box, name, framework=framework, command=command, port=port, **spec)
+    await completed(box, name)
+    return [log.splitlines()[-1] for log in await logs(box, name)]
 
 
 def _ended(job: TrainingJob) -> bool:
     return job.status is not None and job.status.state in ("Completed", "Failed")
-
-
-async def _logs(box: Onebox, name: str) -> list[str]:
-    pods = (await box.cluster.list(PODS, namespace=NAMESPACE, labels=f"training-job={name}")).items
-    return [(await box.cluster.pod_log(pod.metadata.key)).decode() for pod in sorted(pods, key=_index)]
 
 
 def _index(pod: Pod) -> int:

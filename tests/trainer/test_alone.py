@@ -58,7 +58,7 @@ def test_mnist_trains_from_its_folder(processes: Processes, tmp_path: Path) -> N
         ({"RANK": "0"}, "RANK is set and WORLD_SIZE, MASTER_ADDR, MASTER_PORT not"),
         ({"TF_CONFIG": "{"}, "TF_CONFIG is not"),
         ({"DATASET": "mnist", "DATA_DIR": "/nowhere"}, "DATA_DIR /nowhere has no train-images"),
-        ({"RESUME_FROM": "/nowhere"}, "RESUME_FROM /nowhere is not a whole checkpoint (No such file or directory)"),
+        ({"RESUME_FROM": "/dev/null"}, "RESUME_FROM /dev/null is not a whole checkpoint (Not a directory)"),
         ({"CHECKPOINT_DIR": "/dev/null/here"}, "can't write to CHECKPOINT_DIR /dev/null/here: Not a directory"),
     ],
 )

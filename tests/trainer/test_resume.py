@@ -46,6 +46,46 @@ def test_a_resumed_training_begins_where_the_checkpoint_ends(tmp_path: Path, cap
     assert lines(tmp_path / "progress") == [], "no epoch has ended"
 
 
+def test_without_the_folder_to_resume_from_the_training_is_new_and_says_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    training = task(RESUME_FROM=str(tmp_path / "attempt-0.resume"))
+    state, score = begin(training, report(training, tmp_path))
+    assert np.array_equal(state.parameters, fresh(training).parameters)
+    assert state.at.loss_before == score.loss
+    said = capfd.readouterr().out.splitlines()
+    assert said[0] == f"RESUME_FROM {tmp_path}/attempt-0.resume does not exist: there is nothing to resume from"
+    assert said[1].startswith("epoch 0/20")
+
+
+def test_a_link_to_a_checkpoint_is_as_good_as_its_folder(tmp_path: Path) -> None:
+    training = task()
+    (tmp_path / "attempt-1").mkdir()
+    saved(training, tmp_path / "attempt-1", 2)
+    (tmp_path / "attempt-1.resume").symlink_to("attempt-1/checkpoint-epoch-2")
+    resumed = task(RESUME_FROM=str(tmp_path / "attempt-1.resume"))
+    state, _ = begin(resumed, report(resumed, tmp_path))
+    assert same(state, trained(training, fresh(training), 2))
+
+
+@pytest.mark.parametrize("broken", ["a link to nothing", "a file", "an empty folder", "below a file"])
+def test_what_is_there_and_no_checkpoint_is_an_error(tmp_path: Path, broken: str) -> None:
+    place = tmp_path / "attempt-1.resume"
+    match broken:
+        case "a link to nothing":
+            place.symlink_to("attempt-1/checkpoint-epoch-2")
+        case "a file":
+            place.touch()
+        case "an empty folder":
+            place.mkdir()
+        case "below a file":
+            place.touch()
+            place = place / "checkpoint-epoch-2"
+    resumed = task(RESUME_FROM=str(place))
+    with pytest.raises(BadSetting, match=rf"RESUME_FROM {place} is not a whole checkpoint \("):
+        begin(resumed, report(resumed, tmp_path))
+
+
 def test_a_position_beyond_the_data_is_refused(tmp_path: Path) -> None:
     folder = saved(task(), tmp_path, 1)
     facts = json.loads((folder / "state.json").read_text())

@@ -79,10 +79,20 @@ def test_workers_resume_from_a_checkpoint_that_only_worker_0_can_see(processes: 
     assert files(tmp_path / "half" / "checkpoint-epoch-4") == files(tmp_path / "whole" / "checkpoint-epoch-4")
 
 
+def test_workers_begin_anew_when_worker_0_has_nothing_to_resume_from(processes: Processes, tmp_path: Path) -> None:
+    straight = processes.run_group(2, EPOCHS=2)
+    address = {"MASTER_ADDR": loopback(), "MASTER_PORT": PORT, "WORLD_SIZE": 2}
+    one = processes.start(RANK=1, EPOCHS=2, RESUME_FROM=tmp_path, **address)
+    anew = processes.run(RANK=0, EPOCHS=2, RESUME_FROM=tmp_path / "nowhere", **address)
+    assert (anew.code, end(one).code) == (0, 0)
+    assert f"RESUME_FROM {tmp_path}/nowhere does not exist: there is nothing to resume from" in anew.out
+    assert anew.summary == straight[0].summary
+
+
 def test_a_bad_checkpoint_ends_all_workers_with_the_reason(processes: Processes) -> None:
-    ended = processes.run_group(3, RESUME_FROM="/nowhere")
+    ended = processes.run_group(3, RESUME_FROM="/dev/null")
     assert [each.code for each in ended] == [2, 2, 2]
-    reason = "RESUME_FROM /nowhere is not a whole checkpoint (No such file or directory)\n"
+    reason = "RESUME_FROM /dev/null is not a whole checkpoint (Not a directory)\n"
     assert [each.err for each in ended] == [reason, f"worker 0: {reason}", f"worker 0: {reason}"]
 
 

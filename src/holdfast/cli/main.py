@@ -11,6 +11,7 @@ from holdfast.cli.describe import describe
 from holdfast.cli.get import get
 from holdfast.cli.logs import logs
 from holdfast.cli.operator import operator
+from holdfast.cli.restore import restore
 from holdfast.cli.up import up
 from holdfast.cli.validate import validate
 from holdfast.cli.wait import wait
@@ -41,3 +42,4 @@ app.command()(describe)
 app.command()(get)
 app.command()(logs)
 app.command()(wait)
+app.command()(restore)

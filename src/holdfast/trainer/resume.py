@@ -15,12 +15,24 @@ from holdfast.trainer.training import Task, evaluate, fresh
 
 def begin(task: Task, report: Report) -> tuple[State, Score]:
     """Where the training starts, and how good the model is there."""
-    state = fresh(task)
-    if task.settings.resume_from is not None:
-        return _resumed(task, state, task.settings.resume_from, report)
+    state, folder = fresh(task), task.settings.resume_from
+    if folder is not None:
+        if _is_there(task, folder):
+            return _resumed(task, state, folder, report)
+        report.say(f"RESUME_FROM {folder} does not exist: there is nothing to resume from")
     score = evaluate(task, state)
     report.epoch(0, score)
     return replace(state, at=replace(state.at, loss_before=score.loss)), score
+
+
+def _is_there(task: Task, folder: Path) -> bool:
+    """As worker 0 sees it. What is there and can't be read is an error, and no reason to train from the beginning."""
+    try:
+        folder.lstat()
+        there = True
+    except OSError as error:
+        there = not isinstance(error, FileNotFoundError)
+    return bool(task.group.broadcast(b"there" if there else b""))
 
 
 def _resumed(task: Task, state: State, folder: Path, report: Report) -> tuple[State, Score]:

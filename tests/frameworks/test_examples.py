@@ -1,0 +1,149 @@
+"""The four examples of the README run on a cluster of this machine alone, whose GPUs, CPUs and memory are pretended.
+
+Changed is what can't be had here: data that is not on this machine (basic: digits instead of mnist), and images (the
+others: the command is TELL). The eight machines of the advanced example are eight folders of this one.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from holdfast.api.meta import Key
+from holdfast.cluster.protocol import JSON
+from holdfast.cluster.resources import NAMESPACES, PRIORITY_CLASSES, TRAINING_JOBS
+from holdfast.local.hardware import Hardware
+from holdfast.local.onebox import Onebox, onebox
+from holdfast.machine.machine import Machine
+from holdfast.machine.objects import NODES
+from holdfast.runtime.clocks import utc_now
+from tests.frameworks.jobs import NAMESPACE, ROOT, completed, logs
+
+MANIFESTS = ROOT / "tests" / "fixtures" / "manifests"
+LARGE = Hardware(cpus=64, memory_mib=256 * 1024, gpus=8)
+# A worker that leaves its environment, and what it finds in the place of its folders, where the test looks for it.
+TELL = """
+import json, os, pathlib
+told = dict(os.environ)
+for name in ("CHECKPOINT_DIR", "RESUME_FROM", "CONFIG_FILE"):
+    told["is there: " + name] = os.path.exists(os.environ.get(name, "/nowhere"))
+place = pathlib.Path(os.environ["TELL"], os.environ["HOLDFAST_INDEX"])
+place.write_text(json.dumps(told))
+"""
+Told = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+async def large_box(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Onebox]:
+    async with onebox(tmp_path_factory.mktemp("large"), LARGE, limits=False) as box:
+        yield box
+
+
+@pytest.fixture
+async def eight_machines(large_box: Onebox, tmp_path: Path) -> AsyncIterator[None]:
+    """Beside the one that is there, as the advanced example asks for them."""
+    labels = {"nvidia.com/gpu.product": "A100-SXM4-80GB", "node-type": "gpu-large"}
+    resources = Hardware(cpus=64, memory_mib=256 * 1024, gpus=4).resources
+    async with AsyncExitStack() as machines:
+        for number in range(8):
+            name, data = f"a100-{number}", tmp_path / f"a100-{number}"
+            machine = Machine(large_box.cluster, name=name, data=data, resources=resources, now=utc_now)
+            await machines.enter_async_context(machine.running())
+            await large_box.cluster.patch(NODES, Key("", name), {"metadata": {"labels": labels}})
+        yield
+
+
+def example(name: str) -> JSON:
+    return dict(yaml.safe_load((MANIFESTS / f"trainingjob-{name}.yaml").read_text()))
+
+
+async def told_by(box: Onebox, body: JSON, folder: Path) -> Told:
+    """Run the job with TELL for its command; the environment of each worker, in order."""
+    spec = {key: value for key, value in body["spec"].items() if key != "args"}
+    variables = [*spec.get("env", []), {"name": "TELL", "value": str(folder)}]
+    changed = {**body, "spec": {**spec, "command": ["python", "-c", TELL], "env": variables}}
+    job = await box.cluster.create(TRAINING_JOBS, changed, namespace=NAMESPACE)
+    ended = await completed(box, job.metadata.name)
+    assert ended.status is not None
+    assert ended.status.restart_count == 0
+    return [json.loads((folder / str(index)).read_text()) for index in range(job.spec.num_workers)]
+
+
+def values(told: Told, name: str) -> list[Any]:
+    return [environment.get(name) for environment in told]
+
+
+def devices(told: Told) -> list[int]:
+    """How many GPUs each worker sees."""
+    return [len(visible.split(",")) for visible in values(told, "CUDA_VISIBLE_DEVICES")]
+
+
+async def test_the_basic_example_trains_on_the_digits(large_box: Onebox) -> None:
+    body = example("basic")
+    body["spec"]["dataset"] = "digits"
+    await large_box.cluster.create(NAMESPACES, {"metadata": {"name": "ml-training"}})
+    await large_box.cluster.create(TRAINING_JOBS, body, namespace="ml-training")
+    await completed(large_box, "mnist-training", "ml-training")
+    first, _ = await logs(large_box, "mnist-training", "ml-training")
+    assert first.startswith("training cnn (")
+    assert "on digits (1437 samples, 360 held out) with adam and 2 workers" in first
+    summary = json.loads(first.splitlines()[-1])
+    assert summary["epochs"] == 10
+    assert summary["accuracy"] >= 0.9
+
+
+async def test_the_distributed_example_gives_every_worker_its_place_and_its_gpus(
+    large_box: Onebox, tmp_path: Path
+) -> None:
+    told = await told_by(large_box, example("distributed"), tmp_path)
+    assert values(told, "RANK") == ["0", "1"]
+    assert values(told, "WORLD_SIZE") == ["2", "2"]
+    assert values(told, "HOLDFAST_BACKEND") == ["nccl", "nccl"]
+    assert values(told, "MODEL") == ["bert-base"] * 2
+    assert values(told, "DATASET") == ["wiki text"] * 2
+    assert len({environment["MASTER_ADDR"] for environment in told}) == 1
+    assert devices(told) == [2, 2]
+    assert len(set(",".join(values(told, "CUDA_VISIBLE_DEVICES")).split(","))) == 4, "no GPU is given twice"
+    assert values(told, "is there: CONFIG_FILE") == [True, True]
+
+
+async def test_the_example_that_resumes_has_folders_for_its_checkpoints(large_box: Onebox, tmp_path: Path) -> None:
+    told = await told_by(large_box, example("resume"), tmp_path)
+    assert len(told) == 4
+    assert devices(told) == [2] * 4
+    assert values(told, "CHECKPOINT_FREQUENCY") == ["2"] * 4
+    assert values(told, "is there: CHECKPOINT_DIR") == [True] * 4
+    assert values(told, "is there: RESUME_FROM") == [False] * 4, "nothing was fetched from the bucket"
+
+
+@pytest.mark.usefixtures("eight_machines")
+async def test_the_advanced_example_runs_on_eight_machines_with_all_that_it_sets(
+    large_box: Onebox, tmp_path: Path
+) -> None:
+    await large_box.cluster.create(PRIORITY_CLASSES, {"metadata": {"name": "high-priority"}, "value": 1000})
+    told = await told_by(large_box, example("advanced"), tmp_path)
+    assert values(told, "RANK") == [str(rank) for rank in range(8)]
+    assert devices(told) == [4] * 8
+    expected = {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_IB_DISABLE": "1",
+        "LEARNING_RATE": "0.0001",
+        "BATCH_SIZE": "128",
+        "EPOCHS": "100",
+        "OPTIMIZER": "adamw",
+        "WARMUP_STEPS": "1000",
+        "GRADIENT_ACCUMULATION_STEPS": "4",
+        "MIXED_PRECISION": "true",
+        "PARAM_WEIGHT_DECAY": "0.01",
+        "PARAM_LABEL_SMOOTHING": "0.1",
+        "CHECKPOINT_FREQUENCY": "5",
+        "MLFLOW_TRACKING_URI": "http://mlflow.ml-infra.svc.cluster.local:5000",
+        "WANDB_PROJECT": "advanced-training",
+    }
+    for environment in told:
+        assert expected == {name: environment.get(name) for name in expected}
+    assert len({environment["HOLDFAST_MACHINE"] for environment in told}) == 8, "each on a machine of its own"
