@@ -52,7 +52,8 @@ def test_a_category_stands_for_its_kinds() -> None:
     ours = [each.known.resource.kind for each in parse_wanted(["holdfast"])]
     assert ours[0] == "TrainingJob"
     assert len(ours) == 6
-    assert [each.known.resource.kind for each in parse_wanted(["all"])] == [*ours, "Pod", "Service", "Job"]
+    everything = [each.known.resource.kind for each in parse_wanted(["all"])]
+    assert everything == [*ours, "Pod", "Service", "Job", "Deployment"]
 
 
 @pytest.mark.parametrize(

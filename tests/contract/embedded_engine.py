@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
+from holdfast.api.builtin import Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
 from holdfast.cluster.protocol import Cluster, Resource
@@ -72,10 +73,16 @@ class EmbeddedEngine:
         self._machines.broken.add(name)
         await self.cluster.patch_status(NODES, Key("", name), {"status": {"conditions": [ready("False", now())]}})
 
+    async def add_storage(self, storage_class: str, size: str) -> None:
+        pass
+
     async def end_pod(self, pod: Key, *, exit_code: int = 0, ended: str = "", disrupted: bool = False) -> None:
         running = await self.cluster.get(PODS, pod)
         status = ended_status(running, exit_code, ended or now(), disrupted)
         await self.cluster.patch_status(PODS, pod, {"status": status})
+
+    async def token(self, pod: Pod, audience: str) -> str:
+        return self._embedded.issue_token(pod.metadata.key, uid=pod.metadata.uid, account="default", audience=audience)
 
     async def forget(self, resource: Resource[Any]) -> None:
         self._embedded.forget_history(resource)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from holdfast.api.builtin import Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import Cluster, Resource
 
@@ -33,8 +34,16 @@ class Engine(Protocol):
         """The machine reports that it is not ready, and neither runs nor stops pods any more."""
         ...
 
+    async def add_storage(self, storage_class: str, size: str) -> None:
+        """Enough for one claim of that class; an engine that has storage for every claim adds none."""
+        ...
+
     async def end_pod(self, pod: Key, *, exit_code: int = 0, ended: str = "", disrupted: bool = False) -> None:
         """Every container of a running pod ends with that code, at the time `ended` (now, when empty)."""
+        ...
+
+    async def token(self, pod: Pod, audience: str) -> str:
+        """A token that is bound to the pod, as its machine would be given one for it."""
         ...
 
     async def forget(self, resource: Resource[Any]) -> None:

@@ -249,6 +249,65 @@ DELETION = (
         "if",
         "test_nodes.py::test_a_pod_on_no_machine_goes_at_once",
     ),
+    Mutant(
+        "graceful deletion",
+        f"{FOLDER}/deletion.py",
+        "if asked_s is None or asked_s >= left_s:",
+        "if asked_s is None or asked_s > 0:",
+        "test_grace.py::test_a_shorter_time_counts_from_the_first_request",
+    ),
+    Mutant(
+        "graceful deletion",
+        f"{FOLDER}/deletion.py",
+        "if asked_s is None or asked_s >= left_s:",
+        "if asked_s is None:",
+        "test_grace.py::test_a_longer_time_changes_nothing",
+    ),
+    Mutant(
+        "graceful deletion",
+        f"{FOLDER}/deletion.py",
+        'asked_at = parsed(metadata["deletionTimestamp"]) - timedelta(seconds=left_s)',
+        "asked_at = now",
+        "test_grace.py::test_a_shorter_time_counts_from_the_first_request",
+    ),
 )
 
-ENGINE_MUTANTS = (*WRITES, *READS, *DELETION)
+ADMISSION = (
+    Mutant(
+        "priority",
+        f"{FOLDER}/kinds/priorities.py",
+        "        if own != value:\n",
+        "        if own is None:\n",
+        "test_pod_admission.py::test_a_pod_cannot_say_its_priority_itself",
+    ),
+    Mutant(
+        "priority",
+        f"{FOLDER}/kinds/priorities.py",
+        "chosen = _default(around) or {}",
+        "chosen: JSON = {}",
+        "test_pod_admission.py::test_without_a_class_a_pod_has_the_clusters_default",
+    ),
+    Mutant(
+        "priority",
+        f"{FOLDER}/kinds/priorities.py",
+        "        if chosen is None:\n            raise",
+        "        if chosen is None:\n            chosen = {}\n        if chosen is None:\n            raise",
+        "test_pod_admission.py::test_a_pod_whose_class_is_missing_is_refused",
+    ),
+    Mutant(
+        "accounts",
+        f"{FOLDER}/kinds/pods.py",
+        "if account != DEFAULT_ACCOUNT and",
+        "if not account and",
+        "test_pod_admission.py::test_a_pod_whose_account_is_missing_is_refused",
+    ),
+    Mutant(
+        "invalid objects",
+        f"{FOLDER}/kinds/deployments.py",
+        'if policy != "Always":',
+        "if not policy:",
+        "test_deployments.py::test_a_deployment_of_impossible_pods_is_refused_with_their_path",
+    ),
+)
+
+ENGINE_MUTANTS = (*WRITES, *READS, *DELETION, *ADMISSION)

@@ -31,6 +31,9 @@ NAMESPACES = resource("", "v1", "Namespace", "namespaces", namespaced=False)
 NODES = resource("", "v1", "Node", "nodes", namespaced=False)
 PODS = resource("", "v1", "Pod", "pods")
 SERVICE_ACCOUNTS = resource("", "v1", "ServiceAccount", "serviceaccounts")
+CLAIMS = resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+DEPLOYMENTS = resource("apps", "v1", "Deployment", "deployments")
+EVENTS = resource("", "v1", "Event", "events")
 SERVICES = resource("", "v1", "Service", "services")
 DEFINITIONS = resource(
     "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False

@@ -20,9 +20,12 @@ from tests.control_plane.server import ControlPlane
 from tests.control_plane.waiting import eventually
 
 from .engine import ROOMY
-from .kinds import DEFINITIONS, NAMESPACES, NODES, SERVICE_ACCOUNTS, Document
+from .kinds import DEFINITIONS, NAMESPACES, NODES, SERVICE_ACCOUNTS, Document, resource
 from .waiting import until
 
+VOLUMES = resource("", "v1", "PersistentVolume", "persistentvolumes", namespaced=False)
+# A subresource, asked for as if it were a collection of its own.
+TOKENS_OF_DEFAULT = resource("", "v1", "TokenRequest", "serviceaccounts/default/token")
 PROBE_S = 0.5
 
 
@@ -77,11 +80,30 @@ class KubernetesEngine:
         await self.cluster.patch(NODES, Key("", name), {"metadata": {"labels": {FAKE: None}}})
         await self.cluster.patch_status(NODES, Key("", name), {"status": {"conditions": [ready("False", now())]}})
 
+    async def add_storage(self, storage_class: str, size: str) -> None:
+        spec = {
+            "storageClassName": storage_class,
+            "capacity": {"storage": size},
+            "accessModes": ["ReadWriteMany"],
+            "hostPath": {"path": "/nowhere"},
+        }
+        made = await self.cluster.create(VOLUMES, {"metadata": {"name": storage_class}, "spec": spec})
+        await until(
+            self.cluster, VOLUMES, made.metadata.key, lambda it: it.status.get("phase") == "Available", "is available"
+        )
+
     async def end_pod(self, pod: Key, *, exit_code: int = 0, ended: str = "", disrupted: bool = False) -> None:
         running = await self.cluster.get(PODS, pod)
         await self.cluster.patch_status(
             PODS, pod, {"status": ended_status(running, exit_code, ended or now(), disrupted)}
         )
+
+    async def token(self, pod: Pod, audience: str) -> str:
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.metadata.uid}
+        spec = {"audiences": [audience], "expirationSeconds": 600, "boundObjectRef": bound}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        made = await self.cluster.create(TOKENS_OF_DEFAULT, body, namespace=pod.metadata.namespace)
+        return str(made.status["token"])
 
     async def forget(self, resource: Resource[Any]) -> None:
         """A changed definition makes the API server build the kind's watch cache anew, without its history."""

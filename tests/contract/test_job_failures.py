@@ -5,13 +5,14 @@ from typing import Any
 
 from holdfast.api.builtin import Job
 from holdfast.api.meta import Key
-from holdfast.cluster.protocol import Cluster
+from holdfast.cluster.protocol import Cluster, Propagation
 from holdfast.cluster.resources import JOBS, PODS
 
+from .engine import Engine
 from .kinds import JOBS as WHOLE_JOBS
 from .pods import INDEX, indexed
 from .pool import Pool
-from .waiting import listed, until
+from .waiting import gone, listed, until
 
 # The Job controller waits from 10 s on before it replaces a failed pod, counted from its end: one of long ago is over.
 LONG_AGO = "2020-01-01T00:00:00Z"
@@ -128,6 +129,84 @@ async def test_a_pod_that_is_deleted_counts_as_failed(pool: Pool) -> None:
     over = await failed(pool.cluster, Key(pool.name, "one"))
     assert reason(over) == "BackoffLimitExceeded"
     assert over.status.failed == 1
+
+
+# How an attempt runs that nobody but its owner may repeat: the first pod lost ends it, and a pod keeps its place until
+# it has really ended.
+ONE_ATTEMPT = {"backoffLimit": 0, "podReplacementPolicy": "Failed"}
+
+
+async def test_an_attempt_fails_as_a_whole_and_only_when_all_its_pods_have_ended(engine: Engine, pool: Pool) -> None:
+    node = await pool.add("lost")
+    key = Key(pool.name, "one")
+    await pool.cluster.create(JOBS, indexed("one", pool.name, 2, **ONE_ATTEMPT), namespace=pool.name)
+    zeroth, first = await pool.running(2)
+    await engine.break_node(node)
+    await pool.end(zeroth, exit_code=1)
+    doomed = await until(pool.cluster, JOBS, key, lambda j: j.condition("FailureTarget"), "is to fail")
+    assert doomed.condition("Failed") is None
+    stopped = await until(
+        pool.cluster, PODS, first.metadata.key, lambda p: p.metadata.deletion_timestamp, "is being deleted"
+    )
+    assert stopped.status.phase == "Running"
+    waiting = await until(pool.cluster, WHOLE_JOBS, key, lambda j: j.status.get("terminating") == 1, "waits for it")
+    assert waiting.status.get("active", 0) == 0
+    await pool.end(first, exit_code=143)
+    over = await failed(pool.cluster, key)
+    assert (reason(over), over.status.failed) == ("BackoffLimitExceeded", 2)
+
+
+async def test_a_deleted_pod_keeps_its_place_until_it_has_ended(engine: Engine, pool: Pool) -> None:
+    node = await pool.add("lost")
+    key = Key(pool.name, "one")
+    body = indexed("one", pool.name, 1, backoffLimit=6, podReplacementPolicy="Failed")
+    await pool.cluster.create(JOBS, body, namespace=pool.name)
+    (pod,) = await pool.running(1)
+    await engine.break_node(node)
+    await pool.add("sound")
+    await pool.cluster.delete(PODS, pod.metadata.key, grace_period_s=30)
+    leaving = await until(pool.cluster, WHOLE_JOBS, key, lambda j: j.status.get("terminating") == 1, "sees it leave")
+    assert (leaving.status.get("active", 0), leaving.status.get("failed", 0)) == (0, 0)
+    assert len((await pool.cluster.list(PODS, namespace=pool.name)).items) == 1
+    await pool.end(pod, exit_code=143, ended=LONG_AGO)
+    (second,) = await pool.running(1)
+    assert second.metadata.uid != pod.metadata.uid
+    counted = await until(pool.cluster, JOBS, key, lambda j: j.status.failed == 1, "counts the failure")
+    assert counted.condition("Failed") is None
+
+
+async def test_a_pod_deleted_from_an_attempt_fails_it_once_it_has_ended(pool: Pool) -> None:
+    await pool.add()
+    await pool.cluster.create(JOBS, indexed("one", pool.name, 2, **ONE_ATTEMPT), namespace=pool.name)
+    zeroth, _ = await pool.running(2)
+    await pool.cluster.delete(PODS, zeroth.metadata.key, uid=zeroth.metadata.uid)
+    over = await failed(pool.cluster, Key(pool.name, "one"))
+    assert (reason(over), over.status.failed) == ("BackoffLimitExceeded", 2)
+    assert (over.status.active, over.status.succeeded) == (0, 0)
+
+
+async def test_a_pod_that_succeeded_stays_counted_in_an_attempt_that_fails(pool: Pool) -> None:
+    await pool.add()
+    key = Key(pool.name, "one")
+    await pool.cluster.create(JOBS, indexed("one", pool.name, 2, **ONE_ATTEMPT), namespace=pool.name)
+    zeroth, first = await pool.running(2)
+    await pool.end(zeroth)
+    await until(pool.cluster, JOBS, key, lambda j: j.status.succeeded == 1, "counts the success")
+    await pool.end(first, exit_code=9)
+    over = await failed(pool.cluster, key)
+    assert (over.status.completed_indexes, over.status.succeeded, over.status.failed) == ("0", 1, 1)
+
+
+async def test_deleting_a_job_lets_go_of_pods_that_a_lost_machine_never_ends(engine: Engine, pool: Pool) -> None:
+    node = await pool.add()
+    await pool.cluster.create(JOBS, indexed("one", pool.name, 1, **ONE_ATTEMPT), namespace=pool.name)
+    (pod,) = await pool.running(1)
+    await engine.break_node(node)
+    await pool.cluster.delete(JOBS, Key(pool.name, "one"), propagation=Propagation.FOREGROUND)
+    await until(pool.cluster, PODS, pod.metadata.key, lambda p: p.metadata.deletion_timestamp, "is being deleted")
+    await until(pool.cluster, PODS, pod.metadata.key, lambda p: not p.metadata.finalizers, "is let go")
+    await pool.cluster.delete(PODS, pod.metadata.key, uid=pod.metadata.uid, grace_period_s=0)
+    await gone(pool.cluster, JOBS, Key(pool.name, "one"))
 
 
 async def test_a_job_past_its_deadline_fails_and_stops_its_pods(pool: Pool) -> None:

@@ -4,14 +4,16 @@ import asyncio
 
 from holdfast.api.builtin import Job
 from holdfast.api.meta import Key
-from holdfast.cluster.protocol import Cluster, Propagation
+from holdfast.cluster.protocol import Change, Cluster, Propagation
 from holdfast.cluster.resources import JOBS, PODS
 
 from .kinds import JOBS as WHOLE_JOBS
 from .kinds import PODS as WHOLE_PODS
 from .pods import INDEX, indexed, job
+from .pods import pod as lone_pod
 from .pool import Pool
 from .waiting import gone, listed, until
+from .watching import follow, is_about
 
 
 async def settled(cluster: Cluster, key: Key, condition: str) -> Job:
@@ -91,6 +93,26 @@ async def test_suspending_stops_the_pods_and_resuming_starts_new_ones(pool: Pool
     # While it rests, an older server keeps the start time and a newer one has none: only the new one is certain.
     assert suspension is not None
     assert resumed.status.start_time >= suspension.last_transition_time
+
+
+async def test_a_suspended_job_lets_go_of_its_pods_before_it_stops_them(pool: Pool) -> None:
+    """Otherwise a pod that is stopped would be counted as failed, and with no retries the Job would be over."""
+    await pool.add()
+    key = Key(pool.name, "one")
+    body = indexed("one", pool.name, 2, backoffLimit=0, podReplacementPolicy="Failed")
+    start = (await pool.cluster.list(PODS, namespace=pool.name)).resource_version
+    await pool.cluster.create(JOBS, body, namespace=pool.name)
+    await pool.running(2)
+    await pool.cluster.patch(JOBS, key, {"spec": {"suspend": True}})
+    rested = await until(
+        pool.cluster, JOBS, key, lambda j: j.condition("Suspended") and not j.status.active, "has no active pods"
+    )
+    assert (rested.status.failed, rested.condition("FailureTarget")) == (0, None)
+    await listed(pool.cluster, PODS, pool.name, lambda pods: not pods, "its pods are gone")
+    await pool.cluster.create(PODS, lone_pod("last", "none"), namespace=pool.name)
+    history = await follow(pool.cluster, PODS, version=start, namespace=pool.name, stop=is_about(Change.ADDED, "last"))
+    states = [event.object for event in history if event.object is not None]
+    assert not [pod for pod in states if pod.metadata.deletion_timestamp and pod.metadata.finalizers]
 
 
 async def test_what_succeeded_before_a_suspension_is_not_run_again(pool: Pool) -> None:

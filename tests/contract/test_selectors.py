@@ -9,7 +9,7 @@ from holdfast.cluster.errors import BadRequest
 from holdfast.cluster.protocol import Change, Cluster
 
 from .engine import Engine
-from .kinds import CONFIG_MAPS, GADGETS, NAMESPACES, PODS, config_map, gadget, key_of
+from .kinds import CONFIG_MAPS, EVENTS, GADGETS, NAMESPACES, PODS, config_map, gadget, key_of
 from .pods import pod
 from .watching import follow, is_about, steps
 
@@ -98,6 +98,31 @@ async def test_pods_can_be_selected_by_phase_and_node(cluster: Cluster, namespac
     ):
         listing = await cluster.list(PODS, namespace=namespace, fields=fields)
         assert sorted(item.metadata.name for item in listing.items) == names, fields
+
+
+async def test_events_can_be_selected_by_what_they_are_about(cluster: Cluster, namespace: str) -> None:
+    told = (
+        ("pulled", "Pod", "1", "Normal", "Pulled"),
+        ("failed", "Pod", "1", "Warning", "Failed"),
+        ("other", "Job", "2", "Warning", "Failed"),
+    )
+    for name, kind, uid, event_type, reason in told:
+        about = {"kind": kind, "name": "a", "uid": uid, "namespace": namespace, "fieldPath": "spec.containers{main}"}
+        body = {"involvedObject": about, "type": event_type, "reason": reason, "reportingComponent": "kubelet"}
+        await cluster.create(EVENTS, {"metadata": {"name": name}, **body}, namespace=namespace)
+    for fields, names in (
+        ("involvedObject.kind=Pod,involvedObject.name=a", ["failed", "pulled"]),
+        ("involvedObject.uid=2", ["other"]),
+        (f"involvedObject.namespace={namespace},type=Warning", ["failed", "other"]),
+        ("involvedObject.kind=Pod,type!=Normal", ["failed"]),
+        ("reason=Pulled", ["pulled"]),
+        ("involvedObject.fieldPath=spec.containers{main},reason=Pulled", ["pulled"]),
+        ("reportingComponent=scheduler", []),
+    ):
+        listing = await cluster.list(EVENTS, namespace=namespace, fields=fields)
+        assert sorted(item.metadata.name for item in listing.items) == names, fields
+    with pytest.raises(BadRequest, match="message"):
+        await cluster.list(EVENTS, namespace=namespace, fields="message=x")
 
 
 async def test_a_watch_shows_what_enters_and_leaves_the_selection(cluster: Cluster, namespace: str) -> None:

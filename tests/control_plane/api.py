@@ -14,6 +14,7 @@ import msgspec
 
 JSON: TypeAlias = dict[str, Any]
 STRATEGIC = "application/strategic-merge-patch+json"
+LONGEST_LINE = 2**20
 
 
 class Refused(Exception):
@@ -44,6 +45,14 @@ class Session:
             if response.status >= 400:
                 raise Refused(method, path, response.status, str(answer.get("message")))
             return answer
+
+    async def watch(self, path: str, since: str) -> AsyncIterator[bytes]:
+        """What changed after version `since`, a line each, until the server ends the watch."""
+        query = {"watch": "1", "resourceVersion": since, "allowWatchBookmarks": "true"}
+        endless = aiohttp.ClientTimeout(total=None)
+        async with self._http.get(path, params=query, timeout=endless, read_bufsize=LONGEST_LINE) as response:
+            async for line in response.content:
+                yield line
 
 
 class Api:

@@ -67,6 +67,15 @@ async def test_a_second_deletion_shortens_the_time(bench: Bench) -> None:
     await bench.gone(key)
 
 
+async def test_a_second_deletion_never_lengthens_the_time(bench: Bench) -> None:
+    key = await bench.start(shell(STUBBORN), terminationGracePeriodSeconds=3600)
+    await bench.logged(key, "up")
+    await bench.delete(key, grace_s=1)
+    await bench.delete(key, grace_s=3600)
+    await bench.delete(key)
+    await bench.gone(key)
+
+
 async def test_a_pod_deleted_without_waiting_is_ended_all_the_same(bench: Bench) -> None:
     key = await bench.start(shell(STUBBORN))
     pod = await bench.phase(key, "Running")

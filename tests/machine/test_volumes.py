@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
+from holdfast.machine.machine import NotReclaimed
 from holdfast.machine.objects import CLAIMS, SECRETS
 from tests.contract.kinds import CONFIG_MAPS
 from tests.control_plane.waiting import eventually
@@ -16,9 +18,11 @@ def mounted(name: str, path: str, **more: object) -> JSON:
     return {"volumeMounts": [{"name": name, "mountPath": path, **more}]}
 
 
-async def claim(bench: Bench, name: str) -> None:
+async def claim(bench: Bench, name: str, **metadata: object) -> None:
     spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-    await bench.cluster.create(CLAIMS, {"metadata": {"name": name}, "spec": spec}, namespace=bench.namespace)
+    await bench.cluster.create(
+        CLAIMS, {"metadata": {"name": name, **metadata}, "spec": spec}, namespace=bench.namespace
+    )
 
 
 async def test_a_config_map_is_read_where_the_variable_says(bench: Bench) -> None:
@@ -126,11 +130,61 @@ async def test_a_sub_path_is_a_folder_of_the_volume(bench: Bench) -> None:
     assert await bench.log(pod.metadata.key) == "three\n"
 
 
-async def test_a_volume_that_this_machine_can_not_have_is_refused(bench: Bench) -> None:
-    volumes = [{"name": "share", "nfs": {"server": "10.0.0.1", "path": "/"}}]
-    pod = await bench.ended(shell("true"), volumes=volumes)
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (
+            {"nfs": {"server": "10.0.0.1", "path": "/"}},
+            "volume share is on an NFS server, and this machine mounts nothing",
+        ),
+        (
+            {"iscsi": {"targetPortal": "10.0.0.1", "iqn": "iqn.2001-04.com.example:a", "lun": 0}},
+            "volume share is of a kind that this machine does not have",
+        ),
+    ],
+)
+async def test_a_volume_that_this_machine_can_not_have_is_refused(bench: Bench, source: JSON, says: str) -> None:
+    pod = await bench.ended(shell("true"), volumes=[{"name": "share", **source}])
     assert (pod.status["phase"], pod.status["reason"]) == ("Failed", "VolumeNotSupported")
-    assert "volume share is of a kind that this machine does not have" in pod.status["message"]
+    assert says in pod.status["message"]
+    assert "use " in pod.status["message"]
+    assert "persistentVolumeClaim" in pod.status["message"]
+
+
+async def test_a_claim_that_is_going_is_not_used_anew(bench: Bench) -> None:
+    await claim(bench, "data", finalizers=["holdfast.dev/look"])
+    await bench.cluster.delete(CLAIMS, Key(bench.namespace, "data"))
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    key = await bench.start(shell("true", **mounted("data", "/data")), volumes=volumes)
+    pod = await bench.until(
+        key, lambda pod: "is being deleted" in state(pod).get("waiting", {}).get("message", ""), "it waits"
+    )
+    assert pod.status["phase"] == "Pending"
+    assert not (bench.data / "volumes").exists()
+    await bench.cluster.patch(CLAIMS, Key(bench.namespace, "data"), {"metadata": {"finalizers": []}})
+
+
+async def test_a_folder_that_stays_is_not_taken_for_removed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def in_vain(_folder: Path) -> None:
+        """As for files that not even their owner may remove."""
+
+    (bench.data / "volumes" / "ns" / "data").mkdir(parents=True)
+    monkeypatch.setattr("holdfast.machine.folders.remove", in_vain)
+    with pytest.raises(NotReclaimed, match="the folder of claim ns/data, can't be removed: remove it by hand"):
+        await bench.machine.reclaim(Key("ns", "data"))
+
+
+async def test_what_is_stored_for_a_claim_is_removed_with_it_and_nothing_else_is(bench: Bench) -> None:
+    for name in ("goes", "stays"):
+        await claim(bench, name)
+        volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": name}}]
+        script = "mkdir /data/deep; echo x > /data/deep/file; chmod 500 /data/deep"
+        await bench.ended(shell(script, **mounted("data", "/data")), name=name, volumes=volumes)
+    await bench.machine.reclaim(Key(bench.namespace, "goes"))
+    await bench.machine.reclaim(Key(bench.namespace, "never-used"))
+    kept = bench.data / "volumes" / bench.namespace
+    assert [each.name for each in kept.iterdir()] == ["stays"]
+    assert (kept / "stays" / "deep" / "file").read_text() == "x\n"
 
 
 async def test_the_downward_api_writes_files(bench: Bench) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.api.meta import Key, Object
 from holdfast.cluster.errors import AlreadyExists, Conflict, Expired, NotFound
-from holdfast.cluster.protocol import Body, Change, Event, Listing, Propagation, Resource
+from holdfast.cluster.protocol import Body, Change, Event, Identity, Listing, Propagation, Resource
 from holdfast.cluster.resources import LEASES
 
 T = TypeVar("T", bound=Object)
@@ -155,6 +155,9 @@ class ScriptedCluster:
     def follow_log(
         self, key: Key, *, container: str = "", tail_lines: int | None = None
     ) -> AsyncGenerator[bytes, None]:
+        raise NotImplementedError
+
+    async def review_token(self, token: str, audience: str) -> Identity | None:
         raise NotImplementedError
 
     async def close(self) -> None:

@@ -57,6 +57,7 @@ BUILTIN = (
     _own("pods", "Pod", "po", categories=(ALL,)),
     _own("services", "Service", "svc", categories=(ALL,)),
     _own("jobs", "Job", group="batch", categories=(ALL,)),
+    _own("deployments", "Deployment", "deploy", group="apps", categories=(ALL,)),
     _own("configmaps", "ConfigMap", "cm", has_status=False),
     _own("secrets", "Secret", has_status=False),
     _own("serviceaccounts", "ServiceAccount", "sa", has_status=False),

@@ -6,6 +6,7 @@ server is right. Nothing above this module knows which of them it talks to.
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -72,6 +73,17 @@ class Propagation(StrEnum):
     ORPHAN = "Orphan"
 
 
+class Identity(Struct, frozen=True, kw_only=True):
+    """Whom a token belongs to. What it does not say is "": only a token that is bound to a pod names one."""
+
+    username: str
+    namespace: str = ""
+    service_account: str = ""
+    pod_name: str = ""
+    pod_uid: str = ""
+    expires_at: datetime | None = None
+
+
 class Cluster(Protocol):
     """Every method raises a `ClusterError`; namespace is "" for cluster-scoped kinds and for all namespaces."""
 
@@ -136,6 +148,10 @@ class Cluster(Protocol):
         self, key: Key, *, container: str = "", tail_lines: int | None = None
     ) -> AsyncGenerator[bytes, None]:
         """What the log holds and what is added to it, in pieces of any size, until the container has ended."""
+        ...
+
+    async def review_token(self, token: str, audience: str) -> Identity | None:
+        """Who shows this token, if it is valid now and was given out for that audience; otherwise None."""
         ...
 
     async def close(self) -> None: ...

@@ -8,6 +8,7 @@ from holdfast.machine.objects import Container, PodSpec
 from holdfast.machine.trouble import Refused
 
 INTERPRETERS = ("python", "python3")
+OURSELVES = "holdfast"
 
 
 class Commands:
@@ -40,5 +41,8 @@ class Commands:
 
 
 def own_interpreter(command: list[str]) -> list[str]:
-    """python means the interpreter that holdfast runs in, with what is installed there."""
-    return [sys.executable, *command[1:]] if command and command[0] in INTERPRETERS else command
+    """python means the interpreter that holdfast runs in, with what is installed there; holdfast means this one."""
+    program, arguments = command[:1], command[1:]
+    if program == [OURSELVES]:
+        return [sys.executable, "-m", OURSELVES, *arguments]
+    return [sys.executable, *arguments] if program and program[0] in INTERPRETERS else command

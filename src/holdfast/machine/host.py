@@ -8,6 +8,7 @@ from typing import TypeAlias
 import aiohttp
 from msgspec import Struct
 
+from holdfast.api.meta import Key
 from holdfast.cluster.protocol import Cluster
 from holdfast.machine.addresses import Addresses
 from holdfast.machine.cgroups import Cgroups
@@ -15,6 +16,7 @@ from holdfast.machine.command import Commands
 from holdfast.machine.downward import Place
 from holdfast.machine.environment import MACHINE, POD_UID
 from holdfast.machine.gpus import Gpus
+from holdfast.machine.sources import IssueToken
 
 Now: TypeAlias = Callable[[], datetime]
 HOST_IP = "127.0.0.1"
@@ -31,17 +33,17 @@ class Host(Struct, frozen=True, kw_only=True):
     http: aiohttp.ClientSession
     now: Now
     cgroups: Cgroups | None = None
+    issue_token: IssueToken | None = None
 
     @property
     def pods(self) -> Path:
         return self.data / "pods"
 
-    @property
-    def claims(self) -> Path:
-        return self.data / "volumes"
-
     def folder(self, uid: str) -> Path:
         return self.pods / uid
+
+    def claim(self, claim: Key) -> Path:
+        return self.data / "volumes" / claim.namespace / claim.name
 
     def logs(self, uid: str) -> Path:
         return self.folder(uid) / "logs"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.machine import logs, mounts, sources
+from holdfast.machine import logs, mounts, sources, tensorboard
 from holdfast.machine.cgroups import Cgroup
 from holdfast.machine.environment import base, declared
 from holdfast.machine.gpus import visible
@@ -53,8 +53,9 @@ async def prepare(container: Container, around: Surroundings, restart: int) -> P
     }
     log = _log(around, container.name, restart)
     cgroup = host.cgroups.make(around.uid, container) if host.cgroups else None
+    argv = host.commands.argv(container, variables.values, rewrite)
     launch = Launch(
-        argv=host.commands.argv(container, variables.values, rewrite),
+        argv=tensorboard.adapted(argv, address=place.pod_ip, path=env["PATH"]),
         env=env,
         cwd=Path(rewrite(container.working_dir)) if container.working_dir else own / "work",
         log=log,

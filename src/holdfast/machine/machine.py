@@ -30,6 +30,7 @@ from holdfast.machine.objects import PODS, Pod
 from holdfast.machine.pod import PodRun
 from holdfast.machine.processes import KILLED
 from holdfast.machine.report import Reporter
+from holdfast.machine.sources import IssueToken
 from holdfast.machine.status import Snapshot, Verdict
 
 RETRY_S = 1.0
@@ -56,6 +57,10 @@ class NotLinux(HoldfastError):
     """Processes can't be kept together here."""
 
 
+class NotReclaimed(HoldfastError):
+    """What a claim leaves is still there: its name must not be given to another."""
+
+
 def identity_of(data: Path) -> str:
     """What tells this machine's processes from those of another data folder."""
     return hashlib.sha256(str(data.resolve()).encode()).hexdigest()[:12]
@@ -75,6 +80,7 @@ class Machine:
         default_image: str = "",
         default_command: Sequence[str] = REFERENCE_TRAINER,
         cgroups: Cgroups | None = None,
+        issue_token: IssueToken | None = None,
     ) -> None:
         data = data.resolve()
         identity = identity_of(data)
@@ -92,6 +98,7 @@ class Machine:
             http=self._http,
             now=now,
             cgroups=cgroups,
+            issue_token=issue_token,
         )
         self._agent = NodeAgent(cluster, name, resources, now)
         self._assignments = Assignments(cluster, name, seen=self._seen, gone=self._gone)
@@ -157,6 +164,13 @@ class Machine:
         path = logs.newest(self._host.logs(uid), name) or logs.log_file(self._host.logs(uid), name, 0)
         async for chunk in logs.follow(path, lambda: uid not in self._runs, tail_lines=tail_lines):
             yield chunk
+
+    async def reclaim(self, claim: Key) -> None:
+        """Remove what is stored for a claim, which nothing here may use any more. Raises `NotReclaimed`."""
+        folder = self._host.claim(claim)
+        await folders.remove(folder)
+        if await asyncio.to_thread(folder.exists):
+            raise NotReclaimed(f"{folder}, the folder of claim {claim}, can't be removed: remove it by hand")
 
     @staticmethod
     def _container(pod: Pod, name: str) -> str:

@@ -35,7 +35,7 @@ def mounts(container: Container, volumes: Mapping[str, Path], variables: Mapping
         sub_path = expand(mount.sub_path_expr, variables) or mount.sub_path
         target = within(volumes[mount.name], sub_path) if sub_path else volumes[mount.name]
         if sub_path and not target.exists():
-            target.mkdir(parents=True)
+            target.mkdir(parents=True, exist_ok=True)
         found.append(Mount(posixpath.normpath(mount.mount_path), target))
     return sorted(found, key=lambda mount: len(mount.path), reverse=True)
 

@@ -75,10 +75,18 @@ class DownwardVolume(Part, frozen=True, kw_only=True, rename="camel"):
     items: tuple[DownwardFile, ...] = ()
 
 
+class TokenFile(Part, frozen=True, kw_only=True, rename="camel"):
+    """Proof of who the pod is, for one audience."""
+
+    path: str
+    audience: str = ""
+
+
 class Projection(Part, frozen=True, kw_only=True, rename="camel"):
     config_map: ObjectVolume | None = None
     secret: ObjectVolume | None = None
     downward_api: DownwardVolume | None = field(default=None, name="downwardAPI")
+    service_account_token: TokenFile | None = None
 
 
 class ProjectedVolume(Part, frozen=True, kw_only=True, rename="camel"):
@@ -103,6 +111,7 @@ class Volume(Part, frozen=True, kw_only=True, rename="camel"):
     projected: ProjectedVolume | None = None
     host_path: HostPath | None = None
     persistent_volume_claim: ClaimVolume | None = None
+    nfs: dict[str, Any] | None = None
 
 
 class VolumeMount(Part, frozen=True, kw_only=True, rename="camel"):

@@ -4,6 +4,7 @@ import asyncio
 import traceback
 
 import structlog
+from msgspec import structs
 
 from holdfast.cluster.errors import ClusterError
 from holdfast.machine import sources
@@ -137,7 +138,8 @@ class PodRun:
                 needs = sources.of_volumes(self._spec.volumes)
                 found = await sources.fetch(self._host.cluster, place.pod.metadata.namespace, needs)
                 folder = self._host.folder(self._uid) / "volumes"
-                volumes = prepare(place, found, folder=folder, claims=self._host.claims)
+                found = structs.replace(found, tokens=sources.tokens(place.pod, self._host.issue_token))
+                volumes = prepare(place, found, folder=folder, claim=self._host.claim)
                 return Surroundings(host=self._host, place=place, volumes=volumes)
             except (NotYet, ClusterError, OSError) as trouble:
                 for one in (*self._init, *self._main):

@@ -1,7 +1,7 @@
 """The ConfigMaps, Secrets and claims that a pod refers to, read when they are needed and kept nowhere."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -16,11 +16,15 @@ from holdfast.machine.objects import (
     Container,
     Named,
     ObjectVolume,
+    Pod,
     Secret,
     Volume,
 )
 
 T = TypeVar("T", bound=Object)
+
+# A token of the pod for an audience.
+IssueToken: TypeAlias = Callable[[Pod, str], str]
 
 
 class Needs(Struct, frozen=True, kw_only=True):
@@ -37,6 +41,8 @@ class Sources(Struct, frozen=True, kw_only=True):
     config_maps: Mapping[str, ConfigMap] = {}
     secrets: Mapping[str, Secret] = {}
     claims: Mapping[str, Named] = {}
+    tokens: Mapping[str, str] = {}
+    """By audience."""
 
 
 def of_container(container: Container) -> Needs:
@@ -64,6 +70,13 @@ def _objects(volume: Volume, kind: str) -> Iterator[ObjectVolume]:
         source: ObjectVolume | None = getattr(holder, kind)
         if source:
             yield source
+
+
+def tokens(pod: Pod, issue: IssueToken | None) -> dict[str, str]:
+    """Those that the pod's volumes hold; none where nobody issues any, since nobody could check them."""
+    projections = (each for volume in pod.spec.volumes if volume.projected for each in volume.projected.sources)
+    wanted = {each.service_account_token.audience for each in projections if each.service_account_token}
+    return {audience: issue(pod, audience) for audience in sorted(wanted)} if issue else {}
 
 
 async def fetch(cluster: Cluster, namespace: str, needs: Needs) -> Sources:

@@ -1,11 +1,12 @@
 """The folders behind a pod's volumes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from holdfast.api.meta import Key
 from holdfast.machine.downward import Place
 from holdfast.machine.mounts import within
-from holdfast.machine.objects import ConfigMap, DownwardVolume, HostPath, ObjectVolume, Secret, Volume
+from holdfast.machine.objects import ConfigMap, DownwardVolume, HostPath, Named, ObjectVolume, Secret, Volume
 from holdfast.machine.sources import Sources
 from holdfast.machine.trouble import NotYet, Refused
 
@@ -13,16 +14,26 @@ READABLE = (0o755, 0o644)
 PRIVATE = (0o700, 0o400)
 
 
-def prepare(place: Place, sources: Sources, *, folder: Path, claims: Path) -> dict[str, Path]:
-    """Make all volumes of a pod; raises `NotYet` while something is missing, `Refused` for what can't be had here."""
-    return {volume.name: _prepare(volume, place, sources, folder, claims) for volume in place.pod.spec.volumes}
+def prepare(place: Place, sources: Sources, *, folder: Path, claim: Callable[[Key], Path]) -> dict[str, Path]:
+    """Make all volumes of a pod, `claim` being where one is kept.
+
+    Raises `NotYet` while something is missing, `Refused` for what can't be had here.
+    """
+    return {volume.name: _prepare(volume, place, sources, folder, claim) for volume in place.pod.spec.volumes}
 
 
-def _prepare(volume: Volume, place: Place, sources: Sources, folder: Path, claims: Path) -> Path:
+def _prepare(volume: Volume, place: Place, sources: Sources, folder: Path, claim: Callable[[Key], Path]) -> Path:
     if volume.host_path:
         return _host_path(volume.name, volume.host_path)
     if volume.persistent_volume_claim:
-        return _claim(volume.persistent_volume_claim.claim_name, place, sources, claims)
+        name = volume.persistent_volume_claim.claim_name
+        return _claim(sources.claims.get(name), claim(Key(place.pod.metadata.namespace, name)))
+    if volume.nfs is not None:
+        raise Refused(
+            f"volume {volume.name} is on an NFS server, and this machine mounts nothing: use a persistentVolumeClaim, "
+            "which is a folder here (checkpoint.storage.type pvc), or mount it yourself and use hostPath",
+            reason="VolumeNotSupported",
+        )
     own = folder / volume.name
     if volume.empty_dir is not None:
         own.mkdir(parents=True, exist_ok=True)
@@ -41,10 +52,12 @@ def _host_path(name: str, source: HostPath) -> Path:
     return path
 
 
-def _claim(name: str, place: Place, sources: Sources, claims: Path) -> Path:
-    if name not in sources.claims:
-        raise NotYet(f'PersistentVolumeClaim "{name}" is not there; create it')
-    folder = claims / place.pod.metadata.namespace / name
+def _claim(found: Named | None, folder: Path) -> Path:
+    if found is None:
+        raise NotYet(f'PersistentVolumeClaim "{folder.name}" is not there; create it')
+    if found.metadata.deletion_timestamp:
+        # Only a claim that is to stay may be used anew: the others' folders may go at any moment.
+        raise NotYet(f'PersistentVolumeClaim "{folder.name}" is being deleted; delete the pod, or use another claim')
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -53,9 +66,12 @@ def _files(volume: Volume, place: Place, sources: Sources) -> tuple[bool, dict[s
     """Whether they are secret, and what they hold."""
     if volume.projected:
         files: dict[str, bytes] = {}
-        for source in volume.projected.sources:  # a service account's token is left out: nobody here could check it
+        for source in volume.projected.sources:
             files |= dict(_source_files(source.config_map, source.secret, source.downward_api, place, sources))
-        return any(source.secret for source in volume.projected.sources), files
+            token = source.service_account_token
+            if token and token.audience in sources.tokens:
+                files[token.path] = sources.tokens[token.audience].encode()
+        return any(source.secret or source.service_account_token for source in volume.projected.sources), files
     if volume.config_map or volume.secret or volume.downward_api:
         entries = _source_files(volume.config_map, volume.secret, volume.downward_api, place, sources)
         return volume.secret is not None, dict(entries)

@@ -1,4 +1,4 @@
-"""The controllers that a cluster has besides its API server: Jobs, scheduling, the life of machines, finished Jobs.
+"""The controllers that a cluster has besides its API server: Jobs, Deployments, scheduling, claims, machines.
 
 They are ordinary controllers on the cluster protocol and know nothing of what serves it.
 """
@@ -6,6 +6,8 @@ They are ordinary controllers on the cluster protocol and know nothing of what s
 from typing import Protocol
 
 from holdfast.cluster.protocol import Cluster
+from holdfast.plane.claims import Reclaim, claims, nothing_to_reclaim
+from holdfast.plane.deployments.controller import deployments
 from holdfast.plane.jobs.controller import jobs
 from holdfast.plane.nodes.controller import GRACE_S, nodes
 from holdfast.plane.scheduling.controller import Binder, scheduler
@@ -20,9 +22,21 @@ class BindingCluster(Cluster, Binder, Protocol):
     """A cluster that lets pods be bound to machines, as the embedded one does."""
 
 
-def add_plane(operator: Operator, cluster: BindingCluster, *, now: Now, grace_s: float = GRACE_S) -> None:
-    """Have `operator` run all of them; a machine not heard of for `grace_s` is taken to be lost."""
+def add_plane(
+    operator: Operator,
+    cluster: BindingCluster,
+    *,
+    now: Now,
+    grace_s: float = GRACE_S,
+    reclaim: Reclaim = nothing_to_reclaim,
+) -> None:
+    """Have `operator` run all of them.
+
+    A machine not heard of for `grace_s` is taken to be lost; `reclaim` removes the storage of a claim that goes.
+    """
     operator.add(jobs(operator, now=now))
     operator.add(finished_jobs(operator, now=now))
+    operator.add(deployments(operator, now=now))
+    operator.add(claims(operator, cluster, reclaim=reclaim))
     operator.add(scheduler(operator, cluster, now=now))
     operator.add(nodes(operator, cluster, now=now, grace_s=grace_s))

@@ -113,7 +113,7 @@ async def test_an_owner_under_another_name_is_no_owner(cluster: EmbeddedCluster)
 
 
 async def test_what_belongs_to_a_kind_that_is_not_served_is_left_alone(cluster: EmbeddedCluster) -> None:
-    stranger = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "one", "uid": "nobody"}
+    stranger = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "one", "uid": "nobody"}
     child = await cluster.create(CONFIG_MAPS, config_map("child", ownerReferences=[stranger]), namespace="default")
     await turns()
     assert await cluster.get(CONFIG_MAPS, key_of(child)) == child

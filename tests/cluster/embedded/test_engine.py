@@ -114,7 +114,7 @@ async def test_another_version_in_the_body_is_refused(cluster: EmbeddedCluster) 
 @pytest.mark.parametrize(
     "unknown",
     [
-        Resource(group="apps", version="v1", kind="Deployment", plural="deployments", model=Document),
+        Resource(group="apps", version="v1", kind="StatefulSet", plural="statefulsets", model=Document),
         Resource(group="batch", version="v1beta1", kind="Job", plural="jobs", model=Document),
     ],
 )

@@ -127,6 +127,7 @@ def claim(**spec: object) -> JSON:
 async def test_a_claim_waits_for_its_volume_and_can_only_grow(cluster: EmbeddedCluster) -> None:
     one = await cluster.create(CLAIMS, claim(), namespace="default")
     assert (one.status, one.spec["volumeMode"]) == ({"phase": "Pending"}, "Filesystem")
+    assert one.metadata.finalizers == ("kubernetes.io/pvc-protection",)
     await cluster.patch(CLAIMS, ONE, {"spec": {"resources": {"requests": {"storage": "2Gi"}}}})
     with pytest.raises(Invalid, match="spec is immutable after creation"):
         await cluster.patch(CLAIMS, ONE, {"spec": {"accessModes": ["ReadWriteMany"]}})

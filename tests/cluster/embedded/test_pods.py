@@ -121,6 +121,30 @@ async def test_without_a_class_the_clusters_default_counts(cluster: EmbeddedClus
     assert (one.spec["priority"], one.spec["priorityClassName"]) == (3, "usual")
 
 
+async def test_of_two_default_classes_the_lesser_counts(cluster: EmbeddedCluster) -> None:
+    await cluster.create(PRIORITY_CLASSES, {"metadata": {"name": "usual"}, "value": 3, "globalDefault": True})
+    await cluster.create(PRIORITY_CLASSES, {"metadata": {"name": "humble"}, "value": -3})
+    await cluster.patch(PRIORITY_CLASSES, Key("", "humble"), {"globalDefault": True})
+    assert (await made(cluster)).spec["priorityClassName"] == "humble"
+
+
+async def test_a_class_is_not_made_a_second_default(cluster: EmbeddedCluster) -> None:
+    await cluster.create(PRIORITY_CLASSES, {"metadata": {"name": "usual"}, "value": 3, "globalDefault": True})
+    with pytest.raises(Forbidden, match="PriorityClass usual is already marked as default"):
+        await cluster.create(PRIORITY_CLASSES, {"metadata": {"name": "other"}, "value": 4, "globalDefault": True})
+    with pytest.raises(NotFound):
+        await cluster.get(PRIORITY_CLASSES, Key("", "other"))
+
+
+async def test_a_refused_priority_names_the_pod_and_what_was_computed(cluster: EmbeddedCluster) -> None:
+    with pytest.raises(Forbidden) as refused:
+        await made(cluster, priority=5)
+    assert str(refused.value) == (
+        'pods "one" is forbidden: the integer value of priority (5) must not be provided in pod spec; priority '
+        "admission controller computed 0 from the given PriorityClass name"
+    )
+
+
 async def test_an_account_must_be_there(cluster: EmbeddedCluster) -> None:
     with pytest.raises(Forbidden, match='serviceaccount "trainer" not found'):
         await made(cluster, serviceAccountName="trainer")

@@ -95,6 +95,12 @@ def test_a_pod_counts_its_ready_containers_and_restarts() -> None:
             ["one", "Failed", "0/1", "", "60m"],
         ),
         (
+            "deployments.apps",
+            {"spec": {"replicas": 2}, "status": {"readyReplicas": 1, "updatedReplicas": 2, "availableReplicas": 1}},
+            ["one", "1/2", 2, 1, "60m"],
+        ),
+        ("deployments.apps", {}, ["one", "0/1", 0, 0, "60m"]),
+        (
             "services",
             {"spec": {"clusterIP": "None", "ports": [{"port": 80}, {"port": 53, "protocol": "UDP"}]}},
             ["one", "ClusterIP", "None", "<none>", "80/TCP,53/UDP", "60m"],

@@ -4,7 +4,18 @@ from collections.abc import Iterable
 
 from holdfast.api.schema import Schema
 from holdfast.cluster.embedded.kind import ServedKind, Special
-from holdfast.cluster.embedded.kinds import data, definitions, jobs, namespaces, others, pods, services
+from holdfast.cluster.embedded.kinds import (
+    claims,
+    data,
+    definitions,
+    deployments,
+    jobs,
+    namespaces,
+    others,
+    pods,
+    priorities,
+    services,
+)
 from holdfast.cluster.embedded.types import type_schema
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.protocol import JSON
@@ -48,16 +59,17 @@ def own_kinds() -> Iterable[ServedKind]:
     yield _own("configmaps", "ConfigMap", special=data.CONFIG_MAPS)
     yield _own("secrets", "Secret", special=data.SECRETS)
     yield _own("serviceaccounts", "ServiceAccount")
-    yield _own("persistentvolumeclaims", "PersistentVolumeClaim", has_status=True, special=others.CLAIMS)
+    yield _own("persistentvolumeclaims", "PersistentVolumeClaim", has_status=True, special=claims.CLAIMS)
     yield _own("events", "Event", special=others.EVENTS)
     yield _own("jobs", "Job", group="batch", has_status=True, special=jobs.JOBS)
+    yield _own("deployments", "Deployment", group="apps", has_status=True, special=deployments.DEPLOYMENTS)
     yield _own("leases", "Lease", group="coordination.k8s.io", special=others.LEASES)
     yield _own(
         "priorityclasses",
         "PriorityClass",
         group="scheduling.k8s.io",
         namespaced=False,
-        special=others.PRIORITY_CLASSES,
+        special=priorities.PRIORITY_CLASSES,
     )
     yield _own(
         "customresourcedefinitions",

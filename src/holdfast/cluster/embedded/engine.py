@@ -23,9 +23,10 @@ from holdfast.cluster.embedded.selection import Selection
 from holdfast.cluster.embedded.storage import Storage
 from holdfast.cluster.embedded.stored import Stored, Write
 from holdfast.cluster.embedded.times import written
+from holdfast.cluster.embedded.tokens import Tokens
 from holdfast.cluster.embedded.writes import Writer
 from holdfast.cluster.errors import BadRequest, ClusterError, NotFound, Undecodable
-from holdfast.cluster.protocol import JSON, Body, Change, Event, Listing, Propagation, Resource
+from holdfast.cluster.protocol import JSON, Body, Change, Event, Identity, Listing, Propagation, Resource
 from holdfast.cluster.whole import reader
 
 T = TypeVar("T", bound=Object)
@@ -60,6 +61,7 @@ class EmbeddedCluster:
         # A seeded generator gives a restarted cluster the uids of its past again, unless the past is mixed in.
         mixed = Random(f"{rng.getrandbits(64)} {self._ledger.version}")  # noqa: S311  # for names, not for secrets
         self._writer = Writer(self._ledger, now, mixed)
+        self._tokens = Tokens(self._uid_of_pod)
         self._collector = Collector(self._ledger, self._catalog, self._writer)
         for definition in self._ledger.every(DEFINITIONS):
             self._catalog.define(definition.json())
@@ -173,6 +175,15 @@ class EmbeddedCluster:
         async for chunk in self._follow_logs(key, container, tail_lines):
             yield chunk
 
+    async def review_token(self, token: str, audience: str) -> Identity | None:
+        return self._tokens.review(token, audience)
+
+    def issue_token(self, pod: Key, *, uid: str, account: str, audience: str) -> str:
+        """What a kubelet asks for on behalf of a pod: proof of who it is, as long as it is there."""
+        if self._uid_of_pod(pod) != uid:
+            raise not_found("pods", pod.name)
+        return self._tokens.issue(pod, uid, account, audience)
+
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
@@ -203,6 +214,10 @@ class EmbeddedCluster:
             raise
         await self._ledger.settled()
         return result
+
+    def _uid_of_pod(self, pod: Key) -> str:
+        found = self._ledger.filed(Place("pods", pod))
+        return found.meta.uid if found is not None else ""
 
     def _check_has_log(self, pod: Key) -> None:
         if self._ledger.filed(Place("pods", pod)) is None:

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from holdfast.cluster.printing.ages import age, parsed, span
-from holdfast.cluster.printing.columns import AGE, NAME, Column
+from holdfast.cluster.printing.columns import AGE, NAME, Column, Show
 from holdfast.cluster.printing.pods import POD_COLUMNS
 from holdfast.cluster.protocol import JSON
 
@@ -121,6 +121,15 @@ def _capacity(claim: JSON, _now: datetime) -> str:
     return str(claim.get("status", {}).get("capacity", {}).get("storage", ""))
 
 
+def _deployment_ready(deployment: JSON, _now: datetime) -> str:
+    ready, wanted = deployment.get("status", {}).get("readyReplicas", 0), deployment.get("spec", {}).get("replicas", 1)
+    return f"{ready}/{wanted}"
+
+
+def _deployment_count(field: str) -> Show:
+    return lambda deployment, _now: int(deployment.get("status", {}).get(field, 0))
+
+
 _COLUMNS: dict[str, tuple[Column, ...]] = {
     "pods": POD_COLUMNS,
     "jobs.batch": (
@@ -130,6 +139,13 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(name="DURATION", show=_job_duration),
         AGE,
         Column(name="IMAGES", show=_images, wide=True),
+    ),
+    "deployments.apps": (
+        NAME,
+        Column(name="READY", show=_deployment_ready),
+        Column(name="UP-TO-DATE", show=_deployment_count("updatedReplicas"), type="integer"),
+        Column(name="AVAILABLE", show=_deployment_count("availableReplicas"), type="integer"),
+        AGE,
     ),
     "services": (
         NAME,

@@ -8,7 +8,7 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from holdfast.cluster.embedded.http import discovery, objects, openapi, subresources
+from holdfast.cluster.embedded.http import discovery, objects, openapi, reviews, subresources
 from holdfast.cluster.embedded.http.answers import answer
 from holdfast.cluster.embedded.http.bodies import LARGEST_BODY
 from holdfast.cluster.embedded.http.statuses import failure, refused, refused_request
@@ -43,6 +43,7 @@ def application(cluster: Cluster, *, token: str, now: Callable[[], datetime]) ->
     for method, handler in _SUBRESOURCES["status"].items():
         route(method, "/api/{version}/{plural:namespaces}/{name}/status", handler)
     route("GET", "/api/{version}/namespaces/{namespace}/{plural:pods}/{name}/log", subresources.read_log)
+    route("POST", "/apis/authentication.k8s.io/v1/tokenreviews", reviews.review_token)
     for root in _ROOTS:
         route("GET", root, discovery.resources)
         for home in (f"{root}/namespaces/{{namespace}}", root):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from aiohttp import web
 
+from holdfast.cluster.certificate import own_identity
 from holdfast.cluster.embedded.http.application import application
-from holdfast.cluster.embedded.http.certificate import own_identity
 from holdfast.cluster.login import login_file, login_text
 from holdfast.cluster.protocol import Cluster
 from holdfast.errors import HoldfastError
@@ -36,7 +36,7 @@ async def serve(cluster: Cluster, data: Path, *, now: Callable[[], datetime]) ->
     )
     await runner.setup()
     try:
-        identity = own_identity(HOST, now())
+        identity = own_identity(HOST)
         url = await _listen(runner, identity.context)
         with login_file(data, login_text(url, authority=identity.authority, token=token)) as kubeconfig:
             yield kubeconfig

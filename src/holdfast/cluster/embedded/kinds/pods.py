@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from holdfast.api.meta import Key
 from holdfast.cluster.embedded.kind import METADATA_FIELDS, Special, Surroundings
 from holdfast.cluster.embedded.kinds.podspec import complete_pod_spec, containers_of, pod_spec_problems
+from holdfast.cluster.embedded.kinds.priorities import assign_priority
 from holdfast.cluster.embedded.refusals import forbidden
 from holdfast.cluster.errors import Cause, Conflict, Forbidden
 from holdfast.cluster.protocol import JSON
@@ -31,7 +32,7 @@ def _complete(pod: JSON) -> None:
 def _make(pod: JSON, around: Surroundings) -> None:
     spec, metadata = pod["spec"], pod["metadata"]
     _assign_account(pod, around)
-    _assign_priority(pod, around)
+    assign_priority(pod, around)
     _tolerate_lost_nodes(spec)
     metadata["generation"] = 1
     pod["status"] = {"phase": "Pending", "qosClass": _quality(spec)}
@@ -48,23 +49,6 @@ def _assign_account(pod: JSON, around: Surroundings) -> None:
             f'pods "{metadata.get("name")}" is forbidden: error looking up service account {where}: '
             f'serviceaccount "{account}" not found'
         )
-
-
-def _assign_priority(pod: JSON, around: Surroundings) -> None:
-    spec, name = pod["spec"], pod["spec"].get("priorityClassName", "")
-    if name:
-        chosen = around.document("priorityclasses.scheduling.k8s.io", Key("", name))
-        if chosen is None:
-            raise Forbidden(
-                f'pods "{pod["metadata"].get("name")}" is forbidden: no PriorityClass with name {name} was found'
-            )
-    else:
-        classes = around.documents("priorityclasses.scheduling.k8s.io")
-        chosen = next((each for each in classes if each.get("globalDefault")), {})
-        if chosen:
-            spec["priorityClassName"] = chosen["metadata"]["name"]
-    spec["priority"] = chosen.get("value", 0)
-    spec.setdefault("preemptionPolicy", chosen.get("preemptionPolicy", "PreemptLowerPriority"))
 
 
 def _tolerate_lost_nodes(spec: JSON) -> None:

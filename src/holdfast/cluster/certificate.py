@@ -1,11 +1,9 @@
-"""A certificate of the server's own: kubectl sends its token over TLS only, even to this machine."""
+"""A certificate of a server's own: no token is sent in the clear, not even on one machine."""
 
 import os
 import ssl
-from datetime import datetime, timedelta
-from ipaddress import IPv4Address
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from datetime import UTC, datetime
+from ipaddress import ip_address
 from typing import NamedTuple
 
 from cryptography import x509
@@ -14,19 +12,20 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-# Longer than any server runs: each start makes a new one.
-VALID = timedelta(days=3650)
+# Always: clients trust this one certificate and no other, and their clocks may be wrong.
+VALID_FROM = datetime(1970, 1, 1, tzinfo=UTC)
+VALID_UNTIL = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
-class Identity(NamedTuple):
+class ServerIdentity(NamedTuple):
     """What a server shows, and what a client must know to trust it."""
 
     context: ssl.SSLContext
     authority: bytes
 
 
-def own_identity(host: str, now: datetime) -> Identity:
-    """A key that never leaves this process, and a certificate for `host` that it has signed itself."""
+def own_identity(host: str) -> ServerIdentity:
+    """A key that never leaves this process, and a certificate for the address `host` that it has signed itself."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "holdfast")])
     certificate = (
@@ -35,25 +34,25 @@ def own_identity(host: str, now: datetime) -> Identity:
             subject_name=name,
             public_key=key.public_key(),
             serial_number=x509.random_serial_number(),
-            not_valid_before=now - timedelta(hours=1),
-            not_valid_after=now + VALID,
+            not_valid_before=VALID_FROM,
+            not_valid_after=VALID_UNTIL,
         )
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address(host))]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(host))]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
         .public_bytes(Encoding.PEM)
     )
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return Identity(_context(certificate, secret), certificate)
+    return ServerIdentity(_context(certificate, secret), certificate)
 
 
 def _context(certificate: bytes, secret: bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    with TemporaryDirectory() as folder:  # the ssl module reads keys from files only
-        file = Path(folder, "pair.pem")
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as pair:
-            pair.write(secret + certificate)
-        context.load_cert_chain(file)
+    # The ssl module reads keys from files only: this one is on no disk.
+    with os.fdopen(os.memfd_create("pair.pem"), "wb") as pair:
+        pair.write(secret + certificate)
+        pair.flush()
+        context.load_cert_chain(f"/proc/self/fd/{pair.fileno()}")
     return context
