@@ -32,6 +32,7 @@ lock: ## Compile the pinned and hashed requirement files anew (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header -q pyproject.toml --extra trainer -o requirements.txt
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header -q pyproject.toml --group dev -o requirements-dev.txt
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header -q tests/frameworks/requirements.in -o tests/frameworks/requirements.txt
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header -q tests/frameworks/tensorflow.in -o tests/frameworks/tensorflow.txt
 
 .PHONY: lint
 lint: $(STAMP) ## Style, types, layers
@@ -41,8 +42,9 @@ lint: $(STAMP) ## Style, types, layers
 	$(BIN)/lint-imports
 
 .PHONY: crds
-crds: $(STAMP) ## Write manifests/crds from the models
+crds: $(STAMP) ## Write manifests/crds and docs/fields from the models
 	$(BIN)/holdfast crds --output manifests/crds
+	$(BIN)/python -m holdfast.api.reference docs/fields
 
 .PHONY: run
 run: $(STAMP) ## Run the operator here, on the cluster of your kubeconfig
@@ -71,7 +73,7 @@ docker-push: ## Push it (IMG=…)
 
 .PHONY: deploy
 deploy: install ## Run the operator on the cluster (IMG=…)
-	$(KUBECTL) kustomize manifests/operator | sed 's|holdfast:latest|$(IMG)|' | $(KUBECTL) apply --server-side -f -
+	$(KUBECTL) kustomize manifests/operator | sed 's|holdfast:latest|$(IMG)|g' | $(KUBECTL) apply --server-side -f -
 
 .PHONY: undeploy
 undeploy: ## Take the operator away; the definitions and their objects stay
@@ -82,7 +84,7 @@ control-plane: $(STAMP) ## Build the Kubernetes control plane that the tests use
 	@$(BIN)/python -m tests.control_plane.build
 
 .PHONY: frameworks
-frameworks: $(STAMP) ## Install JAX into the user's cache, and on Debian as root PyTorch, for the tests
+frameworks: $(STAMP) ## Install JAX and TensorFlow into the user's cache, and on Debian as root PyTorch, for the tests
 	@$(BIN)/python -m tests.frameworks.provision
 
 .PHONY: test
@@ -94,5 +96,6 @@ mutants: $(STAMP) ## Break the embedded engine in one place after the other: the
 	$(BIN)/python -m tests.contract.mutants
 
 .PHONY: bench
-bench: $(STAMP) control-plane ## Measure: 1,000 TrainingJobs of 4 workers at once
+bench: $(STAMP) control-plane ## Measure: restarts after a worker's death; 1,000 TrainingJobs of 4 workers at once
+	$(BIN)/python -m bench.restart
 	$(BIN)/python -m bench.many_jobs

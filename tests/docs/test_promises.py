@@ -1,0 +1,92 @@
+"""What the pages list is what the code has: variables, objects, states, classes of failure."""
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from msgspec import structs
+
+from holdfast.api.trainingjob import FailurePolicy, State
+from holdfast.planning.trainingjob.loss import CLASSES, FREE
+from tests.docs.markdown import tables
+from tests.trainingjobs import training_job
+from tests.workloads.family import DEFAULTS, children, container
+
+DOCS = Path(__file__).parents[2] / "docs"
+# Everything that adds a variable or an object.
+WHOLE: dict[str, Any] = {
+    "gpusPerWorker": 2,
+    "hyperparameters": {
+        "learningRate": 0.1,
+        "batchSize": 8,
+        "epochs": 3,
+        "optimizer": "adam",
+        "warmupSteps": 5,
+        "gradientAccumulationSteps": 2,
+        "mixedPrecision": True,
+        "additionalParams": {"seed": "7"},
+    },
+    "checkpoint": {"interval": "30m"},
+    "monitoring": {"tensorboardEnabled": True, "mlflowTrackingUri": "http://mlflow", "wandbProject": "bert"},
+}
+
+
+def _table(page: str, section: str) -> dict[str, dict[str, str]]:
+    return tables((DOCS / page).read_text())[section]
+
+
+def _literals(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+def _family(variable: str) -> str:
+    """PET_NNODES is listed as PET_*."""
+    return re.sub(r"^(PET|PARAM)_.*", r"\1_*", variable)
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "jax"])
+def test_the_page_lists_exactly_the_variables_that_a_worker_gets(framework: str) -> None:
+    rows = _table("trainingjob.md", "Your own training")
+    others = {"pytorch", "tensorflow", "jax"} - {framework}
+    told = {
+        name
+        for row, cells in rows.items()
+        if row not in others
+        for name in _literals(cells["variables"])
+        if re.fullmatch(r"[A-Z_*]+", name)
+    }
+    given = {_family(variable["name"]) for variable in container({**WHOLE, "framework": framework})["env"]}
+    assert told == given
+
+
+def test_the_page_lists_exactly_the_objects_that_are_made() -> None:
+    told = {
+        (kind.split(",")[0].split(" ")[0], _literals(cells["name"])[0])
+        for row, cells in _table("trainingjob.md", "What is made").items()
+        for kind in row.replace("Service, headless", "Service").split(", ")
+    }
+    job = training_job(WHOLE)
+    made = children(job, structs.replace(DEFAULTS, service_monitors=True))
+    named = {(body["kind"], body["metadata"]["name"].replace(job.metadata.name, "{name}")) for body in made}
+    assert told == named
+
+
+def test_the_page_lists_every_state() -> None:
+    told = [state for row in _table("trainingjob.md", "States") for state in row.split(", ")]
+    assert sorted(told) == sorted(get_args(State))
+
+
+def test_the_classes_of_failure_stand_in_the_order_in_which_they_explain_each_other() -> None:
+    rows = _table("failures.md", "When something fails")
+    assert tuple(rows) == CLASSES
+    assert tuple(name for name, row in rows.items() if row["counts against backoffLimit"] == "no") == FREE
+
+
+def test_the_page_lists_every_restart_policy() -> None:
+    told = {
+        policy
+        for row in _table("failures.md", "What is tried again")
+        for policy in row.replace(" (default)", "").split(", ")
+    }
+    assert told == set(get_args(FailurePolicy.__annotations__["restart_policy"].__origin__))
