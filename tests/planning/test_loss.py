@@ -205,6 +205,13 @@ def test_a_running_worker_on_a_silent_node_is_not_given_up_before_kubernetes_doe
     assert lost(running(0), running(1), nodes=[SILENT]) is None
 
 
+def test_a_crash_while_another_workers_node_is_silent_is_blamed_on_the_node() -> None:
+    silent = running(0, node="gone")
+    found = lost(silent, failed(1, 1, at=stamp(60)))
+    assert found is not None
+    assert (found.cause, found.message) == ("infrastructure", "worker 0 on gone was lost: its node is gone")
+
+
 def init_failed(code: int, reason: str = "Error", message: str = "") -> Pod:
     end = {"exitCode": code, "reason": reason, "finishedAt": stamp(5), "message": message}
     waiting = {"name": "trainer", "state": {"waiting": {"reason": "PodInitializing"}}}

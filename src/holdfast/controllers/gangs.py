@@ -20,7 +20,6 @@ from holdfast.runtime.cache import Store
 from holdfast.runtime.operator import Operator
 from holdfast.workloads.trainingjob import names
 
-OURS = f"{names.MANAGED_BY}=holdfast"
 BY_JOB = "job"
 
 # The pod template of a job's workers, as it is written into their Job.
@@ -71,7 +70,7 @@ class Gangs:
         self._template = template
         self._shapes: dict[Turn, Shape | None] = {}
         self._jobs: Store[TrainingJob] = operator.store(TRAINING_JOBS)
-        self._attempts: Store[Job] = operator.store(JOBS, labels=OURS)
+        self._attempts: Store[Job] = operator.store(JOBS, labels=names.OURS)
         self._pods: Store[Pod] = operator.store(PODS, {BY_JOB: job_of_worker})
         self._classes: Store[PriorityClass] = operator.store(PRIORITY_CLASSES)
         self._granted: set[Turn] = set()

@@ -26,7 +26,6 @@ from holdfast.workloads.trainingjob.elastic import is_elastic
 from holdfast.workloads.trainingjob.gpus import gpus_per_worker
 from holdfast.workloads.trainingjob.job import spec_digest
 
-OURS = f"{names.MANAGED_BY}=holdfast"
 BY_OWNER = "owner"
 BY_TRAINING_JOB = "training-job"
 BY_NODE = "node"
@@ -85,13 +84,13 @@ class Caches(Struct, frozen=True):
     def of(cls, operator: Operator) -> "Caches":
         return cls(
             training_jobs=operator.store(TRAINING_JOBS),
-            jobs=operator.store(JOBS, {BY_OWNER: owner_uid}, labels=OURS),
+            jobs=operator.store(JOBS, {BY_OWNER: owner_uid}, labels=names.OURS),
             pods=operator.store(PODS, {BY_TRAINING_JOB: training_job_of, BY_NODE: node_of}),
             nodes=operator.store(NODES),
-            services=operator.store(SERVICES, labels=OURS),
-            config_maps=operator.store(CONFIG_MAPS, labels=OURS),
-            accounts=operator.store(SERVICE_ACCOUNTS, labels=OURS),
-            deployments=operator.store(DEPLOYMENTS, labels=OURS),
+            services=operator.store(SERVICES, labels=names.OURS),
+            config_maps=operator.store(CONFIG_MAPS, labels=names.OURS),
+            accounts=operator.store(SERVICE_ACCOUNTS, labels=names.OURS),
+            deployments=operator.store(DEPLOYMENTS, labels=names.OURS),
         )
 
     def child(self, kind: str, key: Key) -> Object | None:

@@ -83,7 +83,9 @@ def _losses(
     failing = bool(job.condition("FailureTarget") or job.condition("Failed"))
     for pod in pods:
         collateral = failing if broken is None else pod.is_terminating and _told_to_go_at(pod) >= broken
-        loss = _loss(pod, nodes, collateral=collateral)
+        # One that is silent with its node may come back; when another has failed meanwhile, that was the reason.
+        loss = _silent(pod, nodes) if broken is not None and not pod.has_ended else None
+        loss = loss or _loss(pod, nodes, collateral=collateral)
         if loss is not None:
             yield (CLASSES.index(loss.cause), _was_told_to_go(pod), _failed_at(pod), index_of(pod)), loss
 
@@ -133,15 +135,21 @@ def _taken_away(pod: Pod, nodes: Mapping[str, Node]) -> Loss | None:
     told = pod.condition("DisruptionTarget")
     reason = told.reason if told is not None else pod.status.reason
     if told is None and not reason.startswith(ADMISSION_REASONS) and reason not in (*KUBELETS_REASONS, "Preempting"):
-        if pod.spec.node_name and (node is None or not node.is_ready):
-            state = "is gone" if node is None else "is not ready"
-            return Loss(cause=_by_node(node), message=f"{worker(pod)} was lost: its node {state}")
-        return None
+        return _silent(pod, nodes)
     message = (told.message if told is not None else "") or pod.status.message
     because = plain(f"{reason}: {message}" if message else reason)
     if reason in ("PreemptionByScheduler", "Preempting"):
         return Loss(cause="preemption", message=f"{worker(pod)} was preempted ({because})")
     return Loss(cause=_by_node(node), message=f"{worker(pod)} was taken away ({because})")
+
+
+def _silent(pod: Pod, nodes: Mapping[str, Node]) -> Loss | None:
+    """Nobody can say what became of a worker whose node is lost."""
+    node = nodes.get(pod.spec.node_name)
+    if not pod.spec.node_name or (node is not None and node.is_ready):
+        return None
+    state = "is gone" if node is None else "is not ready"
+    return Loss(cause=_by_node(node), message=f"{worker(pod)} was lost: its node {state}")
 
 
 def _by_node(node: Node | None) -> Class:

@@ -12,6 +12,8 @@ INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 MANAGED_BY = "app.kubernetes.io/managed-by"
+# Selects what holdfast made.
+OURS = f"{MANAGED_BY}=holdfast"
 
 
 def attempt(job: TrainingJob) -> int:
