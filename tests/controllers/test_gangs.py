@@ -12,13 +12,14 @@ from holdfast.api.meta import ObjectMeta
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import JOBS, PODS, PRIORITY_CLASSES, TRAINING_JOBS
-from holdfast.controllers.gangs import OURS, Gangs, stands_in_line, turn_of
+from holdfast.controllers.gangs import Gangs, stands_in_line, turn_of
 from holdfast.planning.admission import ADMITTED, Gang, Verdict
 from holdfast.planning.ledger import GPU
 from holdfast.planning.placing.amounts import NANO
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator
+from holdfast.workloads.trainingjob import names
 from tests.runtime.scripted import ScriptedCluster
 
 NOW = datetime(2026, 4, 5, 12, tzinfo=UTC)
@@ -85,7 +86,7 @@ class Caches:
         operator = Operator(ScriptedCluster(), identity="test", now=utc_now, random=Random(0), metrics=Metrics())
         self.built = 0
         self.gangs = Gangs(operator, self._template)
-        self.jobs, self.attempts = operator.store(TRAINING_JOBS), operator.store(JOBS, labels=OURS)
+        self.jobs, self.attempts = operator.store(TRAINING_JOBS), operator.store(JOBS, labels=names.OURS)
         self.pods, self.classes = operator.store(PODS), operator.store(PRIORITY_CLASSES)
         self.put(*things)
 
