@@ -19,6 +19,7 @@ from holdfast.planning.trainingjob.course import (
     Remake,
     bound_by,
     decide,
+    why_not_all,
 )
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.timing import TIMING
@@ -399,6 +400,13 @@ def test_a_job_whose_name_is_still_taken_by_a_deleted_one_waits_for_its_workers(
     observed = seen("Suspended", workers=leaving, pods=(deleted(running(0), asked=50),), queued=True)
     assert held(observed).message == "waiting for the workers of before to stop"
     assert isinstance(course(structs.replace(observed, nodes=LOST), 140), Again)
+
+
+@pytest.mark.parametrize(("claim", "hint"), [("data", "; see what kubectl describe pvc data says"), ("", "")])
+def test_a_claim_that_is_in_the_way_is_named(claim: str, hint: str) -> None:
+    told = "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims"
+    observed = seen("Initializing", workers=workers(), pods=(unschedulable(0, told),), claim=claim)
+    assert why_not_all(observed, 2) == f"waiting for 2 of 2 workers: {told}{hint}"
 
 
 # Kueue

@@ -90,7 +90,7 @@ def taken(reason: str, message: str = "") -> Pod:
         (
             failed(0, 137, at=stamp(60), reason="OOMKilled"),
             "outOfMemory",
-            "worker 0 on gpu-3 ran out of memory (OOMKilled, exit code 137)",
+            "worker 0 on gpu-3 ran out of memory (OOMKilled, exit code 137; raise resources.limits.memory)",
         ),
         (
             failed(0, 1, at=stamp(60), message="Traceback:\nValueError: no such layer\n"),
@@ -245,10 +245,21 @@ def test_a_worker_deleted_by_hand_costs_nothing_even_if_it_then_ends_with_an_err
         assert (loss.cause, loss.message) == ("infrastructure", "worker 0 on gpu-3 was deleted from outside")
 
 
-def test_a_worker_deleted_after_it_failed_is_charged_all_the_same() -> None:
-    loss = lost(deleted(failed(0, 1, at=stamp(60)), asked=90, grace_s=0), running(1))
+@pytest.mark.parametrize("exit_code", [143, 137])
+def test_a_worker_whose_kubelet_has_deleted_it_for_good_was_told_to_go_before(exit_code: int) -> None:
+    """The last deletion is without grace, and the API server moves deletionTimestamp to that moment."""
+    loss = lost(deleted(failed(0, exit_code, at=stamp(60)), asked=62, grace_s=0), running(1))
     assert loss is not None
-    assert (loss.cause, loss.exit_code) == ("application", 1)
+    assert (loss.cause, loss.message) == ("infrastructure", "worker 0 on gpu-3 was deleted from outside")
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "reason", "cause"), [(1, "Error", "application"), (137, "OOMKilled", "outOfMemory")]
+)
+def test_a_worker_deleted_after_it_failed_is_charged_all_the_same(exit_code: int, reason: str, cause: str) -> None:
+    loss = lost(deleted(failed(0, exit_code, at=stamp(60), reason=reason), asked=90, grace_s=0), running(1))
+    assert loss is not None
+    assert (loss.cause, loss.exit_code) == (cause, exit_code)
 
 
 @pytest.mark.parametrize("conditions", [{}, ENDING, {"Failed": "BackoffLimitExceeded"}])

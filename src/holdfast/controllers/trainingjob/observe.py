@@ -22,6 +22,7 @@ from holdfast.runtime.cache import Store
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.operator import Operator
 from holdfast.workloads.trainingjob import names
+from holdfast.workloads.trainingjob.checkpoints import storage
 from holdfast.workloads.trainingjob.elastic import is_elastic
 from holdfast.workloads.trainingjob.gpus import gpus_per_worker
 from holdfast.workloads.trainingjob.job import spec_digest
@@ -121,6 +122,7 @@ class Caches(Struct, frozen=True):
             other_pods=tuple(pod for pod in pods if pod not in current),
             nodes=self._nodes(pods),
             gpus_per_worker=gpus_per_worker(job.spec),
+            claim=_claim(job),
             outdated=workers is not None and digest != spec_digest(job.spec),
             queued=names.QUEUE_LABEL in job.metadata.labels,
             elastic=is_elastic(job.spec),
@@ -129,6 +131,11 @@ class Caches(Struct, frozen=True):
     def _nodes(self, pods: Iterable[Pod]) -> dict[str, Node]:
         found = ((name, self.nodes.get(Key("", name))) for name in {pod.spec.node_name for pod in pods} if name)
         return {name: node for name, node in found if node is not None}
+
+
+def _claim(job: TrainingJob) -> str:
+    kept = storage(job)
+    return (kept.pvc_name or names.claim(job)) if kept is not None and kept.type == "pvc" else ""
 
 
 def _is_of(pod: Pod, job: Job) -> bool:

@@ -191,7 +191,11 @@ def _give_way(observed: Observed, now: datetime, timing: Timing) -> Go | None:
 
 def why_not_all(observed: Observed, missing: int) -> str:
     desired = observed.job.spec.num_workers
-    return why_waiting(observed.pods, missing, desired, observed.told, observed.told_of_job)
+    why = why_waiting(observed.pods, missing, desired, observed.told, observed.told_of_job)
+    if observed.claim and "persistentvolumeclaim" in why.lower():
+        # The scheduler says that a claim is in the way, and neither which nor why.
+        return f"{why.rstrip('.')}; see what kubectl describe pvc {observed.claim} says"
+    return why
 
 
 def bound_by(observed: Observed, timing: Timing) -> datetime | None:

@@ -23,6 +23,8 @@ FREE: tuple[Class, ...] = ("preemption", "infrastructure")
 
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 LAST_WORDS = 2048
+# SIGTERM and SIGKILL: how a kubelet stops a container.
+STOPPED_EXIT_CODES = (143, 137)
 # Marks that a machine is about to be taken back, ours and the clouds' own.
 PREEMPTED = (
     "holdfast.dev/preempted",
@@ -120,7 +122,8 @@ def _loss(pod: Pod, nodes: Mapping[str, Node], *, collateral: bool) -> Loss | No
         why = plain(pod.status.message or pod.status.reason) or "without a word"
         return Loss(cause="application", message=f"{worker(pod)} failed: {why}")
     if end.reason == "OOMKilled":
-        message = f"{worker(pod)} ran out of memory (OOMKilled, exit code {end.exit_code})"
+        how = f"OOMKilled, exit code {end.exit_code}; raise resources.limits.memory"
+        message = f"{worker(pod)} ran out of memory ({how})"
         return Loss(cause="outOfMemory", message=_with_words(message, end), exit_code=end.exit_code)
     if end.reason in UNSEEN_ENDS:
         return Loss(cause="infrastructure", message=f"{_exited(pod, end)}: nobody saw how it ended")
@@ -167,7 +170,14 @@ def _was_told_to_go(pod: Pod) -> bool:
     if not pod.is_terminating:
         return False
     end = _end(pod)
-    return end is None or not end.finished_at or _told_to_go_at(pod) <= moment(end.finished_at)
+    if end is None or not end.finished_at or _told_to_go_at(pod) <= moment(end.finished_at):
+        return True
+    # When it has ended the kubelet deletes it without grace, which moves the timestamp: how it ended has to tell.
+    return not pod.metadata.deletion_grace_period_seconds and _was_stopped(end)
+
+
+def _was_stopped(end: ContainerStateTerminated) -> bool:
+    return end.exit_code in STOPPED_EXIT_CODES and end.reason != "OOMKilled"
 
 
 def _told_to_go_at(pod: Pod) -> datetime:

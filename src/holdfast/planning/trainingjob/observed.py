@@ -26,6 +26,8 @@ class Observed(Struct, frozen=True, kw_only=True):
     verdict: Verdict | None = None
     """Whether all workers fit; None while nobody has looked."""
     gpus_per_worker: int = 0
+    claim: str = ""
+    """The claim that the workers keep their checkpoints on, if they do."""
     outdated: bool = False
     """The current attempt was made for another spec than the one that is written now."""
     queued: bool = False
