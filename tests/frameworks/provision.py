@@ -1,8 +1,11 @@
-"""Provides the frameworks that the tests join workers through: JAX in the user's cache, PyTorch from Debian.
+"""Provides the frameworks that the tests join workers through.
+
+JAX and TensorFlow come into the user's cache, PyTorch from Debian:
 
     python -m tests.frameworks.provision
 
-Nothing is installed twice. JAX's folder is named for its requirement file and for the interpreter that it is for.
+Nothing is installed twice. A folder in the cache is named for its requirement file and for the interpreter that it is
+for.
 """
 
 import fcntl
@@ -21,6 +24,7 @@ from typing import TextIO
 from tests.control_plane.build import cache_folder
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
+TENSORFLOW_REQUIREMENTS = Path(__file__).with_name("tensorflow.txt")
 INSTALLED = ".installed"
 
 TORCH_PACKAGE = "python3-torch"
@@ -34,7 +38,7 @@ class NotProvided(Exception):
 
 
 def jax_folder(requirements: Path = REQUIREMENTS) -> Path:
-    """Where the environment with JAX is, or will be."""
+    """Where the environment with JAX is, or will be; with other requirements, the one with those."""
     interpreter = repr([sys.platform, platform.machine(), sys.version_info[:2]])
     digest = hashlib.sha256(interpreter.encode() + requirements.read_bytes())
     return cache_folder() / "frameworks" / digest.hexdigest()[:16]
@@ -46,24 +50,37 @@ def python_in(folder: Path) -> Path | None:
     return python if (folder / INSTALLED).exists() and python.exists() else None
 
 
+def tensorflow_folder() -> Path:
+    return jax_folder(TENSORFLOW_REQUIREMENTS)
+
+
 def provide_jax(out: TextIO, requirements: Path = REQUIREMENTS) -> Path:
     """Make sure that JAX is there, and return its interpreter."""
+    return _provide("JAX", 150, out, requirements)
+
+
+def provide_tensorflow(out: TextIO) -> Path:
+    return _provide("TensorFlow", 350, out, TENSORFLOW_REQUIREMENTS)
+
+
+def _provide(framework: str, size_mb: int, out: TextIO, requirements: Path) -> Path:
     folder = jax_folder(requirements)
-    with _alone(folder.parent, out):
+    with _alone(folder.parent, framework, out):
         if python_in(folder) is None:
-            _say(out, f"Installing JAX for the tests into {folder}: 150 MB to fetch, once.")
-            _install(folder, requirements)
+            _say(out, f"Installing {framework} for the tests into {folder}: {size_mb} MB to fetch, once.")
+            _install(framework, folder, requirements)
     python = python_in(folder)
     assert python, f"{folder} was made just now"
-    _say(out, f"JAX is there: {folder}")
+    _say(out, f"{framework} is there: {folder}")
     return python
 
 
-def _install(folder: Path, requirements: Path) -> None:
+def _install(framework: str, folder: Path, requirements: Path) -> None:
     venv.create(folder, clear=True, symlinks=True)
     python = folder / "bin" / "python"
     pip = (sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "--no-input")
-    _run([*pip, "install", "--quiet", "--require-hashes", "--requirement", str(requirements)], "JAX was not installed")
+    install = [*pip, "install", "--quiet", "--require-hashes", "--requirement", str(requirements)]
+    _run(install, f"{framework} was not installed")
     (folder / INSTALLED).touch()
 
 
@@ -124,14 +141,14 @@ def _run(command: Sequence[str], failed: str, environment: dict[str, str] | None
 
 
 @contextmanager
-def _alone(folder: Path, out: TextIO) -> Iterator[None]:
+def _alone(folder: Path, framework: str, out: TextIO) -> Iterator[None]:
     """One installation at a time; the lock goes with the process that holds it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _say(out, "Waiting for another installation of JAX to end.")
+            _say(out, f"Waiting for another installation to end, before that of {framework}.")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -144,6 +161,7 @@ def _say(out: TextIO, text: str) -> None:
 def main() -> int:
     try:
         provide_jax(sys.stdout)
+        provide_tensorflow(sys.stdout)
         provide_torch(sys.stdout)
     except NotProvided as failure:
         sys.stderr.write(f"{failure}\n")

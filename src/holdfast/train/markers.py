@@ -1,0 +1,80 @@
+"""The marker that a checkpoint carries: it is written last, and says of what the checkpoint consists.
+
+One rank saves: `.holdfast-complete`. Each rank saves its shard: `.holdfast-complete-{rank}`, and the checkpoint is
+complete when there are as many of them as each declares.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+WHOLE = ".holdfast-complete"
+CHECKPOINT = re.compile(r"checkpoint-epoch-([0-9]{1,15})", re.ASCII)
+SHARD = re.compile(re.escape(WHOLE) + r"-([0-9]{1,9})", re.ASCII)
+MAX_BYTES = 65536
+
+
+class Save(NamedTuple):
+    """One save, the same for every rank that takes part in it; of one attempt's, no two have the same."""
+
+    attempt: int
+    restart: int
+    epoch: int
+    step: int | None
+    """The steps done of the epoch; None when the whole epoch is done."""
+
+
+class Marker(NamedTuple):
+    save: Save
+    shards: int
+
+
+def shard_name(rank: int) -> str:
+    return f"{WHOLE}-{rank}"
+
+
+def write(file: Path, save: Save, *, shards: int, rank: int) -> None:
+    said = {"shards": shards, "ranks": [rank], **save._asdict()}
+    file.write_text(json.dumps(said) + "\n", encoding="utf-8")
+
+
+def read(folder: Path) -> Marker | None:
+    """What any marker of the folder says; None where none can be read."""
+    for file in sorted(folder.glob(f"{WHOLE}*")):
+        marker = _parse(file)
+        if marker is not None:
+            return marker
+    return None
+
+
+def is_complete(folder: Path) -> bool:
+    marker = read(folder)
+    if marker is None:
+        return False
+    ranks = [SHARD.fullmatch(file.name) for file in folder.glob(f"{WHOLE}-*")]
+    present = {int(match[1]) for match in ranks if match}
+    return (folder / WHOLE).is_file() or present >= set(range(marker.shards))
+
+
+def position(folder: Path) -> tuple[int, int | None]:
+    """The epoch, and the steps done of it, None meaning all. Without a marker the folder's name tells the epoch."""
+    marker = read(folder)
+    if marker is not None:
+        return marker.save.epoch, marker.save.step
+    match = CHECKPOINT.fullmatch(folder.name)
+    return (int(match[1]) if match else 0), None
+
+
+def _parse(file: Path) -> Marker | None:
+    try:
+        with file.open("rb") as stream:
+            said = json.loads(stream.read(MAX_BYTES))
+        save = Save(*(said[name] for name in Save._fields))
+        shards = said["shards"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    whole = [shards, save.attempt, save.restart, save.epoch, 0 if save.step is None else save.step]
+    return Marker(save, shards) if all(type(number) is int and number >= 0 for number in whole) else None

@@ -1,0 +1,79 @@
+"""What a checkpoint says of itself: whether all of it is there, and where in the training it was saved."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.train import markers
+from holdfast.train.markers import Marker, Save
+
+SAVE = Save(attempt=1, restart=0, epoch=4, step=None)
+
+
+def test_a_marker_is_read_as_it_was_written(tmp_path: Path) -> None:
+    within = SAVE._replace(step=120)
+    markers.write(tmp_path / markers.WHOLE, within, shards=1, rank=0)
+    assert markers.read(tmp_path) == Marker(within, shards=1)
+
+
+def test_readers_in_other_programs_find_the_shards_and_the_ranks(tmp_path: Path) -> None:
+    markers.write(tmp_path / markers.shard_name(2), SAVE, shards=4, rank=2)
+    said = json.loads((tmp_path / ".holdfast-complete-2").read_text())
+    assert (said["shards"], said["ranks"]) == (4, [2])
+
+
+def test_a_checkpoint_of_one_rank_is_complete_with_its_marker(tmp_path: Path) -> None:
+    assert not markers.is_complete(tmp_path)
+    markers.write(tmp_path / markers.WHOLE, SAVE, shards=1, rank=0)
+    assert markers.is_complete(tmp_path)
+
+
+def test_shards_are_complete_when_each_rank_s_is_there(tmp_path: Path) -> None:
+    for rank in (0, 2, 3):  # 3 is none of three
+        markers.write(tmp_path / markers.shard_name(rank), SAVE, shards=3, rank=rank)
+        assert not markers.is_complete(tmp_path)
+    markers.write(tmp_path / markers.shard_name(1), SAVE, shards=3, rank=1)
+    assert markers.is_complete(tmp_path)
+
+
+def test_the_position_is_that_of_the_marker(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-epoch-9"
+    folder.mkdir()
+    markers.write(folder / markers.WHOLE, SAVE._replace(step=7), shards=1, rank=0)
+    assert markers.position(folder) == (4, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "epoch"), [("checkpoint-epoch-12", 12), ("pretrained", 0), ("checkpoint-epoch-", 0), ("checkpoint-1", 0)]
+)
+def test_without_a_marker_the_name_tells_the_epoch(tmp_path: Path, name: str, epoch: int) -> None:
+    (tmp_path / name).mkdir()
+    assert markers.position(tmp_path / name) == (epoch, None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "null",
+        "[1]",
+        '{"shards": 1}',
+        '{"shards": 1, "attempt": 0, "restart": 0, "epoch": -1, "step": null}',
+        '{"shards": 1, "attempt": 0, "restart": 0, "epoch": 2.5, "step": null}',
+        '{"shards": 1, "attempt": 0, "restart": 0, "epoch": true, "step": null}',
+        '{"shards": "1", "attempt": 0, "restart": 0, "epoch": 1, "step": null}',
+        '{"shards": 1, "attempt": 0, "restart": 0, "epoch": 1, "step": "x"}',
+        "\udcff",
+    ],
+)
+def test_a_damaged_marker_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / markers.WHOLE).write_bytes(text.encode(errors="surrogateescape"))
+    assert markers.read(tmp_path) is None
+    assert not markers.is_complete(tmp_path)
+
+
+def test_a_marker_that_is_a_folder_is_none(tmp_path: Path) -> None:
+    (tmp_path / markers.WHOLE).mkdir()
+    assert markers.read(tmp_path) is None
