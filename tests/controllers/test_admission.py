@@ -334,7 +334,7 @@ async def test_a_look_that_fails_is_taken_again(ground: Ground, monkeypatch: pyt
 async def test_new_numbers_are_told_with_some_calm_and_a_start_at_once(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission_module, "CALM_S", 3600.0)
+    monkeypatch.setattr(admission_module, "NUMBERS_CALM_S", 3600.0)
     for number in (1, 2, 3):
         await ground.node(f"gpu-{number}", 1)
         await ground.worker("other", number, "foreign-job", node=f"gpu-{number}", gpus=1)
@@ -356,7 +356,7 @@ async def test_new_numbers_are_told_with_some_calm_and_a_start_at_once(
 async def test_new_numbers_are_told_in_the_end_though_nothing_else_happens(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission_module, "CALM_S", 0.5)
+    monkeypatch.setattr(admission_module, "NUMBERS_CALM_S", 0.5)
     await ground.node("gpu-1", 1)
     await ground.node("gpu-2", 1)
     for number in (1, 2):
@@ -366,6 +366,19 @@ async def test_new_numbers_are_told_in_the_end_though_nothing_else_happens(
         await ground.told("bert", "needs 2 × 1 GPU; no node has 1 free")
         await ground.cluster.delete(PODS, Key("ml", "other-1"), grace_period_s=0)
         await ground.told("bert", "needs 2 × 1 GPU; 1 node has 1 free")
+
+
+async def test_another_reason_is_told_soon_however_calm_numbers_are(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission_module, "NUMBERS_CALM_S", 3600.0)
+    await ground.node("gpu-1", 1)
+    await ground.worker("other", 1, "foreign-job", node="gpu-1", gpus=1)
+    async with Running(ground):
+        await ground.submit("bert", 1, 1)
+        await ground.told("bert", "needs 1 × 1 GPU; no node has 1 free")
+        await ground.cluster.delete(NODES, Key("", "gpu-1"))
+        await ground.told("bert", "no node is there")
 
 
 async def test_nobody_looks_while_the_stores_are_half_full(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:

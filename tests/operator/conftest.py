@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.control_plane.server import ControlPlane
+from tests.operator.manifests import persistent_volume
 from tests.operator.process import OperatorProcess
 
 DEFINITIONS = Path(__file__).parents[2] / "manifests" / "crds"
@@ -35,3 +36,17 @@ def start_operator(tmp_path: Path) -> Iterator[StartOperator]:
             return operators.enter_context(OperatorProcess(plane, tmp_path, *options, kubeconfig=kubeconfig).running())
 
         yield start
+
+
+@pytest.fixture
+def operated(plane: ControlPlane, namespace: str, start_operator: StartOperator) -> ControlPlane:
+    """The shared control plane, with an operator that looks after the test's namespace."""
+    start_operator(plane, f"--namespace={namespace}", "--no-leader-elect")
+    return plane
+
+
+@pytest.fixture
+def volume(plane: ControlPlane, namespace: str) -> Iterator[str]:
+    """The manifest of a volume for a claim that says nothing; gone when the test ends."""
+    yield persistent_volume(namespace)
+    plane.kubectl("delete", "pv", namespace, "--wait=false", "--ignore-not-found")

@@ -1,4 +1,4 @@
-"""TrainingJobs as YAML, for kubectl."""
+"""Manifests for kubectl."""
 
 from typing import Any
 
@@ -19,6 +19,21 @@ def training_job(name: str, *, run_for: str = "", exit_code: int = 0, **spec: An
             "gpusPerWorker": 0,
             **({"podTemplate": {"annotations": annotations}} if run_for else {}),
             **spec,
+        },
+    }
+    return yaml.safe_dump(body)
+
+
+def persistent_volume(name: str) -> str:
+    """As large as a claim for checkpoints is by default. Nobody mounts it: the nodes are fake."""
+    body = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": "10Gi"},
+            "accessModes": ["ReadWriteMany"],
+            "hostPath": {"path": "/nowhere"},
         },
     }
     return yaml.safe_dump(body)

@@ -7,7 +7,6 @@ import urllib.request
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,34 +17,12 @@ from tests.control_plane.waiting import eventually
 from tests.operator.conftest import StartOperator, install_kinds
 from tests.operator.manifests import training_job
 from tests.operator.process import OperatorProcess
+from tests.operator.user import apply, kubectl, until_state
 
 RBAC = Path(__file__).parents[2] / "manifests" / "operator" / "rbac.yaml"
-CHILDREN = "configmaps,services,jobs"
+CHILDREN = "configmaps,services,serviceaccounts,jobs"
 # Longer than a Lease is valid, with room for a slow machine.
 TAKEOVER_S = 60.0
-
-
-async def kubectl(plane: ControlPlane, *args: str, **more: Any) -> str:
-    """kubectl in a thread, so that the test's own event loop goes on."""
-    return await asyncio.to_thread(partial(plane.kubectl, *args, **more))
-
-
-async def apply(plane: ControlPlane, namespace: str, manifest: str) -> None:
-    await kubectl(plane, "apply", "-n", namespace, "-f", "-", input=manifest)
-
-
-async def states(plane: ControlPlane, namespace: str) -> dict[str, str]:
-    listing = json.loads(await kubectl(plane, "get", "tj", "-n", namespace, "-o", "json"))
-    return {item["metadata"]["name"]: item.get("status", {}).get("state", "") for item in listing["items"]}
-
-
-async def until_state(plane: ControlPlane, namespace: str, state: str, *names: str, within_s: float = 90.0) -> None:
-    await eventually(
-        partial(states, plane, namespace),
-        lambda seen: all(seen.get(name) == state for name in names),
-        what=f"{', '.join(names)} {state}",
-        within_s=within_s,
-    )
 
 
 async def children(plane: ControlPlane, namespace: str) -> list[str]:
@@ -60,6 +37,7 @@ def family(name: str) -> list[str]:
         f"job.batch/{name}-training",
         f"service/{name}-headless",
         f"service/{name}-master",
+        f"serviceaccount/{name}",
     ]
 
 
@@ -138,6 +116,7 @@ async def test_a_job_costs_few_writes(
     assert made == {
         ("create", "configmaps", ""): 1,
         ("create", "services", ""): 2,
+        ("create", "serviceaccounts", ""): 1,
         ("create", "jobs", ""): 1,
     }
     assert set(counts) - set(made) == {("patch", "trainingjobs", "status")}
@@ -166,7 +145,8 @@ async def test_killed_while_it_makes_children_it_ends_with_one_set_of_them(
     assert await children(plane, namespace) == families(*jobs)
     # Creates that the server carried out; a refused one (AlreadyExists) after the crash is what it should be.
     made = Counter(one.target.resource for one in operator.writes() if one.verb == "create" and one.answer.code == 201)
-    assert made == {"configmaps": len(jobs), "services": 2 * len(jobs), "jobs": len(jobs)}
+    count = len(jobs)
+    assert made == {"configmaps": count, "services": 2 * count, "serviceaccounts": count, "jobs": count}
 
 
 async def test_two_operators_with_one_lease_one_acts_and_the_other_takes_over_when_it_dies(

@@ -1,6 +1,7 @@
 """Lets jobs start when all their workers fit: one look at everyone who waits, a moment after something changed."""
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import NamedTuple, TypeVar
@@ -22,11 +23,15 @@ from holdfast.runtime.reflector import Handler
 T = TypeVar("T", bound=Object)
 
 # News comes in swarms: all pods of a job, all jobs of a user.
-PAUSE_S = 0.02
-# What a job waits for is written into its status: numbers that change faster than people read are not worth it.
+PAUSE_S = 0.005
+# What a job waits for is written into its status: words that change faster than people read are not worth it, and
+# numbers less so: a long line must not write itself to death.
 CALM_S = 1.0
+NUMBERS_CALM_S = 30.0
 # After a look that failed; whatever it was may pass.
 RETRY_S = 5.0
+# 3 nodes have 2 free, 1 node has 2 free, no node has 2 free: the same words with other numbers.
+NUMBER = re.compile(r"(no node|[0-9]+ nodes?) (has|have)|[0-9]+")
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -146,14 +151,19 @@ class Admission:
                 if told.verdict.message == verdict.message:
                     self._told[turn] = Told(verdict, told.at_s)
                     continue
-                if at_s < told.at_s + CALM_S:
+                calm_s = _calm_s(told.verdict.message, verdict.message)
+                if at_s < told.at_s + calm_s:
                     self._told[turn] = told
-                    late_s.append(told.at_s + CALM_S - at_s)
+                    late_s.append(told.at_s + calm_s - at_s)
                     continue
             self._told[turn] = Told(verdict, at_s)
             log.debug("verdict", key=str(turn.key), admitted=verdict.admitted, message=verdict.message)
             self._add(turn.key)
         return late_s
+
+
+def _calm_s(old: str, new: str) -> float:
+    return NUMBERS_CALM_S if NUMBER.sub("", old) == NUMBER.sub("", new) else CALM_S
 
 
 def _patience_left_s(gangs: Iterable[Gang], now: datetime, patience_s: float) -> Iterator[float]:

@@ -16,7 +16,7 @@ from holdfast.planning.trainingjob.loss import Class
 from holdfast.planning.trainingjob.observed import FINISHED, Observed
 from holdfast.planning.trainingjob.restart import counted
 
-CHILDREN_MADE = Finding("", "ChildrenMade", "the workers, their Services and their ConfigMap were made")
+CHILDREN_MADE = Finding("", "ChildrenMade", "the workers' Job, Services and ConfigMap were made")
 # Which condition is true in which state; Created is told apart, it stays true once the workers were made.
 CONDITION_OF = {
     "Running": "Running",
