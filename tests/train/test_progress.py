@@ -17,6 +17,9 @@ class Strange:
     def __float__(self) -> float:
         raise RuntimeError("the device is gone")
 
+    def __str__(self) -> str:
+        return "strange"  # the name of its test
+
 
 @pytest.fixture
 def progress(tmp_path: Path) -> Progress:
