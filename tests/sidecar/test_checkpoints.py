@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.sidecar.checkpoints import attempt_of, attempts, escaping, newest_first
+from holdfast.train.markers import Save, shard_name, write
 from tests.sidecar.volumes import checkpoint
 
 
@@ -73,6 +74,15 @@ def test_an_empty_folder_or_a_file_does_not_count(tmp_path: Path) -> None:
     (tmp_path / "attempt-0" / "checkpoint-epoch-6").write_text("weights")
     (tmp_path / "attempt-1").write_text("no folder at all")
     assert names(tmp_path) == []
+
+
+def test_a_checkpoint_that_lacks_declared_shards_does_not_count(tmp_path: Path) -> None:
+    save = Save(attempt=0, restart=0, epoch=2, step=None)
+    checkpoint(tmp_path, 0, "checkpoint-epoch-1")
+    folder = checkpoint(tmp_path, 0, "checkpoint-epoch-2")
+    for rank, newest in ((0, "checkpoint-epoch-1"), (1, "checkpoint-epoch-2")):
+        write(folder / shard_name(rank), save, shards=2, rank=rank)
+        assert newest_first(tmp_path, 9)[0].folder.name == newest
 
 
 def test_a_link_that_leads_nowhere_or_to_itself_does_not_count(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.train import markers
+
 ATTEMPT = re.compile(r"attempt-([0-9]{1,9})")
 # The whole name: what is still being written has another one (a dot before it, .tmp or .partial after it).
 CHECKPOINT = re.compile(r"checkpoint-epoch-([0-9]{1,18})")
@@ -36,14 +38,19 @@ def attempts(root: Path, until: int) -> Iterator[tuple[int, Path]]:
 
 
 def newest_first(root: Path, until: int) -> list[Checkpoint]:
-    """Every checkpoint that may be whole: a folder of the right name with something in it."""
+    """Every checkpoint that may be whole: a folder of the right name, with something and all declared shards in it."""
     found = []
     for attempt, folder in attempts(root, until):
         for path in folder.iterdir():
             match = CHECKPOINT.fullmatch(path.name)
-            if match and path.is_dir() and any(path.iterdir()):
+            if match and path.is_dir() and any(path.iterdir()) and not lacks_shards(path):
                 found.append(Checkpoint(int(match[1]), attempt, path))
     return sorted(found, reverse=True)
+
+
+def lacks_shards(folder: Path) -> bool:
+    """Whether the training says in the checkpoint itself that more belongs to it."""
+    return any(folder.glob(f"{markers.WHOLE}*")) and not markers.is_complete(folder)
 
 
 def escaping(folder: Path, root: Path) -> Path | None:
