@@ -22,7 +22,6 @@ from holdfast.api.trainingsettings import (
 from holdfast.api.trainingstatus import (
     AllocatedResources,
     CheckpointReport,
-    EpochReport,
     Restarts,
     State,
     TrainingJobStatus,
@@ -35,7 +34,6 @@ __all__ = [
     "Checkpoint",
     "CheckpointReport",
     "CheckpointStorage",
-    "EpochReport",
     "FailurePolicy",
     "Hyperparameters",
     "Monitoring",

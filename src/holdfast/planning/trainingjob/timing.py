@@ -15,12 +15,6 @@ class Timing(Struct, frozen=True, kw_only=True):
     """How long after the end of its grace a pod on an unreachable node still holds up the next attempt."""
     bind_timeout_s: float = 600.0
     """How long an admitted gang may take to get all its nodes before it makes room again."""
-    silent_s: float = 15.0
-    """A worker that has reported and says nothing for so long may be lost: its node's Lease is looked at."""
-    lease_s: float = 20.0
-    """A silent worker is lost when its node's Lease was not renewed for so long either."""
-    final_save_s: float = 60.0
-    """How long a training that has reached its goal may take for a last checkpoint."""
     explain_s: float = 3.0
     """How long workers may take to start before their events are read for the reason."""
 
