@@ -140,16 +140,7 @@ def with_status(observed: Observed, status: TrainingJobStatus) -> Observed:
     job = structs.replace(observed.job, status=status)
     if status.restart_count == observed.status.restart_count:
         return structs.replace(observed, job=job)
-    old = (observed.workers,) if observed.workers is not None else ()
-    return structs.replace(
-        observed,
-        job=job,
-        workers=None,
-        pods=(),
-        earlier=(*observed.earlier, *old),
-        other_pods=(*observed.other_pods, *observed.pods),
-        outdated=False,
-    )
+    return observed.in_next_attempt(job, observed.verdict)
 
 
 def taken(observed: Observed, course: Course) -> Observed:

@@ -13,7 +13,7 @@ from holdfast.api.meta import Key, Object
 from holdfast.cluster.embedded.engine import BOOKMARK_S, WINDOW, EmbeddedCluster, FollowLogs, PodLogs
 from holdfast.cluster.errors import AlreadyExists
 from holdfast.cluster.protocol import JSON, Resource
-from holdfast.cluster.resources import NAMESPACES
+from holdfast.cluster.resources import NAMESPACES, PRIORITY_CLASSES
 
 SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 FIRST_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
@@ -29,14 +29,6 @@ _DEFINITIONS = Resource(
     kind="CustomResourceDefinition",
     plural="customresourcedefinitions",
     model=_Definition,
-    namespaced=False,
-)
-_PRIORITY_CLASSES = Resource(
-    group="scheduling.k8s.io",
-    version="v1",
-    kind="PriorityClass",
-    plural="priorityclasses",
-    model=Object,
     namespaced=False,
 )
 
@@ -68,7 +60,7 @@ async def open_cluster(
         for name in FIRST_NAMESPACES:
             await _ensure(cluster, NAMESPACES, {"metadata": {"name": name}})
         for name, value in SYSTEM_PRIORITIES.items():
-            await _ensure(cluster, _PRIORITY_CLASSES, {"metadata": {"name": name}, "value": value})
+            await _ensure(cluster, PRIORITY_CLASSES, {"metadata": {"name": name}, "value": value})
         await _define(cluster, map(definition, KINDS))
     except BaseException:
         await cluster.close()

@@ -121,19 +121,7 @@ class TrainingJobs:
     async def _next_attempt(self, observed: Observed, course: Again, now: datetime) -> Observed:
         """The number is in status first; from then on all that belongs to the old attempt is in the way."""
         job = await self._write_status(observed.job, next_status(observed, course, now))
-        old = (observed.workers,) if observed.workers is not None else ()
-        return structs.replace(
-            observed,
-            job=job,
-            workers=None,
-            pods=(),
-            earlier=(*observed.earlier, *old),
-            other_pods=(*observed.other_pods, *observed.pods),
-            outdated=False,
-            verdict=self._admission.verdict(job),
-            told={},
-            told_of_job="",
-        )
+        return observed.in_next_attempt(job, self._admission.verdict(job))
 
     async def _write_status(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJob:
         """Nothing when nothing changed; guarded by the version that was looked at."""

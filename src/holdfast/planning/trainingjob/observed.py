@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.api.builtin import Job, Node, Pod
 from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
@@ -81,3 +81,19 @@ class Observed(Struct, frozen=True, kw_only=True):
     @property
     def succeeded(self) -> bool:
         return self.workers is not None and self.workers.condition("Complete") is not None
+
+    def in_next_attempt(self, job: TrainingJob, verdict: Verdict | None) -> "Observed":
+        """The same moment once `job` has the number of the next attempt: all that was is the old one's."""
+        old = (self.workers,) if self.workers is not None else ()
+        return structs.replace(
+            self,
+            job=job,
+            verdict=verdict,
+            workers=None,
+            pods=(),
+            earlier=(*self.earlier, *old),
+            other_pods=(*self.other_pods, *self.pods),
+            outdated=False,
+            told={},
+            told_of_job="",
+        )
