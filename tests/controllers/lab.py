@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.api.builtin import Job, Told
+from holdfast.api.builtin import Job
 from holdfast.api.meta import Key, Object
 from holdfast.api.trainingjob import TrainingJobSpec, TrainingJobStatus, Workers
 from holdfast.cluster.protocol import JSON, Cluster, Resource
@@ -96,11 +96,22 @@ class Lab:
     async def job(self, name: str = "bert-training") -> Job:
         return await until(self.cluster, JOBS, self.key(name), bool, "is there")
 
-    async def told(self, reason: str, name: str = "bert") -> str:
+    async def told(self, reason: str, name: str = "bert", *, containing: str = "") -> str:
         """The message of the event of that reason about the job."""
         about = f"involvedObject.name={name},reason={reason}"
 
-        async def look() -> tuple[Told, ...]:
-            return (await self.cluster.list(EVENTS, namespace=self.namespace, fields=about)).items
+        async def look() -> list[str]:
+            events = await self.cluster.list(EVENTS, namespace=self.namespace, fields=about)
+            return [event.message for event in events.items if containing in event.message]
 
-        return (await eventually(look, bool, what=f"event {reason} of {name}"))[0].message
+        return (await eventually(look, bool, what=f"event {reason} of {name}"))[0]
+
+    async def reasons(self, name: str = "bert") -> set[str]:
+        """Of all events about the job, once there are some."""
+        about = f"involvedObject.name={name}"
+
+        async def look() -> set[str]:
+            events = await self.cluster.list(EVENTS, namespace=self.namespace, fields=about)
+            return {event.reason for event in events.items}
+
+        return await eventually(look, bool, what=f"events of {name}")

@@ -209,9 +209,9 @@ async def test_a_name_that_somebody_else_has_is_never_adopted(lab: Lab, pool: Po
     }
     before = await lab.cluster.create(kind, foreign[kind.kind], namespace=lab.namespace)
     await lab.submit()
-    waiting = await lab.until_state("Pending")
-    assert f"{kind.kind} {before.metadata.name} is there already" in waiting.message
-    assert "is there already" in await lab.told("Waiting")
+    taken = f"{kind.kind} {before.metadata.name} is there already"
+    assert (await lab.until(lambda job: taken in job.message, "says so")).status.state == "Pending"
+    assert taken in await lab.told("Waiting", containing=taken)
     after = await lab.cluster.get(kind, before.metadata.key)
     assert after.metadata.owner_references == ()
     assert after.metadata.resource_version == before.metadata.resource_version or kind is JOBS

@@ -30,10 +30,9 @@ async def urgent(cluster: Cluster, namespace: str) -> AsyncIterator[str]:
 async def test_a_gang_that_does_not_fit_waits_as_a_whole_and_starts_when_it_does(lab: Lab, pool: Pool) -> None:
     await pool.add("a", resources={GPU: "2"})
     await lab.submit(gpusPerWorker=2)
-    waiting = await lab.until_state("Pending")
-    assert "needs 2 × 2 GPUs" in waiting.message
-    assert "1 node has 2 free" in waiting.message
-    assert waiting.message in await lab.told("Waiting")
+    waiting = await lab.until(lambda job: "needs 2 × 2 GPUs; 1 node has 2 free" in job.message, "says what is missing")
+    assert waiting.status.state == "Pending"
+    assert "Waiting" in await lab.reasons()
     assert (await lab.job()).spec.suspend
     assert (await lab.cluster.list(PODS, namespace=lab.namespace)).items == ()
     await pool.add("b", resources={GPU: "2"})
@@ -51,7 +50,8 @@ async def test_a_nodes_room_is_given_once(lab: Lab, pool: Pool) -> None:
     await pool.running(2)
     await lab.until_state("Running", "a")
     await lab.until_state("Running", "b")
-    assert "needs 1 × 2 GPUs; no node has 2 free" in (await lab.until_state("Pending", "c")).message
+    waiting = await lab.until(lambda job: "needs 1 × 2 GPUs; no node has 2 free" in job.message, "waits", "c")
+    assert waiting.status.state == "Pending"
     await pool.end(*await pool.running(1, job="a-training"))
     await lab.until_state("Completed", "a")
     await lab.until_state("Running", "c")
@@ -74,8 +74,7 @@ async def test_a_priority_class_that_is_missing_is_named_and_then_found(lab: Lab
     await pool.add()
     name = f"later-{lab.namespace}"
     await lab.submit(scheduling={"priority": name})
-    waiting = await lab.until_state("Pending")
-    assert f"PriorityClass {name} does not exist" in waiting.message
+    await lab.until(lambda job: f"PriorityClass {name} does not exist" in job.message, "names it")
     await cluster.create(PRIORITY_CLASSES, {"metadata": {"name": name}, "value": 10})
     try:
         await lab.until_state("Running")
@@ -86,8 +85,7 @@ async def test_a_priority_class_that_is_missing_is_named_and_then_found(lab: Lab
 async def test_what_no_node_could_ever_give_is_said_at_once(lab: Lab, pool: Pool) -> None:
     await pool.add("a", resources={GPU: "8"})
     await lab.submit(gpusPerWorker=16)
-    waiting = await lab.until_state("Pending")
-    assert "the largest node has 8" in waiting.message
+    await lab.until(lambda job: "the largest node has 8" in job.message, "says so")
     await pool.add("b", resources={GPU: "32"})
     await lab.until_state("Running")
 
@@ -95,8 +93,7 @@ async def test_what_no_node_could_ever_give_is_said_at_once(lab: Lab, pool: Pool
 async def test_a_selector_that_matches_nothing_is_named(lab: Lab, pool: Pool) -> None:
     await pool.add()
     await lab.submit(scheduling={"nodeSelector": {"gpu": "a100"}})
-    waiting = await lab.until_state("Pending")
-    assert "gpu=a100" in waiting.message
+    await lab.until(lambda job: "gpu=a100" in job.message, "names it")
     await pool.add("b", labels={"gpu": "a100"})
     await lab.until_state("Running")
 

@@ -59,7 +59,7 @@ async def test_killed_and_started_again_it_goes_on_with_its_jobs_and_runs_no_wor
     script.write_text(WORKER)
     notes = tmp_path / "notes"
     notes.mkdir()
-    command = ["python", str(script), str(notes), "40"]
+    command = ["python", str(script), str(notes)]
     await apply(up, *(training_job(name, command, workers=2) for name in ("one", "two")))
     await until_state(up, "Running", "one", "two")
     up.kill()
@@ -76,11 +76,14 @@ async def test_killed_and_started_again_it_goes_on_with_its_jobs_and_runs_no_wor
 
 
 async def test_stopped_and_started_again_it_goes_on_too(up: Up, tmp_path: Path) -> None:
-    await apply(up, training_job("job", ["python", "-c", "import time; time.sleep(3)"]))
+    released = tmp_path / "released"
+    wait = f"import os, time\nwhile not os.path.exists({str(released)!r}): time.sleep(0.1)"
+    await apply(up, training_job("job", ["python", "-c", wait]))
     await until_state(up, "Running", "job")
     up.stop()
     await no_process_left(up)
     up.start()
+    released.touch()
     await until_state(up, "Completed", "job")
 
 

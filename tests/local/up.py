@@ -15,7 +15,7 @@ from tests.control_plane.component import Component
 # Each worker holds a lock of its own while it runs: a second one at the same time would say so.
 WORKER = """
 import fcntl, os, sys, time
-folder, rounds = sys.argv[1], int(sys.argv[2])
+folder = sys.argv[1]
 mine = os.path.join(folder, os.environ["TRAINING"] + "-" + os.environ["HOLDFAST_INDEX"])
 lock = open(mine + ".lock", "w")
 try:
@@ -23,10 +23,11 @@ try:
 except OSError:
     open(mine + ".twice", "w").close()
     sys.exit(1)
-with open(mine + ".pids", "a") as pids:
+with open(mine + ".pids", "a+") as pids:
+    pids.seek(0)
+    first = not pids.read()
     pids.write(f"{os.getpid()}\\n")
-for _ in range(rounds):
-    time.sleep(0.1)
+time.sleep(600 if first else 1)  # the first time it is there to be killed
 """
 
 

@@ -31,11 +31,13 @@ A100 = {"nvidia.com/gpu.product": "A100-SXM4-80GB", "node-type": "gpu-large"}
 @pytest.fixture(scope="module")
 def prepared(plane: ControlPlane) -> Iterator[ControlPlane]:
     """What the examples take for granted."""
-    plane.kubectl("create", "namespace", NAMESPACE)
+    # Others may have made it, too, and it stays for them.
+    plane.kubectl(
+        "apply", "--server-side", "-f", "-", input=f"apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}"
+    )
     plane.kubectl("create", "priorityclass", "high-priority", "--value=1000")
     yield plane
     plane.kubectl("delete", "priorityclass", "high-priority")
-    plane.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

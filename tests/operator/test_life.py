@@ -143,10 +143,11 @@ async def test_killed_while_it_makes_children_it_ends_with_one_set_of_them(
     operator.start()
     await until_state(plane, namespace, "Completed", *jobs)
     assert await children(plane, namespace) == families(*jobs)
-    # Creates that the server carried out; a refused one (AlreadyExists) after the crash is what it should be.
+    # Creates that the server carried out; a refused one (AlreadyExists) after the crash is what it should be, and one
+    # that was cut off by it has no answer.
     made = Counter(one.target.resource for one in operator.writes() if one.verb == "create" and one.answer.code == 201)
     count = len(jobs)
-    assert made == {"configmaps": count, "services": 2 * count, "serviceaccounts": count, "jobs": count}
+    assert made <= Counter({"configmaps": count, "services": 2 * count, "serviceaccounts": count, "jobs": count})
 
 
 async def test_two_operators_with_one_lease_one_acts_and_the_other_takes_over_when_it_dies(
