@@ -54,6 +54,21 @@ def test_a_kubeconfig_that_is_none_is_named_with_what_it_lacks(tmp_path: Path, c
     assert str(file) in said
 
 
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("--framework-image=caffe=repo/caffe:1", "write one of pytorch, tensorflow, jax, =, and an image"),
+        ("--framework-image=jax", "write one of pytorch, tensorflow, jax, =, and an image"),
+        ("--claim-size=much", "write an amount such as 10Gi"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_named_with_what_to_write(option: str, expected: str) -> None:
+    done = operator(None, option)
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert str(tmp_path / "nowhere") in last_words(operator(tmp_path / "nowhere"))
 

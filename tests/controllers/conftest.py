@@ -71,19 +71,27 @@ async def pool(engine: Engine, namespace: str) -> AsyncIterator[Pool]:
 
 
 @pytest.fixture
+def defaults() -> Defaults:
+    """What the operator's settings say where a job says nothing."""
+    return DEFAULTS
+
+
+@pytest.fixture
 def operator_options() -> dict[str, Any]:
     """What a test wants to be different in the operator's timing."""
     return {}
 
 
 @pytest.fixture
-async def operator(cluster: Cluster, namespace: str, operator_options: dict[str, Any]) -> AsyncIterator[Operator]:
+async def operator(
+    cluster: Cluster, namespace: str, defaults: Defaults, operator_options: dict[str, Any]
+) -> AsyncIterator[Operator]:
     """An operator that looks after the test's namespace until the test ends."""
     settings = Settings(namespaces=(namespace,), workers=4)
     operator = Operator(cluster, identity="test", now=utc_now, random=Random(0), metrics=Metrics(), settings=settings)
     operator.add(
         training_jobs(
-            operator, cluster, defaults=DEFAULTS, now=utc_now, timing=structs.replace(TIMING, **operator_options)
+            operator, cluster, defaults=defaults, now=utc_now, timing=structs.replace(TIMING, **operator_options)
         )
     )
     running = asyncio.create_task(operator.run())

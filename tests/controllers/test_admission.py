@@ -150,7 +150,9 @@ class Running:
     async def __aenter__(self) -> "Running":
         ground = self._ground
         self._operator = Operator(ground.cluster, identity="test", now=utc_now, random=Random(0), metrics=Metrics())
-        ground.admission = Admission.of(self._operator, shape=template, now=ground.now, **self._options)
+        ground.admission = Admission.of(
+            self._operator, shape=template, now=ground.now, **{"patience_s": 600.0, **self._options}
+        )
         ground.asking = Asking(self._operator, ground.admission)
         controller = Controller(
             name="asking",

@@ -181,6 +181,28 @@ async def test_the_claim_for_checkpoints_outlives_the_job(lab: Lab, pool: Pool) 
     assert (kept.metadata.uid, kept.metadata.deletion_timestamp) == (claim.metadata.uid, "")
 
 
+async def test_a_claim_of_the_same_name_that_somebody_else_made_is_never_used(lab: Lab, pool: Pool) -> None:
+    await pool.add()
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    await lab.cluster.create(CLAIMS, {"metadata": {"name": "bert-checkpoints"}, "spec": spec}, namespace=lab.namespace)
+    await lab.submit(numWorkers=1, checkpoint={"storage": {"size": "1Gi"}})
+    waiting = await lab.until(lambda job: "was not made for a job of this name" in job.message, "says so")
+    assert waiting.status.state == "Pending"
+    assert await found(lab.cluster, JOBS, lab.key("bert-training")) is None
+
+
+async def test_the_claim_of_an_earlier_job_of_this_name_is_used_again(lab: Lab, pool: Pool) -> None:
+    await pool.add()
+    first = await lab.submit(numWorkers=1, checkpoint={"storage": {"size": "1Gi"}})
+    claim = await until(lab.cluster, CLAIMS, lab.key("bert-checkpoints"), bool, "is made")
+    await lab.job()
+    await lab.cluster.delete(TRAINING_JOBS, lab.key("bert"), uid=first.metadata.uid)
+    await gone(lab.cluster, JOBS, lab.key("bert-training"))
+    await lab.submit(numWorkers=1, checkpoint={"storage": {"size": "1Gi"}})
+    await lab.job()
+    assert (await lab.cluster.get(CLAIMS, lab.key("bert-checkpoints"))).metadata.uid == claim.metadata.uid
+
+
 async def test_changes_that_would_alter_a_running_training_are_refused(lab: Lab, pool: Pool) -> None:
     await pool.add()
     await lab.submit()

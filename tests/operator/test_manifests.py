@@ -52,7 +52,7 @@ def test_its_pods_keep_to_the_restricted_profile(deployed: ControlPlane) -> None
         ("update", "trainingjobs.ml.example.com"),
         ("create", "trainingjobs.ml.example.com"),
         ("delete", "persistentvolumeclaims"),
-        ("get", "persistentvolumeclaims"),
+        ("patch", "persistentvolumeclaims"),
         ("delete", "nodes"),
         ("get", "leases.coordination.k8s.io"),
         ("create", "clusterrolebindings.rbac.authorization.k8s.io"),

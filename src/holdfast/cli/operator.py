@@ -3,17 +3,15 @@
 import os
 import platform
 import uuid
-from pathlib import Path
 from random import SystemRandom
-from typing import Annotated
 
-import typer
 import uvloop
 from msgspec import Struct
 
 from holdfast import __version__
 from holdfast.api.meta import Key
 from holdfast.api.quantities import NotAQuantity, amount
+from holdfast.cli import operator_options as options
 from holdfast.cli.failing import Misused, one_line
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.kubernetes import KubernetesCluster, connect, load_config
@@ -31,7 +29,6 @@ from holdfast.workloads.trainingjob.defaults import CLAIM_SIZE, RDMA_RESOURCE, T
 LEASE = "holdfast-operator"
 DEFAULT_IMAGE = f"holdfast:{__version__}"
 FRAMEWORKS = ("pytorch", "tensorflow", "jax")
-PATIENCE_S = 600.0
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -42,87 +39,37 @@ class Options(Struct, frozen=True, kw_only=True):
     defaults: Defaults
     timing: Timing
     gang_admission: bool
-    patience_s: float
     per_job_metrics: bool
 
 
 def operator(
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(help="Which cluster; by default as kubectl finds it, or the one this pod runs in.", metavar="F"),
-    ] = None,
-    namespace: Annotated[
-        list[str] | None, typer.Option(help="Look after this namespace only; may be repeated.", metavar="N")
-    ] = None,
-    workers: Annotated[int, typer.Option(help="Reconciles that run at the same time, per kind.", min=1)] = 10,
-    leader_elect: Annotated[
-        bool, typer.Option(help="Act only while holding the Lease, so that several replicas can run.")
-    ] = True,
-    lease_namespace: Annotated[
-        str, typer.Option(help="Where the Lease is; by default the namespace of the pod or of the context.")
-    ] = "",
-    metrics_port: Annotated[int, typer.Option(help="Prometheus metrics: /metrics.", min=0, max=65535)] = 8080,
-    health_port: Annotated[int, typer.Option(help="Health: /healthz and /readyz.", min=0, max=65535)] = 8081,
-    bind_address: Annotated[str, typer.Option(help="Address that both listen on; all by default.")] = "",
-    default_image: Annotated[
-        str, typer.Option(help="What a TrainingJob without an image runs.", envvar="HOLDFAST_DEFAULT_IMAGE")
-    ] = DEFAULT_IMAGE,
-    framework_image: Annotated[
-        list[str] | None,
-        typer.Option(help="The same for one framework, such as jax=repo/jax:1; may be repeated.", metavar="F=IMAGE"),
-    ] = None,
-    holdfast_image: Annotated[
-        str,
-        typer.Option(help="Image with the holdfast command, run beside the workers.", envvar="HOLDFAST_IMAGE"),
-    ] = DEFAULT_IMAGE,
-    tensorboard_image: Annotated[
-        str, typer.Option(help="What runs for tensorboardEnabled.", envvar="HOLDFAST_TENSORBOARD_IMAGE")
-    ] = TENSORBOARD_IMAGE,
-    rdma_resource: Annotated[
-        str, typer.Option(help="The extended resource of one RDMA device, for rdmaEnabled.")
-    ] = RDMA_RESOURCE,
-    claim_size: Annotated[
-        str, typer.Option(help="Size of a claim for checkpoints that says none, such as 10Gi.")
-    ] = CLAIM_SIZE,
-    service_monitors: Annotated[
-        bool, typer.Option(help="Make a ServiceMonitor for each job with monitoring (needs the Prometheus Operator).")
-    ] = False,
-    gang_admission: Annotated[
-        bool,
-        typer.Option(
-            help="Start a job only when all its workers fit on the nodes that are there. Switch it off where an "
-            "autoscaler adds nodes for pods that wait."
-        ),
-    ] = True,
-    patience: Annotated[
-        float,
-        typer.Option(help="Seconds for which smaller jobs may pass one that does not fit.", min=0),
-    ] = PATIENCE_S,
-    bind_timeout: Annotated[
-        float,
-        typer.Option(help="Seconds for an admitted job to get all its nodes, before it makes room again.", min=1),
-    ] = TIMING.bind_timeout_s,
-    stuck_after: Annotated[
-        float,
-        typer.Option(help="Seconds beyond its grace that a pod on a lost node holds up a restart.", min=0),
-    ] = TIMING.stuck_s,
-    survivors_grace: Annotated[
-        int, typer.Option(help="Seconds for the workers that are left when one is lost.", min=0)
-    ] = TIMING.survivors_grace_s,
-    retry_backoff: Annotated[
-        float,
-        typer.Option(help="Seconds before the second restart in a row; doubled with each further one.", min=0),
-    ] = TIMING.retry_s,
-    retry_backoff_cap: Annotated[
-        float, typer.Option(help="The longest wait between restarts, in seconds.", min=0)
-    ] = TIMING.retry_cap_s,
-    per_job_metrics: Annotated[
-        bool, typer.Option(help="Metrics with a label for each job; switch it off where jobs are many.")
-    ] = True,
+    kubeconfig: options.Kubeconfig = None,
+    namespace: options.Namespace = None,
+    workers: options.Workers = 10,
+    leader_elect: options.LeaderElect = True,
+    lease_namespace: options.LeaseNamespace = "",
+    metrics_port: options.MetricsPort = 8080,
+    health_port: options.HealthPort = 8081,
+    bind_address: options.BindAddress = "",
+    default_image: options.DefaultImage = DEFAULT_IMAGE,
+    framework_image: options.FrameworkImage = None,
+    holdfast_image: options.HoldfastImage = DEFAULT_IMAGE,
+    tensorboard_image: options.TensorboardImage = TENSORBOARD_IMAGE,
+    rdma_resource: options.RdmaResource = RDMA_RESOURCE,
+    claim_size: options.ClaimSize = CLAIM_SIZE,
+    service_monitors: options.ServiceMonitors = False,
+    gang_admission: options.GangAdmission = True,
+    patience: options.Patience = TIMING.patience_s,
+    bind_timeout: options.BindTimeout = TIMING.bind_timeout_s,
+    stuck_after: options.StuckAfter = TIMING.stuck_s,
+    survivors_grace: options.SurvivorsGrace = TIMING.survivors_grace_s,
+    retry_backoff: options.RetryBackoff = TIMING.retry_s,
+    retry_backoff_cap: options.RetryBackoffCap = TIMING.retry_cap_s,
+    per_job_metrics: options.PerJobMetrics = True,
 ) -> None:
     """Run the controllers until asked to stop (SIGTERM, Ctrl-C)."""
     with one_line():
-        options = Options(
+        chosen = Options(
             kubeconfig=str(kubeconfig) if kubeconfig else "",
             settings=Settings(
                 namespaces=tuple(dict.fromkeys(namespace or ())),
@@ -146,15 +93,15 @@ def operator(
                 retry_s=retry_backoff,
                 retry_cap_s=retry_backoff_cap,
                 survivors_grace_s=survivors_grace,
+                patience_s=patience,
                 stuck_s=stuck_after,
                 bind_timeout_s=bind_timeout,
             ),
             gang_admission=gang_admission,
-            patience_s=patience,
             per_job_metrics=per_job_metrics,
         )
         configure(level_from(os.environ))
-        uvloop.run(_run(options))
+        uvloop.run(_run(chosen))
 
 
 def _images(written: list[str]) -> dict[str, str]:
@@ -173,9 +120,9 @@ def _size(text: str) -> str:
     return text
 
 
-async def _run(options: Options) -> None:
+async def _run(chosen: Options) -> None:
     metrics = Metrics()
-    config = load_config(options.kubeconfig)
+    config = load_config(chosen.kubeconfig)
     cluster = connect(
         config,
         rng=SystemRandom(),
@@ -184,8 +131,8 @@ async def _run(options: Options) -> None:
         on_undecodable=metrics.undecodable,
     )
     try:
-        lease = Key(options.lease_namespace or config.namespace, LEASE)
-        await _operate(cluster, lease, metrics, options)
+        lease = Key(chosen.lease_namespace or config.namespace, LEASE)
+        await _operate(cluster, lease, metrics, chosen)
     except NotFound as error:
         raise NotFound(f"{error}; {_hint(error)}") from error
     finally:
@@ -198,11 +145,11 @@ def _hint(error: NotFound) -> str:
     return "are the resource definitions installed? run: holdfast crds | kubectl apply --server-side -f -"
 
 
-async def _operate(cluster: KubernetesCluster, lease: Key, metrics: Metrics, options: Options) -> None:
+async def _operate(cluster: KubernetesCluster, lease: Key, metrics: Metrics, chosen: Options) -> None:
     identity = f"{platform.node()}_{uuid.uuid4()}"
     elector = (
         Elector(cluster, lease, identity, now=utc_now, random=SystemRandom(), metrics=metrics)
-        if options.leader_elect
+        if chosen.leader_elect
         else None
     )
     guarded = cluster.gated(elector.held) if elector else cluster
@@ -213,18 +160,17 @@ async def _operate(cluster: KubernetesCluster, lease: Key, metrics: Metrics, opt
         random=SystemRandom(),
         metrics=metrics,
         elector=elector,
-        settings=options.settings,
+        settings=chosen.settings,
     )
     operator.add(
         training_jobs(
             operator,
             guarded,
-            defaults=options.defaults,
+            defaults=chosen.defaults,
             now=utc_now,
-            timing=options.timing,
-            gang_admission=options.gang_admission,
-            patience_s=options.patience_s,
-            per_job_metrics=options.per_job_metrics,
+            timing=chosen.timing,
+            gang_admission=chosen.gang_admission,
+            per_job_metrics=chosen.per_job_metrics,
         )
     )
     with on_signal(operator.stop):

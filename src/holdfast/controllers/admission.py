@@ -62,7 +62,7 @@ class Admission:
 
     @classmethod
     def of(
-        cls, operator: Operator, *, shape: Template, now: Now, patience_s: float = 600.0, enabled: bool = True
+        cls, operator: Operator, *, shape: Template, now: Now, patience_s: float, enabled: bool = True
     ) -> "Admission":
         """On the operator's stores. `shape` is the pod template of a job's workers."""
         operator.store(NODES)

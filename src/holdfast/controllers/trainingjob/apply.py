@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, cast
 
+import structlog
 from msgspec import structs
 
 from holdfast.api.builtin import Job
@@ -32,6 +33,8 @@ from holdfast.workloads.trainingjob.claims import checkpoint_claim
 from holdfast.workloads.trainingjob.defaults import Defaults
 from holdfast.workloads.trainingjob.monitor import service_monitor
 from holdfast.workloads.trainingjob.tensorboard import wants_tensorboard
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class Obstacle(HoldfastError):
@@ -90,27 +93,44 @@ class Applier:
         return structs.replace(self._observed, workers=cast("Job", workers))
 
     async def _make_extras(self) -> None:
-        """Made with each attempt and then left alone: a claim outlives the job, a monitor is a convenience."""
+        """Made with each attempt and then left alone."""
         claim = checkpoint_claim(self._job, self._defaults)
         if claim is not None:
-            await self._make_once(Child(CLAIMS, claim))
+            await self._make_claim(Child(CLAIMS, claim))
         monitor = service_monitor(self._job) if self._defaults.service_monitors else None
         if monitor is not None:
-            try:
-                await self._make_once(Child(SERVICE_MONITORS, monitor))
-            except NotFound as error:
-                raise Obstacle(
-                    "the operator is to make ServiceMonitors, and the cluster does not know that kind: install the "
-                    "Prometheus Operator's definitions, or run the operator without --service-monitors"
-                ) from error
+            await self._make_monitor(Child(SERVICE_MONITORS, monitor))
         if not wants_tensorboard(self._job):
             await self._remove_tensorboard()
 
-    async def _make_once(self, child: Child) -> None:
+    async def _make_claim(self, child: Child) -> None:
+        """It outlives its job, so it has no owner: its labels tell whether it is of a job of this name."""
+        key = Key(self._job.metadata.namespace, child.name)
+        try:
+            await self._session.create(child.resource, child.body, namespace=key.namespace)
+        except AlreadyExists:
+            seen = await self._cluster.get(CLAIMS, key)
+            labels = child.body["metadata"]["labels"]
+            if any(seen.metadata.labels.get(name) != value for name, value in labels.items()):
+                raise Obstacle(
+                    f"PersistentVolumeClaim {key.name} is there already and was not made for a job of this name: write "
+                    "checkpoint.storage.pvcName to use it, delete it, or give this job another name"
+                ) from None
+            if seen.metadata.deletion_timestamp:
+                raise Obstacle(f"waiting for PersistentVolumeClaim {key.name} to be deleted") from None
+
+    async def _make_monitor(self, child: Child) -> None:
+        """A convenience: no training waits for it."""
         try:
             await self._session.create(child.resource, child.body, namespace=self._job.metadata.namespace)
         except AlreadyExists:
             return
+        except (NotFound, Forbidden, Invalid) as error:
+            log.warning(
+                "no ServiceMonitor; are the Prometheus Operator's definitions installed?",
+                key=str(self._job.metadata.key),
+                reason=str(error),
+            )
 
     async def _remove_tensorboard(self) -> None:
         key = Key(self._job.metadata.namespace, names.tensorboard(self._job))

@@ -29,7 +29,7 @@ from holdfast.controllers.trainingjob.observe import Caches, NodeNews, key_of
 from holdfast.planning.trainingjob.course import Again, decide
 from holdfast.planning.trainingjob.deadline import expiry
 from holdfast.planning.trainingjob.observed import Observed
-from holdfast.planning.trainingjob.status import next_status
+from holdfast.planning.trainingjob.status import next_status, why
 from holdfast.planning.trainingjob.timing import TIMING, Timing
 from holdfast.planning.trainingjob.wake import wake_at
 from holdfast.runtime.clocks import Now
@@ -132,7 +132,8 @@ class TrainingJobs:
         guard = {"resourceVersion": job.metadata.resource_version}
         session = self._writer.on(job.metadata.key)
         written = await session.patch_status(TRAINING_JOBS, job.metadata.key, {"metadata": guard, "status": patch})
-        log.info("status", key=str(job.metadata.key), state=status.state, message=status.message)
+        # Not the message: it may end with a worker's last lines, and these belong to the job's user.
+        log.info("status", key=str(job.metadata.key), state=status.state, attempt=status.restart_count, why=why(status))
         self._metrics.stepped(job, status)
         for item in news(job, status):
             tell = self._events.warning if item.warning else self._events.normal
@@ -169,7 +170,6 @@ def training_jobs(
     now: Now,
     timing: Timing = TIMING,
     gang_admission: bool = True,
-    patience_s: float = 600.0,
     per_job_metrics: bool = True,
 ) -> Controller[TrainingJob]:
     """The controller, on the operator's stores."""
@@ -179,7 +179,7 @@ def training_jobs(
         operator,
         shape=lambda job: pod_template(job, defaults),
         now=now,
-        patience_s=patience_s,
+        patience_s=timing.patience_s,
         enabled=gang_admission,
     )
     metrics = TrainingJobMetrics(operator.registry, caches.training_jobs, per_job=per_job_metrics, now=now)

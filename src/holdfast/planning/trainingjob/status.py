@@ -84,6 +84,11 @@ def find(observed: Observed, course: Course) -> Finding | None:
     return _made(observed)
 
 
+def why(status: TrainingJobStatus) -> str:
+    """The word that stands for the job's state; Running is the condition that is always there."""
+    return next((each.reason for each in status.conditions if each.type == "Running"), "")
+
+
 def _generation(observed: Observed) -> int:
     return observed.job.metadata.generation
 

@@ -13,6 +13,8 @@ class Timing(Struct, frozen=True, kw_only=True):
     """What the workers that are left of a broken gang get: alone they have nothing to save."""
     stuck_s: float = 60.0
     """How long after the end of its grace a pod on an unreachable node still holds up the next attempt."""
+    patience_s: float = 600.0
+    """How long smaller jobs may pass one that does not fit."""
     bind_timeout_s: float = 600.0
     """How long an admitted gang may take to get all its nodes before it makes room again."""
     explain_s: float = 3.0

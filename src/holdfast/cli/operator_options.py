@@ -1,0 +1,69 @@
+"""What `holdfast operator` can be told on its command line."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(help="Which cluster; by default as kubectl finds it, or the one this pod runs in.", metavar="F"),
+]
+Namespace = Annotated[
+    list[str] | None, typer.Option(help="Look after this namespace only; may be repeated.", metavar="N")
+]
+Workers = Annotated[int, typer.Option(help="Reconciles that run at the same time, per kind.", min=1)]
+LeaderElect = Annotated[bool, typer.Option(help="Act only while holding the Lease, so that several replicas can run.")]
+LeaseNamespace = Annotated[
+    str, typer.Option(help="Where the Lease is; by default the namespace of the pod or of the context.")
+]
+MetricsPort = Annotated[int, typer.Option(help="Prometheus metrics: /metrics.", min=0, max=65535)]
+HealthPort = Annotated[int, typer.Option(help="Health: /healthz and /readyz.", min=0, max=65535)]
+BindAddress = Annotated[str, typer.Option(help="Address that both listen on; all by default.")]
+DefaultImage = Annotated[
+    str, typer.Option(help="What a TrainingJob without an image runs.", envvar="HOLDFAST_DEFAULT_IMAGE")
+]
+FrameworkImage = Annotated[
+    list[str] | None,
+    typer.Option(help="The same for one framework, such as jax=repo/jax:1; may be repeated.", metavar="F=IMAGE"),
+]
+HoldfastImage = Annotated[
+    str,
+    typer.Option(help="Image with the holdfast command, run beside the workers.", envvar="HOLDFAST_IMAGE"),
+]
+TensorboardImage = Annotated[
+    str, typer.Option(help="What runs for tensorboardEnabled.", envvar="HOLDFAST_TENSORBOARD_IMAGE")
+]
+RdmaResource = Annotated[str, typer.Option(help="The extended resource of one RDMA device, for rdmaEnabled.")]
+ClaimSize = Annotated[str, typer.Option(help="Size of a claim for checkpoints that says none, such as 10Gi.")]
+ServiceMonitors = Annotated[
+    bool, typer.Option(help="Make a ServiceMonitor for each job with monitoring (needs the Prometheus Operator).")
+]
+GangAdmission = Annotated[
+    bool,
+    typer.Option(
+        help="Start a job only when all its workers fit on the nodes that are there. Switch it off where an "
+        "autoscaler adds nodes for pods that wait."
+    ),
+]
+Patience = Annotated[
+    float,
+    typer.Option(help="Seconds for which smaller jobs may pass one that does not fit.", min=0),
+]
+BindTimeout = Annotated[
+    float,
+    typer.Option(help="Seconds for an admitted job to get all its nodes, before it makes room again.", min=1),
+]
+StuckAfter = Annotated[
+    float,
+    typer.Option(help="Seconds beyond its grace that a pod on a lost node holds up a restart.", min=0),
+]
+SurvivorsGrace = Annotated[int, typer.Option(help="Seconds for the workers that are left when one is lost.", min=0)]
+RetryBackoff = Annotated[
+    float,
+    typer.Option(help="Seconds before the second restart in a row; doubled with each further one.", min=0),
+]
+RetryBackoffCap = Annotated[float, typer.Option(help="The longest wait between restarts, in seconds.", min=0)]
+PerJobMetrics = Annotated[
+    bool, typer.Option(help="Metrics with a label for each job; switch it off where jobs are many.")
+]
