@@ -107,6 +107,14 @@ def test_what_a_restarting_or_starting_job_waits_for_is_told_when_it_changes() -
         assert told({"state": state, "message": "a"}, {"state": state, "message": "b"}) == []
 
 
+@pytest.mark.parametrize("state", ["Initializing", "Restarting"])
+def test_workers_that_only_take_their_time_to_start_are_no_news(state: str) -> None:
+    before = {"state": state, "message": "waiting for 2 of 2 workers to start"}
+    assert told(before, {"state": state, "message": "waiting for 1 of 2 workers to start"}) == []
+    slow = "waiting for 1 of 2 workers: image not found"
+    assert told(before, {"state": state, "message": slow}) == [("Waiting", slow)]
+
+
 def test_a_job_that_goes_on_after_a_suspension_starts_its_workers_and_makes_none() -> None:
     after = {"state": "Initializing", "workers": {"desired": 3}}
     assert told({"state": "Suspended"}, after) == [("WorkersCreated", "started 3 workers")]

@@ -24,8 +24,14 @@ def news(job: TrainingJob, status: TrainingJobStatus) -> Iterator[News]:
         yield News("Restarting", f"attempt {status.restart_count}: {status.message}", warning=True)
     elif status.state != old.state:
         yield from _step(old, status)
-    elif status.message != old.message and status.state in ("Pending", "Initializing", "Restarting"):
+    elif status.message != old.message and _waits_for_something(status):
         yield News("Waiting", status.message or "", warning=True)
+
+
+def _waits_for_something(status: TrainingJobStatus) -> bool:
+    """Workers that merely have not started yet are no news; a message that names a cause is."""
+    starting = status.state in ("Initializing", "Restarting")
+    return status.state == "Pending" or (starting and not (status.message or "").endswith("workers to start"))
 
 
 def _ignored(job: TrainingJob) -> Iterator[News]:
