@@ -87,8 +87,20 @@ control-plane: $(STAMP) ## Build the Kubernetes control plane that the tests use
 frameworks: $(STAMP) ## Install JAX and TensorFlow into the user's cache, and on Debian as root PyTorch, for the tests
 	@$(BIN)/python -m tests.frameworks.provision
 
+.PHONY: stores
+stores: $(STAMP) ## Install the object stores that the tests use, once, into the user's cache (with npm and Go)
+	@$(BIN)/python -m tests.checkpoints.provision
+
+.PHONY: nodes
+nodes: $(STAMP) ## Build what real nodes run, once, into the user's cache, and on Debian as root install what they need
+	@$(BIN)/python -m tests.nodes.provision
+
+.PHONY: test-nodes
+test-nodes: $(STAMP) control-plane nodes ## What needs real kubelets and containers
+	$(BIN)/pytest tests/nodes
+
 .PHONY: test
-test: $(STAMP) lint control-plane frameworks ## Everything: lint, types, layers, drift, unit, the real API server
+test: $(STAMP) lint control-plane nodes frameworks stores ## Everything: lint, types, layers, drift, unit, the real API server
 	$(BIN)/pytest -n 3 --dist loadfile
 
 .PHONY: mutants
@@ -96,6 +108,7 @@ mutants: $(STAMP) ## Break the embedded engine in one place after the other: the
 	$(BIN)/python -m tests.contract.mutants
 
 .PHONY: bench
-bench: $(STAMP) control-plane ## Measure: restarts after a worker's death; 1,000 TrainingJobs of 4 workers at once
+bench: $(STAMP) control-plane ## Measure: restarts; 1,000 TrainingJobs of 4 workers at once; a checkpoint of 2 GiB
 	$(BIN)/python -m bench.restart
 	$(BIN)/python -m bench.many_jobs
+	$(BIN)/python -m bench.checkpoints

@@ -1,8 +1,9 @@
-"""The real control plane as fixtures, and its servers' logs beside a test that failed."""
+"""The real control plane as fixtures, its servers' logs beside a test that failed, and which tests are not run."""
 
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,9 @@ OLDEST_SUPPORTED = "1.33"
 # The control planes that run now, by the fixture that started them; and where their logs ended when the test began.
 RUNNING = pytest.StashKey[dict[str, list[ControlPlane]]]()
 LOGS_BEGIN = pytest.StashKey[dict[Path, int]]()
+
+# Why tests were deselected, each a sentence for the end of the run.
+NOT_RUN = pytest.StashKey[list[str]]()
 
 
 @pytest.fixture(scope="session")
@@ -114,3 +118,28 @@ def _planes(item: pytest.Item) -> list[ControlPlane]:
     """The control planes behind the fixtures that a test uses, directly or through others."""
     running = item.config.stash.get(RUNNING, {})
     return [plane for name in getattr(item, "fixturenames", ()) for plane in running.get(name, ())]
+
+
+def deselect(config: pytest.Config, items: list[pytest.Item], out: list[pytest.Item], why: str) -> None:
+    """Leave tests out that this machine can't run, and have the last lines of the run say so."""
+    items[:] = [item for item in items if item not in out]
+    config.hook.pytest_deselected(items=out)
+    config.stash.setdefault(NOT_RUN, []).append(f"{why} ({len(out)} tests)")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process that runs a part of the tests hands it on to the one that reports."""
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["not_run"] = session.config.stash.get(NOT_RUN, [])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """All of them deselect the same."""
+    said = node.config.stash.setdefault(NOT_RUN, [])
+    said.extend(why for why in getattr(node, "workeroutput", {}).get("not_run", ()) if why not in said)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for why in config.stash.get(NOT_RUN, []):
+        terminalreporter.write_line(why, yellow=True)

@@ -6,10 +6,10 @@ import sys
 def main() -> None:
     try:
         # Imports are here, so that Ctrl-C during one is no traceback either.
-        if sys.argv[1:] == ["restore"]:  # every pod starts with it: it does not wait for the other commands' imports
-            from holdfast.cli.restore import restore
+        if sys.argv[1:] == ["sidecar"]:  # it is in every pod: it does not carry the other commands in its memory
+            from holdfast.cli.sidecar import sidecar
 
-            restore()
+            sidecar()
         else:
             from holdfast.cli.main import app
 

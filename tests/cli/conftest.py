@@ -11,6 +11,7 @@ import pytest
 from holdfast.api.meta import Key
 from holdfast.cluster.embedded import open_cluster
 from holdfast.cluster.embedded.http import serve
+from holdfast.cluster.errors import ServerError
 from holdfast.cluster.kubernetes import connect, load_config
 from holdfast.cluster.resources import NAMESPACES, PODS
 from holdfast.runtime.clocks import utc_now
@@ -30,13 +31,15 @@ class EmbeddedGround(Ground):
 
 @asynccontextmanager
 async def embedded_ground(folder: Path) -> AsyncIterator[EmbeddedGround]:
-    async def said(_key: Key, _container: str, tail_lines: int | None, _limit: int | None) -> bytes:
+    async def said(key: Key, _container: str, tail_lines: int | None, _limit: int | None) -> bytes:
+        if key.name.startswith("mute"):
+            raise ServerError(f"read the log of pod {key}: its node has no address")
         return "".join(LINES if tail_lines is None else LINES[-tail_lines:]).encode()
 
     async def follow(key: Key, _container: str, _tail_lines: int | None) -> AsyncIterator[bytes]:
-        for line in LINES:
+        for line in () if key.name.startswith("silent") else LINES:
             yield line.encode()
-        if not key.name.startswith("short"):
+        if not key.name.startswith(("short", "silent")):
             await asyncio.Event().wait()
 
     cluster = await open_cluster(None, now=utc_now, rng=Random(0), pod_logs=said, follow_logs=follow)

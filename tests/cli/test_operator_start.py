@@ -60,6 +60,14 @@ def test_a_kubeconfig_that_is_none_is_named_with_what_it_lacks(tmp_path: Path, c
         ("--framework-image=caffe=repo/caffe:1", "write one of pytorch, tensorflow, jax, =, and an image"),
         ("--framework-image=jax", "write one of pytorch, tensorflow, jax, =, and an image"),
         ("--claim-size=much", "write an amount such as 10Gi"),
+        ("--reports-address=operator.svc", "write the IP address at which pods reach this operator"),
+        ("--reports-address=10.0.0.256", "write the IP address at which pods reach this operator"),
+        ("--reports-port=65536", "--reports-port"),
+        ("--silent-after=0", "--silent-after"),
+        ("--lease-after=0.5", "--lease-after"),
+        ("--final-save=-1", "--final-save"),
+        ("--uploading-grace=-1", "--uploading-grace"),
+        ("--uploading-grace=1.5", "--uploading-grace"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_named_with_what_to_write(option: str, expected: str) -> None:
@@ -116,6 +124,13 @@ def test_a_port_in_use_is_named_with_the_option_for_another(control_plane: Contr
     said = last_words(operator(control_plane.kubeconfig, f"--health-port={port}"))
     assert port in said
     assert "--health-port" in said
+
+
+def test_a_port_for_reports_in_use_is_named_with_the_option_for_another(control_plane: ControlPlane) -> None:
+    port = control_plane.url.rpartition(":")[2]
+    said = last_words(operator(control_plane.kubeconfig, f"--reports-port={port}", POD_IP="127.0.0.1"))
+    assert port in said
+    assert "--reports-port" in said
 
 
 def test_a_log_level_that_is_none_is_answered_with_those_that_are(control_plane: ControlPlane) -> None:

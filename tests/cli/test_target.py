@@ -43,6 +43,16 @@ def test_the_places_are_looked_at_in_the_order_that_is_written_down(environ: dic
     assert choose(Choice(), environ).server.url == "https://home.invalid"
 
 
+def test_the_kubeconfig_of_an_up_says_where_its_data_is(tmp_path: Path) -> None:
+    plain = kubeconfig(tmp_path / "plain", "https://plain.invalid")
+    assert choose(Choice(kubeconfig=plain), {}).server.data == ""
+    own = tmp_path / "own"
+    own.write_text(login_text("https://up.invalid", authority=b"a", token="t", data=tmp_path / "data"))
+    assert choose(Choice(kubeconfig=own), {}).server.data == str(tmp_path / "data")
+    own.write_text(own.read_text().replace("folder: ", "folder: 7  # "))
+    assert choose(Choice(kubeconfig=own), {}).server.data == ""
+
+
 def test_with_no_cluster_anywhere_both_ways_to_one_are_named(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match=r"--kubeconfig FILE.*`holdfast up`"):
         choose(Choice(), {"HOME": str(tmp_path), "HOLDFAST_DATA": str(tmp_path)})

@@ -23,13 +23,16 @@ from .kubernetes_engine import ended_status, now, ready
 
 BOOKMARK_S = 1.0
 
+# Every container has said the same, as those of kwok's nodes have.
+LINES = (b"line 1\n", b"line 2\n", b"line 3\n")
+
 # The machines here give no signs of life, and are not to be missed for that.
 PATIENCE_S = 3600.0
 
 
 @asynccontextmanager
 async def embedded_engine() -> AsyncIterator["EmbeddedEngine"]:
-    cluster = await open_cluster(None, now=utc_now, rng=Random(0), bookmark_s=BOOKMARK_S)
+    cluster = await open_cluster(None, now=utc_now, rng=Random(0), bookmark_s=BOOKMARK_S, pod_logs=_said)
     operator = Operator(cluster, identity="plane", now=utc_now, random=Random(0), metrics=Metrics())
     add_plane(operator, cluster, now=utc_now, grace_s=PATIENCE_S)
     machines, controller = kubelets(operator, now=utc_now)
@@ -41,6 +44,10 @@ async def embedded_engine() -> AsyncIterator["EmbeddedEngine"]:
         operator.stop()
         await running
         await cluster.close()
+
+
+async def _said(_key: Key, _container: str, tail_lines: int | None, limit_bytes: int | None) -> bytes:
+    return b"".join(LINES[-(tail_lines or len(LINES)) :])[:limit_bytes]
 
 
 class EmbeddedEngine:
@@ -69,8 +76,11 @@ class EmbeddedEngine:
             },
         )
 
-    async def break_node(self, name: str) -> None:
+    async def freeze_node(self, name: str) -> None:
         self._machines.broken.add(name)
+
+    async def break_node(self, name: str) -> None:
+        await self.freeze_node(name)
         await self.cluster.patch_status(NODES, Key("", name), {"status": {"conditions": [ready("False", now())]}})
 
     async def add_storage(self, storage_class: str, size: str) -> None:
@@ -81,8 +91,8 @@ class EmbeddedEngine:
         status = ended_status(running, exit_code, ended or now(), disrupted)
         await self.cluster.patch_status(PODS, pod, {"status": status})
 
-    async def token(self, pod: Pod, audience: str) -> str:
-        return self._embedded.issue_token(pod.metadata.key, uid=pod.metadata.uid, account="default", audience=audience)
+    async def token(self, pod: Pod, audience: str, *, account: str = "default") -> str:
+        return self._embedded.issue_token(pod.metadata.key, uid=pod.metadata.uid, account=account, audience=audience)
 
     async def forget(self, resource: Resource[Any]) -> None:
         self._embedded.forget_history(resource)

@@ -30,6 +30,10 @@ class Engine(Protocol):
         """A machine that is ready and runs what is bound to it, until told otherwise."""
         ...
 
+    async def freeze_node(self, name: str) -> None:
+        """The machine neither runs nor stops pods any more, and nobody has noticed yet."""
+        ...
+
     async def break_node(self, name: str) -> None:
         """The machine reports that it is not ready, and neither runs nor stops pods any more."""
         ...
@@ -42,8 +46,8 @@ class Engine(Protocol):
         """Every container of a running pod ends with that code, at the time `ended` (now, when empty)."""
         ...
 
-    async def token(self, pod: Pod, audience: str) -> str:
-        """A token that is bound to the pod, as its machine would be given one for it."""
+    async def token(self, pod: Pod, audience: str, *, account: str = "default") -> str:
+        """A token of the account that the pod runs as, bound to the pod, as its machine would be given one for it."""
         ...
 
     async def forget(self, resource: Resource[Any]) -> None:

@@ -24,8 +24,6 @@ from .kinds import DEFINITIONS, NAMESPACES, NODES, SERVICE_ACCOUNTS, Document, r
 from .waiting import until
 
 VOLUMES = resource("", "v1", "PersistentVolume", "persistentvolumes", namespaced=False)
-# A subresource, asked for as if it were a collection of its own.
-TOKENS_OF_DEFAULT = resource("", "v1", "TokenRequest", "serviceaccounts/default/token")
 PROBE_S = 0.5
 
 
@@ -66,18 +64,17 @@ class KubernetesEngine:
                     "labels": {"kubernetes.io/hostname": name, FAKE: "true", **labels},
                 },
                 "spec": {"taints": list(taints)},
-                "status": {
-                    "capacity": dict(resources),
-                    "allocatable": dict(resources),
-                    "conditions": [ready("True", now())],
-                },
+                "status": {"capacity": dict(resources), "allocatable": dict(resources)},
             },
         )
-        # Every node begins with a taint that the controllers take off once they have seen that it is ready.
+        # Every node begins with a taint that the controllers take off once kwok has made it ready.
         await until(self.cluster, NODES, Key("", name), is_open, "is open to pods")
 
-    async def break_node(self, name: str) -> None:
+    async def freeze_node(self, name: str) -> None:
         await self.cluster.patch(NODES, Key("", name), {"metadata": {"labels": {FAKE: None}}})
+
+    async def break_node(self, name: str) -> None:
+        await self.freeze_node(name)
         await self.cluster.patch_status(NODES, Key("", name), {"status": {"conditions": [ready("False", now())]}})
 
     async def add_storage(self, storage_class: str, size: str) -> None:
@@ -98,11 +95,13 @@ class KubernetesEngine:
             PODS, pod, {"status": ended_status(running, exit_code, ended or now(), disrupted)}
         )
 
-    async def token(self, pod: Pod, audience: str) -> str:
+    async def token(self, pod: Pod, audience: str, *, account: str = "default") -> str:
         bound = {"apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.metadata.uid}
         spec = {"audiences": [audience], "expirationSeconds": 600, "boundObjectRef": bound}
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        made = await self.cluster.create(TOKENS_OF_DEFAULT, body, namespace=pod.metadata.namespace)
+        # A subresource, asked for as if it were a collection of its own.
+        tokens = resource("", "v1", "TokenRequest", f"serviceaccounts/{account}/token")
+        made = await self.cluster.create(tokens, body, namespace=pod.metadata.namespace)
         return str(made.status["token"])
 
     async def forget(self, resource: Resource[Any]) -> None:

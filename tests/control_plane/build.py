@@ -26,6 +26,7 @@ HERE = Path(__file__).parent
 KUBERNETES = "k8s.io/kubernetes"
 ENVIRONMENT = {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly", "GOWORK": "off", "CGO_ENABLED": "0"}
 REDRAW_S, REPEAT_S = 1.0, 60.0
+WHAT = "control plane"
 
 
 class Binary(NamedTuple):
@@ -55,9 +56,9 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
 
 
-def binary_folder(binaries: Sequence[Binary] = BINARIES) -> Path:
+def binary_folder(binaries: Sequence[Binary] = BINARIES, *, what: str = WHAT) -> Path:
     """Where these binaries are, or will be when they are built."""
-    return cache_folder() / "control-plane" / key(binaries) / "bin"
+    return cache_folder() / what.replace(" ", "-") / key(binaries) / "bin"
 
 
 def missing(folder: Path, binaries: Sequence[Binary] = BINARIES) -> list[Binary]:
@@ -92,23 +93,23 @@ def needed_go(binaries: Sequence[Binary]) -> str:
     return max(versions, key=parse)
 
 
-def build(out: TextIO, binaries: Sequence[Binary] = BINARIES) -> Path:
+def build(out: TextIO, binaries: Sequence[Binary] = BINARIES, *, what: str = WHAT) -> Path:
     """Make sure that all binaries are there, and return their folder."""
-    folder = binary_folder(binaries)
+    folder = binary_folder(binaries, what=what)
     if not missing(folder, binaries):
-        out.write(f"The control plane is built: {folder}\n")
+        out.write(f"The {what} is built: {folder}\n")
         return folder
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.parent, out):
+    with _locked(folder.parent, what, out):
         if wanted := missing(folder, binaries):  # another build may have ended while this one waited
+            out.write(f"Building the {what}: several minutes on two cores, once.\n")
+            out.flush()
             _build_all(wanted, binaries, folder, out)
     out.write(f"Built: {folder}\n")
     return folder
 
 
 def _build_all(wanted: Sequence[Binary], binaries: Sequence[Binary], folder: Path, out: TextIO) -> None:
-    out.write("Building the control plane: about 10 minutes on two cores, once.\n")
-    out.flush()
     go = find_go(cache_folder(), needed=needed_go(binaries))
     started = time.monotonic()
     for binary in wanted:
@@ -164,21 +165,21 @@ def _install(go: Path, binary: Binary, folder: Path, progress: Progress) -> None
 
 
 @contextmanager
-def _locked(folder: Path, out: TextIO) -> Iterator[None]:
+def _locked(folder: Path, what: str, out: TextIO) -> Iterator[None]:
     """One build at a time; the lock goes with the process that holds it."""
     with (folder / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            out.write("Waiting for another build of the control plane to end.\n")
+            out.write(f"Waiting for another build of the {what} to end.\n")
             out.flush()
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def main() -> int:
+def main(binaries: Sequence[Binary] = BINARIES, *, what: str = WHAT) -> int:
     try:
-        build(sys.stdout)
+        build(sys.stdout, binaries, what=what)
     except (BuildFailed, NoGo) as failure:
         sys.stderr.write(f"{failure}\n")
         return 1

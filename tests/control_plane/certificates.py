@@ -11,6 +11,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+LOOPBACK = "127.0.0.1"
+
 
 class Pair(NamedTuple):
     """The files of a certificate and its private key."""
@@ -57,9 +59,12 @@ class Authority:
         self.file = folder / "ca.crt"
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def server(self, name: str) -> Pair:
-        """For a server on the loopback address."""
-        names = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1")), x509.DNSName("localhost")])
+    def server(self, name: str, address: str = LOOPBACK) -> Pair:
+        """For a server on the loopback address, and on another if one is given."""
+        addresses = sorted({LOOPBACK, address})
+        names = x509.SubjectAlternativeName(
+            [*(x509.IPAddress(IPv4Address(one)) for one in addresses), x509.DNSName("localhost")]
+        )
         return self._issue(name, [x509.NameAttribute(NameOID.COMMON_NAME, name)], names, timedelta(days=1))
 
     def user(self, name: str, groups: tuple[str, ...] = (), *, valid: timedelta = timedelta(days=1)) -> Pair:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.control_plane.certificates import Pair
+from tests.control_plane.certificates import LOOPBACK, Pair
 
 STAGES = Path(__file__).with_name("stages.yaml")
 
@@ -47,6 +47,7 @@ class Files(NamedTuple):
     """What the servers share."""
 
     folder: Path
+    address: str  # the API server's
     ca: Path
     serving: Pair
     service_account_key: Path
@@ -73,11 +74,11 @@ def apiserver(ports: Ports, files: Files) -> list[str]:
     return [
         f"--etcd-servers=http://127.0.0.1:{ports.etcd}",
         f"--secure-port={ports.apiserver}",
-        *_serving(files),
+        *_serving(files, files.address),
         f"--client-ca-file={files.ca}",
         f"--token-auth-file={files.tokens}",
         "--authorization-mode=RBAC",
-        f"--service-account-issuer=https://127.0.0.1:{ports.apiserver}",
+        f"--service-account-issuer=https://{files.address}:{ports.apiserver}",
         f"--service-account-key-file={files.service_account_key}",
         f"--service-account-signing-key-file={files.service_account_key}",
         "--service-cluster-ip-range=10.0.0.0/16",
@@ -130,9 +131,9 @@ def kwok(ports: Ports, files: Files, kubeconfig: Path) -> list[str]:
     ]
 
 
-def _serving(files: Files) -> list[str]:
+def _serving(files: Files, address: str = LOOPBACK) -> list[str]:
     return [
-        "--bind-address=127.0.0.1",
+        f"--bind-address={address}",
         f"--tls-cert-file={files.serving.certificate}",
         f"--tls-private-key-file={files.serving.key}",
     ]

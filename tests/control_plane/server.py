@@ -12,7 +12,7 @@ from typing import Protocol
 from tests.control_plane import commands, kubectl, logins
 from tests.control_plane.api import JSON, Api
 from tests.control_plane.audit import POLICY, AuditLog, Request
-from tests.control_plane.certificates import Authority, new_key, write_secret
+from tests.control_plane.certificates import LOOPBACK, Authority, new_key, write_secret
 from tests.control_plane.commands import Files, Ports
 from tests.control_plane.component import Component
 from tests.control_plane.nodes import Nodes
@@ -28,7 +28,11 @@ POD_LOG = "".join(f"2026-01-01T00:00:0{n}.000000000Z stdout F line {n}\n" for n 
 
 
 class ControlPlane:
-    """Everything that it writes lies in `folder`; `flags` adds to the servers' command lines, by server name."""
+    """Everything that it writes lies in `folder`; `flags` adds to the servers' command lines, by server name.
+
+    With an `address`, the API server listens there instead of on the loopback address, and real nodes may join: no
+    kwok runs. What `flags` names may be signed beforehand by an `authority` of the caller's.
+    """
 
     def __init__(
         self,
@@ -37,15 +41,18 @@ class ControlPlane:
         *,
         emulated_version: str = "",
         flags: Mapping[str, Sequence[str]] | None = None,
+        address: str = LOOPBACK,
+        authority: Authority | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
+        self.address = address
         self._binaries = binaries
         self._emulated = [f"--emulated-version={emulated_version}"] if emulated_version else []
         self._flags = flags or {}
-        self._authority = Authority(folder, datetime.now(UTC))
+        self._authority = authority or Authority(folder, datetime.now(UTC))
         self.ports = Ports(*free_ports(len(Ports._fields)))
-        self.url = f"https://127.0.0.1:{self.ports.apiserver}"
+        self.url = f"https://{address}:{self.ports.apiserver}"
         self.ca_file = self._authority.file
         self.admin_token = secrets.token_urlsafe(24)
         self.kubeconfig = self._kubeconfig_of("admin")
@@ -60,7 +67,8 @@ class ControlPlane:
     @property
     def components(self) -> tuple[Component, ...]:
         """In the order in which they start."""
-        return self.etcd, self.apiserver, self.controller_manager, self.scheduler, self.kwok
+        servers = (self.etcd, self.apiserver, self.controller_manager, self.scheduler)
+        return (*servers, self.kwok) if self.address == LOOPBACK else servers
 
     def start(self) -> None:
         try:
@@ -155,7 +163,7 @@ class ControlPlane:
         self.apiserver = self._component(
             "kube-apiserver",
             commands.apiserver(ports, files) + self._emulated,
-            partial(secure, ports.apiserver, "/readyz", token=self.admin_token),
+            partial(secure, ports.apiserver, "/readyz", host=self.address, token=self.admin_token),
         )
         self.controller_manager = self._component(
             "kube-controller-manager",
@@ -187,8 +195,9 @@ class ControlPlane:
         write_secret(tokens, f'{self.admin_token},admin,admin,"{ADMINISTRATORS}"\n')
         return Files(
             folder=self.folder,
+            address=self.address,
             ca=self.ca_file,
-            serving=self._authority.server("serving"),
+            serving=self._authority.server("serving", self.address),
             service_account_key=key,
             tokens=tokens,
             audit_policy=policy,

@@ -1,13 +1,10 @@
 """The operator inside the test's own event loop, on every engine of the contract."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from random import Random
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from holdfast.api.crd import definition
 from holdfast.api.kinds import KINDS
@@ -15,11 +12,9 @@ from holdfast.api.meta import Key
 from holdfast.cluster.errors import AlreadyExists
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import NAMESPACES
-from holdfast.controllers.trainingjob import training_jobs
-from holdfast.planning.trainingjob.timing import Timing
+from holdfast.reports.office import Office
 from holdfast.runtime.clocks import utc_now
-from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.operator import Operator, Settings
+from holdfast.runtime.operator import Operator
 from holdfast.workloads.trainingjob.defaults import Defaults
 from tests.contract.conftest import ENGINES, Opening
 from tests.contract.engine import Engine
@@ -27,10 +22,8 @@ from tests.contract.kinds import DEFINITIONS, established
 from tests.contract.pool import Pool
 from tests.contract.waiting import until
 from tests.controllers.lab import Lab
-
-DEFAULTS = Defaults(image="holdfast:test", holdfast_image="holdfast:test")
-# Short where a test would only wait.
-TIMING = Timing(retry_s=0.2, survivors_grace_s=1, stuck_s=1, explain_s=1)
+from tests.controllers.operating import DEFAULTS, operating
+from tests.controllers.sidecars import Sidecars
 
 
 @pytest.fixture(scope="session", params=("kubernetes", "embedded"))
@@ -87,17 +80,24 @@ async def operator(
     cluster: Cluster, namespace: str, defaults: Defaults, operator_options: dict[str, Any]
 ) -> AsyncIterator[Operator]:
     """An operator that looks after the test's namespace until the test ends."""
-    settings = Settings(namespaces=(namespace,), workers=4)
-    operator = Operator(cluster, identity="test", now=utc_now, random=Random(0), metrics=Metrics(), settings=settings)
-    operator.add(
-        training_jobs(
-            operator, cluster, defaults=defaults, now=utc_now, timing=structs.replace(TIMING, **operator_options)
-        )
-    )
-    running = asyncio.create_task(operator.run())
-    yield operator
-    operator.stop()
-    await running
+    async with operating(cluster, namespace, defaults=defaults, **operator_options) as operator:
+        yield operator
+
+
+@pytest.fixture
+async def office(
+    cluster: Cluster, namespace: str, defaults: Defaults, operator_options: dict[str, Any]
+) -> AsyncIterator[Office]:
+    """Of such an operator that takes reports."""
+    office = Office(now=utc_now)
+    async with operating(cluster, namespace, defaults=defaults, office=office, **operator_options):
+        yield office
+
+
+@pytest.fixture
+async def sidecars(lab: Lab, engine: Engine) -> AsyncIterator[Sidecars]:
+    async with Sidecars.playing(lab, engine) as sidecars:
+        yield sidecars
 
 
 @pytest.fixture

@@ -85,7 +85,8 @@ class Caches:
     def __init__(self, *things: TrainingJob | Job | Pod | PriorityClass) -> None:
         operator = Operator(ScriptedCluster(), identity="test", now=utc_now, random=Random(0), metrics=Metrics())
         self.built = 0
-        self.gangs = Gangs(operator, self._template)
+        self.avoided: tuple[str, ...] = ()
+        self.gangs = Gangs(operator, self._template, lambda _: self.avoided)
         self.jobs, self.attempts = operator.store(TRAINING_JOBS), operator.store(JOBS, labels=names.OURS)
         self.pods, self.classes = operator.store(PODS), operator.store(PRIORITY_CLASSES)
         self.put(*things)
@@ -293,8 +294,17 @@ async def test_what_a_worker_asks_for_is_worked_out_once_for_each_spec() -> None
     assert caches.built == 2
 
 
+async def test_what_a_worker_asks_for_is_worked_out_anew_when_nodes_are_lost() -> None:
+    caches = Caches(training_job())
+    caches.gang()
+    for avoided, built in ((("gpu-1",), 2), (("gpu-1",), 2), (("gpu-1", "gpu-2"), 3)):
+        caches.avoided = avoided
+        caches.gang()
+        assert caches.built == built
+
+
 @pytest.mark.parametrize("strange", [{"spec": {}}, {"metadata": {}, "spec": {"containers": 3}}, {}])
 async def test_a_job_that_can_not_be_made_out_is_left_to_who_makes_its_workers(strange: JSON) -> None:
     operator = Operator(ScriptedCluster(), identity="test", now=utc_now, random=Random(0), metrics=Metrics())
     operator.store(TRAINING_JOBS).put(training_job())
-    assert list(Gangs(operator, lambda _: strange).read(NOW).values()) == [ADMITTED]
+    assert list(Gangs(operator, lambda _: strange, lambda _: ()).read(NOW).values()) == [ADMITTED]

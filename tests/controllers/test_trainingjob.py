@@ -317,13 +317,6 @@ async def test_what_the_cluster_refuses_for_good_fails_the_job_at_once(lab: Lab,
         await lab.cluster.get(JOBS, lab.key("bert-training"))
 
 
-async def test_fields_that_are_not_acted_on_are_named(lab: Lab) -> None:
-    await lab.submit(successPolicy={"targetAccuracy": 0.9}, progressDeadlineSeconds=60)
-    told = await lab.told("NotActedOn")
-    assert "spec.progressDeadlineSeconds" in told
-    assert "spec.successPolicy" in told
-
-
 async def test_many_jobs_at_once_all_end(lab: Lab, pool: Pool) -> None:
     await pool.add()
     names = [f"job-{number}" for number in range(12)]

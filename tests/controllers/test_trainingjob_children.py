@@ -26,8 +26,16 @@ def stored(child: Child, **changes: Any) -> Object:
     return msgspec.convert(body, model)
 
 
-def children(job: TrainingJob, *, suspended: bool = False, defaults: Defaults = DEFAULTS) -> list[Child]:
-    return [*around_workers(job, defaults), workers_of(job, defaults, suspended=suspended)]
+def children(
+    job: TrainingJob,
+    *,
+    suspended: bool = False,
+    defaults: Defaults = DEFAULTS,
+    reports: str | None = "{}",
+    avoided: tuple[str, ...] = (),
+) -> list[Child]:
+    made = workers_of(job, defaults, suspended=suspended, avoided=avoided)
+    return [*around_workers(job, defaults, reports), made]
 
 
 def queued(job: TrainingJob) -> TrainingJob:
@@ -124,7 +132,7 @@ def test_a_gang_is_held_back_and_let_go_by_its_suspend(there: bool, wanted: bool
 
 def test_kueues_suspend_is_never_touched() -> None:
     job = queued(training_job())
-    child = workers_of(job, DEFAULTS, suspended=False)
+    child = workers_of(job, DEFAULTS, suspended=False, avoided=())
     assert child.body["spec"]["suspend"] is True
     for suspend in (True, False):
         for suspended in (True, False):
@@ -145,13 +153,13 @@ def test_an_elastic_job_follows_what_is_left_of_the_limit(
     spec: dict[str, Any], restarts: dict[str, int], limit: int
 ) -> None:
     job = training_job({**ELASTIC, **spec}, status={"restarts": restarts})
-    child = workers_of(job, DEFAULTS, suspended=False)
+    child = workers_of(job, DEFAULTS, suspended=False, avoided=())
     assert difference(job, child, stored(child, spec={"backoffLimit": 99}))["spec"] == {"backoffLimit": limit}
 
 
 def test_a_gangs_limit_is_none_of_the_jobs_business() -> None:
     job = training_job({"failurePolicy": {"backoffLimit": 9}})
-    child = workers_of(job, DEFAULTS, suspended=False)
+    child = workers_of(job, DEFAULTS, suspended=False, avoided=())
     assert child.body["spec"]["backoffLimit"] == 0
     assert difference(job, child, stored(child, spec={"backoffLimit": 6})) == {}
 
@@ -179,3 +187,36 @@ def test_a_child_belongs_to_the_job_of_that_uid_and_not_of_that_name() -> None:
     assert belongs_to(mine, training_job())
     assert not belongs_to(theirs, training_job())
     assert not belongs_to(stored(CONFIG, ownerReferences=[]), training_job())
+
+
+@pytest.mark.parametrize(
+    ("spec", "reports", "is_told"),
+    [
+        ({"monitoring": {"enabled": True}}, "{}", True),
+        ({"monitoring": {"enabled": True}}, None, False),
+        ({"checkpoint": {}}, "{}", True),
+        ({}, "{}", False),
+    ],
+    ids=["watched", "nobody-listens", "saved", "without-a-sidecar"],
+)
+def test_who_has_a_sidecar_is_told_where_to_report(spec: dict[str, Any], reports: str | None, is_told: bool) -> None:
+    config = children(training_job(spec), reports=reports)[0]
+    assert config.body["data"].get("reports.json") == ("{}" if is_told else None)
+
+
+def test_another_operator_that_leads_changes_nothing_but_the_address() -> None:
+    job = training_job({"monitoring": {"enabled": True}})
+    before, after = (children(job, reports=reports)[0] for reports in ("first", "second"))
+    patch = difference(job, after, stored(before))
+    assert patch["data"]["reports.json"] == "second"
+    assert patch["data"]["config.json"] == before.body["data"]["config.json"]
+
+
+def test_nodes_to_avoid_are_noted_on_the_job_and_a_running_one_is_left_alone() -> None:
+    job = training_job()
+    plain, ruled = (children(job, avoided=avoided)[-1] for avoided in ((), ("gpu-7",)))
+    assert ruled.body["metadata"]["annotations"]["holdfast.dev/avoids"] == "gpu-7"
+    assert "holdfast.dev/avoids" not in plain.body["metadata"]["annotations"]
+    assert ruled.body["metadata"]["annotations"][SPEC_DIGEST] == plain.body["metadata"]["annotations"][SPEC_DIGEST]
+    assert difference(job, ruled, stored(plain)) == {}
+    assert difference(job, plain, stored(ruled)) == {}

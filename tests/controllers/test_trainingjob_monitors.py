@@ -11,8 +11,8 @@ from holdfast.workloads.trainingjob.defaults import Defaults
 from tests.contract.kinds import DEFINITIONS, established
 from tests.contract.pool import Pool
 from tests.contract.waiting import gone, until
-from tests.controllers.conftest import DEFAULTS
 from tests.controllers.lab import Lab
+from tests.controllers.operating import DEFAULTS
 
 pytestmark = pytest.mark.usefixtures("operator")
 

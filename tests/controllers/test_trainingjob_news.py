@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from holdfast.api.trainingjob import TrainingJobStatus
-from holdfast.controllers.trainingjob.news import news, not_acted_on
+from holdfast.controllers.trainingjob.news import news
 from tests.trainingjobs import training_job
 
 
-def told(before: dict[str, Any] | None, after: dict[str, Any], **spec: Any) -> list[tuple[str, str]]:
-    job = training_job(spec, status=before)
+def told(before: dict[str, Any] | None, after: dict[str, Any]) -> list[tuple[str, str]]:
+    job = training_job(status=before)
     return [(item.reason, item.message) for item in news(job, msgspec.convert(after, TrainingJobStatus))]
 
 
@@ -31,7 +31,11 @@ def told(before: dict[str, Any] | None, after: dict[str, Any], **spec: Any) -> l
         ({"state": "Running"}, {"state": "Running", "message": "still"}, []),
         ({"state": "Running"}, {"state": "Restarting", "message": "lost one"}, [("Restarting", "lost one")]),
         ({"state": "Running"}, {"state": "Suspended", "message": "stopped"}, [("Suspended", "stopped")]),
-        ({"state": "Running"}, {"state": "Completed", "duration": "2h13m"}, [("Completed", "finished after 2h13m")]),
+        (
+            {"state": "Running"},
+            {"state": "Completed", "duration": "2h13m", "message": "every worker succeeded"},
+            [("Completed", "finished after 2h13m: every worker succeeded")],
+        ),
         ({"state": "Running"}, {"state": "Failed", "failureReason": "no"}, [("Failed", "no")]),
     ],
 )
@@ -48,50 +52,33 @@ def test_what_a_user_may_have_to_mend_is_a_warning() -> None:
     assert warnings == [True, False]
 
 
-def test_fields_that_are_not_acted_on_are_told_once_at_the_start() -> None:
-    first = told(None, {"state": "Pending", "message": "x"}, successPolicy={"targetAccuracy": 0.9})
-    assert first[0] == ("NotActedOn", "this version of holdfast accepts but does not act on spec.successPolicy")
-    later = told(
-        {"state": "Pending"}, {"state": "Running", "workers": {"desired": 1}}, successPolicy={"targetAccuracy": 1}
-    )
-    assert [reason for reason, _ in later] == ["Started"]
+def resumed(attempt: int, path: str | None) -> dict[str, Any]:
+    return {
+        "state": "Running",
+        "restartCount": attempt,
+        "epochs": {"attempt": attempt},
+        "checkpoint": {"resumedFrom": path} if path else {},
+    }
 
 
 @pytest.mark.parametrize(
-    ("spec", "fields"),
+    ("before", "after", "is_told"),
     [
-        ({}, []),
-        ({"checkpoint": {}, "ttlSecondsAfterFinished": 0, "monitoring": {"tensorboardEnabled": True}}, []),
-        ({"checkpoint": {"resumeFrom": "s3://a/b"}}, ["checkpoint.resumeFrom"]),
-        ({"progressDeadlineSeconds": 5}, ["progressDeadlineSeconds"]),
-        ({"successPolicy": {}, "progressDeadlineSeconds": 5}, ["progressDeadlineSeconds", "successPolicy"]),
+        ({"state": "Running"}, resumed(0, "runs/1"), True),
+        (resumed(0, None), resumed(0, "runs/1"), True),
+        (resumed(0, "runs/1"), resumed(0, "runs/1"), False),
+        (resumed(0, "runs/1"), resumed(0, "runs/2"), True),
+        ({**resumed(0, "runs/1"), "restartCount": 1}, resumed(1, "runs/1"), True),
+        ({**resumed(0, "runs/1"), "restartCount": 1}, resumed(1, None), False),
     ],
+    ids=["first", "later", "again", "after-a-suspension", "by-the-next-attempt", "from-scratch"],
 )
-def test_only_what_is_written_counts(spec: dict[str, Any], fields: list[str]) -> None:
-    assert not_acted_on(training_job(spec)) == fields
-
-
-@pytest.mark.parametrize(
-    ("checkpoint", "is_told"),
-    [
-        (None, False),
-        ({}, False),
-        ({"storage": {"type": "pvc"}}, False),
-        ({"storage": {"type": "nfs", "nfsServer": "a", "nfsPath": "/b"}}, False),
-        ({"storage": {"type": "s3", "s3Bucket": "runs"}}, True),
-        ({"storage": {"type": "gcs", "gcsBucket": "runs"}}, True),
-        ({"storage": {"type": "azure", "azureContainer": "runs", "azureAccount": "account"}}, True),
-        ({"enabled": False, "storage": {"type": "s3", "s3Bucket": "runs"}}, False),
-    ],
-)
-def test_who_saves_to_an_object_store_is_warned_before_anything_is_lost(
-    checkpoint: dict[str, Any] | None, is_told: bool
+def test_each_attempt_tells_once_what_it_goes_on_from(
+    before: dict[str, Any], after: dict[str, Any], is_told: bool
 ) -> None:
-    spec = {} if checkpoint is None else {"checkpoint": checkpoint}
-    first = told(None, {"state": "Pending", "message": "x"}, **spec)
-    assert ("CheckpointsNotKept" in dict(first)) == is_told
-    later = told({"state": "Pending", "message": "x"}, {"state": "Pending", "message": "y"}, **spec)
-    assert later == [("Waiting", "y")]
+    path = after["checkpoint"].get("resumedFrom")
+    expected = [("Resumed", f"attempt {after['restartCount']} goes on from {path}")]
+    assert told(before, after) == (expected if is_told else [])
 
 
 def test_every_restart_is_told_with_its_number_even_from_one_restarting_state_to_the_next() -> None:

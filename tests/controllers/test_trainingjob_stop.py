@@ -16,7 +16,7 @@ from holdfast.planning.trainingjob.course import Again, decide
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.restart import Retry
 from holdfast.planning.trainingjob.status import next_status
-from holdfast.planning.trainingjob.timing import TIMING
+from holdfast.planning.trainingjob.timing import TIMING, Timing
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.writes import Session, Writer
@@ -54,7 +54,9 @@ def named(pod: Pod) -> Pod:
     return structs.replace(pod, metadata=structs.replace(pod.metadata, uid=f"uid-of-{pod.metadata.name}"))
 
 
-def restarting(*pods: Pod, reason: str = "WorkerFailed", earlier: tuple[Job, ...] = ()) -> Observed:
+def restarting(
+    *pods: Pod, reason: str = "WorkerFailed", earlier: tuple[Job, ...] = (), spec: dict[str, Any] | None = None
+) -> Observed:
     """At attempt 2, for this reason."""
     condition = {
         "type": "Restarting",
@@ -63,13 +65,13 @@ def restarting(*pods: Pod, reason: str = "WorkerFailed", earlier: tuple[Job, ...
         "message": "",
         "lastTransitionTime": stamp(0),
     }
-    job = training_job(status={"state": "Restarting", "restartCount": 2, "conditions": [condition]})
+    job = training_job(spec, status={"state": "Restarting", "restartCount": 2, "conditions": [condition]})
     return Observed(job=job, other_pods=tuple(map(named, pods)), earlier=earlier)
 
 
 async def stopped(observed: Observed) -> list[tuple[str, str, str, Any]]:
     cluster = Deleting()
-    await stop_leftovers(cluster.session(), observed, 5)
+    await stop_leftovers(cluster.session(), observed, Timing(survivors_grace_s=5, uploading_grace_s=20))
     return cluster.deleted
 
 
@@ -78,6 +80,24 @@ OLD = "bert-training-0-abcde"
 
 async def test_survivors_of_a_broken_gang_get_a_short_grace_each_by_its_own_uid() -> None:
     assert await stopped(restarting(running(0, attempt=1))) == [("Pod", OLD, f"uid-of-{OLD}", 5)]
+
+
+@pytest.mark.parametrize(
+    ("storage", "grace_s"),
+    [
+        ({"type": "pvc"}, 5),
+        ({"type": "nfs", "nfsServer": "a", "nfsPath": "/b"}, 5),
+        ({"type": "s3", "s3Bucket": "runs"}, 20),
+        ({"type": "gcs", "gcsBucket": "runs"}, 20),
+        ({"type": "azure", "azureContainer": "runs", "azureAccount": "account"}, 20),
+    ],
+    ids=lambda value: value["type"] if isinstance(value, dict) else "",
+)
+async def test_survivors_get_more_where_a_checkpoint_may_be_on_its_way(storage: dict[str, Any], grace_s: int) -> None:
+    spec = {"checkpoint": {"storage": storage}}
+    assert await stopped(restarting(running(0, attempt=1), spec=spec)) == [("Pod", OLD, f"uid-of-{OLD}", grace_s)]
+    off = {"checkpoint": {"enabled": False, "storage": storage}}
+    assert await stopped(restarting(running(0, attempt=1), spec=off)) == [("Pod", OLD, f"uid-of-{OLD}", 5)]
 
 
 async def test_workers_that_make_way_for_another_spec_get_all_the_time_that_they_have() -> None:

@@ -8,7 +8,8 @@ import pytest
 from msgspec import structs
 
 from holdfast.api.trainingjob import FailurePolicy, State
-from holdfast.planning.trainingjob.loss import CLASSES, FREE
+from holdfast.planning.trainingjob.classes import CLASSES, FREE
+from holdfast.workloads.trainingjob.last_logs import last_log
 from tests.docs.markdown import tables
 from tests.trainingjobs import training_job
 from tests.workloads.family import DEFAULTS, children, container
@@ -61,15 +62,19 @@ def test_the_page_lists_exactly_the_variables_that_a_worker_gets(framework: str)
 
 
 def test_the_page_lists_exactly_the_objects_that_are_made() -> None:
+    page = (DOCS / "trainingjob.md").read_text()
+    section = page.split("## What is made\n", 1)[1].split("\n## ", 1)[0]
     told = {
-        (kind.split(",")[0].split(" ")[0], _literals(cells["name"])[0])
-        for row, cells in _table("trainingjob.md", "What is made").items()
+        (kind.split(" ")[0], name)
+        for row, name in re.findall(r"^\| ([^|`]+) \| [^`|]*`([^`]+)`", section, re.MULTILINE)
         for kind in row.replace("Service, headless", "Service").split(", ")
     }
     job = training_job(WHOLE)
     made = children(job, structs.replace(DEFAULTS, service_monitors=True))
     named = {(body["kind"], body["metadata"]["name"].replace(job.metadata.name, "{name}")) for body in made}
-    assert told == named
+    kept = last_log(job, 7, b"", {})
+    assert kept["metadata"]["name"] == "bert-log-0-7"
+    assert told == {*named, ("ConfigMap", "{name}-log-{attempt}-{worker}")}
 
 
 def test_the_page_lists_every_state() -> None:

@@ -7,9 +7,8 @@ import pytest
 
 from holdfast.local.hardware import survey
 from holdfast.local.onebox import Onebox, onebox
+from tests.conftest import deselect
 from tests.frameworks import provision
-
-NOT_RUN = pytest.StashKey[int]()
 
 
 @pytest.fixture(scope="package")
@@ -53,11 +52,4 @@ def torch_python() -> Path:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     asking = [item for item in items if "torch_python" in getattr(item, "fixturenames", ())]
     if asking and not provision.torch_is_there() and not provision.torch_can_be_installed():
-        items[:] = [item for item in items if item not in asking]
-        config.hook.pytest_deselected(items=asking)
-        config.stash[NOT_RUN] = len(asking)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if count := config.stash.get(NOT_RUN, 0):
-        terminalreporter.write_line(f"{provision.without_torch()} ({count} tests)", yellow=True)
+        deselect(config, items, asking, provision.without_torch())

@@ -102,14 +102,23 @@ def torch_is_there(python: Path = TORCH_PYTHON) -> bool:
 
 
 def torch_can_be_installed() -> bool:
-    return os.geteuid() == 0 and _distribution() == "debian" and shutil.which("apt-get") is not None
+    return can_install()
 
 
 def install_torch() -> None:
-    failed = f"{TORCH_PACKAGE} was not installed"
+    install(TORCH_PACKAGE)
+
+
+def can_install() -> bool:
+    """Whether Debian's packages can be had here."""
+    return os.geteuid() == 0 and _distribution() == "debian" and shutil.which("apt-get") is not None
+
+
+def install(*packages: str) -> None:
+    failed = f"{', '.join(packages)} was not installed"
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     _run([*APT_GET, "update"], failed, environment)
-    _run([*APT_GET, "install", "-y", "--no-install-recommends", TORCH_PACKAGE], failed, environment)
+    _run([*APT_GET, "install", "-y", "--no-install-recommends", *packages], failed, environment)
 
 
 def without_torch() -> str:

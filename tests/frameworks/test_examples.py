@@ -1,10 +1,12 @@
 """The four examples of the README run on a cluster of this machine alone, whose GPUs, CPUs and memory are pretended.
 
-Changed is what can't be had here: data that is not on this machine (basic: digits instead of mnist), and images (the
-others: the command is TELL). The eight machines of the advanced example are eight folders of this one.
+Changed is what can't be had here: data that is not on this machine (basic: digits instead of mnist), images (the
+others: the command is TELL), and Amazon (the buckets are on a server here). The eight machines of the advanced example
+are eight folders of this one.
 """
 
 import json
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -12,15 +14,20 @@ from typing import Any
 
 import pytest
 import yaml
+from aiohttp import ClientSession
 
 from holdfast.api.meta import Key
+from holdfast.checkpoints.names import Name
+from holdfast.checkpoints.settings import open_bucket, open_store
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import NAMESPACES, PRIORITY_CLASSES, TRAINING_JOBS
 from holdfast.local.hardware import Hardware
 from holdfast.local.onebox import Onebox, onebox
 from holdfast.machine.machine import Machine
-from holdfast.machine.objects import NODES
+from holdfast.machine.objects import NODES, SECRETS
 from holdfast.runtime.clocks import utc_now
+from holdfast.workloads.trainingjob.stores import AWS_KEYS, AWS_SECRET
+from tests.checkpoints.servers.server import Server, s3
 from tests.frameworks.jobs import NAMESPACE, ROOT, completed, logs
 
 MANIFESTS = ROOT / "tests" / "fixtures" / "manifests"
@@ -29,6 +36,14 @@ LARGE = Hardware(cpus=64, memory_mib=256 * 1024, gpus=8)
 TELL = """
 import json, os, pathlib
 told = dict(os.environ)
+resumed = pathlib.Path(os.environ.get("RESUME_FROM", "/nowhere"), "model.bin")
+if resumed.exists():
+    told["resumed"] = resumed.read_text()
+    saving = pathlib.Path(os.environ["CHECKPOINT_DIR"], "saving")
+    saving.mkdir()
+    (saving / f"rank-{os.environ['RANK']}.bin").write_text("better " + told["resumed"])
+    (saving / ".holdfast-complete").write_text('{"shards": 1, "ranks": [0]}')
+    saving.rename(saving.with_name("checkpoint-epoch-99"))
 for name in ("CHECKPOINT_DIR", "RESUME_FROM", "CONFIG_FILE"):
     told["is there: " + name] = os.path.exists(os.environ.get(name, "/nowhere"))
 place = pathlib.Path(os.environ["TELL"], os.environ["HOLDFAST_INDEX"])
@@ -41,6 +56,34 @@ Told = list[dict[str, Any]]
 async def large_box(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Onebox]:
     async with onebox(tmp_path_factory.mktemp("large"), LARGE, limits=False) as box:
         yield box
+
+
+@pytest.fixture(scope="module")
+async def amazon(large_box: Onebox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
+    """A server with the examples' two buckets, and the Secret with its keys."""
+    with s3(tmp_path_factory.mktemp("amazon")) as server:
+        async with ClientSession() as session, session.put(f"http://127.0.0.1:{server.port}/ml-checkpoints") as made:
+            assert made.status == 200
+        keys = {key: b64encode(server.environ[key].encode()).decode() for key in AWS_KEYS if key in server.environ}
+        await large_box.cluster.create(SECRETS, {"metadata": {"name": AWS_SECRET}, "data": keys}, namespace=NAMESPACE)
+        yield server
+
+
+def in_reach(body: JSON, server: Server) -> JSON:
+    """The example, with its buckets on that server, and in the one that it resumes from what it resumes from."""
+    checkpoint = body["spec"]["checkpoint"]
+    bucket = open_bucket(checkpoint["resumeFrom"], server.environ)
+    bucket.put("model.bin", b"weights")
+    storage = {**checkpoint["storage"], "endpoint": f"http://127.0.0.1:{server.port}", "region": "us-east-1"}
+    return {**body, "spec": {**body["spec"], "checkpoint": {**checkpoint, "storage": storage}}}
+
+
+async def kept(box: Onebox, server: Server, name: str) -> list[tuple[Name, list[str]]]:
+    """The job's own checkpoints in the bucket, each with its files."""
+    job = await box.cluster.get(TRAINING_JOBS, Key(NAMESPACE, name))
+    store = open_store(f"s3://ml-checkpoints/{NAMESPACE}/{name}/{job.metadata.uid}", server.environ)
+    manifests = [(each, store.manifest(each)) for each in store.names(0)]
+    return [(each, [file.path for file in manifest.files]) for each, manifest in manifests if manifest]
 
 
 @pytest.fixture
@@ -111,21 +154,28 @@ async def test_the_distributed_example_gives_every_worker_its_place_and_its_gpus
     assert values(told, "is there: CONFIG_FILE") == [True, True]
 
 
-async def test_the_example_that_resumes_has_folders_for_its_checkpoints(large_box: Onebox, tmp_path: Path) -> None:
-    told = await told_by(large_box, example("resume"), tmp_path)
+async def test_the_example_that_resumes_goes_on_from_another_bucket_and_saves_to_its_own(
+    large_box: Onebox, amazon: Server, tmp_path: Path
+) -> None:
+    told = await told_by(large_box, in_reach(example("resume"), amazon), tmp_path)
     assert len(told) == 4
     assert devices(told) == [2] * 4
     assert values(told, "CHECKPOINT_FREQUENCY") == ["2"] * 4
     assert values(told, "is there: CHECKPOINT_DIR") == [True] * 4
-    assert values(told, "is there: RESUME_FROM") == [False] * 4, "nothing was fetched from the bucket"
+    assert values(told, "resumed") == ["weights"] * 4
+    assert not [name for environment in told for name in environment if name.startswith("AWS_")]
+    saved = await kept(large_box, amazon, "gpt-resume")
+    assert [name.epoch for name, _ in saved] == [99]
+    assert "rank-0.bin" in saved[0][1]
 
 
 @pytest.mark.usefixtures("eight_machines")
 async def test_the_advanced_example_runs_on_eight_machines_with_all_that_it_sets(
-    large_box: Onebox, tmp_path: Path
+    large_box: Onebox, amazon: Server, tmp_path: Path
 ) -> None:
     await large_box.cluster.create(PRIORITY_CLASSES, {"metadata": {"name": "high-priority"}, "value": 1000})
-    told = await told_by(large_box, example("advanced"), tmp_path)
+    told = await told_by(large_box, in_reach(example("advanced"), amazon), tmp_path)
+    assert values(told, "resumed") == ["weights"] * 8
     assert values(told, "RANK") == [str(rank) for rank in range(8)]
     assert devices(told) == [4] * 8
     expected = {

@@ -35,7 +35,7 @@ class Training:
             command=[str(self.python), "-m", f"tests.frameworks.programs.{PROGRAMS[self.framework]}"],
             port=port,
             env=[{"name": "PYTHONPATH", "value": str(ROOT)}, {"name": "HOLD", "value": str(hold)}],
-            checkpoint={"storage": {"type": "pvc", "size": "1Gi"}},
+            checkpoint={"retention": EPOCHS, "storage": {"type": "pvc", "size": "1Gi"}},
             failurePolicy={"backoffLimit": 1},
         )
 
@@ -53,7 +53,8 @@ class Training:
     def saved(self, name: str, attempt: int) -> list[int]:
         """The epochs whose checkpoints are in the attempt's folder."""
         (volume,) = (self.data / "volumes" / NAMESPACE / f"{name}-checkpoints").glob(f"{NAMESPACE}/{name}/*")
-        return sorted(int(folder.name.rpartition("-")[2]) for folder in (volume / f"attempt-{attempt}").iterdir())
+        folders = volume.glob(f"attempt-{attempt}/checkpoint-epoch-*")
+        return sorted(int(folder.name.rpartition("-")[2]) for folder in folders)
 
 
 async def left_alone(training: Training, hold: Path) -> float:
@@ -70,12 +71,18 @@ async def killed(training: Training, hold: Path, victim: int) -> float:
     await training.start(name, hold)
     await kill_when_held(hold, victim)
     assert await training.restarts(name) == 1
-    restored = await logs(training.box, name, container="holdfast-restore")
-    assert restored == [f"resuming from checkpoint-epoch-{SAVED} of attempt 0\n"] * 2
+    restored = await logs(training.box, name, container="holdfast-sidecar")
+    assert [resumed_from(log) for log in restored] == [f"checkpoint-epoch-{SAVED} of attempt 0"] * 2
     assert all(f"resumed after epoch {SAVED}" in log.splitlines() for log in await logs(training.box, name))
     assert training.saved(name, attempt=0) == list(range(1, SAVED + 1))
     assert training.saved(name, attempt=1) == list(range(SAVED, EPOCHS + 1))
     return await training.loss(name)
+
+
+def resumed_from(log: str) -> str:
+    """The checkpoint that a sidecar has put in place."""
+    (line,) = [line for line in map(json.loads, log.splitlines()) if line["event"] == "resuming"]
+    return str(line["checkpoint"])
 
 
 async def kill_when_held(hold: Path, victim: int) -> None:

@@ -19,7 +19,7 @@ from tests.frameworks.jobs import NAMESPACE, WITHIN_S, completed, logs
 EPOCHS = 200
 
 
-def manifest(name: str) -> JSON:
+def manifest(name: str, epochs: int = EPOCHS) -> JSON:
     small = {"samples": "50", "hidden": "8", "join-timeout": str(int(WITHIN_S))}
     return {
         "metadata": {"name": name},
@@ -28,7 +28,7 @@ def manifest(name: str) -> JSON:
             "dataset": "synthetic",
             "numWorkers": 2,
             "gpusPerWorker": 0,
-            "hyperparameters": {"epochs": EPOCHS, "additionalParams": small},
+            "hyperparameters": {"epochs": epochs, "additionalParams": small},
             "checkpoint": {"storage": {"size": "1Gi"}},
             "failurePolicy": {"backoffLimit": 1},
         },
@@ -74,6 +74,30 @@ async def test_a_training_that_loses_a_worker_ends_as_if_nothing_had_happened(bo
     assert json.loads(log_restarted[-1]) == json.loads(log_alone[-1])
 
 
+async def test_a_job_goes_on_from_the_checkpoint_of_another(box: Onebox, data: Path) -> None:
+    """From the volume that both keep theirs on, or from a volume of its own."""
+    await box.cluster.create(TRAINING_JOBS, manifest("reference-first", epochs=2), namespace=NAMESPACE)
+    await completed(box, "reference-first")
+    (saved,) = checkpoints(data, "reference-first")
+    claim = data / "volumes" / NAMESPACE / "reference-first-checkpoints"
+    mounted = {"volumes": [{"name": "old", "hostPath": {"path": str(claim)}}]}
+    for name, address, template in (
+        ("reference-neighbour", str(saved.relative_to(claim)), {}),
+        ("reference-mounted", f"/old/{saved.relative_to(claim)}", mounted),
+    ):
+        body = manifest(name, epochs=3)
+        mounts = [{"name": volume["name"], "mountPath": "/old"} for volume in template.get("volumes", ())]
+        body["spec"] |= {
+            "checkpoint": {"resumeFrom": address, "storage": {"pvcName": "reference-first-checkpoints"}},
+            "podTemplate": {**template, "volumeMounts": mounts},
+        }
+        await box.cluster.create(TRAINING_JOBS, body, namespace=NAMESPACE)
+        await completed(box, name)
+        lines = (await logs(box, name))[0].splitlines()
+        assert lines[1].startswith("resumed from ")
+        assert [line.split()[1] for line in lines if line.startswith("epoch ")] == ["3/3"]
+
+
 async def test_a_volume_that_can_t_be_used_fails_the_job_with_the_reason(box: Onebox, data: Path) -> None:
     folder = data / "volumes" / NAMESPACE / "reference-spoilt-checkpoints" / "mine" / "attempt-0"
     await asyncio.to_thread(folder.parent.mkdir, parents=True)
@@ -81,5 +105,5 @@ async def test_a_volume_that_can_t_be_used_fails_the_job_with_the_reason(box: On
     body = manifest("reference-spoilt")
     body["spec"] |= {"checkpoint": {"storage": {"prefix": "mine"}}, "failurePolicy": {"backoffLimit": 0}}
     await box.cluster.create(TRAINING_JOBS, body, namespace=NAMESPACE)
-    with pytest.raises(AssertionError, match=f"can't restore a checkpoint into {folder}: File exists; a file is in"):
+    with pytest.raises(AssertionError, match=f"can't write to CHECKPOINT_DIR {folder}: File exists"):
         await completed(box, "reference-spoilt")

@@ -59,6 +59,6 @@ def test_a_step_that_fails_ends_it_with_the_reason(tmp_path: Path) -> None:
 def test_a_training_that_fails_or_learns_too_little_is_no_success(
     status: dict[str, Any], accuracy: float, reason: str
 ) -> None:
-    epochs = [Epoch(epoch=1, total_epochs=1, loss=1.0, accuracy=accuracy)]
+    epochs = [Epoch(epoch=1, epochs=1, loss=1.0, accuracy=accuracy)]
     with pytest.raises(DemoFailed, match=reason):
         check(training_job(status=status), epochs)

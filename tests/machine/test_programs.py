@@ -17,7 +17,7 @@ FAKE = '#!/bin/sh\necho "$@"\nexec sleep 1000\n'
 @pytest.mark.parametrize(
     ("written", "run"),
     [
-        (["holdfast", "restore"], [sys.executable, "-m", "holdfast", "restore"]),
+        (["holdfast", "sidecar"], [sys.executable, "-m", "holdfast", "sidecar"]),
         (["python3", "-c", "pass"], [sys.executable, "-c", "pass"]),
         (["sh", "holdfast"], ["sh", "holdfast"]),
         (["./holdfast"], ["./holdfast"]),
@@ -38,11 +38,11 @@ async def test_an_init_container_runs_this_holdfast_even_where_no_such_command_i
 
 
 async def test_an_init_container_that_fails_tells_why_and_the_training_does_not_start(bench: Bench) -> None:
-    init = {"name": "holdfast-restore", "image": "holdfast:any", "command": ["holdfast", "restore"]}
+    init = {"name": "first", "image": "holdfast:any", "command": ["holdfast", "sidecar"]}
     init["terminationMessagePolicy"] = "FallbackToLogsOnError"
     pod = await bench.ended(python("print('trained')"), initContainers=[init])
     assert pod.status["phase"] == "Failed"
-    assert "not set" in terminated(pod, "holdfast-restore", kind="initContainerStatuses")["message"]
+    assert "not set" in terminated(pod, "first", kind="initContainerStatuses")["message"]
     assert await bench.log(pod.metadata.key) == ""
 
 

@@ -32,11 +32,12 @@ class OperatorProcess(Component):
             f"--kubeconfig={login}",
             f"--metrics-port={self.metrics_port}",
             f"--health-port={self.health_port}",
-            "--bind-address=127.0.0.1",
+            f"--bind-address={plane.address}",
             *options,
         ]
         log = folder / f"{self.user}.log"
-        super().__init__("holdfast operator", command, log=log, ready=partial(answers, self.health_port, "/readyz"))
+        ready = partial(answers, self.health_port, "/readyz", host=plane.address)
+        super().__init__("holdfast operator", command, log=log, ready=ready)
 
     def writes(self, since: int = 0) -> list[Request]:
         """Without the Lease and events, which are written whether or not there is something to do."""

@@ -10,6 +10,8 @@ from tests.control_plane.kubectl import KubectlFailed
 from tests.control_plane.server import ControlPlane
 
 MANIFESTS = Path(__file__).parents[2] / "manifests" / "operator"
+VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "*")
+NODE_LEASES = ("-n", "kube-node-lease")
 ACCOUNT = "--as=system:serviceaccount:holdfast-system:holdfast-operator"
 
 
@@ -46,15 +48,16 @@ def test_its_pods_keep_to_the_restricted_profile(deployed: ControlPlane) -> None
 @pytest.mark.parametrize(
     ("verb", "resource"),
     [
-        ("get", "secrets"),
-        ("list", "secrets"),
+        *((verb, "secrets") for verb in VERBS),
         ("create", "pods"),
         ("update", "trainingjobs.ml.example.com"),
         ("create", "trainingjobs.ml.example.com"),
         ("delete", "persistentvolumeclaims"),
         ("patch", "persistentvolumeclaims"),
         ("delete", "nodes"),
-        ("get", "leases.coordination.k8s.io"),
+        *((verb, "leases.coordination.k8s.io") for verb in VERBS),
+        ("get", "tokenreviews.authentication.k8s.io"),
+        ("create", "subjectaccessreviews.authorization.k8s.io"),
         ("create", "clusterrolebindings.rbac.authorization.k8s.io"),
     ],
 )
@@ -66,3 +69,29 @@ def test_what_it_needs_it_may(deployed: ControlPlane) -> None:
     assert may(deployed, "create", "jobs.batch")
     assert may(deployed, "patch", "trainingjobs.ml.example.com", "--subresource=status", "-A")
     assert may(deployed, "get", "leases/holdfast-operator", "-n", "holdfast-system")
+
+
+def test_it_may_ask_whose_a_token_is_and_make_none(deployed: ControlPlane) -> None:
+    assert may(deployed, "create", "tokenreviews.authentication.k8s.io")
+    assert not may(deployed, "create", "serviceaccounts", "--subresource=token", "-A")
+
+
+def test_of_nodes_leases_it_may_read_one_at_a_time_and_nothing_else(deployed: ControlPlane) -> None:
+    allowed = [verb for verb in VERBS if may(deployed, verb, "leases.coordination.k8s.io", *NODE_LEASES)]
+    assert allowed == ["get"]
+    assert not may(deployed, "get", "secrets", *NODE_LEASES)
+    assert not may(deployed, "get", "leases.coordination.k8s.io", "-n", "kube-system")
+
+
+@pytest.mark.parametrize("namespace", ["holdfast-system", "kube-node-lease", "kube-system", "default"])
+def test_no_namespace_shows_it_its_secrets(deployed: ControlPlane, namespace: str) -> None:
+    for verb in ("get", "list", "watch"):
+        assert not may(deployed, verb, "secrets", "-n", namespace)
+
+
+def test_pods_are_told_where_to_report() -> None:
+    deployment = yaml.safe_load((MANIFESTS / "deployment.yaml").read_text())
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    assert address in container["env"]
+    assert {"name": "reports", "containerPort": 8082} in container["ports"]

@@ -7,6 +7,7 @@ from msgspec import structs
 
 from holdfast.api.builtin import Node, Pod
 from holdfast.planning.admission import Verdict
+from holdfast.planning.trainingjob.classes import Loss
 from holdfast.planning.trainingjob.course import (
     Again,
     Course,
@@ -441,3 +442,112 @@ def test_workers_that_kueue_takes_back_are_not_lost() -> None:
 def test_a_queued_gang_that_broke_queues_again() -> None:
     broken = seen("Running", queued=True, workers=workers(), pods=(failed(0, 1, at=stamp(50)),))
     assert isinstance(course(broken), Again)
+
+
+# What the workers tell, and what their silence means
+
+TARGET = {"successPolicy": {"targetAccuracy": 0.9}, "checkpoint": {"storage": {"type": "pvc"}}}
+REACHED = {"attempt": 0, "done": 3, "position": 3.0, "goal": "TargetReached", "goalTime": stamp(0)}
+HANG = Loss(cause="hang", message="no progress was reported")
+SILENT = Loss(cause="infrastructure", message="worker 0 was lost")
+
+
+def reached(
+    state: str = "Running", *, saved: int | None = None, spec: dict[str, Any] | None = None, **more: Any
+) -> Observed:
+    checkpoint = {"checkpoint": {"last": f"checkpoint-epoch-{saved}", "lastEpoch": saved}} if saved else {}
+    status = {"epochs": REACHED, "startTime": stamp(0), **checkpoint, **more.pop("status", {})}
+    observed = {"workers": workers(), "pods": BOTH, **more}
+    return seen(state, spec={**TARGET, **(spec or {})}, status=status, **observed)
+
+
+@pytest.mark.parametrize(
+    ("observed", "now"),
+    [
+        (reached(saved=3), 1),
+        (reached(workers=workers(conditions={"Complete": "CompletionsReached"})), 1),
+        (reached(pods=(running(0), failed(1, 1, at=stamp(1)))), 1),
+        (reached(pods=(running(0), deleted(running(1), asked=1))), 1),
+        (reached(workers=None, pods=()), 1),
+        (reached(unheard=SILENT), 1),
+        (reached(unheard=HANG), 1),
+        (reached(elastic=True, workers=workers(conditions={"Failed": "BackoffLimitExceeded"})), 1),
+        (reached(spec={"failurePolicy": {"activeDeadlineSeconds": 10}}), 10),
+        (reached("Suspended", spec={"suspend": True}, workers=workers(suspend=True), pods=()), 1),
+        (reached(spec={"checkpoint": {"enabled": False}}), 1),
+        (reached(), 60),
+        (reached(saved=2), 60),
+    ],
+    ids=[
+        "saved",
+        "succeeded",
+        "failed",
+        "deleted",
+        "job-gone",
+        "silent",
+        "hung",
+        "elastic-failed",
+        "deadline",
+        "suspended",
+        "not-saving",
+        "too-late",
+        "too-late-for-another",
+    ],
+)
+def test_a_goal_is_a_success_once_the_model_is_saved_or_is_not_going_to_be(observed: Observed, now: float) -> None:
+    finding = ended(observed, now)
+    assert (finding.state, finding.reason) == ("Completed", "TargetReached")
+    assert finding.message == "the accuracy reached successPolicy.targetAccuracy 0.9 in epoch 3"
+
+
+@pytest.mark.parametrize(
+    ("observed", "now"),
+    [(reached(), 59), (reached(saved=2), 59), (reached("Initializing"), 59), (reached(elastic=True), 1)],
+    ids=["not-saved", "an-earlier-one", "not-all-seen-to-run", "elastic"],
+)
+def test_a_training_that_has_reached_its_goal_goes_on_until_it_is_saved(observed: Observed, now: float) -> None:
+    assert course(observed, now) == Go(suspended=False)
+
+
+@pytest.mark.parametrize("loss", [SILENT, HANG], ids=["silent", "hung"])
+def test_what_is_not_heard_breaks_an_attempt_like_what_is_seen(loss: Loss) -> None:
+    again = course(seen("Running", workers=workers(), pods=BOTH, unheard=loss))
+    assert isinstance(again, Again)
+    assert again.retry is not None
+    assert again.retry.loss == loss
+
+
+@pytest.mark.parametrize(("loss", "is_charged"), [(SILENT, False), (HANG, True)], ids=["silent", "hung"])
+def test_a_hang_is_charged_and_a_silent_death_is_free(loss: Loss, is_charged: bool) -> None:
+    spec = {"failurePolicy": {"backoffLimit": 1, "restartPolicy": "OnFailure"}}
+    status = {"restarts": {"application": 1}}
+    observed = seen("Running", spec=spec, status=status, workers=workers(), pods=BOTH, unheard=loss)
+    if is_charged:
+        assert ended(observed).reason == "BackoffLimitExceeded"
+    else:
+        assert isinstance(course(observed), Again)
+
+
+def test_what_is_seen_explains_more_than_what_is_not_heard() -> None:
+    crashed = (running(0), failed(1, 7, at=stamp(50)))
+    again = course(seen("Running", workers=workers(), pods=crashed, unheard=SILENT))
+    assert isinstance(again, Again)
+    assert again.retry is not None
+    assert again.retry.loss.exit_code == 7
+
+
+def test_a_hang_breaks_an_elastic_attempt_too() -> None:
+    assert isinstance(course(seen("Running", workers=workers(), pods=BOTH, elastic=True, unheard=HANG)), Again)
+
+
+def test_workers_that_have_not_started_are_made_anew_when_they_would_go_where_a_node_was_lost() -> None:
+    waiting = workers(suspend=True)
+    assert course(seen("Restarting", workers=waiting, misplaced=True)) == Remake()
+    assert course(seen("Restarting", workers=waiting, misplaced=False)) == Go(suspended=False)
+
+
+def test_a_worker_given_up_with_its_node_holds_up_nobody() -> None:
+    alone = structs.replace(running(0), metadata=structs.replace(running(0).metadata, uid="a"))
+    observed = seen("Restarting", status={"restartCount": 1}, other_pods=(alone,))
+    assert held(observed).reason == "StoppingWorkers"
+    assert course(structs.replace(observed, given_up=frozenset(("a",)))) == Go(suspended=False)

@@ -1,6 +1,7 @@
 """Workers of before: where they are and how long ago they were told to go → who holds up the next attempt."""
 
 import pytest
+from msgspec import structs
 
 from holdfast.api.builtin import Job, Node, Pod
 from holdfast.planning.trainingjob.leftovers import given_up_at, holding_up, may_come
@@ -110,3 +111,15 @@ def test_the_moments_at_which_something_is_given_up_are_known_beforehand() -> No
     )
     assert sorted(given_up_at(observed, TIMING)) == [at(160), at(190), at(240)]
     assert list(given_up_at(Observed(job=training_job(), other_pods=(STUCK,), nodes=READY), TIMING)) == []
+
+
+def named(pod: Pod, uid: str) -> Pod:
+    return structs.replace(pod, metadata=structs.replace(pod.metadata, uid=uid))
+
+
+@pytest.mark.parametrize("nodes", [READY, SILENT, GONE])
+def test_a_worker_given_up_with_its_node_holds_up_nobody_and_others_do(nodes: dict[str, Node]) -> None:
+    lost, other = named(running(0), "lost"), named(running(1), "other")
+    told = deleted(lost, asked=100)
+    observed = Observed(job=training_job(), other_pods=(told, other), nodes=nodes, given_up=frozenset(("lost",)))
+    assert holding_up(observed, at(101), TIMING, observed.leftovers) == (other,)

@@ -3,12 +3,15 @@
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from holdfast.api.builtin import Job, Node, Pod
-from holdfast.planning.trainingjob.loss import LAST_WORDS, PREEMPTED, SPOT, Loss, find_loss
+from holdfast.planning.trainingjob.classes import Loss
+from holdfast.planning.trainingjob.loss import LAST_WORDS, PREEMPTED, SPOT, find_loss
 from holdfast.planning.trainingjob.observed import Observed
 from tests.trainingjobs import deleted, disrupted, failed, node, running, stamp, training_job, worker, workers
 
@@ -391,10 +394,94 @@ def test_a_worker_without_a_number_is_still_told_of() -> None:
     pod.metadata.labels.clear()
     loss = lost(pod)
     assert loss is not None
-    assert loss.message == "worker ? on gpu-3 exited with code 1"
+    assert loss.message == "its pod on gpu-3 exited with code 1"
 
 
 def test_an_end_without_a_time_does_not_hide_the_failure() -> None:
     loss = lost(failed(0, 1, at=""), deleted(running(1), asked=60))
     assert loss is not None
     assert loss.cause == "application"
+
+
+def test_the_worker_that_failed_first_is_the_cause_even_while_its_sidecar_still_keeps_a_checkpoint() -> None:
+    ended_first = failed(0, 137, at=stamp(10))
+    uploading = structs.replace(ended_first, status=structs.replace(ended_first.status, phase="Running"))
+    victim = failed(1, 1, at=stamp(11), message="lost worker 0: connection reset by peer")
+    loss = lost(uploading, victim)
+    assert loss is not None
+    assert loss.message == "worker 0 on gpu-3 exited with code 137"
+    assert lost(uploading, running(1)) is None  # nothing is stopped before its checkpoint is kept
+
+
+def test_how_the_sidecar_ended_says_nothing_about_the_training() -> None:
+    ends = [
+        {"name": "holdfast-sidecar", "state": {"terminated": {"exitCode": 137, "finishedAt": stamp(9)}}},
+        {"name": "prepare", "state": {"terminated": {"exitCode": 0, "finishedAt": stamp(1)}}},
+    ]
+    training = {"name": "trainer", "state": {"terminated": {"exitCode": 3, "finishedAt": stamp(8)}}}
+    pod = worker(0, {"phase": "Failed", "initContainerStatuses": ends, "containerStatuses": [training]}, node="gpu-3")
+    loss = lost(pod)
+    assert loss is not None
+    assert (loss.exit_code, loss.message) == (3, "worker 0 on gpu-3 exited with code 3")
+
+
+def with_sidecar(pod: Pod, exit_code: int, *, reason: str = "Error", message: str = "") -> Pod:
+    """Its sidecar has ended so."""
+    end = {"exitCode": exit_code, "reason": reason, "message": message, "finishedAt": stamp(40)}
+    told = {"name": "holdfast-sidecar", "state": {"terminated": end}}
+    status = {**msgspec.to_builtins(pod.status), "initContainerStatuses": [told]}
+    return structs.replace(pod, status=msgspec.convert(status, type(pod.status)))
+
+
+@pytest.mark.parametrize("code", [0, 1, 137, 143])
+def test_the_trainers_code_counts_whatever_its_sidecar_ended_with(code: int) -> None:
+    loss = lost(with_sidecar(failed(0, 3, at=stamp(50), message="no data"), code, message='{"attempt": 0}'), running(1))
+    assert loss is not None
+    assert (loss.cause, loss.exit_code) == ("application", 3)
+    assert loss.message == "worker 0 on gpu-3 exited with code 3: no data"
+
+
+def test_a_trainer_out_of_memory_counts_whatever_became_of_its_sidecar() -> None:
+    loss = lost(with_sidecar(failed(0, 137, at=stamp(50), reason="OOMKilled"), 137, reason="OOMKilled"), running(1))
+    assert loss is not None
+    assert loss.cause == "outOfMemory"
+
+
+def test_a_sidecar_out_of_memory_is_not_the_trainings_fault() -> None:
+    loss = lost(with_sidecar(failed(0, 1, at=stamp(50)), 137, reason="OOMKilled"), running(1))
+    assert loss is not None
+    assert (loss.cause, loss.exit_code) == ("application", 1)
+
+
+def test_other_init_containers_still_tell_why_nothing_started() -> None:
+    end = {"exitCode": 2, "reason": "Error", "message": "", "finishedAt": stamp(10)}
+    mine = {"name": "fetch", "state": {"terminated": end}}
+    pod = worker(0, {"phase": "Failed", "initContainerStatuses": [mine]}, node="gpu-3")
+    loss = lost(pod)
+    assert loss is not None
+    assert loss.message == "init container fetch of worker 0 on gpu-3 exited with code 2"
+
+
+def test_a_container_whose_end_nobody_has_seen_has_no_time() -> None:
+    """So a kubelet tells it, with null for both times, when its machine was started anew."""
+    end = {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": "", "startedAt": None, "finishedAt": None}
+    pod = worker(0, {"phase": "Failed", "containerStatuses": [{"name": "trainer", "state": {"terminated": end}}]})
+    loss = lost(pod, running(1))
+    assert loss is not None
+    assert loss.cause == "infrastructure"
+
+
+def test_a_worker_that_is_told_to_go_and_saves_first_is_not_lost_yet() -> None:
+    leaving = deleted(running(0), asked=10)
+    leaving = structs.replace(leaving, metadata=structs.replace(leaving.metadata, uid="saves"))
+    observed = Observed(
+        job=training_job(status={"state": "Running"}),
+        workers=workers(),
+        pods=(leaving, running(1)),
+        nodes={"gpu-3": READY},
+    )
+    assert find_loss(observed) is not None
+    saving = structs.replace(observed, saving=frozenset({"saves"}))
+    assert find_loss(saving) is None
+    # Once another has failed nobody can save any more.
+    assert find_loss(structs.replace(saving, pods=(leaving, failed(1, 1, at=stamp(11))))) is not None

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.trainingjob import Restarts
-from holdfast.planning.trainingjob.loss import CLASSES, FREE, Class, Loss
+from holdfast.planning.trainingjob.classes import CLASSES, FREE, Class, Loss
 from holdfast.planning.trainingjob.restart import GiveUp, Retry, after, charged, counted, wait_s
 from holdfast.planning.trainingjob.timing import TIMING, Timing
 from tests.trainingjobs import at, training_job, workers

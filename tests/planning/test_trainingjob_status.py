@@ -10,9 +10,10 @@ from holdfast.api.builtin import Pod
 from holdfast.api.trainingjob import TrainingJobStatus
 from holdfast.planning.admission import Verdict
 from holdfast.planning.conditions import holds
+from holdfast.planning.trainingjob.classes import Loss
 from holdfast.planning.trainingjob.course import Again, decide
-from holdfast.planning.trainingjob.observed import Observed
-from holdfast.planning.trainingjob.status import CONDITION_OF, LONGEST, SPEC_CHANGED, next_status
+from holdfast.planning.trainingjob.observed import SPEC_CHANGED, Observed
+from holdfast.planning.trainingjob.status import CONDITION_OF, LONGEST, next_status
 from holdfast.planning.trainingjob.timing import TIMING
 from tests.trainingjobs import (
     at,
@@ -476,3 +477,76 @@ def test_the_course_of_a_new_attempt_is_the_only_one_that_counts_a_restart() -> 
     assert isinstance(course, Again)
     for other in (seen(), seen(verdict=NO_ROOM), seen({"suspend": True}), seen(workers=workers(), outdated=True)):
         assert shown(other).restart_count == 0
+
+
+# What the workers tell
+
+PACED = {
+    "state": "Running",
+    "restartCount": 1,
+    "totalEpochs": 8,
+    "currentEpoch": 3,
+    "progress": "37%",
+    "metrics": {"loss": 0.5},
+    "estimatedCompletionTime": stamp(5000),
+    "epochs": {"attempt": 1, "done": 3, "position": 3.0},
+}
+
+
+def test_what_was_told_stays_while_the_workers_run() -> None:
+    status = shown(seen(status=PACED, workers=workers(status=READY), pods=BOTH))
+    assert (status.state, status.estimated_completion_time) == ("Running", stamp(5000))
+    assert (status.progress, status.current_epoch, status.metrics) == ("37%", 3, {"loss": 0.5})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"workers": workers(status=READY), "pods": (running(0), failed(1, 1, at=stamp(50)))},
+        {"workers": workers(conditions=COMPLETE)},
+        {"spec": {"suspend": True}, "workers": workers(suspend=True)},
+        {"workers": workers(status=READY), "pods": BOTH, "refusal": "no"},
+    ],
+    ids=["restarting", "completed", "suspended", "failed"],
+)
+def test_nobody_foresees_the_end_of_a_job_that_does_not_run(more: dict[str, Any]) -> None:
+    status = shown(seen(status=PACED, **more))
+    assert status.state != "Running"
+    assert status.estimated_completion_time is None
+    assert (status.progress, status.current_epoch, status.metrics) == ("37%", 3, {"loss": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("told_by", "spec", "total"),
+    [
+        (1, {"hyperparameters": {"epochs": 20}}, 8),
+        (1, {}, 8),
+        (0, {"hyperparameters": {"epochs": 20}}, 20),
+        (0, {}, None),
+    ],
+)
+def test_how_many_epochs_there_are_is_what_this_attempt_says_else_what_is_written(
+    told_by: int, spec: dict[str, Any], total: int | None
+) -> None:
+    status = {**PACED, "epochs": {"attempt": told_by}}
+    assert shown(seen(spec, status=status, workers=workers(status=READY), pods=BOTH)).total_epochs == total
+
+
+def test_a_goal_is_why_a_job_has_ended() -> None:
+    goal = {"attempt": 1, "done": 3, "goal": "EarlyStopped", "goalTime": stamp(0), "bestLoss": 0.25, "bestEpoch": 1}
+    spec = {"successPolicy": {"earlyStoppingPatience": 2}}
+    status = shown(seen(spec, status={**PACED, "epochs": goal}, workers=workers(status=READY), pods=BOTH))
+    assert (status.state, reasons(status)["Succeeded"]) == ("Completed", "EarlyStopped")
+    assert status.message == (
+        "no better loss than 0.25 of epoch 1 came until epoch 3 (successPolicy.earlyStoppingPatience)"
+    )
+    assert status.failure_reason is None
+
+
+@pytest.mark.parametrize(("cause", "reason"), [("hang", "NoProgress"), ("infrastructure", "InfrastructureLost")])
+def test_what_was_not_heard_is_counted_by_its_class(cause: Any, reason: str) -> None:
+    loss = Loss(cause=cause, message="nothing was heard")
+    status = shown(seen(status=PACED, workers=workers(status=READY), pods=BOTH, unheard=loss))
+    assert (status.state, status.restart_count, status.failure_reason) == ("Restarting", 2, "nothing was heard")
+    assert getattr(status.restarts, cause) == 1
+    assert reasons(status)["Restarting"] == reason

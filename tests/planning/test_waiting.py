@@ -146,3 +146,30 @@ def test_a_pod_that_nothing_is_wrong_with_tells_how_far_it_is() -> None:
 def test_the_image_that_is_waited_for_is_the_first_that_is_not_there() -> None:
     sidecar = {"name": "holdfast-sidecar", "image": "holdfast:1", "ready": True, "state": {"running": {}}}
     assert ordinary_step(initializing(sidecar)) == 'image "bert:1" is being pulled, or volumes are being mounted'
+
+
+def sidecar(**facts: Any) -> dict[str, Any]:
+    return {"name": "holdfast-sidecar", "image": "holdfast:1", "ready": False, **facts}
+
+
+def test_why_a_sidecar_can_not_begin_is_why_the_job_waits() -> None:
+    end = {"exitCode": 1, "reason": "Error", "message": "bucket runs: access denied\n"}
+    waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}}
+    said = "init container holdfast-sidecar exited with code 1: bucket runs: access denied"
+    # It ends, waits, and is tried again: the words stay the same.
+    states: list[dict[str, Any]] = [{"terminated": end}, waiting, {"running": {"startedAt": "2026-01-01T00:00:00Z"}}]
+    for state in states:
+        pod = initializing(sidecar(state=state, lastState={"terminated": end}))
+        assert why_waiting([pod], 1, 1) == f"waiting for 1 of 1 workers: {said}"
+
+
+def test_a_sidecar_that_failed_once_and_has_begun_since_is_no_problem() -> None:
+    end = {"exitCode": 1, "reason": "Error", "message": "no route to host"}
+    pod = initializing(sidecar(ready=True, state={"running": {}}, lastState={"terminated": end}))
+    assert problem_of(pod) == ""
+
+
+def test_a_sidecar_that_brings_back_a_checkpoint_takes_its_time() -> None:
+    assert ordinary_step(initializing(sidecar(state={"running": {}}))) == (
+        "the checkpoint to resume from is being brought back"
+    )

@@ -11,6 +11,7 @@ from holdfast.planning.trainingjob.wake import explain_from, wake_at
 from tests.trainingjobs import at, deleted, node, running, stamp, training_job, unschedulable, worker, workers
 
 LIMITED = {"failurePolicy": {"activeDeadlineSeconds": 100}}
+SAVING = {"checkpoint": {"storage": {"type": "pvc"}}}
 SUSPENDED = {
     "state": "Suspended",
     "startTime": stamp(0),
@@ -37,6 +38,7 @@ def woken(
         (140, {}, {"state": "Restarting"}, OUT_OF_REACH),
         (140, {}, {"state": "Suspended"}, {"pods": OUT_OF_REACH["other_pods"], "nodes": OUT_OF_REACH["nodes"]}),
         (110, {}, {"state": "Restarting"}, {"earlier": (deleted(workers(), asked=50, grace_s=0),)}),
+        (80, SAVING, {"state": "Running", "epochs": {"goal": "TargetReached", "goalTime": stamp(20)}}, {}),
         (90, {"ttlSecondsAfterFinished": 30}, {"state": "Failed", "completionTime": stamp(60)}, {}),
         (90, {"ttlSecondsAfterFinished": 30}, {"state": "Completed", "completionTime": stamp(60)}, {}),
         # The first of several.

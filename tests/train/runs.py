@@ -6,7 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.train import environment
+from holdfast.train.gpus import Gpus
 from holdfast.train.run import Run
+
+# Also on a machine that has some.
+NONE = Gpus("no-such-library.so")
 
 
 class Clock:
@@ -27,6 +31,7 @@ def worker(
     shards: bool = False,
     agree: Callable[[bool], bool] | None = None,
     clock: Callable[[], float] | None = None,
+    gpus: Gpus | None = None,
     **variables: str,
 ) -> Run:
     """A process whose checkpoints, progress and notice are in the folder; a variable that is "" is not set."""
@@ -39,7 +44,7 @@ def worker(
         "HOLDFAST_NOTICE_FILE": str(folder / "notice"),
         **variables,
     }
-    return Run(environment.read(environ), shards=shards, agree=agree, clock=clock or Clock())
+    return Run(environment.read(environ), shards=shards, agree=agree, clock=clock or Clock(), gpus=gpus or NONE)
 
 
 def save(run: Run, text: str, epoch: int | None = None) -> None:
@@ -48,7 +53,7 @@ def save(run: Run, text: str, epoch: int | None = None) -> None:
 
 
 def resume_from(folder: Path, name: str) -> None:
-    """As `holdfast restore` leaves it."""
+    """As the sidecar leaves it."""
     (folder / "attempt-0.resume").symlink_to(Path("attempt-0", name))
 
 

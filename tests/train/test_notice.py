@@ -2,12 +2,12 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from holdfast.train.notice import NO_REASON
+from holdfast.train.notice import NO_REASON, heeded
 from holdfast.train.run import Run
 from tests.train.runs import models, save, worker
 
@@ -73,6 +73,41 @@ def test_a_checkpoint_that_failed_answers_nothing(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), run.checkpoint(1):
         _ = 1 / 0
     assert run.notice() == "drain"
+
+
+LOOKING: list[Callable[[Run], object]] = [
+    lambda run: run.notice(),
+    lambda run: run.due(1),
+    lambda run: run.on_notice(lambda _: None),
+]
+NOT_LOOKING: list[Callable[[Run], object]] = [
+    lambda _: None,
+    lambda run: list(run.epochs(2)),
+    lambda run: run.report(epoch=1, loss=1.0),
+    lambda run: save(run, "model", epoch=1),
+]
+
+
+@pytest.mark.parametrize("look", LOOKING)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_script_that_looks_for_notices_says_so(tmp_path: Path, rank: int, look: Callable[[Run], object]) -> None:
+    run = worker(tmp_path, rank=rank, world=2)
+    assert not heeded(tmp_path / "notice").exists()
+    look(run)
+    assert heeded(tmp_path / "notice").read_bytes() == b""
+
+
+@pytest.mark.parametrize("use", NOT_LOOKING)
+def test_a_script_that_never_looks_does_not(tmp_path: Path, use: Callable[[Run], object]) -> None:
+    use(worker(tmp_path))
+    assert not heeded(tmp_path / "notice").exists()
+
+
+@pytest.mark.parametrize("look", LOOKING)
+def test_where_nothing_can_be_said_or_nobody_asks_nothing_breaks(tmp_path: Path, look: Callable[[Run], object]) -> None:
+    for place in ("", str(tmp_path / "nowhere" / "notice")):
+        look(worker(tmp_path, HOLDFAST_NOTICE_FILE=place))
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_on_notice_is_called_once_after_the_step_under_way(tmp_path: Path) -> None:

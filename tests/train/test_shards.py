@@ -122,7 +122,7 @@ def test_what_was_resumed_from_is_replaced_and_not_mixed(
 ) -> None:
     if not can_swap:
         monkeypatch.setattr(publishing, "exchange", lambda *_: False)
-    for run in ranks(tmp_path):  # as `holdfast restore` copies it from the attempt before
+    for run in ranks(tmp_path):  # as the sidecar copies it from the attempt before
         save(run, "old")
     for run in ranks(tmp_path, attempt=1):
         save(run, "new")

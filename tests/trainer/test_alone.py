@@ -29,7 +29,7 @@ def test_the_log_the_progress_and_the_last_word_say_the_same(processes: Processe
     assert said[0].startswith("training mlp (9610 parameters) on digits (1437 samples, 360 held out) with adam and 1")
     progress = lines(tmp_path / "progress")
     assert [line["epoch"] for line in progress] == [0, 1, 2, 3]
-    assert {line["totalEpochs"] for line in progress} == {3}
+    assert {line["epochs"] for line in progress} == {3}
     assert "trainLoss" not in progress[0]
     assert all(line["trainLoss"] > 0 for line in progress[1:])
     assert [line.split("  ")[0] for line in said[1:-1]] == ["epoch 0/3", "epoch 1/3", "epoch 2/3", "epoch 3/3"]

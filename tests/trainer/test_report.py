@@ -19,7 +19,7 @@ def test_an_epoch_is_a_line_for_people_and_one_for_programs(tmp_path: Path, capf
     report(tmp_path).epoch(2, Score(0.5, 0.875), train_loss=0.25)
     assert capfd.readouterr().out == "epoch 2/5  loss 0.5000  accuracy 0.8750  train loss 0.2500\n"
     assert lines(tmp_path / "progress") == [
-        {"epoch": 2, "totalEpochs": 5, "loss": 0.5, "accuracy": 0.875, "trainLoss": 0.25}
+        {"epoch": 2, "epochs": 5, "loss": 0.5, "accuracy": 0.875, "trainLoss": 0.25}
     ]
 
 

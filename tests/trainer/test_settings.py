@@ -42,11 +42,14 @@ def test_every_variable_of_the_operator_is_read() -> None:
             "DATA_DIR": "/mnt/mnist",
             "CHECKPOINT_DIR": "/checkpoints",
             "CHECKPOINT_FREQUENCY": "2",
+            "CHECKPOINT_INTERVAL_SECONDS": "1.5",
             "RESUME_FROM": "/checkpoints/checkpoint-epoch-3",
             "PROGRESS_FILE": "/run/progress",
+            "HOLDFAST_NOTICE_FILE": "/run/notice",
             "TERMINATION_LOG": "/run/last",
         }
     )
+    assert (chosen.checkpoint_interval_s, chosen.notice_file) == (1.5, Path("/run/notice"))
     assert (chosen.model, chosen.dataset, chosen.learning_rate, chosen.batch_size) == ("cnn", "mnist", 5e-4, 64)
     assert (chosen.epochs, chosen.optimizer, chosen.warmup_steps, chosen.accumulation_steps) == (7, "adamw", 100, 4)
     assert chosen.mixed_precision

@@ -14,7 +14,7 @@ from holdfast.trainer.group import join
 from holdfast.trainer.place import Place
 from holdfast.trainer.settings import MODELS
 from holdfast.trainer.state import State
-from holdfast.trainer.training import Task, evaluate, fresh, train_epoch
+from holdfast.trainer.training import Task, Wish, evaluate, fresh, train_epoch
 from tests.trainer.tasks import same, task, trained
 from tests.trainer.workers import PORT, WAIT_S, loopback
 
@@ -77,13 +77,14 @@ def test_they_evaluate_every_sample_once(pool: ThreadPoolExecutor, size: int) ->
 
 
 @pytest.mark.parametrize("wisher", [0, 1, 2])
-def test_the_wish_of_one_stops_all_after_the_same_step(pool: ThreadPoolExecutor, wisher: int) -> None:
-    def work(training: Task) -> tuple[State, bool]:
-        wishes = iter([False, training.group.rank == wisher])
+@pytest.mark.parametrize("wish", [Wish(stop=True), Wish(save=True)])
+def test_the_wish_of_one_is_that_of_all_after_the_same_step(pool: ThreadPoolExecutor, wisher: int, wish: Wish) -> None:
+    def work(training: Task) -> tuple[State, Wish]:
+        wishes = iter([Wish(), wish if training.group.rank == wisher else Wish()])
         return train_epoch(training, fresh(training), lambda: next(wishes))
 
     found = together(pool, 3, work)
-    assert [(state.at.updates, stopped) for state, stopped in found] == [(2, True)] * 3
+    assert [(state.at.updates, wished) for state, wished in found] == [(2, wish)] * 3
     assert same(found[0][0], found[2][0])
 
 

@@ -56,6 +56,11 @@ def pod(spec: JSON | None = None, defaults: Defaults = DEFAULTS) -> JSON:
     return template
 
 
+def sidecar(spec: JSON | None = None, defaults: Defaults = DEFAULTS) -> JSON:
+    (found,) = pod(spec, defaults)["spec"]["initContainers"]
+    return dict(found)
+
+
 def container(spec: JSON | None = None, defaults: Defaults = DEFAULTS) -> JSON:
     trainer: JSON = pod(spec, defaults)["spec"]["containers"][0]
     return trainer
@@ -92,12 +97,12 @@ def _opened(body: JSON) -> JSON:
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Maps and lists of maps taken apart; the elements of a list are known by their names, where they have one."""
+    """Maps and lists of maps taken apart; the elements of a list are known by where they are mounted, or by name."""
     if isinstance(value, dict) and value:
         for key, below in value.items():
             yield from _flat(below, f"{path}.{key}" if path else key)
     elif isinstance(value, list) and value and isinstance(value[0], dict):
         for index, below in enumerate(value):
-            yield from _flat(below, f"{path}[{below.get('name', index)}]")
+            yield from _flat(below, f"{path}[{below.get('mountPath', below.get('name', index))}]")
     else:
         yield path, value

@@ -25,6 +25,7 @@ JSON = dict[str, Any]
 RESOURCES: dict[str, Resource[Any]] = {
     each.kind: each for each in (CLAIMS, CONFIG_MAPS, DEPLOYMENTS, SERVICE_ACCOUNTS, SERVICES, WORKER_JOBS)
 }
+BOUNDED = {"limits": {"cpu": "2", "memory": "4Gi"}}
 BOARD = {"monitoring": {"tensorboardEnabled": True}}
 JOBS = {name: example(name) for name in EXAMPLES} | {
     "on a claim": training_job({**BOARD, "numWorkers": 1, "checkpoint": {"storage": {"storageClassName": "fast"}}}),
@@ -43,6 +44,16 @@ JOBS = {name: example(name) for name in EXAMPLES} | {
             },
         }
     ),
+    "resuming from elsewhere": training_job(
+        {
+            "checkpoint": {
+                "resumeFrom": "gs://old/$(bert)",
+                "storage": {"type": "s3", "s3Bucket": "models", "secretRef": {"name": "keys"}},
+            }
+        }
+    ),
+    "resuming from a neighbour's folder": training_job({"checkpoint": {"resumeFrom": "old/bert"}}),
+    "watched": training_job({"progressDeadlineSeconds": 60, "resources": BOUNDED}),
     "elastic": training_job({"command": ["torchrun", "--nnodes=1:2"], "failurePolicy": {"restartPolicy": "ExitCode"}}),
     "with all of a template": training_job(
         {
@@ -127,6 +138,26 @@ def test_pods_keep_to_the_restricted_profile(control_plane: ControlPlane, restri
     wanted = pods(here(JOBS[name], restricted))
     made = tried(control_plane, wanted)
     assert [pod["metadata"]["name"] for pod in made] == [pod["metadata"]["name"] for pod in wanted] != []
+
+
+@pytest.mark.parametrize(
+    ("resources", "quality"),
+    [(BOUNDED, "Guaranteed"), ({"requests": {"cpu": "2"}}, "Burstable"), ({"limits": {"cpu": "2"}}, "Burstable")],
+)
+def test_a_sidecar_leaves_the_quality_of_service_as_it_was(
+    control_plane: ControlPlane, namespace: str, resources: JSON, quality: str
+) -> None:
+    (made,) = tried(control_plane, pods(here(training_job({"checkpoint": {}, "resources": resources}), namespace)))
+    assert made["status"]["qosClass"] == quality
+
+
+def test_on_the_nodes_network_the_ports_of_two_workers_keep_them_apart(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    job = training_job({"checkpoint": {}, "podTemplate": {"hostNetwork": True}})
+    (made,) = tried(control_plane, pods(here(job, namespace)))
+    (beside,) = made["spec"]["initContainers"]
+    assert [port["hostPort"] for port in beside["ports"]] == [8470, 8471]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from tests.trainingjobs import UID
 from tests.workloads.family import GONE, changed
-from tests.workloads.paths import JSON, POD, TRAINER, variable, variables
+from tests.workloads.paths import JSON, POD, SIDECAR, TRAINER, no_variables, secret, variable, variables
 
 BUCKET = {"type": "s3", "s3Bucket": "models"}
 # What the fields are written beside: a job that keeps its checkpoints in a bucket.
@@ -14,14 +14,27 @@ BESIDE: JSON = {"checkpoint": {"storage": BUCKET}}
 # With a TensorBoard, which reads the bucket.
 SHOWN: JSON = {**BESIDE, "monitoring": {"tensorboardEnabled": True}}
 CLAIM = f"{POD}.volumes[holdfast-checkpoints].persistentVolumeClaim.claimName"
-NO_BUCKET = {f"{POD}.volumes[holdfast-checkpoints].emptyDir": GONE}
 OWN = f"ml/bert/{UID}"
-BOTH = (f"{POD}.initContainers[holdfast-restore]", TRAINER)
+AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+
+
+def no_aws(*readers: str) -> JSON:
+    return {path: GONE for at in readers for key in AWS for path in secret(at, key, "", "")}
+
+
+# A volume keeps what is written to it: nothing is uploaded, and nobody waits for that.
+NO_BUCKET: JSON = {
+    f"{POD}.volumes[holdfast-checkpoints].emptyDir": GONE,
+    **no_variables("HOLDFAST_STORE", at=SIDECAR),
+    **no_aws(SIDECAR),
+    variable("HOLDFAST_GRACE_SECONDS", SIDECAR): "90",
+    f"{POD}.terminationGracePeriodSeconds": 90,
+}
 
 
 def folder(prefix: str) -> JSON:
     """Where on the volume both containers find their checkpoints."""
-    return {f"{each}.volumeMounts[holdfast-checkpoints].subPath": prefix for each in BOTH}
+    return {f"{each}.volumeMounts[/checkpoints].subPath": prefix for each in (SIDECAR, TRAINER)}
 
 
 def created(mode: str = "ReadWriteMany", size: str | int = "10Gi", **spec: str) -> JSON:
@@ -44,8 +57,12 @@ CHECKPOINTS: list[tuple[str, JSON, JSON]] = [
     ("checkpoint.frequency", {"frequency": 5}, {variable("CHECKPOINT_FREQUENCY"): "5"}),
     ("checkpoint.interval", {"interval": "1h30m"}, variables(CHECKPOINT_INTERVAL_SECONDS="5400")),
     ("checkpoint.interval", {"interval": "1500ms"}, variables(CHECKPOINT_INTERVAL_SECONDS="1.5")),
-    ("checkpoint.retention", {"retention": 9}, {}),
-    ("checkpoint.resumeFrom", {"resumeFrom": "s3://other/checkpoint-epoch-1"}, {}),
+    ("checkpoint.retention", {"retention": 9}, {variable("HOLDFAST_RETENTION", SIDECAR): "9"}),
+    (
+        "checkpoint.resumeFrom",
+        {"resumeFrom": "s3://other/$(A)/checkpoint-epoch-1"},
+        variables(SIDECAR, HOLDFAST_RESUME_FROM="s3://other/$$(A)/checkpoint-epoch-1"),
+    ),
     (
         "checkpoint.storage.type",
         {"storage": {}},
@@ -87,40 +104,50 @@ CHECKPOINTS: list[tuple[str, JSON, JSON]] = [
 ]
 BOARD = "Deployment bert-tensorboard spec.template.spec"
 READER = f"{BOARD}.containers[tensorboard]"
-AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+READERS = (SIDECAR, READER)
+GOOGLE = dict.fromkeys(
+    ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT"), "/etc/holdfast-store/service-account.json"
+)
 
 
-def command(logs: str) -> JSON:
-    return {f"{READER}.command": ["tensorboard", "--logdir", logs, "--bind_all", "--port", "6006"]}
+def stored(url: str) -> JSON:
+    """Where the sidecar keeps them, and where TensorBoard looks."""
+    command = ["tensorboard", "--logdir", f"{url}/tensorboard", "--bind_all", "--port", "6006"]
+    return {variable("HOLDFAST_STORE", SIDECAR): url, f"{READER}.command": command}
 
 
 def plain(**values: str) -> JSON:
-    return {f"{READER}.env[{name}].{part}": text for name, v in values.items() for part, text in _parts(name, v)}
+    return {path: value for at in READERS for path, value in variables(at, **values).items()}
 
 
-def _parts(name: str, value: str) -> tuple[tuple[str, str], ...]:
-    return ("name", name), ("value", value)
-
-
-def secret(variable_: str, name: str, key: str) -> JSON:
-    source = {"name": name, "key": key, "optional": True}
+def file_of(name: str) -> JSON:
+    """A Secret's file for both readers, each in its own pod."""
+    fields = {"name": "holdfast-store", "mountPath": "/etc/holdfast-store", "readOnly": True}
     return {
-        f"{READER}.env[{variable_}].name": variable_,
-        **{f"{READER}.env[{variable_}].valueFrom.secretKeyRef.{part}": value for part, value in source.items()},
+        **{
+            f"{at}.volumeMounts[/etc/holdfast-store].{field}": value
+            for at in READERS
+            for field, value in fields.items()
+        },
+        **{
+            f"{pod}.volumes[holdfast-store].{field}": value
+            for pod in (POD, BOARD)
+            for field, value in (("name", "holdfast-store"), ("secret.secretName", name), ("secret.optional", True))
+        },
     }
 
 
-NO_AWS: JSON = {path: GONE for key in AWS for path in secret(key, "", "")}
+NO_AWS = no_aws(*READERS)
 STORES: list[tuple[str, JSON, JSON]] = [
     (
         "checkpoint.storage.s3Bucket",
         {**BUCKET, "s3Bucket": "other"},
-        command(f"s3://other/{OWN}/tensorboard"),
+        stored(f"s3://other/{OWN}"),
     ),
     (
         "checkpoint.storage.prefix",
         {**BUCKET, "prefix": "team-a/$(HOME)"},
-        command("s3://models/team-a/$$(HOME)/tensorboard"),
+        stored("s3://models/team-a/$$(HOME)"),
     ),
     (
         "checkpoint.storage.region",
@@ -135,26 +162,21 @@ STORES: list[tuple[str, JSON, JSON]] = [
     (
         "checkpoint.storage.secretRef",
         {**BUCKET, "secretRef": {"name": "keys"}},
-        {f"{READER}.env[{key}].valueFrom.secretKeyRef.name": "keys" for key in AWS},
+        {f"{at}.env[{key}].valueFrom.secretKeyRef.name": "keys" for at in READERS for key in AWS},
     ),
     (
         "checkpoint.storage.gcsBucket",
         {"type": "gcs", "gcsBucket": "other"},
-        {**command(f"gs://other/{OWN}/tensorboard"), **NO_AWS},
+        {**stored(f"gs://other/{OWN}"), **NO_AWS},
     ),
     (
         "checkpoint.storage.secretRef",
         {"type": "gcs", "gcsBucket": "other", "secretRef": {"name": "keys"}},
         {
-            **command(f"gs://other/{OWN}/tensorboard"),
+            **stored(f"gs://other/{OWN}"),
             **NO_AWS,
-            **plain(GOOGLE_APPLICATION_CREDENTIALS="/etc/holdfast-store/service-account.json"),
-            f"{READER}.volumeMounts[holdfast-store].name": "holdfast-store",
-            f"{READER}.volumeMounts[holdfast-store].mountPath": "/etc/holdfast-store",
-            f"{READER}.volumeMounts[holdfast-store].readOnly": True,
-            f"{BOARD}.volumes[holdfast-store].name": "holdfast-store",
-            f"{BOARD}.volumes[holdfast-store].secret.secretName": "keys",
-            f"{BOARD}.volumes[holdfast-store].secret.optional": True,
+            **plain(**GOOGLE),
+            **file_of("keys"),
         },
     ),
     *(
@@ -162,7 +184,7 @@ STORES: list[tuple[str, JSON, JSON]] = [
             f"checkpoint.storage.{name}",
             {"type": "azure", "azureContainer": "other", "azureAccount": "acc"},
             {
-                **command(f"az://other/{OWN}/tensorboard"),
+                **stored(f"az://other/{OWN}"),
                 **NO_AWS,
                 **plain(AZURE_STORAGE_ACCOUNT_NAME="acc"),
             },
@@ -173,10 +195,11 @@ STORES: list[tuple[str, JSON, JSON]] = [
         "checkpoint.storage.secretRef",
         {"type": "azure", "azureContainer": "other", "azureAccount": "acc", "secretRef": {"name": "keys"}},
         {
-            **command(f"az://other/{OWN}/tensorboard"),
+            **stored(f"az://other/{OWN}"),
             **NO_AWS,
             **plain(AZURE_STORAGE_ACCOUNT_NAME="acc"),
-            **secret("AZURE_STORAGE_ACCOUNT_KEY", "keys", "AZURE_STORAGE_KEY"),
+            **secret(SIDECAR, "AZURE_STORAGE_ACCOUNT_KEY", "keys", "AZURE_STORAGE_KEY"),
+            **secret(READER, "AZURE_STORAGE_ACCOUNT_KEY", "keys", "AZURE_STORAGE_KEY"),
         },
     ),
 ]
@@ -188,7 +211,9 @@ def test_a_field_of_the_checkpoints_changes_just_what_it_is_for(field: str, writ
 
 
 @pytest.mark.parametrize(("field", "storage", "expected"), STORES, ids=[case[0] for case in STORES])
-def test_tensorboard_follows_the_checkpoints_into_the_store(field: str, storage: Any, expected: JSON) -> None:
+def test_sidecar_and_tensorboard_find_the_store_and_the_training_does_not(
+    field: str, storage: Any, expected: JSON
+) -> None:
     assert changed({"checkpoint": {"storage": storage}}, since=SHOWN) == expected
 
 

@@ -60,6 +60,20 @@ def test_the_task_says_what_to_train_and_how_to_meet() -> None:
     }
 
 
+def test_sidecars_are_told_where_to_report() -> None:
+    job = training_job({"monitoring": {}})
+    told = config_map(job, '{"url": "https://10.0.0.1"}')["data"]
+    assert told == {**config_map(job, None)["data"], "reports.json": '{"url": "https://10.0.0.1"}'}
+    (beside,) = pod({"monitoring": {}})["spec"]["initContainers"]
+    mount = beside["volumeMounts"][0]
+    variables = {each["name"]: each.get("value") for each in beside["env"]}
+    assert variables["HOLDFAST_REPORTS_FILE"] == f"{mount['mountPath']}/reports.json"
+
+
+def test_a_job_without_sidecars_is_not_written_anew_when_another_operator_leads() -> None:
+    assert config_map(training_job(), "{}") == config_map(training_job(), None)
+
+
 @given(st.dictionaries(TEXTS, TEXTS | st.sampled_from(PITFALLS), max_size=4), st.floats(1e-300, 1e300))
 def test_both_files_say_the_same(params: dict[str, str], rate: float) -> None:
     data = files({"hyperparameters": {"learningRate": rate, "additionalParams": params}})

@@ -11,7 +11,7 @@ from holdfast.api.core.scheduling import Affinity
 from holdfast.api.meta import Part
 from holdfast.api.trainingjob import TrainingJobSpec
 from tests.workloads.family import DEFAULTS, GONE, changed
-from tests.workloads.paths import JOB, JSON, POD, TEMPLATE, TRAINER, no_variables, removed, variable, variables
+from tests.workloads.paths import JOB, JSON, POD, SIDECAR, TEMPLATE, TRAINER, no_variables, removed, variable, variables
 from tests.workloads.test_checkpoint_fields import CHECKPOINTS, STORES
 from tests.workloads.test_template_fields import TEMPLATES
 
@@ -35,18 +35,15 @@ PYTORCH = [
     "PET_MASTER_PORT",
 ]
 
+WORKERS = {f"{JOB}.completions": 4, f"{JOB}.parallelism": 4, variable("WORLD_SIZE"): "4", variable("PET_NNODES"): "4"}
+
 PLAIN: list[tuple[str, JSON, JSON]] = [
     ("model", {"model": "bert"}, {variable("MODEL"): "bert", f"{TASK}.model": "bert"}),
     ("dataset", {"dataset": "wiki text"}, {variable("DATASET"): "wiki text", f"{TASK}.dataset": "wiki text"}),
     (
         "numWorkers",
         {"numWorkers": 4},
-        {
-            f"{JOB}.completions": 4,
-            f"{JOB}.parallelism": 4,
-            variable("WORLD_SIZE"): "4",
-            variable("PET_NNODES"): "4",
-        },
+        WORKERS,
     ),
     ("gpusPerWorker", {"gpusPerWorker": 2}, {**dict.fromkeys(GPUS, "2"), variable("PET_NPROC_PER_NODE"): "2"}),
     (
@@ -172,6 +169,18 @@ PLAIN: list[tuple[str, JSON, JSON]] = [
         },
     ),
     ("monitoring.enabled", {"monitoring": {"enabled": False}}, {}),
+    ("suspend", {"suspend": True}, {}),
+    ("ttlSecondsAfterFinished", {"ttlSecondsAfterFinished": 60}, {}),
+    ("failurePolicy.restartPolicy", {"failurePolicy": {"restartPolicy": "ExitCode"}}, {}),
+    ("failurePolicy.backoffLimit", {"failurePolicy": {"backoffLimit": 9}}, {}),
+    ("failurePolicy.activeDeadlineSeconds", {"failurePolicy": {"activeDeadlineSeconds": 60}}, {}),
+]
+# What is written beside a job that has a sidecar, for which checkpoints are enough.
+WATCHED: list[tuple[str, JSON, JSON]] = [
+    ("progressDeadlineSeconds", {"progressDeadlineSeconds": 60}, {}),
+    ("successPolicy.targetAccuracy", {"successPolicy": {"targetAccuracy": 0.9}}, {}),
+    ("successPolicy.earlyStoppingPatience", {"successPolicy": {"earlyStoppingPatience": 2}}, {}),
+    ("numWorkers", {"numWorkers": 4}, {**WORKERS, variable("HOLDFAST_WORKERS", SIDECAR): "4"}),
     (
         "monitoring.metricsPort",
         {"monitoring": {"metricsPort": 9000}},
@@ -185,16 +194,36 @@ PLAIN: list[tuple[str, JSON, JSON]] = [
             f"{MASTER}.ports[metrics].port": 9000,
             f"{MASTER}.ports[metrics].targetPort": 9000,
             f"{MASTER}.ports[metrics].protocol": "TCP",
+            **variables(SIDECAR, METRICS_PORT="9000"),
         },
     ),
-    ("suspend", {"suspend": True}, {}),
-    ("ttlSecondsAfterFinished", {"ttlSecondsAfterFinished": 60}, {}),
-    ("progressDeadlineSeconds", {"progressDeadlineSeconds": 60}, {}),
-    ("failurePolicy.restartPolicy", {"failurePolicy": {"restartPolicy": "ExitCode"}}, {}),
-    ("failurePolicy.backoffLimit", {"failurePolicy": {"backoffLimit": 9}}, {}),
-    ("failurePolicy.activeDeadlineSeconds", {"failurePolicy": {"activeDeadlineSeconds": 60}}, {}),
-    ("successPolicy.targetAccuracy", {"successPolicy": {"targetAccuracy": 0.9}}, {}),
-    ("successPolicy.earlyStoppingPatience", {"successPolicy": {"earlyStoppingPatience": 2}}, {}),
+    (
+        "env",
+        {"env": [{"name": "CHECKPOINT_INTERVAL_SECONDS", "value": "9"}]},
+        variables(CHECKPOINT_INTERVAL_SECONDS="9"),
+    ),
+    (
+        "env",
+        {"env": [{"name": "HOLDFAST_METRIC_NAMES", "value": "loss=my_loss"}]},
+        {
+            **variables(HOLDFAST_METRIC_NAMES="loss=my_loss"),
+            **variables(SIDECAR, HOLDFAST_METRIC_NAMES="loss=my_loss"),
+        },
+    ),
+    (
+        "resources",
+        {"resources": {"limits": {"memory": "64Gi"}}},
+        {
+            f"{TRAINER}.resources.limits.memory": "64Gi",
+            f"{SIDECAR}.resources.requests.memory": "256Mi",
+            f"{SIDECAR}.resources.limits.memory": "256Mi",
+        },
+    ),
+    (
+        "podTemplate.terminationGracePeriodSeconds",
+        {"podTemplate": {"terminationGracePeriodSeconds": 45}},
+        {f"{POD}.terminationGracePeriodSeconds": 45, variable("HOLDFAST_GRACE_SECONDS", SIDECAR): "45"},
+    ),
 ]
 # In tests of their own: what a TensorBoard is made of, and what there is without checkpoints.
 ELSEWHERE = ("monitoring.tensorboardEnabled", "checkpoint.enabled")
@@ -203,6 +232,11 @@ ELSEWHERE = ("monitoring.tensorboardEnabled", "checkpoint.enabled")
 @pytest.mark.parametrize(("field", "written", "expected"), PLAIN, ids=[case[0] for case in PLAIN])
 def test_a_field_changes_just_what_it_is_for(field: str, written: JSON, expected: JSON) -> None:
     assert changed(written) == expected
+
+
+@pytest.mark.parametrize(("field", "written", "expected"), WATCHED, ids=[case[0] for case in WATCHED])
+def test_beside_a_sidecar_a_field_changes_just_what_it_is_for(field: str, written: JSON, expected: JSON) -> None:
+    assert changed(written, since={"checkpoint": {}}) == expected
 
 
 @pytest.mark.parametrize(
@@ -217,7 +251,7 @@ def test_a_tracker_is_a_variable(written: JSON, expected: JSON) -> None:
 
 
 def test_no_field_is_forgotten() -> None:
-    told = {case[0] for case in (*PLAIN, *TEMPLATES, *CHECKPOINTS, *STORES)}
+    told = {case[0] for case in (*PLAIN, *WATCHED, *TEMPLATES, *CHECKPOINTS, *STORES)}
     trackers = {"monitoring.mlflowTrackingUri", "monitoring.wandbProject"}
     assert told | trackers | set(ELSEWHERE) == set(_leaves(TrainingJobSpec))
 

@@ -118,6 +118,8 @@ def test_a_queued_job_starts_suspended_and_only_kueue_changes_that(suspended: bo
         ({"failurePolicy": {"restartPolicy": "ExitCode"}}, False),
         ({"hyperparameters": {"epochs": 4}}, False),
         ({"scheduling": {"tolerations": []}}, False),
+        ({"progressDeadlineSeconds": 60}, False),
+        ({"successPolicy": {"targetAccuracy": 0.9}}, False),
     ],
 )
 def test_a_change_makes_a_new_attempt_only_if_it_alters_the_training(change: dict[str, Any], same: bool) -> None:
@@ -127,6 +129,23 @@ def test_a_change_makes_a_new_attempt_only_if_it_alters_the_training(change: dic
 def test_how_many_checkpoints_are_kept_alters_no_training() -> None:
     few, many = (training_job({"checkpoint": {"frequency": 2, "retention": count}}) for count in (1, 9))
     assert spec_digest(few.spec) == spec_digest(many.spec)
+
+
+@pytest.mark.parametrize("watched", [{"monitoring": {}}, {"checkpoint": {}}])
+@pytest.mark.parametrize("policy", [{"progressDeadlineSeconds": 60}, {"successPolicy": {"targetAccuracy": 0.9}}])
+def test_what_acts_on_progress_alters_no_training_that_has_a_sidecar(
+    watched: dict[str, Any], policy: dict[str, Any]
+) -> None:
+    before, after = training_job(watched), training_job({**watched, **policy})
+    assert spec_digest(before.spec) == spec_digest(after.spec)
+
+
+def test_a_policy_is_changed_for_another_without_a_new_attempt() -> None:
+    before, after = (
+        training_job({"progressDeadlineSeconds": 60}),
+        training_job({"successPolicy": {"targetAccuracy": 1}}),
+    )
+    assert spec_digest(before.spec) == spec_digest(after.spec)
 
 
 def test_the_job_carries_the_digest_of_what_it_was_made_for() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.workloads.trainingjob.gpus import gpus_per_worker
-from holdfast.workloads.trainingjob.resources import restore_resources, worker_resources
+from holdfast.workloads.trainingjob.resources import sidecar_resources, worker_resources
 from tests.trainingjobs import training_job
 from tests.workloads.family import DEFAULTS
 
@@ -66,21 +66,29 @@ def test_a_device_that_is_written_is_left_alone_without_rdma() -> None:
     assert worker_resources(training_job({"gpusPerWorker": 0, "resources": written}), DEFAULTS) == written
 
 
+LITTLE = {"cpu": "50m", "memory": "128Mi"}
+BOUND = {"cpu": "500m", "memory": "256Mi"}
+
+
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        (None, {}),
+        (None, {"requests": LITTLE}),
+        ({"requests": {"cpu": "8", "memory": "1Gi"}}, {"requests": LITTLE}),
+        ({"limits": {"nvidia.com/gpu": 1, RDMA: 1}}, {"requests": LITTLE}),
+        ({"limits": {"cpu": "8", "memory": "1Gi"}}, {"requests": BOUND, "limits": BOUND}),
         (
-            {"requests": {"cpu": "8", "memory": "1Gi"}, "limits": {"cpu": "8", "memory": "1Gi"}},
-            {"requests": {"cpu": "8", "memory": "1Gi"}, "limits": {"cpu": "8", "memory": "1Gi"}},
+            {"limits": {"memory": "1Gi"}},
+            {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "256Mi"}},
         ),
+        ({"requests": {"ephemeral-storage": "1Gi"}}, {"requests": {"ephemeral-storage": "128Mi", **LITTLE}}),
         (
-            {"requests": {"ephemeral-storage": "1Gi"}, "limits": {"nvidia.com/gpu": 1, RDMA: 1}},
-            {"requests": {"ephemeral-storage": "1Gi"}},
+            {"limits": {"ephemeral-storage": "1Gi"}},
+            {"requests": {**LITTLE, "ephemeral-storage": "128Mi"}, "limits": {"ephemeral-storage": "128Mi"}},
         ),
     ],
 )
-def test_restore_takes_the_workers_share_of_the_node_and_no_device(
+def test_a_sidecar_has_limits_where_the_worker_has_them_and_no_device(
     written: dict[str, Any] | None, expected: dict[str, Any]
 ) -> None:
-    assert restore_resources(training_job({"resources": written} if written else {})) == expected
+    assert sidecar_resources(training_job({"resources": written} if written else {})) == expected

@@ -19,9 +19,9 @@ TEMPLATES: list[tuple[str, JSON, JSON]] = [
         "podTemplate.volumeMounts",
         {"volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": True}]},
         {
-            f"{TRAINER}.volumeMounts[data].name": "data",
-            f"{TRAINER}.volumeMounts[data].mountPath": "/data",
-            f"{TRAINER}.volumeMounts[data].readOnly": True,
+            f"{TRAINER}.volumeMounts[/data].name": "data",
+            f"{TRAINER}.volumeMounts[/data].mountPath": "/data",
+            f"{TRAINER}.volumeMounts[/data].readOnly": True,
         },
     ),
     (

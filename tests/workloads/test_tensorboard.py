@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.workloads.trainingjob.sidecar_container import sidecar
 from holdfast.workloads.trainingjob.tensorboard import wants_tensorboard
 from tests.trainingjobs import UID, training_job
-from tests.workloads.family import child, children, container
+from tests.workloads.family import DEFAULTS, child, children, container
 
 BOARD = {"monitoring": {"tensorboardEnabled": True}}
 ON_A_CLAIM = {**BOARD, "checkpoint": {"storage": {"pvcName": "shared"}}}
@@ -124,3 +125,14 @@ def test_beside_a_single_worker_it_follows_the_volume_from_node_to_node() -> Non
 def test_elsewhere_it_runs_where_it_likes_and_stays_through_all_attempts(spec: dict[str, Any]) -> None:
     assert not {"affinity", "tolerations"} & board(spec)["template"]["spec"].keys()
     assert board(spec, attempt=0) == board(spec, attempt=5)
+
+
+def test_with_an_object_store_the_sidecar_brings_the_logs_to_where_tensorboard_reads_them() -> None:
+    def told(kind: str, **storage: str) -> bool:
+        spec = {"checkpoint": {"storage": {"type": kind, **storage}}, "monitoring": {"tensorboardEnabled": True}}
+        found = sidecar(training_job(spec), DEFAULTS)
+        assert found is not None
+        return {"name": "TENSORBOARD_DIR", "value": "/checkpoints/tensorboard"} in found["env"]
+
+    assert told("s3", s3Bucket="runs")
+    assert not told("pvc")  # it lies where it is written

@@ -82,7 +82,8 @@ class ContainerStateTerminated(Struct, frozen=True, kw_only=True, omit_defaults=
     signal: int = 0
     reason: str = ""
     message: str = ""
-    finished_at: str = ""
+    finished_at: str | None = None
+    """Of a container whose end nobody has seen it is null."""
 
 
 class ContainerStateWaiting(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
@@ -101,6 +102,7 @@ class ContainerStatus(Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     ready: bool = False
     restart_count: int = 0
     state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
 
 
 class PodCondition(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):

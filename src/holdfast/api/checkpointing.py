@@ -11,7 +11,8 @@ from holdfast.api.scalars import AbsolutePath, DnsSubdomain, Quantity
 
 StorageType = Literal["pvc", "s3", "gcs", "azure", "nfs"]
 
-# Which fields belong to which type: those that it needs, and those that mean something for it.
+# Which fields belong to which type: those that it needs, and those that mean something for it. Some are of use for
+# resumeFrom too, which may be in another store than the own checkpoints.
 _NEEDED: dict[StorageType, tuple[str, ...]] = {
     "s3": ("s3Bucket",),
     "gcs": ("gcsBucket",),
@@ -21,8 +22,10 @@ _NEEDED: dict[StorageType, tuple[str, ...]] = {
 _ALLOWED: dict[StorageType, tuple[str, ...]] = {
     **_NEEDED,
     "pvc": ("pvcName", "size", "storageClassName"),
-    "s3": ("s3Bucket", "region", "endpoint"),
+    "azure": ("azureContainer",),
 }
+_ALLOWED_FOR_RESUME: dict[StorageType, tuple[str, ...]] = {"s3": ("region", "endpoint"), "azure": ("azureAccount",)}
+_SCHEMES = {"s3": "s3://", "azure": "az://"}
 
 
 def _needs(storage: str, name: str) -> Rule:
@@ -43,6 +46,18 @@ def _belongs(storage: str, name: str) -> Rule:
     )
 
 
+def _belongs_or_resumes(storage: str, name: str) -> Rule:
+    scheme = _SCHEMES[storage]
+    return Rule(
+        rule=f"!has(self.storage) || !has(self.storage.{name}) || self.storage.type == '{storage}' || "
+        f"(has(self.resumeFrom) && self.resumeFrom.startsWith('{scheme}'))",
+        message=f"{name} goes with type: {storage} only, or with a resumeFrom of {scheme}: write that type, or remove "
+        f"{name}",
+        field=f".storage.{name}",
+        reason=Reason.FORBIDDEN,
+    )
+
+
 class CheckpointStorage(Part, frozen=True, kw_only=True):
     RULES: ClassVar = (
         *(_needs(storage, name) for storage, names in _NEEDED.items() for name in names),
@@ -52,12 +67,6 @@ class CheckpointStorage(Part, frozen=True, kw_only=True):
             message="pvcName uses a claim that is there already, size and storageClassName describe a new one: "
             "write one or the other",
             field=".pvcName",
-        ),
-        Rule(
-            rule="!has(self.secretRef) || self.type in ['s3', 'gcs', 'azure']",
-            message="secretRef goes with s3, gcs and azure only: pvc and nfs need no credentials",
-            field=".secretRef",
-            reason=Reason.FORBIDDEN,
         ),
         Rule(
             rule="!has(self.prefix) || self.prefix.matches('^[^/]+(/[^/]+)*$') && "
@@ -190,11 +199,27 @@ class Checkpoint(Part, frozen=True, kw_only=True):
     RULES: ClassVar = (
         duration_rule("interval", optional=True),
         Rule(
-            rule="!has(self.resumeFrom) || self.resumeFrom.matches('^(s3|gs|az)://[^/ ]+/[^ ]+$') || "
-            "self.resumeFrom.matches('^/[^ ]+$')",
-            message="write the folder of a checkpoint: s3://bucket/path, gs://bucket/path, az://container/path, or an "
-            "absolute path on the checkpoint volume",
+            rule="!has(self.resumeFrom) || (self.resumeFrom.matches('^(s3|gs|az)://[^/ ]+(/[^/ ]+)+/?$') || "
+            "self.resumeFrom.matches('^/?[^:/ ][^: ]*$')) && !self.resumeFrom.matches('(^|/)[.][.]?(/|$)')",
+            message="write the folder of a checkpoint, without '.' or '..': s3://bucket/path, gs://bucket/path, "
+            "az://container/path, or a path on the checkpoint volume or on one of podTemplate",
             field=".resumeFrom",
+        ),
+        Rule(
+            rule="!has(self.resumeFrom) || !self.resumeFrom.startsWith('az://') || "
+            "(has(self.storage) && has(self.storage.azureAccount))",
+            message="resuming from az:// needs storage.azureAccount: the address does not name the account",
+            field=".storage.azureAccount",
+            reason=Reason.REQUIRED,
+        ),
+        *(_belongs_or_resumes(storage, name) for storage, names in _ALLOWED_FOR_RESUME.items() for name in names),
+        Rule(
+            rule="!has(self.storage) || !has(self.storage.secretRef) || self.storage.type in ['s3', 'gcs', 'azure'] || "
+            "(has(self.resumeFrom) && self.resumeFrom.contains('://'))",
+            message="secretRef goes with s3, gcs and azure only: pvc and nfs need no credentials, unless resumeFrom is "
+            "in an object store",
+            field=".storage.secretRef",
+            reason=Reason.FORBIDDEN,
         ),
         Rule(
             rule="!has(self.resumeFrom) || !has(self.enabled) || self.enabled",
@@ -240,7 +265,7 @@ class Checkpoint(Part, frozen=True, kw_only=True):
         int,
         Meta(
             description="How many checkpoints are kept; 3 by default. The oldest are deleted first, the last valid one "
-            "never. May be changed at any time.",
+            "never. May be changed at any time, and counts from the next attempt on.",
             ge=1,
             le=1000,
         ),
@@ -250,8 +275,10 @@ class Checkpoint(Part, frozen=True, kw_only=True):
             str,
             Meta(
                 description="Checkpoint of another job to start from: s3://bucket/path, gs://bucket/path, "
-                "az://container/path, or an absolute path on the checkpoint volume. It need not be in the storage "
-                "that this job writes to. Only the first start uses it; a restart takes the newest own checkpoint.",
+                "az://container/path, a path below a mount of podTemplate, or else a path on the checkpoint volume "
+                "(pvc, nfs) from its root. It need not be in the storage that this job writes to; its store is reached "
+                "with secretRef, region, endpoint and azureAccount of storage. Used until the job has a checkpoint of "
+                "its own.",
                 max_length=1024,
             ),
         ]

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from holdfast.api.core.container import RESERVED_VARIABLES, EnvVar, ResourceRequirements
+from holdfast.api.core.container import EnvVar, ResourceRequirements, reserved_variables
 from holdfast.api.core.scheduling import Toleration
 from holdfast.api.kind import AGE, Column, Kind
 from holdfast.api.meta import Conditions, Object, ObservedGeneration, Part
@@ -46,7 +46,7 @@ class GPUWorkloadSpec(Part, frozen=True, kw_only=True):
         _agrees_with_gpus("limits"),
         _agrees_with_gpus("requests"),
         label_keys_rule("nodeSelector"),
-        RESERVED_VARIABLES,
+        reserved_variables(),
     )
 
     model_name: Annotated[
@@ -132,8 +132,8 @@ class GPUWorkloadStatus(Part, frozen=True, kw_only=True):
         Phase | None,
         Meta(
             description="Where the workload stands. Pending: it waits for GPUs, for a retry, or is suspended. "
-            "Scheduling: a node is being chosen. Scheduled: the node is chosen. Running: its pod runs. Succeeded and "
-            "Failed are final."
+            "Scheduling: a node is chosen, and its Job is being made. Scheduled: the Job is made. Running: its pod "
+            "runs. Succeeded and Failed are final."
         ),
     ] = None
     assigned_node: Annotated[str, Meta(description="The node that was chosen.", max_length=253)] | None = None
@@ -141,6 +141,16 @@ class GPUWorkloadStatus(Part, frozen=True, kw_only=True):
     last_schedule_time: Annotated[Timestamp, Meta(description="When a node was last chosen.")] | None = None
     retry_count: Annotated[Count, Meta(description="How many tries there were after the first.")] = 0
     next_retry_time: Annotated[Timestamp, Meta(description="When the next try starts, while it waits.")] | None = None
+    avoided_node: (
+        Annotated[
+            str,
+            Meta(
+                description="The node on which the last try failed or was lost: the next one goes elsewhere if it can.",
+                max_length=253,
+            ),
+        ]
+        | None
+    ) = None
     message: (
         Annotated[str, Meta(description="What is waited for, or why it ended, in a sentence.", max_length=32768)] | None
     ) = None

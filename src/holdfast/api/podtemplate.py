@@ -29,9 +29,9 @@ class PodTemplate(Part, frozen=True, kw_only=True):
             reason=Reason.FORBIDDEN,
         ),
         Rule(
-            rule="!has(self.volumeMounts) || self.volumeMounts.all(mount, mount.mountPath != '/etc/holdfast' && "
-            "!mount.mountPath.startsWith('/etc/holdfast/'))",
-            message="/etc/holdfast is the operator's own folder: mount the volume elsewhere",
+            rule="!has(self.volumeMounts) || self.volumeMounts.all(mount, "
+            "!mount.mountPath.matches('^/+(etc/+)?holdfast(-[a-z]+)?(/|$)'))",
+            message="/holdfast, /etc/holdfast and the like are the operator's own folders: mount the volume elsewhere",
             field=".volumeMounts",
             reason=Reason.FORBIDDEN,
         ),
@@ -93,7 +93,8 @@ class PodTemplate(Part, frozen=True, kw_only=True):
         bool,
         Meta(
             description="Whether the pods use the node's network, as some RDMA set-ups need. Two workers on one node "
-            "then compete for masterPort and metricsPort. The namespace's pod security level may forbid it."
+            "then compete for masterPort and metricsPort, and the sidecar's ports 8470 and 8471 keep two workers with "
+            "sidecars off one node. The namespace's pod security level may forbid it."
         ),
     ] = False
     topology_spread_constraints: Annotated[
@@ -115,8 +116,9 @@ class PodTemplate(Part, frozen=True, kw_only=True):
         Annotated[
             Seconds,
             Meta(
-                description="How long a worker that is stopped may take to save; 30 without it. A part of it is kept "
-                "back for the upload of the last checkpoint."
+                description="How long a worker that is stopped may take to save. A part of it is kept back for the "
+                "upload of the last checkpoint. Without it 30, with checkpoints on a volume 90 and in an object store "
+                "600; a worker that is done ends earlier."
             ),
         ]
         | None

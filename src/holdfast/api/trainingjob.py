@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from holdfast.api.checkpointing import Checkpoint, CheckpointStorage
-from holdfast.api.core.container import RESERVED_VARIABLES, EnvVar, ResourceRequirements
+from holdfast.api.core.container import EnvVar, ResourceRequirements, reserved_variables
 from holdfast.api.kind import AGE, Column, Kind, Scale
 from holdfast.api.meta import Object, Part
 from holdfast.api.podtemplate import PodTemplate
@@ -22,6 +22,7 @@ from holdfast.api.trainingsettings import (
 from holdfast.api.trainingstatus import (
     AllocatedResources,
     CheckpointReport,
+    EpochReport,
     Restarts,
     State,
     TrainingJobStatus,
@@ -34,6 +35,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointReport",
     "CheckpointStorage",
+    "EpochReport",
     "FailurePolicy",
     "Hyperparameters",
     "Monitoring",
@@ -68,6 +70,15 @@ def _agrees_with_gpus(side: str) -> Rule:
         message=f"gpusPerWorker and nvidia.com/gpu in resources.{side} name different numbers: write the same number, "
         "or only one of them",
         field=".gpusPerWorker",
+    )
+
+
+def _not_the_sidecars(block: str, port: str) -> Rule:
+    return Rule(
+        rule=f"!has(self.{block}) || !has(self.{block}.{port}) || !(self.{block}.{port} in [8470, 8471])",
+        message="ports 8470 and 8471 are those of the operator's sidecar: choose another",
+        field=f".{block}.{port}",
+        reason=Reason.FORBIDDEN,
     )
 
 
@@ -119,7 +130,20 @@ class TrainingJobSpec(Part, frozen=True, kw_only=True):
             field=".podTemplate.volumeMounts",
             reason=Reason.FORBIDDEN,
         ),
-        RESERVED_VARIABLES,
+        Rule(
+            rule="!has(self.checkpoint) || !has(self.checkpoint.resumeFrom) || "
+            "self.checkpoint.resumeFrom.contains('://') || !has(self.checkpoint.storage) || "
+            "self.checkpoint.storage.type in ['pvc', 'nfs'] || "
+            "(has(self.podTemplate) && has(self.podTemplate.volumeMounts) && "
+            "self.podTemplate.volumeMounts.exists(mount, (self.checkpoint.resumeFrom + '/').startsWith("
+            "mount.mountPath.endsWith('/') ? mount.mountPath : mount.mountPath + '/')))",
+            message="checkpoints in an object store have no volume with such a path: write s3://bucket/path, "
+            "gs://bucket/path or az://container/path, or mount the volume that holds it with podTemplate",
+            field=".checkpoint.resumeFrom",
+        ),
+        _not_the_sidecars("networking", "masterPort"),
+        _not_the_sidecars("monitoring", "metricsPort"),
+        reserved_variables(but="HOLDFAST_METRIC_NAMES"),
     )
 
     model: Annotated[
@@ -187,7 +211,8 @@ class TrainingJobSpec(Part, frozen=True, kw_only=True):
     env: Annotated[
         tuple[EnvVar, ...],
         Meta(
-            description="Further environment variables. One that the operator sets too is replaced by yours.",
+            description="Further environment variables. One that the operator sets too is replaced by yours. "
+            "HOLDFAST_METRIC_NAMES, such as loss=my_loss,accuracy=top1, says which metrics of metricsPort hold what.",
             max_length=256,
             extra_json_schema=keyed_by("name"),
         ),
@@ -237,7 +262,8 @@ class TrainingJobSpec(Part, frozen=True, kw_only=True):
             PositiveSeconds,
             Meta(
                 description="A job that reports no progress for so long hangs, and is started anew from the last "
-                "checkpoint. Without it a hang is not looked for.",
+                "checkpoint. Without it a hang is not looked for. Added to a suspended job that has nobody to watch "
+                "its progress (neither checkpoint nor monitoring), it makes a new attempt; so does successPolicy.",
             ),
         ]
         | None

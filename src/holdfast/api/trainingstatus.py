@@ -28,6 +28,28 @@ class CheckpointReport(Part, frozen=True, kw_only=True):
     ) = None
 
 
+class EpochReport(Part, frozen=True, kw_only=True):
+    attempt: Annotated[Count, Meta(description="The attempt (restartCount) that this was told by.")] = 0
+    done: Annotated[Count, Meta(description="The last epoch of this attempt whose end was told.")] = 0
+    position: Annotated[
+        float, Meta(description="How many epochs are done, with the part of the one under way.", ge=0)
+    ] = 0.0
+    position_time: Annotated[Timestamp, Meta(description="When it had come so far.")] | None = None
+    seconds_each: Annotated[float, Meta(description="How long an epoch takes, lately.", ge=0)] | None = None
+    best_loss: (
+        Annotated[float, Meta(description="The lowest loss at the end of an epoch, over all attempts.")] | None
+    ) = None
+    best_epoch: Annotated[Count, Meta(description="The epoch that had it.")] | None = None
+    goal: (
+        Annotated[
+            Literal["TargetReached", "EarlyStopped"],
+            Meta(description="Which part of successPolicy was met at the end of the epoch `done`; the job ends then."),
+        ]
+        | None
+    ) = None
+    goal_time: Annotated[Timestamp, Meta(description="When that was found.")] | None = None
+
+
 class AllocatedResources(Part, frozen=True, kw_only=True):
     gpus: Annotated[Count, Meta(description="GPUs that the job holds, over all workers.")] = 0
     workers: Annotated[Count, Meta(description="Workers that hold them.")] = 0
@@ -68,6 +90,7 @@ class TrainingJobStatus(Part, frozen=True, kw_only=True):
         dict[str, float],
         Meta(description="The last reported values: loss, accuracy and whatever else is reported.", max_length=64),
     ] = {}
+    epochs: Annotated[EpochReport | None, Meta(description="What the estimate and successPolicy rest on.")] = None
     workers: Annotated[Workers | None, Meta(description="How many workers there are.")] = None
     selector: (
         Annotated[str, Meta(description="Selects the workers' pods; the scale subresource shows it.", max_length=512)]

@@ -37,11 +37,11 @@ class DemoFailed(HoldfastError):
     """The training did not end as it should."""
 
 
-class Epoch(Struct, frozen=True, rename="camel"):
+class Epoch(Struct, frozen=True):
     """One line of the trainer's progress; epoch 0 is the untrained model."""
 
     epoch: int
-    total_epochs: int
+    epochs: int
     loss: float
     accuracy: float
 
@@ -68,7 +68,7 @@ async def _demo(console: Console, folder: Path) -> None:
             console.print(f"TrainingJob {NAME}: an mlp on handwritten digits, {WORKERS} workers")
             async for epoch in _epochs(box.cluster, progress):
                 console.print(
-                    f"epoch {epoch.epoch:2}/{epoch.total_epochs}  loss {epoch.loss:.4f}  accuracy {epoch.accuracy:.1%}"
+                    f"epoch {epoch.epoch:2}/{epoch.epochs}  loss {epoch.loss:.4f}  accuracy {epoch.accuracy:.1%}"
                 )
             took_s = asyncio.get_running_loop().time() - began_s
             await _keep_logs(box.cluster, folder)
@@ -130,7 +130,7 @@ def _table(job: TrainingJob, epochs: list[Epoch], took_s: float, folder: Path) -
     if epochs:
         first, last = epochs[0], epochs[-1]
         rows |= {
-            "epochs": f"{last.epoch} of {last.total_epochs}",
+            "epochs": f"{last.epoch} of {last.epochs}",
             "loss": f"{first.loss:.4f} before, {last.loss:.4f} after",
             "accuracy": f"{last.accuracy:.1%} on digits that it has not seen",
         }

@@ -2,25 +2,31 @@
 
 import asyncio
 import sys
+from collections.abc import Iterable
 from contextlib import aclosing, suppress
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 from msgspec import Struct
 
 from holdfast.api.builtin import Pod
 from holdfast.api.meta import Key
-from holdfast.cli.failing import Misused
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.cli.failing import Misused, complain
+from holdfast.cli.kept_logs import Kept, find_kept, overview
 from holdfast.cli.naming import find_kind
 from holdfast.cli.target import Choice, ContextOption, KubeconfigOption, NamespaceOption, Session, run
-from holdfast.cluster.errors import NotFound
+from holdfast.cluster.errors import ClusterError, NotFound
 from holdfast.cluster.resources import PODS, TRAINING_JOBS
 from holdfast.errors import HoldfastError
+from holdfast.machine.logs import tail as last_lines
 from holdfast.workloads.trainingjob.names import ATTEMPT_LABEL, INDEX_LABEL, JOB_LABEL, attempt
 
 LOOK_S = 0.5
 # A line beyond this is shown in pieces: a worker may write for ever without ending one.
 LONGEST_LINE = 2**20
+
+Source: TypeAlias = Pod | Kept
 
 
 class NoWorker(HoldfastError):
@@ -30,6 +36,7 @@ class NoWorker(HoldfastError):
 class Options(Struct, frozen=True, kw_only=True):
     follow: bool
     tail: int | None
+    attempt: int | None
     worker: int
     all: bool
     container: str
@@ -39,6 +46,7 @@ def logs(
     what: Annotated[str, typer.Argument(help="A TrainingJob or a pod: NAME, tj/NAME or pod/NAME.", metavar="JOB|POD")],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it has ended.")] = False,
     tail: Annotated[int | None, typer.Option(help="Only the last lines, as many.", min=0)] = None,
+    attempt: Annotated[int | None, typer.Option(help="Of which attempt; by default the current.", min=0)] = None,
     worker: Annotated[int, typer.Option(help="Which worker of the job.", min=0)] = 0,
     all_workers: Annotated[bool, typer.Option("--all", help="Every worker, each line with its number.")] = False,
     container: Annotated[str, typer.Option("--container", "-c", help="Which container of the pod.")] = "",
@@ -47,56 +55,91 @@ def logs(
     context: ContextOption = "",
 ) -> None:
     """Print logs: holdfast logs -f mnist"""
-    options = Options(follow=follow, tail=tail, worker=worker, all=all_workers, container=container)
+    options = Options(follow=follow, tail=tail, attempt=attempt, worker=worker, all=all_workers, container=container)
 
     async def command(session: Session) -> int:
-        pods = await _pods(session, what, options)
-        several = len(pods) > 1
+        sources = await _sources(session, what, options)
+        several = len(sources) > 1
         if follow:
-            await asyncio.gather(*(_follow(session, pod, options, several=several) for pod in pods))
+            await asyncio.gather(*(_follow(session, source, options, several=several) for source in sources))
             return 0
-        for pod in pods:
-            text = await session.cluster.pod_log(pod.metadata.key, container=container, tail_lines=tail)
-            _write(pod, text, several=several)
+        for source in sources:
+            _write(source, await _said(session, source, options), several=several)
         return 0
 
     run(Choice(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
 
 
-async def _pods(session: Session, what: str, options: Options) -> list[Pod]:
+async def _sources(session: Session, what: str, options: Options) -> list[Source]:
     word, slash, name = what.rpartition("/")
     key = Key(session.namespace, name)
     kind = find_kind(word).resource.kind if slash else ""
     if kind == "TrainingJob":
         return await _workers(session, key, options)
     if kind == "Pod":
-        return [await session.cluster.get(PODS, key)]
+        return [await _pod(session, key, options)]
     if kind:
         raise Misused(f"{what}: only pods and TrainingJobs have logs: write pod/NAME or tj/NAME")
     with suppress(NotFound):
         return await _workers(session, key, options)
     with suppress(NotFound):
-        return [await session.cluster.get(PODS, key)]
+        return [await _pod(session, key, options)]
     raise NotFound(f"{key.namespace} has no TrainingJob and no pod {name!r}: `holdfast get tj,pods` lists them")
 
 
-async def _workers(session: Session, key: Key, options: Options) -> list[Pod]:
-    """The pods asked for, of the job's current attempt; with --follow they are waited for."""
+async def _pod(session: Session, key: Key, options: Options) -> Pod:
+    pod = await session.cluster.get(PODS, key)
+    if options.attempt is not None:
+        raise Misused(f"{key} is a pod, which is of one attempt: leave --attempt out, or name the TrainingJob")
+    return pod
+
+
+async def _workers(session: Session, key: Key, options: Options) -> list[Source]:
+    """Those asked for, of one attempt: their pods, or what is kept of them. With --follow pods are waited for."""
     while True:
         job = await session.cluster.get(TRAINING_JOBS, key)
-        labels = f"{JOB_LABEL}={key.name},{ATTEMPT_LABEL}={attempt(job)}"
-        found = (await session.cluster.list(PODS, namespace=key.namespace, labels=labels)).items
-        pods = _newest(found)
-        chosen = list(pods.values()) if options.all else [pods[options.worker]] if options.worker in pods else []
-        if len(chosen) == (job.spec.num_workers if options.all else 1) or (chosen and not options.follow):
+        number = _attempt(job, options)
+        labels = f"{JOB_LABEL}={key.name},{ATTEMPT_LABEL}={number}"
+        pods = _newest((await session.cluster.list(PODS, namespace=key.namespace, labels=labels)).items)
+        complete = len(pods) >= job.spec.num_workers if options.all else options.worker in pods
+        may_come = number == attempt(job) and _state(job) not in ("Completed", "Failed")
+        waits = options.follow and may_come and not complete
+        kept = [] if complete or waits else await find_kept(session.cluster, job)
+        chosen = _chosen(pods, (each for each in kept if each.attempt == number), options)
+        if chosen and not waits:
             return chosen
-        if options.worker >= job.spec.num_workers:
+        if may_come and options.worker >= job.spec.num_workers:
             raise NoWorker(f"{key} has {job.spec.num_workers} workers, 0 to {job.spec.num_workers - 1}")
-        state = job.status.state if job.status else None
-        if not options.follow or state in ("Completed", "Failed"):
-            message = (job.status and job.status.message) or "its pods are not there"
-            raise NoWorker(f"{key} has no log of that worker: it is {state or 'Pending'}: {message}")
+        if not waits:
+            raise NoWorker(f"{_absence(job, number, options)}; {overview(kept)}")
         await asyncio.sleep(LOOK_S)
+
+
+def _attempt(job: TrainingJob, options: Options) -> int:
+    current = attempt(job)
+    if options.attempt is not None and options.attempt > current:
+        raise NoWorker(f"{job.metadata.key} is in attempt {current}: there is no attempt {options.attempt} yet")
+    return current if options.attempt is None else options.attempt
+
+
+def _chosen(pods: dict[int, Pod], kept: Iterable[Kept], options: Options) -> list[Source]:
+    """A pod that is there knows more than what is kept of it."""
+    gone = {each.index: each for each in kept if each.is_of(options.container)}
+    known: dict[int, Source] = {**gone, **pods}
+    return [known[index] for index in sorted(known) if options.all or index == options.worker]
+
+
+def _absence(job: TrainingJob, number: int, options: Options) -> str:
+    whose = "any worker" if options.all else f"worker {options.worker}"
+    said = f"{job.metadata.key} has no log of {whose} in attempt {number}"
+    if number < attempt(job):
+        return f"{said}, whose pods are gone"
+    message = (job.status and job.status.message) or "its pods are not there"
+    return f"{said}: it is {_state(job)}: {message}"
+
+
+def _state(job: TrainingJob) -> str:
+    return (job.status.state if job.status else None) or "Pending"
 
 
 def _newest(pods: tuple[Pod, ...]) -> dict[int, Pod]:
@@ -106,7 +149,35 @@ def _newest(pods: tuple[Pod, ...]) -> dict[int, Pod]:
     return dict(sorted(numbered.items()))
 
 
-async def _follow(session: Session, pod: Pod, options: Options, *, several: bool) -> None:
+async def _said(session: Session, source: Source, options: Options) -> bytes:
+    if isinstance(source, Kept):
+        complain(str(source))
+        return source.text if options.tail is None else last_lines(source.text, options.tail)
+    try:
+        return await session.cluster.pod_log(source.metadata.key, container=options.container, tail_lines=options.tail)
+    except ClusterError:
+        # The pod is still there, but its node is lost, or has cleaned up.
+        kept = await _kept_of(session, source, options)
+        if kept is None:
+            raise
+        return await _said(session, kept, options)
+
+
+async def _kept_of(session: Session, pod: Pod, options: Options) -> Kept | None:
+    labels = pod.metadata.labels
+    with suppress(ClusterError):
+        job = await session.cluster.get(TRAINING_JOBS, Key(pod.metadata.namespace, labels.get(JOB_LABEL, "")))
+        same = (labels.get(ATTEMPT_LABEL), labels.get(INDEX_LABEL))
+        for each in await find_kept(session.cluster, job):
+            if (str(each.attempt), str(each.index)) == same and each.is_of(options.container):
+                return each
+    return None
+
+
+async def _follow(session: Session, pod: Source, options: Options, *, several: bool) -> None:
+    if isinstance(pod, Kept):
+        _write(pod, await _said(session, pod, options), several=several)
+        return
     key = pod.metadata.key
     await _until_started(session, key)
     rest = b""
@@ -129,9 +200,9 @@ async def _until_started(session: Session, key: Key) -> None:
         await asyncio.sleep(LOOK_S)
 
 
-def _write(pod: Pod, text: bytes, *, several: bool) -> None:
+def _write(source: Source, text: bytes, *, several: bool) -> None:
     if several:
-        number = pod.metadata.labels.get(INDEX_LABEL, "?")
+        number = source.index if isinstance(source, Kept) else source.metadata.labels.get(INDEX_LABEL, "?")
         text = b"".join(f"[{number}] ".encode() + line + b"\n" for line in text.splitlines())
     sys.stdout.buffer.write(text)
     sys.stdout.buffer.flush()

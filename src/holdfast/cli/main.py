@@ -4,6 +4,7 @@ import typer
 
 from holdfast import __version__
 from holdfast.cli.apply import apply
+from holdfast.cli.checkpoints.commands import checkpoints
 from holdfast.cli.crds import crds
 from holdfast.cli.delete import delete
 from holdfast.cli.demo import demo
@@ -11,7 +12,7 @@ from holdfast.cli.describe import describe
 from holdfast.cli.get import get
 from holdfast.cli.logs import logs
 from holdfast.cli.operator import operator
-from holdfast.cli.restore import restore
+from holdfast.cli.sidecar import sidecar
 from holdfast.cli.up import up
 from holdfast.cli.validate import validate
 from holdfast.cli.wait import wait
@@ -42,4 +43,5 @@ app.command()(describe)
 app.command()(get)
 app.command()(logs)
 app.command()(wait)
-app.command()(restore)
+app.command()(sidecar)
+app.add_typer(checkpoints)

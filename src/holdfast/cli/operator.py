@@ -1,10 +1,14 @@
 """`holdfast operator`: the controllers on a real cluster."""
 
+import ipaddress
 import os
 import platform
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from random import SystemRandom
 
+import structlog
 import uvloop
 from msgspec import Struct
 
@@ -15,9 +19,11 @@ from holdfast.cli import operator_options as options
 from holdfast.cli.failing import Misused, one_line
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.kubernetes import KubernetesCluster, connect, load_config
+from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import LEASES
 from holdfast.controllers.trainingjob import training_jobs
 from holdfast.planning.trainingjob.timing import TIMING, Timing
+from holdfast.reports.office import Office
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.lease import Elector
 from holdfast.runtime.logs import configure, level_from
@@ -28,12 +34,15 @@ from holdfast.workloads.trainingjob.defaults import CLAIM_SIZE, RDMA_RESOURCE, T
 
 LEASE = "holdfast-operator"
 DEFAULT_IMAGE = f"holdfast:{__version__}"
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 FRAMEWORKS = ("pytorch", "tensorflow", "jax")
 
 
 class Options(Struct, frozen=True, kw_only=True):
     kubeconfig: str
     settings: Settings
+    reports_address: str
+    reports_port: int
     leader_elect: bool
     lease_namespace: str
     defaults: Defaults
@@ -50,6 +59,8 @@ def operator(
     lease_namespace: options.LeaseNamespace = "",
     metrics_port: options.MetricsPort = 8080,
     health_port: options.HealthPort = 8081,
+    reports_port: options.ReportsPort = 8082,
+    reports_address: options.ReportsAddress = "",
     bind_address: options.BindAddress = "",
     default_image: options.DefaultImage = DEFAULT_IMAGE,
     framework_image: options.FrameworkImage = None,
@@ -63,6 +74,10 @@ def operator(
     bind_timeout: options.BindTimeout = TIMING.bind_timeout_s,
     stuck_after: options.StuckAfter = TIMING.stuck_s,
     survivors_grace: options.SurvivorsGrace = TIMING.survivors_grace_s,
+    uploading_grace: options.UploadingGrace = TIMING.uploading_grace_s,
+    silent_after: options.SilentAfter = TIMING.silent_s,
+    lease_after: options.LeaseAfter = TIMING.lease_s,
+    final_save: options.FinalSave = TIMING.final_save_s,
     retry_backoff: options.RetryBackoff = TIMING.retry_s,
     retry_backoff_cap: options.RetryBackoffCap = TIMING.retry_cap_s,
     per_job_metrics: options.PerJobMetrics = True,
@@ -78,6 +93,8 @@ def operator(
                 health_port=health_port,
                 metrics_port=metrics_port,
             ),
+            reports_address=_address(reports_address),
+            reports_port=reports_port,
             leader_elect=leader_elect,
             lease_namespace=lease_namespace,
             defaults=Defaults(
@@ -93,6 +110,10 @@ def operator(
                 retry_s=retry_backoff,
                 retry_cap_s=retry_backoff_cap,
                 survivors_grace_s=survivors_grace,
+                uploading_grace_s=uploading_grace,
+                silent_s=silent_after,
+                lease_s=lease_after,
+                final_save_s=final_save,
                 patience_s=patience,
                 stuck_s=stuck_after,
                 bind_timeout_s=bind_timeout,
@@ -118,6 +139,13 @@ def _size(text: str) -> str:
     except NotAQuantity as error:
         raise Misused(f"--claim-size {text}: write an amount such as 10Gi") from error
     return text
+
+
+def _address(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text)) if text else ""
+    except ValueError as error:
+        raise Misused(f"--reports-address {text}: write the IP address at which pods reach this operator") from error
 
 
 async def _run(chosen: Options) -> None:
@@ -162,6 +190,7 @@ async def _operate(cluster: KubernetesCluster, lease: Key, metrics: Metrics, cho
         elector=elector,
         settings=chosen.settings,
     )
+    office = Office(now=utc_now)
     operator.add(
         training_jobs(
             operator,
@@ -169,9 +198,31 @@ async def _operate(cluster: KubernetesCluster, lease: Key, metrics: Metrics, cho
             defaults=chosen.defaults,
             now=utc_now,
             timing=chosen.timing,
+            office=office,
             gang_admission=chosen.gang_admission,
             per_job_metrics=chosen.per_job_metrics,
         )
     )
-    with on_signal(operator.stop):
-        await operator.run()
+    async with _taking_reports(office, operator, cluster, elector, chosen):
+        with on_signal(operator.stop):
+            await operator.run()
+
+
+@asynccontextmanager
+async def _taking_reports(
+    office: Office, operator: Operator, cluster: Cluster, elector: Elector | None, chosen: Options
+) -> AsyncIterator[None]:
+    if not chosen.reports_address:
+        log.warning("no reports are taken, so that no progress is shown: set --reports-address or POD_IP")
+        yield
+        return
+    opening = office.open(
+        operator,
+        cluster,
+        leading=lambda: elector is None or elector.is_leading,
+        address=chosen.reports_address,
+        port=chosen.reports_port,
+        host=chosen.settings.host,
+    )
+    async with opening:
+        yield

@@ -19,7 +19,14 @@ LeaseNamespace = Annotated[
 ]
 MetricsPort = Annotated[int, typer.Option(help="Prometheus metrics: /metrics.", min=0, max=65535)]
 HealthPort = Annotated[int, typer.Option(help="Health: /healthz and /readyz.", min=0, max=65535)]
-BindAddress = Annotated[str, typer.Option(help="Address that both listen on; all by default.")]
+ReportsPort = Annotated[int, typer.Option(help="Where the workers' sidecars report.", min=0, max=65535)]
+ReportsAddress = Annotated[
+    str,
+    typer.Option(
+        help="The address at which pods reach this operator; without one no progress is shown.", envvar="POD_IP"
+    ),
+]
+BindAddress = Annotated[str, typer.Option(help="Address that all three listen on; all by default.")]
 DefaultImage = Annotated[
     str, typer.Option(help="What a TrainingJob without an image runs.", envvar="HOLDFAST_DEFAULT_IMAGE")
 ]
@@ -59,6 +66,22 @@ StuckAfter = Annotated[
     typer.Option(help="Seconds beyond its grace that a pod on a lost node holds up a restart.", min=0),
 ]
 SurvivorsGrace = Annotated[int, typer.Option(help="Seconds for the workers that are left when one is lost.", min=0)]
+UploadingGrace = Annotated[
+    int,
+    typer.Option(help="The same where a checkpoint may still be on its way to an object store.", min=0),
+]
+SilentAfter = Annotated[
+    float,
+    typer.Option(help="Seconds without a report after which a worker's node is looked at.", min=1),
+]
+LeaseAfter = Annotated[
+    float,
+    typer.Option(help="Seconds without a renewal of the node's Lease after which that worker is lost.", min=1),
+]
+FinalSave = Annotated[
+    float,
+    typer.Option(help="Seconds for a last checkpoint when successPolicy is met or a worker is told to go.", min=0),
+]
 RetryBackoff = Annotated[
     float,
     typer.Option(help="Seconds before the second restart in a row; doubled with each further one.", min=0),

@@ -19,9 +19,8 @@ from holdfast.api.meta import Key
 from holdfast.cli.failing import one_line
 from holdfast.cluster.errors import ClusterError, Misconfigured, NotFound, Unreachable
 from holdfast.cluster.known import Known
-from holdfast.cluster.kubernetes import Config, connect, load_config
+from holdfast.cluster.kubernetes import Config, KubernetesCluster, connect, load_config
 from holdfast.cluster.login import KUBECONFIG
-from holdfast.cluster.protocol import Cluster
 from holdfast.local.folder import default_folder
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.logs import configure, level_from
@@ -51,9 +50,11 @@ class Choice(Struct, frozen=True, kw_only=True):
 class Session(Struct, frozen=True, kw_only=True):
     """A cluster, and the namespace that a command is about."""
 
-    cluster: Cluster
+    cluster: KubernetesCluster
     namespace: str
     now: Callable[[], datetime]
+    data: Path | None = None
+    """The folder of the `holdfast up` that the cluster is; None for any other cluster."""
 
     def key(self, known: Known, name: str) -> Key:
         return Key(self.home(known), name)
@@ -95,8 +96,10 @@ def explained(error: ClusterError, config: Config, environ: Mapping[str, str]) -
 async def _run(choice: Choice, command: Callable[[Session], Awaitable[int]]) -> int:
     config = choose(choice, os.environ)
     cluster = connect(config, rng=SystemRandom(), now=utc_now)
+    data = Path(config.server.data) if config.server.data else None
+    namespace = choice.namespace or config.namespace
     try:
-        return await command(Session(cluster=cluster, namespace=choice.namespace or config.namespace, now=utc_now))
+        return await command(Session(cluster=cluster, namespace=namespace, now=utc_now, data=data))
     except ClusterError as error:
         raise explained(error, config, os.environ) from None
     finally:

@@ -12,14 +12,21 @@ from holdfast.errors import HoldfastError
 
 KUBECONFIG = "kubeconfig"
 _NAME = "holdfast"
+# An entry of the kubeconfig's cluster: the folder of the `holdfast up` that it is.
+DATA = "holdfast.dev/data"
 
 
 class CannotWrite(HoldfastError):
     """Nobody could connect: the kubeconfig can't be written."""
 
 
-def login_text(url: str, *, authority: bytes, token: str) -> str:
-    cluster = {"server": url, "certificate-authority-data": base64.b64encode(authority).decode()}
+def login_text(url: str, *, authority: bytes, token: str, data: Path | None = None) -> str:
+    cluster: dict[str, object] = {
+        "server": url,
+        "certificate-authority-data": base64.b64encode(authority).decode(),
+    }
+    if data is not None:
+        cluster["extensions"] = [{"name": DATA, "extension": {"folder": str(data.absolute())}}]
     content = {
         "apiVersion": "v1",
         "kind": "Config",

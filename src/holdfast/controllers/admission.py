@@ -12,7 +12,7 @@ from holdfast.api.builtin import Job
 from holdfast.api.meta import Key, Object
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.resources import JOBS, NODES, PODS, PRIORITY_CLASSES, TRAINING_JOBS
-from holdfast.controllers.gangs import Gangs, Template, Turn, is_queued, stands_in_line, turn_of
+from holdfast.controllers.gangs import Avoided, Gangs, Template, Turn, is_queued, stands_in_line, turn_of
 from holdfast.planning.admission import ADMITTED, Gang, Verdict, admit
 from holdfast.planning.ledger import Ledger
 from holdfast.runtime.clocks import Now
@@ -62,11 +62,18 @@ class Admission:
 
     @classmethod
     def of(
-        cls, operator: Operator, *, shape: Template, now: Now, patience_s: float, enabled: bool = True
+        cls,
+        operator: Operator,
+        *,
+        shape: Template,
+        avoided: Avoided = lambda _: (),
+        now: Now,
+        patience_s: float,
+        enabled: bool = True,
     ) -> "Admission":
-        """On the operator's stores. `shape` is the pod template of a job's workers."""
+        """On the operator's stores. `shape` is the pod template of a job's workers, with the nodes that it avoids."""
         operator.store(NODES)
-        return cls(Gangs(operator, shape), now=now, patience_s=patience_s, enabled=enabled)
+        return cls(Gangs(operator, shape, avoided), now=now, patience_s=patience_s, enabled=enabled)
 
     def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
         if not self._enabled:

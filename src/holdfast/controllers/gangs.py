@@ -24,6 +24,8 @@ BY_JOB = "job"
 
 # The pod template of a job's workers, as it is written into their Job.
 Template: TypeAlias = Callable[[TrainingJob], Mapping[str, Any]]
+# Nodes that a job's workers must not be put on.
+Avoided: TypeAlias = Callable[[TrainingJob], tuple[str, ...]]
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -66,9 +68,10 @@ def job_of_worker(pod: Pod) -> Iterable[str]:
 class Gangs:
     """The jobs as gangs. What a worker asks for is worked out once for each spec."""
 
-    def __init__(self, operator: Operator, template: Template) -> None:
+    def __init__(self, operator: Operator, template: Template, avoided: Avoided) -> None:
         self._template = template
-        self._shapes: dict[Turn, Shape | None] = {}
+        self._avoided = avoided
+        self._shapes: dict[tuple[Turn, tuple[str, ...]], Shape | None] = {}
         self._jobs: Store[TrainingJob] = operator.store(TRAINING_JOBS)
         self._attempts: Store[Job] = operator.store(JOBS, labels=names.OURS)
         self._pods: Store[Pod] = operator.store(PODS, {BY_JOB: job_of_worker})
@@ -79,7 +82,7 @@ class Gangs:
         """Everyone who stands in line; a verdict for whom no room has to be looked for."""
         line = {turn_of(job): self._entry(job) for job in self._jobs if stands_in_line(job, now)}
         self._granted &= line.keys()
-        self._shapes = {turn: shape for turn, shape in self._shapes.items() if turn in line}
+        self._shapes = {turn: shape for turn, shape in self._shapes.items() if turn[0] in line}
         return line
 
     def grant(self, turn: Turn) -> None:
@@ -137,13 +140,13 @@ class Gangs:
 
     def _shape(self, job: TrainingJob) -> Shape | None:
         """None when it can't be made out: whoever makes the workers will fail as well, and say why."""
-        turn = turn_of(job)
+        turn = (turn_of(job), self._avoided(job))
         if turn not in self._shapes:
             try:
                 self._shapes[turn] = _shape(self._template(job), job.metadata.namespace)
             except Exception:
                 # One strange job must not keep all others from starting.
-                log.exception("the workers' pods can't be made out", key=str(turn.key))
+                log.exception("the workers' pods can't be made out", key=str(job.metadata.key))
                 self._shapes[turn] = None
         return self._shapes[turn]
 

@@ -20,12 +20,14 @@ from holdfast.machine.cgroups import find
 from holdfast.machine.machine import Machine, identity_of
 from holdfast.machine.objects import Pod
 from holdfast.plane import add_plane
+from holdfast.reports.office import Office
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator, Settings
 from holdfast.workloads.trainingjob.defaults import Defaults
 
 DATABASE = "cluster.db"
+LOOPBACK = "127.0.0.1"
 # What a job without an image is given; the machine runs the reference trainer for it.
 DEFAULT_IMAGE = f"holdfast:{__version__}"
 
@@ -95,10 +97,13 @@ async def _operating(cluster: EmbeddedCluster, machine: Machine) -> AsyncIterato
     )
     add_plane(operator, cluster, now=utc_now, reclaim=machine.reclaim)
     defaults = Defaults(image=DEFAULT_IMAGE, holdfast_image=DEFAULT_IMAGE)
-    operator.add(training_jobs(operator, cluster, defaults=defaults, now=utc_now))
-    operating = asyncio.create_task(operator.run(), name="operator")
-    try:
-        yield operating
-    finally:
-        operator.stop()
-        await asyncio.wait([operating])
+    office = Office(now=utc_now)
+    operator.add(training_jobs(operator, cluster, defaults=defaults, now=utc_now, office=office))
+    reports = office.open(operator, cluster, leading=lambda: True, address=LOOPBACK, port=0, host=LOOPBACK)
+    async with reports:
+        operating = asyncio.create_task(operator.run(), name="operator")
+        try:
+            yield operating
+        finally:
+            operator.stop()
+            await asyncio.wait([operating])

@@ -22,6 +22,11 @@ Now: TypeAlias = Callable[[], datetime]
 HOST_IP = "127.0.0.1"
 
 
+def claim_folder(data: Path, claim: Key) -> Path:
+    """What a claim's pods find in it; `data` is the folder of this cluster."""
+    return data / "volumes" / claim.namespace / claim.name
+
+
 class Host(Struct, frozen=True, kw_only=True):
     cluster: Cluster
     identity: str
@@ -43,7 +48,7 @@ class Host(Struct, frozen=True, kw_only=True):
         return self.pods / uid
 
     def claim(self, claim: Key) -> Path:
-        return self.data / "volumes" / claim.namespace / claim.name
+        return claim_folder(self.data, claim)
 
     def logs(self, uid: str) -> Path:
         return self.folder(uid) / "logs"

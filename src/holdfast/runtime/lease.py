@@ -63,12 +63,16 @@ class Elector:
         self._seen_at = 0.0
         self._renewed: float | None = None  # when the last renewal that succeeded began, by `clock`
 
+    @property
+    def is_leading(self) -> bool:
+        return self._left_s() > 0
+
     def held(self) -> None:
         """The gate before every write: raises `NotLeading` unless the Lease is surely ours for a while yet.
 
         A process that was stopped or asleep comes back here with its clock far ahead, before it knows anything else.
         """
-        if self._left_s() <= 0:
+        if not self.is_leading:
             raise NotLeading(f"nothing is written: {self._identity} does not hold the Lease {self._key} any more")
 
     async def acquire(self) -> None:

@@ -1,5 +1,6 @@
-"""The two small HTTP servers of an operator: its health, and its metrics."""
+"""The small HTTP servers of an operator: its health, its metrics, and whatever else is to be served."""
 
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeAlias
@@ -38,13 +39,15 @@ def metrics_app(registry: CollectorRegistry) -> web.Application:
 
 
 @asynccontextmanager
-async def served(app: web.Application, *, host: str | None, port: int, option: str) -> AsyncIterator[int]:
+async def served(
+    app: web.Application, *, host: str | None, port: int, option: str, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
     """Serve `app` inside the block; yields the port, chosen by the system when asked for 0."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
         try:
-            await web.TCPSite(runner, host, port).start()
+            await web.TCPSite(runner, host, port, ssl_context=tls).start()
         except OSError as error:
             raise CannotListen(
                 f"cannot listen on port {port}: {error.strerror}; choose another one with {option}"

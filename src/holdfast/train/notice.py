@@ -1,13 +1,21 @@
-"""Being asked to save now: by the file HOLDFAST_NOTICE_FILE, which appears, or by SIGTERM if the script wants that."""
+"""Being asked to save now: by the file HOLDFAST_NOTICE_FILE, which appears, or by SIGTERM if the script wants that.
+
+A training that looks for the file says so by an empty one beside it: only then is the end of its pod held up for it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from pathlib import Path
 from typing import NamedTuple
 
 MAX_BYTES = 4096
 NO_REASON = "no reason was given"
+
+
+def heeded(file: Path) -> Path:
+    return file.with_name(f"{file.name}.heeded")
 
 
 class Seen(NamedTuple):
@@ -22,6 +30,15 @@ class Notice:
         self._file = file
         self._answered = Seen(None, is_signalled=False)
         self.is_signalled = False
+        self._is_heeded = False
+
+    def heed(self) -> None:
+        """Say that notices are looked for, and answered with a checkpoint."""
+        if self._file is None or self._is_heeded:
+            return
+        self._is_heeded = True
+        with contextlib.suppress(OSError):  # then nobody waits for the answer
+            heeded(self._file).touch()
 
     def listen_to_sigterm(self) -> None:
         def note(*_: object) -> None:

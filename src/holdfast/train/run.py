@@ -15,6 +15,7 @@ from typing import TypeVar
 from holdfast.train import environment, resuming, saving
 from holdfast.train.environment import Environment
 from holdfast.train.errors import TrainError
+from holdfast.train.gpus import METRIC, Gpus
 from holdfast.train.markers import Save
 from holdfast.train.notice import Notice, Seen
 from holdfast.train.progress import Progress
@@ -44,6 +45,7 @@ class Run:
         shards: bool = False,
         agree: Callable[[bool], bool] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        gpus: Gpus | None = None,
     ) -> None:
         self.rank, self.world, self.attempt = told.rank, told.world, told.attempt
         self.resumed: Path | None = resuming.newest(told)
@@ -57,6 +59,7 @@ class Run:
         self._saves = told.checkpoint_dir is not None and (shards or told.rank == 0)
         self._line_at = self._saved_at = clock()
         self._progress = Progress(told.progress_file)
+        self._gpus = gpus or Gpus()
         self._numbers: dict[str, float] = {}
         self._is_reported = False
         self._notice = Notice(told.notice_file)
@@ -105,6 +108,7 @@ class Run:
         """
         if self._told.checkpoint_dir is None:
             return False
+        self._notice.heed()
         seen, wish = self._notice.look(), self._wishes_to_save(*self._position(epoch))
         if self._agree is not None:
             wish = bool(self._agree(wish))
@@ -125,10 +129,12 @@ class Run:
 
     def notice(self) -> str | None:
         """Why the training is asked to save now; None when it is not, or has saved since."""
+        self._notice.heed()
         return self._notice.pending()
 
     def on_notice(self, save: Callable[[str], object]) -> None:
         """Call `save` with the reason once for each notice, after the step or the epoch under way."""
+        self._notice.heed()
         self._save = save
 
     def stop_on_sigterm(self) -> None:
@@ -196,8 +202,12 @@ class Run:
     def _write_line(self) -> None:
         where = {"epoch": self.epoch or None, "epochs": self._total, "step": self.step, "steps": self._steps}
         known = {name: number for name, number in where.items() if number is not None}
-        self._progress.write({**known, **self._numbers})
+        self._progress.write({**known, **self._busy(), **self._numbers})
         self._line_at, self._is_reported = self._clock(), self.step is None
+
+    def _busy(self) -> dict[str, float]:
+        percent = self._gpus.utilization_percent()
+        return {} if percent is None else {METRIC: percent}
 
 
 def _length(batches: Iterable[object]) -> int | None:

@@ -1,12 +1,12 @@
 """A checkpoint: the folder checkpoint-epoch-N with state.json, model.npz and optimizer.npz.
 
-It is written under a temporary name and renamed, so that a folder of that name is always whole. N counts the epochs
-that are done; a checkpoint saved on a signal carries the number of the epoch that it was in.
+It is written under a temporary name and renamed, so that a folder of that name is always whole, and a marker says so.
+N counts the epochs that are done; a checkpoint saved within an epoch carries the number of that one, and is replaced
+when it is saved again.
 """
 
 import json
 import math
-import os
 import shutil
 import zipfile
 import zlib
@@ -16,6 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+from holdfast.train import markers
+from holdfast.train.markers import Save
+from holdfast.train.publishing import publish, sync
 from holdfast.trainer.arrays import Floats
 from holdfast.trainer.errors import BadSetting, TrainerError
 from holdfast.trainer.network import Network
@@ -43,21 +46,21 @@ def prepare(folder: Path) -> None:
 
 
 def save(folder: Path, network: Network, state: State, shape: Shape) -> Path:
-    target = folder / f"checkpoint-epoch-{state.at.epoch + (state.at.samples > 0)}"
-    partial, old = folder / f".{target.name}.partial", folder / f".{target.name}.old"
+    target = folder / f"checkpoint-epoch-{_number(state.at)}"
+    partial = folder / f".{target.name}.partial"
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         _write(partial, network, state, shape)
-        if target.exists():
-            shutil.rmtree(old, ignore_errors=True)
-            target.rename(old)
-        partial.rename(target)
-        _sync(folder)
-        shutil.rmtree(old, ignore_errors=True)
+        publish(partial, target)
+        shutil.rmtree(partial, ignore_errors=True)  # what it has replaced
     except OSError as error:
         raise TrainerError(f"can't save the checkpoint {target}: {error.strerror}") from error
     return target
+
+
+def _number(at: Position) -> int:
+    return at.epoch + (at.samples > 0)
 
 
 def load(folder: Path, network: Network, moments: Moments, shape: Shape) -> State:
@@ -90,8 +93,11 @@ def _write(folder: Path, network: Network, state: State, shape: Shape) -> None:
     np.savez(folder / "optimizer.npz", allow_pickle=False, **state.moments)
     facts = {"version": VERSION, "training": shape, "position": asdict(state.at)}
     (folder / "state.json").write_text(json.dumps(facts, indent=2) + "\n")
+    # Within an epoch this trainer counts samples, where others count steps.
+    saved = Save(attempt=0, restart=0, epoch=_number(state.at), step=state.at.samples or None)
+    markers.write(folder / markers.WHOLE, saved, shards=1, rank=0)
     for file in (*folder.iterdir(), folder):
-        _sync(file)
+        sync(file)
 
 
 def _same_training(folder: Path, saved: Shape, shape: Shape) -> None:
@@ -107,11 +113,3 @@ def _read(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Floats
         if found[name].shape != shape or found[name].dtype != np.float32:
             raise ValueError(f"{file.name}: {name} is {found[name].dtype} {found[name].shape}, not float32 {shape}")
     return found
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

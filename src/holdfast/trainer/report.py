@@ -40,7 +40,7 @@ class Report:
         """Epoch 0 is the untrained model."""
         learned = "" if train_loss is None else f"  train loss {train_loss:.4f}"
         self.say(f"epoch {epoch}/{self._total_epochs}  loss {score.loss:.4f}  accuracy {score.accuracy:.4f}{learned}")
-        facts = {"epoch": epoch, "totalEpochs": self._total_epochs, "loss": score.loss, "accuracy": score.accuracy}
+        facts = {"epoch": epoch, "epochs": self._total_epochs, "loss": score.loss, "accuracy": score.accuracy}
         if train_loss is not None:
             facts["trainLoss"] = train_loss
         if self._progress_file is not None:

@@ -2,18 +2,20 @@
 
 import signal
 import sys
+import time
 from collections.abc import Mapping
 
 import numpy as np
 
 from holdfast.trainer import checkpoint
+from holdfast.trainer.asked import Asked
 from holdfast.trainer.data import load
 from holdfast.trainer.errors import Stopped, TrainerError
 from holdfast.trainer.group import Group, join
 from holdfast.trainer.interrupt import Interrupt
 from holdfast.trainer.models import build
 from holdfast.trainer.place import place
-from holdfast.trainer.report import Report
+from holdfast.trainer.report import Report, Score
 from holdfast.trainer.resume import begin
 from holdfast.trainer.settings import Settings, settings, with_config_file
 from holdfast.trainer.state import State
@@ -58,18 +60,31 @@ def _task(chosen: Settings, group: Group, report: Report) -> Task:
 def _train(task: Task, interrupt: Interrupt, report: Report) -> None:
     state, score = begin(task, report)
     interrupt.after_step()
+    asked = Asked(task.settings, interrupt, rank=task.group.rank, clock=time.monotonic)
     while state.at.epoch < task.settings.epochs:
-        state, stop = train_epoch(task, state, lambda: bool(interrupt.number))
-        if stop:
+        state, wished = train_epoch(task, state, asked.wish)
+        is_planned = False
+        if state.at.samples == len(task.data.train):
+            state, score = _end_epoch(task, state, report)
+            is_planned = _is_planned(task.settings, state.at.epoch)
+        if is_planned or any(wished):
             _save(task, state, report)
+            asked.note_saved()
+        if wished.stop and state.at.epoch < task.settings.epochs:
             raise Stopped(interrupt.number or signal.SIGTERM)  # another worker's signal ends this one too
-        train_loss, state = state.at.train_loss / len(task.data.train), end_epoch(state)
-        score = evaluate(task, state)
-        report.epoch(state.at.epoch, score, train_loss)
-        if state.at.epoch % task.settings.checkpoint_frequency == 0 or state.at.epoch == task.settings.epochs:
-            _save(task, state, report)
     task.group.sum(np.zeros(1))  # nobody ends well before worker 0 has saved
     report.finish(state.at.epoch, state.at.loss_before, score)
+
+
+def _end_epoch(task: Task, state: State, report: Report) -> tuple[State, Score]:
+    train_loss, state = state.at.train_loss / len(task.data.train), end_epoch(state)
+    score = evaluate(task, state)
+    report.epoch(state.at.epoch, score, train_loss)
+    return state, score
+
+
+def _is_planned(settings: Settings, epoch: int) -> bool:
+    return epoch % settings.checkpoint_frequency == 0 or epoch == settings.epochs
 
 
 def _save(task: Task, state: State, report: Report) -> None:

@@ -50,8 +50,10 @@ class Settings:
     data_dir: Path
     checkpoint_dir: Path | None
     checkpoint_frequency: int
+    checkpoint_interval_s: float | None
     resume_from: Path | None
     progress_file: Path | None
+    notice_file: Path | None
     termination_log: Path | None
 
     @property
@@ -102,8 +104,10 @@ def settings(environ: Environ) -> Settings:
         data_dir=path(environ, "DATA_DIR") or Path("/data"),
         checkpoint_dir=path(environ, "CHECKPOINT_DIR"),
         checkpoint_frequency=whole(environ, "CHECKPOINT_FREQUENCY", 1, least=1),
+        checkpoint_interval_s=number(environ, "CHECKPOINT_INTERVAL_SECONDS", 0) or None,
         resume_from=path(environ, "RESUME_FROM"),
         progress_file=path(environ, "PROGRESS_FILE"),
+        notice_file=path(environ, "HOLDFAST_NOTICE_FILE"),
         termination_log=path(environ, "TERMINATION_LOG"),
     )
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,21 +27,28 @@ class Task:
     group: Group
 
 
+class Wish(NamedTuple):
+    """What a worker wants after the step under way; what one wants, all do."""
+
+    stop: bool = False
+    save: bool = False
+
+
 def fresh(task: Task) -> State:
     """The untrained model, from the seed; its loss is known once it has been evaluated."""
     parameters = task.network.initial(np.random.default_rng([task.settings.seed, 0]))
     return State(parameters, OPTIMIZERS[task.settings.optimizer].initial(task.network.size), Position())
 
 
-def train_epoch(task: Task, state: State, wants_stop: Callable[[], bool]) -> tuple[State, bool]:
-    """The rest of the epoch under way, or up to the step after which any worker wants to stop, and whether one does."""
+def train_epoch(task: Task, state: State, wish: Callable[[], Wish]) -> tuple[State, Wish]:
+    """The rest of the epoch under way, or up to the step after which any worker has a wish, and what it is."""
     settings = task.settings
     plan = order(settings.seed, state.at.epoch + 1, len(task.data.train))
-    stop = False
-    while state.at.samples < len(plan) and not stop:
+    wished = Wish()
+    while state.at.samples < len(plan) and not any(wished):
         step = batches(plan[state.at.samples :], settings.batch_size, settings.accumulation_steps)
-        state, stop = _step(task, state, step, wants_stop())
-    return state, stop
+        state, wished = _step(task, state, step, wish())
+    return state, wished
 
 
 def end_epoch(state: State) -> State:
@@ -59,8 +67,8 @@ def evaluate(task: Task, state: State) -> Score:
     return Score(float(total[0]) / len(test), float(total[1]) / len(test))
 
 
-def _step(task: Task, state: State, step: list[Indices], stop: bool) -> tuple[State, bool]:
-    loss, gradient, stop = _everywhere(task, state, step, stop)
+def _step(task: Task, state: State, step: list[Indices], wish: Wish) -> tuple[State, Wish]:
+    loss, gradient, wished = _everywhere(task, state, step, wish)
     _check(task, state, loss)
     samples = sum(len(batch) for batch in step)
     optimizer, at = OPTIMIZERS[task.settings.optimizer], state.at
@@ -71,24 +79,24 @@ def _step(task: Task, state: State, step: list[Indices], stop: bool) -> tuple[St
         _update(task.settings, at.updates + 1),
     )
     there = replace(at, samples=at.samples + samples, updates=at.updates + 1, train_loss=at.train_loss + loss)
-    return State(parameters, moments, there), stop
+    return State(parameters, moments, there), wished
 
 
-def _everywhere(task: Task, state: State, step: list[Indices], stop: bool) -> tuple[float, Doubles, bool]:
-    """Loss, gradient and the wish to stop, summed over all workers.
+def _everywhere(task: Task, state: State, step: list[Indices], wish: Wish) -> tuple[float, Doubles, Wish]:
+    """Loss, gradient and wishes, summed over all workers.
 
-    They are one message, so that all workers take the same steps and stop after the same one.
+    They are one message, so that all workers take the same steps, and save and stop after the same one.
     """
     train, network, group = task.data.train, task.network, task.group
-    message = np.zeros(network.size + 2, np.float64)
+    message = np.zeros(network.size + 3, np.float64)
     for batch in step:
         mine = share(batch, group.rank, group.size)
         loss, gradient = network.loss_and_gradient(state.parameters, train.batch(mine), train.labels[mine])
-        message[:-2] += gradient
-        message[-2] += loss
-    message[-1] = stop
+        message[:-3] += gradient
+        message[-3] += loss
+    message[-2:] = wish
     total = group.sum(message)
-    return float(total[-2]), total[:-2], bool(total[-1])
+    return float(total[-3]), total[:-3], Wish(*(bool(votes) for votes in total[-2:]))
 
 
 def _update(settings: Settings, number: int) -> Update:

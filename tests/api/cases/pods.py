@@ -167,6 +167,13 @@ ENVIRONMENT = [
         "spec.env",
         "HOLDFAST_ are set by the operator",
     ),
+    Case("names of metrics", training_job({"env": [variable("HOLDFAST_METRIC_NAMES")]})),
+    Case(
+        "names of metrics of a workload that nobody watches",
+        gpu_workload({"env": [variable("HOLDFAST_METRIC_NAMES")]}),
+        "spec.env",
+        "HOLDFAST_ are set by the operator: choose",
+    ),
     Case(
         "a variable with an equals sign", training_job({"env": [variable("A=B")]}), "spec.env[0].name", "should match"
     ),
@@ -296,11 +303,18 @@ PODS = [
         "spec.podTemplate.volumeMounts[1]",
         "Duplicate value",
     ),
+    *(
+        Case(
+            f"a mount at {path}, in the operator's folder",
+            _pods(volumes=[DATA], volumeMounts=[{**MOUNT, "mountPath": path}]),
+            "spec.podTemplate.volumeMounts",
+            "mount the volume elsewhere",
+        )
+        for path in ("/etc/holdfast/data", "/etc/holdfast-store", "/holdfast", "//holdfast", "/holdfast-state/a")
+    ),
     Case(
-        "a mount in the operator's folder",
-        _pods(volumes=[DATA], volumeMounts=[{**MOUNT, "mountPath": "/etc/holdfast/data"}]),
-        "spec.podTemplate.volumeMounts",
-        "mount the volume elsewhere",
+        "a mount beside the operator's folders",
+        _pods(volumes=[DATA], volumeMounts=[{**MOUNT, "mountPath": "/data/holdfast"}]),
     ),
     Case(
         "a mount over the checkpoints",

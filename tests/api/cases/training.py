@@ -137,6 +137,13 @@ STORAGE = [
     Case("a storage that there is not", storage(type="ftp"), "spec.checkpoint.storage.type", "Unsupported value"),
 ]
 
+IN_A_BUCKET: JSON = {
+    "checkpoint": {"storage": {"type": "s3", "s3Bucket": "models"}},
+    "podTemplate": {
+        "volumes": [{"name": "data", "emptyDir": {}}],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}, {"name": "data", "mountPath": "/more/"}],
+    },
+}
 CHECKPOINTS = [
     Case("a frequency and an interval", training_job({"checkpoint": {"frequency": 2, "interval": "1h30m"}})),
     Case(
@@ -181,12 +188,74 @@ CHECKPOINTS = [
         training_job({"checkpoint": {"resumeFrom": "s3://old/bert/epoch-3"}}),
     ),
     Case("resuming from a path", training_job({"checkpoint": {"resumeFrom": "/checkpoints/bert"}})),
-    Case("resuming from azure", training_job({"checkpoint": {"resumeFrom": "az://models/bert"}})),
+    Case("resuming from a path from the volume's root", training_job({"checkpoint": {"resumeFrom": "bert/epoch-3"}})),
+    *(
+        Case(
+            f"resuming from {path}",
+            training_job({"checkpoint": {"resumeFrom": path}}),
+            "spec.checkpoint.resumeFrom",
+            "without '.' or '..'",
+        )
+        for path in (
+            "/",
+            "/a/../b",
+            "../b",
+            "a/./b",
+            "//a",
+            "s3://bucket/../a",
+            "s3://bucket//a",
+            "s3:/bucket/a",
+            "/a b",
+        )
+    ),
     Case(
-        "resuming from a relative path",
-        training_job({"checkpoint": {"resumeFrom": "bert/epoch-3"}}),
-        "spec.checkpoint.resumeFrom",
-        "s3://bucket/path",
+        "resuming from azure",
+        training_job({"checkpoint": {"resumeFrom": "az://models/bert", "storage": {"azureAccount": "acc"}}}),
+    ),
+    Case(
+        "resuming from an azure account that is not named",
+        training_job({"checkpoint": {"resumeFrom": "az://models/bert"}}),
+        "spec.checkpoint.storage.azureAccount",
+        "needs storage.azureAccount",
+    ),
+    Case(
+        "resuming from a bucket with all that it takes to reach it",
+        training_job(
+            {
+                "checkpoint": {
+                    "resumeFrom": "s3://old/bert",
+                    "storage": {"region": "eu-west-1", "endpoint": "http://minio:9000", "secretRef": {"name": "keys"}},
+                }
+            }
+        ),
+    ),
+    Case(
+        "the region of another bucket than the one resumed from",
+        training_job({"checkpoint": {"resumeFrom": "gs://old/bert", "storage": {"region": "eu-west-1"}}}),
+        "spec.checkpoint.storage.region",
+        "goes with type: s3 only, or with a resumeFrom of s3://",
+    ),
+    Case(
+        "credentials for resuming from a path",
+        training_job({"checkpoint": {"resumeFrom": "/old/bert", "storage": {"secretRef": {"name": "keys"}}}}),
+        "spec.checkpoint.storage.secretRef",
+        "unless resumeFrom is in an object store",
+    ),
+    *(
+        Case(
+            f"resuming from {path} beside a bucket",
+            training_job({**IN_A_BUCKET, "checkpoint": {**IN_A_BUCKET["checkpoint"], "resumeFrom": path}}),
+            "spec.checkpoint.resumeFrom",
+            "mount the volume that holds it",
+        )
+        for path in ("/old/bert", "/data2/bert", "data/bert")
+    ),
+    *(
+        Case(
+            f"resuming from {path} on a volume of one's own beside a bucket",
+            training_job({**IN_A_BUCKET, "checkpoint": {**IN_A_BUCKET["checkpoint"], "resumeFrom": path}}),
+        )
+        for path in ("/data", "/data/bert/epoch-3", "/more/bert")
     ),
     Case(
         "resuming from the web",
@@ -222,6 +291,10 @@ NETWORKING = [
         training_job({"networking": {"masterPort": 9000}, "monitoring": {"metricsPort": 9000}}),
         "spec.networking.masterPort",
         "choose two ports",
+    ),
+    *(
+        Case(f"{port} on the sidecar's", training_job({block: {port: number}}), f"spec.{block}.{port}", "8470 and 8471")
+        for block, port, number in (("networking", "masterPort", 8470), ("monitoring", "metricsPort", 8471))
     ),
     Case(
         "the meeting point on the default metrics port",

@@ -83,13 +83,17 @@ class EnvVar(Part, frozen=True, kw_only=True):
     value_from: Annotated[EnvVarSource | None, Meta(description="Where the value is taken from, if not here.")] = None
 
 
-# For structs with a list env of these.
-RESERVED_VARIABLES = Rule(
-    rule="!has(self.env) || self.env.all(variable, !variable.name.startsWith('HOLDFAST_'))",
-    message="variables that start with HOLDFAST_ are set by the operator: choose another name",
-    field=".env",
-    reason=Reason.FORBIDDEN,
-)
+def reserved_variables(*, but: str = "") -> Rule:
+    """For structs with a list env of these; `but` is the one of ours that users may set."""
+    allowed = f" || variable.name == '{but}'" if but else ""
+    return Rule(
+        rule=f"!has(self.env) || self.env.all(variable, !variable.name.startsWith('HOLDFAST_'){allowed})",
+        message="variables that start with HOLDFAST_ are set by the operator"
+        + (f", all but {but}" if but else "")
+        + ": choose another name",
+        field=".env",
+        reason=Reason.FORBIDDEN,
+    )
 
 
 def _amounts_rule(side: str) -> Rule:

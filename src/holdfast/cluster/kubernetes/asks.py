@@ -1,6 +1,6 @@
 """What is asked of the API server: each verb as a path, a query and a body."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -23,7 +23,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     tried: str
     method: str
     path: str
-    query: Mapping[str, str] = {}
+    query: Mapping[str, str | Sequence[str]] = {}
     body: bytes = b""
     content_type: str = "application/json"
     accept: str = "application/json"
@@ -136,6 +136,18 @@ def to_pod_log(
         method="GET",
         path=f"/api/v1/namespaces/{_segment(key.namespace)}/pods/{_segment(key.name)}/log",
         query={name: value for name, value in query.items() if value},
+        accept="*/*",
+    )
+
+
+def to_exec(key: Key, *, container: str, command: Sequence[str]) -> Ask:
+    return Ask(
+        verb="create",
+        resource="pods/exec",
+        tried=f"run {command[0]} in pod {key}",
+        method="GET",
+        path=f"/api/v1/namespaces/{_segment(key.namespace)}/pods/{_segment(key.name)}/exec",
+        query={"container": container, "command": command, "stdin": "true", "stdout": "true", "stderr": "true"},
         accept="*/*",
     )
 

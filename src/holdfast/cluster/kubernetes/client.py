@@ -1,6 +1,6 @@
 """The cluster protocol, over HTTP to a Kubernetes API server."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from datetime import datetime
 from random import Random
@@ -9,6 +9,7 @@ from typing import TypeVar
 from holdfast.api.meta import Key, Object
 from holdfast.cluster.kubernetes import asks
 from holdfast.cluster.kubernetes.asks import Ask
+from holdfast.cluster.kubernetes.attached import Attached
 from holdfast.cluster.kubernetes.config import Config
 from holdfast.cluster.kubernetes.decoding import Line, OnUndecodable, Salvage, decode
 from holdfast.cluster.kubernetes.events import Reading, parse_event
@@ -105,6 +106,10 @@ class KubernetesCluster:
         self, key: Key, *, container: str = "", tail_lines: int | None = None
     ) -> AsyncGenerator[bytes, None]:
         return self._transport.chunks(asks.to_pod_log(key, container=container, tail_lines=tail_lines, follow=True))
+
+    def run_in_pod(self, key: Key, command: Sequence[str], *, container: str) -> AbstractAsyncContextManager[Attached]:
+        """Run a command in a container that runs; it is cut off at the end of the block."""
+        return self._transport.attach(asks.to_exec(key, container=container, command=command))
 
     async def review_token(self, token: str, audience: str) -> Identity | None:
         # Not held back by the gate: it changes nothing, and a standby may ask too.

@@ -14,6 +14,8 @@ class Server(Private, frozen=True, kw_only=True):
     name: str = ""
     proxy: str = ""
     exec_config: object = None
+    data: str = ""
+    """The data folder of a `holdfast up`, if it is one."""
 
 
 class User(Private, frozen=True, kw_only=True):

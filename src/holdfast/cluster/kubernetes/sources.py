@@ -12,6 +12,7 @@ from holdfast.cluster.kubernetes.config import Config, Server, User
 from holdfast.cluster.kubernetes.kubefile import ClusterEntry, Merged, UserEntry, decoded, read_merged
 from holdfast.cluster.kubernetes.material import Material
 from holdfast.cluster.kubernetes.proxy import checked_proxy, proxy_from_environment
+from holdfast.cluster.login import DATA
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -90,11 +91,19 @@ def _server(cluster: ClusterEntry, source: str, environ: Mapping[str, str]) -> S
         insecure=cluster.insecure_skip_tls_verify,
         name=cluster.tls_server_name,
         proxy=proxy or proxy_from_environment(url, environ),
-        exec_config=next(
-            (entry.extension for entry in cluster.extensions if entry.name == "client.authentication.k8s.io/exec"),
-            None,
-        ),
+        exec_config=_extension(cluster, "client.authentication.k8s.io/exec"),
+        data=_data_folder(cluster),
     )
+
+
+def _extension(cluster: ClusterEntry, name: str) -> object:
+    return next((entry.extension for entry in cluster.extensions if entry.name == name), None)
+
+
+def _data_folder(cluster: ClusterEntry) -> str:
+    found = _extension(cluster, DATA)
+    folder = found.get("folder") if isinstance(found, dict) else None
+    return folder if isinstance(folder, str) else ""
 
 
 def _checked_url(server: str, source: str) -> URL:

@@ -14,6 +14,7 @@ from yarl import URL
 from holdfast.cluster.errors import ClusterError, Undecodable, Unreachable
 from holdfast.cluster.kubernetes.answers import refusal
 from holdfast.cluster.kubernetes.asks import Ask
+from holdfast.cluster.kubernetes.attached import HEARTBEAT_S, PROTOCOLS, Attached, refused
 from holdfast.cluster.kubernetes.config import Config
 from holdfast.cluster.kubernetes.credentials import Credentials, Declared, Identity
 from holdfast.cluster.kubernetes.lines import Lines, LineTooLong
@@ -97,6 +98,34 @@ class Transport:
         finally:
             response.close()
 
+    @asynccontextmanager
+    async def attach(self, ask: Ask) -> AsyncIterator[Attached]:
+        """A conversation instead of an answer; it is not tried again."""
+        server, identity = self._config.server, await self._credentials.identity(_clock_s())
+        context = self._tls.context(identity.certificate, _clock_s()) if server.url.startswith("https") else True
+        token = departing.set(Departure(write=ask.write, gate=None))
+        try:
+            socket = await self._pool.ws_connect(
+                self._url(ask),
+                protocols=PROTOCOLS,
+                headers=self._headers(ask, identity, streamed=False),
+                max_msg_size=0,
+                heartbeat=HEARTBEAT_S,
+                ssl=context,
+                server_hostname=server.name or None,
+                proxy=server.proxy or None,
+            )
+        except aiohttp.WSServerHandshakeError as error:
+            raise refusal(
+                ask.tried, code=error.status, body=refused(error.status), source=self._config.source
+            ) from None
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise outage(ask.tried, error, self._config) from None
+        finally:
+            departing.reset(token)
+        async with socket:
+            yield Attached(socket, ask.tried)
+
     async def close(self) -> None:
         await self._pool.close()
 
@@ -151,7 +180,7 @@ class Transport:
         try:
             response = await self._pool.request(
                 ask.method,
-                URL(server.url + ask.path, encoded=True).with_query(ask.query),
+                self._url(ask),
                 headers=self._headers(ask, identity, streamed=timeout.total is None),
                 data=ask.body or None,
                 allow_redirects=False,
@@ -166,6 +195,9 @@ class Transport:
             departing.reset(token)
             if self._observe:
                 self._observe(ask.verb, ask.resource, status, _clock_s() - started_s)
+
+    def _url(self, ask: Ask) -> URL:
+        return URL(self._config.server.url + ask.path, encoded=True).with_query(ask.query)
 
     def _headers(self, ask: Ask, identity: Identity, *, streamed: bool) -> list[tuple[str, str]]:
         headers = [("Accept", ask.accept), *self._config.user.impersonation]

@@ -53,6 +53,8 @@ class Applier:
         *,
         defaults: Defaults,
         timing: Timing,
+        reports: str | None = None,
+        avoided: tuple[str, ...] = (),
     ) -> None:
         self._job: TrainingJob = observed.job
         self._observed = observed
@@ -61,13 +63,15 @@ class Applier:
         self._session = session
         self._defaults = defaults
         self._timing = timing
+        self._reports = reports
+        self._avoided = avoided
 
     async def take(self, course: Course) -> Observed:
         """Returns what is seen after the step."""
         observed = self._observed
         if isinstance(course, Finish):
             return observed  # the status says so first; then what still runs is stopped
-        await stop_leftovers(self._session, observed, self._timing.survivors_grace_s)
+        await stop_leftovers(self._session, observed, self._timing)
         match course:
             case Over():
                 await stop_for_good(self._session, observed)
@@ -80,10 +84,10 @@ class Applier:
 
     async def _go(self, course: Go) -> Observed:
         try:
-            await self._ensure_all(around_workers(self._job, self._defaults))
+            await self._ensure_all(around_workers(self._job, self._defaults, self._reports))
             if self._observed.workers is None:
                 await self._make_extras()
-            child = workers_of(self._job, self._defaults, suspended=course.suspended)
+            child = workers_of(self._job, self._defaults, suspended=course.suspended, avoided=self._avoided)
             # Not what the cache shows by now: a Job that went meanwhile is lost, and not to be made anew.
             workers = await self._bring(child, self._observed.workers, suspended=course.suspended)
         except (Obstacle, Forbidden) as error:

@@ -1,7 +1,7 @@
 """The children of a TrainingJob: what each should be, and how one that is there differs from it."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -13,11 +13,13 @@ from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.protocol import JSON, Resource
 from holdfast.cluster.resources import CONFIG_MAPS, DEPLOYMENTS, JOBS, SERVICE_ACCOUNTS, SERVICES
 from holdfast.workloads.trainingjob import names
+from holdfast.workloads.trainingjob.avoiding import avoiding, note
 from holdfast.workloads.trainingjob.config import config_map
 from holdfast.workloads.trainingjob.defaults import Defaults
 from holdfast.workloads.trainingjob.job import adjustable, workers_job
 from holdfast.workloads.trainingjob.service_account import service_account
 from holdfast.workloads.trainingjob.services import headless_service, master_service
+from holdfast.workloads.trainingjob.sidecar import wants_sidecar
 from holdfast.workloads.trainingjob.tensorboard import (
     tensorboard_deployment,
     tensorboard_service,
@@ -34,9 +36,12 @@ class Child(Struct, frozen=True):
         return str(self.body["metadata"]["name"])
 
 
-def around_workers(job: TrainingJob, defaults: Defaults) -> Iterator[Child]:
-    """What must be there before the workers start: their task, their names and whom they run as."""
-    yield Child(CONFIG_MAPS, config_map(job))
+def around_workers(job: TrainingJob, defaults: Defaults, reports: str | None) -> Iterator[Child]:
+    """What must be there before the workers start: their task, their names and whom they run as.
+
+    `reports` tells the sidecars where to report.
+    """
+    yield Child(CONFIG_MAPS, config_map(job, reports if wants_sidecar(job) else None))
     yield Child(SERVICES, headless_service(job))
     yield Child(SERVICES, master_service(job))
     account = service_account(job)
@@ -47,8 +52,11 @@ def around_workers(job: TrainingJob, defaults: Defaults) -> Iterator[Child]:
         yield Child(DEPLOYMENTS, _with_digest(tensorboard_deployment(job, defaults)))
 
 
-def workers_of(job: TrainingJob, defaults: Defaults, *, suspended: bool) -> Child:
-    return Child(JOBS, workers_job(job, defaults, suspended=suspended))
+def workers_of(job: TrainingJob, defaults: Defaults, *, suspended: bool, avoided: Collection[str]) -> Child:
+    body = workers_job(job, defaults, suspended=suspended)
+    metadata = {**body["metadata"], "annotations": {**body["metadata"]["annotations"], **note(avoided)}}
+    spec = {**body["spec"], "template": avoiding(body["spec"]["template"], avoided)}
+    return Child(JOBS, {**body, "metadata": metadata, "spec": spec})
 
 
 def belongs_to(child: Object, job: TrainingJob) -> bool:

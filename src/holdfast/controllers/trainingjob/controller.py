@@ -23,21 +23,26 @@ from holdfast.cluster.resources import (
 from holdfast.controllers.admission import Admission
 from holdfast.controllers.trainingjob.apply import Applier
 from holdfast.controllers.trainingjob.explain import Explanations
+from holdfast.controllers.trainingjob.last_logs import keep_last_logs
+from holdfast.controllers.trainingjob.listening import Listening
 from holdfast.controllers.trainingjob.metrics import Measured, TrainingJobMetrics
 from holdfast.controllers.trainingjob.news import news
 from holdfast.controllers.trainingjob.observe import Caches, NodeNews, key_of
 from holdfast.planning.trainingjob.course import Again, decide
 from holdfast.planning.trainingjob.deadline import expiry
 from holdfast.planning.trainingjob.observed import Observed
+from holdfast.planning.trainingjob.saved import troubles
 from holdfast.planning.trainingjob.status import next_status, why
 from holdfast.planning.trainingjob.timing import TIMING, Timing
 from holdfast.planning.trainingjob.wake import wake_at
+from holdfast.reports.office import Office
 from holdfast.runtime.clocks import Now
 from holdfast.runtime.controller import Controller, Watch, owned_by
 from holdfast.runtime.events import Recorder
 from holdfast.runtime.operator import Operator
 from holdfast.runtime.result import Done, RequeueAfter, Result, TerminalError
 from holdfast.runtime.writes import Writer
+from holdfast.workloads.trainingjob.avoiding import avoiding
 from holdfast.workloads.trainingjob.defaults import Defaults
 from holdfast.workloads.trainingjob.pod import pod_template
 
@@ -60,6 +65,8 @@ class TrainingJobs:
         writer: Writer,
         events: Recorder,
         metrics: TrainingJobMetrics,
+        office: Office,
+        listening: Listening,
         *,
         defaults: Defaults,
         timing: Timing,
@@ -71,6 +78,8 @@ class TrainingJobs:
         self._writer = writer
         self._events = events
         self._metrics = metrics
+        self._office = office
+        self._listening = listening
         self._defaults = defaults
         self._timing = timing
         self._now = now
@@ -81,18 +90,30 @@ class TrainingJobs:
         observed = await self._observe(key, now)
         if observed is None:
             return Done()
+        observed = await self._heard(await self._listening.add(observed, now), now)
         course = decide(observed, now, self._timing)
+        if isinstance(course, Again) and await self._is_suspended_by_queue(observed):
+            return Done()
+        await keep_last_logs(self._cluster, observed, course)
         if isinstance(course, Again):
-            if await self._is_suspended_by_queue(observed):
-                return Done()
             observed = await self._next_attempt(observed, course, now)
             course = decide(observed, now, self._timing)
         applier = Applier(
-            observed, self._caches, self._cluster, self._writer.on(key), defaults=self._defaults, timing=self._timing
+            observed,
+            self._caches,
+            self._cluster,
+            self._writer.on(key),
+            defaults=self._defaults,
+            timing=self._timing,
+            reports=self._office.notice,
+            avoided=self._listening.avoided(observed.job),
         )
         observed = await applier.take(course)
         job = await self._write_status(observed.job, next_status(observed, course, now))
-        return await self._later(structs.replace(observed, job=job), now)
+        observed = structs.replace(observed, job=job)
+        if observed.finished:
+            self._listening.forget(key)
+        return await self._later(observed, now)
 
     async def report(self, key: Key, error: TerminalError) -> None:
         now = self._now()
@@ -105,9 +126,22 @@ class TrainingJobs:
         observed = self._caches.observe(key)
         if observed is None:
             self._explanations.forget(key)
+            self._listening.forget(key)
             return None
         observed = structs.replace(observed, verdict=self._admission.verdict(observed.job))
         return await self._explanations.add(observed, now)
+
+    async def _heard(self, observed: Observed, now: datetime) -> Observed:
+        """What the workers have told is in the status before anything is decided by it."""
+        key, letters = observed.job.metadata.key, self._listening.letters(observed, now)
+        job = observed.job
+        if not observed.finished:
+            job = await self._write_status(job, self._listening.read(observed, letters, now))
+        if letters:
+            self._listening.settle(key, letters)
+        for trouble in (trouble for letter in letters for trouble in troubles(letter.batch)):
+            self._events.warning(TRAINING_JOBS, job, trouble.reason, trouble.message)
+        return structs.replace(observed, job=job)
 
     async def _is_suspended_by_queue(self, observed: Observed) -> bool:
         """Kueue takes a job back by suspending its Job: its pods may be seen to go before that is."""
@@ -132,8 +166,7 @@ class TrainingJobs:
         guard = {"resourceVersion": job.metadata.resource_version}
         session = self._writer.on(job.metadata.key)
         written = await session.patch_status(TRAINING_JOBS, job.metadata.key, {"metadata": guard, "status": patch})
-        # Not the message: it may end with a worker's last lines, and these belong to the job's user.
-        log.info("status", key=str(job.metadata.key), state=status.state, attempt=status.restart_count, why=why(status))
+        _log_step(job, status)
         self._metrics.stepped(job, status)
         for item in news(job, status):
             tell = self._events.warning if item.warning else self._events.normal
@@ -152,6 +185,10 @@ class TrainingJobs:
         ]
         if observed.obstacle:
             moments.append(OBSTACLE_RECHECK_S)
+        if (look_s := self._listening.next_look_in_s(observed, now)) is not None:
+            moments.append(look_s)
+        if (write_at := self._office.inbox.due(observed.job.metadata.key, now)) is not None:
+            moments.append(max(0.0, (write_at - now).total_seconds()))
         return RequeueAfter(min(moments)) if moments else Done()
 
     async def _delete(self, job: TrainingJob) -> None:
@@ -162,6 +199,14 @@ class TrainingJobs:
             return  # it is gone already
 
 
+def _log_step(job: TrainingJob, status: TrainingJobStatus) -> None:
+    """Not the message: it may end with a worker's last lines, and these belong to the job's user. Nor each epoch."""
+    old = job.status or TrainingJobStatus()
+    step = (status.state, status.restart_count, why(status))
+    tell = log.debug if step == (old.state, old.restart_count, why(old)) else log.info
+    tell("status", key=str(job.metadata.key), state=status.state, attempt=status.restart_count, why=why(status))
+
+
 def training_jobs(
     operator: Operator,
     cluster: Cluster,
@@ -169,22 +214,36 @@ def training_jobs(
     defaults: Defaults,
     now: Now,
     timing: Timing = TIMING,
+    office: Office | None = None,
     gang_admission: bool = True,
     per_job_metrics: bool = True,
 ) -> Controller[TrainingJob]:
-    """The controller, on the operator's stores."""
+    """The controller, on the operator's stores. Without an office that is opened, no worker is told to report."""
+    office = office or Office(now=now)
+    listening = Listening(office, cluster, timing)
     writer = operator.writer()
     caches = Caches.of(operator)
     admission = Admission.of(
         operator,
-        shape=lambda job: pod_template(job, defaults),
+        shape=lambda job: avoiding(pod_template(job, defaults), listening.avoided(job)),
+        avoided=listening.avoided,
         now=now,
         patience_s=timing.patience_s,
         enabled=gang_admission,
     )
     metrics = TrainingJobMetrics(operator.registry, caches.training_jobs, per_job=per_job_metrics, now=now)
     reconciler = TrainingJobs(
-        cluster, caches, admission, writer, operator.recorder, metrics, defaults=defaults, timing=timing, now=now
+        cluster,
+        caches,
+        admission,
+        writer,
+        operator.recorder,
+        metrics,
+        office,
+        listening,
+        defaults=defaults,
+        timing=timing,
+        now=now,
     )
     return Controller(
         name="trainingjob",
@@ -200,5 +259,6 @@ def training_jobs(
             Watch(PODS, key_of),
             NodeNews(caches.pods),
             admission,
+            office.inbox,
         ),
     )

@@ -1,12 +1,11 @@
-"""What a TrainingJob's user is told in events: one for each step of its life, and one for what is not acted on."""
+"""What a TrainingJob's user is told in events: one for each step of its life."""
 
 from collections.abc import Iterator
 
 from msgspec import Struct
 
-from holdfast.api.trainingjob import Checkpoint, TrainingJob, TrainingJobStatus
-
-OBJECT_STORES = ("s3", "gcs", "azure")
+from holdfast.api.trainingjob import CheckpointReport, TrainingJob, TrainingJobStatus
+from holdfast.planning.trainingjob.waiting import RESTORING
 
 
 class News(Struct, frozen=True):
@@ -18,46 +17,28 @@ class News(Struct, frozen=True):
 def news(job: TrainingJob, status: TrainingJobStatus) -> Iterator[News]:
     """What the step from the job's present status to `status` means for people."""
     old = job.status or TrainingJobStatus()
-    if old.state is None:
-        yield from _ignored(job)
     if status.restart_count != old.restart_count:
         yield News("Restarting", f"attempt {status.restart_count}: {status.message}", warning=True)
     elif status.state != old.state:
         yield from _step(old, status)
     elif status.message != old.message and _waits_for_something(status):
         yield News("Waiting", status.message or "", warning=True)
+    yield from _resumed(old, status)
 
 
 def _waits_for_something(status: TrainingJobStatus) -> bool:
     """Workers that merely have not started yet are no news; a message that names a cause is."""
     starting = status.state in ("Initializing", "Restarting")
-    return status.state == "Pending" or (starting and not (status.message or "").endswith("workers to start"))
+    ordinary = (status.message or "").endswith(("workers to start", RESTORING))
+    return status.state == "Pending" or (starting and not ordinary)
 
 
-def _ignored(job: TrainingJob) -> Iterator[News]:
-    fields = ", ".join(f"spec.{field}" for field in not_acted_on(job))
-    if fields:
-        yield News("NotActedOn", f"this version of holdfast accepts but does not act on {fields}", warning=True)
-    kept = job.spec.checkpoint
-    storage = kept.storage if kept is not None and kept.enabled else None
-    if storage is not None and storage.type in OBJECT_STORES:
-        message = (
-            f"this version of holdfast does not upload to {storage.type} yet: checkpoints stay in the workers' pods "
-            "and are lost with them; use type pvc or nfs to go on after a loss"
-        )
-        yield News("CheckpointsNotKept", message, warning=True)
-
-
-def not_acted_on(job: TrainingJob) -> list[str]:
-    spec = job.spec
-    kept = spec.checkpoint if spec.checkpoint is not None and spec.checkpoint.enabled else None
-    written = {
-        "checkpoint.resumeFrom": kept is not None and kept.resume_from is not None,
-        "checkpoint.retention": kept is not None and kept.retention != Checkpoint().retention,
-        "progressDeadlineSeconds": spec.progress_deadline_seconds is not None,
-        "successPolicy": spec.success_policy is not None,
-    }
-    return [field for field, is_written in written.items() if is_written]
+def _resumed(old: TrainingJobStatus, status: TrainingJobStatus) -> Iterator[News]:
+    before, now = old.checkpoint or CheckpointReport(), status.checkpoint or CheckpointReport()
+    # An attempt that saved nothing is followed by one that goes on from the same checkpoint.
+    is_first_word = status.epochs is not None and (old.epochs is None or old.epochs.attempt != status.epochs.attempt)
+    if now.resumed_from and (is_first_word or now.resumed_from != before.resumed_from):
+        yield News("Resumed", f"attempt {status.restart_count} goes on from {now.resumed_from}")
 
 
 def _step(old: TrainingJobStatus, status: TrainingJobStatus) -> Iterator[News]:
@@ -74,7 +55,7 @@ def _step(old: TrainingJobStatus, status: TrainingJobStatus) -> Iterator[News]:
         case "Suspended":
             yield News("Suspended", status.message or "")
         case "Completed":
-            yield News("Completed", f"finished after {status.duration}")
+            yield News("Completed", f"finished after {status.duration}: {status.message}")
         case "Failed":
             yield News("Failed", status.failure_reason or "", warning=True)
 

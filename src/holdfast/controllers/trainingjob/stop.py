@@ -8,16 +8,19 @@ from holdfast.cluster.errors import Conflict, NotFound
 from holdfast.cluster.protocol import Propagation
 from holdfast.cluster.resources import JOBS, PODS
 from holdfast.planning.trainingjob.leftovers import makes_no_more
-from holdfast.planning.trainingjob.observed import Observed
-from holdfast.planning.trainingjob.status import SPEC_CHANGED
+from holdfast.planning.trainingjob.observed import SPEC_CHANGED, Observed
+from holdfast.planning.trainingjob.timing import Timing
 from holdfast.runtime.writes import Session
 from holdfast.workloads.trainingjob import names
+from holdfast.workloads.trainingjob.checkpoints import is_volume, storage
 
 
-async def stop_leftovers(session: Session, observed: Observed, survivors_grace_s: int) -> None:
+async def stop_leftovers(session: Session, observed: Observed, timing: Timing) -> None:
     """Workers of a broken gang get a short grace; those that make way for another spec, or nobody, all they have."""
     patient = observed.restarting_because == SPEC_CHANGED or observed.job.spec.suspend
-    grace_s = None if patient else survivors_grace_s
+    kept = storage(observed.job)
+    is_uploaded = kept is not None and not is_volume(kept)
+    grace_s = None if patient else timing.uploading_grace_s if is_uploaded else timing.survivors_grace_s
     await stop_jobs(session, observed.earlier)  # first, so that no pod is made in the place of one that goes
     await stop_pods(session, (pod for pod in observed.leftovers if _is_of_earlier_attempt(pod, observed)), grace_s)
 

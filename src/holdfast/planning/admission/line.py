@@ -1,7 +1,9 @@
 """One look at everyone who waits, in order: who may start, and what the others wait for."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
+
+from msgspec import Struct
 
 from holdfast.planning.admission.gang import ADMITTED, Gang, Verdict
 from holdfast.planning.admission.obstacles import Obstacle, beyond, obstacle, shortage
@@ -9,14 +11,31 @@ from holdfast.planning.admission.room import Room
 from holdfast.planning.admission.shape import Shape
 from holdfast.planning.admission.words import needed, ordinal
 from holdfast.planning.ledger import Ledger
+from holdfast.planning.placing.amounts import Amounts
 
 # How many are told in numbers what is missing. The numbers change all the time, and each change is a write for each
 # job that is told: further back in a long line they would cost more than they say.
 TOLD = 10
 
 
+class Outlook(Struct, frozen=True):
+    """What one look comes to."""
+
+    verdicts: dict[str, Verdict]
+    """For every gang, by its uid."""
+    taken: Mapping[str, Amounts]
+    """What those who may start and have no machine yet are expected to take, by machine."""
+    kept: Collection[str]
+    """Machines that are kept for gangs that have waited long."""
+
+
 def admit(gangs: Iterable[Gang], ledger: Ledger, now: datetime, patience_s: float = 600.0) -> dict[str, Verdict]:
-    """A verdict for every gang, by its uid.
+    """The verdicts alone."""
+    return survey(gangs, ledger, now, patience_s).verdicts
+
+
+def survey(gangs: Iterable[Gang], ledger: Ledger, now: datetime, patience_s: float = 600.0) -> Outlook:
+    """Looks at everyone.
 
     Those who started get room for the workers that have none; then all others by importance and age. One that does not
     fit lets those behind it pass until its patience ends; then the machines that it could use are kept for it.
@@ -30,7 +49,8 @@ def admit(gangs: Iterable[Gang], ledger: Ledger, now: datetime, patience_s: floa
             line.append(gang)
     look = _Look(room, now, patience_s)
     judged = {gang.uid: look.judge(gang) for gang in sorted(line, key=lambda gang: gang.rank)}
-    return {gang.uid: judged.get(gang.uid, ADMITTED) for gang in everyone}
+    verdicts = {gang.uid: judged.get(gang.uid, ADMITTED) for gang in everyone}
+    return Outlook(verdicts, room.given, room.closed)
 
 
 class _Look:

@@ -109,11 +109,12 @@ def _besides(spots: Spots) -> str:
 
 
 def _bars(spots: Spots) -> str:
-    bars = Counter(_bar(spots.shape, each) for each in spots.suiting if not spots.shape.may_enter(each))
-    return ", ".join(f"{count} {bar}" for bar, count in sorted(bars.items()))
+    bars = Counter(bar(spots.shape, each) for each in spots.suiting if not spots.shape.may_enter(each))
+    return ", ".join(f"{count} {which}" for which, count in sorted(bars.items()))
 
 
-def _bar(shape: Shape, machine: Machine) -> str:
+def bar(shape: Shape, machine: Machine) -> str:
+    """Why such a pod may not enter the machine."""
     taint = barrier(shape.wishes.tolerations, machine.spec)
     if taint is CORDONED:
         return "cordoned"

@@ -114,6 +114,15 @@ class Room:
         changed = self._free.get(name)
         return self._ledger.free(name) if changed is None else changed
 
+    @property
+    def given(self) -> dict[str, Amounts]:
+        """What was given away so far, by machine."""
+        return {name: minus(self._ledger.free(name), left) for name, left in self._free.items()}
+
+    @property
+    def closed(self) -> Collection[str]:
+        return self._closed
+
     def spots(self, shape: Shape) -> Spots:
         if shape.digest not in self._spots:
             spots = self._spots[shape.digest] = Spots(shape, self)

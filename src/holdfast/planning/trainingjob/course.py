@@ -6,11 +6,13 @@ from msgspec import Struct
 
 from holdfast.api.builtin import Pod
 from holdfast.planning.times import moment, span, timestamp
+from holdfast.planning.trainingjob.classes import Loss
 from holdfast.planning.trainingjob.deadline import deadline, retry_time
 from holdfast.planning.trainingjob.leftovers import holding_up, may_come, unreachable
-from holdfast.planning.trainingjob.loss import Loss, find_loss, index_of, worker
+from holdfast.planning.trainingjob.loss import find_loss, index_of, worker
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.restart import GiveUp, Retry, after
+from holdfast.planning.trainingjob.success import ending
 from holdfast.planning.trainingjob.timing import Timing
 from holdfast.planning.trainingjob.waiting import why_waiting
 
@@ -73,24 +75,30 @@ Course = Over | Finish | Again | Remake | Hold | Go | Park
 def decide(observed: Observed, now: datetime, timing: Timing) -> Course:
     if observed.finished:
         return Over()
-    ended = _end(observed, now)
+    ended = _end(observed, now, timing)
     if ended is not None:
         return Finish(ended)
     return _mend(observed, now, timing) or _wait(observed, now, timing) or _start(observed, now, timing)
 
 
-def _end(observed: Observed, now: datetime) -> Finding | None:
+def _end(observed: Observed, now: datetime, timing: Timing) -> Finding | None:
     if observed.refusal:
         return Finding("Failed", "Refused", observed.refusal)
+    due = deadline(observed.job, now)
+    is_late = due is not None and now >= due and not observed.job.spec.suspend
+    failed = observed.workers.condition("Failed") if observed.elastic and observed.workers is not None else None
+    # No other checkpoint is going to come then.
+    is_ending = observed.succeeded or is_late or failed is not None or _lost(observed) is not None
+    reached = ending(observed.job, now, timing, is_ending=is_ending)
+    if reached is not None:
+        return Finding("Completed", reached.reason, reached.message)
     if observed.succeeded:
         return Finding("Completed", "WorkersSucceeded", "every worker succeeded")
-    due = deadline(observed.job, now)
-    if due is not None and now >= due and not observed.job.spec.suspend:
+    if is_late:
         policy = observed.job.spec.failure_policy
         limit = policy.active_deadline_seconds if policy is not None else None
         message = f"the job was not done within activeDeadlineSeconds ({limit}), counted over all attempts"
         return Finding("Failed", "DeadlineExceeded", message)
-    failed = observed.workers.condition("Failed") if observed.elastic and observed.workers is not None else None
     if failed is not None:
         loss = find_loss(observed)
         message = f"{loss.message} ({failed.message})" if loss is not None else failed.message
@@ -100,7 +108,7 @@ def _end(observed: Observed, now: datetime) -> Finding | None:
 
 def _mend(observed: Observed, now: datetime, timing: Timing) -> Course | None:
     """A broken attempt and an outdated one are replaced."""
-    loss = None if observed.elastic else find_loss(observed)
+    loss = _lost(observed)
     if loss is None and _cannot_resume(observed, now, timing):
         loss = Loss(cause="infrastructure", message="a worker that was suspended is lost with its node")
     if loss is not None:
@@ -111,7 +119,12 @@ def _mend(observed: Observed, now: datetime, timing: Timing) -> Course | None:
                 return Again(retry)
     if observed.outdated:
         return Again(None) if observed.status.start_time else Remake()
-    return None
+    return Remake() if observed.misplaced else None
+
+
+def _lost(observed: Observed) -> Loss | None:
+    """What is seen explains more than what is not heard. An elastic launcher makes up for the workers that it loses."""
+    return (None if observed.elastic else find_loss(observed)) or observed.unheard
 
 
 def _cannot_resume(observed: Observed, now: datetime, timing: Timing) -> bool:

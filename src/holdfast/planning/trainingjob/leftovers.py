@@ -17,7 +17,11 @@ from holdfast.planning.trainingjob.timing import Timing
 
 def holding_up(observed: Observed, now: datetime, timing: Timing, pods: tuple[Pod, ...]) -> tuple[Pod, ...]:
     """Those of the pods that the next attempt has to wait for."""
-    return tuple(pod for pod in pods if not _is_given_up(pod, observed.nodes, now, timing))
+    return tuple(
+        pod
+        for pod in pods
+        if pod.metadata.uid not in observed.given_up and not _is_given_up(pod, observed.nodes, now, timing)
+    )
 
 
 def may_come(observed: Observed, now: datetime, timing: Timing) -> tuple[Job, ...]:

@@ -1,26 +1,19 @@
-"""Which worker a broken attempt lost first, and to what: the five classes of failure.
+"""Which worker a broken attempt lost first, and to what.
 
-preemption and infrastructure are nobody's fault and cost nothing; outOfMemory, hang and application use up the
-backoffLimit. When several things went wrong at once, the one that explains the others counts: workers fail in all
-ways when one of them is taken away.
+When several things went wrong at once, the one that explains the others counts: workers fail in all ways when one of
+them is taken away.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Literal
-
-from msgspec import Struct
 
 from holdfast.api.builtin import ContainerStateTerminated, Job, Node, Pod
 from holdfast.planning.times import moment
+from holdfast.planning.trainingjob.classes import CLASSES, Class, Loss
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.plain import plain
 
-Class = Literal["preemption", "infrastructure", "outOfMemory", "hang", "application"]
-# In the order in which they explain each other.
-CLASSES: tuple[Class, ...] = ("preemption", "infrastructure", "outOfMemory", "hang", "application")
-FREE: tuple[Class, ...] = ("preemption", "infrastructure")
-
+SIDECAR = "holdfast-sidecar"
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 LAST_WORDS = 2048
 # SIGTERM and SIGKILL: how a kubelet stops a container.
@@ -48,16 +41,6 @@ UNSEEN_ENDS = ("ContainerStatusUnknown", "Unknown")
 EVER = datetime.min.replace(tzinfo=UTC)
 
 
-class Loss(Struct, frozen=True, kw_only=True):
-    cause: Class
-    message: str
-    exit_code: int | None = None
-
-    @property
-    def free(self) -> bool:
-        return self.cause in FREE
-
-
 def find_loss(observed: Observed) -> Loss | None:
     """What broke the current attempt, if anything did."""
     job = observed.workers
@@ -67,7 +50,7 @@ def find_loss(observed: Observed) -> Loss | None:
         return None
     if job.spec.suspend or observed.succeeded:
         return None
-    found = sorted(_losses(job, observed.pods, observed.nodes), key=lambda each: each[0])
+    found = sorted(_losses(job, observed), key=lambda each: each[0])
     if found:
         return found[0][1]
     if job.condition("Failed") or job.condition("FailureTarget"):
@@ -76,18 +59,19 @@ def find_loss(observed: Observed) -> Loss | None:
     return None
 
 
-def _losses(
-    job: Job, pods: Iterable[Pod], nodes: Mapping[str, Node]
-) -> Iterator[tuple[tuple[int, bool, datetime, int], Loss]]:
+def _losses(job: Job, observed: Observed) -> Iterator[tuple[tuple[int, bool, datetime, int], Loss]]:
     """Each with its rank: a deletion explains less than anything else of its class."""
-    pods = tuple(pod for pod in pods if not _stopped_before(pod, job))
-    broken = _broken_since(pods)
+    nodes, pods = observed.nodes, tuple(pod for pod in observed.pods if not _stopped_before(pod, job))
+    failed = _failed(pods)
+    broken = min((_failed_at(pod) for pod in failed if not _was_told_to_go(pod)), default=None)
     failing = bool(job.condition("FailureTarget") or job.condition("Failed"))
     for pod in pods:
-        collateral = failing if broken is None else pod.is_terminating and _told_to_go_at(pod) >= broken
+        if not failed and pod.metadata.uid in observed.saving:
+            continue
+        collateral = failing if broken is None else pod.is_terminating and told_to_go_at(pod) >= broken
         # One that is silent with its node may come back; when another has failed meanwhile, that was the reason.
         loss = _silent(pod, nodes) if broken is not None and not pod.has_ended else None
-        loss = loss or _loss(pod, nodes, collateral=collateral)
+        loss = loss or (loss_of(pod, nodes, collateral=collateral) if pod in failed or pod.is_terminating else None)
         if loss is not None:
             yield (CLASSES.index(loss.cause), _was_told_to_go(pod), _failed_at(pod), index_of(pod)), loss
 
@@ -97,18 +81,25 @@ def _stopped_before(pod: Pod, job: Job) -> bool:
     if not pod.is_terminating or job.condition("Suspended"):
         return pod.is_terminating
     started, created = job.status.start_time, pod.metadata.creation_timestamp
-    return bool(started and created) and moment(created) < moment(started) and _told_to_go_at(pod) <= moment(started)
+    return bool(started and created) and moment(created) < moment(started) and told_to_go_at(pod) <= moment(started)
 
 
-def _broken_since(pods: Iterable[Pod]) -> datetime | None:
-    """When the first worker failed that nobody had told to go: from then on the Job controller ends the others."""
-    own = (pod for pod in pods if pod.status.phase == "Failed" and not _was_told_to_go(pod))
-    return min(map(_failed_at, own), default=None)
+def _failed(pods: tuple[Pod, ...]) -> tuple[Pod, ...]:
+    """A pod fails when its sidecar has kept what there was to keep: another one may be earlier, and not be the cause.
+
+    From the first worker that failed by itself on, the Job controller ends the others.
+    """
+    if not any(pod.status.phase == "Failed" for pod in pods):
+        return ()
+    return tuple(pod for pod in pods if pod.status.phase == "Failed" or _end(pod) is not None)
 
 
-def _loss(pod: Pod, nodes: Mapping[str, Node], *, collateral: bool) -> Loss | None:
-    """`collateral`: the Job controller is ending the others because one has failed."""
-    if pod.status.phase == "Succeeded" or not (pod.status.phase == "Failed" or pod.is_terminating):
+def loss_of(pod: Pod, nodes: Mapping[str, Node], *, collateral: bool) -> Loss | None:
+    """What became of a pod that has failed or was told to go.
+
+    `collateral`: the Job controller is ending the others because one has failed.
+    """
+    if pod.status.phase == "Succeeded":
         return None
     end = _end(pod)
     taken = _taken_away(pod, nodes)
@@ -143,7 +134,7 @@ def _taken_away(pod: Pod, nodes: Mapping[str, Node]) -> Loss | None:
     because = plain(f"{reason}: {message}" if message else reason)
     if reason in ("PreemptionByScheduler", "Preempting"):
         return Loss(cause="preemption", message=f"{worker(pod)} was preempted ({because})")
-    return Loss(cause=_by_node(node), message=f"{worker(pod)} was taken away ({because})")
+    return Loss(cause=by_node(node), message=f"{worker(pod)} was taken away ({because})")
 
 
 def _silent(pod: Pod, nodes: Mapping[str, Node]) -> Loss | None:
@@ -152,17 +143,22 @@ def _silent(pod: Pod, nodes: Mapping[str, Node]) -> Loss | None:
     if not pod.spec.node_name or (node is not None and node.is_ready):
         return None
     state = "is gone" if node is None else "is not ready"
-    return Loss(cause=_by_node(node), message=f"{worker(pod)} was lost: its node {state}")
+    return Loss(cause=by_node(node), message=f"{worker(pod)} was lost: its node {state}")
 
 
-def _by_node(node: Node | None) -> Class:
+def by_node(node: Node | None) -> Class:
     """Whoever loses its place on a machine that is being taken back was preempted."""
     if node is None:
         return "infrastructure"
+    is_spot = any(node.metadata.labels.get(label) == value for label, value in SPOT.items())
+    return "preemption" if is_spot or is_taken_back(node) else "infrastructure"
+
+
+def is_taken_back(node: Node) -> bool:
+    """It has a notice."""
     marks = {taint.key for taint in node.spec.taints}
     marks |= {condition.type for condition in node.status.conditions if condition.status == "True"}
-    is_spot = any(node.metadata.labels.get(label) == value for label, value in SPOT.items())
-    return "preemption" if is_spot or not marks.isdisjoint(PREEMPTED) else "infrastructure"
+    return not marks.isdisjoint(PREEMPTED)
 
 
 def _was_told_to_go(pod: Pod) -> bool:
@@ -170,7 +166,7 @@ def _was_told_to_go(pod: Pod) -> bool:
     if not pod.is_terminating:
         return False
     end = _end(pod)
-    if end is None or not end.finished_at or _told_to_go_at(pod) <= moment(end.finished_at):
+    if end is None or not end.finished_at or told_to_go_at(pod) <= moment(end.finished_at):
         return True
     # When it has ended the kubelet deletes it without grace, which moves the timestamp: how it ended has to tell.
     return not pod.metadata.deletion_grace_period_seconds and _was_stopped(end)
@@ -180,7 +176,7 @@ def _was_stopped(end: ContainerStateTerminated) -> bool:
     return end.exit_code in STOPPED_EXIT_CODES and end.reason != "OOMKilled"
 
 
-def _told_to_go_at(pod: Pod) -> datetime:
+def told_to_go_at(pod: Pod) -> datetime:
     """deletionTimestamp is the end of the grace; it was asked for that much earlier."""
     grace = timedelta(seconds=pod.metadata.deletion_grace_period_seconds or 0)
     return moment(pod.metadata.deletion_timestamp) - grace
@@ -192,8 +188,12 @@ def _failed_at(pod: Pod) -> datetime:
 
 
 def _end(pod: Pod) -> ContainerStateTerminated | None:
-    """How a container of the pod failed; an init container before the others, since these did not start then."""
-    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    """How a container of the pod failed; an init container before the others, since these did not start then.
+
+    The sidecar is started anew when it fails, and stopped last: its end says nothing about the training.
+    """
+    first = (status for status in pod.status.init_container_statuses if status.name != SIDECAR)
+    statuses = (*first, *pod.status.container_statuses)
     ends = (status.state.terminated for status in statuses)
     return next((end for end in ends if end is not None and (end.exit_code or end.signal)), None)
 
@@ -216,9 +216,10 @@ def _with_words(message: str, end: ContainerStateTerminated) -> str:
 
 
 def worker(pod: Pod) -> str:
-    """As people call it: worker 3 on gpu-7."""
+    """As people call it: worker 3 on gpu-7; a pod without a number is alone."""
     place = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
-    return f"worker {pod.metadata.labels.get(INDEX_LABEL, '?')}{place}"
+    number = pod.metadata.labels.get(INDEX_LABEL)
+    return f"worker {number}{place}" if number is not None else f"its pod{place}"
 
 
 def index_of(pod: Pod) -> int:

@@ -7,8 +7,16 @@ from msgspec import Struct, structs
 from holdfast.api.builtin import Job, Node, Pod
 from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
 from holdfast.planning.admission import Verdict
+from holdfast.planning.trainingjob.classes import Loss
 
 FINISHED = ("Completed", "Failed")
+SPEC_CHANGED = "SpecChanged"
+
+
+def restarting_because(status: TrainingJobStatus) -> str:
+    """One word, told by the condition until the job runs again; "" when it does not restart."""
+    held = (each for each in status.conditions if each.type == "Restarting" and each.status == "True")
+    return next((each.reason for each in held), "")
 
 
 class Observed(Struct, frozen=True, kw_only=True):
@@ -34,6 +42,14 @@ class Observed(Struct, frozen=True, kw_only=True):
     """Kueue decides when the attempt starts."""
     elastic: bool = False
     """The launcher carries on without a worker: a lost one is replaced in the same attempt."""
+    unheard: Loss | None = None
+    """What the workers' reports, or their silence, say about the attempt."""
+    given_up: frozenset[str] = frozenset()
+    """Pods, by uid, that are lost with their nodes although Kubernetes has not noticed yet."""
+    saving: frozenset[str] = frozenset()
+    """Pods, by uid, that are told to go and have been asked to save first."""
+    misplaced: bool = False
+    """The attempt has not started, and was made to avoid other nodes than those that are lost now."""
     told: Mapping[str, str] = {}
     """What events say about pods that show no problem themselves, by the pod's uid."""
     told_of_job: str = ""
@@ -58,9 +74,7 @@ class Observed(Struct, frozen=True, kw_only=True):
 
     @property
     def restarting_because(self) -> str:
-        """One word, told by the condition until the job runs again; "" when it does not restart."""
-        held = (each for each in self.status.conditions if each.type == "Restarting" and each.status == "True")
-        return next((each.reason for each in held), "")
+        return restarting_because(self.status)
 
     @property
     def started(self) -> bool:
@@ -94,6 +108,9 @@ class Observed(Struct, frozen=True, kw_only=True):
             earlier=(*self.earlier, *old),
             other_pods=(*self.other_pods, *self.pods),
             outdated=False,
+            misplaced=False,
+            saving=frozenset(),
+            unheard=None,
             told={},
             told_of_job="",
         )

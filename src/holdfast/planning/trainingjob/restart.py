@@ -7,7 +7,7 @@ from msgspec import Struct
 from holdfast.api.builtin import Job
 from holdfast.api.trainingjob import FailurePolicy, Restarts, TrainingJob, TrainingJobStatus
 from holdfast.planning.times import moment
-from holdfast.planning.trainingjob.loss import Class, Loss
+from holdfast.planning.trainingjob.classes import Class, Loss
 from holdfast.planning.trainingjob.timing import Timing
 
 # An exit code below 128 is the program's own verdict; above, a signal ended it.

@@ -10,10 +10,11 @@ from holdfast.api.meta import Condition
 from holdfast.api.trainingjob import AllocatedResources, TrainingJobStatus, Workers
 from holdfast.planning import conditions
 from holdfast.planning.times import span, timestamp
+from holdfast.planning.trainingjob.classes import Class
 from holdfast.planning.trainingjob.course import Again, Course, Finding, Finish, Go, Hold, Over, Park, why_not_all
 from holdfast.planning.trainingjob.deadline import suspended_for_s
-from holdfast.planning.trainingjob.loss import Class
-from holdfast.planning.trainingjob.observed import FINISHED, Observed
+from holdfast.planning.trainingjob.observed import FINISHED, SPEC_CHANGED, Observed
+from holdfast.planning.trainingjob.progress import total_epochs
 from holdfast.planning.trainingjob.restart import counted
 
 CHILDREN_MADE = Finding("", "ChildrenMade", "the workers' Job, Services and ConfigMap were made")
@@ -25,7 +26,6 @@ CONDITION_OF = {
     "Completed": "Succeeded",
     "Failed": "Failed",
 }
-SPEC_CHANGED = "SpecChanged"
 # Of a message, in the schema.
 LONGEST = 32768
 REASON_OF: dict[Class, str] = {
@@ -52,7 +52,8 @@ def next_status(observed: Observed, course: Course, now: datetime) -> TrainingJo
         workers=_workers(observed, finding),
         resources=_resources(observed, finding),
         selector=f"training-job={observed.job.metadata.name}",
-        total_epochs=observed.job.spec.hyperparameters.epochs if observed.job.spec.hyperparameters else None,
+        total_epochs=total_epochs(observed.job.spec, old),
+        estimated_completion_time=old.estimated_completion_time if finding.state == "Running" else None,
         next_retry_time=timestamp(course.retry_at) if isinstance(course, Go) and course.retry_at else None,
         conditions=conditions.merge(old.conditions, _conditions(observed, finding, now)),
     )

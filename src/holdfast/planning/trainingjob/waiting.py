@@ -4,9 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from holdfast.api.builtin import ContainerStatus, Pod
+from holdfast.planning.trainingjob.loss import SIDECAR
 from holdfast.planning.trainingjob.plain import plain
 from holdfast.planning.trainingjob.pulling import IMAGE_REASONS, image_problem
 
+RESTORING = "the checkpoint to resume from is being brought back"
 # The ordinary steps of a start: they say nothing about a problem.
 ORDINARY = ("", "ContainerCreating", "PodInitializing")
 
@@ -64,6 +66,8 @@ def ordinary_step(pod: Pod) -> str:
     if next_one is None:
         return f"the kubelet of {pod.spec.node_name} has not taken up its pod yet"
     if next_one.state.waiting is None:
+        if next_one.name == SIDECAR:
+            return RESTORING
         return f"init container {next_one.name} has not finished yet"
     return f'image "{next_one.image}" is being pulled, or volumes are being mounted'
 
@@ -77,7 +81,8 @@ def refusal(message: str) -> str:
 
 
 def _init_problem(container: ContainerStatus) -> str:
-    end = container.state.terminated
+    # A sidecar that failed before it was ready is started again and again: its last end says more than where it stands.
+    end = container.state.terminated or (None if container.ready else container.last_state.terminated)
     if end is not None and (end.exit_code or end.signal):
         words = end.message.strip()
         return f"init container {container.name} exited with code {end.exit_code}" + (f": {words}" if words else "")

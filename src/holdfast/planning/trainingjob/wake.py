@@ -8,6 +8,7 @@ from holdfast.planning.trainingjob.course import bound_by
 from holdfast.planning.trainingjob.deadline import deadline, expiry, retry_time
 from holdfast.planning.trainingjob.leftovers import given_up_at
 from holdfast.planning.trainingjob.observed import Observed
+from holdfast.planning.trainingjob.success import save_by
 from holdfast.planning.trainingjob.timing import Timing
 
 
@@ -24,7 +25,7 @@ def _moments(observed: Observed, now: datetime, timing: Timing) -> Iterator[date
         return
     # The deadline of a suspended job recedes with every moment: it is asked for again when the job goes on.
     running_out = None if observed.state == "Suspended" else deadline(observed.job, now)
-    for due in (running_out, retry_time(observed.job), bound_by(observed, timing)):
+    for due in (running_out, retry_time(observed.job), bound_by(observed, timing), save_by(observed.job, timing)):
         if due is not None:
             yield due
     yield from given_up_at(observed, timing)

@@ -13,8 +13,9 @@ FAILURE_LIMIT = 64 * 1024
 # A step takes well under a second; a worker that is silent for so long is stuck.
 SILENCE_S = 300.0
 GOODBYE_S = 2.0
-# A machine that vanishes closes no connection: probes find that out in 10 + 4 * 5 seconds.
-KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
+# A machine that vanishes closes no connection: probes find that out in 10 + 10 * 5 seconds. The operator, who can tell
+# a lost node from a training that fails, is given the time to be first.
+KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 10}
 
 
 class Link:

@@ -7,15 +7,18 @@ import msgspec
 import yaml
 
 from holdfast.api.trainingjob import TrainingJob
+from holdfast.reports.endpoint import FILE as REPORTS_FILE
 from holdfast.workloads.trainingjob import names
 from holdfast.workloads.trainingjob.environment import CONFIG_FILE
 from holdfast.workloads.trainingjob.networking import backend, master_port
+from holdfast.workloads.trainingjob.sidecar import wants_sidecar
 
 YAML_FILE = "config.yaml"
 _WORDS = re.compile(r"[A-Za-z]{2}[ -~]*")
 
 
-def config_map(job: TrainingJob) -> dict[str, Any]:
+def config_map(job: TrainingJob, reports: str | None = None) -> dict[str, Any]:
+    """`reports` tells the sidecars where to report, as `holdfast.reports.endpoint` writes it."""
     # Maps come back from an API server in another order than they were written in.
     hyperparameters = msgspec.to_builtins(job.spec.hyperparameters, order="deterministic")
     task = {
@@ -31,6 +34,8 @@ def config_map(job: TrainingJob) -> dict[str, Any]:
         CONFIG_FILE: msgspec.json.format(msgspec.json.encode(task)).decode() + "\n",
         YAML_FILE: yaml.dump(task, Dumper=_Dumper, sort_keys=False, allow_unicode=True),
     }
+    if reports is not None and wants_sidecar(job):
+        data[REPORTS_FILE] = reports
     return {"metadata": names.metadata(job, names.config(job)), "data": data}
 
 

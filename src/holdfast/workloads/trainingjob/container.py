@@ -1,23 +1,20 @@
-"""The containers of a worker: one that brings back the last checkpoint, then the training."""
+"""The container of a worker that trains."""
 
 from typing import Any
 
 import msgspec
 
 from holdfast.api.trainingjob import PodTemplate, TrainingJob
-from holdfast.workloads.trainingjob import checkpoints
 from holdfast.workloads.trainingjob.defaults import Defaults
-from holdfast.workloads.trainingjob.environment import environment, index_variable
+from holdfast.workloads.trainingjob.environment import environment
 from holdfast.workloads.trainingjob.monitor import METRICS_PORT, monitoring
 from holdfast.workloads.trainingjob.networking import master_port, uses_rdma
-from holdfast.workloads.trainingjob.resources import restore_resources, worker_resources
+from holdfast.workloads.trainingjob.resources import worker_resources
 from holdfast.workloads.trainingjob.security import container_security
+from holdfast.workloads.trainingjob.sidecar import guarding
 from holdfast.workloads.trainingjob.volumes import mounts
 
 TRAINER = "trainer"
-RESTORE = "holdfast-restore"
-# Without a message of its own, the last lines of a failed container's log say why.
-_LAST_WORDS = "FallbackToLogsOnError"
 
 
 def trainer(job: TrainingJob, defaults: Defaults) -> dict[str, Any]:
@@ -31,26 +28,10 @@ def trainer(job: TrainingJob, defaults: Defaults) -> dict[str, Any]:
         "ports": _ports(job),
         "resources": worker_resources(job, defaults),
         "securityContext": container_security(locks_memory=uses_rdma(job)),
-        "terminationMessagePolicy": _LAST_WORDS,
+        # Without a message of its own, the last lines of a failed container's log say why.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **guarding(job),
         "volumeMounts": mounts(job),
-    }
-
-
-def restore(job: TrainingJob, defaults: Defaults) -> dict[str, Any] | None:
-    """Copies the newest checkpoint of earlier attempts into this one's folder; None where none are kept."""
-    kept = checkpoints.storage(job)
-    if kept is None:
-        return None
-    folders = [{"name": name, "value": value} for name, value in checkpoints.folders(job)]
-    return {
-        "name": RESTORE,
-        "image": defaults.holdfast_image,
-        "command": ["holdfast", "restore"],
-        "env": [index_variable(), *folders],
-        "resources": restore_resources(job),
-        "securityContext": container_security(),
-        "terminationMessagePolicy": _LAST_WORDS,
-        "volumeMounts": [checkpoints.mount(job, kept)],
     }
 
 

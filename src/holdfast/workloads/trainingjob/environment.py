@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.workloads.trainingjob import checkpoints, names, networking
+from holdfast.workloads.trainingjob import checkpoints, names, networking, sidecar
 from holdfast.workloads.trainingjob.gpus import gpus_per_worker
 from holdfast.workloads.trainingjob.networking import master_port
 from holdfast.workloads.trainingjob.volumes import CONFIG_FOLDER
@@ -24,6 +24,7 @@ def environment(job: TrainingJob) -> list[Variable]:
     written = {variable["name"] for variable in own}
     ours = [
         index_variable(),
+        *sidecar.shared_variables(job),
         *({"name": name, "value": value} for name, value in _place(job)),
         *({"name": name, "value": literal(value)} for name, value in _task(job)),
     ]
@@ -46,6 +47,7 @@ def literal(text: str) -> str:
 def _place(job: TrainingJob) -> Iterator[tuple[str, str]]:
     """What a worker knows of the others."""
     yield "HOLDFAST_ATTEMPT", str(names.attempt(job))
+    yield from sidecar.progress_url(job)
     yield from networking.variables(job)
     yield from _framework(job)
 

@@ -4,6 +4,7 @@ import hashlib
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from holdfast.api.trainingjob import FailurePolicy, Restarts, TrainingJob, TrainingJobSpec
 from holdfast.workloads.trainingjob import names
@@ -11,6 +12,7 @@ from holdfast.workloads.trainingjob.container import TRAINER
 from holdfast.workloads.trainingjob.defaults import Defaults
 from holdfast.workloads.trainingjob.elastic import is_elastic
 from holdfast.workloads.trainingjob.pod import pod_template
+from holdfast.workloads.trainingjob.sidecar import serves
 
 # An exit code below 128 is the program's own verdict; above, a signal ended it.
 PERMANENT_EXIT_CODES = list(range(1, 128))
@@ -54,6 +56,8 @@ def spec_digest(spec: TrainingJobSpec) -> str:
         wish.pop(harmless, None)
     wish["restartPolicy"] = (spec.failure_policy or FailurePolicy()).restart_policy
     wish.get("checkpoint", {}).pop("retention", None)
+    if serves(spec) and not serves(structs.replace(spec, success_policy=None, progress_deadline_seconds=None)):
+        wish["sidecar"] = True  # what acts on progress can't act without one
     return hashlib.sha256(msgspec.json.encode(wish, order="sorted")).hexdigest()[:16]
 
 

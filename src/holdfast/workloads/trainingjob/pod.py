@@ -6,11 +6,13 @@ import msgspec
 
 from holdfast.api.trainingjob import PodTemplate, TrainingJob
 from holdfast.workloads.trainingjob import names
-from holdfast.workloads.trainingjob.container import restore, trainer
+from holdfast.workloads.trainingjob.container import trainer
 from holdfast.workloads.trainingjob.defaults import Defaults
 from holdfast.workloads.trainingjob.monitor import scrape_annotations
 from holdfast.workloads.trainingjob.scheduling import scheduling
 from holdfast.workloads.trainingjob.security import pod_security
+from holdfast.workloads.trainingjob.sidecar import GRACE_S, grace_s
+from holdfast.workloads.trainingjob.sidecar_container import sidecar, sidecar_volumes
 from holdfast.workloads.trainingjob.volumes import volumes
 
 
@@ -24,7 +26,7 @@ def pod_template(job: TrainingJob, defaults: Defaults) -> dict[str, Any]:
 
 
 def _pod_spec(job: TrainingJob, overlay: PodTemplate, defaults: Defaults) -> dict[str, Any]:
-    first = restore(job, defaults)
+    beside = sidecar(job, defaults)
     return {
         "restartPolicy": "Never",
         "subdomain": names.headless(job),
@@ -32,21 +34,21 @@ def _pod_spec(job: TrainingJob, overlay: PodTemplate, defaults: Defaults) -> dic
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": pod_security(job),
-        **({"initContainers": [first]} if first else {}),
+        **({"initContainers": [beside]} if beside else {}),
         "containers": [trainer(job, defaults)],
-        "volumes": volumes(job),
-        **_optional(overlay),
+        "volumes": [*volumes(job), *sidecar_volumes(job)],
+        **_optional(job, overlay),
         **scheduling(job),
     }
 
 
-def _optional(overlay: PodTemplate) -> dict[str, Any]:
+def _optional(job: TrainingJob, overlay: PodTemplate) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if overlay.image_pull_secrets:
         fields["imagePullSecrets"] = msgspec.to_builtins(overlay.image_pull_secrets)
     if overlay.host_network:
         # With the node's own resolver no worker would find another by its name.
         fields |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
-    if overlay.termination_grace_period_seconds is not None:
-        fields["terminationGracePeriodSeconds"] = overlay.termination_grace_period_seconds
+    if grace_s(job) != GRACE_S:
+        fields["terminationGracePeriodSeconds"] = grace_s(job)
     return fields

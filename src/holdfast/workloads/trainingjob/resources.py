@@ -11,7 +11,9 @@ Amounts = dict[str, int | str]
 Resources = dict[str, Amounts]
 
 _SIDES = ("requests", "limits")
-_OF_THE_NODE = ("cpu", "memory", "ephemeral-storage")
+_SIDECAR_REQUESTS: Amounts = {"cpu": "50m", "memory": "128Mi"}
+# Of the node's disk it takes its log; its folders are counted for the pod.
+_SIDECAR_LIMITS: Amounts = {"cpu": "500m", "memory": "256Mi", "ephemeral-storage": "128Mi"}
 
 
 def worker_resources(job: TrainingJob, defaults: Defaults) -> Resources:
@@ -25,18 +27,17 @@ def worker_resources(job: TrainingJob, defaults: Defaults) -> Resources:
     return {side: amounts for side, amounts in sides.items() if amounts}
 
 
-def restore_resources(job: TrainingJob) -> Resources:
-    """The worker's own share of the node: restore is over when the training starts, so the pod needs no more.
+def sidecar_resources(job: TrainingJob) -> Resources:
+    """Little, and with limits only where the worker has them.
 
-    Asking for something else could make a Guaranteed pod a Burstable one, or run into a quota that wants limits.
+    Without them a Guaranteed pod would become a Burstable one, and a quota that wants limits would refuse it.
     """
     written = _written(job)
-    sides = {
-        side: {name: written[side][name] for name in _OF_THE_NODE if name in written[side]}
-        for side in _SIDES
-        if side in written
-    }
-    return {side: amounts for side, amounts in sides.items() if amounts}
+    asked, limits = (
+        {name: amount for name, amount in _SIDECAR_LIMITS.items() if name in written.get(side, {})} for side in _SIDES
+    )
+    requests = {**asked, **_SIDECAR_REQUESTS, **limits}
+    return {"requests": requests, "limits": limits} if limits else {"requests": requests}
 
 
 def _written(job: TrainingJob) -> Resources:

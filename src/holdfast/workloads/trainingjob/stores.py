@@ -62,18 +62,20 @@ def _gcs(kept: CheckpointStorage) -> Access:
     if kept.secret_ref is None:
         return Access()
     files = {"secretName": kept.secret_ref.name, "optional": True}
+    # Google's own libraries, and so TensorBoard, read the first; obstore finds an address in the file by the second.
+    names = ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT")
     return Access(
-        env=({"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": f"{SECRET_FOLDER}/{SERVICE_ACCOUNT_FILE}"},),
+        env=tuple({"name": name, "value": f"{SECRET_FOLDER}/{SERVICE_ACCOUNT_FILE}"} for name in names),
         volumes=({"name": SECRET_VOLUME, "secret": files},),
         mounts=({"name": SECRET_VOLUME, "mountPath": SECRET_FOLDER, "readOnly": True},),
     )
 
 
 def _azure(kept: CheckpointStorage) -> tuple[dict[str, Any], ...]:
-    account = {"name": "AZURE_STORAGE_ACCOUNT_NAME", "value": kept.azure_account}
+    account = ({"name": "AZURE_STORAGE_ACCOUNT_NAME", "value": kept.azure_account},) if kept.azure_account else ()
     if kept.secret_ref is None:
-        return (account,)
-    return account, _from_secret("AZURE_STORAGE_ACCOUNT_KEY", kept.secret_ref.name, "AZURE_STORAGE_KEY")
+        return account
+    return *account, _from_secret("AZURE_STORAGE_ACCOUNT_KEY", kept.secret_ref.name, "AZURE_STORAGE_KEY")
 
 
 def _from_secret(variable: str, secret: str, key: str) -> dict[str, Any]:

@@ -8,9 +8,11 @@ import msgspec
 
 from holdfast.api.trainingjob import PodTemplate, TrainingJob
 from holdfast.workloads.trainingjob import checkpoints, names
+from holdfast.workloads.trainingjob.sidecar import RUN_MOUNT, RUN_VOLUME, wants_sidecar
 
 CONFIG_VOLUME = "holdfast-config"
 CONFIG_FOLDER = "/etc/holdfast"
+CONFIG_MOUNT = {"name": CONFIG_VOLUME, "mountPath": CONFIG_FOLDER, "readOnly": True}
 SHARED_MEMORY_VOLUME = "holdfast-shm"
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  # the path is the pod's, where data loaders look for it
 
@@ -25,10 +27,7 @@ def mounts(job: TrainingJob) -> list[dict[str, Any]]:
 
 def _ours(job: TrainingJob) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Each volume and where it is mounted."""
-    yield (
-        {"name": CONFIG_VOLUME, "configMap": {"name": names.config(job)}},
-        {"name": CONFIG_VOLUME, "mountPath": CONFIG_FOLDER, "readOnly": True},
-    )
+    yield {"name": CONFIG_VOLUME, "configMap": {"name": names.config(job)}}, CONFIG_MOUNT
     if not _brings_shared_memory(job):
         # A runtime's own /dev/shm has 64 MiB: too little for the batches that PyTorch's data loaders hand over in it.
         yield (
@@ -38,6 +37,8 @@ def _ours(job: TrainingJob) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     kept = checkpoints.storage(job)
     if kept is not None:
         yield checkpoints.volume(job, kept), checkpoints.mount(job, kept)
+    if wants_sidecar(job):
+        yield {"name": RUN_VOLUME, "emptyDir": {}}, RUN_MOUNT
 
 
 def _brings_shared_memory(job: TrainingJob) -> bool:

@@ -18,7 +18,10 @@ LARGEST_BODY = 3 * 2**20
 async def read_object(request: web.Request) -> JSON:
     """The object in a request that carries one."""
     if request.content_type not in ("application/json", "application/octet-stream"):
-        raise Unsupported(f"{request.content_type} is not read here: send application/json")
+        raise Unsupported(
+            f"{request.content_type} is not read here: send application/json; with kubectl add "
+            "--dry-run=client -o yaml to the create command, and pipe it into kubectl apply -f -"
+        )
     return _decoded(await request.read())
 
 

@@ -38,7 +38,7 @@ async def serve(cluster: Cluster, data: Path, *, now: Callable[[], datetime]) ->
     try:
         identity = own_identity(HOST)
         url = await _listen(runner, identity.context)
-        with login_file(data, login_text(url, authority=identity.authority, token=token)) as kubeconfig:
+        with login_file(data, login_text(url, authority=identity.authority, token=token, data=data)) as kubeconfig:
             yield kubeconfig
     finally:
         await runner.cleanup()

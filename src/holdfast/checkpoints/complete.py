@@ -1,0 +1,249 @@
+"""When a checkpoint is complete: by its marker, by a rename, or because nothing in it has changed for a while.
+
+A script that was killed in the middle of a plain save leaves a folder that is quiet, too. So quietness counts only
+while the training goes on: what changed last just before its last sign of life may be half a checkpoint.
+"""
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.checkpoints.content import Entry, entries
+from holdfast.checkpoints.errors import Incomplete, Refused
+from holdfast.checkpoints.names import OWN, Name, parse
+from holdfast.checkpoints.paths import MAX_FILES
+
+MARKER = f"{OWN}complete"
+MARKER_OF_RANK = re.compile(rf"{re.escape(MARKER)}-(0|[1-9][0-9]{{0,5}})")
+MARKER_BYTES = 64 << 10
+# Touched at every look of the sidecar, by the clock of the volume: the training was alive then.
+ALIVE = f"{OWN}alive"
+QUIET_S = 5.0
+TICK_S = 0.01
+# A look costs about ten microseconds a file: one of many files is looked at less often, for a hundredth of a core.
+FILES_PER_S = 1000
+
+
+class Declared(NamedTuple):
+    """What the SDK says of a checkpoint: of how many shards it is, and which are there."""
+
+    shards: int
+    ranks: frozenset[int]
+
+    @property
+    def whole(self) -> bool:
+        return len(self.ranks) >= self.shards
+
+
+class Looked(NamedTuple):
+    """A checkpoint's folder at one look. `content` differs as soon as a file does.
+
+    Where every worker has a volume of its own, a worker's part is complete once `declared` holds its rank.
+    refused: it holds what can't be kept, and has for a while; `why` says what to do about it.
+    """
+
+    name: Name
+    complete: bool
+    why: str
+    content: tuple[Entry, ...]
+    declared: Declared | None = None
+    refused: bool = False
+
+
+class Watch:
+    """The checkpoints that an attempt writes, looked at again and again while its training runs."""
+
+    def __init__(
+        self,
+        attempt_folder: Path,
+        *,
+        quiet_s: float = QUIET_S,
+        is_open: Callable[[Path], bool] | None = None,
+    ) -> None:
+        self._folder = attempt_folder
+        self._quiet_s = quiet_s
+        self._is_open = is_open or open_for_writing
+        self._since: dict[Name, tuple[tuple[Entry, ...], float]] = {}
+        self._last: dict[Name, tuple[Looked, float]] = {}
+        self._refused: dict[Name, float] = {}
+
+    def look(self, now: float) -> list[Looked]:
+        """Every checkpoint of the attempt, newest first; `now` is a clock that only goes forward."""
+        with contextlib.suppress(OSError):  # without that sign a checkpoint may count for less, and the look goes on
+            _touch(self._folder / ALIVE)
+        names = checkpoints_in(self._folder)
+        self._since = {name: seen for name, seen in self._since.items() if name in names}
+        self._refused = {name: since for name, since in self._refused.items() if name in names}
+        self._last = {
+            name: (self._look(name, now), now) if self._is_due(name, now) else self._last[name] for name in names
+        }
+        return [looked for looked, _ in self._last.values()]
+
+    def _is_due(self, name: Name, now: float) -> bool:
+        if name not in self._last:
+            return True
+        looked, then = self._last[name]
+        # Of one that is refused nobody knows how many files it has.
+        files = MAX_FILES if name in self._refused else len(looked.content)
+        return files <= FILES_PER_S or now - then >= files / FILES_PER_S
+
+    def _look(self, name: Name, now: float) -> Looked:
+        try:
+            looked = self._judge(name, self._folder / name.leaf, now)
+        except (Incomplete, FileNotFoundError) as error:
+            self._since.pop(name, None)
+            return Looked(name, False, str(error), ())
+        except Refused as error:
+            self._since.pop(name, None)
+            # What is being written may be odd for a moment, such as a link whose file is still to come.
+            since = self._refused.setdefault(name, now)
+            return Looked(name, False, str(error), (), refused=now - since >= self._quiet_s)
+        self._refused.pop(name, None)
+        return looked
+
+    def _judge(self, name: Name, folder: Path, now: float) -> Looked:
+        content = entries(folder)
+        before, since = self._since.get(name, (None, now))
+        if before is None or before != content:
+            self._since[name] = content, now
+            since = now
+        else:
+            content = before  # which others hold on to: it is there once
+        declared = declared_in(folder)
+        if declared is not None:
+            return Looked(name, declared.whole and bool(content), _shards(declared), content, declared)
+        if was_renamed(folder, content):
+            return Looked(name, True, "renamed when it was whole", content)
+        if not content or now - since < self._quiet_s:
+            return Looked(name, False, f"no marker, and not unchanged for {self._quiet_s:g} s yet", content)
+        if self._is_open(folder):
+            return Looked(name, False, "a file in it is open for writing", content)
+        return Looked(name, True, f"unchanged for {self._quiet_s:g} s", content)
+
+
+def checkpoints_in(attempt_folder: Path) -> list[Name]:
+    """The folders that have a checkpoint's name, newest first."""
+    try:
+        with os.scandir(attempt_folder) as listing:
+            folders = [found.name for found in listing if found.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+    named = (parse(attempt_folder.name, leaf) for leaf in folders)
+    return sorted((name for name in named if name is not None), reverse=True)
+
+
+def complete_after_all(folder: Path, quiet_s: float = QUIET_S) -> str | None:
+    """Why a checkpoint of an attempt that is over counts as complete, though nobody has digested it.
+
+    Not because it is quiet and closed: no writer is left, so that what was cut off is that, too, and how the program
+    ended is not known here.
+    """
+    content = entries(folder)
+    if not content:
+        return None
+    declared = declared_in(folder)
+    if declared is not None:
+        return _shards(declared) if declared.whole else None
+    if was_renamed(folder, content):
+        return "renamed when it was whole"
+    if _lived_until_ns(folder) - _changed_ns(folder, content) > quiet_s * 1e9:
+        return "the training went on after it"
+    return None
+
+
+def declared_in(folder: Path) -> Declared | None:
+    """What the markers say; None without any that can be read."""
+    shards, ranks = 0, set[int]()
+    for path in folder.glob(f"{MARKER}*"):
+        of_rank = MARKER_OF_RANK.fullmatch(path.name)
+        said = _marker(path) if of_rank or path.name == MARKER else None
+        if said is None:
+            continue
+        shards = max(shards, said.shards)
+        ranks |= {int(of_rank[1])} if of_rank else said.ranks
+    return Declared(shards, frozenset(ranks)) if shards else None
+
+
+def was_renamed(folder: Path, content: tuple[Entry, ...]) -> bool:
+    """Whether the folder got its name after all its files were there.
+
+    A rename changes when a folder was changed, and not when it was modified; making or removing a file in it does both.
+    """
+    found = folder.stat()
+    newest = max((entry.stamp.changed_ns for entry in content), default=found.st_ctime_ns)
+    if found.st_ctime_ns > max(newest, found.st_mtime_ns):
+        return bool(content)
+    # The clock of a file system ticks every few milliseconds: the last write and the rename often fall into one tick. A
+    # rename changes the folder above at the same time, which tells it from a change of owner or mode.
+    beside_s = (folder.parent.stat().st_mtime_ns - found.st_ctime_ns) / 1e9
+    return found.st_ctime_ns == newest > found.st_mtime_ns and 0 <= beside_s < TICK_S
+
+
+def open_for_writing(folder: Path) -> bool:
+    """Whether some process that can be seen from here has a file of the folder open for writing."""
+    root = f"{os.path.realpath(folder)}/"
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            for descriptor in (process / "fd").iterdir():
+                if str(descriptor.readlink()).startswith(root) and _writes(process / "fdinfo" / descriptor.name):
+                    return True
+        except OSError:
+            continue  # it has ended, or belongs to somebody else
+    return False
+
+
+def _touch(file: Path) -> None:
+    """A link is not followed: it would lead out of the job's own folder."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    try:
+        os.utime(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _writes(info: Path) -> bool:
+    for line in info.read_text().splitlines():
+        if line.startswith("flags:"):
+            return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
+    return False
+
+
+def _marker(path: Path) -> Declared | None:
+    """None for one that is empty or half written: whoever wrote it has died, or is at it."""
+    try:
+        with path.open("rb") as opened:
+            facts = json.loads(opened.read(MARKER_BYTES))
+        shards, ranks = facts.get("shards", 1), facts.get("ranks", [0])
+        if not isinstance(shards, int) or shards < 1 or not all(isinstance(rank, int) for rank in ranks):
+            return None
+        return Declared(shards, frozenset(ranks))
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _shards(declared: Declared) -> str:
+    return f"{len(declared.ranks)} of {declared.shards} shards declared"
+
+
+def _changed_ns(folder: Path, content: tuple[Entry, ...]) -> int:
+    return max(folder.stat().st_ctime_ns, *(entry.stamp.changed_ns for entry in content))
+
+
+def _lived_until_ns(folder: Path) -> int:
+    """The last sign of life of the attempt that wrote it: the sidecar's, or a file beside it that was written later.
+
+    Folders and this package's own files tell nothing: a later attempt may have changed them.
+    """
+    latest = 0
+    for parent, _, files in os.walk(folder.parent):
+        if Path(parent).is_relative_to(folder):
+            continue
+        for file in files:
+            if file == ALIVE or not file.startswith(OWN):
+                with contextlib.suppress(FileNotFoundError):
+                    latest = max(latest, Path(parent, file).lstat().st_ctime_ns)
+    return latest

@@ -1,0 +1,190 @@
+"""Checkpoints on a volume (pvc, nfs): they stay where the training wrote them, and get a manifest."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.checkpoints import disk
+from holdfast.checkpoints import manifest as manifests
+from holdfast.checkpoints.complete import QUIET_S, checkpoints_in, complete_after_all
+from holdfast.checkpoints.content import CHUNK_BYTES, Entry, entries, sha256_of, unchanged
+from holdfast.checkpoints.errors import BadManifest, Corrupt, Incomplete, NoCheckpoint, Refused
+from holdfast.checkpoints.manifest import About, File, Manifest
+from holdfast.checkpoints.names import ATTEMPT, MANIFEST, Name
+from holdfast.checkpoints.parallel import each
+from holdfast.checkpoints.store import found, note_of, noted_in
+from holdfast.checkpoints.unpack import read_through, unpack
+
+WORKERS = 2
+NOTE_BYTES = 64 << 10
+
+
+class FolderStore:
+    """The job's own folder on a volume, which every worker sees."""
+
+    def __init__(self, root: Path, *, workers: int = WORKERS, quiet_s: float = QUIET_S) -> None:
+        self.root = Path(os.path.realpath(root))
+        self._workers = workers
+        self._quiet_s = quiet_s
+
+    @property
+    def address(self) -> str:
+        return str(self.root)
+
+    def folder(self, name: Name) -> Path:
+        return self.root / name.folder
+
+    def names(self, until: int) -> list[Name]:
+        with disk.explained(f"look for checkpoints in {self.root}"):
+            attempts = [path for path in _folders(self.root) if _number(path) <= until]
+            return sorted((name for path in attempts for name in checkpoints_in(path)), reverse=True)
+
+    def manifest(self, name: Name) -> Manifest | None:
+        path = self.folder(name) / MANIFEST
+        with disk.explained(f"read {path}"):
+            content = _read(path, manifests.MAX_BYTES)
+        if content is None:
+            return None
+        manifest = manifests.decode(content, str(name))
+        # The copy that an attempt was given of an older one's keeps its manifest.
+        if manifest.epoch != name.epoch or manifest.attempt > name.attempt:
+            raise BadManifest(f"the manifest in {self.folder(name)} is that of another checkpoint")
+        return manifest
+
+    def put(self, name: Name, source: Path, about: About) -> Manifest:
+        """In place: `source` is the checkpoint's own folder on the volume."""
+        if source.resolve() != self.folder(name):
+            raise Refused(f"{source} is not where {name} is kept: on a volume, checkpoints stay where they are written")
+        with disk.explained(f"digest {source}"):
+            content = entries(source)
+            if not content:
+                raise Incomplete(f"{source} holds no file yet")
+            files = each(lambda entry: self._digested(source, entry), content, self._workers)
+            for folder in {(source / entry.path).parent for entry in content}:
+                disk.sync(folder)
+            unchanged(source, content)
+            manifest = Manifest(name.epoch, name.attempt, about, tuple(files))
+            self.record(name, manifest)
+        return manifest
+
+    def record(self, name: Name, manifest: Manifest) -> None:
+        """Leave a manifest beside files that are known to be what it says."""
+        with disk.explained(f"write the manifest of {name} in {self.root}"):
+            disk.write_manifest(self.folder(name), manifests.encode(manifest))
+
+    def adopt(self, name: Name, about: About) -> Manifest | None:
+        folder = self.folder(name)
+        with disk.explained(f"look at {folder}"):
+            return self.put(name, folder, about) if complete_after_all(folder, self._quiet_s) else None
+
+    def get(self, name: Name, target: Path) -> Manifest:
+        if target.resolve() == self.folder(name):
+            return self.verify(name)
+        manifest = found(self, name)
+        self._present(name, manifest)
+        unpack(manifest, target, lambda file: self._chunks(name, file), workers=self._workers)
+        return manifest
+
+    def verify(self, name: Name) -> Manifest:
+        manifest = found(self, name)
+        self._present(name, manifest)
+        each(lambda file: self._verify_file(name, file), manifest.files, self._workers)
+        return manifest
+
+    def delete(self, name: Name) -> None:
+        """It vanishes whole, by a rename: a folder half emptied, without its manifest, might pass for a checkpoint."""
+        with disk.explained(f"delete {name} in {self.root}"):
+            if self.folder(name).is_dir():
+                disk.remove(self.folder(name))
+
+    def quarantine(self, name: Name) -> str:
+        with disk.explained(f"set {name} aside in {self.root}"):
+            target = _free(self.root / name.quarantined)
+            disk.make_folder(target.parent)
+            disk.rename(self.folder(name), target)
+        return str(target)
+
+    def note(self, attempt: int) -> bytes | None:
+        with disk.explained(f"read what was decided for attempt {attempt} in {self.root}"):
+            return _read(self.root / note_of(attempt), NOTE_BYTES)
+
+    def write_note(self, attempt: int, content: bytes) -> None:
+        with disk.explained(f"write down what was decided for attempt {attempt} in {self.root}"):
+            disk.make_folder(self.root)
+            disk.write(self.root / note_of(attempt), content)
+
+    def noted(self) -> list[int]:
+        with disk.explained(f"look for what was decided in {self.root}"):
+            return noted_in(os.listdir(self.root)) if self.root.is_dir() else []  # noqa: PTH208  # names are enough
+
+    def remove_leftovers(self, until: int) -> None:
+        """What interrupted deletions and restores have left in the attempts' folders."""
+        with disk.explained(f"tidy {self.root}"):
+            for path in _folders(self.root):
+                if _number(path) <= until:
+                    disk.remove_leftovers(path)
+
+    def _digested(self, source: Path, entry: Entry) -> File:
+        path = source / entry.path
+        sha256 = sha256_of(path)
+        # A manifest that outlives a power cut must not speak of files that don't.
+        disk.sync(path)
+        return File(entry.path, entry.stamp.size, sha256)
+
+    def _present(self, name: Name, manifest: Manifest) -> None:
+        """Raise unless every file is there, in this folder and in no other."""
+        try:
+            there = {entry.path for entry in entries(self.folder(name))}
+        except Refused as error:
+            raise Corrupt(f"{name} was changed after it was saved: {error}") from None
+        except Incomplete:
+            raise NoCheckpoint(f"{name} was removed meanwhile") from None
+        if missing := [file.path for file in manifest.files if file.path not in there]:
+            raise Corrupt(f"{name}: {len(missing)} of {len(manifest.files)} files are missing, the first: {missing[0]}")
+
+    def _chunks(self, name: Name, file: File) -> Iterator[bytes]:
+        try:
+            with (self.folder(name) / file.path).open("rb", buffering=0) as opened:
+                while chunk := opened.read(CHUNK_BYTES):
+                    yield chunk
+        except FileNotFoundError:
+            raise Corrupt(f"{file.path} is not there any more") from None
+
+    def _verify_file(self, name: Name, file: File) -> None:
+        with disk.explained(f"read {file.path} of {name}"):
+            read_through(file, lambda file: self._chunks(name, file))
+
+
+def _folders(root: Path) -> list[Path]:
+    """The attempts' folders; links are none, since they may lead out of the job's own."""
+    try:
+        with os.scandir(root) as listing:
+            return [Path(root, entry.name) for entry in listing if _is_attempt(entry)]
+    except FileNotFoundError:
+        return []
+
+
+def _is_attempt(entry: os.DirEntry[str]) -> bool:
+    return ATTEMPT.fullmatch(entry.name) is not None and entry.is_dir(follow_symlinks=False)
+
+
+def _number(folder: Path) -> int:
+    return int(folder.name.removeprefix("attempt-"))
+
+
+def _read(path: Path, limit: int) -> bytes | None:
+    """The file, or one byte more than the limit; None if there is none."""
+    try:
+        with path.open("rb") as opened:
+            return opened.read(limit + 1)
+    except FileNotFoundError:
+        return None
+
+
+def _free(target: Path) -> Path:
+    """A name that nothing has yet: what is in quarantine is never replaced."""
+    number, free = 2, target
+    while os.path.lexists(free):
+        free = target.with_name(f"{target.name}-{number}")
+        number += 1
+    return free

@@ -1,0 +1,195 @@
+"""Checkpoints in an object store. The layout is that of a volume: {prefix}/attempt-{n}/checkpoint-epoch-{N}/…
+
+No object that a manifest speaks of is ever overwritten: when a checkpoint is saved anew under its old name, files that
+differ are put at a place of their own, then the manifest is replaced, and only then are the old ones deleted.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from threading import Semaphore
+
+from holdfast.checkpoints import manifest as manifests
+from holdfast.checkpoints.bucket import Bucket
+from holdfast.checkpoints.content import Entry, entries, sha256_of, unchanged
+from holdfast.checkpoints.errors import BadManifest, Incomplete, Refused
+from holdfast.checkpoints.manifest import About, File, Manifest
+from holdfast.checkpoints.names import MANIFEST, OWN, Name, parse
+from holdfast.checkpoints.parallel import each
+from holdfast.checkpoints.store import found, note_of, noted_in
+from holdfast.checkpoints.unpack import read_through, unpack
+
+# Each takes two parts of memory while it uploads: with the interpreter 63 MiB, and four were not faster.
+WORKERS = 3
+# Large files take memory while they are sent, and what is known of many files takes some, too: not both at once.
+MANY_FILES, LARGE_BYTES = 1000, 1 << 20
+NOTE_BYTES = 64 << 10
+PART = re.compile(rf"{re.escape(OWN)}part-(0|[1-9][0-9]{{0,5}})\.json")
+
+
+class ObjectStore:
+    """One prefix of a bucket. `workers` is how many files, or parts of one, are under way at once."""
+
+    def __init__(self, bucket: Bucket, *, workers: int = WORKERS) -> None:
+        self._bucket = bucket
+        self._workers = workers
+
+    @property
+    def address(self) -> str:
+        return self._bucket.address
+
+    def names(self, until: int) -> list[Name]:
+        attempts = [folder for folder in self._bucket.folders("") if _attempt(folder) in range(until + 1)]
+        names = (parse(attempt, leaf) for attempt in attempts for leaf in self._bucket.folders(attempt))
+        return sorted((name for name in names if name is not None), reverse=True)
+
+    def manifest(self, name: Name) -> Manifest | None:
+        return self._read_manifest(name, MANIFEST)
+
+    def put(self, name: Name, source: Path, about: About, *, ranks: Collection[int] | None = None) -> Manifest:
+        """Upload, and join what other workers have put as parts: those of `ranks`, or else those that are there."""
+        before = self._kept(name)
+        files = self._upload(name, source, "", before)
+        if about.world > 1:
+            files = self._join(name, files, ranks)
+        manifest = Manifest(name.epoch, name.attempt, about, tuple(files))
+        self._bucket.put(f"{name.folder}/{MANIFEST}", manifests.encode(manifest))
+        kept = {file.key for file in files}
+        self._delete(name, [file.key for file in before if file.key not in kept])
+        return manifest
+
+    def put_part(self, name: Name, source: Path, rank: int, about: About) -> Manifest:
+        """What a worker other than the first has of a checkpoint. It counts once the first one's put has joined it."""
+        part = f"{OWN}part-{rank}.json"
+        before = (*self._kept(name), *self._kept(name, part))
+        files = self._upload(name, source, f"{OWN}rank-{rank}/", before)
+        manifest = Manifest(name.epoch, name.attempt, about, tuple(files))
+        self._bucket.put(f"{name.folder}/{part}", manifests.encode(manifest))
+        return manifest
+
+    def adopt(self, name: Name, about: About) -> Manifest | None:
+        """Never: without a manifest, nobody can tell what is missing."""
+        return None
+
+    def get(self, name: Name, target: Path) -> Manifest:
+        manifest = found(self, name)
+        unpack(manifest, target, lambda file: self._stream(name, file), workers=self._workers, durable=False)
+        return manifest
+
+    def verify(self, name: Name) -> Manifest:
+        manifest = found(self, name)
+        each(lambda file: read_through(file, lambda file: self._stream(name, file)), manifest.files, self._workers)
+        return manifest
+
+    def delete(self, name: Name) -> None:
+        """Its manifest goes first: from then on it is no checkpoint, however far the rest gets."""
+        keys = [one.key.removeprefix(f"{name.folder}/") for one in self._bucket.objects(name.folder)]
+        self._delete(name, [key for key in keys if key == MANIFEST])
+        self._delete(name, [key for key in keys if PART.fullmatch(key)])
+        self._delete(name, [key for key in keys if key != MANIFEST and not PART.fullmatch(key)])
+
+    def quarantine(self, name: Name) -> str:
+        """All is copied, and deleted only after that; the manifest is copied last, and deleted first."""
+        target = self._free(name.quarantined)
+        manifest = f"{name.folder}/{MANIFEST}"
+        for key, size in sorted(self._bucket.objects(name.folder), key=lambda one: one.key == manifest):
+            self._bucket.copy(key, f"{target}{key.removeprefix(name.folder)}", size)
+        self.delete(name)
+        return f"{self.address}/{target}"
+
+    def note(self, attempt: int) -> bytes | None:
+        return self._bucket.read(note_of(attempt), NOTE_BYTES)
+
+    def write_note(self, attempt: int, content: bytes) -> None:
+        self._bucket.put(note_of(attempt), content)
+
+    def noted(self) -> list[int]:
+        return noted_in(self._bucket.files(""))
+
+    def _upload(self, name: Name, source: Path, area: str, before: Sequence[File]) -> list[File]:
+        content = entries(source)
+        if not content:
+            raise Incomplete(f"{source} holds no file yet")
+        there = {one.key.removeprefix(f"{name.folder}/"): one.size for one in self._bucket.objects(name.folder)}
+        taken = {file.key: file.sha256 for file in before}
+        # A single large file is sent in several parts at once, many small ones next to each other.
+        at_once = max(1, self._workers // len(content))
+
+        large = Semaphore(1 if len(content) > MANY_FILES else self._workers)
+
+        def send(entry: Entry) -> File:
+            file = _placed(entry, sha256_of(source / entry.path), area, taken)
+            with large if file.size > LARGE_BYTES else nullcontext():
+                if not self._is_there(name, file, there):
+                    key = f"{name.folder}/{file.key}"
+                    self._bucket.put_file(key, source / file.path, file.size, file.sha256, parts_at_once=at_once)
+            return file
+
+        files = each(send, content, self._workers)
+        unchanged(source, content)
+        return files
+
+    def _is_there(self, name: Name, file: File, there: Mapping[str, int]) -> bool:
+        """Sent already, by a try that was interrupted or for an earlier manifest."""
+        return there.get(file.key) == file.size and self._bucket.sha256(f"{name.folder}/{file.key}") == file.sha256
+
+    def _join(self, name: Name, files: list[File], ranks: Collection[int] | None) -> list[File]:
+        wanted = self._parts(name) if ranks is None else sorted(ranks)
+        joined = {file.path: file for file in files}
+        for rank in wanted:
+            part = self._read_manifest(name, f"{OWN}part-{rank}.json")
+            if part is None:
+                raise Incomplete(f"{name} lacks the part of worker {rank}: it is waited for")
+            for file in part.files:
+                joined.setdefault(file.path, file)
+        return list(joined.values())
+
+    def _parts(self, name: Name) -> list[int]:
+        keys = (one.key.removeprefix(f"{name.folder}/") for one in self._bucket.objects(name.folder))
+        return sorted(int(match[1]) for match in map(PART.fullmatch, keys) if match)
+
+    def _kept(self, name: Name, key: str = MANIFEST) -> tuple[File, ...]:
+        """The files that a manifest speaks of, which must not be overwritten."""
+        try:
+            manifest = self._read_manifest(name, key)
+        except Refused:
+            return ()
+        return manifest.files if manifest else ()
+
+    def _read_manifest(self, name: Name, key: str) -> Manifest | None:
+        content = self._bucket.read(f"{name.folder}/{key}", manifests.MAX_BYTES)
+        if content is None:
+            return None
+        manifest = manifests.decode(content, str(name))
+        if (manifest.epoch, manifest.attempt) != (name.epoch, name.attempt):
+            raise BadManifest(f"the manifest of {name} in {self.address} is that of another checkpoint")
+        return manifest
+
+    def _stream(self, name: Name, file: File) -> Iterator[bytes | memoryview]:
+        return self._bucket.stream(f"{name.folder}/{file.key}")
+
+    def _delete(self, name: Name, keys: Iterable[str]) -> None:
+        if doomed := [f"{name.folder}/{key}" for key in keys]:
+            self._bucket.delete(doomed)
+
+    def _free(self, target: str) -> str:
+        """A place that holds no finished quarantine yet."""
+        number, free = 2, target
+        while self._bucket.read(f"{free}/{MANIFEST}", manifests.MAX_BYTES) is not None:
+            free = f"{target}-{number}"
+            number += 1
+        return free
+
+
+def _placed(entry: Entry, sha256: str, area: str, taken: Mapping[str, str]) -> File:
+    """Where a file goes: to its path, unless a manifest speaks of something else there."""
+    key = f"{area}{entry.path}"
+    if taken.get(key, sha256) != sha256:
+        key = f"{OWN}{sha256[:16]}/{key}"
+    return File(entry.path, entry.stamp.size, sha256, key if key != entry.path else "")
+
+
+def _attempt(folder: str) -> int:
+    name = parse(folder, "checkpoint-epoch-0")
+    return name.attempt if name else -1

@@ -1,0 +1,75 @@
+"""Which paths a checkpoint may hold. They come from scripts and from manifests, and may name anything at all."""
+
+import unicodedata
+from collections.abc import Iterable
+
+from holdfast.checkpoints.errors import Refused
+
+# What a sidecar can hold of a checkpoint and stay below 80 MiB: it took 72 MiB with 10,000 files, 89 with 20,000.
+MAX_FILES = 10_000
+# Object stores allow keys of 1,024 bytes: a job's prefix has up to 512, and some are for holdfast's own folders.
+MAX_PATH_BYTES = 400
+MAX_KEY_BYTES = 450
+MAX_NAME_BYTES = 255
+
+
+def check_path(path: str, max_bytes: int = MAX_PATH_BYTES) -> None:
+    """Refuse what would leave the checkpoint's folder, or what some storage can't hold."""
+    reason = _wrong(path, max_bytes)
+    if reason:
+        raise Refused(f"the file name {_shown(path)} {reason}: give the file another name")
+
+
+def check_together(paths: Iterable[str]) -> None:
+    """Refuse names that some file system takes for one, a file where another needs a folder, and too many of them."""
+    seen: dict[str, str] = {}
+    for path in paths:
+        same = seen.setdefault(_folded(path), path)
+        if same != path or len(seen) > MAX_FILES:
+            raise Refused(_clash(path, same) if same != path else _too_many())
+    folders = {folded.rpartition("/")[0] for folded in seen}
+    for folder in folders:
+        parts = folder.split("/")
+        for end in range(1, len(parts) + 1):
+            if (file := seen.get("/".join(parts[:end]))) is not None:
+                path = next(path for folded, path in seen.items() if folded.startswith(f"{folder}/"))
+                raise Refused(f"{_shown(file)} is a file, and {_shown(path)} needs it to be a folder: rename one")
+
+
+def _wrong(path: str, max_bytes: int) -> str | None:
+    parts = path.split("/")
+    try:
+        sizes = [len(part.encode()) for part in parts]
+    except UnicodeEncodeError:
+        return "is not valid UTF-8"
+    if path.startswith("/"):
+        return "is absolute"
+    if any(part in ("", ".", "..") for part in parts):
+        return "has an empty part, '.' or '..'"
+    if "\\" in path:
+        return "holds a backslash, which Azure takes for a '/'"
+    if not path.isprintable() and any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in path):
+        return "holds a control character"
+    if max(sizes) > MAX_NAME_BYTES or sum(sizes) + len(parts) > max_bytes:
+        return f"is longer than {max_bytes} bytes, or a part of it longer than {MAX_NAME_BYTES}"
+    return None
+
+
+def _folded(path: str) -> str:
+    if path.isascii():
+        folded = path.lower()
+        return path if folded == path else folded  # one text takes less memory than two
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
+
+
+def _clash(path: str, same: str) -> str:
+    return f"the file names {_shown(same)} and {_shown(path)} are one name for some file systems: rename one"
+
+
+def _too_many() -> str:
+    return f"there are more than {MAX_FILES} files in the checkpoint: pack them into fewer, larger ones"
+
+
+def _shown(path: str) -> str:
+    text = ascii(path)
+    return text if len(text) <= 120 else f"{text[:100]}…'"

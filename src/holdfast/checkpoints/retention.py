@@ -1,0 +1,82 @@
+"""Which checkpoints may be deleted: those that no resume will ask for, and never one that is being written."""
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from holdfast.checkpoints.errors import Refused
+from holdfast.checkpoints.fence import Fence
+from holdfast.checkpoints.names import Name
+from holdfast.checkpoints.store import Store
+
+
+class Kept(NamedTuple):
+    """A checkpoint as it is found; `valid` means that it has a manifest that can be used.
+
+    fenced: a later attempt had begun further back when it was saved, so that it is no part of the job's history.
+    """
+
+    name: Name
+    valid: bool
+    fenced: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether a resume may ask for it."""
+        return self.valid and not self.fenced
+
+
+def kept(store: Store, until: int) -> list[Kept]:
+    """Every checkpoint of the attempts up to `until`, newest first."""
+    fence = Fence(store)
+    return [_found(store, fence, name) for name in store.names(until)]
+
+
+def doomed(there: Iterable[Kept], keep: int, attempt: int, needed: Collection[Name] = ()) -> list[Name]:
+    """What goes when the newest `keep` valid epochs stay, oldest first.
+
+    attempt: whose sidecar asks. It never touches a newer attempt's, nor what has no manifest yet in its own.
+    needed: what a worker may be reading now, such as the checkpoint that the attempt was told to resume from.
+    """
+    mine = sorted((found for found in there if found.name.attempt <= attempt), reverse=True)
+    oldest = _oldest((found for found in mine if found.counts), keep)
+    # They are in nobody's way, but a worker that was cut off may save on and on.
+    oldest_fenced = max(oldest, _oldest((found for found in mine if found.valid and found.fenced), keep))
+    seconds = _second_copies(mine, attempt)
+    return [
+        found.name
+        for found in reversed(mine)
+        if (found.name.epoch < (oldest_fenced if found.fenced else oldest) or found.name in seconds)
+        and (found.valid or found.name.attempt < attempt)
+        and found.name not in needed
+    ]
+
+
+def _oldest(found: Iterable[Kept], keep: int) -> int:
+    """The first epoch that stays. With fewer than may stay, nothing is old: some may yet turn out to be whole."""
+    epochs = sorted({one.name.epoch for one in found}, reverse=True)[: max(keep, 1)]
+    return epochs[-1] if len(epochs) == max(keep, 1) else -1
+
+
+def _second_copies(newest_first: Iterable[Kept], attempt: int) -> set[Name]:
+    """Every attempt is given a copy of what it resumes from; of the attempts that are over, one copy is enough.
+
+    That of the attempt itself does not replace it: the training may save anew under that name, and be killed.
+    """
+    first, seconds = set[int](), set[Name]()
+    for found in newest_first:
+        if not found.counts or found.name.attempt == attempt:
+            continue
+        if found.name.epoch in first:
+            seconds.add(found.name)
+        first.add(found.name.epoch)
+    return seconds
+
+
+def _found(store: Store, fence: Fence, name: Name) -> Kept:
+    try:
+        manifest = store.manifest(name)
+    except Refused:
+        return Kept(name, valid=False)
+    if manifest is None:
+        return Kept(name, valid=False)
+    return Kept(name, valid=True, fenced=fence.ended_by(name, manifest.about.job) is not None)

@@ -1,0 +1,79 @@
+"""What the rest of holdfast asks of a place for checkpoints, whether it is a volume or an object store."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from holdfast.checkpoints.errors import NoCheckpoint
+from holdfast.checkpoints.manifest import About, Manifest
+from holdfast.checkpoints.names import ATTEMPT, Name
+
+NOTE = ".decision"
+
+
+class Store(Protocol):
+    """One job's checkpoints. Nothing outside the job's own prefix is ever read or written."""
+
+    @property
+    def address(self) -> str:
+        """Where it is, for people; never with credentials."""
+        ...
+
+    def names(self, until: int) -> list[Name]:
+        """Every checkpoint of the attempts up to `until`, newest first, whether it is whole or not."""
+        ...
+
+    def manifest(self, name: Name) -> Manifest | None:
+        """None if there is none, so that the checkpoint does not count; raises BadManifest if it can't be used."""
+        ...
+
+    def put(self, name: Name, source: Path, about: About) -> Manifest:
+        """Keep the complete checkpoint in the folder `source`; its manifest comes last. May be repeated at any time."""
+        ...
+
+    def adopt(self, name: Name, about: About) -> Manifest | None:
+        """A manifest for a checkpoint of an attempt that is over, if it turns out to be complete."""
+        ...
+
+    def get(self, name: Name, target: Path) -> Manifest:
+        """Put the checkpoint into the folder `target`, whole and checked, or raise and leave it alone."""
+        ...
+
+    def verify(self, name: Name) -> Manifest:
+        """Read everything, and raise Corrupt if something is not as it was saved."""
+        ...
+
+    def delete(self, name: Name) -> None: ...
+
+    def quarantine(self, name: Name) -> str:
+        """Set a damaged checkpoint aside, where nothing reads or deletes it; where that is."""
+        ...
+
+    def note(self, attempt: int) -> bytes | None:
+        """What was written down for the workers of an attempt."""
+        ...
+
+    def write_note(self, attempt: int, content: bytes) -> None: ...
+
+    def noted(self) -> list[int]:
+        """The attempts that something was written down for, in order."""
+        ...
+
+
+def found(store: Store, name: Name) -> Manifest:
+    """The manifest of a checkpoint that must be there."""
+    manifest = store.manifest(name)
+    if manifest is None:
+        raise NoCheckpoint(f"there is no complete {name} in {store.address}")
+    return manifest
+
+
+def note_of(attempt: int) -> str:
+    """Where a note is, beside the attempts' folders."""
+    return f"attempt-{attempt}{NOTE}"
+
+
+def noted_in(files: Iterable[str]) -> list[int]:
+    """The attempts whose notes are among these files."""
+    folders = (file.removesuffix(NOTE) for file in files if file.endswith(NOTE))
+    return sorted(int(match[1]) for match in map(ATTEMPT.fullmatch, folders) if match)

@@ -1,0 +1,120 @@
+"""A checkpoint is put into a folder: under a temporary name, every digest checked, on the disk, and then renamed."""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from holdfast.checkpoints import disk
+from holdfast.checkpoints.content import sha256_of
+from holdfast.checkpoints.errors import Corrupt, Full
+from holdfast.checkpoints.manifest import File, Manifest, encode
+from holdfast.checkpoints.parallel import each
+
+# Of a file that was saved without holdfast: the digest that it turns out to have counts.
+UNKNOWN = ""
+Reading = Callable[[File], Iterable[bytes | memoryview]]
+
+
+def unpack(manifest: Manifest, target: Path, read: Reading, *, workers: int, durable: bool = True) -> None:
+    """`target` is the checkpoint when this returns, and is what it was before when it raises.
+
+    durable: it survives a power cut, too. A folder that is the pod's own need not: its pod does not survive one.
+    """
+    partial = target.with_name(f"{disk.RESTORING}{target.name}")
+    with disk.explained(f"put a checkpoint into {target}"):
+        try:
+            _prepare(partial, manifest)
+            files = each(lambda file: _unpack_file(file, partial / file.path, read, durable), manifest.files, workers)
+            if durable:
+                _sync_folders(partial, manifest)
+            disk.write_manifest(partial, encode(replace(manifest, files=tuple(files))))
+            if os.path.lexists(target):
+                disk.remove(target)
+            disk.rename(partial, target)
+        except (OSError, Full, Corrupt):
+            # What can't be finished must not fill the volume; after a network fault it is gone on with.
+            disk.discard(partial)
+            raise
+
+
+class Passing:
+    """A file's content on its way: it raises at the end, or when there is too much, if it is not what was saved."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def through(self, chunks: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+        for chunk in chunks:
+            view = memoryview(chunk)
+            self._size += view.nbytes
+            if self._size > self._file.size:
+                break
+            self._digest.update(view)
+            yield view
+        self._check()
+
+    @property
+    def file(self) -> File:
+        """With the digest that it really has, and at its own path."""
+        return File(self._file.path, self._size, self._digest.hexdigest())
+
+    def _check(self) -> None:
+        wanted = self._file
+        if self._size != wanted.size:
+            found = f"more than {wanted.size}" if self._size > wanted.size else str(self._size)
+            raise Corrupt(f"{wanted.path} should have {wanted.size} bytes and has {found}")
+        if wanted.sha256 not in (UNKNOWN, self._digest.hexdigest()):
+            raise Corrupt(f"the content of {wanted.path} is not what was saved: its digest differs")
+
+
+def read_through(file: File, read: Reading) -> None:
+    """Raise Corrupt unless the content is the file's."""
+    for _ in Passing(file).through(read(file)):
+        pass
+
+
+def _prepare(partial: Path, manifest: Manifest) -> None:
+    """Folders for the files, and nothing else than what an earlier try has left of them."""
+    if partial.is_symlink():
+        disk.discard(partial)
+    disk.make_folder(partial)
+    wanted = {partial / file.path for file in manifest.files}
+    folders = {parent for path in wanted for parent in path.parents if parent.is_relative_to(partial)}
+    _clear(partial, wanted, folders)
+    for folder in sorted(folders):
+        disk.make_folder(folder)
+
+
+def _clear(folder: Path, wanted: set[Path], folders: set[Path]) -> None:
+    for path in list(folder.iterdir()):
+        if path in folders and path.is_dir() and not path.is_symlink():
+            _clear(path, wanted, folders)
+        elif path not in wanted or path.is_symlink() or not path.is_file():
+            disk.discard(path)
+
+
+def _unpack_file(file: File, place: Path, read: Reading, durable: bool) -> File:
+    if place.exists() and place.stat().st_size == file.size and sha256_of(place) == file.sha256:
+        if durable:
+            disk.sync(place)
+        return replace(file, kept_at="")
+    try:
+        return _write(file, place, read, durable)
+    except Corrupt:
+        # Once more before it is called damaged: the line, or a cache on the way, may have garbled it.
+        return _write(file, place, read, durable)
+
+
+def _write(file: File, place: Path, read: Reading, durable: bool) -> File:
+    passing = Passing(file)
+    disk.write_stream(place, passing.through(read(file)), durable=durable)
+    return passing.file
+
+
+def _sync_folders(partial: Path, manifest: Manifest) -> None:
+    for folder in {(partial / file.path).parent for file in manifest.files}:
+        disk.sync(folder)

@@ -1,0 +1,272 @@
+"""The command lines of `holdfast checkpoints`."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+from msgspec import MsgspecError
+
+from holdfast.api.meta import Key
+from holdfast.api.trainingjob import Checkpoint, TrainingJob
+from holdfast.checkpoints.errors import Corrupt
+from holdfast.checkpoints.names import Name
+from holdfast.cli.checkpoints import facts
+from holdfast.cli.checkpoints.facts import Doomed, End, Listing, Pruning, Saved, Trouble, Verification, Verified
+from holdfast.cli.checkpoints.handover import hand_out
+from holdfast.cli.checkpoints.place import OnVolume
+from holdfast.cli.checkpoints.showing import document, doomed_line, size, table, verified_lines
+from holdfast.cli.checkpoints.sites import Reach, Site, site
+from holdfast.cli.checkpoints.work import do
+from holdfast.cli.documents import to_json, to_yaml
+from holdfast.cli.failing import FAILED, INTERRUPTED, Misused, one_line
+from holdfast.cli.naming import find_kind
+from holdfast.cli.target import Choice, ContextOption, KubeconfigOption, NamespaceOption, Session, run
+from holdfast.cluster.resources import TRAINING_JOBS
+from holdfast.errors import HoldfastError
+from holdfast.workloads.trainingjob.names import attempt
+
+# Nothing writes then; a suspended job's workers are gone, too.
+STILL = ("Completed", "Failed", "Suspended")
+
+
+class Output(StrEnum):
+    TABLE = ""
+    WIDE = "wide"
+    YAML = "yaml"
+    JSON = "json"
+
+
+JobArgument: TypeAlias = Annotated[str, typer.Argument(help="A TrainingJob: NAME or tj/NAME.", metavar="JOB")]
+ImageOption: TypeAlias = Annotated[
+    str,
+    typer.Option(help="Of the pod that looks at a volume; by default the image of the job's own sidecar."),
+]
+EndpointOption: TypeAlias = Annotated[
+    str,
+    typer.Option(help="Of the object store, where you reach it in another way than the pods do.", metavar="URL"),
+]
+Command: TypeAlias = Callable[[Session, TrainingJob, Site], Awaitable[int]]
+
+checkpoints = typer.Typer(name="checkpoints", no_args_is_help=True)
+
+
+@checkpoints.callback()
+def about() -> None:
+    """What a job has saved: list it, check that it is whole, delete what is old, or download it."""
+
+
+@checkpoints.command("list")
+def list_(
+    job: JobArgument,
+    output: Annotated[Output, typer.Option("--output", "-o", help="wide, yaml or json.")] = Output.TABLE,
+    no_headers: Annotated[bool, typer.Option("--no-headers", help="Without the line of column names.")] = False,
+    image: ImageOption = "",
+    endpoint: EndpointOption = "",
+    namespace: NamespaceOption = "",
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+) -> None:
+    """Show a job's checkpoints, newest first, and which one a restart would go on from."""
+
+    async def command(session: Session, found: TrainingJob, place: Site) -> int:
+        request = Listing(job=found.metadata.uid, attempt=attempt(found), running=_is_running(found))
+        async with aclosing(place.do(request)) as steps:
+            saved = [fact async for fact in steps if isinstance(fact, Saved)]
+        if output in (Output.YAML, Output.JSON):
+            whole = document(found.metadata.name, place.address, saved)
+            typer.echo(to_yaml(whole) if output is Output.YAML else to_json(whole))
+        elif saved:
+            wide = output is Output.WIDE
+            typer.echo("\n".join(table(saved, session.now(), wide=wide, headers=not no_headers)))
+        else:
+            typer.echo(f"{found.metadata.name} has no checkpoint yet in {place.address}.", err=True)
+        return 0
+
+    _run(
+        Choice(kubeconfig=kubeconfig, context=context, namespace=namespace),
+        job,
+        Reach(image=image, endpoint=endpoint),
+        command,
+    )
+
+
+@checkpoints.command()
+def verify(
+    job: JobArgument,
+    epoch: Annotated[int | None, typer.Option(help="Only those of this epoch.", min=0)] = None,
+    image: ImageOption = "",
+    endpoint: EndpointOption = "",
+    namespace: NamespaceOption = "",
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+) -> None:
+    """Read every file and compare its digest; ends with 1 if something is damaged."""
+
+    async def command(_session: Session, found: TrainingJob, place: Site) -> int:
+        damaged, count = False, 0
+        async with aclosing(place.do(Verification(epoch=epoch))) as steps:
+            async for fact in steps:
+                if isinstance(fact, Verified):
+                    typer.echo("\n".join(verified_lines(fact)))
+                    damaged, count = damaged or bool(fact.damage), count + 1
+        if not count:
+            typer.echo(f"{found.metadata.name} has no checkpoint yet in {place.address}.", err=True)
+        return FAILED if damaged else 0
+
+    _run(
+        Choice(kubeconfig=kubeconfig, context=context, namespace=namespace),
+        job,
+        Reach(image=image, endpoint=endpoint),
+        command,
+    )
+
+
+@checkpoints.command()
+def prune(
+    job: JobArgument,
+    keep: Annotated[int, typer.Option(help="How many of the newest valid ones stay.", min=1)],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete; without it, only show what would go.")] = False,
+    image: ImageOption = "",
+    endpoint: EndpointOption = "",
+    namespace: NamespaceOption = "",
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+) -> None:
+    """Delete old checkpoints, never one that a restart needs. What was set aside as damaged stays, too."""
+
+    async def command(_session: Session, found: TrainingJob, place: Site) -> int:
+        _check_retention(found, keep)
+        request = Pruning(job=found.metadata.uid, attempt=attempt(found), keep=keep, delete=yes)
+        gone, freed = 0, 0
+        async with aclosing(place.do(request)) as steps:
+            async for fact in steps:
+                if isinstance(fact, Doomed):
+                    typer.echo(doomed_line(fact))
+                    gone, freed = gone + 1, freed + (fact.saved.bytes or 0)
+        if not gone:
+            typer.echo(f"Nothing to delete: {found.metadata.name} has no more than {keep} in {place.address}.")
+        elif yes:
+            typer.echo(f"{gone} deleted, {size(freed)} in all.")
+        else:
+            typer.echo(f"Nothing was deleted yet: {gone} would go, {size(freed)} in all. Say --yes to delete.")
+        return 0
+
+    _run(
+        Choice(kubeconfig=kubeconfig, context=context, namespace=namespace),
+        job,
+        Reach(image=image, endpoint=endpoint),
+        command,
+    )
+
+
+@checkpoints.command()
+def download(
+    job: JobArgument,
+    epoch: Annotated[int | None, typer.Option(help="Which epoch's; by default the newest valid one's.", min=0)] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The folder to make of it; by default JOB-epoch-N.")
+    ] = None,
+    image: ImageOption = "",
+    endpoint: EndpointOption = "",
+    namespace: NamespaceOption = "",
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+) -> None:
+    """Copy one checkpoint into a new folder here, every digest checked."""
+
+    async def command(_session: Session, found: TrainingJob, place: Site) -> int:
+        made: dict[Name, Path] = {}
+
+        def target(name: Name) -> Path:
+            made[name] = _free(output or Path(f"{found.metadata.name}-epoch-{name.epoch}"))
+            if sys.stderr.isatty():
+                typer.echo(f"downloading {name} …", err=True)
+            return made[name]
+
+        if output is not None:
+            _free(output)
+        try:
+            name, manifest = await place.download(epoch, target)
+        except Corrupt as error:
+            damaged = next(iter(made), "it")
+            raise Corrupt(
+                f"nothing was downloaded, {damaged} is damaged: {error}; choose another with --epoch"
+            ) from None
+        typer.echo(f"{name}: {size(manifest.size)} in {len(manifest.files)} files, each as it was saved: {made[name]}")
+        return 0
+
+    _run(
+        Choice(kubeconfig=kubeconfig, context=context, namespace=namespace),
+        job,
+        Reach(image=image, endpoint=endpoint),
+        command,
+    )
+
+
+@checkpoints.command(hidden=True)
+def inside(folder: Path, request: Annotated[str, typer.Argument()] = "") -> None:
+    """In the pod that such a command has started: the same work, told in lines of JSON. Without any, just be there."""
+    if not request:
+        signal.pause()
+    try:
+        for fact in do(OnVolume(folder), facts.decode_request(request)):
+            typer.echo(facts.encode(fact))
+        typer.echo(facts.encode(End()))
+    except (HoldfastError, MsgspecError, OSError) as error:
+        typer.echo(facts.encode(Trouble(message=str(error))))
+        raise typer.Exit(FAILED) from None
+
+
+@checkpoints.command("hand-out", hidden=True)
+def hand_out_(folder: Path, epoch: int | None = None) -> None:
+    """In the same pod: give a checkpoint to whoever has started this."""
+    with one_line():
+        hand_out(folder, epoch, sys.stdin.buffer, sys.stdout.buffer)
+
+
+def _run(choice: Choice, name: str, reach: Reach, command: Command) -> None:
+    async def on_site(session: Session) -> int:
+        job = await session.cluster.get(TRAINING_JOBS, Key(session.namespace, _job_name(name)))
+        try:
+            async with site(session, job, reach) as place:
+                return await command(session, job, place)
+        except asyncio.CancelledError:
+            # A thread can't be told to stop, and the interpreter would wait for it: for the rest of a download, say.
+            sys.stdout.flush()
+            os._exit(INTERRUPTED)
+
+    run(choice, on_site)
+
+
+def _job_name(what: str) -> str:
+    kind, slash, name = what.rpartition("/")
+    if slash and find_kind(kind).resource.kind != "TrainingJob":
+        raise Misused(f"{what}: only TrainingJobs have checkpoints: write NAME or tj/NAME")
+    return name
+
+
+def _is_running(job: TrainingJob) -> bool:
+    return not (job.status and job.status.state in STILL)
+
+
+def _check_retention(job: TrainingJob, keep: int) -> None:
+    retention = (job.spec.checkpoint or Checkpoint()).retention
+    if _is_running(job) and keep < retention:
+        state = (job.status and job.status.state) or "Pending"
+        raise Misused(
+            f"{job.metadata.name} is {state} and keeps {retention} itself: use --keep {retention} or more, "
+            "lower spec.checkpoint.retention, or suspend the job first"
+        )
+
+
+def _free(folder: Path) -> Path:
+    if os.path.lexists(folder):
+        raise Misused(f"{folder} is there already, and nothing is overwritten: choose another with --output")
+    return folder

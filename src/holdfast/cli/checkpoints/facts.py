@@ -1,0 +1,96 @@
+"""What is asked about a job's checkpoints and what is found, the same whether the work is done here or in a pod."""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+# undigested: complete, and without a manifest so far. superseded: saved by a worker that was cut off, after a later
+# attempt had begun further back; it counts only if there is nothing else.
+State = Literal["valid", "undigested", "superseded", "unfinished", "damaged", "quarantined"]
+
+
+class Listing(Struct, frozen=True, kw_only=True, tag="list"):
+    """job: its uid; attempt: the job's current one; running: whether it may be writing now."""
+
+    job: str
+    attempt: int
+    running: bool
+
+
+class Verification(Struct, frozen=True, kw_only=True, tag="verify"):
+    """Of one epoch, or of all."""
+
+    epoch: int | None = None
+
+
+class Pruning(Struct, frozen=True, kw_only=True, tag="prune"):
+    """Keep the newest so many valid ones; without `delete`, only say what would go."""
+
+    job: str
+    attempt: int
+    keep: int
+    delete: bool = False
+
+
+Request: TypeAlias = Listing | Verification | Pruning
+
+
+class Saved(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", tag="saved"):
+    """A checkpoint as it is found; `path` is below the job's own folder."""
+
+    epoch: int
+    attempt: int
+    path: str
+    state: State
+    bytes: int | None = None
+    files: int | None = None
+    workers: int | None = None
+    saved_at: str | None = None
+    reason: str = ""
+    resumes: bool = False
+    """Whether the next attempt would go on from it."""
+
+
+class Verified(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="verified"):
+    """Everything of it was read; each sentence of `damage` is about a file."""
+
+    saved: Saved
+    damage: tuple[str, ...] = ()
+
+
+class Doomed(Struct, frozen=True, kw_only=True, tag="doomed"):
+    """What goes, or has gone."""
+
+    saved: Saved
+    deleted: bool
+
+
+class Trouble(Struct, frozen=True, kw_only=True, tag="trouble"):
+    """Why the work could not be done."""
+
+    message: str
+
+
+class End(Struct, frozen=True, kw_only=True, tag="end"):
+    """Said last: what stops without it was interrupted."""
+
+
+Fact: TypeAlias = Saved | Verified | Doomed
+Line: TypeAlias = Fact | Trouble | End
+
+_lines: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
+_requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
+
+
+def encode(line: Line | Request) -> str:
+    return msgspec.json.encode(line).decode()
+
+
+def decode(text: bytes | str) -> Line:
+    """Raises a `MsgspecError` for what is none."""
+    return _lines.decode(text)
+
+
+def decode_request(text: str) -> Request:
+    return _requests.decode(text)

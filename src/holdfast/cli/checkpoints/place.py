@@ -1,0 +1,96 @@
+"""A job's checkpoints as a person looks at them: the store, what it has set aside, and its files one by one."""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from holdfast.checkpoints import disk
+from holdfast.checkpoints import manifest as manifests
+from holdfast.checkpoints.bucket import Bucket
+from holdfast.checkpoints.complete import complete_after_all
+from holdfast.checkpoints.content import CHUNK_BYTES
+from holdfast.checkpoints.errors import Corrupt, Incomplete, Refused
+from holdfast.checkpoints.folder import FolderStore
+from holdfast.checkpoints.manifest import File
+from holdfast.checkpoints.names import MANIFEST, QUARANTINE, Name
+from holdfast.checkpoints.objects import ObjectStore
+from holdfast.checkpoints.store import Store
+
+
+class Place(Protocol):
+    store: Store
+
+    def chunks(self, name: Name, file: File) -> Iterable[bytes | memoryview]:
+        """The content of a file; raises Corrupt if it is not there."""
+        ...
+
+    def is_complete(self, name: Name) -> bool:
+        """Of one without a manifest whose attempt is over: whether a resume would take it all the same."""
+        ...
+
+    def quarantined(self) -> Iterator[tuple[str, bytes | None]]:
+        """The name of each that was set aside, and its manifest."""
+        ...
+
+
+class OnVolume:
+    """A folder that is mounted here."""
+
+    def __init__(self, root: Path) -> None:
+        self._folder = FolderStore(root)
+        self.store: Store = self._folder
+
+    def open(self, name: Name, file: File) -> BinaryIO:
+        """Raises Corrupt if there is no such file in the checkpoint's own folder."""
+        folder = self._folder.folder(name)
+        path = Path(os.path.realpath(folder / file.path))
+        if not path.is_relative_to(folder):
+            raise Corrupt(f"{file.path} is a link that leads out of the checkpoint's folder")
+        with disk.explained(f"read {path}"):
+            try:
+                return path.open("rb")
+            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                raise Corrupt(f"{file.path} is missing") from None
+
+    def chunks(self, name: Name, file: File) -> Iterator[bytes]:
+        with self.open(name, file) as opened, disk.explained(f"read {file.path} of {name}"):
+            while chunk := opened.read(CHUNK_BYTES):
+                yield chunk
+
+    def is_complete(self, name: Name) -> bool:
+        with disk.explained(f"look at {self._folder.folder(name)}"):
+            try:
+                return complete_after_all(self._folder.folder(name)) is not None
+            except (Incomplete, Refused):
+                return False
+
+    def quarantined(self) -> Iterator[tuple[str, bytes | None]]:
+        aside = self._folder.root / QUARANTINE
+        with disk.explained(f"look into {aside}"):
+            for folder in sorted(aside.iterdir()) if aside.is_dir() else ():
+                manifest = folder / MANIFEST
+                yield folder.name, manifest.read_bytes() if manifest.is_file() else None
+
+
+class InBucket:
+    """An object store, reached from here."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self.store: Store = ObjectStore(bucket)
+
+    def chunks(self, name: Name, file: File) -> Iterator[bytes | memoryview]:
+        there = False
+        for chunk in self._bucket.stream(f"{name.folder}/{file.key}"):
+            there = True
+            yield chunk
+        if not there and file.size:
+            raise Corrupt(f"{file.path} is missing")
+
+    def is_complete(self, name: Name) -> bool:
+        return False
+
+    def quarantined(self) -> Iterator[tuple[str, bytes | None]]:
+        for folder in sorted(self._bucket.folders(QUARANTINE)):
+            yield folder, self._bucket.read(f"{QUARANTINE}/{folder}/{MANIFEST}", manifests.MAX_BYTES)

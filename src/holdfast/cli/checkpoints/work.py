@@ -1,0 +1,187 @@
+"""The work itself, on a store that can be reached from this process."""
+
+import re
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from holdfast.checkpoints import manifest as manifests
+from holdfast.checkpoints.errors import Corrupt, NoCheckpoint, Refused
+from holdfast.checkpoints.fence import Fence
+from holdfast.checkpoints.manifest import File, Manifest
+from holdfast.checkpoints.names import QUARANTINE, Name, parse
+from holdfast.checkpoints.parallel import each
+from holdfast.checkpoints.resume import Undecided, decision
+from holdfast.checkpoints.retention import Kept, doomed, kept
+from holdfast.checkpoints.store import Store
+from holdfast.checkpoints.store import found as stored
+from holdfast.checkpoints.unpack import read_through
+from holdfast.cli.checkpoints.facts import Doomed, Fact, Listing, Pruning, Request, Saved, State, Verification, Verified
+from holdfast.cli.checkpoints.place import Place
+from holdfast.errors import HoldfastError
+
+EVERY_ATTEMPT = 10**9 - 1
+WORKERS = 3
+ASIDE = re.compile(r"(attempt-[0-9]+)-(checkpoint-epoch-[0-9]+)(?:-[0-9]+)?")
+
+
+class NotPruned(HoldfastError):
+    """Deleting would not be safe now."""
+
+
+def do(place: Place, request: Request) -> Iterator[Fact]:
+    match request:
+        case Listing():
+            return _listing(place, request)
+        case Verification():
+            return _verification(place, request)
+        case Pruning():
+            return _pruning(place, request)
+
+
+def chosen(store: Store, epoch: int | None) -> Name:
+    """The newest valid checkpoint, or that of an epoch; one of a worker that was cut off if there is no other."""
+    there = [found for found in kept(store, EVERY_ATTEMPT) if epoch in (None, found.name.epoch)]
+    if (name := _newest(there)) is not None:
+        return name
+    raise NoCheckpoint(_none_of(store, epoch))
+
+
+def _newest(newest_first: list[Kept]) -> Name | None:
+    valid = [found for found in newest_first if found.valid]
+    return next((found.name for found in (*(found for found in valid if found.counts), *valid)), None)
+
+
+def _listing(place: Place, request: Listing) -> Iterator[Saved]:
+    """Newest first, then what was set aside."""
+    fence = Fence(place.store)
+    found = []
+    for name in place.store.names(EVERY_ATTEMPT):
+        is_over = name.attempt < request.attempt or not request.running
+        saved, manifest = _look(place, name, is_over=is_over)
+        found.append(_fenced(fence, name, manifest.about.job if manifest else request.job, saved))
+    # An attempt looks at no later one's; there are some where another job has used the prefix.
+    resumed = _resumed([saved for saved in found if saved.attempt <= request.attempt + 1])
+    yield from (replace(saved, resumes=saved is resumed) for saved in found)
+    for leaf, content in place.quarantined():
+        if (aside := _aside(leaf, content)) is not None:
+            yield aside
+
+
+def _verification(place: Place, request: Verification) -> Iterator[Verified]:
+    """One after the other, newest first, so that something is seen soon."""
+    names = [name for name in place.store.names(EVERY_ATTEMPT) if request.epoch in (None, name.epoch)]
+    if not names and request.epoch is not None:
+        raise NoCheckpoint(_none_of(place.store, request.epoch))
+    for name in names:
+        saved, manifest = _look(place, name, is_over=False)
+        damage = _damage(place, name, manifest) if manifest else ()
+        yield Verified(saved=saved, damage=(saved.reason,) if saved.state == "damaged" else damage)
+
+
+def _pruning(place: Place, request: Pruning) -> Iterator[Doomed]:
+    """Oldest first."""
+    there = kept(place.store, request.attempt)
+    names = doomed(there, request.keep, request.attempt, _in_use(place.store, request.attempt, request.job))
+    found = [_look(place, name, is_over=False)[0] for name in names]
+    if not request.delete:
+        yield from (Doomed(saved=saved, deleted=False) for saved in found)
+        return
+    newest = _newest(there) if names else None
+    if newest is not None:
+        _must_be_whole(place, newest)
+    for name, saved in zip(names, found, strict=True):
+        place.store.delete(name)
+        yield Doomed(saved=saved, deleted=True)
+
+
+def _must_be_whole(place: Place, newest: Name) -> None:
+    """What has a manifest may be damaged all the same, and then a resume needs an older one."""
+    if damage := _damage(place, newest, stored(place.store, newest)):
+        raise NotPruned(
+            f"nothing was deleted: the newest checkpoint, {newest}, is damaged ({damage[0]}), and a resume needs an "
+            "older one; `holdfast checkpoints verify` tells which are whole"
+        )
+
+
+def _resumed(newest_first: list[Saved]) -> Saved | None:
+    """What the next attempt would go on from."""
+    for states in (("valid", "undigested"), ("superseded",)):
+        for saved in newest_first:
+            if saved.state in states:
+                return saved
+    return None
+
+
+def _fenced(fence: Fence, name: Name, job: str, saved: Saved) -> Saved:
+    ended_by = fence.ended_by(name, job) if saved.state in ("valid", "undigested") else None
+    if ended_by is None:
+        return saved
+    return replace(saved, state="superseded", reason=f"attempt {ended_by} had begun further back when it was saved")
+
+
+def _in_use(store: Store, attempt: int, job: str) -> set[Name]:
+    """What the workers of the attempt may still be reading."""
+    try:
+        name = decision(store, attempt, job)
+    except (Undecided, Refused):
+        return set()
+    return {name} if name else set()
+
+
+def _look(place: Place, name: Name, *, is_over: bool) -> tuple[Saved, Manifest | None]:
+    """is_over: whether nobody writes it any more, so that what is whole without a manifest counts."""
+    try:
+        manifest = place.store.manifest(name)
+    except Refused as error:
+        return _saved(name, "damaged", str(error)), None
+    if manifest is not None:
+        return _described(_saved(name, "valid"), manifest), manifest
+    if is_over and place.is_complete(name):
+        return _saved(name, "undigested", "complete, and not digested yet: the next attempt does that first"), None
+    return _saved(name, "unfinished", "it has no manifest: it is being saved, or its saving was interrupted"), None
+
+
+def _aside(leaf: str, content: bytes | None) -> Saved | None:
+    match = ASIDE.fullmatch(leaf)
+    name = parse(match[1], match[2]) if match else None
+    if name is None:
+        return None
+    found = replace(_saved(name, "quarantined", "its content was not what was saved"), path=f"{QUARANTINE}/{leaf}")
+    try:
+        return _described(found, manifests.decode(content, str(name))) if content else found
+    except Refused:
+        return found
+
+
+def _saved(name: Name, state: State, reason: str = "") -> Saved:
+    return Saved(epoch=name.epoch, attempt=name.attempt, path=name.folder, state=state, reason=reason)
+
+
+def _described(saved: Saved, manifest: Manifest) -> Saved:
+    return replace(
+        saved,
+        bytes=manifest.size,
+        files=len(manifest.files),
+        workers=manifest.about.world,
+        saved_at=manifest.about.saved_at,
+    )
+
+
+def _damage(place: Place, name: Name, manifest: Manifest) -> tuple[str, ...]:
+    """A sentence for each file that is not what was saved."""
+    found = each(lambda file: _damage_of(place, name, file), manifest.files, WORKERS)
+    return tuple(sentence for sentence in found if sentence)
+
+
+def _damage_of(place: Place, name: Name, file: File) -> str:
+    try:
+        read_through(file, lambda file: place.chunks(name, file))
+    except Corrupt as error:
+        return str(error)
+    return ""
+
+
+def _none_of(store: Store, epoch: int | None) -> str:
+    what = "no valid checkpoint" if epoch is None else f"no valid checkpoint of epoch {epoch}"
+    return f"there is {what} in {store.address}: `holdfast checkpoints list` shows what there is"

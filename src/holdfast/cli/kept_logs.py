@@ -1,0 +1,71 @@
+"""The logs of workers whose pods are gone, as the operator kept them."""
+
+from collections.abc import Iterable
+from itertools import groupby
+from operator import attrgetter
+
+from msgspec import Struct
+
+from holdfast.api.builtin import ConfigMap
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.cluster.protocol import Cluster
+from holdfast.cluster.resources import CONFIG_MAPS
+from holdfast.workloads.trainingjob.container import TRAINER
+from holdfast.workloads.trainingjob.last_logs import LOG, WORKER_LABEL, kept_logs
+from holdfast.workloads.trainingjob.names import ATTEMPT_LABEL
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    attempt: int
+    index: int
+    text: bytes
+    container: str
+    end: str
+    """How the worker ended and where, as far as that is known."""
+
+    def __str__(self) -> str:
+        who = f"worker {self.index} of attempt {self.attempt}"
+        if self.container != TRAINER:
+            who = f"container {self.container} of {who}"
+        return f"{who}{self.end}: the end of its log, as it was kept"
+
+    def is_of(self, container: str) -> bool:
+        """Of the container asked for; "" asks for none in particular."""
+        return container in ("", self.container)
+
+
+async def find_kept(cluster: Cluster, job: TrainingJob) -> list[Kept]:
+    """All that are kept of this job, in the order of attempts and workers."""
+    metadata = job.metadata
+    found = (await cluster.list(CONFIG_MAPS, namespace=metadata.namespace, labels=kept_logs(metadata.name))).items
+    own = [each for each in found if each.metadata.controller and each.metadata.controller.uid == metadata.uid]
+    return sorted(map(_kept, own), key=attrgetter("attempt", "index"))
+
+
+def overview(kept: Iterable[Kept]) -> str:
+    """For someone who asked for another one."""
+    attempts = []
+    for attempt, each in groupby(kept, attrgetter("attempt")):
+        indexes = [str(one.index) for one in each]
+        attempts.append(f"attempt {attempt} (worker{'s' if len(indexes) > 1 else ''} {', '.join(indexes)})")
+    return f"logs are kept of {', '.join(attempts)}" if attempts else "no log of a failed worker is kept"
+
+
+def _kept(config_map: ConfigMap) -> Kept:
+    labels, data = config_map.metadata.labels, config_map.data
+    end = f" exited with code {data['exitCode']}" if "exitCode" in data else ""
+    if data.get("reason", "Error") != "Error":
+        end += f" ({data['reason']})"
+    end += f" on {data['node']}" if "node" in data else ""
+    end += f" at {data['finishedAt']}" if "finishedAt" in data else ""
+    return Kept(
+        attempt=_number(labels.get(ATTEMPT_LABEL, "")),
+        index=_number(labels.get(WORKER_LABEL, "")),
+        text=data.get(LOG, "").encode(),
+        container=data.get("container", ""),
+        end=end,
+    )
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else -1

@@ -1,0 +1,56 @@
+"""`holdfast sidecar`: what runs in a worker's pod beside its training program."""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import secrets
+import sys
+import time
+
+import uvloop
+
+from holdfast.errors import HoldfastError
+from holdfast.runtime.logs import configure, level_from
+from holdfast.runtime.signals import on_signal
+from holdfast.sidecar.last_word import leave_reason
+from holdfast.sidecar.process import Clocks, Sidecar
+from holdfast.sidecar.settings import settings, termination_log
+
+# Of glibc's malloc.h; other libraries do without.
+M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
+
+
+def sidecar() -> None:
+    """Restore, watch and report beside a training. The operator runs it in a worker's pod."""
+    _be_lean()
+    try:
+        told = settings(os.environ)
+        configure(level_from(os.environ))
+        uvloop.run(_run(Sidecar(told, os.environ, clocks=Clocks(time.time), run_id=secrets.token_hex(8))))
+    except HoldfastError as error:
+        sys.stderr.write(f"holdfast: {error}\n")
+        leave_reason(termination_log(os.environ), str(error))
+        _end(1)
+
+
+def _be_lean() -> None:
+    """Memory that uploads have used goes back at once; by default glibc keeps it, for each thread on its own."""
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_ARENA_MAX, 2)
+        libc.mallopt(M_MMAP_THRESHOLD, 256 << 10)
+
+
+async def _run(sidecar: Sidecar) -> None:
+    stop = asyncio.Event()
+    with on_signal(stop.set):
+        await sidecar.run(stop)
+        _end(0)
+
+
+def _end(code: int) -> None:
+    """At once: an upload that hangs in a thread must not use up the grace period."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

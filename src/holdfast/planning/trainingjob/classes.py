@@ -1,0 +1,24 @@
+"""The five classes of failure.
+
+preemption and infrastructure are nobody's fault and cost nothing; outOfMemory, hang and application use up the
+backoffLimit.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+Class = Literal["preemption", "infrastructure", "outOfMemory", "hang", "application"]
+# In the order in which they explain each other.
+CLASSES: tuple[Class, ...] = ("preemption", "infrastructure", "outOfMemory", "hang", "application")
+FREE: tuple[Class, ...] = ("preemption", "infrastructure")
+
+
+class Loss(Struct, frozen=True, kw_only=True):
+    cause: Class
+    message: str
+    exit_code: int | None = None
+
+    @property
+    def free(self) -> bool:
+        return self.cause in FREE

@@ -1,0 +1,68 @@
+"""What worker 0's sidecar left in its termination message: what it could not report before it ended."""
+
+import re
+
+import msgspec
+
+from holdfast.api.builtin import Pod
+from holdfast.api.trainingjob import CheckpointReport, EpochReport
+from holdfast.planning.trainingjob.loss import SIDECAR, index_of
+from holdfast.planning.trainingjob.observed import Observed
+from holdfast.planning.trainingjob.progress import SPEAKER
+from holdfast.planning.trainingjob.saved import lasting
+from holdfast.reports.wire import Batch, Checkpoint, LastWord
+
+_CHECKPOINT = re.compile(r"[^\x00-\x1f\x7f]*/checkpoint-epoch-(0*[0-9]{1,9})")
+
+
+def last_word(observed: Observed) -> Batch | None:
+    """As a report; None when there is nothing in it that the status does not tell already."""
+    pod = next((pod for pod in observed.pods if index_of(pod) == SPEAKER and pod.has_ended), None)
+    word = _read(pod) if pod is not None else None
+    if word is None or word.attempt != observed.status.restart_count:
+        return None
+    progress = word.progress if _is_further(word, observed.status.epochs) else None
+    checkpoint = _newer(observed, word)
+    if progress is None and checkpoint is None:
+        return None
+    return Batch(
+        job=observed.job.metadata.name,
+        namespace=observed.job.metadata.namespace,
+        uid=observed.job.metadata.uid,
+        attempt=word.attempt,
+        index=SPEAKER,
+        run="last word",
+        sequence=2,
+        sent_at=_at(word),
+        progress=(progress,) if progress is not None else (),
+        checkpoints=(checkpoint,) if checkpoint is not None else (),
+    )
+
+
+def _read(pod: Pod) -> LastWord | None:
+    ends = (each.state.terminated for each in pod.status.init_container_statuses if each.name == SIDECAR)
+    end = next(ends, None)
+    try:
+        return msgspec.json.decode(end.message, type=LastWord) if end is not None and end.message else None
+    except (msgspec.MsgspecError, RecursionError):
+        return None  # the last lines of its log, where it died before it could say anything
+
+
+def _is_further(word: LastWord, epochs: EpochReport | None) -> bool:
+    if word.progress is None:
+        return False
+    told = epochs.position if epochs is not None and epochs.attempt == word.attempt else -1.0
+    return word.progress.position > told
+
+
+def _newer(observed: Observed, word: LastWord) -> Checkpoint | None:
+    match = _CHECKPOINT.fullmatch(word.checkpoint)
+    known = (observed.status.checkpoint or CheckpointReport()).last_epoch
+    if match is None or (known is not None and int(match[1]) <= known):
+        return None
+    return Checkpoint(path=word.checkpoint, epoch=int(match[1]), outcome=lasting(observed.job.spec), at=_at(word))
+
+
+def _at(word: LastWord) -> float:
+    """All of it is as old as its progress, which is the last that was told."""
+    return word.progress.at if word.progress is not None else 0.0

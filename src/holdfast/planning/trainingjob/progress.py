@@ -1,0 +1,160 @@
+"""How far a training is, from what its sidecar tells: never backwards within an attempt.
+
+All that the next report is judged by is in the status itself, so that an operator that starts anew goes on from there.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from msgspec import structs
+
+from holdfast.api.trainingjob import EpochReport, TrainingJobSpec, TrainingJobStatus
+from holdfast.planning.times import moment, timestamp
+from holdfast.planning.trainingjob import saved, success
+from holdfast.reports.wire import MOST_METRICS, Batch, Progress
+
+# Worker 0 speaks for all: the others train the same epochs.
+SPEAKER = 0
+WRITE_EVERY_S = 5.0
+# The pace is that of the last few epochs, or of a tenth of a training that has only a few.
+PACE_EPOCHS = 3.0
+FORESEEABLE_S = 10 * 365 * 86400.0
+
+
+class Mark(NamedTuple):
+    """Where a training was when."""
+
+    position: float
+    at: datetime
+
+
+def write_at(last_write: datetime | None, now: datetime) -> datetime:
+    """When progress may be written next: not before `now`, and seldom enough for an API server with many jobs."""
+    if last_write is None or last_write > now:  # a clock that was set back must not hold up the next write
+        return now
+    return max(now, last_write + timedelta(seconds=WRITE_EVERY_S))
+
+
+def fold(spec: TrainingJobSpec, status: TrainingJobStatus, batch: Batch, received: datetime) -> TrainingJobStatus:
+    """The status with what the batch tells; the same when it tells nothing new."""
+    if batch.attempt != status.restart_count or batch.index != SPEAKER:
+        return status
+    status = structs.replace(status, checkpoint=saved.fold(spec, status.checkpoint, batch, received))
+    if not batch.progress and batch.resumed is None:
+        return status
+    status = _begin(spec, status, batch, received)
+    start, end = _mark(_epochs(status)), None
+    for entry in batch.progress:
+        if _epochs(status).goal is not None:
+            break  # the job ends with this epoch; what was trained beyond it does not count
+        if _is_new(entry, _epochs(status)):
+            status = _advance(spec, status, entry, received)
+            end = Mark(_epochs(status).position, received - timedelta(seconds=batch.age_s(entry)))
+            start = start or end
+    return status if start is None or end is None else _shown(_paced(status, start, end), end.at)
+
+
+def total_epochs(spec: TrainingJobSpec, status: TrainingJobStatus) -> int | None:
+    """What the training itself has told in this attempt, else what the spec says."""
+    told = status.epochs is not None and status.epochs.attempt == status.restart_count and status.total_epochs
+    return told or (spec.hyperparameters.epochs if spec.hyperparameters else None)
+
+
+def _begin(spec: TrainingJobSpec, status: TrainingJobStatus, batch: Batch, received: datetime) -> TrainingJobStatus:
+    """A new attempt stands where it resumed, and keeps what was learned about the pace and the best epoch."""
+    old, from_epoch = status.epochs or EpochReport(), batch.resumed.epoch if batch.resumed else 0
+    if status.epochs is None or old.attempt != batch.attempt:
+        status = structs.replace(status, total_epochs=total_epochs(spec, status))
+        if batch.resumed is None and status.checkpoint is not None:
+            status = structs.replace(status, checkpoint=structs.replace(status.checkpoint, resumed_from=None))
+        new = structs.replace(
+            old, attempt=batch.attempt, done=from_epoch, position=float(from_epoch), position_time=None
+        )
+        return _shown(structs.replace(status, epochs=new, current_epoch=from_epoch), received)
+    if batch.sequence == 1:  # the time since the last word was not spent on training alone
+        old = structs.replace(old, position_time=None)
+    new = structs.replace(old, done=max(old.done, from_epoch), position=max(old.position, float(from_epoch)))
+    return structs.replace(status, epochs=new)
+
+
+def _is_new(entry: Progress, epochs: EpochReport) -> bool:
+    """The end of an epoch may be told in several lines; a step that is behind was told before."""
+    return entry.epoch >= epochs.done if entry.step is None else entry.position >= epochs.position
+
+
+def _advance(
+    spec: TrainingJobSpec, status: TrainingJobStatus, entry: Progress, received: datetime
+) -> TrainingJobStatus:
+    epochs = _epochs(status)
+    epochs = structs.replace(epochs, position=max(epochs.position, entry.position))
+    if entry.step is None:
+        epochs = structs.replace(epochs, done=entry.epoch)
+        epochs = success.judge(spec.success_policy, epochs, entry, received)
+    return structs.replace(
+        status,
+        epochs=epochs,
+        current_epoch=max(status.current_epoch or 0, entry.epoch),
+        total_epochs=entry.total_epochs or total_epochs(spec, status),
+        metrics=_merged(status.metrics, entry.metrics),
+    )
+
+
+def _merged(old: Mapping[str, float], new: Mapping[str, float]) -> dict[str, float]:
+    """What is told now comes first where there is not room for all."""
+    kept = [name for name in old if name not in new][: MOST_METRICS - len(new)]
+    return {**{name: old[name] for name in kept}, **new}
+
+
+def _mark(epochs: EpochReport) -> Mark | None:
+    return Mark(epochs.position, moment(epochs.position_time)) if epochs.position_time else None
+
+
+def _paced(status: TrainingJobStatus, start: Mark, end: Mark) -> TrainingJobStatus:
+    """With the pace from one word to the next, of which earlier ones have their share."""
+    epochs = _epochs(status)
+    gone, passed_s = end.position - start.position, (end.at - start.at).total_seconds()
+    if gone <= 0:  # where steps are not counted, time passes and the position stays
+        return structs.replace(status, epochs=structs.replace(epochs, position_time=_precise(start.at)))
+    pace_s = epochs.seconds_each if passed_s <= 0 else _blended(epochs.seconds_each, passed_s / gone, gone, status)
+    new = structs.replace(epochs, position_time=_precise(end.at), seconds_each=pace_s)
+    return structs.replace(status, epochs=new)
+
+
+def _blended(old_s: float | None, lately_s: float, gone: float, status: TrainingJobStatus) -> float:
+    if old_s is None:
+        return round(lately_s, 6)
+    window = min(PACE_EPOCHS, status.total_epochs / 10) if status.total_epochs else PACE_EPOCHS
+    share: float = 0.5 ** (gone / window)
+    return round(share * old_s + (1 - share) * lately_s, 6)
+
+
+def _shown(status: TrainingJobStatus, at: datetime) -> TrainingJobStatus:
+    total, position = status.total_epochs, _epochs(status).position
+    if not total:
+        return status
+    return structs.replace(
+        status, progress=percent(position, total), estimated_completion_time=_end(status, total - position, at)
+    )
+
+
+def percent(position: float, total: int) -> str:
+    """Rounded down: 100% only when all is done."""
+    return f"{min(100, int(round(100 * position / total, 6)))}%"
+
+
+def _end(status: TrainingJobStatus, left: float, at: datetime) -> str | None:
+    pace_s = _epochs(status).seconds_each
+    if pace_s is None:
+        return None
+    left_s = max(0.0, left) * pace_s
+    return timestamp(at + timedelta(seconds=left_s)) if left_s < FORESEEABLE_S else None
+
+
+def _epochs(status: TrainingJobStatus) -> EpochReport:
+    assert status.epochs is not None
+    return status.epochs
+
+
+def _precise(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,66 @@
+"""Which checkpoints a job has, from what its sidecars tell."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from msgspec import Struct, structs
+
+from holdfast.api.trainingjob import CheckpointReport, TrainingJobSpec
+from holdfast.planning.times import timestamp
+from holdfast.planning.trainingjob.plain import plain
+from holdfast.reports.wire import Batch, Checkpoint, Outcome
+
+
+class Trouble(Struct, frozen=True):
+    """What people should hear of: one word, and a sentence."""
+
+    reason: str
+    message: str
+
+
+def fold(
+    spec: TrainingJobSpec, report: CheckpointReport | None, batch: Batch, received: datetime
+) -> CheckpointReport | None:
+    if not batch.checkpoints and batch.resumed is None:
+        return report
+    new = report or CheckpointReport()
+    for entry in batch.checkpoints:
+        new = _with(spec, new, entry, received - timedelta(seconds=batch.age_s(entry)))
+    if batch.resumed is not None:
+        new = structs.replace(new, resumed_from=batch.resumed.path)
+        if new.last is None:
+            new = structs.replace(new, last=batch.resumed.path, last_epoch=batch.resumed.epoch)
+    return new
+
+
+def troubles(batch: Batch) -> Iterator[Trouble]:
+    """Of any worker."""
+    for entry in batch.checkpoints:
+        because = plain(entry.reason) or "no reason was given"
+        if entry.outcome == "quarantined":
+            message = f"checkpoint {entry.path} is corrupt and was put aside, the one before it is used: {because}"
+            yield Trouble("CheckpointQuarantined", message)
+        elif entry.outcome == "failed":
+            message = f"worker {batch.index} could not keep checkpoint {entry.path}, the training goes on: {because}"
+            yield Trouble("CheckpointFailed", message)
+
+
+def is_kept(spec: TrainingJobSpec) -> bool:
+    return spec.checkpoint is not None and spec.checkpoint.enabled
+
+
+def _with(spec: TrainingJobSpec, report: CheckpointReport, entry: Checkpoint, at: datetime) -> CheckpointReport:
+    if entry.kept is not None:
+        report = structs.replace(report, count=entry.kept)
+    if entry.outcome == "quarantined" and entry.path == report.last:
+        return structs.replace(report, last=None, last_time=None, last_epoch=None)
+    is_newer = report.last_epoch is None or entry.epoch >= report.last_epoch
+    if entry.outcome == lasting(spec) and is_newer and entry.path != report.last:
+        return structs.replace(report, last=entry.path, last_time=timestamp(at), last_epoch=entry.epoch)
+    return report
+
+
+def lasting(spec: TrainingJobSpec) -> Outcome:
+    """From when on the next attempt finds it: what is not in the object store yet is lost with its node."""
+    storage = spec.checkpoint.storage if spec.checkpoint is not None else None
+    return "completed" if storage is None or storage.type in ("pvc", "nfs") else "uploaded"

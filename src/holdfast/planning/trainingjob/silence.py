@@ -1,0 +1,95 @@
+"""A worker that is lost with its node, seen early: neither it nor the node gives a sign of life.
+
+Kubernetes itself waits 40 s before it calls a node NotReady, and 300 s more before it deletes the node's pods. Silence
+alone proves nothing: a network policy or a sidecar's crash looks the same. So the node's Lease is read for those that
+are silent; a node whose Lease changes is alive. Times are of the operator's own clock, in seconds: what a Lease says
+about the time is the node's opinion.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from holdfast.api.builtin import Pod
+from holdfast.planning.trainingjob.classes import Class, Loss
+from holdfast.planning.trainingjob.heard import Heard
+from holdfast.planning.trainingjob.loss import index_of, worker
+from holdfast.planning.trainingjob.timing import Timing
+
+# Two looks at a Lease that are further apart prove nothing: the API server may have been away, for the node too.
+LONGEST_GAP_S = 10.0
+LOOK_EVERY_S = 4.0
+
+
+class Pulse(Struct, frozen=True):
+    """A node's Lease over several looks."""
+
+    renewed: str
+    since_s: float
+    """When it was first seen like this."""
+    looked_s: float
+
+
+def feel(before: Pulse | None, renewed: str, now_s: float) -> Pulse:
+    """After a look that succeeded; `renewed` is what the Lease says, and only whether it differs counts."""
+    if before is None or before.renewed != renewed or now_s - before.looked_s > LONGEST_GAP_S:
+        return Pulse(renewed, now_s, now_s)
+    return Pulse(renewed, before.since_s, now_s)
+
+
+def suspects(
+    pods: Iterable[Pod], heard: Heard | None, *, hearing_since_s: float, now_s: float, timing: Timing
+) -> tuple[Pod, ...]:
+    """Those of the current attempt's workers whose nodes' Leases are to be read now.
+
+    Only a worker that this operator has heard is missed: one without a sidecar never says anything.
+    """
+    return tuple(
+        pod
+        for pod in pods
+        if _runs(pod) and (at_s := _suspect_at_s(pod, heard, hearing_since_s, timing)) is not None and now_s >= at_s
+    )
+
+
+def next_look_s(
+    pods: Iterable[Pod], heard: Heard | None, *, hearing_since_s: float, now_s: float, timing: Timing
+) -> float | None:
+    """When to look again, if nothing is heard until then."""
+    due = (_suspect_at_s(pod, heard, hearing_since_s, timing) for pod in pods if _runs(pod))
+    first_s = min((at_s for at_s in due if at_s is not None), default=None)
+    return None if first_s is None else max(first_s, now_s + LOOK_EVERY_S if now_s >= first_s else first_s)
+
+
+def find_dead(suspected: Iterable[Pod], pulses: Mapping[str, Pulse], timing: Timing) -> tuple[Pod, ...]:
+    """Those whose node's Lease stood still as long as it was looked at; `pulses` is by the node's name."""
+    return _quiet(suspected, pulses, timing.lease_s)
+
+
+def find_doubtful(suspected: Iterable[Pod], pulses: Mapping[str, Pulse], timing: Timing) -> tuple[Pod, ...]:
+    """Once one is dead, those who seem to follow, too: nodes are lost together, and missed one after another."""
+    return _quiet(suspected, pulses, timing.lease_s / 2)
+
+
+def loss_of(pod: Pod, cause: Class, timing: Timing) -> Loss:
+    message = (
+        f"{worker(pod)} was lost: it has not reported for more than {timing.silent_s:g} s, and its node has not "
+        f"renewed its Lease for {timing.lease_s:g} s"
+    )
+    return Loss(cause=cause, message=message)
+
+
+def _quiet(suspected: Iterable[Pod], pulses: Mapping[str, Pulse], for_s: float) -> tuple[Pod, ...]:
+    return tuple(
+        pod
+        for pod in suspected
+        if (pulse := pulses.get(pod.spec.node_name)) is not None and pulse.looked_s - pulse.since_s >= for_s
+    )
+
+
+def _runs(pod: Pod) -> bool:
+    return pod.status.phase == "Running" and not pod.is_terminating and bool(pod.spec.node_name)
+
+
+def _suspect_at_s(pod: Pod, heard: Heard | None, hearing_since_s: float, timing: Timing) -> float | None:
+    voice = heard.voices.get(index_of(pod)) if heard is not None else None
+    return None if voice is None else max(voice.heard_s, hearing_since_s) + timing.silent_s

@@ -1,0 +1,109 @@
+"""Who may report what: a pod about its own worker of its own job, while its attempt is the current one."""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from holdfast.api.builtin import Node, Pod
+from holdfast.api.meta import Key
+from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
+from holdfast.cluster.protocol import Identity
+from holdfast.errors import HoldfastError
+from holdfast.planning.trainingjob.loss import index_of, is_taken_back
+from holdfast.planning.trainingjob.observed import FINISHED, SPEC_CHANGED, restarting_because
+from holdfast.reports.wire import Answer, Batch
+from holdfast.runtime.cache import Store
+from holdfast.workloads.trainingjob import names
+
+BY_ATTEMPT = "attempt"
+
+
+class NotYours(HoldfastError):
+    """The caller is known, and this is not for it to say."""
+
+
+class NotSeenYet(HoldfastError):
+    """The caches do not show yet what the caller speaks of; it may try again."""
+
+
+class Caller(Struct, frozen=True):
+    """A worker's pod, as the cluster has it."""
+
+    pod: Key
+    uid: str
+    job: Key
+    attempt: int
+    index: int
+
+
+def find_caller(identity: Identity, pods: Store[Pod]) -> Caller:
+    if not identity.pod_name or not identity.pod_uid:
+        raise NotYours("the token is not bound to a pod: use the projected one of the worker's own pod")
+    key = Key(identity.namespace, identity.pod_name)
+    pod = pods.get(key)
+    if pod is None:
+        raise NotSeenYet(f"pod {key} is not known here: try again in a moment")
+    labels = pod.metadata.labels
+    attempt, index = labels.get(names.ATTEMPT_LABEL, ""), labels.get(names.INDEX_LABEL, "")
+    is_worker = labels.get(names.MANAGED_BY) == "holdfast" and names.JOB_LABEL in labels
+    if pod.metadata.uid != identity.pod_uid or not (is_worker and _is_number(attempt) and _is_number(index)):
+        raise NotYours(f"pod {key} is not a worker of a TrainingJob")
+    job = Key(key.namespace, labels[names.JOB_LABEL])
+    return Caller(key, pod.metadata.uid, job, int(attempt), int(index))
+
+
+def check(caller: Caller, batch: Batch) -> None:
+    """The batch must speak of the caller itself."""
+    told = (Key(batch.namespace, batch.job), batch.attempt, batch.index)
+    if told != (caller.job, caller.attempt, caller.index):
+        raise NotYours(
+            f"pod {caller.pod} is worker {caller.index} of attempt {caller.attempt} of {caller.job}, "
+            "and may report nothing else"
+        )
+
+
+def standing(caller: Caller, uid: str, jobs: Store[TrainingJob]) -> Answer:
+    """How the caller's attempt stands; `uid` is the job that it was made for."""
+    job = jobs.get(caller.job)
+    if job is None or job.metadata.uid != uid:
+        # Its job was deleted, and perhaps made anew under the same name.
+        return Answer(attempt=names.attempt(job) if job is not None else caller.attempt, over=True)
+    current = names.attempt(job)
+    if caller.attempt > current:
+        raise NotSeenYet(f"attempt {caller.attempt} of {caller.job} is not known here: try again in a moment")
+    status = job.status or TrainingJobStatus()
+    if caller.attempt < current or status.state in FINISHED:
+        is_next = caller.attempt == current - 1 and status.state not in FINISHED
+        return Answer(attempt=current, over=True, orderly=is_next and restarting_because(status) == SPEC_CHANGED)
+    epochs = status.epochs
+    if epochs is None or epochs.attempt != current:
+        return Answer(attempt=current, over=False)
+    return Answer(attempt=current, over=False, stop=epochs.goal or "", kept_epoch=epochs.done)
+
+
+def notice(caller: Caller, pods: Store[Pod], nodes: Store[Node]) -> str:
+    """Why the caller's training should save now: another worker, or the machine under one, is about to go."""
+    gang = pods.by(BY_ATTEMPT, _gang(caller.job, caller.attempt))
+    if any(pod.metadata.uid == caller.uid and pod.is_terminating for pod in gang):
+        return ""  # it is asked itself, by its own pod's end
+    places = {pod.spec.node_name for pod in gang}
+    leaving = sorted(name for name in places if (node := nodes.get(Key("", name))) is not None and is_taken_back(node))
+    if leaving:
+        return f"node {', '.join(leaving)} is about to be taken back"
+    stopping = min((index_of(pod) for pod in gang if pod.is_terminating and not pod.has_ended), default=None)
+    return f"worker {stopping} is about to be stopped" if stopping is not None else ""
+
+
+def attempt_of(pod: Pod) -> Iterable[str]:
+    """An index of the workers by their attempt."""
+    labels = pod.metadata.labels
+    if names.JOB_LABEL in labels and _is_number(attempt := labels.get(names.ATTEMPT_LABEL, "")):
+        yield _gang(Key(pod.metadata.namespace, labels[names.JOB_LABEL]), int(attempt))
+
+
+def _gang(job: Key, attempt: int) -> str:
+    return f"{job}#{attempt}"
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()

@@ -1,0 +1,95 @@
+"""Tries until what the attempt resumes from is in its place, and tells what was found on the way."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from holdfast.checkpoints.errors import CheckpointError
+from holdfast.checkpoints.manifest import About
+from holdfast.checkpoints.resume import Undecided
+from holdfast.checkpoints.store import Store
+from holdfast.reports.wire import Checkpoint, Outcome
+from holdfast.sidecar.settings import Checkpoints, Settings
+from holdfast.sidecar.starting import Restored, may_pass, restore
+from holdfast.sidecar.state import Began
+from holdfast.train.resuming import position
+
+RETRY_S, RETRY_CAP_S = 1.0, 30.0
+UNDECIDED_S = 0.5
+POLLS_PER_LINE = 60
+MOST_REASON = 1000
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class Beginning:
+    """`open_store` may fail as a restore does; `tell` hears of trouble, and `wall` is the clock of the world."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        place: Checkpoints,
+        open_store: Callable[[], Store],
+        *,
+        environ: Mapping[str, str],
+        about: Callable[[], About],
+        tell: Callable[[Checkpoint], None],
+        wall: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._place = place
+        self._open_store = open_store
+        self._environ = environ
+        self._about = about
+        self._tell = tell
+        self._wall = wall
+
+    async def run(self) -> Began:
+        """Raises what no retry mends."""
+        tries = 0
+        while True:
+            try:
+                store = await asyncio.to_thread(self._open_store)
+                return self._began(await asyncio.to_thread(self._restore, store), store.address)
+            except (CheckpointError, OSError) as error:
+                if isinstance(error, CheckpointError) and not may_pass(error):
+                    raise
+                tries += 1
+                await asyncio.sleep(self._pause_s(error, tries))
+
+    def _restore(self, store: Store) -> Restored:
+        return restore(
+            self._place,
+            store,
+            attempt=self._settings.attempt,
+            index=self._settings.index,
+            about=self._about(),
+            environ=self._environ,
+            note=lambda sentence: log.warning("a checkpoint is not resumed from", reason=sentence),
+        )
+
+    def _pause_s(self, error: Exception, tries: int) -> float:
+        if isinstance(error, Undecided):
+            if tries % POLLS_PER_LINE == 0:
+                log.info("waiting for worker 0", reason=str(error))
+            return UNDECIDED_S
+        log.warning("can't have the checkpoint to resume from yet; it is tried again", reason=str(error), tries=tries)
+        if tries == 1:
+            self._say(self._place.store or str(self._place.folder), 0, "failed", f"restoring: {error}")
+        return min(RETRY_CAP_S, RETRY_S * 2.0 ** min(tries - 1, 30))
+
+    def _began(self, restored: Restored, address: str) -> Began:
+        for aside in restored.aside:
+            self._say(f"{address}/{aside.name.folder}", aside.name.epoch, "quarantined", aside.reason)
+        name = restored.name
+        if name is None:
+            log.info("nothing to resume from")
+            return Began()
+        log.info("resuming", checkpoint=str(name), address=restored.address)
+        done, _ = position(self._place.folder / name.leaf)
+        return Began(restored.address, name.epoch, name.attempt, name.leaf, done)
+
+    def _say(self, path: str, epoch: int, outcome: Outcome, reason: str) -> None:
+        entry = Checkpoint(path=path, epoch=epoch, outcome=outcome, reason=reason[:MOST_REASON], at=self._wall())
+        self._tell(entry)

@@ -1,0 +1,116 @@
+"""What a sidecar answers: the kubelet's probes and preStop, and the progress that the training of its own pod posts.
+
+The probes' paths begin with the job's uid, which the kubelet knows and a neighbour in the network can't guess: an
+unasked preStop would have the training save again and again.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import structlog
+from aiohttp import web
+
+from holdfast.errors import HoldfastError
+from holdfast.reports.wire import Progress
+from holdfast.sidecar.standing import Standing
+from holdfast.sidecar.told import Unusable, read
+
+LOOPBACK = "127.0.0.1"
+LARGEST_BODY = 64 << 10
+MOST_LINES = 256
+BODY_WITHIN_S = 10.0
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class CannotListen(HoldfastError):
+    """A port that the sidecar needs is not free."""
+
+
+def probes(standing: Standing, before_stop: Callable[[], Awaitable[str]], uid: str) -> web.Application:
+    """/uid/started: the training may start. /uid/live: it may go on. /uid/prestop: answered when it has saved."""
+
+    async def started(_: web.Request) -> web.Response:
+        return _text("started") if standing.is_started else _text("restoring the checkpoint to resume from", 503)
+
+    async def live(_: web.Request) -> web.Response:
+        if standing.is_live:
+            return _text("ok")
+        return _text("this attempt is over" if standing.is_over else f"the training is to end: {standing.stop}", 500)
+
+    async def prestop(_: web.Request) -> web.Response:
+        return _text(await before_stop())
+
+    app = web.Application(client_max_size=1024)
+    app.router.add_get(f"/{uid}/started", started)
+    app.router.add_get(f"/{uid}/live", live)
+    app.router.add_get(f"/{uid}/prestop", prestop)
+    return app
+
+
+def progress(tell: Callable[[Progress], None], wall: Callable[[], float]) -> web.Application:
+    """POST /progress: a JSON object, or several, each on a line of its own."""
+
+    async def take(request: web.Request) -> web.Response:
+        if not is_own(_end(request, "peername"), _end(request, "sockname")):
+            return _text("only this pod's own training is heard here", 403)
+        try:
+            async with asyncio.timeout(BODY_WITHIN_S):
+                lines = [line for line in (await request.read()).splitlines() if line.strip()]
+        except TimeoutError:
+            return _text(f"nothing came for {BODY_WITHIN_S:g} s", 408)
+        if not 1 <= len(lines) <= MOST_LINES:
+            return _text(f"send from 1 to {MOST_LINES} JSON objects, each on a line of its own", 400)
+        try:
+            entries = [read(line, wall()) for line in lines]
+        except Unusable as error:
+            return _text(f"nothing was taken: {error}", 400)
+        for entry in entries:
+            tell(entry)
+        return web.Response(status=204)
+
+    app = web.Application(client_max_size=LARGEST_BODY)
+    app.router.add_post("/progress", take)
+    return app
+
+
+def is_own(caller: str, called: str) -> bool:
+    """Whether a connection comes from this pod itself: from the address that it goes to, or from a loopback one."""
+    return caller == called or is_loopback(caller)
+
+
+def is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+@contextlib.asynccontextmanager
+async def open_to(app: web.Application, host: str, port: int) -> AsyncIterator[int]:
+    """Serve inside the block; yields the port. The pod's end must not wait for those who still ask."""
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, host or None, port).start()
+        except OSError as error:
+            place = f"port {port} of {host or 'this pod'}"
+            raise CannotListen(
+                f"can't listen on {place}: {error.strerror}; the sidecar needs it, let the training use another"
+            ) from None
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+def _end(request: web.Request, name: str) -> str:
+    """The address of one end of the connection; "" when it is gone already."""
+    address = request.transport.get_extra_info(name) if request.transport is not None else None
+    return str(address[0]) if address else ""
+
+
+def _text(text: str, status: int = 200) -> web.Response:
+    return web.Response(text=f"{text}\n", status=status)

@@ -1,0 +1,200 @@
+"""Watches what the training saves and keeps it: one at a time, the newest first, whatever goes wrong with the last."""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from holdfast.checkpoints.complete import Looked
+from holdfast.checkpoints.content import Entry
+from holdfast.checkpoints.errors import CheckpointError, Incomplete, Refused
+from holdfast.checkpoints.manifest import About
+from holdfast.checkpoints.names import Name
+from holdfast.reports.wire import Checkpoint, Outcome
+from holdfast.sidecar import notice
+from holdfast.sidecar.choice import Failure, failed, next_to_keep, wanted
+from holdfast.sidecar.places import Place
+
+LOOK_S = 1.0
+MOST_REASON = 1000
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class Keeping:
+    """`tell` hears what became of each; `about` is asked when one is kept, and `wall` is the clock of the world.
+
+    needed: what the attempt resumed from, and its own copy of it.
+    is_over: nothing counts any more that the attempt saves from now on. What was complete before is still kept, since
+    the next attempt may go on from it, and nothing is deleted, since it may be reading that.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        keep: int,
+        needed: set[Name],
+        about: Callable[[], About],
+        tell: Callable[[Checkpoint], None],
+        wall: Callable[[], float],
+        is_over: Callable[[], bool],
+        look_s: float = LOOK_S,
+    ) -> None:
+        self._place = place
+        self._keep = keep
+        self._needed = needed
+        self._about = about
+        self._tell = tell
+        self._wall = wall
+        self._is_over = is_over
+        self._look_s = look_s
+        self._looks: list[Looked] = []
+        self._done: dict[Name, tuple[Entry, ...]] = {}
+        self._failures: dict[Name, Failure] = {}
+        self._looking = asyncio.Lock()
+        self._working = asyncio.Lock()
+        self._is_ending = False
+        self.left: list[Name] = []
+        """When the training has ended: what is complete, and not kept."""
+        self.last: Name | None = None
+        """The newest that is kept."""
+
+    async def run(self) -> None:
+        """Look and keep at the same time: a notice may be answered while an upload is under way."""
+        async with asyncio.TaskGroup() as tasks:
+            while not self._is_ending:
+                looks = await self.look()
+                for looked in looks:
+                    if looked.refused:
+                        self._failed(looked, Refused(looked.why))
+                if not self._working.locked() and self._next(looks) is not None:
+                    tasks.create_task(self.work(looks))
+                await asyncio.sleep(self._look_s)
+
+    async def look(self) -> list[Looked]:
+        now_s = asyncio.get_running_loop().time()
+        return await self._looked(lambda: self._place.look(now_s))
+
+    async def ask(self, give: Callable[[], None], patience_s: float, is_off: Callable[[], bool]) -> Name | None:
+        """Give a notice, and wait for the checkpoint that answers it; None when it does not come in time."""
+        before, elsewhere = notice.contents(await self.look()), await self._elsewhere()
+        give()
+        deadline_s = asyncio.get_running_loop().time() + patience_s
+        while asyncio.get_running_loop().time() < deadline_s and not is_off():
+            if (name := notice.answer(before, await self.look())) is not None:
+                return name
+            if elsewhere is not None:
+                name = notice.answer(notice.contents(elsewhere), await self._elsewhere() or [])
+                if name is not None:
+                    return name
+                await asyncio.sleep(self._look_s)
+            await asyncio.sleep(self._look_s / 4)
+        return None
+
+    async def work(self, looks: list[Looked]) -> None:
+        """Keep one, and delete what is too old."""
+        async with self._working:
+            looked = self._next(looks)
+            if looked is None:
+                return
+            try:
+                was_kept = await asyncio.to_thread(self._place.is_kept, looked)
+                if not was_kept:
+                    self._begin(looked)
+                    await asyncio.to_thread(self._place.keep, looked, self._about())
+            except (CheckpointError, OSError) as error:
+                self._failed(looked, error)
+                return
+            await self._kept(looked, looks, is_new=not was_kept)
+
+    async def finish(self) -> None:
+        """The training has ended: keep what is left, and try until it is kept."""
+        self._is_ending = True
+        async with self._working:
+            self._failures.clear()
+        while self._note_left(looks := await self._looked(self._place.last_look)):
+            if self._next(looks) is not None:
+                await self.work(looks)
+            elif self._is_over() or all(self._failures[name].again_s is None for name in self.left):
+                return
+            else:
+                await asyncio.sleep(self._look_s / 4)
+
+    async def _elsewhere(self) -> list[Looked] | None:
+        """A worker that does not save must live until worker 0 has: their steps are steps of all."""
+        try:
+            return await asyncio.to_thread(self._place.elsewhere)
+        except (CheckpointError, OSError) as error:
+            log.info("can't see what worker 0 has kept", reason=str(error))
+            return None
+
+    async def _looked(self, look: Callable[[], list[Looked]]) -> list[Looked]:
+        """What is there, or was when it could last be seen, or when the attempt was over."""
+        async with self._looking:
+            try:
+                if not self._is_over():
+                    self._looks = await asyncio.to_thread(look)
+            except OSError as error:
+                log.warning("can't look for checkpoints", reason=str(error))
+            return self._looks
+
+    def _note_left(self, looks: list[Looked]) -> bool:
+        complete = wanted(looks, self._keep)
+        self.left = [looked.name for looked in complete if self._done.get(looked.name) != looked.content]
+        return bool(self.left)
+
+    def _next(self, looks: list[Looked]) -> Looked | None:
+        now_s = asyncio.get_running_loop().time()
+        return next_to_keep(looks, self._done, self._failures, keep=self._keep, now_s=now_s)
+
+    def _begin(self, looked: Looked) -> None:
+        failure = self._failures.get(looked.name)
+        if self._place.outcome == "uploaded" and (failure is None or failure.content != looked.content):
+            self._say(looked.name, "completed")
+
+    async def _kept(self, looked: Looked, looks: list[Looked], *, is_new: bool) -> None:
+        self._done[looked.name] = looked.content
+        self._failures.pop(looked.name, None)
+        there = {one.name for one in looks}
+        self._done = {name: content for name, content in self._done.items() if name in there}
+        if is_new:
+            self.last = max(self.last or looked.name, looked.name)
+        count = await self._tidied(looks)
+        if not is_new and looked.name.leaf in {name.leaf for name in self._needed}:
+            return  # the copy that this attempt was given
+        log.info("checkpoint kept", checkpoint=str(looked.name), why=looked.why, kept=count)
+        self._say(looked.name, self._place.outcome, kept=count)
+
+    async def _tidied(self, looks: list[Looked]) -> int | None:
+        if self._is_over():
+            return None
+        # Once this attempt has saved, everybody has read what it began with; RESUME_FROM leads to its own copy of that.
+        needed = {name for name in self._needed if self.last is None or name.attempt == self.last.attempt}
+        try:
+            return await asyncio.to_thread(self._place.tidy, looks, self._keep, needed)
+        except (CheckpointError, OSError) as error:
+            log.warning("old checkpoints could not be deleted", reason=str(error))
+            return None
+
+    def _failed(self, looked: Looked, error: Exception) -> None:
+        before, reason = self._failures.get(looked.name), str(error)
+        now_s = asyncio.get_running_loop().time()
+        self._failures[looked.name] = failed(before, looked, reason, now_s=now_s, passes=not isinstance(error, Refused))
+        if isinstance(error, Incomplete):
+            log.info("checkpoint not kept yet", checkpoint=str(looked.name), reason=reason)
+        elif before is None or before.reason != reason:
+            log.warning("checkpoint not kept", checkpoint=str(looked.name), reason=reason)
+            self._say(looked.name, "failed", reason=reason)
+
+    def _say(self, name: Name, outcome: Outcome, *, kept: int | None = None, reason: str = "") -> None:
+        self._tell(
+            Checkpoint(
+                path=self._place.address(name),
+                epoch=name.epoch,
+                outcome=outcome,
+                reason=reason[:MOST_REASON],
+                kept=kept,
+                at=self._wall(),
+            )
+        )

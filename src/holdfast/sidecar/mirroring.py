@@ -1,0 +1,51 @@
+"""Brings what a training writes for TensorBoard to the object store, where TensorBoard reads it.
+
+On a volume it lies where it is written. Files of event logs only grow, so that one that has changed is put again.
+"""
+
+import asyncio
+from pathlib import Path
+
+import structlog
+
+from holdfast.checkpoints.bucket import Bucket
+from holdfast.checkpoints.content import Entry, Stamp, entries, sha256_of
+from holdfast.checkpoints.errors import CheckpointError
+
+EVERY_S = 30.0
+PARTS_AT_ONCE = 2
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class Mirroring:
+    """A convenience: what can't be brought is tried again with the next look, and nobody waits for it."""
+
+    def __init__(self, folder: Path, bucket: Bucket) -> None:
+        self._folder = folder
+        self._bucket = bucket
+        self._brought: dict[str, Stamp] = {}
+        self._trouble = ""
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY_S)
+            await asyncio.to_thread(self.bring)
+
+    def bring(self) -> None:
+        try:
+            for entry in entries(self._folder) if self._folder.is_dir() else ():
+                if self._brought.get(entry.path) != entry.stamp:
+                    self._put(entry)
+        except (CheckpointError, OSError) as error:
+            if str(error) != self._trouble:
+                log.warning("TensorBoard's files are not brought to the store", reason=str(error))
+            self._trouble = str(error)
+        else:
+            self._trouble = ""
+
+    def _put(self, entry: Entry) -> None:
+        """A file that is written to meanwhile is not put, or put again with the next look."""
+        file, key = self._folder / entry.path, f"{self._folder.name}/{entry.path}"
+        self._bucket.put_file(key, file, entry.stamp.size, sha256_of(file), parts_at_once=PARTS_AT_ONCE)
+        self._brought[entry.path] = entry.stamp

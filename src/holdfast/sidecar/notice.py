@@ -1,0 +1,44 @@
+"""Asking the training to save now, and telling when it has."""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+from holdfast.checkpoints.complete import Looked
+from holdfast.checkpoints.content import Entry
+from holdfast.checkpoints.names import Name
+from holdfast.train.notice import heeded
+
+# A save that takes longer is not waited for.
+MOST_S = 60.0
+
+Contents: TypeAlias = Mapping[Name, tuple[Entry, ...]]
+
+
+def give(file: Path, reason: str) -> None:
+    """The file appears whole; one that is there already is replaced, which is a notice of its own."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f".{file.name}.partial")
+    partial.write_text(f"{' '.join(reason.split())}\n")
+    os.replace(partial, file)  # noqa: PTH105  # replaces on every system, as it says
+
+
+def is_heeded(file: Path) -> bool:
+    """Whether the training has said that it answers notices: nobody waits for one that does not know them."""
+    return heeded(file).exists()
+
+
+def contents(looks: Iterable[Looked]) -> Contents:
+    return {looked.name: looked.content for looked in looks}
+
+
+def answer(before: Contents, looks: Iterable[Looked]) -> Name | None:
+    """The checkpoint that was written since `before`, and is complete."""
+    written = (looked for looked in looks if looked.complete and before.get(looked.name) != looked.content)
+    return next((looked.name for looked in written), None)
+
+
+def patience_s(grace_s: float) -> float:
+    """How long a save is waited for: the rest is for the training to end, and for what it saved to be kept."""
+    return min(MOST_S, grace_s * 2 / 3)

@@ -1,0 +1,302 @@
+"""The life of a sidecar: restore, watch and tell while the training runs, and keep what is left when it has ended."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import structlog
+
+from holdfast.checkpoints.complete import QUIET_S
+from holdfast.checkpoints.errors import CheckpointError
+from holdfast.checkpoints.folder import FolderStore
+from holdfast.checkpoints.manifest import About
+from holdfast.checkpoints.names import Name
+from holdfast.checkpoints.objects import ObjectStore
+from holdfast.checkpoints.settings import open_bucket
+from holdfast.checkpoints.store import Store
+from holdfast.reports.wire import Batch, Checkpoint, LastWord, Progress, Resumed
+from holdfast.sidecar import doors, told
+from holdfast.sidecar.backlog import Backlog
+from holdfast.sidecar.beginning import Beginning
+from holdfast.sidecar.deciding import withdraw
+from holdfast.sidecar.gpus import Busy
+from holdfast.sidecar.keeping import Keeping
+from holdfast.sidecar.last_word import leave
+from holdfast.sidecar.listening import Lines, Page
+from holdfast.sidecar.loops import Loops, loops, unless
+from holdfast.sidecar.mirroring import Mirroring
+from holdfast.sidecar.operator import Operator
+from holdfast.sidecar.places import Mirror, Place, SharedVolume, Volume
+from holdfast.sidecar.reporting import GAP_S, Reporting
+from holdfast.sidecar.settings import Checkpoints, Settings
+from holdfast.sidecar.standing import Standing
+from holdfast.sidecar.state import Began, State, read_noted
+from holdfast.sidecar.stopping import Stopping
+from holdfast.train.gpus import Gpus
+
+# Each file that is under way takes about 10 MiB; the whole process is to stay below 80 MiB.
+WORKERS = 2
+# What is done once before the end, each.
+LAST_WORD_S = 3.0
+MOST_LOST = 3
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class Clocks(NamedTuple):
+    wall: Callable[[], float]
+    """Seconds since 1970."""
+    quiet_s: float = QUIET_S
+
+
+class Sidecar:
+    """`run_id` is random, and new with each start."""
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str], *, clocks: Clocks, run_id: str) -> None:
+        self._settings = settings
+        self._environ = environ
+        self._clocks = clocks
+        self._standing = Standing()
+        self._stopping = Stopping(settings, self._standing)
+        self._state = State(settings.state_dir)
+        self._backlog = Backlog(_empty(settings, run_id))
+        self._reporting: Reporting | None = None
+        self._place: Place | None = None
+        self._keeping: Keeping | None = None
+        self._mirroring: Mirroring | None = None
+        self._began = Began()
+        self._busy = Busy(Gpus())
+        self._files = list(self._lines()) if settings.index == 0 else []
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set, which is when the training has ended, and then to the end of what is to be done."""
+        probes = doors.probes(self._standing, self._stopping.before_stop, self._settings.uid)
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(doors.open_to(probes, self._settings.host, self._settings.port))
+            running = await stack.enter_async_context(loops())
+            await self._open_for_progress(stack)
+            await self._begin_to_report(stack, running)
+            if await unless(stop, self._begin()):
+                self._standing.is_started = True
+                self._watch(running)
+                await stop.wait()
+                await self._finish()
+
+    async def _open_for_progress(self, stack: contextlib.AsyncExitStack) -> None:
+        for host in _own_addresses(self._settings.host):
+            app = doors.progress(self._tell_and_note, self._clocks.wall)
+            try:
+                await stack.enter_async_context(doors.open_to(app, host, self._settings.progress_port))
+            except doors.CannotListen as error:
+                log.warning("no progress can be posted there", reason=str(error))
+
+    async def _begin_to_report(self, stack: contextlib.AsyncExitStack, running: Loops) -> None:
+        reports, token = self._settings.reports_file, self._settings.token_file
+        if reports is None or token is None:
+            return
+        operator = await stack.enter_async_context(Operator(reports, token))
+        self._reporting = self._stopping.reporting = Reporting(
+            self._backlog,
+            operator,
+            self._stopping.heard,
+            every_s=self._settings.report_s,
+            wall=self._clocks.wall,
+            heeds=self._stopping.is_heeded,
+        )
+        running.keep_running(self._reporting.run)
+
+    async def _begin(self) -> None:
+        place, began = self._settings.checkpoints, self._state.began()
+        if place is None:
+            return
+        if began is None:
+            began = await self._beginning(place).run()
+            self._state.begin(began)
+        if began.path:
+            self._backlog.resumed(Resumed(path=began.path, epoch=began.done))
+        self._began = began
+        self._open(place)
+
+    def _beginning(self, place: Checkpoints) -> Beginning:
+        return Beginning(
+            self._settings,
+            place,
+            lambda: self._store(place),
+            environ=self._environ,
+            about=self._about,
+            tell=self._tell_checkpoint,
+            wall=self._clocks.wall,
+        )
+
+    def _store(self, place: Checkpoints) -> Store:
+        return _bucket(place, self._environ) or FolderStore(place.folder.parent, quiet_s=self._clocks.quiet_s)
+
+    def _open(self, kept: Checkpoints) -> None:
+        """Where this fails, the training goes on: it may have started long ago, and this process anew."""
+        began = self._began
+        attempts = (began.attempt, self._settings.attempt) if began.leaf else ()
+        try:
+            self._place = _place(kept, self._settings, self._environ, self._clocks.quiet_s)
+        except CheckpointError as error:
+            log.error("no checkpoint is kept", reason=str(error))
+            path = kept.store or str(kept.folder)
+            failed = Checkpoint(path=path, epoch=0, outcome="failed", reason=str(error)[:1000], at=self._clocks.wall())
+            self._tell_checkpoint(failed)
+            return
+        if kept.store and kept.tensorboard is not None:
+            self._mirroring = Mirroring(kept.tensorboard, open_bucket(kept.store, self._environ))
+        self._keeping = self._stopping.keeping = Keeping(
+            self._place,
+            keep=kept.keep,
+            needed={Name(began.epoch, attempt, began.leaf) for attempt in attempts},
+            about=self._about,
+            tell=self._tell_checkpoint,
+            wall=self._clocks.wall,
+            is_over=lambda: self._standing.is_over,
+        )
+
+    @property
+    def _own_keeping(self) -> Keeping | None:
+        """On a volume that all share, worker 0 keeps for all."""
+        return None if isinstance(self._place, SharedVolume) else self._keeping
+
+    def _watch(self, running: Loops) -> None:
+        settings, keeping = self._settings, self._own_keeping
+        if keeping is not None:
+            running.keep_running(keeping.run)
+        if self._mirroring is not None:
+            running.keep_running(self._mirroring.run)
+        if settings.index > 0:
+            return  # worker 0 speaks for all: the others train the same epochs
+        running.keep_running(self._busy.run)
+        for lines in self._files:
+            running.keep_running(lines.run)
+        if settings.metrics_port is not None:
+            addresses = [f"{_bracketed(host)}:{settings.metrics_port}" for host in _own_addresses(settings.host)]
+            page = Page(addresses, settings.metric_names, self._tell_and_note, self._clocks.wall)
+            running.keep_running(page.run)
+
+    def _lines(self) -> Iterator[Lines]:
+        """What is told in files: in the training's own, and in ours, of what it has told in other ways."""
+        for file, parse in (
+            (self._settings.progress_file, lambda line: told.read(line, self._clocks.wall())),
+            (self._state.told, read_noted),
+        ):
+            if file is not None:
+                yield Lines(file, self._tell, parse, is_full=lambda: self._backlog.is_full)
+
+    def _tell(self, entry: Progress) -> None:
+        if self._backlog.tell(self._busy.added(entry)) and self._reporting is not None:
+            self._reporting.at_once()
+
+    def _tell_and_note(self, entry: Progress) -> None:
+        """What no file of the training holds would be lost if this process were killed."""
+        if self._settings.index > 0:
+            return
+        if entry.step is None and self._state.note(entry):
+            for lines in self._files:
+                lines.look_now()
+        else:
+            self._tell(entry)
+
+    def _tell_checkpoint(self, entry: Checkpoint) -> None:
+        # What another worker has is a part; the whole is there when worker 0 says so. Trouble is anybody's to tell.
+        if self._settings.index > 0 and entry.outcome in ("completed", "uploaded"):
+            return
+        self._backlog.tell_checkpoint(entry)
+        if self._reporting is not None:
+            self._reporting.at_once()
+
+    def _about(self) -> About:
+        saved_at = datetime.fromtimestamp(self._clocks.wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return About(job=self._settings.uid, saved_at=saved_at, world=self._settings.workers)
+
+    async def _finish(self) -> None:
+        await _within(LAST_WORD_S, self._withdraw())
+        keeping = self._own_keeping
+        if keeping is not None and not await _within(self._stopping.left_s(), keeping.finish()):
+            log.warning("the grace period ends before everything is kept")
+        if self._mirroring is not None:
+            await _within(LAST_WORD_S, asyncio.to_thread(self._mirroring.bring))
+        await _within(LAST_WORD_S, self._read_the_rest())
+        leave(self._settings.termination_log, self._last_word())
+        await _within(LAST_WORD_S, self._tell_the_rest())
+
+    async def _withdraw(self) -> None:
+        place = self._settings.checkpoints
+        if place is None or self._settings.index > 0 or self._standing.is_over:
+            return
+        try:
+            await asyncio.to_thread(lambda: withdraw(self._store(place), self._settings.attempt))
+        except (CheckpointError, OSError) as error:
+            log.warning("what this attempt began with could not be withdrawn", reason=str(error))
+
+    async def _read_the_rest(self) -> None:
+        for lines in self._files:
+            while await lines.read():
+                pass
+
+    async def _tell_the_rest(self) -> None:
+        while self._reporting is not None and not self._backlog.is_empty:
+            if not await self._reporting.send():
+                return
+            if not self._backlog.is_empty:
+                await asyncio.sleep(GAP_S)
+
+    def _last_word(self) -> LastWord:
+        word = LastWord(attempt=self._settings.attempt, progress=self._backlog.newest)
+        keeping, place = self._keeping, self._place
+        if keeping is None or place is None:
+            return word
+        return LastWord(
+            attempt=word.attempt,
+            checkpoint=place.address(keeping.last) if keeping.last is not None else "",
+            lost=tuple(place.address(name) for name in keeping.left[:MOST_LOST]),
+            progress=word.progress,
+        )
+
+
+def _empty(settings: Settings, run_id: str) -> Batch:
+    return Batch(
+        job=settings.job,
+        namespace=settings.namespace,
+        uid=settings.uid,
+        attempt=settings.attempt,
+        index=settings.index,
+        run=run_id,
+        sequence=1,
+        sent_at=0.0,
+    )
+
+
+async def _within(seconds: float, work: Awaitable[None]) -> bool:
+    """Whether the work was done in time."""
+    try:
+        async with asyncio.timeout(seconds):
+            await work
+    except TimeoutError:
+        return False
+    return True
+
+
+def _own_addresses(host: str) -> list[str]:
+    """The pod's, and 127.0.0.1 where that is the pod's alone: on one machine, pods with a 127.x.y.z each share it."""
+    return [host] if not host or doors.is_loopback(host) else [host, doors.LOOPBACK]
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host or doors.LOOPBACK
+
+
+def _bucket(place: Checkpoints, environ: Mapping[str, str]) -> ObjectStore | None:
+    return ObjectStore(open_bucket(place.store, environ), workers=WORKERS) if place.store else None
+
+
+def _place(place: Checkpoints, settings: Settings, environ: Mapping[str, str], quiet_s: float) -> Place:
+    store, attempt = _bucket(place, environ), settings.attempt
+    if store is not None:
+        index, workers = settings.index, settings.workers
+        return Mirror(place.folder, store, attempt, index=index, workers=workers, quiet_s=quiet_s)
+    return SharedVolume(place.folder) if settings.index else Volume(place.folder, attempt, quiet_s=quiet_s)

@@ -1,0 +1,86 @@
+"""Tells the operator what is new: every few seconds, at once when an epoch has ended, and that we live.
+
+An operator that can't be reached is never a reason to stop anything: what it missed is told when it is back.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+from msgspec import structs
+
+from holdfast.reports.wire import Answer
+from holdfast.sidecar.backlog import Backlog
+from holdfast.sidecar.operator import Operator, Rejected, Unheard
+
+# The operator takes about one report a second from each pod.
+GAP_S = 1.0
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class Reporting:
+    """`wall` is the clock of the world, in seconds since 1970; `heeds` tells whether the training saves when asked."""
+
+    def __init__(
+        self,
+        backlog: Backlog,
+        operator: Operator,
+        heard: Callable[[Answer], None],
+        *,
+        every_s: float,
+        wall: Callable[[], float],
+        heeds: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._backlog = backlog
+        self._operator = operator
+        self._heard = heard
+        self._every_s = every_s
+        self._wall = wall
+        self._heeds = heeds
+        self._urgent = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._trouble = ""
+
+    def at_once(self) -> None:
+        self._urgent.set()
+
+    async def run(self) -> None:
+        while True:
+            self._urgent.clear()
+            is_heard = await self.send()
+            await asyncio.sleep(GAP_S)
+            if is_heard and not self._backlog.is_empty:
+                continue
+            try:
+                async with asyncio.timeout(max(0.0, self._every_s - GAP_S)):
+                    await self._urgent.wait()
+            except TimeoutError:
+                pass
+
+    async def send(self) -> bool:
+        """Whether the operator has heard a batch."""
+        async with self._turn:
+            clock = asyncio.get_running_loop()
+            try:
+                batch = self._backlog.batch(clock.time(), self._wall())
+                answer = await self._operator.report(structs.replace(batch, heeds=self._heeds()))
+            except Unheard as error:
+                self._say(str(error))
+                return False
+            except Rejected as error:
+                self._backlog.refused()
+                self._say(str(error))
+                return False
+            self._say("")
+            self._backlog.taken(answer, clock.time())
+            self._heard(answer)
+            return True
+
+    def _say(self, trouble: str) -> None:
+        """Once for each change: an operator that is away for a day is two lines."""
+        if trouble and trouble != self._trouble:
+            log.warning("the operator was not told", reason=trouble)
+        elif self._trouble and not trouble:
+            log.info("the operator hears us again")
+        self._trouble = trouble

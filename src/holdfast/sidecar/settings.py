@@ -1,0 +1,147 @@
+"""What the operator tells a sidecar, by environment variables. Empty means not set."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from holdfast.errors import HoldfastError
+from holdfast.sidecar.metrics import NAMES
+
+Environ: TypeAlias = Mapping[str, str]
+
+PORT = 8470
+PROGRESS_PORT = 8471
+REMAPPED = re.compile(r"([A-Za-z_][A-Za-z0-9_.:/-]{0,63})=([A-Za-z_:][A-Za-z0-9_:]{0,255})")
+KUBELET_LOG = "/dev/termination-log"
+
+
+class BadSetting(HoldfastError):
+    """A variable that the operator sets is missing or makes no sense."""
+
+
+class Checkpoints(Struct, frozen=True, kw_only=True):
+    """Where the training saves, and where that is kept."""
+
+    folder: Path
+    resume_link: Path
+    store: str = ""
+    """The address of an object store; "" where the folder is on a volume that outlives the pod."""
+    keep: int = 3
+    first: str = ""
+    """Where a job goes on from that has no checkpoint of its own (checkpoint.resumeFrom)."""
+    tensorboard: Path | None = None
+    """What the training writes for TensorBoard, if that has to be brought to the object store."""
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    job: str
+    namespace: str
+    uid: str
+    attempt: int
+    index: int
+    workers: int = 1
+    checkpoints: Checkpoints | None = None
+    progress_file: Path | None = None
+    notice_file: Path | None = None
+    state_dir: Path | None = None
+    """A folder that lives as long as the pod: what a sidecar that starts anew goes on from."""
+    metrics_port: int | None = None
+    metric_names: Mapping[str, str] = {}
+    reports_file: Path | None = None
+    token_file: Path | None = None
+    report_s: float = 5.0
+    grace_s: float = 30.0
+    host: str = ""
+    """The pod's own address; "" is all of them."""
+    port: int = PORT
+    progress_port: int = PROGRESS_PORT
+    termination_log: Path = Path(KUBELET_LOG)
+
+
+def settings(environ: Environ) -> Settings:
+    return Settings(
+        job=_text(environ, "HOLDFAST_JOB"),
+        namespace=_text(environ, "HOLDFAST_NAMESPACE"),
+        uid=_uid(environ),
+        attempt=_whole(environ, "HOLDFAST_ATTEMPT", None),
+        index=_whole(environ, "HOLDFAST_INDEX", None),
+        workers=_whole(environ, "HOLDFAST_WORKERS", 1, least=1),
+        checkpoints=_checkpoints(environ),
+        progress_file=_path(environ, "PROGRESS_FILE"),
+        notice_file=_path(environ, "HOLDFAST_NOTICE_FILE"),
+        state_dir=_path(environ, "HOLDFAST_STATE_DIR"),
+        metrics_port=_whole(environ, "METRICS_PORT", 0, most=65535) or None,
+        metric_names={**NAMES, **_renamed(environ.get("HOLDFAST_METRIC_NAMES", ""))},
+        reports_file=_path(environ, "HOLDFAST_REPORTS_FILE"),
+        token_file=_path(environ, "HOLDFAST_TOKEN_FILE"),
+        report_s=float(_whole(environ, "HOLDFAST_REPORT_SECONDS", 5, least=1, most=3600)),
+        grace_s=float(_whole(environ, "HOLDFAST_GRACE_SECONDS", 30)),
+        host=environ.get("HOLDFAST_POD_IP", ""),
+        port=_whole(environ, "HOLDFAST_SIDECAR_PORT", PORT, most=65535),
+        progress_port=_whole(environ, "HOLDFAST_PROGRESS_PORT", PROGRESS_PORT, most=65535),
+        termination_log=termination_log(environ),
+    )
+
+
+def termination_log(environ: Environ) -> Path:
+    return _path(environ, "TERMINATION_LOG") or Path(KUBELET_LOG)
+
+
+def _checkpoints(environ: Environ) -> Checkpoints | None:
+    folder, link = _path(environ, "CHECKPOINT_DIR"), _path(environ, "RESUME_FROM")
+    if folder is None and link is None:
+        return None
+    attempt = _whole(environ, "HOLDFAST_ATTEMPT", None)
+    if folder is None or link is None or folder.name != f"attempt-{attempt}":
+        raise BadSetting(
+            f"CHECKPOINT_DIR is {str(folder or '')!r} and RESUME_FROM {str(link or '')!r}: "
+            f"the operator sets both, and the first ends with attempt-{attempt}"
+        )
+    return Checkpoints(
+        folder=folder,
+        resume_link=link,
+        store=environ.get("HOLDFAST_STORE", ""),
+        keep=_whole(environ, "HOLDFAST_RETENTION", 3, least=1),
+        first=environ.get("HOLDFAST_RESUME_FROM", ""),
+        tensorboard=_path(environ, "TENSORBOARD_DIR"),
+    )
+
+
+def _renamed(text: str) -> dict[str, str]:
+    """loss=my_loss,accuracy=top1: what is reported under which name, and what the training calls it."""
+    renamed: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        match = REMAPPED.fullmatch(part)
+        if match is None:
+            raise BadSetting(f"HOLDFAST_METRIC_NAMES has {part!a}: write name=metric, such as loss=my_loss")
+        renamed[match[1]] = match[2]
+    return renamed
+
+
+def _text(environ: Environ, name: str) -> str:
+    if not environ.get(name):
+        raise BadSetting(f"{name} is not set: the operator runs this command, in the pod of a worker")
+    return environ[name]
+
+
+def _uid(environ: Environ) -> str:
+    uid = _text(environ, "HOLDFAST_JOB_UID")
+    if re.fullmatch(r"[A-Za-z0-9._-]{1,253}", uid, re.ASCII) is None:  # it is a part of the probes' paths
+        raise BadSetting(f"HOLDFAST_JOB_UID is {uid!a}: the operator sets it to the job's metadata.uid")
+    return uid
+
+
+def _whole(environ: Environ, name: str, default: int | None, *, least: int = 0, most: int = 10**9) -> int:
+    text = environ.get(name, "")
+    if not text and default is not None:
+        return default
+    if re.fullmatch(r"[0-9]{1,10}", text, re.ASCII) is None or not least <= int(text) <= most:
+        raise BadSetting(f"{name} is {text!a}: the operator sets it to a whole number from {least} to {most}")
+    return int(text)
+
+
+def _path(environ: Environ, name: str) -> Path | None:
+    return Path(environ[name]) if environ.get(name) else None

@@ -1,0 +1,88 @@
+"""Whether a worker has a sidecar, and how the training and it know each other: by a folder, and by doors on the pod's
+address."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.api.trainingjob import TrainingJob, TrainingJobSpec
+from holdfast.workloads.trainingjob.checkpoints import is_volume, storage
+
+CONTAINER = "holdfast-sidecar"
+PORT, PROGRESS_PORT = 8470, 8471
+RUN_VOLUME = "holdfast-run"
+RUN_FOLDER = "/holdfast"
+RUN_MOUNT = {"name": RUN_VOLUME, "mountPath": RUN_FOLDER, "subPath": "run"}
+
+# What a worker's pod has to end by: Kubernetes' default, a save on a volume, a save that is uploaded.
+GRACE_S, SAVING_GRACE_S, UPLOADING_GRACE_S = 30, 90, 180
+PROBED_EVERY_S = 5
+# A sidecar that dies and starts anew must not cost the training.
+PROBES_MISSED = 36
+# The probe fails when the attempt is over, or when the training has saved and is to end.
+STOPPED_WITHIN_S = 5
+
+Variable = dict[str, Any]
+
+
+def wants_sidecar(job: TrainingJob) -> bool:
+    return serves(job.spec)
+
+
+def serves(spec: TrainingJobSpec) -> bool:
+    """Whether there is anything for a sidecar to do: checkpoints to keep, or progress to tell."""
+    kept, watched = spec.checkpoint, spec.monitoring
+    return (
+        (kept is not None and kept.enabled)
+        or (watched is not None and watched.enabled)
+        or spec.success_policy is not None
+        or spec.progress_deadline_seconds is not None
+    )
+
+
+def grace_s(job: TrainingJob) -> int:
+    """How long a worker may take to end: as the user writes, else what a save needs. One that is done ends earlier."""
+    template, kept = job.spec.pod_template, storage(job)
+    if template is not None and template.termination_grace_period_seconds is not None:
+        return template.termination_grace_period_seconds
+    if kept is None:
+        return GRACE_S
+    return SAVING_GRACE_S if is_volume(kept) else UPLOADING_GRACE_S
+
+
+def shared_variables(job: TrainingJob) -> Iterator[Variable]:
+    """What both containers are told; nothing without a sidecar."""
+    if not wants_sidecar(job):
+        return
+    yield {"name": "HOLDFAST_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    yield {"name": "HOLDFAST_JOB", "value": job.metadata.name}
+    yield {"name": "HOLDFAST_NAMESPACE", "value": job.metadata.namespace}
+    yield {"name": "PROGRESS_FILE", "value": f"{RUN_FOLDER}/progress.jsonl"}
+    yield {"name": "HOLDFAST_NOTICE_FILE", "value": f"{RUN_FOLDER}/notice"}
+
+
+def progress_url(job: TrainingJob) -> Iterator[tuple[str, str]]:
+    """Where the training may post its progress. On the pod's address: with hostNetwork the loopback is the node's."""
+    if wants_sidecar(job):
+        yield "PROGRESS_URL", f"http://$(HOLDFAST_POD_IP):{PROGRESS_PORT}/progress"
+
+
+def door(job: TrainingJob, name: str) -> dict[str, Any]:
+    """What the kubelet asks the sidecar. The job's uid keeps out who can reach the pod and does not know it."""
+    return {"httpGet": {"path": f"/{job.metadata.uid}/{name}", "port": PORT}}
+
+
+def guarding(job: TrainingJob) -> dict[str, Any]:
+    """How the sidecar stops a training that is over, and hears of a pod's end before the training does.
+
+    The kubelet signals a native sidecar only after the training has exited, and no container can signal another.
+    """
+    if not wants_sidecar(job):
+        return {}
+    live = {
+        **door(job, "live"),
+        "periodSeconds": PROBED_EVERY_S,
+        "timeoutSeconds": PROBED_EVERY_S,
+        "failureThreshold": PROBES_MISSED,
+        "terminationGracePeriodSeconds": STOPPED_WITHIN_S,
+    }
+    return {"livenessProbe": live, "lifecycle": {"preStop": door(job, "prestop")}}

@@ -1,0 +1,132 @@
+"""The sidecar of a worker: it restores, keeps and reports, so that a training image needs no change."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from holdfast.api.trainingjob import Checkpoint, TrainingJob
+from holdfast.reports.endpoint import FILE as REPORTS_FILE
+from holdfast.reports.wire import AUDIENCE
+from holdfast.workloads.trainingjob import checkpoints, names
+from holdfast.workloads.trainingjob.defaults import Defaults
+from holdfast.workloads.trainingjob.environment import Variable, index_variable, literal
+from holdfast.workloads.trainingjob.monitor import monitoring
+from holdfast.workloads.trainingjob.resources import sidecar_resources
+from holdfast.workloads.trainingjob.resuming import start
+from holdfast.workloads.trainingjob.security import container_security
+from holdfast.workloads.trainingjob.sidecar import (
+    CONTAINER,
+    PORT,
+    PROBED_EVERY_S,
+    PROGRESS_PORT,
+    RUN_MOUNT,
+    RUN_VOLUME,
+    door,
+    grace_s,
+    shared_variables,
+    wants_sidecar,
+)
+from holdfast.workloads.trainingjob.stores import Access, store_access, store_url
+from holdfast.workloads.trainingjob.volumes import CONFIG_FOLDER, CONFIG_MOUNT
+
+STATE_FOLDER = "/holdfast-state"
+TOKEN_VOLUME = "holdfast-token"  # noqa: S105  # the name of a volume, not a token
+TOKEN_FOLDER = "/var/run/secrets/holdfast"  # noqa: S105
+TOKEN_FILE = "token"  # noqa: S105
+TOKEN_LIFE_S = 3600
+# The largest checkpoint is back within a week.
+STARTED_WITHIN_S = 7 * 24 * 3600
+# What users may tell the sidecar, among the variables of their training.
+METRIC_NAMES = "HOLDFAST_METRIC_NAMES"
+
+
+def sidecar(job: TrainingJob, defaults: Defaults) -> dict[str, Any] | None:
+    """An init container that stays; the training starts when its startup probe passes. None where there is none."""
+    if not wants_sidecar(job):
+        return None
+    return {
+        "name": CONTAINER,
+        "image": defaults.holdfast_image,
+        "command": ["holdfast", "sidecar"],
+        "restartPolicy": "Always",
+        "env": [*_variables(job), *_access(job).env],
+        # With hostNetwork the scheduler then keeps two workers off the ports of one node.
+        "ports": [{"name": "sidecar", "containerPort": PORT}, {"name": "progress", "containerPort": PROGRESS_PORT}],
+        "startupProbe": {
+            **door(job, "started"),
+            "periodSeconds": 1,
+            "timeoutSeconds": PROBED_EVERY_S,
+            "failureThreshold": STARTED_WITHIN_S,
+        },
+        "resources": sidecar_resources(job),
+        "securityContext": {**container_security(), "readOnlyRootFilesystem": True},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": _mounts(job),
+    }
+
+
+def sidecar_volumes(job: TrainingJob) -> list[dict[str, Any]]:
+    """Those that no other container sees: who the pod is, and the store's credentials."""
+    if not wants_sidecar(job):
+        return []
+    token = {"audience": AUDIENCE, "expirationSeconds": TOKEN_LIFE_S, "path": TOKEN_FILE}
+    return [
+        {"name": TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}},
+        *_access(job).volumes,
+    ]
+
+
+def _mounts(job: TrainingJob) -> list[dict[str, Any]]:
+    kept = checkpoints.storage(job)
+    return [
+        CONFIG_MOUNT,
+        *([checkpoints.mount(job, kept)] if kept is not None else ()),
+        RUN_MOUNT,
+        {"name": RUN_VOLUME, "mountPath": STATE_FOLDER, "subPath": "state"},
+        {"name": TOKEN_VOLUME, "mountPath": TOKEN_FOLDER, "readOnly": True},
+        *_access(job).mounts,
+    ]
+
+
+def _access(job: TrainingJob) -> Access:
+    """To the store that checkpoints are kept in, and to where the first one comes from."""
+    kept, first = checkpoints.storage(job), start(job)
+    own = store_access(kept) if kept is not None else Access()
+    other = first.access if first is not None else Access()
+    return Access(env=own.env + other.env, volumes=own.volumes + other.volumes, mounts=own.mounts + other.mounts)
+
+
+def _variables(job: TrainingJob) -> Iterator[Variable]:
+    """The user's own are the training's, and can't break the sidecar."""
+    yield index_variable()
+    yield from shared_variables(job)
+    yield from ({"name": name, "value": value} for name, value in _own(job))
+    yield from (msgspec.to_builtins(variable) for variable in job.spec.env if variable.name == METRIC_NAMES)
+
+
+def _own(job: TrainingJob) -> Iterator[tuple[str, str]]:
+    yield "HOLDFAST_JOB_UID", job.metadata.uid
+    yield "HOLDFAST_ATTEMPT", str(names.attempt(job))
+    yield "HOLDFAST_WORKERS", str(job.spec.num_workers)
+    yield "HOLDFAST_GRACE_SECONDS", str(grace_s(job))
+    yield "HOLDFAST_STATE_DIR", STATE_FOLDER
+    yield "HOLDFAST_REPORTS_FILE", f"{CONFIG_FOLDER}/{REPORTS_FILE}"
+    yield "HOLDFAST_TOKEN_FILE", f"{TOKEN_FOLDER}/{TOKEN_FILE}"
+    yield "TERMINATION_LOG", "/dev/termination-log"
+    watched = monitoring(job)
+    if watched is not None:
+        yield "METRICS_PORT", str(watched.metrics_port)
+    if job.spec.checkpoint is not None and job.spec.checkpoint.enabled:
+        yield from _keeping(job, job.spec.checkpoint)
+
+
+def _keeping(job: TrainingJob, checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
+    yield from checkpoints.folders(job)
+    yield "HOLDFAST_RETENTION", str(checkpoint.retention)
+    kept, first = checkpoints.storage(job), start(job)
+    if kept is not None and not checkpoints.is_volume(kept):
+        yield "HOLDFAST_STORE", literal(store_url(job, kept))
+        yield from ((name, value) for name, value in checkpoints.variables(job) if name == "TENSORBOARD_DIR")
+    if first is not None:
+        yield "HOLDFAST_RESUME_FROM", literal(first.address)

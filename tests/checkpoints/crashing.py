@@ -1,0 +1,178 @@
+"""Death at any operation: of the process, whose writes stay, or of the machine, which forgets some of them."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from holdfast.checkpoints import disk
+from holdfast.checkpoints.complete import was_renamed
+from holdfast.checkpoints.content import entries
+from tests.checkpoints.making import await_tick
+from tests.checkpoints.memory import Died, MemoryBucket
+
+
+class Fuse:
+    """Counts operations, and ends the process at one of them; None never burns down."""
+
+    def __init__(self, left: int | None, random: Random) -> None:
+        self.left = left
+        self.random = random
+        self.dead = False
+
+    def burns(self) -> bool:
+        """Whether this is the last operation. The dead do nothing more."""
+        if self.dead:
+            raise Died
+        if self.left is not None:
+            self.left -= 1
+            self.dead = self.left < 0
+        return self.dead
+
+    def before(self) -> None:
+        if self.burns():
+            raise Died
+
+    def change(self, carry_out: Callable[[], None]) -> None:
+        """A request whose sender dies may have arrived, or not."""
+        dying = self.burns()
+        if not dying or self.random.random() < 0.5:
+            carry_out()
+        if dying:
+            raise Died
+
+
+class DyingOs:
+    """Stands for `os` in holdfast.checkpoints.disk, and knows what a machine would forget when its power is cut."""
+
+    def __init__(self) -> None:
+        self.fuse = Fuse(None, Random(0))
+        self._open: dict[int, tuple[int, str]] = {}
+        self._unsynced: set[int] = set()  # by inode
+        self._undo: list[tuple[str, Callable[[], None]]] = []  # changes of folders, with the folder that must be synced
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
+        creating = flags & os.O_CREAT and not os.path.lexists(path)
+        if flags & os.O_CREAT:
+            self.fuse.before()
+        descriptor = os.open(path, flags, mode)
+        inode = os.fstat(descriptor).st_ino
+        self._open[descriptor] = inode, str(path)
+        if creating:
+            self._undo.append((str(Path(path).parent), lambda: Path(path).unlink(missing_ok=True)))
+        if flags & os.O_TRUNC:
+            self._unsynced.add(inode)
+        return descriptor
+
+    def close(self, descriptor: int) -> None:
+        self._open.pop(descriptor, None)
+        os.close(descriptor)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        if self.fuse.burns():
+            os.write(descriptor, data[: self.fuse.random.randint(0, len(data))])
+            raise Died
+        self._unsynced.add(self._open[descriptor][0])
+        return os.write(descriptor, data)
+
+    def fsync(self, descriptor: int) -> None:
+        """Nothing is really forced to the disk; it is only noted that it would have been."""
+        self.fuse.before()
+        inode, path = self._open[descriptor]
+        self._unsynced.discard(inode)
+        self._undo = [(folder, undo) for folder, undo in self._undo if folder != path]
+
+    def mkdir(self, path: Path) -> None:
+        self.fuse.before()
+        path.mkdir()
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.fuse.before()
+        source.rename(target)
+        self._undo.append((str(target.parent), lambda: _rename_back(source, target)))
+
+    def replace(self, source: Path, target: Path) -> None:
+        self.fuse.before()
+        old = target.read_bytes() if target.exists() else None
+        renamed = was_renamed(target.parent, entries(target.parent))
+        source.replace(target)
+        if old is None:
+            self._undo.append((str(target.parent), lambda: _take_back(source, target, renamed)))
+        else:
+            self._undo.append((str(target.parent), lambda: _write_back(target, old)))
+
+    def unlink(self, path: Path) -> None:
+        self.fuse.before()
+        path.unlink()
+
+    def rmdir(self, path: Path) -> None:
+        self.fuse.before()
+        path.rmdir()
+
+    def never_synced(self, folder: Path) -> None:
+        """A training program that does not sync has written these."""
+        self._unsynced |= {path.stat().st_ino for path in folder.rglob("*") if path.is_file()}
+
+    def cut_power(self, root: Path, random: Random) -> None:
+        """Forget the ends of files, and the last changes of folders, that were not synced."""
+        for path in root.rglob("*"):
+            if path.is_file() and not path.is_symlink() and path.stat().st_ino in self._unsynced:
+                os.truncate(path, random.randint(0, path.stat().st_size))
+        for _, undo in self._undo[random.randint(0, len(self._undo)) :][::-1]:
+            undo()
+        self.lives_on()
+
+    def lives_on(self) -> None:
+        """A process that only dies leaves its writes to the machine."""
+        self._unsynced.clear()
+        self._undo.clear()
+
+
+def _rename_back(source: Path, target: Path) -> None:
+    if os.path.lexists(target) and not os.path.lexists(source) and source.parent.is_dir():
+        target.rename(source)
+
+
+def _write_back(target: Path, old: bytes) -> None:
+    if target.parent.is_dir():
+        target.write_bytes(old)
+
+
+def _take_back(source: Path, target: Path, renamed: bool) -> None:
+    """A file's rename into a folder. A machine that forgets it forgets, too, that the folder was modified by it."""
+    folder = target.parent
+    _rename_back(source, target)
+    if renamed and folder.is_dir():
+        await_tick(folder)
+        folder.rename(folder.with_name("for a moment")).rename(folder)
+
+
+@contextmanager
+def dying_os() -> Iterator[DyingOs]:
+    with pytest.MonkeyPatch.context() as patch:
+        dying = DyingOs()
+        patch.setattr(disk, "os", dying)
+        yield dying
+
+
+def dies(fuse: Fuse, dying: DyingOs, bucket: MemoryBucket | None, work: Callable[[], Any]) -> bool:
+    """Whether the process died in the middle of its work; afterwards another one may begin."""
+    dying.fuse = fuse
+    if bucket is not None:
+        bucket.before, bucket.change = fuse.before, fuse.change
+    try:
+        work()
+    except Died:
+        return True
+    finally:
+        dying.fuse = Fuse(None, Random(0))
+        if bucket is not None:
+            bucket.before, bucket.change = dying.fuse.before, dying.fuse.change
+    return False

@@ -1,0 +1,139 @@
+"""Whatever names, manifests and links say, nothing outside the job's own prefix is touched."""
+
+import json
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.checkpoints.errors import CheckpointError
+from holdfast.checkpoints.folder import FolderStore
+from holdfast.checkpoints.names import MANIFEST, Name
+from holdfast.checkpoints.objects import ObjectStore
+from holdfast.checkpoints.resume import decision, resume, write_decision
+from holdfast.checkpoints.retention import doomed, kept
+from holdfast.checkpoints.settings import open_bucket
+from holdfast.checkpoints.store import Store
+from tests.checkpoints.making import ABOUT, fill
+from tests.checkpoints.memory import MemoryBucket, Stored
+from tests.checkpoints.places import fresh_prefix
+from tests.checkpoints.servers.server import Server
+
+EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+PARTS = st.sampled_from(
+    ["..", ".", "", "a", "attempt-0", "attempt-1", "checkpoint-epoch-1", "quarantine", "victim", "\x00", ".holdfast-x"]
+)
+PATHS = st.lists(PARTS, min_size=1, max_size=6).map("/".join)
+LEAVES = st.one_of(PATHS, st.just("checkpoint-epoch-1"))
+
+
+def manifest(epoch: int, attempt: int, paths: list[str], kept_at: str) -> bytes:
+    files = [{"path": path, "size": 0, "sha256": EMPTY, "keptAt": kept_at} for path in paths]
+    facts = {"version": 1, "epoch": epoch, "attempt": attempt, "job": "u", "savedAt": "", "world": 1, "files": files}
+    return json.dumps(facts).encode()
+
+
+def use(store: Store, name: Name, target: Path) -> None:
+    """Everything that anybody does with a store."""
+    for work in (
+        lambda: store.manifest(name),
+        lambda: store.verify(name),
+        lambda: store.get(name, target),
+        lambda: store.put(name, target.parent / "source", ABOUT),
+        lambda: resume(store, target.parent / "attempt-3", 3, ABOUT, lambda _: None),
+        lambda: prune(store),
+        lambda: decision(store, 3, ABOUT.job),
+        lambda: write_decision(store, 4, name, ABOUT.job),
+        lambda: store.quarantine(name),
+        lambda: store.delete(name),
+    ):
+        with suppress(CheckpointError):
+            work()
+
+
+def prune(store: Store) -> None:
+    for name in doomed(kept(store, 3), 1, 3):
+        store.delete(name)
+
+
+def snapshot(folder: Path) -> dict[str, bytes | str]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else "folder" for path in folder.rglob("*")
+    }
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    leaf=LEAVES,
+    paths=st.lists(PATHS, max_size=3),
+    kept_at=st.one_of(st.just(""), PATHS),
+    links=st.dictionaries(PARTS.filter(lambda part: part.isprintable() and part.strip(".")), PATHS, max_size=3),
+    note=st.one_of(
+        st.binary(max_size=20),
+        PATHS.map(
+            lambda path: json.dumps({"job": ABOUT.job, "until": [0, 0], "attempt": 0, "checkpoint": path}).encode()
+        ),
+    ),
+)
+def test_on_a_volume(leaf: str, paths: list[str], kept_at: str, links: dict[str, str], note: bytes) -> None:
+    folder = Path(tempfile.mkdtemp())
+    try:
+        root, outside = folder / "jobs" / "mine", folder / "jobs" / "victim"
+        fill(outside, {"attempt-0/checkpoint-epoch-1/model.bin": b"precious", "victim": b"precious"})
+        fill(folder, {"victim": b"precious", "attempt-0/checkpoint-epoch-1/a": b"precious"})
+        before = snapshot(folder)
+        checkpoint = root / "attempt-0" / "checkpoint-epoch-1"
+        fill(checkpoint, {MANIFEST: manifest(1, 0, paths, kept_at), "a": b""})
+        fill(root, {"attempt-3.decision": note})
+        for link, target in links.items():
+            for place in (checkpoint, root / "attempt-0", root):
+                with suppress(OSError, ValueError):
+                    (place / link).symlink_to(f"../../{target}")
+        use(FolderStore(root, workers=1), Name(1, 0, leaf), root / "attempt-2" / "target")
+        shutil.rmtree(root)
+        assert snapshot(folder) == before
+    finally:
+        shutil.rmtree(folder)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    leaf=LEAVES, paths=st.lists(PATHS, max_size=3), kept_at=st.one_of(st.just(""), PATHS), note=st.binary(max_size=9)
+)
+def test_in_a_bucket_and_on_the_volume_beside_it(leaf: str, paths: list[str], kept_at: str, note: bytes) -> None:
+    folder = Path(tempfile.mkdtemp())
+    try:
+        fill(folder, {"victim": b"precious", "jobs/victim": b"precious"})
+        before = snapshot(folder)
+        root = folder / "jobs" / "mine"
+        fill(root / "attempt-2" / "source", {"a": b"1"})
+        bucket = MemoryBucket()
+        bucket.stored["attempt-0/checkpoint-epoch-1/.holdfast-manifest.json"] = Stored(
+            manifest(1, 0, paths, kept_at), None
+        )
+        bucket.stored["attempt-3.decision"] = Stored(note, None)
+        use(ObjectStore(bucket, workers=1), Name(1, 0, leaf), root / "attempt-2" / "target")
+        shutil.rmtree(root)
+        assert snapshot(folder) == before
+        for key in bucket.stored:
+            assert key.startswith(("attempt-", "quarantine/"))
+            assert not {"..", ".", ""} & set(key.split("/"))
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_jobs_with_similar_prefixes_do_not_see_each_other(server: Server, tmp_path: Path) -> None:
+    prefix = fresh_prefix()
+    mine, other = (ObjectStore(open_bucket(server.address(where), server.environ)) for where in (prefix, f"{prefix}-2"))
+    name = Name(1, 0, "checkpoint-epoch-1")
+    fill(tmp_path / "a", {"model.bin": b"mine"})
+    fill(tmp_path / "b", {"model.bin": b"other"})
+    mine.put(name, tmp_path / "a", ABOUT)
+    other.put(name, tmp_path / "b", ABOUT)
+    mine.quarantine(name)
+    assert mine.names(9) == []
+    mine.delete(name)
+    assert other.verify(name).size == 5

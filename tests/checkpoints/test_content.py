@@ -1,0 +1,119 @@
+"""What counts as a file of a checkpoint, and how a change is noticed."""
+
+import hashlib
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from holdfast.checkpoints import content as contents
+from holdfast.checkpoints.content import entries, sha256_of, unchanged
+from holdfast.checkpoints.errors import Incomplete, Refused
+from tests.checkpoints.making import await_tick, fill
+
+
+def paths(folder: Path) -> list[str]:
+    return [entry.path for entry in entries(folder)]
+
+
+def test_files_of_all_folders_are_found_and_holdfasts_own_are_not(tmp_path: Path) -> None:
+    fill(tmp_path, {"b": b"", "a/c": b"1", "a/.hidden": b"", ".holdfast-manifest.json": b"", "a/.holdfast-x": b""})
+    assert paths(tmp_path) == ["a/.hidden", "a/.holdfast-x", "a/c", "b"]
+
+
+def test_links_in_the_folder_count_as_what_they_lead_to(tmp_path: Path) -> None:
+    fill(tmp_path, {"step-5/model": b"12345"})
+    (tmp_path / "latest").symlink_to("step-5")
+    (tmp_path / "step-5" / "again").symlink_to("../step-5/model")
+    found = {entry.path: entry.stamp.size for entry in entries(tmp_path)}
+    assert found == {"step-5/model": 5, "step-5/again": 5, "latest/model": 5, "latest/again": 5}
+
+
+@pytest.mark.parametrize("target", ["/etc/hostname", "/etc", "../outside", "..", "../folder-2/file"])
+def test_a_link_that_leaves_the_folder_is_refused(tmp_path: Path, target: str) -> None:
+    fill(tmp_path, {"folder/file": b"", "outside": b"", "folder-2/file": b""})
+    (tmp_path / "folder" / "link").symlink_to(target)
+    with pytest.raises(Refused, match=r"link leads out of the checkpoint's folder: save a copy"):
+        entries(tmp_path / "folder")
+
+
+def test_a_link_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("gone")
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(Refused, match="leads nowhere"):
+        entries(tmp_path)
+
+
+def test_a_link_to_a_folder_around_it_is_refused(tmp_path: Path) -> None:
+    fill(tmp_path, {"a/b/file": b""})
+    (tmp_path / "a" / "b" / "up").symlink_to("../../a")
+    with pytest.raises(Refused, match="a folder that holds it"):
+        entries(tmp_path)
+
+
+def test_a_pipe_or_a_socket_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Refused, match="neither a file nor a folder"):
+        entries(tmp_path)
+    (tmp_path / "pipe").unlink()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+        with pytest.raises(Refused, match="neither a file nor a folder"):
+            entries(tmp_path)
+
+
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")).touch()
+    with pytest.raises(Refused, match="not valid UTF-8"):
+        entries(tmp_path)
+
+
+def test_too_many_files_are_refused_without_looking_at_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contents, "MAX_FILES", 3)
+    monkeypatch.setattr("holdfast.checkpoints.paths.MAX_FILES", 3)
+    fill(tmp_path, {f"{number}": b"" for number in range(4)})
+    with pytest.raises(Refused, match="more than 3 files"):
+        entries(tmp_path)
+
+
+def test_a_folder_that_is_gone_is_incomplete(tmp_path: Path) -> None:
+    with pytest.raises(Incomplete, match="being changed"):
+        entries(tmp_path / "gone")
+
+
+@pytest.mark.parametrize("size", [0, 1, contents.CHUNK_BYTES - 1, contents.CHUNK_BYTES, contents.CHUNK_BYTES * 2 + 5])
+def test_a_digest_is_that_of_the_whole_file(tmp_path: Path, size: int) -> None:
+    (tmp_path / "file").write_bytes(b"x" * size)
+    assert sha256_of(tmp_path / "file") == hashlib.sha256(b"x" * size).hexdigest()
+
+
+def test_every_change_is_noticed(tmp_path: Path) -> None:
+    fill(tmp_path, {"file": b"1", "other": b"2"})
+    before = entries(tmp_path)
+    unchanged(tmp_path, before)
+    await_tick(tmp_path)
+    (tmp_path / "file").write_bytes(b"2")
+    with pytest.raises(Incomplete, match="was written to while it was read"):
+        unchanged(tmp_path, before)
+    before = entries(tmp_path)
+    (tmp_path / "more").touch()
+    with pytest.raises(Incomplete):
+        unchanged(tmp_path, before)
+    before = entries(tmp_path)
+    (tmp_path / "other").unlink()
+    with pytest.raises(Incomplete):
+        unchanged(tmp_path, before)
+
+
+def test_a_change_that_hides_behind_an_old_time_is_noticed(tmp_path: Path) -> None:
+    fill(tmp_path, {"file": b"1"})
+    os.utime(tmp_path / "file", (1, 1))
+    before = entries(tmp_path)
+    await_tick(tmp_path)
+    (tmp_path / "file").write_bytes(b"2")
+    os.utime(tmp_path / "file", (1, 1))
+    with pytest.raises(Incomplete):
+        unchanged(tmp_path, before)

@@ -1,0 +1,98 @@
+"""Deletion, quarantine and replacement, ended at each of their steps in turn."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from holdfast.checkpoints.errors import NoCheckpoint
+from holdfast.checkpoints.folder import FolderStore
+from holdfast.checkpoints.names import MANIFEST, named
+from holdfast.checkpoints.objects import ObjectStore
+from holdfast.checkpoints.store import Store
+from tests.checkpoints.crashing import DyingOs, Fuse, dies, dying_os
+from tests.checkpoints.making import MODEL, content, save
+from tests.checkpoints.memory import MemoryBucket
+from tests.checkpoints.places import FolderPlace, ObjectPlace, Place
+
+NAME = named(3, 0)
+
+
+@pytest.fixture
+def dying() -> Iterator[DyingOs]:
+    with dying_os() as dying:
+        yield dying
+
+
+def fresh(kind: str, folder: Path) -> Place:
+    folder.mkdir()
+    if kind == "folder":
+        place: Place = FolderPlace(folder)
+        place.store = FolderStore(place.volume, workers=1)
+    else:
+        place = ObjectPlace(folder, MemoryBucket())
+        place.store = ObjectStore(place.bucket, workers=1)
+    place.put(NAME)
+    return place
+
+
+def interrupted(kind: str, tmp_path: Path, dying: DyingOs, work: Callable[[Place], object]) -> Iterator[Place]:
+    """The place after each step of the work at which it can end; the last one is whole."""
+    for step, seed in ((step, seed) for step in itertools.count() for seed in (0, 1)):
+        place = fresh(kind, tmp_path / f"{step}-{seed}")
+        bucket = place.bucket if isinstance(place, ObjectPlace) else None
+        assert bucket is None or isinstance(bucket, MemoryBucket)
+        died = dies(Fuse(step, Random(seed)), dying, bucket, partial(work, place))
+        yield place
+        if not died:
+            return
+
+
+def is_whole(store: Store) -> bool:
+    try:
+        store.verify(NAME)
+    except NoCheckpoint:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("kind", ["folder", "objects"])
+def test_a_deletion_leaves_the_whole_or_no_checkpoint(kind: str, tmp_path: Path, dying: DyingOs) -> None:
+    seen = []
+    for place in interrupted(kind, tmp_path, dying, lambda place: place.store.delete(NAME)):
+        seen.append(is_whole(place.store))
+        if kind == "folder" and not seen[-1]:
+            assert place.store.names(9) == [], "a folder without its manifest might be taken for a new one"
+        place.store.delete(NAME)
+        assert not is_whole(place.store)
+    assert seen[0]
+    assert not seen[-1]
+    assert seen == sorted(seen, reverse=True)
+
+
+@pytest.mark.parametrize("kind", ["folder", "objects"])
+def test_a_quarantine_loses_no_file(kind: str, tmp_path: Path, dying: DyingOs) -> None:
+    for place in interrupted(kind, tmp_path, dying, lambda place: place.store.quarantine(NAME)):
+        places = (NAME.folder, NAME.quarantined)
+        assert any({f"{where}/{path}" for path in (*MODEL, MANIFEST)} <= place.all_keys() for where in places)
+        if is_whole(place.store):
+            place.store.quarantine(NAME)
+        assert place.store.names(9) in ([], [NAME]) if kind == "objects" else place.store.names(9) == []
+
+
+@pytest.mark.parametrize("kind", ["folder", "objects"])
+def test_a_restore_leaves_the_old_the_new_or_nothing_in_its_place(kind: str, tmp_path: Path, dying: DyingOs) -> None:
+    for place in interrupted(kind, tmp_path, dying, restore_over):
+        target = place.volume / "attempt-1" / NAME.leaf
+        assert not target.exists() or content(target) in ({"old": b"old"}, MODEL)
+        place.store.get(NAME, target)
+        assert content(target) == MODEL
+        assert [path.name for path in target.parent.iterdir() if path.name.startswith(".holdfast-restoring")] == []
+
+
+def restore_over(place: Place) -> None:
+    target = save(place.volume, named(3, 1), {"old": b"old"})
+    place.store.get(NAME, target)

@@ -1,0 +1,34 @@
+"""A few things at once, and what happens when one of them fails."""
+
+import threading
+
+import pytest
+
+from holdfast.checkpoints.parallel import each
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_results_come_in_order(workers: int) -> None:
+    assert each(lambda number: number * 2, range(50), workers) == [number * 2 for number in range(50)]
+    assert each(str, [], workers) == []
+
+
+def test_as_many_as_allowed_run_at_once() -> None:
+    barrier = threading.Barrier(3)
+    assert sorted(each(lambda _: barrier.wait(60), range(3), 3)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_after_a_failure_nothing_more_is_begun(workers: int) -> None:
+    begun: list[int] = []
+    never = threading.Event()
+
+    def work(number: int) -> None:
+        begun.append(number)
+        if number == 0:
+            raise OSError("no")
+        never.wait(0.05)
+
+    with pytest.raises(OSError, match="no"):
+        each(work, range(300), workers)
+    assert len(begun) < 300

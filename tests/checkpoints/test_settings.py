@@ -1,0 +1,105 @@
+"""How a store is reached, and what is told to whom."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from obstore.exceptions import UnknownConfigurationKeyError
+
+from holdfast.checkpoints import settings
+from holdfast.checkpoints.errors import BadAddress, StoreError
+from holdfast.checkpoints.folder import FolderStore
+from holdfast.checkpoints.settings import AWS, AZURE, GOOGLE, open_bucket, open_store
+from tests.checkpoints.servers.server import AZURE_KEY, s3_environ
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/ml/job", "gs://bucket/ml/job", "az://container/ml/job"])
+def test_the_address_says_which_store(address: str) -> None:
+    environ = {**s3_environ(1), "AZURE_STORAGE_ACCOUNT_NAME": "account", "AZURE_STORAGE_ACCOUNT_KEY": AZURE_KEY}
+    assert open_store(address, environ).address == address
+
+
+@pytest.mark.parametrize(
+    ("address", "variables"),
+    [("s3://bucket/job", AWS), ("gs://bucket/job", GOOGLE), ("az://container/job", AZURE)],
+)
+def test_every_variable_that_is_passed_on_is_one_that_obstore_knows(address: str, variables: tuple[str, ...]) -> None:
+    assert [name for name in variables if not is_known(address, name)] == []
+
+
+def is_known(address: str, name: str) -> bool:
+    """Whether obstore takes it as a setting; that the value is of no use is another matter."""
+    try:
+        open_bucket(address, {"AZURE_STORAGE_ACCOUNT_NAME": "account", name: "true"})
+    except BadAddress as error:
+        return not isinstance(error.__context__, UnknownConfigurationKeyError)
+    return True
+
+
+def test_a_name_that_obstore_does_not_know_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "GOOGLE", ("GOOGLE_NONSENSE",))
+    assert not is_known("gs://bucket/job", "GOOGLE_NONSENSE")
+
+
+def test_a_path_is_a_volume(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path), {})
+    assert isinstance(store, FolderStore)
+    assert store.root == tmp_path
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("", "bucket/folder", "ftp://bucket/folder", "s3://", "s3:///folder", "s3://bucket", "s3://bucket/"),
+        *("s3://bucket/../other", "s3://bucket/a//b", "s3://bucket/./a", "gs://bucket/a/..", "relative/path"),
+    ],
+)
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(BadAddress, match="write s3://bucket/folder"):
+        open_store(address, {})
+
+
+def test_a_login_in_an_address_is_not_repeated() -> None:
+    with pytest.raises(BadAddress) as raised:
+        open_store("https://me:hunter2@host/bucket?sig=hunter2#hunter2", {})
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "environ"),
+    [
+        ("gs://bucket/job", {"GOOGLE_APPLICATION_CREDENTIALS": "{broken}"}),
+        ("gs://bucket/job", {"GOOGLE_SERVICE_ACCOUNT": "/nowhere/service-account.json"}),
+        ("az://container/job", {"AZURE_STORAGE_ACCOUNT_NAME": "account", "AZURE_STORAGE_ACCOUNT_KEY": "not base64 !"}),
+        ("az://container/job", {}),
+    ],
+)
+def test_settings_that_can_not_be_used_are_refused_without_repeating_them(
+    address: str, environ: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "broken.json").write_text('{"private_key": "hunter2"')
+    environ = {name: value.replace("{broken}", str(tmp_path / "broken.json")) for name, value in environ.items()}
+    with pytest.raises(StoreError) as raised:
+        open_bucket(address, environ, retry_s=0.1).objects("x")
+    said = str(raised.value)
+    assert "not base64" not in said
+    assert "hunter2" not in said
+    assert address in said
+
+
+def test_a_job_with_a_volume_does_not_load_obstore() -> None:
+    """The sidecar is in every pod, and has 80 MiB."""
+    modules = "settings", "resume", "retention", "complete", "fetch"
+    program = "\n".join(
+        (
+            "import sys",
+            *(f"import holdfast.checkpoints.{name}" for name in modules),
+            "from holdfast.checkpoints.settings import open_store",
+            "open_store('/tmp', {}).names(0)",
+            "heavy = {'obstore', 'msgspec', 'aiohttp', 'yaml', 'asyncio', 'typer'} & set(sys.modules)",
+            "sys.exit(' '.join(heavy) or 0)",
+        )
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,71 @@
+"""TrainingJobs with checkpoints, and what is saved for them, behind the commands' back."""
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+
+from holdfast.api.meta import Key
+from holdfast.checkpoints.folder import FolderStore
+from holdfast.checkpoints.names import Name
+from holdfast.checkpoints.objects import ObjectStore
+from holdfast.checkpoints.settings import open_bucket
+from holdfast.cli.checkpoints.credentials import SECRETS
+from holdfast.cluster.protocol import JSON
+from holdfast.cluster.resources import CLAIMS, TRAINING_JOBS
+from tests.checkpoints.making import ABOUT, MODEL, save
+from tests.checkpoints.servers.server import BUCKET, Server
+from tests.cli.ground import Ground
+
+PREFIX = "team/digits"
+RUNNING, COMPLETED = {"state": "Running"}, {"state": "Completed"}
+KEYS = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG"}
+
+
+async def claim_job(ground: Ground, name: str, status: JSON = COMPLETED, **checkpoint: object) -> Key:
+    """With a claim of its own, which is there."""
+    await ground.job(name, status, checkpoint=checkpoint)
+    body = {"spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}}
+    key = Key(ground.namespace, f"{name}-checkpoints")
+    await ground.cluster.create(CLAIMS, {"metadata": {"name": key.name}, **body}, namespace=key.namespace)
+    return key
+
+
+async def volume_of(ground: Ground, name: str) -> Path:
+    """Where `holdfast up` would have the job's folder."""
+    job = await ground.cluster.get(TRAINING_JOBS, Key(ground.namespace, name))
+    below = f"volumes/{ground.namespace}/{name}-checkpoints/{ground.namespace}/{name}/{job.metadata.uid}"
+    return ground.kubeconfig.parent / below
+
+
+def fill_volume(root: Path, *names: Name, files: Mapping[str, bytes] = MODEL) -> None:
+    store = FolderStore(root)
+    for name in names:
+        store.put(name, save(root, name, files), ABOUT)
+
+
+async def s3_job(ground: Ground, server: Server, name: str, status: JSON = COMPLETED, **storage: object) -> None:
+    kept = {
+        "type": "s3",
+        "s3Bucket": BUCKET,
+        "prefix": f"{ground.namespace}/{name}",
+        "region": "us-east-1",
+        "endpoint": server.environ["AWS_ENDPOINT_URL"],
+        **storage,
+    }
+    await ground.job(name, status, checkpoint={"storage": kept})
+
+
+async def secret(ground: Ground, name: str, **content: str) -> None:
+    data = {key: base64.b64encode(value.encode()).decode() for key, value in content.items()}
+    await ground.cluster.create(SECRETS, {"metadata": {"name": name}, "data": data}, namespace=ground.namespace)
+
+
+def fill_bucket(server: Server, folder: Path, prefix: str, *names: Name) -> ObjectStore:
+    store = ObjectStore(open_bucket(server.address(prefix), server.environ))
+    for name in names:
+        store.put(name, save(folder, name), ABOUT)
+    return store
+
+
+def below(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())

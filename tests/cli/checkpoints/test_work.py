@@ -1,0 +1,234 @@
+"""What the commands find and do, on a volume and on real servers of every object store."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from holdfast.checkpoints.errors import NoCheckpoint
+from holdfast.checkpoints.names import MANIFEST, Name, named
+from holdfast.cli.checkpoints.work import NotPruned, chosen
+from tests.checkpoints.making import MODEL, save, save_by_rename
+from tests.checkpoints.places import FolderPlace, Place
+from tests.cli.checkpoints.places import decide, listed, pruned, verified
+
+SIZE = sum(map(len, MODEL.values()))
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> FolderPlace:
+    """For what depends on no store."""
+    return FolderPlace(tmp_path)
+
+
+def put(place: Place, *names: Name) -> None:
+    for name in names:
+        place.put(name)
+
+
+def test_an_empty_store_has_nothing_to_list_verify_prune_or_download(place: Place) -> None:
+    assert listed(place) == []
+    assert verified(place) == []
+    assert pruned(place, 1) == []
+    with pytest.raises(NoCheckpoint, match="no valid checkpoint in"):
+        chosen(place.store, None)
+    with pytest.raises(NoCheckpoint, match="of epoch 4"):
+        verified(place, 4)
+
+
+def test_checkpoints_are_listed_newest_first_with_what_their_manifests_say(place: Place) -> None:
+    put(place, named(9, 0), named(10, 1), named(9, 1))
+    found = listed(place, attempt=1)
+    assert [(one.epoch, one.attempt, one.state) for one in found] == [
+        (10, 1, "valid"),
+        (9, 1, "valid"),
+        (9, 0, "valid"),
+    ]
+    assert [one.resumes for one in found] == [True, False, False]
+    newest = found[0]
+    assert (newest.bytes, newest.files, newest.workers) == (SIZE, len(MODEL), 1)
+    assert (newest.saved_at, newest.path) == ("2026-01-02T03:04:05Z", "attempt-1/checkpoint-epoch-10")
+
+
+def test_what_has_no_manifest_is_unfinished_and_the_one_before_it_is_resumed_from(place: Place) -> None:
+    put(place, named(1, 0), named(2, 0))
+    place.remove(f"{named(2, 0).folder}/{MANIFEST}")
+    newest, before = listed(place, running=True)
+    assert (newest.state, newest.resumes, newest.bytes, newest.files) == ("unfinished", False, None, None)
+    assert "no manifest" in newest.reason
+    assert before.resumes
+
+
+def test_a_manifest_that_cannot_be_read_makes_a_checkpoint_damaged(place: Place) -> None:
+    put(place, named(1, 0), named(2, 0))
+    place.write(f"{named(2, 0).folder}/{MANIFEST}", b"{")
+    newest, before = listed(place)
+    assert newest.state == "damaged"
+    assert "manifest" in newest.reason
+    assert before.resumes
+    assert [bool(one.damage) for one in verified(place)] == [True, False]
+
+
+def test_what_was_set_aside_is_listed_last_and_never_resumed_from(place: Place) -> None:
+    put(place, named(1, 0), named(2, 0))
+    place.store.quarantine(named(2, 0))
+    kept, aside = listed(place)
+    assert kept.resumes
+    assert (aside.state, aside.epoch, aside.attempt, aside.bytes) == ("quarantined", 2, 0, SIZE)
+    assert aside.path == "quarantine/attempt-0-checkpoint-epoch-2"
+    assert not aside.resumes
+
+
+def test_what_is_no_checkpoint_in_the_quarantine_is_left_out(place: Place) -> None:
+    place.write("quarantine/notes/readme.txt", b"mine")
+    place.write("quarantine/attempt-0-checkpoint-epoch-7/model.bin", b"half")
+    (aside,) = listed(place)
+    assert (aside.epoch, aside.state, aside.bytes) == (7, "quarantined", None)
+
+
+def test_what_a_cut_off_worker_saved_later_is_superseded(place: Place) -> None:
+    put(place, named(1, 0), named(5, 0), named(2, 1))
+    decide(place, 1, named(1, 0))
+    five, two, one = listed(place, attempt=1)
+    assert (five.state, two.state, one.state) == ("superseded", "valid", "valid")
+    assert "attempt 1 had begun further back" in five.reason
+    assert (five.resumes, two.resumes) == (False, True)
+    assert chosen(place.store, None) == named(2, 1)
+    assert chosen(place.store, 5) == named(5, 0)
+
+
+def test_a_later_attempts_checkpoints_of_another_job_are_not_what_a_restart_takes(volume: FolderPlace) -> None:
+    put(volume, named(1, 0), named(50, 7))
+    other, own = listed(volume, attempt=0)
+    assert (other.attempt, other.resumes) == (7, False)
+    assert own.resumes
+
+
+def test_a_complete_checkpoint_without_a_manifest_counts_once_nobody_writes(volume: FolderPlace) -> None:
+    put(volume, named(1, 0))
+    save_by_rename(volume.volume, named(2, 0))
+    newest, before = listed(volume, running=True)
+    assert (newest.state, newest.resumes, before.resumes) == ("unfinished", False, True)
+    newest, before = listed(volume, running=False)
+    assert (newest.state, newest.resumes, before.resumes) == ("undigested", True, False)
+    assert listed(volume, attempt=1, running=True)[0].state == "undigested"
+
+
+def test_verifying_names_every_file_that_is_damaged(place: Place) -> None:
+    put(place, named(1, 0), named(2, 0))
+    folder = named(2, 0).folder
+    place.write(f"{folder}/model.bin", b"WEIGHTS")
+    place.remove(f"{folder}/state/position.json")
+    two, one = verified(place)
+    assert (two.saved.epoch, one.saved.epoch) == (2, 1)
+    assert len(two.damage) == 2
+    assert any("model.bin" in sentence and "digest differs" in sentence for sentence in two.damage)
+    assert any("state/position.json is missing" in sentence for sentence in two.damage)
+    assert one.damage == ()
+
+
+def test_a_file_that_is_too_long_or_too_short_is_damaged(place: Place) -> None:
+    put(place, named(1, 0))
+    place.write("attempt-0/checkpoint-epoch-1/model.bin", b"weights and more")
+    place.write("attempt-0/checkpoint-epoch-1/state/position.json", b"{")
+    (found,) = verified(place, 1)
+    assert sorted(found.damage) == [
+        "model.bin should have 7 bytes and has more than 7",
+        "state/position.json should have 2 bytes and has 1",
+    ]
+
+
+def test_one_epoch_alone_is_verified_in_every_attempt_that_has_it(place: Place) -> None:
+    put(place, named(1, 0), named(2, 0), named(2, 1))
+    assert [(one.saved.epoch, one.saved.attempt) for one in verified(place, 2)] == [(2, 1), (2, 0)]
+
+
+def test_a_link_that_leads_out_of_the_checkpoint_is_damage_and_is_not_followed(volume: FolderPlace) -> None:
+    put(volume, named(1, 0))
+    model = volume.volume / named(1, 0).folder / "model.bin"
+    model.rename(volume.volume / "elsewhere.bin")
+    model.symlink_to(volume.volume / "elsewhere.bin")
+    (found,) = verified(volume)
+    assert found.damage == ("model.bin is a link that leads out of the checkpoint's folder",)
+
+
+def test_a_folder_in_the_place_of_a_file_is_damage(volume: FolderPlace) -> None:
+    put(volume, named(1, 0))
+    model = volume.volume / named(1, 0).folder / "model.bin"
+    model.unlink()
+    model.mkdir()
+    assert verified(volume)[0].damage == ("model.bin is missing",)
+
+
+def test_pruning_keeps_the_newest_and_deletes_nothing_unless_told(place: Place) -> None:
+    put(place, *(named(epoch, 0) for epoch in range(1, 6)))
+    assert pruned(place, 2, delete=False) == [1, 2, 3]
+    assert len(listed(place)) == 5
+    assert pruned(place, 2) == [1, 2, 3]
+    assert [one.epoch for one in listed(place)] == [5, 4]
+    assert pruned(place, 2) == []
+
+
+def test_pruning_leaves_what_was_set_aside_and_what_lies_beside_the_checkpoints(place: Place) -> None:
+    put(place, *(named(epoch, 0) for epoch in (1, 2, 3)))
+    place.store.quarantine(named(2, 0))
+    place.write("tensorboard/events", b"curves")
+    place.write("attempt-0/notes.txt", b"mine")
+    assert pruned(place, 1) == [1]
+    assert {"tensorboard/events", "attempt-0/notes.txt"} <= place.all_keys()
+    assert [(one.epoch, one.state) for one in listed(place)] == [(3, "valid"), (2, "quarantined")]
+
+
+def test_nothing_is_deleted_while_the_newest_is_damaged_since_a_resume_needs_an_older_one(place: Place) -> None:
+    put(place, named(1, 0), named(2, 0), named(3, 0))
+    place.write("attempt-0/checkpoint-epoch-3/model.bin", b"WEIGHTS")
+    with pytest.raises(NotPruned, match=r"checkpoint-epoch-3 of attempt 0, is damaged \(the content of model.bin"):
+        pruned(place, 1)
+    assert len(listed(place)) == 3
+
+
+def test_another_jobs_later_attempts_under_the_same_prefix_are_none_of_a_prunings_business(volume: FolderPlace) -> None:
+    put(volume, named(1, 0), named(2, 0), named(50, 7))
+    volume.write("attempt-7/checkpoint-epoch-50/model.bin", b"WEIGHTS")
+    assert pruned(volume, 1, attempt=0) == [1]
+    assert [one.epoch for one in listed(volume)] == [50, 2]
+
+
+def test_what_the_running_attempt_resumed_from_stays(place: Place) -> None:
+    put(place, named(1, 0), named(2, 1), named(3, 1))
+    decide(place, 1, named(1, 0))
+    assert pruned(place, 1, attempt=1) == [2]
+    assert [one.epoch for one in listed(place, attempt=1)] == [3, 1]
+
+
+def test_what_is_being_saved_is_not_pruned_and_leftovers_of_old_attempts_are(place: Place) -> None:
+    put(place, named(1, 0), named(2, 0), named(3, 1), named(4, 1))
+    place.remove(f"{named(1, 0).folder}/{MANIFEST}")
+    place.remove(f"{named(3, 1).folder}/{MANIFEST}")
+    assert pruned(place, 1, attempt=1) == [1, 2]
+    assert [(one.epoch, one.state) for one in listed(place, attempt=1, running=True)] == [
+        (4, "valid"),
+        (3, "unfinished"),
+    ]
+
+
+def test_the_newest_valid_one_is_chosen_and_of_an_epoch_the_latest_attempts(place: Place) -> None:
+    put(place, named(3, 0), named(3, 1), named(4, 1))
+    place.write(f"{named(4, 1).folder}/{MANIFEST}", b"{")
+    assert chosen(place.store, None) == named(3, 1)
+    assert chosen(place.store, 3) == named(3, 1)
+    with pytest.raises(NoCheckpoint, match="no valid checkpoint of epoch 4"):
+        chosen(place.store, 4)
+
+
+def test_a_volume_that_cannot_be_read_is_told_as_such(volume: FolderPlace) -> None:
+    shutil.rmtree(volume.volume)
+    volume.volume.write_text("a file")
+    with pytest.raises(Exception, match="a file is in the place of a folder"):
+        listed(volume)
+
+
+def test_numbers_with_leading_zeros_keep_their_spelling(volume: FolderPlace) -> None:
+    name = Name(7, 0, "checkpoint-epoch-007")
+    volume.store.put(name, save(volume.volume, name), volume.put(named(1, 0)).about)
+    assert listed(volume)[0].path == "attempt-0/checkpoint-epoch-007"

@@ -1,0 +1,172 @@
+"""logs of workers that are gone, on both grounds."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from holdfast.api.meta import Key
+from holdfast.cluster.protocol import JSON
+from holdfast.cluster.resources import CONFIG_MAPS, NODES, PODS, TRAINING_JOBS
+from holdfast.workloads.trainingjob.last_logs import last_log
+from holdfast.workloads.trainingjob.names import ATTEMPT_LABEL, INDEX_LABEL, JOB_LABEL
+from tests.cli.ground import Ground
+
+LIVE = "line 1\nline 2\nline 3\n"
+FACTS = {
+    "container": "trainer",
+    "node": "gpu-3",
+    "exitCode": "3",
+    "reason": "Error",
+    "finishedAt": "2026-01-01T00:01:00Z",
+}
+
+
+async def keep(ground: Ground, text: str, *, attempt: int = 0, worker: int = 0, facts: dict[str, str] = FACTS) -> None:
+    """As the operator does when the attempt breaks."""
+    job = await ground.cluster.patch_status(
+        TRAINING_JOBS, Key(ground.namespace, "bert"), {"status": {"restartCount": attempt}}
+    )
+    body = last_log(job, worker, text.encode(), facts)
+    await ground.cluster.create(CONFIG_MAPS, body, namespace=ground.namespace)
+
+
+async def live(ground: Ground, *, attempt: int, worker: int = 0) -> str:
+    """A worker that runs; the name of its pod."""
+    name = f"bert-{attempt}-{worker}"
+    await ground.pod(name, {JOB_LABEL: "bert", ATTEMPT_LABEL: str(attempt), INDEX_LABEL: str(worker)})
+    return name
+
+
+async def bert(ground: Ground, **status: object) -> None:
+    await ground.job("bert", {"restartCount": 0, **status}, numWorkers=2)
+
+
+async def test_the_log_of_a_worker_outlives_its_pod(ground: Ground) -> None:
+    await bert(ground)
+    await keep(ground, "first\nloss is nan\n", worker=1)
+    await ground.say("bert", {"restartCount": 1, "state": "Running"})
+    await live(ground, attempt=1)
+    done = await ground.holdfast("logs", "bert", "--attempt", "0", "--worker", "1")
+    assert (done.code, done.out) == (0, "first\nloss is nan\n")
+    how = "worker 1 of attempt 0 exited with code 3 on gpu-3 at 2026-01-01T00:01:00Z"
+    assert done.err == f"holdfast: {how}: the end of its log, as it was kept\n"
+    assert await ground.good("logs", "bert") == LIVE
+    assert await ground.good("logs", "tj/bert", "--attempt=1") == LIVE
+
+
+async def test_who_asks_for_one_that_is_not_kept_hears_which_are(ground: Ground) -> None:
+    await bert(ground)
+    await keep(ground, "a\n", attempt=0, worker=1)
+    await keep(ground, "b\n", attempt=2, worker=3)
+    await keep(ground, "c\n", attempt=2, worker=0)
+    await ground.say("bert", {"restartCount": 3, "state": "Restarting", "message": "next try in a minute"})
+    kept = "logs are kept of attempt 0 (worker 1), attempt 2 (workers 0, 3)"
+    said = await ground.refused("logs", "bert", "--attempt", "0")
+    assert "bert has no log of worker 0 in attempt 0, whose pods are gone" in said
+    assert kept in said
+    said = await ground.refused("logs", "bert")
+    assert "no log of worker 0 in attempt 3: it is Restarting: next try in a minute" in said
+    assert kept in said
+    assert kept in await ground.refused("logs", "bert", "--attempt=1", "--all")
+    assert kept in await ground.refused("logs", "-f", "bert", "--attempt=1")
+    assert "is in attempt 3: there is no attempt 4 yet" in await ground.refused("logs", "bert", "--attempt=4")
+
+
+async def test_a_pod_that_is_there_says_more_than_what_is_kept_of_it(embedded: Ground) -> None:
+    await bert(embedded)
+    await keep(embedded, "kept\n")
+    await embedded.say("bert", {"state": "Failed"})
+    await live(embedded, attempt=0)
+    assert await embedded.good("logs", "bert") == LIVE
+
+
+async def test_all_workers_of_an_attempt_are_shown_whether_gone_or_not(embedded: Ground) -> None:
+    await bert(embedded)
+    await keep(embedded, "one\ntwo\n", worker=1)
+    await live(embedded, attempt=0, worker=0)
+    everyone = await embedded.good("logs", "bert", "--all", "--tail=1")
+    assert everyone == "[0] line 3\n[1] two\n"
+
+
+@pytest.mark.parametrize(
+    ("tail", "text"), [("0", ""), ("1", "two\rthree"), ("2", "one\ntwo\rthree"), ("7", "one\ntwo\rthree")]
+)
+async def test_the_last_lines_of_a_kept_log(embedded: Ground, tail: str, text: str) -> None:
+    await bert(embedded)
+    await keep(embedded, "one\ntwo\rthree")
+    done = await embedded.holdfast("logs", "bert", "--tail", tail)
+    assert (done.code, done.out) == (0, text)
+
+
+async def test_following_a_worker_that_is_gone_ends_at_once(embedded: Ground) -> None:
+    await bert(embedded)
+    await keep(embedded, "kept\n")
+    await embedded.say("bert", {"state": "Failed"})
+    assert await embedded.good("logs", "-f", "bert") == "kept\n"
+    await embedded.say("bert", {"restartCount": 1, "state": "Running"})
+    assert await embedded.good("logs", "-f", "bert", "--attempt=0") == "kept\n"
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        (
+            {"reason": "OOMKilled", "exitCode": "137"},
+            "worker 0 of attempt 0 exited with code 137 (OOMKilled) on gpu-3 at",
+        ),
+        ({"container": "fetch"}, "container fetch of worker 0 of attempt 0 exited with code 3 on gpu-3 at"),
+        ({"exitCode": "", "reason": "", "finishedAt": ""}, "worker 0 of attempt 0 on gpu-3: the end"),
+    ],
+)
+async def test_how_the_worker_ended_is_said_beside_its_log(embedded: Ground, facts: dict[str, str], said: str) -> None:
+    await bert(embedded)
+    await keep(embedded, "kept\n", facts={**FACTS, **facts})
+    done = await embedded.holdfast("logs", "bert")
+    assert (done.code, done.out) == (0, "kept\n")
+    assert said in done.err
+
+
+async def test_only_the_container_that_was_kept_is_shown(embedded: Ground) -> None:
+    await bert(embedded)
+    await keep(embedded, "kept\n")
+    assert await embedded.good("logs", "bert", "-c", "trainer") == "kept\n"
+    assert "attempt 0 (worker 0)" in await embedded.refused("logs", "bert", "-c", "holdfast-sidecar")
+
+
+async def test_what_is_kept_of_an_earlier_job_of_the_name_is_not_shown(embedded: Ground) -> None:
+    await bert(embedded)
+    job = await embedded.cluster.get(TRAINING_JOBS, Key(embedded.namespace, "bert"))
+    stale: JSON = last_log(job, 0, b"theirs\n", FACTS)
+    del stale["metadata"]["ownerReferences"]
+    await embedded.cluster.create(CONFIG_MAPS, stale, namespace=embedded.namespace)
+    assert "no log of a failed worker is kept" in await embedded.refused("logs", "bert")
+
+
+@pytest.fixture
+async def mute_node(ground: Ground) -> AsyncIterator[str]:
+    """A machine whose pods' logs nobody can read."""
+    name = f"mute-{ground.namespace}"
+    await ground.cluster.create(NODES, {"metadata": {"name": name}})
+    yield name
+    await ground.cluster.delete(NODES, Key("", name))
+
+
+async def test_a_pod_that_can_not_be_read_is_shown_as_it_was_kept(ground: Ground, mute_node: str) -> None:
+    await bert(ground)
+    await keep(ground, "kept\n")
+    for worker in ("0", "1"):
+        labels = {JOB_LABEL: "bert", ATTEMPT_LABEL: "0", INDEX_LABEL: worker}
+        container = {"name": "trainer", "image": "registry.invalid/trainer:1"}
+        spec = {"nodeName": mute_node, "restartPolicy": "Never", "containers": [container]}
+        body = {"metadata": {"name": f"mute-{worker}", "labels": labels}, "spec": spec}
+        await ground.cluster.create(PODS, body, namespace=ground.namespace)
+    assert await ground.good("logs", "bert") == "kept\n"
+    assert await ground.good("logs", "pod/mute-0") == "kept\n"
+    assert "mute-1" in await ground.refused("logs", "bert", "--worker=1")
+
+
+async def test_an_attempt_of_a_pod_makes_no_sense(embedded: Ground) -> None:
+    await embedded.pod("alone", {})
+    assert "leave --attempt out" in await embedded.refused("logs", "pod/alone", "--attempt", "0", code=2)
+    assert "leave --attempt out" in await embedded.refused("logs", "alone", "--attempt", "0", code=2)
+    assert "leave --attempt out" not in await embedded.refused("logs", "nobody", "--attempt", "0")

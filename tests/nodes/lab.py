@@ -1,0 +1,177 @@
+"""Real nodes on this host: a control plane, three kubelets with containerd, a DNS server, and wires between them.
+
+    with Lab(pace=QUICK).running() as lab:
+        lab.plane.kubectl("get", "nodes")
+
+The nodes and their pods are on a network of their own without a way out. This host is on it too, so that a test talks
+to the API server directly. A lab that ends, in whatever way, leaves nothing behind: see machine.py and slots.py.
+"""
+
+import json
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+
+from holdfast.cluster.kubernetes import KubernetesCluster, connect, load_config
+from tests.control_plane import build as control_plane
+from tests.control_plane.certificates import Authority
+from tests.control_plane.component import Component
+from tests.control_plane.server import ADMINISTRATORS, ControlPlane
+from tests.nodes import settings, slots
+from tests.nodes.build import node_folder
+from tests.nodes.cgroups import Groups
+from tests.nodes.images import write_holdfast
+from tests.nodes.machine import Machine
+from tests.nodes.network import Addresses, Switch
+from tests.nodes.node import Around, Node
+from tests.nodes.settings import AS_ALWAYS, Pace
+from tests.nodes.store import kept_store
+from tests.nodes.until import until
+
+NODES = ("n1", "n2", "n3")
+SWITCH, MAKER = "switch", "maker"  # machines too; the second makes what the others mount, when that is not yet there
+
+
+class Lab:
+    """Starts in some ten seconds. What blocks is called through `asyncio.to_thread` where a loop must go on."""
+
+    plane: ControlPlane
+    nodes: dict[str, Node]
+    dns: Component
+
+    def __init__(self, *, pace: Pace = AS_ALWAYS) -> None:
+        self._pace = pace
+        self.guests: list[Component] = []  # what a test runs beside the lab
+
+    @contextmanager
+    def running(self) -> Iterator["Lab"]:
+        with slots.taken() as slot, ExitStack() as ending:
+            self.folder = Path(tempfile.mkdtemp(prefix="holdfast-lab-"))
+            self.addresses = Addresses(slot.number)
+            groups = {name: Groups(f"holdfast-lab-{slot.number}-{name}") for name in (SWITCH, MAKER, *NODES)}
+            slot.note(self.folder, [folder for one in groups.values() for folder in one.folders])
+            ending.callback(slot.clear)
+            machines = {name: Machine(name, self.folder / name, one) for name, one in groups.items()}
+            for machine in machines.values():
+                ending.callback(machine.kill)
+            self._start(machines, ending)
+            yield self
+
+    @property
+    def components(self) -> list[Component]:
+        """Everything that has a log."""
+        nodes = [component for node in self.nodes.values() for component in node.components]
+        return [*self.plane.components, self.dns, *nodes, *self.guests]
+
+    def kill_node(self, name: str) -> None:
+        """Power loss: kubelet, runtime and containers end at once, without a word to anybody.
+
+        The cable goes first: the kernel would close the connections of those that end, which a dead machine can't.
+        """
+        self.cut(name)
+        self.nodes[name].kill()
+        self._switch.unplug(name)
+
+    def start_node(self, name: str) -> None:
+        """Power back: the node boots with the disk that it had, and is ready when this returns."""
+        self.nodes[name].boot()
+        self._join(self.nodes[name])
+        self.await_ready(name)
+
+    def cut(self, name: str) -> None:
+        """Pull the node's cable: all goes on running there, and reaches nobody outside the node."""
+        self._switch.pull(name)
+
+    def mend(self, name: str) -> None:
+        self._switch.push(name)
+
+    def gpus(self, name: str, count: int) -> None:
+        """As a device plugin would, but that no device comes with it."""
+        offered = {"nvidia.com/gpu": str(count)}
+        patch = json.dumps({"status": {"capacity": offered, "allocatable": offered}})
+        self.plane.kubectl("patch", "node", name, "--subresource=status", "--type=merge", f"--patch={patch}")
+
+    def await_ready(self, *names: str) -> None:
+        wanted = names or NODES
+        shown = r'{range .items[*]}{.metadata.name}={.status.conditions[?(@.type=="Ready")].status} {end}'
+
+        def ready() -> bool:
+            seen = self.plane.kubectl("get", "nodes", f"--output=jsonpath={shown}").split()
+            return {f"{name}=True" for name in wanted} <= set(seen)
+
+        until(ready, f"{', '.join(wanted)} ready")
+
+    @asynccontextmanager
+    async def cluster(self) -> AsyncIterator[KubernetesCluster]:
+        """Our own client, as the administrator."""
+        config = load_config(str(self.plane.kubeconfig), environ={})
+        cluster = connect(config, rng=Random(), now=lambda: datetime.now(UTC))
+        try:
+            yield cluster
+        finally:
+            await cluster.close()
+
+    def _start(self, machines: dict[str, Machine], ending: ExitStack) -> None:
+        self._switch = Switch(machines[SWITCH], self.addresses)
+        self._switch.machine.start()
+        self._switch.set_up()
+        authority = Authority(self.folder, datetime.now(UTC))
+        self.plane = self._control_plane(authority)
+        ending.callback(self.plane.kill)
+        with ThreadPoolExecutor(len(NODES) + 2) as pool:
+            starting, preparing = pool.submit(self.plane.start), pool.submit(self._prepare, machines[MAKER])
+            store, image = preparing.result()
+            around = Around(node_folder(), authority, self.addresses, self._switch, store, image, self._pace)
+            self.nodes = {name: Node(machines[name], number, around) for number, name in enumerate(NODES, start=1)}
+            for node in self.nodes.values():
+                ending.callback(node.kill)
+            for _ in pool.map(Node.boot, self.nodes.values()):
+                pass
+            starting.result()
+            self.dns = self._name_server()
+            ending.callback(self.dns.kill)
+            self.dns.start()
+            for _ in pool.map(self._join, self.nodes.values()):
+                pass
+        self.await_ready()
+
+    def _prepare(self, maker: Machine) -> tuple[Path, Path]:
+        """The store that nodes begin with, and the archive of the image that is not in it."""
+        folder, python = kept_store(maker, node_folder())
+        return folder, write_holdfast(self.folder / "holdfast.tar", python)
+
+    def _join(self, node: Node) -> None:
+        node.join(self.plane.user(f"system:node:{node.name}", "system:nodes"))
+
+    def _control_plane(self, authority: Authority) -> ControlPlane:
+        to_kubelets = authority.user("api-server", (ADMINISTRATORS,))
+        flags = {
+            "kube-apiserver": [
+                "--authorization-mode=Node",
+                f"--kubelet-certificate-authority={authority.file}",
+                f"--kubelet-client-certificate={to_kubelets.certificate}",
+                f"--kubelet-client-key={to_kubelets.key}",
+                *self._pace.apiserver,
+            ],
+            "kube-controller-manager": self._pace.controller_manager,
+        }
+        programs, address = control_plane.binary_folder(), self.addresses.host
+        return ControlPlane(self.folder / "plane", programs, flags=flags, address=address, authority=authority)
+
+    def _name_server(self) -> Component:
+        corefile = self._switch.machine.folder / "Corefile"
+        corefile.write_text(settings.corefile(self.plane.user("dns", ADMINISTRATORS)))
+        command = [str(node_folder() / "coredns"), f"-conf={corefile}"]
+        return self._switch.machine.service("coredns", command, self._names_are_served)
+
+    def _names_are_served(self) -> bool:
+        try:
+            socket.create_connection((self.addresses.dns, 53), timeout=1).close()
+        except OSError:
+            return False
+        return True

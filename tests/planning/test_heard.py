@@ -1,0 +1,57 @@
+"""Who was heard when, and when there was progress last."""
+
+import pytest
+
+from holdfast.planning.trainingjob.heard import Heard, Voice, listen
+from holdfast.reports.wire import Batch
+from tests.reports.batches import batch, checkpoint, ended, step
+
+
+def heard(*reports: tuple[float, Batch]) -> Heard:
+    found: Heard | None = None
+    for now_s, report in reports:
+        found = listen(found, report, now_s)
+    assert found is not None
+    return found
+
+
+def test_the_first_word_is_where_waiting_for_progress_begins() -> None:
+    assert heard((10, batch())) == Heard(attempt=0, first_s=10, progress_s=10, voices={0: Voice(10)})
+
+
+def test_a_sign_of_life_is_no_progress() -> None:
+    found = heard((10, batch(ended(1))), (20, batch()), (30, batch(index=1)))
+    assert (found.first_s, found.progress_s) == (10, 10)
+    assert {index: voice.heard_s for index, voice in found.voices.items()} == {0: 20, 1: 30}
+
+
+def test_a_checkpoint_alone_is_no_progress() -> None:
+    assert heard((10, batch()), (20, batch(checkpoints=(checkpoint(1),)))).progress_s == 10
+
+
+@pytest.mark.parametrize(
+    "report",
+    [batch(ended(2)), batch(step(2, 6)), batch(step(2, 5), ended(2)), batch(step(1, 5)), batch(ended(0))],
+    ids=["end", "step", "both", "back again", "anew"],
+)
+def test_any_other_point_than_before_is_progress(report: Batch) -> None:
+    """Also one further back: a training that was suspended goes on from its checkpoint."""
+    assert heard((10, batch(step(2, 5))), (20, report)).progress_s == 20
+
+
+def test_what_is_told_once_more_is_no_progress() -> None:
+    assert heard((10, batch(ended(1), ended(2))), (20, batch(ended(1), ended(2)))).progress_s == 10
+
+
+def test_the_end_of_an_epoch_and_the_start_of_the_next_are_one_point() -> None:
+    assert heard((10, batch(ended(2))), (20, batch(step(3, 0)))).progress_s == 10
+
+
+def test_each_worker_has_its_own_point() -> None:
+    found = heard((10, batch(ended(1))), (11, batch(ended(1), index=1)), (20, batch(ended(1))))
+    assert found.progress_s == 11
+
+
+def test_a_new_attempt_is_heard_anew() -> None:
+    found = heard((10, batch(ended(5), index=1)), (50, batch(attempt=1)))
+    assert found == Heard(attempt=1, first_s=50, progress_s=50, voices={0: Voice(50)})

@@ -1,0 +1,121 @@
+"""Which checkpoint is the newest that a resume can use."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.api.trainingjob import CheckpointReport, TrainingJobSpec
+from holdfast.planning.trainingjob.saved import Trouble, fold, troubles
+from holdfast.reports.wire import Batch, Checkpoint
+from tests.reports.batches import batch, checkpoint, resumed
+from tests.trainingjobs import at, stamp, training_job
+
+ON_DISK = training_job({"checkpoint": {}}).spec
+IN_BUCKET = training_job({"checkpoint": {"storage": {"type": "s3", "s3Bucket": "models"}}}).spec
+
+
+def told(
+    *entries: Checkpoint, spec: TrainingJobSpec = ON_DISK, report: CheckpointReport | None = None, **more: Any
+) -> CheckpointReport | None:
+    return fold(spec, report, batch(checkpoints=entries, **more), at(100))
+
+
+def path(epoch: int) -> str:
+    return f"attempt-0/checkpoint-epoch-{epoch}"
+
+
+def test_nothing_is_shown_until_something_is_told() -> None:
+    assert told() is None
+    assert told(report=CheckpointReport(count=2)) == CheckpointReport(count=2)
+
+
+def test_the_newest_complete_one_is_shown_with_its_own_time() -> None:
+    expected = CheckpointReport(last=path(2), last_epoch=2, last_time=stamp(90), count=2)
+    assert told(checkpoint(1, kept=1), checkpoint(2, kept=2), age_s=10.0) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "outcome", "counts"),
+    [
+        (ON_DISK, "completed", True),
+        (ON_DISK, "uploaded", False),
+        (ON_DISK, "failed", False),
+        (ON_DISK, "quarantined", False),
+        (IN_BUCKET, "completed", False),
+        (IN_BUCKET, "uploaded", True),
+    ],
+)
+def test_one_counts_from_when_the_next_attempt_would_find_it(spec: TrainingJobSpec, outcome: Any, counts: bool) -> None:
+    report = told(checkpoint(1, outcome), spec=spec)
+    assert report is not None
+    assert report.last == (path(1) if counts else None)
+
+
+def test_one_that_is_told_of_late_does_not_hide_a_newer_one() -> None:
+    report = told(checkpoint(5), checkpoint(4))
+    assert report is not None
+    assert (report.last, report.last_epoch) == (path(5), 5)
+
+
+def test_one_that_is_told_of_twice_keeps_its_time() -> None:
+    once = told(checkpoint(5))
+    assert told(checkpoint(5), report=once, age_s=60.0) == once
+
+
+def test_a_corrupt_one_is_no_longer_shown_and_the_one_that_was_used_is() -> None:
+    before = told(checkpoint(5, kept=2))
+    after = told(checkpoint(5, "quarantined", kept=1), report=before, resumed=resumed(4))
+    assert after is not None
+    assert (after.last, after.last_epoch, after.count) == ("attempt-1/checkpoint-epoch-4", 4, 1)
+    assert after.resumed_from == "attempt-1/checkpoint-epoch-4"
+
+
+def test_a_corrupt_one_that_is_not_the_newest_changes_only_the_count() -> None:
+    before = told(checkpoint(4), checkpoint(5, kept=2))
+    after = told(checkpoint(4, "quarantined", kept=1), report=before)
+    assert after is not None
+    assert (after.last, after.count) == (path(5), 1)
+
+
+def test_a_resume_is_shown_beside_the_newest() -> None:
+    before = told(checkpoint(5))
+    after = told(report=before, resumed=resumed(5))
+    assert after is not None
+    assert (after.last, after.resumed_from) == (path(5), "attempt-1/checkpoint-epoch-5")
+
+
+def test_people_hear_of_what_went_wrong_from_any_worker() -> None:
+    told_of: Batch = batch(
+        index=3,
+        checkpoints=(
+            checkpoint(1),
+            checkpoint(2, "failed", reason="no space left\non device"),
+            checkpoint(3, "quarantined", reason="model.pt has another digest"),
+            checkpoint(4, "failed"),
+        ),
+    )
+    assert list(troubles(told_of)) == [
+        Trouble(
+            "CheckpointFailed",
+            f"worker 3 could not keep checkpoint {path(2)}, the training goes on: no space left on device",
+        ),
+        Trouble(
+            "CheckpointQuarantined",
+            f"checkpoint {path(3)} is corrupt and was put aside, the one before it is used: "
+            "model.pt has another digest",
+        ),
+        Trouble(
+            "CheckpointFailed",
+            f"worker 3 could not keep checkpoint {path(4)}, the training goes on: no reason was given",
+        ),
+    ]
+
+
+@given(st.permutations(range(1, 7)), st.integers(0, 6))
+def test_whatever_the_order_the_newest_is_shown(epochs: list[int], cut: int) -> None:
+    first = told(*(checkpoint(epoch) for epoch in epochs[:cut]))
+    both = told(*(checkpoint(epoch) for epoch in epochs[cut:]), report=first)
+    assert both is not None
+    assert both.last_epoch == 6

@@ -1,0 +1,125 @@
+"""Who may report what."""
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from holdfast.api.builtin import Pod
+from holdfast.api.meta import Key
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.cluster.protocol import Identity
+from holdfast.reports.callers import Caller, NotSeenYet, NotYours, check, find_caller, standing
+from holdfast.reports.wire import Answer
+from holdfast.runtime.cache import Store
+from tests.reports.batches import batch
+from tests.trainingjobs import UID, running, training_job
+
+POD = Key("ml", "bert-training-0-abcde")
+CALLER = Caller(POD, "pod-uid", Key("ml", "bert"), attempt=2, index=0)
+IDENTITY = Identity(username="system:serviceaccount:ml:bert", namespace="ml", pod_name=POD.name, pod_uid=CALLER.uid)
+
+
+def pods(**labels: str | None) -> Store[Pod]:
+    """With one worker of attempt 2; a label of None is taken off."""
+    pod = running(0, attempt=2)
+    all_labels = {**pod.metadata.labels, "app.kubernetes.io/managed-by": "holdfast"}
+    for name, value in labels.items():
+        all_labels[name] = value or ""
+        if value is None:
+            del all_labels[name]
+    store: Store[Pod] = Store()
+    store.put(structs.replace(pod, metadata=structs.replace(pod.metadata, uid=CALLER.uid, labels=all_labels)))
+    return store
+
+
+def jobs(status: dict[str, Any] | None = None) -> Store[TrainingJob]:
+    store: Store[TrainingJob] = Store()
+    store.put(training_job(status={"state": "Running", "restartCount": 2, **(status or {})}))
+    return store
+
+
+def test_a_workers_own_token_tells_which_worker_it_is() -> None:
+    assert find_caller(IDENTITY, pods()) == CALLER
+
+
+@pytest.mark.parametrize("missing", [{"pod_name": ""}, {"pod_uid": ""}])
+def test_a_token_of_an_account_alone_is_not_a_workers(missing: dict[str, str]) -> None:
+    with pytest.raises(NotYours, match="not bound to a pod"):
+        find_caller(structs.replace(IDENTITY, **missing), pods())
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"training-job": None},
+        {"app.kubernetes.io/managed-by": "somebody"},
+        {"holdfast.dev/attempt": None},
+        {"holdfast.dev/attempt": "-1"},
+        {"holdfast.dev/attempt": "²"},
+        {"batch.kubernetes.io/job-completion-index": "x"},
+    ],
+)
+def test_a_pod_that_is_no_worker_has_nothing_to_report(labels: dict[str, str | None]) -> None:
+    with pytest.raises(NotYours, match="is not a worker of a TrainingJob"):
+        find_caller(IDENTITY, pods(**labels))
+
+
+def test_a_token_of_a_pods_predecessor_is_not_the_pods() -> None:
+    with pytest.raises(NotYours):
+        find_caller(structs.replace(IDENTITY, pod_uid="earlier"), pods())
+
+
+@pytest.mark.parametrize("other", [{"namespace": "other"}, {"pod_name": "nobody"}])
+def test_a_pod_that_no_cache_shows_may_try_again(other: dict[str, str]) -> None:
+    with pytest.raises(NotSeenYet, match="try again"):
+        find_caller(structs.replace(IDENTITY, **other), pods())
+
+
+def test_a_worker_may_speak_of_itself() -> None:
+    check(CALLER, batch(attempt=2))
+
+
+@pytest.mark.parametrize(
+    "foreign", [{"job": "other"}, {"namespace": "other"}, {"attempt": 1}, {"attempt": 3}, {"index": 1}]
+)
+def test_a_worker_may_speak_of_nothing_else(foreign: dict[str, Any]) -> None:
+    with pytest.raises(NotYours, match="is worker 0 of attempt 2 of ml/bert, and may report nothing else"):
+        check(CALLER, batch(**{"attempt": 2, **foreign}))
+
+
+@pytest.mark.parametrize(
+    ("status", "answer"),
+    [
+        ({}, Answer(attempt=2, over=False)),
+        ({"epochs": {"attempt": 2, "done": 7}}, Answer(attempt=2, over=False, kept_epoch=7)),
+        # What the attempt before had told says nothing of this one's epochs.
+        ({"epochs": {"attempt": 1, "done": 7}}, Answer(attempt=2, over=False)),
+        (
+            {"epochs": {"attempt": 2, "done": 7, "goal": "TargetReached"}},
+            Answer(attempt=2, over=False, stop="TargetReached", kept_epoch=7),
+        ),
+        ({"restartCount": 3}, Answer(attempt=3, over=True)),
+        ({"state": "Completed"}, Answer(attempt=2, over=True)),
+        ({"state": "Failed"}, Answer(attempt=2, over=True)),
+        ({"state": "Suspended"}, Answer(attempt=2, over=False)),
+    ],
+)
+def test_a_worker_hears_how_its_attempt_stands(status: dict[str, Any], answer: Answer) -> None:
+    assert standing(CALLER, UID, jobs(status)) == answer
+
+
+def test_an_attempt_that_no_cache_shows_may_try_again() -> None:
+    with pytest.raises(NotSeenYet, match="attempt 2 of ml/bert is not known here"):
+        standing(CALLER, UID, jobs({"restartCount": 1}))
+
+
+def test_a_job_that_is_gone_or_another_of_its_name_is_over() -> None:
+    assert standing(CALLER, UID, Store()).over
+    assert standing(CALLER, "another", jobs()) == Answer(attempt=2, over=True)
+
+
+def test_a_job_without_a_status_is_in_its_first_attempt() -> None:
+    store: Store[TrainingJob] = Store()
+    store.put(training_job())
+    assert standing(structs.replace(CALLER, attempt=0), UID, store) == Answer(attempt=0, over=False)

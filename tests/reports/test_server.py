@@ -1,0 +1,368 @@
+"""Reports over TLS: who is let in, what is taken, and what each caller is told."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+from msgspec import structs
+
+from holdfast.api.builtin import Node, Pod
+from holdfast.api.meta import Key
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
+from holdfast.cluster.errors import Unreachable
+from holdfast.cluster.protocol import Identity
+from holdfast.cluster.resources import NAMESPACES, PODS
+from holdfast.reports import server, wire
+from holdfast.reports.callers import BY_ATTEMPT, attempt_of
+from holdfast.reports.endpoint import Endpoint
+from holdfast.reports.hearing import Hearing
+from holdfast.reports.inbox import InboxFull
+from holdfast.reports.reviews import Reviews
+from holdfast.reports.server import Desk, serve
+from holdfast.reports.wire import Answer, Batch
+from holdfast.runtime.cache import Store
+from holdfast.runtime.clocks import utc_now
+from tests.contract.pods import pod_spec
+from tests.reports.batches import batch, ended
+from tests.trainingjobs import INDEX, deleted, node, stamp, training_job
+
+JOB = Key("ml", "bert")
+LOCAL = "127.0.0.1"
+
+
+class Office:
+    """A desk that is open, the stores that it reads, and what was handed in."""
+
+    def __init__(self, cluster: EmbeddedCluster) -> None:
+        self.cluster = cluster
+        self.pods: Store[Pod] = Store({BY_ATTEMPT: attempt_of})
+        self.nodes: Store[Node] = Store()
+        self.jobs: Store[TrainingJob] = Store()
+        self.reviews = Reviews(cluster, wire.AUDIENCE, now=utc_now)
+        self.seconds = 100.0
+        self.hearing = Hearing(lambda: self.seconds)
+        self.is_leading = True
+        self.taken: list[tuple[Key, Batch]] = []
+        self.trouble: Exception | None = None
+        self.endpoint = Endpoint(url="", authority="")
+        self.desk = Desk(
+            pods=self.pods,
+            nodes=self.nodes,
+            jobs=self.jobs,
+            reviews=self.reviews,
+            hearing=self.hearing,
+            leading=lambda: self.is_leading,
+            sink=self._sink,
+        )
+        self.stand()
+
+    def _sink(self, job: Key, told: Batch) -> None:
+        if self.trouble is not None:
+            raise self.trouble
+        self.taken.append((job, told))
+
+    def stand(self, **status: Any) -> None:
+        """How the job stands, as the caches show it."""
+        self.jobs.put(training_job(status={"state": "Running", **status}))
+
+    async def worker(
+        self, index: int = 0, *, attempt: int = 0, job: str = "bert", audience: str = wire.AUDIENCE, on: str = ""
+    ) -> str:
+        """A worker's pod; its token."""
+        labels = {
+            "training-job": job,
+            "app.kubernetes.io/managed-by": "holdfast",
+            "holdfast.dev/attempt": str(attempt),
+            "batch.kubernetes.io/job-completion-index": str(index),
+        }
+        body = {"metadata": {"generateName": "bert-", "labels": labels}, "spec": pod_spec("none")}
+        pod = await self.cluster.create(PODS, body, namespace="ml")
+        self.pods.put(structs.replace(pod, spec=structs.replace(pod.spec, node_name=on)))
+        return self.cluster.issue_token(pod.metadata.key, uid=pod.metadata.uid, account="default", audience=audience)
+
+    async def post(self, body: bytes | Batch, token: str | None = None, **headers: str) -> tuple[int, dict[str, Any]]:
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        async with self.session() as session, session.post(wire.PATH, data=data, headers=headers) as answer:
+            return answer.status, await answer.json()
+
+    def session(self) -> aiohttp.ClientSession:
+        context = ssl.create_default_context(cadata=self.endpoint.authority)
+        return aiohttp.ClientSession(self.endpoint.url, connector=aiohttp.TCPConnector(ssl=context))
+
+
+@pytest.fixture
+async def office() -> AsyncIterator[Office]:
+    async with opened() as office:
+        yield office
+
+
+@asynccontextmanager
+async def opened() -> AsyncIterator[Office]:
+    cluster = await open_cluster(None, now=utc_now, rng=Random(0))
+    await cluster.create(NAMESPACES, {"metadata": {"name": "ml"}})
+    try:
+        office = Office(cluster)
+        async with serve(office.desk, address=LOCAL, port=0, host=LOCAL) as office.endpoint:
+            yield office
+    finally:
+        await cluster.close()
+
+
+def told(answer: Answer) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(answer)
+    return found
+
+
+async def test_a_workers_report_is_taken_and_answered(office: Office) -> None:
+    report = batch(ended(3, of=10, loss=0.4))
+    assert await office.post(report, await office.worker()) == (200, told(Answer(attempt=0, over=False)))
+    assert office.taken == [(JOB, report)]
+
+
+async def test_a_worker_hears_what_is_kept_and_that_it_is_to_stop(office: Office) -> None:
+    office.stand(epochs={"attempt": 0, "done": 4, "goal": "EarlyStopped"})
+    answer = Answer(attempt=0, over=False, stop="EarlyStopped", kept_epoch=4)
+    assert await office.post(batch(), await office.worker()) == (200, told(answer))
+
+
+async def test_all_workers_hear_that_they_are_to_save_when_the_machine_of_one_is_taken_back(office: Office) -> None:
+    first, _ = await office.worker(), await office.worker(1, on="spot-1")
+    assert (await office.post(batch(), first))[1]["save"] == ""
+    office.nodes.put(node("spot-1"))
+    assert (await office.post(batch(sequence=3), first))[1]["save"] == ""
+    office.nodes.put(node("spot-1", taint="holdfast.dev/preempted"))
+    assert (await office.post(batch(sequence=4), first))[1]["save"] == "node spot-1 is about to be taken back"
+    await office.worker(1, attempt=1, on="spot-2")
+    office.nodes.put(node("spot-2", taint="holdfast.dev/preempted"))
+    assert (await office.post(batch(sequence=5), first))[1]["save"] == "node spot-1 is about to be taken back"
+
+
+async def test_a_worker_of_an_old_attempt_hears_that_it_is_over(office: Office) -> None:
+    token = await office.worker(attempt=1)
+    office.stand(restartCount=2)
+    assert await office.post(batch(ended(9), attempt=1), token) == (409, told(Answer(attempt=2, over=True)))
+    assert office.taken == []
+
+
+async def test_a_worker_that_makes_way_for_another_spec_hears_that_what_it_saves_counts(office: Office) -> None:
+    token = await office.worker(attempt=1)
+    changed = {
+        "type": "Restarting",
+        "status": "True",
+        "reason": "SpecChanged",
+        "message": "",
+        "lastTransitionTime": stamp(0),
+    }
+    office.stand(state="Restarting", restartCount=2, conditions=[changed])
+    answer = Answer(attempt=2, over=True, orderly=True)
+    assert await office.post(batch(attempt=1), token) == (409, told(answer))
+    office.stand(state="Restarting", restartCount=3, conditions=[changed])
+    assert await office.post(batch(attempt=1), token) == (409, told(Answer(attempt=3, over=True)))
+
+
+async def test_the_others_hear_that_they_are_to_save_when_a_worker_is_told_to_go(office: Office) -> None:
+    first, second = await office.worker(), await office.worker(1)
+    leaving = next(pod for pod in office.pods.list() if pod.metadata.labels[INDEX] == "1")
+    office.pods.put(deleted(leaving, asked=0))
+    assert (await office.post(batch(), first))[1]["save"] == "worker 1 is about to be stopped"
+    assert (await office.post(batch(index=1), second))[1]["save"] == ""  # its own pod asks it
+
+
+async def test_a_report_for_a_job_that_was_made_anew_hears_that_it_is_over(office: Office) -> None:
+    status, answer = await office.post(batch(uid="of its predecessor"), await office.worker())
+    assert (status, answer["over"]) == (409, True)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": ""},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Bearer  "},
+        {"Authorization": "Basic dTpw"},
+    ],
+)
+async def test_without_a_token_nobody_is_let_in(office: Office, headers: dict[str, str]) -> None:
+    assert await office.post(batch(), **headers) == (401, {"error": "no bearer token came with the report"})
+
+
+async def test_a_token_that_is_made_up_or_for_others_is_refused(office: Office) -> None:
+    refused = {"error": "the token is not valid for the audience holdfast.dev/reports"}
+    for token in ("made.up.token", await office.worker(audience="api")):
+        assert await office.post(batch(), token) == (401, refused)
+    assert office.taken == []
+
+
+@pytest.mark.parametrize("foreign", [{"job": "other"}, {"namespace": "prod"}, {"index": 1}, {"attempt": 1}])
+async def test_a_worker_may_not_report_for_another(office: Office, foreign: dict[str, Any]) -> None:
+    status, answer = await office.post(batch(ended(9), **foreign), await office.worker())
+    assert status == 403
+    assert "may report nothing else" in answer["error"]
+    assert office.taken == []
+
+
+async def test_a_pod_that_is_no_worker_may_not_report(office: Office) -> None:
+    pod = await office.cluster.create(PODS, {"metadata": {"name": "p"}, "spec": pod_spec("none")}, namespace="ml")
+    office.pods.put(pod)
+    token = office.cluster.issue_token(
+        pod.metadata.key, uid=pod.metadata.uid, account="default", audience=wire.AUDIENCE
+    )
+    assert await office.post(batch(), token) == (403, {"error": "pod ml/p is not a worker of a TrainingJob"})
+
+
+async def test_what_the_caches_do_not_show_yet_may_be_tried_again(office: Office) -> None:
+    token = await office.worker(attempt=1)
+    status, answer = await office.post(batch(attempt=1), token)
+    assert status == 503
+    assert "attempt 1 of ml/bert is not known here" in answer["error"]
+    office.stand(restartCount=1)
+    assert (await office.post(batch(attempt=1), token))[0] == 200
+    for pod in list(office.pods):
+        office.pods.remove(pod.metadata.key)
+    assert (await office.post(batch(attempt=1), token))[0] == 503
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[]", b'{"job": "hunter2"}', b"[" * 60_000])
+async def test_a_report_that_can_not_be_read_is_refused_without_repeating_it(office: Office, body: bytes) -> None:
+    status, answer = await office.post(body, await office.worker())
+    assert status == 400
+    assert answer["error"].startswith("the report can't be read")
+    assert "hunter2" not in answer["error"]
+
+
+async def test_a_report_that_is_too_large_is_refused(office: Office) -> None:
+    status, answer = await office.post(b" " * (wire.LARGEST_BODY + 1), await office.worker())
+    assert (status, answer) == (413, {"error": "the report is larger than 65536 bytes: send it in parts"})
+    assert (await office.post(b" " * wire.LARGEST_BODY, await office.worker()))[0] == 400
+
+
+async def test_a_report_that_does_not_arrive_is_given_up(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "BODY_WITHIN_S", 0.05)
+    token = await office.worker()
+    arrives = asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b"{"
+        await arrives.wait()
+
+    async with office.session() as session:
+        headers = {"Authorization": f"Bearer {token}"}
+        async with session.post(wire.PATH, data=slowly(), headers=headers) as answer:
+            assert answer.status == 408
+            arrives.set()
+
+
+async def test_a_worker_that_reports_too_often_is_slowed_down(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    token, other = await office.worker(), await office.worker(1)
+    monkeypatch.setattr(server, "_clock_s", lambda: 50.0)
+    answers = [(await office.post(batch(sequence=n), token))[0] for n in range(1, server.BURST + 4)]
+    assert answers == [200] * server.BURST + [429] * 3
+    assert (await office.post(batch(index=1), other))[0] == 200
+    monkeypatch.setattr(server, "_clock_s", lambda: 50.0 + server.REFILL_S)
+    assert (await office.post(batch(sequence=99), token))[0] == 200
+
+
+async def test_an_address_may_not_have_any_number_of_tokens_reviewed(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = await office.worker()
+    monkeypatch.setattr(server, "_clock_s", lambda: 50.0)
+    assert (await office.post(batch(), token))[0] == 200
+    answers = [(await office.post(batch(), f"guess-{n}"))[0] for n in range(server.STRANGERS_BURST + 2)]
+    assert answers == [401] * (server.STRANGERS_BURST - 1) + [429] * 3
+    # Who is known already is heard as before.
+    assert (await office.post(batch(sequence=3), token))[0] == 200
+
+
+async def test_a_report_that_comes_twice_is_taken_once(office: Office) -> None:
+    token = await office.worker()
+    for report in (batch(ended(1), sequence=1), batch(ended(1), sequence=1), batch(ended(2), sequence=2)):
+        assert (await office.post(report, token))[0] == 200
+    assert (await office.post(batch(ended(1), sequence=1), token))[0] == 200
+    assert [taken.sequence for _, taken in office.taken] == [1, 2]
+
+
+async def test_a_sidecar_that_starts_anew_counts_anew(office: Office) -> None:
+    token = await office.worker()
+    for report in (batch(run="a", sequence=7), batch(run="b", sequence=1)):
+        await office.post(report, token)
+    assert [(taken.run, taken.sequence) for _, taken in office.taken] == [("a", 7), ("b", 1)]
+
+
+async def test_a_standby_takes_nothing(office: Office) -> None:
+    office.is_leading = False
+    status, answer = await office.post(batch(), await office.worker())
+    assert status == 503
+    assert "does not lead" in answer["error"]
+    assert office.taken == []
+
+
+async def test_while_no_token_can_be_reviewed_nothing_is_heard(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(token: str, audience: str) -> Identity | None:
+        raise Unreachable("review a token: no answer from the server")
+
+    token = await office.worker()
+    monkeypatch.setattr(office.cluster, "review_token", away)
+    office.seconds = 130.0
+    status, answer = await office.post(batch(), token)
+    assert (status, answer) == (503, {"error": "the token can't be reviewed at the moment: try again later"})
+    assert office.hearing.since_s == 130.0
+
+
+async def test_a_report_for_which_there_is_no_room_may_be_sent_again(office: Office) -> None:
+    token = await office.worker()
+    office.trouble = InboxFull("64 reports of ml/bert wait to be written: send this one again later")
+    assert (await office.post(batch(sequence=1), token))[0] == 503
+    assert office.hearing.since_s == 100.0
+    office.trouble = None
+    assert (await office.post(batch(sequence=1), token))[0] == 200
+    assert len(office.taken) == 1
+
+
+async def test_an_error_of_ours_is_an_answer_that_tells_nothing(office: Office) -> None:
+    token = await office.worker()
+    office.trouble, office.seconds = RuntimeError("secret"), 140.0
+    status, answer = await office.post(batch(), token)
+    assert (status, answer) == (500, {"error": "an error in holdfast: the operator's log says more"})
+    assert office.hearing.since_s == 140.0
+
+
+async def test_only_reports_are_served(office: Office) -> None:
+    async with office.session() as session:
+        async with session.get(wire.PATH) as answer:
+            assert answer.status == 405
+        async with session.get("/") as answer:
+            assert answer.status == 404
+
+
+async def test_no_word_is_spoken_in_the_clear(office: Office) -> None:
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(aiohttp.ClientError):
+            await session.post(office.endpoint.url.replace("https", "http") + wire.PATH, data=b"{}")
+
+
+async def test_another_operators_certificate_is_not_trusted(office: Office) -> None:
+    async with opened() as other:
+        office.endpoint = structs.replace(office.endpoint, authority=other.endpoint.authority)
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            await office.post(batch(), "token")
+    assert office.taken == []
+
+
+async def test_whoever_must_come_back_hears_when(office: Office) -> None:
+    office.is_leading = False
+    async with office.session() as session, session.post(wire.PATH, data=b"{}") as answer:
+        assert answer.headers["Retry-After"] == "5"
+    office.is_leading = True
+    async with office.session() as session, session.post(wire.PATH, data=b"{}") as answer:
+        assert answer.headers["WWW-Authenticate"] == "Bearer"

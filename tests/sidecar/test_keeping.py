@@ -1,0 +1,282 @@
+"""Keeping what a training saves, with a place that fails when it is told to."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+from holdfast.checkpoints.complete import Looked
+from holdfast.checkpoints.content import Entry, Stamp
+from holdfast.checkpoints.errors import CheckpointError, Full, Incomplete, Refused
+from holdfast.checkpoints.manifest import About
+from holdfast.checkpoints.names import Name, named
+from holdfast.reports.wire import Checkpoint, Outcome
+from holdfast.sidecar.keeping import Keeping
+from tests.sidecar.operators import until
+
+
+class FakePlace:
+    """Faults are set here, then the calls and what is told are looked at."""
+
+    def __init__(self, outcome: Outcome = "completed") -> None:
+        self.outcome: Outcome = outcome
+        self.looks: list[Looked] = []
+        self.kept: list[tuple[int, int]] = []
+        self.signed: set[Name] = set()
+        self.next_errors: list[CheckpointError] = []
+        self.needed: list[set[Name]] = []
+        self.tidy_error: CheckpointError | None = None
+        self.look_error: OSError | None = None
+        self.others: list[Looked] | None = None
+
+    def save(self, epoch: int, version: int = 0, *, complete: bool = True) -> None:
+        entry = Entry("model.bin", Stamp(version, 1, version, version))
+        others = [looked for looked in self.looks if looked.name.epoch != epoch]
+        self.looks = [Looked(named(epoch, 1), complete, "", (entry,)), *others]
+
+    def address(self, name: Name) -> str:
+        return f"/volume/{name.folder}"
+
+    def look(self, now: float) -> list[Looked]:
+        if self.look_error is not None:
+            raise self.look_error
+        return list(self.looks)
+
+    def last_look(self) -> list[Looked]:
+        return self.look(0.0)
+
+    def elsewhere(self) -> list[Looked] | None:
+        return self.others
+
+    def is_kept(self, looked: Looked) -> bool:
+        return looked.name in self.signed
+
+    def keep(self, looked: Looked, about: About) -> None:
+        if self.next_errors:
+            raise self.next_errors.pop(0)
+        self.kept.append((looked.name.epoch, looked.content[0].stamp.size))
+
+    def tidy(self, looks: list[Looked], keep: int, needed: set[Name]) -> int | None:
+        self.needed.append(needed)
+        if self.tidy_error is not None:
+            raise self.tidy_error
+        return len(self.kept)
+
+
+class Told(list[tuple[int, str, str]]):
+    def tell(self, entry: Checkpoint) -> None:
+        self.append((entry.epoch, entry.outcome, entry.reason))
+
+
+def keeping(
+    place: FakePlace, told: Told, needed: set[Name] | None = None, *, is_over: Callable[[], bool] = lambda: False
+) -> Keeping:
+    return Keeping(
+        place,
+        keep=3,
+        needed=needed or set(),
+        about=lambda: About("uid-1", "2026-01-01T00:00:00Z"),
+        tell=told.tell,
+        wall=lambda: 5.0,
+        is_over=is_over,
+        look_s=0.01,
+    )
+
+
+@asynccontextmanager
+async def running(keeper: Keeping) -> AsyncIterator[None]:
+    task = asyncio.create_task(keeper.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_each_complete_checkpoint_is_kept_once_the_newest_first() -> None:
+    place, told = FakePlace(), Told()
+    for epoch in (1, 2, 3):
+        place.save(epoch)
+    place.save(4, complete=False)
+    async with running(keeping(place, told)):
+        await until(lambda: len(told) == 3)
+        place.save(4)
+        await until(lambda: len(told) == 4)
+    assert place.kept == [(3, 0), (2, 0), (1, 0), (4, 0)]
+    assert told == [(epoch, "completed", "") for epoch in (3, 2, 1, 4)]
+
+
+async def test_one_that_is_saved_anew_is_kept_anew() -> None:
+    place, told = FakePlace(), Told()
+    place.save(1)
+    async with running(keeping(place, told)):
+        await until(lambda: place.kept == [(1, 0)])
+        place.save(1, version=7)
+        await until(lambda: place.kept == [(1, 0), (1, 7)])
+
+
+async def test_an_upload_is_told_of_when_it_begins_and_when_it_is_done() -> None:
+    place, told = FakePlace("uploaded"), Told()
+    place.save(1)
+    place.next_errors = [Full("no space")]
+    keeper = keeping(place, told)
+    await keeper.work(await keeper.look())
+    await keeper.finish()
+    assert told[:2] == [(1, "completed", ""), (1, "failed", "no space")]
+    assert told[-1] == (1, "uploaded", "")
+
+
+async def test_a_failure_is_told_once_and_the_next_checkpoint_does_not_wait_for_it() -> None:
+    place, told = FakePlace(), Told()
+    place.save(1)
+    place.next_errors = [Full("no space")]
+    async with running(keeping(place, told)):
+        await until(lambda: told == [(1, "failed", "no space")])
+        place.save(2)
+        await until(lambda: place.kept[:1] == [(2, 0)])
+        await until(lambda: place.kept == [(2, 0), (1, 0)])
+    assert [entry for entry in told if entry[1] == "failed"] == [(1, "failed", "no space")]
+
+
+async def test_what_can_never_be_kept_is_told_and_left() -> None:
+    place, told = FakePlace(), Told()
+    place.save(1)
+    place.next_errors = [Refused("a link leads out")]
+    keeper = keeping(place, told)
+    await keeper.work(await keeper.look())
+    place.next_errors = [Refused("a link leads out")]
+    await keeper.finish()
+    assert place.kept == []
+    assert keeper.left == [named(1, 1)]
+    assert told[0] == (1, "failed", "a link leads out")
+
+
+async def test_what_is_refused_at_a_look_is_told_once() -> None:
+    place, told = FakePlace(), Told()
+    place.save(1)
+    place.looks.append(Looked(named(2, 1), False, "there are more than 10000 files", (), refused=True))
+    async with running(keeping(place, told)):
+        await until(lambda: place.kept == [(1, 0)] and len(told) == 2)
+        place.save(3)
+        await until(lambda: len(told) == 3)
+    assert told == [(2, "failed", "there are more than 10000 files"), (1, "completed", ""), (3, "completed", "")]
+
+
+async def test_one_that_is_still_written_is_no_trouble() -> None:
+    place, told = FakePlace(), Told()
+    place.save(1)
+    place.next_errors = [Incomplete("it was written to")]
+    keeper = keeping(place, told)
+    await keeper.work(await keeper.look())
+    assert told == []
+    await keeper.finish()
+    assert told == [(1, "completed", "")]
+
+
+async def test_what_a_sidecar_before_this_one_kept_is_told_and_not_kept_again() -> None:
+    place, told = FakePlace(), Told()
+    place.save(1)
+    place.signed = {named(1, 1)}
+    keeper = keeping(place, told)
+    await keeper.work(await keeper.look())
+    assert (place.kept, told) == ([], [(1, "completed", "")])
+
+
+async def test_the_copy_that_the_attempt_began_with_is_not_told_as_its_own() -> None:
+    place, told = FakePlace(), Told()
+    place.save(4)
+    place.signed = {named(4, 1)}
+    keeper = keeping(place, told, needed={named(4, 0), named(4, 1)})
+    await keeper.work(await keeper.look())
+    assert told == []
+    assert place.needed == [{named(4, 0), named(4, 1)}]
+    place.save(5)
+    await keeper.work(await keeper.look())
+    assert told == [(5, "completed", "")]
+    assert place.needed[-1] == {named(4, 1)}, "the original is not needed any more; RESUME_FROM leads to the copy"
+
+
+async def test_old_ones_that_can_t_be_deleted_are_no_reason_to_stop() -> None:
+    place, told = FakePlace(), Told()
+    place.save(1)
+    place.tidy_error = Full("no quota")
+    keeper = keeping(place, told)
+    await keeper.work(await keeper.look())
+    assert told == [(1, "completed", "")]
+
+
+async def test_a_notice_is_answered_by_what_is_saved_after_it() -> None:
+    place, told = FakePlace(), Told()
+    place.save(1)
+    keeper = keeping(place, told)
+    asked: list[str] = []
+    waiting = asyncio.create_task(keeper.ask(lambda: asked.append("save"), 60.0, lambda: False))
+    await until(lambda: asked == ["save"])
+    place.save(2)
+    assert await waiting == named(2, 1)
+
+
+async def test_nobody_waits_for_an_answer_that_is_not_needed_any_more() -> None:
+    keeper = keeping(FakePlace(), Told())
+    assert await keeper.ask(lambda: None, 60.0, lambda: True) is None
+
+
+async def test_a_worker_that_does_not_save_waits_until_worker_0_has() -> None:
+    place = FakePlace()
+    place.save(4)
+    place.others = [place.looks[0]]
+    keeper = keeping(place, Told())
+    asked: list[str] = []
+    waiting = asyncio.create_task(keeper.ask(lambda: asked.append("save"), 60.0, lambda: False))
+    await until(lambda: asked == ["save"])
+    other = FakePlace()
+    other.save(5)
+    place.others = other.looks
+    assert await waiting == named(5, 1)
+
+
+async def test_an_attempt_that_is_over_still_keeps_what_was_complete_before_and_deletes_nothing() -> None:
+    place, told, over = FakePlace(), Told(), False
+    keeper = keeping(place, told, is_over=lambda: over)
+    place.save(1)
+    await keeper.work(await keeper.look())
+    place.save(2)
+    place.save(3, complete=False)
+    looks = await keeper.look()
+    over = True
+    place.save(3)
+    place.save(4)
+    await keeper.work(looks)
+    await keeper.finish()
+    assert [epoch for epoch, _ in place.kept] == [1, 2]
+    assert (len(place.needed), keeper.left) == (1, []), "tidied once, before it was over"
+
+
+async def test_an_attempt_that_is_over_tries_each_once_more_and_ends() -> None:
+    place, over = FakePlace(), False
+    keeper = keeping(place, Told(), is_over=lambda: over)
+    place.save(1)
+    await keeper.look()
+    over = True
+    place.next_errors = [Full("no space")] * 99
+    await keeper.finish()
+    assert (place.kept, keeper.left, len(place.next_errors)) == ([], [named(1, 1)], 98)
+
+
+async def test_an_attempt_that_was_over_when_it_was_first_looked_at_keeps_nothing() -> None:
+    place = FakePlace()
+    place.save(1)
+    keeper = keeping(place, Told(), is_over=lambda: True)
+    assert await keeper.look() == []
+    await keeper.finish()
+    assert place.kept == []
+
+
+async def test_when_nothing_can_be_seen_what_was_seen_before_is_kept() -> None:
+    place = FakePlace()
+    place.save(1)
+    keeper = keeping(place, Told())
+    await keeper.look()
+    place.look_error = OSError(116, "Stale file handle")
+    await keeper.finish()
+    assert place.kept == [(1, 0)]

@@ -1,0 +1,88 @@
+"""Progress from a file, and from a page of metrics that a training really serves."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from structlog.testing import capture_logs
+
+from holdfast.reports.wire import Progress
+from holdfast.sidecar.doors import open_to
+from holdfast.sidecar.listening import LARGEST_PAGE, Lines, Page
+from holdfast.sidecar.metrics import NAMES
+from holdfast.sidecar.told import read
+
+
+def parse(line: bytes) -> Progress:
+    return read(line, 7.0)
+
+
+async def test_lines_are_told_as_they_come_and_bad_ones_are_counted_and_said_once(tmp_path: Path) -> None:
+    file, told = tmp_path / "progress.jsonl", list[Progress]()
+    lines = Lines(file, told.append, parse, is_full=lambda: False)
+    assert not await lines.read()
+    file.write_text('{"epoch": 1}\nepoch 2 is done\n{"epoch": 2, "loss": 0.5}\n{"loss": 1}\n' + "x" * 70_000 + "\n")
+    with capture_logs() as logged:
+        assert await lines.read()
+        assert not await lines.read()
+    assert told == [Progress(epoch=1, at=7.0), Progress(epoch=2, metrics={"loss": 0.5}, at=7.0)]
+    assert lines.bad == 3
+    assert len([line for line in logged if line["log_level"] == "warning"]) == 1
+
+
+async def test_a_file_that_can_t_be_read_is_no_reason_to_stop(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    lines = Lines(tmp_path / "loop", lambda _: None, parse, is_full=lambda: False)
+    with capture_logs() as logged:
+        assert not await lines.read()
+        assert not await lines.read()
+    assert (lines.bad, len(logged)) == (2, 1)
+
+
+class Training:
+    def __init__(self) -> None:
+        self.page = b""
+        self.status = 200
+        self.port = 0
+
+
+@pytest.fixture
+async def training() -> AsyncIterator[Training]:
+    served = Training()
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=served.page, status=served.status)
+
+    app = web.Application()
+    app.router.add_get("/metrics", metrics)
+    async with open_to(app, "127.0.0.1", 0) as served.port:
+        yield served
+
+
+async def test_metrics_are_read_from_where_the_training_serves_them(training: Training) -> None:
+    told = list[Progress]()
+    page = Page([f"127.0.0.1:{training.port}"], NAMES, told.append, lambda: 7.0)
+    async with aiohttp.ClientSession() as session:
+        training.page = b"training_epoch 1\ntraining_loss 0.5\n"
+        await page.read(session)
+        await page.read(session)
+        training.page = b"training_epoch 2\ntraining_loss 0.25\n\xff\n"
+        await page.read(session)
+    assert told == [
+        Progress(epoch=1, metrics={"loss": 0.5}, at=7.0),
+        Progress(epoch=2, metrics={"loss": 0.25}, at=7.0),
+    ]
+
+
+async def test_a_page_that_fails_or_is_huge_tells_nothing(training: Training) -> None:
+    told = list[Progress]()
+    page = Page([f"127.0.0.1:{training.port}"], NAMES, told.append, lambda: 7.0)
+    async with aiohttp.ClientSession() as session:
+        training.page, training.status = b"training_epoch 1\n", 500
+        await page.read(session)
+        training.page, training.status = b"training_epoch 1\n" + b"#" * LARGEST_PAGE, 200
+        await page.read(session)
+        await Page(["127.0.0.1:1"], NAMES, told.append, lambda: 7.0).read(session)
+    assert told == []

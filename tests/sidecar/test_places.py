@@ -1,0 +1,140 @@
+"""Where checkpoints are kept, and which part of that is a worker's own."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.checkpoints.complete import ALIVE, Looked
+from holdfast.checkpoints.content import entries
+from holdfast.checkpoints.folder import FolderStore
+from holdfast.checkpoints.manifest import About
+from holdfast.checkpoints.names import Name, named
+from holdfast.sidecar.places import SharedVolume, Volume, is_newer, superseded
+from tests.sidecar.volumes import checkpoint
+
+ABOUT = About("uid-1", "2026-01-01T00:00:00Z")
+DECLARED = {"model.bin": "weights", ".holdfast-complete": '{"shards": 1, "ranks": [0]}'}
+
+
+def saved(root: Path, *epochs: int, attempt: int = 0) -> None:
+    for epoch in epochs:
+        checkpoint(root, attempt, f"checkpoint-epoch-{epoch}", DECLARED)
+
+
+def kept(volume: Volume, looks: list[Looked]) -> None:
+    for looked in looks:
+        volume.keep(looked, ABOUT)
+
+
+def epochs(root: Path, attempt: int = 0) -> list[int]:
+    return [name.epoch for name in FolderStore(root).names(attempt)]
+
+
+def test_a_checkpoint_is_kept_once_it_has_a_manifest_and_until_it_changes(tmp_path: Path) -> None:
+    saved(tmp_path, 1)
+    volume = Volume(tmp_path / "attempt-0", 0)
+    (looked,) = volume.look(0.0)
+    assert looked.complete
+    assert not volume.is_kept(looked)
+    volume.keep(looked, ABOUT)
+    assert volume.is_kept(volume.look(1.0)[0])
+    (tmp_path / "attempt-0" / "checkpoint-epoch-1" / "model.bin").write_text("weights of a new save")
+    assert not volume.is_kept(volume.look(2.0)[0])
+
+
+def test_a_sidecar_that_starts_anew_sees_what_was_kept(tmp_path: Path) -> None:
+    saved(tmp_path, 1)
+    kept(Volume(tmp_path / "attempt-0", 0), Volume(tmp_path / "attempt-0", 0).look(0.0))
+    again = Volume(tmp_path / "attempt-0", 0)
+    assert again.is_kept(again.look(0.0)[0])
+
+
+def test_the_newest_stay_and_how_many_is_told(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2, 3, 4)
+    volume = Volume(tmp_path / "attempt-0", 0)
+    looks = volume.look(0.0)
+    kept(volume, looks)
+    assert volume.tidy(looks, 2, set()) == 2
+    assert epochs(tmp_path) == [4, 3]
+
+
+def test_what_was_never_digested_goes_when_enough_newer_ones_are_valid(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2, 3)
+    volume = Volume(tmp_path / "attempt-0", 0)
+    looks = volume.look(0.0)
+    kept(volume, looks[:1])
+    assert volume.tidy(looks, 2, set()) == 1
+    assert epochs(tmp_path) == [3, 2, 1]
+    kept(volume, looks[1:2])
+    assert volume.tidy(looks, 2, set()) == 2
+    assert epochs(tmp_path) == [3, 2]
+
+
+def test_what_is_still_written_and_what_is_needed_stay(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 3, 4)
+    checkpoint(tmp_path, 0, "checkpoint-epoch-2", {"model.bin": "half"})
+    volume = Volume(tmp_path / "attempt-0", 0)
+    looks = volume.look(0.0)
+    kept(volume, [looked for looked in looks if looked.complete])
+    assert volume.tidy(looks, 1, {named(1, 0)}) == 2
+    assert epochs(tmp_path) == [4, 2, 1]
+
+
+def test_nothing_of_a_newer_attempt_is_deleted(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2)
+    saved(tmp_path, 1, attempt=1)
+    volume = Volume(tmp_path / "attempt-0", 0)
+    looks = volume.look(0.0)
+    kept(volume, looks)
+    volume.tidy(looks, 1, set())
+    assert [(name.epoch, name.attempt) for name in FolderStore(tmp_path).names(1)] == [(2, 0), (1, 1)]
+
+
+def test_when_the_training_has_ended_only_what_is_surely_whole_counts(tmp_path: Path) -> None:
+    saved(tmp_path, 1)
+    checkpoint(tmp_path, 0, "checkpoint-epoch-2", {"model.bin": "half"})
+    volume = Volume(tmp_path / "attempt-0", 0, quiet_s=0.0)
+    assert [(looked.name.epoch, looked.complete) for looked in volume.last_look()] == [(2, False), (1, True)]
+
+
+def test_another_worker_sees_what_worker_0_has_kept_and_vouches_for_nothing(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2)
+    shared, volume = SharedVolume(tmp_path / "attempt-0"), Volume(tmp_path / "attempt-0", 0)
+    assert shared.look(0.0) == []
+    assert not (tmp_path / "attempt-0" / ALIVE).exists()
+    kept(volume, volume.look(0.0)[:1])
+    (looked,) = shared.look(1.0)
+    assert (looked.name, looked.complete, shared.is_kept(looked)) == (named(2, 0), True, True)
+    kept(volume, volume.look(2.0)[:1])
+    assert shared.look(3.0) != [looked], "a checkpoint that was saved anew is another"
+
+
+def test_a_sign_that_is_older_than_a_file_means_nothing(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, 0, "checkpoint-epoch-1")
+    sign = folder / ".holdfast-sign"
+    assert not is_newer(sign, entries(folder))
+    sign.touch()
+    assert is_newer(sign, entries(folder))
+    assert not is_newer(sign, ())
+
+
+@pytest.mark.parametrize(
+    ("complete", "valid", "keep", "gone"),
+    [
+        ({1, 2, 3}, set(), 1, set()),
+        ({1, 2, 3}, {3}, 1, {1, 2}),
+        ({1, 2, 3}, {3}, 2, set()),
+        ({1, 2, 3}, {2, 3}, 2, {1}),
+        ({3}, {1, 2}, 1, set()),
+    ],
+)
+def test_only_enough_newer_valid_ones_make_a_checkpoint_superfluous(
+    complete: set[int], valid: set[int], keep: int, gone: set[int]
+) -> None:
+    looks = [Looked(named(epoch, 0), True, "", ()) for epoch in complete]
+    assert {name.epoch for name in superseded(looks, keep, {named(epoch, 0) for epoch in valid})} == gone
+
+
+def test_addresses_are_those_that_people_find() -> None:
+    name = Name(3, 0, "checkpoint-epoch-3")
+    assert SharedVolume(Path("/checkpoints/attempt-0")).address(name) == "/checkpoints/attempt-0/checkpoint-epoch-3"

@@ -1,0 +1,61 @@
+"""The ConfigMap that keeps the end of a log."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.workloads.trainingjob import names
+from holdfast.workloads.trainingjob.last_logs import KEPT_BYTES, LOG, WORKER_LABEL, kept_logs, last_log
+from tests.trainingjobs import UID, training_job
+
+
+def text_of(log: bytes) -> str:
+    text: str = last_log(training_job(), 0, log, {})["data"][LOG]
+    return text
+
+
+def test_it_is_named_after_the_attempt_and_the_worker_and_goes_with_its_job() -> None:
+    body = last_log(training_job(status={"restartCount": 2}), 1, b"no room\n", {})
+    metadata = body["metadata"]
+    assert (metadata["namespace"], metadata["name"]) == ("ml", "bert-log-2-1")
+    assert [owner["uid"] for owner in metadata["ownerReferences"]] == [UID]
+    assert metadata["labels"] == {"training-job": "bert", "holdfast.dev/attempt": "2", WORKER_LABEL: "1"}
+
+
+def test_the_caches_of_the_operator_do_not_select_it() -> None:
+    assert names.MANAGED_BY not in last_log(training_job(), 0, b"", {})["metadata"]["labels"]
+
+
+def test_it_is_found_by_the_name_of_its_job() -> None:
+    labels = last_log(training_job(), 0, b"", {})["metadata"]["labels"]
+    for requirement in kept_logs("bert").split(","):
+        name, _, value = requirement.partition("=")
+        assert labels[name] == (value or labels[name])
+
+
+def test_it_says_how_the_worker_ended_as_far_as_that_is_known() -> None:
+    facts = {"exitCode": "3", "reason": "", "node": "gpu-3"}
+    assert last_log(training_job(), 0, b"boom\n", facts)["data"] == {"exitCode": "3", "node": "gpu-3", "log": "boom\n"}
+
+
+@pytest.mark.parametrize(
+    ("log", "text"),
+    [
+        (b"", ""),
+        ("grün ✓\n".encode(), "grün ✓\n"),
+        (b"\xff\xfe\x00", "��\x00"),
+        (b"50%\r60%\r", "50%\r60%\r"),
+    ],
+)
+def test_what_is_not_text_is_replaced_and_all_else_stays(log: bytes, text: str) -> None:
+    assert text_of(log) == text
+
+
+def test_of_a_long_log_the_end_is_kept() -> None:
+    assert text_of(b"a" + b"b" * KEPT_BYTES) == "b" * KEPT_BYTES
+
+
+@given(st.binary(max_size=100), st.integers(0, 2 * KEPT_BYTES))
+def test_it_never_outgrows_what_a_config_map_may_hold(pattern: bytes, size: int) -> None:
+    log = (pattern * (size // max(len(pattern), 1) + 1))[:size]
+    assert len(text_of(log).encode()) <= 3 * KEPT_BYTES < 2**20
