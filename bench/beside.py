@@ -14,6 +14,7 @@ from bench.steps import Step, Stretch, steps
 from holdfast.checkpoints.names import named
 from holdfast.sidecar.places import UPLOADED
 from tests.checkpoints.making import await_tick
+from tests.control_plane.component import spawn
 from tests.control_plane.ports import free_ports
 from tests.sidecar.pods import peak_mib
 
@@ -103,8 +104,8 @@ class Beside:
 
     @contextlib.contextmanager
     def _process(self, name: str, argv: list[str], environ: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-        with (self._folder / f"{name}.log").open("ab") as log:
-            child = subprocess.Popen(argv, env={**self._environ, **environ}, stdout=log, stderr=log)  # noqa: S603  # this project's own
+        log = self._folder / f"{name}.log"
+        child = spawn(argv, log=log, environment={**self._environ, **environ})
         os.sched_setaffinity(child.pid, {self._cores[-1]})
         try:
             yield child

@@ -44,7 +44,7 @@ def _hierarchy(line: str, mounts: str) -> Hierarchy | None:
 
 def _only_unified(mounts: str) -> Hierarchy:
     """A group that has processes can't limit its children: with version 2 alone, machines go below the root."""
-    (point,) = {mount.split()[4] for mount in mounts.splitlines() if " - cgroup2 " in mount}
+    point = next(mount.split()[4] for mount in mounts.splitlines() if " - cgroup2 " in mount)
     allowed = (Path(point) / "cgroup.subtree_control").read_text().split()
     return Hierarchy(frozenset(allowed), True, Path(point))
 

@@ -46,6 +46,7 @@ class Lab:
 
     def __init__(self, *, pace: Pace = AS_ALWAYS) -> None:
         self._pace = pace
+        self._gpus: dict[str, int] = {}
         self.guests: list[Component] = []  # what a test runs beside the lab
 
     @contextmanager
@@ -54,7 +55,8 @@ class Lab:
             self.folder = Path(tempfile.mkdtemp(prefix="holdfast-lab-"))
             self.addresses = Addresses(slot.number)
             groups = {name: Groups(f"holdfast-lab-{slot.number}-{name}") for name in (SWITCH, MAKER, *NODES)}
-            slot.note(self.folder, [folder for one in groups.values() for folder in one.folders])
+            all_groups = [folder for one in groups.values() for folder in one.folders]
+            slot.note(folder=self.folder, groups=all_groups, link=self.addresses.host_link)
             ending.callback(slot.clear)
             machines = {name: Machine(name, self.folder / name, one) for name, one in groups.items()}
             for machine in machines.values():
@@ -73,15 +75,15 @@ class Lab:
 
         The cable goes first: the kernel would close the connections of those that end, which a dead machine can't.
         """
-        self.cut(name)
-        self.nodes[name].kill()
         self._switch.unplug(name)
+        self.nodes[name].kill()
 
     def start_node(self, name: str) -> None:
         """Power back: the node boots with the disk that it had, and is ready when this returns."""
         self.nodes[name].boot()
         self._join(self.nodes[name])
         self.await_ready(name)
+        self.gpus(name, self._gpus.get(name, 0))  # a kubelet that starts anew forgets what it has no device plugin for
 
     def cut(self, name: str) -> None:
         """Pull the node's cable: all goes on running there, and reaches nobody outside the node."""
@@ -91,7 +93,8 @@ class Lab:
         self._switch.push(name)
 
     def gpus(self, name: str, count: int) -> None:
-        """As a device plugin would, but that no device comes with it."""
+        """Offered as by a device plugin, but that no device comes with them."""
+        self._gpus[name] = count
         offered = {"nvidia.com/gpu": str(count)}
         patch = json.dumps({"status": {"capacity": offered, "allocatable": offered}})
         self.plane.kubectl("patch", "node", name, "--subresource=status", "--type=merge", f"--patch={patch}")
@@ -126,7 +129,15 @@ class Lab:
         with ThreadPoolExecutor(len(NODES) + 2) as pool:
             starting, preparing = pool.submit(self.plane.start), pool.submit(self._prepare, machines[MAKER])
             store, image = preparing.result()
-            around = Around(node_folder(), authority, self.addresses, self._switch, store, image, self._pace)
+            around = Around(
+                programs=node_folder(),
+                authority=authority,
+                addresses=self.addresses,
+                switch=self._switch,
+                store=store,
+                image=image,
+                pace=self._pace,
+            )
             self.nodes = {name: Node(machines[name], number, around) for number, name in enumerate(NODES, start=1)}
             for node in self.nodes.values():
                 ending.callback(node.kill)

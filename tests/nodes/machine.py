@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.control_plane.component import Component, ComponentFailed
+from tests.control_plane.component import READY_WITHIN_S, Component, ComponentFailed
 from tests.nodes import cgroups
 
 JOIN, BOOT = (Path(__file__).with_name(name) for name in ("join.py", "boot.py"))
@@ -42,6 +42,11 @@ class Machine(Component):
         self._up.unlink(missing_ok=True)
         self.groups.make()
         super().launch()
+
+    def await_ready(self, within_s: float = READY_WITHIN_S) -> None:
+        super().await_ready(within_s)
+        for file in self.groups.later:  # the one that made the namespaces stays outside them, and moves too
+            file.write_text(str(self.pid))
 
     @property
     def first(self) -> int:

@@ -4,6 +4,8 @@ There is no way out: nobody has a default route, and the switch has no port but 
 """
 
 import subprocess
+import sys
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,7 +84,7 @@ class Switch:
         node.run(program("ip"), "-batch", "-", text="\n".join(lines))
 
     def unplug(self, name: str) -> None:
-        """Take the cable of a dead node away: what it had not sent yet would keep its end of it for minutes."""
+        """Take the node's cable away for good; with a new start it gets another."""
         self._ip(f"link delete {name}")
 
     def pull(self, name: str) -> None:
@@ -96,9 +98,24 @@ class Switch:
 
 
 def remove_link(name: str) -> None:
-    """Remove a link of this host, if it is there, with its other end."""
-    if Path("/sys/class/net", name).exists():
+    """Remove a link of this host, unless it goes by itself, as it does some time after its switch."""
+    try:
         _ip(f"link delete {name}")
+    except CommandFailed:
+        if Path("/sys/class/net", name).exists():
+            raise
+
+
+def is_in_use(network: str, routes: str) -> bool:
+    """Whether this host reaches something else there; `routes` is what /proc/net/route says."""
+    known = [_network(*line.split()[1:8:6]) for line in routes.splitlines()[1:]]
+    return any(one.overlaps(IPv4Network(network)) for one in known if one.prefixlen > 0)
+
+
+def _network(address: str, mask: str) -> IPv4Network:
+    """The kernel writes numbers as this machine keeps them in memory, in hexadecimal."""
+    parts = (IPv4Address(int(part, 16).to_bytes(4, sys.byteorder)) for part in (address, mask))
+    return IPv4Network("/".join(map(str, parts)))
 
 
 def _ip(*lines: str) -> None:

@@ -66,12 +66,11 @@ def _impossible() -> Iterator[str]:
 
 
 def _namespaces() -> str:
-    """Why a machine can't be made here; empty if it can."""
+    """Why a machine can't be made here; empty if it can, as far as can be told without the programs."""
+    if not all(shutil.which(name, path=_path()) for name in ("unshare", "ip", "mount")):
+        return ""
     command = ["unshare", *UNSHARE, "sh", "-ec", TRIAL]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PATH": _path()})
-    except FileNotFoundError:
-        return ""  # a package, which is seen to elsewhere
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PATH": _path()})
     return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["refused"])[-1]
 
 
@@ -100,13 +99,15 @@ def _path() -> str:
 
 def provide(out: TextIO, make: Callable[[], int] = build.build_all) -> int:
     """Make sure that all is there, as far as it can be here."""
-    if lacking := obstacles():
-        out.write(f"{without_nodes(lacking)}\n")
-        return 0
-    if packages := missing_packages():
+    lacking = obstacles()
+    if not lacking and (packages := missing_packages()):
         out.write(f"Installing for the tests, once: {', '.join(packages)}\n")
         out.flush()
         install(*packages)
+        lacking = obstacles()  # more can be told now
+    if lacking:
+        out.write(f"{without_nodes(lacking)}\n")
+        return 0
     return make()
 
 

@@ -14,9 +14,10 @@ from typing import IO
 
 from tests.control_plane.build import cache_folder
 from tests.nodes import cgroups
-from tests.nodes.network import Addresses, remove_link
+from tests.nodes.network import Addresses, is_in_use, remove_link
 
 MOST = 16
+ROUTES = Path("/proc/net/route")
 
 
 class Slot:
@@ -26,8 +27,8 @@ class Slot:
         self.number = number
         self._file = file
 
-    def note(self, folder: Path, groups: list[Path]) -> None:
-        self._write({"folder": str(folder), "groups": [str(one) for one in groups]})
+    def note(self, *, folder: Path, groups: list[Path], link: str) -> None:
+        self._write({"folder": str(folder), "groups": [str(one) for one in groups], "link": link})
 
     def clear(self) -> None:
         """Remove what is noted: control groups with all that runs in them, the link to this host, and the folder."""
@@ -35,7 +36,7 @@ class Slot:
         if noted := self._file.read():
             left = json.loads(noted)
             cgroups.remove([Path(one) for one in left["groups"]])
-            remove_link(Addresses(self.number).host_link)
+            remove_link(left["link"])
             shutil.rmtree(left["folder"], ignore_errors=True)
         self._write(None)
 
@@ -57,9 +58,10 @@ def taken(folder: Path | None = None) -> Iterator[Slot]:
             if _locked(file):
                 slot = Slot(number, file)
                 slot.clear()
-                yield slot
-                return
-    raise RuntimeError(f"{MOST} labs run on this host already")
+                if not is_in_use(Addresses(number).everyone, ROUTES.read_text()):
+                    yield slot
+                    return
+    raise RuntimeError(f"there is no room for another lab on this host: {MOST} run, or their networks are in use")
 
 
 def clear_all(locks: Path) -> None:

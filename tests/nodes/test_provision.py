@@ -98,6 +98,29 @@ def test_packages_are_installed_before_the_build(able: None, monkeypatch: pytest
     assert out.getvalue() == "Installing for the tests, once: runc\n"
 
 
+def test_what_only_the_installed_programs_can_tell_is_said_before_the_build(
+    able: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def install(*_: str) -> None:
+        monkeypatch.setattr(provision, "_namespaces", lambda: "not permitted")
+
+    monkeypatch.setattr(provision, "missing_packages", lambda: ["iproute2"])
+    monkeypatch.setattr(provision, "can_install", lambda: True)
+    monkeypatch.setattr(provision, "install", install)
+    out = io.StringIO()
+    assert provide(out, make=lambda: pytest.fail("it built")) == 0
+    assert out.getvalue().endswith("of their own (not permitted).\n")
+
+
+def test_without_its_programs_a_machine_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provision, "_path", lambda: str(tmp_path))
+    assert provision._namespaces() == ""
+    for name in ("ip", "mount", "unshare"):
+        (tmp_path / name).write_text("#!/bin/sh\necho no such luck >&2\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    assert provision._namespaces() == "no such luck"
+
+
 def test_the_command_fails_with_the_reason_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

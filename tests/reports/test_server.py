@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from holdfast.api.builtin import Node, Pod
+from holdfast.api.builtin import Node, Pod, PodStatus
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
@@ -132,6 +132,16 @@ async def test_a_worker_hears_what_is_kept_and_that_it_is_to_stop(office: Office
     office.stand(epochs={"attempt": 0, "done": 4, "goal": "EarlyStopped"})
     answer = Answer(attempt=0, over=False, stop="EarlyStopped", kept_epoch=4)
     assert await office.post(batch(), await office.worker()) == (200, told(answer))
+
+
+@pytest.mark.parametrize(("code", "well"), [(0, True), (1, False), (None, False)])
+async def test_a_worker_hears_how_its_training_ended(office: Office, code: int | None, well: bool) -> None:
+    token = await office.worker()
+    (pod,) = office.pods.list()
+    state = {"terminated": {"exitCode": code}} if code is not None else {}
+    status = msgspec.convert({"containerStatuses": [{"name": "trainer", "state": state}]}, PodStatus)
+    office.pods.put(structs.replace(pod, status=status))
+    assert (await office.post(batch(), token))[1]["endedWell"] is well
 
 
 async def test_all_workers_hear_that_they_are_to_save_when_the_machine_of_one_is_taken_back(office: Office) -> None:

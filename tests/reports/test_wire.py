@@ -50,7 +50,15 @@ def test_fields_are_written_as_other_programs_expect_them() -> None:
     assert told["progress"] == [{"epoch": 3, "totalEpochs": 10, "metrics": {"loss": 0.5}, "at": 5000.0}]
     assert told["resumed"] == {"path": "attempt-1/checkpoint-epoch-2", "epoch": 2}
     answer = msgspec.json.decode(msgspec.json.encode(Answer(attempt=2, over=False)))
-    assert answer == {"attempt": 2, "over": False, "orderly": False, "stop": "", "save": "", "keptEpoch": 0}
+    assert answer == {
+        "attempt": 2,
+        "over": False,
+        "orderly": False,
+        "stop": "",
+        "endedWell": False,
+        "save": "",
+        "keptEpoch": 0,
+    }
 
 
 def test_fields_of_a_newer_sidecar_are_passed_over() -> None:

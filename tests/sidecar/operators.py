@@ -29,6 +29,7 @@ class OperatorDouble:
         self.status = 200
         self.over = False
         self.stop = ""
+        self.ended_well = False
         self.keeps_epochs = True
         self._seen: set[tuple[str, int, int]] = set()
 
@@ -72,7 +73,9 @@ class OperatorDouble:
             self._seen.add((batch.run, batch.index, batch.sequence))
             self.batches.append(batch)
         kept = max(self.epochs, default=0) if self.keeps_epochs else 0
-        answer = Answer(attempt=batch.attempt, over=self.over, stop=self.stop, kept_epoch=kept)
+        answer = Answer(
+            attempt=batch.attempt, over=self.over, stop=self.stop, ended_well=self.ended_well, kept_epoch=kept
+        )
         return web.Response(body=msgspec.json.encode(answer), status=409 if self.over else 200)
 
 

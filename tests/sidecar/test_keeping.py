@@ -11,6 +11,7 @@ from holdfast.checkpoints.manifest import About
 from holdfast.checkpoints.names import Name, named
 from holdfast.reports.wire import Checkpoint, Outcome
 from holdfast.sidecar.keeping import Keeping
+from holdfast.sidecar.places import DOUBTFUL
 from tests.sidecar.operators import until
 
 
@@ -280,3 +281,23 @@ async def test_when_nothing_can_be_seen_what_was_seen_before_is_kept() -> None:
     place.look_error = OSError(116, "Stale file handle")
     await keeper.finish()
     assert place.kept == [(1, 0)]
+
+
+async def test_a_training_that_ended_well_has_left_no_half_of_a_checkpoint() -> None:
+    place, told = FakePlace(), Told()
+    place.save(1, complete=False)
+    place.looks = [place.looks[0]._replace(why=DOUBTFUL)]
+    keeper = keeping(place, told)
+    await keeper.finish()
+    assert (place.kept, keeper.is_in_doubt) == ([], True)
+    await keeper.finish(ended_well=True)
+    assert place.kept == [(1, 0)]
+
+
+async def test_missing_shards_are_missing_however_the_training_ended() -> None:
+    place = FakePlace()
+    place.save(1, complete=False)
+    place.looks = [place.looks[0]._replace(why="shards of it are missing")]
+    keeper = keeping(place, Told())
+    await keeper.finish(ended_well=True)
+    assert (place.kept, keeper.is_in_doubt) == ([], False)

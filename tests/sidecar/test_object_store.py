@@ -272,3 +272,26 @@ def save(folder: Path, epoch: int, files: Mapping[str, bytes]) -> Path:
         (partial / name).write_bytes(content)
     (partial / ".holdfast-complete").write_text('{"shards": 1, "ranks": [0]}')
     return partial.rename(folder / f"checkpoint-epoch-{epoch}")
+
+
+PLAIN = """
+import os
+folder = os.path.join(os.environ["CHECKPOINT_DIR"], "checkpoint-epoch-9")
+os.mkdir(folder)
+open(os.path.join(folder, "model.bin"), "wb").write(b"final weights")
+"""
+
+
+@pytest.mark.parametrize("ended_well", [True, False])
+async def test_the_last_save_of_a_plain_script_is_kept_when_the_script_ended_well(
+    tmp_path: Path, operator: OperatorDouble, server: Server, ended_well: bool
+) -> None:
+    """Written in place, without a marker, and over at once: only how it ended tells it from half a save."""
+    address = server.address(f"ended-{ended_well}")
+    operator.ended_well = ended_well
+    async with pod_with(server, address, tmp_path / "pod", operator) as pod:
+        sidecar = await pod.sidecar()
+        await pod.answers("/started", 200)
+        assert await done(await pod.script(PLAIN)) == 0, pod.log("script")
+        assert await ended(sidecar) == 0, pod.log("sidecar")
+    assert [name.epoch for name in store_at(server, address).names(0)] == ([9] if ended_well else [])

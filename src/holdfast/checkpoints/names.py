@@ -8,7 +8,7 @@ from holdfast.checkpoints.errors import Refused
 ATTEMPT = re.compile(r"attempt-(0|[1-9][0-9]{0,8})")
 # The whole name: what is still being written has another one (a dot before it, .tmp or .partial after it). A script
 # may fill the number up with zeros, so the spelling is kept.
-CHECKPOINT = re.compile(r"checkpoint-epoch-([0-9]{1,18})")
+CHECKPOINT = re.compile(r"checkpoint-epoch-(0*[0-9]{1,9})")
 
 # Everything of this package's own, beside or in a checkpoint, begins with this; no file of a training does.
 OWN = ".holdfast-"

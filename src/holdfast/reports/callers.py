@@ -81,6 +81,13 @@ def standing(caller: Caller, uid: str, jobs: Store[TrainingJob]) -> Answer:
     return Answer(attempt=current, over=False, stop=epochs.goal or "", kept_epoch=epochs.done)
 
 
+def has_ended_well(caller: Caller, pods: Store[Pod]) -> bool:
+    """Whether the training in the caller's pod has ended with exit code 0; the sidecar itself can't know."""
+    pod = pods.get(caller.pod)
+    ends = [status.state.terminated for status in pod.status.container_statuses] if pod is not None else []
+    return bool(ends) and all(end is not None and not end.exit_code and not end.signal for end in ends)
+
+
 def notice(caller: Caller, pods: Store[Pod], nodes: Store[Node]) -> str:
     """Why the caller's training should save now: another worker, or the machine under one, is about to go."""
     gang = pods.by(BY_ATTEMPT, _gang(caller.job, caller.attempt))

@@ -19,7 +19,7 @@ from holdfast.cluster.certificate import own_identity
 from holdfast.cluster.errors import ClusterError
 from holdfast.cluster.protocol import Identity
 from holdfast.reports import wire
-from holdfast.reports.callers import Caller, NotSeenYet, NotYours, check, find_caller, notice, standing
+from holdfast.reports.callers import Caller, NotSeenYet, NotYours, check, find_caller, has_ended_well, notice, standing
 from holdfast.reports.endpoint import Endpoint
 from holdfast.reports.hearing import Hearing
 from holdfast.reports.inbox import InboxFull
@@ -117,7 +117,8 @@ class Desk:
         if self._is_first(caller, batch):
             self._sink(caller.job, batch)
             self._note(caller, batch)
-        return _json(structs.replace(answer, save=notice(caller, self._pods, self._nodes)))
+        ended_well, save = has_ended_well(caller, self._pods), notice(caller, self._pods, self._nodes)
+        return _json(structs.replace(answer, ended_well=ended_well, save=save))
 
     async def _authenticated(self, request: web.Request) -> Identity:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")

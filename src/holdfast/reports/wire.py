@@ -111,6 +111,8 @@ class Answer(Struct, frozen=True, kw_only=True, rename="camel"):
     """It has ended for another spec, and the next one begins when it is gone: what it saves until then counts."""
     stop: str = ""
     """Why the training is to save and end, in one word; "" while it is to go on."""
+    ended_well: bool = False
+    """The caller's training has ended, with exit code 0."""
     save: str = ""
     """Why the training is to save now and go on, in a sentence that differs from notice to notice; "" mostly."""
     kept_epoch: int = 0

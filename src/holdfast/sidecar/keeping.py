@@ -13,7 +13,7 @@ from holdfast.checkpoints.names import Name
 from holdfast.reports.wire import Checkpoint, Outcome
 from holdfast.sidecar import notice
 from holdfast.sidecar.choice import Failure, failed, next_to_keep, wanted
-from holdfast.sidecar.places import Place
+from holdfast.sidecar.places import DOUBTFUL, Place
 
 LOOK_S = 1.0
 MOST_REASON = 1000
@@ -108,12 +108,15 @@ class Keeping:
                 return
             await self._kept(looked, looks, is_new=not was_kept)
 
-    async def finish(self) -> None:
-        """The training has ended: keep what is left, and try until it is kept."""
+    async def finish(self, *, ended_well: bool = False) -> None:
+        """The training has ended: keep what is left, and try until it is kept.
+
+        One that ended well has not left half a checkpoint behind.
+        """
         self._is_ending = True
         async with self._working:
             self._failures.clear()
-        while self._note_left(looks := await self._looked(self._place.last_look)):
+        while self._note_left(looks := _trusted(await self._looked(self._place.last_look), trust=ended_well)):
             if self._next(looks) is not None:
                 await self.work(looks)
             elif self._is_over() or all(self._failures[name].again_s is None for name in self.left):
@@ -138,6 +141,11 @@ class Keeping:
             except OSError as error:
                 log.warning("can't look for checkpoints", reason=str(error))
             return self._looks
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether it matters how the training ended."""
+        return _trusted(self._looks, trust=True) != self._looks
 
     def _note_left(self, looks: list[Looked]) -> bool:
         complete = wanted(looks, self._keep)
@@ -198,3 +206,12 @@ class Keeping:
                 at=self._wall(),
             )
         )
+
+
+def _trusted(looks: list[Looked], *, trust: bool) -> list[Looked]:
+    return [
+        looked._replace(complete=True, why="the training ended well after it")
+        if trust and looked.why == DOUBTFUL and looked.content
+        else looked
+        for looked in looks
+    ]

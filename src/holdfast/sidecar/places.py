@@ -20,6 +20,8 @@ from holdfast.reports.wire import Outcome
 
 # In a local folder: what is in it now is in the object store, too.
 UPLOADED = f"{OWN}uploaded"
+# What is quiet and closed when the training has ended.
+DOUBTFUL = "it may be half a checkpoint"
 
 
 class Place(Protocol):
@@ -229,6 +231,7 @@ def superseded(looks: list[Looked], keep: int, valid: set[Name]) -> list[Name]:
 def _looked_last(folder: Path, name: Name, quiet_s: float) -> Looked:
     try:
         why = complete_after_all(folder, quiet_s)
-        return Looked(name, why is not None, why or "it may be half a checkpoint", entries(folder))
+        doubt = DOUBTFUL if declared_in(folder) is None else "shards of it are missing"
+        return Looked(name, why is not None, why or doubt, entries(folder))
     except (Incomplete, Refused, OSError) as error:
         return Looked(name, False, str(error), ())

@@ -41,6 +41,7 @@ WORKERS = 2
 # What is done once before the end, each.
 LAST_WORD_S = 3.0
 MOST_LOST = 3
+ENDED_TRIES = 6
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -216,13 +217,28 @@ class Sidecar:
     async def _finish(self) -> None:
         await _within(LAST_WORD_S, self._withdraw())
         keeping = self._own_keeping
-        if keeping is not None and not await _within(self._stopping.left_s(), keeping.finish()):
+        if keeping is not None and not await _within(self._stopping.left_s(), self._keep_the_rest(keeping)):
             log.warning("the grace period ends before everything is kept")
         if self._mirroring is not None:
             await _within(LAST_WORD_S, asyncio.to_thread(self._mirroring.bring))
         await _within(LAST_WORD_S, self._read_the_rest())
         leave(self._settings.termination_log, self._last_word())
         await _within(LAST_WORD_S, self._tell_the_rest())
+
+    async def _keep_the_rest(self, keeping: Keeping) -> None:
+        await keeping.finish()
+        if keeping.is_in_doubt and await self._ended_well():
+            await keeping.finish(ended_well=True)
+
+    async def _ended_well(self) -> bool:
+        """The operator sees how the training ended, a moment after it did."""
+        for _ in range(ENDED_TRIES):
+            if self._reporting is None or not await self._reporting.send():
+                return False
+            if self._standing.ended_well:
+                return True
+            await asyncio.sleep(GAP_S)
+        return False
 
     async def _withdraw(self) -> None:
         place = self._settings.checkpoints

@@ -12,6 +12,9 @@ class Standing:
         self.is_saved = False
         """Asked to end, the training has saved, or has had its time to."""
 
+        self.ended_well = False
+        """The training has ended by itself, and says that all went well."""
+
     @property
     def is_live(self) -> bool:
         """What the kubelet is told about the trainer: it stops one that is not."""

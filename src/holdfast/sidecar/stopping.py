@@ -44,7 +44,8 @@ class Stopping:
         return await asyncio.shield(self._asked)
 
     def heard(self, answer: Answer) -> None:
-        """What the operator wants."""
+        """What the operator knows and wants."""
+        self._standing.ended_well = answer.ended_well
         if answer.over and not answer.orderly and not self._standing.is_over:
             self._standing.is_over = True
             log.warning("this attempt is over: the training is to be stopped", current=answer.attempt)

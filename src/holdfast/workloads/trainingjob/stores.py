@@ -75,7 +75,9 @@ def _azure(kept: CheckpointStorage) -> tuple[dict[str, Any], ...]:
     account = ({"name": "AZURE_STORAGE_ACCOUNT_NAME", "value": kept.azure_account},) if kept.azure_account else ()
     if kept.secret_ref is None:
         return account
-    return *account, _from_secret("AZURE_STORAGE_ACCOUNT_KEY", kept.secret_ref.name, "AZURE_STORAGE_KEY")
+    # The last is for clouds other than the public one, whose addresses do not follow from the account.
+    keys = {"AZURE_STORAGE_ACCOUNT_KEY": "AZURE_STORAGE_KEY", "AZURE_STORAGE_ENDPOINT": "AZURE_STORAGE_ENDPOINT"}
+    return (*account, *(_from_secret(variable, kept.secret_ref.name, key) for variable, key in keys.items()))
 
 
 def _from_secret(variable: str, secret: str, key: str) -> dict[str, Any]:
