@@ -1,6 +1,13 @@
-"""What every machine offers and what is taken of it: kept up with every change instead of counted anew."""
+"""What every machine offers and what is taken of it: kept up with every change instead of counted anew.
 
-from collections.abc import Mapping
+One ledger for all kinds that use GPUs. A gang leaves it to the scheduler where its workers go: what is expected of
+those that may start is a guess, made anew with each look at them (`expect`). A workload of one pod knows its machine
+before the scheduler does: its room counts as taken until its pod is seen there (`assume`).
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from heapq import heappop, heappush
+from math import inf
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -13,6 +20,8 @@ from holdfast.planning.placing.needs import needs
 GPU = "nvidia.com/gpu"
 # Set by NVIDIA's feature discovery, also where the device plugin has not reported yet.
 GPU_COUNT_LABEL = "nvidia.com/gpu.count"
+# On a pod: the assumption that it makes good.
+PLACE_LABEL = "holdfast.dev/place"
 
 
 class Machine(Struct, frozen=True, kw_only=True):
@@ -26,6 +35,17 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 
 Machines: TypeAlias = Mapping[str, Machine]
+# Is told the name of a machine on which something has changed.
+Follower: TypeAlias = Callable[[str], None]
+
+
+class Assumption(Struct, frozen=True, kw_only=True):
+    """Room that is given away, to a pod that the scheduler has not bound yet."""
+
+    machine: str
+    asked: Amounts
+    until_s: float
+    """By a clock that never jumps: an assumption that nothing came of must not hold its room for ever."""
 
 
 class Ledger:
@@ -33,19 +53,90 @@ class Ledger:
 
     def __init__(self) -> None:
         self.version = 0
+        self.followers: list[Follower] = []
         self._machines: dict[str, Machine] = {}
         self._taken: dict[str, Amounts] = {}
         self._free: dict[str, Amounts] = {}
+        self._assumptions: dict[str, Assumption] = {}
+        self._assumed: dict[str, Amounts] = {}
+        self._ends: list[tuple[float, str]] = []
+        self._come: dict[str, int] = {}
+        self._expected: Mapping[str, Amounts] = {}
+        self._kept: frozenset[str] = frozenset()
 
     @property
     def machines(self) -> Machines:
         return self._machines
 
+    @property
+    def assumptions(self) -> Mapping[str, Assumption]:
+        return self._assumptions
+
     def free(self, name: str) -> Amounts:
         """What is left on a machine; less than nothing where more is taken than it offers."""
         if name not in self._free:
-            self._free[name] = minus(self._machines[name].offered, self._taken.get(name, {}))
+            left = minus(self._machines[name].offered, self._taken.get(name, {}))
+            self._free[name] = minus(left, self._assumed[name]) if name in self._assumed else left
         return self._free[name]
+
+    def unclaimed(self, name: str) -> Amounts:
+        """What is left for a workload that no gang is expected to take."""
+        free, expected = self.free(name), self._expected.get(name)
+        return free if expected is None else minus(free, expected)
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """Machines that are kept free for gangs that have waited long."""
+        return self._kept
+
+    def assume(self, place: str, machine: str, asked: Amounts, until_s: float) -> None:
+        """The room is taken from now on. `place` is on the pod that will take it; one that is bound already counts."""
+        self.release(place)
+        if place in self._come:
+            return
+        self._assumptions[place] = Assumption(machine=machine, asked=asked, until_s=until_s)
+        self._assumed[machine] = plus(self._assumed.get(machine, {}), asked)
+        if until_s < inf:
+            heappush(self._ends, (until_s, place))
+        self._change(machine)
+
+    def release(self, place: str) -> None:
+        """The pod is not going to come, or has come."""
+        ended = self._assumptions.pop(place, None)
+        if ended is None:
+            return
+        left = minus(self._assumed[ended.machine], ended.asked)
+        self._assumed[ended.machine] = left
+        if not any(left.values()):
+            del self._assumed[ended.machine]
+        self._change(ended.machine)
+
+    def expire(self, now_s: float) -> list[str]:
+        """Give up assumptions whose time is over: their places."""
+        over = []
+        while self._ends and self._ends[0][0] <= now_s:
+            until_s, place = heappop(self._ends)
+            found = self._assumptions.get(place)
+            if found is not None and found.until_s == until_s:
+                self.release(place)
+                over.append(place)
+        return over
+
+    @property
+    def next_end_s(self) -> float | None:
+        """When the next assumption may end by itself."""
+        return self._ends[0][0] if self._ends else None
+
+    def expect(self, taken: Mapping[str, Amounts], kept: Collection[str] = ()) -> None:
+        """What gangs that may start are going to take, and the machines that are kept for those who waited long.
+
+        It replaces what was expected before. `free` stays as it is: gangs count their own.
+        """
+        before, was_kept = self._expected, self._kept
+        self._expected, self._kept = dict(taken), frozenset(kept)
+        moved = {name for name in {**before, **taken} if before.get(name) != taken.get(name)}
+        for name in sorted(moved | (was_kept ^ self._kept)):
+            self._tell(name)
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
         before = self._machines.pop(old.metadata.name, None) if old is not None else None
@@ -58,12 +149,14 @@ class Ledger:
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         before, after = _holding(old), _holding(new)
-        if before == after:
+        if before == after and _place(old) == _place(new):
             return
         if before is not None:
             self._take(before.node_name, minus(self._taken[before.node_name], needs(before)))
+            self._make_good(_place(old), -1)
         if after is not None:
             self._take(after.node_name, plus(self._taken.get(after.node_name, {}), needs(after)))
+            self._make_good(_place(new), 1)
 
     def _take(self, name: str, taken: Amounts) -> None:
         self._taken[name] = taken
@@ -71,9 +164,24 @@ class Ledger:
             del self._taken[name]
         self._change(name)
 
+    def _make_good(self, place: str, by: int) -> None:
+        """A pod that was waited for has come, or one that had come is gone."""
+        if not place:
+            return
+        self._come[place] = self._come.get(place, 0) + by
+        if self._come[place] == 0:
+            del self._come[place]
+        if by > 0:
+            self.release(place)
+
     def _change(self, name: str) -> None:
         self._free.pop(name, None)
         self.version += 1
+        self._tell(name)
+
+    def _tell(self, name: str) -> None:
+        for follower in self.followers:
+            follower(name)
 
 
 def machine(node: Node) -> Machine:
@@ -89,6 +197,10 @@ def machine(node: Node) -> Machine:
 def _holding(pod: Pod | None) -> PodSpec | None:
     """The spec of a pod that takes room: it has a machine and has not ended. One that is being stopped still does."""
     return pod.spec if pod is not None and pod.spec.node_name and not pod.has_ended else None
+
+
+def _place(pod: Pod | None) -> str:
+    return pod.metadata.labels.get(PLACE_LABEL, "") if pod is not None else ""
 
 
 def _offered(node: Node) -> dict[str, int]:

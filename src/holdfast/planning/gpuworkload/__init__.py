@@ -1,0 +1,1 @@
+"""What a GPUWorkload needs next, given what is seen of it."""

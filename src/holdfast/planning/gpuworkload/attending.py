@@ -1,0 +1,34 @@
+"""Where a workload and the placement meet: it stands in line, keeps its room, or gives it back."""
+
+from datetime import datetime
+
+from msgspec import structs
+
+from holdfast.planning.admission import Shape
+from holdfast.planning.gpuworkload.course import wants_machine
+from holdfast.planning.gpuworkload.loss import is_bound
+from holdfast.planning.gpuworkload.observed import Observed
+from holdfast.planning.gpuworkload.request import request_for
+from holdfast.planning.gpuworkload.timing import Timing
+from holdfast.planning.placement import Placement
+
+
+def attend(
+    observed: Observed, placement: Placement, shape: Shape, now: datetime, now_s: float, timing: Timing
+) -> tuple[Observed, float | None]:
+    """What is seen, with what the placement says; and in how long to ask it again, while the workload waits.
+
+    `shape` is of its pod; `now_s` is the time by a clock that never jumps. To be called before every decision, and for
+    every workload before the first look: so a choice that is written in a status counts from the start.
+    """
+    request = request_for(observed, shape)
+    if wants_machine(observed, now, timing):
+        placement.stand(request, now_s)
+    elif observed.node and not is_bound(observed):
+        placement.take(request, observed.node, now_s)
+    else:
+        placement.leave(request.uid)
+    found = placement.wait(request.uid, now_s)
+    wait, again_s = found if found is not None else (None, None)
+    machine = placement.machine_for(request.uid) or ""
+    return structs.replace(observed, machine=machine, wait=wait), again_s

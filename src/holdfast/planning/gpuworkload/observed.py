@@ -1,0 +1,77 @@
+"""What is seen of a GPUWorkload at one moment."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from holdfast.api.builtin import Job, Node, Pod
+from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus
+from holdfast.planning.placement import Wait
+
+FINISHED = ("Succeeded", "Failed")
+
+
+class Observed(Struct, frozen=True, kw_only=True):
+    workload: GPUWorkload
+    job: Job | None = None
+    """The Job that status names."""
+    earlier: tuple[Job, ...] = ()
+    """Jobs of earlier tries that are not gone yet."""
+    pods: tuple[Pod, ...] = ()
+    """Those of the Job that status names."""
+    other_pods: tuple[Pod, ...] = ()
+    """Those of other tries, and of an earlier workload of this name."""
+    nodes: Mapping[str, Node] = {}
+    """The assigned node and those of all these pods, as far as they are there."""
+    machine: str = ""
+    """The node that it has been given; "" while it waits for one."""
+    wait: Wait | None = None
+    """What it waits for in the line; None while nobody has looked."""
+    obstacle: str = ""
+    """What keeps its Job from being made, in a sentence; it may pass."""
+    refusal: str = ""
+    """Why its Job can never be made as it is asked for."""
+
+    @property
+    def status(self) -> GPUWorkloadStatus:
+        return self.workload.status or GPUWorkloadStatus()
+
+    @property
+    def finished(self) -> bool:
+        """A workload that has ended stays as it ended, whatever becomes of its Job."""
+        return self.status.phase in FINISHED
+
+    @property
+    def node(self) -> str:
+        """Where its present try is, or is to be; "" while it has none."""
+        return "" if self.finished else self.status.assigned_node or ""
+
+    @property
+    def tried(self) -> tuple[Job, ...]:
+        """Jobs that are of no try any more, the last one last."""
+        return self.earlier if self.node or self.job is None else (*self.earlier, self.job)
+
+    @property
+    def stopping(self) -> tuple[Pod, ...]:
+        """Pods that are of no try any more and have not ended."""
+        pods = self.other_pods if self.node else (*self.other_pods, *self.pods)
+        return tuple(pod for pod in pods if not pod.has_ended)
+
+    @property
+    def superfluous(self) -> tuple[Job, ...]:
+        """Jobs to delete. One that has ended stays to be looked at until another try is under way."""
+        if self.finished:
+            return self.earlier
+        return tuple(job for job in self.tried if self.job_is_made or not has_ended(job))
+
+    @property
+    def job_is_made(self) -> bool:
+        return bool(self.node) and self.job is not None and not self.job.metadata.deletion_timestamp
+
+    @property
+    def succeeded(self) -> bool:
+        return bool(self.node) and self.job is not None and self.job.condition("Complete") is not None
+
+
+def has_ended(job: Job) -> bool:
+    return any(job.condition(kind) is not None for kind in ("Complete", "Failed"))

@@ -1,0 +1,80 @@
+"""When a failed try is followed by another."""
+
+from datetime import datetime, timedelta
+from hashlib import blake2b
+
+from msgspec import Struct
+
+from holdfast.api.builtin import Job
+from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus, RetryPolicy
+from holdfast.planning.gpuworkload.timing import Timing
+from holdfast.planning.gpuworkload.tries import last_try
+from holdfast.planning.times import moment
+from holdfast.planning.trainingjob.classes import Loss
+
+# By how much a wait differs from its even length, so that what failed together does not come back together.
+SPREAD = 0.1
+
+
+class GiveUp(Struct, frozen=True):
+    reason: str
+    message: str
+
+
+class Retry(Struct, frozen=True):
+    loss: Loss
+    at: datetime | None
+    """When the next try may start; None means at once."""
+
+
+def after(loss: Loss, workload: GPUWorkload, job: Job | None, now: datetime, timing: Timing) -> Retry | GiveUp:
+    """What is nobody's fault is free; the workload's own failures use up its retries."""
+    status, policy = workload.status or GPUWorkloadStatus(), workload.spec.retry_policy or RetryPolicy()
+    if loss.free:
+        delay_s = _lost_wait_s(workload, job, now, timing)
+    elif status.retry_count >= policy.max_retries:
+        used = f"after {status.retry_count} of {policy.max_retries} retries"
+        return GiveUp("RetriesExhausted", f"{loss.message} ({used})")
+    else:
+        delay_s = wait_s(policy.backoff_seconds, status.retry_count, workload.metadata.uid, timing)
+    return Retry(loss, _moment_after(now, delay_s, timing) if delay_s else None)
+
+
+def wait_s(base_s: float, retries: int, uid: str, timing: Timing) -> float:
+    """After so many retries, before the next: doubled each time, spread a little, and never longer than the cap.
+
+    The spread is the workload's own, so that a decision that is made again is the same.
+    """
+    spread = 1 + SPREAD * (2 * _fraction(f"{uid} {retries}") - 1)
+    return float(min(base_s * 2 ** min(max(retries, 0), 32) * spread, timing.retry_cap_s))
+
+
+def retry_time(status: GPUWorkloadStatus, now: datetime, timing: Timing) -> datetime | None:
+    """When the next try may start; None means now. A moment too far away to be meant was written by another clock."""
+    if not status.next_retry_time:
+        return None
+    due = moment(status.next_retry_time)
+    return due if now < due <= now + timedelta(seconds=timing.retry_cap_s) else None
+
+
+def _lost_wait_s(workload: GPUWorkload, job: Job | None, now: datetime, timing: Timing) -> float:
+    """A node that breaks whatever comes to it must not be fed without a pause."""
+    start = job.status.start_time if job is not None else ""
+    if start and (now - moment(start)).total_seconds() >= timing.lasting_s:
+        return 0.0
+    retries = workload.status.retry_count if workload.status is not None else 0
+    lost_before = last_try(workload) - retries
+    if lost_before <= 0:
+        return 0.0
+    return float(min(timing.lost_retry_s * 2 ** min(lost_before - 1, 32), timing.retry_cap_s))
+
+
+def _moment_after(now: datetime, delay_s: float, timing: Timing) -> datetime:
+    """A timestamp in status has no parts of a second: the next whole one, unless that would be beyond the cap."""
+    due = (now + timedelta(seconds=delay_s, microseconds=999_999)).replace(microsecond=0)
+    return min(due, (now + timedelta(seconds=timing.retry_cap_s)).replace(microsecond=0))
+
+
+def _fraction(text: str) -> float:
+    """From 0 to 1, always the same for the same text."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) / 2**64

@@ -1,0 +1,125 @@
+"""The status of a GPUWorkload, from what is seen of it and the course that is taken."""
+
+from datetime import datetime
+
+from msgspec import structs
+
+from holdfast.api.gpuworkload import GPUWorkloadStatus
+from holdfast.api.meta import Condition
+from holdfast.planning import conditions
+from holdfast.planning.gpuworkload.course import (
+    BACKING_OFF,
+    Again,
+    Course,
+    Finding,
+    Finish,
+    Go,
+    Hold,
+    Over,
+    Place,
+    Stop,
+)
+from holdfast.planning.gpuworkload.observed import Observed
+from holdfast.planning.gpuworkload.tries import job_name, last_try
+from holdfast.planning.times import timestamp
+from holdfast.planning.trainingjob.waiting import problem_of
+
+# Of a message, in the schema.
+LONGEST = 32768
+# In which phases a condition is true.
+TRUE_IN = {
+    "Scheduled": ("Scheduled", "Running", "Succeeded"),
+    "Running": ("Running",),
+    "Succeeded": ("Succeeded",),
+    "Failed": ("Failed",),
+}
+ALWAYS_SHOWN = ("Scheduled", "Running")
+
+
+def next_status(observed: Observed, course: Course, now: datetime) -> GPUWorkloadStatus:
+    """The status that the workload should show; equal to the one that it shows when nothing has changed."""
+    old, finding = observed.status, find(observed, course)
+    if finding is None:
+        return old
+    finding = Finding(finding.phase, finding.reason, finding.message[:LONGEST])
+    status = structs.replace(
+        old,
+        observed_generation=observed.workload.metadata.generation,
+        phase=finding.phase,
+        message=finding.message,
+        next_retry_time=old.next_retry_time if finding.reason == BACKING_OFF else None,
+        conditions=conditions.merge(old.conditions, _conditions(observed, finding, now)),
+    )
+    match course:
+        case Place(machine):
+            name = job_name(observed.workload, last_try(observed.workload) + 1)
+            moment = timestamp(now)
+            return structs.replace(
+                status, assigned_node=machine, job_name=name, last_schedule_time=moment, avoided_node=None
+            )
+        case Again(retry):
+            at = timestamp(retry.at) if retry.at is not None else None
+            count = old.retry_count + (not retry.loss.free)
+            return structs.replace(
+                status, assigned_node=None, next_retry_time=at, retry_count=count, avoided_node=observed.node
+            )
+        case Stop():
+            return structs.replace(status, assigned_node=None)
+    return status
+
+
+def find(observed: Observed, course: Course) -> Finding | None:
+    """Where the workload stands; None when there is nothing new to say."""
+    match course:
+        case Over():
+            return None
+        case Finish(finding) | Hold(finding):
+            return finding
+        case Again():
+            return _again(course)
+        case Stop():
+            return Finding("Pending", "Suspended", "spec.suspend is true: its pod is being stopped")
+        case Place(machine):
+            return Finding("Scheduling", "NodeChosen", f"making its Job for {machine}")
+        case Go():
+            return _under_way(observed)
+
+
+def why(status: GPUWorkloadStatus) -> str:
+    """The word that stands for its phase."""
+    return next((each.reason for each in status.conditions if each.type == "Running"), "")
+
+
+def _again(course: Again) -> Finding:
+    retry = course.retry
+    if retry.at is None:
+        return Finding("Pending", "NodeLost", f"{retry.loss.message}; looking for another node")
+    return Finding("Pending", BACKING_OFF, f"{retry.loss.message}; next try at {timestamp(retry.at)}")
+
+
+def _under_way(observed: Observed) -> Finding:
+    node = observed.node
+    if observed.obstacle or not observed.job_is_made:
+        phase = observed.status.phase or "Scheduling"
+        return Finding(phase, "JobNotMade", observed.obstacle or f"making its Job for {node}")
+    if observed.status.phase == "Running" or any(pod.status.phase in ("Running", "Succeeded") for pod in observed.pods):
+        return Finding("Running", "PodRunning", f"running on {node}")
+    problem = next(filter(None, map(problem_of, observed.pods)), "")
+    message = f"its pod can't start on {node} yet: {problem}" if problem else f"waiting for its pod to start on {node}"
+    return Finding("Scheduled", "PodStarting", message)
+
+
+def _conditions(observed: Observed, finding: Finding, now: datetime) -> list[Condition]:
+    known = {condition.type for condition in observed.status.conditions}
+    shown = (kind for kind in TRUE_IN if kind in ALWAYS_SHOWN or kind in known or finding.phase in TRUE_IN[kind])
+    return [
+        Condition(
+            type=kind,
+            status="True" if finding.phase in TRUE_IN[kind] else "False",
+            reason=finding.reason,
+            message=finding.message,
+            last_transition_time=timestamp(now),
+            observed_generation=observed.workload.metadata.generation,
+        )
+        for kind in shown
+    ]

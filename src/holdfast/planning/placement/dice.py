@@ -1,0 +1,9 @@
+"""Where chance comes from: an argument, so that the same dice make the same choices."""
+
+from typing import Protocol
+
+
+class Dice(Protocol):
+    """random.Random is one."""
+
+    def randrange(self, stop: int, /) -> int: ...

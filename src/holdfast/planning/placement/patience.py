@@ -1,0 +1,58 @@
+"""Who has waited too long gets a machine kept: those behind it in the line no longer pass it there.
+
+Without that, a workload that needs all GPUs of a machine would wait for ever while small ones come and go.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import inf
+
+from holdfast.planning.ledger import Ledger
+from holdfast.planning.placement.index import Index
+from holdfast.planning.placement.line import Waiter
+from holdfast.planning.placement.request import gpus_in
+
+
+class Patience:
+    """Kept is only from those behind: each look goes along the line anew, and ends with nothing kept."""
+
+    def __init__(self, ledger: Ledger, patience_s: float) -> None:
+        self._ledger = ledger
+        self._patience_s = patience_s
+        self._kept: dict[str, str] = {}
+        self._now: dict[str, str] = {}
+
+    @contextmanager
+    def one_look(self) -> Iterator[None]:
+        self._now = {}
+        try:
+            yield
+        finally:
+            for uid in self._now:
+                self._ledger.release(_place(uid))
+            self._kept = self._now
+
+    def wears_out(self, waiter: Waiter, index: Index, now_s: float) -> None:
+        """It does not fit. Once its patience is over, a machine is kept from all who come after it in this look."""
+        uid, asked = waiter.request.uid, waiter.request.shape.asked
+        if now_s - waiter.since_s < self._patience_s:
+            return
+        machine = self._machine(waiter, index)
+        if machine is not None:
+            self._now[uid] = machine
+            self._ledger.assume(_place(uid), machine, asked, inf)
+
+    def _machine(self, waiter: Waiter, index: Index) -> str | None:
+        """The same as before, so that it empties; else the one that lacks the least."""
+        gpus = waiter.request.gpus
+        if index.entered.most() < gpus:
+            return None
+        before = self._kept.get(waiter.request.uid)
+        if before is not None and index.entered.free(before) >= gpus:
+            return before
+        fitting = (name for name in self._ledger.machines if index.entered.free(name) >= gpus)
+        return min(fitting, key=lambda name: (-gpus_in(self._ledger.unclaimed(name)), name), default=None)
+
+
+def _place(uid: str) -> str:
+    return f"kept for {uid}"

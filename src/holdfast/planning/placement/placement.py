@@ -1,0 +1,154 @@
+"""Gives machines to those who wait: one look after the other, as things change."""
+
+from heapq import heapify, heappop, heappush
+from math import inf
+
+from msgspec import Struct
+
+from holdfast.planning.ledger import Ledger
+from holdfast.planning.placement.dice import Dice
+from holdfast.planning.placement.index import Index
+from holdfast.planning.placement.line import Line, Waiter
+from holdfast.planning.placement.patience import Patience
+from holdfast.planning.placement.request import Request, Sort
+from holdfast.planning.placement.telling import Telling
+from holdfast.planning.placement.words import Wait, why
+
+# Indexes of sorts for which nobody waits: who comes next is most likely of one of these.
+IDLE = 8
+
+
+class Holding(Struct, frozen=True):
+    """A machine that somebody was given."""
+
+    request: Request
+    machine: str
+    is_taken: bool = False
+    """It is written down; until then it can be given back without a trace."""
+
+
+class Look(Struct, frozen=True):
+    given: list[Request]
+    """Those who were given a machine, the most important first."""
+    put_off: list[Request]
+    """Those who joined the line since the last look, and have to wait."""
+
+
+class Placement:
+    """Times are by a clock that never jumps. `assumed_s` is how long a pod may take to be bound."""
+
+    def __init__(self, ledger: Ledger, dice: Dice, *, assumed_s: float, patience_s: float) -> None:
+        self.is_due = False
+        """Something has changed since the last look."""
+        self._ledger = ledger
+        self._dice = dice
+        self._assumed_s = assumed_s
+        self._line = Line()
+        self._patience = Patience(ledger, patience_s)
+        self._telling = Telling()
+        self._holdings: dict[str, Holding] = {}
+        # Those who joined since the last look: nobody can say yet what they wait for.
+        self._new: dict[str, None] = {}
+        self._indexes: dict[bytes, Index] = {}
+        ledger.followers.append(self._changed)
+
+    def stand(self, request: Request, now_s: float) -> None:
+        """It waits, or goes on waiting; who was given a machine keeps it unless it asks for something else now."""
+        held, waiter = self._holdings.get(request.uid), self._line.get(request.uid)
+        has_machine = held is not None and not held.is_taken and held.request == request
+        if has_machine or (waiter is not None and waiter.request == request):
+            return
+        self._give_back(request.uid)
+        self._line.join(request, now_s)
+        self._new[request.uid] = None
+        self.is_due = True
+
+    def take(self, request: Request, machine: str, now_s: float) -> None:
+        """The choice is written down: its room is taken until its pod has it, or for as long as that may last.
+
+        To be said again of every choice that is found written when the operator starts.
+        """
+        self._line.leave(request.uid)
+        self._telling.forget(request.uid)
+        held = self._holdings.get(request.uid)
+        if held is not None and held.is_taken and held.request.place == request.place:
+            return
+        self._holdings[request.uid] = Holding(request, machine, is_taken=True)
+        self._ledger.assume(request.place, machine, request.shape.asked, now_s + self._assumed_s)
+
+    def leave(self, uid: str) -> None:
+        """It asks for nothing any more, or its pod has what it asked for."""
+        self._line.leave(uid)
+        self._telling.forget(uid)
+        self._give_back(uid)
+
+    def machine_for(self, uid: str) -> str | None:
+        """What it was given and has not taken."""
+        held = self._holdings.get(uid)
+        return held.machine if held is not None and not held.is_taken else None
+
+    def look(self, now_s: float) -> Look:
+        """Goes along the line once. One that does not fit lets those behind it pass, until it runs out of patience."""
+        self._ledger.expire(now_s)
+        given, heads = [], [(waiter.request.rank, waiter.group) for waiter in self._line.firsts()]
+        heapify(heads)
+        with self._patience.one_look():
+            while heads:
+                _, group = heappop(heads)
+                waiter = self._line.first_of(group)
+                assert waiter is not None
+                if not self._serves(waiter, now_s):
+                    continue
+                given.append(waiter.request)
+                following = self._line.first_of(group)
+                if following is not None:
+                    heappush(heads, (following.request.rank, group))
+        self._tidy()
+        put_off = [waiter.request for uid in self._new if (waiter := self._line.get(uid)) is not None]
+        self._new.clear()
+        self.is_due = False
+        return Look(given, put_off)
+
+    def wait(self, uid: str, now_s: float) -> tuple[Wait, float] | None:
+        """What it waits for, in words that change at most once a minute, and in how long to ask again.
+
+        None for who does not wait, or was not looked at.
+        """
+        waiter = self._line.get(uid)
+        if waiter is None or uid in self._new:
+            return None
+        index = self._index(waiter.sort)
+        return self._telling.tell(uid, why(waiter.request, self._line.position(uid), index, self._ledger), now_s)
+
+    def _serves(self, waiter: Waiter, now_s: float) -> bool:
+        request, index = waiter.request, self._index(waiter.sort)
+        machine = index.choose(request, self._dice)
+        if machine is None:
+            self._patience.wears_out(waiter, index, now_s)
+            return False
+        self._line.leave(request.uid)
+        self._holdings[request.uid] = Holding(request, machine)
+        self._ledger.assume(request.place, machine, request.shape.asked, inf)
+        return True
+
+    def _give_back(self, uid: str) -> None:
+        held = self._holdings.pop(uid, None)
+        if held is not None:
+            self._ledger.release(held.request.place)
+
+    def _index(self, sort: Sort) -> Index:
+        """Built when the first of a sort asks; the one that was used last is at the end."""
+        index = self._indexes.pop(sort.digest, None) or Index(sort, self._ledger)
+        self._indexes[sort.digest] = index
+        return index
+
+    def _changed(self, name: str) -> None:
+        self.is_due = True
+        for index in self._indexes.values():
+            index.refresh(name)
+
+    def _tidy(self) -> None:
+        used = self._line.sorts()
+        idle = [digest for digest in self._indexes if digest not in used]
+        for digest in idle[: max(0, len(idle) - IDLE)]:
+            del self._indexes[digest]

@@ -1,0 +1,57 @@
+"""What a workload asks for: one machine with so many GPUs, and all else that its pod needs there."""
+
+import msgspec
+from msgspec import Struct, structs
+
+from holdfast.api.meta import Key
+from holdfast.planning.admission import Shape
+from holdfast.planning.ledger import GPU
+from holdfast.planning.placement.strategies import STRATEGIES
+from holdfast.planning.placement.strategy import Strategy
+from holdfast.planning.placing.amounts import NANO, Amounts
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    key: Key
+    uid: str
+    place: str
+    """The try that it is for: a mark on its pod, by which the ledger knows what has come of an assumption."""
+    shape: Shape
+    gpus: int
+    strategy: str
+    priority: int = 0
+    since: str = ""
+    """When the workload was made: who came first goes first."""
+    avoided: tuple[str, ...] = ()
+    """Machines that are taken only if no other will do."""
+
+    @property
+    def rank(self) -> tuple[int, str, Key]:
+        return -self.priority, self.since, self.key
+
+    @property
+    def rule(self) -> Strategy:
+        return STRATEGIES[self.strategy]
+
+
+class Sort(Struct, frozen=True, kw_only=True):
+    """Workloads that ask the same of a machine but for the number of GPUs, and prefer the same machines."""
+
+    shape: Shape
+    """Without GPUs."""
+    strategy: Strategy | None = None
+    """The one whose preference is theirs."""
+    digest: bytes
+    """Equal for equal sorts."""
+
+
+def sort_of(request: Request) -> Sort:
+    rest = {name: amount for name, amount in request.shape.asked.items() if name != GPU}
+    rule = request.rule if request.rule.prefers is not None else None
+    digest = msgspec.json.encode((rest, request.shape.wishes, rule.name if rule is not None else ""))
+    return Sort(shape=structs.replace(request.shape, asked=rest, digest=digest), strategy=rule, digest=digest)
+
+
+def gpus_in(amounts: Amounts) -> int:
+    """Whole ones: a part of a GPU is of no use."""
+    return max(0, amounts.get(GPU, 0) // NANO)

@@ -1,0 +1,113 @@
+"""Machines in the order of their free GPUs: the best, or any, of those with enough, without going through them all."""
+
+from collections.abc import Collection
+from heapq import heapify, heappop, heappush
+
+from holdfast.planning.placement.dice import Dice
+
+# More than this nobody can ask for: machines with more need not be told apart where only enough counts.
+MOST = 64
+# A heap may hold so many outdated entries beside as many again as there are machines.
+SLACK = 64
+
+
+class Shelf:
+    """A change and a choice cost O(log n) each, on the average over all changes."""
+
+    def __init__(self) -> None:
+        self._free: dict[str, int] = {}
+        # The most free first, then by name. An entry is only good while `_free` says the same.
+        self._heap: list[tuple[int, str]] = []
+        # The machines with so many free, in no order, and where each of them stands.
+        self._levels: list[list[str]] = [[] for _ in range(MOST + 1)]
+        self._spots: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._free)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._free
+
+    def free(self, name: str) -> int:
+        """How many that machine has free; none if it is not here."""
+        return self._free.get(name, 0)
+
+    def put(self, name: str, free: int) -> None:
+        """The machine has so many free now."""
+        free = max(0, free)
+        old = self._free.get(name)
+        if old == free:
+            return
+        if old is not None:
+            self._unlevel(name, old)
+        self._free[name] = free
+        level = self._levels[min(free, MOST)]
+        self._spots[name] = len(level)
+        level.append(name)
+        heappush(self._heap, (-free, name))
+        if len(self._heap) > 2 * len(self._free) + SLACK:
+            self._heap = [(-free, name) for name, free in self._free.items()]
+            heapify(self._heap)
+
+    def remove(self, name: str) -> None:
+        old = self._free.pop(name, None)
+        if old is not None:
+            self._unlevel(name, old)
+            del self._spots[name]
+
+    def most(self) -> int:
+        """The most that any of them has free."""
+        self._clean()
+        return -self._heap[0][0] if self._heap else 0
+
+    def fitting(self, gpus: int) -> int:
+        """How many have so many free."""
+        return sum(map(len, self._levels[gpus:]))
+
+    def roomiest(self, gpus: int, avoided: Collection[str] = ()) -> str | None:
+        """The one with the most free, the first by name among equals."""
+        aside, found = [], None
+        while self._clean() and -self._heap[0][0] >= gpus:
+            if self._heap[0][1] not in avoided:
+                found = self._heap[0][1]
+                break
+            aside.append(heappop(self._heap))
+        for entry in aside:
+            heappush(self._heap, entry)
+        return found
+
+    def any_of(self, gpus: int, dice: Dice, avoided: Collection[str] = ()) -> str | None:
+        """One of those with enough, each as likely as the others."""
+        barred = sorted(self._turn(name, gpus) for name in set(avoided) if self._free.get(name, -1) >= gpus)
+        count = self.fitting(gpus) - len(barred)
+        if count <= 0:
+            return None
+        turn = dice.randrange(count)
+        for each in barred:
+            turn += turn >= each
+        return self._at(turn, gpus)
+
+    def _clean(self) -> bool:
+        """Whether there is anything on it; the first entry is a good one then."""
+        while self._heap and self._free.get(self._heap[0][1]) != -self._heap[0][0]:
+            heappop(self._heap)
+        return bool(self._heap)
+
+    def _unlevel(self, name: str, free: int) -> None:
+        """The last of its level takes its spot."""
+        level, spot = self._levels[min(free, MOST)], self._spots[name]
+        last = level.pop()
+        if last != name:
+            level[spot] = last
+            self._spots[last] = spot
+
+    def _turn(self, name: str, gpus: int) -> int:
+        """Where the machine comes among those with enough."""
+        return sum(map(len, self._levels[gpus : min(self._free[name], MOST)])) + self._spots[name]
+
+    def _at(self, turn: int, gpus: int) -> str:
+        for level in self._levels[gpus:]:
+            if turn < len(level):
+                return level[turn]
+            turn -= len(level)
+        raise IndexError(turn)

@@ -1,0 +1,21 @@
+"""What a strategy is: which machines go first, and which of several that have enough is taken."""
+
+from collections.abc import Callable, Collection
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from holdfast.planning.ledger import Machine
+from holdfast.planning.placement.dice import Dice
+from holdfast.planning.placement.shelf import Shelf
+
+# From the shelf, a machine with so many GPUs free that is not avoided; None when there is none.
+Pick: TypeAlias = Callable[[Shelf, int, Collection[str], Dice], str | None]
+Preference: TypeAlias = Callable[[Machine], bool]
+
+
+class Strategy(Struct, frozen=True, kw_only=True):
+    name: str
+    pick: Pick
+    prefers: Preference | None = None
+    """Machines that go before all others, however many GPUs these have free; without it all are equal."""

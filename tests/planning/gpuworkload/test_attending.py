@@ -1,0 +1,98 @@
+"""A workload stands in line, keeps its room or gives it back, by what is seen of it."""
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from holdfast.planning.gpuworkload.attending import attend
+from holdfast.planning.gpuworkload.observed import Observed
+from holdfast.planning.gpuworkload.request import request_for
+from holdfast.planning.gpuworkload.timing import TIMING
+from holdfast.planning.ledger import Ledger
+from holdfast.planning.placement import Placement
+from holdfast.planning.placement.telling import CALM_S
+from tests.gpuworkloads import CHOSEN, NODE, RUNNING, SCHEDULED, job, pod, seen, workload
+from tests.planning.machines import ledger, node
+from tests.planning.placement.requests import free_gpus, request
+from tests.trainingjobs import UID, at, stamp
+
+SHAPE = request("w", 2).shape
+
+
+def world(gpus: int = 4) -> tuple[Ledger, Placement]:
+    kept = ledger(node(NODE, gpus=gpus))
+    return kept, Placement(kept, Random(0), assumed_s=TIMING.assumed_s, patience_s=TIMING.patience_s)
+
+
+def attended(observed: Observed, placement: Placement, now_s: float = 0) -> tuple[Observed, float | None]:
+    return attend(observed, placement, SHAPE, at(now_s), now_s, TIMING)
+
+
+def test_it_gets_what_it_was_given_with_the_look_after_it_joined() -> None:
+    kept, placement = world()
+    assert attended(seen(workload()), placement)[0].machine == ""
+    placement.look(0)
+    observed, again_s = attended(seen(workload()), placement)
+    assert (observed.machine, observed.wait, again_s) == (NODE, None, None)
+    assert free_gpus(kept, NODE) == 2
+
+
+def test_who_waits_hears_why_and_when_to_ask_again() -> None:
+    _, placement = world(gpus=1)
+    attended(seen(workload()), placement)
+    placement.look(0)
+    observed, again_s = attended(seen(workload()), placement)
+    assert observed.wait is not None
+    assert (observed.wait.never, again_s) == (True, CALM_S)
+
+
+@pytest.mark.parametrize(
+    ("status", "facts", "free"),
+    [
+        (CHOSEN, {}, 2),
+        (SCHEDULED, {"job": job()}, 2),
+        (SCHEDULED, {"job": job(), "pods": (pod("Pending", on=""),)}, 2),
+        (RUNNING, {"job": job(), "pods": (pod(),)}, 4),  # its pod, which this ledger has not seen, speaks for itself
+        ({**RUNNING, "phase": "Succeeded"}, {"job": job()}, 4),
+        ({"phase": "Pending", "jobName": "eval-job", "nextRetryTime": stamp(30)}, {}, 4),
+    ],
+)
+def test_after_a_restart_only_a_choice_without_its_pod_is_assumed(
+    status: dict[str, Any], facts: dict[str, Any], free: int
+) -> None:
+    kept, placement = world()
+    attended(seen(workload(status=status), **facts), placement)
+    assert free_gpus(kept, NODE) == free
+
+
+@pytest.mark.parametrize(
+    ("spec", "status"),
+    [({"suspend": True}, None), ({}, {"phase": "Failed"}), ({}, {"phase": "Pending", "nextRetryTime": stamp(30)})],
+)
+def test_who_stops_asking_gives_back_what_it_was_given(spec: dict[str, Any], status: dict[str, Any] | None) -> None:
+    kept, placement = world()
+    attended(seen(workload()), placement)
+    placement.look(0)
+    attended(seen(workload(spec, status)), placement)
+    assert (free_gpus(kept, NODE), placement.machine_for(UID)) == (4, None)
+
+
+def test_a_lost_try_gives_its_room_back_before_the_next_is_placed() -> None:
+    kept, placement = world()
+    attended(seen(workload(status=SCHEDULED), job=job()), placement)
+    lost = {"phase": "Pending", "jobName": "eval-job", "avoidedNode": NODE}
+    attended(seen(workload(status=lost)), placement)
+    assert free_gpus(kept, NODE) == 4
+
+
+def test_what_is_asked_for_is_what_the_spec_says() -> None:
+    spec = {"gpuCount": 4, "priority": 7, "schedulingStrategy": "random"}
+    status = {"phase": "Pending", "jobName": "eval-job-2", "avoidedNode": "gpu-9"}
+    asked = request_for(seen(workload(spec, status)), SHAPE)
+    assert (asked.gpus, asked.priority, asked.strategy, asked.avoided) == (4, 7, "random", ("gpu-9",))
+    assert (asked.place, asked.since, str(asked.key)) == (f"{UID}-3", stamp(-60), "ml/eval")
+
+
+def test_a_try_that_is_under_way_keeps_its_mark() -> None:
+    assert request_for(seen(workload(status={**RUNNING, "jobName": "eval-job-2"})), SHAPE).place == f"{UID}-2"

@@ -1,0 +1,106 @@
+"""The shelf against a naive list."""
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import Struct
+
+from holdfast.planning.placement.shelf import MOST, SLACK, Shelf
+
+NAMES = st.sampled_from("abcdef")
+# A number of free GPUs, or None for a machine that goes.
+STEPS = st.lists(st.tuples(NAMES, st.one_of(st.none(), st.integers(-2, 9), st.sampled_from([63, 64, 65, 10**9]))))
+AVOIDED = st.sets(NAMES, max_size=3)
+
+
+def shelf(free: dict[str, int]) -> Shelf:
+    made = Shelf()
+    for name, count in free.items():
+        made.put(name, count)
+    return made
+
+
+def naive(steps: list[tuple[str, int | None]]) -> dict[str, int]:
+    free: dict[str, int] = {}
+    for name, count in steps:
+        if count is None:
+            free.pop(name, None)
+        else:
+            free[name] = max(0, count)
+    return free
+
+
+def taken(steps: list[tuple[str, int | None]]) -> Shelf:
+    made = Shelf()
+    for name, count in steps:
+        if count is None:
+            made.remove(name)
+        else:
+            made.put(name, count)
+        made.most()  # what is tidied up on the way must not matter
+    return made
+
+
+@settings(deadline=None)
+@given(STEPS, st.integers(1, MOST), AVOIDED)
+def test_after_any_changes_it_answers_as_a_list_would(
+    steps: list[tuple[str, int | None]], gpus: int, avoided: set[str]
+) -> None:
+    made, free = taken(steps), naive(steps)
+    fitting = {name: count for name, count in free.items() if count >= gpus}
+    open_ = sorted((-count, name) for name, count in fitting.items() if name not in avoided)
+    assert (len(made), made.most(), made.fitting(gpus)) == (len(free), max(free.values(), default=0), len(fitting))
+    assert {name: made.free(name) for name in free} == free
+    assert made.roomiest(gpus, avoided) == (open_[0][1] if open_ else None)
+    assert made.roomiest(gpus, avoided) == (open_[0][1] if open_ else None)  # asking changes nothing
+
+
+class Loaded(Struct, frozen=True):
+    """A die of so many sides that shows what it is told to."""
+
+    shows: int
+    sides: int
+
+    def randrange(self, stop: int, /) -> int:
+        assert stop == self.sides
+        return self.shows
+
+
+@settings(deadline=None)
+@given(STEPS, st.integers(1, MOST), AVOIDED)
+def test_any_of_them_is_one_that_fits_and_each_can_be_it(
+    steps: list[tuple[str, int | None]], gpus: int, avoided: set[str]
+) -> None:
+    made = taken(steps)
+    allowed = {name for name, count in naive(steps).items() if count >= gpus and name not in avoided}
+
+    found = {made.any_of(gpus, Loaded(turn, len(allowed)), avoided) for turn in range(len(allowed))}
+    assert found == allowed
+    assert allowed or made.any_of(gpus, Random(0), avoided) is None
+
+
+def test_machines_with_more_than_anybody_asks_for_are_still_told_apart_by_the_roomiest() -> None:
+    made = shelf({"a": MOST, "b": MOST + 2, "c": MOST + 1})
+    assert (made.roomiest(MOST), made.most(), made.fitting(MOST)) == ("b", MOST + 2, 3)
+
+
+@pytest.mark.parametrize("changes", [10_000])
+def test_what_is_outdated_does_not_pile_up(changes: int) -> None:
+    made = shelf({"a": 8})
+    for number in range(changes):
+        made.put("b", number % 8)
+    assert len(made._heap) <= 2 * len(made) + SLACK + 1
+
+
+def test_a_machine_that_comes_back_with_what_it_had_is_found_once() -> None:
+    made = shelf({"a": 4, "b": 4})
+    for count in (2, 4, 2, 4):
+        made.put("a", count)
+    made.remove("a")
+    assert made.roomiest(1) == "b"
+    made.put("a", 4)
+    assert made.roomiest(1, {"b"}) == "a"
+    assert made.roomiest(1, {"a", "b"}) is None
+    assert made.roomiest(1) == "a"

@@ -1,0 +1,48 @@
+"""The golden files: the Jobs that the examples get, as a person has read them.
+
+`python -m tests.workloads.gpuworkload.golden` writes them anew; read the difference before you keep it.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus
+from holdfast.api.manifests import documents
+from holdfast.api.validation import admit
+from holdfast.planning.gpuworkload.tries import job_name, place
+from holdfast.workloads.gpuworkload.job import workload_job
+from tests.trainingjobs import UID
+from tests.workloads.family import DEFAULTS
+from tests.workloads.golden import FIXTURES, NAMESPACE, written
+
+EXAMPLES = ("plain", "full")
+NODE = "gpu-3"
+
+
+def example(name: str) -> GPUWorkload:
+    """The manifest as the API server would store it, with a node chosen."""
+    (document,) = documents((FIXTURES / f"gpuworkloads/{name}.yaml").read_text())
+    workload = msgspec.convert(admit(document), GPUWorkload)
+    status = GPUWorkloadStatus(phase="Scheduling", assigned_node=NODE, job_name=job_name(workload, 0))
+    metadata = structs.replace(workload.metadata, namespace=NAMESPACE, uid=UID)
+    return structs.replace(workload, metadata=metadata, status=status)
+
+
+def made(workload: GPUWorkload) -> dict[str, Any]:
+    """Its Job as it goes over the wire."""
+    body = workload_job(workload, DEFAULTS, place(workload, 0))
+    job: dict[str, Any] = json.loads(msgspec.json.encode({"apiVersion": "batch/v1", "kind": "Job", **body}))
+    return job
+
+
+def golden(name: str) -> Path:
+    return FIXTURES / f"gpuworkloads/{name}.job.yaml"
+
+
+if __name__ == "__main__":
+    for each in EXAMPLES:
+        golden(each).write_text(written([made(example(each))]))
