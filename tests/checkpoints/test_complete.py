@@ -128,6 +128,29 @@ def test_what_is_open_for_writing_is_not_complete(tmp_path: Path) -> None:
         assert only(watch.look(20)).complete
 
 
+def test_what_was_open_has_to_be_quiet_once_it_is_closed(tmp_path: Path) -> None:
+    """A training that dies in the middle of a long save closes its files, too."""
+    folder = save(tmp_path, NAME)
+    watch = Watch(tmp_path / "attempt-0")
+    with (folder / "model.bin").open("ab"):
+        for moment in range(20):
+            assert not only(watch.look(moment)).complete
+    assert not only(watch.look(20)).complete
+    assert only(watch.look(25)).complete
+
+
+def test_what_was_open_to_the_end_is_not_complete_after_all(tmp_path: Path) -> None:
+    folder = save(tmp_path, NAME)
+    watch = Watch(tmp_path / "attempt-0", quiet_s=0)
+    with (folder / "model.bin").open("ab"):
+        await_tick(tmp_path)
+        assert not only(watch.look(0)).complete
+    assert complete_after_all(folder, quiet_s=0) is None
+    await_tick(tmp_path)
+    assert only(watch.look(1)).complete
+    assert complete_after_all(folder, quiet_s=0) == "the training went on after it"
+
+
 def test_an_open_file_is_seen_only_in_its_own_folder(tmp_path: Path) -> None:
     fill(tmp_path, {"a/file": b"", "ab/file": b""})
     with (tmp_path / "ab" / "file").open("w"):

@@ -124,6 +124,26 @@ async def test_nodes_that_are_lost_together_are_given_up_together(ground: Ground
     assert ground.listening.avoided(ground.observed().job) == NODES
 
 
+async def test_a_worker_of_before_that_stays_with_a_dead_node_holds_up_nobody(ground: Ground) -> None:
+    ground.attempt = 1
+    late = {"pods": (), "workers": None, "other_pods": (deleted(pod(1), asked=0, grace_s=5),)}
+    ground.living.discard("b")
+    for ground.seconds in range(8, 28, 4):
+        assert (await ground.look(**late)).given_up == set()
+    ground.seconds = 28
+    assert (await ground.look(**late)).given_up == {"pod-0-1"}
+    assert ground.listening.avoided(ground.observed().job) == ("b",)
+
+
+async def test_a_worker_of_before_that_stays_on_a_living_node_is_waited_for(ground: Ground) -> None:
+    ground.attempt = 1
+    late = {"pods": (), "workers": None, "other_pods": (deleted(pod(1), asked=0, grace_s=5),)}
+    for ground.seconds in range(8, 120, 4):
+        ground.live()
+        assert (await ground.look(**late)).given_up == set()
+    assert ground.listening.next_look_in_s(ground.observed(**late), ground.now()) == 4.0
+
+
 async def test_the_class_is_that_of_the_node(ground: Ground) -> None:
     ground.speaking.clear()
     ground.living.clear()

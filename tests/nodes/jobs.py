@@ -50,7 +50,7 @@ def training_job(name: str, **spec: Any) -> str:
         "dataset": "synthetic",
         "numWorkers": 2,
         "gpusPerWorker": 1,
-        "hyperparameters": {"epochs": 200, "additionalParams": SMALL},
+        "hyperparameters": {"epochs": 400, "additionalParams": SMALL},
         **spec,
     }
     body = {"apiVersion": "ml.example.com/v1", "kind": "TrainingJob", "metadata": {"name": name}, "spec": whole}

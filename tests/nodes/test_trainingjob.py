@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,7 +59,8 @@ async def test_a_job_that_loses_a_node_ends_as_if_nothing_had_happened(
     lab: Lab, namespace: str, claim: str, undisturbed: dict[str, float]
 ) -> None:
     await apply(lab.plane, namespace, training_job("bereft", **_kept(claim)))
-    await _until_saved(lab, namespace, "bereft", "checkpoint-epoch-2")
+    await _until_trains(lab, namespace, "bereft")
+    await _until_saved(lab, namespace, "bereft", 2)
     node = (await workers(lab, namespace, "bereft"))[0]["spec"]["nodeName"]
     await asyncio.to_thread(lab.kill_node, node)
     told = await ended(lab, namespace, "bereft")
@@ -74,7 +74,8 @@ async def test_a_worker_that_is_cut_off_is_replaced_and_can_harm_nobody_when_it_
     lab: Lab, namespace: str, claim: str, undisturbed: dict[str, float]
 ) -> None:
     await apply(lab.plane, namespace, training_job("parted", **_kept(claim)))
-    await _until_saved(lab, namespace, "parted", "checkpoint-epoch-2")
+    await _until_trains(lab, namespace, "parted")
+    await _until_saved(lab, namespace, "parted", 2)
     lost = (await workers(lab, namespace, "parted"))[0]
     node = lost["spec"]["nodeName"]
     await asyncio.to_thread(lab.cut, node)
@@ -99,7 +100,7 @@ async def test_a_job_that_is_suspended_saves_first_and_goes_on_from_there(
     rare = _kept(claim, frequency=LONG)
     longer = {"hyperparameters": {"epochs": LONG - 1, "additionalParams": SMALL}}
     await apply(lab.plane, namespace, training_job("paused", **rare, **longer))
-    await _told(lab, namespace, "paused", lambda seen: seen.get("currentEpoch", 0) > 0, "trains")
+    await _until_trains(lab, namespace, "paused")
     await _suspend(lab, namespace, "paused", True)
     told = await _told(lab, namespace, "paused", _has_stopped, "has stopped")
     saved = told["checkpoint"]["lastEpoch"]
@@ -149,6 +150,11 @@ async def _told(
     return await eventually(look, enough, what=f"{name} {what}", within_s=WITHIN_S)
 
 
+async def _until_trains(lab: Lab, namespace: str, name: str) -> None:
+    """Return when the operator has heard of an epoch, and so has heard the first worker."""
+    await _told(lab, namespace, name, lambda seen: seen.get("currentEpoch", 0) > 0, "trains")
+
+
 def _has_stopped(seen: dict[str, Any]) -> bool:
     return seen.get("state") == "Suspended" and not seen["workers"].get("active") and "checkpoint" in seen
 
@@ -162,11 +168,14 @@ async def _suspend(lab: Lab, namespace: str, name: str, wanted: bool) -> None:
     await kubectl(lab.plane, "patch", "tj", name, "-n", namespace, "--type=merge", f"--patch={patch}")
 
 
-async def _until_saved(lab: Lab, namespace: str, name: str, checkpoint: str) -> None:
-    async def saved() -> list[Path]:
-        return list((shared_folder(lab, namespace) / namespace / name).rglob(checkpoint))
+async def _until_saved(lab: Lab, namespace: str, name: str, epoch: int) -> None:
+    """Return when that epoch is saved, or a later one: old checkpoints do not stay."""
 
-    await eventually(saved, bool, what=f"{checkpoint} is saved", within_s=WITHIN_S)
+    async def newest() -> int:
+        folders = (shared_folder(lab, namespace) / namespace / name).glob("*/attempt-*/checkpoint-epoch-*")
+        return max((int(folder.name.rpartition("-")[2]) for folder in folders), default=0)
+
+    await eventually(newest, lambda seen: seen >= epoch, what=f"epoch {epoch} is saved", within_s=WITHIN_S)
 
 
 def _kept(claim: str, **more: Any) -> dict[str, Any]:

@@ -11,16 +11,19 @@ from holdfast.planning.trainingjob.heard import Heard, Voice
 from holdfast.planning.trainingjob.silence import (
     LONGEST_GAP_S,
     LOOK_EVERY_S,
+    OVERDUE_S,
     Pulse,
     feel,
     find_dead,
     find_doubtful,
     loss_of,
     next_look_s,
+    next_overdue,
+    overdue,
     suspects,
 )
 from holdfast.planning.trainingjob.timing import TIMING
-from tests.trainingjobs import deleted, running, worker
+from tests.trainingjobs import at, deleted, running, worker
 
 PODS = (running(0, node="a"), running(1, node="b"))
 
@@ -52,9 +55,31 @@ def test_a_worker_that_was_heard_and_is_silent_for_15_seconds_is_looked_after() 
     assert suspected(heard(100.0, 110.0), now_s=125.0) == ["a", "b"]
 
 
-def test_a_worker_that_never_said_anything_is_not_missed() -> None:
+def test_nobody_is_missed_before_somebody_was_heard() -> None:
     assert suspected(None, now_s=1e6) == []
-    assert suspected(heard(100.0), now_s=1e6) == ["a"]
+
+
+def test_a_worker_that_died_before_its_first_word_is_missed_once_another_was_heard() -> None:
+    first_s = 100.0
+    one = Heard(0, first_s, first_s, {0: Voice(1e6)})
+    assert suspected(one, now_s=first_s + 14.9) == []
+    assert suspected(one, now_s=first_s + 15.0) == ["b"]
+    assert suspected(one, now_s=first_s + 15.0, hearing_since_s=110.0) == []
+
+
+def test_who_stays_beyond_its_grace_is_looked_after_and_who_has_ended_is_not() -> None:
+    leaving = deleted(running(0, node="a"), asked=0, grace_s=5)
+    assert overdue([leaving], at(5 + OVERDUE_S - 1)) == ()
+    assert overdue([leaving], at(5 + OVERDUE_S)) == (leaving,)
+    assert next_overdue([leaving], at(0)) == at(5 + OVERDUE_S)
+    assert next_overdue([leaving], at(60)) == at(60 + LOOK_EVERY_S)
+    for nobody in (
+        running(0, node="a"),
+        deleted(worker(0, {"phase": "Failed"}, node="a"), asked=0),
+        deleted(running(0, node=""), asked=0),
+    ):
+        assert overdue([nobody], at(600)) == ()
+        assert next_overdue([nobody], at(600)) is None
 
 
 def test_silence_counts_only_while_the_operator_could_hear() -> None:
@@ -107,8 +132,8 @@ def test_only_workers_of_the_dead_node_are_lost() -> None:
 
 
 def test_nodes_that_are_lost_together_and_missed_one_after_another_go_together() -> None:
-    dead, following = looked((0, "x"), (10, "x"), (20, "x")), looked((10, "x"), (20, "x"))
-    alive = looked((0, "x"), (10, "x"), (19, "y"), (20, "y"))
+    dead, following = looked((0, "x"), (10, "x"), (20, "x")), looked((5, "x"), (14, "x"), (20, "x"))
+    alive = looked((0, "x"), (9, "y"), (19, "y"), (20, "y"))
     assert find_doubtful(PODS, {"a": dead, "b": following}, TIMING) == PODS
     assert find_doubtful(PODS, {"a": dead, "b": alive}, TIMING) == PODS[:1]
     assert find_doubtful(PODS, {"a": dead}, TIMING) == PODS[:1]

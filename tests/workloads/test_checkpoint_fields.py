@@ -199,7 +199,9 @@ STORES: list[tuple[str, JSON, JSON]] = [
             **NO_AWS,
             **plain(AZURE_STORAGE_ACCOUNT_NAME="acc"),
             **secret(SIDECAR, "AZURE_STORAGE_ACCOUNT_KEY", "keys", "AZURE_STORAGE_KEY"),
+            **secret(SIDECAR, "AZURE_STORAGE_ENDPOINT", "keys", "AZURE_STORAGE_ENDPOINT"),
             **secret(READER, "AZURE_STORAGE_ACCOUNT_KEY", "keys", "AZURE_STORAGE_KEY"),
+            **secret(READER, "AZURE_STORAGE_ENDPOINT", "keys", "AZURE_STORAGE_ENDPOINT"),
         },
     ),
 ]

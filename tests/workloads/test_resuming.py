@@ -83,6 +83,7 @@ def test_from_azure_onto_a_claim() -> None:
     assert changed(job(storage, "az://other/bert"), since={"checkpoint": {"storage": CLAIM}}) == {
         **variables(SIDECAR, HOLDFAST_RESUME_FROM="az://other/bert", AZURE_STORAGE_ACCOUNT_NAME="acc"),
         **secret(SIDECAR, "AZURE_STORAGE_ACCOUNT_KEY", "keys", "AZURE_STORAGE_KEY"),
+        **secret(SIDECAR, "AZURE_STORAGE_ENDPOINT", "keys", "AZURE_STORAGE_ENDPOINT"),
     }
 
 

@@ -174,6 +174,7 @@ def test_it_can_open_the_store_with_what_it_is_given(kind: str, scheme: str, tmp
     account.write_text('{"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": true}')
     found = seen(sidecar({"checkpoint": {"storage": STORES[kind]}}))
     here = {name: value.replace("/etc/holdfast-store", str(tmp_path)) for name, value in found.items()}
+    here.pop("AZURE_STORAGE_ENDPOINT", None)  # which a Secret need not hold
     assert open_bucket(found["HOLDFAST_STORE"], here).address == f"{scheme}://models/ml/bert/{UID}"
     unknown = {name for name in found if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))} - {*AWS, *GOOGLE, *AZURE}
     assert unknown == set()

@@ -188,9 +188,10 @@ class CheckpointStorage(Part, frozen=True, kw_only=True):
         LocalObjectReference | None,
         Meta(
             description="Secret with the credentials of the store. Keys: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and "
-            "AWS_SESSION_TOKEN for s3; service-account.json for gcs; AZURE_STORAGE_KEY for azure. Without it: a "
-            "Secret named aws-credentials if type is s3 and it is there, else the workload identity of the service "
-            "account. Only the sidecar and TensorBoard get it, never the training container."
+            "AWS_SESSION_TOKEN for s3; service-account.json for gcs; AZURE_STORAGE_KEY for azure, and "
+            "AZURE_STORAGE_ENDPOINT where that is not the public cloud. Without it: a Secret named "
+            "aws-credentials if type is s3 and it is there, else the workload identity of the service account. Only "
+            "the sidecar and TensorBoard get it, never the training container."
         ),
     ] = None
 

@@ -70,6 +70,7 @@ class Watch:
         self._since: dict[Name, tuple[tuple[Entry, ...], float]] = {}
         self._last: dict[Name, tuple[Looked, float]] = {}
         self._refused: dict[Name, float] = {}
+        self._opened: set[Name] = set()
 
     def look(self, now: float) -> list[Looked]:
         """Every checkpoint of the attempt, newest first; `now` is a clock that only goes forward."""
@@ -78,6 +79,7 @@ class Watch:
         names = checkpoints_in(self._folder)
         self._since = {name: seen for name, seen in self._since.items() if name in names}
         self._refused = {name: since for name, since in self._refused.items() if name in names}
+        self._opened &= set(names)
         self._last = {
             name: (self._look(name, now), now) if self._is_due(name, now) else self._last[name] for name in names
         }
@@ -118,11 +120,20 @@ class Watch:
             return Looked(name, declared.whole and bool(content), _shards(declared), content, declared)
         if was_renamed(folder, content):
             return Looked(name, True, "renamed when it was whole", content)
-        if not content or now - since < self._quiet_s:
-            return Looked(name, False, f"no marker, and not unchanged for {self._quiet_s:g} s yet", content)
-        if self._is_open(folder):
+        is_quiet = bool(content) and now - since >= self._quiet_s
+        if (is_quiet or name in self._opened) and self._is_open(folder):
+            self._note_open(name, folder, content, now)
             return Looked(name, False, "a file in it is open for writing", content)
+        if not is_quiet:
+            return Looked(name, False, f"no marker, and not unchanged for {self._quiet_s:g} s yet", content)
         return Looked(name, True, f"unchanged for {self._quiet_s:g} s", content)
+
+    def _note_open(self, name: Name, folder: Path, content: tuple[Entry, ...], now: float) -> None:
+        """It has to be quiet from when it is closed on: a training that dies closes its files, too."""
+        self._opened.add(name)
+        self._since[name] = content, now
+        with contextlib.suppress(OSError):
+            os.utime(folder)  # so that it has changed just now for who looks when the training has ended
 
 
 def checkpoints_in(attempt_folder: Path) -> list[Name]:

@@ -29,6 +29,8 @@ from holdfast.planning.trainingjob.silence import (
     find_doubtful,
     loss_of,
     next_look_s,
+    next_overdue,
+    overdue,
     suspects,
 )
 from holdfast.planning.trainingjob.timing import Timing
@@ -94,6 +96,8 @@ class Listening:
         if observed.started and not observed.finished:
             heard = self._heard(observed)
             loss = self._hang(observed, heard) or await self._death(observed, heard, now_s)
+        elif not observed.finished:
+            await self._give_up_overdue(observed, now)
         return structs.replace(
             observed,
             unheard=loss,
@@ -122,6 +126,8 @@ class Listening:
                 hang_s = now_s + LOOK_EVERY_S  # a sign of life that came after the deadline proves it
             moments += [at_s for at_s in (look_s, hang_s) if at_s is not None]
         later = [at_s - now_s for at_s in moments if at_s > now_s]
+        if not observed.started and (look_at := next_overdue(observed.leftovers, now)) is not None:
+            later.append((look_at - now).total_seconds())
         later += [(self._saved_by(pod) - now).total_seconds() for pod in self._saving(observed)]
         return min((seconds for seconds in later if seconds > 0), default=None)
 
@@ -163,9 +169,16 @@ class Listening:
         dead = find_dead(suspected, self._pulses, self._timing)
         if not dead:
             return None
-        self._give_up(observed, find_doubtful(suspected, self._pulses, self._timing))
+        self._give_up(observed, find_doubtful(suspected, self._pulses, self._timing), observed.status.restart_count)
         first = min(dead, key=index_of)
         return loss_of(first, by_node(observed.nodes.get(first.spec.node_name)), self._timing)
+
+    async def _give_up_overdue(self, observed: Observed, now: datetime) -> None:
+        """Workers of before that are not gone, with their node: the next attempt need not wait for them."""
+        late = overdue(observed.leftovers, now)
+        if late:
+            await asyncio.gather(*(self._feel(name) for name in {pod.spec.node_name for pod in late}))
+            self._give_up(observed, find_dead(late, self._pulses, self._timing), observed.status.restart_count - 1)
 
     async def _feel(self, node: str) -> None:
         """A Lease that can't be read says nothing: the look is missed, and missed looks prove nothing."""
@@ -194,8 +207,8 @@ class Listening:
     def _saved_by(self, pod: Pod) -> datetime:
         return told_to_go_at(pod) + timedelta(seconds=self._timing.final_save_s)
 
-    def _give_up(self, observed: Observed, dead: Iterable[Pod]) -> None:
-        key, attempt, now_s = observed.job.metadata.key, observed.status.restart_count, self._office.clock()
+    def _give_up(self, observed: Observed, dead: Iterable[Pod], attempt: int) -> None:
+        key, now_s = observed.job.metadata.key, self._office.clock()
         known = self._lost.get(key, ())
         new = (Lost(pod.metadata.uid, pod.spec.node_name, attempt, now_s) for pod in dead)
         self._lost[key] = known + tuple(one for one in new if one.pod not in {lost.pod for lost in known})

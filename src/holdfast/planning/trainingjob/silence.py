@@ -7,10 +7,12 @@ about the time is the node's opinion.
 """
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 
 from msgspec import Struct
 
 from holdfast.api.builtin import Pod
+from holdfast.planning.times import moment
 from holdfast.planning.trainingjob.classes import Class, Loss
 from holdfast.planning.trainingjob.heard import Heard
 from holdfast.planning.trainingjob.loss import index_of, worker
@@ -19,6 +21,10 @@ from holdfast.planning.trainingjob.timing import Timing
 # Two looks at a Lease that are further apart prove nothing: the API server may have been away, for the node too.
 LONGEST_GAP_S = 10.0
 LOOK_EVERY_S = 4.0
+# More than the ten seconds in which a kubelet renews its Lease.
+NEARLY = 0.75
+# Beyond its grace, before a pod's node is looked at.
+OVERDUE_S = 3.0
 
 
 class Pulse(Struct, frozen=True):
@@ -42,7 +48,8 @@ def suspects(
 ) -> tuple[Pod, ...]:
     """Those of the current attempt's workers whose nodes' Leases are to be read now.
 
-    Only a worker that this operator has heard is missed: one without a sidecar never says anything.
+    None is missed before this operator has heard one of them: without sidecars, or where no report comes through,
+    nobody ever says anything.
     """
     return tuple(
         pod
@@ -67,7 +74,22 @@ def find_dead(suspected: Iterable[Pod], pulses: Mapping[str, Pulse], timing: Tim
 
 def find_doubtful(suspected: Iterable[Pod], pulses: Mapping[str, Pulse], timing: Timing) -> tuple[Pod, ...]:
     """Once one is dead, those who seem to follow, too: nodes are lost together, and missed one after another."""
-    return _quiet(suspected, pulses, timing.lease_s / 2)
+    return _quiet(suspected, pulses, timing.lease_s * NEARLY)
+
+
+def overdue(pods: Iterable[Pod], now: datetime) -> tuple[Pod, ...]:
+    """Those that were to be gone by now: a kubelet that lives ends them in time."""
+    return tuple(pod for pod in pods if _stays(pod) and now >= overdue_at(pod))
+
+
+def overdue_at(pod: Pod) -> datetime:
+    return moment(pod.metadata.deletion_timestamp) + timedelta(seconds=OVERDUE_S)
+
+
+def next_overdue(pods: Iterable[Pod], now: datetime) -> datetime | None:
+    """When to look at them, or to look again."""
+    due = (max(overdue_at(pod), now + timedelta(seconds=LOOK_EVERY_S)) for pod in pods if _stays(pod))
+    return min(due, default=None)
 
 
 def loss_of(pod: Pod, cause: Class, timing: Timing) -> Loss:
@@ -86,10 +108,16 @@ def _quiet(suspected: Iterable[Pod], pulses: Mapping[str, Pulse], for_s: float) 
     )
 
 
+def _stays(pod: Pod) -> bool:
+    return pod.is_terminating and not pod.has_ended and bool(pod.spec.node_name)
+
+
 def _runs(pod: Pod) -> bool:
     return pod.status.phase == "Running" and not pod.is_terminating and bool(pod.spec.node_name)
 
 
 def _suspect_at_s(pod: Pod, heard: Heard | None, hearing_since_s: float, timing: Timing) -> float | None:
-    voice = heard.voices.get(index_of(pod)) if heard is not None else None
-    return None if voice is None else max(voice.heard_s, hearing_since_s) + timing.silent_s
+    if heard is None:
+        return None
+    voice = heard.voices.get(index_of(pod))
+    return max(voice.heard_s if voice is not None else heard.first_s, hearing_since_s) + timing.silent_s
