@@ -119,3 +119,10 @@ def test_whatever_the_order_the_newest_is_shown(epochs: list[int], cut: int) -> 
     both = told(*(checkpoint(epoch) for epoch in epochs[cut:]), report=first)
     assert both is not None
     assert both.last_epoch == 6
+
+
+def test_a_worker_that_can_not_have_its_checkpoint_yet_is_told_of_as_waiting() -> None:
+    (trouble,) = troubles(batch(checkpoints=(checkpoint(0, "unrestored", reason="no answer"),), index=1))
+    assert trouble.reason == "CheckpointNotRestored"
+    assert trouble.message.startswith("worker 1 can't start yet")
+    assert trouble.message.endswith("no answer")

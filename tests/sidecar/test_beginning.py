@@ -61,7 +61,7 @@ async def test_what_may_pass_is_tried_again_and_told_once(tmp_path: Path) -> Non
     told: list[Checkpoint] = []
     faults: list[Exception] = [Unreachable("no answer"), OSError(5, "Input/output error"), Unreachable("no answer")]
     assert await begin(tmp_path, faults, told).run() == Began()
-    assert [(entry.outcome, entry.reason) for entry in told] == [("failed", "restoring: no answer")]
+    assert [(entry.outcome, entry.reason) for entry in told] == [("unrestored", "no answer")]
     assert (tmp_path / "attempt-0").is_dir()
 
 

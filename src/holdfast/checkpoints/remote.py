@@ -133,7 +133,7 @@ class RemoteBucket:
         """A missing bucket must not pass for a missing checkpoint: a training would begin anew."""
         code = CODE.search(str(error))
         if code and code[1] in NO_BUCKET:
-            raise explained(error, "read", self._address, writing=False) from None
+            raise explained(error, "read checkpoints", self._address, writing=False) from None
 
     @contextlib.contextmanager
     def _asking(self, tried: str, *, writing: bool = False) -> Iterator[None]:

@@ -37,7 +37,7 @@ Metrics: TypeAlias = Annotated[
 ]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=253)]
 Place: TypeAlias = Annotated[str, Meta(max_length=2048, pattern=r"\A[^\x00-\x1f\x7f]+\Z")]
-Outcome: TypeAlias = Literal["completed", "uploaded", "quarantined", "failed"]
+Outcome: TypeAlias = Literal["completed", "uploaded", "quarantined", "failed", "unrestored"]
 
 
 class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -61,7 +61,8 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="ca
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What became of one: complete on its volume, in the object store too, found corrupt and put aside, or lost."""
+    """What became of one: complete on its volume, in the object store too, found corrupt and put aside, not kept, or
+    not to be had when it was to be resumed from."""
 
     path: Place
     epoch: Epoch

@@ -76,7 +76,7 @@ class Beginning:
             return UNDECIDED_S
         log.warning("can't have the checkpoint to resume from yet; it is tried again", reason=str(error), tries=tries)
         if tries == 1:
-            self._say(self._place.store or str(self._place.folder), 0, "failed", f"restoring: {error}")
+            self._say(self._place.store or str(self._place.folder), 0, "unrestored", str(error))
         return min(RETRY_CAP_S, RETRY_S * 2.0 ** min(tries - 1, 30))
 
     def _began(self, restored: Restored, address: str) -> Began:

@@ -43,6 +43,9 @@ def troubles(batch: Batch) -> Iterator[Trouble]:
         elif entry.outcome == "failed":
             message = f"worker {batch.index} could not keep checkpoint {entry.path}, the training goes on: {because}"
             yield Trouble("CheckpointFailed", message)
+        elif entry.outcome == "unrestored":
+            message = f"worker {batch.index} can't start yet: what it resumes from is in {entry.path}: {because}"
+            yield Trouble("CheckpointNotRestored", message)
 
 
 def is_kept(spec: TrainingJobSpec) -> bool:
