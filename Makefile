@@ -101,7 +101,8 @@ test-nodes: $(STAMP) control-plane nodes ## What needs real kubelets and contain
 
 .PHONY: test
 test: $(STAMP) lint control-plane nodes frameworks stores ## Everything: lint, types, layers, drift, unit, the real API server
-	$(BIN)/pytest -n 3 --dist loadfile
+	$(BIN)/pytest -n 3 --dist loadfile --ignore tests/nodes
+	$(BIN)/pytest tests/nodes
 
 .PHONY: mutants
 mutants: $(STAMP) ## Break the embedded engine in one place after the other: the contract must notice each time

@@ -20,7 +20,12 @@ TOKENS = "/var/run/tokens"
 
 async def test_a_sidecar_starts_before_its_trainer_and_ends_after_it(lab: Lab, namespace: str) -> None:
     shared = {"volumeMounts": [{"name": "shared", "mountPath": "/shared"}]}
-    probe = {"exec": {"command": ["cat", "/tmp/ready"]}, "periodSeconds": 1, "failureThreshold": 60}
+    probe = {
+        "exec": {"command": ["cat", "/tmp/ready"]},
+        "periodSeconds": 1,
+        "timeoutSeconds": 30,
+        "failureThreshold": 60,
+    }
     script = f"echo begun >> /shared/order; sleep 1; echo > /tmp/ready; {FOREVER}"
     sidecar = container("sidecar", script, restartPolicy="Always", startupProbe=probe, **shared)
     trainer = container("trainer", "cat /shared/order; echo last words > /dev/termination-log; exit 7", **shared)
