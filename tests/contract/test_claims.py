@@ -2,6 +2,7 @@
 
 import pytest
 
+from holdfast.api.builtin import Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import BadRequest, Invalid
 from holdfast.cluster.protocol import JSON, Cluster
@@ -123,6 +124,18 @@ async def test_a_pod_is_not_given_a_claim_that_is_going(engine: Engine, pool: Po
     body["metadata"]["finalizers"] = ["holdfast.dev/held"]
     made = await pool.cluster.create(CLAIMS, body, namespace=pool.name)
     await pool.cluster.delete(CLAIMS, key_of(made))
+    await _scheduler_sees_claims(pool)
     key = (await pool.cluster.create(PODS, using("one", pool.name), namespace=pool.name)).metadata.key
     assert 'persistentvolumeclaim "data" is being deleted' in await waits(pool, key)
     await pool.cluster.patch(CLAIMS, key_of(made), {"metadata": {"finalizers": []}})
+
+
+async def _scheduler_sees_claims(pool: Pool) -> None:
+    """As they are now: it hears of them in their order, and of this one last."""
+    await pool.cluster.create(CLAIMS, claim("last", volumeName="nowhere"), namespace=pool.name)
+    key = (await pool.cluster.create(PODS, using("last", pool.name, "last"), namespace=pool.name)).metadata.key
+
+    def knows(found: Pod) -> bool:
+        return any("unbound immediate" in condition.message for condition in found.status.conditions)
+
+    await until(pool.cluster, PODS, key, knows, "waits for a claim that the scheduler knows")

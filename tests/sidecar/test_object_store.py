@@ -215,9 +215,9 @@ async def test_a_store_that_does_not_answer_is_tried_again_and_told_of(
     away = server._replace(environ={**server.environ, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"})
     async with pod_with(away, server.address("away"), tmp_path / "pod", operator) as pod:
         await pod.sidecar()
-        await until(lambda: bool(operator.outcomes("failed")))
+        await until(lambda: bool(operator.outcomes("unrestored")))
         assert (await pod.ask("/started"))[0] == 503
-    reason = next(entry.reason for entry in operator.checkpoints if entry.outcome == "failed")
+    reason = next(entry.reason for entry in operator.checkpoints if entry.outcome == "unrestored")
     assert "no answer; check the endpoint" in reason
 
 
