@@ -173,7 +173,9 @@ class TestWatches:
         names = await make(cluster, namespace, 3)
         version, seen = listed.resource_version, []
         for _ in names:
-            async with cluster.watch(CONFIG_MAPS, resource_version=version, namespace=namespace) as events:
+            async with cluster.watch(
+                CONFIG_MAPS, resource_version=version, namespace=namespace, labels="of=us"
+            ) as events:
                 event = await anext(events)
                 assert event.object is not None
                 seen.append(event.object.metadata.name)
