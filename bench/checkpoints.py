@@ -16,7 +16,7 @@ from statistics import median
 
 from bench.beside import Beside
 from bench.many_jobs import say
-from bench.steps import Typical, typical
+from bench.steps import longer
 from bench.transfers import Compared, Transfers
 from tests.checkpoints.servers.server import s3
 
@@ -54,12 +54,15 @@ def beside_a_training(folder: Path, source: Path, rounds: int) -> None:
     finally:
         os.sched_setaffinity(0, cores)
     say(f"memory of the sidecar at its peak: {told_mib(pod.peaks_mib)} (80 MiB is the limit)")
-    without = typical(done, pod.stretches, "without")
-    say(f"a step of the training, without a sidecar from one stretch to the next ±{spread(without):.1%}")
     for what, said in (("idle", "beside an idle one"), ("upload", "while it uploads")):
-        during = typical(done, pod.stretches, what)
-        took, core = (median(a[at] / b[at] - 1 for a, b in zip(during, without, strict=True)) for at in (0, 1))
-        say(f"  {said:<20} {took:+.1%} on the clock, {core:+.1%} on its core")
+        found = longer(done, pod.stretches, what)
+        if found is None:
+            say(f"  {said:<20} not measured: the checkpoint is too small")
+            continue
+        say(
+            f"  a step of the training {said:<18} {found.took:+.1%} on the clock, {found.core:+.1%} on its core "
+            f"(median of {found.pairs} turns; stretches without one differ by {found.noise:.1%} from turn to turn)"
+        )
 
 
 def told(what: str, compared: Compared, size: int) -> str:
@@ -74,11 +77,6 @@ def told(what: str, compared: Compared, size: int) -> str:
 
 def told_mib(peaks: dict[str, float]) -> str:
     return ", ".join(f"{peak:.0f} MiB in an {what}" for what, peak in peaks.items()).replace("an restore", "a restore")
-
-
-def spread(steps: list[Typical]) -> float:
-    took = [step.took_s for step in steps]
-    return (max(took) - min(took)) / 2 / median(took)
 
 
 def checkpoint(folder: Path, size: int) -> Path:

@@ -9,6 +9,7 @@ import os
 import struct
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -45,13 +46,33 @@ class Typical(NamedTuple):
     core_s: float
 
 
-def typical(done: list[Step], stretches: list[Stretch], what: str) -> list[Typical]:
-    """Of each stretch of that kind."""
-    found = []
-    for stretch in (stretch for stretch in stretches if stretch.what == what):
-        during = [step for step in done if stretch.began_s <= step.began_s <= stretch.ended_s - step.took_s]
-        found.append(Typical(median(step.took_s for step in during), median(step.core_s for step in during)))
-    return found
+def typical(done: list[Step], stretch: Stretch) -> Typical:
+    during = [step for step in done if stretch.began_s <= step.began_s <= stretch.ended_s - step.took_s]
+    return Typical(median(step.took_s for step in during), median(step.core_s for step in during))
+
+
+class Longer(NamedTuple):
+    """By how much a step takes longer, as a part of what it takes without; `noise` is how much pairs differ anyway."""
+
+    took: float
+    core: float
+    noise: float
+    pairs: int
+
+
+def longer(done: list[Step], stretches: list[Stretch], what: str) -> Longer | None:
+    """Each stretch of that kind beside the one right before it, which was without; None if there are none."""
+    pairs = [(typical(done, a), typical(done, b)) for a, b in pairwise(stretches) if b.what == what]
+    if not pairs:
+        return None
+    without = [before for before, _ in pairs]
+    noise = [abs(b.took_s / a.took_s - 1) for a, b in pairwise(without)]
+    return Longer(
+        took=median(beside.took_s / before.took_s - 1 for before, beside in pairs),
+        core=median(beside.core_s / before.core_s - 1 for before, beside in pairs),
+        noise=median(noise) if noise else 0.0,
+        pairs=len(pairs),
+    )
 
 
 def train(file: Path) -> None:
