@@ -235,7 +235,7 @@ async def test_the_rights_in_the_manifests_are_enough(
     account = "holdfast-operator"
     manifest = RBAC.read_text().replace("holdfast-system", namespace).replace(f"name: {account}", f"name: {namespace}")
     manifest = manifest.replace(f"resourceNames: [{namespace}]", f"resourceNames: [{account}]")
-    await apply(plane, namespace, manifest)
+    await kubectl(plane, "apply", "-f", "-", input=manifest)  # some of it is for other namespaces
     token = (await kubectl(plane, "create", "token", namespace, "-n", namespace)).strip()
     login = plane.kubeconfig.read_text().replace(plane.admin_token, token)
     kubeconfig = plane.folder / f"{namespace}.kubeconfig"
