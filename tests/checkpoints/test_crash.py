@@ -119,7 +119,8 @@ class Life:
         finally:
             there = set(self.store.names(self.attempt))
             self.right = {name: files for name, files in self.right.items() if name in there}
-            assert stays(newest, self.right, self.rotten, keep, self.attempt), f"{newest} was the newest, and is deleted"
+            held = stays(newest, self.right, self.rotten, keep, self.attempt)
+            assert held, f"{newest} was the newest, and is deleted"
 
     def rot(self) -> None:
         """A byte of a digested checkpoint changes by itself."""

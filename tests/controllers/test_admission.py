@@ -15,6 +15,7 @@ from holdfast.cluster.protocol import JSON, Cluster
 from holdfast.cluster.resources import JOBS, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, TRAINING_JOBS
 from holdfast.controllers import admission as admission_module
 from holdfast.controllers.admission import Admission
+from holdfast.controllers.room import Room
 from holdfast.planning.admission import ADMITTED, Verdict
 from holdfast.planning.ledger import GPU
 from holdfast.runtime.clocks import utc_now
@@ -151,7 +152,11 @@ class Running:
         ground = self._ground
         self._operator = Operator(ground.cluster, identity="test", now=utc_now, random=Random(0), metrics=Metrics())
         ground.admission = Admission.of(
-            self._operator, shape=template, now=ground.now, **{"patience_s": 600.0, **self._options}
+            self._operator,
+            room=Room(self._operator),
+            shape=template,
+            now=ground.now,
+            **{"patience_s": 600.0, **self._options},
         )
         ground.asking = Asking(self._operator, ground.admission)
         controller = Controller(

@@ -52,6 +52,8 @@ def test_its_pods_keep_to_the_restricted_profile(deployed: ControlPlane) -> None
         ("create", "pods"),
         ("update", "trainingjobs.ml.example.com"),
         ("create", "trainingjobs.ml.example.com"),
+        ("update", "gpuworkloads.gpu.warp.dev"),
+        ("create", "gpuworkloads.gpu.warp.dev"),
         ("delete", "persistentvolumeclaims"),
         ("patch", "persistentvolumeclaims"),
         ("delete", "nodes"),
@@ -68,6 +70,7 @@ def test_what_it_does_not_need_it_may_not(deployed: ControlPlane, verb: str, res
 def test_what_it_needs_it_may(deployed: ControlPlane) -> None:
     assert may(deployed, "create", "jobs.batch")
     assert may(deployed, "patch", "trainingjobs.ml.example.com", "--subresource=status", "-A")
+    assert may(deployed, "patch", "gpuworkloads.gpu.warp.dev", "--subresource=status", "-A")
     assert may(deployed, "get", "leases/holdfast-operator", "-n", "holdfast-system")
 
 

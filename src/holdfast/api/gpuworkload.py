@@ -73,7 +73,8 @@ class GPUWorkloadSpec(Part, frozen=True, kw_only=True):
         Meta(
             description="Which node is taken among those with enough free GPUs. leastLoaded (default): the one with "
             "the most free. random: any. costOptimized: one labelled gpu-orchestrator/cheap-node=true, else as "
-            "leastLoaded."
+            "leastLoaded.",
+            extra_json_schema={"default": "leastLoaded"},
         ),
     ] = "leastLoaded"
     retry_policy: Annotated[
@@ -139,7 +140,14 @@ class GPUWorkloadStatus(Part, frozen=True, kw_only=True):
     assigned_node: Annotated[str, Meta(description="The node that was chosen.", max_length=253)] | None = None
     job_name: Annotated[str, Meta(description="The Job of the current try.", max_length=253)] | None = None
     last_schedule_time: Annotated[Timestamp, Meta(description="When a node was last chosen.")] | None = None
-    retry_count: Annotated[Count, Meta(description="How many tries there were after the first.")] = 0
+    retry_count: Annotated[
+        Count,
+        Meta(
+            description="How many tries failed by themselves and were followed by another. A try that lost its node "
+            "does not count.",
+            extra_json_schema={"default": 0},
+        ),
+    ] = 0
     next_retry_time: Annotated[Timestamp, Meta(description="When the next try starts, while it waits.")] | None = None
     avoided_node: (
         Annotated[
@@ -208,7 +216,12 @@ KIND = Kind(
         Column(name="NODE", path=".status.assignedNode", description="The node that was chosen."),
         Column(name="GPUS", path=".spec.gpuCount", type="integer", description="GPUs that it needs."),
         Column(name="STRATEGY", path=".spec.schedulingStrategy", description="How the node is chosen."),
-        Column(name="RETRIES", path=".status.retryCount", type="integer", description="Tries after the first."),
+        Column(
+            name="RETRIES",
+            path=".status.retryCount",
+            type="integer",
+            description="Tries that failed and were followed by another.",
+        ),
         AGE,
         Column(name="MODEL", path=".spec.modelName", wide=True, description="What is run."),
         Column(name="PRIORITY", path=".spec.priority", type="integer", wide=True, description="Higher goes first."),

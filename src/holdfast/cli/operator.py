@@ -21,7 +21,10 @@ from holdfast.cluster.errors import NotFound
 from holdfast.cluster.kubernetes import KubernetesCluster, connect, load_config
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import LEASES
+from holdfast.controllers.gpuworkload import gpu_workloads
+from holdfast.controllers.room import Room
 from holdfast.controllers.trainingjob import training_jobs
+from holdfast.planning.gpuworkload.timing import Timing as PlacingTiming
 from holdfast.planning.trainingjob.timing import TIMING, Timing
 from holdfast.reports.office import Office
 from holdfast.runtime.clocks import utc_now
@@ -47,6 +50,7 @@ class Options(Struct, frozen=True, kw_only=True):
     lease_namespace: str
     defaults: Defaults
     timing: Timing
+    placing_timing: PlacingTiming
     gang_admission: bool
     per_job_metrics: bool
 
@@ -118,6 +122,7 @@ def operator(
                 stuck_s=stuck_after,
                 bind_timeout_s=bind_timeout,
             ),
+            placing_timing=PlacingTiming(patience_s=patience, stuck_s=stuck_after),
             gang_admission=gang_admission,
             per_job_metrics=per_job_metrics,
         )
@@ -190,7 +195,7 @@ async def _operate(cluster: KubernetesCluster, lease: Key, metrics: Metrics, cho
         elector=elector,
         settings=chosen.settings,
     )
-    office = Office(now=utc_now)
+    office, room = Office(now=utc_now), Room(operator)
     operator.add(
         training_jobs(
             operator,
@@ -199,9 +204,13 @@ async def _operate(cluster: KubernetesCluster, lease: Key, metrics: Metrics, cho
             now=utc_now,
             timing=chosen.timing,
             office=office,
+            room=room,
             gang_admission=chosen.gang_admission,
             per_job_metrics=chosen.per_job_metrics,
         )
+    )
+    operator.add(
+        gpu_workloads(operator, guarded, defaults=chosen.defaults, now=utc_now, timing=chosen.placing_timing, room=room)
     )
     async with _taking_reports(office, operator, cluster, elector, chosen):
         with on_signal(operator.stop):

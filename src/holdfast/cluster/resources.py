@@ -2,7 +2,7 @@
 
 from typing import TypeVar
 
-from holdfast.api import trainingjob
+from holdfast.api import gpuworkload, trainingjob
 from holdfast.api.builtin import (
     Claim,
     ConfigMap,
@@ -30,6 +30,7 @@ def served(kind: Kind[T]) -> Resource[T]:
 
 
 TRAINING_JOBS = served(trainingjob.KIND)
+GPU_WORKLOADS = served(gpuworkload.KIND)
 
 JOBS = Resource(group="batch", version="v1", kind="Job", plural="jobs", model=Job)
 SERVICES = Resource(group="", version="v1", kind="Service", plural="services", model=Service)

@@ -11,10 +11,10 @@ import structlog
 from holdfast.api.builtin import Job
 from holdfast.api.meta import Key, Object
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.cluster.resources import JOBS, NODES, PODS, PRIORITY_CLASSES, TRAINING_JOBS
+from holdfast.cluster.resources import JOBS, PRIORITY_CLASSES, TRAINING_JOBS
 from holdfast.controllers.gangs import Avoided, Gangs, Template, Turn, is_queued, stands_in_line, turn_of
-from holdfast.planning.admission import ADMITTED, Gang, Verdict, admit
-from holdfast.planning.ledger import Ledger
+from holdfast.controllers.room import Room
+from holdfast.planning.admission import ADMITTED, Gang, Verdict, survey
 from holdfast.runtime.clocks import Now
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.operator import Operator
@@ -46,12 +46,14 @@ class Told(NamedTuple):
 class Admission:
     """A source of news for the jobs' controller: a job hears when its verdict has changed."""
 
-    def __init__(self, gangs: Gangs, *, now: Now, patience_s: float, enabled: bool) -> None:
+    def __init__(self, gangs: Gangs, room: Room, *, now: Now, patience_s: float, enabled: bool) -> None:
         self._gangs = gangs
+        self._room = room
         self._now = now
         self._patience_s = patience_s
         self._enabled = enabled
-        self._ledger = Ledger()
+        self._ledger = room.ledger
+        self._version = room.ledger.version
         self._told: dict[Turn, Told] = {}
         self._add: Callable[[Key], None] = lambda _: None
         # Nobody asks before all stores are full and this process leads; until then a look would be wrong or in vain.
@@ -65,6 +67,7 @@ class Admission:
         cls,
         operator: Operator,
         *,
+        room: Room,
         shape: Template,
         avoided: Avoided = lambda _: (),
         now: Now,
@@ -72,15 +75,14 @@ class Admission:
         enabled: bool = True,
     ) -> "Admission":
         """On the operator's stores. `shape` is the pod template of a job's workers, with the nodes that it avoids."""
-        operator.store(NODES)
-        return cls(Gangs(operator, shape, avoided), now=now, patience_s=patience_s, enabled=enabled)
+        return cls(Gangs(operator, shape, avoided), room, now=now, patience_s=patience_s, enabled=enabled)
 
     def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
         if not self._enabled:
             return
         self._add = add
-        informers.of(NODES).handlers.append(self._counted(self._ledger.node_changed))
-        informers.of(PODS).handlers.append(self._counted(self._ledger.pod_changed))
+        self._room.attach(informers)
+        self._ledger.followers.append(self._counted)
         informers.of(TRAINING_JOBS).handlers.append(self._noticed(_standing))
         informers.of(JOBS).handlers.append(self._noticed(_attempt))
         informers.of(PRIORITY_CLASSES).handlers.append(self._noticed(lambda each: (each.value, each.global_default)))
@@ -97,16 +99,11 @@ class Admission:
             self._soon()
         return told.verdict if told is not None else None
 
-    def _counted(self, take: Handler[T]) -> Handler[T]:
-        """Has the ledger take in a change, and looks again if it made a difference."""
-
-        def changed(old: T | None, new: T | None) -> None:
-            before = self._ledger.version
-            take(old, new)
-            if self._ledger.version != before:
-                self._soon()
-
-        return changed
+    def _counted(self, _machine: str) -> None:
+        """Looks again when more or less is free; what gangs themselves are expected to take makes no difference."""
+        if self._ledger.version != self._version:
+            self._version = self._ledger.version
+            self._soon()
 
     def _noticed(self, seen: Callable[[T], object]) -> Handler[T]:
         """Looks again when something changed that is looked at."""
@@ -138,7 +135,9 @@ class Admission:
         now = self._now()
         line = self._gangs.read(now)
         gangs = {turn: entry for turn, entry in line.items() if isinstance(entry, Gang)}
-        judged = admit(gangs.values(), self._ledger, now, self._patience_s)
+        outlook = survey(gangs.values(), self._ledger, now, self._patience_s)
+        self._ledger.expect(outlook.taken, outlook.kept)
+        judged = outlook.verdicts
         for turn, gang in gangs.items():
             if gang.standing != "started" and judged[turn.uid].admitted:
                 self._gangs.grant(turn)

@@ -13,6 +13,8 @@ from msgspec import Struct
 from holdfast import __version__
 from holdfast.api.meta import Key
 from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
+from holdfast.controllers.gpuworkload import gpu_workloads
+from holdfast.controllers.room import Room
 from holdfast.controllers.trainingjob import training_jobs
 from holdfast.local.folder import locked
 from holdfast.local.hardware import Hardware
@@ -97,8 +99,9 @@ async def _operating(cluster: EmbeddedCluster, machine: Machine) -> AsyncIterato
     )
     add_plane(operator, cluster, now=utc_now, reclaim=machine.reclaim)
     defaults = Defaults(image=DEFAULT_IMAGE, holdfast_image=DEFAULT_IMAGE)
-    office = Office(now=utc_now)
-    operator.add(training_jobs(operator, cluster, defaults=defaults, now=utc_now, office=office))
+    office, room = Office(now=utc_now), Room(operator)
+    operator.add(training_jobs(operator, cluster, defaults=defaults, now=utc_now, office=office, room=room))
+    operator.add(gpu_workloads(operator, cluster, defaults=defaults, now=utc_now, room=room))
     reports = office.open(operator, cluster, leading=lambda: True, address=LOOPBACK, port=0, host=LOOPBACK)
     async with reports:
         operating = asyncio.create_task(operator.run(), name="operator")

@@ -21,6 +21,7 @@ from holdfast.cluster.resources import (
     TRAINING_JOBS,
 )
 from holdfast.controllers.admission import Admission
+from holdfast.controllers.room import Room
 from holdfast.controllers.trainingjob.apply import Applier
 from holdfast.controllers.trainingjob.explain import Explanations
 from holdfast.controllers.trainingjob.last_logs import keep_last_logs
@@ -215,16 +216,21 @@ def training_jobs(
     now: Now,
     timing: Timing = TIMING,
     office: Office | None = None,
+    room: Room | None = None,
     gang_admission: bool = True,
     per_job_metrics: bool = True,
 ) -> Controller[TrainingJob]:
-    """The controller, on the operator's stores. Without an office that is opened, no worker is told to report."""
+    """The controller, on the operator's stores; `room` is the one that its other controllers have as well.
+
+    Without an office that is opened, no worker is told to report.
+    """
     office = office or Office(now=now)
     listening = Listening(office, cluster, timing)
     writer = operator.writer()
     caches = Caches.of(operator)
     admission = Admission.of(
         operator,
+        room=room or Room(operator),
         shape=lambda job: avoiding(pod_template(job, defaults), listening.avoided(job)),
         avoided=listening.avoided,
         now=now,

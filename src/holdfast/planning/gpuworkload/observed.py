@@ -62,16 +62,18 @@ class Observed(Struct, frozen=True, kw_only=True):
         """Jobs to delete. One that has ended stays to be looked at until another try is under way."""
         if self.finished:
             return self.earlier
-        return tuple(job for job in self.tried if self.job_is_made or not has_ended(job))
+        return tuple(job for job in self.tried if self.job_is_made or not self._has_ended(job))
 
     @property
     def job_is_made(self) -> bool:
         return bool(self.node) and self.job is not None and not self.job.metadata.deletion_timestamp
 
+    def _has_ended(self, job: Job) -> bool:
+        """A pod that has failed says so before its Job does, which makes no other."""
+        if job is self.job and self.pods and all(pod.has_ended for pod in self.pods):
+            return True
+        return any(job.condition(kind) is not None for kind in ("Complete", "Failed"))
+
     @property
     def succeeded(self) -> bool:
         return bool(self.node) and self.job is not None and self.job.condition("Complete") is not None
-
-
-def has_ended(job: Job) -> bool:
-    return any(job.condition(kind) is not None for kind in ("Complete", "Failed"))

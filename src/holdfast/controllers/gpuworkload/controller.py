@@ -1,0 +1,197 @@
+"""Takes a GPUWorkload to a node and follows it to the end: observe, decide, apply, status."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from random import SystemRandom
+
+import msgspec
+import structlog
+from msgspec import structs
+
+from holdfast.api.builtin import Job
+from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus
+from holdfast.api.meta import Key
+from holdfast.cluster.errors import Conflict, NotFound
+from holdfast.cluster.patches import merge_patch
+from holdfast.cluster.protocol import Cluster
+from holdfast.cluster.resources import GPU_WORKLOADS, JOBS, PODS
+from holdfast.controllers.gpuworkload.ending import end, hold
+from holdfast.controllers.gpuworkload.making import make_job
+from holdfast.controllers.gpuworkload.metrics import GPUWorkloadMetrics, Measured
+from holdfast.controllers.gpuworkload.news import news
+from holdfast.controllers.gpuworkload.observe import Caches, NodeNews, key_of
+from holdfast.controllers.gpuworkload.places import Places
+from holdfast.controllers.room import Room
+from holdfast.controllers.trainingjob.stop import stop_jobs
+from holdfast.planning.gpuworkload.course import Again, Course, Finish, Go, Place, Stop, decide
+from holdfast.planning.gpuworkload.observed import Observed
+from holdfast.planning.gpuworkload.status import next_status, why
+from holdfast.planning.gpuworkload.timing import TIMING, Timing
+from holdfast.planning.gpuworkload.wake import expiry, wake_at
+from holdfast.planning.placement import Dice
+from holdfast.runtime.clocks import Now
+from holdfast.runtime.controller import Controller, Watch, owned_by
+from holdfast.runtime.events import Recorder
+from holdfast.runtime.operator import Operator
+from holdfast.runtime.result import Done, RequeueAfter, Result, TerminalError
+from holdfast.runtime.writes import Writer
+from holdfast.workloads.trainingjob.defaults import Defaults
+
+# What stands in the way (a name, a quota, a right) is not ours to watch; it is looked at again this often.
+OBSTACLE_RECHECK_S = 30.0
+
+OWNER = owned_by(GPU_WORKLOADS)
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class GPUWorkloads:
+    """The reconciler of the kind."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        caches: Caches,
+        places: Places,
+        writer: Writer,
+        events: Recorder,
+        metrics: GPUWorkloadMetrics,
+        *,
+        defaults: Defaults,
+        timing: Timing,
+        now: Now,
+    ) -> None:
+        self._cluster = cluster
+        self._caches = caches
+        self._places = places
+        self._writer = writer
+        self._events = events
+        self._metrics = metrics
+        self._defaults = defaults
+        self._timing = timing
+        self._now = now
+
+    async def reconcile(self, key: Key) -> Result:
+        now, observed = self._now(), self._caches.observe(key)
+        if observed is None:
+            return Done()
+        if observed.workload.metadata.deletion_timestamp:
+            return await end(self._writer.on(key), observed, now, self._timing)
+        observed, ask_in_s = self._places.attend(observed, now)
+        course = decide(observed, now, self._timing)
+        observed = await self._take(course, observed, now)
+        return await self._later(observed, now, ask_in_s)
+
+    async def report(self, key: Key, error: TerminalError) -> None:
+        observed = self._caches.observe(key)
+        if observed is not None and not observed.finished:
+            refused, now = structs.replace(observed, refusal=str(error)), self._now()
+            await self._told(refused, decide(refused, now, self._timing), now)
+
+    async def _take(self, course: Course, observed: Observed, now: datetime) -> Observed:
+        """What is decided is in status before it is done: after a crash it is seen, and done then."""
+        session = self._writer.on(observed.workload.metadata.key)
+        match course:
+            case Place():
+                observed = structs.replace(observed, workload=await hold(session, observed.workload))
+                observed = _in_next_try(await self._told(observed, course, now), observed.tried)
+                return await self._take(Go(), observed, now)
+            case Finish():
+                return await self._told(observed, course, now)
+            case Again() | Stop():
+                observed = await self._told(observed, course, now)
+                await stop_jobs(session, observed.superfluous)
+                return observed
+            case Go() if not observed.job_is_made:
+                observed = await make_job(observed, self._cluster, session, self._defaults)
+        await stop_jobs(session, observed.superfluous)
+        return await self._told(observed, course, now)
+
+    async def _told(self, observed: Observed, course: Course, now: datetime) -> Observed:
+        """With the status that follows from the course; nothing is written when nothing changed."""
+        workload = await self._write_status(observed.workload, next_status(observed, course, now))
+        return structs.replace(observed, workload=workload)
+
+    async def _write_status(self, workload: GPUWorkload, status: GPUWorkloadStatus) -> GPUWorkload:
+        """Guarded by the version that was looked at."""
+        old = msgspec.to_builtins(workload.status) if workload.status is not None else {}
+        patch = merge_patch(old, msgspec.to_builtins(status))
+        if not patch:
+            return workload
+        key, guard = workload.metadata.key, {"resourceVersion": workload.metadata.resource_version}
+        written = await self._writer.on(key).patch_status(GPU_WORKLOADS, key, {"metadata": guard, "status": patch})
+        _log_step(workload, status)
+        self._metrics.stepped(workload, status)
+        for item in news(workload, status):
+            tell = self._events.warning if item.warning else self._events.normal
+            tell(GPU_WORKLOADS, workload, item.reason, item.message)
+        return written
+
+    async def _later(self, observed: Observed, now: datetime, ask_in_s: float | None) -> Result:
+        due = expiry(observed.workload) if observed.finished else None
+        if due is not None and now >= due:
+            await self._delete(observed.workload)
+            return Done()
+        soonest_s = min(self._waits_s(observed, now, ask_in_s), default=None)
+        return RequeueAfter(soonest_s) if soonest_s is not None else Done()
+
+    def _waits_s(self, observed: Observed, now: datetime, ask_in_s: float | None) -> Iterator[float]:
+        wake = wake_at(observed, now, self._timing)
+        if wake is not None:
+            yield (wake - now).total_seconds()
+        if ask_in_s is not None:
+            yield ask_in_s
+        if observed.obstacle:
+            yield OBSTACLE_RECHECK_S
+
+    async def _delete(self, workload: GPUWorkload) -> None:
+        log.info("time to live is over", key=str(workload.metadata.key))
+        key, uid = workload.metadata.key, workload.metadata.uid
+        try:
+            await self._writer.on(key).delete(GPU_WORKLOADS, key, uid=uid)
+        except (NotFound, Conflict):
+            return  # it is gone already
+
+
+def _in_next_try(observed: Observed, tried: tuple[Job, ...]) -> Observed:
+    """What was seen of the try before belongs to an earlier one now."""
+    other_pods = (*observed.other_pods, *observed.pods)
+    return structs.replace(observed, job=None, earlier=tried, pods=(), other_pods=other_pods)
+
+
+def _log_step(workload: GPUWorkload, status: GPUWorkloadStatus) -> None:
+    """Not the message: it may end with the program's last lines, and these belong to the workload's user."""
+    old = workload.status or GPUWorkloadStatus()
+    is_step = (status.phase, why(status)) != (old.phase, why(old))
+    tell = log.info if is_step else log.debug
+    key = str(workload.metadata.key)
+    tell("status", key=key, phase=status.phase, why=why(status), node=status.assigned_node, job=status.job_name)
+
+
+def gpu_workloads(
+    operator: Operator,
+    cluster: Cluster,
+    *,
+    defaults: Defaults,
+    now: Now,
+    timing: Timing = TIMING,
+    room: Room | None = None,
+    dice: Dice | None = None,
+) -> Controller[GPUWorkload]:
+    """The controller, on the operator's stores; `room` is the one that its other controllers have as well."""
+    writer = operator.writer()
+    caches = Caches.of(operator)
+    places = Places(
+        room or Room(operator), caches, defaults=defaults, timing=timing, now=now, dice=dice or SystemRandom()
+    )
+    metrics = GPUWorkloadMetrics(operator.registry)
+    reconciler = GPUWorkloads(
+        cluster, caches, places, writer, operator.recorder, metrics, defaults=defaults, timing=timing, now=now
+    )
+    return Controller(
+        name="gpuworkload",
+        resource=GPU_WORKLOADS,
+        reconciler=Measured(reconciler, metrics),
+        writer=writer,
+        watches=(Watch(JOBS, OWNER), Watch(PODS, key_of), NodeNews(caches), places),
+    )

@@ -1,0 +1,141 @@
+"""Keeps the line of workloads as the caches show it, and looks along it a moment after something changed."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+
+import msgspec
+import structlog
+
+from holdfast.api.gpuworkload import GPUWorkload
+from holdfast.api.meta import Key
+from holdfast.api.placing import PodSpec
+from holdfast.cluster.resources import GPU_WORKLOADS
+from holdfast.controllers.gpuworkload.observe import Caches
+from holdfast.controllers.room import Room
+from holdfast.planning.admission import Shape, shape_of
+from holdfast.planning.gpuworkload.attending import attend
+from holdfast.planning.gpuworkload.observed import Observed
+from holdfast.planning.gpuworkload.timing import Timing
+from holdfast.planning.placement import Dice, Placement
+from holdfast.runtime.clocks import Now
+from holdfast.runtime.informer import Informers
+from holdfast.workloads.gpuworkload.pod import pod_template
+from holdfast.workloads.trainingjob.defaults import Defaults
+
+# News comes in swarms: whoever comes within this is looked at together, and so in the right order.
+PAUSE_S = 0.005
+# After a look that failed; whatever it was may pass.
+RETRY_S = 5.0
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class Places:
+    """A source of news: a workload hears when it was given a node, and when it has to wait for one.
+
+    Who stands in line and who has what is taken from the cache alone, with each of its changes: a workload is in line
+    before it is reconciled, which may last while many come at once.
+    """
+
+    def __init__(self, room: Room, caches: Caches, *, defaults: Defaults, timing: Timing, now: Now, dice: Dice) -> None:
+        self._room = room
+        self._caches = caches
+        self._defaults = defaults
+        self._timing = timing
+        self._now = now
+        self._placement = Placement(room.ledger, dice, assumed_s=timing.assumed_s, patience_s=timing.patience_s)
+        self._shapes: dict[str, tuple[int, Shape]] = {}
+        self._add: Callable[[Key], None] = lambda _: None
+        # Nobody asks before all stores are full and this process leads; until then a look would be wrong or in vain.
+        self._is_asked = False
+        self._pause_s = PAUSE_S
+        self._next: asyncio.TimerHandle | None = None
+        self._later: asyncio.TimerHandle | None = None
+        # After the placement's own: it knows then whether there is something to look at.
+        room.ledger.followers.append(lambda _: self._soon())
+
+    def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
+        self._add = add
+        self._room.attach(informers)
+        informers.of(GPU_WORKLOADS).handlers.append(self._changed)
+
+    def attend(self, observed: Observed, now: datetime) -> tuple[Observed, float | None]:
+        """What is seen with what its place in line comes to, and in how long to ask again while it waits."""
+        if not self._is_asked:
+            self._begin(now)
+        found = self._attend(observed, now)
+        self._soon()
+        return found
+
+    def _begin(self, now: datetime) -> None:
+        """Everyone before the first look: what is written in a status counts, and the line is in order."""
+        self._is_asked = True
+        for workload in self._caches.workloads:
+            try:
+                self._take_in(workload.metadata.key, now)
+            except Exception:
+                # One strange workload must not keep all others from starting.
+                log.exception("what the workload asks for can't be made out", key=str(workload.metadata.key))
+
+    def _changed(self, old: GPUWorkload | None, new: GPUWorkload | None) -> None:
+        if not self._is_asked:
+            return
+        if new is not None:
+            self._take_in(new.metadata.key, self._now())
+        elif old is not None:
+            self._placement.leave(old.metadata.uid)
+            self._shapes.pop(old.metadata.uid, None)
+        self._soon()
+
+    def _take_in(self, key: Key, now: datetime) -> None:
+        observed = self._caches.observe(key)
+        if observed is None:
+            return
+        if not observed.workload.metadata.deletion_timestamp:
+            self._attend(observed, now)
+        elif not observed.node:  # else its pod may still come: the room is its own until it is gone
+            self._placement.leave(observed.workload.metadata.uid)
+
+    def _attend(self, observed: Observed, now: datetime) -> tuple[Observed, float | None]:
+        shape = self._shape(observed.workload)
+        return attend(observed, self._placement, shape, now, asyncio.get_running_loop().time(), self._timing)
+
+    def _shape(self, workload: GPUWorkload) -> Shape:
+        """Worked out once for each spec."""
+        uid, generation = workload.metadata.uid, workload.metadata.generation
+        known = self._shapes.get(uid)
+        if known is None or known[0] != generation:
+            template = pod_template(workload, self._defaults)
+            spec = msgspec.convert(template["spec"], PodSpec)
+            known = generation, shape_of(spec, template["metadata"]["labels"], workload.metadata.namespace)
+            self._shapes[uid] = known
+        return known[1]
+
+    def _soon(self) -> None:
+        """A look that takes long is not taken more often than it lasts."""
+        if self._is_asked and self._next is None and self._placement.is_due:
+            self._next = asyncio.get_running_loop().call_later(self._pause_s, self._look)
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._next is not None:
+            self._next.cancel()
+        began, retry_s = loop.time(), None
+        try:
+            look = self._placement.look(began)
+            for request in (*look.given, *look.put_off):
+                self._add(request.key)
+        except Exception:
+            log.exception("placement failed, trying again", retry_in_s=RETRY_S)
+            retry_s = RETRY_S
+        self._pause_s = max(PAUSE_S, loop.time() - began)
+        self._next = loop.call_later(retry_s, self._look) if retry_s else None
+        self._look_when_room_ends()
+
+    def _look_when_room_ends(self) -> None:
+        """Room that was kept for a pod in vain is free after some time, and nothing else tells."""
+        if self._later is not None:
+            self._later.cancel()
+        end_s = self._room.ledger.next_end_s
+        self._later = asyncio.get_running_loop().call_at(end_s, self._look) if end_s is not None else None

@@ -1,0 +1,22 @@
+"""An operator for GPUWorkloads inside the test's own event loop, on every engine of the contract."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from holdfast.cluster.protocol import Cluster
+from holdfast.runtime.operator import Operator
+from tests.controllers.gpuworkload.lab import GpuLab, placing
+
+
+@pytest.fixture
+async def operator(cluster: Cluster, namespace: str, operator_options: dict[str, Any]) -> AsyncIterator[Operator]:
+    """It looks after the test's namespace until the test ends."""
+    async with placing(cluster, namespace, **operator_options) as operator:
+        yield operator
+
+
+@pytest.fixture
+def lab(cluster: Cluster, namespace: str) -> GpuLab:
+    return GpuLab(cluster, namespace)

@@ -1,0 +1,89 @@
+"""TrainingJobs and GPUWorkloads are not given the same GPUs, on a cluster where no pod is ever bound."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+
+from holdfast.cluster.embedded import open_cluster
+from holdfast.cluster.protocol import Cluster
+from holdfast.cluster.resources import JOBS, NAMESPACES, NODES
+from holdfast.controllers.gpuworkload import gpu_workloads
+from holdfast.controllers.room import Room
+from holdfast.controllers.trainingjob import training_jobs
+from holdfast.runtime.clocks import utc_now
+from holdfast.runtime.metrics import Metrics
+from holdfast.runtime.operator import Operator
+from tests.contract.pods import POOL
+from tests.contract.waiting import until
+from tests.controllers.gpuworkload.lab import GPU, GpuLab
+from tests.controllers.operating import DEFAULTS
+
+NAMESPACE = "ml"
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    cluster = await open_cluster(None, now=utc_now, rng=Random(0))
+    await cluster.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+    yield cluster
+    await cluster.close()
+
+
+@pytest.fixture
+async def lab(cluster: Cluster) -> AsyncIterator[GpuLab]:
+    """With an operator for both kinds."""
+    operator = Operator(cluster, identity="test", now=utc_now, random=Random(0), metrics=Metrics())
+    room = Room(operator)
+    operator.add(training_jobs(operator, cluster, defaults=DEFAULTS, now=utc_now, room=room))
+    operator.add(gpu_workloads(operator, cluster, defaults=DEFAULTS, now=utc_now, room=room))
+    running = asyncio.create_task(operator.run())
+    yield GpuLab(cluster, NAMESPACE)
+    operator.stop()
+    await running
+
+
+async def add_node(cluster: Cluster, name: str, gpus: int) -> None:
+    offered = {GPU: str(gpus), "cpu": "64", "memory": "64Gi", "pods": "110"}
+    status = {"capacity": offered, "allocatable": offered, "conditions": [{"type": "Ready", "status": "True"}]}
+    await cluster.create(NODES, {"metadata": {"name": name, "labels": {POOL: NAMESPACE}}, "status": status})
+
+
+async def test_a_gang_does_not_count_on_what_a_workload_was_given(lab: GpuLab) -> None:
+    await add_node(lab.cluster, "a", 4)
+    await lab.ask(gpus=2)
+    await lab.until_phase("Scheduled")
+    await lab.submit("gang", numWorkers=2, gpusPerWorker=2)
+    await lab.until(lambda job: "needs 2 × 2 GPUs; 1 node has 2 free" in job.message, "waits", "gang")
+    await lab.delete()
+    await lab.gone()
+    await until(lab.cluster, JOBS, lab.key("gang-training"), lambda job: not job.spec.suspend, "may start")
+
+
+async def test_a_workload_does_not_count_on_what_a_gang_was_given(lab: GpuLab) -> None:
+    await add_node(lab.cluster, "a", 4)
+    await lab.submit("gang", numWorkers=2, gpusPerWorker=2)
+    await until(lab.cluster, JOBS, lab.key("gang-training"), lambda job: not job.spec.suspend, "may start")
+    await lab.ask(gpus=2)
+    waiting = await lab.until_phase("Pending")
+    assert waiting.message == "needs 2 GPUs on one node; no node has any free; 1st in line"
+    await lab.change({"suspend": True}, "gang")
+    await lab.until_phase("Scheduled")
+
+
+async def test_of_both_at_once_each_gpu_goes_to_one(lab: GpuLab) -> None:
+    await add_node(lab.cluster, "a", 4)
+    await add_node(lab.cluster, "b", 4)
+    for number in range(4):
+        await lab.submit(f"gang-{number}", numWorkers=1, gpusPerWorker=2)
+        await lab.ask(f"w-{number}", 2)
+    started, waiting = 0, 0
+    for number in range(4):
+        gang = await lab.until(
+            lambda job: job.status.state in ("Initializing", "Pending"), "is judged", f"gang-{number}"
+        )
+        it = await lab.seen(lambda it: it.status.phase in ("Scheduled", "Pending"), "is judged", f"w-{number}")
+        for waits in (gang.status.state == "Pending", it.status.phase == "Pending"):
+            started, waiting = started + (not waits), waiting + waits
+    assert (started, waiting) == (4, 4)
