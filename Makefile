@@ -104,6 +104,10 @@ test: $(STAMP) lint control-plane nodes frameworks stores ## Everything: lint, t
 	$(BIN)/pytest -n 3 --dist loadfile --ignore tests/nodes
 	$(BIN)/pytest tests/nodes
 
+.PHONY: search
+search: $(STAMP) control-plane ## The properties with cases that no run has tried
+	$(BIN)/pytest -n 2 -m hypothesis --hypothesis-profile=search
+
 .PHONY: mutants
 mutants: $(STAMP) ## Break the embedded engine in one place after the other: the contract must notice each time
 	$(BIN)/python -m tests.contract.mutants

@@ -6,12 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.control_plane.build import binary_folder, missing
 from tests.control_plane.nodes import Nodes
 from tests.control_plane.server import ControlPlane, FreshControlPlane
 
 OLDEST_SUPPORTED = "1.33"
+
+# The same cases in every run: one that fails fails again. `make search` looks for new ones.
+settings.register_profile("repeatable", derandomize=True)
+settings.register_profile("search", derandomize=False, print_blob=True)
+settings.load_profile("repeatable")
 
 # The control planes that run now, by the fixture that started them; and where their logs ended when the test began.
 RUNNING = pytest.StashKey[dict[str, list[ControlPlane]]]()
