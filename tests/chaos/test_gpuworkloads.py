@@ -17,6 +17,8 @@ GPUS = 8
 WITHIN_S = 600.0
 # How many pods are ended at the same time.
 HANDS = 4
+# A machine that is busy with all this may be late with its nodes' heartbeats: here none is lost by that.
+PATIENT = {"kube-controller-manager": ["--node-monitor-grace-period=1h"]}
 
 
 @pytest.mark.timeout(1200)  # for a machine that does other things as well
@@ -24,7 +26,7 @@ async def test_two_thousand_workloads_share_a_thousand_nodes(
     fresh_control_plane: FreshControlPlane, start_operator: StartOperator
 ) -> None:
     """Each takes a whole node, so that those who have one are exactly the first in line at every moment."""
-    plane, nodes, count = fresh_control_plane(), 1000, 2000
+    plane, nodes, count = fresh_control_plane(flags=PATIENT), 1000, 2000
     operator = await begin(plane, start_operator, nodes, [GPUS] * count)
     async with recording(plane.api) as history:
         operator.start()
@@ -41,7 +43,7 @@ async def test_two_thousand_workloads_share_a_thousand_nodes(
 async def test_workloads_of_all_sizes_fill_the_nodes_as_their_strategies_say(
     fresh_control_plane: FreshControlPlane, start_operator: StartOperator
 ) -> None:
-    plane, nodes = fresh_control_plane(), 40
+    plane, nodes = fresh_control_plane(flags=PATIENT), 40
     sizes = [1 + number * 5 % GPUS for number in range(144)]
     assert sum(sizes) >= 2 * nodes * GPUS
     operator = await begin(plane, start_operator, nodes, sizes)
