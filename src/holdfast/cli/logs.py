@@ -1,4 +1,4 @@
-"""`holdfast logs`: what a pod, or a TrainingJob's workers, have said."""
+"""`holdfast logs`: what a pod, a GPUWorkload, or a TrainingJob's workers, have said."""
 
 import asyncio
 import sys
@@ -16,6 +16,7 @@ from holdfast.cli.failing import Misused, complain
 from holdfast.cli.kept_logs import Kept, find_kept, overview
 from holdfast.cli.naming import find_kind
 from holdfast.cli.target import Choice, ContextOption, KubeconfigOption, NamespaceOption, Session, run
+from holdfast.cli.workload_logs import workload_pod
 from holdfast.cluster.errors import ClusterError, NotFound
 from holdfast.cluster.resources import PODS, TRAINING_JOBS
 from holdfast.errors import HoldfastError
@@ -43,7 +44,13 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 def logs(
-    what: Annotated[str, typer.Argument(help="A TrainingJob or a pod: NAME, tj/NAME or pod/NAME.", metavar="JOB|POD")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="A TrainingJob, a GPUWorkload or a pod: NAME, tj/NAME, gpuw/NAME or pod/NAME.",
+            metavar="JOB|WORKLOAD|POD",
+        ),
+    ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it has ended.")] = False,
     tail: Annotated[int | None, typer.Option(help="Only the last lines, as many.", min=0)] = None,
     attempt: Annotated[int | None, typer.Option(help="Of which attempt; by default the current.", min=0)] = None,
@@ -76,15 +83,26 @@ async def _sources(session: Session, what: str, options: Options) -> list[Source
     kind = find_kind(word).resource.kind if slash else ""
     if kind == "TrainingJob":
         return await _workers(session, key, options)
+    if kind == "GPUWorkload":
+        return [await _workload_pod(session, key, options)]
     if kind == "Pod":
         return [await _pod(session, key, options)]
     if kind:
-        raise Misused(f"{what}: only pods and TrainingJobs have logs: write pod/NAME or tj/NAME")
+        raise Misused(f"{what} has no log of its own: write tj/NAME, gpuw/NAME or pod/NAME")
     with suppress(NotFound):
         return await _workers(session, key, options)
-    with suppress(NotFound):
-        return [await _pod(session, key, options)]
-    raise NotFound(f"{key.namespace} has no TrainingJob and no pod {name!r}: `holdfast get tj,pods` lists them")
+    for find in (_workload_pod, _pod):
+        with suppress(NotFound):
+            return [await find(session, key, options)]
+    listing = "`holdfast get tj,gpuw,pods` lists them"
+    raise NotFound(f"{key.namespace} has no TrainingJob, GPUWorkload or pod {name!r}: {listing}")
+
+
+async def _workload_pod(session: Session, key: Key, options: Options) -> Pod:
+    pod = await workload_pod(session.cluster, key, waits=options.follow)
+    if options.attempt is not None:
+        raise Misused(f"{key} is a GPUWorkload, which has the log of its last try alone: leave --attempt out")
+    return pod
 
 
 async def _pod(session: Session, key: Key, options: Options) -> Pod:
