@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.control_plane.build import binary_folder, missing
 from tests.control_plane.nodes import Nodes
@@ -14,9 +14,10 @@ from tests.control_plane.server import ControlPlane, FreshControlPlane
 
 OLDEST_SUPPORTED = "1.33"
 
-# The same cases in every run: one that fails fails again. `make search` looks for new ones.
-settings.register_profile("repeatable", derandomize=True)
-settings.register_profile("search", derandomize=False, print_blob=True)
+# The same cases in every run: one that fails fails again. `make search` looks for new ones. No case is too slow.
+EVER = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeatable", EVER, derandomize=True)
+settings.register_profile("search", EVER, derandomize=False, print_blob=True)
 settings.load_profile("repeatable")
 
 # The control planes that run now, by the fixture that started them; and where their logs ended when the test began.

@@ -34,13 +34,13 @@ def workload(spec: dict[str, Any] | None = None, status: dict[str, Any] | None =
     return msgspec.convert(body, GPUWorkload)
 
 
-def job(name: str = "eval-job", *conditions: str, deleted: bool = False, started: float = 0) -> Job:
+def job(name: str = "eval-job", *conditions: str, deleted: bool = False, started: float | None = 0) -> Job:
     """A try's Job, with the conditions that hold."""
     metadata = {"name": name, "namespace": "ml", "uid": f"uid-of-{name}"}
     if deleted:
         metadata["deletionTimestamp"] = stamp(30)
     held = [{"type": kind, "status": "True"} for kind in conditions]
-    status = {"startTime": stamp(started), "conditions": held}
+    status = {"startTime": stamp(started) if started is not None else "", "conditions": held}
     return msgspec.convert({"metadata": metadata, "status": status}, Job)
 
 

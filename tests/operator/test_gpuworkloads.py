@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tests.control_plane.nodes import Nodes
 from tests.control_plane.server import ControlPlane
+from tests.control_plane.waiting import eventually
 from tests.operator.conftest import StartOperator
 from tests.operator.user import apply, kubectl
 
@@ -36,6 +37,25 @@ async def test_a_workload_lives_and_goes_with_the_rights_of_the_manifests(
     assert await plane.pods.all(namespace) == []
     user = f"system:serviceaccount:{namespace}:{namespace}"
     assert [one for one in plane.audit(user=user) if one.answer.code == 403] == []
+
+
+async def test_a_quota_that_refuses_the_pod_is_named(
+    plane: ControlPlane, namespace: str, nodes: Nodes, start_operator: StartOperator
+) -> None:
+    label = {"test": namespace}
+    await nodes.add(1, gpus=2, labels=label)
+    await kubectl(plane, "create", "quota", "gpus", "--hard=requests.nvidia.com/gpu=1", "-n", namespace)
+    # A quota counts from when its controller has looked at it.
+    used = "jsonpath={.status.hard}"
+    await kubectl(plane, "wait", "quota/gpus", "-n", namespace, f"--for={used}", "--timeout=60s")
+    start_operator(plane, f"--namespace={namespace}", "--no-leader-elect")
+    await apply(plane, namespace, workload("eval", 2, label))
+
+    async def message() -> str:
+        return await kubectl(plane, "get", "gpuw/eval", "-n", namespace, "-o", "jsonpath={.status.message}")
+
+    told = await eventually(message, lambda it: "exceeded quota: gpus" in it, what="the quota is named")
+    assert "it is refused: exceeded quota: gpus, requested: requests.nvidia.com/gpu=2" in told
 
 
 async def logged_in(plane: ControlPlane, namespace: str) -> Path:

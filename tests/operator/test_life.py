@@ -23,6 +23,8 @@ RBAC = Path(__file__).parents[2] / "manifests" / "operator" / "rbac.yaml"
 CHILDREN = "configmaps,services,serviceaccounts,jobs"
 # Longer than a Lease is valid, with room for a slow machine.
 TAKEOVER_S = 60.0
+# How long the operator goes on between two looks at its writes.
+STEP_S = 0.02
 
 
 async def children(plane: ControlPlane, namespace: str) -> list[str]:
@@ -133,11 +135,7 @@ async def test_killed_while_it_makes_children_it_ends_with_one_set_of_them(
     operator = start_operator(plane, f"--namespace={namespace}", "--no-leader-elect", "--workers=1")
     manifest = "---\n".join(training_job(name, run_for="100ms", numWorkers=1) for name in jobs)
     applying = asyncio.create_task(apply(plane, namespace, manifest))
-    # After so many of its writes, wherever in a job's children that is.
-    await eventually(
-        lambda: asyncio.to_thread(operator.writes), lambda seen: len(seen) > 3 + moment, what="some children made"
-    )
-    operator.kill()
+    await kill_after_writes(operator, 3 + moment)
     await applying
     assert len(await children(plane, namespace)) < len(families(*jobs))
     operator.start()
@@ -148,6 +146,19 @@ async def test_killed_while_it_makes_children_it_ends_with_one_set_of_them(
     made = Counter(one.target.resource for one in operator.writes() if one.verb == "create" and one.answer.code == 201)
     count = len(jobs)
     assert made <= Counter({"configmaps": count, "services": 2 * count, "serviceaccounts": count, "jobs": count})
+
+
+async def kill_after_writes(operator: OperatorProcess, count: int) -> None:
+    """Wherever in a job's children that is. It stands still while its writes are counted, which may take long."""
+
+    async def step() -> int:
+        operator.resume()
+        await asyncio.sleep(STEP_S)
+        operator.pause()
+        return len(await asyncio.to_thread(operator.writes))
+
+    await eventually(step, lambda seen: seen > count, what="some children are made")
+    operator.kill()
 
 
 async def test_two_operators_with_one_lease_one_acts_and_the_other_takes_over_when_it_dies(

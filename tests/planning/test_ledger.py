@@ -33,6 +33,10 @@ def gpus(kept: Ledger, name: str = "gpu-1") -> float:
         (node(gpus="2", capacity={GPU: "many"}), 0),
         (node(labels={GPU_COUNT_LABEL: "two"}), 0),
         (node(labels={GPU_COUNT_LABEL: "-2"}), 0),
+        (node(gpus="4611686018427387904"), 2**62),
+        (node(gpus="9223372036854775808"), 0),
+        (node(gpus="1e30", capacity={GPU: "1e30"}), 0),
+        (node(labels={GPU_COUNT_LABEL: "1e30"}), 0),
     ],
 )
 def test_the_gpus_of_a_machine_are_what_it_offers_else_what_it_has_else_what_its_label_says(

@@ -14,12 +14,14 @@ from msgspec import Struct
 
 from holdfast.api.builtin import Node, Pod, PodSpec
 from holdfast.api.placing import NodeSpec
-from holdfast.planning.placing.amounts import Amounts, minus, plus, readable
+from holdfast.planning.placing.amounts import NANO, Amounts, minus, plus, readable
 from holdfast.planning.placing.needs import needs
 
 GPU = "nvidia.com/gpu"
 # Set by NVIDIA's feature discovery, also where the device plugin has not reported yet.
 GPU_COUNT_LABEL = "nvidia.com/gpu.count"
+# Of anything on one machine.
+MOST = (2**63 - 1) * NANO
 # On a pod: the assumption that it makes good.
 PLACE_LABEL = "holdfast.dev/place"
 
@@ -205,10 +207,16 @@ def _place(pod: Pod | None) -> str:
 
 def _offered(node: Node) -> dict[str, int]:
     """A machine that claims more for pods than it has offers what it has; nonsense is nothing."""
-    capacity = {name: readable(amount) for name, amount in node.status.capacity.items()}
+    capacity = {name: _believed(amount) for name, amount in node.status.capacity.items()}
     written = node.status.allocatable or node.status.capacity
-    allocatable = {name: readable(amount) for name, amount in written.items()}
+    allocatable = {name: _believed(amount) for name, amount in written.items()}
     offered = {name: min(amount, capacity.get(name, amount)) for name, amount in allocatable.items()}
     if GPU not in offered and (GPU in capacity or GPU_COUNT_LABEL in node.metadata.labels):
-        offered[GPU] = capacity.get(GPU, readable(node.metadata.labels.get(GPU_COUNT_LABEL, 0)))
+        offered[GPU] = capacity.get(GPU, _believed(node.metadata.labels.get(GPU_COUNT_LABEL, 0)))
     return offered
+
+
+def _believed(text: str | int | float) -> int:
+    """The scheduler counts in 64 bits, and finds no room where more is written."""
+    amount = readable(text)
+    return amount if amount <= MOST else 0

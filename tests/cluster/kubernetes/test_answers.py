@@ -87,6 +87,11 @@ def test_forbidden_says_who_lacks_what_and_what_helps() -> None:
     assert "Role or ClusterRole" in line
 
 
+def test_a_quota_is_not_taken_for_a_lack_of_rights() -> None:
+    message = 'jobs.batch "x" is forbidden: exceeded quota: jobs, requested: count/jobs.batch=1, used: 4, limited: 4'
+    assert str(refused(403, status(403, "Forbidden", message))) == f"create jobs.batch ml/x: not permitted: {message}"
+
+
 def test_unauthorized_says_where_the_credentials_are() -> None:
     line = str(refused(401, status(401, "Unauthorized", "Unauthorized")))
     assert "wrong or has expired" in line

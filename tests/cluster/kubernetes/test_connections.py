@@ -5,6 +5,7 @@ import base64
 import shutil
 import socket
 import ssl
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,33 @@ def test_a_socket_asks_whether_the_other_side_is_still_there() -> None:
         idle_s = made.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
         between_s = made.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
         assert idle_s + between_s * made.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) <= 60
+
+
+async def test_a_watch_that_is_left_is_gone_at_once_also_where_the_server_says_no_goodbye(
+    authority: Authority, tmp_path: Path
+) -> None:
+    """Over TLS a client that is polite waits for half a minute."""
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            """Begins to answer, and then hears what comes without understanding it, until the line is cut."""
+            accepted, _ = listener.accept()
+            speaking = serving(authority).wrap_socket(accepted, server_side=True)
+            speaking.recv(2**16)
+            speaking.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            with socket.socket(fileno=speaking.detach()) as raw, suppress(ConnectionResetError):
+                raw.settimeout(10.0)
+                while raw.recv(2**16):
+                    pass
+
+        served = loop.run_in_executor(None, serve)
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        config = config_for(tmp_path, url, certificate_authority=str(authority.file))
+        async with client(config) as cluster:
+            async with cluster.watch(CONFIG_MAPS, resource_version="1"):
+                pass
+            await served
 
 
 class TestOutages:

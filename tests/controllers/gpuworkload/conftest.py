@@ -11,9 +11,12 @@ from tests.controllers.gpuworkload.lab import GpuLab, placing
 
 
 @pytest.fixture
-async def operator(cluster: Cluster, namespace: str, operator_options: dict[str, Any]) -> AsyncIterator[Operator]:
+async def operator(
+    cluster: Cluster, namespace: str, lab: GpuLab, operator_options: dict[str, Any]
+) -> AsyncIterator[Operator]:
     """It looks after the test's namespace until the test ends."""
     async with placing(cluster, namespace, **operator_options) as operator:
+        lab.operator = operator
         yield operator
 
 

@@ -12,10 +12,10 @@ from holdfast.api.builtin import Job, Pod
 from holdfast.api.gpuworkload import GPUWorkloadSpec, GPUWorkloadStatus
 from holdfast.api.meta import Object
 from holdfast.cluster.protocol import Cluster, Resource
-from holdfast.cluster.resources import EVENTS, GPU_WORKLOADS, JOBS, PODS
+from holdfast.cluster.resources import EVENTS, GPU_WORKLOADS, JOBS, NODES, PODS
 from holdfast.controllers.gpuworkload import gpu_workloads
 from holdfast.planning.gpuworkload.timing import Timing
-from holdfast.runtime.clocks import Now, utc_now
+from holdfast.runtime.clocks import Now, second_time, utc_now
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator, Settings
 from tests.contract.pods import POOL
@@ -59,12 +59,32 @@ SEEN = Resource(
 class GpuLab(Lab):
     """Its workloads only go to the test's own machines."""
 
+    operator: Operator | None = None
+    """The one that places them, if it runs for the whole test."""
+
     async def ask(
         self, name: str = "eval", gpus: int = 2, *, selector: Mapping[str, str] | None = None, **spec: Any
     ) -> Seen:
+        """Of an operator that knows the machines as they are now: nodes and workloads come by different watches."""
+        await self._nodes_seen()
         wishes = {POOL: self.namespace, **(selector or {})}
         body = {"modelName": "resnet50", "gpuCount": gpus, "nodeSelector": wishes, **spec}
         return await self.cluster.create(SEEN, {"metadata": {"name": name}, "spec": body}, namespace=self.namespace)
+
+    async def _nodes_seen(self) -> None:
+        if self.operator is None:
+            return
+        there, known = await self.cluster.list(NODES, labels=f"{POOL}={self.namespace}"), self.operator.store(NODES)
+
+        async def unseen() -> list[str]:
+            found = ((node.metadata, known.get(node.metadata.key)) for node in there.items)
+            return [
+                meta.name
+                for meta, seen in found
+                if seen is None or int(seen.metadata.resource_version) < int(meta.resource_version)
+            ]
+
+        await eventually(unseen, lambda names: not names, what="the operator sees all machines")
 
     async def workload(self, name: str = "eval") -> Seen:
         return await self.cluster.get(SEEN, self.key(name))
@@ -122,3 +142,14 @@ async def placing(
     finally:
         operator.stop()
         await running
+
+
+async def choose(lab: GpuLab, name: str, node: str) -> None:
+    """What an operator had written when it died."""
+    status = {
+        "phase": "Scheduling",
+        "assignedNode": node,
+        "jobName": f"{name}-job",
+        "lastScheduleTime": second_time(utc_now()),
+    }
+    await lab.cluster.patch_status(GPU_WORKLOADS, lab.key(name), {"status": status})

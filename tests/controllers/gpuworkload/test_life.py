@@ -6,7 +6,7 @@ from holdfast.cluster.protocol import Propagation
 from holdfast.cluster.resources import GPU_WORKLOADS, JOBS
 from holdfast.controllers.gpuworkload.ending import FINALIZER
 from tests.contract.pool import Pool
-from tests.contract.waiting import gone
+from tests.contract.waiting import gone, until
 from tests.controllers.gpuworkload.lab import GPU, GpuLab
 
 pytestmark = pytest.mark.usefixtures("operator")
@@ -133,7 +133,8 @@ async def test_a_second_look_at_a_settled_workload_writes_nothing(lab: GpuLab, p
     await lab.ask("waits")
     await lab.until_phase("Pending", "waits")
     before = {name: (await lab.workload(name)).metadata.resource_version for name in ("runs", "waits")}
-    job = (await lab.jobs())["runs-job"].metadata.resource_version
+    # The Job controller's last word about it.
+    job = await until(lab.cluster, JOBS, lab.key("runs-job"), lambda job: job.status.ready == 1, "is ready")
     for name in before:
         note = {"metadata": {"annotations": {"looked": "again"}}}
         before[name] = (await lab.cluster.patch(GPU_WORKLOADS, lab.key(name), note)).metadata.resource_version
@@ -141,4 +142,4 @@ async def test_a_second_look_at_a_settled_workload_writes_nothing(lab: GpuLab, p
     await lab.until_phase("Pending", "later")  # everyone before it was looked at
     after = {name: (await lab.workload(name)).metadata.resource_version for name in before}
     assert after == before
-    assert (await lab.jobs())["runs-job"].metadata.resource_version == job
+    assert (await lab.jobs())["runs-job"].metadata.resource_version == job.metadata.resource_version

@@ -2,37 +2,33 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from random import Random
 
 import pytest
 
-from holdfast.cluster.embedded import open_cluster
 from holdfast.cluster.protocol import Cluster
-from holdfast.cluster.resources import JOBS, NAMESPACES, NODES
+from holdfast.cluster.resources import JOBS
 from holdfast.controllers.gpuworkload import gpu_workloads
 from holdfast.controllers.room import Room
 from holdfast.controllers.trainingjob import training_jobs
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator
-from tests.contract.pods import POOL
 from tests.contract.waiting import until
-from tests.controllers.gpuworkload.lab import GPU, GpuLab
+from tests.controllers.gpuworkload.lab import GpuLab, choose
+from tests.controllers.gpuworkload.still import NAMESPACE, add_node, still_cluster
 from tests.controllers.operating import DEFAULTS
-
-NAMESPACE = "ml"
 
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
-    cluster = await open_cluster(None, now=utc_now, rng=Random(0))
-    await cluster.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
-    yield cluster
-    await cluster.close()
+    async with still_cluster() as cluster:
+        yield cluster
 
 
-@pytest.fixture
-async def lab(cluster: Cluster) -> AsyncIterator[GpuLab]:
+@asynccontextmanager
+async def operating(cluster: Cluster) -> AsyncIterator[GpuLab]:
     """With an operator for both kinds."""
     operator = Operator(cluster, identity="test", now=utc_now, random=Random(0), metrics=Metrics())
     room = Room(operator)
@@ -44,10 +40,10 @@ async def lab(cluster: Cluster) -> AsyncIterator[GpuLab]:
     await running
 
 
-async def add_node(cluster: Cluster, name: str, gpus: int) -> None:
-    offered = {GPU: str(gpus), "cpu": "64", "memory": "64Gi", "pods": "110"}
-    status = {"capacity": offered, "allocatable": offered, "conditions": [{"type": "Ready", "status": "True"}]}
-    await cluster.create(NODES, {"metadata": {"name": name, "labels": {POOL: NAMESPACE}}, "status": status})
+@pytest.fixture
+async def lab(cluster: Cluster) -> AsyncIterator[GpuLab]:
+    async with operating(cluster) as lab:
+        yield lab
 
 
 async def test_a_gang_does_not_count_on_what_a_workload_was_given(lab: GpuLab) -> None:
@@ -87,3 +83,18 @@ async def test_of_both_at_once_each_gpu_goes_to_one(lab: GpuLab) -> None:
         for waits in (gang.status.state == "Pending", it.status.phase == "Pending"):
             started, waiting = started + (not waits), waiting + waits
     assert (started, waiting) == (4, 4)
+
+
+async def test_what_a_workload_was_given_before_a_restart_is_not_given_to_a_gang(cluster: Cluster) -> None:
+    """The operator died before it made the Job; the gang comes first in the alphabet, and with the controllers."""
+    await add_node(cluster, "a", 4)
+    lab = GpuLab(cluster, NAMESPACE)
+    await lab.submit("gang", numWorkers=2, gpusPerWorker=2)
+    for number in range(20):
+        await lab.ask(f"w-{number}", 4)
+    await lab.ask()
+    await choose(lab, "eval", "a")
+    async with operating(cluster):
+        await lab.until(lambda job: "needs 2 × 2 GPUs; 1 node has 2 free" in job.message, "waits", "gang")
+        await lab.until_phase("Scheduled")
+    assert {name for name, job in (await lab.jobs()).items() if not job.spec.suspend} == {"eval-job"}

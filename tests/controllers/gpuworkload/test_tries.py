@@ -1,6 +1,7 @@
 """How a GPUWorkload outlives its tries, on every engine."""
 
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -8,12 +9,12 @@ from holdfast.api.meta import Key
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import GPU_WORKLOADS, JOBS, NODES, PODS
 from holdfast.planning.times import moment
-from holdfast.runtime.clocks import second_time, utc_now
+from holdfast.runtime.clocks import utc_now
 from tests.contract.engine import ROOMY, Engine
 from tests.contract.pods import POOL, pod
 from tests.contract.pool import Pool
 from tests.contract.waiting import gone, until
-from tests.controllers.gpuworkload.lab import GPU, GpuLab, placing
+from tests.controllers.gpuworkload.lab import GPU, GpuLab, choose, placing
 
 
 @pytest.mark.usefixtures("operator")
@@ -119,10 +120,101 @@ async def test_one_whose_node_was_taken_by_hand_is_placed_anew(lab: GpuLab, pool
     await choose(lab, "eval", full)
     async with placing(cluster, lab.namespace, bind_timeout_s=2.0, assumed_s=5.0):
         again = await lab.until_job("eval-job-1")
-        assert f"its pod did not get node {full} within 2s" in await lab.told("Replacing", "eval")
+        assert f"its pod did not get node {full} within 2 s" in await lab.told("Replacing", "eval")
     assert (again.node, again.status.retry_count) == (other, 0)
     held = [each for each in await lab.pods() if each.spec.node_name == full and not each.has_ended]
     assert [each.metadata.name for each in held] == ["intruder"]
+
+
+CLOSED: dict[str, dict[str, Any]] = {
+    "cordoned": {"unschedulable": True},
+    "tainted": {"taints": [{"key": "team", "value": "other", "effect": "NoSchedule"}]},
+}
+
+
+@pytest.mark.parametrize("closing", CLOSED.values(), ids=CLOSED)
+async def test_one_whose_node_was_closed_before_its_pod_came_is_placed_anew(
+    lab: GpuLab, pool: Pool, cluster: Cluster, closing: dict[str, Any]
+) -> None:
+    closed = await pool.add("a", resources={GPU: "8"})
+    other = await pool.add("b", resources={GPU: "2"})
+    await cluster.patch(NODES, Key("", closed), {"spec": closing})
+    await lab.ask()
+    await choose(lab, "eval", closed)
+    async with placing(cluster, lab.namespace, bind_timeout_s=2.0):
+        assert (await lab.until_job("eval-job-1")).node == other
+
+
+@pytest.mark.parametrize("closing", CLOSED.values(), ids=CLOSED)
+async def test_one_that_runs_stays_where_it_is_when_its_node_is_closed(
+    lab: GpuLab, pool: Pool, cluster: Cluster, closing: dict[str, Any]
+) -> None:
+    node = await pool.add("a", resources={GPU: "4"})
+    async with placing(cluster, lab.namespace):
+        await lab.ask()
+        await lab.until_phase("Running")
+        await cluster.patch(NODES, Key("", node), {"spec": closing})
+        await lab.ask("next")
+        assert "closed to it" in (await lab.until_phase("Pending", "next")).message
+        await pool.end(*await pool.running(1, job="eval-job"))
+        done = await lab.until_phase("Succeeded")
+    assert (done.node, done.status.job_name) == (node, "eval-job")
+
+
+async def test_a_name_that_stays_taken_is_left_for_the_next_one(lab: GpuLab, pool: Pool, cluster: Cluster) -> None:
+    """The node is not kept for a Job that can't be made."""
+    await pool.add(resources={GPU: "2"})
+    container = {"name": "main", "image": "registry.invalid/main:1"}
+    template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
+    body = {"metadata": {"name": "eval-job"}, "spec": {"suspend": True, "template": template}}
+    foreign = await cluster.create(JOBS, body, namespace=lab.namespace)
+    async with placing(cluster, lab.namespace, bind_timeout_s=2.0):
+        await lab.ask()
+        again = await lab.until_job("eval-job-1")
+        told = await lab.told("Replacing", "eval")
+    assert "Job eval-job is there already and belongs to nobody that this workload knows" in told
+    assert again.status.retry_count == 0
+    assert (await lab.jobs())["eval-job"].metadata.uid == foreign.metadata.uid
+
+
+NONSENSE: dict[str, tuple[dict[str, Any], str]] = {
+    "a node that is not there": ({"assignedNode": "nowhere"}, "eval-job-1"),
+    "the Job of another": ({"jobName": "other-job"}, "eval-job-1"),
+    "no phase": ({"phase": None}, "eval-job"),
+    "times of another age": (
+        {"nextRetryTime": "2999-12-31T23:59:59Z", "lastScheduleTime": "1970-01-01T00:00:00Z"},
+        "eval-job",
+    ),
+}
+
+
+@pytest.mark.parametrize(("nonsense", "then"), NONSENSE.values(), ids=NONSENSE)
+async def test_a_status_that_somebody_has_written_into_is_survived(
+    lab: GpuLab, pool: Pool, cluster: Cluster, nonsense: dict[str, Any], then: str
+) -> None:
+    """It ends as it should, it keeps its place before those who came later, and nobody else suffers."""
+    node = await pool.add(resources={GPU: "4"})
+    async with placing(cluster, lab.namespace):
+        await lab.ask("other")
+        await lab.until_phase("Running", "other")
+        await lab.ask()
+        await lab.until_phase("Running")
+        await lab.ask("last")
+        await lab.until_phase("Pending", "last")
+        others = (await lab.jobs())["other-job"].metadata.uid
+        await cluster.patch_status(GPU_WORKLOADS, lab.key("eval"), {"status": nonsense})
+        mended = await lab.seen(
+            lambda it: (
+                (it.status.phase, it.node, it.status.job_name, it.status.next_retry_time)
+                == ("Running", node, then, None)
+            ),
+            "is mended",
+        )
+        assert mended.status.retry_count == 0
+        await pool.end(*await pool.running(1, job=then))
+        await lab.until_phase("Succeeded")
+        await lab.until_phase("Running", "last")
+    assert (await lab.jobs())["other-job"].metadata.uid == others
 
 
 async def test_a_restarted_operator_goes_on_where_it_was(lab: GpuLab, pool: Pool, cluster: Cluster) -> None:
@@ -181,6 +273,22 @@ async def test_a_job_that_was_made_before_the_crash_is_found_again(lab: GpuLab, 
     assert {name: job.metadata.uid for name, job in (await lab.jobs()).items()} == {"eval-job": made}
 
 
+@pytest.mark.parametrize("ahead", [timedelta(hours=-3), timedelta(hours=3)])
+async def test_a_clock_apart_from_the_cluster_s_costs_no_try(
+    lab: GpuLab, pool: Pool, cluster: Cluster, ahead: timedelta
+) -> None:
+    """Nobody gives up a pod that the scheduler turns away for a moment, however old its Job seems to be."""
+    node = await pool.add(resources={GPU: "2"})
+    async with placing(cluster, lab.namespace, now=lambda: utc_now() + ahead):
+        intruder = pod("intruder", pool.name, requests={GPU: "2"}, nodeName=node)
+        held = await cluster.create(PODS, intruder, namespace=lab.namespace)
+        await lab.ask()
+        await choose(lab, "eval", node)
+        await lab.seen(lambda it: "Insufficient nvidia.com/gpu" in it.message, "is turned away")
+        await cluster.delete(PODS, held.metadata.key, grace_period_s=0)
+        await lab.until_job("eval-job")
+
+
 @pytest.mark.parametrize("jump", [timedelta(hours=-3), timedelta(hours=3)])
 async def test_a_clock_that_jumps_loses_nobody(lab: GpuLab, pool: Pool, cluster: Cluster, jump: timedelta) -> None:
     await pool.add(resources={GPU: "2"})
@@ -200,14 +308,3 @@ async def test_a_clock_that_jumps_loses_nobody(lab: GpuLab, pool: Pool, cluster:
         await lab.until_phase("Pending", "second")
         await pool.end(*await pool.running(1, job="first-job-1"))
         await lab.until_phase("Running", "second")
-
-
-async def choose(lab: GpuLab, name: str, node: str) -> None:
-    """What an operator had written when it died."""
-    status = {
-        "phase": "Scheduling",
-        "assignedNode": node,
-        "jobName": f"{name}-job",
-        "lastScheduleTime": second_time(utc_now()),
-    }
-    await lab.cluster.patch_status(GPU_WORKLOADS, lab.key(name), {"status": status})

@@ -140,7 +140,6 @@ async def test_a_node_that_claims_more_than_it_has_is_given_what_it_has(lab: Gpu
 
 async def offer(lab: GpuLab, node: str, status: dict[str, Any]) -> None:
     await lab.cluster.patch_status(NODES, Key("", node), {"status": status})
-    # Seen by now: the operator watches nodes, and a workload comes later.
     await until(
         lab.cluster,
         NODES,

@@ -4,20 +4,26 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from holdfast.planning.gpuworkload.attending import attend
+from holdfast.planning.gpuworkload.binding import awaited, look_in_s
 from holdfast.planning.gpuworkload.observed import Observed
 from holdfast.planning.gpuworkload.request import request_for
 from holdfast.planning.gpuworkload.timing import TIMING
 from holdfast.planning.ledger import Ledger
 from holdfast.planning.placement import Placement
 from holdfast.planning.placement.telling import CALM_S
-from tests.gpuworkloads import CHOSEN, NODE, RUNNING, SCHEDULED, job, pod, seen, workload
+from tests.gpuworkloads import CHOSEN, NODE, RUNNING, SCHEDULED, job, pending, pod, seen, workload
 from tests.planning.machines import ledger, node
 from tests.planning.placement.requests import free_gpus, request
 from tests.trainingjobs import UID, at, stamp
+from tests.trainingjobs import node as silent
 
 SHAPE = request("w", 2).shape
+CHOSEN_ALONE = seen(workload(status=CHOSEN))
+STARTED = seen(workload(status=SCHEDULED), job=job())
+TURNED_AWAY = seen(workload(status=SCHEDULED), job=job(), pods=(pending("no room"),))
 
 
 def world(gpus: int = 4) -> tuple[Ledger, Placement]:
@@ -96,3 +102,73 @@ def test_what_is_asked_for_is_what_the_spec_says() -> None:
 
 def test_a_try_that_is_under_way_keeps_its_mark() -> None:
     assert request_for(seen(workload(status={**RUNNING, "jobName": "eval-job-2"})), SHAPE).place == f"{UID}-2"
+
+
+class TestTheWayToItsNode:
+    def test_each_step_has_its_own_time(self) -> None:
+        """One whose Job could be made only late is not late with its pod."""
+        _, placement = world()
+        for step, began_s in ((CHOSEN_ALONE, 0), (STARTED, 100), (TURNED_AWAY, 200)):
+            assert attended(step, placement, began_s)[0].awaited_s == 0
+            assert attended(step, placement, began_s + 90)[0].awaited_s == 90
+
+    def test_late_is_what_takes_longer_than_usual(self) -> None:
+        _, placement = world()
+        assert not attended(STARTED, placement)[0].is_late
+        assert attended(STARTED, placement, TIMING.explain_s)[0].is_late
+
+    def test_the_next_try_begins_anew_and_the_room_of_the_one_before_is_free(self) -> None:
+        """Also where nobody saw what was between: news may skip states."""
+        kept, placement = world()
+        attended(TURNED_AWAY, placement)
+        after = seen(workload(status={**SCHEDULED, "jobName": "eval-job-1"}), job=job("eval-job-1"))
+        assert attended(after, placement, 500)[0].awaited_s == 0
+        assert free_gpus(kept, NODE) == 2
+
+    @pytest.mark.parametrize("observed", [CHOSEN_ALONE, STARTED, TURNED_AWAY], ids=["Job", "pod", "room"])
+    def test_room_is_kept_for_as_long_as_somebody_looks_and_not_for_ever_after_that(self, observed: Observed) -> None:
+        kept, placement = world()
+        looks = [TIMING.bind_timeout_s * number for number in range(20)]
+        for now_s in looks:
+            attended(observed, placement, now_s)
+            placement.look(now_s)
+            assert free_gpus(kept, NODE) == 2
+        placement.look(looks[-1] + TIMING.assumed_s)
+        assert free_gpus(kept, NODE) == 4
+
+    def test_a_look_that_comes_too_late_takes_the_room_again(self) -> None:
+        kept, placement = world()
+        attended(STARTED, placement)
+        placement.look(TIMING.assumed_s)
+        assert free_gpus(kept, NODE) == 4
+        attended(STARTED, placement, TIMING.assumed_s)
+        assert free_gpus(kept, NODE) == 2
+
+    def test_looking_often_changes_nothing_for_others(self) -> None:
+        kept, placement = world()
+        attended(STARTED, placement)
+        version = kept.version
+        for now_s in range(100):
+            attended(STARTED, placement, now_s)
+        assert kept.version == version
+
+
+@pytest.mark.parametrize(
+    ("observed", "step", "looks_s"),
+    [
+        (seen(workload()), "", []),
+        (seen(workload(status=RUNNING), job=job(), pods=(pod(),)), "", []),
+        (CHOSEN_ALONE, "Job", [90, 120]),
+        (seen(workload(status=SCHEDULED), job=job(deleted=True)), "Job", [90, 120]),
+        (seen(workload(status=SCHEDULED), job=job(started=None)), "Job controller", [90, 120]),
+        (STARTED, "pod", [90, 120]),
+        (seen(workload(status=SCHEDULED), job=job(), pods=(pod("Pending", on=""),)), "scheduler", [90, 120]),
+        (TURNED_AWAY, "room", [90, 120]),
+        (seen(workload(status=SCHEDULED), job=job(), nodes=(silent(NODE, ready=False),)), "node", [120]),
+    ],
+)
+def test_what_is_waited_for_is_looked_at_again_in_time(observed: Observed, step: str, looks_s: list[float]) -> None:
+    assert awaited(observed) == step
+    assert list(look_in_s(structs.replace(observed, awaited_s=30.0), TIMING)) == looks_s
+    first = list(look_in_s(observed, TIMING))
+    assert (TIMING.explain_s in first) is (step in ("pod", "node"))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.api.builtin import Node
+from holdfast.api.builtin import Job, JobSpec, Node
 from holdfast.api.gpuworkload import GPUWorkload
 from holdfast.planning.gpuworkload.course import (
     Again,
@@ -55,6 +55,10 @@ def lost(observed: Observed, seconds: float = 70) -> str:
 
 def tried(status: dict[str, Any] = RUNNING, spec: dict[str, Any] | None = None, **facts: Any) -> Observed:
     return seen(workload(spec, status), **{"job": job(), **facts})
+
+
+def suspended() -> Job:
+    return structs.replace(job(started=None), spec=JobSpec(suspend=True))
 
 
 def cordoned() -> Node:
@@ -175,7 +179,7 @@ class TestLosses:
             (tried(SCHEDULED, nodes=()), f"free: node {NODE} is gone"),
             (tried(CHOSEN, job=None, nodes=()), f"free: node {NODE} is gone"),
             (
-                tried(SCHEDULED, nodes=(node(NODE, ready=False),)),
+                tried(SCHEDULED, nodes=(node(NODE, ready=False),), awaited_s=TIMING.silent_s),
                 f"free: node {NODE} was not ready any more when the pod was to start",
             ),
             (tried(SCHEDULED, job=None), "free: its Job was deleted from outside"),
@@ -191,6 +195,7 @@ class TestLosses:
         [
             tried(pods=(pod(),), nodes=(node(NODE, ready=False),)),
             tried(pods=(pod(),), nodes=(cordoned(),)),
+            tried(SCHEDULED, nodes=(node(NODE, ready=False),), awaited_s=TIMING.silent_s - 1),
             tried(SCHEDULED, nodes=(cordoned(),)),
             tried(pods=(pod(),), nodes=(node(NODE, taint="node.kubernetes.io/unreachable"),)),
             tried(job=job("eval-job", "FailureTarget"), pods=(pod(),)),
@@ -199,6 +204,7 @@ class TestLosses:
         ids=[
             "silent node",
             "cordoned node",
+            "node that was silent for a moment",
             "node that was cordoned meanwhile",
             "tainted node",
             "news of the Job before those of its pod",
@@ -209,23 +215,34 @@ class TestLosses:
         assert course(observed) == Go()
 
     @pytest.mark.parametrize(
-        ("pods", "why"), [((), ""), ((pending("0/4 nodes are available"),), "0/4 nodes are available")]
+        ("status", "facts", "why"),
+        [
+            ({**CHOSEN, "message": "exceeded quota"}, {"job": None}, ": exceeded quota"),
+            (SCHEDULED, {}, ""),
+            (SCHEDULED, {"refused": "exceeded quota"}, ": it is refused: exceeded quota"),
+            (SCHEDULED, {"job": suspended()}, ": Job eval-job was suspended by somebody else"),
+            (SCHEDULED, {"pods": (pending("0/4 nodes are available"),)}, ": 0/4 nodes are available"),
+        ],
     )
-    def test_a_pod_that_does_not_get_its_node_in_time_is_placed_anew(self, pods: Any, why: str) -> None:
-        observed = tried(SCHEDULED, pods=pods)
-        assert course(observed, TIMING.bind_timeout_s - 1) == Go()
-        told = lost(observed, TIMING.bind_timeout_s)
-        assert told == f"free: its pod did not get node {NODE} within 2m" + (f": {why}" if why else "")
+    def test_a_pod_that_is_kept_from_its_node_is_placed_anew(
+        self, status: dict[str, Any], facts: dict[str, Any], why: str
+    ) -> None:
+        assert course(tried(status, **facts, awaited_s=TIMING.bind_timeout_s - 1)) == Go()
+        told = lost(tried(status, **facts, awaited_s=TIMING.bind_timeout_s))
+        assert told == f"free: its pod did not get node {NODE} within 120 s{why}"
 
-    def test_a_pod_that_has_its_node_may_take_its_time(self) -> None:
-        assert course(tried(SCHEDULED, pods=(pod("Pending"),)), 100_000) == Go()
+    @pytest.mark.parametrize(
+        "facts",
+        [{"job": job(started=None)}, {"pods": (pod("Pending", on=""),)}, {"pods": (pod("Pending"),)}],
+        ids=["a Job that nobody has looked at", "a pod that nobody has looked at", "a pod that has its node"],
+    )
+    def test_it_may_take_its_time_where_another_node_would_not_help(self, facts: dict[str, Any]) -> None:
+        assert course(tried(SCHEDULED, **facts, awaited_s=100_000)) == Go()
 
-    def test_the_time_counts_from_when_its_job_was_made_not_from_the_choice(self) -> None:
-        assert course(tried(CHOSEN, job=None), 100_000) == Go()
-        assert course(tried(SCHEDULED, job=job(started=100_000)), 100_000) == Go()
-
-    def test_a_clock_that_was_set_back_loses_nothing(self) -> None:
-        assert course(tried(SCHEDULED), -100_000) == Go()
+    @pytest.mark.parametrize("seconds", [-100_000, 100_000])
+    @pytest.mark.parametrize("pods", [(), (pending("0/4 nodes are available"),)])
+    def test_a_clock_that_jumps_or_differs_from_that_of_its_job_loses_nothing(self, seconds: float, pods: Any) -> None:
+        assert course(tried(SCHEDULED, pods=pods, awaited_s=TIMING.bind_timeout_s - 1), seconds) == Go()
 
     @pytest.mark.parametrize(
         ("used", "allowed", "ends"), [(2, None, False), (3, None, True), (0, 0, True), (4, 5, False)]

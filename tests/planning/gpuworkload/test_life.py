@@ -27,11 +27,13 @@ from holdfast.planning.ledger import GPU, Ledger
 from holdfast.planning.placement import Placement
 from holdfast.workloads.gpuworkload.job import workload_job
 from holdfast.workloads.gpuworkload.pod import pod_template
+from tests.gpuworkloads import pending
 from tests.planning.machines import node
 from tests.trainingjobs import at, stamp
 from tests.workloads.family import DEFAULTS
 
 JSON = dict[str, Any]
+UNSCHEDULABLE = pending("Insufficient nvidia.com/gpu").status
 
 
 class World:
@@ -45,7 +47,10 @@ class World:
         self.pods: dict[str, Pod] = {}
         self.nodes = {each.metadata.name: each for each in nodes}
         self.phases: dict[str, list[str]] = {}
+        self.made: list[str] = []
+        """Names of Jobs."""
         self.writes = 0
+        self.job_controller_works = True
         self.scheduler_works = True
         self.restart()
 
@@ -134,11 +139,20 @@ class World:
         job = body["metadata"]["name"]
         assert job not in self.jobs
         known = {"name": job, "namespace": "ml", "uid": f"uid-{job}"}
-        read = {"metadata": known, "status": {"startTime": stamp(self.seconds)}}
-        self.jobs[job] = (name, msgspec.convert(read, Job), body)
-        template = body["spec"]["template"]
-        metadata = {"name": f"{job}-pod", "namespace": "ml", **template["metadata"]}
-        self.set_pod(job, msgspec.convert({"metadata": metadata, "spec": template["spec"]}, Pod))
+        self.jobs[job] = (name, msgspec.convert({"metadata": known}, Job), body)
+        self.made.append(job)
+        self.make_pods()
+
+    def make_pods(self) -> None:
+        """As the Job controller does."""
+        for job, (owner, read, body) in list(self.jobs.items()):
+            if read.status.start_time or not self.job_controller_works:
+                continue
+            started = structs.replace(read.status, start_time=stamp(self.seconds))
+            self.jobs[job] = (owner, structs.replace(read, status=started), body)
+            template = body["spec"]["template"]
+            metadata = {"name": f"{job}-pod", "namespace": "ml", **template["metadata"]}
+            self.set_pod(job, msgspec.convert({"metadata": metadata, "spec": template["spec"]}, Pod))
 
     def set_pod(self, job: str, new: Pod | None) -> None:
         self.ledger.pod_changed(self.pods.get(job), new)
@@ -157,6 +171,8 @@ class World:
             if wanted in self.nodes and self.used(wanted) + asked(pod) <= offered(self.nodes[wanted]):
                 bound = structs.replace(pod, spec=structs.replace(pod.spec, node_name=wanted))
                 self.set_pod(job, structs.replace(bound, status=structs.replace(bound.status, phase="Running")))
+            else:
+                self.set_pod(job, structs.replace(pod, status=UNSCHEDULABLE))
 
     def used(self, node_name: str) -> int:
         held = (pod for pod in self.pods.values() if pod.spec.node_name == node_name and not pod.has_ended)
@@ -187,6 +203,7 @@ class World:
         self.placement.look(self.seconds)
         for name in self.workloads:
             self.reconcile(name)
+        self.make_pods()
         self.schedule()
         for name in self.workloads:
             self.reconcile(name)
@@ -302,10 +319,12 @@ def test_a_pod_bound_by_hand_to_the_chosen_node_makes_the_workload_go_elsewhere(
     world = World(gpu_node("a", 8), gpu_node("b", 4))
     world.create("w", 2)
     world.scheduler_works = False
-    world.turn(0)
+    world.turn()
     intruder = {"nodeName": "a", "containers": [{"resources": {"limits": {GPU: "8"}}}]}
     world.set_pod("x", msgspec.convert({"metadata": {"name": "x", "namespace": "ml"}, "spec": intruder}, Pod))
     world.scheduler_works = True
+    world.turn()
+    assert world.status("w")["message"] == "its pod can't start on a yet: Insufficient nvidia.com/gpu"
     world.turn(TIMING.bind_timeout_s - 1)
     assert world.status("w")["assignedNode"] == "a"
     world.turn(1)
@@ -313,6 +332,44 @@ def test_a_pod_bound_by_hand_to_the_chosen_node_makes_the_workload_go_elsewhere(
     world.turn(1)
     assert (world.status("w")["assignedNode"], world.status("w").get("retryCount", 0)) == ("b", 0)
     assert world.ledger.free("a")[GPU] == 0  # the intruder's alone
+
+
+@pytest.mark.parametrize("late", ["job_controller_works", "scheduler_works"])
+def test_a_cluster_that_makes_or_binds_no_pods_for_long_gets_no_more_jobs(late: str) -> None:
+    """Ten minutes and more: each keeps its node and its one Job, and the others wait for GPUs."""
+    world = World(gpu_node("a", 4), gpu_node("b", 4))
+    setattr(world, late, False)
+    for number in range(9):
+        world.create(f"w-{number}", 2)
+    for _ in range(10):
+        world.turn(TIMING.bind_timeout_s)
+        assert len(world.made) == 4
+        assert {name: promised(world, name) for name in world.nodes} == {"a": 4, "b": 4}
+    who = {"job_controller_works": "Job controller", "scheduler_works": "scheduler"}[late]
+    assert world.status("w-0")["message"] == f"its pod can't start on a yet: the {who} has not looked at it yet"
+    setattr(world, late, True)
+    world.turn()
+    world.turn()
+    assert [world.status(f"w-{number}")["phase"] for number in range(9)] == ["Running"] * 4 + ["Pending"] * 5
+
+
+def test_who_is_turned_away_everywhere_comes_back_ever_more_slowly_and_holds_no_node_meanwhile() -> None:
+    """A node that shows GPUs to us and not to the scheduler: no other has any."""
+    world = World(gpu_node("a", 2))
+    intruder = {"nodeName": "a", "containers": [{"resources": {"limits": {GPU: "2"}}}]}
+    world.create("w", 2)
+    world.scheduler_works = False
+    world.turn()
+    hidden = msgspec.convert({"metadata": {"name": "x", "namespace": "ml"}, "spec": intruder}, Pod)
+    world.pods["x"] = hidden  # of which the ledger is not told
+    world.scheduler_works = True
+    held_s = 0
+    for _ in range(3600):
+        world.turn()
+        held_s += world.status("w").get("assignedNode") is not None
+    assert len(world.made) < 3600 / TIMING.bind_timeout_s / 2
+    assert held_s <= 3600 / 2
+    assert world.status("w").get("retryCount", 0) == 0
 
 
 def test_suspending_gives_the_gpus_to_who_waits_and_going_on_waits_in_turn() -> None:
@@ -360,6 +417,7 @@ STEPS = st.lists(
         st.tuples(st.just("suspend"), st.integers(0, 7)),
         st.tuples(st.just("restart"), st.just(0)),
         st.tuples(st.just("crash"), st.integers(0, 7)),
+        st.tuples(st.sampled_from(["job_controller_works", "scheduler_works"]), st.integers(0, 1)),
     ),
     max_size=25,
 )
@@ -374,6 +432,7 @@ def test_whatever_happens_no_node_is_promised_twice_and_everyone_ends(steps: lis
         act(world, what, number)
         for name in world.nodes:
             assert promised(world, name) <= 4
+    world.job_controller_works = world.scheduler_works = True
     for name in NAMES:
         act(world, "add", NAMES.index(name))
     for name in world.workloads:
@@ -417,6 +476,8 @@ def act(world: World, what: str, number: int) -> None:
             name = names[number % len(names)]
             if world.status(name).get("phase") not in ("Succeeded", "Failed"):
                 world.change(name, suspend=not world.workloads[name].spec.suspend)
+        case "job_controller_works" | "scheduler_works":
+            setattr(world, what, bool(number))
         case "restart":
             world.restart()
         case "crash" if names:

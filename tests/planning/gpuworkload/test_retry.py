@@ -10,7 +10,7 @@ from holdfast.api.gpuworkload import GPUWorkload
 from holdfast.planning.gpuworkload.retry import SPREAD, GiveUp, Retry, after, retry_time, wait_s
 from holdfast.planning.gpuworkload.timing import TIMING
 from holdfast.planning.trainingjob.classes import Loss
-from tests.gpuworkloads import RUNNING, job, workload
+from tests.gpuworkloads import RUNNING, SCHEDULED, workload
 from tests.trainingjobs import at, stamp
 
 FAILED = Loss(cause="application", message="exit 3")
@@ -44,7 +44,7 @@ def test_no_wait_is_longer_than_the_cap_nor_shorter_than_nine_tenths_of_the_base
 @given(st.integers(1, 300), st.integers(0, 1000), st.floats(0, 1, exclude_max=True))
 def test_what_is_written_is_a_whole_second_within_the_cap(base_s: int, retries: int, part: float) -> None:
     now = at(part)
-    found = after(FAILED, failing(retries, base_s), job(), now, TIMING) if retries < 1000 else None
+    found = after(FAILED, failing(retries, base_s), now, TIMING) if retries < 1000 else None
     if found is not None:
         assert isinstance(found, Retry)
         assert found.at is not None
@@ -55,7 +55,7 @@ def test_what_is_written_is_a_whole_second_within_the_cap(base_s: int, retries: 
 
 
 def test_the_same_failure_decided_twice_waits_the_same() -> None:
-    first, second = (after(FAILED, failing(2), job(), at(10), TIMING) for _ in range(2))
+    first, second = (after(FAILED, failing(2), at(10), TIMING) for _ in range(2))
     assert first == second
 
 
@@ -66,8 +66,8 @@ def test_two_workloads_that_fail_together_do_not_come_back_together() -> None:
 @pytest.mark.parametrize("policy", [None, {"maxRetries": 3}])
 def test_without_a_policy_there_are_three_retries(policy: dict[str, int] | None) -> None:
     spec = {"retryPolicy": policy} if policy else {}
-    assert isinstance(after(FAILED, workload(spec, {"retryCount": 2}), None, at(0), TIMING), Retry)
-    given_up = after(FAILED, workload(spec, {"retryCount": 3}), None, at(0), TIMING)
+    assert isinstance(after(FAILED, workload(spec, {"retryCount": 2}), at(0), TIMING), Retry)
+    given_up = after(FAILED, workload(spec, {"retryCount": 3}), at(0), TIMING)
     assert given_up == GiveUp("RetriesExhausted", "exit 3 (after 3 of 3 retries)")
 
 
@@ -89,7 +89,27 @@ def test_nodes_that_are_lost_in_a_row_are_replaced_ever_more_slowly(
 ) -> None:
     it = workload(status={**RUNNING, "jobName": name, "retryCount": retries})
     expected = at(ran_s + waits_s) if waits_s is not None else None
-    assert after(LOST, it, job(name), at(ran_s), TIMING) == Retry(LOST, expected)
+    assert after(LOST, it, at(ran_s), TIMING) == Retry(LOST, expected)
+
+
+def test_a_try_that_never_ran_is_part_of_the_row_however_long_it_took() -> None:
+    """Else one whose pod is turned away everywhere would ask for new Jobs without a pause."""
+    it = workload(status={**SCHEDULED, "jobName": "eval-job-3"})
+    assert after(LOST, it, at(100_000), TIMING) == Retry(LOST, at(100_000 + 40))
+
+
+@pytest.mark.parametrize("jump_s", [-3600, 3600])
+def test_a_clock_that_jumps_makes_a_wait_neither_endless_nor_twice_too_short(jump_s: float) -> None:
+    """Set back it ends at once, set forward too; the next one is of full length by the new clock."""
+    status = {**RUNNING, "phase": "Pending", "assignedNode": None, "nextRetryTime": stamp(60), "retryCount": 1}
+    before = workload(status=status).status
+    assert before is not None
+    assert retry_time(before, at(10), TIMING) == at(60)
+    assert retry_time(before, at(10 + jump_s), TIMING) is None
+    again = after(FAILED, failing(1), at(10 + jump_s), TIMING)
+    assert isinstance(again, Retry)
+    assert again.at is not None
+    assert again.at - at(10 + jump_s) >= timedelta(seconds=60 * (1 - SPREAD))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def ended(kind: str = "Succeeded", ttl_s: int | None = 100) -> dict[str, Any]:
         (seen(workload()), 0, None),
         (seen(workload(status={"phase": "Pending", "nextRetryTime": stamp(60)})), 0, 60),
         (seen(workload(status={"phase": "Pending", "nextRetryTime": stamp(60)})), 60, None),
-        (seen(workload(status=SCHEDULED), job=job()), 0, TIMING.bind_timeout_s),
+        (seen(workload(status=SCHEDULED), job=job()), 0, None),
         (seen(workload(status=SCHEDULED), job=job(), pods=(pod("Pending"),)), 0, None),
         (seen(workload(status=RUNNING), job=job(), pods=(pod(),)), 0, None),
         (
@@ -34,6 +34,8 @@ def ended(kind: str = "Succeeded", ttl_s: int | None = 100) -> dict[str, Any]:
         (seen(workload(**ended())), 60, 150),
         (seen(workload(**ended("Failed"))), 60, 150),
         (seen(workload(**ended())), 150, None),
+        (seen(workload(**ended())), 150 + 3600, None),  # a clock that was set forward, and one that was set back
+        (seen(workload(**ended())), 60 - 3600, 150),
         (seen(workload(**ended(ttl_s=None))), 60, None),
     ],
 )

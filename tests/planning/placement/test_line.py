@@ -152,12 +152,14 @@ def test_after_a_restart_what_is_written_counts_before_anybody_is_given_anything
     assert place.machine_for("c") == "n-1"
 
 
-def test_taking_again_does_not_make_it_last_longer() -> None:
+def test_taking_again_makes_it_last_from_then_on() -> None:
     place = standing(kept := ledger(*gpu_nodes(2)))
     it = request("a", 2)
     place.take(it, "n-0", 0)
     place.take(it, "n-0", ASSUMED_S / 2)
     place.look(ASSUMED_S)
+    assert free_gpus(kept, "n-0") == 0
+    place.look(ASSUMED_S * 1.5)
     assert free_gpus(kept, "n-0") == 2
 
 

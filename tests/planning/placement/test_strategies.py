@@ -47,7 +47,8 @@ def test_no_workload_may_ask_for_more_gpus_than_machines_are_told_apart_by() -> 
         ([node("a", gpus=8, taints=[{"key": "team", "effect": "PreferNoSchedule"}])], "a"),
         ([node("a", gpus="-8"), node("b", gpus="many"), node("c", gpus="1500m"), node("d", gpus="2")], "d"),
         ([node("a", gpus=8, capacity={GPU: "1"}), node("b", gpus=2)], "b"),
-        ([node("a", gpus=10**30)], "a"),
+        ([node("a", gpus=10**12)], "a"),
+        ([node("a", gpus=10**30), node("b", gpus=2)], "b"),  # the scheduler finds no room there
     ],
 )
 def test_only_a_machine_that_is_open_and_has_enough_is_taken(

@@ -83,7 +83,10 @@ def _explained(code: int, status: Status | None, source: str) -> str:
                 f"again, or renew it in {source}"
             )
         case 403:
-            return f"not permitted: {said or 'no reason given'}: allow it with a Role or ClusterRole"
+            # A quota, a policy or a namespace that is going says no as well, and no role helps there.
+            lacks_right = "is forbidden: " not in said or " cannot " in said
+            helps = ": allow it with a Role or ClusterRole" if lacks_right else ""
+            return f"not permitted: {said or 'no reason given'}{helps}"
         case 404 if status is None:
             return "the server does not serve this kind"
         case _ if 300 <= code < 400:

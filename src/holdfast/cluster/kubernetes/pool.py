@@ -61,6 +61,16 @@ def open_pool() -> aiohttp.ClientSession:
     )
 
 
+def hang_up(response: aiohttp.ClientResponse) -> None:
+    """Whoever leaves early is not interested in the rest: the connection can't be used again, and is gone at once.
+
+    aiohttp would say goodbye over TLS first, and nobody waits for the answer: a loop that ends then leaves a socket.
+    """
+    if response.connection is not None and response.connection.transport is not None:
+        response.connection.transport.abort()
+    response.close()
+
+
 def attentive_socket(address: tuple[Any, ...]) -> socket.socket:
     """A socket that notices within a minute when the other side is gone without a word."""
     family, kind, protocol, *_ = address

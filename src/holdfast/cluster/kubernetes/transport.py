@@ -20,7 +20,7 @@ from holdfast.cluster.kubernetes.credentials import Credentials, Declared, Ident
 from holdfast.cluster.kubernetes.lines import Lines, LineTooLong
 from holdfast.cluster.kubernetes.outages import is_final, is_untrusted, outage
 from holdfast.cluster.kubernetes.plugin import Plugin
-from holdfast.cluster.kubernetes.pool import Departure, Gate, departing, open_pool
+from holdfast.cluster.kubernetes.pool import Departure, Gate, departing, hang_up, open_pool
 from holdfast.cluster.kubernetes.retries import DEFAULT_PATIENCE, Failure, Patience, Schedule, parse_retry_after
 from holdfast.cluster.kubernetes.tls import Tls
 
@@ -86,8 +86,7 @@ class Transport:
             async with aclosing(self._lines(ask, response)) as lines:
                 yield lines
         finally:
-            # Whoever leaves early is not interested in the rest: the connection can't be used again.
-            response.close()
+            hang_up(response)
 
     async def chunks(self, ask: Ask) -> AsyncGenerator[bytes, None]:
         """An answer that goes on, as it comes; unlike a watch it may be silent for as long as it likes."""
@@ -96,7 +95,7 @@ class Transport:
             while chunk := await self._chunk(ask, response):
                 yield chunk
         finally:
-            response.close()
+            hang_up(response)
 
     @asynccontextmanager
     async def attach(self, ask: Ask) -> AsyncIterator[Attached]:

@@ -16,6 +16,7 @@ from holdfast.cluster.patches import merge_patch
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import GPU_WORKLOADS, JOBS, PODS
 from holdfast.controllers.gpuworkload.ending import end, hold
+from holdfast.controllers.gpuworkload.explain import explained
 from holdfast.controllers.gpuworkload.making import make_job
 from holdfast.controllers.gpuworkload.metrics import GPUWorkloadMetrics, Measured
 from holdfast.controllers.gpuworkload.news import news
@@ -23,6 +24,7 @@ from holdfast.controllers.gpuworkload.observe import Caches, NodeNews, key_of
 from holdfast.controllers.gpuworkload.places import Places
 from holdfast.controllers.room import Room
 from holdfast.controllers.trainingjob.stop import stop_jobs
+from holdfast.planning.gpuworkload.binding import look_in_s
 from holdfast.planning.gpuworkload.course import Again, Course, Finish, Go, Place, Stop, decide
 from holdfast.planning.gpuworkload.observed import Observed
 from holdfast.planning.gpuworkload.status import next_status, why
@@ -78,6 +80,7 @@ class GPUWorkloads:
         if observed.workload.metadata.deletion_timestamp:
             return await end(self._writer.on(key), observed, now, self._timing)
         observed, ask_in_s = self._places.attend(observed, now)
+        observed = await explained(observed, self._cluster)
         course = decide(observed, now, self._timing)
         observed = await self._take(course, observed, now)
         return await self._later(observed, now, ask_in_s)
@@ -141,6 +144,7 @@ class GPUWorkloads:
             yield (wake - now).total_seconds()
         if ask_in_s is not None:
             yield ask_in_s
+        yield from look_in_s(observed, self._timing)
         if observed.obstacle:
             yield OBSTACLE_RECHECK_S
 

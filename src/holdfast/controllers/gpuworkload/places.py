@@ -7,11 +7,12 @@ from datetime import datetime
 import msgspec
 import structlog
 
+from holdfast.api.builtin import Pod
 from holdfast.api.gpuworkload import GPUWorkload
 from holdfast.api.meta import Key
 from holdfast.api.placing import PodSpec
-from holdfast.cluster.resources import GPU_WORKLOADS
-from holdfast.controllers.gpuworkload.observe import Caches
+from holdfast.cluster.resources import GPU_WORKLOADS, PODS
+from holdfast.controllers.gpuworkload.observe import Caches, key_of
 from holdfast.controllers.room import Room
 from holdfast.planning.admission import Shape, shape_of
 from holdfast.planning.gpuworkload.attending import attend
@@ -34,8 +35,8 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 class Places:
     """A source of news: a workload hears when it was given a node, and when it has to wait for one.
 
-    Who stands in line and who has what is taken from the cache alone, with each of its changes: a workload is in line
-    before it is reconciled, which may last while many come at once.
+    Who stands in line and who has what is taken from the caches alone, with each of their changes: a workload is in
+    line before it is reconciled, which may last while many come at once.
     """
 
     def __init__(self, room: Room, caches: Caches, *, defaults: Defaults, timing: Timing, now: Now, dice: Dice) -> None:
@@ -59,6 +60,7 @@ class Places:
         self._add = add
         self._room.attach(informers)
         informers.of(GPU_WORKLOADS).handlers.append(self._changed)
+        informers.of(PODS).handlers.append(self._pod_changed)
 
     def attend(self, observed: Observed, now: datetime) -> tuple[Observed, float | None]:
         """What is seen with what its place in line comes to, and in how long to ask again while it waits."""
@@ -87,6 +89,13 @@ class Places:
             self._placement.leave(old.metadata.uid)
             self._shapes.pop(old.metadata.uid, None)
         self._soon()
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        """Who waited for its last pod to stop is in line before the room of that pod is given to somebody else."""
+        pod = new or old
+        if self._is_asked and pod is not None:
+            for key in key_of(pod):
+                self._take_in(key, self._now())
 
     def _take_in(self, key: Key, now: datetime) -> None:
         observed = self._caches.observe(key)

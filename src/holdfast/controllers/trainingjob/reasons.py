@@ -37,7 +37,7 @@ async def told(cluster: Cluster, job: Job, pods: Iterable[Pod]) -> Explained:
     bound = [pod for pod in silent if pod.spec.node_name]
     lacking = not job.spec.suspend and unmade(pods, job.spec.parallelism)
     asked: list[Object] = [*([job] if lacking else []), *bound][:MOST_LISTS]
-    answers = await asyncio.gather(*(_newest(cluster, each) for each in asked))
+    answers = await asyncio.gather(*(newest_warning(cluster, each) for each in asked))
     said = {each.metadata.uid: text for each, text in zip(asked, answers, strict=True) if text}
     refused = refusal(said.pop(job.metadata.uid)) if job.metadata.uid in said else ""
     # A step that takes long is not the reason while a problem is known.
@@ -45,7 +45,7 @@ async def told(cluster: Cluster, job: Job, pods: Iterable[Pod]) -> Explained:
     return Explained(pods=said or steps, job=refused)
 
 
-async def _newest(cluster: Cluster, about: Object) -> str:
+async def newest_warning(cluster: Cluster, about: Object) -> str:
     """The newest Event about the object, if it is a warning: one from before a later step has been overcome."""
     fields = f"involvedObject.uid={about.metadata.uid}"
     if isinstance(about, Job):

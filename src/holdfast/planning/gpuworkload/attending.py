@@ -5,8 +5,8 @@ from datetime import datetime
 from msgspec import structs
 
 from holdfast.planning.admission import Shape
+from holdfast.planning.gpuworkload.binding import awaited
 from holdfast.planning.gpuworkload.course import wants_machine
-from holdfast.planning.gpuworkload.loss import is_bound
 from holdfast.planning.gpuworkload.observed import Observed
 from holdfast.planning.gpuworkload.request import request_for
 from holdfast.planning.gpuworkload.timing import Timing
@@ -21,14 +21,15 @@ def attend(
     `shape` is of its pod; `now_s` is the time by a clock that never jumps. To be called before every decision, and for
     every workload before the first look: so a choice that is written in a status counts from the start.
     """
-    request = request_for(observed, shape)
+    request, awaited_s = request_for(observed, shape), 0.0
     if wants_machine(observed, now, timing):
         placement.stand(request, now_s)
-    elif observed.node and not is_bound(observed):
-        placement.take(request, observed.node, now_s)
+    elif step := awaited(observed):
+        awaited_s = placement.take(request, observed.node, now_s, step)
     else:
         placement.leave(request.uid)
     found = placement.wait(request.uid, now_s)
     wait, again_s = found if found is not None else (None, None)
     machine = placement.machine_for(request.uid) or ""
-    return structs.replace(observed, machine=machine, wait=wait), again_s
+    is_late = awaited_s >= timing.explain_s
+    return structs.replace(observed, machine=machine, wait=wait, awaited_s=awaited_s, is_late=is_late), again_s

@@ -89,10 +89,10 @@ def wants_machine(observed: Observed, now: datetime, timing: Timing) -> bool:
 def _follow(observed: Observed, now: datetime, timing: Timing) -> Course:
     if observed.workload.spec.suspend:
         return Stop()
-    loss = find_loss(observed, now, timing)
+    loss = find_loss(observed, timing)
     if loss is None:
         return Go()
-    match after(loss, observed.workload, observed.job, now, timing):
+    match after(loss, observed.workload, now, timing):
         case GiveUp(reason, message):
             return Finish(Finding("Failed", reason, message))
         case retry:

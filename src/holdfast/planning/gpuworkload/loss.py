@@ -1,28 +1,17 @@
 """What has become of a workload's try, if it is lost."""
 
-from datetime import datetime, timedelta
-
+from holdfast.planning.gpuworkload.binding import awaited, is_overdue, problem
 from holdfast.planning.gpuworkload.observed import Observed
 from holdfast.planning.gpuworkload.timing import Timing
-from holdfast.planning.times import moment, span, timestamp
 from holdfast.planning.trainingjob.classes import Loss
 from holdfast.planning.trainingjob.loss import by_node, loss_of
-from holdfast.planning.trainingjob.waiting import problem_of
 
 
-def find_loss(observed: Observed, now: datetime, timing: Timing) -> Loss | None:
+def find_loss(observed: Observed, timing: Timing) -> Loss | None:
     """Why the present try can't go on; None while it can."""
     if any(pod.status.phase == "Succeeded" for pod in observed.pods):
         return None  # its Job will say so
-    return _of_pod(observed) or _of_node(observed) or _of_job(observed) or _unbound(observed, now, timing)
-
-
-def bound_by(observed: Observed, timing: Timing) -> datetime | None:
-    """Until when the pod must have its node; None once it has, and before its Job is made."""
-    start = observed.job.status.start_time if observed.job is not None else ""
-    if not observed.node or not start or is_bound(observed):
-        return None
-    return moment(start) + timedelta(seconds=timing.bind_timeout_s)
+    return _of_pod(observed) or _of_node(observed, timing) or _of_job(observed) or _unbound(observed, timing)
 
 
 def _of_pod(observed: Observed) -> Loss | None:
@@ -31,19 +20,14 @@ def _of_pod(observed: Observed) -> Loss | None:
     return next((loss for loss in losses if loss is not None), None)
 
 
-def _of_node(observed: Observed) -> Loss | None:
-    """A node that is silent may come back to a pod that it has; one that has none yet is better off elsewhere."""
+def _of_node(observed: Observed, timing: Timing) -> Loss | None:
+    """A node that is silent may come back to a pod that it has; one that has none yet is soon better off elsewhere."""
     node = observed.nodes.get(observed.node)
     if node is None:
         return Loss(cause="infrastructure", message=f"node {observed.node} is gone")
-    if node.is_ready or is_bound(observed):
+    if awaited(observed) != "node" or not is_overdue(observed, timing):
         return None
     return Loss(cause=by_node(node), message=f"node {observed.node} was not ready any more when the pod was to start")
-
-
-def is_bound(observed: Observed) -> bool:
-    """The pod of the present try has its node."""
-    return any(pod.spec.node_name for pod in observed.pods)
 
 
 def _of_job(observed: Observed) -> Loss | None:
@@ -59,11 +43,9 @@ def _of_job(observed: Observed) -> Loss | None:
     return None
 
 
-def _unbound(observed: Observed, now: datetime, timing: Timing) -> Loss | None:
-    due = bound_by(observed, timing)
-    if due is None or now < due:
+def _unbound(observed: Observed, timing: Timing) -> Loss | None:
+    if not is_overdue(observed, timing):
         return None
-    within = span(timestamp(now), timestamp(now + timedelta(seconds=timing.bind_timeout_s)))
-    problem = next(filter(None, map(problem_of, observed.pods)), "")
-    message = f"its pod did not get node {observed.node} within {within}"
-    return Loss(cause="infrastructure", message=f"{message}: {problem}" if problem else message)
+    message = f"its pod did not get node {observed.node} within {timing.bind_timeout_s:.0f} s"
+    because = problem(observed)
+    return Loss(cause="infrastructure", message=f"{message}: {because}" if because else message)

@@ -27,6 +27,12 @@ class Observed(Struct, frozen=True, kw_only=True):
     """The node that it has been given; "" while it waits for one."""
     wait: Wait | None = None
     """What it waits for in the line; None while nobody has looked."""
+    awaited_s: float = 0.0
+    """How long it has waited for the next step to its node, by a clock that never jumps."""
+    is_late: bool = False
+    """That takes longer than usual: worth asking and telling why."""
+    refused: str = ""
+    """Why its pod can't be made, as the Job controller says."""
     obstacle: str = ""
     """What keeps its Job from being made, in a sentence; it may pass."""
     refusal: str = ""

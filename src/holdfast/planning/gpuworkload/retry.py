@@ -5,7 +5,6 @@ from hashlib import blake2b
 
 from msgspec import Struct
 
-from holdfast.api.builtin import Job
 from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus, RetryPolicy
 from holdfast.planning.gpuworkload.timing import Timing
 from holdfast.planning.gpuworkload.tries import last_try
@@ -27,11 +26,11 @@ class Retry(Struct, frozen=True):
     """When the next try may start; None means at once."""
 
 
-def after(loss: Loss, workload: GPUWorkload, job: Job | None, now: datetime, timing: Timing) -> Retry | GiveUp:
+def after(loss: Loss, workload: GPUWorkload, now: datetime, timing: Timing) -> Retry | GiveUp:
     """What is nobody's fault is free; the workload's own failures use up its retries."""
     status, policy = workload.status or GPUWorkloadStatus(), workload.spec.retry_policy or RetryPolicy()
     if loss.free:
-        delay_s = _lost_wait_s(workload, job, now, timing)
+        delay_s = _lost_wait_s(workload, status, now, timing)
     elif status.retry_count >= policy.max_retries:
         used = f"after {status.retry_count} of {policy.max_retries} retries"
         return GiveUp("RetriesExhausted", f"{loss.message} ({used})")
@@ -57,13 +56,13 @@ def retry_time(status: GPUWorkloadStatus, now: datetime, timing: Timing) -> date
     return due if now < due <= now + timedelta(seconds=timing.retry_cap_s) else None
 
 
-def _lost_wait_s(workload: GPUWorkload, job: Job | None, now: datetime, timing: Timing) -> float:
-    """A node that breaks whatever comes to it must not be fed without a pause."""
-    start = job.status.start_time if job is not None else ""
-    if start and (now - moment(start)).total_seconds() >= timing.lasting_s:
+def _lost_wait_s(workload: GPUWorkload, status: GPUWorkloadStatus, now: datetime, timing: Timing) -> float:
+    """A node that breaks whatever comes to it, or never takes it, must not be fed without a pause."""
+    # By our own clock on both sides: that of whoever writes the Job's times may be another.
+    began = status.last_schedule_time if status.phase == "Running" else None
+    if began and (now - moment(began)).total_seconds() >= timing.lasting_s:
         return 0.0
-    retries = workload.status.retry_count if workload.status is not None else 0
-    lost_before = last_try(workload) - retries
+    lost_before = last_try(workload) - status.retry_count
     if lost_before <= 0:
         return 0.0
     return float(min(timing.lost_retry_s * 2 ** min(lost_before - 1, 32), timing.retry_cap_s))

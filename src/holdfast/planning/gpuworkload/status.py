@@ -7,6 +7,7 @@ from msgspec import structs
 from holdfast.api.gpuworkload import GPUWorkloadStatus
 from holdfast.api.meta import Condition
 from holdfast.planning import conditions
+from holdfast.planning.gpuworkload.binding import problem
 from holdfast.planning.gpuworkload.course import (
     BACKING_OFF,
     Again,
@@ -22,7 +23,6 @@ from holdfast.planning.gpuworkload.course import (
 from holdfast.planning.gpuworkload.observed import Observed
 from holdfast.planning.gpuworkload.tries import job_name, last_try
 from holdfast.planning.times import timestamp
-from holdfast.planning.trainingjob.waiting import problem_of
 
 # Of a message, in the schema.
 LONGEST = 32768
@@ -104,8 +104,8 @@ def _under_way(observed: Observed) -> Finding:
         return Finding(phase, "JobNotMade", observed.obstacle or f"making its Job for {node}")
     if observed.status.phase == "Running" or any(pod.status.phase in ("Running", "Succeeded") for pod in observed.pods):
         return Finding("Running", "PodRunning", f"running on {node}")
-    problem = next(filter(None, map(problem_of, observed.pods)), "")
-    message = f"its pod can't start on {node} yet: {problem}" if problem else f"waiting for its pod to start on {node}"
+    because = problem(observed)
+    message = f"its pod can't start on {node} yet: {because}" if because else f"waiting for its pod to start on {node}"
     return Finding("Scheduled", "PodStarting", message)
 
 

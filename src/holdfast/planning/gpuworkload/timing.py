@@ -5,9 +5,22 @@ from msgspec import Struct
 
 class Timing(Struct, frozen=True, kw_only=True):
     bind_timeout_s: float = 120.0
-    """How long the pod may take to get the node that was chosen for it; then another is looked for."""
-    assumed_s: float = 180.0
-    """How long the room on a chosen node counts as taken without a pod there; longer than that."""
+    """How long the chosen node is kept for a pod that is turned away: a scheduler tries again within seconds of news.
+
+    Where the Job controller or the scheduler have not looked at it at all it is kept: a new Job would help nobody.
+    """
+    assumed_s: float = 600.0
+    """How long room counts as taken for a workload that is not looked at any more.
+
+    Each look begins that anew, and there is one within `bind_timeout_s`: it may fail for as long as five of these.
+    """
+    silent_s: float = 10.0
+    """How long a node may be silent before a pod that is not there yet goes elsewhere.
+
+    A control plane that comes back after a while takes all nodes for silent for a moment.
+    """
+    explain_s: float = 10.0
+    """After so long it is worth asking why there is no pod, and telling who has not looked."""
     patience_s: float = 600.0
     """How long smaller workloads may pass one that does not fit."""
     retry_cap_s: float = 300.0

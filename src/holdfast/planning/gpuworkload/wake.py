@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 
 from holdfast.api.gpuworkload import GPUWorkload
 from holdfast.planning.gpuworkload.leftovers import given_up_at
-from holdfast.planning.gpuworkload.loss import bound_by
 from holdfast.planning.gpuworkload.observed import Observed
 from holdfast.planning.gpuworkload.retry import retry_time
 from holdfast.planning.gpuworkload.timing import Timing
@@ -31,5 +30,7 @@ def _moments(observed: Observed, now: datetime, timing: Timing) -> Iterator[date
     if observed.finished:
         yield from filter(None, (expiry(observed.workload),))
         return
-    yield from filter(None, (retry_time(observed.status, now, timing), bound_by(observed, timing)))
+    due = retry_time(observed.status, now, timing)
+    if due is not None:
+        yield due
     yield from given_up_at(observed, timing)

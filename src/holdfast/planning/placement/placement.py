@@ -25,6 +25,10 @@ class Holding(Struct, frozen=True):
     machine: str
     is_taken: bool = False
     """It is written down; until then it can be given back without a trace."""
+    awaited: str = ""
+    """What its pod needs next."""
+    since_s: float = 0.0
+    """Since when it needs that."""
 
 
 class Look(Struct, frozen=True):
@@ -35,7 +39,7 @@ class Look(Struct, frozen=True):
 
 
 class Placement:
-    """Times are by a clock that never jumps. `assumed_s` is how long a pod may take to be bound."""
+    """Times are by a clock that never jumps. `assumed_s` is how long room is kept for who is not heard of again."""
 
     def __init__(self, ledger: Ledger, dice: Dice, *, assumed_s: float, patience_s: float) -> None:
         self.is_due = False
@@ -63,18 +67,23 @@ class Placement:
         self._new[request.uid] = None
         self.is_due = True
 
-    def take(self, request: Request, machine: str, now_s: float) -> None:
-        """The choice is written down: its room is taken until its pod has it, or for as long as that may last.
+    def take(self, request: Request, machine: str, now_s: float, awaited: str = "") -> float:
+        """The choice is written down: its room is taken until its pod has it. How long that has waited for the same.
 
-        To be said again of every choice that is found written when the operator starts.
+        To be said again with every look at the workload, and of every choice that is found written at the start.
         """
         self._line.leave(request.uid)
         self._telling.forget(request.uid)
         held = self._holdings.get(request.uid)
-        if held is not None and held.is_taken and held.request.place == request.place:
-            return
-        self._holdings[request.uid] = Holding(request, machine, is_taken=True)
-        self._ledger.assume(request.place, machine, request.shape.asked, now_s + self._assumed_s)
+        if held is None or (held.is_taken, held.request.place, held.awaited) != (True, request.place, awaited):
+            if held is not None and held.request.place != request.place:
+                self._ledger.release(held.request.place)
+            held = Holding(request, machine, is_taken=True, awaited=awaited, since_s=now_s)
+            self._holdings[request.uid] = held
+        assumed = self._ledger.assumptions.get(request.place)
+        if assumed is None or not now_s + self._assumed_s / 2 < assumed.until_s < inf:
+            self._ledger.assume(request.place, machine, request.shape.asked, now_s + self._assumed_s)
+        return now_s - held.since_s
 
     def leave(self, uid: str) -> None:
         """It asks for nothing any more, or its pod has what it asked for."""

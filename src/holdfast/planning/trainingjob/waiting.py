@@ -73,11 +73,15 @@ def ordinary_step(pod: Pod) -> str:
 
 
 def refusal(message: str) -> str:
+    return f"their pods are refused: {refused_because(message)}"
+
+
+def refused_because(message: str) -> str:
     """Why the Job controller could not make a pod, without the pod's name: it is another one in every try."""
     cause = message.removeprefix("Error creating: ")
     if cause.startswith('pods "') and "is forbidden: " in cause:
         cause = cause.split("is forbidden: ", 1)[1]
-    return f"their pods are refused: {cause}"
+    return cause
 
 
 def _init_problem(container: ContainerStatus) -> str:

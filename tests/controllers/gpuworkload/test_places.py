@@ -1,0 +1,101 @@
+"""The line follows the caches by itself: nobody is reconciled here."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import cast
+
+from holdfast.api.meta import Key
+from holdfast.cluster.protocol import Cluster
+from holdfast.cluster.resources import GPU_WORKLOADS, PODS
+from holdfast.controllers.gpuworkload.observe import Caches
+from holdfast.controllers.gpuworkload.places import Places
+from holdfast.controllers.room import Room
+from holdfast.runtime.clocks import utc_now
+from holdfast.runtime.informer import Informers
+from holdfast.runtime.metrics import Metrics
+from holdfast.runtime.operator import Operator
+from holdfast.workloads.gpuworkload.names import WORKLOAD_LABEL
+from holdfast.workloads.trainingjob.names import MANAGED_BY
+from tests.contract.pods import POOL, pod
+from tests.control_plane.waiting import eventually
+from tests.controllers.gpuworkload.lab import GPU, TIMING, GpuLab
+from tests.controllers.gpuworkload.still import NAMESPACE, add_node, still_cluster
+from tests.controllers.operating import DEFAULTS
+
+
+@asynccontextmanager
+async def following(cluster: Cluster, first: str) -> AsyncIterator[tuple[list[str], Caches]]:
+    """Who hears of its place, in this order, from when the first of them is asked after; and what is known."""
+    heard: list[str] = []
+    informers = Informers(cluster, (), metrics=Metrics(), random=Random(0))
+    stores = cast("Operator", informers)  # all that is asked of it are its stores
+    caches = Caches.of(stores)
+    places = Places(Room(stores), caches, defaults=DEFAULTS, timing=TIMING, now=utc_now, dice=Random(0))
+    places.attach(informers, lambda key: heard.append(key.name))
+    await informers.sync()
+    watching = asyncio.create_task(informers.run())
+    observed = caches.observe(Key(NAMESPACE, first))
+    assert observed is not None
+    places.attend(observed, utc_now())
+    yield heard, caches
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+
+
+async def hears(heard: list[str], *names: str) -> None:
+    async def so_far() -> list[str]:
+        return list(heard)
+
+    await eventually(so_far, lambda it: len(it) >= len(names), what=f"{names} hear")
+    assert heard == list(names)
+    heard.clear()
+
+
+async def test_who_waits_for_its_last_pod_to_stop_is_in_line_before_that_room_is_given_away() -> None:
+    async with still_cluster() as cluster:
+        lab = GpuLab(cluster, NAMESPACE)
+        await add_node(cluster, "a", 2)
+        await lab.ask("urgent", priority=9)
+        await cluster.patch_status(
+            GPU_WORKLOADS, lab.key("urgent"), {"status": {"phase": "Pending", "jobName": "urgent-job"}}
+        )
+        body = pod("urgent-job-abcde", POOL, requests={GPU: "2"}, nodeName="a")
+        body["metadata"]["labels"] = {WORKLOAD_LABEL: "urgent", MANAGED_BY: "holdfast"}
+        last = await cluster.create(PODS, body, namespace=NAMESPACE)
+        await lab.ask("other")
+        async with following(cluster, "other") as (heard, _):
+            await hears(heard, "other")
+            await cluster.delete(PODS, last.metadata.key, grace_period_s=0)
+            await hears(heard, "urgent")
+
+
+async def test_one_that_is_deleted_leaves_the_line() -> None:
+    async with still_cluster() as cluster:
+        lab = GpuLab(cluster, NAMESPACE)
+        await lab.ask("first")
+        await lab.ask("second", priority=-1)
+        async with following(cluster, "first") as (heard, caches):
+            await hears(heard, "first", "second")
+            await lab.delete("first")
+
+            async def known() -> bool:
+                return caches.workloads.get(lab.key("first")) is not None
+
+            await eventually(known, lambda it: not it, what="it is known to be gone")
+            await add_node(cluster, "a", 2)
+            await hears(heard, "second")
+
+
+async def test_whoever_becomes_more_important_goes_first() -> None:
+    async with still_cluster() as cluster:
+        lab = GpuLab(cluster, NAMESPACE)
+        await lab.ask("first")
+        await lab.ask("second", priority=-1)
+        async with following(cluster, "first") as (heard, _):
+            await hears(heard, "first", "second")
+            await lab.set("second", priority=1)
+            await hears(heard, "second")
+            await add_node(cluster, "a", 2)
+            await hears(heard, "second")
