@@ -1,13 +1,29 @@
 """Checkpoints as a training leaves them on its volume."""
 
-from collections.abc import Mapping
+import os
+import stat
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 from holdfast.checkpoints.manifest import About
 from holdfast.checkpoints.names import Name
 
 MODEL = {"model.bin": b"weights", "state/position.json": b"{}", "empty": b""}
 ABOUT = About(job="uid-1", saved_at="2026-01-02T03:04:05Z", world=1)
+Oddity: TypeAlias = Callable[[Path], object]
+
+
+def link(place: Path) -> None:
+    place.symlink_to("/etc/hostname")
+
+
+def sock(place: Path) -> None:
+    os.mknod(place, stat.S_IFSOCK | 0o600)
+
+
+# What may be in a place where holdfast reads or writes a file of its own.
+ODD: tuple[Oddity, ...] = (os.mkfifo, Path.mkdir, link, sock)
 
 
 def save(root: Path, name: Name, files: Mapping[str, bytes] = MODEL) -> Path:

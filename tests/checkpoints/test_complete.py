@@ -19,7 +19,7 @@ from holdfast.checkpoints.complete import (
 )
 from holdfast.checkpoints.folder import FolderStore
 from holdfast.checkpoints.names import named
-from tests.checkpoints.making import ABOUT, MODEL, await_tick, fill, save, save_by_rename
+from tests.checkpoints.making import ABOUT, MODEL, ODD, Oddity, await_tick, fill, save, save_by_rename
 
 NAME = named(3, 0)
 
@@ -332,3 +332,15 @@ def test_a_watch_goes_on_where_it_can_not_leave_a_sign(tmp_path: Path) -> None:
     (tmp_path / "attempt-0" / ALIVE).symlink_to(tmp_path / "outside")
     assert only(watching(tmp_path).look(0)).complete
     assert not (tmp_path / "outside").exists()
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_watch_goes_on_whatever_a_training_puts_in_the_place_of_a_sign_or_a_marker(
+    tmp_path: Path, odd: Oddity
+) -> None:
+    mark(save(tmp_path, NAME), 1, 0)
+    odd(tmp_path / "attempt-0" / ALIVE)
+    assert only(watching(tmp_path).look(0)).complete
+    (tmp_path / NAME.folder / MARKER).unlink()
+    odd(tmp_path / NAME.folder / MARKER)
+    assert declared_in(tmp_path / NAME.folder) is None

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoints import content as contents
-from holdfast.checkpoints.content import entries, sha256_of, unchanged
+from holdfast.checkpoints.content import entries, read_own, sha256_of, unchanged
 from holdfast.checkpoints.errors import Incomplete, Refused
-from tests.checkpoints.making import await_tick, fill
+from tests.checkpoints.making import ODD, Oddity, await_tick, fill
 
 
 def paths(folder: Path) -> list[str]:
@@ -117,3 +117,16 @@ def test_a_change_that_hides_behind_an_old_time_is_noticed(tmp_path: Path) -> No
     os.utime(tmp_path / "file", (1, 1))
     with pytest.raises(Incomplete):
         unchanged(tmp_path, before)
+
+
+def test_a_file_of_holdfasts_own_is_read_up_to_a_byte_beyond_its_limit(tmp_path: Path) -> None:
+    (tmp_path / "note").write_bytes(b"123456")
+    assert read_own(tmp_path / "note", 6) == b"123456"
+    assert read_own(tmp_path / "note", 3) == b"1234"
+    assert read_own(tmp_path / "none", 3) is None
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_is_in_the_place_of_a_file_of_holdfasts_own_reads_as_empty(tmp_path: Path, odd: Oddity) -> None:
+    odd(tmp_path / "note")
+    assert read_own(tmp_path / "note", 100) == b""

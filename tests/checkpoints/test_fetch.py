@@ -88,9 +88,10 @@ def test_a_folder_with_a_manifest_must_be_what_it_says(tmp_path: Path) -> None:
     (tmp_path / THERE.folder / "model.bin").write_bytes(b"WEIGHTS")
     with pytest.raises(Corrupt):
         fetch(str(tmp_path / THERE.folder), {}, tmp_path / "second", HERE, ABOUT)
-    (tmp_path / THERE.folder / MANIFEST).write_text("{}")
-    with pytest.raises(BadManifest):
-        fetch(str(tmp_path / THERE.folder), {}, tmp_path / "second", HERE, ABOUT)
+    for damaged in ("{}", ""):
+        (tmp_path / THERE.folder / MANIFEST).write_text(damaged)
+        with pytest.raises(BadManifest):
+            fetch(str(tmp_path / THERE.folder), {}, tmp_path / "second", HERE, ABOUT)
     assert not (tmp_path / "second").exists()
 
 

@@ -32,3 +32,15 @@ def test_after_a_failure_nothing_more_is_begun(workers: int) -> None:
     with pytest.raises(OSError, match="no"):
         each(work, range(300), workers)
     assert len(begun) < 300
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("failure", [ValueError("no"), KeyboardInterrupt(), SystemExit(3)])
+def test_whatever_is_raised_in_a_thread_is_raised_here(workers: int, failure: BaseException) -> None:
+    def work(number: int) -> None:
+        if number == 7:
+            raise failure
+
+    with pytest.raises(type(failure)) as raised:
+        each(work, range(20), workers)
+    assert raised.value is failure

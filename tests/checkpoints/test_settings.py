@@ -60,9 +60,12 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
         open_store(address, {})
 
 
-def test_a_login_in_an_address_is_not_repeated() -> None:
+@pytest.mark.parametrize(
+    "address", ["https://me:hunter2@host/bucket?sig=hunter2#hunter2", "s3://me:hunter2@bucket/folder"]
+)
+def test_a_login_in_an_address_is_refused_and_not_repeated(address: str) -> None:
     with pytest.raises(BadAddress) as raised:
-        open_store("https://me:hunter2@host/bucket?sig=hunter2#hunter2", {})
+        open_store(address, {})
     assert "hunter2" not in str(raised.value)
 
 

@@ -9,6 +9,7 @@ import pytest
 from holdfast.checkpoints import disk
 from holdfast.checkpoints.errors import (
     BadAddress,
+    BadManifest,
     CheckpointError,
     Corrupt,
     Full,
@@ -20,8 +21,10 @@ from holdfast.checkpoints.errors import (
 from holdfast.checkpoints.folder import FolderStore
 from holdfast.checkpoints.names import MANIFEST, named
 from holdfast.checkpoints.resume import resume
+from holdfast.checkpoints.retention import kept
+from holdfast.checkpoints.store import note_of
 from tests.checkpoints.crashing import dying_os
-from tests.checkpoints.making import ABOUT, MODEL, content, fill, save
+from tests.checkpoints.making import ABOUT, MODEL, ODD, Oddity, content, fill, save
 
 NAME = named(3, 0)
 
@@ -112,6 +115,25 @@ def test_a_link_that_appears_after_the_digest_is_not_followed(store: FolderStore
         store.get(NAME, tmp_path / "attempt-1" / NAME.leaf)
     assert resume(store, tmp_path / "attempt-1", 1, ABOUT, lambda _: None) is None
     assert (tmp_path / "secret").read_bytes() == b"weights"
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_a_training_puts_in_the_place_of_a_manifest_or_a_note_is_none(store: FolderStore, odd: Oddity) -> None:
+    odd(save(store.root, NAME) / MANIFEST)
+    odd(store.root / note_of(0))
+    with pytest.raises(BadManifest):
+        store.manifest(NAME)
+    assert [found.valid for found in kept(store, 0)] == [False]
+    assert resume(store, store.root / "attempt-1", 1, ABOUT, lambda _: None) is None
+
+
+def test_a_pipe_in_the_place_of_a_file_that_is_written_holds_up_nobody(store: FolderStore) -> None:
+    folder = save(store.root, NAME)
+    os.mkfifo(folder.with_name(f".holdfast-partial-{NAME.leaf}"))
+    with pytest.raises(StoreError, match=r"can't write the manifest|can't digest"):
+        store.put(NAME, folder, ABOUT)
+    store.remove_leftovers(0)
+    store.put(NAME, folder, ABOUT)
 
 
 def test_quarantine_does_not_follow_a_link(store: FolderStore, tmp_path: Path) -> None:

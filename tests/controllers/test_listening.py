@@ -167,6 +167,17 @@ async def test_a_lease_that_can_not_be_read_proves_nothing(ground: Ground) -> No
     assert (await ground.pass_time(60)).unheard is not None
 
 
+async def test_how_a_node_was_long_ago_proves_nothing_when_its_lease_can_not_be_read(ground: Ground) -> None:
+    await lost(ground)
+    ground.listening.forget(JOB)
+    ground.speaking, ground.living = {0, 1}, set(NODES)
+    ground.live()
+    assert (await ground.pass_time(60)).unheard is None
+    ground.speaking.discard(1)
+    ground.cluster.errors["get"] = [Unreachable("no")] * 1000
+    assert (await ground.pass_time(60)).unheard is None
+
+
 async def test_an_operator_that_could_not_hear_misses_nobody(ground: Ground) -> None:
     ground.speaking.clear()
     ground.living.clear()

@@ -16,6 +16,7 @@ from holdfast.planning.trainingjob.silence import (
     feel,
     find_dead,
     find_doubtful,
+    fresh,
     loss_of,
     next_look_s,
     next_overdue,
@@ -120,6 +121,13 @@ def test_looks_with_a_gap_between_them_prove_nothing() -> None:
     """While the API server was away the node could not renew its Lease either."""
     assert not is_dead((0, "x"), (9, "x"), (40, "x"), (49, "x"))
     assert is_dead((0, "x"), (9, "x"), (40, "x"), (49, "x"), (58, "x"), (60, "x"))
+
+
+def test_what_was_seen_too_long_ago_is_forgotten() -> None:
+    pulses = {"a": looked((0, "x"), (8, "x")), "b": looked((8, "x"), (16, "x"))}
+    assert fresh(pulses, 8 + LONGEST_GAP_S) == pulses
+    assert fresh(pulses, 9 + LONGEST_GAP_S) == {"b": pulses["b"]}
+    assert fresh(pulses, 17 + LONGEST_GAP_S) == {}
 
 
 def test_a_node_without_a_lease_is_not_dead() -> None:

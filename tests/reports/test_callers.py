@@ -9,7 +9,7 @@ from holdfast.api.builtin import Pod
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.protocol import Identity
-from holdfast.reports.callers import Caller, NotSeenYet, NotYours, check, find_caller, standing
+from holdfast.reports.callers import Caller, NotSeenYet, NotYours, check, find_caller, find_standing
 from holdfast.reports.wire import Answer
 from holdfast.runtime.cache import Store
 from tests.reports.batches import batch
@@ -37,6 +37,10 @@ def jobs(status: dict[str, Any] | None = None) -> Store[TrainingJob]:
     store: Store[TrainingJob] = Store()
     store.put(training_job(status={"state": "Running", "restartCount": 2, **(status or {})}))
     return store
+
+
+async def not_asked(job: Key, uid: str) -> bool:
+    raise AssertionError(f"{job} is in the cache")
 
 
 def test_a_workers_own_token_tells_which_worker_it_is() -> None:
@@ -105,21 +109,33 @@ def test_a_worker_may_speak_of_nothing_else(foreign: dict[str, Any]) -> None:
         ({"state": "Suspended"}, Answer(attempt=2, over=False)),
     ],
 )
-def test_a_worker_hears_how_its_attempt_stands(status: dict[str, Any], answer: Answer) -> None:
-    assert standing(CALLER, UID, jobs(status)) == answer
+async def test_a_worker_hears_how_its_attempt_stands(status: dict[str, Any], answer: Answer) -> None:
+    assert await find_standing(CALLER, UID, jobs(status), not_asked) == answer
 
 
-def test_an_attempt_that_no_cache_shows_may_try_again() -> None:
+async def test_an_attempt_that_no_cache_shows_may_try_again() -> None:
     with pytest.raises(NotSeenYet, match="attempt 2 of ml/bert is not known here"):
-        standing(CALLER, UID, jobs({"restartCount": 1}))
+        await find_standing(CALLER, UID, jobs({"restartCount": 1}), not_asked)
 
 
-def test_a_job_that_is_gone_or_another_of_its_name_is_over() -> None:
-    assert standing(CALLER, UID, Store()).over
-    assert standing(CALLER, "another", jobs()) == Answer(attempt=2, over=True)
+@pytest.mark.parametrize(("uid", "seen"), [(UID, Store()), ("another", jobs())], ids=["gone", "made anew"])
+async def test_a_job_that_no_cache_shows_is_over_only_if_it_is_gone_for_certain(
+    uid: str, seen: Store[TrainingJob]
+) -> None:
+    async def is_gone(job: Key, of: str) -> bool:
+        assert (job, of) == (CALLER.job, uid)
+        return certain
+
+    certain = True
+    assert await find_standing(CALLER, uid, seen, is_gone) == Answer(attempt=2, over=True)
+    certain = False
+    with pytest.raises(NotSeenYet, match="ml/bert is not known here: try again"):
+        await find_standing(CALLER, uid, seen, is_gone)
 
 
-def test_a_job_without_a_status_is_in_its_first_attempt() -> None:
+async def test_a_job_without_a_status_is_in_its_first_attempt() -> None:
     store: Store[TrainingJob] = Store()
     store.put(training_job())
-    assert standing(structs.replace(CALLER, attempt=0), UID, store) == Answer(attempt=0, over=False)
+    assert await find_standing(structs.replace(CALLER, attempt=0), UID, store, not_asked) == Answer(
+        attempt=0, over=False
+    )

@@ -12,7 +12,7 @@ from holdfast.reports.inbox import Inbox
 from holdfast.reports.wire import Progress
 from holdfast.runtime.cache import Store
 from tests.reports.batches import batch, ended
-from tests.trainingjobs import UID, at, training_job
+from tests.trainingjobs import at, training_job
 
 JOB = Key("ml", "bert")
 CALLER = Caller(Key("ml", "pod"), "uid", JOB, attempt=0, index=0)
@@ -40,7 +40,7 @@ class Operator:
         """Hand in what is not kept yet; how far it is kept by now."""
         if entries:
             self.inbox.put(JOB, batch(*entries, sequence=sequence))
-        return standing(CALLER, UID, self.jobs).kept_epoch
+        return standing(CALLER, self.job).kept_epoch
 
     def write(self) -> None:
         letters, status = self.inbox.letters(JOB), self.job.status or TrainingJobStatus()

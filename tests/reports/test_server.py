@@ -18,10 +18,11 @@ from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
 from holdfast.cluster.errors import Unreachable
 from holdfast.cluster.protocol import Identity
-from holdfast.cluster.resources import NAMESPACES, PODS
+from holdfast.cluster.resources import NAMESPACES, PODS, TRAINING_JOBS
 from holdfast.reports import server, wire
 from holdfast.reports.callers import BY_ATTEMPT, attempt_of
 from holdfast.reports.endpoint import Endpoint
+from holdfast.reports.gone import Gone
 from holdfast.reports.hearing import Hearing
 from holdfast.reports.inbox import InboxFull
 from holdfast.reports.reviews import Reviews
@@ -57,6 +58,7 @@ class Office:
             nodes=self.nodes,
             jobs=self.jobs,
             reviews=self.reviews,
+            gone=Gone(cluster),
             hearing=self.hearing,
             leading=lambda: self.is_leading,
             sink=self._sink,
@@ -192,6 +194,27 @@ async def test_a_report_for_a_job_that_was_made_anew_hears_that_it_is_over(offic
     assert (status, answer["over"]) == (409, True)
 
 
+async def test_a_cache_that_lags_stops_no_training(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = {"model": "m", "dataset": "d", "numWorkers": 1, "gpusPerWorker": 0}
+    body = {"metadata": {"name": JOB.name}, "spec": spec}
+    made = await office.cluster.create(TRAINING_JOBS, body, namespace=JOB.namespace)
+    report, token = batch(uid=made.metadata.uid), await office.worker()
+    for _ in range(2):  # with its predecessor in the cache, and with none
+        status, answer = await office.post(report, token)
+        assert (status, answer) == (503, {"error": "ml/bert is not known here: try again in a moment"})
+        office.jobs.remove(JOB)
+    await office.cluster.delete(TRAINING_JOBS, JOB)
+
+    async def away(resource: Any, key: Key) -> Any:
+        raise Unreachable("get ml/bert: no answer from the server")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(office.cluster, "get", away)
+        assert (await office.post(report, token))[0] == 503
+    assert await office.post(report, token) == (409, told(Answer(attempt=0, over=True)))
+    assert office.taken == []
+
+
 @pytest.mark.parametrize(
     "headers",
     [
@@ -325,7 +348,7 @@ async def test_while_no_token_can_be_reviewed_nothing_is_heard(office: Office, m
     monkeypatch.setattr(office.cluster, "review_token", away)
     office.seconds = 130.0
     status, answer = await office.post(batch(), token)
-    assert (status, answer) == (503, {"error": "the token can't be reviewed at the moment: try again later"})
+    assert (status, answer) == (503, {"error": "the cluster can't be asked about it at the moment: try again later"})
     assert office.hearing.since_s == 130.0
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.sidecar import backlog, process, reporting
 from holdfast.sidecar.metrics import NAMES
+from holdfast.sidecar.mirroring import Mirroring
 from holdfast.sidecar.process import Clocks, Sidecar
 from holdfast.sidecar.settings import Settings
 from tests.control_plane.ports import free_ports
@@ -118,6 +119,24 @@ async def test_a_training_that_ends_while_the_operator_is_away_leaves_its_last_w
             file.writelines(told(range(1, 2001)))
         await until(lambda: bool(operator.bodies))
     assert json.loads((tmp_path / "message").read_text())["progress"]["epoch"] == 2000
+
+
+async def test_the_last_word_is_left_before_what_may_take_longer_than_there_is_time(
+    tmp_path: Path, operator: OperatorDouble
+) -> None:
+    found: list[bool] = []
+
+    class Slow(Mirroring):
+        def __init__(self) -> None:
+            """Without a store."""
+
+        def bring(self) -> None:
+            found.append((tmp_path / "message").exists())
+
+    async with running(tmp_path, operator) as sidecar:
+        await until(lambda: bool(operator.bodies))
+        sidecar._mirroring = Slow()
+    assert found == [True]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,9 @@ from tests.checkpoints.servers.server import Server, s3
 from tests.sidecar.operators import OperatorDouble, until
 from tests.sidecar.pods import Pod, done, ended, peak_mib
 
+# Its upload takes a moment.
+MANY = {f"shard-{number}": bytes([number]) * 20_000 for number in range(200)}
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
@@ -76,11 +79,7 @@ async def test_what_is_complete_when_the_training_ends_is_uploaded_within_the_gr
     async with pod_with(server, address, tmp_path / "pod", operator) as pod:
         sidecar = await pod.sidecar()
         await pod.answers("/started", 200)
-        partial = pod.checkpoint_dir / ".saving"
-        partial.mkdir()
-        (partial / "model.bin").write_bytes(b"weights" * 100_000)
-        (partial / ".holdfast-complete").write_text('{"shards": 1, "ranks": [0]}')
-        partial.rename(pod.checkpoint_dir / "checkpoint-epoch-1")
+        save(pod.checkpoint_dir, 1, {"model.bin": b"weights" * 100_000})
         (pod.checkpoint_dir / "checkpoint-epoch-2").mkdir()
         (pod.checkpoint_dir / "checkpoint-epoch-2" / "model.bin").write_text("half of wei")
         assert await ended(sidecar) == 0, pod.log("sidecar")
@@ -98,12 +97,7 @@ async def test_a_sidecar_killed_during_an_upload_goes_on_with_it(
     async with pod_with(server, address, tmp_path / "pod", operator) as pod:
         first = await pod.sidecar()
         await pod.answers("/started", 200)
-        partial = pod.checkpoint_dir / ".saving"
-        partial.mkdir()
-        for number in range(200):
-            (partial / f"shard-{number}").write_bytes(bytes([number]) * 20_000)
-        (partial / ".holdfast-complete").write_text('{"shards": 1, "ranks": [0]}')
-        partial.rename(pod.checkpoint_dir / "checkpoint-epoch-1")
+        save(pod.checkpoint_dir, 1, MANY)
         await until(lambda: bool(store.names(0)))
         first.kill()
         assert await done(first) == -9
@@ -229,7 +223,7 @@ async def test_an_attempt_that_is_over_finishes_the_upload_under_way_and_begins_
     async with pod_with(server, address, tmp_path / "pod", operator) as pod:
         sidecar = await pod.sidecar()
         await pod.answers("/started", 200)
-        save(pod.checkpoint_dir, 1, {f"shard-{number}": bytes([number]) * 20_000 for number in range(200)})
+        save(pod.checkpoint_dir, 1, MANY)
         await until(lambda: bool(store.names(0)))
         operator.over = True
         await pod.answers("/live", 500)

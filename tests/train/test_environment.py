@@ -9,6 +9,7 @@ from holdfast.train.environment import Environment, place, read
 from holdfast.train.errors import BadEnvironment
 from holdfast.workloads.trainingjob.environment import environment
 from tests.trainingjobs import training_job
+from tests.workloads.family import DEFAULTS
 
 ALONE = Environment(
     rank=0,
@@ -95,7 +96,7 @@ def test_the_place_is_what_the_framework_is_told(environ: dict[str, str], expect
 
 @pytest.mark.parametrize("framework", ["pytorch", "jax", "tensorflow"])
 def test_the_place_is_read_from_what_the_operator_writes(framework: str) -> None:
-    written = environment(training_job({"framework": framework, "numWorkers": 3}))
+    written = environment(training_job({"framework": framework, "numWorkers": 3}), DEFAULTS)
     given = {each["name"]: str(each.get("value", "")).replace("$(HOLDFAST_INDEX)", "2") for each in written}
     assert place(given) == (2, 3)
 

@@ -12,6 +12,7 @@ from holdfast.trainer.place import Place, place
 from holdfast.trainer.settings import settings, with_config_file
 from holdfast.workloads.trainingjob.config import config_map
 from holdfast.workloads.trainingjob.environment import environment
+from tests.workloads.family import DEFAULTS
 
 HYPERPARAMETERS = {
     "learningRate": 5e-05,
@@ -41,7 +42,7 @@ def job(framework: str) -> TrainingJob:
 def worker(training: TrainingJob, index: int) -> dict[str, str]:
     """The environment as a kubelet resolves it for one worker."""
     found = {"HOLDFAST_INDEX": str(index)}
-    for variable in environment(training):
+    for variable in environment(training, DEFAULTS):
         if "value" in variable:
             value = variable["value"]
             found[variable["name"]] = re.sub(r"\$\((\w+)\)", lambda match: found[match.group(1)], value)

@@ -11,19 +11,20 @@ from holdfast.api.trainingjob import TrainingJob
 from holdfast.machine.expansion import expand
 from holdfast.workloads.trainingjob.environment import environment
 from tests.trainingjobs import training_job
+from tests.workloads.family import DEFAULTS
 
 HOST_0 = "bert-training-0.bert-headless.ml.svc"
 TEXTS = st.text(st.sampled_from("$()aHOLDFAST_INDEX"), min_size=1, max_size=30)
 
 
 def values(job: TrainingJob) -> dict[str, str]:
-    return {variable["name"]: variable.get("value", "") for variable in environment(job)}
+    return {variable["name"]: variable.get("value", "") for variable in environment(job, DEFAULTS)}
 
 
 def seen(job: TrainingJob, index: int) -> dict[str, str]:
     """As the kubelet expands it for one worker: each value from those before it."""
     found = {"HOLDFAST_INDEX": str(index)}
-    for variable in environment(job):
+    for variable in environment(job, DEFAULTS):
         if "value" in variable:
             found[variable["name"]] = expand(variable["value"], found)
     return found
@@ -78,7 +79,7 @@ def test_one_frameworks_variables_are_not_anothers(framework: str, own: str) -> 
 
 
 def test_the_index_stands_before_the_variables_that_use_it() -> None:
-    first = environment(training_job())[0]
+    first = environment(training_job(), DEFAULTS)[0]
     path = "metadata.labels['batch.kubernetes.io/job-completion-index']"
     assert first == {"name": "HOLDFAST_INDEX", "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
@@ -99,14 +100,14 @@ def test_a_hyperparameter_that_is_not_written_is_no_variable() -> None:
 
 def test_a_variable_of_the_users_replaces_ours_and_comes_last() -> None:
     own = [{"name": "MASTER_PORT", "value": "1234"}, {"name": "NCCL_IB_DISABLE", "value": "0"}]
-    found = environment(training_job({"env": own}))
+    found = environment(training_job({"env": own}), DEFAULTS)
     assert [variable for variable in found if variable["name"] == "MASTER_PORT"] == [own[0]]
     assert found[-2:] == own
 
 
 def test_a_variable_of_the_users_may_come_from_a_secret() -> None:
     own = {"name": "WANDB_API_KEY", "valueFrom": {"secretKeyRef": {"name": "wandb", "key": "key"}}}
-    assert environment(training_job({"env": [own]}))[-1] == own
+    assert environment(training_job({"env": [own]}), DEFAULTS)[-1] == own
 
 
 @given(TEXTS)

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from holdfast.api.placing import PodSpec
 from holdfast.checkpoints.settings import AWS, AZURE, GOOGLE, open_bucket
@@ -15,9 +16,10 @@ from holdfast.planning.placing.amounts import nanos
 from holdfast.reports.wire import AUDIENCE
 from holdfast.sidecar.metrics import NAMES
 from holdfast.sidecar.settings import PORT, PROGRESS_PORT, Checkpoints, Settings, settings
+from holdfast.workloads.trainingjob.environment import environment
 from holdfast.workloads.trainingjob.sidecar import wants_sidecar
 from tests.trainingjobs import UID, training_job
-from tests.workloads.family import JSON, child, container, pod, sidecar
+from tests.workloads.family import DEFAULTS, JSON, child, container, pod, sidecar
 
 ON_A_CLAIM: JSON = {"checkpoint": {"storage": {"pvcName": "shared"}}}
 STORES: dict[str, JSON] = {
@@ -127,9 +129,23 @@ def test_the_training_finds_the_same_files_and_the_way_to_the_sidecar() -> None:
     shared = ("HOLDFAST_JOB", "HOLDFAST_NAMESPACE", "HOLDFAST_ATTEMPT", "HOLDFAST_INDEX", "HOLDFAST_POD_IP")
     for name in (*shared, "PROGRESS_FILE", "HOLDFAST_NOTICE_FILE", "CHECKPOINT_DIR", "RESUME_FROM"):
         assert training[name] == beside[name]
-    assert training["PROGRESS_URL"] == f"http://10.0.0.7:{PROGRESS_PORT}/progress"
     for path in ("/holdfast", "/checkpoints", "/etc/holdfast"):
         assert mounted(container(ON_A_CLAIM))[path] == mounted(sidecar(ON_A_CLAIM))[path]
+
+
+@pytest.mark.parametrize(
+    ("spec", "shared", "host"),
+    [
+        (ON_A_CLAIM, False, "127.0.0.1"),
+        ({**ON_A_CLAIM, "podTemplate": {"hostNetwork": True}}, False, "10.0.0.7"),
+        (ON_A_CLAIM, True, "10.0.0.7"),
+    ],
+    ids=["a pod's own", "the node's", "all pods'"],
+)
+def test_progress_is_posted_to_the_loopback_where_that_is_the_pods_own(spec: JSON, shared: bool, host: str) -> None:
+    here = structs.replace(DEFAULTS, shared_loopback=shared)
+    training = seen({"env": environment(training_job(spec), here)})
+    assert training["PROGRESS_URL"] == f"http://{host}:{PROGRESS_PORT}/progress"
 
 
 def test_every_file_that_it_is_told_of_lies_in_a_mount() -> None:

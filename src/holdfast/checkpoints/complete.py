@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.checkpoints.content import Entry, entries
+from holdfast.checkpoints.content import Entry, entries, read_own
 from holdfast.checkpoints.errors import Incomplete, Refused
 from holdfast.checkpoints.names import OWN, Name, parse
 from holdfast.checkpoints.paths import MAX_FILES
@@ -208,8 +208,9 @@ def open_for_writing(folder: Path) -> bool:
 
 
 def _touch(file: Path) -> None:
-    """A link is not followed: it would lead out of the job's own folder."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    """A link is not followed: it would lead out of the job's own folder. Nor is a pipe waited at."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(file, flags, 0o666)
     try:
         os.utime(descriptor)
     finally:
@@ -226,8 +227,7 @@ def _writes(info: Path) -> bool:
 def _marker(path: Path) -> Declared | None:
     """None for one that is empty or half written: whoever wrote it has died, or is at it."""
     try:
-        with path.open("rb") as opened:
-            facts = json.loads(opened.read(MARKER_BYTES))
+        facts = json.loads(read_own(path, MARKER_BYTES) or b"")
         shards, ranks = facts.get("shards", 1), facts.get("ranks", [0])
         if not isinstance(shards, int) or shards < 1 or not all(isinstance(rank, int) for rank in ranks):
             return None

@@ -1,7 +1,9 @@
 """What is in the folder of a checkpoint: its files, how to tell that they changed, and their digests."""
 
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -54,6 +56,28 @@ def sha256_of(file: Path) -> str:
         while count := opened.readinto(view):
             digest.update(view[:count])
     return digest.hexdigest()
+
+
+def read_own(file: Path, limit: int) -> bytes | None:
+    """A small file of holdfast's own, or one byte more than the limit; None if there is none.
+
+    What a training has put in its place reads as empty: a pipe would be waited at for ever, a link may lead anywhere.
+    """
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
+            return b""
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return b""
+        with os.fdopen(descriptor, "rb", closefd=False) as opened:
+            return opened.read(limit + 1)
+    finally:
+        os.close(descriptor)
 
 
 def unchanged(folder: Path, before: tuple[Entry, ...]) -> None:

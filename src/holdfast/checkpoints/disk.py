@@ -59,8 +59,12 @@ def _replace(path: Path, partial: Path, content: bytes) -> None:
 
 
 def write_stream(path: Path, chunks: Iterable[bytes | memoryview], *, durable: bool = True) -> None:
-    """A new file with this content; if `durable`, on the disk when it returns. Its folder is the caller's to sync."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    """A new file with this content; if `durable`, on the disk when it returns. Its folder is the caller's to sync.
+
+    A link in its place is not followed, and a pipe not waited at.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o666)
     try:
         for chunk in chunks:
             left = memoryview(chunk)

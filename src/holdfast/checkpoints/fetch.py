@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from holdfast.checkpoints import manifest as manifests
-from holdfast.checkpoints.content import CHUNK_BYTES, entries
+from holdfast.checkpoints.content import CHUNK_BYTES, entries, read_own
 from holdfast.checkpoints.disk import explained
 from holdfast.checkpoints.errors import NoCheckpoint
 from holdfast.checkpoints.manifest import About, File, Manifest
@@ -34,8 +34,7 @@ def _folder(folder: Path) -> tuple[tuple[File, ...], Reading]:
         if not folder.is_dir():
             raise NoCheckpoint(f"there is no folder {folder}: correct checkpoint.resumeFrom")
         there = entries(folder)
-        manifest = folder / MANIFEST
-        content = manifest.read_bytes() if manifest.is_file() else None
+        content = read_own(folder / MANIFEST, manifests.MAX_BYTES)
     files = tuple(File(entry.path, entry.stamp.size, UNKNOWN) for entry in there)
     return _wanted(content, files, str(folder)), lambda file: _chunks(folder / file.path)
 
@@ -43,7 +42,7 @@ def _folder(folder: Path) -> tuple[tuple[File, ...], Reading]:
 def _objects(address: str, environ: Mapping[str, str]) -> tuple[tuple[File, ...], Reading]:
     bucket = open_bucket(address, environ)
     content = bucket.read(MANIFEST, manifests.MAX_BYTES)
-    there = [] if content else bucket.objects("")
+    there = [] if content is not None else bucket.objects("")
     folders = {one.key[:end] for one in there for end in range(len(one.key)) if one.key[end] == "/"}
     # The web pages of some stores make a folder by an empty object of its name.
     real = (one for one in there if one.key and (one.size or one.key not in folders))
@@ -52,7 +51,7 @@ def _objects(address: str, environ: Mapping[str, str]) -> tuple[tuple[File, ...]
 
 
 def _wanted(content: bytes | None, there: tuple[File, ...], where: str) -> tuple[File, ...]:
-    return manifests.decode(content, where).files if content else there
+    return manifests.decode(content, where).files if content is not None else there
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

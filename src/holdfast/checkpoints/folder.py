@@ -7,7 +7,7 @@ from pathlib import Path
 from holdfast.checkpoints import disk
 from holdfast.checkpoints import manifest as manifests
 from holdfast.checkpoints.complete import QUIET_S, checkpoints_in, complete_after_all
-from holdfast.checkpoints.content import CHUNK_BYTES, Entry, entries, sha256_of, unchanged
+from holdfast.checkpoints.content import CHUNK_BYTES, Entry, entries, read_own, sha256_of, unchanged
 from holdfast.checkpoints.errors import BadManifest, Corrupt, Incomplete, NoCheckpoint, Refused
 from holdfast.checkpoints.manifest import About, File, Manifest
 from holdfast.checkpoints.names import ATTEMPT, MANIFEST, Name
@@ -42,7 +42,7 @@ class FolderStore:
     def manifest(self, name: Name) -> Manifest | None:
         path = self.folder(name) / MANIFEST
         with disk.explained(f"read {path}"):
-            content = _read(path, manifests.MAX_BYTES)
+            content = read_own(path, manifests.MAX_BYTES)
         if content is None:
             return None
         manifest = manifests.decode(content, str(name))
@@ -106,7 +106,7 @@ class FolderStore:
 
     def note(self, attempt: int) -> bytes | None:
         with disk.explained(f"read what was decided for attempt {attempt} in {self.root}"):
-            return _read(self.root / note_of(attempt), NOTE_BYTES)
+            return read_own(self.root / note_of(attempt), NOTE_BYTES)
 
     def write_note(self, attempt: int, content: bytes) -> None:
         with disk.explained(f"write down what was decided for attempt {attempt} in {self.root}"):
@@ -170,15 +170,6 @@ def _is_attempt(entry: os.DirEntry[str]) -> bool:
 
 def _number(folder: Path) -> int:
     return int(folder.name.removeprefix("attempt-"))
-
-
-def _read(path: Path, limit: int) -> bytes | None:
-    """The file, or one byte more than the limit; None if there is none."""
-    try:
-        with path.open("rb") as opened:
-            return opened.read(limit + 1)
-    except FileNotFoundError:
-        return None
 
 
 def _free(target: Path) -> Path:

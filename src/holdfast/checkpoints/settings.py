@@ -74,7 +74,9 @@ def _parts(address: str) -> tuple[str, str, str]:
     bucket, _, prefix = rest.partition("/")
     prefix = prefix.strip("/")
     steps = prefix.split("/")
-    if scheme not in ("s3", "gs", "az") or not bucket or any(step in ("", ".", "..") for step in steps):
+    # A login does not belong here, where it would be shown with the address.
+    is_bucket = bool(bucket) and "@" not in bucket
+    if scheme not in ("s3", "gs", "az") or not is_bucket or any(step in ("", ".", "..") for step in steps):
         raise BadAddress(
             f"{_without_login(address)!a} is no place for checkpoints: "
             "write s3://bucket/folder, gs://bucket/folder, az://container/folder or an absolute path"

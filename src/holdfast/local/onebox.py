@@ -98,7 +98,7 @@ async def _operating(cluster: EmbeddedCluster, machine: Machine) -> AsyncIterato
         settings=Settings(),
     )
     add_plane(operator, cluster, now=utc_now, reclaim=machine.reclaim)
-    defaults = Defaults(image=DEFAULT_IMAGE, holdfast_image=DEFAULT_IMAGE)
+    defaults = Defaults(image=DEFAULT_IMAGE, holdfast_image=DEFAULT_IMAGE, shared_loopback=True)
     office, room = Office(now=utc_now), Room(operator)
     operator.add(training_jobs(operator, cluster, defaults=defaults, now=utc_now, office=office, room=room))
     operator.add(gpu_workloads(operator, cluster, defaults=defaults, now=utc_now, room=room))

@@ -1,6 +1,7 @@
 """Who may report what: a pod about its own worker of its own job, while its attempt is the current one."""
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -16,6 +17,9 @@ from holdfast.runtime.cache import Store
 from holdfast.workloads.trainingjob import names
 
 BY_ATTEMPT = "attempt"
+
+# Of the job of that name and uid.
+IsGone: TypeAlias = Callable[[Key, str], Awaitable[bool]]
 
 
 class NotYours(HoldfastError):
@@ -62,12 +66,21 @@ def check(caller: Caller, batch: Batch) -> None:
         )
 
 
-def standing(caller: Caller, uid: str, jobs: Store[TrainingJob]) -> Answer:
-    """How the caller's attempt stands; `uid` is the job that it was made for."""
+async def find_standing(caller: Caller, uid: str, jobs: Store[TrainingJob], is_gone: IsGone) -> Answer:
+    """How the caller's attempt stands; `uid` is the job that it was made for.
+
+    Whoever hears that it is over stops a training: what a cache does not show is no reason for that.
+    """
     job = jobs.get(caller.job)
     if job is None or job.metadata.uid != uid:
-        # Its job was deleted, and perhaps made anew under the same name.
+        if not await is_gone(caller.job, uid):
+            raise NotSeenYet(f"{caller.job} is not known here: try again in a moment")
+        # It was deleted, and perhaps made anew under the same name.
         return Answer(attempt=names.attempt(job) if job is not None else caller.attempt, over=True)
+    return standing(caller, job)
+
+
+def standing(caller: Caller, job: TrainingJob) -> Answer:
     current = names.attempt(job)
     if caller.attempt > current:
         raise NotSeenYet(f"attempt {caller.attempt} of {caller.job} is not known here: try again in a moment")

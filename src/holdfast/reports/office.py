@@ -8,6 +8,7 @@ from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import NODES, PODS, TRAINING_JOBS
 from holdfast.reports.callers import BY_ATTEMPT, attempt_of
 from holdfast.reports.endpoint import encode
+from holdfast.reports.gone import Gone
 from holdfast.reports.hearing import Hearing
 from holdfast.reports.inbox import Inbox
 from holdfast.reports.reviews import Reviews
@@ -45,6 +46,7 @@ class Office:
             nodes=operator.store(NODES),
             jobs=operator.store(TRAINING_JOBS),
             reviews=Reviews(cluster, AUDIENCE, now=self._now),
+            gone=Gone(cluster),
             hearing=self.hearing,
             leading=leading,
             sink=self.inbox.put,

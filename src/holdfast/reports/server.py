@@ -19,8 +19,18 @@ from holdfast.cluster.certificate import own_identity
 from holdfast.cluster.errors import ClusterError
 from holdfast.cluster.protocol import Identity
 from holdfast.reports import wire
-from holdfast.reports.callers import Caller, NotSeenYet, NotYours, check, find_caller, has_ended_well, notice, standing
+from holdfast.reports.callers import (
+    Caller,
+    NotSeenYet,
+    NotYours,
+    check,
+    find_caller,
+    find_standing,
+    has_ended_well,
+    notice,
+)
 from holdfast.reports.endpoint import Endpoint
+from holdfast.reports.gone import Gone
 from holdfast.reports.hearing import Hearing
 from holdfast.reports.inbox import InboxFull
 from holdfast.reports.reviews import Reviews
@@ -63,6 +73,7 @@ class Desk:
         nodes: Store[Node],
         jobs: Store[TrainingJob],
         reviews: Reviews,
+        gone: Gone,
         hearing: Hearing,
         leading: Callable[[], bool],
         sink: Sink,
@@ -71,6 +82,7 @@ class Desk:
         self._nodes = nodes
         self._jobs = jobs
         self._reviews = reviews
+        self._gone = gone
         self._hearing = hearing
         self._leading = leading
         self._sink = sink
@@ -96,8 +108,8 @@ class Desk:
             return _refusal(Refused(503, str(error)))
         except ClusterError as error:
             self._hearing.interrupted()
-            log.warning("report not taken: its token can't be reviewed", reason=str(error))
-            return _refusal(Refused(503, "the token can't be reviewed at the moment: try again later"))
+            log.warning("report not taken: the cluster can't be asked about it", reason=str(error))
+            return _refusal(Refused(503, "the cluster can't be asked about it at the moment: try again later"))
         except Exception:
             self._hearing.interrupted()
             log.exception("report not taken")
@@ -111,7 +123,7 @@ class Desk:
             raise Refused(429, f"pod {caller.pod} reports too often: send more in one report")
         batch = wire.decode(await _body(request))
         check(caller, batch)
-        answer = standing(caller, batch.uid, self._jobs)
+        answer = await find_standing(caller, batch.uid, self._jobs, self._gone.is_gone)
         if answer.over:
             return _json(answer, status=409)
         if self._is_first(caller, batch):

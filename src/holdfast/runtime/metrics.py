@@ -1,6 +1,7 @@
 """What the operator counts about itself, in a registry of its own."""
 
 from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
@@ -13,66 +14,45 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        self._depth = Gauge(
-            "holdfast_queue_depth", "Keys that wait for a worker now.", ("controller",), registry=registry
-        )
-        self._reconciles = Counter(
+        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
+        duration = partial(Histogram, registry=registry, buckets=DURATIONS_S)
+
+        self._depth = gauge("holdfast_queue_depth", "Keys that wait for a worker now.", ("controller",))
+        self._reconciles = counter(
             "holdfast_reconciles",
             "Reconciles by how they ended: done, requeue, conflict, terminal or error.",
             ("controller", "result"),
-            registry=registry,
         )
-        self._retries = Counter(
-            "holdfast_reconcile_retries",
-            "Reconciles that are tried again after a backoff.",
-            ("controller",),
-            registry=registry,
+        self._retries = counter(
+            "holdfast_reconcile_retries", "Reconciles that are tried again after a backoff.", ("controller",)
         )
-        self._work = Histogram(
-            "holdfast_reconcile_duration_seconds",
-            "How long one reconcile takes.",
-            ("controller",),
-            buckets=DURATIONS_S,
-            registry=registry,
+        self._work = duration("holdfast_reconcile_duration_seconds", "How long one reconcile takes.", ("controller",))
+
+        self._restarts = counter(
+            "holdfast_watch_restarts", "Watches begun again, by why the one before ended.", ("resource", "reason")
         )
-        self._restarts = Counter(
-            "holdfast_watch_restarts",
-            "Watches begun again, by why the one before ended.",
-            ("resource", "reason"),
-            registry=registry,
+        self._handler_errors = counter(
+            "holdfast_handler_errors", "Changes that an index or a handler could not take in.", ("resource",)
         )
-        self._handler_errors = Counter(
-            "holdfast_handler_errors",
-            "Changes that an index or a handler could not take in.",
-            ("resource",),
-            registry=registry,
+        self._undecodable = counter(
+            "holdfast_undecodable_objects", "Objects left out because they do not fit their model.", ("resource",)
         )
-        self._undecodable = Counter(
-            "holdfast_undecodable_objects",
-            "Objects left out because they do not fit their model.",
-            ("resource",),
-            registry=registry,
-        )
-        self._requests = Counter(
+
+        self._requests = counter(
             "holdfast_api_requests",
             "Requests to the API server by HTTP status; code 0 means no answer.",
             ("verb", "resource", "code"),
-            registry=registry,
         )
-        self._request_time = Histogram(
-            "holdfast_api_request_duration_seconds",
-            "How long the API server takes to answer.",
-            ("verb", "resource"),
-            buckets=DURATIONS_S,
-            registry=registry,
+        self._request_time = duration(
+            "holdfast_api_request_duration_seconds", "How long the API server takes to answer.", ("verb", "resource")
         )
-        self._events_dropped = Counter(
+
+        self._events_dropped = counter(
             "holdfast_events_dropped",
             "Events not written: overflow (too many waiting), rate (too many about one object) or error.",
             ("reason",),
-            registry=registry,
         )
-        self._leader = Gauge("holdfast_leader", "1 while this process holds the Lease.", registry=registry)
+        self._leader = gauge("holdfast_leader", "1 while this process holds the Lease.")
 
     def track_queue(self, controller: str, depth: Callable[[], int]) -> None:
         self._depth.labels(controller).set_function(depth)

@@ -219,11 +219,12 @@ class Sidecar:
         keeping = self._own_keeping
         if keeping is not None and not await _within(self._stopping.left_s(), self._keep_the_rest(keeping)):
             log.warning("the grace period ends before everything is kept")
-        if self._mirroring is not None:
-            await _within(LAST_WORD_S, asyncio.to_thread(self._mirroring.bring))
         await _within(LAST_WORD_S, self._read_the_rest())
         leave(self._settings.termination_log, self._last_word())
+        # If all of the grace period was needed until here, the kubelet may end this process at any moment.
         await _within(LAST_WORD_S, self._tell_the_rest())
+        if self._mirroring is not None:
+            await _within(LAST_WORD_S, asyncio.to_thread(self._mirroring.bring))
 
     async def _keep_the_rest(self, keeping: Keeping) -> None:
         await keeping.finish()

@@ -12,6 +12,7 @@ from holdfast.checkpoints.errors import BadManifest, Corrupt, StoreError
 from holdfast.checkpoints.manifest import Manifest
 from holdfast.checkpoints.names import Name, named
 from holdfast.cli.checkpoints.handover import take
+from holdfast.cluster.errors import Unreachable
 from holdfast.cluster.kubernetes.attached import Attached
 from tests.checkpoints.making import MODEL, content
 from tests.cli.checkpoints.jobs import below, fill_volume
@@ -29,8 +30,11 @@ class Pipe(Attached):
 
     async def write(self, content: bytes) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(content)
-        await self._process.stdin.drain()
+        try:
+            self._process.stdin.write(content)
+            await self._process.stdin.drain()
+        except OSError:
+            raise Unreachable("the pod is gone") from None
 
     async def read(self) -> bytes:
         assert self._process.stdout is not None
@@ -46,12 +50,13 @@ class Pipe(Attached):
 async def pod(*command: str, cut_after: int | None = None) -> AsyncIterator[Attached]:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
-    assert process.stdin is not None
     try:
-        yield Pipe(process, cut_after)
-        process.stdin.close()
-        async with asyncio.timeout(60):
-            assert await process.wait() == 0, "it ends by itself when nobody listens any more"
+        try:
+            yield Pipe(process, cut_after)
+        finally:
+            if cut_after is None:
+                async with asyncio.timeout(60):
+                    assert await process.wait() == 0, "it ends by itself, though its input stays open"
     finally:
         if process.returncode is None:
             process.kill()

@@ -86,15 +86,10 @@ def list_(
             wide = output is Output.WIDE
             typer.echo("\n".join(table(saved, session.now(), wide=wide, headers=not no_headers)))
         else:
-            typer.echo(f"{found.metadata.name} has no checkpoint yet in {place.address}.", err=True)
+            _say_none(found, place)
         return 0
 
-    _run(
-        Choice(kubeconfig=kubeconfig, context=context, namespace=namespace),
-        job,
-        Reach(image=image, endpoint=endpoint),
-        command,
-    )
+    _run(command, job, image, endpoint, namespace, kubeconfig, context)
 
 
 @checkpoints.command()
@@ -117,15 +112,10 @@ def verify(
                     typer.echo("\n".join(verified_lines(fact)))
                     damaged, count = damaged or bool(fact.damage), count + 1
         if not count:
-            typer.echo(f"{found.metadata.name} has no checkpoint yet in {place.address}.", err=True)
+            _say_none(found, place)
         return FAILED if damaged else 0
 
-    _run(
-        Choice(kubeconfig=kubeconfig, context=context, namespace=namespace),
-        job,
-        Reach(image=image, endpoint=endpoint),
-        command,
-    )
+    _run(command, job, image, endpoint, namespace, kubeconfig, context)
 
 
 @checkpoints.command()
@@ -158,12 +148,7 @@ def prune(
             typer.echo(f"Nothing was deleted yet: {gone} would go, {size(freed)} in all. Say --yes to delete.")
         return 0
 
-    _run(
-        Choice(kubeconfig=kubeconfig, context=context, namespace=namespace),
-        job,
-        Reach(image=image, endpoint=endpoint),
-        command,
-    )
+    _run(command, job, image, endpoint, namespace, kubeconfig, context)
 
 
 @checkpoints.command()
@@ -202,12 +187,7 @@ def download(
         typer.echo(f"{name}: {size(manifest.size)} in {len(manifest.files)} files, each as it was saved: {made[name]}")
         return 0
 
-    _run(
-        Choice(kubeconfig=kubeconfig, context=context, namespace=namespace),
-        job,
-        Reach(image=image, endpoint=endpoint),
-        command,
-    )
+    _run(command, job, image, endpoint, namespace, kubeconfig, context)
 
 
 @checkpoints.command(hidden=True)
@@ -231,7 +211,11 @@ def hand_out_(folder: Path, epoch: int | None = None) -> None:
         hand_out(folder, epoch, sys.stdin.buffer, sys.stdout.buffer)
 
 
-def _run(choice: Choice, name: str, reach: Reach, command: Command) -> None:
+def _run(
+    command: Command, name: str, image: str, endpoint: str, namespace: str, kubeconfig: Path | None, context: str
+) -> None:
+    reach = Reach(image=image, endpoint=endpoint)
+
     async def on_site(session: Session) -> int:
         job = await session.cluster.get(TRAINING_JOBS, Key(session.namespace, _job_name(name)))
         try:
@@ -242,7 +226,7 @@ def _run(choice: Choice, name: str, reach: Reach, command: Command) -> None:
             sys.stdout.flush()
             os._exit(INTERRUPTED)
 
-    run(choice, on_site)
+    run(Choice(kubeconfig=kubeconfig, context=context, namespace=namespace), on_site)
 
 
 def _job_name(what: str) -> str:
@@ -250,6 +234,10 @@ def _job_name(what: str) -> str:
     if slash and find_kind(kind).resource.kind != "TrainingJob":
         raise Misused(f"{what}: only TrainingJobs have checkpoints: write NAME or tj/NAME")
     return name
+
+
+def _say_none(job: TrainingJob, place: Site) -> None:
+    typer.echo(f"{job.metadata.name} has no checkpoint yet in {place.address}.", err=True)
 
 
 def _is_running(job: TrainingJob) -> bool:

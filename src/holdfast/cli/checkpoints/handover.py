@@ -1,12 +1,14 @@
 """One checkpoint leaves a pod, in a conversation with a command that runs in it.
 
 The command says first which checkpoint it is, in a line with the manifest. Then it is told a path of the manifest in a
-line, and answers with a size in a line and so many bytes; a size of -1 stands for a file that can't be read.
+line, and answers with a size in a line and so many bytes; a size of -1 stands for a file that can't be read. An empty
+line ends the conversation: not every server tells the command that nobody listens any more.
 """
 
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -19,12 +21,14 @@ from holdfast.checkpoints.errors import CheckpointError, Corrupt, StoreError
 from holdfast.checkpoints.manifest import File, Manifest
 from holdfast.checkpoints.names import Name, parse
 from holdfast.checkpoints.store import found
-from holdfast.checkpoints.unpack import unpack
+from holdfast.checkpoints.unpack import Reading, unpack
 from holdfast.cli.checkpoints.place import OnVolume
 from holdfast.cli.checkpoints.work import chosen
+from holdfast.cluster.errors import ClusterError
 from holdfast.cluster.kubernetes.attached import Attached
 
 UNREADABLE = -1
+GOODBYE = b"\n"
 # A manifest in a line, and the escapes that being a text costs it.
 LONGEST_LINE = 2 * manifests.MAX_BYTES
 
@@ -41,7 +45,7 @@ class Offer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def hand_out(folder: Path, epoch: int | None, asked: IO[bytes], out: IO[bytes]) -> None:
-    """The pod's end, until the other one has gone."""
+    """The pod's end, until the other one has said goodbye, or has gone."""
     place = OnVolume(folder)
     try:
         name = chosen(place.store, epoch)
@@ -53,6 +57,8 @@ def hand_out(folder: Path, epoch: int | None, asked: IO[bytes], out: IO[bytes]) 
     _say(out, msgspec.json.encode(Offer(attempt=name.attempt, leaf=name.leaf, manifest=text)))
     files = {file.path: file for file in manifest.files}
     for line in asked:
+        if line == GOODBYE:
+            return
         _hand_out(place, name, files[msgspec.json.decode(line, type=str)], out)
 
 
@@ -84,7 +90,18 @@ async def take(attached: Attached, target: Callable[[Name], Path]) -> tuple[Name
     """This end: the checkpoint is in the folder that `target` names, whole and checked, or it raises."""
     coming = _Coming(attached)
     name, manifest = _offered(await coming.line())
-    folder, loop = target(name), asyncio.get_running_loop()
+    try:
+        # One file at a time: they share the connection.
+        await asyncio.to_thread(unpack, manifest, target(name), _reading(attached, coming), workers=1)
+    finally:
+        with suppress(ClusterError):  # where the connection broke, there is nobody to say it to
+            await attached.write(GOODBYE)
+    return name, manifest
+
+
+def _reading(attached: Attached, coming: "_Coming") -> Reading:
+    """For a thread: the conversation itself stays in this loop."""
+    loop = asyncio.get_running_loop()
 
     def wait_for(work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, loop).result()
@@ -99,9 +116,7 @@ async def take(attached: Attached, target: Callable[[Name], Path]) -> tuple[Name
             left -= len(chunk)
             yield chunk
 
-    # One file at a time: they share the connection.
-    await asyncio.to_thread(unpack, manifest, folder, read, workers=1)
-    return name, manifest
+    return read
 
 
 class _Coming:

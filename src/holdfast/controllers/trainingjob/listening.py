@@ -27,6 +27,7 @@ from holdfast.planning.trainingjob.silence import (
     feel,
     find_dead,
     find_doubtful,
+    fresh,
     loss_of,
     next_look_s,
     next_overdue,
@@ -92,6 +93,7 @@ class Listening:
         """With what the workers' silence means, by now."""
         key, now_s = observed.job.metadata.key, self._office.clock()
         self._note_running(observed, now_s)
+        self._pulses = fresh(self._pulses, now_s)
         loss = None
         if observed.started and not observed.finished:
             heard = self._heard(observed)

@@ -43,6 +43,11 @@ def feel(before: Pulse | None, renewed: str, now_s: float) -> Pulse:
     return Pulse(renewed, before.since_s, now_s)
 
 
+def fresh(pulses: Mapping[str, Pulse], now_s: float) -> dict[str, Pulse]:
+    """Those that still prove something; `pulses` is by the node's name."""
+    return {node: pulse for node, pulse in pulses.items() if now_s - pulse.looked_s <= LONGEST_GAP_S}
+
+
 def suspects(
     pods: Iterable[Pod], heard: Heard | None, *, hearing_since_s: float, now_s: float, timing: Timing
 ) -> tuple[Pod, ...]:

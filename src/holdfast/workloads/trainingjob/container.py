@@ -24,7 +24,7 @@ def trainer(job: TrainingJob, defaults: Defaults) -> dict[str, Any]:
         "name": TRAINER,
         "image": spec.image or defaults.training_image(spec.framework),
         **{name: msgspec.to_builtins(value) for name, value in optional.items() if value},
-        "env": environment(job),
+        "env": environment(job, defaults),
         "ports": _ports(job),
         "resources": worker_resources(job, defaults),
         "securityContext": container_security(locks_memory=uses_rdma(job)),

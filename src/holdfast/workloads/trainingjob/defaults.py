@@ -18,6 +18,8 @@ class Defaults(Struct, frozen=True, kw_only=True):
     rdma_resource: str = RDMA_RESOURCE
     claim_size: str = CLAIM_SIZE
     service_monitors: bool = False
+    shared_loopback: bool = False
+    """All pods run on this machine, and 127.0.0.1 is nobody's own."""
 
     def training_image(self, framework: str) -> str:
         return self.images.get(framework) or self.image

@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.workloads.trainingjob import checkpoints, names, networking, sidecar
+from holdfast.workloads.trainingjob.defaults import Defaults
 from holdfast.workloads.trainingjob.gpus import gpus_per_worker
 from holdfast.workloads.trainingjob.networking import master_port
 from holdfast.workloads.trainingjob.volumes import CONFIG_FOLDER
@@ -18,14 +19,14 @@ INDEX = "$(HOLDFAST_INDEX)"
 Variable = dict[str, Any]
 
 
-def environment(job: TrainingJob) -> list[Variable]:
+def environment(job: TrainingJob, defaults: Defaults) -> list[Variable]:
     """All variables of a worker, the user's own last: a name that they write replaces ours."""
     own = [msgspec.to_builtins(variable) for variable in job.spec.env]
     written = {variable["name"] for variable in own}
     ours = [
         index_variable(),
         *sidecar.shared_variables(job),
-        *({"name": name, "value": value} for name, value in _place(job)),
+        *({"name": name, "value": value} for name, value in _place(job, defaults)),
         *({"name": name, "value": literal(value)} for name, value in _task(job)),
     ]
     return [variable for variable in ours if variable["name"] not in written] + own
@@ -44,10 +45,10 @@ def literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _place(job: TrainingJob) -> Iterator[tuple[str, str]]:
+def _place(job: TrainingJob, defaults: Defaults) -> Iterator[tuple[str, str]]:
     """What a worker knows of the others."""
     yield "HOLDFAST_ATTEMPT", str(names.attempt(job))
-    yield from sidecar.progress_url(job)
+    yield from sidecar.progress_url(job, defaults)
     yield from networking.variables(job)
     yield from _framework(job)
 

@@ -1,11 +1,11 @@
-"""Whether a worker has a sidecar, and how the training and it know each other: by a folder, and by doors on the pod's
-address."""
+"""Whether a worker has a sidecar, and how the training and it know each other: by a folder, and by doors of the pod."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from holdfast.api.trainingjob import TrainingJob, TrainingJobSpec
 from holdfast.workloads.trainingjob.checkpoints import is_volume, storage
+from holdfast.workloads.trainingjob.defaults import Defaults
 
 CONTAINER = "holdfast-sidecar"
 PORT, PROGRESS_PORT = 8470, 8471
@@ -60,10 +60,16 @@ def shared_variables(job: TrainingJob) -> Iterator[Variable]:
     yield {"name": "HOLDFAST_NOTICE_FILE", "value": f"{RUN_FOLDER}/notice"}
 
 
-def progress_url(job: TrainingJob) -> Iterator[tuple[str, str]]:
-    """Where the training may post its progress. On the pod's address: with hostNetwork the loopback is the node's."""
+def progress_url(job: TrainingJob, defaults: Defaults) -> Iterator[tuple[str, str]]:
+    """Where the training may post its progress: on the loopback, or on the pod's address where that is not its own.
+
+    An IPv6 address would need brackets, and the kubelet that fills it in sets none.
+    """
     if wants_sidecar(job):
-        yield "PROGRESS_URL", f"http://$(HOLDFAST_POD_IP):{PROGRESS_PORT}/progress"
+        template = job.spec.pod_template
+        is_shared = defaults.shared_loopback or (template is not None and template.host_network)
+        host = "$(HOLDFAST_POD_IP)" if is_shared else "127.0.0.1"
+        yield "PROGRESS_URL", f"http://{host}:{PROGRESS_PORT}/progress"
 
 
 def door(job: TrainingJob, name: str) -> dict[str, Any]:

@@ -1,0 +1,40 @@
+"""What is decided about what is seen of a TrainingJob."""
+
+from typing import Any
+
+from holdfast.api.builtin import Node
+from holdfast.planning.admission import Verdict
+from holdfast.planning.trainingjob.course import Course, Finding, Finish, Hold, decide
+from holdfast.planning.trainingjob.observed import Observed
+from holdfast.planning.trainingjob.timing import TIMING
+from tests.trainingjobs import at, node, running, training_job
+
+ROOM = Verdict(admitted=True)
+NO_ROOM = Verdict(admitted=False, message="needs 2 × 8 GPUs; 1 node has 8 free")
+BOTH = (running(0), running(1))
+HERE = {"gpu-3": node()}
+LOST: dict[str, Node] = {}
+
+
+def seen(
+    state: str = "", *, spec: dict[str, Any] | None = None, status: dict[str, Any] | None = None, **more: Any
+) -> Observed:
+    body = {**({"state": state} if state else {}), **(status or {})}
+    return Observed(**{"job": training_job(spec, status=body), "nodes": HERE, "verdict": ROOM, **more})
+
+
+def course(observed: Observed, now: float = 60) -> Course:
+    return decide(observed, at(now), TIMING)
+
+
+def held(observed: Observed, now: float = 60) -> Finding:
+    found = course(observed, now)
+    assert isinstance(found, Hold)
+    assert found.finding is not None
+    return found.finding
+
+
+def ended(observed: Observed, now: float = 60) -> Finding:
+    found = course(observed, now)
+    assert isinstance(found, Finish)
+    return found.finding

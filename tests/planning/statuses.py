@@ -1,0 +1,37 @@
+"""What a TrainingJob shows of what is seen of it."""
+
+from typing import Any
+
+from msgspec import structs
+
+from holdfast.api.trainingjob import TrainingJobStatus
+from holdfast.planning.admission import Verdict
+from holdfast.planning.trainingjob.course import decide
+from holdfast.planning.trainingjob.observed import Observed
+from holdfast.planning.trainingjob.status import next_status
+from holdfast.planning.trainingjob.timing import TIMING
+from tests.trainingjobs import at, node, running, training_job
+
+ROOM = Verdict(admitted=True)
+NO_ROOM = Verdict(admitted=False, message="needs 2 × 8 GPUs; 1 node has 8 free")
+HERE = {"gpu-3": node()}
+BOTH = (running(0), running(1))
+READY = {"active": 2, "ready": 2}
+COMPLETE = {"Complete": "CompletionsReached"}
+
+
+def seen(spec: dict[str, Any] | None = None, status: dict[str, Any] | None = None, **more: Any) -> Observed:
+    return Observed(**{"job": training_job(spec, status=status), "nodes": HERE, "verdict": ROOM, **more})
+
+
+def shown(observed: Observed, now: float = 60) -> TrainingJobStatus:
+    return next_status(observed, decide(observed, at(now), TIMING), at(now))
+
+
+def after(status: TrainingJobStatus, observed: Observed, now: float = 60) -> TrainingJobStatus:
+    """The status that follows `status` when this is seen next."""
+    return shown(structs.replace(observed, job=structs.replace(observed.job, status=status)), now)
+
+
+def reasons(status: TrainingJobStatus) -> dict[str, str]:
+    return {condition.type: condition.reason for condition in status.conditions}

@@ -1,0 +1,201 @@
+"""When the workers of a TrainingJob may start: once there is room for all, unless it is suspended or queued."""
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from holdfast.api.builtin import Pod
+from holdfast.planning.admission import Verdict
+from holdfast.planning.trainingjob.course import Again, Finding, Go, Hold, Park, bound_by, why_not_all
+from holdfast.planning.trainingjob.timing import TIMING
+from tests.planning.courses import BOTH, LOST, NO_ROOM, ROOM, course, held, seen
+from tests.trainingjobs import at, deleted, failed, running, stamp, unschedulable, worker, workers
+
+# Admission
+
+
+def test_nothing_is_made_and_nothing_said_before_somebody_has_looked_for_room() -> None:
+    for state in ("", "Pending", "Restarting"):
+        assert course(seen(state, verdict=None)) == Hold(None)
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "shown"),
+    [
+        ("", {}, "Pending"),
+        ("Pending", {}, "Pending"),
+        ("Pending", {"restartCount": 1}, "Restarting"),
+        ("Restarting", {}, "Restarting"),
+        ("Suspended", {}, "Pending"),
+        ("Suspended", {"restartCount": 2}, "Restarting"),
+    ],
+)
+def test_a_gang_without_room_is_made_and_held_back(state: str, status: dict[str, Any], shown: str) -> None:
+    found = course(seen(state, status=status, verdict=NO_ROOM))
+    assert found == Go(True, Finding(shown, "NoRoom", NO_ROOM.message))
+
+
+def test_a_gang_with_room_goes() -> None:
+    assert course(seen("Pending", workers=workers(suspend=True))) == Go(suspended=False)
+    assert course(seen("")) == Go(suspended=False)
+
+
+def test_a_gang_that_has_started_needs_no_room_any_more() -> None:
+    for verdict in (None, NO_ROOM):
+        assert course(seen("Running", verdict=verdict, workers=workers(), pods=BOTH)) == Go(suspended=False)
+
+
+HALF = (running(0), unschedulable(1, "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."))
+
+
+def test_a_gang_that_does_not_get_all_its_nodes_in_time_makes_room() -> None:
+    observed = seen("Initializing", workers=workers(status={"ready": 1}), pods=HALF)
+    assert course(observed, 599) == Go(suspended=False)
+    message = (
+        "not all workers found a node within 10m, so the others made room again; "
+        "waiting for 1 of 2 workers: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    )
+    assert course(observed, 600) == Go(True, Finding("Pending", "NotBound", message), at(1200))
+
+
+@pytest.mark.parametrize(
+    "pods",
+    [
+        BOTH,
+        (running(0), worker(1, {"phase": "Pending"}, node="gpu-4")),
+        (running(0), worker(1, {"phase": "Succeeded"}, node="gpu-4")),
+    ],
+)
+def test_a_gang_that_has_its_nodes_may_take_its_time(pods: tuple[Pod, ...]) -> None:
+    observed = seen("Initializing", workers=workers(), pods=pods)
+    assert bound_by(observed, TIMING) is None
+    assert course(observed, 10**6) == Go(suspended=False)
+
+
+@pytest.mark.parametrize(
+    ("state", "more"),
+    [
+        ("Running", {}),
+        ("Initializing", {"workers": None}),
+        ("Initializing", {"workers": workers(suspend=True)}),
+        ("Initializing", {"workers": workers(status={"startTime": ""})}),
+        # It trains with those that it has.
+        ("Restarting", {"elastic": True}),
+        ("Initializing", {"elastic": True}),
+    ],
+)
+def test_nobody_else_is_held_to_the_time_for_binding(state: str, more: dict[str, Any]) -> None:
+    observed = seen(state, **{"workers": workers(), "pods": HALF, **more})
+    assert bound_by(observed, TIMING) is None
+
+
+HELD_OFF = {"nextRetryTime": stamp(1200), "message": "not all workers found a node"}
+
+
+def test_a_gang_that_made_room_is_held_off_and_says_why_until_its_time_has_come() -> None:
+    stopping = (deleted(running(0), asked=600),)
+    for pods in (stopping, ()):
+        observed = seen("Pending", status=HELD_OFF, workers=workers(suspend=True), pods=pods)
+        finding = Finding("Pending", "NotBound", "not all workers found a node")
+        assert course(observed, 1199) == Go(True, finding, at(1200))
+    assert course(observed, 1200) == Go(suspended=False)
+
+
+def test_a_held_off_gang_can_be_suspended() -> None:
+    observed = seen("Pending", spec={"suspend": True}, status=HELD_OFF, workers=workers(suspend=True))
+    assert course(observed, 700) == Go(suspended=True)
+
+
+# Suspension
+
+
+def test_a_suspended_job_is_kept_so_without_asking_for_room() -> None:
+    for state in ("", "Running", "Suspended"):
+        for job in (None, workers(), workers(suspend=True)):
+            if state == "Running" and job is None:
+                continue
+            observed = seen(state, spec={"suspend": True}, workers=job, verdict=None)
+            assert course(observed) == Go(suspended=True)
+
+
+def test_a_job_goes_on_when_its_old_workers_have_stopped() -> None:
+    asleep = workers(suspend=True)
+    stopping = seen("Suspended", workers=asleep, pods=(deleted(running(0), asked=50),))
+    assert held(stopping) == Finding("Suspended", "StoppingWorkers", "waiting for the workers of before to stop")
+    stopped = structs.replace(stopping, pods=(deleted(failed(0, 143, at=stamp(55)), asked=50),))
+    assert course(stopped) == Go(suspended=False)
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_a_job_whose_suspended_worker_is_stuck_goes_on_in_a_new_attempt(queued: bool) -> None:
+    """The Job would wait for that pod for ever before it makes another in its place."""
+    pods = (deleted(running(0), asked=50),)
+    observed = seen("Suspended", workers=workers(suspend=True), pods=pods, nodes=LOST, queued=queued)
+    assert held(observed, 139).reason == "StoppingWorkers"
+    found = course(observed, 140)
+    assert isinstance(found, Again)
+    assert found.retry is not None
+    assert (found.retry.loss.cause, found.retry.loss.message) == (
+        "infrastructure",
+        "a worker that was suspended is lost with its node",
+    )
+
+
+def test_a_worker_that_is_stuck_does_not_matter_while_the_job_is_suspended() -> None:
+    observed = seen(
+        "Suspended",
+        spec={"suspend": True},
+        workers=workers(suspend=True),
+        pods=(deleted(running(0), asked=50),),
+        nodes=LOST,
+    )
+    assert course(observed, 10**6) == Go(suspended=True)
+
+
+def test_a_job_whose_name_is_still_taken_by_a_deleted_one_waits_for_its_workers() -> None:
+    leaving = deleted(workers(), asked=50, grace_s=0)
+    observed = seen("Suspended", workers=leaving, pods=(deleted(running(0), asked=50),), queued=True)
+    assert held(observed).message == "waiting for the workers of before to stop"
+    assert isinstance(course(structs.replace(observed, nodes=LOST), 140), Again)
+
+
+@pytest.mark.parametrize(("claim", "hint"), [("data", "; see what kubectl describe pvc data says"), ("", "")])
+def test_a_claim_that_is_in_the_way_is_named(claim: str, hint: str) -> None:
+    told = "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims"
+    observed = seen("Initializing", workers=workers(), pods=(unschedulable(0, told),), claim=claim)
+    assert why_not_all(observed, 2) == f"waiting for 2 of 2 workers: {told}{hint}"
+
+
+# Kueue
+
+
+@pytest.mark.parametrize("verdict", [None, ROOM, NO_ROOM])
+@pytest.mark.parametrize("job", [None, workers(), workers(suspend=True)], ids=["not made", "let go", "held back"])
+def test_kueue_alone_decides_when_a_queued_job_starts(verdict: Verdict | None, job: Any) -> None:
+    for state in ("", "Pending", "Initializing", "Restarting", "Running", "Suspended"):
+        if job is None and state in ("Initializing", "Running"):
+            continue  # then it was lost
+        assert course(seen(state, queued=True, verdict=verdict, workers=job)) == Go(suspended=True)
+
+
+def test_a_queued_job_is_not_held_to_the_time_for_binding_nor_held_off() -> None:
+    observed = seen("Initializing", queued=True, workers=workers(), pods=HALF)
+    assert course(observed, 10**6) == Go(suspended=True)
+
+
+@pytest.mark.parametrize("state", ["", "Pending", "Running", "Suspended"])
+def test_a_queued_job_that_is_suspended_leaves_the_queue(state: str) -> None:
+    for job in (workers(), workers(suspend=True), deleted(workers(), asked=50, grace_s=0), None):
+        assert course(seen(state, spec={"suspend": True}, queued=True, workers=job, pods=())) == Park()
+
+
+def test_workers_that_kueue_takes_back_are_not_lost() -> None:
+    pods = (deleted(running(0), asked=50), deleted(failed(1, 143, at=stamp(55)), asked=50))
+    observed = seen("Running", queued=True, workers=workers(suspend=True), pods=pods)
+    assert held(observed) == Finding("Pending", "StoppingWorkers", "waiting for the workers of before to stop")
+
+
+def test_a_queued_gang_that_broke_queues_again() -> None:
+    broken = seen("Running", queued=True, workers=workers(), pods=(failed(0, 1, at=stamp(50)),))
+    assert isinstance(course(broken), Again)
