@@ -26,13 +26,24 @@ from tests.controllers.operating import DEFAULTS
 
 
 @asynccontextmanager
-async def following(cluster: Cluster, first: str) -> AsyncIterator[tuple[list[str], Caches]]:
-    """Who hears of its place, in this order, from when the first of them is asked after; and what is known."""
+async def following(cluster: Cluster, first: str, behind: str = "") -> AsyncIterator[tuple[list[str], Caches]]:
+    """Who hears of its place, in this order, from when the first of them is asked after; and what is known.
+
+    Of `behind` more is written than the caches show.
+    """
     heard: list[str] = []
     informers = Informers(cluster, (), metrics=Metrics(), random=Random(0))
     stores = cast("Operator", informers)  # all that is asked of it are its stores
     caches = Caches.of(stores)
-    places = Places(Room(stores), caches, defaults=DEFAULTS, timing=TIMING, now=utc_now, dice=Random(0))
+    places = Places(
+        Room(stores),
+        caches,
+        behind=lambda key: key.name == behind,
+        defaults=DEFAULTS,
+        timing=TIMING,
+        now=utc_now,
+        dice=Random(0),
+    )
     places.attach(informers, lambda key: heard.append(key.name))
     await informers.sync()
     watching = asyncio.create_task(informers.run())
@@ -69,6 +80,27 @@ async def test_who_waits_for_its_last_pod_to_stop_is_in_line_before_that_room_is
             await hears(heard, "other")
             await cluster.delete(PODS, last.metadata.key, grace_period_s=0)
             await hears(heard, "urgent")
+
+
+async def test_a_pod_that_is_seen_before_the_status_that_it_came_of_frees_no_room() -> None:
+    async with still_cluster() as cluster:
+        lab = GpuLab(cluster, NAMESPACE)
+        await add_node(cluster, "a", 2)
+        await lab.ask("first")
+        async with following(cluster, "first", behind="first") as (heard, caches):
+            await hears(heard, "first")
+            body = pod("first-job-abcde", POOL, requests={GPU: "2"})
+            body["metadata"]["labels"] = {WORKLOAD_LABEL: "first", MANAGED_BY: "holdfast"}
+            made = await cluster.create(PODS, body, namespace=NAMESPACE)
+
+            async def known() -> bool:
+                return caches.pods.get(made.metadata.key) is not None
+
+            await eventually(known, bool, what="its pod is known")
+            await lab.ask("second")
+            await hears(heard, "second")
+            await add_node(cluster, "b", 2)
+            await hears(heard, "second")
 
 
 async def test_one_that_is_deleted_leaves_the_line() -> None:

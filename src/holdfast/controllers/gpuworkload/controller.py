@@ -186,7 +186,13 @@ def gpu_workloads(
     writer = operator.writer()
     caches = Caches.of(operator)
     places = Places(
-        room or Room(operator), caches, defaults=defaults, timing=timing, now=now, dice=dice or SystemRandom()
+        room or Room(operator),
+        caches,
+        behind=writer.behind,
+        defaults=defaults,
+        timing=timing,
+        now=now,
+        dice=dice or SystemRandom(),
     )
     metrics = GPUWorkloadMetrics(operator.registry)
     reconciler = GPUWorkloads(

@@ -36,12 +36,24 @@ class Places:
     """A source of news: a workload hears when it was given a node, and when it has to wait for one.
 
     Who stands in line and who has what is taken from the caches alone, with each of their changes: a workload is in
-    line before it is reconciled, which may last while many come at once.
+    line before it is reconciled, which may last while many come at once. Where the caches are `behind` what was written
+    of a workload, nothing is: they may show its pod and not yet its node, as if the room were free.
     """
 
-    def __init__(self, room: Room, caches: Caches, *, defaults: Defaults, timing: Timing, now: Now, dice: Dice) -> None:
+    def __init__(
+        self,
+        room: Room,
+        caches: Caches,
+        *,
+        behind: Callable[[Key], bool],
+        defaults: Defaults,
+        timing: Timing,
+        now: Now,
+        dice: Dice,
+    ) -> None:
         self._room = room
         self._caches = caches
+        self._behind = behind
         self._defaults = defaults
         self._timing = timing
         self._now = now
@@ -99,7 +111,7 @@ class Places:
 
     def _take_in(self, key: Key, now: datetime) -> None:
         observed = self._caches.observe(key)
-        if observed is None:
+        if observed is None or self._behind(key):
             return
         if not observed.workload.metadata.deletion_timestamp:
             self._attend(observed, now)
