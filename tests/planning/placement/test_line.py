@@ -7,7 +7,8 @@ from msgspec import structs
 
 from holdfast.planning.ledger import Ledger
 from holdfast.planning.placement import Placement, Request
-from holdfast.planning.placement.placement import IDLE
+from holdfast.planning.placement import placement as placement_module
+from holdfast.planning.placement.placement import IDLE, Look
 from tests.planning.machines import ledger, node, pod
 from tests.planning.placement.requests import (
     ASSUMED_S,
@@ -315,3 +316,29 @@ def test_indexes_for_which_nobody_waits_do_not_pile_up() -> None:
     place.leave("passing")
     place.look(0)
     assert len(place._indexes) == IDLE + 1
+
+
+def test_a_line_of_many_sorts_is_looked_at_bit_by_bit_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index for each is made by going through all machines."""
+    monkeypatch.setattr(placement_module, "LOOKED_AT", 4)
+    place = placement(ledger(*gpu_nodes(8, 8)))
+    line = [request(f"w-{number}", priority=-number, nodeSelector={"only": str(number)}) for number in range(5)]
+    last = request("last", gpus=8, priority=-9)
+    for each in (*line, last):
+        place.stand(each, 0)
+    for _ in range(2):
+        assert (place.look(0), place.is_due) == (Look([], []), True)
+        assert place.wait("w-0", 0) is None
+    found = place.look(0)
+    assert ([each.uid for each in found.given], place.is_due) == (["last"], False)
+    assert [each.uid for each in found.put_off] == [each.uid for each in line]
+    assert place.wait("w-0", 0) is not None
+
+
+def test_whatever_else_they_ask_for_they_share_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement_module, "LOOKED_AT", 2)
+    place = placement(ledger(*gpu_nodes(8, 8)))
+    for number in range(1, 9):
+        place.stand(request(f"w-{number}", gpus=number, asks={"cpu": str(number)}), 0)
+    assert len(place.look(0).given) > 1
+    assert not place.is_due

@@ -222,14 +222,22 @@ class World:
 
     def fitting(self, it: Request) -> dict[str, int]:
         """A scan of all machines: those that it may enter with room for all that it asks, by free GPUs."""
+        return {name: free for name, free in self.open_to(it).items() if times(it.shape.asked, self.left(name))}
+
+    def open_to(self, it: Request) -> dict[str, int]:
+        """Those that it may enter and that are kept for nobody, by free GPUs."""
         found = {}
         for name in self.nodes:
             machine = self.ledger.machines[name]
             if it.shape.matches(machine) and it.shape.may_enter(machine) and name not in self.kept:
-                left = self.left(name)
-                if times(it.shape.asked, left):
-                    found[name] = gpus_in(left)
+                found[name] = gpus_in(self.left(name))
         return found
+
+    def sizes(self, it: Request, *, open_only: bool) -> list[int]:
+        """The GPUs of each machine that is large enough for all else that it asks for."""
+        machines = (self.ledger.machines[name] for name in self.nodes)
+        wanted = (each for each in machines if it.shape.matches(each) and (it.shape.may_enter(each) or not open_only))
+        return [gpus_in(each.offered) for each in wanted if times(it.rest, each.offered)]
 
 
 def contents(shelf: Shelf, names: tuple[str, ...] = MACHINES) -> dict[str, int]:
@@ -247,10 +255,14 @@ def test_the_index_is_a_recount_after_any_events(events: list[Event]) -> None:
         world.take_in(event)
         world.look()
         for it, index in zip(SORTS, indexes, strict=True):
-            found = world.fitting(it)
+            found = world.open_to(it)
             cheap = {name for name in found if it.strategy == "costOptimized" and is_cheap(world.ledger.machines[name])}
-            assert contents(index.preferred) == {name: found[name] for name in cheap}
-            assert contents(index.others) == {name: free for name, free in found.items() if name not in cheap}
+            assert contents(index.preferred) == {name: found[name] for name in cheap if found[name]}
+            assert contents(index.others) == {name: free for name, free in found.items() if free and name not in cheap}
+            roomy = [gpus_in(world.left(name)) for name in found if times(it.rest, world.left(name))]
+            assert index.most_free(it) == max(roomy, default=0)
+            assert index.largest_entered(it) == max(world.sizes(it, open_only=True), default=0)
+            assert index.largest(it) == max(world.sizes(it, open_only=False), default=0)
 
 
 @settings(max_examples=150, deadline=None)

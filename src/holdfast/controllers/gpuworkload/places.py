@@ -152,6 +152,7 @@ class Places:
             retry_s = RETRY_S
         self._pause_s = max(PAUSE_S, loop.time() - began)
         self._next = loop.call_later(retry_s, self._look) if retry_s else None
+        self._soon()
         self._look_when_room_ends()
 
     def _look_when_room_ends(self) -> None:

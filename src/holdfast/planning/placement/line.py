@@ -11,6 +11,7 @@ from holdfast.api.meta import Key
 from holdfast.planning.placement.request import Request, Sort, sort_of
 
 Rank: TypeAlias = tuple[int, str, Key]
+Group: TypeAlias = tuple[bytes, bytes]
 
 
 class Waiter(Struct, frozen=True):
@@ -20,9 +21,9 @@ class Waiter(Struct, frozen=True):
     """When it joined the line, by a clock that never jumps."""
 
     @property
-    def group(self) -> tuple[bytes, int]:
+    def group(self) -> Group:
         """Where the first of a group does not fit, none of it does."""
-        return self.sort.digest, self.request.gpus
+        return self.sort.digest, self.request.shape.digest
 
 
 class Line:
@@ -31,7 +32,7 @@ class Line:
     def __init__(self) -> None:
         self._waiters: dict[str, Waiter] = {}
         self._ranks: list[Rank] = []
-        self._groups: defaultdict[tuple[bytes, int], list[tuple[Rank, str]]] = defaultdict(list)
+        self._groups: defaultdict[Group, list[tuple[Rank, str]]] = defaultdict(list)
 
     def get(self, uid: str) -> Waiter | None:
         return self._waiters.get(uid)
@@ -65,7 +66,7 @@ class Line:
         for group in self._groups.values():
             yield self._waiters[group[0][1]]
 
-    def first_of(self, group: tuple[bytes, int]) -> Waiter | None:
+    def first_of(self, group: Group) -> Waiter | None:
         found = self._groups.get(group)
         return self._waiters[found[0][1]] if found else None
 

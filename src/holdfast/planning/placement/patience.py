@@ -44,13 +44,17 @@ class Patience:
 
     def _machine(self, waiter: Waiter, index: Index) -> str | None:
         """The same as before, so that it empties; else the one that lacks the least."""
-        gpus = waiter.request.gpus
-        if index.entered.most() < gpus:
+        request = waiter.request
+        if index.entered.most() < request.gpus:
             return None
-        before = self._kept.get(waiter.request.uid)
-        if before is not None and index.entered.free(before) >= gpus:
+
+        def will_do(name: str) -> bool:
+            return name in index.entered and index.is_large_enough(request, name)
+
+        before = self._kept.get(request.uid)
+        if before is not None and will_do(before):
             return before
-        fitting = (name for name in self._ledger.machines if index.entered.free(name) >= gpus)
+        fitting = filter(will_do, self._ledger.machines)
         return min(fitting, key=lambda name: (-gpus_in(self._ledger.unclaimed(name)), name), default=None)
 
 

@@ -16,6 +16,9 @@ from holdfast.planning.placement.words import Wait, why
 
 # Indexes of sorts for which nobody waits: who comes next is most likely of one of these.
 IDLE = 8
+# To make an index is to go through all machines. So many are gone through in one look, then the next one goes on:
+# meanwhile others must not stand still.
+LOOKED_AT = 20_000
 
 
 class Holding(Struct, frozen=True):
@@ -54,6 +57,7 @@ class Placement:
         # Those who joined since the last look: nobody can say yet what they wait for.
         self._new: dict[str, None] = {}
         self._indexes: dict[bytes, Index] = {}
+        self._looked_at = 0
         ledger.followers.append(self._changed)
 
     def stand(self, request: Request, now_s: float) -> None:
@@ -99,23 +103,15 @@ class Placement:
     def look(self, now_s: float) -> Look:
         """Goes along the line once. One that does not fit lets those behind it pass, until it runs out of patience."""
         self._ledger.expire(now_s)
-        given, heads = [], [(waiter.request.rank, waiter.group) for waiter in self._line.firsts()]
-        heapify(heads)
+        self._looked_at = 0
         with self._patience.one_look():
-            while heads:
-                _, group = heappop(heads)
-                waiter = self._line.first_of(group)
-                assert waiter is not None
-                if not self._serves(waiter, now_s):
-                    continue
-                given.append(waiter.request)
-                following = self._line.first_of(group)
-                if following is not None:
-                    heappush(heads, (following.request.rank, group))
+            given, goes_on = self._go_along(now_s)
+        self.is_due = goes_on
+        if goes_on:
+            return Look(given, [])
         self._tidy()
         put_off = [waiter.request for uid in self._new if (waiter := self._line.get(uid)) is not None]
         self._new.clear()
-        self.is_due = False
         return Look(given, put_off)
 
     def wait(self, uid: str, now_s: float) -> tuple[Wait, float] | None:
@@ -128,6 +124,25 @@ class Placement:
             return None
         index = self._index(waiter.sort)
         return self._telling.tell(uid, why(waiter.request, self._line.position(uid), index, self._ledger), now_s)
+
+    def _go_along(self, now_s: float) -> tuple[list[Request], bool]:
+        """Who is given a machine; and whether the line goes on with somebody who was not looked at."""
+        given: list[Request] = []
+        heads = [(waiter.request.rank, waiter.group) for waiter in self._line.firsts()]
+        heapify(heads)
+        while heads:
+            _, group = heappop(heads)
+            waiter = self._line.first_of(group)
+            assert waiter is not None
+            if self._is_enough(waiter.sort):
+                return given, True
+            if not self._serves(waiter, now_s):
+                continue
+            given.append(waiter.request)
+            following = self._line.first_of(group)
+            if following is not None:
+                heappush(heads, (following.request.rank, group))
+        return given, False
 
     def _serves(self, waiter: Waiter, now_s: float) -> bool:
         request, index = waiter.request, self._index(waiter.sort)
@@ -147,9 +162,15 @@ class Placement:
 
     def _index(self, sort: Sort) -> Index:
         """Built when the first of a sort asks; the one that was used last is at the end."""
-        index = self._indexes.pop(sort.digest, None) or Index(sort, self._ledger)
+        index = self._indexes.pop(sort.digest, None)
+        if index is None:
+            index = Index(sort, self._ledger)
+            self._looked_at += len(self._ledger.machines)
         self._indexes[sort.digest] = index
         return index
+
+    def _is_enough(self, sort: Sort) -> bool:
+        return self._looked_at >= LOOKED_AT and sort.digest not in self._indexes
 
     def _changed(self, name: str) -> None:
         self.is_due = True

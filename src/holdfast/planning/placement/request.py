@@ -1,7 +1,7 @@
 """What a workload asks for: one machine with so many GPUs, and all else that its pod needs there."""
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from holdfast.api.meta import Key
 from holdfast.planning.admission import Shape
@@ -30,15 +30,20 @@ class Request(Struct, frozen=True, kw_only=True):
         return -self.priority, self.since, self.key
 
     @property
+    def rest(self) -> Amounts:
+        """All that it asks for beside GPUs."""
+        return {name: amount for name, amount in self.shape.asked.items() if name != GPU}
+
+    @property
     def rule(self) -> Strategy:
         return STRATEGIES[self.strategy]
 
 
 class Sort(Struct, frozen=True, kw_only=True):
-    """Workloads that ask the same of a machine but for the number of GPUs, and prefer the same machines."""
+    """Workloads that may use the same machines and prefer the same of them, however much they ask for there."""
 
     shape: Shape
-    """Without GPUs."""
+    """Of any of them: what it asks for does not matter here."""
     strategy: Strategy | None = None
     """The one whose preference is theirs."""
     digest: bytes
@@ -46,10 +51,9 @@ class Sort(Struct, frozen=True, kw_only=True):
 
 
 def sort_of(request: Request) -> Sort:
-    rest = {name: amount for name, amount in request.shape.asked.items() if name != GPU}
     rule = request.rule if request.rule.prefers is not None else None
-    digest = msgspec.json.encode((rest, request.shape.wishes, rule.name if rule is not None else ""))
-    return Sort(shape=structs.replace(request.shape, asked=rest, digest=digest), strategy=rule, digest=digest)
+    digest = msgspec.json.encode((request.shape.wishes, rule.name if rule is not None else ""))
+    return Sort(shape=request.shape, strategy=rule, digest=digest)
 
 
 def gpus_in(amounts: Amounts) -> int:

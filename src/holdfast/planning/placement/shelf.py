@@ -1,18 +1,24 @@
 """Machines in the order of their free GPUs: the best, or any, of those with enough, without going through them all."""
 
-from collections.abc import Collection
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+from typing import TypeAlias
 
 from holdfast.planning.placement.dice import Dice
+
+# Whether a machine will do, as far as the shelf does not know.
+Suits: TypeAlias = Callable[[str], bool]
 
 # More than this nobody can ask for: machines with more need not be told apart where only enough counts.
 MOST = 64
 # A heap may hold so many outdated entries beside as many again as there are machines.
 SLACK = 64
+# Where most machines will do, one of so many taken by chance will; else all are gone through.
+TRIES = 16
 
 
 class Shelf:
-    """A change and a choice cost O(log n) each, on the average over all changes."""
+    """A change costs O(log n), on the average over all changes, and so does a choice for each machine it turns down."""
 
     def __init__(self) -> None:
         self._free: dict[str, int] = {}
@@ -64,11 +70,11 @@ class Shelf:
         """How many have so many free."""
         return sum(map(len, self._levels[gpus:]))
 
-    def roomiest(self, gpus: int, avoided: Collection[str] = ()) -> str | None:
-        """The one with the most free, the first by name among equals."""
+    def roomiest(self, gpus: int, suits: Suits) -> str | None:
+        """The one with the most free that will do, the first by name among equals."""
         aside, found = [], None
         while self._clean() and -self._heap[0][0] >= gpus:
-            if self._heap[0][1] not in avoided:
+            if suits(self._heap[0][1]):
                 found = self._heap[0][1]
                 break
             aside.append(heappop(self._heap))
@@ -76,16 +82,15 @@ class Shelf:
             heappush(self._heap, entry)
         return found
 
-    def any_of(self, gpus: int, dice: Dice, avoided: Collection[str] = ()) -> str | None:
-        """One of those with enough, each as likely as the others."""
-        barred = sorted(self._turn(name, gpus) for name in set(avoided) if self._free.get(name, -1) >= gpus)
-        count = self.fitting(gpus) - len(barred)
-        if count <= 0:
-            return None
-        turn = dice.randrange(count)
-        for each in barred:
-            turn += turn >= each
-        return self._at(turn, gpus)
+    def any_of(self, gpus: int, suits: Suits, dice: Dice) -> str | None:
+        """One of those with enough that will do, each as likely as the others."""
+        count = self.fitting(gpus)
+        for _ in range(min(count, TRIES)):
+            name = self._at(dice.randrange(count), gpus)
+            if suits(name):
+                return name
+        left = [name for level in self._levels[gpus:] for name in level if suits(name)]
+        return left[dice.randrange(len(left))] if left else None
 
     def _clean(self) -> bool:
         """Whether there is anything on it; the first entry is a good one then."""
@@ -100,10 +105,6 @@ class Shelf:
         if last != name:
             level[spot] = last
             self._spots[last] = spot
-
-    def _turn(self, name: str, gpus: int) -> int:
-        """Where the machine comes among those with enough."""
-        return sum(map(len, self._levels[gpus : min(self._free[name], MOST)])) + self._spots[name]
 
     def _at(self, turn: int, gpus: int) -> str:
         for level in self._levels[gpus:]:

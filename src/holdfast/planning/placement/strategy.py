@@ -1,16 +1,16 @@
 """What a strategy is: which machines go first, and which of several that have enough is taken."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from holdfast.planning.ledger import Machine
 from holdfast.planning.placement.dice import Dice
-from holdfast.planning.placement.shelf import Shelf
+from holdfast.planning.placement.shelf import Shelf, Suits
 
-# From the shelf, a machine with so many GPUs free that is not avoided; None when there is none.
-Pick: TypeAlias = Callable[[Shelf, int, Collection[str], Dice], str | None]
+# From the shelf, a machine with so many GPUs free that will do; None when there is none.
+Pick: TypeAlias = Callable[[Shelf, int, Suits, Dice], str | None]
 Preference: TypeAlias = Callable[[Machine], bool]
 
 

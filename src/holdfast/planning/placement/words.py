@@ -27,15 +27,16 @@ def why(request: Request, position: int, index: Index, ledger: Ledger) -> Wait:
         return Wait(message=f"needs {_wanted(request)}; no node is there")
     if not len(index.sizes):
         return Wait(message=f"no node matches nodeSelector {_selector(request)} (of {nodes(len(ledger.machines))})")
-    if index.sizes.most() < request.gpus:
-        return Wait(message=_too_large(request, index.sizes.most()), never=True)
+    largest = index.largest(request)
+    if largest < request.gpus:
+        return Wait(message=_too_large(request, largest), never=True)
     what = f"needs {_wanted(request)} on one node"
-    if index.entered.most() < request.gpus:
+    if index.largest_entered(request) < request.gpus:
         how = _bars(request, index, ledger) if position <= TOLD else "cordoned, not ready or tainted"
         return Wait(message=f"{what}; every node that is large enough is closed to it: {how}")
     if position > TOLD:
         return Wait(message=f"{what}; at least {_round(position - 1)} workloads are in line before it")
-    free = index.most_free()
+    free = index.most_free(request)
     there = f"the most that a node has free is {free}" if free else "no node has any free"
     kept = f" ({nodes(len(ledger.kept))} kept for a TrainingJob)" if ledger.kept else ""
     return Wait(message=f"{what}; {there}{kept}; {ordinal(position)} in line")
@@ -60,7 +61,7 @@ def _selector(request: Request) -> str:
 
 
 def _bars(request: Request, index: Index, ledger: Ledger) -> str:
-    closed = (each for each in ledger.machines.values() if index.sizes.free(each.name) >= request.gpus)
+    closed = (each for each in ledger.machines.values() if index.is_large_enough(request, each.name))
     bars = Counter(bar(request.shape, each) for each in closed)
     return ", ".join(f"{count} {which}" for which, count in sorted(bars.items()))
 
