@@ -192,7 +192,7 @@ async def test_what_manifests_name_is_deleted(ground: Ground) -> None:
         (["apply", "-f", "/nowhere/job.yaml"], "/nowhere/job.yaml can't be read: No such file"),
         (["wait", "tj/a", "--for=sunshine"], "condition=NAME"),
         (["wait", "tj/a", "--for=delete", "--timeout=soon"], "30s"),
-        (["logs", "svc/a"], "pod/NAME or tj/NAME"),
+        (["logs", "svc/a"], "gpuw/NAME or pod/NAME"),
     ],
 )
 async def test_a_misused_command_says_how_to_use_it(embedded: Ground, arguments: list[str], expected: str) -> None:

@@ -6,13 +6,13 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from holdfast.api.meta import Key
 from holdfast.cluster.protocol import Cluster
 
 from .embedded_engine import embedded_engine
 from .engine import Engine
-from .kinds import GADGETS, NAMESPACES, RELICS, definition, install
+from .kinds import GADGETS, RELICS, definition, install
 from .kubernetes_engine import kubernetes_engine
+from .leaving import leave
 from .pool import Pool
 from .served_engine import served_engine
 from .watching import Progress, progress_of_a_quiet_watch
@@ -55,7 +55,7 @@ async def namespace(engine: Engine, first_bookmark: asyncio.Task[Progress]) -> A
     """A namespace of the test's own; nobody waits until it is gone."""
     name = await engine.namespace()
     yield name
-    await engine.cluster.delete(NAMESPACES, Key("", name))
+    await leave(engine.cluster, name)
 
 
 @pytest.fixture

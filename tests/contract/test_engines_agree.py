@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 import pytest
 from hypothesis import given
 
-from holdfast.api.meta import Key
 from tests.control_plane.server import ControlPlane
 
 from .embedded_engine import embedded_engine
 from .engine import Engine
-from .kinds import GADGETS, NAMESPACES, definition, install
+from .kinds import GADGETS, definition, install
 from .kubernetes_engine import kubernetes_engine
+from .leaving import leave
 from .operations import Operation, Recording, difference
 from .replay import Replay
 from .sequences import SEQUENCES, drawn
@@ -30,7 +30,7 @@ async def both(control_plane: ControlPlane) -> AsyncIterator[tuple[Engine, Engin
 async def record(engine: Engine, operations: list[Operation]) -> Recording:
     namespace = await engine.namespace()
     recording = await Replay(engine.cluster, namespace).record(operations)
-    await engine.cluster.delete(NAMESPACES, Key("", namespace))
+    await leave(engine.cluster, namespace)
     return recording
 
 

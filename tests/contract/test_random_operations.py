@@ -2,10 +2,8 @@
 
 from hypothesis import given
 
-from holdfast.api.meta import Key
-
 from .engine import Engine
-from .kinds import NAMESPACES
+from .leaving import leave
 from .model import predict
 from .operations import Operation, difference
 from .replay import Replay
@@ -17,5 +15,5 @@ from .sequences import SEQUENCES, drawn
 async def test_a_cluster_does_what_the_model_predicts(engine: Engine, operations: list[Operation]) -> None:
     namespace = await engine.namespace()
     recorded = await Replay(engine.cluster, namespace).record(operations)
-    await engine.cluster.delete(NAMESPACES, Key("", namespace))
+    await leave(engine.cluster, namespace)
     assert difference(operations, recorded, predict(operations)) == ""

@@ -13,6 +13,7 @@ import aiohttp
 import msgspec
 
 JSON: TypeAlias = dict[str, Any]
+MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 LONGEST_LINE = 2**20
 

@@ -45,7 +45,7 @@ class Nodes:
         async with self._api.session() as session:
             await asyncio.gather(*(session.request("POST", "/api/v1/nodes", body) for body in bodies))
         self._added += names
-        await eventually(self._ready, set(names).issubset, what=f"{count} fake nodes ready")
+        await eventually(self._ready, set(names).issubset, what=f"{count} fake nodes ready", within_s=60 + count / 4)
         return names
 
     async def remove(self, *names: str) -> None:

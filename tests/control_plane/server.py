@@ -3,14 +3,14 @@
 import secrets
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from tests.control_plane import commands, kubectl, logins
-from tests.control_plane.api import JSON, Api
+from tests.control_plane.api import JSON, MERGE, Api, Refused
 from tests.control_plane.audit import POLICY, AuditLog, Request
 from tests.control_plane.certificates import LOOPBACK, Authority, new_key, write_secret
 from tests.control_plane.commands import Files, Ports
@@ -115,7 +115,17 @@ class ControlPlane:
         try:
             yield name
         finally:
+            await self._release(name)
             await self.api.request("DELETE", path)
+
+    async def _release(self, namespace: str) -> None:
+        """What a finalizer holds up is tried again for ever by the controllers."""
+        path = f"/apis/gpu.warp.dev/v1alpha1/namespaces/{namespace}/gpuworkloads"
+        with suppress(Refused):  # the kind is not there, or one goes just now
+            for each in (await self.api.request("GET", path))["items"]:
+                free = {"metadata": {"finalizers": None}}
+                name = each["metadata"]["name"]
+                await self.api.request("PATCH", f"{path}/{name}", free, content_type=MERGE)
 
     def kubectl(
         self,

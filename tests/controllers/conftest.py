@@ -11,7 +11,6 @@ from holdfast.api.kinds import KINDS
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import AlreadyExists
 from holdfast.cluster.protocol import Cluster
-from holdfast.cluster.resources import NAMESPACES
 from holdfast.reports.office import Office
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.operator import Operator
@@ -19,6 +18,7 @@ from holdfast.workloads.trainingjob.defaults import Defaults
 from tests.contract.conftest import ENGINES, Opening
 from tests.contract.engine import Engine
 from tests.contract.kinds import DEFINITIONS, established
+from tests.contract.leaving import leave
 from tests.contract.pool import Pool
 from tests.contract.waiting import until
 from tests.controllers.lab import Lab
@@ -52,7 +52,7 @@ def cluster(engine: Engine) -> Cluster:
 async def namespace(engine: Engine) -> AsyncIterator[str]:
     name = await engine.namespace()
     yield name
-    await engine.cluster.delete(NAMESPACES, Key("", name))
+    await leave(engine.cluster, name)
 
 
 @pytest.fixture
