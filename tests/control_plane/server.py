@@ -120,12 +120,14 @@ class ControlPlane:
 
     async def _release(self, namespace: str) -> None:
         """What a finalizer holds up is tried again for ever by the controllers."""
-        path = f"/apis/gpu.warp.dev/v1alpha1/namespaces/{namespace}/gpuworkloads"
-        with suppress(Refused):  # the kind is not there, or one goes just now
-            for each in (await self.api.request("GET", path))["items"]:
+        group = "gpu.warp.dev"
+        if not any(each["name"] == group for each in (await self.api.request("GET", "/apis"))["groups"]):
+            return
+        path = f"/apis/{group}/v1alpha1/namespaces/{namespace}/gpuworkloads"
+        for each in (await self.api.request("GET", path))["items"]:
+            with suppress(Refused):  # it goes just now
                 free = {"metadata": {"finalizers": None}}
-                name = each["metadata"]["name"]
-                await self.api.request("PATCH", f"{path}/{name}", free, content_type=MERGE)
+                await self.api.request("PATCH", f"{path}/{each['metadata']['name']}", free, content_type=MERGE)
 
     def kubectl(
         self,
