@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from holdfast.api.builtin import Pod
 from tests.control_plane.api import Api, Session
-from tests.control_plane.changes import Change, changes
+from tests.control_plane.changes import Change, changes, following
 
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -56,7 +56,5 @@ def _owner(pod: Pod) -> str:
 @asynccontextmanager
 async def followed(api: Api) -> AsyncIterator[Births]:
     births = Births()
-    async with api.session() as session, asyncio.TaskGroup() as group:
-        following = group.create_task(births.follow(session))
+    async with following(api, births.follow):
         yield births
-        following.cancel()

@@ -18,7 +18,7 @@ from holdfast.api.builtin import Job
 from tests.chaos.placements import WORKLOADS, manifest
 from tests.control_plane.api import Api, Session
 from tests.control_plane.build import build
-from tests.control_plane.changes import changes
+from tests.control_plane.changes import changes, following
 from tests.control_plane.server import ControlPlane
 from tests.operator.conftest import install_kinds
 from tests.operator.process import OperatorProcess
@@ -50,10 +50,8 @@ class Jobs:
 @asynccontextmanager
 async def followed(api: Api) -> AsyncIterator[Jobs]:
     jobs = Jobs()
-    async with api.session() as session, asyncio.TaskGroup() as group:
-        following = group.create_task(jobs.follow(session))
+    async with following(api, jobs.follow):
         yield jobs
-        following.cancel()
 
 
 async def create_s(session: Session, number: int) -> float:

@@ -2,18 +2,18 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from holdfast.api.builtin import Node, Pod
+from holdfast.api.builtin import Pod
 from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus
+from holdfast.api.meta import Key
 from holdfast.planning.gpuworkload.observed import FINISHED
-from tests.control_plane.api import STRATEGIC, Api, Session
-from tests.control_plane.changes import Change, changes
+from tests.chaos.history import Record
+from tests.control_plane.api import STRATEGIC, Session
+from tests.control_plane.changes import Change
 
 WORKLOADS = "/apis/gpu.warp.dev/v1alpha1/namespaces/default/gpuworkloads"
-SOURCES: dict[str, type[Any]] = {"/api/v1/pods": Pod, "/api/v1/nodes": Node, WORKLOADS: GPUWorkload}
 CHEAP = {"gpu-orchestrator/cheap-node": "true"}
 STRATEGIES = ("leastLoaded", "random", "costOptimized")
 
@@ -43,53 +43,29 @@ async def succeed(session: Session, pod: str) -> None:
     await session.request("PATCH", path, {"status": {"phase": "Succeeded"}}, content_type=STRATEGIC)
 
 
-class History:
-    """Every change since the recording began, and what is there now."""
+class Placements(Record):
+    """Of GPUWorkloads."""
 
     def __init__(self) -> None:
-        self.changes: list[Change[Any]] = []
-        self._now: dict[type[Any], dict[str, Any]] = {model: {} for model in SOURCES.values()}
+        super().__init__({WORKLOADS: GPUWorkload})
         self.first_nodes: dict[str, str] = {}
         """Where each workload was sent first."""
 
     @property
-    def pods(self) -> dict[str, Pod]:
-        return self._now[Pod]
+    def workloads(self) -> list[GPUWorkload]:
+        return list(self._now[GPUWorkload].values())
 
-    @property
-    def nodes(self) -> dict[str, Node]:
-        return self._now[Node]
-
-    @property
-    def workloads(self) -> dict[str, GPUWorkload]:
-        return self._now[GPUWorkload]
-
-    async def follow(self, session: Session, path: str) -> None:
-        async for change in changes(session, path, SOURCES[path]):
-            self.changes.append(change)
-            there = self._now[SOURCES[path]]
-            there[change.obj.metadata.name] = change.obj
-            if change.gone:
-                del there[change.obj.metadata.name]
-            if isinstance(change.obj, GPUWorkload) and status_of(change.obj).assigned_node:
-                self.first_nodes.setdefault(change.obj.metadata.name, status_of(change.obj).assigned_node or "")
+    def take(self, change: Change[Any], there: dict[Key, Any]) -> None:
+        super().take(change, there)
+        if isinstance(change.obj, GPUWorkload) and status_of(change.obj).assigned_node:
+            self.first_nodes.setdefault(change.obj.metadata.name, status_of(change.obj).assigned_node or "")
 
     def phases(self) -> dict[str, str]:
-        return {name: status_of(it).phase or "" for name, it in self.workloads.items()}
+        return {it.metadata.name: status_of(it).phase or "" for it in self.workloads}
 
     def running(self) -> list[str]:
         """Pods that run, by name."""
-        return sorted(name for name, pod in self.pods.items() if pod.status.phase == "Running")
-
-
-@asynccontextmanager
-async def recording(api: Api) -> AsyncIterator[History]:
-    history = History()
-    async with api.session() as session, asyncio.TaskGroup() as group:
-        followers = [group.create_task(history.follow(session, path)) for path in SOURCES]
-        yield history
-        for follower in followers:
-            follower.cancel()
+        return sorted(pod.metadata.name for pod in self.pods.values() if pod.status.phase == "Running")
 
 
 def status_of(workload: GPUWorkload) -> GPUWorkloadStatus:

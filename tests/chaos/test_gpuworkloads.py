@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.chaos.history import recording
 from tests.chaos.invariants import overbooked
-from tests.chaos.placements import CHEAP, History, broken_rules, in_line, overpromised, recording, submit, succeed
+from tests.chaos.placements import CHEAP, Placements, broken_rules, in_line, overpromised, submit, succeed
 from tests.control_plane.api import Session
 from tests.control_plane.server import ControlPlane, FreshControlPlane
 from tests.control_plane.waiting import eventually
@@ -28,7 +29,7 @@ async def test_two_thousand_workloads_share_a_thousand_nodes(
     """Each takes a whole node, so that those who have one are exactly the first in line at every moment."""
     plane, nodes, count = fresh_control_plane(flags=PATIENT), 1000, 2000
     operator = await begin(plane, start_operator, nodes, [GPUS] * count)
-    async with recording(plane.api) as history:
+    async with recording(plane.api, Placements()) as history:
         operator.start()
         await first_wave_is_right(history, nodes, count, placed=nodes)
         ends = Ends(plane, history)
@@ -47,7 +48,7 @@ async def test_workloads_of_all_sizes_fill_the_nodes_as_their_strategies_say(
     sizes = [1 + number * 5 % GPUS for number in range(144)]
     assert sum(sizes) >= 2 * nodes * GPUS
     operator = await begin(plane, start_operator, nodes, sizes)
-    async with recording(plane.api) as history:
+    async with recording(plane.api, Placements()) as history:
         operator.start()
         await first_wave_is_right(history, nodes, len(sizes))
         ends = Ends(plane, history)
@@ -69,7 +70,7 @@ async def begin(
     return operator
 
 
-async def first_wave_is_right(history: History, nodes: int, count: int, placed: int | None = None) -> None:
+async def first_wave_is_right(history: Placements, nodes: int, count: int, placed: int | None = None) -> None:
     """Before any has ended: whoever has no node then has been told what it waits for."""
 
     async def waiting() -> int:
@@ -80,16 +81,17 @@ async def first_wave_is_right(history: History, nodes: int, count: int, placed: 
 
     await eventually(waiting, settled, what="everyone has a node or waits", within_s=WITHIN_S)
     assert placed in (None, len(history.first_nodes))
-    cheap = {name for name, node in history.nodes.items() if node.metadata.labels.items() >= CHEAP.items()}
-    free = dict.fromkeys(history.nodes, GPUS)
+    there = [node.metadata for node in history.nodes.values()]
+    cheap = {node.name for node in there if node.labels.items() >= CHEAP.items()}
+    free = {node.name: GPUS for node in there}
     assert len(free) == nodes
-    assert broken_rules(history.workloads.values(), history.first_nodes, cheap, free) == []
+    assert broken_rules(history.workloads, history.first_nodes, cheap, free) == []
 
 
 class Ends:
     """Ends pods one after the other as they run, with a few hands."""
 
-    def __init__(self, plane: ControlPlane, history: History) -> None:
+    def __init__(self, plane: ControlPlane, history: Placements) -> None:
         self._plane = plane
         self._history = history
         self._ended: set[str] = set()
@@ -109,29 +111,29 @@ class Ends:
             await succeed(session, pod)
 
 
-async def kill_after(operator: OperatorProcess, history: History, sent: int) -> None:
+async def kill_after(operator: OperatorProcess, history: Placements, sent: int) -> None:
     await until_sent(history, sent)
     operator.kill()
     await asyncio.to_thread(operator.start)
 
 
-async def until_sent(history: History, count: int) -> None:
+async def until_sent(history: Placements, count: int) -> None:
     async def sent() -> int:
         return len(history.first_nodes)
 
     await eventually(sent, lambda seen: seen >= count, what=f"{count} workloads have a node", within_s=WITHIN_S)
 
 
-def firsts(history: History, count: int) -> set[str]:
-    return {it.metadata.name for it in in_line(history.workloads.values())[:count]}
+def firsts(history: Placements, count: int) -> set[str]:
+    return {it.metadata.name for it in in_line(history.workloads)[:count]}
 
 
-async def ended_well(history: History, count: int) -> None:
+async def ended_well(history: Placements, count: int) -> None:
     async def succeeded() -> int:
         return sum(phase == "Succeeded" for phase in history.phases().values())
 
     await eventually(succeeded, lambda seen: seen == count, what="all have succeeded", within_s=WITHIN_S)
     assert overbooked(history.changes) == []
     assert list(overpromised(history.changes, GPUS)) == []
-    tries = {it.status.job_name for it in history.workloads.values() if it.status is not None}
-    assert tries == {f"{name}-job" for name in history.workloads}, "somebody was sent twice"
+    tries = {it.status.job_name for it in history.workloads if it.status is not None}
+    assert tries == {f"{it.metadata.name}-job" for it in history.workloads}, "somebody was sent twice"

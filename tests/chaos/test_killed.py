@@ -5,7 +5,7 @@ from random import Random
 
 from tests.chaos.faults import Faults
 from tests.chaos.gangs import submit, until_completed
-from tests.chaos.history import recording
+from tests.chaos.history import History, recording
 from tests.chaos.invariants import overlaps
 from tests.control_plane.server import FreshControlPlane
 from tests.control_plane.waiting import eventually
@@ -24,7 +24,7 @@ async def test_an_operator_killed_amid_restarts_goes_on_where_it_was(
     await plane.nodes.add(4, gpus=8)
     operator = start_operator(plane, "--no-leader-elect", "--retry-backoff=0.2", "--retry-backoff-cap=1")
     random = Random(SEED)
-    async with plane.api.session() as session, recording(plane.api) as history:
+    async with plane.api.session() as session, recording(plane.api, History()) as history:
         await submit(session, GANGS, workers=2, gpus=1, run_for="5s")
         async with asyncio.TaskGroup() as group:
             trouble = group.create_task(Faults(session, history, random).take_pods(200, every_s=0.3))

@@ -33,7 +33,7 @@ async def test_a_hundred_gangs_end_well_whatever_is_taken_from_them(
     install_kinds(plane)
     machines = await plane.nodes.add(NODES, gpus=GPUS)
     start_operator(plane, *QUICK)
-    async with plane.api.session() as session, recording(plane.api) as history:
+    async with plane.api.session() as session, recording(plane.api, History()) as history:
         await submit(session, GANGS, workers=WORKERS, gpus=1, run_for="6s")
         await disturb(Faults(session, history, Random(SEED)), machines)
         await until_completed(history, GANGS, within_s=300)

@@ -52,7 +52,7 @@ def predict(operations: Sequence[Operation]) -> Recording:
 @singledispatch
 def done(operation: Operation, world: World) -> tuple[World, Outcome]:
     """The world after the operation, and the answer; raises `Refused`."""
-    raise NotImplementedError(operation)
+    raise TypeError(operation)
 
 
 @done.register

@@ -1,12 +1,14 @@
 """Everything that happens to the objects of one kind, without a gap."""
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from tests.control_plane.api import Session
+from tests.control_plane.api import Api, Session
 
 T = TypeVar("T")
 
@@ -46,6 +48,16 @@ async def changes(session: Session, path: str, model: type[T]) -> AsyncGenerator
             if told.type != "BOOKMARK":
                 obj = msgspec.json.decode(told.object, type=model)
                 yield Change(version, obj, new=told.type == "ADDED", gone=told.type == "DELETED")
+
+
+@asynccontextmanager
+async def following(api: Api, *followers: Callable[[Session], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    """Meanwhile each of them follows what the server tells."""
+    async with api.session() as session, asyncio.TaskGroup() as group:
+        tasks = [group.create_task(follow(session)) for follow in followers]
+        yield
+        for task in tasks:
+            task.cancel()
 
 
 def _version(metadata: dict[str, Any]) -> int:

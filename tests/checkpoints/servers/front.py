@@ -2,6 +2,7 @@
 
 import http.client
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,7 +18,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Front:
+class Front(ABC):
     """Every request is answered by `answer`."""
 
     def __init__(self) -> None:
@@ -48,9 +49,9 @@ class Front:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
 
+    @abstractmethod
     def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
         """The names of the headers are in lower case."""
-        raise NotImplementedError
 
     @property
     def port(self) -> int:

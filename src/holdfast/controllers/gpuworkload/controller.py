@@ -4,15 +4,12 @@ from collections.abc import Iterator
 from datetime import datetime
 from random import SystemRandom
 
-import msgspec
 import structlog
 from msgspec import structs
 
 from holdfast.api.builtin import Job
 from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus
 from holdfast.api.meta import Key
-from holdfast.cluster.errors import Conflict, NotFound
-from holdfast.cluster.patches import merge_patch
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import GPU_WORKLOADS, JOBS, PODS
 from holdfast.controllers.gpuworkload.ending import end, hold
@@ -24,6 +21,7 @@ from holdfast.controllers.gpuworkload.observe import Caches, NodeNews, key_of
 from holdfast.controllers.gpuworkload.places import Places
 from holdfast.controllers.room import Room
 from holdfast.controllers.trainingjob.stop import stop_jobs
+from holdfast.controllers.writing import delete_expired, tell, write_status
 from holdfast.planning.gpuworkload.binding import look_in_s
 from holdfast.planning.gpuworkload.course import Again, Course, Finish, Go, Place, Stop, decide
 from holdfast.planning.gpuworkload.observed import Observed
@@ -116,24 +114,19 @@ class GPUWorkloads:
         return structs.replace(observed, workload=workload)
 
     async def _write_status(self, workload: GPUWorkload, status: GPUWorkloadStatus) -> GPUWorkload:
-        """Guarded by the version that was looked at."""
-        old = msgspec.to_builtins(workload.status) if workload.status is not None else {}
-        patch = merge_patch(old, msgspec.to_builtins(status))
-        if not patch:
+        session = self._writer.on(workload.metadata.key)
+        written = await write_status(session, GPU_WORKLOADS, workload, workload.status, status)
+        if written is None:
             return workload
-        key, guard = workload.metadata.key, {"resourceVersion": workload.metadata.resource_version}
-        written = await self._writer.on(key).patch_status(GPU_WORKLOADS, key, {"metadata": guard, "status": patch})
         _log_step(workload, status)
         self._metrics.stepped(workload, status)
-        for item in news(workload, status):
-            tell = self._events.warning if item.warning else self._events.normal
-            tell(GPU_WORKLOADS, workload, item.reason, item.message)
+        tell(self._events, GPU_WORKLOADS, workload, news(workload, status))
         return written
 
     async def _later(self, observed: Observed, now: datetime, ask_in_s: float | None) -> Result:
         due = expiry(observed.workload) if observed.finished else None
         if due is not None and now >= due:
-            await self._delete(observed.workload)
+            await delete_expired(self._writer.on(observed.workload.metadata.key), GPU_WORKLOADS, observed.workload)
             return Done()
         soonest_s = min(self._waits_s(observed, now, ask_in_s), default=None)
         return RequeueAfter(soonest_s) if soonest_s is not None else Done()
@@ -148,14 +141,6 @@ class GPUWorkloads:
         if observed.obstacle:
             yield OBSTACLE_RECHECK_S
 
-    async def _delete(self, workload: GPUWorkload) -> None:
-        log.info("time to live is over", key=str(workload.metadata.key))
-        key, uid = workload.metadata.key, workload.metadata.uid
-        try:
-            await self._writer.on(key).delete(GPU_WORKLOADS, key, uid=uid)
-        except (NotFound, Conflict):
-            return  # it is gone already
-
 
 def _in_next_try(observed: Observed, tried: tuple[Job, ...]) -> Observed:
     """What was seen of the try before belongs to an earlier one now."""
@@ -167,9 +152,9 @@ def _log_step(workload: GPUWorkload, status: GPUWorkloadStatus) -> None:
     """Not the message: it may end with the program's last lines, and these belong to the workload's user."""
     old = workload.status or GPUWorkloadStatus()
     is_step = (status.phase, why(status)) != (old.phase, why(old))
-    tell = log.info if is_step else log.debug
+    say = log.info if is_step else log.debug
     key = str(workload.metadata.key)
-    tell("status", key=key, phase=status.phase, why=why(status), node=status.assigned_node, job=status.job_name)
+    say("status", key=key, phase=status.phase, why=why(status), node=status.assigned_node, job=status.job_name)
 
 
 def gpu_workloads(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus
-from holdfast.controllers.trainingjob.news import News
+from holdfast.controllers.writing import News
 from holdfast.planning.gpuworkload.status import why
 
 

@@ -2,14 +2,12 @@
 
 from datetime import datetime
 
-import msgspec
 import structlog
 from msgspec import structs
 
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
-from holdfast.cluster.errors import Conflict, NotFound
-from holdfast.cluster.patches import merge_patch
+from holdfast.cluster.errors import NotFound
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import (
     CONFIG_MAPS,
@@ -29,6 +27,7 @@ from holdfast.controllers.trainingjob.listening import Listening
 from holdfast.controllers.trainingjob.metrics import Measured, TrainingJobMetrics
 from holdfast.controllers.trainingjob.news import news
 from holdfast.controllers.trainingjob.observe import Caches, NodeNews, key_of
+from holdfast.controllers.writing import delete_expired, tell, write_status
 from holdfast.planning.trainingjob.course import Again, decide
 from holdfast.planning.trainingjob.deadline import expiry
 from holdfast.planning.trainingjob.observed import Observed
@@ -159,25 +158,20 @@ class TrainingJobs:
         return observed.in_next_attempt(job, self._admission.verdict(job))
 
     async def _write_status(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJob:
-        """Nothing when nothing changed; guarded by the version that was looked at."""
-        old = msgspec.to_builtins(job.status) if job.status is not None else {}
-        patch = merge_patch(old, msgspec.to_builtins(status))
-        if not patch:
-            return job
-        guard = {"resourceVersion": job.metadata.resource_version}
+        """Nothing when nothing changed."""
         session = self._writer.on(job.metadata.key)
-        written = await session.patch_status(TRAINING_JOBS, job.metadata.key, {"metadata": guard, "status": patch})
+        written = await write_status(session, TRAINING_JOBS, job, job.status, status)
+        if written is None:
+            return job
         _log_step(job, status)
         self._metrics.stepped(job, status)
-        for item in news(job, status):
-            tell = self._events.warning if item.warning else self._events.normal
-            tell(TRAINING_JOBS, job, item.reason, item.message)
+        tell(self._events, TRAINING_JOBS, job, news(job, status))
         return written
 
     async def _later(self, observed: Observed, now: datetime) -> Result:
         due = expiry(observed.job) if observed.finished else None
         if due is not None and now >= due:
-            await self._delete(observed.job)
+            await delete_expired(self._writer.on(observed.job.metadata.key), TRAINING_JOBS, observed.job)
             return Done()
         moments = [
             (at - now).total_seconds()
@@ -192,20 +186,13 @@ class TrainingJobs:
             moments.append(max(0.0, (write_at - now).total_seconds()))
         return RequeueAfter(min(moments)) if moments else Done()
 
-    async def _delete(self, job: TrainingJob) -> None:
-        log.info("time to live is over", key=str(job.metadata.key))
-        try:
-            await self._writer.on(job.metadata.key).delete(TRAINING_JOBS, job.metadata.key, uid=job.metadata.uid)
-        except (NotFound, Conflict):
-            return  # it is gone already
-
 
 def _log_step(job: TrainingJob, status: TrainingJobStatus) -> None:
     """Not the message: it may end with a worker's last lines, and these belong to the job's user. Nor each epoch."""
     old = job.status or TrainingJobStatus()
     step = (status.state, status.restart_count, why(status))
-    tell = log.debug if step == (old.state, old.restart_count, why(old)) else log.info
-    tell("status", key=str(job.metadata.key), state=status.state, attempt=status.restart_count, why=why(status))
+    say = log.debug if step == (old.state, old.restart_count, why(old)) else log.info
+    say("status", key=str(job.metadata.key), state=status.state, attempt=status.restart_count, why=why(status))
 
 
 def training_jobs(

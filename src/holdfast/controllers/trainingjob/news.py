@@ -2,16 +2,9 @@
 
 from collections.abc import Iterator
 
-from msgspec import Struct
-
 from holdfast.api.trainingjob import CheckpointReport, TrainingJob, TrainingJobStatus
+from holdfast.controllers.writing import News
 from holdfast.planning.trainingjob.waiting import RESTORING
-
-
-class News(Struct, frozen=True):
-    reason: str
-    message: str
-    warning: bool = False
 
 
 def news(job: TrainingJob, status: TrainingJobStatus) -> Iterator[News]:
