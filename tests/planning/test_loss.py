@@ -318,6 +318,8 @@ def test_workers_stopped_by_a_suspension_are_not_lost_when_the_job_goes_on() -> 
     resumed = workers(status={"startTime": stamp(63)})
     assert lost(*stopped, job=told) is None
     assert lost(*stopped, job=resumed) is None
+    removed = deleted(failed(0, 143, at=stamp(62)), asked=65, grace_s=0)
+    assert lost(removed, job=resumed) is None
 
 
 def test_a_worker_lost_after_the_job_went_on_is_lost() -> None:

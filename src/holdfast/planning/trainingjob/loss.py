@@ -81,7 +81,9 @@ def _stopped_before(pod: Pod, job: Job) -> bool:
     if not pod.is_terminating or job.condition("Suspended"):
         return pod.is_terminating
     started, created = job.status.start_time, pod.metadata.creation_timestamp
-    return bool(started and created) and moment(created) < moment(started) and told_to_go_at(pod) <= moment(started)
+    if not started or not created or moment(created) >= moment(started):
+        return False
+    return _is_being_removed(pod) or told_to_go_at(pod) <= moment(started)
 
 
 def _failed(pods: tuple[Pod, ...]) -> tuple[Pod, ...]:
@@ -168,8 +170,12 @@ def _was_told_to_go(pod: Pod) -> bool:
     end = _end(pod)
     if end is None or not end.finished_at or told_to_go_at(pod) <= moment(end.finished_at):
         return True
-    # When it has ended the kubelet deletes it without grace, which moves the timestamp: how it ended has to tell.
-    return not pod.metadata.deletion_grace_period_seconds and _was_stopped(end)
+    return _is_being_removed(pod) and _was_stopped(end)
+
+
+def _is_being_removed(pod: Pod) -> bool:
+    """It has ended, and the kubelet deletes it without grace: its timestamp moves and tells nothing any more."""
+    return pod.has_ended and not pod.metadata.deletion_grace_period_seconds
 
 
 def _was_stopped(end: ContainerStateTerminated) -> bool:
