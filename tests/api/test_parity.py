@@ -25,7 +25,7 @@ def plane(request: pytest.FixtureRequest) -> ControlPlane:
     plane: ControlPlane = request.getfixturevalue(request.param)
     plane.kubectl("apply", "--server-side", "-f", "-", input="---\n".join(manifests().values()))
     names = [f"crd/{kind}" for kind in KINDS]
-    plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", *names)
+    plane.kubectl("wait", "--for=condition=Established", "--timeout=100s", *names)
     return plane
 
 

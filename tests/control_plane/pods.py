@@ -15,7 +15,7 @@ class Pods:
         listing = await self._api.request("GET", f"/api/v1/namespaces/{namespace}/pods", labelSelector=labels)
         return sorted(listing["items"], key=lambda pod: str(pod["metadata"]["name"]))
 
-    async def running(self, namespace: str, count: int = 1, *, labels: str = "", within_s: float = 60.0) -> list[str]:
+    async def running(self, namespace: str, count: int = 1, *, labels: str = "", within_s: float = 120.0) -> list[str]:
         """Wait until exactly `count` pods run and are not being deleted, and return their names, sorted."""
 
         async def phases() -> dict[str, str]:

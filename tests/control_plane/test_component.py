@@ -48,7 +48,7 @@ def stubborn(tmp_path: Path) -> Iterator[Component]:
     component.kill()
 
 
-def until(condition: Callable[[], bool], *, what: str, within_s: float = 60.0) -> None:
+def until(condition: Callable[[], bool], *, what: str, within_s: float = 120.0) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {within_s:.0f} s: {what}"

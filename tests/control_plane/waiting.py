@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 async def eventually(
-    look: Callable[[], Awaitable[T]], enough: Callable[[T], bool], *, what: str, within_s: float = 60.0
+    look: Callable[[], Awaitable[T]], enough: Callable[[T], bool], *, what: str, within_s: float = 120.0
 ) -> T:
     """Look again and again until what is seen is enough; fail saying what was waited for and what was seen last."""
     loop = asyncio.get_running_loop()

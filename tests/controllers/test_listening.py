@@ -195,13 +195,29 @@ async def test_an_operator_that_has_just_started_misses_nobody() -> None:
     assert ground.asked() == set()
 
 
-@pytest.mark.parametrize("more", [{"elastic": True}, {"workers": workers(suspend=True)}, {"workers": None, "pods": ()}])
+@pytest.mark.parametrize("more", [{"workers": workers(suspend=True)}, {"workers": None, "pods": ()}])
 async def test_nobody_is_missed_where_nothing_would_follow(ground: Ground, more: dict[str, Any]) -> None:
     ground.speaking.clear()
     ground.living.clear()
     for _ in range(60):
         ground.seconds += 4
         assert (await ground.look(**more)).unheard is None
+
+
+@pytest.mark.parametrize(
+    ("silent", "fewest", "is_lost"),
+    [(1, 1, False), (1, 2, True), (0, 1, True)],
+    ids=["enough-are-left", "too-few-are-left", "worker-0-where-they-meet"],
+)
+async def test_an_elastic_training_is_broken_by_the_silence_of_those_it_needs(
+    ground: Ground, silent: int, fewest: int, is_lost: bool
+) -> None:
+    for _ in range(60):
+        ground.seconds += 4
+        ground.office.inbox.put(JOB, batch(index=1 - silent))
+        seen = await ground.look(fewest=fewest)
+    assert (seen.unheard is not None) == is_lost
+    assert seen.given_up == ({f"pod-0-{silent}"} if is_lost else set())
 
 
 # Nodes that were lost

@@ -11,7 +11,7 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 # With version 2 processes are in leaves only; the machine's own are in this one.
 LEAF = "init"
 NEEDED = frozenset({"cpu", "memory", "pids"})
-REMOVED_WITHIN_S = 10.0
+REMOVED_WITHIN_S = 60.0
 
 
 class Hierarchy(NamedTuple):

@@ -15,7 +15,7 @@ async def pod_of(plane: ControlPlane, namespace: str, name: str) -> dict[str, An
 
 
 async def until_phase(
-    plane: ControlPlane, namespace: str, name: str, phase: str, *, within_s: float = 90.0
+    plane: ControlPlane, namespace: str, name: str, phase: str, *, within_s: float = 120.0
 ) -> dict[str, Any]:
     return await eventually(
         partial(pod_of, plane, namespace, name),

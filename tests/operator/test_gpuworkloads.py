@@ -22,18 +22,18 @@ async def test_a_workload_lives_and_goes_with_the_rights_of_the_manifests(
     start_operator(plane, f"--namespace={namespace}", f"--lease-namespace={namespace}", kubeconfig=login)
     await apply(plane, namespace, workload("eval", 2, label))
     (pod,) = await plane.pods.running(namespace, 1)
-    await kubectl(plane, "wait", "--for=condition=Running", "gpuw/eval", "-n", namespace, "--timeout=60s")
+    await kubectl(plane, "wait", "--for=condition=Running", "gpuw/eval", "-n", namespace, "--timeout=100s")
     await apply(plane, namespace, workload("waits", 2, label))
-    await kubectl(plane, "wait", "--for=condition=Scheduled=False", "gpuw/waits", "-n", namespace, "--timeout=60s")
+    await kubectl(plane, "wait", "--for=condition=Scheduled=False", "gpuw/waits", "-n", namespace, "--timeout=100s")
     header, *rows = (await kubectl(plane, "get", "gpuw", "-n", namespace)).splitlines()
     assert header.split() == ["NAME", "PHASE", "NODE", "GPUS", "STRATEGY", "RETRIES", "AGE"]
     assert rows[0].split()[:5] == ["eval", "Running", node, "2", "leastLoaded"]
     assert rows[1].split()[:2] == ["waits", "Pending"]
     assert "1st in line" in await kubectl(plane, "describe", "gpuw/waits", "-n", namespace)
     await plane.pods.end(namespace, pod)
-    await kubectl(plane, "wait", "--for=condition=Succeeded", "gpuw/eval", "-n", namespace, "--timeout=60s")
-    await kubectl(plane, "wait", "--for=condition=Running", "gpuw/waits", "-n", namespace, "--timeout=60s")
-    await kubectl(plane, "delete", "gpuw", "--all", "-n", namespace, "--timeout=60s")
+    await kubectl(plane, "wait", "--for=condition=Succeeded", "gpuw/eval", "-n", namespace, "--timeout=100s")
+    await kubectl(plane, "wait", "--for=condition=Running", "gpuw/waits", "-n", namespace, "--timeout=100s")
+    await kubectl(plane, "delete", "gpuw", "--all", "-n", namespace, "--timeout=100s")
     # What has ended may still be listed for a moment; it holds no GPU.
     assert {pod["status"]["phase"] for pod in await plane.pods.all(namespace)} <= {"Succeeded", "Failed"}
     user = f"system:serviceaccount:{namespace}:{namespace}"
@@ -48,7 +48,7 @@ async def test_a_quota_that_refuses_the_pod_is_named(
     await kubectl(plane, "create", "quota", "gpus", "--hard=requests.nvidia.com/gpu=1", "-n", namespace)
     # A quota counts from when its controller has looked at it.
     used = "jsonpath={.status.hard}"
-    await kubectl(plane, "wait", "quota/gpus", "-n", namespace, f"--for={used}", "--timeout=60s")
+    await kubectl(plane, "wait", "quota/gpus", "-n", namespace, f"--for={used}", "--timeout=100s")
     start_operator(plane, f"--namespace={namespace}", "--no-leader-elect")
     await apply(plane, namespace, workload("eval", 2, label))
 

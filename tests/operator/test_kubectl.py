@@ -57,7 +57,7 @@ async def test_get_w_prints_the_states_of_a_life_in_order(
         await until_state(operated, namespace, "Running", "bert")
         for worker in workers:
             await operated.pods.end(namespace, worker)
-        await kubectl(operated, "wait", "--for=condition=Succeeded", "tj/bert", "-n", namespace, "--timeout=60s")
+        await kubectl(operated, "wait", "--for=condition=Succeeded", "tj/bert", "-n", namespace, "--timeout=100s")
         await eventually(partial(printed, table), lambda seen: "Completed" in seen, what="the end is printed")
     assert await printed(table) == ["Pending", "Initializing", "Running", "Restarting", "Running", "Completed"]
 
@@ -88,7 +88,7 @@ async def test_wait_returns_when_the_condition_holds_and_says_so(
     await apply(operated, namespace, training_job("bad", run_for="1s", exit_code=1, failurePolicy=policy))
     for condition, name in (("Running", "good"), ("Succeeded", "good"), ("Failed", "bad")):
         said = await kubectl(
-            operated, "wait", f"--for=condition={condition}", f"tj/{name}", "-n", namespace, "--timeout=60s"
+            operated, "wait", f"--for=condition={condition}", f"tj/{name}", "-n", namespace, "--timeout=100s"
         )
         assert said.strip() == f"trainingjob.ml.example.com/{name} condition met"
     with pytest.raises(KubectlFailed, match="timed out"):
@@ -130,7 +130,7 @@ async def test_suspend_stops_the_workers_and_going_on_starts_them_again(
     for suspend, condition in (("true", "Suspended"), ("false", "Running")):
         patch = f'{{"spec":{{"suspend":{suspend}}}}}'
         await kubectl(operated, "patch", "tj/bert", "-n", namespace, "--type=merge", "-p", patch)
-        await kubectl(operated, "wait", f"--for=condition={condition}", "tj/bert", "-n", namespace, "--timeout=60s")
+        await kubectl(operated, "wait", f"--for=condition={condition}", "tj/bert", "-n", namespace, "--timeout=100s")
         await operated.pods.running(namespace, 0 if condition == "Suspended" else 2)
     seen = await status(operated, namespace, "bert")
     assert (seen["state"], seen.get("restartCount", 0)) == ("Running", 0)

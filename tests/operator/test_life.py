@@ -70,7 +70,7 @@ async def test_a_training_job_is_taken_to_its_children_and_followed_to_completed
     assert await children(plane, namespace) == family("bert")
     for worker in workers:
         await plane.pods.end(namespace, worker)
-    await kubectl(plane, "wait", "-n", namespace, "tj/bert", "--for=condition=Succeeded", "--timeout=60s")
+    await kubectl(plane, "wait", "-n", namespace, "tj/bert", "--for=condition=Succeeded", "--timeout=100s")
     status = json.loads(await kubectl(plane, "get", "tj/bert", "-n", namespace, "-o", "json"))["status"]
     assert status["state"] == "Completed"
     assert status["workers"] == {"desired": 2, "succeeded": 2}

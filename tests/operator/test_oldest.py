@@ -25,6 +25,6 @@ async def test_a_job_waits_starts_loses_a_worker_is_scaled_and_completes(
     await kubectl(plane, "scale", "tj/bert", "--replicas=3")
     for worker in await plane.pods.running("default", 3, labels="holdfast.dev/attempt=2"):
         await plane.pods.end("default", worker)
-    await kubectl(plane, "wait", "--for=condition=Succeeded", "tj/bert", "--timeout=60s")
+    await kubectl(plane, "wait", "--for=condition=Succeeded", "tj/bert", "--timeout=100s")
     seen = await status(plane, "default", "bert")
     assert (seen["restartCount"], seen["restarts"]) == (2, {"infrastructure": 1})

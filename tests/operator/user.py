@@ -29,7 +29,7 @@ async def states(plane: ControlPlane, namespace: str) -> dict[str, str]:
     return {item["metadata"]["name"]: item.get("status", {}).get("state", "") for item in listing["items"]}
 
 
-async def until_state(plane: ControlPlane, namespace: str, state: str, *names: str, within_s: float = 90.0) -> None:
+async def until_state(plane: ControlPlane, namespace: str, state: str, *names: str, within_s: float = 120.0) -> None:
     await eventually(
         partial(states, plane, namespace),
         lambda seen: all(seen.get(name) == state for name in names),

@@ -30,7 +30,7 @@ def test_what_is_refused_fails_at_once() -> None:
     assert ended(seen("Pending", refusal="no such field")) == Finding("Failed", "Refused", "no such field")
 
 
-@pytest.mark.parametrize("more", [{}, {"outdated": True}, {"spec": {"suspend": True}}, {"elastic": True}])
+@pytest.mark.parametrize("more", [{}, {"outdated": True}, {"spec": {"suspend": True}}, {"fewest": 1}])
 def test_a_complete_job_is_completed_even_if_the_spec_changed_at_the_last_moment(more: dict[str, Any]) -> None:
     job = workers(conditions={"Complete": "CompletionsReached"})
     assert ended(seen("Running", workers=job, **more)).state == "Completed"
@@ -92,20 +92,20 @@ def test_a_loss_is_found_in_every_state_in_which_workers_run() -> None:
 
 def test_an_elastic_gang_loses_workers_and_goes_on() -> None:
     pods = (failed(0, 1, at=stamp(50)), deleted(running(1), asked=50))
-    assert course(seen("Running", elastic=True, workers=workers(), pods=pods)) == Go(suspended=False)
+    assert course(seen("Running", fewest=1, workers=workers(), pods=pods)) == Go(suspended=False)
     # Its Job says first that it will fail.
     ending = workers(conditions={"FailureTarget": "BackoffLimitExceeded"})
-    assert course(seen("Running", elastic=True, workers=ending, pods=pods)) == Go(suspended=False)
+    assert course(seen("Running", fewest=1, workers=ending, pods=pods)) == Go(suspended=False)
 
 
 def test_an_elastic_job_that_failed_ends_with_its_own_reason_and_the_worker_that_broke() -> None:
     job = workers(conditions={"Failed": "BackoffLimitExceeded"})
-    found = ended(seen("Running", elastic=True, workers=job, pods=(failed(1, 7, at=stamp(50)),)))
+    found = ended(seen("Running", fewest=1, workers=job, pods=(failed(1, 7, at=stamp(50)),)))
     assert found == Finding("Failed", "BackoffLimitExceeded", "worker 1 on gpu-3 exited with code 7 (as told)")
 
 
 def test_an_elastic_job_that_was_deleted_is_made_again_in_the_same_attempt() -> None:
-    assert course(seen("Running", elastic=True)) == Go(suspended=False)
+    assert course(seen("Running", fewest=1)) == Go(suspended=False)
 
 
 def test_a_changed_spec_makes_a_new_attempt_of_what_has_run() -> None:
@@ -224,7 +224,7 @@ def reached(
         (reached(workers=None, pods=()), 1),
         (reached(unheard=SILENT), 1),
         (reached(unheard=HANG), 1),
-        (reached(elastic=True, workers=workers(conditions={"Failed": "BackoffLimitExceeded"})), 1),
+        (reached(fewest=1, workers=workers(conditions={"Failed": "BackoffLimitExceeded"})), 1),
         (reached(spec={"failurePolicy": {"activeDeadlineSeconds": 10}}), 10),
         (reached("Suspended", spec={"suspend": True}, workers=workers(suspend=True), pods=()), 1),
         (reached(spec={"checkpoint": {"enabled": False}}), 1),
@@ -255,7 +255,7 @@ def test_a_goal_is_a_success_once_the_model_is_saved_or_is_not_going_to_be(obser
 
 @pytest.mark.parametrize(
     ("observed", "now"),
-    [(reached(), 59), (reached(saved=2), 59), (reached("Initializing"), 59), (reached(elastic=True), 1)],
+    [(reached(), 59), (reached(saved=2), 59), (reached("Initializing"), 59), (reached(fewest=1), 1)],
     ids=["not-saved", "an-earlier-one", "not-all-seen-to-run", "elastic"],
 )
 def test_a_training_that_has_reached_its_goal_goes_on_until_it_is_saved(observed: Observed, now: float) -> None:
@@ -290,7 +290,7 @@ def test_what_is_seen_explains_more_than_what_is_not_heard() -> None:
 
 
 def test_a_hang_breaks_an_elastic_attempt_too() -> None:
-    assert isinstance(course(seen("Running", workers=workers(), pods=BOTH, elastic=True, unheard=HANG)), Again)
+    assert isinstance(course(seen("Running", workers=workers(), pods=BOTH, fewest=1, unheard=HANG)), Again)
 
 
 def test_workers_that_have_not_started_are_made_anew_when_they_would_go_where_a_node_was_lost() -> None:

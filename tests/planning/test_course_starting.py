@@ -81,8 +81,8 @@ def test_a_gang_that_has_its_nodes_may_take_its_time(pods: tuple[Pod, ...]) -> N
         ("Initializing", {"workers": workers(suspend=True)}),
         ("Initializing", {"workers": workers(status={"startTime": ""})}),
         # It trains with those that it has.
-        ("Restarting", {"elastic": True}),
-        ("Initializing", {"elastic": True}),
+        ("Restarting", {"fewest": 1}),
+        ("Initializing", {"fewest": 1}),
     ],
 )
 def test_nobody_else_is_held_to_the_time_for_binding(state: str, more: dict[str, Any]) -> None:

@@ -112,7 +112,7 @@ SIGHTS = st.builds(
         gpus_per_worker=8,
         outdated=job is not None and flags[0],
         queued=flags[1],
-        elastic=flags[2],
+        fewest=int(flags[2]),
         obstacle=obstacle,
         refusal=refusal,
     ),

@@ -20,7 +20,7 @@ from tests.trainingjobs import at, deleted, failed, running, stamp, unschedulabl
 
 def test_workers_are_counted_as_the_job_controller_counts_them() -> None:
     counts = {"active": 3, "ready": 3, "succeeded": 1, "failed": 1}
-    status = shown(seen({"numWorkers": 5}, workers=workers(status=counts, size=5), elastic=True))
+    status = shown(seen({"numWorkers": 5}, workers=workers(status=counts, size=5), fewest=1))
     assert msgspec.to_builtins(status.workers) == {"desired": 5, "active": 3, "succeeded": 1, "failed": 1}
     assert msgspec.to_builtins(shown(seen({"numWorkers": 5})).workers) == {"desired": 5}
 

@@ -14,7 +14,7 @@ from holdfast.reports.endpoint import FILE, Endpoint, encode
 from holdfast.reports.wire import Answer, Batch, Checkpoint, Progress
 
 TOKEN = "a-token"
-WITHIN_S = 60.0
+WITHIN_S = 120.0
 
 
 class OperatorDouble:

@@ -28,7 +28,7 @@ JOBS = "/apis/ml.example.com/v1/namespaces/default/trainingjobs"
 PODS = "/api/v1/namespaces/default/pods"
 MERGE = "application/merge-patch+json"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
-WITHIN_S = 30.0
+WITHIN_S = 120.0
 
 
 class Answer(NamedTuple):

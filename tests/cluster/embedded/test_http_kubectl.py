@@ -74,7 +74,7 @@ async def test_a_training_job_is_described_explained_and_waited_for(run: Kubectl
     assert "Num Workers:" in described
     assert "Events:" in described
     assert "How many workers" in await run("explain", "tj.spec.numWorkers")
-    waiting = asyncio.create_task(run("wait", "tj/mnist", "--for=condition=Succeeded", "--timeout=60s"))
+    waiting = asyncio.create_task(run("wait", "tj/mnist", "--for=condition=Succeeded", "--timeout=100s"))
     condition = {
         "type": "Succeeded",
         "status": "True",

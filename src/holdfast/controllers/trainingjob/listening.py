@@ -28,6 +28,7 @@ from holdfast.planning.trainingjob.silence import (
     find_dead,
     find_doubtful,
     fresh,
+    goes_on_without,
     loss_of,
     next_look_s,
     next_overdue,
@@ -162,14 +163,13 @@ class Listening:
         )
 
     async def _death(self, observed: Observed, heard: Heard | None, now_s: float) -> Loss | None:
-        """An elastic training goes on without a worker, and its Job replaces that one."""
         since_s = self._office.hearing.since_s
         suspected = suspects(observed.pods, heard, hearing_since_s=since_s, now_s=now_s, timing=self._timing)
-        if observed.elastic or not suspected:
+        if not suspected:
             return None
         await asyncio.gather(*(self._feel(name) for name in {pod.spec.node_name for pod in suspected}))
         dead = find_dead(suspected, self._pulses, self._timing)
-        if not dead:
+        if not dead or goes_on_without(dead, observed.pods, observed.fewest):
             return None
         self._give_up(observed, find_doubtful(suspected, self._pulses, self._timing), observed.status.restart_count)
         first = min(dead, key=index_of)

@@ -23,7 +23,7 @@ from holdfast.runtime.informer import Informers
 from holdfast.runtime.operator import Operator
 from holdfast.workloads.trainingjob import names
 from holdfast.workloads.trainingjob.checkpoints import storage
-from holdfast.workloads.trainingjob.elastic import is_elastic
+from holdfast.workloads.trainingjob.elastic import fewest_workers
 from holdfast.workloads.trainingjob.gpus import gpus_per_worker
 from holdfast.workloads.trainingjob.job import spec_digest
 
@@ -125,7 +125,7 @@ class Caches(Struct, frozen=True):
             claim=_claim(job),
             outdated=workers is not None and digest != spec_digest(job.spec),
             queued=names.QUEUE_LABEL in job.metadata.labels,
-            elastic=is_elastic(job.spec),
+            fewest=fewest_workers(job.spec),
         )
 
     def _nodes(self, pods: Iterable[Pod]) -> dict[str, Node]:

@@ -40,8 +40,8 @@ class Observed(Struct, frozen=True, kw_only=True):
     """The current attempt was made for another spec than the one that is written now."""
     queued: bool = False
     """Kueue decides when the attempt starts."""
-    elastic: bool = False
-    """The launcher carries on without a worker: a lost one is replaced in the same attempt."""
+    fewest: int = 0
+    """Workers with which the launcher carries on: a lost one is replaced in the same attempt. 0: all are needed."""
     unheard: Loss | None = None
     """What the workers' reports, or their silence, say about the attempt."""
     given_up: frozenset[str] = frozenset()
@@ -66,6 +66,10 @@ class Observed(Struct, frozen=True, kw_only=True):
     @property
     def state(self) -> str:
         return str(self.status.state or "")
+
+    @property
+    def elastic(self) -> bool:
+        return self.fewest > 0
 
     @property
     def finished(self) -> bool:

@@ -6,7 +6,7 @@ are silent; a node whose Lease changes is alive. Times are of the operator's own
 about the time is the node's opinion.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 
 from msgspec import Struct
@@ -80,6 +80,12 @@ def find_dead(suspected: Iterable[Pod], pulses: Mapping[str, Pulse], timing: Tim
 def find_doubtful(suspected: Iterable[Pod], pulses: Mapping[str, Pulse], timing: Timing) -> tuple[Pod, ...]:
     """Once one is dead, those who seem to follow, too: nodes are lost together, and missed one after another."""
     return _quiet(suspected, pulses, timing.lease_s * NEARLY)
+
+
+def goes_on_without(dead: Collection[Pod], pods: Iterable[Pod], fewest: int) -> bool:
+    """An elastic training does, as long as enough are left; but they meet at worker 0."""
+    left = sum(_runs(pod) for pod in pods) - len(dead)
+    return 0 < fewest <= left and all(index_of(pod) != 0 for pod in dead)
 
 
 def overdue(pods: Iterable[Pod], now: datetime) -> tuple[Pod, ...]:
