@@ -3,6 +3,7 @@
 The tests' own hands on the cluster: they share nothing with the client under test.
 """
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +17,9 @@ JSON: TypeAlias = dict[str, Any]
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 LONGEST_LINE = 2**20
+# The server has done nothing: it is busy, or has just learnt of a kind.
+TOO_MANY = 429
+TRIES = 60
 
 
 class Refused(Exception):
@@ -41,11 +45,16 @@ class Session:
     ) -> JSON:
         data = None if body is None else msgspec.json.encode(body)
         headers = {"Content-Type": content_type}
-        async with self._http.request(method, path, data=data, headers=headers, params=query) as response:
-            answer: JSON = msgspec.json.decode(await response.read(), type=dict[str, Any])
-            if response.status >= 400:
+        patience = TRIES
+        while True:
+            async with self._http.request(method, path, data=data, headers=headers, params=query) as response:
+                answer: JSON = msgspec.json.decode(await response.read(), type=dict[str, Any])
+            if response.status < 400:
+                return answer
+            patience -= 1
+            if response.status != TOO_MANY or not patience:
                 raise Refused(method, path, response.status, str(answer.get("message")))
-            return answer
+            await asyncio.sleep(1.0)
 
     async def watch(self, path: str, since: str) -> AsyncIterator[bytes]:
         """What changed after version `since`, a line each, until the server ends the watch."""

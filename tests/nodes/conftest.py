@@ -1,11 +1,13 @@
 """Labs of real nodes; where this machine can have none, the tests that need them are deselected, and it is said why."""
 
+import subprocess
 from collections.abc import AsyncIterator, Generator, Iterator
 
 import pytest
 
 from tests.conftest import deselect
 from tests.control_plane.build import missing
+from tests.control_plane.kubectl import KubectlFailed
 from tests.nodes import build, provision
 from tests.nodes.lab import Lab
 from tests.nodes.settings import QUICK
@@ -39,11 +41,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         deselect(config, items, asking, provision.without_nodes(lacking))
 
 
+def _events(lab: Lab) -> str:
+    try:
+        return lab.plane.kubectl("get", "events", "--all-namespaces", "--sort-by=.metadata.creationTimestamp")
+    except (KubectlFailed, subprocess.SubprocessError) as error:
+        return f"they can't be read: {error}"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """What the servers said last, beside a test that failed."""
     report = yield
     lab = getattr(item, "funcargs", {}).get("lab")
     if report.failed and isinstance(lab, Lab):
+        report.sections.append(("events", _events(lab)))
         report.sections.extend((f"log of {component.name}", component.tail()) for component in lab.components)
     return report

@@ -47,6 +47,15 @@ def test_all_that_leads_to_a_file_comes_with_it_and_can_be_read(folder: Path, tm
     assert inside(folder / "notes") not in found
 
 
+def test_a_folder_for_everybody_stays_one(folder: Path, tmp_path: Path) -> None:
+    """/tmp, when what an image holds lies there."""
+    folder.chmod(0o1777)
+    tree = Tree()
+    tree.add(folder / "notes")
+    write_layer(tree, tmp_path / "layer.tar")
+    assert names(tmp_path / "layer.tar")[inside(folder)].mode == 0o1777
+
+
 def test_a_folder_that_is_a_link_is_kept_as_one(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "short").symlink_to(folder)
     tree = Tree()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 EXECUTABLE = stat.S_IXUSR
+EVERYBODYS = stat.S_ISVTX | stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO
 ELF = b"\x7fELF"
 
 
@@ -64,7 +65,8 @@ class Tree:
             if path.is_symlink():
                 member.type, member.linkname = tarfile.SYMTYPE, str(path.readlink())
             elif path.is_dir():
-                member.type, member.mode = tarfile.DIRTYPE, 0o755
+                # A layer's folder replaces that of the layer below: /tmp has to stay one that everybody may write to.
+                member.type, member.mode = tarfile.DIRTYPE, 0o755 | (status.st_mode & EVERYBODYS)
             else:
                 member.size = status.st_size
                 member.mode = 0o755 if status.st_mode & EXECUTABLE else 0o644
