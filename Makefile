@@ -101,8 +101,8 @@ test-nodes: $(STAMP) control-plane nodes ## What needs real kubelets and contain
 
 .PHONY: test
 test: $(STAMP) lint control-plane nodes frameworks stores ## Everything: lint, types, layers, drift, unit, the real API server
-	$(BIN)/pytest -n 3 --dist loadfile --ignore tests/nodes
-	$(BIN)/pytest tests/nodes
+	$(BIN)/pytest -n 3 --dist loadfile --ignore tests/nodes --ignore tests/chaos
+	$(BIN)/pytest tests/chaos tests/nodes
 
 .PHONY: search
 search: $(STAMP) control-plane ## The properties with cases that no run has tried

@@ -22,21 +22,23 @@ GANGS, WORKERS = 100, 4
 # Room for a third of them at a time.
 NODES, GPUS = 17, 8
 SEED = 4
+# kwok does not always keep a node alive that comes back under its name: its pods go sooner than after five minutes.
+IMPATIENT = ("--default-not-ready-toleration-seconds=10", "--default-unreachable-toleration-seconds=10")
 QUICK = ("--no-leader-elect", "--stuck-after=5", "--retry-backoff=0.5", "--retry-backoff-cap=2")
 
 
-@pytest.mark.timeout(600)  # for a machine that does other things as well
+@pytest.mark.timeout(900)  # for a machine that does other things as well
 async def test_a_hundred_gangs_end_well_whatever_is_taken_from_them(
     fresh_control_plane: FreshControlPlane, start_operator: StartOperator
 ) -> None:
-    plane = fresh_control_plane()
+    plane = fresh_control_plane(flags={"kube-apiserver": IMPATIENT})
     install_kinds(plane)
     machines = await plane.nodes.add(NODES, gpus=GPUS)
     start_operator(plane, *QUICK)
     async with plane.api.session() as session, recording(plane.api, History()) as history:
         await submit(session, GANGS, workers=WORKERS, gpus=1, run_for="6s")
         await disturb(Faults(session, history, Random(SEED)), machines)
-        await until_completed(history, GANGS, within_s=300)
+        await until_completed(history, GANGS, within_s=600)
         judge(history)
         await nothing_is_left_over(session, history)
 

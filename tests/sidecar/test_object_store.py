@@ -136,19 +136,32 @@ async def test_each_worker_uploads_its_shards_and_gets_all_of_them_back(
             assert [(pod.resume_from / f"shard-{rank}").read_text() for rank in (0, 1)] == ["of 0", "of 1"]
 
 
-async def test_a_job_that_was_suspended_goes_on_with_all_its_workers_where_it_was(
-    tmp_path: Path, operator: OperatorDouble, server: Server
+@pytest.mark.parametrize("elastic", [False, True], ids=["suspended", "elastic"])
+async def test_an_attempt_goes_on_with_all_its_workers_where_it_was(
+    tmp_path: Path, operator: OperatorDouble, server: Server, elastic: bool
 ) -> None:
-    address = server.address("suspended")
+    """When its workers were told to go, or, in an elastic one, when one failed and is replaced."""
+    address = server.address(f"goes-on-{elastic}")
 
     def worker(start: int, index: int) -> Pod:
         folder = tmp_path / f"pod-{start}-{index}"
-        return pod_with(server, address, folder, operator, HOLDFAST_INDEX=str(index), HOLDFAST_WORKERS="2")
+        replaces = "true" if elastic else ""
+        return pod_with(
+            server,
+            address,
+            folder,
+            operator,
+            HOLDFAST_INDEX=str(index),
+            HOLDFAST_WORKERS="2",
+            HOLDFAST_ELASTIC=replaces,
+        )
 
     async with worker(0, 0) as zero:
         sidecar = await zero.sidecar()
         await zero.answers("/started", 200)
         save(zero.checkpoint_dir, 3, {"model.bin": b"weights"})
+        if not elastic:
+            assert (await zero.ask("/prestop"))[0] == 200
         assert await ended(sidecar) == 0, zero.log("sidecar")
     async with worker(1, 1) as one, worker(1, 0) as zero:
         await one.sidecar()
@@ -158,6 +171,22 @@ async def test_a_job_that_was_suspended_goes_on_with_all_its_workers_where_it_wa
         for pod in (zero, one):
             await pod.answers("/started", 200)
             assert (pod.resume_from / "model.bin").read_bytes() == b"weights"
+
+
+async def test_a_worker_that_starts_when_the_first_has_ended_begins_with_what_that_one_had(
+    tmp_path: Path, operator: OperatorDouble, server: Server
+) -> None:
+    address = server.address("late")
+    async with pod_with(server, address, tmp_path / "zero", operator, HOLDFAST_WORKERS="2") as zero:
+        sidecar = await zero.sidecar()
+        await zero.answers("/started", 200)
+        save(zero.checkpoint_dir, 3, {"model.bin": b"weights"})
+        assert await ended(sidecar) == 0, zero.log("sidecar")
+    late = pod_with(server, address, tmp_path / "one", operator, HOLDFAST_INDEX="1", HOLDFAST_WORKERS="2")
+    async with late as one:
+        await one.sidecar()
+        await one.answers("/started", 200)
+        assert not one.resume_from.exists()
 
 
 async def test_a_job_without_checkpoints_begins_with_the_one_that_its_spec_names(

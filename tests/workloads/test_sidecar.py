@@ -89,6 +89,11 @@ def test_it_stays_beside_the_training_and_starts_before_it() -> None:
     assert probe["periodSeconds"] * probe["failureThreshold"] >= 24 * 3600
 
 
+def test_it_knows_whether_a_worker_that_fails_is_replaced() -> None:
+    launched = ({**ON_A_CLAIM, "command": ["torchrun", f"--nnodes={nodes}"]} for nodes in ("2", "1:2"))
+    assert [told(spec).elastic for spec in launched] == [False, True]
+
+
 def test_it_understands_what_it_is_told() -> None:
     spec = {**ON_A_CLAIM, "monitoring": {"metricsPort": 9000}, "numWorkers": 3}
     spec["checkpoint"] = {**ON_A_CLAIM["checkpoint"], "retention": 7, "resumeFrom": "/team-a/bert"}

@@ -1,7 +1,8 @@
 """What worker 0 has decided that all workers begin with, and for how long that counts.
 
 A job that is suspended goes on with new pods in the same attempt, from what was saved meanwhile. So a decision ends
-with the pod that made it: who starts before the next worker 0 has decided waits, and does not begin further back.
+with the pod that made it, if that was told to go: who starts before the next worker 0 has decided waits, and does not
+begin further back.
 """
 
 import contextlib

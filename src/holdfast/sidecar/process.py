@@ -242,8 +242,12 @@ class Sidecar:
         return False
 
     async def _withdraw(self) -> None:
-        place = self._settings.checkpoints
-        if place is None or self._settings.index > 0 or self._standing.is_over:
+        """Where another worker 0 follows in this attempt: not after one that ended by itself, but in an elastic one.
+
+        Otherwise a worker that starts later would wait for ever.
+        """
+        place, follows = self._settings.checkpoints, self._settings.elastic or self._stopping.was_asked
+        if place is None or self._settings.index > 0 or self._standing.is_over or not follows:
             return
         try:
             await asyncio.to_thread(lambda: withdraw(self._store(place), self._settings.attempt))

@@ -43,6 +43,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     attempt: int
     index: int
     workers: int = 1
+    elastic: bool = False
+    """A worker that fails is replaced in the same attempt."""
     checkpoints: Checkpoints | None = None
     progress_file: Path | None = None
     notice_file: Path | None = None
@@ -69,6 +71,7 @@ def settings(environ: Environ) -> Settings:
         attempt=_whole(environ, "HOLDFAST_ATTEMPT", None),
         index=_whole(environ, "HOLDFAST_INDEX", None),
         workers=_whole(environ, "HOLDFAST_WORKERS", 1, least=1),
+        elastic=bool(environ.get("HOLDFAST_ELASTIC")),
         checkpoints=_checkpoints(environ),
         progress_file=_path(environ, "PROGRESS_FILE"),
         notice_file=_path(environ, "HOLDFAST_NOTICE_FILE"),

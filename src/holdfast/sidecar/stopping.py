@@ -63,6 +63,11 @@ class Stopping:
         tasks = (self._asked, self._ending, self._saving)
         return any(task is not None and not task.done() for task in tasks)
 
+    @property
+    def was_asked(self) -> bool:
+        """The pod was told to go."""
+        return self._asked_s is not None
+
     def is_heeded(self) -> bool:
         """Whether asking the training to save is of any use."""
         file = self._settings.notice_file

@@ -35,8 +35,12 @@ class Lister:
         if resource not in self._unstreamed:
             # Refused as making no sense: a server without the feature. Not permitted: who may list may not watch.
             with suppress(Invalid, BadRequest, Forbidden):
-                if listing := await self._streamed(resource, namespace, selectors):
-                    return listing
+                try:
+                    if listing := await self._streamed(resource, namespace, selectors):
+                        return listing
+                except Unreachable:
+                    # A server that has too much to do cuts streams short first. Pages are asked for again.
+                    return await self._paged(resource, namespace, selectors)
         listing = await self._paged(resource, namespace, selectors)
         self._unstreamed.add(resource)  # only now: it was not the request itself that was wrong
         return listing

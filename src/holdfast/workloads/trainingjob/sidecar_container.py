@@ -10,6 +10,7 @@ from holdfast.reports.endpoint import FILE as REPORTS_FILE
 from holdfast.reports.wire import AUDIENCE
 from holdfast.workloads.trainingjob import checkpoints, names
 from holdfast.workloads.trainingjob.defaults import Defaults
+from holdfast.workloads.trainingjob.elastic import is_elastic
 from holdfast.workloads.trainingjob.environment import Variable, index_variable, literal
 from holdfast.workloads.trainingjob.monitor import monitoring
 from holdfast.workloads.trainingjob.resources import sidecar_resources
@@ -109,6 +110,8 @@ def _own(job: TrainingJob) -> Iterator[tuple[str, str]]:
     yield "HOLDFAST_JOB_UID", job.metadata.uid
     yield "HOLDFAST_ATTEMPT", str(names.attempt(job))
     yield "HOLDFAST_WORKERS", str(job.spec.num_workers)
+    if is_elastic(job.spec):
+        yield "HOLDFAST_ELASTIC", "true"
     yield "HOLDFAST_GRACE_SECONDS", str(grace_s(job))
     yield "HOLDFAST_STATE_DIR", STATE_FOLDER
     yield "HOLDFAST_REPORTS_FILE", f"{CONFIG_FOLDER}/{REPORTS_FILE}"
