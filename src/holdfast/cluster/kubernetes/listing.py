@@ -1,7 +1,6 @@
 """All objects of a kind at one moment: streamed where the server can, else in pages."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from holdfast.api.meta import Key, Object
@@ -32,15 +31,16 @@ class Lister:
         self._unstreamed: set[Resource[Any]] = set()
 
     async def list(self, resource: Resource[T], namespace: str, selectors: Mapping[str, str]) -> Listing[T]:
-        if resource not in self._unstreamed:
-            # Refused as making no sense: a server without the feature. Not permitted: who may list may not watch.
-            with suppress(Invalid, BadRequest, Forbidden):
-                try:
-                    if listing := await self._streamed(resource, namespace, selectors):
-                        return listing
-                except Unreachable:
-                    # A server that has too much to do cuts streams short first. Pages are asked for again.
-                    return await self._paged(resource, namespace, selectors)
+        if resource in self._unstreamed:
+            return await self._paged(resource, namespace, selectors)
+        try:
+            if listing := await self._streamed(resource, namespace, selectors):
+                return listing
+        except Unreachable:
+            # A server that has too much to do cuts streams short first. Pages are asked for again.
+            return await self._paged(resource, namespace, selectors)
+        except (Invalid, BadRequest, Forbidden):
+            pass  # as making no sense: a server without the feature; as not permitted: who may list may not watch
         listing = await self._paged(resource, namespace, selectors)
         self._unstreamed.add(resource)  # only now: it was not the request itself that was wrong
         return listing
