@@ -2,7 +2,9 @@
 PYTHON ?= python3
 KUBECTL ?= kubectl
 DOCKER ?= docker
-IMG ?= holdfast:latest
+# The operator asks for the image of its own version unless it is told another.
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' src/holdfast/__init__.py)
+IMG ?= holdfast:$(VERSION)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -18,6 +20,7 @@ setup: $(STAMP) ## Make .venv with the pinned dependencies and the command holdf
 
 # A stamp beside the interpreter: an interrupted installation is done again, a finished one is not.
 $(STAMP): requirements-dev.txt pyproject.toml
+	@echo "Installing $$(grep -c '==' requirements-dev.txt) pinned packages and holdfast into $(VENV), once. This takes a minute or two."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
@@ -30,9 +33,11 @@ demo: $(STAMP) ## Train a small model with two workers on this machine, without 
 .PHONY: lock
 lock: ## Compile the pinned and hashed requirement files anew (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header -q pyproject.toml --extra trainer -o requirements.txt
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header -q --group build -o requirements-build.txt
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header -q pyproject.toml --group dev -o requirements-dev.txt
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header -q tests/frameworks/requirements.in -o tests/frameworks/requirements.txt
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header -q tests/frameworks/tensorflow.in -o tests/frameworks/tensorflow.txt
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header -q tests/frameworks/tensorboard.in -o tests/frameworks/tensorboard.txt
 
 .PHONY: lint
 lint: $(STAMP) ## Style, types, layers
@@ -64,7 +69,7 @@ uninstall: $(STAMP) ## Take them away, with every object of these kinds
 	$(BIN)/holdfast crds | $(KUBECTL) delete --ignore-not-found -f -
 
 .PHONY: docker-build
-docker-build: build ## Build the operator's image (IMG=…)
+docker-build: ## Build the operator's image (IMG=…)
 	$(DOCKER) build -t $(IMG) .
 
 .PHONY: docker-push
@@ -73,7 +78,7 @@ docker-push: ## Push it (IMG=…)
 
 .PHONY: deploy
 deploy: install ## Run the operator on the cluster (IMG=…)
-	$(KUBECTL) kustomize manifests/operator | sed 's|holdfast:latest|$(IMG)|g' | $(KUBECTL) apply --server-side -f -
+	$(KUBECTL) kustomize manifests/operator | sed 's|holdfast:$(VERSION)|$(IMG)|g' | $(KUBECTL) apply --server-side -f -
 
 .PHONY: undeploy
 undeploy: ## Take the operator away; the definitions and their objects stay
@@ -84,7 +89,7 @@ control-plane: $(STAMP) ## Build the Kubernetes control plane that the tests use
 	@$(BIN)/python -m tests.control_plane.build
 
 .PHONY: frameworks
-frameworks: $(STAMP) ## Install JAX and TensorFlow into the user's cache, and on Debian as root PyTorch, for the tests
+frameworks: $(STAMP) ## Install JAX, TensorFlow and TensorBoard into the user's cache, and on Debian as root PyTorch, for the tests
 	@$(BIN)/python -m tests.frameworks.provision
 
 .PHONY: stores

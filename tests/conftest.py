@@ -1,5 +1,7 @@
 """The real control plane as fixtures, its servers' logs beside a test that failed, and which tests are not run."""
 
+import shutil
+import subprocess
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,6 +13,8 @@ from hypothesis import HealthCheck, settings
 from tests.control_plane.build import binary_folder, missing
 from tests.control_plane.nodes import Nodes
 from tests.control_plane.server import ControlPlane, FreshControlPlane
+
+pytest_plugins = ["tests.isolation"]
 
 OLDEST_SUPPORTED = "1.33"
 
@@ -89,6 +93,21 @@ async def nodes(control_plane: ControlPlane) -> AsyncIterator[Nodes]:
     nodes = Nodes(control_plane.api)
     yield nodes
     await nodes.remove()
+
+
+@pytest.fixture(scope="session")
+def nvml(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A library that speaks as NVIDIA's does."""
+    library = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
+    source = Path(__file__).parent / "train" / "nvml.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-Wall", "-Werror", "-o", str(library), str(source)], check=True)
+    return str(library)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    asking = [item for item in items if "nvml" in getattr(item, "fixturenames", ())]
+    if asking and shutil.which("cc") is None:
+        deselect(config, items, asking, "tests of GPU utilization are not run: they need a C compiler (cc)")
 
 
 @contextmanager

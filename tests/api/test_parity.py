@@ -158,4 +158,4 @@ def test_kubectl_scales_a_training_job(plane: ControlPlane, home: str) -> None:
 def test_kubectl_explains_a_field(plane: ControlPlane) -> None:
     text = " ".join(plane.kubectl("explain", "trainingjob.spec.checkpoint").split())
     assert "How the training is saved" in text
-    assert "How many checkpoints are kept; 3 by default." in text
+    assert "How many of the newest checkpoints are kept, beside the best; 3 by default." in text

@@ -107,3 +107,54 @@ def test_a_name_that_breaks_lines_stays_on_its_line() -> None:
     assert result.exit_code == 1
     assert all(line.startswith("standard input: ") for line in result.stdout.splitlines())
     assert "\x1b" not in result.stdout
+
+
+def laughs(depth: int) -> str:
+    return "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 9)}]" for n in range(depth))
+
+
+EVIL = {
+    "nothing": "",
+    "a comment": "# nothing",
+    "a word": "hello",
+    "a list": "[1, 2, 3]",
+    "an open list": "[1, 2",
+    "an open string": 'kind: "Training',
+    "deep lists": f"a: {'[' * 20_000}{']' * 20_000}",
+    "deep maps": f"{'{a: ' * 5_000}x{'}' * 5_000}",
+    "deep JSON": '{"a":' * 50_000 + "1" + "}" * 50_000,
+    "an alias in itself": "a: &a [*a]",
+    "aliases of aliases": laughs(9),
+    "an unknown alias": "a: *nobody",
+    "two equal keys": "kind: a\nkind: b",
+    "a list as key": "? [a]\n: b",
+    "a merge of nothing": "<<: [1]",
+    "5,000 digits": f"numWorkers: {'9' * 5_000}",
+    "20,000 binary digits": f"numWorkers: 0b{'1' * 20_000}",
+    "a number beyond all": "learningRate: 1e999999",
+    "no number": "learningRate: .nan",
+    "a date that is none": "metadata: {name: 2024-13-45}",
+    "an object of Python's": "!!python/object/apply:os.system [ls]",
+    "a set": "!!set {a, b}",
+    "bytes": "a: !!binary aGVsbG8=",
+    "half a character": 'a: "\\ud800"',
+    "NUL": "a: b\0c",
+    "a terminal's command": 'kind: "\\e[2J\\e]0;owned\\a"',
+    "tabs": "a:\n\t- b",
+    "a kind that is a list": "apiVersion: [v1]\nkind: {a: b}",
+    "metadata that is a word": "apiVersion: ml.example.com/v1\nkind: TrainingJob\nmetadata: bert\nspec: 1",
+    "a List of lists": "kind: List\nitems: [[[]], null, 1]",
+    "a List of itself": "kind: List\nitems: &a [{kind: List, items: *a}]",
+    "a megabyte of key": f"{'k' * 2**20}: 1",
+    "a name of 100,000 letters": json.dumps(training_job(name="n" * 100_000)),
+}
+
+
+@pytest.mark.parametrize("text", EVIL.values(), ids=EVIL.keys())
+def test_an_evil_manifest_is_answered_in_lines_without_a_traceback(text: str) -> None:
+    assert len(EVIL) >= 27
+    result = CliRunner().invoke(VALIDATE, ["-f", "-"], input=text)
+    assert result.exit_code in (1, 2)
+    assert isinstance(result.exception, SystemExit)
+    assert result.output
+    assert all(line.startswith("standard input: ") and line.isprintable() for line in result.output.splitlines())

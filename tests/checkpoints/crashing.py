@@ -51,70 +51,66 @@ class DyingOs:
 
     def __init__(self) -> None:
         self.fuse = Fuse(None, Random(0))
-        self._open: dict[int, tuple[int, str]] = {}
         self._unsynced: set[int] = set()  # by inode
         self._undo: list[tuple[str, Callable[[], None]]] = []  # changes of folders, with the folder that must be synced
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
 
-    def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
-        creating = flags & os.O_CREAT and not os.path.lexists(path)
+    def open(self, path: str | Path, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        place = _place(path, dir_fd)
+        creating = flags & os.O_CREAT and not os.path.lexists(place)
         if flags & os.O_CREAT:
             self.fuse.before()
-        descriptor = os.open(path, flags, mode)
-        inode = os.fstat(descriptor).st_ino
-        self._open[descriptor] = inode, str(path)
+        descriptor = os.open(path, flags, mode, dir_fd=dir_fd)
         if creating:
-            self._undo.append((str(Path(path).parent), lambda: Path(path).unlink(missing_ok=True)))
+            self._undo.append((str(place.parent), lambda: place.unlink(missing_ok=True)))
         if flags & os.O_TRUNC:
-            self._unsynced.add(inode)
+            self._unsynced.add(os.fstat(descriptor).st_ino)
         return descriptor
-
-    def close(self, descriptor: int) -> None:
-        self._open.pop(descriptor, None)
-        os.close(descriptor)
 
     def write(self, descriptor: int, data: memoryview) -> int:
         if self.fuse.burns():
             os.write(descriptor, data[: self.fuse.random.randint(0, len(data))])
             raise Died
-        self._unsynced.add(self._open[descriptor][0])
+        self._unsynced.add(os.fstat(descriptor).st_ino)
         return os.write(descriptor, data)
 
     def fsync(self, descriptor: int) -> None:
         """Nothing is really forced to the disk; it is only noted that it would have been."""
         self.fuse.before()
-        inode, path = self._open[descriptor]
-        self._unsynced.discard(inode)
+        self._unsynced.discard(os.fstat(descriptor).st_ino)
+        path = str(_place("", descriptor))
         self._undo = [(folder, undo) for folder, undo in self._undo if folder != path]
 
-    def mkdir(self, path: Path) -> None:
+    def mkdir(self, path: str, *, dir_fd: int) -> None:
         self.fuse.before()
-        path.mkdir()
+        os.mkdir(path, dir_fd=dir_fd)
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, old: str, new: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
         self.fuse.before()
-        source.rename(target)
+        source, target = _place(old, src_dir_fd), _place(new, dst_dir_fd)
+        os.rename(old, new, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
         self._undo.append((str(target.parent), lambda: _rename_back(source, target)))
 
-    def replace(self, source: Path, target: Path) -> None:
+    def replace(self, old: str, new: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
         self.fuse.before()
-        old = target.read_bytes() if target.exists() else None
+        source, target = _place(old, src_dir_fd), _place(new, dst_dir_fd)
+        before = target.read_bytes() if target.exists() else None
         renamed = was_renamed(target.parent, entries(target.parent))
-        source.replace(target)
-        if old is None:
+        os.replace(old, new, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        if before is None:
             self._undo.append((str(target.parent), lambda: _take_back(source, target, renamed)))
         else:
-            self._undo.append((str(target.parent), lambda: _write_back(target, old)))
+            self._undo.append((str(target.parent), lambda: _write_back(target, before)))
 
-    def unlink(self, path: Path) -> None:
+    def unlink(self, path: str, *, dir_fd: int) -> None:
         self.fuse.before()
-        path.unlink()
+        os.unlink(path, dir_fd=dir_fd)
 
-    def rmdir(self, path: Path) -> None:
+    def rmdir(self, path: str, *, dir_fd: int) -> None:
         self.fuse.before()
-        path.rmdir()
+        os.rmdir(path, dir_fd=dir_fd)
 
     def never_synced(self, folder: Path) -> None:
         """A training program that does not sync has written these."""
@@ -133,6 +129,10 @@ class DyingOs:
         """A process that only dies leaves its writes to the machine."""
         self._unsynced.clear()
         self._undo.clear()
+
+
+def _place(path: str | Path, folder: int | None) -> Path:
+    return Path(path) if folder is None else Path(f"/proc/self/fd/{folder}").readlink() / path
 
 
 def _rename_back(source: Path, target: Path) -> None:

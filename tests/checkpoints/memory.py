@@ -70,10 +70,10 @@ class MemoryBucket:
     def put_file(self, key: str, file: Path, size: int, sha256: str, *, parts_at_once: int) -> None:
         self._keep(key, Stored(file.read_bytes(), sha256))
 
-    def stream(self, key: str) -> Iterator[bytes | memoryview]:
+    def stream(self, key: str, offset: int = 0) -> Iterator[bytes | memoryview]:
         held = self.stored.get(key)
         content = held.content if held else b""
-        for start in range(0, len(content), CHUNK_BYTES):
+        for start in range(offset, len(content), CHUNK_BYTES):
             self.before()
             yield content[start : start + CHUNK_BYTES]
 

@@ -1,6 +1,7 @@
 """When a checkpoint is complete, and when nobody can tell."""
 
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -215,6 +216,9 @@ def test_a_worker_with_a_volume_of_its_own_sees_that_its_part_is_there(tmp_path:
     assert (seen.complete, seen.declared) == (False, Declared(3, frozenset({2})))
 
 
+SHARD = {"shards": 2, "attempt": 0, "restart": 1, "epoch": 3, "step": 7}
+
+
 @pytest.mark.parametrize(
     ("markers", "expected"),
     [
@@ -224,6 +228,14 @@ def test_a_worker_with_a_volume_of_its_own_sees_that_its_part_is_there(tmp_path:
         ({"-1": {"shards": 2}, "-0": {"shards": 2}}, Declared(2, frozenset({0, 1}))),
         ({"": {"shards": 2, "ranks": [0]}, "-1": {"shards": 2}}, Declared(2, frozenset({0, 1}))),
         ({"": {}}, Declared(1, frozenset({0}))),
+        (
+            {"": {"step": 7, "metrics": {"loss": 1, "x": "y", "n": math.nan}}},
+            Declared(1, frozenset({0}), 7, {"loss": 1}),
+        ),
+        ({"": {"step": -7}}, Declared(1, frozenset({0}))),
+        ({"-0": SHARD, "-1": SHARD}, Declared(2, frozenset({0, 1}), 7, {}, "0.1.3.7")),
+        ({"-0": SHARD, "-1": {**SHARD, "step": 8}}, Declared(2, frozenset(), 7, {}, "0.1.3.7")),
+        ({"-0": SHARD, "-1": {**SHARD, "restart": 0}}, Declared(2, frozenset(), 7, {}, "0.1.3.7")),
         ({"-x": {"shards": 1}, "-01": {"shards": 1}, "d": {"shards": 1}}, None),
         ({"": {"shards": 0}}, None),
         ({"": {"shards": "2"}}, None),

@@ -3,23 +3,32 @@
 import json
 import shutil
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.checkpoints import disk
+from holdfast.checkpoints.complete import ALIVE, Looked, Watch
 from holdfast.checkpoints.errors import CheckpointError
+from holdfast.checkpoints.fetch import fetch, find
 from holdfast.checkpoints.folder import FolderStore
-from holdfast.checkpoints.names import MANIFEST, Name
+from holdfast.checkpoints.names import MANIFEST, Name, named
 from holdfast.checkpoints.objects import ObjectStore
 from holdfast.checkpoints.resume import decision, resume, write_decision
 from holdfast.checkpoints.retention import doomed, kept
 from holdfast.checkpoints.settings import open_bucket
 from holdfast.checkpoints.store import Store
-from tests.checkpoints.making import ABOUT, fill
+from holdfast.sidecar.mirroring import Mirroring
+from holdfast.sidecar.notice import give
+from holdfast.sidecar.places import UPLOADED, Mirror
+from tests.checkpoints.making import ABOUT, fill, save
 from tests.checkpoints.memory import MemoryBucket, Stored
 from tests.checkpoints.places import fresh_prefix
+from tests.checkpoints.racing import CREATED, DELETED, LISTED, attack
 from tests.checkpoints.servers.server import Server
 
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -137,3 +146,80 @@ def test_jobs_with_similar_prefixes_do_not_see_each_other(server: Server, tmp_pa
     assert mine.names(9) == []
     mine.delete(name)
     assert other.verify(name).size == 5
+
+
+# The sidecar needs some milliseconds for the files before the one that the attacker is after, and for as many after it.
+SECRET, MANY = b"the key of the store", {f"state/{number:04}": b"mine" for number in range(400)}
+LARGE = {"large": bytes(32 << 20), "state/key": b"the training's own"}
+
+
+def secrets(tmp_path: Path, files: Iterable[str]) -> Path:
+    """A folder that only the sidecar may read and write, with files of the same names."""
+    fill(tmp_path / "secrets", {Path(path).name: SECRET for path in files})
+    return tmp_path / "secrets"
+
+
+def test_a_folder_that_is_replaced_after_it_was_listed_is_not_uploaded_from(tmp_path: Path) -> None:
+    folder, bucket = save(tmp_path / "volume", named(1, 0), LARGE), MemoryBucket()
+    with attack(folder / "state", secrets(tmp_path, LARGE), LISTED), pytest.raises(CheckpointError):
+        ObjectStore(bucket, workers=1).put(named(1, 0), folder, ABOUT)
+    assert SECRET not in {stored.content for stored in bucket.stored.values()}
+
+
+def test_a_folder_above_the_checkpoint_that_is_replaced_changes_nothing(tmp_path: Path) -> None:
+    folder, bucket = save(tmp_path / "volume", named(1, 0), LARGE), MemoryBucket()
+    fill(tmp_path / "secrets", {f"{folder.name}/state/key": SECRET, f"{folder.name}/large": b""})
+    with attack(folder.parent, tmp_path / "secrets", LISTED), suppress(CheckpointError, OSError):
+        Watch(folder.parent).look(0.0)
+        ObjectStore(bucket, workers=1).put(named(1, 0), folder, ABOUT)
+    assert SECRET not in {stored.content for stored in bucket.stored.values()}
+
+
+def test_a_folder_that_is_replaced_after_it_was_listed_is_not_mirrored(tmp_path: Path) -> None:
+    fill(tmp_path / "tensorboard", LARGE)
+    bucket = MemoryBucket()
+    with attack(tmp_path / "tensorboard" / "state", secrets(tmp_path, LARGE), LISTED):
+        Mirroring(tmp_path / "tensorboard", bucket).bring()
+    assert SECRET not in {stored.content for stored in bucket.stored.values()}
+
+
+def test_a_folder_that_is_replaced_after_it_was_listed_is_not_resumed_from(tmp_path: Path) -> None:
+    source, target = tmp_path / "pretrained", tmp_path / "attempt-0" / "checkpoint-epoch-0"
+    fill(source, {**LARGE, "state/key": bytes(len(SECRET))})
+    with attack(source / "state", secrets(tmp_path, LARGE), LISTED), pytest.raises(CheckpointError):
+        fetch(find(str(source), {}), target, named(0, 0), ABOUT)
+    assert not target.exists()
+
+
+def test_a_folder_that_is_replaced_while_it_is_deleted_saves_what_the_link_leads_to(tmp_path: Path) -> None:
+    store, victim = FolderStore(tmp_path / "volume"), secrets(tmp_path, MANY)
+    trash = store.root / "attempt-0" / f"{disk.DELETED}checkpoint-epoch-1"
+    fill(trash, MANY)
+    with attack(trash / "state", victim, DELETED), suppress(CheckpointError):
+        store.remove_leftovers(0)
+    assert len(list(victim.iterdir())) == len(MANY)
+
+
+def test_a_folder_that_is_replaced_while_a_checkpoint_is_restored_is_not_written_through(tmp_path: Path) -> None:
+    store, victim = FolderStore(tmp_path / "volume", workers=1), secrets(tmp_path, MANY)
+    store.put(named(1, 0), save(store.root, named(1, 0), MANY), ABOUT)
+    begun = store.root / "attempt-1" / f"{disk.RESTORING}checkpoint-epoch-1" / "state"
+    begun.mkdir(parents=True)
+    with attack(begun, victim, CREATED), pytest.raises(CheckpointError):
+        store.get(named(1, 0), store.root / "attempt-1" / "checkpoint-epoch-1")
+    assert {path.read_bytes() for path in victim.iterdir()} == {SECRET}
+
+
+def test_the_sidecars_own_files_are_not_written_through_a_link(tmp_path: Path) -> None:
+    root, notice = tmp_path / "volume", tmp_path / "run" / "notice"
+    folder = save(root, named(1, 0))
+    for link in (root / "attempt-0" / ALIVE, folder / UPLOADED, notice.with_name(".notice.partial")):
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(tmp_path / "victim")
+    Watch(folder.parent).look(0.0)
+    mirror = Mirror(folder.parent, ObjectStore(MemoryBucket()), 0, index=0, workers=1)
+    with suppress(CheckpointError):
+        mirror.keep(Looked(named(1, 0), True, "", ()), ABOUT, {})
+    give(notice, "the pod is about to end")
+    assert not (tmp_path / "victim").exists()
+    assert notice.read_text() == "the pod is about to end\n"

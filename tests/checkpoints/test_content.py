@@ -130,3 +130,37 @@ def test_a_file_of_holdfasts_own_is_read_up_to_a_byte_beyond_its_limit(tmp_path:
 def test_what_is_in_the_place_of_a_file_of_holdfasts_own_reads_as_empty(tmp_path: Path, odd: Oddity) -> None:
     odd(tmp_path / "note")
     assert read_own(tmp_path / "note", 100) == b""
+
+
+def test_links_to_folders_without_files_are_walked_once(tmp_path: Path) -> None:
+    """Two links in each of 30 folders to the next one: a billion ways lead to the last."""
+    for number in range(30):
+        (tmp_path / f"{number:02}").mkdir()
+        for link in ("a", "b"):
+            (tmp_path / f"{number:02}" / link).symlink_to(f"../{number + 1:02}")
+    (tmp_path / "30").mkdir()
+    assert entries(tmp_path) == ()
+
+
+def test_links_that_lead_to_folders_in_too_many_ways_are_refused(tmp_path: Path) -> None:
+    for number in range(30):
+        (tmp_path / f"{number:02}").mkdir()
+        for link in ("a", "b"):
+            (tmp_path / f"{number:02}" / link).symlink_to(f"../{number + 1:02}")
+    fill(tmp_path / "30", {"file": b""})
+    with pytest.raises(Refused, match="in more than 1000 ways: remove some"):
+        entries(tmp_path)
+
+
+def test_folders_that_are_nested_too_deep_or_too_many_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "deep", {f"{'d/' * 32}file": b""})
+    assert paths(tmp_path / "deep") == [f"{'d/' * 32}file"]
+    fill(tmp_path / "deep", {f"{'d/' * 33}file": b""})
+    with pytest.raises(Refused, match="more than 32 folders deep: nest them less"):
+        entries(tmp_path / "deep")
+    monkeypatch.setattr("holdfast.checkpoints.paths.MAX_FOLDERS", 3)
+    fill(tmp_path / "wide", {f"{number}/file": b"" for number in range(3)})
+    with pytest.raises(Refused, match="more than 3 folders"):
+        entries(tmp_path / "wide")

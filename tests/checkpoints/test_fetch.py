@@ -1,20 +1,28 @@
 """checkpoint.resumeFrom: a checkpoint of another job, or one that holdfast has never seen."""
 
 import http.client
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from holdfast.checkpoints import fetch as fetching
+from holdfast.checkpoints.complete import MARKER
 from holdfast.checkpoints.errors import BadManifest, CheckpointError, Corrupt, NoCheckpoint, Refused
-from holdfast.checkpoints.fetch import fetch
 from holdfast.checkpoints.folder import FolderStore
-from holdfast.checkpoints.names import MANIFEST, named
+from holdfast.checkpoints.manifest import About, Manifest
+from holdfast.checkpoints.names import MANIFEST, Name, named
 from holdfast.checkpoints.settings import open_bucket, open_store
 from tests.checkpoints.making import ABOUT, MODEL, content, fill, save
 from tests.checkpoints.places import fresh_prefix
 from tests.checkpoints.servers.server import BUCKET, Server
 
 THERE, HERE = named(9, 4), named(9, 0)
+
+
+def fetch(address: str, environ: Mapping[str, str], target: Path, name: Name, about: About) -> Manifest:
+    return fetching.fetch(fetching.find(address, environ), target, name, about)
 
 
 def test_a_checkpoint_in_a_store_becomes_this_jobs_own(server: Server, tmp_path: Path) -> None:
@@ -108,3 +116,30 @@ def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:
     (tmp_path / "pretrained" / "secrets").symlink_to("/etc")
     with pytest.raises(Refused, match="leads out"):
         fetch(str(tmp_path / "pretrained"), {}, tmp_path / "target", HERE, ABOUT)
+
+
+def test_the_step_comes_with_it_from_a_store(server: Server, tmp_path: Path) -> None:
+    address, store = server.address(fresh_prefix()), tmp_path / "other"
+    folder = save(store, THERE, {**MODEL, MARKER: json.dumps({"epoch": 9, "step": 7}).encode()})
+    open_store(address, server.environ).put(THERE, folder, ABOUT)
+    assert fetch(f"{address}/{THERE.folder}", server.environ, tmp_path / "job" / HERE.folder, HERE, ABOUT).step == 7
+    assert FolderStore(tmp_path / "job").verify(HERE).step == 7
+    bucket = open_bucket(address, server.environ)
+    for path, body in {**MODEL, MARKER: b'{"step": 5}'}.items():
+        bucket.put(f"by-hand/{path}", body)
+    assert fetch(f"{address}/by-hand", server.environ, tmp_path / "again", HERE, ABOUT).step == 5
+    bucket.put(f"by-hand/{MARKER}-0", b'{"shards": 2, "step": 5}')
+    with pytest.raises(NoCheckpoint, match="lacks shards"):
+        fetch(f"{address}/by-hand", server.environ, tmp_path / "third", HERE, ABOUT)
+
+
+@pytest.mark.parametrize(("leaf", "epoch", "step"), [("job-epoch-9", 9, 7), ("checkpoint-epoch-3", 3, None)])
+def test_a_copy_of_another_name_keeps_its_position_and_a_checkpoint_s_name_counts(
+    tmp_path: Path, leaf: str, epoch: int, step: int | None
+) -> None:
+    store = FolderStore(tmp_path / "other")
+    store.put(THERE, save(store.root, THERE, {**MODEL, MARKER: b'{"step": 7}'}), ABOUT)
+    store.get(THERE, tmp_path / leaf)
+    source = fetching.find(str(tmp_path / leaf), {})
+    assert source.epoch == epoch
+    assert source.manifest(named(source.epoch, 0), ABOUT).step == step

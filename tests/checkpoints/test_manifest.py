@@ -1,6 +1,8 @@
 """What a manifest may say, and what is refused with one clear sentence."""
 
 import json
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,6 +42,21 @@ def test_a_manifest_is_the_json_that_others_may_read() -> None:
             {"path": "b", "size": 1, "sha256": DIGEST, "keptAt": ".holdfast-rank-1/b"},
         ],
     }
+
+
+def test_a_manifest_tells_the_job_the_step_and_the_metrics_where_they_are_known() -> None:
+    about = replace(ABOUT, namespace="ml", name="digits")
+    known = replace(manifest(), about=about, step=7, metrics={"loss": 0.25, "bad": math.nan}, save="0.1.3.7")
+    written = json.loads(encode(known))
+    assert (written["job"], written["namespace"], written["name"]) == ("uid", "ml", "digits")
+    assert (written["step"], written["metrics"]) == (7, {"loss": 0.25})
+    assert decode(encode(known), "it") == replace(known, metrics={"loss": 0.25})
+    assert decode(encode(replace(known, step=0)), "it").step == 0
+
+
+def test_a_manifest_without_a_step_is_that_of_a_whole_epoch() -> None:
+    old = decode(facts(), "it")
+    assert (old.step, old.metrics, old.about.namespace, old.about.name) == (None, {}, "", "")
 
 
 @given(st.dictionaries(st.text("ab/ü😀 .", min_size=1, max_size=12), st.integers(0, 1 << 50), min_size=1, max_size=8))
@@ -133,6 +150,16 @@ def test_a_hundred_thousand_files_are_refused() -> None:
         encode(manifest(*(File(f"shard-{number}", 1, DIGEST) for number in range(100_000))))
 
 
+def test_more_folders_than_any_framework_makes_are_refused() -> None:
+    """10,000 files of 400 bytes a path, each with folders of its own, would be 195,000 folders."""
+    files = (File(f"{number:05}/{'d/' * 3}file", 0, DIGEST) for number in range(9_000))
+    with pytest.raises(Refused, match="more than 20000 folders in the checkpoint: put more files into each"):
+        encode(manifest(*files))
+    content = facts(files=[{"path": f"{'d/' * 33}file", "size": 0, "sha256": DIGEST}])
+    with pytest.raises(BadManifest, match="more than 32 folders deep"):
+        decode(content, "checkpoint-epoch-3")
+
+
 def test_as_many_files_as_are_allowed_fit_into_a_manifest() -> None:
     files = tuple(File(f"{'x' * 200}/{number:05}", 1 << 40, DIGEST) for number in range(paths.MAX_FILES))
     assert len(decode(encode(manifest(*files)), "it").files) == paths.MAX_FILES
@@ -154,6 +181,15 @@ def test_a_manifest_beyond_all_measure_is_not_even_parsed() -> None:
         {"job": 1},
         {"savedAt": None},
         {"world": 1.5},
+        {"namespace": 1},
+        {"name": None},
+        {"save": 1},
+        {"step": -1},
+        {"step": "7"},
+        {"step": True},
+        {"metrics": []},
+        {"metrics": {"loss": "low"}},
+        {"metrics": {"loss": 10**400}},
         {"files": None},
         {"files": "model.bin"},
         {"files": ["model.bin"]},

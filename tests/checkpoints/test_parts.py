@@ -1,11 +1,14 @@
 """Checkpoints that several workers write, each on a volume of its own, into one object store."""
 
+import json
 import threading
 from pathlib import Path
 
 import pytest
 
 from holdfast.checkpoints import objects
+from holdfast.checkpoints.complete import MARKER
+from holdfast.checkpoints.content import entries
 from holdfast.checkpoints.errors import Incomplete
 from holdfast.checkpoints.manifest import About
 from holdfast.checkpoints.names import named
@@ -154,3 +157,37 @@ def test_of_a_checkpoint_of_many_files_one_large_one_is_sent_at_a_time(
     ObjectStore(counting).put(NAME, worker(tmp_path, 0, **files), ABOUT)
     assert counting.most == 1
     assert len(counting.stored) == 32
+
+
+def shard(folder: Path, rank: int, step: int, **files: bytes) -> Path:
+    said = {"shards": 2, "ranks": [rank], "attempt": 1, "restart": 0, "epoch": 3, "step": step}
+    own = worker(folder, rank, **files)
+    (own / f"{MARKER}-{rank}").write_text(json.dumps(said))
+    return own
+
+
+def test_parts_of_two_saves_are_never_joined(store: ObjectStore, tmp_path: Path) -> None:
+    store.put_part(NAME, shard(tmp_path / "5", 1, 5, b=b"5"), 1, ABOUT)
+    assert store.put(NAME, shard(tmp_path / "5", 0, 5, a=b"5"), ABOUT, ranks=[1]).step == 5
+    with pytest.raises(Incomplete, match="lacks the part of worker 1"):
+        store.put(NAME, shard(tmp_path / "9", 0, 9, a=b"9"), ABOUT, ranks=[1])
+    store.get(NAME, tmp_path / "got")
+    assert content(tmp_path / "got") == {"a": b"5", "b": b"5"}
+    store.put_part(NAME, shard(tmp_path / "9", 1, 9, b=b"9"), 1, ABOUT)
+    assert store.put(NAME, tmp_path / "9" / "worker-0" / NAME.folder, ABOUT, ranks=[1]).step == 9
+    store.get(NAME, tmp_path / "got")
+    assert content(tmp_path / "got") == {"a": b"9", "b": b"9"}
+
+
+def test_parts_of_a_save_that_nobody_ends_any_more_are_forgotten(store: ObjectStore, tmp_path: Path) -> None:
+    store.put_part(NAME, shard(tmp_path, 1, 5, b=b"5"), 1, ABOUT)
+    store.forget_parts(NAME.attempt - 1)
+    store.forget_parts(NAME.attempt)
+    with pytest.raises(Incomplete, match="lacks the part of worker 1"):
+        store.put(NAME, shard(tmp_path, 0, 5, a=b"5"), ABOUT, ranks=[1])
+
+
+def test_what_was_saved_anew_since_it_was_found_complete_is_not_sent(store: ObjectStore, tmp_path: Path) -> None:
+    own = shard(tmp_path, 1, 5, b=b"5")
+    with pytest.raises(Incomplete, match="saved anew meanwhile"):
+        store.put_part(NAME, own, 1, ABOUT, entries(tmp_path / "worker-1"))

@@ -1,11 +1,13 @@
 """Which checkpoints go."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.checkpoints.names import Name, named
-from holdfast.checkpoints.retention import Kept, doomed
+from holdfast.checkpoints.retention import Kept, Metric, best, doomed
 
 
 def valid(epoch: int, attempt: int = 0) -> Kept:
@@ -45,15 +47,76 @@ def test_what_a_worker_may_be_reading_stays() -> None:
     assert doomed(there, 1, 0, needed=[named(1, 0)]) == [named(2, 0)]
 
 
-KEPT = st.builds(Kept, st.builds(named, st.integers(0, 6), st.integers(0, 3)), st.booleans())
+def scored(epoch: int, loss: float, attempt: int = 0, *, valid: bool = True, fenced: bool = False) -> Kept:
+    return Kept(named(epoch, attempt), valid, fenced, {"loss": loss, "accuracy": loss})
+
+
+@pytest.mark.parametrize(
+    ("there", "lowest_loss", "highest_accuracy"),
+    [
+        pytest.param([], None, None, id="nothing is there"),
+        pytest.param([scored(1, 0.5), scored(2, 0.2), scored(3, 0.9)], 2, 3, id="by loss or by accuracy"),
+        pytest.param([scored(2, 0.5), scored(1, 0.5), scored(3, 0.5)], 3, 3, id="of equal ones the newer"),
+        pytest.param([scored(1, 0.5), valid(2), unsealed(3)], 1, 1, id="without metrics none is the best"),
+        pytest.param([valid(1), valid(2)], None, None, id="not even if none has any"),
+        pytest.param([scored(1, 0.5), scored(2, math.nan)], 1, 1, id="NaN is never the best"),
+        pytest.param([scored(1, 0.5), scored(2, math.inf), scored(3, -math.inf)], 1, 1, id="nor is what overflowed"),
+        pytest.param([scored(1, math.nan)], None, None, id="NaN is not the best, even alone"),
+        pytest.param(
+            [scored(1, 0.5), scored(2, 0.1, fenced=True), scored(3, 0.9, fenced=True)], 1, 1, id="nor a fenced one"
+        ),
+        pytest.param(
+            [scored(1, 0.5), scored(2, 0.1, valid=False), scored(3, 0.9, valid=False)], 1, 1, id="nor an invalid one"
+        ),
+        pytest.param([Kept(named(1, 0), valid=True, metrics={"trainLoss": 0.1})], None, None, id="other metrics"),
+    ],
+)
+def test_the_best(there: list[Kept], lowest_loss: int | None, highest_accuracy: int | None) -> None:
+    found = best(there, "loss"), best(there, "accuracy")
+    assert [one and one.name.epoch for one in found] == [lowest_loss, highest_accuracy]
+
+
+def test_the_best_stays_beside_the_newest_until_another_is_better() -> None:
+    there = [scored(1, 0.9), scored(2, 0.1), scored(3, 0.5), scored(4, 0.4)]
+    assert doomed(there, 1, 0) == [named(1, 0), named(3, 0)]
+    assert doomed(there, 1, 0, by="accuracy") == [named(2, 0), named(3, 0)]
+    assert doomed([*there, scored(5, 0.05)], 1, 0) == [named(epoch, 0) for epoch in (1, 2, 3, 4)]
+
+
+def test_of_the_best_one_copy_stays() -> None:
+    there = [scored(2, 0.1), scored(2, 0.1, attempt=1), scored(3, 0.5, attempt=1)]
+    assert doomed(there, 1, 1) == [named(2, 0)]
+
+
+METRICS = st.dictionaries(st.sampled_from(["loss", "accuracy"]), st.floats())
+KEPT = st.builds(
+    Kept, st.builds(named, st.integers(0, 6), st.integers(0, 3)), st.booleans(), st.booleans(), metrics=METRICS
+)
+BY: st.SearchStrategy[Metric] = st.sampled_from(["loss", "accuracy"])
+
+
+@given(st.lists(KEPT, unique_by=lambda kept: kept.name), st.integers(1, 4), st.integers(0, 3), BY)
+def test_the_best_is_never_deleted_and_no_other_is_kept_for_it(
+    there: list[Kept], keep: int, attempt: int, by: Metric
+) -> None:
+    mine = [kept for kept in there if kept.name.attempt <= attempt]
+    top, going = best(mine, by), set(doomed(there, keep, attempt, by=by))
+    plain = set(doomed([kept._replace(metrics={}) for kept in there], keep, attempt, by=by))
+    assert going == plain - ({top.name} if top is not None else set())
+    if top is not None:
+        assert top.valid
+        assert not top.fenced
+        assert math.isfinite(top.metrics[by])
+    staying = {kept.name.epoch for kept in mine if kept.counts and kept.name not in going}
+    assert len(staying) <= keep + 1
 
 
 @given(st.lists(KEPT, unique_by=lambda kept: kept.name), st.integers(0, 4), st.integers(0, 3))
 def test_no_resume_misses_anything(there: list[Kept], keep: int, attempt: int) -> None:
     going = set(doomed(there, keep, attempt))
     mine = [kept for kept in there if kept.name.attempt <= attempt]
-    epochs = sorted({kept.name.epoch for kept in mine if kept.valid}, reverse=True)
-    staying = {kept.name.epoch for kept in mine if kept.valid and kept.name not in going}
+    epochs = sorted({kept.name.epoch for kept in mine if kept.counts}, reverse=True)
+    staying = {kept.name.epoch for kept in mine if kept.counts and kept.name not in going}
     assert set(epochs[: max(keep, 1)]) <= staying, "an epoch that should stay is gone"
     for kept in there:
         if kept.name in going:

@@ -106,3 +106,52 @@ def test_a_job_with_a_volume_does_not_load_obstore() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+KEY = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key"}
+TOKEN = {**KEY, "AWS_SESSION_TOKEN": "hunter2"}
+OVER_HTTP = {"AWS_ENDPOINT_URL": "http://minio.storage.svc:9000"}
+AZURITE = {"AZURE_STORAGE_ACCOUNT_NAME": "account", "AZURE_STORAGE_ENDPOINT": "http://azurite.storage.svc:10000/a"}
+WORKLOAD = {"AZURE_CLIENT_ID": "c", "AZURE_TENANT_ID": "t", "AZURE_FEDERATED_TOKEN_FILE": "/token"}
+GCS = (
+    '{"gcs_base_url": "http://gcs.storage.svc:4443", "disable_oauth": %s, '
+    '"client_email": "", "private_key": "", "private_key_id": ""}'
+)
+
+
+@pytest.mark.parametrize(
+    ("address", "environ", "is_refused"),
+    [
+        ("s3://bucket/job", {**KEY, **OVER_HTTP}, False),  # requests are signed: the key itself is not sent
+        ("s3://bucket/job", {**TOKEN, **OVER_HTTP}, True),
+        ("s3://bucket/job", OVER_HTTP, True),  # those of the machine or the service account are temporary
+        ("s3://bucket/job", {**TOKEN, **OVER_HTTP, "AWS_ALLOW_HTTP": "true"}, False),
+        ("s3://bucket/job", {**TOKEN, **OVER_HTTP, "AWS_ALLOW_HTTP": "false"}, True),
+        ("s3://bucket/job", {**TOKEN, "AWS_ENDPOINT_URL": "HTTP://minio.storage.svc:9000"}, True),
+        ("s3://bucket/job", {**TOKEN, "AWS_ENDPOINT_URL": "https://minio.storage.svc:9000"}, False),
+        ("s3://bucket/job", {**TOKEN, "AWS_ENDPOINT_URL": "http://127.0.0.1:9000"}, False),
+        ("s3://bucket/job", TOKEN, False),
+        ("az://container/job", {**AZURITE, "AZURE_STORAGE_ACCOUNT_KEY": AZURE_KEY}, False),
+        ("az://container/job", {**AZURITE, **WORKLOAD}, True),
+        ("az://container/job", {**AZURITE, **WORKLOAD, "AZURE_ALLOW_HTTP": "true"}, False),
+        ("gs://bucket/job", {"GOOGLE_SERVICE_ACCOUNT_KEY": GCS % "true"}, False),
+        ("gs://bucket/job", {"GOOGLE_SERVICE_ACCOUNT_KEY": GCS % "false"}, True),
+    ],
+)
+def test_credentials_are_sent_unencrypted_only_if_somebody_asks_for_it(
+    address: str, environ: dict[str, str], is_refused: bool
+) -> None:
+    if not is_refused:
+        open_bucket(address, environ)
+        return
+    with pytest.raises(
+        BadAddress, match=r"would be sent unencrypted to '(http|HTTP)://.*: use https://, or "
+    ) as raised:
+        open_bucket(address, environ)
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("endpoint", ["https://127.0.0.1:9", ""])
+def test_only_who_writes_http_gets_http(endpoint: str) -> None:
+    assert not settings.is_unencrypted("s3://bucket/job", {**KEY, "AWS_ENDPOINT_URL": endpoint})
+    assert settings.is_unencrypted("s3://bucket/job", {**KEY, **OVER_HTTP})

@@ -3,16 +3,19 @@
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.checkpoints import disk
+from holdfast.checkpoints.complete import MARKER
 from holdfast.checkpoints.errors import (
     BadAddress,
     BadManifest,
     CheckpointError,
     Corrupt,
     Full,
+    Incomplete,
     ReadOnly,
     Refused,
     StoreError,
@@ -188,3 +191,34 @@ def test_a_volume_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
     assert store.names(3) == []
     store.write_note(1, b"x")
     assert store.note(1) == b"x"
+
+
+def test_a_manifest_goes_into_the_folder_that_was_read_and_not_into_one_that_took_its_name(
+    store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, written = save(tmp_path, NAME), disk.write_manifest
+
+    def meanwhile(*arguments: Any) -> None:
+        folder.rename(tmp_path / "replaced")
+        save(tmp_path, NAME, {"model.bin": b"saved anew"})
+        written(*arguments)
+
+    monkeypatch.setattr(disk, "write_manifest", meanwhile)
+    store.put(NAME, folder, ABOUT)
+    assert store.manifest(NAME) is None
+    assert (tmp_path / "replaced" / MANIFEST).exists()
+
+
+def test_a_folder_that_lacks_shards_gets_no_manifest(store: FolderStore, tmp_path: Path) -> None:
+    folder = save(tmp_path, NAME, {**MODEL, f"{MARKER}-0": b'{"shards": 2}'})
+    with pytest.raises(Incomplete, match="lacks shards"):
+        store.put(NAME, folder, ABOUT)
+
+
+def test_the_step_is_in_the_manifest_and_in_every_copy(store: FolderStore, tmp_path: Path) -> None:
+    folder = save(tmp_path, NAME, {**MODEL, MARKER: b'{"step": 7, "metrics": {"loss": 0.5}}'})
+    store.put(NAME, folder, ABOUT)
+    store.get(NAME, tmp_path / "attempt-1" / NAME.leaf)
+    copied = store.manifest(named(3, 1))
+    assert copied is not None
+    assert (copied.step, copied.metrics) == (7, {"loss": 0.5})

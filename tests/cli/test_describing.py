@@ -69,6 +69,11 @@ def test_parts_are_indented_and_elements_begin_with_a_dash() -> None:
     ]
 
 
+def test_a_status_has_measured_numbers_with_four_digits_and_a_spec_its_own() -> None:
+    shown = lines(spec={"rate": 0.000123456}, status={"metrics": {"loss": 0.2275489568570467}, "all": [0.123456]})
+    assert [line.strip() for line in shown if "." in line] == ["Rate:  0.000123456", "Loss:  0.2275", "0.1235"]
+
+
 def test_texts_keep_their_lines_and_do_not_command_the_terminal() -> None:
     shown = lines(spec={"script": "first\n\x1b[31msecond"})
     begin = shown.index("Spec:")
@@ -111,3 +116,17 @@ def test_conditions_and_events_are_tables() -> None:
         "  TYPE      REASON      AGE                FROM       MESSAGE",
         "  Warning   Restarted   10s (x2 over 2m)   holdfast   a b",
     ]
+
+
+def test_nothing_of_the_object_commands_the_terminal() -> None:
+    evil = "\x1b[2J\nfake:  line\x07"
+    told = {"type": evil, "reason": evil, "message": evil, "metadata": {}, "source": {"component": evil}}
+    shown = lines(
+        [told],
+        metadata={"labels": {evil: evil}, "annotations": {evil: evil}},
+        spec={evil: evil, "parts": {evil: [evil, {evil: evil}, [evil]]}},
+        data={evil: evil},
+        status={evil: evil, "conditions": [{"type": evil, "status": evil, "reason": evil, "message": evil}]},
+    )
+    assert all(line.isprintable() for line in shown)
+    assert not any(line.startswith("fake") for line in shown)

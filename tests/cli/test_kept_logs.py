@@ -1,5 +1,6 @@
 """logs of workers that are gone, on both grounds."""
 
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,7 +10,7 @@ from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import CONFIG_MAPS, NODES, PODS, TRAINING_JOBS
 from holdfast.workloads.trainingjob.last_logs import last_log
 from holdfast.workloads.trainingjob.names import ATTEMPT_LABEL, INDEX_LABEL, JOB_LABEL
-from tests.cli.ground import Ground
+from tests.cli.ground import Ground, finished, line_of
 
 LIVE = "line 1\nline 2\nline 3\n"
 FACTS = {
@@ -30,15 +31,30 @@ async def keep(ground: Ground, text: str, *, attempt: int = 0, worker: int = 0, 
     await ground.cluster.create(CONFIG_MAPS, body, namespace=ground.namespace)
 
 
-async def live(ground: Ground, *, attempt: int, worker: int = 0) -> str:
+async def live(ground: Ground, *, attempt: int, worker: int = 0, name: str = "") -> str:
     """A worker that runs; the name of its pod."""
-    name = f"bert-{attempt}-{worker}"
+    name = name or f"bert-{attempt}-{worker}"
     await ground.pod(name, {JOB_LABEL: "bert", ATTEMPT_LABEL: str(attempt), INDEX_LABEL: str(worker)})
     return name
 
 
 async def bert(ground: Ground, **status: object) -> None:
     await ground.job("bert", {"restartCount": 0, **status}, numWorkers=2)
+
+
+async def test_what_an_attempt_wrote_before_it_was_suspended_is_shown_first(embedded: Ground) -> None:
+    await bert(embedded, state="Suspended")
+    job = await embedded.cluster.get(TRAINING_JOBS, Key(embedded.namespace, "bert"))
+    before = last_log(job, 0, b"before\n", {"pod": "a"})["data"]
+    body = last_log(job, 0, b"after\n", {"pod": "b"}, stored=before)
+    await embedded.cluster.create(CONFIG_MAPS, body, namespace=embedded.namespace)
+    assert await embedded.good("logs", "bert") == "before\nafter\n"
+    name = await live(embedded, attempt=0)
+    assert await embedded.good("logs", "bert", "--attempt=0") == f"before\nafter\n{LIVE}"
+    stored = Key(embedded.namespace, body["metadata"]["name"])
+    await embedded.cluster.patch(CONFIG_MAPS, stored, {"data": {"pod": name}})
+    assert await embedded.good("logs", "bert", "--attempt=0") == f"before\n{LIVE}"
+    assert await embedded.good("logs", "bert") == LIVE
 
 
 async def test_the_log_of_a_worker_outlives_its_pod(ground: Ground) -> None:
@@ -102,9 +118,80 @@ async def test_following_a_worker_that_is_gone_ends_at_once(embedded: Ground) ->
     await bert(embedded)
     await keep(embedded, "kept\n")
     await embedded.say("bert", {"state": "Failed"})
-    assert await embedded.good("logs", "-f", "bert") == "kept\n"
+    done = await embedded.holdfast("logs", "-f", "bert")
+    assert (done.code, done.out) == (1, "kept\n")
     await embedded.say("bert", {"restartCount": 1, "state": "Running"})
     assert await embedded.good("logs", "-f", "bert", "--attempt=0") == "kept\n"
+
+
+async def follow(ground: Ground, *options: str, workers: int = 1) -> Process:
+    """Attempt 0, whose workers have written their lines."""
+    following = await ground.start("logs", "-f", "bert", *options)
+    lines = [await line_of(following) for _ in range(3 * workers)]
+    assert sorted(line[-len("line 1\n") :] for line in lines) == sorted(LIVE.splitlines(keepends=True) * workers)
+    return following
+
+
+async def test_a_stream_of_a_lost_node_is_left_when_the_next_attempt_runs(embedded: Ground) -> None:
+    await bert(embedded, state="Running")
+    for worker in (0, 1):
+        await live(embedded, attempt=0, worker=worker)  # whose log never ends
+    following = await follow(embedded, "--all", workers=2)
+    lost = "worker 1 is lost with its node"
+    await embedded.say("bert", {"restartCount": 1, "state": "Restarting", "failureReason": lost})
+    for worker in (0, 1):
+        await live(embedded, attempt=1, worker=worker, name=f"short-{worker}")
+    await embedded.say("bert", {"state": "Completed"})
+    done = await finished(following)
+    assert done.code == 0, done
+    assert sorted(done.lines) == [f"[{worker}] {line}" for worker in (0, 1) for line in LIVE.splitlines()]
+    assert done.err == f"holdfast: attempt 0 has ended: {lost}\nholdfast: following attempt 1\n"
+
+
+async def test_attempts_that_nobody_followed_are_shown_from_their_stored_logs(embedded: Ground) -> None:
+    await bert(embedded, state="Running")
+    await live(embedded, attempt=0, name="short-0")
+    following = await follow(embedded)
+    await keep(embedded, "of attempt 1\n", attempt=1)
+    await keep(embedded, "of attempt 3\n", attempt=3)
+    await embedded.say("bert", {"restartCount": 4, "state": "Restarting", "failureReason": "worker 0 broke"})
+    await live(embedded, attempt=4, name="short-4")
+    await embedded.say("bert", {"state": "Failed"})
+    done = await finished(following)
+    assert (done.code, done.out) == (1, f"of attempt 1\nof attempt 3\n{LIVE}")
+    said = [line.removeprefix("holdfast: ") for line in done.err.splitlines()]
+    assert [line for line in said if line.startswith("attempt ")] == [
+        "attempt 0 has ended: a new one follows",
+        "attempt 1 has ended: a new one follows",
+        "attempt 2 has ended: a new one follows",
+        "attempt 3 has ended: worker 0 broke",
+    ]
+    assert said[-1] == "following attempt 4"
+
+
+async def test_the_log_of_a_last_attempt_that_nobody_followed_is_shown(embedded: Ground) -> None:
+    await bert(embedded, state="Running")
+    await live(embedded, attempt=0, name="short-0")
+    following = await follow(embedded)
+    await keep(embedded, "of attempt 1\n", attempt=1)
+    await embedded.say("bert", {"state": "Failed"})
+    done = await finished(following)
+    assert (done.code, done.out) == (1, "of attempt 1\n")
+
+
+async def test_following_goes_on_when_a_suspended_job_is_resumed(embedded: Ground) -> None:
+    await bert(embedded, state="Running")
+    await live(embedded, attempt=0, name="short-before")
+    following = await follow(embedded)
+    await embedded.say("bert", {"state": "Suspended"})
+    assert following.stderr is not None
+    said = (await following.stderr.readline()).decode()
+    assert said == "holdfast: trial/bert is suspended: its log goes on when it is resumed\n"
+    await embedded.cluster.delete(PODS, Key(embedded.namespace, "short-before"), grace_period_s=0)
+    await live(embedded, attempt=0, name="short-after")
+    await embedded.say("bert", {"state": "Completed"})
+    done = await finished(following)
+    assert (done.code, done.out, done.err) == (0, LIVE, "holdfast: following attempt 0\n")
 
 
 @pytest.mark.parametrize(
@@ -114,6 +201,7 @@ async def test_following_a_worker_that_is_gone_ends_at_once(embedded: Ground) ->
             {"reason": "OOMKilled", "exitCode": "137"},
             "worker 0 of attempt 0 exited with code 137 (OOMKilled) on gpu-3 at",
         ),
+        ({"exitCode": "137"}, "worker 0 of attempt 0 was killed (SIGKILL) on gpu-3 at"),
         ({"container": "fetch"}, "container fetch of worker 0 of attempt 0 exited with code 3 on gpu-3 at"),
         ({"exitCode": "", "reason": "", "finishedAt": ""}, "worker 0 of attempt 0 on gpu-3: the end"),
     ],

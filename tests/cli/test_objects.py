@@ -1,14 +1,18 @@
 """apply, get, describe and delete, on both grounds."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import yaml
 
-from holdfast.api.meta import Key
+from holdfast.api.meta import WORKING_DIRECTORY, Key
+from holdfast.cli.delete import checkpoints_left
+from holdfast.cli.naming import find_kind
 from holdfast.cluster.errors import NotFound
 from holdfast.runtime.events import EVENTS
+from tests.cli.conftest import EmbeddedGround
 from tests.cli.ground import Ground, condition, finished, holdfast, interrupted, line_of
 from tests.contract.kinds import TRAINING_JOBS
 
@@ -58,8 +62,63 @@ async def test_a_refused_manifest_is_told_by_field_and_the_others_are_applied(gr
     lines = done.err.splitlines()
     assert len(lines) == 2
     assert all(line.startswith("holdfast: trainingjob.ml.example.com/wrong is refused: ") for line in lines)
-    assert 'spec.model_: unknown field "spec.model_"' in lines[0]
-    assert "spec.numWorkers: Invalid value: 300" in lines[1]
+    assert lines[0].endswith("spec.model_ is no field that holdfast knows: did you mean model?")
+    assert lines[1].endswith("spec.numWorkers is 300: write at most 100")
+
+
+@pytest.mark.parametrize("kind", ["ml.example.com/v1 Trainingjob", "ml.example.com/v2 TrainingJob", "a.io/v1 Zebra"])
+async def test_an_unknown_kind_is_told_by_apply_as_by_validate(embedded: Ground, kind: str) -> None:
+    version, name = kind.split()
+    manifest = f"apiVersion: {version}\nkind: {name}\nmetadata: {{name: a}}"
+    applied = await embedded.refused("apply", "-f", "-", code=2, stdin=manifest)
+    validated = (await holdfast("validate", "-f", "-", stdin=manifest)).out
+    reason = applied.partition("is refused: ")[2]
+    assert reason
+    assert validated.endswith(reason)
+
+
+async def test_a_manifest_of_a_job_that_has_ended_is_told_to_delete_it_first(ground: Ground) -> None:
+    await ground.good("apply", "-f", "-", stdin=MNIST)
+    since = (datetime.now(UTC) - timedelta(minutes=30)).isoformat(timespec="seconds").replace("+00:00", "Z")
+    await ground.say("mnist", {"state": "Failed", "completionTime": since, "conditions": [condition("Failed")]})
+    again = await ground.good("apply", "-f", "-", stdin=MNIST)
+    assert again == f"{NAMED} unchanged, and it has ended (Failed 30m ago): holdfast delete tj mnist first\n"
+    changed = MNIST.replace("numWorkers: 2", "numWorkers: 3, command: [python, other.py]")
+    refused = await ground.refused("apply", "-f", "-", stdin=changed)
+    assert refused == (
+        f"holdfast: {NAMED} is refused: it has ended (Failed 30m ago): holdfast delete tj mnist first, "
+        "or give the manifest another name\n"
+    )
+    wrong = changed.replace("numWorkers: 3", "numWorkers: 300")
+    assert "spec.numWorkers is 300" in await ground.refused("apply", "-f", "-", stdin=wrong)
+
+
+async def test_only_on_one_machine_the_folder_of_a_command_is_noted(ground: Ground) -> None:
+    """A folder of this machine says nothing to the nodes of a cluster."""
+    command = MNIST.replace("numWorkers", "command: [python, train.py], numWorkers")
+    key, here = Key(ground.namespace, "mnist"), str(Path.cwd())
+    is_local = isinstance(ground, EmbeddedGround)
+    told = f"; its command runs in {here}" if is_local else ""
+    assert await ground.good("apply", "-f", "-", stdin=command) == f"{NAMED} created{told}\n"
+    noted = (await ground.cluster.get(TRAINING_JOBS, key)).metadata.annotations.get(WORKING_DIRECTORY)
+    assert noted == (here if is_local else None)
+    # What is noted already counts until what runs is changed.
+    elsewhere = {"metadata": {"annotations": {WORKING_DIRECTORY: "/elsewhere"}}}
+    await ground.cluster.patch(TRAINING_JOBS, key, elsewhere)
+    for manifest, folder in ((command, "/elsewhere"), (command.replace("train.py", "b.py"), here)):
+        await ground.good("apply", "-f", "-", stdin=manifest)
+        noted = (await ground.cluster.get(TRAINING_JOBS, key)).metadata.annotations[WORKING_DIRECTORY]
+        assert noted == (folder if is_local else "/elsewhere")
+    own = command.replace("labels:", f"annotations: {{{WORKING_DIRECTORY}: /mine}}, labels:")
+    assert "runs in" not in await ground.good("apply", "-f", "-", stdin=own)
+    assert (await ground.cluster.get(TRAINING_JOBS, key)).metadata.annotations[WORKING_DIRECTORY] == "/mine"
+
+
+async def test_a_name_that_the_server_makes_is_printed(ground: Ground) -> None:
+    said = await ground.good("apply", "-f", "-", stdin=MNIST.replace("name: mnist", "generateName: run-"))
+    (made,) = (await ground.cluster.list(TRAINING_JOBS, namespace=ground.namespace)).items
+    assert made.metadata.name.startswith("run-")
+    assert said == f"trainingjob.ml.example.com/{made.metadata.name} created\n"
 
 
 async def test_a_table_has_the_columns_of_the_kind(ground: Ground) -> None:
@@ -113,7 +172,16 @@ async def test_nothing_found_is_said_beside_the_output(ground: Ground) -> None:
     done = await ground.holdfast("get", "tj")
     assert done == (0, "", f"No resources found in {ground.namespace} namespace.\n")
     assert json.loads(await ground.good("get", "tj", "-o", "json"))["items"] == []
-    assert 'trainingjobs.ml.example.com "none" not found' in await ground.refused("get", "tj", "none")
+    for words in (
+        ["get", "tj", "none"],
+        ["describe", "tj/none"],
+        ["delete", "tj/none"],
+        ["wait", "tj/none", "--for=condition=A"],
+    ):
+        assert await ground.refused(*words) == (
+            f'holdfast: trainingjobs.ml.example.com "none" not found in namespace {ground.namespace}: '
+            f"`holdfast get tj -n {ground.namespace}` shows what is there\n"
+        )
 
 
 async def test_a_watch_shows_every_change_until_ctrl_c(ground: Ground) -> None:
@@ -170,6 +238,44 @@ async def test_deleting_waits_until_the_object_is_gone(ground: Ground) -> None:
         await ground.cluster.get(TRAINING_JOBS, key)
 
 
+async def test_deleting_a_job_says_where_its_checkpoints_stay_and_how_to_go_on_from_them(embedded: Ground) -> None:
+    await embedded.job("mnist", {"checkpoint": {"last": "/checkpoints/attempt-1/checkpoint-epoch-7"}}, checkpoint={})
+    uid = (await embedded.cluster.get(TRAINING_JOBS, Key(embedded.namespace, "mnist"))).metadata.uid
+    deleted, stay, example, cleanup = (await embedded.good("delete", "tj", "mnist")).splitlines()
+    assert deleted == 'trainingjob.ml.example.com "mnist" deleted'
+    assert stay.startswith("The checkpoints of mnist stay in the claim mnist-checkpoints. ")
+    assert yaml.safe_load(example)["checkpoint"] == {
+        "resumeFrom": f"trial/mnist/{uid}/attempt-1/checkpoint-epoch-7",
+        "storage": {"type": "pvc", "pvcName": "mnist-checkpoints"},
+    }
+    assert cleanup.endswith("holdfast delete pvc mnist-checkpoints")
+    await embedded.job("again", **yaml.safe_load(example))
+    await embedded.job("saved-nothing", checkpoint={})
+    assert len((await embedded.good("delete", "tj", "again", "saved-nothing")).splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("storage", "place", "resume_from"),
+    [
+        ({"type": "pvc", "pvcName": "runs", "prefix": "p"}, "the claim runs.", "p"),
+        ({"type": "nfs", "nfsServer": "n", "nfsPath": "/e"}, "n:/e.", "default/bert/u"),
+        ({"type": "s3", "s3Bucket": "runs"}, "s3://runs/default/bert/u.", "s3://runs/default/bert/u"),
+        ({"type": "gcs", "gcsBucket": "runs"}, "gs://runs/default/bert/u.", "gs://runs/default/bert/u"),
+    ],
+)
+def test_checkpoints_stay_where_the_job_kept_them(storage: dict[str, str], place: str, resume_from: str) -> None:
+    document = {
+        "metadata": {"name": "bert", "namespace": "default", "uid": "u"},
+        "spec": {"model": "a", "dataset": "b", "numWorkers": 1, "checkpoint": {"storage": storage}},
+        "status": {"checkpoint": {"last": "any/attempt-0/checkpoint-epoch-1"}},
+    }
+    stay, example, *_ = checkpoints_left(find_kind("tj"), document)
+    assert f"stay in {place}" in stay
+    written = yaml.safe_load(example)["checkpoint"]
+    assert written["resumeFrom"] == f"{resume_from}/attempt-0/checkpoint-epoch-1"
+    assert written["storage"] == {name: value for name, value in storage.items() if name != "prefix"}
+
+
 async def test_what_manifests_name_is_deleted(ground: Ground) -> None:
     both = MNIST + "---\n" + SETTINGS
     await ground.good("apply", "-f", "-", stdin=both)
@@ -191,6 +297,7 @@ async def test_what_manifests_name_is_deleted(ground: Ground) -> None:
         (["delete"], "-f FILE"),
         (["apply", "-f", "/nowhere/job.yaml"], "/nowhere/job.yaml can't be read: No such file"),
         (["wait", "tj/a", "--for=sunshine"], "condition=NAME"),
+        (["wait", "tj/a"], "--for=condition=Succeeded"),
         (["wait", "tj/a", "--for=delete", "--timeout=soon"], "30s"),
         (["logs", "svc/a"], "gpuw/NAME or pod/NAME"),
     ],
@@ -205,7 +312,7 @@ async def test_a_misused_command_says_how_to_use_it(embedded: Ground, arguments:
         ("[1, 2", "can't be read as YAML or JSON: line 1"),
         ("just words", "is no object"),
         ("", "hold no object"),
-        ("apiVersion: v1\nkind: Zebra\nmetadata: {name: a}", "v1 Zebra is no kind that holdfast applies"),
+        ("apiVersion: v1\nkind: Zebra\nmetadata: {name: a}", "v1 has no kind Zebra: it has Pod"),
         ("apiVersion: v1\nkind: TrainingJob\nmetadata: {name: a}", "write apiVersion: ml.example.com/v1"),
         ("apiVersion: v1\nkind: ConfigMap", "metadata.name is missing"),
         ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: other}", "--namespace says"),

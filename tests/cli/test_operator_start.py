@@ -63,6 +63,7 @@ def test_a_kubeconfig_that_is_none_is_named_with_what_it_lacks(tmp_path: Path, c
         ("--reports-address=operator.svc", "write the IP address at which pods reach this operator"),
         ("--reports-address=10.0.0.256", "write the IP address at which pods reach this operator"),
         ("--reports-port=65536", "--reports-port"),
+        ("--resync=0", "greater than or equal to 1"),
         ("--silent-after=0", "--silent-after"),
         ("--lease-after=0.5", "--lease-after"),
         ("--final-save=-1", "--final-save"),
@@ -117,6 +118,19 @@ def test_without_a_right_it_says_who_lacks_which(control_plane: ControlPlane) ->
     install_kinds(control_plane)
     said = last_words(operator(control_plane.user("nobody-in-particular")))
     assert '"nobody-in-particular" cannot list' in said
+
+
+def test_at_a_desk_it_says_in_one_line_what_it_can_not_show_and_why(control_plane: ControlPlane) -> None:
+    install_kinds(control_plane)
+    nobody = control_plane.user("nobody-in-particular")  # it ends by itself
+
+    def told(**environment: str) -> list[str]:
+        return [line for line in operator(nobody, **environment).stderr.splitlines() if "are not shown" in line]
+
+    (line,) = told()
+    assert "sidecars can't reach the reports port of an operator outside the cluster" in line
+    assert "--reports-address" in line
+    assert told(POD_IP="127.0.0.1") == []
 
 
 def test_a_port_in_use_is_named_with_the_option_for_another(control_plane: ControlPlane) -> None:

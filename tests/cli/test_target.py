@@ -54,7 +54,9 @@ def test_the_kubeconfig_of_an_up_says_where_its_data_is(tmp_path: Path) -> None:
 
 
 def test_with_no_cluster_anywhere_both_ways_to_one_are_named(tmp_path: Path) -> None:
-    with pytest.raises(Misconfigured, match=r"--kubeconfig FILE.*`holdfast up`"):
+    with pytest.raises(
+        Misconfigured, match=r"no `holdfast up` runs .* start it in another terminal;.*--kubeconfig FILE"
+    ):
         choose(Choice(), {"HOME": str(tmp_path), "HOLDFAST_DATA": str(tmp_path)})
 
 

@@ -94,7 +94,7 @@ async def test_following_a_log_ends_with_the_pod(embedded: Ground) -> None:
 
 
 async def test_following_several_workers_keeps_their_lines_whole(embedded: Ground) -> None:
-    await embedded.job("bert")
+    await embedded.job("bert", {"state": "Completed"})
     for number in (0, 1):
         await worker(embedded, number, attempt=0, name=f"short-{number}")
     lines = (await embedded.good("logs", "-f", "--all", "bert")).splitlines()
@@ -106,6 +106,7 @@ async def test_following_waits_for_workers_that_are_not_there_yet(embedded: Grou
     following = await embedded.start("logs", "-f", "bert")
     labels = {JOB_LABEL: "bert", ATTEMPT_LABEL: "0", INDEX_LABEL: "0"}
     await embedded.pod("short-0", labels)
+    await embedded.say("bert", {"state": "Completed"})
     assert (await finished(following)).out == "line 1\nline 2\nline 3\n"
 
 
@@ -115,3 +116,20 @@ async def test_a_log_that_is_not_there_is_said_so(embedded: Ground) -> None:
     await embedded.job("bert", {"state": "Pending", "message": "no node has room"})
     assert "it is Pending: no node has room" in await embedded.refused("logs", "bert")
     assert (await embedded.cluster.list(PODS, namespace=embedded.namespace)).items == ()
+
+
+async def test_what_a_job_says_does_not_command_the_terminal(embedded: Ground) -> None:
+    await embedded.job("bert", {"state": "Pending", "message": "\x1b[2Jcleared"})
+    asked = (["wait", "tj/bert", "--for=condition=Succeeded", "--timeout=0"], ["logs", "bert"])
+    for said in [await embedded.refused(*command) for command in asked]:
+        assert r"Pending: \x1b[2Jcleared" in said
+        assert "\x1b" not in said
+
+
+async def test_a_pod_whose_number_is_none_is_no_worker(embedded: Ground) -> None:
+    await embedded.job("bert")
+    labels = {JOB_LABEL: "bert", ATTEMPT_LABEL: "0"}
+    await embedded.pod("stray", {**labels, INDEX_LABEL: "first"})
+    assert "no log of worker 0" in await embedded.refused("logs", "bert")
+    await embedded.pod("bert-0", {**labels, INDEX_LABEL: "0"})
+    await embedded.good("logs", "bert", "--all")

@@ -1,14 +1,19 @@
 """The words of a command line: kinds, names, goals and durations; and the tables that answer them."""
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from holdfast.api.meta import ObjectMeta
 from holdfast.cli.failing import Misused
 from holdfast.cli.naming import find_kind, kind_of, parse_named, parse_wanted
-from holdfast.cli.tables import Table, aligned
+from holdfast.cli.tables import Table, aligned, four_digits
+from holdfast.cli.up import Told
 from holdfast.cli.waiting import obstacle, parse_goal, parse_seconds, standing
+from holdfast.cluster.protocol import Change, Event, Listing
+from holdfast.cluster.whole import Whole
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -90,6 +95,37 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
         parse_seconds(text)
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.2275489568570467, "0.2275"), (2.0, "2"), (1e-05, "1e-05"), (123.456, "123.5"), (123456.7, "123457")],
+)
+def test_a_measured_number_has_four_digits(value: float, text: str) -> None:
+    assert four_digits(value) == text
+    document = {"metadata": {"name": "a"}, "status": {"metrics": {"loss": value}}}
+    assert text in Table(find_kind("tj"), wide=True).row(document, NOW)
+
+
+def happened(uid: str, *, count: int = 1, kind: str = "TrainingJob", namespace: str = "default") -> Whole:
+    about = {"kind": kind, "namespace": namespace, "name": "mine"}
+    body = {"involvedObject": about, "count": count, "message": "runs\nwell \x1b[1m"}
+    return Whole(metadata=ObjectMeta(name="a", uid=uid), document={**body, "lastTimestamp": "2026-01-01T00:00:00Z"})
+
+
+def test_up_tells_each_event_of_a_job_once_and_each_repeat() -> None:
+    told = Told()
+    assert told.lines(Listing((happened("old"),), "1")) == []
+    (line,) = told.lines(Event(Change.ADDED, "2", happened("new")))
+    assert re.fullmatch(r"\d\d:\d\d mine: runs well \\x1b\[1m", line)
+    assert told.lines(Event(Change.MODIFIED, "3", happened("new"))) == []
+    assert len(told.lines(Event(Change.MODIFIED, "4", happened("new", count=2)))) == 1
+    assert told.lines(Event(Change.ADDED, "5", happened("pod", kind="Pod"))) == []
+    assert told.lines(Event(Change.DELETED, "6", happened("new", count=2))) == []
+    assert told.lines(Event(Change.BOOKMARK, "7", None)) == []
+    missed = (happened("old"), happened("missed", namespace="lab"))
+    (late,) = told.lines(Listing(missed, "8"))
+    assert " lab/mine: " in late
+
+
 def job(*conditions: dict[str, Any], generation: int = 1, **status: Any) -> dict[str, Any]:
     return {"metadata": {"name": "a", "generation": generation}, "status": {"conditions": list(conditions), **status}}
 
@@ -138,6 +174,7 @@ def test_what_is_no_goal_is_refused(text: str) -> None:
         ("TrainingJob", "condition=Running", job(held("Succeeded")), True),
         ("TrainingJob", "jsonpath={.status.state}=Completed", job(held("Failed")), True),
         ("TrainingJob", "jsonpath={.status.duration}", job(held("Failed")), False),
+        ("GPUWorkload", "condition=Succeeded", job(held("Failed")), True),
         ("Job", "condition=Complete", job(held("Failed")), True),
         ("Pod", "condition=Ready", job(held("Failed")), False),
     ],

@@ -85,13 +85,18 @@ async def operator(
 
 
 @pytest.fixture
-async def office(
+async def operator_with_office(
     cluster: Cluster, namespace: str, defaults: Defaults, operator_options: dict[str, Any]
-) -> AsyncIterator[Office]:
-    """Of such an operator that takes reports."""
+) -> AsyncIterator[tuple[Operator, Office]]:
+    """Such an operator, which takes reports as well."""
     office = Office(now=utc_now)
-    async with operating(cluster, namespace, defaults=defaults, office=office, **operator_options):
-        yield office
+    async with operating(cluster, namespace, defaults=defaults, office=office, **operator_options) as operator:
+        yield operator, office
+
+
+@pytest.fixture
+def office(operator_with_office: tuple[Operator, Office]) -> Office:
+    return operator_with_office[1]
 
 
 @pytest.fixture

@@ -183,16 +183,17 @@ async def test_a_config_map_of_somebody_else_is_left_alone(box: Cluster, said: S
     assert await kept(box) == {"bert-log-0-0": "theirs"}
 
 
-async def test_the_logs_of_the_last_three_attempts_are_kept(box: Cluster, said: Said) -> None:
-    for attempt in range(5):
-        await break_attempt(box, said, f"{attempt}\n".encode(), attempt=attempt)
-    assert await kept(box) == {f"bert-log-{attempt}-0": f"{attempt}\n" for attempt in (2, 3, 4)}
+async def test_worker_0_is_kept_of_sixteen_attempts_and_the_others_of_three(box: Cluster, said: Said) -> None:
+    for attempt in range(18):
+        await break_attempt(box, said, b"0\n", b"1\n", attempt=attempt)
+    of_0 = {f"bert-log-{attempt}-0": "0\n" for attempt in range(2, 18)}
+    assert await kept(box) == {**of_0, **{f"bert-log-{attempt}-1": "1\n" for attempt in (15, 16, 17)}}
 
 
 async def test_attempts_without_logs_make_room_too(box: Cluster, said: Said) -> None:
     await break_attempt(box, said, b"0\n", b"0\n", attempt=0)
-    await break_attempt(box, said, b"7\n", attempt=7)
-    assert list(await kept(box)) == ["bert-log-7-0"]
+    await break_attempt(box, said, b"70\n", attempt=70)
+    assert list(await kept(box)) == ["bert-log-70-0"]
 
 
 async def test_old_logs_of_others_are_never_deleted(box: Cluster, said: Said) -> None:

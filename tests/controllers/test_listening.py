@@ -371,3 +371,19 @@ def test_what_is_read_is_of_this_job_and_this_attempt(ground: Ground) -> None:
     assert status.current_epoch == 2
     assert status.checkpoint is not None
     assert status.checkpoint.last_epoch == 2
+
+
+def test_the_gpu_utilization_is_written_with_progress_and_never_alone(ground: Ground) -> None:
+    inbox, listening, seen = ground.office.inbox, ground.listening, ground.observed()
+    inbox.put(JOB, batch(gpu_utilization_percent=30.0))
+    inbox.put(JOB, batch(index=1, gpu_utilization_percent=80.0))
+    assert listening.gpu_utilization_percent(seen.job) == 55.0
+    assert inbox.letters(JOB) == ()
+    assert listening.read(seen, (), ground.now()) == seen.status
+    inbox.put(JOB, batch(ended(1, gpu_utilization_percent=30.0), gpu_utilization_percent=30.0))
+    status = listening.read(seen, inbox.letters(JOB), ground.now())
+    assert status.metrics == {"gpu_utilization_percent": 55.0}
+    ground.attempt = 1
+    assert listening.gpu_utilization_percent(ground.observed().job) is None
+    ground.attempt, ground.seconds = 0, TIMING.silent_s
+    assert listening.gpu_utilization_percent(seen.job) is None

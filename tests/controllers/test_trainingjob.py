@@ -326,3 +326,23 @@ async def test_many_jobs_at_once_all_end(lab: Lab, pool: Pool) -> None:
         await lab.until_state("Completed", name)
     jobs = (await lab.cluster.list(JOBS, namespace=lab.namespace)).items
     assert sorted(job.metadata.name for job in jobs) == sorted(f"{name}-training" for name in names)
+
+
+SHARED = {"storage": {"type": "s3", "s3Bucket": "runs", "prefix": "team/bert"}}
+
+
+async def test_of_two_jobs_with_one_store_the_later_starts_when_the_other_has_ended(lab: Lab, pool: Pool) -> None:
+    await pool.add()
+    await lab.submit("first", numWorkers=1, checkpoint=SHARED)
+    await lab.until_state("Running", "first")
+    await lab.submit("second", numWorkers=1, checkpoint=SHARED)
+    await lab.submit("third", numWorkers=1, checkpoint=SHARED)
+    held = await lab.until(lambda job: "first to end" in job.message, "names the other job", "second")
+    assert held.status.state == "Pending"
+    assert "in the same place (s3://runs/team/bert)" in held.message
+    assert "another checkpoint.storage.prefix" in held.message
+    await pool.end(*await pool.running(1, job="first-training"))
+    await lab.until_state("Running", "second")
+    await lab.until(lambda job: "second to end" in job.message, "names the one that runs", "third")
+    await lab.cluster.delete(TRAINING_JOBS, (await lab.look("second")).metadata.key)
+    await lab.until_state("Running", "third")

@@ -195,7 +195,7 @@ def test_a_child_belongs_to_the_job_of_that_uid_and_not_of_that_name() -> None:
         ({"monitoring": {"enabled": True}}, "{}", True),
         ({"monitoring": {"enabled": True}}, None, False),
         ({"checkpoint": {}}, "{}", True),
-        ({}, "{}", False),
+        ({"monitoring": {"enabled": False}}, "{}", False),
     ],
     ids=["watched", "nobody-listens", "saved", "without-a-sidecar"],
 )

@@ -74,7 +74,14 @@ class Scrape:
         self.store: Store[TrainingJob] = Store()
         for job in jobs:
             self.store.put(job)
-        self.metrics = TrainingJobMetrics(self.registry, self.store, per_job=per_job, now=lambda: NOW)
+        self.utilization: dict[Key, float] = {}
+        self.metrics = TrainingJobMetrics(
+            self.registry,
+            self.store,
+            per_job=per_job,
+            now=lambda: NOW,
+            gpu_utilization_percent=lambda job: self.utilization.get(job.metadata.key),
+        )
         if works:
             self.metrics.reconciled(BERT, "done", 0.05)
 
@@ -109,6 +116,7 @@ def failed(reason: str) -> TrainingJobStatus:
 
 def test_the_text_has_all_fifteen_by_name_and_labels_and_nothing_else() -> None:
     scrape = Scrape(training_job(status=FULL))
+    scrape.utilization[BERT] = 55.0
     scrape.metrics.failed_to_reconcile(BERT, ValueError())
     scrape.metrics.stepped(training_job(), failed("BackoffLimitExceeded"))
     labels: dict[str, set[str]] = {}
@@ -135,7 +143,13 @@ def test_a_job_shows_what_its_status_says() -> None:
     assert scrape.of_bert("allocated_workers") == 2
     assert scrape.of_bert("loss") == 0.25
     assert scrape.of_bert("accuracy") == 0.9
-    assert scrape.of_bert("gpu_utilization_percent") == 87.5
+
+
+def test_the_gpu_utilization_is_the_newest_and_not_what_a_status_has_kept() -> None:
+    scrape = Scrape(training_job(status=FULL))
+    assert scrape.series("gpu_utilization_percent") == {}
+    scrape.utilization[BERT] = 55.0
+    assert scrape.of_bert("gpu_utilization_percent") == 55.0
 
 
 @pytest.mark.parametrize("before", [None, {"state": "Pending"}])
@@ -305,6 +319,7 @@ def test_a_standby_that_reconciles_nothing_shows_nothing() -> None:
 
 def test_without_jobs_names_sums_stay_and_the_rest_is_left_out() -> None:
     scrape = Scrape(training_job(status=FULL), named("other", status=FULL), named("x", "cv"), per_job=False)
+    scrape.utilization[BERT] = 55.0
     scrape.metrics.reconciled(Key("ml", "other"), "done", 0.05)
     scrape.metrics.failed_to_reconcile(Key("ml", "other"), ValueError())
     assert 'training_job="bert"' not in scrape.text()

@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.api.trainingjob import TrainingJobStatus
 from holdfast.controllers.trainingjob.news import news
+from holdfast.planning.trainingjob.waiting import MOUNTING, NOT_FINISHED, NOT_TAKEN_UP, UNBOUND, UNSCHEDULED
 from tests.trainingjobs import training_job
 
 
@@ -50,6 +51,30 @@ def test_what_a_user_may_have_to_mend_is_a_warning() -> None:
     statuses = ({"state": "Failed", "failureReason": "x"}, {"state": "Completed", "duration": "1s"})
     warnings = [item.warning for status in statuses for item in news(job, msgspec.convert(status, TrainingJobStatus))]
     assert warnings == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("message", "warning"),
+    [
+        (f"waiting for 1 of 2 workers: {UNSCHEDULED}", False),
+        (f"waiting for 1 of 2 workers: the kubelet of a {NOT_TAKEN_UP}", False),
+        (f"waiting for 1 of 2 workers: init container a {NOT_FINISHED}", False),
+        (f'waiting for 1 of 2 workers: image "a" {MOUNTING}', False),
+        (f"waiting for 1 of 2 workers: 0/1 nodes are available: {UNBOUND}. preemption: 0/1", False),
+        ('waiting for 1 of 2 workers: image "a" can\'t be pulled', True),
+    ],
+)
+def test_workers_that_take_their_time_to_start_are_no_warning(message: str, warning: bool) -> None:
+    job = training_job(status={"state": "Initializing", "message": "waiting for 1 of 2 workers to start"})
+    (item,) = news(job, TrainingJobStatus(state="Initializing", message=message))
+    assert (item.reason, item.warning) == ("Waiting", warning)
+
+
+@pytest.mark.parametrize(("restarts", "warning"), [({"application": 1}, True), (None, False)])
+def test_only_an_attempt_after_a_failure_is_a_warning(restarts: dict[str, int] | None, warning: bool) -> None:
+    status = {"state": "Restarting", "restartCount": 1, "message": "3 workers", "restarts": restarts}
+    (item,) = news(training_job(status={"state": "Running"}), msgspec.convert(status, TrainingJobStatus))
+    assert (item.reason, item.warning) == ("Restarting", warning)
 
 
 def resumed(attempt: int, path: str | None) -> dict[str, Any]:

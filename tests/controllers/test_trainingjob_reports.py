@@ -11,7 +11,9 @@ from holdfast.api.crd import definition
 from holdfast.api.kinds import KINDS
 from holdfast.cluster.resources import CONFIG_MAPS, JOBS, PODS, TRAINING_JOBS
 from holdfast.planning.trainingjob import progress
+from holdfast.reports.office import Office
 from holdfast.reports.wire import LARGEST_BODY, LARGEST_EPOCH, Checkpoint, LastWord, Progress, Resumed
+from holdfast.runtime.operator import Operator
 from tests.contract.pool import Pool
 from tests.contract.waiting import until
 from tests.controllers.lab import Lab, Seen
@@ -42,6 +44,15 @@ def epochs(*accuracies: float, first: int = 1) -> list[Progress]:
 def saved(epoch: int, outcome: Any = "completed", **more: Any) -> Checkpoint:
     path = f"attempt-0/checkpoint-epoch-{epoch}"
     return Checkpoint(path=path, epoch=epoch, outcome=outcome, at=time(), **more)
+
+
+async def two_started(lab: Lab, pool: Pool, sidecars: Sidecars) -> tuple[Sidecar, ...]:
+    """The sidecars of a job of two workers that runs."""
+    await pool.add()
+    await lab.submit(**{**WATCHED, "numWorkers": 2})
+    pods = await pool.running(2)
+    await lab.until_state("Running")
+    return await sidecars.of(*pods)
 
 
 async def started(lab: Lab, pool: Pool, sidecars: Sidecars, **spec: Any) -> tuple[Pod, Sidecar]:
@@ -84,14 +95,36 @@ def test_progress_has_columns_of_its_own() -> None:
 
 
 async def test_only_worker_0_tells_how_far_it_is(lab: Lab, pool: Pool, sidecars: Sidecars) -> None:
-    await pool.add()
-    await lab.submit(**{**WATCHED, "numWorkers": 2})
-    pods = await pool.running(2)
-    await lab.until_state("Running")
-    first, second = await sidecars.of(*pods)
+    first, second = await two_started(lab, pool, sidecars)
     assert (await second.report(*epochs(0.9, 0.9, 0.9)))[0] == 200
     assert (await first.report(*epochs(0.5)))[0] == 200
     assert (await lab.until(at_epoch(1), "has come to epoch 1")).status.metrics["accuracy"] == 0.5
+
+
+@pytest.mark.parametrize("operator_options", [{"silent_s": 3600.0}])
+async def test_the_gpu_utilization_is_the_mean_over_the_workers(
+    lab: Lab, pool: Pool, sidecars: Sidecars, operator_with_office: tuple[Operator, Office]
+) -> None:
+    registry = operator_with_office[0].registry
+    labels = {"namespace": lab.namespace, "training_job": "bert"}
+
+    def shown() -> float | None:
+        return registry.get_sample_value("trainingjob_gpu_utilization_percent", labels)
+
+    first, second = await two_started(lab, pool, sidecars)
+    before = await settled(lab, 100)
+    assert shown() is None
+    assert (await second.report(gpu_utilization_percent=101.0))[0] == 400
+    for percent in (10.0, 60.0):
+        assert (await second.report(gpu_utilization_percent=percent))[0] == 200
+        assert shown() == percent
+    assert (await lab.look()).metadata.resource_version == before.metadata.resource_version
+    (end,) = epochs(0.5)
+    entry = msgspec.structs.replace(end, metrics={**end.metrics, "gpu_utilization_percent": 30.0})
+    assert (await first.report(entry, gpu_utilization_percent=30.0))[0] == 200
+    assert shown() == 45.0
+    seen = await lab.until(at_epoch(1), "has come to epoch 1")
+    assert seen.status.metrics == {"accuracy": 0.5, "loss": 0.5, "gpu_utilization_percent": 45.0}
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import pytest
 from holdfast.api.builtin import Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import Cluster
-from holdfast.cluster.resources import JOBS, NODES, PODS
+from holdfast.cluster.resources import CONFIG_MAPS, JOBS, NODES, PODS
 from tests.contract.engine import Engine
+from tests.contract.pods import pod_spec
 from tests.contract.pool import Pool
 from tests.contract.waiting import gone, until
 from tests.controllers.lab import Lab
@@ -36,6 +37,32 @@ async def test_a_gang_starts_anew_as_a_whole_when_one_worker_fails(lab: Lab, poo
     done = await lab.until_state("Completed")
     assert done.failure == ""
     assert done.status.restarts == again.status.restarts
+
+
+@pytest.mark.parametrize("owner", ["nobody", "another"])
+async def test_a_foreign_pod_with_a_workers_labels_holds_up_nothing_and_is_left_alone(
+    lab: Lab, pool: Pool, owner: str
+) -> None:
+    labels = {
+        "training-job": "bert",
+        "app.kubernetes.io/managed-by": "holdfast",
+        "holdfast.dev/attempt": "0",
+        "batch.kubernetes.io/job-completion-index": "0",
+    }
+    metadata: dict[str, Any] = {"name": "foreign", "labels": labels}
+    if owner != "nobody":
+        other = await lab.cluster.create(CONFIG_MAPS, {"metadata": {"name": "other"}}, namespace=lab.namespace)
+        reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": other.metadata.uid}
+        metadata["ownerReferences"] = [{**reference, "controller": True}]
+    made = {"metadata": metadata, "spec": {**pod_spec("none"), "nodeSelector": {"nowhere": "to-be-found"}}}
+    foreign = await lab.cluster.create(PODS, made, namespace=lab.namespace)
+    await pool.add()
+    await lab.submit(numWorkers=1)
+    await pool.end(*await pool.running(1, job="bert-training"), exit_code=7)
+    await pool.end(*await pool.running(1, job="bert-training-1"))
+    await lab.until_state("Completed")
+    left = await lab.cluster.get(PODS, foreign.metadata.key)
+    assert (left.metadata.uid, left.metadata.deletion_timestamp) == (foreign.metadata.uid, "")
 
 
 async def test_the_limit_ends_a_job_that_fails_again_and_again(lab: Lab, pool: Pool) -> None:

@@ -49,3 +49,9 @@ def prose(text: str) -> str:
 def without_code(text: str) -> str:
     """The text without what is shown literally, where brackets are only brackets."""
     return re.sub(r"`[^`\n]*`", "", prose(text))
+
+
+def runnable(text: str) -> list[str]:
+    """The commands of the console blocks that a comment marks as runnable, in order."""
+    marked = re.findall(r"^<!-- runnable -->\n```console\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    return [line.removeprefix("$ ") for block in marked for line in block.splitlines() if line.startswith("$ ")]

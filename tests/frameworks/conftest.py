@@ -42,6 +42,15 @@ def tensorflow_python() -> Path:
 
 
 @pytest.fixture(scope="session")
+def tensorboard_python() -> Path:
+    """The interpreter that has TensorBoard, or a failure as without JAX."""
+    python = provision.python_in(provision.tensorboard_folder())
+    if python is None:
+        pytest.fail("TensorBoard is not installed for the tests: run `make frameworks`", pytrace=False)
+    return python
+
+
+@pytest.fixture(scope="session")
 def torch_python() -> Path:
     """Debian's interpreter with PyTorch. Where it can't be had, the tests that ask for it are deselected."""
     if not provision.torch_is_there():

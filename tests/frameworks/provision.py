@@ -24,6 +24,7 @@ from typing import TextIO
 from tests.control_plane.build import cache_folder
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
+TENSORBOARD_REQUIREMENTS = Path(__file__).with_name("tensorboard.txt")
 TENSORFLOW_REQUIREMENTS = Path(__file__).with_name("tensorflow.txt")
 INSTALLED = ".installed"
 
@@ -63,6 +64,14 @@ def provide_tensorflow(out: TextIO) -> Path:
     return _provide("TensorFlow", 350, out, TENSORFLOW_REQUIREMENTS)
 
 
+def tensorboard_folder() -> Path:
+    return jax_folder(TENSORBOARD_REQUIREMENTS)
+
+
+def provide_tensorboard(out: TextIO) -> Path:
+    return _provide("TensorBoard", 40, out, TENSORBOARD_REQUIREMENTS)
+
+
 def _provide(framework: str, size_mb: int, out: TextIO, requirements: Path) -> Path:
     folder = jax_folder(requirements)
     with _alone(folder.parent, framework, out):
@@ -80,7 +89,7 @@ def _install(framework: str, folder: Path, requirements: Path) -> None:
     python = folder / "bin" / "python"
     pip = (sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "--no-input")
     install = [*pip, "install", "--quiet", "--require-hashes", "--requirement", str(requirements)]
-    _run(install, f"{framework} was not installed")
+    run(install, f"{framework} was not installed")
     (folder / INSTALLED).touch()
 
 
@@ -117,8 +126,8 @@ def can_install() -> bool:
 def install(*packages: str) -> None:
     failed = f"{', '.join(packages)} was not installed"
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    _run([*APT_GET, "update"], failed, environment)
-    _run([*APT_GET, "install", "-y", "--no-install-recommends", *packages], failed, environment)
+    run([*APT_GET, "update"], failed, environment)
+    run([*APT_GET, "install", "-y", "--no-install-recommends", *packages], failed, environment)
 
 
 def without_torch() -> str:
@@ -135,7 +144,7 @@ def _distribution() -> str:
         return ""
 
 
-def _run(command: Sequence[str], failed: str, environment: dict[str, str] | None = None) -> None:
+def run(command: Sequence[str], failed: str, environment: dict[str, str] | None = None) -> None:
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -171,6 +180,7 @@ def main() -> int:
     try:
         provide_jax(sys.stdout)
         provide_tensorflow(sys.stdout)
+        provide_tensorboard(sys.stdout)
         provide_torch(sys.stdout)
     except NotProvided as failure:
         sys.stderr.write(f"{failure}\n")

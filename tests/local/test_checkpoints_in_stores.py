@@ -1,5 +1,6 @@
 """A training loses a worker, goes on from its object store, and ends as if nothing had happened."""
 
+import asyncio
 import json
 import os
 import signal
@@ -7,12 +8,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from msgspec import structs
 
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import TRAINING_JOBS
 from holdfast.local.onebox import Onebox
 from tests.checkpoints.servers.server import Server
 from tests.frameworks.jobs import ROOT, completed, logs
+from tests.local.interrupted import Interrupting, Plan, all_batches, plans
 from tests.local.trainings import (
     NAMESPACE,
     SMALL,
@@ -77,6 +80,30 @@ async def test_from_google_cloud_storage(box: Onebox, data: Path, gcs_server: Se
 
 async def test_from_azure(box: Onebox, data: Path, azure_server: Server, undisturbed: JSON) -> None:
     assert await loses_a_worker(box, data, azure_server, "in-azure") == undisturbed
+
+
+@pytest.mark.timeout(600)  # a sidecar may wait for minutes for the part of a worker that was stopped
+@pytest.mark.parametrize("place", ["s3", "gcs", "azure"])
+async def test_interrupted_within_epochs_it_trains_every_batch_once(
+    place: str, box: Onebox, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    server: Server = request.getfixturevalue(f"{place}_server")
+    interrupting = Interrupting(tmp_path)
+    interrupting.begin(box)
+    tried = [_named(plan, place) for plan in plans(7, 2, ("kill", "suspend"), restarts=2)]
+
+    async def run(plan: Plan) -> None:
+        storage, secret = in_store(server, plan.name)
+        await write_secret(box, plan.name, secret)
+        await interrupting.run(plan, storage=storage)
+
+    await asyncio.gather(*map(run, tried))
+    for plan in tried:
+        assert interrupting.outcome(plan) == all_batches(), plan
+
+
+def _named(plan: Plan, place: str) -> Plan:
+    return structs.replace(plan, name=f"{plan.name}-{place}")
 
 
 def example(name: str, server: Server) -> JSON:

@@ -3,8 +3,15 @@
 It would never save by itself: every checkpoint here was asked for.
 """
 
+import asyncio
+import json
+import os
+import signal
 from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.api.meta import Key
@@ -12,7 +19,20 @@ from holdfast.api.trainingjob import TrainingJobStatus
 from holdfast.cluster.resources import NODES, PODS, TRAINING_JOBS
 from holdfast.local.onebox import Onebox
 from tests.contract.waiting import gone
-from tests.local.trainings import FOREVER, NAMESPACE, NEVER, change, checkpoint, start, status, until
+from tests.control_plane.waiting import eventually
+from tests.local.trainings import (
+    FOREVER,
+    NAMESPACE,
+    NEVER,
+    WITHIN_S,
+    change,
+    checkpoint,
+    kept,
+    start,
+    status,
+    until,
+)
+from tests.local.up import Up, training_job
 
 NAME = "endless"
 
@@ -80,3 +100,50 @@ async def test_suspended_scaled_and_drained_it_goes_on_where_it_was(box: Onebox,
     restarts = (await status(box, endless)).restarts
     assert restarts
     assert (restarts.infrastructure, restarts.application) == (1, 0)
+
+
+async def test_a_job_that_is_deleted_saves_before_its_workers_stop(box: Onebox, data: Path) -> None:
+    job = await start(box, "deleted", numWorkers=2, hyperparameters=FOREVER, checkpoint={"frequency": NEVER})
+    await until(box, "deleted", lambda seen: seen.current_epoch, "is under way")
+    await box.cluster.delete(TRAINING_JOBS, Key(NAMESPACE, "deleted"))
+
+    async def left() -> int:
+        return len((await box.cluster.list(PODS, namespace=NAMESPACE, labels="training-job=deleted")).items)
+
+    await eventually(left, lambda pods: not pods, what="its workers are gone", within_s=WITHIN_S)
+    volume = data / "volumes" / NAMESPACE / "deleted-checkpoints" / NAMESPACE / "deleted"
+    assert await kept(str(volume / job.metadata.uid), {})
+
+
+def _trains(seen: TrainingJobStatus, *, attempt: int, beyond: int) -> bool:
+    return seen.restart_count == attempt and (seen.current_epoch or 0) > beyond
+
+
+async def test_every_way_to_stop_holdfast_saves_and_lengthens_no_wait(tmp_path: Path) -> None:
+    up = Up(tmp_path / "data", log=tmp_path / "up.log")
+    volume = up.data / "volumes" / NAMESPACE / "job-checkpoints" / NAMESPACE / "job"
+    job = training_job(
+        "job", [], model="mlp", dataset="synthetic", hyperparameters=FOREVER, checkpoint={"frequency": NEVER}
+    )
+    saved = 0
+
+    async def seen() -> TrainingJobStatus:
+        document = json.loads(await asyncio.to_thread(lambda: up.holdfast("get", "tj", "job", "-o", "json").stdout))
+        return msgspec.convert(document.get("status", {}), TrainingJobStatus)
+
+    ways = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    for attempt, number in enumerate(ways):
+        with up.running():
+            if not attempt:
+                assert up.holdfast("apply", "-f", "-", given=job).returncode == 0
+            trains = partial(_trains, attempt=attempt, beyond=saved)
+            status = await eventually(seen, trains, what=f"attempt {attempt} trains", within_s=WITHIN_S)
+            assert (status.quick_restarts, status.next_retry_time) == (0, None)
+            assert up.pid
+            os.kill(up.pid, number)
+            await eventually(lambda: asyncio.to_thread(lambda: up.exit_code), lambda code: code is not None, what="end")
+            assert up.exit_code == 0
+        (own,) = volume.iterdir()
+        newest = (await kept(str(own), {}))[0]
+        assert (newest.attempt, newest.epoch > saved) == (attempt, True)
+        saved = newest.epoch

@@ -1,4 +1,4 @@
-"""500 TrainingJobs of one short worker each: all end, and nothing stays behind."""
+"""500 TrainingJobs of one short worker each, every tenth with a sidecar: all end, and nothing stays behind."""
 
 import asyncio
 import json
@@ -37,7 +37,9 @@ async def completed(up: Up) -> int:
 async def test_five_hundred_jobs_end_and_nothing_of_them_stays(tmp_path: Path) -> None:
     with Up(tmp_path / "data", log=tmp_path / "up.log").running() as up:
         before = descriptors(up)
-        manifest = "---\n".join(training_job(name, ["true"]) for name in NAMES)
+        manifest = "---\n".join(
+            training_job(name, ["true"], monitoring={"enabled": number % 10 == 0}) for number, name in enumerate(NAMES)
+        )
         applied = await asyncio.to_thread(partial(up.holdfast, "apply", "-f", "-", given=manifest))
         assert applied.returncode == 0, applied.stderr
         await eventually(partial(completed, up), lambda count: count == JOBS, what="all Completed", within_s=600)

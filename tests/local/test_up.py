@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,19 +97,89 @@ async def test_the_reference_trainer_runs_where_there_is_no_command(up: Up) -> N
     assert "epoch 2/2" in log
 
 
-@pytest.mark.parametrize(
-    ("name", "spec", "reason"),
-    [
-        ("image", {"command": [], "image": "pytorch/pytorch:2"}, "command"),
-        ("nowhere", {"command": ["/no/such/program"]}, "/no/such/program"),
-        ("unknown", {"command": [], "model": "gpt5", "dataset": "digits"}, "linear"),
-    ],
-)
-async def test_what_cannot_run_here_fails_and_says_why(up: Up, name: str, spec: dict[str, object], reason: str) -> None:
-    await apply(up, training_job(name, **{"command": [], **spec, "failurePolicy": {"backoffLimit": 0}}))  # type: ignore[arg-type]  # spec holds the command
-    await until_state(up, "Failed", name)
-    told = json.loads(up.holdfast("get", "tj", name, "-o", "json").stdout)
-    assert reason in told["status"]["failureReason"]
+# Its best epoch is its second; all its saves are over within a moment.
+BEST_EARLY = """
+from holdfast import train
+run = train.start()
+for epoch in run.epochs(6):
+    run.report(loss=abs(epoch - 2) + 0.5)
+    with run.checkpoint() as folder:
+        (folder / "model").write_text(str(epoch))
+"""
+
+
+async def test_the_best_checkpoint_stays_with_the_newest_and_can_be_downloaded(up: Up, tmp_path: Path) -> None:
+    await apply(up, training_job("early", ["python", "-c", BEST_EARLY], checkpoint={"retention": 1}))
+    await until_state(up, "Completed", "early")
+    status = json.loads(up.holdfast("get", "tj", "early", "-o", "json").stdout)["status"]
+    leaves = [Path(status["checkpoint"][which]).name for which in ("best", "last")]
+    assert leaves == ["checkpoint-epoch-2", "checkpoint-epoch-6"]
+    assert status["epochs"]["bestEpoch"] == 2
+    listing = json.loads(up.holdfast("checkpoints", "list", "early", "-o", "json").stdout)["checkpoints"]
+    assert [(saved["epoch"], saved["metrics"]["loss"], "best" in saved) for saved in listing] == [
+        (6, 4.5, False),
+        (2, 0.5, True),
+    ]
+    done = up.holdfast("checkpoints", "download", "early", "--best", "-o", str(tmp_path / "best"))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "best" / "model").read_text() == "2"
+
+
+NFS = {"storage": {"type": "nfs", "nfsServer": "127.0.0.1", "nfsPath": "/export"}}
+CANNOT: dict[str, tuple[dict[str, Any], str]] = {
+    "image": ({"image": "pytorch/pytorch:2"}, "this machine runs commands, not images"),
+    "nowhere": ({"command": ["/no/such/program"]}, "can't run /no/such/program: No such file or directory"),
+    "shell": ({"command": ["sh", "-c", "no-such-program"], "workers": 1}, "no-such-program: not found"),
+    "model": ({"model": "gpt5", "dataset": "digits"}, "the reference trainer knows linear"),
+    "dataset": ({"model": "mlp", "dataset": "imagenet"}, "the reference trainer knows digits"),
+    "nfs": ({"command": ["true"], "checkpoint": NFS}, "this machine mounts nothing"),
+}
+
+
+async def test_what_cannot_run_here_fails_at_once_and_says_why(up: Up) -> None:
+    jobs: dict[str, dict[str, Any]] = {
+        name: {"command": [], "workers": 2, **spec} for name, (spec, _) in CANNOT.items()
+    }
+    await apply(up, *(training_job(name, **spec) for name, spec in jobs.items()))
+    await until_state(up, "Failed", *CANNOT)
+    for item in json.loads(up.holdfast("get", "tj", "-o", "json").stdout)["items"]:
+        status = item["status"]
+        assert CANNOT[item["metadata"]["name"]][1] in status["failureReason"]
+        assert "a new attempt would fail in the same way" in status["failureReason"]
+        assert not status.get("restartCount")
+
+
+async def test_an_exit_code_2_of_the_users_own_program_keeps_its_restart_policy(up: Up) -> None:
+    await apply(up, training_job("script", ["python", "/no/such/script.py"], failurePolicy={"backoffLimit": 1}))
+    await until_state(up, "Failed", "script")
+    status = json.loads(up.holdfast("get", "tj", "script", "-o", "json").stdout)["status"]
+    assert (status["restartCount"], status["restarts"]) == (1, {"application": 1})
+
+
+async def test_a_command_runs_in_the_folder_where_apply_was_called(up: Up, tmp_path: Path) -> None:
+    folder, gone = tmp_path / "my project", tmp_path / "gone"
+    for each in (folder, gone):
+        each.mkdir()
+    (folder / "train.py").write_text("import model\nopen('trained', 'w').write(model.NAME)")
+    (folder / "model.py").write_text("NAME = 'mine'")
+    applied = up.holdfast("apply", "-f", "-", given=training_job("mine", ["python", "train.py"]), cwd=folder)
+    assert applied.stdout == f"trainingjob.ml.example.com/mine created; its command runs in {folder}\n", applied.stderr
+    lost = training_job("lost", ["python", "train.py"], suspend=True)
+    assert up.holdfast("apply", "-f", "-", given=lost, cwd=gone).returncode == 0
+    gone.rmdir()
+    again = up.holdfast("apply", "-f", "-", given=lost.replace("suspend: true", "suspend: false"), cwd=folder)
+    assert again.stdout == "trainingjob.ml.example.com/lost configured\n"
+    await until_state(up, "Completed", "mine")
+    assert (folder / "trained").read_text() == "mine"
+    await until_state(up, "Failed", "lost")
+    lost_status = json.loads(up.holdfast("get", "tj", "lost", "-o", "json").stdout)["status"]
+    assert f"can't use the working directory {gone}" in lost_status["message"]
+    assert "restartCount" not in lost_status
+    end = re.compile(r"^\d\d:\d\d mine: finished after \d+s: every worker succeeded$", re.MULTILINE)
+    said = await eventually(
+        lambda: asyncio.to_thread(up.log.read_text), lambda text: bool(end.search(text)), what="its end is told"
+    )
+    assert '"level":"info"' not in said
 
 
 async def test_workers_that_ignore_signals_or_leave_children_are_ended_with_their_job(up: Up) -> None:

@@ -58,11 +58,12 @@ class Up(Component):
         finally:
             self.stop()
 
-    def holdfast(self, *args: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    def holdfast(self, *args: str, given: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         """One of the commands, on this cluster."""
         return subprocess.run(
             [sys.executable, "-m", "holdfast", *args],
             input=given,
+            cwd=cwd,
             env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
             capture_output=True,
             text=True,

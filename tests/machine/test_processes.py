@@ -53,6 +53,22 @@ async def test_a_signal_reaches_the_whole_group(tmp_path: Path) -> None:
     await process.close()
 
 
+async def test_a_command_starts_with_default_signals_whatever_its_caller_ignores(tmp_path: Path) -> None:
+    show = "import signal; print([int(n) for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN])"
+    before = {
+        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1)
+    }
+    try:
+        process = await start(tmp_path, f'exec {sys.executable} -c "{show}"')
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert (await process.wait()).code == 0
+    await process.close()
+    ignored_by_python = [int(signal.SIGPIPE), int(signal.SIGXFSZ)]
+    assert (tmp_path / "0.log").read_text() == f"{ignored_by_python}\n"
+
+
 async def test_a_supervisor_that_does_not_answer_is_ended_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """Volumes: folders that the pod's own words for them lead to."""
 
 import base64
+import stat
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from holdfast.machine.machine import NotReclaimed
 from holdfast.machine.objects import CLAIMS, SECRETS
 from tests.contract.kinds import CONFIG_MAPS
 from tests.control_plane.waiting import eventually
-from tests.machine.bench import Bench, python, shell, state, terminated
+from tests.machine.bench import Bench, MakeBench, python, shell, state, terminated
 
 
 def mounted(name: str, path: str, **more: object) -> JSON:
@@ -53,6 +54,15 @@ async def test_a_secret_is_readable_by_its_owner_alone(bench: Bench) -> None:
         shell(script, **mounted("secret", "/secret")), volumes=[{"name": "secret", "secret": {"secretName": "s"}}]
     )
     assert (await bench.log(pod.metadata.key)).split() == ["700", "400", "00", "ff"]
+
+
+async def test_other_users_reach_no_volume_whatever_the_folder_around_them_allows(
+    make_bench: MakeBench, tmp_path: Path
+) -> None:
+    (tmp_path / "data" / "volumes").mkdir(parents=True)
+    (tmp_path / "data" / "volumes").chmod(0o755)
+    bench = await make_bench()
+    assert [stat.S_IMODE((bench.data / name).stat().st_mode) for name in ("pods", "volumes")] == [0o700, 0o700]
 
 
 async def test_a_link_below_the_containers_root_leads_to_every_volume(bench: Bench) -> None:
@@ -160,7 +170,7 @@ async def test_a_claim_that_is_going_is_not_used_anew(bench: Bench) -> None:
         key, lambda pod: "is being deleted" in state(pod).get("waiting", {}).get("message", ""), "it waits"
     )
     assert pod.status["phase"] == "Pending"
-    assert not (bench.data / "volumes").exists()
+    assert list((bench.data / "volumes").iterdir()) == []
     await bench.cluster.patch(CLAIMS, Key(bench.namespace, "data"), {"metadata": {"finalizers": []}})
 
 

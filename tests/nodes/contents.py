@@ -29,7 +29,7 @@ def python() -> Tree:
     for name in sorted({sysconfig.get_path(which, vars=base) for which in ("stdlib", "platstdlib")}):
         to_link_with = {folder.name for folder in Path(name).glob("config-*")}
         tree.add_folder(Path(name), without=NOT_NEEDED | to_link_with)
-    for requirement in (*_pinned(), "holdfast"):
+    for requirement in (*_pinned(), "holdfast-operator"):
         _add_package(tree, requirement)
     for name in PROGRAMS:
         found = shutil.which(name)

@@ -33,7 +33,7 @@ def write_layer(tree: Tree, file: Path, *, root: bool = False) -> Layer:
     """A layer of these files; the `root` of a file system has also /etc, /tmp and the like."""
     with tarfile.open(file, "w", format=tarfile.GNU_FORMAT) as archive:
         if root:
-            _add_plain(archive)
+            _add_plain(archive, tree)
         for member, path in tree.members():
             with path.open("rb") if member.isreg() else io.BytesIO() as content:
                 archive.addfile(member, content)
@@ -42,11 +42,12 @@ def write_layer(tree: Tree, file: Path, *, root: bool = False) -> Layer:
     return Layer(digest, file.stat().st_size, file)
 
 
-def _add_plain(archive: tarfile.TarFile) -> None:
+def _add_plain(archive: tarfile.TarFile, tree: Tree) -> None:
     for name, mode in (("tmp", 0o1777), ("etc", 0o755), ("proc", 0o555), ("sys", 0o555), ("dev", 0o755)):
         folder = tarfile.TarInfo(name)
         folder.type, folder.mode = tarfile.DIRTYPE, mode
-        archive.addfile(folder)
+        if Path("/", name) not in tree.paths:  # some importers refuse a layer that has a path twice
+            archive.addfile(folder)
     for name, text in PLAIN.items():
         _add(archive, name, text.encode())
 

@@ -5,17 +5,23 @@
 Where nodes can't be, it says what is missing, and builds nothing.
 """
 
+import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
-from tests.frameworks.provision import NotProvided, can_install, install
+from tests.control_plane.build import cache_folder
+from tests.frameworks.provision import NotProvided, can_install, install, run
 from tests.nodes import build, cgroups
 from tests.nodes.machine import UNSHARE
+
+CHECKOUT = Path(__file__).parents[2]
 
 # Debian's packages by what they bring.
 PACKAGES = {
@@ -26,6 +32,7 @@ PACKAGES = {
     "ip": "iproute2",
     "ldd": "libc-bin",
     "hostname": "hostname",
+    "buildah": "buildah",
 }
 PLUGINS = ("bridge", "host-local", "loopback")
 PLUGINS_PACKAGE = "containernetworking-plugins"
@@ -38,6 +45,31 @@ TRIAL = "ip link add name one type bridge && ip link add name two type veth && m
 def plugin_folder() -> Path | None:
     """Where the plugins are that connect pods."""
     return next((one for one in PLUGIN_FOLDERS if all((one / name).exists() for name in PLUGINS)), None)
+
+
+def wheels() -> Path:
+    """The folder with the packages that the Dockerfile installs: its build in a test reaches no package index."""
+    files = [CHECKOUT / name for name in ("requirements.txt", "requirements-build.txt")]
+    digest = hashlib.sha256(repr([sys.version_info[:2], platform.machine()]).encode())
+    for file in files:
+        digest.update(file.read_bytes())
+    return cache_folder() / "wheels" / digest.hexdigest()[:16]
+
+
+def provide_wheels(out: TextIO) -> None:
+    folder = wheels()
+    if folder.exists():
+        return
+    out.write(f"Fetching the packages of the image for the tests into {folder}, once.\n")
+    out.flush()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as partial:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--only-binary", ":all:"]
+        required = ["-r", str(CHECKOUT / "requirements.txt"), "-r", str(CHECKOUT / "requirements-build.txt")]
+        run([*command, "--dest", partial, *required], "the packages of the image were not fetched")
+        Path(partial).chmod(0o755)
+        Path(partial).rename(folder)
+        Path(partial).mkdir()  # what the context removes
 
 
 def missing_packages() -> list[str]:
@@ -108,6 +140,7 @@ def provide(out: TextIO, make: Callable[[], int] = build.build_all) -> int:
     if lacking:
         out.write(f"{without_nodes(lacking)}\n")
         return 0
+    provide_wheels(out)
     return make()
 
 

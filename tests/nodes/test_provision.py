@@ -26,6 +26,7 @@ def able(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provision, "_namespaces", lambda: "")
     monkeypatch.setattr(provision, "_control_groups", lambda: "")
     monkeypatch.setattr(provision, "missing_packages", list)
+    monkeypatch.setattr(provision, "provide_wheels", lambda out: None)
 
 
 def test_a_user_who_is_not_root_is_told_so(able: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,3 +165,17 @@ def test_where_nodes_could_be_their_tests_fail_and_name_the_command(tmp_path: Pa
 def test_the_kubelet_is_of_the_control_planes_own_version() -> None:
     (kubelet,) = [one for one in build.BINARIES if one.name == "kubelet"]
     assert kubelet.module == CONTROL_PLANE
+
+
+def test_the_packages_of_the_image_are_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(command: list[str], _: str) -> None:
+        Path(command[command.index("--dest") + 1], "one.whl").touch()
+
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
+    monkeypatch.setattr(provision, "run", fetch)
+    out = io.StringIO()
+    provision.provide_wheels(out)
+    assert out.getvalue() == f"Fetching the packages of the image for the tests into {provision.wheels()}, once.\n"
+    assert [one.name for one in provision.wheels().iterdir()] == ["one.whl"]
+    provision.provide_wheels(io.StringIO())
+    assert list(provision.wheels().parent.iterdir()) == [provision.wheels()]

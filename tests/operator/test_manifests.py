@@ -1,15 +1,22 @@
 """The operator's own manifests: taken by the API server, and no more rights than it needs."""
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from holdfast.api.kind import Kind
+from holdfast.api.kinds import WITHOUT_CONTROLLER
+from holdfast.cli.operator import DEFAULT_IMAGE
 from tests.control_plane.kubectl import KubectlFailed
 from tests.control_plane.server import ControlPlane
+from tests.control_plane.test_component import until
 
-MANIFESTS = Path(__file__).parents[2] / "manifests" / "operator"
+CHECKOUT = Path(__file__).parents[2]
+MANIFESTS = CHECKOUT / "manifests" / "operator"
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "*")
 NODE_LEASES = ("-n", "kube-node-lease")
 ACCOUNT = "--as=system:serviceaccount:holdfast-system:holdfast-operator"
@@ -29,6 +36,54 @@ def may(plane: ControlPlane, verb: str, resource: str, *scope: str) -> bool:
         if not refused.output.strip().endswith("no"):
             raise  # any other failure is no answer
         return False
+
+
+def test_the_image_that_make_builds_is_the_one_that_is_deployed_and_asked_for() -> None:
+    said = subprocess.run(["make", "-n", "docker-build"], cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    assert f" -t {DEFAULT_IMAGE} " in said.stdout
+    (container,) = yaml.safe_load((MANIFESTS / "deployment.yaml").read_text())["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == DEFAULT_IMAGE
+    assert container["args"] == [f"--default-image={DEFAULT_IMAGE}", f"--holdfast-image={DEFAULT_IMAGE}"]
+
+
+def test_its_service_and_service_monitor_find_its_metrics() -> None:
+    deployment, service = (
+        yaml.safe_load((MANIFESTS / name).read_text()) for name in ("deployment.yaml", "service.yaml")
+    )
+    monitor = yaml.safe_load((MANIFESTS.parent / "components" / "monitoring" / "servicemonitor.yaml").read_text())
+    template = deployment["spec"]["template"]
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    (port,) = service["spec"]["ports"]
+    assert port["targetPort"] in {each["name"] for each in template["spec"]["containers"][0]["ports"]}
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert [each["port"] for each in monitor["spec"]["endpoints"]] == [port["name"]]
+    namespaces = {each["metadata"]["namespace"] for each in (deployment, service, monitor)}
+    assert namespaces == {"holdfast-system"}
+
+
+@pytest.mark.parametrize("kind", WITHOUT_CONTROLLER, ids=lambda kind: kind.singular)
+def test_kubectl_warns_who_applies_a_kind_that_no_controller_acts_on(
+    deployed: ControlPlane, namespace: str, kind: Kind[Any]
+) -> None:
+    example = yaml.safe_load((CHECKOUT / "examples" / f"{kind.singular}.yaml").read_text().split("---\n")[0])
+    example["metadata"]["namespace"] = namespace
+    sentence = f"no controller acts on a {kind.kind} yet"
+    until(lambda: sentence in _warning(deployed, example), what=sentence)  # the server reads its policies now and then
+
+
+def test_only_kinds_without_a_controller_are_warned_of() -> None:
+    policy, _ = yaml.safe_load_all((MANIFESTS / "kinds-without-controller.yaml").read_text())
+    rules = policy["spec"]["matchConstraints"]["resourceRules"]
+    warned = {(group, name) for rule in rules for group in rule["apiGroups"] for name in rule["resources"]}
+    assert warned == {(kind.group, kind.plural) for kind in WITHOUT_CONTROLLER}
+
+
+def _warning(plane: ControlPlane, document: dict[str, Any]) -> str:
+    try:
+        plane.kubectl("create", "--dry-run=server", "--warnings-as-errors", "-f", "-", input=yaml.safe_dump(document))
+    except KubectlFailed as warned:
+        return warned.output
+    return ""
 
 
 def test_its_pods_keep_to_the_restricted_profile(deployed: ControlPlane) -> None:

@@ -121,6 +121,8 @@ async def test_a_claim_that_can_not_be_had_says_so_and_waits() -> None:
         assert why.message == "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims."
         told = await bench.cluster.list(EVENTS, fields="reason=ProvisioningFailed")
         assert len(told.items) == 1
+        # Every pod with a new claim waits for a moment: only a claim that can't be bound is worth a warning.
+        assert not (await bench.cluster.list(EVENTS, fields="reason=FailedScheduling")).items
         assert (await bench.cluster.get(CLAIMS, DATA)).status.phase == "Pending"
 
 

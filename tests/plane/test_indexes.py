@@ -31,6 +31,7 @@ def test_indexes_are_written_in_runs(indexes: set[int], text: str) -> None:
         ("0-1000000000000", 2, {0, 1}),
         ("x,1,-,2-y, 4", 10, {1, 4}),
         ("-1", 10, set()),
+        ("0-" + "9" * 5000, 2, set()),
     ],
 )
 def test_what_is_out_of_range_or_unreadable_is_left_out(text: str, limit: int, indexes: set[int]) -> None:

@@ -76,10 +76,10 @@ def test_without_containers_other_signs_tell_when_a_pod_finished() -> None:
 def test_marks_that_are_no_numbers_are_as_good_as_none() -> None:
     pod = worker(index=3, failures=2)
     assert (index_of(pod), failures_before(pod)) == (3, 2)
-    odd = structs.replace(
-        pod, metadata=structs.replace(pod.metadata, annotations=dict.fromkeys(pod.metadata.annotations, "x"))
-    )
-    assert (index_of(odd), failures_before(odd)) == (None, 0)
+    for text in ("x", "9" * 5000):
+        metadata = structs.replace(pod.metadata, annotations=dict.fromkeys(pod.metadata.annotations, text))
+        odd = structs.replace(pod, metadata=metadata)
+        assert (index_of(odd), failures_before(odd)) == (None, 0)
 
 
 def test_a_time_without_a_zone_is_taken_as_utc() -> None:

@@ -176,6 +176,9 @@ def test_an_old_job_that_may_still_make_pods_is_waited_for() -> None:
 def test_the_wait_between_two_tries_is_kept_and_told() -> None:
     status = {"nextRetryTime": stamp(80), "failureReason": "worker 0 broke"}
     observed = seen("Restarting", status=status)
+    assert held(seen("Restarting", status={"nextRetryTime": stamp(120), "quickRestarts": 4})).message == (
+        f"next try at {stamp(120)} (in 40 s)"
+    )
     assert held(observed, 79) == Finding("Restarting", "BackingOff", f"worker 0 broke; next try at {stamp(80)}")
     assert course(observed, 80) == Go(suspended=False)
     assert held(seen("Restarting", status={"nextRetryTime": stamp(80)})).message == f"next try at {stamp(80)}"

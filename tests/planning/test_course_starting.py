@@ -122,7 +122,7 @@ def test_a_suspended_job_is_kept_so_without_asking_for_room() -> None:
 def test_a_job_goes_on_when_its_old_workers_have_stopped() -> None:
     asleep = workers(suspend=True)
     stopping = seen("Suspended", workers=asleep, pods=(deleted(running(0), asked=50),))
-    assert held(stopping) == Finding("Suspended", "StoppingWorkers", "waiting for the workers of before to stop")
+    assert held(stopping) == Finding("Suspended", "StoppingWorkers", "waiting for pod bert-training-0-abcde to stop")
     stopped = structs.replace(stopping, pods=(deleted(failed(0, 143, at=stamp(55)), asked=50),))
     assert course(stopped) == Go(suspended=False)
 
@@ -156,7 +156,7 @@ def test_a_worker_that_is_stuck_does_not_matter_while_the_job_is_suspended() -> 
 def test_a_job_whose_name_is_still_taken_by_a_deleted_one_waits_for_its_workers() -> None:
     leaving = deleted(workers(), asked=50, grace_s=0)
     observed = seen("Suspended", workers=leaving, pods=(deleted(running(0), asked=50),), queued=True)
-    assert held(observed).message == "waiting for the workers of before to stop"
+    assert held(observed).message == "waiting for pod bert-training-0-abcde to stop"
     assert isinstance(course(structs.replace(observed, nodes=LOST), 140), Again)
 
 
@@ -193,9 +193,20 @@ def test_a_queued_job_that_is_suspended_leaves_the_queue(state: str) -> None:
 def test_workers_that_kueue_takes_back_are_not_lost() -> None:
     pods = (deleted(running(0), asked=50), deleted(failed(1, 143, at=stamp(55)), asked=50))
     observed = seen("Running", queued=True, workers=workers(suspend=True), pods=pods)
-    assert held(observed) == Finding("Pending", "StoppingWorkers", "waiting for the workers of before to stop")
+    assert held(observed) == Finding("Pending", "StoppingWorkers", "waiting for pod bert-training-0-abcde to stop")
 
 
 def test_a_queued_gang_that_broke_queues_again() -> None:
     broken = seen("Running", queued=True, workers=workers(), pods=(failed(0, 1, at=stamp(50)),))
     assert isinstance(course(broken), Again)
+
+
+# A store that another job uses
+
+
+def test_a_job_whose_store_another_one_uses_is_held_and_one_that_runs_is_not_stopped() -> None:
+    said = "waiting for TrainingJob ml/first to end"
+    for state, shown in (("", "Pending"), ("Pending", "Pending"), ("Restarting", "Restarting")):
+        assert held(seen(state, store_in_use=said)) == Finding(shown, "StoreInUse", said)
+    assert course(seen("Running", store_in_use=said, workers=workers(), pods=BOTH)) == Go(suspended=False)
+    assert course(seen("Pending", spec={"suspend": True}, store_in_use=said)) == Go(suspended=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.planning.trainingjob.heard import Heard, Voice, listen
+from holdfast.planning.trainingjob.heard import Heard, Voice, gpu_utilization_percent, listen
 from holdfast.reports.wire import Batch
 from tests.reports.batches import batch, checkpoint, ended, step
 
@@ -55,3 +55,49 @@ def test_each_worker_has_its_own_point() -> None:
 def test_a_new_attempt_is_heard_anew() -> None:
     found = heard((10, batch(ended(5), index=1)), (50, batch(attempt=1)))
     assert found == Heard(attempt=1, first_s=50, progress_s=50, voices={0: Voice(50)})
+
+
+def gpus(percent: float | None, index: int = 0, attempt: int = 0) -> Batch:
+    return batch(index=index, attempt=attempt, gpu_utilization_percent=percent)
+
+
+@pytest.mark.parametrize(
+    ("reports", "mean"),
+    [
+        ([], None),
+        ([(10, gpus(None))], None),
+        ([(10, gpus(0.0))], 0.0),
+        ([(10, gpus(30.0)), (11, gpus(80.0, 1))], 55.0),
+        ([(10, gpus(30.0)), (11, gpus(None, 1))], 30.0),
+        ([(10, gpus(100.0)), (11, gpus(1.0, 1)), (12, gpus(1.0, 2))], 34.0),
+        ([(10, gpus(10.0)), (11, gpus(10.0, 1)), (12, gpus(20.0, 2))], 13.3),
+        ([(10, gpus(30.0)), (12, gpus(90.0))], 90.0),
+        ([(10, gpus(30.0)), (12, gpus(None))], None),
+        ([(4, gpus(30.0)), (10, gpus(80.0, 1))], 80.0),
+        ([(5, gpus(30.0)), (10, gpus(80.0, 1))], 80.0),
+        ([(4, gpus(30.0))], None),
+        ([(10, gpus(30.0, 1)), (11, gpus(80.0, 0, 1))], 80.0),
+        ([(10, gpus(30.0, 1)), (11, gpus(None, 0, 1))], None),
+    ],
+    ids=[
+        "nobody",
+        "unknown",
+        "idle",
+        "two",
+        "one of two",
+        "three",
+        "rounded",
+        "the newest",
+        "no longer known",
+        "silent",
+        "just silent",
+        "all silent",
+        "another attempt",
+        "another attempt, unknown",
+    ],
+)
+def test_the_gpu_utilization_is_the_mean_over_the_workers_that_report_it(
+    reports: list[tuple[float, Batch]], mean: float | None
+) -> None:
+    found = heard(*reports) if reports else None
+    assert gpu_utilization_percent(found, now_s=20, silent_s=15) == mean

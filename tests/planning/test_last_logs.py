@@ -15,7 +15,7 @@ from holdfast.planning.trainingjob.course import Again, Course, Finding, Finish,
 from holdfast.planning.trainingjob.last_logs import MOST_WORKERS, Dying, is_outdated, whose_logs
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.restart import Retry
-from tests.trainingjobs import deleted, failed, node, running, stamp, training_job, worker
+from tests.trainingjobs import deleted, failed, node, running, stamp, training_job, worker, workers
 
 FAILED = Finish(Finding("Failed", "BackoffLimitExceeded", "too often"))
 
@@ -32,6 +32,13 @@ def whose(
     return whose_logs(observed, course or again())
 
 
+def stopping(*pods: Pod, course: Course, suspend: bool = False, queued: bool = False) -> tuple[Dying, ...]:
+    """`suspend`: the Job is suspended already."""
+    made = workers(suspend=suspend)
+    observed = Observed(job=training_job(), workers=made, pods=pods, nodes={"gpu-3": node()}, queued=queued)
+    return whose_logs(observed, course)
+
+
 def indexes(found: Iterable[Dying]) -> list[int]:
     return [each.index for each in found]
 
@@ -46,7 +53,8 @@ def ended(name: str, exit_code: int) -> dict[str, Any]:
 
 
 def test_the_worker_that_failed_is_kept_with_how_and_where_it_ended() -> None:
-    (found,) = whose(running(0), failed(1, 7, at=stamp(60), reason="OOMKilled"))
+    found, speaker = whose(running(0), failed(1, 7, at=stamp(60), reason="OOMKilled"))
+    assert (speaker.index, speaker.end) == (0, None)
     assert (found.index, found.node, found.container) == (1, "gpu-3", "trainer")
     assert found.pod == ("ml", "bert-training-1-abcde")
     assert found.end is not None
@@ -55,7 +63,7 @@ def test_the_worker_that_failed_is_kept_with_how_and_where_it_ended() -> None:
 
 def test_of_many_the_first_to_fail_are_kept() -> None:
     pods = [failed(index, 1, at=stamp(100 - index)) for index in range(8)]
-    assert indexes(whose(*pods)) == [7, 6, 5, 4, 3]
+    assert indexes(whose(*pods)) == [7, 6, 5, 4, 3, 0]
 
 
 def test_of_those_that_failed_in_the_same_second_the_lowest_are_kept() -> None:
@@ -71,8 +79,9 @@ def test_those_that_the_job_ends_because_of_the_first_come_after_it() -> None:
 @given(st.lists(st.integers(0, 5), max_size=12))
 def test_nobody_who_is_left_out_failed_before_one_who_is_kept(seconds: list[int]) -> None:
     found = whose(*(failed(index, 1, at=stamp(second)) for index, second in enumerate(seconds)))
-    assert len(found) == min(len(seconds), MOST_WORKERS)
-    kept = indexes(found)
+    kept = indexes(found)[:MOST_WORKERS]
+    assert len(kept) == min(len(seconds), MOST_WORKERS)
+    assert [each.index for each in found[MOST_WORKERS:]] in ([], [0])
     left_out = [second for index, second in enumerate(seconds) if index not in kept]
     assert max((seconds[index] for index in kept), default=0) <= min(left_out, default=5)
 
@@ -81,12 +90,11 @@ def test_nobody_who_is_left_out_failed_before_one_who_is_kept(seconds: list[int]
     "course",
     [
         Over(),
-        Again(None),
         Remake(),
         Hold(None),
         Park(),
         Go(suspended=False),
-        Finish(Finding("Completed", "TargetReached", "accuracy 0.9")),
+        Go(suspended=True),
     ],
 )
 def test_an_attempt_that_did_not_break_leaves_no_logs(course: Course) -> None:
@@ -116,12 +124,18 @@ def test_a_worker_that_never_got_a_node_or_was_turned_away_has_no_log() -> None:
 
 
 def test_when_none_failed_those_that_were_told_to_go_are_kept() -> None:
-    (found,) = whose(running(0), deleted(running(1), asked=60), course=again("preemption"))
+    found, speaker = whose(running(0), deleted(running(1), asked=60), course=again("preemption"))
+    assert speaker.index == 0
     assert (found.index, found.container, found.end) == (1, "trainer", None)
 
 
-def test_survivors_of_a_lost_node_have_nothing_to_explain() -> None:
-    assert whose(running(0), running(1, node="gone"), course=again("infrastructure")) == ()
+def test_of_the_survivors_of_a_lost_node_worker_0_is_kept() -> None:
+    found = whose(running(0), running(1), running(2, node="gone"), course=again("infrastructure"))
+    assert indexes(found) == [0]
+
+
+def test_worker_0_is_kept_when_an_attempt_makes_way_for_another_spec() -> None:
+    assert indexes(whose(running(0), running(1), course=Again(None))) == [0]
 
 
 @pytest.mark.parametrize("course", [again("hang"), Finish(Finding("Failed", "DeadlineExceeded", "too late"))])
@@ -161,6 +175,35 @@ def test_of_a_worker_that_was_replaced_the_last_pod_counts() -> None:
     assert found.end.exit_code == 4
 
 
-def test_with_the_attempt_that_breaks_those_of_three_are_kept() -> None:
-    assert [attempt for attempt in range(6) if not is_outdated(attempt, 5)] == [3, 4, 5]
-    assert not is_outdated(0, 2)
+@pytest.mark.parametrize(("index", "on_one_machine", "attempts"), [(0, False, 16), (1, False, 3), (1, True, 100)])
+def test_so_many_attempts_are_kept_with_the_one_that_breaks(index: int, on_one_machine: bool, attempts: int) -> None:
+    kept = [number for number in range(201) if not is_outdated(number, index, 200, on_one_machine=on_one_machine)]
+    assert kept == list(range(201 - attempts, 201))
+    assert not is_outdated(0, index, attempts - 1, on_one_machine=on_one_machine)
+
+
+@pytest.mark.parametrize("course", [Go(suspended=True), Park()])
+def test_worker_0_is_kept_when_the_job_is_suspended(course: Course) -> None:
+    pods = (running(0), running(1))
+    assert indexes(stopping(*pods, course=course)) == [0]
+    assert stopping(*pods, course=course, suspend=True) == (), "its Job is suspended: its pods are not terminating yet"
+
+
+def test_a_job_that_waits_in_a_queue_is_not_stopped_by_its_operator() -> None:
+    assert stopping(running(0), course=Go(suspended=True), queued=True) == ()
+
+
+@pytest.mark.parametrize("course", [Go(suspended=False), Go(suspended=True), Hold(None), Over()])
+def test_worker_0_is_kept_while_it_terminates_whoever_stops_it(course: Course) -> None:
+    pods = (deleted(running(0), asked=60), deleted(running(1), asked=60))
+    (found,) = stopping(*pods, course=course, suspend=True)
+    assert (found.index, found.container, found.end) == (0, "trainer", None)
+    (found,) = stopping(deleted(failed(0, 143, at=stamp(61)), asked=60), course=course, suspend=True)
+    assert found.end is not None
+    assert found.end.exit_code == 143
+    assert stopping(deleted(worker(0, {"phase": "Pending"}, node="gpu-3"), asked=60), course=course) == ()
+
+
+def test_worker_0_is_kept_when_a_job_is_completed_while_it_runs() -> None:
+    completed = Finish(Finding("Completed", "TargetReached", "accuracy 0.9"))
+    assert indexes(stopping(running(0), running(1), course=completed)) == [0]

@@ -176,3 +176,12 @@ def test_whatever_fits_can_be_written(epoch: int, when: float, loss: float) -> N
     if told is not None:
         status = fold(job.spec, job.status or TrainingJobStatus(), told, at(100))
         assert status.current_epoch == (epoch if epoch > 4 else None)
+
+
+def test_a_checkpoint_within_an_epoch_is_none_of_the_whole_epoch() -> None:
+    said = {"attempt": 0, "checkpoint": SAVED, "checkpointEpoch": 4}
+    told = heard(ended(msgspec.json.encode(said).decode()))
+    assert told is not None
+    assert [(entry.path, entry.epoch) for entry in told.checkpoints] == [(SAVED, 4)]
+    known = {**KNOWN, "checkpoint": {"last": SAVED, "lastEpoch": 4}}
+    assert heard(ended(msgspec.json.encode(said).decode()), status=known) is None

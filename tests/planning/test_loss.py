@@ -85,7 +85,7 @@ def taken(reason: str, message: str = "") -> Pod:
             "application",
             "worker 0 on gpu-3 exited with code 1: Traceback:\nValueError: no such layer",
         ),
-        (failed(0, 137, at=stamp(60)), "application", "worker 0 on gpu-3 exited with code 137"),
+        (failed(0, 137, at=stamp(60)), "application", "worker 0 on gpu-3 was killed (SIGKILL)"),
         (
             failed(0, 128, at=stamp(60), reason="StartError", message="exec: trian: not found"),
             "application",
@@ -103,6 +103,24 @@ def test_what_the_cluster_says_of_a_pod_decides_the_class(pod: Pod, cause: str, 
     loss = lost(pod, running(1))
     assert loss is not None
     assert (loss.cause, loss.message) == (cause, said)
+
+
+@pytest.mark.parametrize(
+    ("pod", "stopped"),
+    [
+        (thrown_out("Terminated"), True),
+        (disrupted(thrown_out("Terminated"), "TerminationByKubelet"), True),
+        (thrown_out("NodeLost"), True),
+        (thrown_out("NodeShutdown"), True),
+        (thrown_out("Evicted"), False),
+        (disrupted(thrown_out("Evicted"), "TerminationByKubelet"), False),
+        (thrown_out("OutOfcpu"), False),
+    ],
+)
+def test_a_node_that_was_shut_down_is_told_apart_from_one_that_threw_its_pod_out(pod: Pod, stopped: bool) -> None:
+    loss = lost(pod)
+    assert loss is not None
+    assert (loss.cause, loss.node_stopped) == ("infrastructure", stopped)
 
 
 @pytest.mark.parametrize(
@@ -349,7 +367,7 @@ def test_the_worker_that_failed_first_is_the_cause_even_while_its_sidecar_still_
     victim = failed(1, 1, at=stamp(11), message="lost worker 0: connection reset by peer")
     loss = lost(uploading, victim)
     assert loss is not None
-    assert loss.message == "worker 0 on gpu-3 exited with code 137"
+    assert loss.message == "worker 0 on gpu-3 was killed (SIGKILL)"
     assert lost(uploading, running(1)) is None  # nothing is stopped before its checkpoint is kept
 
 

@@ -12,7 +12,14 @@ from msgspec import structs
 
 from holdfast.api.trainingjob import EpochReport, TrainingJobStatus
 from holdfast.planning.times import moment
-from holdfast.planning.trainingjob.progress import WRITE_EVERY_S, fold, percent, total_epochs, write_at
+from holdfast.planning.trainingjob.progress import (
+    WRITE_EVERY_S,
+    fold,
+    percent,
+    total_epochs,
+    with_gpu_utilization,
+    write_at,
+)
 from holdfast.reports.wire import MOST_METRICS, Batch, Progress
 from tests.reports.batches import SENT_AT, batch, checkpoint, ended, resumed, step
 from tests.trainingjobs import at, stamp, training_job
@@ -71,6 +78,25 @@ def test_the_training_knows_its_number_of_epochs_better_than_the_spec() -> None:
     assert total_epochs(SPEC, status) == 20
     assert told(status, batch(ended(2))).total_epochs == 20
     assert total_epochs(SPEC, structs.replace(status, restart_count=1)) == 10
+
+
+def test_the_gpu_utilization_of_worker_0_is_not_that_of_the_job() -> None:
+    before = running(metrics={"gpu_utilization_percent": 40.0})
+    status = told(before, batch(ended(1, loss=0.5, gpu_utilization_percent=90.0)))
+    assert status.metrics == {"gpu_utilization_percent": 40.0, "loss": 0.5}
+
+
+@pytest.mark.parametrize("percent", [None, 0.0, 55.0])
+@pytest.mark.parametrize("before", [{}, {"gpu_utilization_percent": 40.0}])
+def test_the_gpu_utilization_is_shown_while_it_is_known(before: dict[str, float], percent: float | None) -> None:
+    status = with_gpu_utilization(running(metrics={"loss": 0.5, **before}), percent)
+    known = {} if percent is None else {"gpu_utilization_percent": percent}
+    assert status.metrics == {"loss": 0.5, **known}
+
+
+def test_the_gpu_utilization_takes_the_place_of_no_metric() -> None:
+    full = running(metrics={f"m{number}": 1.0 for number in range(MOST_METRICS)})
+    assert with_gpu_utilization(full, 50.0) == full
 
 
 def test_what_is_behind_changes_nothing() -> None:

@@ -75,6 +75,13 @@ def test_the_end_says_why_there_is_no_other_try(
     assert (end.reason, end.message) == expected
 
 
+@pytest.mark.parametrize("policy", ["OnFailure", "Always", "Never", "ExitCode"])
+def test_a_permanent_cause_fails_at_once_under_every_policy(policy: str) -> None:
+    permanent = Loss(cause="application", message="worker 0 broke", exit_code=2, permanent=True)
+    end = follows(permanent, {"restartPolicy": policy, "backoffLimit": 99})
+    assert end == GiveUp("PermanentFailure", "worker 0 broke (a new attempt would fail in the same way)")
+
+
 @pytest.mark.parametrize("cause", CHARGED)
 def test_without_a_policy_there_are_three_charged_restarts(cause: Class) -> None:
     field = {"restarts": {cause: 2}}
@@ -100,6 +107,17 @@ def test_the_first_try_is_at_once_and_then_the_wait_doubles_to_a_cap(quick_resta
 def test_an_attempt_that_lasted_ends_the_row() -> None:
     assert tries(TIMING.lasting_s - 1, 5) == (6, at(TIMING.lasting_s - 1 + 160))
     assert tries(TIMING.lasting_s, 5) == (1, None)
+
+
+@pytest.mark.parametrize(("lasted_s", "in_a_row"), [(60, 5), (TIMING.lasting_s, 0)])
+def test_a_node_that_is_stopped_neither_lengthens_the_row_nor_waits(lasted_s: float, in_a_row: int) -> None:
+    stopped = Loss(cause="infrastructure", message="holdfast was stopped", node_stopped=True)
+    assert follows(stopped, status={"quickRestarts": 5}, now=lasted_s) == Retry(stopped, None, in_a_row)
+
+
+def test_a_machine_that_is_taken_back_again_and_again_is_waited_for_though_it_stops_in_order() -> None:
+    taken_back = Loss(cause="preemption", message="spot", node_stopped=True)
+    assert follows(taken_back, status={"quickRestarts": 1}) == Retry(taken_back, at(70), 2)
 
 
 @pytest.mark.parametrize("job", [None, workers(status={"startTime": ""})])

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from holdfast.api.trainingjob import CheckpointReport, TrainingJobSpec
 from holdfast.planning.trainingjob.saved import Trouble, fold, troubles
@@ -126,3 +127,34 @@ def test_a_worker_that_can_not_have_its_checkpoint_yet_is_told_of_as_waiting() -
     assert trouble.reason == "CheckpointNotRestored"
     assert trouble.message.startswith("worker 1 can't start yet")
     assert trouble.message.endswith("no answer")
+
+
+def test_one_within_an_epoch_counts_for_the_epochs_before_it_until_it_is_replaced_by_the_end() -> None:
+    within = structs.replace(checkpoint(3), epoch=2, step=7)
+    report = told(checkpoint(2), within)
+    assert report is not None
+    assert (report.last, report.last_epoch) == (path(3), 2)
+    again = told(within, report=structs.replace(report, last_time=stamp(1)))
+    assert again is not None
+    assert again.last_time == stamp(100)
+    ended = told(checkpoint(3), report=report)
+    assert ended is not None
+    assert (ended.last, ended.last_epoch) == (path(3), 3)
+    assert told(checkpoint(3), report=structs.replace(ended, last_time=stamp(1))) == structs.replace(
+        ended, last_time=stamp(1)
+    )
+
+
+def test_the_best_is_shown_until_another_is_or_it_is_put_aside() -> None:
+    report = told(checkpoint(3, kept=2, best=path(1)))
+    assert report is not None
+    assert (report.last, report.best, report.count) == (path(3), path(1), 2)
+    assert told(checkpoint(4, "failed"), report=report) == report, "who can't tell changes nothing"
+    better = told(checkpoint(4, kept=1, best=path(4)), report=report)
+    assert better is not None
+    assert better.best == path(4)
+    aside = told(checkpoint(1, "quarantined"), report=report)
+    assert aside == structs.replace(report, best=None)
+    none = told(checkpoint(4, kept=1), report=report)
+    assert none is not None
+    assert none.best is None

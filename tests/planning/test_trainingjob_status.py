@@ -150,7 +150,7 @@ def test_a_restart_is_written_whole() -> None:
     assert msgspec.to_builtins(status) == {
         "observedGeneration": 3,
         "state": "Restarting",
-        "message": f"worker 0 on gpu-3 exited with code 7: boom; next try at {stamp(70)}",
+        "message": f"worker 0 on gpu-3 exited with code 7: boom; next try at {stamp(70)} (in 10 s)",
         "conditions": msgspec.to_builtins(status.conditions),
         "workers": {"desired": 2},
         "selector": "training-job=bert",

@@ -66,6 +66,11 @@ def test_times_of_a_completed_job_are_its_jobs() -> None:
     assert status.failure_reason is None
 
 
+@pytest.mark.parametrize(("now", "duration"), [(59, None), (119, "1m"), (500, "8m")])
+def test_a_running_job_shows_its_duration_so_far(now: float, duration: str | None) -> None:
+    assert shown(seen(workers=workers(status=READY)), now).duration == duration
+
+
 def test_the_start_of_a_resumed_job_is_its_first_start() -> None:
     first = shown(seen(workers=workers()))
     resumed = after(first, seen(workers=workers(status={"startTime": stamp(3600)})))

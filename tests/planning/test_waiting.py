@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.api.builtin import Pod
-from holdfast.planning.trainingjob.waiting import ordinary_step, problem_of, refusal, unmade, why_waiting
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.planning.trainingjob.waiting import ordinary_step, problem_of, refusal, store_in_use, unmade, why_waiting
 from tests.recorded import names, recorded
-from tests.trainingjobs import unschedulable, worker
+from tests.trainingjobs import training_job, unschedulable, worker
 
 
 def waiting(index: int, reason: str, message: str = "", *, name: str = "trainer", image: str = "bert:1") -> Pod:
@@ -129,7 +130,7 @@ def test_the_first_container_with_a_problem_is_the_one_that_is_told() -> None:
 
 def test_an_init_container_that_was_killed_is_a_problem_without_words_too() -> None:
     killed = {"name": "fetch", "state": {"terminated": {"exitCode": 0, "signal": 9}}}
-    assert problem_of(initializing(killed)) == "init container fetch exited with code 0"
+    assert problem_of(initializing(killed)) == "init container fetch was killed (SIGKILL)"
 
 
 def test_a_pod_that_nothing_is_wrong_with_tells_how_far_it_is() -> None:
@@ -173,3 +174,33 @@ def test_a_sidecar_that_brings_back_a_checkpoint_takes_its_time() -> None:
     assert ordinary_step(initializing(sidecar(state={"running": {}}))) == (
         "the checkpoint to resume from is being brought back"
     )
+
+
+def sharing(name: str, created: str, state: str = "") -> TrainingJob:
+    job = training_job(status={"state": state} if state else None)
+    return replace(job, metadata=replace(job.metadata, name=name, creation_timestamp=created))
+
+
+EARLY, LATE = "2026-01-02T03:04:05Z", "2026-01-02T03:04:06Z"
+
+
+@pytest.mark.parametrize(
+    ("others", "named"),
+    [
+        ([], ""),
+        ([sharing("first", EARLY)], "first"),
+        ([sharing("first", EARLY, "Running")], "first"),
+        ([sharing("first", EARLY, "Suspended")], "first"),
+        ([sharing("first", EARLY, "Completed")], ""),
+        ([sharing("first", EARLY, "Failed")], ""),
+        ([sharing("third", "2026-01-02T03:04:07Z", "Running")], ""),
+        ([sharing("a", LATE)], "a"),  # made within one second: the name decides, so that never both wait
+        ([sharing("z", LATE)], ""),
+        ([sharing("first", EARLY, "Failed"), sharing("a", LATE, "Running")], "a"),
+    ],
+)
+def test_of_two_unfinished_jobs_with_one_store_the_later_waits(others: list[TrainingJob], named: str) -> None:
+    job = sharing("second", LATE)
+    said = store_in_use(job, [job, *others], "s3://runs/bert")
+    assert said.startswith(f"waiting for TrainingJob ml/{named} to end" if named else "")
+    assert bool(said) == bool(named)

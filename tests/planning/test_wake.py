@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.planning.trainingjob.deadline import shown_duration
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.timing import TIMING
 from holdfast.planning.trainingjob.wake import explain_from, wake_at
@@ -57,7 +58,6 @@ def test_a_job_is_looked_at_when_the_next_decision_may_differ(
     ("spec", "status", "more"),
     [
         ({}, None, {}),
-        ({}, {"state": "Running", "startTime": stamp(0)}, {"workers": workers(), "pods": (running(0), running(1))}),
         (LIMITED, {"state": "Pending"}, {}),
         ({}, {"state": "Completed", "completionTime": stamp(60)}, {}),
         # Nothing of an ended job is waited for.
@@ -70,6 +70,22 @@ def test_a_job_that_only_news_can_change_is_left_alone(
     spec: dict[str, Any], status: dict[str, Any] | None, more: dict[str, Any]
 ) -> None:
     assert woken(70, spec, status, **more) is None
+
+
+@pytest.mark.parametrize(
+    ("now", "due", "duration"),
+    [
+        *((0, 60, None), (59, 60, None), (60, 120, "1m"), (599, 600, "9m"), (600, 1200, "10m"), (1300, 1800, "20m")),
+        *((7199, 7200, "1h50m"), (7200, 10800, "2h"), (100_000, 100_800, "1d3h")),
+    ],
+)
+def test_the_duration_of_a_running_job_is_written_in_steps_that_grow(
+    now: float, due: float, duration: str | None
+) -> None:
+    status = {"state": "Running", "startTime": stamp(0)}
+    more = {"workers": workers(), "pods": (running(0), running(1))}
+    assert woken(now, {}, status, **more) == at(due)
+    assert shown_duration(stamp(0), at(now)) == duration
 
 
 def test_a_suspended_jobs_deadline_recedes_and_wakes_nobody() -> None:

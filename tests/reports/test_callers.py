@@ -13,7 +13,7 @@ from holdfast.reports.callers import Caller, NotSeenYet, NotYours, check, find_c
 from holdfast.reports.wire import Answer
 from holdfast.runtime.cache import Store
 from tests.reports.batches import batch
-from tests.trainingjobs import UID, running, training_job
+from tests.trainingjobs import UID, owned, running, training_job, workers
 
 POD = Key("ml", "bert-training-0-abcde")
 CALLER = Caller(POD, "pod-uid", Key("ml", "bert"), attempt=2, index=0)
@@ -22,7 +22,7 @@ IDENTITY = Identity(username="system:serviceaccount:ml:bert", namespace="ml", po
 
 def pods(**labels: str | None) -> Store[Pod]:
     """With one worker of attempt 2; a label of None is taken off."""
-    pod = running(0, attempt=2)
+    pod = owned(running(0, attempt=2), workers(name="bert-training-2"))
     all_labels = {**pod.metadata.labels, "app.kubernetes.io/managed-by": "holdfast"}
     for name, value in labels.items():
         all_labels[name] = value or ""
@@ -127,7 +127,7 @@ async def test_a_job_that_no_cache_shows_is_over_only_if_it_is_gone_for_certain(
         return certain
 
     certain = True
-    assert await find_standing(CALLER, uid, seen, is_gone) == Answer(attempt=2, over=True)
+    assert await find_standing(CALLER, uid, seen, is_gone) == Answer(attempt=2, over=True, orderly=True)
     certain = False
     with pytest.raises(NotSeenYet, match="ml/bert is not known here: try again"):
         await find_standing(CALLER, uid, seen, is_gone)

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
@@ -11,12 +12,13 @@ import aiohttp
 import msgspec
 import pytest
 from msgspec import structs
+from structlog.testing import capture_logs
 
 from holdfast.api.builtin import Node, Pod, PodStatus
-from holdfast.api.meta import Key
+from holdfast.api.meta import Key, OwnerReference
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
-from holdfast.cluster.errors import Unreachable
+from holdfast.cluster.errors import BadRequest, Unreachable
 from holdfast.cluster.protocol import Identity
 from holdfast.cluster.resources import NAMESPACES, PODS, TRAINING_JOBS
 from holdfast.reports import server, wire
@@ -32,6 +34,7 @@ from holdfast.runtime.cache import Store
 from holdfast.runtime.clocks import utc_now
 from tests.contract.pods import pod_spec
 from tests.reports.batches import batch, ended
+from tests.runtime.things import until
 from tests.trainingjobs import INDEX, deleted, node, stamp, training_job
 
 JOB = Key("ml", "bert")
@@ -75,7 +78,14 @@ class Office:
         self.jobs.put(training_job(status={"state": "Running", **status}))
 
     async def worker(
-        self, index: int = 0, *, attempt: int = 0, job: str = "bert", audience: str = wire.AUDIENCE, on: str = ""
+        self,
+        index: int = 0,
+        *,
+        attempt: int = 0,
+        job: str = "bert",
+        audience: str = wire.AUDIENCE,
+        on: str = "",
+        owned: bool = True,
     ) -> str:
         """A worker's pod; its token."""
         labels = {
@@ -86,7 +96,11 @@ class Office:
         }
         body = {"metadata": {"generateName": "bert-", "labels": labels}, "spec": pod_spec("none")}
         pod = await self.cluster.create(PODS, body, namespace="ml")
-        self.pods.put(structs.replace(pod, spec=structs.replace(pod.spec, node_name=on)))
+        # Its Job is not in this cluster, where the garbage collector would delete the pod without it.
+        made_by = f"{job}-training-{attempt}" if attempt else f"{job}-training"
+        owner = OwnerReference(api_version="batch/v1", kind="Job", name=made_by, uid="u", controller=True)
+        metadata = structs.replace(pod.metadata, owner_references=(owner,) if owned else ())
+        self.pods.put(structs.replace(pod, metadata=metadata, spec=structs.replace(pod.spec, node_name=on)))
         return self.cluster.issue_token(pod.metadata.key, uid=pod.metadata.uid, account="default", audience=audience)
 
     async def post(self, body: bytes | Batch, token: str | None = None, **headers: str) -> tuple[int, dict[str, Any]]:
@@ -96,9 +110,28 @@ class Office:
         async with self.session() as session, session.post(wire.PATH, data=data, headers=headers) as answer:
             return answer.status, await answer.json()
 
+    async def raw(self, request: bytes) -> tuple[int, bytes]:
+        """What is answered to a request that no client library would send; it ends where the bytes end."""
+        async with self.connection() as (reader, writer):
+            writer.write(request)
+            await writer.drain()
+            answer = await reader.read()
+        return int(answer.split()[1]), answer
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        _, _, port = self.endpoint.url.rpartition(":")
+        reader, writer = await asyncio.open_connection(LOCAL, int(port), ssl=self.context())
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+
+    def context(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cadata=self.endpoint.authority)
+
     def session(self) -> aiohttp.ClientSession:
-        context = ssl.create_default_context(cadata=self.endpoint.authority)
-        return aiohttp.ClientSession(self.endpoint.url, connector=aiohttp.TCPConnector(ssl=context))
+        return aiohttp.ClientSession(self.endpoint.url, connector=aiohttp.TCPConnector(ssl=self.context()))
 
 
 @pytest.fixture
@@ -211,7 +244,8 @@ async def test_a_cache_that_lags_stops_no_training(office: Office, monkeypatch: 
     with monkeypatch.context() as outage:
         outage.setattr(office.cluster, "get", away)
         assert (await office.post(report, token))[0] == 503
-    assert await office.post(report, token) == (409, told(Answer(attempt=0, over=True)))
+    # Its workers are to save what they have.
+    assert await office.post(report, token) == (409, told(Answer(attempt=0, over=True, orderly=True)))
     assert office.taken == []
 
 
@@ -253,6 +287,12 @@ async def test_a_pod_that_is_no_worker_may_not_report(office: Office) -> None:
     assert await office.post(batch(), token) == (403, {"error": "pod ml/p is not a worker of a TrainingJob"})
 
 
+async def test_a_foreign_pod_with_a_workers_labels_may_not_report(office: Office) -> None:
+    status, answer = await office.post(batch(ended(9)), await office.worker(owned=False))
+    assert (status, office.taken) == (403, [])
+    assert answer["error"].endswith("is not a worker of a TrainingJob")
+
+
 async def test_what_the_caches_do_not_show_yet_may_be_tried_again(office: Office) -> None:
     token = await office.worker(attempt=1)
     status, answer = await office.post(batch(attempt=1), token)
@@ -275,7 +315,7 @@ async def test_a_report_that_can_not_be_read_is_refused_without_repeating_it(off
 
 async def test_a_report_that_is_too_large_is_refused(office: Office) -> None:
     status, answer = await office.post(b" " * (wire.LARGEST_BODY + 1), await office.worker())
-    assert (status, answer) == (413, {"error": "the report is larger than 65536 bytes: send it in parts"})
+    assert (status, answer) == (413, {"error": "the body is larger than 65536 bytes"})
     assert (await office.post(b" " * wire.LARGEST_BODY, await office.worker()))[0] == 400
 
 
@@ -349,14 +389,14 @@ async def test_while_no_token_can_be_reviewed_nothing_is_heard(office: Office, m
     office.seconds = 130.0
     status, answer = await office.post(batch(), token)
     assert (status, answer) == (503, {"error": "the cluster can't be asked about it at the moment: try again later"})
-    assert office.hearing.since_s == 130.0
+    assert office.hearing.since_s(JOB) == 130.0
 
 
 async def test_a_report_for_which_there_is_no_room_may_be_sent_again(office: Office) -> None:
     token = await office.worker()
     office.trouble = InboxFull("64 reports of ml/bert wait to be written: send this one again later")
     assert (await office.post(batch(sequence=1), token))[0] == 503
-    assert office.hearing.since_s == 100.0
+    assert office.hearing.since_s(JOB) == 100.0
     office.trouble = None
     assert (await office.post(batch(sequence=1), token))[0] == 200
     assert len(office.taken) == 1
@@ -367,7 +407,89 @@ async def test_an_error_of_ours_is_an_answer_that_tells_nothing(office: Office) 
     office.trouble, office.seconds = RuntimeError("secret"), 140.0
     status, answer = await office.post(batch(), token)
     assert (status, answer) == (500, {"error": "an error in holdfast: the operator's log says more"})
-    assert office.hearing.since_s == 140.0
+    assert (office.hearing.since_s(JOB), office.hearing.since_s(Key("ml", "other"))) == (140.0, 100.0)
+
+
+# What a request says after its first line; the token is that of a worker.
+BAD_REQUESTS = {
+    "a token that is not ASCII": (401, b"Authorization: Bearer gr\xc3\xbc\xc3\x9f\r\nContent-Length: 2\r\n\r\n{}"),
+    "a token that is not UTF-8": (401, b"Authorization: Bearer \xff\xfe\r\nContent-Length: 2\r\n\r\n{}"),
+    "a token with a tab": (401, b"Authorization: Bearer a\tb\r\nContent-Length: 2\r\n\r\n{}"),
+    "a chunk without a size": (400, b"Authorization: Bearer TOKEN\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n"),
+    "a false Content-Encoding": (
+        400,
+        b"Authorization: Bearer TOKEN\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}",
+    ),
+    "a compressed body that is far larger": (
+        400,
+        b"Authorization: Bearer TOKEN\r\nContent-Encoding: deflate\r\nContent-Length: %d\r\n\r\n%b"
+        % (len(zlib.compress(bytes(10**7))), zlib.compress(bytes(10**7))),
+    ),
+    "a charset that nobody knows": (
+        400,
+        b"Authorization: Bearer TOKEN\r\nContent-Type: application/json; charset=\xff\r\nContent-Length: 1\r\n\r\n{",
+    ),
+    "deep nesting": (400, b"Authorization: Bearer TOKEN\r\nContent-Length: 50000\r\n\r\n" + b"[" * 50_000),
+    "a length that is no number": (400, b"Authorization: Bearer TOKEN\r\nContent-Length: many\r\n\r\n{}"),
+    "a header that is far too long": (400, b"Authorization: Bearer TOKEN\r\nX: " + b"x" * 70_000 + b"\r\n\r\n"),
+    "no HTTP": (400, b"\x00\x01\x02\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("which", BAD_REQUESTS)
+async def test_a_bad_request_is_refused_and_interrupts_nothing(office: Office, which: str) -> None:
+    expected, text = BAD_REQUESTS[which]
+    text = text.replace(b"TOKEN", (await office.worker()).encode())
+    office.seconds = 130.0
+    status, answer = await office.raw(b"POST /v1/report HTTP/1.1\r\nHost: x\r\n" + text)
+    assert (status, b"an error in holdfast" in answer) == (expected, False)
+    assert office.hearing.since_s(JOB) == 100.0
+    assert (await office.post(batch(), await office.worker()))[0] == 200
+
+
+@pytest.mark.parametrize("begun", ["Content-Length: 100\r\n\r\n{", "Transfer-Encoding: chunked\r\n\r\n64\r\n{"])
+async def test_a_body_that_is_cut_short_interrupts_nothing(office: Office, begun: str) -> None:
+    head = f"POST {wire.PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {await office.worker()}\r\n"
+    office.seconds = 130.0
+    with capture_logs() as lines:
+        async with office.connection() as (_, writer):
+            writer.write((head + begun).encode())
+            await writer.drain()
+        await until(lambda: lines, "the server has noticed")
+    assert [(line["event"], line["status"]) for line in lines] == [("report refused", 400)]
+    assert office.hearing.since_s(JOB) == 100.0
+
+
+async def test_what_a_strangers_token_leads_to_interrupts_nothing(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error, expected in ((BadRequest("review a token: too odd"), 503), (RuntimeError("a bug"), 500)):
+
+        async def fails(token: str, audience: str, error: Exception = error) -> Identity | None:
+            raise error
+
+        office.seconds = 130.0
+        monkeypatch.setattr(office.cluster, "review_token", fails)
+        assert (await office.post(batch(), "odd"))[0] == expected
+        assert office.hearing.since_s(JOB) == 100.0
+
+
+async def test_an_error_about_one_worker_interrupts_the_hearing_of_its_job_alone(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = await office.worker()
+    assert (await office.post(batch(sequence=1), token))[0] == 200
+    monkeypatch.setattr(office.reviews, "remembered", lambda token: False)
+
+    async def away(token: str) -> Identity | None:
+        raise Unreachable("review a token: no answer from the server")
+
+    monkeypatch.setattr(office.reviews, "identity", away)
+    office.seconds = 150.0
+    assert (await office.post(batch(sequence=3), token))[0] == 503
+    assert (office.hearing.since_s(JOB), office.hearing.since_s(Key("ml", "other"))) == (150.0, 100.0)
+    office.hearing.forget(JOB)
+    assert office.hearing.since_s(JOB) == 100.0
 
 
 async def test_only_reports_are_served(office: Office) -> None:

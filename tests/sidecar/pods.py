@@ -75,8 +75,9 @@ class Pod:
                 process.kill()
             await process.wait()
 
-    async def sidecar(self) -> asyncio.subprocess.Process:
-        return await self._start("sidecar", "-W", "error", "-m", "holdfast", "sidecar")
+    async def sidecar(self, *options: str) -> asyncio.subprocess.Process:
+        """`options` are the interpreter's."""
+        return await self._start("sidecar", "-W", "error", *options, "-m", "holdfast", "sidecar")
 
     async def trainer(self, **environ: str) -> asyncio.subprocess.Process:
         return await self._start("trainer", "-m", "holdfast.trainer", **{**TRAINING, **environ})

@@ -249,3 +249,17 @@ def test_an_operator_that_forgets_before_it_writes_passes_over_no_epoch(events: 
             assert new_ones == list(range(heard + 1, heard + 1 + len(new_ones))), "in order, and none is missing"
             heard += len(new_ones)
     assert written == epoch
+
+
+def test_the_metrics_of_recent_epochs_are_known_whether_they_were_told_or_not() -> None:
+    backlog = new()
+    backlog.tell(end(1, loss=0.5))
+    backlog.tell(end(1, accuracy=0.9))
+    backlog.tell(step(2, 5, loss=0.1))
+    told(backlog, kept_epoch=1)
+    assert backlog.metrics_of(1) == {"loss": 0.5, "accuracy": 0.9}
+    assert backlog.metrics_of(2) == {}, "an epoch that has not ended has none"
+    for epoch in range(2, 2 + backlogs.MOST_REMEMBERED):
+        backlog.tell(end(epoch, loss=0.4))
+    assert backlog.metrics_of(1) == {}
+    assert backlog.metrics_of(2) == {"loss": 0.4}

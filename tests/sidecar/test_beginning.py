@@ -40,6 +40,7 @@ def begin(root: Path, faults: list[Exception], told: list[Checkpoint]) -> Beginn
         about=lambda: ABOUT,
         tell=told.append,
         wall=lambda: 7.0,
+        lease=None,
     )
 
 

@@ -48,6 +48,12 @@ def test_what_would_be_deleted_at_once_is_not_kept() -> None:
     assert chosen([looked(epoch) for epoch in (1, 2, 3, 4)], done, keep=3) == 2
 
 
+def test_the_best_one_is_kept_however_old_it_is() -> None:
+    looks, done = [looked(epoch) for epoch in (1, 2, 3)], {named(3, 0): content()}
+    assert next_to_keep(looks, done, {}, keep=1, now_s=0.0, best=named(1, 0)) == looked(1)
+    assert next_to_keep([looked(1, complete=False)], {}, {}, keep=1, now_s=0.0, best=named(1, 0)) is None
+
+
 def test_one_that_failed_waits_and_does_not_hold_up_the_others() -> None:
     failures = {named(2, 0): Failure(content(), 1, 10.0, "full")}
     assert chosen([looked(2), looked(1)], failures=failures, now_s=9.0) == 1

@@ -1,10 +1,15 @@
-"""GPU utilization for a training that does not tell it."""
+"""The utilization of a worker's GPUs, from its training and from NVML."""
 
 import asyncio
+from pathlib import Path
 
-from holdfast.reports.wire import MOST_METRICS, Progress
+import pytest
+
+from holdfast.reports.wire import Progress
 from holdfast.sidecar.gpus import Busy
 from holdfast.train.gpus import METRIC, Gpus
+from tests.sidecar.operators import OperatorDouble, until
+from tests.sidecar.pods import Pod, ended
 
 
 class FakeGpus(Gpus):
@@ -16,34 +21,55 @@ class FakeGpus(Gpus):
         return self.percent
 
 
-async def busy(percent: float | None) -> Busy:
-    found = Busy(FakeGpus(percent))
-    await found.look()
-    return found
+@pytest.mark.parametrize(
+    ("seen", "reported", "percent"),
+    [
+        (None, None, None),
+        (0.0, None, 0.0),
+        (90.0, None, 90.0),
+        (None, 12.0, 12.0),
+        (90.0, 12.0, 12.0),
+        (90.0, 0.0, 0.0),
+        (90.0, 100.1, 90.0),
+        (None, -1.0, None),
+    ],
+)
+async def test_what_the_training_reports_counts_else_what_nvml_shows(
+    seen: float | None, reported: float | None, percent: float | None
+) -> None:
+    busy = Busy(FakeGpus(seen))
+    await busy.look()
+    busy.reported(Progress(epoch=1, metrics={} if reported is None else {METRIC: reported}, at=1.0))
+    busy.reported(Progress(epoch=2, metrics={"loss": 0.5}, at=2.0))
+    assert busy.percent == percent
 
 
-async def test_what_is_known_is_added() -> None:
-    entry = Progress(epoch=1, metrics={"loss": 0.5}, at=1.0)
-    assert (await busy(0.0)).added(entry).metrics == {"loss": 0.5, METRIC: 0.0}
-
-
-async def test_what_is_not_known_is_left_out() -> None:
-    entry = Progress(epoch=1, metrics={"loss": 0.5}, at=1.0)
-    assert (await busy(None)).added(entry) == entry
-
-
-async def test_what_the_training_says_counts() -> None:
-    entry = Progress(epoch=1, metrics={METRIC: 12.0}, at=1.0)
-    assert (await busy(90.0)).added(entry) == entry
-
-
-async def test_it_takes_the_place_of_no_metric() -> None:
-    entry = Progress(epoch=1, metrics={f"m{number}": 1.0 for number in range(MOST_METRICS)}, at=1.0)
-    assert (await busy(90.0)).added(entry) == entry
+async def test_gpus_that_are_gone_are_unknown_and_not_idle() -> None:
+    gpus = FakeGpus(40.0)
+    busy = Busy(gpus)
+    await busy.look()
+    gpus.percent = None
+    await busy.look()
+    assert busy.percent is None
 
 
 async def test_without_a_library_nobody_looks_again() -> None:
-    found = Busy(Gpus("no-such-library.so"))
+    busy = Busy(Gpus("no-such-library.so"))
     async with asyncio.timeout(60):
-        await found.run()
-    assert found.added(Progress(epoch=1, at=1.0)).metrics == {}
+        await busy.run()
+    assert busy.percent is None
+
+
+@pytest.mark.parametrize("index", [0, 1])
+async def test_the_sidecar_of_every_worker_reports_what_nvml_shows(tmp_path: Path, nvml: str, index: int) -> None:
+    environ = {"LD_LIBRARY_PATH": str(Path(nvml).parent), "FAKE_NVML": "30,70", "CHECKPOINT_DIR": "", "RESUME_FROM": ""}
+    async with (
+        OperatorDouble(tmp_path).serving() as operator,
+        Pod(tmp_path / "volume", tmp_path / "pod", operator, index=index, environ=environ) as pod,
+    ):
+        sidecar = await pod.sidecar()
+        await pod.answers("/started", 200)
+        await until(lambda: operator.batches and operator.batches[-1].gpu_utilization_percent == 50.0)
+        assert await pod.post(f'{{"epoch": 1, "{METRIC}": 20}}') == 204
+        await until(lambda: operator.batches[-1].gpu_utilization_percent == 20.0)
+        assert await ended(sidecar) == 0, pod.log("sidecar")

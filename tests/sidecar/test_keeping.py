@@ -1,17 +1,20 @@
 """Keeping what a training saves, with a place that fails when it is told to."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
-from holdfast.checkpoints.complete import Looked
+import pytest
+
+from holdfast.checkpoints.complete import Declared, Looked
 from holdfast.checkpoints.content import Entry, Stamp
-from holdfast.checkpoints.errors import CheckpointError, Full, Incomplete, Refused
+from holdfast.checkpoints.errors import CheckpointError, Full, Incomplete, MissingPart, Refused
 from holdfast.checkpoints.manifest import About
 from holdfast.checkpoints.names import Name, named
+from holdfast.checkpoints.retention import Kept, Metric
 from holdfast.reports.wire import Checkpoint, Outcome
 from holdfast.sidecar.keeping import Keeping
-from holdfast.sidecar.places import DOUBTFUL
+from holdfast.sidecar.places import DOUBTFUL, Remaining
 from tests.sidecar.operators import until
 
 
@@ -28,6 +31,8 @@ class FakePlace:
         self.tidy_error: CheckpointError | None = None
         self.look_error: OSError | None = None
         self.others: list[Looked] | None = None
+        self.metrics: dict[int, Mapping[str, float]] = {}
+        self.left: Kept | None = None
 
     def save(self, epoch: int, version: int = 0, *, complete: bool = True) -> None:
         entry = Entry("model.bin", Stamp(version, 1, version, version))
@@ -51,25 +56,36 @@ class FakePlace:
     def is_kept(self, looked: Looked) -> bool:
         return looked.name in self.signed
 
-    def keep(self, looked: Looked, about: About) -> None:
+    def keep(self, looked: Looked, about: About, metrics: Mapping[str, float]) -> None:
         if self.next_errors:
             raise self.next_errors.pop(0)
+        self.metrics[looked.name.epoch] = metrics
         self.kept.append((looked.name.epoch, looked.content[0].stamp.size))
 
-    def tidy(self, looks: list[Looked], keep: int, needed: set[Name]) -> int | None:
+    def tidy(self, looks: list[Looked], keep: int, needed: set[Name], by: Metric) -> Remaining | None:
         self.needed.append(needed)
         if self.tidy_error is not None:
             raise self.tidy_error
-        return len(self.kept)
+        return Remaining(len(self.kept), self.left)
 
 
 class Told(list[tuple[int, str, str]]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.best: list[str] = []
+
     def tell(self, entry: Checkpoint) -> None:
+        self.best += [entry.best] if entry.best is not None else []
         self.append((entry.epoch, entry.outcome, entry.reason))
 
 
 def keeping(
-    place: FakePlace, told: Told, needed: set[Name] | None = None, *, is_over: Callable[[], bool] = lambda: False
+    place: FakePlace,
+    told: Told,
+    needed: set[Name] | None = None,
+    *,
+    is_over: Callable[[], bool] = lambda: False,
+    reported: Callable[[int], Mapping[str, float]] = lambda _: {},
 ) -> Keeping:
     return Keeping(
         place,
@@ -78,6 +94,7 @@ def keeping(
         about=lambda: About("uid-1", "2026-01-01T00:00:00Z"),
         tell=told.tell,
         wall=lambda: 5.0,
+        reported=reported,
         is_over=is_over,
         look_s=0.01,
     )
@@ -105,6 +122,42 @@ async def test_each_complete_checkpoint_is_kept_once_the_newest_first() -> None:
         await until(lambda: len(told) == 4)
     assert place.kept == [(3, 0), (2, 0), (1, 0), (4, 0)]
     assert told == [(epoch, "completed", "") for epoch in (3, 2, 1, 4)]
+
+
+async def test_the_best_of_many_saves_at_once_is_kept_and_not_deleted_before() -> None:
+    place, told = FakePlace(), Told()
+    for epoch in range(1, 8):
+        place.save(epoch)
+    losses = {epoch: 0.1 if epoch == 2 else 0.5 for epoch in range(1, 8)}
+    keeper = keeping(place, told, reported=lambda epoch: {"loss": losses[epoch]})
+    async with running(keeper):
+        await until(lambda: [epoch for epoch, _ in place.kept] == [7, 6, 5, 2])
+        await until(lambda: len(place.needed) == 4)
+    assert place.needed == [{named(2, 1)}, {named(2, 1)}, {named(2, 1)}, set()]
+    assert place.metrics == {epoch: {"loss": losses[epoch]} for epoch in (7, 6, 5, 2)}
+
+
+async def test_what_is_kept_and_better_needs_no_other() -> None:
+    place, told = FakePlace(), Told()
+    place.left = Kept(named(1, 0), valid=True, metrics={"loss": 0.05})
+    place.save(4)
+    keeper = keeping(place, told, reported=lambda epoch: {"loss": 0.9 if epoch == 4 else epoch / 10})
+    async with running(keeper):
+        await until(lambda: told.best == ["/volume/attempt-0/checkpoint-epoch-1"])
+        for epoch in (6, 7, 8, 9):
+            place.save(epoch)
+        await until(lambda: len(told.best) == 4)
+    assert [epoch for epoch, _ in place.kept] == [4, 9, 8, 7]
+
+
+async def test_a_part_of_a_checkpoint_is_not_waited_for_as_the_best() -> None:
+    place, told = FakePlace(), Told()
+    for epoch in range(1, 5):
+        place.save(epoch)
+    part = Declared(2, frozenset({0}), metrics={"loss": 0.1})
+    place.looks = [looked._replace(declared=part) if looked.name.epoch == 1 else looked for looked in place.looks]
+    await keeping(place, told).finish()
+    assert [epoch for epoch, _ in place.kept] == [4, 3, 2]
 
 
 async def test_one_that_is_saved_anew_is_kept_anew() -> None:
@@ -301,3 +354,38 @@ async def test_missing_shards_are_missing_however_the_training_ended() -> None:
     keeper = keeping(place, Told())
     await keeper.finish(ended_well=True)
     assert (place.kept, keeper.is_in_doubt) == ([], False)
+
+
+async def test_the_part_of_a_worker_that_was_killed_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.sidecar.keeping.PARTS_S", 0.2)
+    place, told = FakePlace(), Told()
+    place.save(1)
+    place.next_errors = [MissingPart("worker 1")] * 1000
+    keeper = keeping(place, told)
+    await keeper.finish()
+    assert (keeper.left, place.kept) == ([named(1, 1)], [])
+
+
+async def test_a_part_that_comes_in_time_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.sidecar.choice.RETRY_S", 0.01)
+    place, told = FakePlace(), Told()
+    place.save(1)
+    place.next_errors = [MissingPart("worker 1")] * 3
+    keeper = keeping(place, told)
+    await keeper.finish()
+    assert (keeper.left, place.kept) == ([], [(1, 0)])
+
+
+async def test_a_store_that_fails_is_tried_for_longer_than_parts_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.sidecar.keeping.PARTS_S", 0.0)
+    monkeypatch.setattr("holdfast.sidecar.choice.RETRY_S", 0.05)
+    place, told = FakePlace(), Told()
+    place.save(1)
+    place.next_errors = [Full("no space")] * 3
+    keeper = keeping(place, told)
+    await keeper.finish()
+    assert (keeper.left, place.kept) == ([], [(1, 0)])

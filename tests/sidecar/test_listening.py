@@ -63,7 +63,7 @@ async def training() -> AsyncIterator[Training]:
 
 async def test_metrics_are_read_from_where_the_training_serves_them(training: Training) -> None:
     told = list[Progress]()
-    page = Page([f"127.0.0.1:{training.port}"], NAMES, told.append, lambda: 7.0)
+    page = Page(["127.0.0.1"], training.port, NAMES, told.append, lambda: 7.0)
     async with aiohttp.ClientSession() as session:
         training.page = b"training_epoch 1\ntraining_loss 0.5\n"
         await page.read(session)
@@ -78,11 +78,11 @@ async def test_metrics_are_read_from_where_the_training_serves_them(training: Tr
 
 async def test_a_page_that_fails_or_is_huge_tells_nothing(training: Training) -> None:
     told = list[Progress]()
-    page = Page([f"127.0.0.1:{training.port}"], NAMES, told.append, lambda: 7.0)
+    page = Page(["127.0.0.1"], training.port, NAMES, told.append, lambda: 7.0)
     async with aiohttp.ClientSession() as session:
         training.page, training.status = b"training_epoch 1\n", 500
         await page.read(session)
         training.page, training.status = b"training_epoch 1\n" + b"#" * LARGEST_PAGE, 200
         await page.read(session)
-        await Page(["127.0.0.1:1"], NAMES, told.append, lambda: 7.0).read(session)
+        await Page(["127.0.0.1"], 1, NAMES, told.append, lambda: 7.0).read(session)
     assert told == []

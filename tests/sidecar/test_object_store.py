@@ -1,6 +1,7 @@
 """`holdfast sidecar` with an object store: what the training saves outlives the pod and its disk."""
 
 import asyncio
+import json
 import shutil
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
@@ -70,6 +71,31 @@ async def test_a_new_pod_on_another_node_goes_on_from_what_was_uploaded(
         f"{address}/attempt-0/checkpoint-epoch-5"
     ]
     assert not [entry for entry in operator.checkpoints if entry.epoch == 5 and "attempt-1" in entry.path]
+
+
+async def test_the_best_of_a_plain_script_stays_in_the_store_with_the_newest(
+    tmp_path: Path, operator: OperatorDouble, server: Server
+) -> None:
+    """Its metrics are in its progress alone; all its saves are there at the first look."""
+    address = server.address("best")
+    pod_of_job = pod_with(
+        server, address, tmp_path / "pod", operator, HOLDFAST_RETENTION="1", HOLDFAST_BEST_BY="accuracy"
+    )
+    async with pod_of_job as pod:
+        sidecar = await pod.sidecar()
+        await pod.answers("/started", 200)
+        with pod.progress_file.open("w") as progress:
+            for epoch, accuracy in enumerate([0.5, 0.9, 0.7, 0.8], start=1):
+                progress.write(json.dumps({"epoch": epoch, "accuracy": accuracy, "loss": accuracy}) + "\n")
+        await until(lambda: 4 in operator.epochs)
+        for epoch in (1, 2, 3, 4):
+            save(pod.checkpoint_dir, epoch, {"model.bin": b"weights"})
+        store = store_at(server, address)
+        await until(lambda: [name.epoch for name in store.names(0)] == [4, 2])
+        best = f"{address}/attempt-0/checkpoint-epoch-2"
+        await until(lambda: any((entry.kept, entry.best) == (2, best) for entry in operator.checkpoints))
+        assert await ended(sidecar) == 0, pod.log("sidecar")
+    assert store.verify(named(2, 0)).metrics == {"accuracy": 0.9, "loss": 0.9}
 
 
 async def test_what_is_complete_when_the_training_ends_is_uploaded_within_the_grace_period(

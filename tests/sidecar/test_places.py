@@ -1,6 +1,8 @@
 """Where checkpoints are kept, and which part of that is a worker's own."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +11,9 @@ from holdfast.checkpoints.content import entries
 from holdfast.checkpoints.folder import FolderStore
 from holdfast.checkpoints.manifest import About
 from holdfast.checkpoints.names import Name, named
-from holdfast.sidecar.places import SharedVolume, Volume, is_newer, superseded
+from holdfast.checkpoints.objects import ObjectStore
+from holdfast.sidecar.places import Mirror, Place, SharedVolume, Volume, is_newer, superseded
+from tests.checkpoints.memory import MemoryBucket
 from tests.sidecar.volumes import checkpoint
 
 ABOUT = About("uid-1", "2026-01-01T00:00:00Z")
@@ -23,7 +27,7 @@ def saved(root: Path, *epochs: int, attempt: int = 0) -> None:
 
 def kept(volume: Volume, looks: list[Looked]) -> None:
     for looked in looks:
-        volume.keep(looked, ABOUT)
+        volume.keep(looked, ABOUT, {})
 
 
 def epochs(root: Path, attempt: int = 0) -> list[int]:
@@ -36,7 +40,7 @@ def test_a_checkpoint_is_kept_once_it_has_a_manifest_and_until_it_changes(tmp_pa
     (looked,) = volume.look(0.0)
     assert looked.complete
     assert not volume.is_kept(looked)
-    volume.keep(looked, ABOUT)
+    volume.keep(looked, ABOUT, {})
     assert volume.is_kept(volume.look(1.0)[0])
     (tmp_path / "attempt-0" / "checkpoint-epoch-1" / "model.bin").write_text("weights of a new save")
     assert not volume.is_kept(volume.look(2.0)[0])
@@ -54,7 +58,7 @@ def test_the_newest_stay_and_how_many_is_told(tmp_path: Path) -> None:
     volume = Volume(tmp_path / "attempt-0", 0)
     looks = volume.look(0.0)
     kept(volume, looks)
-    assert volume.tidy(looks, 2, set()) == 2
+    assert volume.tidy(looks, 2, set(), "loss").epochs == 2
     assert epochs(tmp_path) == [4, 3]
 
 
@@ -63,10 +67,10 @@ def test_what_was_never_digested_goes_when_enough_newer_ones_are_valid(tmp_path:
     volume = Volume(tmp_path / "attempt-0", 0)
     looks = volume.look(0.0)
     kept(volume, looks[:1])
-    assert volume.tidy(looks, 2, set()) == 1
+    assert volume.tidy(looks, 2, set(), "loss").epochs == 1
     assert epochs(tmp_path) == [3, 2, 1]
     kept(volume, looks[1:2])
-    assert volume.tidy(looks, 2, set()) == 2
+    assert volume.tidy(looks, 2, set(), "loss").epochs == 2
     assert epochs(tmp_path) == [3, 2]
 
 
@@ -76,8 +80,55 @@ def test_what_is_still_written_and_what_is_needed_stay(tmp_path: Path) -> None:
     volume = Volume(tmp_path / "attempt-0", 0)
     looks = volume.look(0.0)
     kept(volume, [looked for looked in looks if looked.complete])
-    assert volume.tidy(looks, 1, {named(1, 0)}) == 2
+    assert volume.tidy(looks, 1, {named(1, 0)}, "loss").epochs == 2
     assert epochs(tmp_path) == [4, 2, 1]
+
+
+def marker(loss: float) -> dict[str, str]:
+    return {"model.bin": "weights", ".holdfast-complete": json.dumps({"metrics": {"loss": loss}})}
+
+
+@pytest.mark.parametrize("is_mirrored", [False, True])
+def test_the_best_stays_with_the_newest(tmp_path: Path, is_mirrored: bool) -> None:
+    """On the disk of a pod only until it is uploaded."""
+    bucket = CountingBucket()
+    store = ObjectStore(bucket) if is_mirrored else FolderStore(tmp_path)
+    place: Place = (
+        Mirror(tmp_path / "attempt-0", ObjectStore(bucket), 0, index=0, workers=1)
+        if is_mirrored
+        else Volume(tmp_path / "attempt-0", 0)
+    )
+    for epoch, loss in enumerate([0.9, 0.1, 0.5, 0.4, 0.3], start=1):
+        checkpoint(tmp_path, 0, f"checkpoint-epoch-{epoch}", marker(loss))
+        (newest, *_) = looks = place.look(float(epoch))
+        place.keep(newest, ABOUT, {"loss": 7.0})
+        bucket.reads = 0
+        left = place.tidy(looks, 1, set(), "loss")
+    assert left is not None
+    assert (left.epochs, left.best and left.best.name.epoch) == (2, 2)
+    assert [name.epoch for name in store.names(0)] == [5, 2]
+    assert epochs(tmp_path) == ([5] if is_mirrored else [5, 2])
+    assert bucket.reads == (3 if is_mirrored else 0), "of a save: the manifests of the newest two and the best"
+
+
+class CountingBucket(MemoryBucket):
+    reads = 0
+
+    def read(self, key: str, most: int) -> bytes | None:
+        self.reads += 1
+        return super().read(key, most)
+
+
+def test_metrics_of_an_epoch_stand_in_the_manifest_where_its_marker_has_none(tmp_path: Path) -> None:
+    saved(tmp_path, 1)
+    checkpoint(tmp_path, 0, "checkpoint-epoch-2", marker(0.5))
+    checkpoint(tmp_path, 0, "checkpoint-epoch-3", {"model.bin": "weights", ".holdfast-complete": '{"step": 7}'})
+    volume = Volume(tmp_path / "attempt-0", 0)
+    for looked in volume.look(0.0):
+        volume.keep(looked, ABOUT, {"loss": 0.25})
+    manifests = [FolderStore(tmp_path).manifest(named(epoch, 0)) for epoch in (1, 2, 3)]
+    # What was saved within an epoch is not what the epoch ended with.
+    assert [found and found.metrics for found in manifests] == [{"loss": 0.25}, {"loss": 0.5}, {}]
 
 
 def test_nothing_of_a_newer_attempt_is_deleted(tmp_path: Path) -> None:
@@ -86,7 +137,7 @@ def test_nothing_of_a_newer_attempt_is_deleted(tmp_path: Path) -> None:
     volume = Volume(tmp_path / "attempt-0", 0)
     looks = volume.look(0.0)
     kept(volume, looks)
-    volume.tidy(looks, 1, set())
+    volume.tidy(looks, 1, set(), "loss")
     assert [(name.epoch, name.attempt) for name in FolderStore(tmp_path).names(1)] == [(2, 0), (1, 1)]
 
 
@@ -138,3 +189,32 @@ def test_only_enough_newer_valid_ones_make_a_checkpoint_superfluous(
 def test_addresses_are_those_that_people_find() -> None:
     name = Name(3, 0, "checkpoint-epoch-3")
     assert SharedVolume(Path("/checkpoints/attempt-0")).address(name) == "/checkpoints/attempt-0/checkpoint-epoch-3"
+
+
+def test_what_is_saved_anew_while_it_is_uploaded_is_uploaded_next(tmp_path: Path) -> None:
+    saved(tmp_path, 1)
+    bucket = MemoryBucket()
+    mirror = Mirror(tmp_path / "attempt-0", ObjectStore(bucket), 0, index=0, workers=1)
+    (looked,) = mirror.look(0.0)
+    put = mirror._store.put
+
+    def meanwhile(*arguments: Any, **options: Any) -> Any:
+        kept = put(*arguments, **options)
+        (tmp_path / "attempt-0" / "checkpoint-epoch-1").rename(tmp_path / "replaced")
+        saved(tmp_path, 1)
+        return kept
+
+    mirror._store.put = meanwhile  # type: ignore[method-assign]
+    mirror.keep(looked, ABOUT, {})
+    (looked,) = mirror.look(1.0)
+    assert not mirror.is_kept(looked)
+    mirror._store.put = put  # type: ignore[method-assign]
+    mirror.keep(looked, ABOUT, {})
+    assert mirror.is_kept(looked)
+
+
+def test_a_checkpoint_within_an_epoch_counts_the_epochs_before_it(tmp_path: Path) -> None:
+    checkpoint(tmp_path, 0, "checkpoint-epoch-3", {"model.bin": "weights", ".holdfast-complete": '{"step": 7}'})
+    volume = Volume(tmp_path / "attempt-0", 0)
+    for looks in (volume.look(0.0), volume.last_look()):
+        assert [(looked.step, looked.epochs_done) for looked in looks] == [(7, 2)]

@@ -21,6 +21,23 @@ async def operator(tmp_path: Path) -> AsyncIterator[OperatorDouble]:
         yield double
 
 
+# What a sidecar without an object store has no use for, and every pod of a cluster would carry.
+HEAVY = {"obstore", "typer", "click", "rich.console", "pygments", "uvloop", "numpy", "yaml", "jsonschema", "cel"}
+HEAVY |= {"prometheus_client", "cryptography", "sqlite3", "holdfast.api", "holdfast.cluster", "holdfast.planning"}
+
+
+async def test_a_sidecar_imports_only_what_its_pod_needs(tmp_path: Path, operator: OperatorDouble) -> None:
+    async with Pod(tmp_path / "volume", tmp_path / "pod", operator) as pod:
+        sidecar = await pod.sidecar("-X", "importtime")
+        await pod.answers("/started", 200)
+        pod.progress_file.write_text('{"epoch": 1}\n')
+        await until(lambda: 1 in operator.epochs)
+        assert await ended(sidecar) == 0, pod.log("sidecar")
+    imported = {line.rpartition("|")[2].strip() for line in pod.log("sidecar").splitlines() if "import time:" in line}
+    assert {"aiohttp", "holdfast.sidecar.process"} <= imported
+    assert imported & HEAVY == set()
+
+
 async def test_a_training_is_told_of_and_kept_from_its_first_epoch_to_its_last(
     tmp_path: Path, operator: OperatorDouble
 ) -> None:
@@ -250,3 +267,26 @@ async def test_it_needs_little_memory(tmp_path: Path, operator: OperatorDouble) 
         (pod.checkpoint_dir / ".saving").rename(folder)
         await until(lambda: operator.outcomes("completed") == [1])
         assert peak_mib(sidecar.pid) <= 80
+
+
+async def test_a_sidecar_whose_place_another_job_uses_waits_and_touches_nothing(
+    tmp_path: Path, operator: OperatorDouble
+) -> None:
+    volume, lease = tmp_path / "volume", tmp_path / "volume" / ".holdfast-lease.json"
+    other = {"HOLDFAST_JOB_UID": "uid-9", "HOLDFAST_JOB": "other"}
+    async with (
+        Pod(volume, tmp_path / "pod-9", operator, environ=other) as holder,
+        Pod(volume, tmp_path / "pod-1", operator) as pod,
+    ):
+        holding = await holder.sidecar()
+        await until(lambda: (volume / "attempt-0.decision").exists())
+        decision = (volume / "attempt-0.decision").read_bytes()
+        await pod.sidecar()
+        await until(lambda: any(entry.outcome == "unrestored" for entry in operator.checkpoints))
+        assert "is in use by TrainingJob ml/other (uid uid-9)" in operator.checkpoints[-1].reason
+        assert (volume / "attempt-0.decision").read_bytes() == decision
+        assert (await pod.ask("/started"))[0] != 200
+        assert json.loads(lease.read_bytes())["uid"] == "uid-9"
+        assert await ended(holding) == 0, holder.log("sidecar")
+        await pod.answers("/started", 200)
+        assert json.loads(lease.read_bytes())["uid"] == "uid-1"

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.planning.trainingjob.timing import TIMING
 from holdfast.reports.wire import Answer, Batch, Progress
 from holdfast.sidecar.backlog import Backlog
 from holdfast.sidecar.operator import Operator, Rejected, Unheard
 from holdfast.sidecar.reporting import Reporting
+from tests.runtime.virtual import now_s, virtual
 from tests.sidecar.operators import OperatorDouble, until
 
 EMPTY = Batch(job="j", namespace="n", uid="u", attempt=1, index=0, run="r", sequence=1, sent_at=0.0)
@@ -36,6 +38,19 @@ async def test_a_report_is_sent_with_the_token_that_the_file_holds_now(double: O
         double.token_file.write_text("another\n")
         await operator.report(EMPTY)
     assert double.tokens == {"Bearer a-token", "Bearer another"}
+
+
+async def test_the_gpu_utilization_is_in_every_report_and_is_no_news(double: OperatorDouble) -> None:
+    known: list[float | None] = [30.0, None]
+    backlog = Backlog(EMPTY)
+    async with Operator(double.reports_file, double.token_file) as operator:
+        sender = Reporting(
+            backlog, operator, lambda _: None, every_s=3600.0, wall=lambda: 100.0, gpu_percent=lambda: known.pop(0)
+        )
+        assert await sender.send()
+        assert backlog.is_empty
+        assert await sender.send()
+    assert [batch.gpu_utilization_percent for batch in double.batches] == [30.0, None]
 
 
 async def test_another_operator_is_found_when_it_leads(double: OperatorDouble, tmp_path: Path) -> None:
@@ -148,3 +163,30 @@ async def test_what_is_left_of_a_backlog_does_not_wait_either(double: OperatorDo
         running = asyncio.create_task(sender.run())
         await until(lambda: len(double.epochs) == 300)
         running.cancel()
+
+
+class Counting(Operator):
+    """Takes every report, and notes when it came."""
+
+    def __init__(self) -> None:
+        super().__init__(Path(), Path())
+        self.at_s: list[float] = []
+
+    async def report(self, batch: Batch) -> Answer:
+        self.at_s.append(now_s())
+        return Answer(attempt=1, over=False)
+
+
+@virtual
+async def test_who_has_nothing_new_reports_half_as_often_and_is_never_taken_for_silent() -> None:
+    backlog, operator = Backlog(EMPTY), Counting()
+    sender = Reporting(backlog, operator, lambda _: None, every_s=5.0, wall=now_s)
+    began_s, running = now_s(), asyncio.create_task(sender.run())
+    await asyncio.sleep(32.0)
+    assert [at_s - began_s for at_s in operator.at_s] == [0.0, 10.0, 20.0, 30.0]
+    assert TIMING.silent_s > 10.0
+    for step in (1, 2, 3):
+        backlog.tell(Progress(epoch=1, step=step, at=1.0))
+        await asyncio.sleep(5.0)
+    assert [at_s - began_s for at_s in operator.at_s[4:]] == [35.0, 40.0, 45.0]
+    running.cancel()

@@ -26,13 +26,18 @@ def test_a_job_without_checkpoints_has_a_sidecar_too() -> None:
 
 
 def test_where_checkpoints_are_kept() -> None:
-    place = settings({**KEEPING, "HOLDFAST_STORE": "s3://b/p", "HOLDFAST_RETENTION": "5"}).checkpoints
+    place = settings(
+        {**KEEPING, "HOLDFAST_STORE": "s3://b/p", "HOLDFAST_RETENTION": "5", "HOLDFAST_BEST_BY": "accuracy"}
+    ).checkpoints
     assert place is not None
     assert (place.folder, place.resume_link) == (
         Path("/checkpoints/attempt-2"),
         Path("/checkpoints/attempt-2.resume"),
     )
-    assert (place.store, place.keep, place.first) == ("s3://b/p", 5, "")
+    assert (place.store, place.keep, place.first, place.best_by) == ("s3://b/p", 5, "", "accuracy")
+    plain = settings(KEEPING).checkpoints
+    assert plain is not None
+    assert plain.best_by == "loss"
 
 
 def test_metrics_may_have_other_names() -> None:
@@ -54,6 +59,7 @@ def test_who_it_is_must_be_told(name: str) -> None:
         ({"HOLDFAST_INDEX": "٣"}, "HOLDFAST_INDEX is '.u0663'"),
         ({"HOLDFAST_WORKERS": "0"}, "from 1 to"),
         ({"HOLDFAST_RETENTION": "0"}, "from 1 to"),
+        ({"HOLDFAST_BEST_BY": "speed"}, "HOLDFAST_BEST_BY is 'speed'"),
         ({"METRICS_PORT": "65536"}, "METRICS_PORT is '65536'"),
         ({"HOLDFAST_GRACE_SECONDS": "soon"}, "HOLDFAST_GRACE_SECONDS is 'soon'"),
         ({"CHECKPOINT_DIR": "/checkpoints/attempt-1"}, "the first ends with attempt-2"),

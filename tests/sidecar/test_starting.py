@@ -24,6 +24,7 @@ from holdfast.checkpoints.resume import Undecided
 from holdfast.sidecar.deciding import withdraw
 from holdfast.sidecar.settings import Checkpoints
 from holdfast.sidecar.starting import Restored, may_pass, restore
+from holdfast.train.resuming import position
 from tests.sidecar.volumes import MODEL, checkpoint, tree
 
 ABOUT = About("uid-1", "2026-01-01T00:00:00Z")
@@ -226,3 +227,17 @@ def test_a_link_of_an_earlier_start_is_corrected(tmp_path: Path) -> None:
 )
 def test_only_what_changes_by_itself_is_tried_again(error: CheckpointError, passes: bool) -> None:
     assert may_pass(error) == passes
+
+
+def test_the_step_of_a_save_within_an_epoch_is_begun_with(tmp_path: Path) -> None:
+    within = {**MODEL, ".holdfast-complete": '{"step": 7}'}
+    checkpoint(tmp_path, 0, "checkpoint-epoch-3", within)
+    assert restored(tmp_path, 1).name == named(3, 0)
+    assert position(tmp_path / "attempt-1" / "checkpoint-epoch-3") == (2, 7)
+    assert restored(tmp_path, 2).name == named(3, 1)
+    assert position(tmp_path / "attempt-2" / "checkpoint-epoch-3") == (2, 7)
+
+
+def test_what_was_being_replaced_when_its_process_was_killed_is_begun_with(tmp_path: Path) -> None:
+    saved(tmp_path, 0, 3).rename(tmp_path / "attempt-0" / ".holdfast-replaced-checkpoint-epoch-3")
+    assert restored(tmp_path, 1).name == named(3, 0)

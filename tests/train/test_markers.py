@@ -77,3 +77,32 @@ def test_a_damaged_marker_is_none(tmp_path: Path, text: str) -> None:
 def test_a_marker_that_is_a_folder_is_none(tmp_path: Path) -> None:
     (tmp_path / markers.WHOLE).mkdir()
     assert markers.read(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("manifest", "expected"),
+    [
+        ('{"epoch": 5, "step": 7}', (5, 7)),
+        ('{"epoch": 5}', (5, None)),
+        ('{"epoch": 5, "step": "7"}', (9, None)),
+        ("{", (9, None)),
+    ],
+)
+def test_a_copy_without_markers_has_the_position_of_its_manifest(
+    tmp_path: Path, manifest: str, expected: tuple[int, int | None]
+) -> None:
+    folder = tmp_path / "checkpoint-epoch-9"
+    folder.mkdir()
+    (folder / ".holdfast-manifest.json").write_text(manifest)
+    assert markers.position(folder) == expected
+
+
+def test_shards_of_two_saves_are_not_complete(tmp_path: Path) -> None:
+    markers.write(tmp_path / markers.shard_name(0), SAVE._replace(step=7), shards=2, rank=0)
+    markers.write(tmp_path / markers.shard_name(1), SAVE._replace(step=9), shards=2, rank=1)
+    assert not markers.is_complete(tmp_path)
+
+
+def test_a_marker_tells_the_metrics(tmp_path: Path) -> None:
+    markers.write(tmp_path / markers.WHOLE, SAVE, shards=1, rank=0, metrics={"loss": 0.5})
+    assert json.loads((tmp_path / markers.WHOLE).read_text())["metrics"] == {"loss": 0.5}

@@ -171,6 +171,15 @@ def test_a_second_report_of_an_epoch_adds_to_the_first(tmp_path: Path) -> None:
     assert lines(tmp_path)[-1] == {"epoch": 1, "epochs": 1, "loss": 1.0, "accuracy": 0.5}
 
 
+def test_a_long_epoch_whose_steps_report_nothing_still_shows_them(tmp_path: Path) -> None:
+    clock = Clock()
+    run = worker(tmp_path, clock=clock)
+    for _ in run.epochs(1):
+        for _ in run.batches(range(4)):
+            clock.now_s += 0.6
+    assert lines(tmp_path) == [{"epoch": 1, "epochs": 1, "step": 2, "steps": 4}, {"epoch": 1, "epochs": 1}]
+
+
 def test_steps_are_reported_once_a_second_and_at_the_end(tmp_path: Path) -> None:
     clock = Clock()
     run = worker(tmp_path, clock=clock)

@@ -2,6 +2,8 @@
 
 import contextlib
 import errno
+import json
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -13,7 +15,7 @@ import pytest
 from holdfast.train import markers, publishing, saving
 from holdfast.train.errors import CheckpointFailed
 from holdfast.train.run import Run
-from tests.train.runs import leftovers, models, save, worker
+from tests.train.runs import Clock, leftovers, models, save, worker
 
 
 def test_the_folder_is_a_checkpoint_when_the_block_has_ended(tmp_path: Path) -> None:
@@ -28,6 +30,30 @@ def test_the_folder_is_a_checkpoint_when_the_block_has_ended(tmp_path: Path) -> 
     assert markers.is_complete(saved)
     assert models(tmp_path) == {"checkpoint-epoch-3": "m"}
     assert leftovers(tmp_path) == set()
+
+
+def test_a_save_at_the_end_of_an_epoch_has_what_was_reported_and_one_within_it_what_it_was_given(
+    tmp_path: Path,
+) -> None:
+    clock = Clock()
+    run = worker(tmp_path, clock=clock)
+
+    def metrics(**given: float) -> dict[str, float]:
+        with run.checkpoint(metrics=given) as folder:
+            (folder / "model").write_text("m")
+        marker = tmp_path / "attempt-0" / f"checkpoint-epoch-{run.epoch}" / markers.WHOLE
+        found: dict[str, float] = json.loads(marker.read_text())["metrics"]
+        return found
+
+    for epoch in run.epochs(2):
+        for _ in run.batches([1, 2, 3]):
+            clock.now_s += 10
+            run.report(loss=9.0)
+            assert metrics() == {}, "the loss of a batch is not that of the model"
+            assert metrics(loss=0.7) == {"loss": 0.7}
+        run.report(loss=epoch / 10, accuracy=0.5)
+        assert metrics() == {"loss": epoch / 10, "accuracy": 0.5}
+        assert metrics(accuracy=0.9, broken=math.nan) == {"loss": epoch / 10, "accuracy": 0.9}
 
 
 def test_a_block_that_fails_leaves_nothing_and_its_own_error(tmp_path: Path) -> None:
@@ -265,7 +291,7 @@ def test_a_kill_at_any_operation_leaves_the_old_or_the_new_and_both_are_whole(
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.usefixtures("two_steps")
-def test_without_swapping_too_whatever_has_the_name_is_whole(
+def test_without_swapping_too_a_kill_leaves_the_old_or_the_new_and_both_are_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
 ) -> None:
     run = replaced(tmp_path)
@@ -273,8 +299,9 @@ def test_without_swapping_too_whatever_has_the_name_is_whole(
         Faults(faults, moment, None)
         with contextlib.suppress(Dead):
             save(run, "new two", epoch=2)
+    publishing.recover(tmp_path / "attempt-0")
     assert models(tmp_path)["checkpoint-epoch-1"] == "one"
-    assert models(tmp_path).get("checkpoint-epoch-2", "old two") in ("old two", "new two")
+    assert models(tmp_path)["checkpoint-epoch-2"] in ("old two", "new two")
     assert all(markers.is_complete(tmp_path / "attempt-0" / name) for name in models(tmp_path))
     save(worker(tmp_path), "again", epoch=2)
     assert models(tmp_path)["checkpoint-epoch-2"] == "again"

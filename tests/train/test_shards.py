@@ -209,3 +209,28 @@ def test_ranks_that_save_at_the_same_time_never_mix_two_attempts(tmp_path: Path)
         for epoch in range(1, 9):
             assert markers.is_complete(checkpoint(tmp_path, epoch))
             assert shards(tmp_path, epoch) == [attempt] * WORLD
+
+
+def test_what_was_resumed_from_stays_beside_shards_that_are_not_complete(
+    tmp_path: Path,
+) -> None:
+    resumed = checkpoint(tmp_path)
+    resumed.mkdir(parents=True)  # a copy: the sidecar leaves a manifest and no marker
+    (resumed / markers.MANIFEST).write_text('{"epoch": 1, "step": 2}')
+    (resumed / "model-0").write_text("resumed")
+    runs = ranks(tmp_path, attempt=1)
+    save(runs[0], "broken off")
+    again = worker(
+        tmp_path,
+        world=WORLD,
+        shards=True,
+        RESUME_FROM=str(resumed),
+        HOLDFAST_ATTEMPT="1",
+        TORCHELASTIC_RESTART_COUNT="1",
+    )
+    assert again.resumed is not None
+    assert (again.resumed / "model-0").read_text() == "resumed"
+    assert markers.position(again.resumed) == (1, 2)
+    for run in runs[1:]:
+        save(run, "broken off")
+    assert hidden(tmp_path) == set()

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from holdfast.api.builtin import ContainerStateTerminated
+from holdfast.planning.trainingjob.exits import is_permanent, words
 from tests.trainer.test_data import write_mnist
-from tests.trainer.workers import Processes, end, lines
+from tests.trainer.workers import Processes, end, epochs
 
 FLOORS = {"linear": 0.90, "mlp": 0.95, "cnn": 0.95}
 
@@ -27,7 +29,7 @@ def test_the_log_the_progress_and_the_last_word_say_the_same(processes: Processe
     ended = processes.run(EPOCHS=3, PROGRESS_FILE=tmp_path / "progress")
     said = ended.out.splitlines()
     assert said[0].startswith("training mlp (9610 parameters) on digits (1437 samples, 360 held out) with adam and 1")
-    progress = lines(tmp_path / "progress")
+    progress = epochs(tmp_path / "progress")
     assert [line["epoch"] for line in progress] == [0, 1, 2, 3]
     assert {line["epochs"] for line in progress} == {3}
     assert "trainLoss" not in progress[0]
@@ -62,17 +64,20 @@ def test_mnist_trains_from_its_folder(processes: Processes, tmp_path: Path) -> N
         ({"CHECKPOINT_DIR": "/dev/null/here"}, "can't write to CHECKPOINT_DIR /dev/null/here: Not a directory"),
     ],
 )
-def test_what_can_t_be_done_is_one_line_and_exit_code_2(
-    processes: Processes, environ: dict[str, str], said: str
+def test_what_can_t_be_done_is_one_line_and_exit_code_2_with_a_reason_for_the_operator(
+    processes: Processes, tmp_path: Path, environ: dict[str, str], said: str
 ) -> None:
     ended = processes.run(**environ)
     assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended.err
     assert said in ended.err
+    left = ContainerStateTerminated(exit_code=2, message=(tmp_path / "termination-log").read_text())
+    assert (is_permanent(left), words(left)) == (True, ended.err.strip())
 
 
-def test_a_training_that_diverges_fails_with_one_line(processes: Processes) -> None:
+def test_a_training_that_diverges_fails_with_one_line(processes: Processes, tmp_path: Path) -> None:
     ended = processes.run(LEARNING_RATE="1e30", OPTIMIZER="sgd")
     assert (ended.code, len(ended.err.splitlines())) == (1, 1), ended.err
+    assert not (tmp_path / "termination-log").exists()
     assert "the training has diverged: the loss is" in ended.err
 
 
@@ -86,7 +91,7 @@ def test_six_epochs_are_three_and_three_more_to_the_last_bit(processes: Processe
     assert resumed.code == 0
     assert resumed.summary == straight.summary
     assert f"resumed from {first}/checkpoint-epoch-3 after 135 steps, in epoch 4" in resumed.out
-    assert [line["epoch"] for line in lines(tmp_path / "progress")] == [4, 5, 6]
+    assert [line["epoch"] for line in epochs(tmp_path / "progress")] == [4, 5, 6]
     assert sorted(folder.name for folder in whole.iterdir()) == ["checkpoint-epoch-3", "checkpoint-epoch-6"]
     assert files(whole / "checkpoint-epoch-6") == files(second / "checkpoint-epoch-6")
 
@@ -117,7 +122,7 @@ def test_a_closed_log_does_not_stop_a_training(processes: Processes, tmp_path: P
     assert process.stdout is not None
     process.stdout.close()
     assert process.wait() == 0
-    assert len(lines(tmp_path / "progress")) == 4
+    assert len(epochs(tmp_path / "progress")) == 4
 
 
 def test_blas_is_kept_to_one_thread_unless_told_otherwise() -> None:
@@ -131,4 +136,4 @@ def test_blas_is_kept_to_one_thread_unless_told_otherwise() -> None:
 def test_without_numpy_the_line_says_what_to_install(tmp_path: Path, processes: Processes) -> None:
     (tmp_path / "numpy.py").write_text("raise ModuleNotFoundError(name='numpy')")
     ended = end(processes.start(PYTHONPATH=tmp_path))
-    assert (ended.code, ended.err) == (2, "the reference trainer needs numpy: pip install 'holdfast[trainer]'\n")
+    assert (ended.code, ended.err) == (2, "the reference trainer needs numpy: pip install numpy\n")

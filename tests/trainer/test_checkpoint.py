@@ -1,5 +1,6 @@
 """What is saved is what is resumed from, and anything else is refused."""
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from holdfast.train.resuming import position
 from holdfast.trainer import checkpoint
-from holdfast.trainer.errors import BadSetting, TrainerError
+from holdfast.trainer.errors import BadSetting, TrainerError, unusable
 from holdfast.trainer.optimizers import OPTIMIZERS
 from holdfast.trainer.state import State
 from holdfast.trainer.training import Task, Wish, fresh, train_epoch
@@ -218,3 +219,8 @@ def test_more_epochs_and_another_rate_may_resume(tmp_path: Path) -> None:
     training = task()
     folder = save(training, fresh(training), tmp_path)
     assert load(task(EPOCHS="99", LEARNING_RATE="0.5", BATCH_SIZE="4"), folder).at.epoch == 0
+
+
+@pytest.mark.parametrize(("number", "passes"), [(errno.ENOSPC, True), (errno.EIO, True), (errno.EACCES, False)])
+def test_a_disk_that_may_be_there_in_the_next_attempt_is_no_bad_setting(number: int, passes: bool) -> None:
+    assert isinstance(unusable("can't", OSError(number, "why")), BadSetting) != passes

@@ -1,6 +1,8 @@
 """What a training leaves for people and programs."""
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,11 @@ from holdfast.trainer.settings import settings
 from tests.trainer.workers import lines
 
 
-def report(folder: Path, *, quiet: bool = False) -> Report:
+def report(
+    folder: Path, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic, **variables: str
+) -> Report:
     environ = {"EPOCHS": "5", "PROGRESS_FILE": str(folder / "progress"), "TERMINATION_LOG": str(folder / "last")}
-    return Report(settings(environ), quiet=quiet)
+    return Report(settings({**environ, **variables}), quiet=quiet, clock=clock)
 
 
 def test_an_epoch_is_a_line_for_people_and_one_for_programs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -21,6 +25,17 @@ def test_an_epoch_is_a_line_for_people_and_one_for_programs(tmp_path: Path, capf
     assert lines(tmp_path / "progress") == [
         {"epoch": 2, "epochs": 5, "loss": 0.5, "accuracy": 0.875, "trainLoss": 0.25}
     ]
+
+
+def test_steps_of_a_long_epoch_are_lines_for_programs_once_a_second(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    times = iter([0.0, 0.9, 1.0, 1.0, 1.5])
+    steps = report(tmp_path, clock=lambda: next(times), BATCH_SIZE="10", GRADIENT_ACCUMULATION_STEPS="2")
+    for samples in (20, 40, 60):
+        steps.step(1, samples, 90)
+    assert lines(tmp_path / "progress") == [{"epoch": 1, "epochs": 5, "step": 2, "steps": 5}]
+    assert capfd.readouterr().out == ""
 
 
 def test_lines_are_added_after_those_of_an_earlier_attempt(tmp_path: Path) -> None:

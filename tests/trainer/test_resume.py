@@ -13,7 +13,7 @@ from holdfast.trainer.report import Report
 from holdfast.trainer.resume import begin
 from holdfast.trainer.training import Task, evaluate, fresh
 from tests.trainer.tasks import same, task, trained
-from tests.trainer.workers import lines
+from tests.trainer.workers import epochs
 
 
 def report(training: Task, folder: Path) -> Report:
@@ -30,7 +30,7 @@ def test_a_new_training_begins_with_the_untrained_model_as_epoch_0(tmp_path: Pat
     state, score = begin(training, report(training, tmp_path))
     assert np.array_equal(state.parameters, fresh(training).parameters)
     assert state.at.loss_before == score.loss == evaluate(training, fresh(training)).loss
-    (line,) = lines(tmp_path / "progress")
+    (line,) = epochs(tmp_path / "progress")
     assert (line["epoch"], line["loss"], line["accuracy"]) == (0, score.loss, score.accuracy)
 
 
@@ -43,7 +43,7 @@ def test_a_resumed_training_begins_where_the_checkpoint_ends(tmp_path: Path, cap
     assert same(state, expected)
     assert score == evaluate(training, expected)
     assert f"resumed from {folder} after 10 steps, in epoch 3" in capfd.readouterr().out
-    assert lines(tmp_path / "progress") == [], "no epoch has ended"
+    assert epochs(tmp_path / "progress") == [], "no epoch has ended"
 
 
 def test_without_the_folder_to_resume_from_the_training_is_new_and_says_so(

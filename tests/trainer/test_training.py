@@ -36,8 +36,10 @@ def test_mixed_precision_learns_too() -> None:
 
 def test_an_epoch_takes_every_sample_and_counts_its_steps() -> None:
     training = task()
-    state, wished = train_epoch(training, fresh(training), Wish)
+    shown: list[int] = []
+    state, wished = train_epoch(training, fresh(training), Wish, lambda at: shown.append(at.samples))
     assert (state.at.samples, state.at.updates, wished) == (80, 5, Wish())
+    assert shown == [16, 32, 48, 64], "each but the last, with which the epoch ends"
     assert state.at.train_loss > 0
 
 

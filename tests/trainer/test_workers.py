@@ -12,7 +12,7 @@ import pytest
 from holdfast.trainer.group.link import DATA
 from tests.trainer.test_alone import files
 from tests.trainer.test_data import write_mnist
-from tests.trainer.workers import PORT, WAIT_S, Ended, Processes, end, lines, loopback, wait_for_epochs
+from tests.trainer.workers import PORT, WAIT_S, Ended, Processes, end, epochs, loopback, wait_for_epochs
 
 LONG = {"EPOCHS": 1_000_000, "DATASET": "synthetic", "PARAM_SAMPLES": 4_000}
 
@@ -32,7 +32,7 @@ def test_one_two_and_three_workers_train_the_same_model(processes: Processes, tm
         ended = processes.run_group(size, MODEL=model, EPOCHS=3, PROGRESS_FILE=file)
         assert [(each.code, each.err) for each in ended] == [(0, "")] * size
         assert [bool(each.out) for each in ended] == [True] + [False] * (size - 1), "only worker 0 speaks"
-        progress.append(lines(file))
+        progress.append(epochs(file))
     for several in progress[1:]:
         assert [line["loss"] for line in several] == pytest.approx([line["loss"] for line in progress[0]], rel=1e-3)
         assert [line["trainLoss"] for line in several[1:]] == pytest.approx(

@@ -87,12 +87,17 @@ def lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
+def epochs(file: Path) -> list[dict[str, Any]]:
+    """The lines about whole epochs. One that takes longer than a second has lines about its steps as well."""
+    return [line for line in lines(file) if "step" not in line]
+
+
 def wait_for_epochs(file: Path, count: int, process: subprocess.Popen[str]) -> None:
-    """Until the progress file has so many lines."""
+    """Until the progress file tells of so many epochs."""
     deadline = time.monotonic() + WAIT_S
-    while len(lines(file)) < count:
+    while len(epochs(file)) < count:
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, f"{file} has {len(lines(file))} lines"
+        assert time.monotonic() < deadline, f"{file} tells of {len(epochs(file))} epochs"
         time.sleep(0.02)
 
 

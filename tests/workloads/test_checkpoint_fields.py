@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.trainingjobs import UID
+from holdfast.workloads.trainingjob.stores import shared_place
+from tests.trainingjobs import UID, training_job
 from tests.workloads.family import GONE, changed
 from tests.workloads.paths import JSON, POD, SIDECAR, TRAINER, no_variables, secret, variable, variables
 
@@ -15,7 +16,7 @@ BESIDE: JSON = {"checkpoint": {"storage": BUCKET}}
 SHOWN: JSON = {**BESIDE, "monitoring": {"tensorboardEnabled": True}}
 CLAIM = f"{POD}.volumes[holdfast-checkpoints].persistentVolumeClaim.claimName"
 OWN = f"ml/bert/{UID}"
-AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ALLOW_HTTP")
 
 
 def no_aws(*readers: str) -> JSON:
@@ -103,7 +104,7 @@ CHECKPOINTS: list[tuple[str, JSON, JSON]] = [
     ),
 ]
 BOARD = "Deployment bert-tensorboard spec.template.spec"
-READER = f"{BOARD}.containers[tensorboard]"
+READER = f"{BOARD}.initContainers[holdfast-sidecar]"
 READERS = (SIDECAR, READER)
 GOOGLE = dict.fromkeys(
     ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT"), "/etc/holdfast-store/service-account.json"
@@ -111,9 +112,8 @@ GOOGLE = dict.fromkeys(
 
 
 def stored(url: str) -> JSON:
-    """Where the sidecar keeps them, and where TensorBoard looks."""
-    command = ["tensorboard", "--logdir", f"{url}/tensorboard", "--bind_all", "--port", "6006"]
-    return {variable("HOLDFAST_STORE", SIDECAR): url, f"{READER}.command": command}
+    """Where the sidecar keeps them, and where TensorBoard's sidecar looks."""
+    return {variable("HOLDFAST_STORE", at): url for at in READERS}
 
 
 def plain(**values: str) -> JSON:
@@ -157,7 +157,7 @@ STORES: list[tuple[str, JSON, JSON]] = [
     (
         "checkpoint.storage.endpoint",
         {**BUCKET, "endpoint": "http://minio-$(A):9000"},
-        plain(AWS_ENDPOINT_URL="http://minio-$$(A):9000", S3_ENDPOINT="http://minio-$$(A):9000"),
+        plain(AWS_ENDPOINT_URL="http://minio-$$(A):9000"),
     ),
     (
         "checkpoint.storage.secretRef",
@@ -200,8 +200,10 @@ STORES: list[tuple[str, JSON, JSON]] = [
             **plain(AZURE_STORAGE_ACCOUNT_NAME="acc"),
             **secret(SIDECAR, "AZURE_STORAGE_ACCOUNT_KEY", "keys", "AZURE_STORAGE_KEY"),
             **secret(SIDECAR, "AZURE_STORAGE_ENDPOINT", "keys", "AZURE_STORAGE_ENDPOINT"),
+            **secret(SIDECAR, "AZURE_ALLOW_HTTP", "keys", "AZURE_ALLOW_HTTP"),
             **secret(READER, "AZURE_STORAGE_ACCOUNT_KEY", "keys", "AZURE_STORAGE_KEY"),
             **secret(READER, "AZURE_STORAGE_ENDPOINT", "keys", "AZURE_STORAGE_ENDPOINT"),
+            **secret(READER, "AZURE_ALLOW_HTTP", "keys", "AZURE_ALLOW_HTTP"),
         },
     ),
 ]
@@ -213,7 +215,7 @@ def test_a_field_of_the_checkpoints_changes_just_what_it_is_for(field: str, writ
 
 
 @pytest.mark.parametrize(("field", "storage", "expected"), STORES, ids=[case[0] for case in STORES])
-def test_sidecar_and_tensorboard_find_the_store_and_the_training_does_not(
+def test_sidecars_find_the_store_and_neither_the_training_nor_tensorboard_does(
     field: str, storage: Any, expected: JSON
 ) -> None:
     assert changed({"checkpoint": {"storage": storage}}, since=SHOWN) == expected
@@ -230,3 +232,44 @@ def test_checkpoints_that_are_switched_off_are_like_none() -> None:
 def test_a_claim_is_shared_when_there_is_more_than_one_worker(workers: int, mode: str) -> None:
     found = changed({"checkpoint": {}}, since={"numWorkers": workers})
     assert created(mode).items() <= found.items()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ({}, {}, True),
+        ({"prefix": "a"}, {"prefix": "a/"}, True),
+        ({"prefix": "a"}, {"prefix": "b"}, False),
+        ({"pvcName": "x", "prefix": "a"}, {"pvcName": "y", "prefix": "a"}, False),
+        ({"type": "s3", "s3Bucket": "runs", "prefix": "a"}, {"type": "s3", "s3Bucket": "runs", "prefix": "a"}, True),
+        ({"type": "s3", "s3Bucket": "runs", "prefix": "a"}, {"type": "s3", "s3Bucket": "other", "prefix": "a"}, False),
+        (
+            {"type": "s3", "s3Bucket": "runs", "prefix": "a", "endpoint": "http://h"},
+            {"type": "s3", "s3Bucket": "runs", "prefix": "a", "region": "eu-1", "endpoint": "http://h/"},
+            True,
+        ),
+        ({"type": "s3", "s3Bucket": "runs", "prefix": "a"}, {"type": "gcs", "gcsBucket": "runs", "prefix": "a"}, False),
+        (
+            {"type": "gcs", "gcsBucket": "runs", "prefix": "a"},
+            {"type": "gcs", "gcsBucket": "runs", "prefix": "a"},
+            True,
+        ),
+        (
+            {"type": "azure", "azureContainer": "runs", "azureAccount": "mine", "prefix": "a"},
+            {"type": "azure", "azureContainer": "runs", "azureAccount": "yours", "prefix": "a"},
+            False,
+        ),
+        (
+            {"type": "nfs", "nfsServer": "h", "nfsPath": "/e/", "prefix": "a"},
+            {"type": "nfs", "nfsServer": "h", "nfsPath": "/e", "prefix": "a"},
+            True,
+        ),
+    ],
+)
+def test_which_jobs_keep_their_checkpoints_in_one_place(
+    one: dict[str, Any], other: dict[str, Any], is_same: bool
+) -> None:
+    places = [shared_place(training_job({"checkpoint": {"storage": storage}})) for storage in (one, other)]
+    assert (places[0] == places[1]) == is_same
+    assert all(places)
+    assert shared_place(training_job({})) == ""

@@ -168,17 +168,22 @@ PLAIN: list[tuple[str, JSON, JSON]] = [
             f"{TRAINER}.securityContext.capabilities.add": ["IPC_LOCK"],
         },
     ),
-    ("monitoring.enabled", {"monitoring": {"enabled": False}}, {}),
     ("suspend", {"suspend": True}, {}),
     ("ttlSecondsAfterFinished", {"ttlSecondsAfterFinished": 60}, {}),
     ("failurePolicy.restartPolicy", {"failurePolicy": {"restartPolicy": "ExitCode"}}, {}),
     ("failurePolicy.backoffLimit", {"failurePolicy": {"backoffLimit": 9}}, {}),
     ("failurePolicy.activeDeadlineSeconds", {"failurePolicy": {"activeDeadlineSeconds": 60}}, {}),
 ]
+NO_SIDECAR: JSON = {"monitoring": {"enabled": False}}
 # What is written beside a job that has a sidecar, for which checkpoints are enough.
 WATCHED: list[tuple[str, JSON, JSON]] = [
+    ("monitoring.enabled", NO_SIDECAR, {}),
     ("progressDeadlineSeconds", {"progressDeadlineSeconds": 60}, {}),
-    ("successPolicy.targetAccuracy", {"successPolicy": {"targetAccuracy": 0.9}}, {}),
+    (
+        "successPolicy.targetAccuracy",
+        {"successPolicy": {"targetAccuracy": 0.9}},
+        variables(SIDECAR, HOLDFAST_BEST_BY="accuracy"),
+    ),
     ("successPolicy.earlyStoppingPatience", {"successPolicy": {"earlyStoppingPatience": 2}}, {}),
     ("numWorkers", {"numWorkers": 4}, {**WORKERS, variable("HOLDFAST_WORKERS", SIDECAR): "4"}),
     (
@@ -231,7 +236,7 @@ ELSEWHERE = ("monitoring.tensorboardEnabled", "checkpoint.enabled")
 
 @pytest.mark.parametrize(("field", "written", "expected"), PLAIN, ids=[case[0] for case in PLAIN])
 def test_a_field_changes_just_what_it_is_for(field: str, written: JSON, expected: JSON) -> None:
-    assert changed(written) == expected
+    assert changed(written, since=NO_SIDECAR) == expected
 
 
 @pytest.mark.parametrize(("field", "written", "expected"), WATCHED, ids=[case[0] for case in WATCHED])

@@ -118,12 +118,24 @@ def test_a_queued_job_starts_suspended_and_only_kueue_changes_that(suspended: bo
         ({"failurePolicy": {"restartPolicy": "ExitCode"}}, False),
         ({"hyperparameters": {"epochs": 4}}, False),
         ({"scheduling": {"tolerations": []}}, False),
-        ({"progressDeadlineSeconds": 60}, False),
-        ({"successPolicy": {"targetAccuracy": 0.9}}, False),
+        ({"progressDeadlineSeconds": 60}, True),
+        ({"successPolicy": {"targetAccuracy": 0.9}}, True),
     ],
 )
 def test_a_change_makes_a_new_attempt_only_if_it_alters_the_training(change: dict[str, Any], same: bool) -> None:
     assert (spec_digest(training_job(change).spec) == spec_digest(training_job().spec)) is same
+
+
+@pytest.mark.parametrize(
+    ("written", "same"),
+    [({"monitoring": {"enabled": False}}, False), ({"monitoring": {"enabled": False}, "checkpoint": {}}, True)],
+)
+@pytest.mark.parametrize("policy", [{"progressDeadlineSeconds": 60}, {"successPolicy": {"targetAccuracy": 0.9}}])
+def test_a_policy_that_needs_the_first_sidecar_makes_a_new_attempt(
+    written: dict[str, Any], same: bool, policy: dict[str, Any]
+) -> None:
+    before, after = training_job(written), training_job({**written, **policy})
+    assert (spec_digest(before.spec) == spec_digest(after.spec)) is same
 
 
 def test_how_many_checkpoints_are_kept_alters_no_training() -> None:

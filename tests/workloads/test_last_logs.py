@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.workloads.trainingjob import names
-from holdfast.workloads.trainingjob.last_logs import KEPT_BYTES, LOG, WORKER_LABEL, kept_logs, last_log
+from holdfast.workloads.trainingjob.last_logs import KEPT_BYTES, LOG, WORKER_LABEL, is_newer, kept_logs, last_log
 from tests.trainingjobs import UID, training_job
 
 
@@ -59,3 +59,35 @@ def test_of_a_long_log_the_end_is_kept() -> None:
 def test_it_never_outgrows_what_a_config_map_may_hold(pattern: bytes, size: int) -> None:
     log = (pattern * (size // max(len(pattern), 1) + 1))[:size]
     assert len(text_of(log).encode()) <= 3 * KEPT_BYTES < 2**20
+
+
+A, B = {"pod": "a"}, {"pod": "b"}
+ENDED = {"finishedAt": "2026-01-01T00:01:00Z"}
+
+
+def test_the_log_of_an_attempts_next_pod_stands_beside_those_of_earlier_ones() -> None:
+    job = training_job()
+    first = last_log(job, 0, b"one\n", A)["data"]
+    second = last_log(job, 0, b"two\n", B, stored=first)["data"]
+    assert second == {"pod": "b", "earlier": "one\n", "log": "two\n"}
+    again = last_log(job, 0, b"two\nthree\n", {**B, **ENDED}, stored=second)["data"]
+    assert (again["earlier"], again["log"]) == ("one\n", "two\nthree\n")
+    third = last_log(job, 0, b"four\n", {"pod": "c"}, stored={**again, "log": "x" * KEPT_BYTES})["data"]
+    assert (third["earlier"], third["log"]) == ("x" * KEPT_BYTES, "four\n")
+
+
+@pytest.mark.parametrize(
+    ("stored", "facts", "newer"),
+    [
+        (A, A, False),
+        (A, {**A, **ENDED}, True),
+        ({**A, **ENDED}, {**A, **ENDED}, False),
+        ({**A, **ENDED}, A, False),
+        (A, B, True),
+        ({**A, **ENDED}, B, True),
+    ],
+)
+def test_a_log_is_stored_again_for_another_pod_and_when_the_pod_has_ended(
+    stored: dict[str, str], facts: dict[str, str], newer: bool
+) -> None:
+    assert is_newer(stored, facts) is newer

@@ -5,6 +5,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from holdfast.api.meta import WORKING_DIRECTORY
+from holdfast.workloads.gpuworkload.container import container as gpu_container
+from tests.gpuworkloads import workload
 from tests.trainingjobs import training_job
 from tests.workloads.family import DEFAULTS, child, container, pod
 
@@ -28,6 +31,22 @@ def test_without_an_image_the_frameworks_default_runs_else_the_default_of_all(sp
     assert trainer["image"] == image
     assert "command" not in trainer
     assert "args" not in trainer
+
+
+@pytest.mark.parametrize(
+    ("folder", "local", "expected"),
+    [("/home/me", True, "/home/me"), ("/home/me", False, None), ("relative", True, None), ("", True, None)],
+)
+def test_on_one_machine_alone_a_command_runs_in_the_folder_that_is_noted(
+    folder: str, local: bool, expected: str | None
+) -> None:
+    defaults, noted = structs.replace(DEFAULTS, local_folders=local), {WORKING_DIRECTORY: folder}
+    job, work = training_job({"command": ["a"]}), workload({"command": ["a"]})
+    job = structs.replace(job, metadata=structs.replace(job.metadata, annotations=noted))
+    work = structs.replace(work, metadata=structs.replace(work.metadata, annotations=noted))
+    (trainer,) = child("Job", job, defaults)["spec"]["template"]["spec"]["containers"]
+    assert trainer.get("workingDir") == expected
+    assert gpu_container(work, defaults).get("workingDir") == expected
 
 
 def test_pods_are_restricted_and_see_no_api_token() -> None:
@@ -74,7 +93,7 @@ def test_annotations_of_the_users_replace_ours() -> None:
 
 
 def test_a_pod_has_nothing_that_is_not_asked_for() -> None:
-    template = pod({"gpusPerWorker": 0})
+    template = pod({"gpusPerWorker": 0, "monitoring": {"enabled": False}})
     assert template["metadata"].keys() == {"labels"}
     assert template["spec"].keys() == {
         "restartPolicy",
@@ -98,7 +117,7 @@ def test_the_end_of_a_failed_workers_log_is_kept() -> None:
 def test_shared_memory_of_the_users_takes_the_place_of_ours(place: str) -> None:
     own = {"name": "mine", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}
     template = {"volumes": [own], "volumeMounts": [{"name": "mine", "mountPath": place}]}
-    spec = pod({"podTemplate": template})["spec"]
+    spec = pod({"podTemplate": template, "monitoring": {"enabled": False}})["spec"]
     assert [volume["name"] for volume in spec["volumes"]] == ["holdfast-config", "mine"]
     assert [mount["name"] for mount in spec["containers"][0]["volumeMounts"]] == ["holdfast-config", "mine"]
 
@@ -108,7 +127,7 @@ def test_a_mount_below_shared_memory_does_not_replace_it() -> None:
         "volumes": [{"name": "mine", "emptyDir": {}}],
         "volumeMounts": [{"name": "mine", "mountPath": "/dev/shm/cache"}],
     }
-    mounts = container({"podTemplate": template})["volumeMounts"]
+    mounts = container({"podTemplate": template, "monitoring": {"enabled": False}})["volumeMounts"]
     assert [mount["mountPath"] for mount in mounts] == ["/etc/holdfast", "/dev/shm", "/dev/shm/cache"]
 
 

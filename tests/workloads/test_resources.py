@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from holdfast.workloads.trainingjob.gpus import gpus_per_worker
 from holdfast.workloads.trainingjob.resources import sidecar_resources, worker_resources
@@ -91,4 +92,6 @@ BOUND = {"cpu": "500m", "memory": "256Mi"}
 def test_a_sidecar_has_limits_where_the_worker_has_them_and_no_device(
     written: dict[str, Any] | None, expected: dict[str, Any]
 ) -> None:
-    assert sidecar_resources(training_job({"resources": written} if written else {})) == expected
+    job = training_job({"resources": written} if written else {})
+    assert sidecar_resources(job, DEFAULTS) == expected
+    assert sidecar_resources(job, structs.replace(DEFAULTS, sidecar_reserves=False)) == {}

@@ -11,7 +11,7 @@ CLAIM: JSON = {"pvcName": "shared"}
 NFS: JSON = {"type": "nfs", "nfsServer": "filer", "nfsPath": "/ml"}
 S3: JSON = {"type": "s3", "s3Bucket": "models"}
 GCS: JSON = {"type": "gcs", "gcsBucket": "models"}
-AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ALLOW_HTTP")
 WHOLE = {"name": "holdfast-checkpoints", "mountPath": "/holdfast-volume", "readOnly": True}
 DATA = {"name": "data", "mountPath": "/data", "readOnly": True}
 OLD = {"name": "old", "mountPath": "/data/old/", "subPath": "2025", "readOnly": True}
@@ -60,7 +60,7 @@ def test_a_bucket_elsewhere_is_reached_with_what_storage_says() -> None:
     assert found == {
         **variables(SIDECAR, HOLDFAST_RESUME_FROM="s3://other/bert"),
         **variables(SIDECAR, AWS_REGION="eu-west-1", AWS_DEFAULT_REGION="eu-west-1"),
-        **variables(SIDECAR, AWS_ENDPOINT_URL="http://minio:9000", S3_ENDPOINT="http://minio:9000"),
+        **variables(SIDECAR, AWS_ENDPOINT_URL="http://minio:9000"),
         **{path: value for each in keys for path, value in each.items()},
     }
 
@@ -84,6 +84,7 @@ def test_from_azure_onto_a_claim() -> None:
         **variables(SIDECAR, HOLDFAST_RESUME_FROM="az://other/bert", AZURE_STORAGE_ACCOUNT_NAME="acc"),
         **secret(SIDECAR, "AZURE_STORAGE_ACCOUNT_KEY", "keys", "AZURE_STORAGE_KEY"),
         **secret(SIDECAR, "AZURE_STORAGE_ENDPOINT", "keys", "AZURE_STORAGE_ENDPOINT"),
+        **secret(SIDECAR, "AZURE_ALLOW_HTTP", "keys", "AZURE_ALLOW_HTTP"),
     }
 
 

@@ -62,15 +62,18 @@ def mounted(described: JSON) -> dict[str, JSON]:
 @pytest.mark.parametrize(
     ("spec", "wanted"),
     [
-        ({}, False),
+        ({}, True),
         ({"checkpoint": {}}, True),
-        ({"checkpoint": {"enabled": False}}, False),
+        ({"checkpoint": {"enabled": False}}, True),
         ({"monitoring": {"enabled": False}}, False),
+        ({"monitoring": {"enabled": False}, "checkpoint": {"enabled": False}}, False),
+        ({"monitoring": {"enabled": False}, "checkpoint": {}}, True),
         ({"checkpoint": {"enabled": False}, "monitoring": {}}, True),
         *((spec, True) for spec in WATCHING),
+        *(({"monitoring": {"enabled": False}, **spec}, True) for spec in WATCHING[1:]),
     ],
 )
-def test_it_is_there_when_it_has_something_to_do(spec: JSON, wanted: bool) -> None:
+def test_it_is_there_unless_it_is_turned_off_and_nothing_needs_it(spec: JSON, wanted: bool) -> None:
     assert wants_sidecar(training_job(spec)) is wanted
     assert ("initContainers" in pod(spec)["spec"]) is wanted
     assert ("livenessProbe" in container(spec)) is wanted
@@ -195,7 +198,8 @@ def test_it_can_open_the_store_with_what_it_is_given(kind: str, scheme: str, tmp
     account.write_text('{"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": true}')
     found = seen(sidecar({"checkpoint": {"storage": STORES[kind]}}))
     here = {name: value.replace("/etc/holdfast-store", str(tmp_path)) for name, value in found.items()}
-    here.pop("AZURE_STORAGE_ENDPOINT", None)  # which a Secret need not hold
+    for name in ("AZURE_STORAGE_ENDPOINT", "AZURE_ALLOW_HTTP", "AWS_ALLOW_HTTP", "AWS_SESSION_TOKEN"):
+        here.pop(name, None)  # which a Secret need not hold
     assert open_bucket(found["HOLDFAST_STORE"], here).address == f"{scheme}://models/ml/bert/{UID}"
     unknown = {name for name in found if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))} - {*AWS, *GOOGLE, *AZURE}
     assert unknown == set()

@@ -91,7 +91,9 @@ TEMPLATES: list[tuple[str, JSON, JSON]] = [
     ),
 ]
 
+NO_SIDECAR: JSON = {"monitoring": {"enabled": False}}
+
 
 @pytest.mark.parametrize(("field", "written", "expected"), TEMPLATES, ids=[case[0] for case in TEMPLATES])
 def test_a_field_of_the_template_changes_just_what_it_is_for(field: str, written: JSON, expected: JSON) -> None:
-    assert changed({"podTemplate": written}) == expected
+    assert changed({"podTemplate": written}, since=NO_SIDECAR) == expected

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from holdfast.workloads.trainingjob.sidecar_container import sidecar
 from holdfast.workloads.trainingjob.tensorboard import wants_tensorboard
@@ -69,10 +70,32 @@ def test_the_training_is_told_the_folder_that_it_shows() -> None:
     assert "TENSORBOARD_DIR" not in {each["name"] for each in container(without)["env"]}
 
 
-def test_in_a_bucket_it_mounts_nothing_of_the_training() -> None:
-    pod = board(IN_A_BUCKET)["template"]["spec"]
-    assert "volumes" not in pod
-    assert "volumeMounts" not in pod["containers"][0]
+@pytest.mark.parametrize(
+    "storage",
+    [
+        {"type": "s3", "s3Bucket": "models", "secretRef": {"name": "keys"}},
+        {"type": "gcs", "gcsBucket": "models", "secretRef": {"name": "keys"}},
+        {"type": "azure", "azureContainer": "models", "azureAccount": "acc", "secretRef": {"name": "keys"}},
+    ],
+)
+def test_in_a_bucket_its_sidecar_alone_is_given_the_secret(storage: dict[str, Any]) -> None:
+    pod = board({**BOARD, "checkpoint": {"storage": storage}})["template"]["spec"]
+    (reader,), (beside,) = pod["containers"], pod["initContainers"]
+    assert reader["command"] == ["tensorboard", "--logdir", "/tensorboard", "--bind_all", "--port", "6006"]
+    assert reader["volumeMounts"] == [{"name": "events", "mountPath": "/tensorboard", "readOnly": True}]
+    assert "env" not in reader
+    assert (beside["restartPolicy"], beside["command"]) == ("Always", ["holdfast", "tensorboard-sidecar"])
+    assert beside["volumeMounts"][0] == {"name": "events", "mountPath": "/tensorboard"}
+    assert "keys" in str(beside["env"]) + str([volume for volume in pod["volumes"] if "secret" in volume])
+    mounted = {mount["name"] for each in (reader, beside) for mount in each["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_on_one_machine_it_reserves_nothing() -> None:
+    for spec in (ON_A_CLAIM, IN_A_BUCKET):
+        defaults = structs.replace(DEFAULTS, sidecar_reserves=False)
+        pod = child("Deployment", training_job(spec), defaults)["spec"]["template"]["spec"]
+        assert not any(each["resources"] for each in (*pod["containers"], *pod.get("initContainers", ())))
 
 
 def test_its_service_finds_it_and_nothing_else_does() -> None:

@@ -82,6 +82,7 @@ class ContainerStateTerminated(Struct, frozen=True, kw_only=True, omit_defaults=
     signal: int = 0
     reason: str = ""
     message: str = ""
+    started_at: str | None = None
     finished_at: str | None = None
     """Of a container whose end nobody has seen it is null."""
 

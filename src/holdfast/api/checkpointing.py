@@ -191,7 +191,7 @@ class CheckpointStorage(Part, frozen=True, kw_only=True):
             "AWS_SESSION_TOKEN for s3; service-account.json for gcs; AZURE_STORAGE_KEY for azure, and "
             "AZURE_STORAGE_ENDPOINT where that is not the public cloud. Without it: a Secret named "
             "aws-credentials if type is s3 and it is there, else the workload identity of the service account. Only "
-            "the sidecar and TensorBoard get it, never the training container."
+            "the sidecars of the workers and of TensorBoard get it, never another container."
         ),
     ] = None
 
@@ -265,8 +265,8 @@ class Checkpoint(Part, frozen=True, kw_only=True):
     retention: Annotated[
         int,
         Meta(
-            description="How many checkpoints are kept; 3 by default. The oldest are deleted first, the last valid one "
-            "never. May be changed at any time, and counts from the next attempt on.",
+            description="How many of the newest checkpoints are kept, beside the best; 3 by default. The last valid "
+            "one is never deleted. May be changed at any time, and counts from the next attempt on.",
             ge=1,
             le=1000,
         ),

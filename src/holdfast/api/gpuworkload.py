@@ -190,11 +190,12 @@ class GPUWorkload(Object, frozen=True, kw_only=True):
             ),
             while_=f"{_PHASE} && self.status.phase != 'Pending'",
             message="can't change once a node is being chosen: set spec.suspend: true, wait for phase Pending, change "
-            "it and set spec.suspend: false; or create a new workload",
+            "it and set spec.suspend: false. A workload that has ended can't change at all: delete it first, or create "
+            "a new one",
         ),
         suspend_frozen(
             while_=f"{_PHASE} && self.status.phase in ['Succeeded', 'Failed']",
-            message="the workload has ended, so this would change nothing: create a new one",
+            message="the workload has ended, so this would change nothing: delete it first, or create a new one",
         ),
     )
 

@@ -7,6 +7,9 @@ from msgspec import Meta, Struct
 from holdfast.api.rules import Rule
 from holdfast.api.scalars import keyed_by
 
+# On one machine: the folder that a workload's command runs in. `holdfast apply` writes where it was called.
+WORKING_DIRECTORY = "holdfast.dev/working-directory"
+
 
 class Key(NamedTuple):
     """Where an object lives; the namespace of a cluster-scoped object is empty."""

@@ -1,4 +1,4 @@
-"""What a user may lay over the pods that holdfast builds: an allow-list, not a whole pod."""
+"""What a user may lay over the pods that holdfast builds: these fields, with all that they can say."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -80,7 +80,8 @@ class PodTemplate(Part, frozen=True, kw_only=True):
         DnsSubdomain,
         Meta(
             description="Service account of the pods, for workload identity. Without it the operator makes one with "
-            "the job's name. Either way the training container gets no API token."
+            "the job's name. Either way no API token is mounted by itself; a projected volume of yours can mount one. "
+            "The operator may forbid to name one."
         ),
     ] = ""
     annotations: Annotated[
@@ -94,7 +95,7 @@ class PodTemplate(Part, frozen=True, kw_only=True):
         Meta(
             description="Whether the pods use the node's network, as some RDMA set-ups need. Two workers on one node "
             "then compete for masterPort and metricsPort, and the sidecar's ports 8470 and 8471 keep two workers with "
-            "sidecars off one node. The namespace's pod security level may forbid it."
+            "sidecars off one node. The namespace's pod security level, or the operator, may forbid it."
         ),
     ] = False
     topology_spread_constraints: Annotated[
@@ -109,7 +110,8 @@ class PodTemplate(Part, frozen=True, kw_only=True):
         PodSecurityContext | None,
         Meta(
             description="As whom the pods run. Fields written here replace those of the operator's default: user, "
-            "group and fsGroup 1000 (set on a volume whose root differs), not root, the runtime's seccomp profile."
+            "group and fsGroup 1000 (set on a volume whose root differs), not root, the runtime's seccomp profile. "
+            "The namespace's pod security level, or the operator, may forbid root."
         ),
     ] = None
     termination_grace_period_seconds: (

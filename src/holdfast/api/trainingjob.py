@@ -301,8 +301,8 @@ _WHILE_SUSPENDED = frozen(
         ".spec.podTemplate",
     ),
     while_=_UNDER_WAY,
-    message="can't change while the training runs or after it: set spec.suspend: true, wait for state Suspended, "
-    "change it and set spec.suspend: false; or create a new job",
+    message="can't change while the training runs: set spec.suspend: true, wait for state Suspended, change it and set "
+    "spec.suspend: false. A job that has ended can't change at all: delete it first, or create a new job",
 )
 _NEVER_AGAIN = frozen(
     (".spec.model", ".spec.dataset", ".spec.framework", ".spec.checkpoint.storage", ".spec.checkpoint.resumeFrom"),
@@ -310,7 +310,7 @@ _NEVER_AGAIN = frozen(
     message="can't change once the training has run, since its checkpoints would no longer fit: create a new job, with "
     "checkpoint.resumeFrom if it should go on from this one",
 )
-_TOO_LATE = "the job has ended, so this would change nothing: create a new job"
+_TOO_LATE = "the job has ended, so this would change nothing: delete it first, or create a new job"
 _UNTIL_THE_END = (
     *frozen((".spec.numWorkers",), while_=_ENDED, message=_TOO_LATE),
     suspend_frozen(while_=_ENDED, message=_TOO_LATE),
@@ -353,7 +353,7 @@ KIND = Kind(
         Column(name="GPUS", path=".status.resources.gpus", type="integer", wide=True, description="GPUs held."),
         Column(name="RESTARTS", path=".status.restartCount", type="integer", wide=True, description="New attempts."),
         Column(name="LOSS", path=".status.metrics.loss", type="number", wide=True, description="Last reported loss."),
-        Column(name="DURATION", path=".status.duration", wide=True, description="From start to end."),
+        Column(name="DURATION", path=".status.duration", wide=True, description="From start to end, or until now."),
         Column(name="MESSAGE", path=".status.message", wide=True, description="What the job waits for."),
     ),
     scale=Scale(

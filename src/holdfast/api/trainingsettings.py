@@ -89,8 +89,9 @@ class Monitoring(Part, frozen=True, kw_only=True):
     enabled: Annotated[
         bool,
         Meta(
-            description="Whether progress and metrics of the training are collected; true as soon as this block is "
-            "written."
+            description="Whether the training is monitored: a metrics port, scrape annotations, TensorBoard. True as "
+            "soon as this block is written. Progress is collected without this block, too; false leaves the sidecar "
+            "that collects it out, unless checkpoint, successPolicy or progressDeadlineSeconds need the sidecar."
         ),
     ] = True
     metrics_port: Annotated[

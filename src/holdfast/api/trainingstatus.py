@@ -20,7 +20,18 @@ class Workers(Part, frozen=True, kw_only=True):
 class CheckpointReport(Part, frozen=True, kw_only=True):
     last: Annotated[str, Meta(description="The newest valid checkpoint.", max_length=2048)] | None = None
     last_time: Annotated[Timestamp, Meta(description="When it was complete.")] | None = None
-    last_epoch: Annotated[Count, Meta(description="The epoch that it was taken after.")] | None = None
+    last_epoch: Annotated[Count, Meta(description="How many epochs were done when it was saved.")] | None = None
+    best: (
+        Annotated[
+            str,
+            Meta(
+                description="The valid checkpoint with the highest accuracy where successPolicy.targetAccuracy is set, "
+                "else with the lowest loss. It is kept beside the newest ones.",
+                max_length=2048,
+            ),
+        ]
+        | None
+    ) = None
     count: Annotated[Count, Meta(description="How many valid checkpoints are kept.")] = 0
     resumed_from: (
         Annotated[str, Meta(description="The checkpoint that the current attempt started from.", max_length=2048)]
@@ -100,7 +111,17 @@ class TrainingJobStatus(Part, frozen=True, kw_only=True):
     resources: Annotated[AllocatedResources | None, Meta(description="What the job holds at the moment.")] = None
     start_time: Annotated[Timestamp, Meta(description="When the first worker started.")] | None = None
     completion_time: Annotated[Timestamp, Meta(description="When the job ended.")] | None = None
-    duration: Annotated[str, Meta(description='From start to end, such as "2h13m".', max_length=32)] | None = None
+    duration: (
+        Annotated[
+            str,
+            Meta(
+                description='From start to end, such as "2h13m". While the job runs it is rounded down: to minutes in '
+                "the first ten, to ten minutes in the first two hours, then to hours.",
+                max_length=32,
+            ),
+        ]
+        | None
+    ) = None
     estimated_completion_time: (
         Annotated[Timestamp, Meta(description="When the job would end at its present pace.")] | None
     ) = None

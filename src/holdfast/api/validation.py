@@ -31,7 +31,7 @@ def admit(
     the server: a create drops it, an update keeps the old one, and with `status` only it is updated. `strict` refuses
     unknown fields instead of dropping them.
     """
-    schema = _schema(document)
+    schema = _served_schema(document)
     causes = list(unknown_fields(document, schema)) if strict else []
     new: dict[str, Any] = completed(_submitted(document, old, status=status), schema)
     before = None if old is None else completed(old, schema)
@@ -52,10 +52,18 @@ def subject(document: Mapping[str, Any]) -> str:
     return f"{document.get('kind') or '(no kind)'}/{name}"
 
 
-def _schema(document: Mapping[str, Any]) -> Schema:
+def schema_of(document: Mapping[str, Any]) -> Schema | None:
+    """The schema of the document's kind, metadata included; None when the kind is not ours."""
     api_version, kind = document.get("apiVersion"), document.get("kind")
-    if isinstance(api_version, str) and isinstance(kind, str) and kind_of(api_version, kind):
-        return _schemas()[kind]
+    ours = isinstance(api_version, str) and isinstance(kind, str) and kind_of(api_version, kind)
+    return _schemas()[str(kind)] if ours else None
+
+
+def _served_schema(document: Mapping[str, Any]) -> Schema:
+    schema = schema_of(document)
+    if schema is not None:
+        return schema
+    api_version, kind = document.get("apiVersion"), document.get("kind")
     served = ", ".join(f"{known.kind} ({known.api_version})" for known in KINDS)
     raise Refused(subject(document), [Cause("kind", f"no kind of holdfast: {api_version} {kind}; there are {served}")])
 

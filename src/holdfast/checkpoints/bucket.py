@@ -40,10 +40,12 @@ class Bucket(Protocol):
 
     def put(self, key: str, content: bytes) -> None: ...
 
-    def put_file(self, key: str, file: Path, size: int, sha256: str, *, parts_at_once: int) -> None: ...
+    def put_file(self, key: str, file: Path, size: int, sha256: str, *, parts_at_once: int) -> None:
+        """`file` leads to the content for as long as this takes."""
+        ...
 
-    def stream(self, key: str) -> Iterator[bytes | memoryview]:
-        """The content in pieces; nothing if there is no such object."""
+    def stream(self, key: str, offset: int = 0) -> Iterator[bytes | memoryview]:
+        """The content from `offset` on, which is less than its size, in pieces; nothing if there is no such object."""
         ...
 
     def copy(self, source: str, target: str, size: int) -> None:

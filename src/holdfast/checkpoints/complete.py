@@ -8,18 +8,24 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.checkpoints import disk
+from holdfast.checkpoints.beneath import opened
 from holdfast.checkpoints.content import Entry, entries, read_own
 from holdfast.checkpoints.errors import Incomplete, Refused
+from holdfast.checkpoints.manifest import MAX_SIZE, About, File, Manifest
 from holdfast.checkpoints.names import OWN, Name, parse
 from holdfast.checkpoints.paths import MAX_FILES
 
 MARKER = f"{OWN}complete"
 MARKER_OF_RANK = re.compile(rf"{re.escape(MARKER)}-(0|[1-9][0-9]{{0,5}})")
 MARKER_BYTES = 64 << 10
+MOST_METRICS, MOST_SAVE = 64, 100
+# No number of a training is larger: what 32-bit floating point can't hold is an overflow.
+HUGE = 3.5e38
 # Touched at every look of the sidecar, by the clock of the volume: the training was alive then.
 ALIVE = f"{OWN}alive"
 QUIET_S = 5.0
@@ -29,10 +35,16 @@ FILES_PER_S = 1000
 
 
 class Declared(NamedTuple):
-    """What the SDK says of a checkpoint: of how many shards it is, and which are there."""
+    """What the SDK says of a checkpoint: of how many shards it is, and which are there.
+
+    step: of the epoch, the batches that are done; None: all. save: which save it is; "" where the marker does not say.
+    """
 
     shards: int
     ranks: frozenset[int]
+    step: int | None = None
+    metrics: Mapping[str, float] = {}
+    save: str = ""
 
     @property
     def whole(self) -> bool:
@@ -52,6 +64,15 @@ class Looked(NamedTuple):
     content: tuple[Entry, ...]
     declared: Declared | None = None
     refused: bool = False
+
+    @property
+    def step(self) -> int | None:
+        """Of the epoch that it is named after, the batches that are done; None: all, or nobody says."""
+        return self.declared.step if self.declared is not None else None
+
+    @property
+    def epochs_done(self) -> int:
+        return self.name.epoch if self.step is None else max(0, self.name.epoch - 1)
 
 
 class Watch:
@@ -75,7 +96,7 @@ class Watch:
     def look(self, now: float) -> list[Looked]:
         """Every checkpoint of the attempt, newest first; `now` is a clock that only goes forward."""
         with contextlib.suppress(OSError):  # without that sign a checkpoint may count for less, and the look goes on
-            _touch(self._folder / ALIVE)
+            disk.touch(self._folder / ALIVE)
         names = checkpoints_in(self._folder)
         self._since = {name: seen for name, seen in self._since.items() if name in names}
         self._refused = {name: since for name, since in self._refused.items() if name in names}
@@ -132,14 +153,14 @@ class Watch:
         """It has to be quiet from when it is closed on: a training that dies closes its files, too."""
         self._opened.add(name)
         self._since[name] = content, now
-        with contextlib.suppress(OSError):
-            os.utime(folder)  # so that it has changed just now for who looks when the training has ended
+        with contextlib.suppress(OSError), opened(folder) as descriptor:
+            os.utime(descriptor)  # so that it has changed just now for who looks when the training has ended
 
 
 def checkpoints_in(attempt_folder: Path) -> list[Name]:
     """The folders that have a checkpoint's name, newest first."""
     try:
-        with os.scandir(attempt_folder) as listing:
+        with opened(attempt_folder) as descriptor, os.scandir(descriptor) as listing:
             folders = [found.name for found in listing if found.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return []
@@ -168,15 +189,43 @@ def complete_after_all(folder: Path, quiet_s: float = QUIET_S) -> str | None:
 
 def declared_in(folder: Path) -> Declared | None:
     """What the markers say; None without any that can be read."""
-    shards, ranks = 0, set[int]()
-    for path in folder.glob(f"{MARKER}*"):
-        of_rank = MARKER_OF_RANK.fullmatch(path.name)
-        said = _marker(path) if of_rank or path.name == MARKER else None
-        if said is None:
-            continue
-        shards = max(shards, said.shards)
-        ranks |= {int(of_rank[1])} if of_rank else said.ranks
-    return Declared(shards, frozenset(ranks)) if shards else None
+    try:
+        names = sorted(name for name in disk.names_in(folder) if name.startswith(MARKER))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return declared_by((name, _own(folder / name)) for name in names)
+
+
+def declared_by(files: Iterable[tuple[str, bytes | None]]) -> Declared | None:
+    """What markers of these names and contents say together. Where they are of several saves, no shard counts."""
+    found = []
+    for name, content in files:
+        of_rank = MARKER_OF_RANK.fullmatch(name)
+        said = _marker(content) if of_rank or name == MARKER else None
+        if said is not None:
+            found.append(said._replace(ranks=frozenset({int(of_rank[1])})) if of_rank else said)
+    if not found:
+        return None
+    is_one_save = len({said.save for said in found}) == 1
+    ranks = frozenset[int]().union(*(said.ranks for said in found)) if is_one_save else frozenset[int]()
+    metrics = next((said.metrics for said in found if said.metrics), {})
+    return Declared(max(said.shards for said in found), ranks, found[0].step, metrics, found[0].save)
+
+
+def described(
+    name: Name, about: About, files: Iterable[File], declared: Declared | None, reported: Mapping[str, float]
+) -> Manifest:
+    """The manifest of a checkpoint with such markers; `reported` are the metrics at the end of its epoch."""
+    step, metrics = declared.step if declared else None, measured(declared, reported)
+    save = declared.save if declared is not None and declared.shards > 1 else ""
+    return Manifest(name.epoch, name.attempt, about, tuple(files), step, metrics, save)
+
+
+def measured(declared: Declared | None, reported: Mapping[str, float]) -> Mapping[str, float]:
+    """The metrics of a checkpoint: those of its markers, or else of its epoch, if it was saved at the end of it."""
+    if declared is not None and (declared.metrics or declared.step is not None):
+        return declared.metrics
+    return reported
 
 
 def was_renamed(folder: Path, content: tuple[Entry, ...]) -> bool:
@@ -207,16 +256,6 @@ def open_for_writing(folder: Path) -> bool:
     return False
 
 
-def _touch(file: Path) -> None:
-    """A link is not followed: it would lead out of the job's own folder. Nor is a pipe waited at."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    descriptor = os.open(file, flags, 0o666)
-    try:
-        os.utime(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _writes(info: Path) -> bool:
     for line in info.read_text().splitlines():
         if line.startswith("flags:"):
@@ -224,16 +263,33 @@ def _writes(info: Path) -> bool:
     return False
 
 
-def _marker(path: Path) -> Declared | None:
+def _own(path: Path) -> bytes | None:
+    try:
+        return read_own(path, MARKER_BYTES)
+    except OSError:
+        return None
+
+
+def _marker(content: bytes | None) -> Declared | None:
     """None for one that is empty or half written: whoever wrote it has died, or is at it."""
     try:
-        facts = json.loads(read_own(path, MARKER_BYTES) or b"")
+        facts = json.loads(content or b"")
         shards, ranks = facts.get("shards", 1), facts.get("ranks", [0])
         if not isinstance(shards, int) or shards < 1 or not all(isinstance(rank, int) for rank in ranks):
             return None
-        return Declared(shards, frozenset(ranks))
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        step, metrics = facts.get("step"), _metrics(facts.get("metrics"))
+        save = [facts.get(name) for name in ("attempt", "restart", "epoch", "step")]
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return None
+    is_step = type(step) is int and 0 <= step <= MAX_SIZE
+    said = "" if None in save[:3] else ".".join(map(str, save))[:MOST_SAVE]
+    return Declared(shards, frozenset(ranks), step if is_step else None, metrics, said)
+
+
+def _metrics(said: object) -> dict[str, float]:
+    """Those that a manifest can tell; NaN is none."""
+    numbers = list(said.items())[:MOST_METRICS] if isinstance(said, dict) else []
+    return {name: float(value) for name, value in numbers if type(value) in (int, float) and -HUGE <= value <= HUGE}
 
 
 def _shards(declared: Declared) -> str:

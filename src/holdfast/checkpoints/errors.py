@@ -43,6 +43,10 @@ class Incomplete(CheckpointError):
     """It is still being written, or a part of it is missing."""
 
 
+class MissingPart(Incomplete):
+    """Another worker has not uploaded its part, and perhaps never will."""
+
+
 class Refused(CheckpointError):
     """What the folder or the manifest holds can't be kept, or would be dangerous to unpack."""
 

@@ -1,18 +1,18 @@
 """Checkpoints on a volume (pvc, nfs): they stay where the training wrote them, and get a manifest."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from holdfast.checkpoints import disk
+from holdfast.checkpoints import beneath, disk
 from holdfast.checkpoints import manifest as manifests
-from holdfast.checkpoints.complete import QUIET_S, checkpoints_in, complete_after_all
-from holdfast.checkpoints.content import CHUNK_BYTES, Entry, entries, read_own, sha256_of, unchanged
+from holdfast.checkpoints.complete import QUIET_S, checkpoints_in, complete_after_all, declared_in, described
+from holdfast.checkpoints.content import CHUNK_BYTES, Entry, Listing, entries, listing, read_own, sha256_of, unchanged
 from holdfast.checkpoints.errors import BadManifest, Corrupt, Incomplete, NoCheckpoint, Refused
 from holdfast.checkpoints.manifest import About, File, Manifest
 from holdfast.checkpoints.names import ATTEMPT, MANIFEST, Name
 from holdfast.checkpoints.parallel import each
-from holdfast.checkpoints.store import found, note_of, noted_in
+from holdfast.checkpoints.store import LEASE, NO_METRICS, found, note_of, noted_in
 from holdfast.checkpoints.unpack import read_through, unpack
 
 WORKERS = 2
@@ -36,8 +36,11 @@ class FolderStore:
 
     def names(self, until: int) -> list[Name]:
         with disk.explained(f"look for checkpoints in {self.root}"):
-            attempts = [path for path in _folders(self.root) if _number(path) <= until]
+            attempts = self.attempt_folders(until)
             return sorted((name for path in attempts for name in checkpoints_in(path)), reverse=True)
+
+    def attempt_folders(self, until: int) -> list[Path]:
+        return [path for path in _folders(self.root) if _number(path) <= until]
 
     def manifest(self, name: Name) -> Manifest | None:
         path = self.folder(name) / MANIFEST
@@ -51,26 +54,36 @@ class FolderStore:
             raise BadManifest(f"the manifest in {self.folder(name)} is that of another checkpoint")
         return manifest
 
-    def put(self, name: Name, source: Path, about: About) -> Manifest:
+    def put(
+        self,
+        name: Name,
+        source: Path,
+        about: About,
+        expected: tuple[Entry, ...] | None = None,
+        *,
+        metrics: Mapping[str, float] = NO_METRICS,
+    ) -> Manifest:
         """In place: `source` is the checkpoint's own folder on the volume."""
         if source.resolve() != self.folder(name):
             raise Refused(f"{source} is not where {name} is kept: on a volume, checkpoints stay where they are written")
-        with disk.explained(f"digest {source}"):
-            content = entries(source)
-            if not content:
-                raise Incomplete(f"{source} holds no file yet")
-            files = each(lambda entry: self._digested(source, entry), content, self._workers)
-            for folder in {(source / entry.path).parent for entry in content}:
-                disk.sync(folder)
-            unchanged(source, content)
-            manifest = Manifest(name.epoch, name.attempt, about, tuple(files))
-            self.record(name, manifest)
+        source = self.folder(name)
+        with disk.explained(f"digest {source}"), listing(source) as there:
+            there.must_be(expected)
+            declared = declared_in(source)
+            if declared is not None and not declared.whole:
+                raise Incomplete(f"{source} lacks shards: they are waited for")
+            files = each(lambda entry: _digested(there, entry), there.content, self._workers)
+            for folder in {entry.path.rpartition("/")[0] for entry in there.content}:
+                with beneath.found(there.descriptor, folder, source) as descriptor:
+                    disk.sync_file(beneath.reopened(descriptor))
+            unchanged(source, there.content)
+            manifest = described(name, about, files, declared, metrics)
+            # A training may save anew under that name at any moment: the manifest goes into the folder that was read.
+            try:
+                disk.write_manifest(source, manifests.encode(manifest), there.descriptor)
+            except FileNotFoundError:
+                raise Incomplete(f"{source} was replaced while it was read: it is taken again") from None
         return manifest
-
-    def record(self, name: Name, manifest: Manifest) -> None:
-        """Leave a manifest beside files that are known to be what it says."""
-        with disk.explained(f"write the manifest of {name} in {self.root}"):
-            disk.write_manifest(self.folder(name), manifests.encode(manifest))
 
     def adopt(self, name: Name, about: About) -> Manifest | None:
         folder = self.folder(name)
@@ -113,6 +126,15 @@ class FolderStore:
             disk.make_folder(self.root)
             disk.write(self.root / note_of(attempt), content)
 
+    def lease(self) -> bytes | None:
+        with disk.explained(f"read the lease of {self.root}"):
+            return read_own(self.root / LEASE, NOTE_BYTES)
+
+    def write_lease(self, content: bytes) -> None:
+        with disk.explained(f"write the lease of {self.root}"):
+            disk.make_folder(self.root)
+            disk.write(self.root / LEASE, content)
+
     def noted(self) -> list[int]:
         with disk.explained(f"look for what was decided in {self.root}"):
             return noted_in(os.listdir(self.root)) if self.root.is_dir() else []  # noqa: PTH208  # names are enough
@@ -120,16 +142,8 @@ class FolderStore:
     def remove_leftovers(self, until: int) -> None:
         """What interrupted deletions and restores have left in the attempts' folders."""
         with disk.explained(f"tidy {self.root}"):
-            for path in _folders(self.root):
-                if _number(path) <= until:
-                    disk.remove_leftovers(path)
-
-    def _digested(self, source: Path, entry: Entry) -> File:
-        path = source / entry.path
-        sha256 = sha256_of(path)
-        # A manifest that outlives a power cut must not speak of files that don't.
-        disk.sync(path)
-        return File(entry.path, entry.stamp.size, sha256)
+            for path in self.attempt_folders(until):
+                disk.remove_leftovers(path)
 
     def _present(self, name: Name, manifest: Manifest) -> None:
         """Raise unless every file is there, in this folder and in no other."""
@@ -144,15 +158,23 @@ class FolderStore:
 
     def _chunks(self, name: Name, file: File) -> Iterator[bytes]:
         try:
-            with (self.folder(name) / file.path).open("rb", buffering=0) as opened:
-                while chunk := opened.read(CHUNK_BYTES):
+            with beneath.regular(self.folder(name), file.path) as path, path.open("rb", buffering=0) as source:
+                while chunk := source.read(CHUNK_BYTES):
                     yield chunk
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, beneath.LeavesFolder):
             raise Corrupt(f"{file.path} is not there any more") from None
 
     def _verify_file(self, name: Name, file: File) -> None:
         with disk.explained(f"read {file.path} of {name}"):
             read_through(file, lambda file: self._chunks(name, file))
+
+
+def _digested(there: Listing, entry: Entry) -> File:
+    with there.reading(entry) as path:
+        sha256 = sha256_of(path)
+        # A manifest that outlives a power cut must not speak of files that don't.
+        disk.sync_file(path)
+    return File(entry.path, entry.stamp.size, sha256)
 
 
 def _folders(root: Path) -> list[Path]:

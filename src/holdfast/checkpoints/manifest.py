@@ -1,8 +1,10 @@
 """The manifest of a checkpoint: its files, their sizes and digests. It is written last, and makes a checkpoint one."""
 
 import json
+import math
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.checkpoints.errors import BadManifest, Refused
@@ -31,19 +33,29 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a manifest says beside its files."""
+    """Who has saved a checkpoint, and when. `job` is the uid of the job `namespace`/`name`."""
 
     job: str
     saved_at: str
     world: int = 1
+    namespace: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
+    """`step` is how many batches of the epoch are done; None: all of them, or the program does not say.
+
+    save: of several shards, which save they are of: those of two saves never make one checkpoint.
+    """
+
     epoch: int
     attempt: int
     about: About
     files: tuple[File, ...]
+    step: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    save: str = ""
 
     @property
     def size(self) -> int:
@@ -53,13 +65,14 @@ class Manifest:
 def encode(manifest: Manifest) -> bytes:
     """Files come in the order of their paths, so that the same checkpoint has the same manifest."""
     checked(manifest.files)
-    facts: dict[str, str | int] = {
+    facts: dict[str, object] = {
         "version": VERSION,
         "epoch": manifest.epoch,
         "attempt": manifest.attempt,
         "job": manifest.about.job,
         "savedAt": manifest.about.saved_at,
         "world": manifest.about.world,
+        **_optional(manifest),
     }
     files = sorted(manifest.files, key=lambda file: file.path)
     # File by file: the facts of all of them at once would take several times the memory of what is written.
@@ -78,10 +91,19 @@ def decode(content: bytes, where: str) -> Manifest:
         version = facts["version"]
         if version != VERSION or isinstance(version, bool):
             raise BadManifest(_unknown(where, version))
-        about = About(job=_text(facts["job"]), saved_at=_text(facts["savedAt"]), world=_number(facts["world"]))
+        about = About(
+            job=_text(facts["job"]),
+            saved_at=_text(facts["savedAt"]),
+            world=_number(facts["world"]),
+            namespace=_text(facts.get("namespace", "")),
+            name=_text(facts.get("name", "")),
+        )
         files = tuple(_file(file) for file in facts["files"])
-        found = Manifest(_number(facts["epoch"]), _number(facts["attempt"]), about, files)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        step = None if facts.get("step") is None else _number(facts["step"])
+        metrics = _metrics(facts.get("metrics", {}))
+        save = _text(facts.get("save", ""))
+        found = Manifest(_number(facts["epoch"]), _number(facts["attempt"]), about, files, step, metrics, save)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise BadManifest(f"the manifest of {where} can't be read ({type(error).__name__}): it is damaged") from None
     try:
         checked(found.files)
@@ -105,12 +127,24 @@ def checked(files: tuple[File, ...]) -> None:
         raise Refused("two files of the checkpoint are kept at one place")
 
 
-def _json(facts: dict[str, str | int]) -> bytes:
+def _json(facts: Mapping[str, object]) -> bytes:
     return json.dumps(facts, separators=(",", ":")).encode()
 
 
-def _facts(file: File) -> dict[str, str | int]:
-    facts: dict[str, str | int] = {"path": file.path, "size": file.size, "sha256": file.sha256}
+def _optional(manifest: Manifest) -> dict[str, object]:
+    """What is left out where it is not known, as in manifests of programs that do not say it."""
+    about = manifest.about
+    facts: dict[str, object] = {"namespace": about.namespace, "name": about.name, "save": manifest.save}
+    facts = {name: value for name, value in facts.items() if value}
+    if manifest.step is not None:
+        facts["step"] = manifest.step
+    if metrics := {name: value for name, value in manifest.metrics.items() if math.isfinite(value)}:
+        facts["metrics"] = metrics
+    return facts
+
+
+def _facts(file: File) -> dict[str, object]:
+    facts: dict[str, object] = {"path": file.path, "size": file.size, "sha256": file.sha256}
     return {**facts, "keptAt": file.kept_at} if file.kept_at else facts
 
 
@@ -131,6 +165,16 @@ def _number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_SIZE:
         raise TypeError("not a number")
     return value
+
+
+def _metrics(value: object) -> dict[str, float]:
+    """JSON has no NaN, and Python reads it all the same: such a number is left out."""
+    if not isinstance(value, dict):
+        raise TypeError("not an object")
+    if not all(type(number) in (int, float) for number in value.values()):
+        raise TypeError("not a number")
+    numbers = {name: float(number) for name, number in value.items()}
+    return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
 
 def _unknown(where: str, version: object) -> str:

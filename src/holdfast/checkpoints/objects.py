@@ -7,17 +7,19 @@ differ are put at a place of their own, then the manifest is replaced, and only 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from threading import Semaphore
 
 from holdfast.checkpoints import manifest as manifests
 from holdfast.checkpoints.bucket import Bucket
-from holdfast.checkpoints.content import Entry, entries, sha256_of, unchanged
-from holdfast.checkpoints.errors import BadManifest, Incomplete, Refused
+from holdfast.checkpoints.complete import Declared, declared_in, described
+from holdfast.checkpoints.content import Entry, Listing, listing, sha256_of, unchanged
+from holdfast.checkpoints.errors import BadManifest, MissingPart, Refused
 from holdfast.checkpoints.manifest import About, File, Manifest
 from holdfast.checkpoints.names import MANIFEST, OWN, Name, parse
 from holdfast.checkpoints.parallel import each
-from holdfast.checkpoints.store import found, note_of, noted_in
+from holdfast.checkpoints.store import LEASE, NO_METRICS, found, note_of, noted_in
 from holdfast.checkpoints.unpack import read_through, unpack
 
 # Each takes two parts of memory while it uploads: with the interpreter 63 MiB, and four were not faster.
@@ -47,26 +49,43 @@ class ObjectStore:
     def manifest(self, name: Name) -> Manifest | None:
         return self._read_manifest(name, MANIFEST)
 
-    def put(self, name: Name, source: Path, about: About, *, ranks: Collection[int] | None = None) -> Manifest:
+    def put(
+        self,
+        name: Name,
+        source: Path,
+        about: About,
+        expected: tuple[Entry, ...] | None = None,
+        *,
+        ranks: Collection[int] | None = None,
+        metrics: Mapping[str, float] = NO_METRICS,
+    ) -> Manifest:
         """Upload, and join what other workers have put as parts: those of `ranks`, or else those that are there."""
         before = self._kept(name)
-        files = self._upload(name, source, "", before)
+        declared, files = self._upload(name, source, "", before, expected)
+        manifest = described(name, about, files, declared, metrics)
         if about.world > 1:
-            files = self._join(name, files, ranks)
-        manifest = Manifest(name.epoch, name.attempt, about, tuple(files))
+            manifest = replace(manifest, files=self._join(name, manifest, ranks))
         self._bucket.put(f"{name.folder}/{MANIFEST}", manifests.encode(manifest))
-        kept = {file.key for file in files}
+        kept = {file.key for file in manifest.files}
         self._delete(name, [file.key for file in before if file.key not in kept])
         return manifest
 
-    def put_part(self, name: Name, source: Path, rank: int, about: About) -> Manifest:
+    def put_part(
+        self, name: Name, source: Path, rank: int, about: About, expected: tuple[Entry, ...] | None = None
+    ) -> Manifest:
         """What a worker other than the first has of a checkpoint. It counts once the first one's put has joined it."""
         part = f"{OWN}part-{rank}.json"
         before = (*self._kept(name), *self._kept(name, part))
-        files = self._upload(name, source, f"{OWN}rank-{rank}/", before)
-        manifest = Manifest(name.epoch, name.attempt, about, tuple(files))
+        declared, files = self._upload(name, source, f"{OWN}rank-{rank}/", before, expected)
+        manifest = described(name, about, files, declared, NO_METRICS)
         self._bucket.put(f"{name.folder}/{part}", manifests.encode(manifest))
         return manifest
+
+    def forget_parts(self, attempt: int) -> None:
+        """Those of saves that nobody ends any more: a later save of the same step must not join them."""
+        for name in self.names(attempt):
+            if name.attempt == attempt:
+                self._delete(name, [f"{OWN}part-{rank}.json" for rank in self._parts(name)])
 
     def adopt(self, name: Name, about: About) -> Manifest | None:
         """Never: without a manifest, nobody can tell what is missing."""
@@ -104,46 +123,60 @@ class ObjectStore:
     def write_note(self, attempt: int, content: bytes) -> None:
         self._bucket.put(note_of(attempt), content)
 
+    def lease(self) -> bytes | None:
+        return self._bucket.read(LEASE, NOTE_BYTES)
+
+    def write_lease(self, content: bytes) -> None:
+        self._bucket.put(LEASE, content)
+
     def noted(self) -> list[int]:
         return noted_in(self._bucket.files(""))
 
-    def _upload(self, name: Name, source: Path, area: str, before: Sequence[File]) -> list[File]:
-        content = entries(source)
-        if not content:
-            raise Incomplete(f"{source} holds no file yet")
+    def _upload(
+        self, name: Name, source: Path, area: str, before: Sequence[File], expected: tuple[Entry, ...] | None
+    ) -> tuple[Declared | None, list[File]]:
+        with listing(source) as there:
+            there.must_be(expected)
+            declared = declared_in(source)
+            files = self._send(name, there, area, {file.key: file.sha256 for file in before})
+        unchanged(source, there.content)
+        return declared, files
+
+    def _send(self, name: Name, listed: Listing, area: str, taken: Mapping[str, str]) -> list[File]:
+        content = listed.content
         there = {one.key.removeprefix(f"{name.folder}/"): one.size for one in self._bucket.objects(name.folder)}
-        taken = {file.key: file.sha256 for file in before}
         # A single large file is sent in several parts at once, many small ones next to each other.
         at_once = max(1, self._workers // len(content))
-
         large = Semaphore(1 if len(content) > MANY_FILES else self._workers)
 
         def send(entry: Entry) -> File:
-            file = _placed(entry, sha256_of(source / entry.path), area, taken)
-            with large if file.size > LARGE_BYTES else nullcontext():
-                if not self._is_there(name, file, there):
-                    key = f"{name.folder}/{file.key}"
-                    self._bucket.put_file(key, source / file.path, file.size, file.sha256, parts_at_once=at_once)
-            return file
+            with listed.reading(entry) as path:
+                file = _placed(entry, sha256_of(path), area, taken)
+                with large if file.size > LARGE_BYTES else nullcontext():
+                    if not self._is_there(name, file, there):
+                        key = f"{name.folder}/{file.key}"
+                        self._bucket.put_file(key, path, file.size, file.sha256, parts_at_once=at_once)
+                return file
 
-        files = each(send, content, self._workers)
-        unchanged(source, content)
-        return files
+        return each(send, content, self._workers)
 
     def _is_there(self, name: Name, file: File, there: Mapping[str, int]) -> bool:
         """Sent already, by a try that was interrupted or for an earlier manifest."""
         return there.get(file.key) == file.size and self._bucket.sha256(f"{name.folder}/{file.key}") == file.sha256
 
-    def _join(self, name: Name, files: list[File], ranks: Collection[int] | None) -> list[File]:
+    def _join(self, name: Name, own: Manifest, ranks: Collection[int] | None) -> tuple[File, ...]:
+        """The own files and those of the parts. A part of another save is none of this checkpoint's."""
         wanted = self._parts(name) if ranks is None else sorted(ranks)
-        joined = {file.path: file for file in files}
+        joined = {file.path: file for file in own.files}
         for rank in wanted:
             part = self._read_manifest(name, f"{OWN}part-{rank}.json")
-            if part is None:
-                raise Incomplete(f"{name} lacks the part of worker {rank}: it is waited for")
-            for file in part.files:
-                joined.setdefault(file.path, file)
-        return list(joined.values())
+            is_other = part is not None and own.save != part.save
+            if part is None or (is_other and ranks is not None):
+                raise MissingPart(f"{name} lacks the part of worker {rank}: it is waited for")
+            if not is_other:
+                for file in part.files:
+                    joined.setdefault(file.path, file)
+        return tuple(joined.values())
 
     def _parts(self, name: Name) -> list[int]:
         keys = (one.key.removeprefix(f"{name.folder}/") for one in self._bucket.objects(name.folder))

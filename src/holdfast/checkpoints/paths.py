@@ -11,6 +11,9 @@ MAX_FILES = 10_000
 MAX_PATH_BYTES = 400
 MAX_KEY_BYTES = 450
 MAX_NAME_BYTES = 255
+# Far more than any framework writes. Without them 10,000 paths of 400 bytes would be 195,000 folders to make.
+MAX_FOLDERS = 20_000
+MAX_DEPTH = 32
 
 
 def check_path(path: str, max_bytes: int = MAX_PATH_BYTES) -> None:
@@ -28,12 +31,27 @@ def check_together(paths: Iterable[str]) -> None:
         if same != path or len(seen) > MAX_FILES:
             raise Refused(_clash(path, same) if same != path else _too_many())
     folders = {folded.rpartition("/")[0] for folded in seen}
+    every = set[str]()
     for folder in folders:
+        check_depth(f"{folder}/")
         parts = folder.split("/")
+        every.update("/".join(parts[:end]) for end in range(1, len(parts) + 1))
+        check_folders(len(every))
         for end in range(1, len(parts) + 1):
             if (file := seen.get("/".join(parts[:end]))) is not None:
                 path = next(path for folded, path in seen.items() if folded.startswith(f"{folder}/"))
                 raise Refused(f"{_shown(file)} is a file, and {_shown(path)} needs it to be a folder: rename one")
+
+
+def check_folders(count: int) -> None:
+    if count > MAX_FOLDERS:
+        raise Refused(f"there are more than {MAX_FOLDERS} folders in the checkpoint: put more files into each")
+
+
+def check_depth(folder: str) -> None:
+    """Of a folder's path, which ends with a slash."""
+    if folder.count("/") > MAX_DEPTH:
+        raise Refused(f"the folder {_shown(folder)} is more than {MAX_DEPTH} folders deep: nest them less")
 
 
 def _wrong(path: str, max_bytes: int) -> str | None:

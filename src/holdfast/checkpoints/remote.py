@@ -9,7 +9,7 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from holdfast.checkpoints.bucket import Object
-from holdfast.checkpoints.errors import Incomplete, NoBucket, Refused, StoreError
+from holdfast.checkpoints.errors import NoBucket, Refused, StoreError
 from holdfast.checkpoints.trouble import CODE, NO_BUCKET, explained
 
 # S3 takes no smaller part than 5 MiB, and no more than 10,000 of them.
@@ -70,23 +70,18 @@ class RemoteBucket:
     def put_file(self, key: str, file: Path, size: int, sha256: str, *, parts_at_once: int) -> None:
         part = max(PART_BYTES, -(-size // MAX_PARTS))
         with self._asking(f"write {key}", writing=True):
-            try:
-                obstore.put(
-                    self._store,
-                    key,
-                    file,
-                    attributes={SHA256: sha256},
-                    use_multipart=size > part,
-                    chunk_size=part,
-                    max_concurrency=parts_at_once,
-                )
-            except FileNotFoundError:
-                if not file.exists():
-                    raise Incomplete(f"{file} was removed while it was uploaded") from None
-                raise
+            obstore.put(
+                self._store,
+                key,
+                file,
+                attributes={SHA256: sha256},
+                use_multipart=size > part,
+                chunk_size=part,
+                max_concurrency=parts_at_once,
+            )
 
-    def stream(self, key: str) -> Iterator[bytes | memoryview]:
-        offset, size, failures = 0, -1, 0
+    def stream(self, key: str, offset: int = 0) -> Iterator[bytes | memoryview]:
+        size, failures = -1, 0
         # A range that begins at the end is an error to a store: what broke right there is whole.
         while offset != size:
             try:

@@ -1,12 +1,16 @@
-"""Which checkpoints may be deleted: those that no resume will ask for, and never one that is being written."""
+"""Which checkpoints may be deleted: those that no resume will ask for, and never the best or one being written."""
 
-from collections.abc import Collection, Iterable
-from typing import NamedTuple
+import math
+from collections.abc import Collection, Iterable, Mapping
+from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.checkpoints.errors import Refused
 from holdfast.checkpoints.fence import Fence
 from holdfast.checkpoints.names import Name
 from holdfast.checkpoints.store import Store
+
+# What the best checkpoint is chosen by: the highest accuracy, or the lowest loss.
+Metric: TypeAlias = Literal["accuracy", "loss"]
 
 
 class Kept(NamedTuple):
@@ -18,6 +22,7 @@ class Kept(NamedTuple):
     name: Name
     valid: bool
     fenced: bool = False
+    metrics: Mapping[str, float] = {}
 
     @property
     def counts(self) -> bool:
@@ -31,24 +36,39 @@ def kept(store: Store, until: int) -> list[Kept]:
     return [_found(store, fence, name) for name in store.names(until)]
 
 
-def doomed(there: Iterable[Kept], keep: int, attempt: int, needed: Collection[Name] = ()) -> list[Name]:
-    """What goes when the newest `keep` valid epochs stay, oldest first.
+def best(there: Iterable[Kept], by: Metric) -> Kept | None:
+    """The valid one with the best metric, of equal ones the newer; None where none has that metric, as NaN is none."""
+    scored = [(_score(found, by), found.name, found) for found in there if found.counts and by in found.metrics]
+    finite = [one for one in scored if math.isfinite(one[0])]
+    return max(finite, key=lambda one: one[:2])[2] if finite else None
+
+
+def doomed(
+    there: Iterable[Kept], keep: int, attempt: int, needed: Collection[Name] = (), by: Metric = "loss"
+) -> list[Name]:
+    """What goes when the newest `keep` valid epochs and the best one stay, oldest first.
 
     attempt: whose sidecar asks. It never touches a newer attempt's, nor what has no manifest yet in its own.
     needed: what a worker may be reading now, such as the checkpoint that the attempt was told to resume from.
     """
-    mine = sorted((found for found in there if found.name.attempt <= attempt), reverse=True)
+    mine = sorted((found for found in there if found.name.attempt <= attempt), key=lambda one: one.name, reverse=True)
     oldest = _oldest((found for found in mine if found.counts), keep)
     # They are in nobody's way, but a worker that was cut off may save on and on.
     oldest_fenced = max(oldest, _oldest((found for found in mine if found.valid and found.fenced), keep))
     seconds = _second_copies(mine, attempt)
+    top = best(mine, by)
+    stays = {*needed, *({top.name} if top is not None else ())}
     return [
         found.name
         for found in reversed(mine)
         if (found.name.epoch < (oldest_fenced if found.fenced else oldest) or found.name in seconds)
         and (found.valid or found.name.attempt < attempt)
-        and found.name not in needed
+        and found.name not in stays
     ]
+
+
+def _score(found: Kept, by: Metric) -> float:
+    return found.metrics[by] if by == "accuracy" else -found.metrics[by]
 
 
 def _oldest(found: Iterable[Kept], keep: int) -> int:
@@ -79,4 +99,5 @@ def _found(store: Store, fence: Fence, name: Name) -> Kept:
         return Kept(name, valid=False)
     if manifest is None:
         return Kept(name, valid=False)
-    return Kept(name, valid=True, fenced=fence.ended_by(name, manifest.about.job) is not None)
+    fenced = fence.ended_by(name, manifest.about.job) is not None
+    return Kept(name, valid=True, fenced=fenced, metrics=manifest.metrics)

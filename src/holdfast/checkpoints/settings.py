@@ -1,5 +1,8 @@
 """How a store is reached: its address is a URL, all else comes from the variables that a container is given."""
 
+import contextlib
+import ipaddress
+import json
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -19,13 +22,19 @@ AWS = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"),
     *("AWS_ENDPOINT_URL", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN", "AWS_ROLE_SESSION_NAME"),
     *("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
-    *("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST"),
+    *("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "AWS_ALLOW_HTTP"),
 )
 GOOGLE = ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY")
 AZURE = (
     *("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ENDPOINT"),
-    *("AZURE_CLIENT_ID", "AZURE_TENANT_ID", "AZURE_FEDERATED_TOKEN_FILE", "AZURE_AUTHORITY_HOST"),
+    *("AZURE_CLIENT_ID", "AZURE_TENANT_ID", "AZURE_FEDERATED_TOKEN_FILE", "AZURE_AUTHORITY_HOST", "AZURE_ALLOW_HTTP"),
 )
+# Says that credentials may be sent unencrypted.
+ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP")
+# Whoever reads a request that is signed with a key does not learn the key. These credentials are sent themselves.
+KEYS = {"s3": "AWS_ACCESS_KEY_ID", "az": "AZURE_STORAGE_ACCOUNT_KEY"}
+SENT = ("AWS_SESSION_TOKEN", "AWS_WEB_IDENTITY_TOKEN_FILE", "AZURE_FEDERATED_TOKEN_FILE")
+LARGEST_KEY_FILE = 64 << 10
 RETRIES = 6
 RETRY_S = 60
 
@@ -48,14 +57,17 @@ def open_bucket(address: str, environ: Mapping[str, str], *, retry_s: float = RE
 
     kinds = {"s3": (S3Store, AWS), "gs": (GCSStore, GOOGLE), "az": (AzureStore, AZURE)}
     kind, variables = kinds[scheme]
-    config = {name.lower(): environ[name] for name in variables if environ.get(name)}
+    config = {name.lower(): environ[name] for name in variables if environ.get(name) and name not in ALLOW_HTTP}
+    allow_http = is_unencrypted(address, environ)
+    if allow_http:
+        _check_asked_for(scheme, environ)
     try:
         store = kind(
             bucket,
             prefix=prefix,
             config=config,
             client_options={
-                "allow_http": True,
+                "allow_http": allow_http,
                 "connect_timeout": timedelta(seconds=10),
                 "read_timeout": timedelta(seconds=60),
                 "timeout": timedelta(minutes=10),
@@ -67,6 +79,54 @@ def open_bucket(address: str, environ: Mapping[str, str], *, retry_s: float = RE
             f"the settings for {address} can't be used: look at checkpoint.storage and at the keys of its Secret"
         ) from None
     return RemoteBucket(store, address)
+
+
+def is_unencrypted(address: str, environ: Mapping[str, str]) -> bool:
+    """Whether the store is reached by http://, which only somebody who writes that gets."""
+    return _endpoint(address.partition("://")[0], environ).lower().startswith("http://")
+
+
+def _check_asked_for(scheme: str, environ: Mapping[str, str]) -> None:
+    """Raise BadAddress if credentials would be sent unencrypted, and nobody said that they may."""
+    endpoint = _endpoint(scheme, environ)
+    if _is_loopback(urlsplit(endpoint).hostname or ""):
+        return
+    if scheme == "gs":
+        is_sent = not _key_file(environ).get("disable_oauth")
+        hint = 'or write "disable_oauth": true into service-account.json if the server asks for no login'
+    else:
+        is_sent = not environ.get(KEYS[scheme]) or any(environ.get(name) for name in SENT)
+        asked = ALLOW_HTTP[scheme == "az"]
+        is_sent = is_sent and environ.get(asked, "").lower() != "true"
+        hint = f'or add {asked}: "true" to the Secret of secretRef if everybody on that network may have them'
+    if is_sent:
+        raise BadAddress(f"temporary credentials would be sent unencrypted to {endpoint[:200]!a}: use https://, {hint}")
+
+
+def _endpoint(scheme: str, environ: Mapping[str, str]) -> str:
+    if scheme == "gs":
+        base = _key_file(environ).get("gcs_base_url")
+        return base if isinstance(base, str) else ""
+    return environ.get({"s3": "AWS_ENDPOINT_URL", "az": "AZURE_STORAGE_ENDPOINT"}.get(scheme, ""), "")
+
+
+def _key_file(environ: Mapping[str, str]) -> dict[str, object]:
+    """What service-account.json says; nothing where there is none that can be read."""
+    text = environ.get("GOOGLE_SERVICE_ACCOUNT_KEY", "")
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        if path := environ.get("GOOGLE_SERVICE_ACCOUNT") or environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
+            with Path(path).open(encoding="utf-8") as opened:
+                text = opened.read(LARGEST_KEY_FILE)
+        facts = json.loads(text or "{}")
+        return facts if isinstance(facts, dict) else {}
+    return {}
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _parts(address: str) -> tuple[str, str, str]:

@@ -1,14 +1,18 @@
 """What the rest of holdfast asks of a place for checkpoints, whether it is a volume or an object store."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
+from holdfast.checkpoints.content import Entry
 from holdfast.checkpoints.errors import NoCheckpoint
 from holdfast.checkpoints.manifest import About, Manifest
 from holdfast.checkpoints.names import ATTEMPT, Name
 
 NOTE = ".decision"
+NO_METRICS: Mapping[str, float] = MappingProxyType({})
+LEASE = ".holdfast-lease.json"
 
 
 class Store(Protocol):
@@ -27,8 +31,20 @@ class Store(Protocol):
         """None if there is none, so that the checkpoint does not count; raises BadManifest if it can't be used."""
         ...
 
-    def put(self, name: Name, source: Path, about: About) -> Manifest:
-        """Keep the complete checkpoint in the folder `source`; its manifest comes last. May be repeated at any time."""
+    def put(
+        self,
+        name: Name,
+        source: Path,
+        about: About,
+        expected: tuple[Entry, ...] | None = None,
+        *,
+        metrics: Mapping[str, float] = NO_METRICS,
+    ) -> Manifest:
+        """Keep the complete checkpoint in the folder `source`; its manifest comes last. May be repeated at any time.
+
+        What was kept under that name before stays valid until then. expected: what was found complete; where something
+        else is there by now, it raises Incomplete. metrics: of its epoch, where its own markers give none.
+        """
         ...
 
     def adopt(self, name: Name, about: About) -> Manifest | None:
@@ -54,6 +70,12 @@ class Store(Protocol):
         ...
 
     def write_note(self, attempt: int, content: bytes) -> None: ...
+
+    def lease(self) -> bytes | None:
+        """Who may write here, see `lease`."""
+        ...
+
+    def write_lease(self, content: bytes) -> None: ...
 
     def noted(self) -> list[int]:
         """The attempts that something was written down for, in order."""

@@ -41,7 +41,7 @@ def _sorted_out(error: Exception, text: str, status: int, code: str, *, writing:
     if code in FULL or status == 507:
         return Full, "the store is full, or its quota used up; free space there, or keep fewer checkpoints (retention)"
     if any(place in text for place in METADATA):
-        return WrongCredentials, "there are no credentials; name a Secret in checkpoint.storage.secretRef"
+        return WrongCredentials, "there are no credentials; create the Secret of secretRef, or name one that is there"
     if code in WRONG or status == 401 or isinstance(error, UnauthenticatedError):
         return WrongCredentials, "the store does not accept the credentials; correct the Secret of secretRef"
     if status == 403 or isinstance(error, PermissionDeniedError):

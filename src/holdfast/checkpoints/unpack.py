@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from holdfast.checkpoints import disk
+from holdfast.checkpoints import beneath, disk
+from holdfast.checkpoints.beneath import opened
 from holdfast.checkpoints.content import sha256_of
 from holdfast.checkpoints.errors import Corrupt, Full
 from holdfast.checkpoints.manifest import File, Manifest, encode
@@ -29,7 +30,8 @@ def unpack(manifest: Manifest, target: Path, read: Reading, *, workers: int, dur
             files = each(lambda file: _unpack_file(file, partial / file.path, read, durable), manifest.files, workers)
             if durable:
                 _sync_folders(partial, manifest)
-            disk.write_manifest(partial, encode(replace(manifest, files=tuple(files))))
+            with opened(partial) as descriptor:
+                disk.write_manifest(partial, encode(replace(manifest, files=tuple(files))), descriptor)
             if os.path.lexists(target):
                 disk.remove(target)
             disk.rename(partial, target)
@@ -90,7 +92,7 @@ def _prepare(partial: Path, manifest: Manifest) -> None:
 
 
 def _clear(folder: Path, wanted: set[Path], folders: set[Path]) -> None:
-    for path in list(folder.iterdir()):
+    for path in [folder / name for name in disk.names_in(folder)]:
         if path in folders and path.is_dir() and not path.is_symlink():
             _clear(path, wanted, folders)
         elif path not in wanted or path.is_symlink() or not path.is_file():
@@ -98,15 +100,25 @@ def _clear(folder: Path, wanted: set[Path], folders: set[Path]) -> None:
 
 
 def _unpack_file(file: File, place: Path, read: Reading, durable: bool) -> File:
-    if place.exists() and place.stat().st_size == file.size and sha256_of(place) == file.sha256:
-        if durable:
-            disk.sync(place)
+    if _is_there(file, place, durable):
         return replace(file, kept_at="")
     try:
         return _write(file, place, read, durable)
     except Corrupt:
         # Once more before it is called damaged: the line, or a cache on the way, may have garbled it.
         return _write(file, place, read, durable)
+
+
+def _is_there(file: File, place: Path, durable: bool) -> bool:
+    """Whether an earlier try has unpacked the file."""
+    try:
+        with beneath.regular(place.parent, place.name) as path:
+            is_same = path.stat().st_size == file.size and sha256_of(path) == file.sha256
+            if is_same and durable:
+                disk.sync_file(path)
+            return is_same
+    except (FileNotFoundError, IsADirectoryError, beneath.LeavesFolder):
+        return False
 
 
 def _write(file: File, place: Path, read: Reading, durable: bool) -> File:

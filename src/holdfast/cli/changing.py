@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from holdfast.api.meta import WORKING_DIRECTORY
 from holdfast.cluster.protocol import JSON
 
 # kubectl's own, so that the two commands understand each other.
@@ -19,6 +20,15 @@ def with_last_applied(wanted: JSON) -> JSON:
     applied = {**wanted, "metadata": {**metadata, "annotations": annotations}}
     note = json.dumps(applied, sort_keys=True, separators=(",", ":"), ensure_ascii=False) + "\n"
     return {**applied, "metadata": {**metadata, "annotations": {**annotations, LAST_APPLIED: note}}}
+
+
+def in_folder(part: JSON, folder: str) -> JSON:
+    """The object or patch with the folder that its command runs in, which the note of what was applied leaves out."""
+    metadata = part.get("metadata") or {}
+    annotations = metadata.get("annotations") or {}
+    if not folder or not isinstance(annotations, dict):
+        return part
+    return {**part, "metadata": {**metadata, "annotations": {**annotations, WORKING_DIRECTORY: folder}}}
 
 
 def patch_to(live: JSON, noted: JSON) -> JSON:

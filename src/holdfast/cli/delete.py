@@ -1,27 +1,39 @@
 """`holdfast delete`: take objects away."""
 
+import re
+from collections.abc import Iterator
 from contextlib import aclosing, suppress
 from typing import Annotated
 
+import msgspec
 import typer
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.api.meta import Key
+from holdfast.api.trainingjob import TrainingJob
 from holdfast.cli.apply import key_of
-from holdfast.cli.failing import FAILED, Misused, complain
+from holdfast.cli.documents import to_flow
+from holdfast.cli.failing import FAILED, Misused, complain, printable
 from holdfast.cli.following import by_name, follow
 from holdfast.cli.manifests import read_manifests
 from holdfast.cli.naming import kind_of, parse_named
 from holdfast.cli.target import Choice, ContextOption, KubeconfigOption, NamespaceOption, Session, run
 from holdfast.cluster.errors import ClusterError, Conflict, NotFound, Unreachable
 from holdfast.cluster.known import Known
-from holdfast.cluster.protocol import Change, Listing
+from holdfast.cluster.protocol import JSON, Change, Listing
+from holdfast.workloads.trainingjob import names
+from holdfast.workloads.trainingjob.checkpoints import is_volume, prefix, storage
+from holdfast.workloads.trainingjob.stores import store_url
 
 
 class Doomed(Struct, frozen=True):
     known: Known
     key: Key
-    uid: str
+    document: JSON
+
+    @property
+    def uid(self) -> str:
+        return str(self.document["metadata"]["uid"])
 
 
 def delete(
@@ -52,8 +64,10 @@ def delete(
                     continue
                 complain(str(error))
                 code = FAILED
-        for each in doomed if wait else ():
-            await until_gone(session, each.known, each.key, each.uid)
+        for each in doomed:
+            last = await until_gone(session, each.known, each.key, each.uid) if wait else None
+            for line in checkpoints_left(each.known, last or each.document):
+                typer.echo(printable(line))
         return code
 
     run(Choice(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
@@ -71,20 +85,51 @@ def _targets(session: Session, what: list[str], filenames: list[str], namespace:
 
 async def _delete(session: Session, known: Known, key: Key) -> Doomed:
     """Exactly the object that is there now: one made anew meanwhile is not meant."""
-    found = await session.cluster.get(known.resource, key)
+    found = await session.get(known, key)
     with suppress(NotFound, Conflict):  # somebody else was quicker
         await session.cluster.delete(known.resource, key, uid=found.metadata.uid)
     typer.echo(f'{known.title} "{key.name}" deleted')
-    return Doomed(known, key, found.metadata.uid)
+    return Doomed(known, key, found.document)
 
 
-async def until_gone(session: Session, known: Known, key: Key, uid: str) -> None:
-    """Return when no object with that uid is there; with no uid, when none of that name is."""
+def checkpoints_left(known: Known, document: JSON) -> Iterator[str]:
+    """Where the checkpoints of a deleted TrainingJob are, and what a job writes that goes on from the last one."""
+    if known.resource.kind != "TrainingJob":
+        return
+    try:
+        job = msgspec.convert(document, TrainingJob)
+    except msgspec.ValidationError:  # of another version of holdfast
+        return
+    kept, report = storage(job), job.status.checkpoint if job.status else None
+    last = re.search(r"attempt-\d+/[^/]+$", report.last or "") if report else None
+    if kept is None or last is None:
+        return
+    if is_volume(kept):
+        kept = structs.replace(kept, pvc_name=kept.pvc_name or names.claim(job)) if kept.type == "pvc" else kept
+        place = f"the claim {kept.pvc_name}" if kept.type == "pvc" else f"{kept.nfs_server}:{kept.nfs_path}"
+        folder = prefix(job, kept)
+    else:
+        folder = place = store_url(job, kept)
+    # Two jobs never share a prefix: the next one has its own.
+    written = {"type": kept.type, **msgspec.to_builtins(structs.replace(kept, prefix=None))}
+    example = to_flow({"resumeFrom": f"{folder}/{last[0]}", "storage": written})
+    yield f"The checkpoints of {job.metadata.name} stay in {place}. A job that goes on from the last one writes:"
+    yield f"  checkpoint: {example}"
+    if kept.type == "pvc":
+        yield f"To delete them: holdfast delete pvc {kept.pvc_name}"
+
+
+async def until_gone(session: Session, known: Known, key: Key, uid: str) -> JSON | None:
+    """Return when no object with that uid is there; with no uid, when none of that name is.
+
+    Gives the object as it was last seen, where the deletion itself was seen.
+    """
     steps = follow(session.cluster, known.resource, namespace=key.namespace, fields=by_name(key.name))
     async with aclosing(steps):
         async for step in steps:
             if isinstance(step, Listing):
                 if not any(uid in ("", each.metadata.uid) for each in step.items):
-                    return
+                    return None
             elif step.change is Change.DELETED and step.object and uid in ("", step.object.metadata.uid):
-                return
+                return step.object.document
+    return None

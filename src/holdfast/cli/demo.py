@@ -5,8 +5,9 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import uvloop
@@ -18,12 +19,14 @@ from holdfast.api.builtin import Pod
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cli.failing import one_line
+from holdfast.cli.naming import this_command
 from holdfast.cluster.protocol import JSON, Cluster
 from holdfast.cluster.resources import PODS, TRAINING_JOBS
 from holdfast.errors import HoldfastError
 from holdfast.local.hardware import survey
 from holdfast.runtime.logs import configure, level_from
 
+EXAMPLE = "examples/trainingjob.yaml"
 NAME = "demo"
 NAMESPACE = "default"
 KEY = Key(NAMESPACE, NAME)
@@ -76,8 +79,20 @@ async def _demo(console: Console, folder: Path) -> None:
     except TimeoutError:
         raise DemoFailed(f"not done after {WITHIN_S:.0f} s; what there is of it is in {folder}") from None
     shutil.rmtree(folder / "data")
-    console.print(_table(job, _read(progress), took_s, folder))
-    check(job, _read(progress))
+    console.print(_table(job, read_epochs(progress), took_s, folder))
+    check(job, read_epochs(progress))
+    for line in _next_steps():
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _next_steps() -> Iterator[str]:
+    command = this_command()
+    manifest = next(filter(os.path.exists, (EXAMPLE,)), "job.yaml")
+    yield "What to try next:"
+    yield f"  {command} up                 # runs jobs of yours on this machine, until Ctrl-C"
+    yield f"  {command} apply -f {manifest}  # in another terminal"
+    yield f"  {command} get tj -w          # how far they are"
+    yield f"  {command} logs -f digits     # what worker 0 prints"
 
 
 def _manifest(progress: Path) -> JSON:
@@ -98,7 +113,7 @@ async def _epochs(cluster: Cluster, progress: Path) -> AsyncIterator[Epoch]:
     """Every epoch as it is done, until the job has ended."""
     shown, state = 0, ""
     while True:
-        done = _read(progress)
+        done = read_epochs(progress)
         for epoch in done[shown:]:
             yield epoch
         shown = len(done)
@@ -109,9 +124,11 @@ async def _epochs(cluster: Cluster, progress: Path) -> AsyncIterator[Epoch]:
         await asyncio.sleep(LOOK_S)
 
 
-def _read(progress: Path) -> list[Epoch]:
+def read_epochs(progress: Path) -> list[Epoch]:
+    """The epochs that are done; a line about a step within an epoch has no loss yet."""
     lines = progress.read_bytes().splitlines() if progress.exists() else []
-    return [msgspec.json.decode(line, type=Epoch) for line in lines]
+    told = (msgspec.json.decode(line, type=dict[str, Any]) for line in lines)
+    return [msgspec.convert(facts, Epoch) for facts in told if "step" not in facts]
 
 
 async def _keep_logs(cluster: Cluster, folder: Path) -> None:

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.manifests import printable
+from holdfast.cli.failing import printable
 from holdfast.cli.naming import find_kind, parse_wanted
-from holdfast.cli.tables import aligned
+from holdfast.cli.tables import aligned, four_digits
 from holdfast.cli.target import Choice, ContextOption, KubeconfigOption, NamespaceOption, Session, run
 from holdfast.cluster.known import Known
 from holdfast.cluster.printing.ages import age
@@ -49,7 +49,7 @@ def describe(
 
 async def _objects(session: Session, known: Known, names: tuple[str, ...]) -> list[Whole]:
     if names:
-        return [await session.cluster.get(known.resource, session.key(known, name)) for name in names]
+        return [await session.get(known, session.key(known, name)) for name in names]
     return list((await session.cluster.list(known.resource, namespace=session.home(known))).items)
 
 
@@ -75,7 +75,7 @@ def described(about: Whole, events: list[JSON], now: datetime) -> Iterator[str]:
         ("Kind", document.get("kind", "")),
         ("Age", age(metadata.get("creationTimestamp"), now)),
     ]
-    yield from aligned([[f"{name}:" if name else "", printable(str(text))] for name, text in head])
+    yield from aligned([[f"{name}:" if name else "", str(text)] for name, text in head])
     yield from _section("Metadata", {name: value for name, value in metadata.items() if name not in _HIDDEN})
     yield from _section("Spec", document.get("spec"))
     for name, value in document.items():
@@ -83,7 +83,8 @@ def described(about: Whole, events: list[JSON], now: datetime) -> Iterator[str]:
             yield from _other(document, name, value)
     status = document.get("status")
     if isinstance(status, dict):
-        yield from _section("Status", {name: value for name, value in status.items() if name != "conditions"})
+        shown = {name: _measured(value) for name, value in status.items() if name != "conditions"}
+        yield from _section("Status", shown)
         yield from _conditions(status.get("conditions") or [], now)
     yield from _told(events, now)
 
@@ -98,6 +99,19 @@ def _other(document: JSON, name: str, value: Any) -> Iterator[str]:
     yield from _fields({key: f"{len(str(text))} characters" if secret else text for key, text in value.items()}, INDENT)
 
 
+def _measured(value: Any) -> Any:
+    """What a status holds, its numbers with four digits."""
+    match value:
+        case dict():
+            return {name: _measured(inner) for name, inner in value.items()}
+        case list():
+            return [_measured(inner) for inner in value]
+        case float():
+            return four_digits(value)
+        case _:
+            return value
+
+
 def _pairs(title: str, pairs: dict[str, str]) -> list[tuple[str, str]]:
     lines = [f"{name}={value}" for name, value in sorted(pairs.items())] or [NONE]
     return [(title if number == 0 else "", line) for number, line in enumerate(lines)]
@@ -110,6 +124,7 @@ def _section(title: str, value: Any) -> Iterator[str]:
 
 def _fields(fields: dict[str, Any], indent: str) -> Iterator[str]:
     """A line for each, the values under one another; what has parts follows further in."""
+    fields = {printable(title): value for title, value in fields.items()}
     width = max((len(title) for title, value in fields.items() if not _has_parts(value)), default=0) + 3
     for title, value in fields.items():
         if isinstance(value, dict) and value:
@@ -182,4 +197,4 @@ def _told(events: list[JSON], now: datetime) -> Iterator[str]:
 
 
 def _words(said: JSON) -> str:
-    return printable(" ".join(str(said.get("message", "")).split()))
+    return " ".join(str(said.get("message", "")).split())

@@ -28,6 +28,14 @@ def to_yaml(document: JSON) -> str:
     return text.removesuffix("\n")
 
 
+def to_flow(document: JSON) -> str:
+    """On one line, as a manifest may hold it."""
+    text: str = yaml.dump(
+        document, Dumper=_Dumper, sort_keys=False, width=float("inf"), allow_unicode=True, default_flow_style=True
+    )
+    return text.strip()
+
+
 class _Dumper(yaml.SafeDumper):
     """Texts of several lines as blocks, and quotes around whatever another reader would take for a number."""
 

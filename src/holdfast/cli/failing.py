@@ -1,4 +1,4 @@
-"""How a command fails: one line, no traceback."""
+"""How a command fails: one line, no traceback, and nothing of what it quotes commands the terminal."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,4 +27,9 @@ def one_line() -> Iterator[None]:
 
 
 def complain(text: str) -> None:
-    typer.echo(f"holdfast: {' '.join(text.split())}", err=True)
+    typer.echo(f"holdfast: {printable(' '.join(text.split()))}", err=True)
+
+
+def printable(text: str) -> str:
+    """On one line, and without what would command a terminal."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)

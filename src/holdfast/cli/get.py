@@ -118,7 +118,7 @@ async def _documents(session: Session, wanted: Wanted, options: Options) -> tupl
     documents = []
     for name in wanted.names:
         try:
-            documents.append(shown((await session.cluster.get(resource, session.key(wanted.known, name))).document))
+            documents.append(shown((await session.get(wanted.known, session.key(wanted.known, name))).document))
         except NotFound as error:
             complain(str(error))
     return documents, len(documents) == len(wanted.names)
@@ -127,7 +127,7 @@ async def _documents(session: Session, wanted: Wanted, options: Options) -> tupl
 async def _watch(session: Session, wanted: Wanted, options: Options) -> int:
     known = wanted.known
     if wanted.names:
-        await session.cluster.get(known.resource, session.key(known, wanted.names[0]))
+        await session.get(known, session.key(known, wanted.names[0]))
     table = options.table(known)
     headers = options.headers
     steps = follow(

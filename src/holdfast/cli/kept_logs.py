@@ -4,14 +4,15 @@ from collections.abc import Iterable
 from itertools import groupby
 from operator import attrgetter
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from holdfast.api.builtin import ConfigMap
+from holdfast.api.builtin import ConfigMap, ContainerStateTerminated
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import CONFIG_MAPS
+from holdfast.planning.trainingjob.exits import how
 from holdfast.workloads.trainingjob.container import TRAINER
-from holdfast.workloads.trainingjob.last_logs import LOG, WORKER_LABEL, kept_logs
+from holdfast.workloads.trainingjob.last_logs import EARLIER, LOG, POD, WORKER_LABEL, kept_logs
 from holdfast.workloads.trainingjob.names import ATTEMPT_LABEL
 
 
@@ -19,6 +20,9 @@ class Kept(Struct, frozen=True, kw_only=True):
     attempt: int
     index: int
     text: bytes
+    earlier: bytes = b""
+    """What pods before the last one wrote in the same attempt."""
+    pod: str = ""
     container: str
     end: str
     """How the worker ended and where, as far as that is known."""
@@ -28,6 +32,11 @@ class Kept(Struct, frozen=True, kw_only=True):
         if self.container != TRAINER:
             who = f"container {self.container} of {who}"
         return f"{who}{self.end}: the end of its log, as it was kept"
+
+    def before(self, pod: str) -> "Kept | None":
+        """What was written before that pod of the same worker and attempt."""
+        text = self.earlier + (self.text if self.pod and self.pod != pod else b"")
+        return structs.replace(self, earlier=b"", text=text) if text else None
 
     def is_of(self, container: str) -> bool:
         """Of the container asked for; "" asks for none in particular."""
@@ -53,15 +62,16 @@ def overview(kept: Iterable[Kept]) -> str:
 
 def _kept(config_map: ConfigMap) -> Kept:
     labels, data = config_map.metadata.labels, config_map.data
-    end = f" exited with code {data['exitCode']}" if "exitCode" in data else ""
-    if data.get("reason", "Error") != "Error":
-        end += f" ({data['reason']})"
+    code = data.get("exitCode", "")
+    end = f" {how(ContainerStateTerminated(exit_code=int(code), reason=data.get('reason', '')))}" if code else ""
     end += f" on {data['node']}" if "node" in data else ""
     end += f" at {data['finishedAt']}" if "finishedAt" in data else ""
     return Kept(
         attempt=_number(labels.get(ATTEMPT_LABEL, "")),
         index=_number(labels.get(WORKER_LABEL, "")),
         text=data.get(LOG, "").encode(),
+        earlier=data.get(EARLIER, "").encode(),
+        pod=data.get(POD, ""),
         container=data.get("container", ""),
         end=end,
     )

@@ -4,15 +4,15 @@ import asyncio
 import sys
 from collections.abc import Iterable
 from contextlib import aclosing, suppress
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 from msgspec import Struct
 
 from holdfast.api.builtin import Pod
 from holdfast.api.meta import Key
-from holdfast.api.trainingjob import TrainingJob
-from holdfast.cli.failing import Misused, complain
+from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
+from holdfast.cli.failing import FAILED, Misused, complain
 from holdfast.cli.kept_logs import Kept, find_kept, overview
 from holdfast.cli.naming import find_kind
 from holdfast.cli.target import Choice, ContextOption, KubeconfigOption, NamespaceOption, Session, run
@@ -21,9 +21,12 @@ from holdfast.cluster.errors import ClusterError, NotFound
 from holdfast.cluster.resources import PODS, TRAINING_JOBS
 from holdfast.errors import HoldfastError
 from holdfast.machine.logs import tail as last_lines
+from holdfast.planning.trainingjob.loss import index_of
+from holdfast.planning.trainingjob.observed import FINISHED
 from holdfast.workloads.trainingjob.names import ATTEMPT_LABEL, INDEX_LABEL, JOB_LABEL, attempt
 
 LOOK_S = 0.5
+DRAIN_S = 2.0
 # A line beyond this is shown in pieces: a worker may write for ever without ending one.
 LONGEST_LINE = 2**20
 
@@ -65,9 +68,11 @@ def logs(
     options = Options(follow=follow, tail=tail, attempt=attempt, worker=worker, all=all_workers, container=container)
 
     async def command(session: Session) -> int:
-        sources = await _sources(session, what, options)
-        several = len(sources) > 1
+        sources, job = await _sources(session, what, options)
+        several = _several(sources)
         if follow:
+            if job is not None and options.attempt is None:
+                return await _follow_job(session, job, sources, options)
             await asyncio.gather(*(_follow(session, source, options, several=several) for source in sources))
             return 0
         for source in sources:
@@ -77,23 +82,24 @@ def logs(
     run(Choice(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
 
 
-async def _sources(session: Session, what: str, options: Options) -> list[Source]:
+async def _sources(session: Session, what: str, options: Options) -> tuple[list[Source], Key | None]:
+    """And the TrainingJob that they are workers of, if one was asked for."""
     word, slash, name = what.rpartition("/")
     key = Key(session.namespace, name)
     kind = find_kind(word).resource.kind if slash else ""
     if kind == "TrainingJob":
-        return await _workers(session, key, options)
+        return await _workers(session, key, options), key
     if kind == "GPUWorkload":
-        return [await _workload_pod(session, key, options)]
+        return [await _workload_pod(session, key, options)], None
     if kind == "Pod":
-        return [await _pod(session, key, options)]
+        return [await _pod(session, key, options)], None
     if kind:
         raise Misused(f"{what} has no log of its own: write tj/NAME, gpuw/NAME or pod/NAME")
     with suppress(NotFound):
-        return await _workers(session, key, options)
+        return await _workers(session, key, options), key
     for find in (_workload_pod, _pod):
         with suppress(NotFound):
-            return [await find(session, key, options)]
+            return [await find(session, key, options)], None
     listing = "`holdfast get tj,gpuw,pods` lists them"
     raise NotFound(f"{key.namespace} has no TrainingJob, GPUWorkload or pod {name!r}: {listing}")
 
@@ -117,12 +123,11 @@ async def _workers(session: Session, key: Key, options: Options) -> list[Source]
     while True:
         job = await session.cluster.get(TRAINING_JOBS, key)
         number = _attempt(job, options)
-        labels = f"{JOB_LABEL}={key.name},{ATTEMPT_LABEL}={number}"
-        pods = _newest((await session.cluster.list(PODS, namespace=key.namespace, labels=labels)).items)
+        pods = await _pods(session, job, number)
         complete = len(pods) >= job.spec.num_workers if options.all else options.worker in pods
-        may_come = number == attempt(job) and _state(job) not in ("Completed", "Failed")
+        may_come = number == attempt(job) and _state(job) not in FINISHED
         waits = options.follow and may_come and not complete
-        kept = [] if complete or waits else await find_kept(session.cluster, job)
+        kept = [] if waits or (complete and options.attempt is None) else await find_kept(session.cluster, job)
         chosen = _chosen(pods, (each for each in kept if each.attempt == number), options)
         if chosen and not waits:
             return chosen
@@ -141,10 +146,26 @@ def _attempt(job: TrainingJob, options: Options) -> int:
 
 
 def _chosen(pods: dict[int, Pod], kept: Iterable[Kept], options: Options) -> list[Source]:
-    """A pod that is there knows more than what is kept of it."""
+    """A pod that is there knows more than what is kept of it. What was written before it is shown with --attempt."""
     gone = {each.index: each for each in kept if each.is_of(options.container)}
-    known: dict[int, Source] = {**gone, **pods}
-    return [known[index] for index in sorted(known) if options.all or index == options.worker]
+    chosen: list[Source] = []
+    for index in sorted({*gone, *pods}):
+        if not options.all and index != options.worker:
+            continue
+        pod, stored = pods.get(index), gone.get(index)
+        if stored is not None and pod is not None:
+            stored = stored.before(pod.metadata.name) if options.attempt is not None else None
+        chosen += [source for source in (stored, pod) if source is not None]
+    return chosen
+
+
+def _several(sources: list[Source]) -> bool:
+    """Whether they are of more than one worker."""
+    return len({_worker_of(source) for source in sources}) > 1
+
+
+def _worker_of(source: Source) -> str:
+    return str(source.index) if isinstance(source, Kept) else source.metadata.labels.get(INDEX_LABEL, "?")
 
 
 def _absence(job: TrainingJob, number: int, options: Options) -> str:
@@ -163,14 +184,15 @@ def _state(job: TrainingJob) -> str:
 def _newest(pods: tuple[Pod, ...]) -> dict[int, Pod]:
     """Each worker's last pod, by the worker's number."""
     ordered = sorted(pods, key=lambda pod: pod.metadata.creation_timestamp)
-    numbered = {int(pod.metadata.labels[INDEX_LABEL]): pod for pod in ordered if INDEX_LABEL in pod.metadata.labels}
+    numbered = {index: pod for pod in ordered if (index := index_of(pod)) >= 0}
     return dict(sorted(numbered.items()))
 
 
 async def _said(session: Session, source: Source, options: Options) -> bytes:
     if isinstance(source, Kept):
         complain(str(source))
-        return source.text if options.tail is None else last_lines(source.text, options.tail)
+        text = source.earlier + source.text
+        return text if options.tail is None else last_lines(text, options.tail)
     try:
         return await session.cluster.pod_log(source.metadata.key, container=options.container, tail_lines=options.tail)
     except ClusterError:
@@ -190,6 +212,107 @@ async def _kept_of(session: Session, pod: Pod, options: Options) -> Kept | None:
             if (str(each.attempt), str(each.index)) == same and each.is_of(options.container):
                 return each
     return None
+
+
+async def _follow_job(session: Session, key: Key, sources: list[Source], options: Options) -> int:
+    """From attempt to attempt until the job has ended: 0 when it has completed."""
+    seen: set[str] = set()
+    number = max(map(_attempt_of, sources))
+    while True:
+        seen |= {source.metadata.uid for source in sources if isinstance(source, Pod)}
+        await _follow_attempt(session, key, number, sources, options)
+        sources, number, state = await _next_sources(session, key, number, seen, options)
+        if not sources:
+            return 0 if state == "Completed" else FAILED
+
+
+async def _next_sources(
+    session: Session, key: Key, number: int, seen: set[str], options: Options
+) -> tuple[list[Source], int, str]:
+    """What is to be followed after attempt `number`, and its attempt; nothing when the job has ended."""
+    followed, is_suspended = number, False
+    while True:
+        job = await session.cluster.get(TRAINING_JOBS, key)
+        current = attempt(job)
+        if current > number:
+            # It may have begun and ended between two looks.
+            if number > followed and (missed := await _missed(session, job, number, options)):
+                return missed, number, _state(job)
+            complain(_ending(job, number))
+            number += 1
+            continue
+        if _state(job) == "Suspended" and not is_suspended:
+            complain(f"{key} is suspended: its log goes on when it is resumed")
+        is_suspended = _state(job) == "Suspended"
+        pods = await _pods(session, job, current)
+        fresh = {index: pod for index, pod in pods.items() if pod.metadata.uid not in seen}
+        has_ended = _state(job) in FINISHED
+        chosen = _chosen(fresh, (), options)
+        if chosen and (has_ended or not options.all or len(pods) >= job.spec.num_workers):
+            complain(f"following attempt {current}")
+            return chosen, current, _state(job)
+        if has_ended:
+            missed = await _missed(session, job, current, options) if current > followed else []
+            return missed, current, _state(job)
+        await asyncio.sleep(LOOK_S)
+
+
+def _ending(job: TrainingJob, number: int) -> str:
+    status = job.status or TrainingJobStatus()
+    # The status tells of the last one alone.
+    why = (status.failure_reason or status.message) if number == attempt(job) - 1 else ""
+    return f"attempt {number} has ended: {why or 'a new one follows'}"
+
+
+async def _missed(session: Session, job: TrainingJob, number: int, options: Options) -> list[Source]:
+    """What is there of an attempt that nobody followed."""
+    kept = await find_kept(session.cluster, job)
+    return _chosen(await _pods(session, job, number), (each for each in kept if each.attempt == number), options)
+
+
+async def _follow_attempt(session: Session, key: Key, number: int, sources: list[Source], options: Options) -> None:
+    """Until its workers have ended; one on a lost node never says so, and the next attempt begins without it."""
+    several = _several(sources)
+    streams = asyncio.gather(*(_follow_one(session, source, options, several=several) for source in sources))
+    replaced = asyncio.create_task(_until_replaced(session, key, number))
+    try:
+        waited_for: set[asyncio.Future[Any]] = {streams, replaced}
+        await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
+        if streams.done():
+            await streams
+    finally:
+        streams.cancel()
+        replaced.cancel()
+        await asyncio.gather(streams, replaced, return_exceptions=True)
+
+
+async def _follow_one(session: Session, source: Source, options: Options, *, several: bool) -> None:
+    with suppress(NotFound):  # it was deleted meanwhile
+        await _follow(session, source, options, several=several)
+
+
+async def _until_replaced(session: Session, key: Key, number: int) -> None:
+    """Until the workers of a later attempt run, and then some: what the old ones said last may be on its way."""
+    while True:
+        with suppress(ClusterError):
+            job = await session.cluster.get(TRAINING_JOBS, key)
+            if attempt(job) > number and await _pods(session, job, attempt(job)):
+                break
+        await asyncio.sleep(4 * LOOK_S)
+    await asyncio.sleep(DRAIN_S)
+
+
+async def _pods(session: Session, job: TrainingJob, number: int) -> dict[int, Pod]:
+    key = job.metadata.key
+    labels = f"{JOB_LABEL}={key.name},{ATTEMPT_LABEL}={number}"
+    return _newest((await session.cluster.list(PODS, namespace=key.namespace, labels=labels)).items)
+
+
+def _attempt_of(source: Source) -> int:
+    if isinstance(source, Kept):
+        return source.attempt
+    text = source.metadata.labels.get(ATTEMPT_LABEL, "")
+    return int(text) if text.isdecimal() else 0
 
 
 async def _follow(session: Session, pod: Source, options: Options, *, several: bool) -> None:
@@ -220,7 +343,6 @@ async def _until_started(session: Session, key: Key) -> None:
 
 def _write(source: Source, text: bytes, *, several: bool) -> None:
     if several:
-        number = source.index if isinstance(source, Kept) else source.metadata.labels.get(INDEX_LABEL, "?")
-        text = b"".join(f"[{number}] ".encode() + line + b"\n" for line in text.splitlines())
+        text = b"".join(f"[{_worker_of(source)}] ".encode() + line + b"\n" for line in text.splitlines())
     sys.stdout.buffer.write(text)
     sys.stdout.buffer.flush()

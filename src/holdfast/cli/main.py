@@ -1,47 +1,108 @@
-"""The command `holdfast`."""
+"""The command `holdfast`.
+
+Only the command that is asked for is imported: help, the version and completions come at once.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated
 
 import typer
+from typer._completion_classes import completion_init
+from typer._completion_shared import get_completion_script
 
 from holdfast import __version__
-from holdfast.cli.apply import apply
-from holdfast.cli.checkpoints.commands import checkpoints
-from holdfast.cli.crds import crds
-from holdfast.cli.delete import delete
-from holdfast.cli.demo import demo
-from holdfast.cli.describe import describe
-from holdfast.cli.get import get
-from holdfast.cli.logs import logs
-from holdfast.cli.operator import operator
-from holdfast.cli.sidecar import sidecar
-from holdfast.cli.up import up
-from holdfast.cli.validate import validate
-from holdfast.cli.wait import wait
 
-app = typer.Typer(
-    name="holdfast",
-    help="Machine-learning training on Kubernetes that survives the loss of its machines.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+# Each with its summary; the module of that name has the command.
+COMMANDS = {
+    "up": "Run jobs on this machine, without Kubernetes.",
+    "demo": "Train a small model here, and show how it goes.",
+    "apply": "Create or change objects.",
+    "create": "Create namespaces, ConfigMaps and Secrets.",
+    "get": "Show objects in a table, or whole.",
+    "describe": "Show all about objects, with their events.",
+    "logs": "Print what the workers of a job have written.",
+    "wait": "Wait for a condition of objects.",
+    "delete": "Delete objects.",
+    "checkpoints": "List, verify, prune or download checkpoints.",
+    "validate": "Check manifests as the API server would.",
+    "crds": "Print the CustomResourceDefinitions.",
+    "operator": "Run the controllers on a cluster.",
+    "sidecar": "Run beside a training, in a worker's pod.",
+}
+INTERNAL = ("sidecar",)
+MODULES = {"checkpoints": "holdfast.cli.checkpoints.commands"}
+COMPLETE = "_HOLDFAST_COMPLETE"
 
 
-@app.command()
+class Shell(StrEnum):
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+def main() -> None:
+    completion_init()
+    asked = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+    words = asked.split()[1:] if COMPLETE in os.environ else sys.argv[1:]
+    build(next((word for word in words if not word.startswith("-")), ""))(prog_name="holdfast")
+
+
+def build(name: str) -> typer.Typer:
+    """The command line with one command loaded; of the others it knows the summary alone."""
+    app = typer.Typer(
+        name="holdfast",
+        help="Machine-learning training on Kubernetes that survives the loss of its machines.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # its tables cut the names of options where the terminal is narrow
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    for command, summary in COMMANDS.items():
+        found = _load(command) if command == name else _not_loaded
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=command, short_help=summary)
+        else:
+            app.command(command, short_help=summary, hidden=command in INTERNAL)(found)
+    app.command(short_help="Print a script that completes commands.")(completion)
+    app.command()(version)
+    return app
+
+
+def _load(command: str) -> typer.Typer | Callable[..., None]:
+    module = importlib.import_module(MODULES.get(command, f"holdfast.cli.{command}"))
+    found: typer.Typer | Callable[..., None] = getattr(module, command)
+    return found
+
+
+def _not_loaded() -> None:
+    """Stands for a command that was not asked for."""
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def completion(shell: Annotated[Shell, typer.Argument(help="Of which shell.")]) -> None:
+    """Print a script for completion: source <(holdfast completion bash)"""
+    typer.echo(get_completion_script(prog_name="holdfast", complete_var=COMPLETE, shell=shell))
+
+
 def version() -> None:
     """Print the version."""
     typer.echo(__version__)
-
-
-app.command()(crds)
-app.command()(validate)
-app.command()(operator)
-app.command()(up)
-app.command()(demo)
-app.command()(apply)
-app.command()(delete)
-app.command()(describe)
-app.command()(get)
-app.command()(logs)
-app.command()(wait)
-app.command()(sidecar)
-app.add_typer(checkpoints)

@@ -54,11 +54,6 @@ def items(document: Any) -> Iterator[Any]:
         yield document
 
 
-def printable(text: str) -> str:
-    """On one line, and without what would command a terminal."""
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
-
-
 def _read(name: str) -> Iterator[Manifest]:
     try:
         for source, text in texts(name):

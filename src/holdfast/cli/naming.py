@@ -1,11 +1,16 @@
 """The kinds and names on a command line: pods, tj/mnist, job a b, holdfast."""
 
+import os
+import shutil
+import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
+from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.api.advice import did_you_mean
 from holdfast.api.kinds import KINDS
 from holdfast.cli.failing import Misused
 from holdfast.cluster.known import KNOWN, Known
@@ -18,6 +23,16 @@ class Wanted(Struct, frozen=True):
     known: Known
     names: tuple[str, ...] = ()
     by_category: bool = False
+
+
+def this_command() -> str:
+    """How the user starts holdfast, for commands to copy: it need not be on the PATH."""
+    program = sys.argv[0]
+    if shutil.which("holdfast") or not program:
+        return "holdfast"
+    if Path(program).name == "__main__.py":
+        return "python -m holdfast"
+    return os.path.relpath(program) if Path(program).is_relative_to(Path.cwd()) else program
 
 
 def parse_wanted(arguments: Sequence[str]) -> list[Wanted]:
@@ -57,9 +72,34 @@ def kind_of(document: JSON) -> Known:
         resource = known.resource
         if (resource.group, resource.kind) == (group, kind) and version in _versions(known):
             return replace(known, resource=replace(resource, version=version))
-    same = [known.resource.api_version for known in KNOWN if known.resource.kind == kind]
-    hint = f"write apiVersion: {same[0]}" if same else f"it may be {', '.join(each.resource.kind for each in KNOWN)}"
-    raise Misused(f"{api_version} {kind} is no kind that holdfast applies: {hint}")
+    raise Misused(unknown_kind(api_version, kind))
+
+
+def unknown_kind(api_version: object, kind: object) -> str:
+    """What is wrong with an apiVersion and kind that no command knows."""
+    if not isinstance(kind, str) or not kind:
+        return f"kind is {'no text' if kind else 'missing'}: write a kind, such as kind: TrainingJob"
+    same = [known for known in KNOWN if known.resource.kind == kind]
+    if not isinstance(api_version, str) or not api_version:
+        example = same[0].resource.api_version if same else KNOWN[0].resource.api_version
+        return f"apiVersion is {'no text' if api_version else 'missing'}: write apiVersion: {example}"
+    group = api_version.rpartition("/")[0]
+    for known in same:
+        served = " or ".join(f"{group}/{version}".lstrip("/") for version in _versions(known))
+        if known.resource.group == group:
+            return f"apiVersion {api_version} is not served: write {served}"
+    if same:
+        return f"{api_version} has no kind {kind}: write apiVersion: {same[0].resource.api_version}"
+    in_group = [known.resource.kind for known in KNOWN if known.resource.group == group]
+    near = did_you_mean(kind, in_group or [known.resource.kind for known in KNOWN])
+    if near or in_group:
+        return f"{api_version} has no kind {kind}: {f'did you mean {near}?' if near else f'it has {_all(in_group)}'}"
+    return f"{api_version} {kind} is no kind that holdfast knows: use kubectl for it"
+
+
+def _all(words: Sequence[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _versions(known: Known) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from holdfast.cluster.resources import LEASES
 from holdfast.controllers.gpuworkload import gpu_workloads
 from holdfast.controllers.room import Room
 from holdfast.controllers.trainingjob import training_jobs
+from holdfast.httpserver import raise_descriptor_limit
 from holdfast.planning.gpuworkload.timing import Timing as PlacingTiming
 from holdfast.planning.trainingjob.timing import TIMING, Timing
 from holdfast.reports.office import Office
@@ -31,7 +32,7 @@ from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.lease import Elector
 from holdfast.runtime.logs import configure, level_from
 from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.operator import Operator, Settings
+from holdfast.runtime.operator import SETTINGS, Operator, Settings
 from holdfast.runtime.signals import on_signal
 from holdfast.workloads.trainingjob.defaults import CLAIM_SIZE, RDMA_RESOURCE, TENSORBOARD_IMAGE, Defaults
 
@@ -59,6 +60,7 @@ def operator(
     kubeconfig: options.Kubeconfig = None,
     namespace: options.Namespace = None,
     workers: options.Workers = 10,
+    resync: options.Resync = SETTINGS.resync_s,
     leader_elect: options.LeaderElect = True,
     lease_namespace: options.LeaseNamespace = "",
     metrics_port: options.MetricsPort = 8080,
@@ -73,8 +75,10 @@ def operator(
     rdma_resource: options.RdmaResource = RDMA_RESOURCE,
     claim_size: options.ClaimSize = CLAIM_SIZE,
     service_monitors: options.ServiceMonitors = False,
+    forbid: options.Forbid = None,
     gang_admission: options.GangAdmission = True,
     patience: options.Patience = TIMING.patience_s,
+    reservations_per_namespace: options.ReservationsPerNamespace = TIMING.reservations_per_namespace,
     bind_timeout: options.BindTimeout = TIMING.bind_timeout_s,
     stuck_after: options.StuckAfter = TIMING.stuck_s,
     survivors_grace: options.SurvivorsGrace = TIMING.survivors_grace_s,
@@ -93,6 +97,7 @@ def operator(
             settings=Settings(
                 namespaces=tuple(dict.fromkeys(namespace or ())),
                 workers=workers,
+                resync_s=resync,
                 host=bind_address,
                 health_port=health_port,
                 metrics_port=metrics_port,
@@ -109,6 +114,7 @@ def operator(
                 rdma_resource=rdma_resource,
                 claim_size=_size(claim_size),
                 service_monitors=service_monitors,
+                forbidden=frozenset(forbid or ()),
             ),
             timing=Timing(
                 retry_s=retry_backoff,
@@ -119,6 +125,7 @@ def operator(
                 lease_s=lease_after,
                 final_save_s=final_save,
                 patience_s=patience,
+                reservations_per_namespace=reservations_per_namespace,
                 stuck_s=stuck_after,
                 bind_timeout_s=bind_timeout,
             ),
@@ -127,6 +134,7 @@ def operator(
             per_job_metrics=per_job_metrics,
         )
         configure(level_from(os.environ))
+        raise_descriptor_limit()  # each sidecar holds a connection
         uvloop.run(_run(chosen))
 
 
@@ -222,7 +230,11 @@ async def _taking_reports(
     office: Office, operator: Operator, cluster: Cluster, elector: Elector | None, chosen: Options
 ) -> AsyncIterator[None]:
     if not chosen.reports_address:
-        log.warning("no reports are taken, so that no progress is shown: set --reports-address or POD_IP")
+        log.warning(
+            "progress, metrics and saved checkpoints of jobs are not shown, and hung trainings are not found: sidecars "
+            "can't reach the reports port of an operator outside the cluster; run it there (make deploy), or set "
+            "--reports-address to an address of this machine that pods reach"
+        )
         yield
         return
     opening = office.open(

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from holdfast.workloads.trainingjob.security import Forbidden
+
 Kubeconfig = Annotated[
     Path | None,
     typer.Option(help="Which cluster; by default as kubectl finds it, or the one this pod runs in.", metavar="F"),
@@ -46,6 +48,10 @@ ClaimSize = Annotated[str, typer.Option(help="Size of a claim for checkpoints th
 ServiceMonitors = Annotated[
     bool, typer.Option(help="Make a ServiceMonitor for each job with monitoring (needs the Prometheus Operator).")
 ]
+Forbid = Annotated[
+    list[Forbidden] | None,
+    typer.Option(help="Refuse jobs whose podTemplate asks for this; may be repeated."),
+]
 GangAdmission = Annotated[
     bool,
     typer.Option(
@@ -56,6 +62,10 @@ GangAdmission = Annotated[
 Patience = Annotated[
     float,
     typer.Option(help="Seconds for which smaller jobs may pass one that does not fit.", min=0),
+]
+ReservationsPerNamespace = Annotated[
+    int,
+    typer.Option(help="Jobs of a namespace for which nodes are reserved at a time, after --patience.", min=0),
 ]
 BindTimeout = Annotated[
     float,
@@ -87,6 +97,10 @@ RetryBackoff = Annotated[
     typer.Option(help="Seconds before the second restart in a row; doubled with each further one.", min=0),
 ]
 RetryBackoffCap = Annotated[float, typer.Option(help="The longest wait between restarts, in seconds.", min=0)]
+Resync = Annotated[
+    float,
+    typer.Option(help="Seconds within which every object is looked at again, in case a change was missed.", min=1),
+]
 PerJobMetrics = Annotated[
     bool, typer.Option(help="Metrics with a label for each job; switch it off where jobs are many.")
 ]

@@ -7,13 +7,13 @@ import os
 import secrets
 import sys
 import time
-
-import uvloop
+from collections.abc import Awaitable, Callable
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.logs import configure, level_from
 from holdfast.runtime.signals import on_signal
 from holdfast.sidecar.last_word import leave_reason
+from holdfast.sidecar.loops import loops
 from holdfast.sidecar.process import Clocks, Sidecar
 from holdfast.sidecar.settings import settings, termination_log
 
@@ -27,10 +27,23 @@ def sidecar() -> None:
     try:
         told = settings(os.environ)
         configure(level_from(os.environ))
-        uvloop.run(_run(Sidecar(told, os.environ, clocks=Clocks(time.time), run_id=secrets.token_hex(8))))
+        asyncio.run(_run(Sidecar(told, os.environ, clocks=Clocks(time.time), run_id=secrets.token_hex(8))))
     except HoldfastError as error:
         sys.stderr.write(f"holdfast: {error}\n")
         leave_reason(termination_log(os.environ), str(error))
+        _end(1)
+
+
+def tensorboard_sidecar() -> None:
+    """Download a job's events from its object store. The operator runs it beside TensorBoard."""
+    from holdfast.sidecar.tensorboard import events
+
+    _be_lean()
+    try:
+        configure(level_from(os.environ))
+        asyncio.run(_until_stopped(events(os.environ).run))
+    except HoldfastError as error:
+        sys.stderr.write(f"holdfast: {error}\n")
         _end(1)
 
 
@@ -47,6 +60,15 @@ async def _run(sidecar: Sidecar) -> None:
     with on_signal(stop.set):
         await sidecar.run(stop)
         _end(0)
+
+
+async def _until_stopped(run: Callable[[], Awaitable[None]]) -> None:
+    stop = asyncio.Event()
+    with on_signal(stop.set):
+        async with loops() as running:
+            running.keep_running(run)
+            await stop.wait()
+            _end(0)
 
 
 def _end(code: int) -> None:

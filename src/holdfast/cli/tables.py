@@ -7,7 +7,7 @@ from datetime import datetime
 
 import typer
 
-from holdfast.cli.manifests import printable
+from holdfast.cli.failing import printable
 from holdfast.cluster.known import Known
 from holdfast.cluster.printing.columns import NAME, Column
 from holdfast.cluster.protocol import JSON
@@ -60,7 +60,7 @@ class Table:
 
     def _cell(self, column: Column, document: JSON, now: datetime) -> str:
         value = column.show(document, now)
-        text = "" if value is None else printable(str(value))
+        text = "" if value is None else printable(four_digits(value) if isinstance(value, float) else str(value))
         return f"{self._prefix}{text}" if column is NAME else text
 
     def _line(self, row: Sequence[str], *, plain: bool) -> str:
@@ -75,8 +75,14 @@ class Table:
         return typer.style(cell, fg=colour) if colour else cell
 
 
+def four_digits(value: float) -> str:
+    """A measured number as people read it, such as a loss: 0.2275; the whole of it is in -o yaml."""
+    return f"{value:.0f}" if 10_000 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
 def aligned(rows: Sequence[Sequence[str]], indent: str = "") -> list[str]:
     """Plain columns, as wide as their widest cell."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
     return [
         indent + GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows

@@ -21,6 +21,7 @@ from holdfast.cluster.errors import ClusterError, Misconfigured, NotFound, Unrea
 from holdfast.cluster.known import Known
 from holdfast.cluster.kubernetes import Config, KubernetesCluster, connect, load_config
 from holdfast.cluster.login import KUBECONFIG
+from holdfast.cluster.whole import Whole
 from holdfast.local.folder import default_folder
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.logs import configure, level_from
@@ -56,6 +57,18 @@ class Session(Struct, frozen=True, kw_only=True):
     data: Path | None = None
     """The folder of the `holdfast up` that the cluster is; None for any other cluster."""
 
+    async def get(self, known: Known, key: Key) -> Whole:
+        """The object; raises `NotFound` with where it was looked for and what lists those that are there."""
+        try:
+            return await self.cluster.get(known.resource, key)
+        except NotFound as error:
+            if f'"{key.name}" not found' not in str(error):
+                raise
+            where = f" in namespace {key.namespace}" if key.namespace else ""
+            kind = known.short_names[0] if known.short_names else known.resource.plural
+            lists = f"holdfast get {kind}{f' -n {key.namespace}' if key.namespace not in ('', 'default') else ''}"
+            raise NotFound(f'{known.resource} "{key.name}" not found{where}: `{lists}` shows what is there') from None
+
     def key(self, known: Known, name: str) -> Key:
         return Key(self.home(known), name)
 
@@ -81,7 +94,10 @@ def choose(choice: Choice, environ: Mapping[str, str]) -> Config:
     try:
         return load_config(environ=environ)
     except Misconfigured as error:
-        raise Misconfigured(f"{error}; or start a cluster of this machine with `holdfast up`") from None
+        other = str(error).removeprefix("no cluster to talk to: ")
+        raise Misconfigured(
+            f"no `holdfast up` runs on this machine: start it in another terminal; and for another cluster, {other}"
+        ) from None
 
 
 def explained(error: ClusterError, config: Config, environ: Mapping[str, str]) -> ClusterError:

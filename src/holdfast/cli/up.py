@@ -8,12 +8,20 @@ from typing import Annotated
 import typer
 import uvloop
 
-from holdfast.cli.failing import one_line
+from holdfast.cli.failing import one_line, printable
+from holdfast.cli.following import follow
+from holdfast.cli.naming import find_kind, this_command
+from holdfast.cluster.printing.ages import parsed
+from holdfast.cluster.protocol import JSON, Change, Cluster, Event, Listing
+from holdfast.cluster.whole import Whole
 from holdfast.local.folder import default_folder
 from holdfast.local.hardware import Hardware, survey
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.logs import configure, level_from
 from holdfast.runtime.signals import on_signal
+
+# The kinds whose events are told.
+TOLD = ("TrainingJob", "GPUWorkload")
 
 
 def up(
@@ -26,10 +34,13 @@ def up(
     limits: Annotated[
         bool, typer.Option(help="Hold jobs to their CPU and memory limits, where the kernel lets us (control groups).")
     ] = True,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show what each part logs as well; $LOG_LEVEL says how much.")
+    ] = False,
 ) -> None:
-    """Run jobs on this machine, without Kubernetes, until asked to stop (SIGTERM, Ctrl-C)."""
+    """Run jobs on this machine, without Kubernetes, until asked to stop (Ctrl-C, SIGTERM, a closed terminal)."""
     with one_line():
-        configure(level_from(os.environ))
+        configure(level_from({"LOG_LEVEL": "info" if verbose else "warning", **os.environ}))
         uvloop.run(_up(data or default_folder(os.environ), survey(gpus), limits=limits))
 
 
@@ -39,14 +50,70 @@ async def _up(data: Path, hardware: Hardware, *, limits: bool) -> None:
     from holdfast.local.onebox import onebox
 
     asked = asyncio.Event()
-    async with onebox(data, hardware, limits=limits) as box, serve(box.cluster, data, now=utc_now):
-        typer.echo(f"holdfast is up with {hardware}; its data is in {data}")
-        typer.echo("In another terminal: holdfast apply -f job.yaml, holdfast get tj -w")
-        typer.echo(f"kubectl works too: export KUBECONFIG={data / KUBECONFIG}")
-        with on_signal(asked.set):
+    # Until the workers have stopped: a signal that comes meanwhile must not end this process before they have saved.
+    with on_signal(asked.set):
+        async with onebox(data, hardware, limits=limits) as box, serve(box.cluster, data, now=utc_now):
+            typer.echo(f"holdfast is up with {hardware}; its data is in {data}")
+            command = this_command()
+            typer.echo(f"In another terminal: {command} apply -f job.yaml, {command} get tj -w")
+            typer.echo(f"kubectl works too: export KUBECONFIG={data / KUBECONFIG}")
+            telling = asyncio.create_task(_tell(box.cluster))
             stop = asyncio.create_task(asked.wait())
-            await asyncio.wait([stop, box.operating], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([stop, box.operating, telling], return_when=asyncio.FIRST_COMPLETED)
             stop.cancel()
-        if box.operating.done():
-            await box.operating  # a part has crashed: say why
-        typer.echo("stopping the workers; the jobs go on at the next start")
+            if telling.done():
+                await telling
+            telling.cancel()
+            if box.operating.done():
+                await box.operating  # a part has crashed: say why
+            typer.echo("stopping the workers; the jobs go on at the next start")
+
+
+async def _tell(cluster: Cluster) -> None:
+    """A line for each event of a job or workload: 14:13 mine: running with 2 workers."""
+    told = Told()
+    async for step in follow(cluster, find_kind("events").resource):
+        for line in told.lines(step):
+            typer.echo(line)
+
+
+class Told:
+    """How often each event was told. A repeat raises the count of an event that is there."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] | None = None
+
+    def lines(self, step: Listing[Whole] | Event[Whole]) -> list[str]:
+        """What is new. The events of the first listing were told by the run that wrote them."""
+        if isinstance(step, Listing):
+            counts = {each.metadata.uid: _count(each) for each in step.items}
+            before, self._counts = self._counts, counts
+            news = [] if before is None else [each for each in step.items if self._is_new(each, before)]
+        elif step.object is None or self._counts is None:
+            return []
+        elif step.change is Change.DELETED:  # an event goes after an hour
+            self._counts.pop(step.object.metadata.uid, None)
+            return []
+        else:
+            news = [step.object] if self._is_new(step.object, self._counts) else []
+            self._counts[step.object.metadata.uid] = _count(step.object)
+        return [line for each in news if (line := sentence(each.document))]
+
+    @staticmethod
+    def _is_new(event: Whole, counts: dict[str, int]) -> bool:
+        return _count(event) > counts.get(event.metadata.uid, 0)
+
+
+def _count(event: Whole) -> int:
+    return int(event.document.get("count") or 1)
+
+
+def sentence(event: JSON) -> str:
+    """What an event tells the user of this machine; empty for what concerns only the parts of a job."""
+    about = event.get("involvedObject") or {}
+    if about.get("kind") not in TOLD:
+        return ""
+    at = (parsed(event.get("lastTimestamp")) or utc_now()).astimezone()
+    namespace = about.get("namespace", "")
+    name = about.get("name", "") if namespace in ("", "default") else f"{namespace}/{about.get('name', '')}"
+    return printable(f"{at:%H:%M} {name}: {' '.join(str(event.get('message', '')).split())}")

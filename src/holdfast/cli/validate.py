@@ -1,16 +1,18 @@
 """`holdfast validate`: what the API server would say of a manifest, without one."""
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
 from msgspec import Struct
 
+from holdfast.api.advice import advice
 from holdfast.api.kinds import KINDS, kind_of
 from holdfast.api.manifests import Unreadable, documents
 from holdfast.api.validation import Refused, admit, subject
-from holdfast.cli.manifests import items, printable, texts
+from holdfast.cli.failing import Misused, printable
+from holdfast.cli.manifests import items, texts
+from holdfast.cli.naming import kind_of as find_manifest_kind
 
 REFUSED, UNREADABLE = 1, 2
 
@@ -72,7 +74,7 @@ def _verdict(place: str, document: Any) -> Iterator[Finding]:
     try:
         admit(document)
     except Refused as refusal:
-        yield from (Finding(f"{name}: {cause}", REFUSED) for cause in refusal.causes)
+        yield from (Finding(f"{name}: {sentence}", REFUSED) for sentence in advice(document, refusal.causes))
     else:
         yield Finding(f"{name} ok")
 
@@ -80,21 +82,13 @@ def _verdict(place: str, document: Any) -> Iterator[Finding]:
 def _stranger(document: dict[str, Any]) -> Finding | None:
     """What to say of an object that is none of ours, or only nearly."""
     api_version, kind = document.get("apiVersion"), document.get("kind")
-    if not isinstance(api_version, str) or not api_version:
-        return Finding("is refused: apiVersion: Required value: write group and version", REFUSED)
-    if not isinstance(kind, str) or not kind:
-        return Finding("is refused: kind: Required value: write the kind's name", REFUSED)
-    if kind_of(api_version, kind):
+    if isinstance(api_version, str) and isinstance(kind, str) and kind_of(api_version, kind):
         return None
-    group = api_version.rpartition("/")[0]
-    for known in KINDS:
-        if (known.group, known.kind) == (group, kind):
-            versions = " or ".join(f"{group}/{version}" for version in known.versions)
-            return Finding(f"is refused: apiVersion: {api_version} is not served: write {versions}", REFUSED)
-    ours = [known.kind for known in KINDS if known.group == group]
-    if ours:
-        near = get_close_matches(kind.lower(), [name.lower() for name in ours], n=1)
-        hint = next(name for name in ours if name.lower() == near[0]) if near else " or ".join(ours)
-        return Finding(f"is refused: kind: {group} has no {kind}: write {hint}", REFUSED)
-    meant = next((f"; for holdfast's write apiVersion: {k.api_version}" for k in KINDS if k.kind == kind), "")
-    return Finding(f"not checked: {api_version} {kind} is no kind of holdfast{meant}")
+    try:
+        find_manifest_kind(document)
+    except Misused as error:
+        group = str(api_version or "").rpartition("/")[0]
+        if not api_version or not isinstance(kind, str) or any(known.group == group for known in KINDS):
+            return Finding(f"is refused: {error}", REFUSED)
+        return Finding(f"is not checked: {error}")
+    return Finding("is not checked: holdfast checks its own kinds, and the API server this one")

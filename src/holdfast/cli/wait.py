@@ -27,7 +27,7 @@ def wait(
     goal: Annotated[
         str,
         typer.Option("--for", help="condition=NAME[=VALUE], jsonpath='{PATH}'[=VALUE], or delete.", metavar="GOAL"),
-    ],
+    ] = "",
     timeout: Annotated[str, typer.Option(help="For how long: 30s, 5m, 1h30m; 0 looks once.")] = "30s",
     namespace: NamespaceOption = "",
     kubeconfig: KubeconfigOption = None,
@@ -55,7 +55,7 @@ def wait(
 async def _wait(session: Session, known: Known, key: Key, goal: Goal | None, deadline_s: float) -> None:
     # The first look counts, however little time there is.
     try:
-        last = (await session.cluster.get(known.resource, key)).document
+        last = (await session.get(known, key)).document
     except NotFound:
         if goal is None:
             return

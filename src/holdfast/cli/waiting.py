@@ -2,16 +2,23 @@
 
 import re
 from collections.abc import Callable
+from datetime import datetime
 
 from msgspec import Struct
 
 from holdfast.api.durations import is_duration, seconds
 from holdfast.cli.failing import Misused
+from holdfast.cluster.known import OURS, Known
+from holdfast.cluster.printing.ages import age
 from holdfast.cluster.printing.paths import BadPath, compile_path
 from holdfast.cluster.protocol import JSON
 
 # Conditions with which an object is done for good, by kind.
-_LAST_CONDITIONS = {"TrainingJob": ("Succeeded", "Failed"), "Job": ("Complete", "Failed")}
+_LAST_CONDITIONS = {
+    "TrainingJob": ("Succeeded", "Failed"),
+    "GPUWorkload": ("Succeeded", "Failed"),
+    "Job": ("Complete", "Failed"),
+}
 # Fields that say how an object stands: once it is done, they stay.
 _STANDING = (".status.state", ".status.phase")
 
@@ -28,6 +35,8 @@ def parse_goal(text: str) -> Goal | None:
     """None stands for deletion."""
     if text == "delete":
         return None
+    if not text:
+        raise Misused("say what to wait for with --for, such as --for=condition=Succeeded or --for=delete")
     form, _, rest = text.partition("=")
     if form == "condition" and rest:
         return _condition(rest)
@@ -47,13 +56,29 @@ def parse_seconds(text: str) -> float:
 
 def obstacle(kind: str, document: JSON, goal: Goal) -> str:
     """Why the goal can't be reached any more; empty while it can."""
-    if not goal.stays:
+    last = _last_condition(kind, document)
+    if not goal.stays or last is None:
         return ""
-    for condition in document.get("status", {}).get("conditions") or ():
+    said = last.get("message") or last.get("reason") or ""
+    return f"it has ended as {last['type']}" + (f": {said}" if said else "")
+
+
+def ended(known: Known, document: JSON, now: datetime) -> str:
+    """How and when an object of ours has ended, in words; empty while it has not."""
+    last = _last_condition(known.resource.kind, document)
+    if last is None or known not in OURS:
+        return ""
+    status = document["status"]
+    since = status.get("completionTime") or last.get("lastTransitionTime")
+    return f"it has ended ({status.get('state') or status.get('phase') or last['type']} {age(since, now)} ago)"
+
+
+def _last_condition(kind: str, document: JSON) -> JSON | None:
+    """The condition with which the object is done for good."""
+    for condition in (document.get("status") or {}).get("conditions") or ():
         if condition.get("type") in _LAST_CONDITIONS.get(kind, ()) and condition.get("status") == "True":
-            said = condition.get("message") or condition.get("reason") or ""
-            return f"it has ended as {condition['type']}" + (f": {said}" if said else "")
-    return ""
+            return dict(condition)
+    return None
 
 
 def standing(document: JSON) -> str:

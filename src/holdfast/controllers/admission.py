@@ -46,11 +46,14 @@ class Told(NamedTuple):
 class Admission:
     """A source of news for the jobs' controller: a job hears when its verdict has changed."""
 
-    def __init__(self, gangs: Gangs, room: Room, *, now: Now, patience_s: float, enabled: bool) -> None:
+    def __init__(
+        self, gangs: Gangs, room: Room, *, now: Now, patience_s: float, per_namespace: int, enabled: bool
+    ) -> None:
         self._gangs = gangs
         self._room = room
         self._now = now
         self._patience_s = patience_s
+        self._per_namespace = per_namespace
         self._enabled = enabled
         self._ledger = room.ledger
         self._version = room.ledger.version
@@ -72,10 +75,12 @@ class Admission:
         avoided: Avoided = lambda _: (),
         now: Now,
         patience_s: float,
+        per_namespace: int = 1,
         enabled: bool = True,
     ) -> "Admission":
         """On the operator's stores. `shape` is the pod template of a job's workers, with the nodes that it avoids."""
-        return cls(Gangs(operator, shape, avoided), room, now=now, patience_s=patience_s, enabled=enabled)
+        gangs = Gangs(operator, shape, avoided)
+        return cls(gangs, room, now=now, patience_s=patience_s, per_namespace=per_namespace, enabled=enabled)
 
     def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
         if not self._enabled:
@@ -135,7 +140,7 @@ class Admission:
         now = self._now()
         line = self._gangs.read(now)
         gangs = {turn: entry for turn, entry in line.items() if isinstance(entry, Gang)}
-        outlook = survey(gangs.values(), self._ledger, now, self._patience_s)
+        outlook = survey(gangs.values(), self._ledger, now, self._patience_s, self._per_namespace)
         self._ledger.expect(outlook.taken, outlook.kept)
         judged = outlook.verdicts
         for turn, gang in gangs.items():

@@ -16,11 +16,14 @@ from holdfast.cluster.resources import JOBS, PODS, PRIORITY_CLASSES, TRAINING_JO
 from holdfast.planning.admission import ADMITTED, Gang, Shape, Verdict, shape_of
 from holdfast.planning.times import moment
 from holdfast.planning.trainingjob.observed import FINISHED
+from holdfast.planning.trainingjob.waiting import store_in_use
 from holdfast.runtime.cache import Store
 from holdfast.runtime.operator import Operator
 from holdfast.workloads.trainingjob import names
+from holdfast.workloads.trainingjob.stores import shared_place
 
 BY_JOB = "job"
+BY_PLACE = "place"
 
 # The pod template of a job's workers, as it is written into their Job.
 Template: TypeAlias = Callable[[TrainingJob], Mapping[str, Any]]
@@ -65,6 +68,17 @@ def job_of_worker(pod: Pod) -> Iterable[str]:
     return (owner.uid,) if owner is not None and names.JOB_LABEL in pod.metadata.labels else ()
 
 
+def place_of(job: TrainingJob) -> Iterable[str]:
+    """Where the job keeps its checkpoints, if it does."""
+    place = shared_place(job)
+    return (place,) if place else ()
+
+
+def waits_for_store(job: TrainingJob, jobs: Store[TrainingJob]) -> str:
+    """Why the job must not start while another one uses its place for checkpoints; "" if none does."""
+    return "".join(store_in_use(job, jobs.by(BY_PLACE, place), place) for place in place_of(job))
+
+
 class Gangs:
     """The jobs as gangs. What a worker asks for is worked out once for each spec."""
 
@@ -72,7 +86,7 @@ class Gangs:
         self._template = template
         self._avoided = avoided
         self._shapes: dict[tuple[Turn, tuple[str, ...]], Shape | None] = {}
-        self._jobs: Store[TrainingJob] = operator.store(TRAINING_JOBS)
+        self._jobs: Store[TrainingJob] = operator.store(TRAINING_JOBS, {BY_PLACE: place_of})
         self._attempts: Store[Job] = operator.store(JOBS, labels=names.OURS)
         self._pods: Store[Pod] = operator.store(PODS, {BY_JOB: job_of_worker})
         self._classes: Store[PriorityClass] = operator.store(PRIORITY_CLASSES)
@@ -103,6 +117,8 @@ class Gangs:
         if attempt is not None and _runs(attempt):
             self._granted.discard(turn)
             return self._started(gang, attempt)
+        if message := waits_for_store(job, self._jobs):
+            return Verdict(admitted=False, message=message)
         if turn in self._granted:
             return structs.replace(gang, standing="started", unbound=gang.workers)
         return self._waiting(gang, job, is_broken=attempt is not None and attempt.condition("Failed") is not None)

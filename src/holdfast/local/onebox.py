@@ -8,18 +8,22 @@ from functools import partial
 from pathlib import Path
 from random import SystemRandom
 
+import msgspec
 from msgspec import Struct
 
 from holdfast import __version__
+from holdfast.api.builtin import Pod as AnyPod
 from holdfast.api.meta import Key
 from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
+from holdfast.cluster.protocol import JSON
 from holdfast.controllers.gpuworkload import gpu_workloads
 from holdfast.controllers.room import Room
 from holdfast.controllers.trainingjob import training_jobs
+from holdfast.controllers.trainingjob.last_logs import keep_ended
 from holdfast.local.folder import locked
 from holdfast.local.hardware import Hardware
 from holdfast.machine.cgroups import find
-from holdfast.machine.machine import Machine, identity_of
+from holdfast.machine.machine import Machine, ReadLog, identity_of
 from holdfast.machine.objects import Pod
 from holdfast.plane import add_plane
 from holdfast.reports.office import Office
@@ -63,11 +67,18 @@ async def onebox(data: Path, hardware: Hardware, *, limits: bool) -> AsyncIterat
                 default_image=DEFAULT_IMAGE,
                 cgroups=find(identity_of(data)) if limits else None,
                 issue_token=partial(_issue_token, cluster),
+                ended=partial(_keep_log, cluster),
             )
             async with logs.machine.running(), _operating(cluster, logs.machine) as operating:
                 yield Onebox(cluster, logs.machine, operating)
         finally:
             await cluster.close()
+
+
+async def _keep_log(cluster: EmbeddedCluster, pod: Pod, status: JSON, read: ReadLog) -> None:
+    """Of every worker that ends, so that the logs of all workers of an attempt are there after it."""
+    metadata, spec = msgspec.to_builtins(pod.metadata), {"nodeName": pod.spec.node_name}
+    await keep_ended(cluster, msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, AnyPod), read)
 
 
 def _issue_token(cluster: EmbeddedCluster, pod: Pod, audience: str) -> str:
@@ -98,7 +109,13 @@ async def _operating(cluster: EmbeddedCluster, machine: Machine) -> AsyncIterato
         settings=Settings(),
     )
     add_plane(operator, cluster, now=utc_now, reclaim=machine.reclaim)
-    defaults = Defaults(image=DEFAULT_IMAGE, holdfast_image=DEFAULT_IMAGE, shared_loopback=True)
+    defaults = Defaults(
+        image=DEFAULT_IMAGE,
+        holdfast_image=DEFAULT_IMAGE,
+        shared_loopback=True,
+        sidecar_reserves=False,
+        local_folders=True,
+    )
     office, room = Office(now=utc_now), Room(operator)
     operator.add(training_jobs(operator, cluster, defaults=defaults, now=utc_now, office=office, room=room))
     operator.add(gpu_workloads(operator, cluster, defaults=defaults, now=utc_now, room=room))

@@ -44,6 +44,10 @@ class Host(Struct, frozen=True, kw_only=True):
     def pods(self) -> Path:
         return self.data / "pods"
 
+    @property
+    def volumes(self) -> Path:
+        return self.data / "volumes"
+
     def folder(self, uid: str) -> Path:
         return self.pods / uid
 

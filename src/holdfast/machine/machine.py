@@ -5,9 +5,9 @@ import contextlib
 import hashlib
 import sys
 import traceback
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import aiohttp
 import structlog
@@ -15,7 +15,7 @@ import structlog
 from holdfast.api.meta import Key
 from holdfast.api.quantities import amount
 from holdfast.cluster.errors import BadRequest, ClusterError, Conflict, NotFound
-from holdfast.cluster.protocol import Cluster
+from holdfast.cluster.protocol import JSON, Cluster
 from holdfast.errors import HoldfastError
 from holdfast.machine import folders, journal, logs, orphans
 from holdfast.machine.addresses import Addresses
@@ -31,7 +31,7 @@ from holdfast.machine.pod import PodRun
 from holdfast.machine.processes import KILLED
 from holdfast.machine.report import Reporter
 from holdfast.machine.sources import IssueToken
-from holdfast.machine.status import Snapshot, Verdict
+from holdfast.machine.status import Snapshot, Verdict, pod_status
 
 RETRY_S = 1.0
 # Beyond the grace period: the cluster is given this long to take the last reports.
@@ -50,6 +50,10 @@ STOPPED = Verdict(
     disrupted=True,
 )
 
+# A pod that has ended, its last status, and how the log of one of its containers is read.
+ReadLog: TypeAlias = Callable[[str], Awaitable[bytes]]
+Ended: TypeAlias = Callable[[Pod, JSON, ReadLog], Awaitable[None]]
+
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
@@ -67,7 +71,10 @@ def identity_of(data: Path) -> str:
 
 
 class Machine:
-    """`data` is the folder of everything that it writes; nobody else may use it meanwhile."""
+    """`data` is the folder of everything that it writes; nobody else may use it meanwhile.
+
+    `ended` is awaited for every pod that has ended, while its logs are there.
+    """
 
     def __init__(
         self,
@@ -81,11 +88,13 @@ class Machine:
         default_command: Sequence[str] = REFERENCE_TRAINER,
         cgroups: Cgroups | None = None,
         issue_token: IssueToken | None = None,
+        ended: Ended | None = None,
     ) -> None:
         data = data.resolve()
         identity = identity_of(data)
         self._cluster = cluster
         self._name = name
+        self._ended = ended
         self._http = aiohttp.ClientSession()
         self._host = Host(
             cluster=cluster,
@@ -113,7 +122,9 @@ class Machine:
         """End what an earlier run left behind, say so, and take up work."""
         if sys.platform != "linux":
             raise NotLinux("running pods as processes needs Linux; use a Kubernetes cluster on this machine")
-        self._host.pods.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for private in (self._host.pods, self._host.volumes):
+            private.mkdir(parents=True, exist_ok=True, mode=0o700)
+            private.chmod(0o700)  # whatever it was made with, and whatever the folder around it allows
         if ended := await orphans.end_left_behind(self._host.pods, self._host.identity):
             log.warning("ended processes of an earlier run", count=ended)
         self._lost = {folder.name for folder in self._host.pods.iterdir() if journal.started(folder)}
@@ -124,13 +135,14 @@ class Machine:
         await self._assignments.sync()
         self._loops = [asyncio.create_task(self._assignments.run()), asyncio.create_task(self._agent.run())]
 
-    async def stop(self, grace_s: float = 30.0) -> None:
-        """End all pods, each within its own grace period and this one; they are replaced at the next start."""
+    async def stop(self) -> None:
+        """End all pods, each within its own grace period, as a deletion does; they are replaced at the next start."""
         self._is_stopping = True
-        for run in self._runs.values():
-            run.terminate(min(grace_s, run.pod.spec.termination_grace_period_seconds), STOPPED)
+        graces = {run: run.pod.spec.termination_grace_period_seconds for run in self._runs.values()}
+        for run, grace_s in graces.items():
+            run.terminate(grace_s, STOPPED)
         if self._work:
-            _, late = await asyncio.wait(self._work, timeout=grace_s + PATIENCE_S)
+            _, late = await asyncio.wait(self._work, timeout=max(graces.values(), default=0) + PATIENCE_S)
             for task in late:  # the cluster can't be told; the next start will tell it
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
@@ -207,6 +219,7 @@ class Machine:
         uid = run.pod.metadata.uid
         verdict = await run.run()
         log.info("pod ended", pod=str(run.pod.metadata.key), phase=verdict.phase, reason=verdict.reason)
+        await self._tell_ended(run.pod, run.snapshot())
         await folders.prune(self._host.folder(uid))
         if self._runs.pop(uid, None):
             self._over.add(uid)
@@ -214,6 +227,19 @@ class Machine:
             await folders.remove(self._host.folder(uid))
         elif _to_be_removed(run.pod):
             await self._remove(run.pod)
+
+    async def _tell_ended(self, pod: Pod, snapshot: Snapshot) -> None:
+        if self._ended is None:
+            return
+        folder = self._host.logs(pod.metadata.uid)
+
+        async def read(container: str) -> bytes:
+            return await asyncio.to_thread(logs.read, logs.newest(folder, container))
+
+        try:
+            await self._ended(pod, pod_status(snapshot, (), self._host.time()), read)
+        except Exception:  # noqa: BLE001 - whatever it is, the pod has to be removed
+            log.error("end of a pod not taken in", pod=str(pod.metadata.key), traceback=traceback.format_exc())
 
     async def _report_lost(self, pod: Pod) -> None:
         end = Terminated(
@@ -224,6 +250,7 @@ class Machine:
         reporter = Reporter(self._cluster, pod, lambda: lost, self._host.time)
         await reporter.flush()
         log.warning("pod lost", pod=str(pod.metadata.key))
+        await self._tell_ended(pod, lost)
         await folders.prune(self._host.folder(pod.metadata.uid))
         if _to_be_removed(reporter.pod):
             await self._remove(reporter.pod)

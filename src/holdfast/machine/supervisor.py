@@ -15,7 +15,7 @@ from typing import Any
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 SIGKILL = 9
-IGNORED_BY_PYTHON = (13, 25)  # SIGPIPE and SIGXFSZ: what is ignored stays ignored across exec
+SIGNALS = range(1, 65)
 CONTROL = 0
 CHUNK = 1 << 16
 REAP_EVERY_MS = 10_000
@@ -240,7 +240,9 @@ class Supervisor:
         try:
             os.setsid()
             prctl(PR_SET_PDEATHSIG, SIGKILL)
-            for number in IGNORED_BY_PYTHON:
+            # What is ignored stays ignored across exec: by Python SIGPIPE, under nohup SIGHUP, in a script's background
+            # SIGINT. A container starts with the defaults.
+            for number in SIGNALS:
                 LIBC.signal(number, None)
             os.chdir(cwd)
             step = "can't enter its cgroup"

@@ -46,6 +46,9 @@ def obstacle(claim: Claim) -> str:
     return ""
 
 
+UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
+
+
 def waiting_for(pod: Pod, claims: Store[Claim]) -> str:
     """What the scheduler says of a pod whose claims are not ready; empty when they are."""
     for key in pod.claims:
@@ -55,7 +58,7 @@ def waiting_for(pod: Pod, claims: Store[Claim]) -> str:
         if claim.metadata.deletion_timestamp:
             return f'persistentvolumeclaim "{key.name}" is being deleted'
         if claim.status.phase != "Bound":
-            return "pod has unbound immediate PersistentVolumeClaims"
+            return UNBOUND
     return ""
 
 

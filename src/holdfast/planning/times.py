@@ -18,3 +18,11 @@ def span(start: str, end: str) -> str:
     units = (("d", seconds // 86400), ("h", seconds // 3600 % 24), ("m", seconds // 60 % 60), ("s", seconds % 60))
     first = next((place for place, (_, amount) in enumerate(units) if amount), len(units) - 1)
     return "".join(f"{amount}{unit}" for unit, amount in units[first : first + 2] if amount) or "0s"
+
+
+def next_try(at: datetime, seconds: float) -> str:
+    """For a message that is written once: when the next try is, and how long after the failure."""
+    minutes, rest = divmod(int(seconds), 60)
+    parts = (f"{minutes} min" if minutes else "", f"{rest} s" if rest else "")
+    wait = " ".join(filter(None, parts)) if seconds >= 120 else f"{int(seconds)} s"
+    return f"next try at {timestamp(at)}" + (f" (in {wait})" if int(seconds) > 0 else "")

@@ -48,12 +48,10 @@ def find_caller(identity: Identity, pods: Store[Pod]) -> Caller:
     if pod is None:
         raise NotSeenYet(f"pod {key} is not known here: try again in a moment")
     labels = pod.metadata.labels
-    attempt, index = labels.get(names.ATTEMPT_LABEL, ""), labels.get(names.INDEX_LABEL, "")
-    is_worker = labels.get(names.MANAGED_BY) == "holdfast" and names.JOB_LABEL in labels
-    if pod.metadata.uid != identity.pod_uid or not (is_worker and _is_number(attempt) and _is_number(index)):
+    job, index = names.worker_of(pod), labels.get(names.INDEX_LABEL, "")
+    if pod.metadata.uid != identity.pod_uid or job is None or not _is_number(index):
         raise NotYours(f"pod {key} is not a worker of a TrainingJob")
-    job = Key(key.namespace, labels[names.JOB_LABEL])
-    return Caller(key, pod.metadata.uid, job, int(attempt), int(index))
+    return Caller(key, pod.metadata.uid, job, int(labels[names.ATTEMPT_LABEL]), int(index))
 
 
 def check(caller: Caller, batch: Batch) -> None:
@@ -75,8 +73,11 @@ async def find_standing(caller: Caller, uid: str, jobs: Store[TrainingJob], is_g
     if job is None or job.metadata.uid != uid:
         if not await is_gone(caller.job, uid):
             raise NotSeenYet(f"{caller.job} is not known here: try again in a moment")
-        # It was deleted, and perhaps made anew under the same name.
-        return Answer(attempt=names.attempt(job) if job is not None else caller.attempt, over=True)
+        # It was deleted, and perhaps made anew under the same name. Its workers save before they stop; the workers of
+        # the new job begin when they are gone, so that what they save until then counts.
+        has_begun = job is not None and job.status is not None and bool(job.status.start_time)
+        attempt = names.attempt(job) if job is not None else caller.attempt
+        return Answer(attempt=attempt, over=True, orderly=not has_begun)
     return standing(caller, job)
 
 
@@ -116,9 +117,8 @@ def notice(caller: Caller, pods: Store[Pod], nodes: Store[Node]) -> str:
 
 def attempt_of(pod: Pod) -> Iterable[str]:
     """An index of the workers by their attempt."""
-    labels = pod.metadata.labels
-    if names.JOB_LABEL in labels and _is_number(attempt := labels.get(names.ATTEMPT_LABEL, "")):
-        yield _gang(Key(pod.metadata.namespace, labels[names.JOB_LABEL]), int(attempt))
+    if (job := names.worker_of(pod)) is not None:
+        yield _gang(job, int(pod.metadata.labels[names.ATTEMPT_LABEL]))
 
 
 def _gang(job: Key, attempt: int) -> str:
@@ -126,4 +126,4 @@ def _gang(job: Key, attempt: int) -> str:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal()
+    return text.isascii() and text.isdecimal() and len(text) < 10

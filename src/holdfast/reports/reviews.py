@@ -34,6 +34,11 @@ class Reviews:
         found = self._found.get(_digest(token))
         return found is not None and _clock_s() < found.until_s
 
+    def last_identity(self, token: str) -> Identity | None:
+        """Who showed the token when it was reviewed last, however long ago."""
+        found = self._found.get(_digest(token))
+        return found.identity if found is not None else None
+
     async def identity(self, token: str) -> Identity | None:
         """None for a token that is not valid; raises a `ClusterError` when nobody can tell."""
         digest = _digest(token)
@@ -57,7 +62,7 @@ def _valid_s(identity: Identity | None, now: datetime) -> float:
 
 
 def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
+    return hashlib.sha256(token.encode()).digest()
 
 
 def _clock_s() -> float:

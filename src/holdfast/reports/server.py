@@ -16,8 +16,9 @@ from holdfast.api.builtin import Node, Pod
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.certificate import own_identity
-from holdfast.cluster.errors import ClusterError
+from holdfast.cluster.errors import BadRequest, ClusterError, Invalid
 from holdfast.cluster.protocol import Identity
+from holdfast.httpserver import BadBody, Limits, read_body
 from holdfast.reports import wire
 from holdfast.reports.callers import (
     Caller,
@@ -48,6 +49,10 @@ STRANGERS_BURST, STRANGERS_REFILL_S = 100, 0.2
 MEMORY = 20_000
 BODY_WITHIN_S = 10.0
 RETRY_AFTER_S = 5
+# A connection for each sidecar of a large cluster.
+LIMITS = Limits(connections=16_384, fresh=256, per_peer=1024)
+# What an API server answers because of the request itself, whoever asks.
+CAUSED_BY_A_REQUEST = (BadRequest, Invalid)
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -98,22 +103,34 @@ class Desk:
     async def _answered(self, request: web.Request) -> web.Response:
         try:
             return await self._take(request)
-        except Refused as refusal:
+        except (Refused, BadBody) as refusal:
             log.debug("report refused", peer=request.remote, status=refusal.status, reason=str(refusal))
-            return _refusal(refusal)
+            return _refusal(refusal.status, str(refusal))
         except (NotYours, Malformed) as error:
             log.info("report refused", peer=request.remote, reason=str(error))
-            return _refusal(Refused(403 if isinstance(error, NotYours) else 400, str(error)))
+            return _refusal(403 if isinstance(error, NotYours) else 400, str(error))
         except (NotSeenYet, InboxFull) as error:
-            return _refusal(Refused(503, str(error)))
+            return _refusal(503, str(error))
         except ClusterError as error:
-            self._hearing.interrupted()
+            job = self._job_of(request)
+            if job is not None or not isinstance(error, CAUSED_BY_A_REQUEST):
+                self._hearing.interrupted(job)
             log.warning("report not taken: the cluster can't be asked about it", reason=str(error))
-            return _refusal(Refused(503, "the cluster can't be asked about it at the moment: try again later"))
+            return _refusal(503, "the cluster can't be asked about it at the moment: try again later")
         except Exception:
-            self._hearing.interrupted()
+            # Whoever is not known interrupts nothing: it may be the request of a stranger that leads to the error.
+            if (job := self._job_of(request)) is not None:
+                self._hearing.interrupted(job)
             log.exception("report not taken")
-            return _refusal(Refused(500, "an error in holdfast: the operator's log says more"))
+            return _refusal(500, "an error in holdfast: the operator's log says more")
+
+    def _job_of(self, request: web.Request) -> Key | None:
+        """The job of the worker that showed its token before; None for a stranger."""
+        try:
+            identity = self._reviews.last_identity(_token(request))
+            return find_caller(identity, self._pods).job if identity is not None else None
+        except (Refused, NotYours, NotSeenYet):
+            return None
 
     async def _take(self, request: web.Request) -> web.Response:
         if not self._leading():
@@ -121,7 +138,7 @@ class Desk:
         caller = find_caller(await self._authenticated(request), self._pods)
         if not self._callers.take(caller.uid, _clock_s()):
             raise Refused(429, f"pod {caller.pod} reports too often: send more in one report")
-        batch = wire.decode(await _body(request))
+        batch = wire.decode(await read_body(request, BODY_WITHIN_S))
         check(caller, batch)
         answer = await find_standing(caller, batch.uid, self._jobs, self._gone.is_gone)
         if answer.over:
@@ -133,10 +150,7 @@ class Desk:
         return _json(structs.replace(answer, ended_well=ended_well, save=save))
 
     async def _authenticated(self, request: web.Request) -> Identity:
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not token.strip():
-            raise Refused(401, "no bearer token came with the report")
-        token = token.strip()
+        token = _token(request)
         if not self._reviews.remembered(token) and not self._strangers.take(request.remote or "", _clock_s()):
             raise Refused(429, "too many tokens that are not known yet came from this address: try again later")
         identity = await self._reviews.identity(token)
@@ -160,27 +174,32 @@ class Desk:
 async def serve(desk: Desk, *, address: str, port: int, host: str | None = None) -> AsyncIterator[Endpoint]:
     """Serve inside the block. `address` is how pods reach this process; `host` is what to listen on, all by default."""
     identity = own_identity(address)
-    serving = served(desk.application(), host=host, port=port, option="--reports-port", tls=identity.context)
+    serving = served(
+        desk.application(), host=host, port=port, option="--reports-port", limits=LIMITS, tls=identity.context
+    )
     async with serving as chosen:
         shown = f"[{address}]" if ipaddress.ip_address(address).version == 6 else address
         yield Endpoint(url=f"https://{shown}:{chosen}", authority=identity.authority.decode())
 
 
-async def _body(request: web.Request) -> bytes:
-    try:
-        async with asyncio.timeout(BODY_WITHIN_S):
-            return await request.read()
-    except web.HTTPRequestEntityTooLarge:
-        raise Refused(413, f"the report is larger than {wire.LARGEST_BODY} bytes: send it in parts") from None
-    except TimeoutError:
-        raise Refused(408, f"the report did not arrive within {BODY_WITHIN_S:g} s") from None
+def _token(request: web.Request) -> str:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    token = token.strip()
+    if scheme.lower() != "bearer" or not token:
+        raise Refused(401, "no bearer token came with the report")
+    if not token.isascii() or not token.isprintable():
+        raise Refused(401, "the bearer token has characters that no token has")
+    return token
 
 
-def _refusal(refusal: Refused) -> web.Response:
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if refusal.status in (429, 503) else {}
-    if refusal.status == 401:
+def _refusal(status: int, message: str) -> web.Response:
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else {}
+    if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return _json({"error": str(refusal)}, status=refusal.status, headers=headers)
+    response = _json({"error": message}, status=status, headers=headers)
+    if status in (400, 401, 403, 408, 413):
+        response.force_close()  # a stranger's connection must not last like that of a sidecar
+    return response
 
 
 def _json(

@@ -66,10 +66,15 @@ class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="
 
     path: Place
     epoch: Epoch
+    """How many epochs were done when it was saved."""
+    step: Count | None = None
+    """How many batches of the next one were, where it was saved within an epoch."""
     outcome: Outcome
     reason: Annotated[str, Meta(max_length=1024)] = ""
     kept: Epoch | None = None
     """How many valid ones there are now."""
+    best: Place | None = None
+    """Which of these has the best metric; told with `kept`."""
     at: Clock
 
 
@@ -97,6 +102,8 @@ class Batch(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel
     """What the attempt started from; in the first batch of a run."""
     heeds: bool = False
     """The training saves when it is asked to."""
+    gpu_utilization_percent: Annotated[float, Meta(ge=0, le=100)] | None = None
+    """The mean over the GPUs of this worker; None while it is unknown."""
 
     def age_s(self, entry: Progress | Checkpoint) -> float:
         """How old an entry was when the batch was sent: both times are of one clock, so that it need not be right."""
@@ -109,7 +116,8 @@ class Answer(Struct, frozen=True, kw_only=True, rename="camel"):
     over: bool
     """The caller's attempt has ended: nothing that it does counts any more."""
     orderly: bool = False
-    """It has ended for another spec, and the next one begins when it is gone: what it saves until then counts."""
+    """It has ended for another spec, or its job was deleted, and whoever is next begins when it is gone: what it saves
+    until then counts."""
     stop: str = ""
     """Why the training is to save and end, in one word; "" while it is to go on."""
     ended_well: bool = False
@@ -126,6 +134,8 @@ class LastWord(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="ca
     attempt: Count
     checkpoint: Annotated[str, Meta(max_length=2048)] = ""
     """The newest that is kept."""
+    checkpoint_epoch: Epoch | None = None
+    """How many epochs were done when it was saved."""
     lost: tuple[str, ...] = ()
     """Complete, and not kept in time."""
     progress: Progress | None = None

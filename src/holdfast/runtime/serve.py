@@ -1,14 +1,15 @@
 """The small HTTP servers of an operator: its health, its metrics, and whatever else is to be served."""
 
+import contextlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
 from typing import TypeAlias
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from holdfast.errors import HoldfastError
+from holdfast.httpserver import DEFAULT_LIMITS, Limits, listening
 
 # What is not as it should be, a line each; nothing means well.
 Complaints: TypeAlias = Callable[[], Sequence[str]]
@@ -38,23 +39,25 @@ def metrics_app(registry: CollectorRegistry) -> web.Application:
     return app
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def served(
-    app: web.Application, *, host: str | None, port: int, option: str, tls: ssl.SSLContext | None = None
+    app: web.Application,
+    *,
+    host: str | None,
+    port: int,
+    option: str,
+    limits: Limits = DEFAULT_LIMITS,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[int]:
     """Serve `app` inside the block; yields the port, chosen by the system when asked for 0."""
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
+    async with contextlib.AsyncExitStack() as stack:
         try:
-            await web.TCPSite(runner, host, port, ssl_context=tls).start()
+            chosen = await stack.enter_async_context(listening(app, host=host, port=port, limits=limits, tls=tls))
         except OSError as error:
             raise CannotListen(
                 f"cannot listen on port {port}: {error.strerror}; choose another one with {option}"
             ) from error
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
+        yield chosen
 
 
 def _check(complaints: Complaints) -> Callable[[web.Request], Awaitable[web.Response]]:

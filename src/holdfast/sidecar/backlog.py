@@ -19,6 +19,8 @@ MOST_BYTES = 2 << 20
 # From here on more is left in the files that it comes from; what was read already still finds room.
 FULL_BYTES = 1 << 20
 MOST_CHECKPOINTS = 256
+# A checkpoint is kept within seconds of its epoch, or after an upload or two.
+MOST_REMEMBERED = 64
 # The operator writes a status every five seconds: what is not in it by then was lost on the way.
 AGAIN_S = 20.0
 
@@ -45,6 +47,7 @@ class Backlog:
         self._checkpoints: dict[tuple[str, str], Checkpoint] = {}
         self._resumed: Resumed | None = None
         self._under_way: Batch | None = None
+        self._metrics: dict[int, dict[str, float]] = {}
         self.dropped_epochs = 0
         self.newest: Progress | None = None
         """How far the training is."""
@@ -77,9 +80,14 @@ class Backlog:
             entry = structs.replace(entry, metrics=_merged(held.entry.metrics, entry.metrics))
         self.newest = entry
         self._hold(entry)
+        self._remember(entry)
         if self._step is not None and self._step.epoch <= entry.epoch:
             self._step, self._is_step_new = None, False
         return True
+
+    def metrics_of(self, epoch: int) -> dict[str, float]:
+        """What was reported at the end of a recent epoch, whether the operator has heard it or not."""
+        return self._metrics.get(epoch, {})
 
     def tell_checkpoint(self, entry: Checkpoint) -> None:
         self._checkpoints.pop((entry.path, entry.outcome), None)
@@ -160,6 +168,12 @@ class Backlog:
         while self._bytes > MOST_BYTES and len(self._epochs) > 1:
             self._forget(min(self._epochs))
             self.dropped_epochs += 1
+
+    def _remember(self, entry: Progress) -> None:
+        self._metrics.pop(entry.epoch, None)
+        self._metrics[entry.epoch] = entry.metrics
+        while len(self._metrics) > MOST_REMEMBERED:
+            del self._metrics[next(iter(self._metrics))]
 
     def _forget(self, epoch: int) -> None:
         held = self._epochs.pop(epoch, None)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from holdfast.checkpoints.errors import CheckpointError
+from holdfast.checkpoints.lease import Lease
 from holdfast.checkpoints.manifest import About
 from holdfast.checkpoints.resume import Undecided
 from holdfast.checkpoints.store import Store
@@ -24,7 +25,10 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class Beginning:
-    """`open_store` may fail as a restore does; `tell` hears of trouble, and `wall` is the clock of the world."""
+    """`open_store` may fail as a restore does; `tell` hears of trouble, and `wall` is the clock of the world.
+
+    lease: what worker 0 needs before it writes to the store.
+    """
 
     def __init__(
         self,
@@ -36,6 +40,7 @@ class Beginning:
         about: Callable[[], About],
         tell: Callable[[Checkpoint], None],
         wall: Callable[[], float],
+        lease: Lease | None,
     ) -> None:
         self._settings = settings
         self._place = place
@@ -44,6 +49,7 @@ class Beginning:
         self._about = about
         self._tell = tell
         self._wall = wall
+        self._lease = lease
 
     async def run(self) -> Began:
         """Raises what no retry mends."""
@@ -59,6 +65,8 @@ class Beginning:
                 await asyncio.sleep(self._pause_s(error, tries))
 
     def _restore(self, store: Store) -> Restored:
+        if self._lease is not None:
+            self._lease.acquire(store)
         return restore(
             self._place,
             store,

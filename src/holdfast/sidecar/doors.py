@@ -13,9 +13,11 @@ import structlog
 from aiohttp import web
 
 from holdfast.errors import HoldfastError
+from holdfast.httpserver import BadBody, listening, read_body
 from holdfast.reports.wire import Progress
 from holdfast.sidecar.standing import Standing
 from holdfast.sidecar.told import Unusable, read
+from holdfast.sidecar.users import is_own_client
 
 LOOPBACK = "127.0.0.1"
 LARGEST_BODY = 64 << 10
@@ -50,17 +52,20 @@ def probes(standing: Standing, before_stop: Callable[[], Awaitable[str]], uid: s
     return app
 
 
-def progress(tell: Callable[[Progress], None], wall: Callable[[], float]) -> web.Application:
-    """POST /progress: a JSON object, or several, each on a line of its own."""
+def progress(tell: Callable[[Progress], None], wall: Callable[[], float], *, shared: bool = False) -> web.Application:
+    """POST /progress: a JSON object, or several, each on a line of its own.
+
+    `shared`: the network is that of a machine with other users, who are not heard.
+    """
 
     async def take(request: web.Request) -> web.Response:
-        if not is_own(_end(request, "peername"), _end(request, "sockname")):
+        caller, called = _end(request, "peername"), _end(request, "sockname")
+        if not is_own(caller[0], called[0]) or (shared and not await asyncio.to_thread(is_own_client, caller, called)):
             return _text("only this pod's own training is heard here", 403)
         try:
-            async with asyncio.timeout(BODY_WITHIN_S):
-                lines = [line for line in (await request.read()).splitlines() if line.strip()]
-        except TimeoutError:
-            return _text(f"nothing came for {BODY_WITHIN_S:g} s", 408)
+            lines = [line for line in (await read_body(request, BODY_WITHIN_S)).splitlines() if line.strip()]
+        except BadBody as error:
+            return _text(str(error), error.status)
         if not 1 <= len(lines) <= MOST_LINES:
             return _text(f"send from 1 to {MOST_LINES} JSON objects, each on a line of its own", 400)
         try:
@@ -91,25 +96,22 @@ def is_loopback(address: str) -> bool:
 @contextlib.asynccontextmanager
 async def open_to(app: web.Application, host: str, port: int) -> AsyncIterator[int]:
     """Serve inside the block; yields the port. The pod's end must not wait for those who still ask."""
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
-    await runner.setup()
-    try:
+    async with contextlib.AsyncExitStack() as stack:
         try:
-            await web.TCPSite(runner, host or None, port).start()
+            serving = listening(app, host=host or None, port=port, shutdown_timeout_s=0.5)
+            chosen = await stack.enter_async_context(serving)
         except OSError as error:
             place = f"port {port} of {host or 'this pod'}"
             raise CannotListen(
                 f"can't listen on {place}: {error.strerror}; the sidecar needs it, let the training use another"
             ) from None
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
+        yield chosen
 
 
-def _end(request: web.Request, name: str) -> str:
-    """The address of one end of the connection; "" when it is gone already."""
+def _end(request: web.Request, name: str) -> tuple[str, int]:
+    """Address and port of one end of the connection; "" when it is gone already."""
     address = request.transport.get_extra_info(name) if request.transport is not None else None
-    return str(address[0]) if address else ""
+    return (str(address[0]), int(address[1])) if address else ("", 0)
 
 
 def _text(text: str, status: int = 200) -> web.Response:

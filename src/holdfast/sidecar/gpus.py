@@ -1,10 +1,8 @@
-"""How busy the GPUs are, for a training that does not say so itself: only where this container sees them, too."""
+"""How busy the worker's GPUs are: as its training reports it, else as NVML shows them to this container."""
 
 import asyncio
 
-from msgspec import structs
-
-from holdfast.reports.wire import MOST_METRICS, Progress
+from holdfast.reports.wire import Progress
 from holdfast.train.gpus import METRIC, Gpus
 
 LOOK_S = 5.0
@@ -13,7 +11,13 @@ LOOK_S = 5.0
 class Busy:
     def __init__(self, gpus: Gpus) -> None:
         self._gpus = gpus
-        self._percent: float | None = None
+        self._seen: float | None = None
+        self._reported: float | None = None
+
+    @property
+    def percent(self) -> float | None:
+        """None while it is unknown. The training knows which GPUs are its own: its value counts where there is one."""
+        return self._seen if self._reported is None else self._reported
 
     async def run(self) -> None:
         await self.look()
@@ -22,10 +26,10 @@ class Busy:
             await self.look()
 
     async def look(self) -> None:
-        self._percent = await asyncio.to_thread(self._gpus.utilization_percent)
+        """NVML only reads counters of the driver: no GPU memory and no CUDA context is allocated."""
+        self._seen = await asyncio.to_thread(self._gpus.utilization_percent)
 
-    def added(self, entry: Progress) -> Progress:
-        """What is not known is left out, and what the training says counts."""
-        if self._percent is None or METRIC in entry.metrics or len(entry.metrics) >= MOST_METRICS:
-            return entry
-        return structs.replace(entry, metrics={**entry.metrics, METRIC: self._percent})
+    def reported(self, entry: Progress) -> None:
+        percent = entry.metrics.get(METRIC)
+        if percent is not None and 0 <= percent <= 100:  # the operator refuses a report with any other
+            self._reported = percent

@@ -1,21 +1,24 @@
 """Watches what the training saves and keeps it: one at a time, the newest first, whatever goes wrong with the last."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
-from holdfast.checkpoints.complete import Looked
+from holdfast.checkpoints.complete import Looked, measured
 from holdfast.checkpoints.content import Entry
-from holdfast.checkpoints.errors import CheckpointError, Incomplete, Refused
+from holdfast.checkpoints.errors import CheckpointError, Incomplete, MissingPart, Refused
 from holdfast.checkpoints.manifest import About
 from holdfast.checkpoints.names import Name
+from holdfast.checkpoints.retention import Kept, Metric, best
 from holdfast.reports.wire import Checkpoint, Outcome
 from holdfast.sidecar import notice
 from holdfast.sidecar.choice import Failure, failed, next_to_keep, wanted
-from holdfast.sidecar.places import DOUBTFUL, Place
+from holdfast.sidecar.places import DOUBTFUL, Place, Remaining
 
 LOOK_S = 1.0
+# For the parts of other workers, when the training has ended: a survivor of a failure has 30 s to upload.
+PARTS_S = 40.0
 MOST_REASON = 1000
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -25,6 +28,7 @@ class Keeping:
     """`tell` hears what became of each; `about` is asked when one is kept, and `wall` is the clock of the world.
 
     needed: what the attempt resumed from, and its own copy of it.
+    by: what the best checkpoint is chosen by. reported: the metrics at the end of an epoch, as far as they are known.
     is_over: nothing counts any more that the attempt saves from now on. What was complete before is still kept, since
     the next attempt may go on from it, and nothing is deleted, since it may be reading that.
     """
@@ -40,6 +44,8 @@ class Keeping:
         wall: Callable[[], float],
         is_over: Callable[[], bool],
         look_s: float = LOOK_S,
+        by: Metric = "loss",
+        reported: Callable[[int], Mapping[str, float]] = lambda _: {},
     ) -> None:
         self._place = place
         self._keep = keep
@@ -49,6 +55,9 @@ class Keeping:
         self._wall = wall
         self._is_over = is_over
         self._look_s = look_s
+        self._by: Metric = by
+        self._reported = reported
+        self._best: Kept | None = None
         self._looks: list[Looked] = []
         self._done: dict[Name, tuple[Entry, ...]] = {}
         self._failures: dict[Name, Failure] = {}
@@ -57,7 +66,7 @@ class Keeping:
         self._is_ending = False
         self.left: list[Name] = []
         """When the training has ended: what is complete, and not kept."""
-        self.last: Name | None = None
+        self.last: Looked | None = None
         """The newest that is kept."""
 
     async def run(self) -> None:
@@ -102,7 +111,7 @@ class Keeping:
                 was_kept = await asyncio.to_thread(self._place.is_kept, looked)
                 if not was_kept:
                     self._begin(looked)
-                    await asyncio.to_thread(self._place.keep, looked, self._about())
+                    await asyncio.to_thread(self._place.keep, looked, self._about(), self._reported(looked.name.epoch))
             except (CheckpointError, OSError) as error:
                 self._failed(looked, error)
                 return
@@ -111,18 +120,30 @@ class Keeping:
     async def finish(self, *, ended_well: bool = False) -> None:
         """The training has ended: keep what is left, and try until it is kept.
 
-        One that ended well has not left half a checkpoint behind.
+        One that ended well has not left half a checkpoint behind. The part of a worker that was killed never comes:
+        parts are waited for as long as the own upload has taken, and `PARTS_S` more.
         """
         self._is_ending = True
         async with self._working:
             self._failures.clear()
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        uploaded_s: float | None = None
         while self._note_left(looks := _trusted(await self._looked(self._place.last_look), trust=ended_well)):
             if self._next(looks) is not None:
                 await self.work(looks)
-            elif self._is_over() or all(self._failures[name].again_s is None for name in self.left):
+                continue
+            failures = [self._failures[name] for name in self.left]
+            if self._is_over() or all(failure.again_s is None for failure in failures):
                 return
-            else:
-                await asyncio.sleep(self._look_s / 4)
+            if not all(failure.lacks_part for failure in failures):
+                uploaded_s = None
+            elif uploaded_s is None:
+                uploaded_s = clock()
+            elif clock() - uploaded_s > PARTS_S + (uploaded_s - began_s):
+                log.warning("parts of other workers did not come", checkpoints=[str(name) for name in self.left])
+                return
+            await asyncio.sleep(self._look_s / 4)
 
     async def _elsewhere(self) -> list[Looked] | None:
         """A worker that does not save must live until worker 0 has: their steps are steps of all."""
@@ -148,39 +169,62 @@ class Keeping:
         return _trusted(self._looks, trust=True) != self._looks
 
     def _note_left(self, looks: list[Looked]) -> bool:
-        complete = wanted(looks, self._keep)
-        self.left = [looked.name for looked in complete if self._done.get(looked.name) != looked.content]
+        complete = wanted(looks, self._keep, self._best_of(looks))
+        self.left = [looked.name for looked in complete if not self._is_done(looked)]
         return bool(self.left)
+
+    def _is_done(self, looked: Looked) -> bool:
+        return self._done.get(looked.name) == looked.content
 
     def _next(self, looks: list[Looked]) -> Looked | None:
         now_s = asyncio.get_running_loop().time()
-        return next_to_keep(looks, self._done, self._failures, keep=self._keep, now_s=now_s)
+        best = self._best_of(looks)
+        return next_to_keep(looks, self._done, self._failures, keep=self._keep, now_s=now_s, best=best)
+
+    def _best_of(self, looks: list[Looked]) -> Name | None:
+        """The best of these and of what is kept: a training may save faster than its checkpoints can be kept."""
+        found = [
+            Kept(looked.name, valid=True, metrics=measured(looked.declared, self._reported(looked.name.epoch)))
+            for looked in looks
+            # Of a part, the other workers may have deleted theirs by now.
+            if looked.complete and (looked.declared is None or looked.declared.whole)
+        ]
+        there = {looked.name for looked in looks}
+        if self._best is not None and self._best.name not in there:
+            found.append(self._best)
+        top = best(found, self._by)
+        return top.name if top is not None else None
 
     def _begin(self, looked: Looked) -> None:
         failure = self._failures.get(looked.name)
         if self._place.outcome == "uploaded" and (failure is None or failure.content != looked.content):
-            self._say(looked.name, "completed")
+            self._say(looked, "completed")
 
     async def _kept(self, looked: Looked, looks: list[Looked], *, is_new: bool) -> None:
         self._done[looked.name] = looked.content
         self._failures.pop(looked.name, None)
         there = {one.name for one in looks}
         self._done = {name: content for name, content in self._done.items() if name in there}
-        if is_new:
-            self.last = max(self.last or looked.name, looked.name)
-        count = await self._tidied(looks)
+        if is_new and (self.last is None or self.last.name <= looked.name):
+            self.last = looked
+        left = await self._tidied(looks)
+        if left is not None:
+            self._best = left.best
         if not is_new and looked.name.leaf in {name.leaf for name in self._needed}:
             return  # the copy that this attempt was given
-        log.info("checkpoint kept", checkpoint=str(looked.name), why=looked.why, kept=count)
-        self._say(looked.name, self._place.outcome, kept=count)
+        log.info("checkpoint kept", checkpoint=str(looked.name), why=looked.why, kept=left and left.epochs)
+        self._say(looked, self._place.outcome, left=left)
 
-    async def _tidied(self, looks: list[Looked]) -> int | None:
+    async def _tidied(self, looks: list[Looked]) -> Remaining | None:
         if self._is_over():
             return None
         # Once this attempt has saved, everybody has read what it began with; RESUME_FROM leads to its own copy of that.
-        needed = {name for name in self._needed if self.last is None or name.attempt == self.last.attempt}
+        needed = {name for name in self._needed if self.last is None or name.attempt == self.last.name.attempt}
+        needed.update(
+            looked.name for looked in looks if looked.name == self._best_of(looks) and not self._is_done(looked)
+        )
         try:
-            return await asyncio.to_thread(self._place.tidy, looks, self._keep, needed)
+            return await asyncio.to_thread(self._place.tidy, looks, self._keep, needed, self._by)
         except (CheckpointError, OSError) as error:
             log.warning("old checkpoints could not be deleted", reason=str(error))
             return None
@@ -188,21 +232,30 @@ class Keeping:
     def _failed(self, looked: Looked, error: Exception) -> None:
         before, reason = self._failures.get(looked.name), str(error)
         now_s = asyncio.get_running_loop().time()
-        self._failures[looked.name] = failed(before, looked, reason, now_s=now_s, passes=not isinstance(error, Refused))
+        self._failures[looked.name] = failed(
+            before,
+            looked,
+            reason,
+            now_s=now_s,
+            passes=not isinstance(error, Refused),
+            lacks_part=isinstance(error, MissingPart),
+        )
         if isinstance(error, Incomplete):
             log.info("checkpoint not kept yet", checkpoint=str(looked.name), reason=reason)
         elif before is None or before.reason != reason:
             log.warning("checkpoint not kept", checkpoint=str(looked.name), reason=reason)
-            self._say(looked.name, "failed", reason=reason)
+            self._say(looked, "failed", reason=reason)
 
-    def _say(self, name: Name, outcome: Outcome, *, kept: int | None = None, reason: str = "") -> None:
+    def _say(self, looked: Looked, outcome: Outcome, *, left: Remaining | None = None, reason: str = "") -> None:
         self._tell(
             Checkpoint(
-                path=self._place.address(name),
-                epoch=name.epoch,
+                path=self._place.address(looked.name),
+                epoch=looked.epochs_done,
+                step=looked.step,
                 outcome=outcome,
                 reason=reason[:MOST_REASON],
-                kept=kept,
+                kept=left.epochs if left is not None else None,
+                best=self._place.address(left.best.name) if left is not None and left.best is not None else None,
                 at=self._wall(),
             )
         )

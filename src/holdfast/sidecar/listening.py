@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,6 +13,7 @@ from holdfast.reports.wire import Progress
 from holdfast.sidecar import metrics
 from holdfast.sidecar.tail import Tail
 from holdfast.sidecar.told import Unusable
+from holdfast.sidecar.users import is_own_server
 
 LOOK_S = 0.5
 SCRAPE_S = 5.0
@@ -86,10 +87,24 @@ class Lines:
 
 
 class Page:
-    """The metrics that the training serves, once it does, at the first of the addresses that answers."""
+    """The metrics that the training serves, once it does, at the first of the hosts that answers.
 
-    def __init__(self, addresses: list[str], names: Mapping[str, str], tell: Tell, wall: Callable[[], float]) -> None:
-        self._urls = [f"http://{address}/metrics" for address in addresses]
+    `shared`: the network is that of a machine with other users, whose servers are not asked.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        port: int,
+        names: Mapping[str, str],
+        tell: Tell,
+        wall: Callable[[], float],
+        *,
+        shared: bool = False,
+    ) -> None:
+        self._hosts = hosts
+        self._port = port
+        self._shared = shared
         self._names = names
         self._tell = tell
         self._wall = wall
@@ -102,8 +117,11 @@ class Page:
                 await asyncio.sleep(SCRAPE_S)
 
     async def read(self, session: aiohttp.ClientSession) -> None:
-        for url in self._urls:
-            page = await _page(session, url)
+        for host in self._hosts:
+            if self._shared and not await asyncio.to_thread(is_own_server, host, self._port):
+                log.debug("no metrics: another user's server is at the port", host=host, port=self._port)
+                continue
+            page = await _page(session, f"http://{f'[{host}]' if ':' in host else host}:{self._port}/metrics")
             if page is not None:
                 numbers = metrics.read(page.decode(errors="replace"), self._names)
                 for entry in self._scraped.news(numbers, self._wall()):

@@ -4,12 +4,13 @@ On a volume it lies where it is written. Files of event logs only grow, so that 
 """
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
 from holdfast.checkpoints.bucket import Bucket
-from holdfast.checkpoints.content import Entry, Stamp, entries, sha256_of
+from holdfast.checkpoints.content import Entry, Listing, Stamp, listing, sha256_of
 from holdfast.checkpoints.errors import CheckpointError
 
 EVERY_S = 30.0
@@ -19,11 +20,15 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class Mirroring:
-    """A convenience: what can't be brought is tried again with the next look, and nobody waits for it."""
+    """A convenience: what can't be brought is tried again with the next look, and nobody waits for it.
 
-    def __init__(self, folder: Path, bucket: Bucket) -> None:
+    `must_hold` raises while another job may be using the place.
+    """
+
+    def __init__(self, folder: Path, bucket: Bucket, must_hold: Callable[[], None] = lambda: None) -> None:
         self._folder = folder
         self._bucket = bucket
+        self._must_hold = must_hold
         self._brought: dict[str, Stamp] = {}
         self._trouble = ""
 
@@ -34,9 +39,11 @@ class Mirroring:
 
     def bring(self) -> None:
         try:
-            for entry in entries(self._folder) if self._folder.is_dir() else ():
-                if self._brought.get(entry.path) != entry.stamp:
-                    self._put(entry)
+            if self._folder.is_dir():
+                with listing(self._folder) as there:
+                    for entry in there.content:
+                        if self._brought.get(entry.path) != entry.stamp:
+                            self._put(there, entry)
         except (CheckpointError, OSError) as error:
             if str(error) != self._trouble:
                 log.warning("TensorBoard's files are not brought to the store", reason=str(error))
@@ -44,8 +51,10 @@ class Mirroring:
         else:
             self._trouble = ""
 
-    def _put(self, entry: Entry) -> None:
+    def _put(self, there: Listing, entry: Entry) -> None:
         """A file that is written to meanwhile is not put, or put again with the next look."""
-        file, key = self._folder / entry.path, f"{self._folder.name}/{entry.path}"
-        self._bucket.put_file(key, file, entry.stamp.size, sha256_of(file), parts_at_once=PARTS_AT_ONCE)
+        self._must_hold()
+        key = f"{self._folder.name}/{entry.path}"
+        with there.reading(entry) as file:
+            self._bucket.put_file(key, file, entry.stamp.size, sha256_of(file), parts_at_once=PARTS_AT_ONCE)
         self._brought[entry.path] = entry.stamp

@@ -20,7 +20,11 @@ def give(file: Path, reason: str) -> None:
     """The file appears whole; one that is there already is replaced, which is a notice of its own."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f".{file.name}.partial")
-    partial.write_text(f"{' '.join(reason.split())}\n")
+    partial.unlink(missing_ok=True)
+    # Made anew: the training shares the folder, and what is in this place may be a link.
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    with os.fdopen(descriptor, "w") as opened:
+        opened.write(f"{' '.join(reason.split())}\n")
     os.replace(partial, file)  # noqa: PTH105  # replaces on every system, as it says
 
 

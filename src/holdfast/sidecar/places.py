@@ -4,9 +4,12 @@ On a volume that all workers share, worker 0 keeps for all. In an object store e
 """
 
 import contextlib
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from holdfast.checkpoints.beneath import opened
 from holdfast.checkpoints.complete import QUIET_S, Looked, Watch, checkpoints_in, complete_after_all, declared_in
 from holdfast.checkpoints.content import Entry, Stamp, entries
 from holdfast.checkpoints.disk import explained
@@ -15,13 +18,20 @@ from holdfast.checkpoints.folder import FolderStore
 from holdfast.checkpoints.manifest import About
 from holdfast.checkpoints.names import MANIFEST, OWN, Name
 from holdfast.checkpoints.objects import ObjectStore
-from holdfast.checkpoints.retention import doomed, kept
+from holdfast.checkpoints.retention import Kept, Metric, best, doomed, kept
 from holdfast.reports.wire import Outcome
 
 # In a local folder: what is in it now is in the object store, too.
 UPLOADED = f"{OWN}uploaded"
 # What is quiet and closed when the training has ended.
 DOUBTFUL = "it may be half a checkpoint"
+
+
+class Remaining(NamedTuple):
+    """The checkpoints that are left: of how many epochs there is a valid one, and which is the best."""
+
+    epochs: int
+    best: Kept | None
 
 
 class Place(Protocol):
@@ -43,10 +53,12 @@ class Place(Protocol):
         """Whether what was looked at is what was kept, perhaps by a sidecar before this one."""
         ...
 
-    def keep(self, looked: Looked, about: About) -> None: ...
+    def keep(self, looked: Looked, about: About, metrics: Mapping[str, float]) -> None:
+        """metrics: those of its epoch, if they were reported."""
+        ...
 
-    def tidy(self, looks: list[Looked], keep: int, needed: set[Name]) -> int | None:
-        """Delete what is too old; how many valid ones there are, if this worker can tell."""
+    def tidy(self, looks: list[Looked], keep: int, needed: set[Name], by: Metric) -> Remaining | None:
+        """Delete what is too old and not the best; what is left, if this worker can tell."""
         ...
 
     def elsewhere(self) -> list[Looked] | None:
@@ -78,17 +90,19 @@ class Volume:
     def is_kept(self, looked: Looked) -> bool:
         return is_newer(self._folder / looked.name.leaf / MANIFEST, looked.content)
 
-    def keep(self, looked: Looked, about: About) -> None:
-        self._store.put(looked.name, self._folder / looked.name.leaf, about)
+    def keep(self, looked: Looked, about: About, metrics: Mapping[str, float]) -> None:
+        self._store.put(looked.name, self._folder / looked.name.leaf, about, looked.content, metrics=metrics)
 
-    def tidy(self, looks: list[Looked], keep: int, needed: set[Name]) -> int:
+    def tidy(self, looks: list[Looked], keep: int, needed: set[Name], by: Metric) -> Remaining:
         there = kept(self._store, self._attempt)
-        gone = set(doomed(there, keep, self._attempt, needed)) | {
-            name for name in superseded(looks, keep, {one.name for one in there if one.counts}) if name not in needed
+        top = best(there, by)
+        stays = needed if top is None else {*needed, top.name}
+        gone = set(doomed(there, keep, self._attempt, stays, by)) | {
+            name for name in superseded(looks, keep, {one.name for one in there if one.counts}) if name not in stays
         }
         for name in sorted(gone):
             self._store.delete(name)
-        return len({one.name.epoch for one in there if one.counts and one.name not in gone})
+        return _remaining(there, gone, top)
 
     def elsewhere(self) -> None:
         return None
@@ -113,7 +127,7 @@ class SharedVolume:
         found = []
         for name in checkpoints_in(self._folder):
             with contextlib.suppress(OSError):
-                stat = (self._folder / name.leaf / MANIFEST).stat()
+                stat = (self._folder / name.leaf / MANIFEST).lstat()
                 stamp = Stamp(stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
                 found.append(Looked(name, True, "it has a manifest", (Entry(MANIFEST, stamp),)))
         return found
@@ -121,10 +135,10 @@ class SharedVolume:
     def is_kept(self, looked: Looked) -> bool:
         return True
 
-    def keep(self, looked: Looked, about: About) -> None:
+    def keep(self, looked: Looked, about: About, metrics: Mapping[str, float]) -> None:
         raise AssertionError("everything here is kept by worker 0")
 
-    def tidy(self, looks: list[Looked], keep: int, needed: set[Name]) -> None:
+    def tidy(self, looks: list[Looked], keep: int, needed: set[Name], by: Metric) -> None:
         return None
 
     def elsewhere(self) -> None:
@@ -162,16 +176,19 @@ class Mirror:
         # A manifest here is that of a restored copy, which was in the store before.
         return any(is_newer(self._folder / looked.name.leaf / sign, looked.content) for sign in (UPLOADED, MANIFEST))
 
-    def keep(self, looked: Looked, about: About) -> None:
-        folder = self._folder / looked.name.leaf
-        if self._index:
-            self._store.put_part(looked.name, folder, self._index, about)
-        else:
-            self._store.put(looked.name, folder, about, ranks=self._others(folder))
-        with explained(f"note in {folder} that it was uploaded"):
-            (folder / UPLOADED).touch()
+    def keep(self, looked: Looked, about: About, metrics: Mapping[str, float]) -> None:
+        name, folder, content = looked.name, self._folder / looked.name.leaf, looked.content
+        # A training may save anew under that name at any moment: the sign goes into the folder that was uploaded.
+        with explained(f"note in {folder} that it was uploaded"), _replaceable(folder), opened(folder) as descriptor:
+            if self._index:
+                self._store.put_part(name, folder, self._index, about, content)
+            else:
+                self._store.put(name, folder, about, content, ranks=self._others(folder), metrics=metrics)
+            sign = os.open(UPLOADED, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=descriptor)
+            os.utime(sign)
+            os.close(sign)
 
-    def tidy(self, looks: list[Looked], keep: int, needed: set[Name]) -> int | None:
+    def tidy(self, looks: list[Looked], keep: int, needed: set[Name], by: Metric) -> Remaining | None:
         uploaded = {looked.name for looked in looks if looked.complete and self.is_kept(looked)}
         for name in superseded(looks, keep, uploaded):
             if name.leaf not in {one.leaf for one in needed}:
@@ -179,10 +196,10 @@ class Mirror:
         if self._index:
             return None
         there = kept(self._store, self._attempt)
-        gone = doomed(there, keep, self._attempt, needed)
+        gone = doomed(there, keep, self._attempt, needed, by)
         for name in gone:
             self._store.delete(name)
-        return len({one.name.epoch for one in there if one.counts and one.name not in gone})
+        return _remaining(there, set(gone), best(there, by))
 
     def elsewhere(self) -> list[Looked] | None:
         if not self._index:
@@ -191,8 +208,9 @@ class Mirror:
         manifest = self._store.manifest(newest) if newest is not None else None
         if newest is None or manifest is None:
             return []
-        # What is saved anew under its name has another time.
-        return [Looked(newest, True, "it has a manifest", (Entry(manifest.about.saved_at, Stamp(0, 0, 0, 0)),))]
+        # What is saved anew under its name has another time or step.
+        saved = Entry(f"{manifest.about.saved_at} {manifest.step}", Stamp(0, 0, 0, 0))
+        return [Looked(newest, True, "it has a manifest", (saved,))]
 
     def _own_share(self, looked: Looked) -> Looked:
         """With the SDK each worker declares shards: here are those of its own processes alone."""
@@ -211,10 +229,19 @@ class Mirror:
         return range(1, self._workers)
 
 
+@contextlib.contextmanager
+def _replaceable(folder: Path) -> Iterator[None]:
+    """A training that saves anew removes the folder that is being read."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise Incomplete(f"{folder} was replaced while it was read: it is taken again") from None
+
+
 def is_newer(sign: Path, content: tuple[Entry, ...]) -> bool:
     """Whether a sign was set after the last change."""
     try:
-        set_ns = sign.stat().st_ctime_ns
+        set_ns = sign.lstat().st_ctime_ns
     except OSError:
         return False
     return bool(content) and set_ns >= max(entry.stamp.changed_ns for entry in content)
@@ -228,10 +255,17 @@ def superseded(looks: list[Looked], keep: int, valid: set[Name]) -> list[Name]:
     return [looked.name for looked in looks if looked.complete and looked.name.epoch < newest[-1]]
 
 
+def _remaining(there: list[Kept], gone: set[Name], top: Kept | None) -> Remaining:
+    return Remaining(len({one.name.epoch for one in there if one.counts and one.name not in gone}), top)
+
+
 def _looked_last(folder: Path, name: Name, quiet_s: float) -> Looked:
     try:
+        content, declared = entries(folder), declared_in(folder)
+        if declared is None and is_newer(folder / MANIFEST, content):
+            return Looked(name, True, "it has a manifest", content)
         why = complete_after_all(folder, quiet_s)
-        doubt = DOUBTFUL if declared_in(folder) is None else "shards of it are missing"
-        return Looked(name, why is not None, why or doubt, entries(folder))
+        doubt = DOUBTFUL if declared is None else "shards of it are missing"
+        return Looked(name, why is not None, why or doubt, content, declared)
     except (Incomplete, Refused, OSError) as error:
         return Looked(name, False, str(error), ())

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -11,10 +12,11 @@ import structlog
 from holdfast.checkpoints.complete import QUIET_S
 from holdfast.checkpoints.errors import CheckpointError
 from holdfast.checkpoints.folder import FolderStore
+from holdfast.checkpoints.lease import RENEW_S, Holder, Lease
 from holdfast.checkpoints.manifest import About
 from holdfast.checkpoints.names import Name
 from holdfast.checkpoints.objects import ObjectStore
-from holdfast.checkpoints.settings import open_bucket
+from holdfast.checkpoints.settings import is_unencrypted, open_bucket
 from holdfast.checkpoints.store import Store
 from holdfast.reports.wire import Batch, Checkpoint, LastWord, Progress, Resumed
 from holdfast.sidecar import doors, told
@@ -68,6 +70,11 @@ class Sidecar:
         self._keeping: Keeping | None = None
         self._mirroring: Mirroring | None = None
         self._began = Began()
+        holder = Holder(uid=settings.uid, name=f"{settings.namespace}/{settings.job}", attempt=settings.attempt)
+        place = settings.checkpoints
+        # On a volume worker 0 writes for all; to an object store each worker writes its own.
+        is_writing = place is not None and (settings.index == 0 or bool(place.store))
+        self._lease = Lease(holder, time.monotonic) if is_writing else None
         self._busy = Busy(Gpus())
         self._files = list(self._lines()) if settings.index == 0 else []
 
@@ -87,7 +94,7 @@ class Sidecar:
 
     async def _open_for_progress(self, stack: contextlib.AsyncExitStack) -> None:
         for host in _own_addresses(self._settings.host):
-            app = doors.progress(self._tell_and_note, self._clocks.wall)
+            app = doors.progress(self._tell_and_note, self._clocks.wall, shared=_is_shared(self._settings.host))
             try:
                 await stack.enter_async_context(doors.open_to(app, host, self._settings.progress_port))
             except doors.CannotListen as error:
@@ -105,6 +112,7 @@ class Sidecar:
             every_s=self._settings.report_s,
             wall=self._clocks.wall,
             heeds=self._stopping.is_heeded,
+            gpu_percent=lambda: self._busy.percent,
         )
         running.keep_running(self._reporting.run)
 
@@ -129,6 +137,7 @@ class Sidecar:
             about=self._about,
             tell=self._tell_checkpoint,
             wall=self._clocks.wall,
+            lease=self._lease if self._settings.index == 0 else None,
         )
 
     def _store(self, place: Checkpoints) -> Store:
@@ -146,16 +155,20 @@ class Sidecar:
             failed = Checkpoint(path=path, epoch=0, outcome="failed", reason=str(error)[:1000], at=self._clocks.wall())
             self._tell_checkpoint(failed)
             return
+        if kept.store and is_unencrypted(kept.store, self._environ):
+            log.warning("the store is reached by http://: anybody on the way can read and change checkpoints")
         if kept.store and kept.tensorboard is not None:
-            self._mirroring = Mirroring(kept.tensorboard, open_bucket(kept.store, self._environ))
+            self._mirroring = Mirroring(kept.tensorboard, open_bucket(kept.store, self._environ), self._must_hold)
         self._keeping = self._stopping.keeping = Keeping(
             self._place,
             keep=kept.keep,
             needed={Name(began.epoch, attempt, began.leaf) for attempt in attempts},
-            about=self._about,
+            about=self._about_to_write,
             tell=self._tell_checkpoint,
             wall=self._clocks.wall,
-            is_over=lambda: self._standing.is_over,
+            by=kept.best_by,
+            reported=self._backlog.metrics_of,
+            is_over=lambda: self._standing.is_over or (self._lease is not None and self._lease.is_lost),
         )
 
     @property
@@ -165,18 +178,28 @@ class Sidecar:
 
     def _watch(self, running: Loops) -> None:
         settings, keeping = self._settings, self._own_keeping
+        if self._lease is not None:
+            running.keep_running(self._renew)
         if keeping is not None:
             running.keep_running(keeping.run)
         if self._mirroring is not None:
             running.keep_running(self._mirroring.run)
+        running.keep_running(self._busy.run)
         if settings.index > 0:
             return  # worker 0 speaks for all: the others train the same epochs
-        running.keep_running(self._busy.run)
         for lines in self._files:
             running.keep_running(lines.run)
         if settings.metrics_port is not None:
-            addresses = [f"{_bracketed(host)}:{settings.metrics_port}" for host in _own_addresses(settings.host)]
-            page = Page(addresses, settings.metric_names, self._tell_and_note, self._clocks.wall)
+            hosts = [host or doors.LOOPBACK for host in _own_addresses(settings.host)]
+            shared = _is_shared(settings.host)
+            page = Page(
+                hosts,
+                settings.metrics_port,
+                settings.metric_names,
+                self._tell_and_note,
+                self._clocks.wall,
+                shared=shared,
+            )
             running.keep_running(page.run)
 
     def _lines(self) -> Iterator[Lines]:
@@ -189,12 +212,14 @@ class Sidecar:
                 yield Lines(file, self._tell, parse, is_full=lambda: self._backlog.is_full)
 
     def _tell(self, entry: Progress) -> None:
-        if self._backlog.tell(self._busy.added(entry)) and self._reporting is not None:
+        self._busy.reported(entry)
+        if self._backlog.tell(entry) and self._reporting is not None:
             self._reporting.at_once()
 
     def _tell_and_note(self, entry: Progress) -> None:
         """What no file of the training holds would be lost if this process were killed."""
         if self._settings.index > 0:
+            self._busy.reported(entry)
             return
         if entry.step is None and self._state.note(entry):
             for lines in self._files:
@@ -210,9 +235,39 @@ class Sidecar:
         if self._reporting is not None:
             self._reporting.at_once()
 
+    async def _renew(self) -> None:
+        """A training whose place another job has taken goes on, and nothing of it is kept."""
+        place, lease = self._settings.checkpoints, self._lease
+        while place is not None and lease is not None:
+            try:
+                store = await asyncio.to_thread(self._store, place)
+                await asyncio.to_thread(lease.renew if self._settings.index == 0 else lease.watch, store)
+            except (CheckpointError, OSError) as error:
+                log.warning("the lease of the place for checkpoints is not renewed", reason=str(error))
+            await asyncio.sleep(RENEW_S)
+
+    async def _release(self) -> None:
+        place, lease = self._settings.checkpoints, self._lease
+        if place is None or lease is None or self._settings.index > 0:
+            return
+        try:
+            await asyncio.to_thread(lambda: lease.release(self._store(place)))
+        except (CheckpointError, OSError) as error:
+            log.warning("the lease of the place for checkpoints is not released", reason=str(error))
+
+    def _about_to_write(self) -> About:
+        self._must_hold()
+        return self._about()
+
+    def _must_hold(self) -> None:
+        """Raises while another job may be using the place."""
+        if self._lease is not None:
+            self._lease.must_hold()
+
     def _about(self) -> About:
         saved_at = datetime.fromtimestamp(self._clocks.wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return About(job=self._settings.uid, saved_at=saved_at, world=self._settings.workers)
+        settings = self._settings
+        return About(settings.uid, saved_at, settings.workers, settings.namespace, settings.job)
 
     async def _finish(self) -> None:
         await _within(LAST_WORD_S, self._withdraw())
@@ -225,6 +280,7 @@ class Sidecar:
         await _within(LAST_WORD_S, self._tell_the_rest())
         if self._mirroring is not None:
             await _within(LAST_WORD_S, asyncio.to_thread(self._mirroring.bring))
+        await _within(LAST_WORD_S, self._release())
 
     async def _keep_the_rest(self, keeping: Keeping) -> None:
         await keeping.finish()
@@ -247,7 +303,8 @@ class Sidecar:
         Otherwise a worker that starts later would wait for ever.
         """
         place, follows = self._settings.checkpoints, self._settings.elastic or self._stopping.was_asked
-        if place is None or self._settings.index > 0 or self._standing.is_over or not follows:
+        is_lost = self._lease is not None and self._lease.is_lost
+        if place is None or self._settings.index > 0 or self._standing.is_over or is_lost or not follows:
             return
         try:
             await asyncio.to_thread(lambda: withdraw(self._store(place), self._settings.attempt))
@@ -273,7 +330,8 @@ class Sidecar:
             return word
         return LastWord(
             attempt=word.attempt,
-            checkpoint=place.address(keeping.last) if keeping.last is not None else "",
+            checkpoint=place.address(keeping.last.name) if keeping.last is not None else "",
+            checkpoint_epoch=keeping.last.epochs_done if keeping.last is not None else None,
             lost=tuple(place.address(name) for name in keeping.left[:MOST_LOST]),
             progress=word.progress,
         )
@@ -307,8 +365,9 @@ def _own_addresses(host: str) -> list[str]:
     return [host] if not host or doors.is_loopback(host) else [host, doors.LOOPBACK]
 
 
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host or doors.LOOPBACK
+def _is_shared(host: str) -> bool:
+    """Whether the pod's network is that of the machine, with all its users: pods have loopback addresses there."""
+    return doors.is_loopback(host)
 
 
 def _bucket(place: Checkpoints, environ: Mapping[str, str]) -> ObjectStore | None:

@@ -1,4 +1,4 @@
-"""Tells the operator what is new: every few seconds, at once when an epoch has ended, and that we live.
+"""Tells the operator what is new: every few seconds, at once when an epoch has ended, and half as often that we live.
 
 An operator that can't be reached is never a reason to stop anything: what it missed is told when it is back.
 """
@@ -20,7 +20,10 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class Reporting:
-    """`wall` is the clock of the world, in seconds since 1970; `heeds` tells whether the training saves when asked."""
+    """`wall` is the clock of the world, in seconds since 1970; `heeds` tells whether the training saves when asked.
+
+    `gpu_percent` is the utilization of the worker's GPUs: every report carries it, and no report is sent for its sake.
+    """
 
     def __init__(
         self,
@@ -31,6 +34,7 @@ class Reporting:
         every_s: float,
         wall: Callable[[], float],
         heeds: Callable[[], bool] = lambda: False,
+        gpu_percent: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._backlog = backlog
         self._operator = operator
@@ -38,6 +42,7 @@ class Reporting:
         self._every_s = every_s
         self._wall = wall
         self._heeds = heeds
+        self._gpu_percent = gpu_percent
         self._urgent = asyncio.Event()
         self._turn = asyncio.Lock()
         self._trouble = ""
@@ -52,11 +57,17 @@ class Reporting:
             await asyncio.sleep(GAP_S)
             if is_heard and not self._backlog.is_empty:
                 continue
-            try:
-                async with asyncio.timeout(max(0.0, self._every_s - GAP_S)):
-                    await self._urgent.wait()
-            except TimeoutError:
-                pass
+            is_urgent = await self._is_urgent_within(max(0.0, self._every_s - GAP_S))
+            if not is_urgent and is_heard and self._backlog.is_empty:
+                # With nothing new every second turn is enough: the operator misses nobody before three have passed.
+                await self._is_urgent_within(self._every_s)
+
+    async def _is_urgent_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._urgent.wait()
+        except TimeoutError:
+            return False
 
     async def send(self) -> bool:
         """Whether the operator has heard a batch."""
@@ -64,7 +75,9 @@ class Reporting:
             clock = asyncio.get_running_loop()
             try:
                 batch = self._backlog.batch(clock.time(), self._wall())
-                answer = await self._operator.report(structs.replace(batch, heeds=self._heeds()))
+                answer = await self._operator.report(
+                    structs.replace(batch, heeds=self._heeds(), gpu_utilization_percent=self._gpu_percent())
+                )
             except Unheard as error:
                 self._say(str(error))
                 return False

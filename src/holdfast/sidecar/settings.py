@@ -1,5 +1,6 @@
 """What the operator tells a sidecar, by environment variables. Empty means not set."""
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from holdfast.checkpoints.retention import Metric
 from holdfast.errors import HoldfastError
 from holdfast.sidecar.metrics import NAMES
 
@@ -30,6 +32,8 @@ class Checkpoints(Struct, frozen=True, kw_only=True):
     store: str = ""
     """The address of an object store; "" where the folder is on a volume that outlives the pod."""
     keep: int = 3
+    best_by: Metric = "loss"
+    """The metric that the best checkpoint is chosen by, which is kept, too."""
     first: str = ""
     """Where a job goes on from that has no checkpoint of its own (checkpoint.resumeFrom)."""
     tensorboard: Path | None = None
@@ -97,20 +101,36 @@ def _checkpoints(environ: Environ) -> Checkpoints | None:
     folder, link = _path(environ, "CHECKPOINT_DIR"), _path(environ, "RESUME_FROM")
     if folder is None and link is None:
         return None
-    attempt = _whole(environ, "HOLDFAST_ATTEMPT", None)
+    attempt, tensorboard = _whole(environ, "HOLDFAST_ATTEMPT", None), _path(environ, "TENSORBOARD_DIR")
     if folder is None or link is None or folder.name != f"attempt-{attempt}":
         raise BadSetting(
             f"CHECKPOINT_DIR is {str(folder or '')!r} and RESUME_FROM {str(link or '')!r}: "
             f"the operator sets both, and the first ends with attempt-{attempt}"
         )
     return Checkpoints(
-        folder=folder,
+        folder=_real(folder),
         resume_link=link,
         store=environ.get("HOLDFAST_STORE", ""),
         keep=_whole(environ, "HOLDFAST_RETENTION", 3, least=1),
+        best_by=_metric(environ, "HOLDFAST_BEST_BY"),
         first=environ.get("HOLDFAST_RESUME_FROM", ""),
-        tensorboard=_path(environ, "TENSORBOARD_DIR"),
+        tensorboard=_real(tensorboard) if tensorboard is not None else None,
     )
+
+
+def _metric(environ: Environ, name: str) -> Metric:
+    match environ.get(name, ""):
+        case "" | "loss":
+            return "loss"
+        case "accuracy":
+            return "accuracy"
+        case other:
+            raise BadSetting(f"{name} is {other!a}: the operator sets it to loss or accuracy")
+
+
+def _real(folder: Path) -> Path:
+    """The volume that a folder is on may be reached through links; what the training makes in it must not be one."""
+    return Path(os.path.realpath(folder.parent)) / folder.name
 
 
 def _renamed(text: str) -> dict[str, str]:

@@ -9,15 +9,17 @@ from msgspec import Struct
 from holdfast.checkpoints import disk
 from holdfast.checkpoints.complete import checkpoints_in, declared_in
 from holdfast.checkpoints.errors import CheckpointError, Incomplete, StoreError, Unreachable
-from holdfast.checkpoints.fetch import fetch
+from holdfast.checkpoints.fetch import fetch, find
 from holdfast.checkpoints.folder import FolderStore
+from holdfast.checkpoints.lease import InUse
 from holdfast.checkpoints.manifest import About
-from holdfast.checkpoints.names import CHECKPOINT, Name, named
+from holdfast.checkpoints.names import Name, named
+from holdfast.checkpoints.objects import ObjectStore
 from holdfast.checkpoints.resume import Undecided, resume, write_decision
 from holdfast.checkpoints.store import Store
 from holdfast.sidecar.deciding import decided, withdraw
 from holdfast.sidecar.settings import Checkpoints
-from holdfast.train.publishing import JOINING
+from holdfast.train.publishing import JOINING, recover
 
 
 class Aside(Struct, frozen=True):
@@ -37,7 +39,7 @@ class Restored(Struct, frozen=True):
 
 def may_pass(error: CheckpointError) -> bool:
     """Whether to try again: the network and other workers change by themselves, credentials do not."""
-    return isinstance(error, Unreachable | Undecided | Incomplete) or type(error) is StoreError
+    return isinstance(error, Unreachable | Undecided | Incomplete | InUse) or type(error) is StoreError
 
 
 def restore(
@@ -52,7 +54,7 @@ def restore(
 ) -> Restored:
     """RESUME_FROM leads to the checkpoint when this returns, and does not exist when there is none."""
     with disk.explained(f"make the folder {place.folder}"):
-        disk.make_folder(Path(os.path.realpath(place.folder.parent)) / place.folder.name)
+        disk.make_folder(place.folder)
     if index == 0:
         return _decided(place, store, attempt, about, environ, note)
     name = decided(store, attempt, about.job)
@@ -81,6 +83,10 @@ def _decided(
         store.remove_leftovers(attempt)
         if is_anew:
             _remove_unfinished(place.folder, store)
+        for folder in store.attempt_folders(attempt):
+            recover(folder)
+    elif isinstance(store, ObjectStore):
+        store.forget_parts(attempt)
     before = set(store.names(attempt))
     name, address = resume(store, place.folder, attempt, about, heard), store.address
     aside = tuple(Aside(gone, _about(gone, said)) for gone in sorted(before - set(store.names(attempt))))
@@ -116,10 +122,9 @@ def _fetched(
 
 
 def _fetch_first(place: Checkpoints, attempt: int, about: About, environ: Mapping[str, str]) -> Name:
-    """Its epoch is that of its name, if it has one."""
-    match = CHECKPOINT.fullmatch(place.first.rstrip("/").rpartition("/")[2])
-    name = named(int(match[1]) if match else 0, attempt)
-    fetch(place.first, environ, place.folder / name.leaf, name, about)
+    source = find(place.first, environ)
+    name = named(source.epoch, attempt)
+    fetch(source, place.folder / name.leaf, name, about)
     return name
 
 

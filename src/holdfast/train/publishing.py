@@ -1,7 +1,8 @@
 """Gives a folder that is whole the name of a checkpoint.
 
 A checkpoint that has the name already (saved within the epoch, or resumed from) is replaced, and the shards of several
-ranks come together. Whenever the process is killed, what has the name is whole, or its markers say that it is not.
+ranks come together. Whenever the process is killed, what has the name is whole, or its markers say that it is not; what
+was whole under that name before is then beside it, until the new one is whole.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from holdfast.train.errors import CheckpointFailed
 from holdfast.train.markers import Save
 
 LOCK = ".holdfast-lock"
-REPLACED = ".holdfast-replaced"
+REPLACED = ".holdfast-replaced-"
+DROPPED = ".holdfast-dropped"
 JOINING = ".holdfast-joining"
 # A volume that has no such promise to give, as some mounted buckets, for folders at least.
 CANT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
@@ -42,7 +44,7 @@ def publish_shard(partial: Path, final: Path, save: Save, rank: int) -> None:
         if _took_name(partial, place):
             pass
         elif not _is_of(place, save):
-            _replace(partial, place)
+            _in_two_steps(partial, place)
         elif not (place / markers.shard_name(rank)).exists():
             _join(partial, place, rank)
         if place != final and markers.is_complete(place):
@@ -110,23 +112,59 @@ def _move_into(target: Path, source: Path, except_for: Path) -> None:
     sync(target)
 
 
+def replaced(final: Path) -> Path:
+    """Where a checkpoint is that another one takes the name of, until that one is whole."""
+    return final.with_name(f"{REPLACED}{final.name}")
+
+
+def recover(checkpoint_dir: Path) -> None:
+    """A process was killed between the two steps of a replacement: the old checkpoint gets its name again."""
+    for old, final in _all_replaced(checkpoint_dir):
+        if not final.exists():
+            with contextlib.suppress(OSError):  # another process has done it
+                old.rename(final)
+
+
 def _replace(partial: Path, final: Path) -> None:
     """Another folder has the name. In one step where the volume can do that; NFS, for one, takes two."""
     if not exchange(partial, final):
-        old = final.with_name(REPLACED)
-        shutil.rmtree(old, ignore_errors=True)
-        final.rename(old)
-        try:
-            partial.rename(final)
-        except OSError:
-            old.rename(final)
-            raise
+        _in_two_steps(partial, final)
 
 
-def _settle(folder: Path) -> None:
+def _in_two_steps(partial: Path, final: Path) -> None:
+    _make_way(final)
+    try:
+        partial.rename(final)
+    except OSError:
+        with contextlib.suppress(OSError):
+            replaced(final).rename(final)
+        raise
+
+
+def _make_way(final: Path) -> None:
+    """What is whole stays beside the name; shards of a save that nobody ends any more do not."""
+    if markers.CHECKPOINT.fullmatch(final.name) and markers.is_whole(final):
+        shutil.rmtree(replaced(final), ignore_errors=True)
+        final.rename(replaced(final))
+    else:
+        dropped = final.with_name(DROPPED)
+        shutil.rmtree(dropped, ignore_errors=True)
+        final.rename(dropped)
+        shutil.rmtree(dropped, ignore_errors=True)
+
+
+def _settle(checkpoint_dir: Path) -> None:
     """The new name is on the disk before what it replaces is removed."""
-    sync(folder)
-    shutil.rmtree(folder / REPLACED, ignore_errors=True)
+    sync(checkpoint_dir)
+    for old, final in _all_replaced(checkpoint_dir):
+        if markers.is_whole(final):
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _all_replaced(checkpoint_dir: Path) -> list[tuple[Path, Path]]:
+    """Each with the name that it had."""
+    found = ((old, old.name[len(REPLACED) :]) for old in checkpoint_dir.glob(f"{REPLACED}*"))
+    return [(old, old.with_name(name)) for old, name in found if markers.CHECKPOINT.fullmatch(name)]
 
 
 def exchange(one: Path, other: Path) -> bool:

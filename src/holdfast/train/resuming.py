@@ -6,18 +6,22 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.train import markers
+from holdfast.train import markers, publishing
 from holdfast.train.environment import Environment
 
 
 def newest(told: Environment) -> Path | None:
     """What RESUME_FROM leads to; it is a link that is there only if there is something to resume from.
 
-    A launcher that has started its processes anew within the attempt has newer ones in CHECKPOINT_DIR.
+    A launcher that has started its processes anew within the attempt has newer ones in CHECKPOINT_DIR. Shards of a save
+    that was broken off may then have the name of what was resumed from, which is beside them.
     """
+    if told.checkpoint_dir is not None:
+        publishing.recover(told.checkpoint_dir)
     found = []
     if told.resume_from is not None and told.resume_from.exists():
-        found.append(Path(os.path.realpath(told.resume_from)))
+        resumed = Path(os.path.realpath(told.resume_from))
+        found.append(publishing.replaced(resumed) if _is_broken_off(resumed) else resumed)
     if told.restart and told.checkpoint_dir is not None and told.checkpoint_dir.is_dir():
         found.extend(_complete(told.checkpoint_dir))
     return max(found, key=position, default=None)
@@ -29,6 +33,12 @@ def position(folder: Path | None) -> tuple[int, int]:
         return 0, 0
     epoch, step = markers.position(folder)
     return (epoch, 0) if step is None else (max(epoch - 1, 0), step)
+
+
+def _is_broken_off(folder: Path) -> bool:
+    """What never had a marker counts as whole: RESUME_FROM says so."""
+    has_marker = markers.read(folder) is not None
+    return has_marker and not markers.is_complete(folder) and markers.is_whole(publishing.replaced(folder))
 
 
 def _complete(checkpoint_dir: Path) -> Iterator[Path]:

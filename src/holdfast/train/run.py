@@ -8,7 +8,7 @@ import operator
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -117,13 +117,16 @@ class Run:
         return wish and self._saves
 
     @contextlib.contextmanager
-    def checkpoint(self, epoch: int | None = None) -> Iterator[Path]:
+    def checkpoint(self, epoch: int | None = None, *, metrics: Mapping[str, object] | None = None) -> Iterator[Path]:
         """A folder to save into: a checkpoint once the block has ended well. What it raises, the training must know.
+
+        By its loss or accuracy the best checkpoint is chosen. At the end of an epoch these are the numbers that were
+        reported, and `metrics`; within an epoch, where what is reported is of a step, `metrics` alone.
 
         Where nothing is to be kept (outside holdfast, and on other ranks than 0) the folder is thrown away.
         """
         seen, at = self._notice.look(), self._position(epoch)
-        with self._folder(*at) as folder:
+        with self._folder(*at, metrics or {}) as folder:
             yield folder
         self._note_saved(seen)
 
@@ -158,12 +161,22 @@ class Run:
         is_time = interval_s is not None and self._clock() - self._saved_at >= interval_s
         return is_planned or is_time or self.notice() is not None
 
-    def _folder(self, epoch: int, step: int | None) -> contextlib.AbstractContextManager[Path]:
+    def _folder(
+        self, epoch: int, step: int | None, given: Mapping[str, object]
+    ) -> contextlib.AbstractContextManager[Path]:
         if self._told.checkpoint_dir is None or not self._saves:
             return saving.thrown_away()
+        reported = self._metrics(epoch) if step is None else {}
+        metrics = {**reported, **self._progress.numbers(given)}
         save = Save(self.attempt, self._told.restart, epoch, step)
-        writer = saving.Writer(self.rank, self.world if self._shards else None)
+        writer = saving.Writer(self.rank, self.world if self._shards else None, metrics)
         return saving.saved(self._told.checkpoint_dir, save, writer)
+
+    def _metrics(self, epoch: int) -> dict[str, float]:
+        """The numbers that were reported of what is saved."""
+        if self._numbers.get("epoch", self.epoch) != epoch:
+            return {}
+        return {name: number for name, number in self._numbers.items() if name not in ("epoch", "step")}
 
     def _note_saved(self, seen: Seen) -> None:
         self._saved_at = self._clock()
@@ -171,6 +184,9 @@ class Run:
 
     def _end_step(self) -> None:
         if not self._is_last_step():
+            # A script that reports nothing within an epoch still shows how far a long one is.
+            if self._reports and self._is_line_due():
+                self._write_line()
             self._heed_notice()
             self._stop_if_asked()
 

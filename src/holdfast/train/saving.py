@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ class Writer(NamedTuple):
 
     rank: int
     shards: int | None
+    metrics: Mapping[str, float]
 
 
 @contextlib.contextmanager
@@ -54,14 +55,15 @@ def thrown_away() -> Iterator[Path]:
 
 def _seal(partial: Path, save: Save, writer: Writer) -> None:
     """The marker, and everything down to the disk."""
-    if writer.shards is None:
+    rank, shards, metrics = writer
+    if shards is None:
         if not any(partial.iterdir()):
             raise CheckpointFailed(
                 f"the checkpoint of epoch {save.epoch} is empty: save into the folder that checkpoint() gives"
             )
-        markers.write(partial / markers.WHOLE, save, shards=1, rank=writer.rank)
+        markers.write(partial / markers.WHOLE, save, shards=1, rank=rank, metrics=metrics)
     else:
-        markers.write(partial / markers.shard_name(writer.rank), save, shards=writer.shards, rank=writer.rank)
+        markers.write(partial / markers.shard_name(rank), save, shards=shards, rank=rank, metrics=metrics)
     _sync_all(partial)
 
 

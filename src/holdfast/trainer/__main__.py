@@ -3,8 +3,9 @@
 import os
 import sys
 
-from holdfast.trainer.errors import Stopped
+from holdfast.trainer.errors import BadSetting, Stopped
 from holdfast.trainer.interrupt import Interrupt
+from holdfast.trainer.report import leave_permanent
 
 
 def main() -> int:
@@ -22,8 +23,10 @@ def main() -> int:
     except ModuleNotFoundError as error:
         if error.name != "numpy":
             raise
-        sys.stderr.write("the reference trainer needs numpy: pip install 'holdfast[trainer]'\n")
-        return 2
+        message = "the reference trainer needs numpy: pip install numpy"
+        sys.stderr.write(f"{message}\n")
+        leave_permanent(os.environ, message)
+        return BadSetting.exit_code
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from holdfast.train import markers
 from holdfast.train.markers import Save
 from holdfast.train.publishing import publish, sync
 from holdfast.trainer.arrays import Floats
-from holdfast.trainer.errors import BadSetting, TrainerError
+from holdfast.trainer.errors import BadSetting, TrainerError, unusable
 from holdfast.trainer.network import Network
 from holdfast.trainer.optimizers import Moments
 from holdfast.trainer.state import Position, State
@@ -42,16 +42,19 @@ def prepare(folder: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise BadSetting(f"can't write to CHECKPOINT_DIR {folder}: {error.strerror}") from error
+        raise unusable(f"can't write to CHECKPOINT_DIR {folder}: {error.strerror}", error) from error
 
 
-def save(folder: Path, network: Network, state: State, shape: Shape) -> Path:
+def save(
+    folder: Path, network: Network, state: State, shape: Shape, metrics: Mapping[str, float] | None = None
+) -> Path:
     target = folder / f"checkpoint-epoch-{_number(state.at)}"
     partial = folder / f".{target.name}.partial"
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         _write(partial, network, state, shape)
+        _mark(partial, state, metrics)
         publish(partial, target)
         shutil.rmtree(partial, ignore_errors=True)  # what it has replaced
     except OSError as error:
@@ -75,7 +78,7 @@ def load(folder: Path, network: Network, moments: Moments, shape: Shape) -> Stat
         position = _position(facts["position"])
     except UNREADABLE as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
-        raise BadSetting(f"RESUME_FROM {folder} is not a whole checkpoint ({reason})") from error
+        raise unusable(f"RESUME_FROM {folder} is not a whole checkpoint ({reason})", error) from error
     return State(np.concatenate([array.ravel() for array in parameters.values()]), saved_moments, position)
 
 
@@ -93,9 +96,12 @@ def _write(folder: Path, network: Network, state: State, shape: Shape) -> None:
     np.savez(folder / "optimizer.npz", allow_pickle=False, **state.moments)
     facts = {"version": VERSION, "training": shape, "position": asdict(state.at)}
     (folder / "state.json").write_text(json.dumps(facts, indent=2) + "\n")
+
+
+def _mark(folder: Path, state: State, metrics: Mapping[str, float] | None) -> None:
     # Within an epoch this trainer counts samples, where others count steps.
     saved = Save(attempt=0, restart=0, epoch=_number(state.at), step=state.at.samples or None)
-    markers.write(folder / markers.WHOLE, saved, shards=1, rank=0)
+    markers.write(folder / markers.WHOLE, saved, shards=1, rank=0, metrics=metrics)
     for file in (*folder.iterdir(), folder):
         sync(file)
 

@@ -1,5 +1,6 @@
 """How a training ends when it does not end well, and with which exit code."""
 
+import errno
 import signal
 
 from holdfast.errors import HoldfastError
@@ -15,6 +16,16 @@ class BadSetting(TrainerError):
     """What was asked for can't be done: trying again would not help."""
 
     exit_code = 2
+
+
+# A disk that is full or does not answer may do so in the next attempt.
+PASSING = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE)
+
+
+def unusable(message: str, error: BaseException) -> TrainerError:
+    """For a path that can't be used as it was asked for."""
+    passes = isinstance(error, OSError) and error.errno in PASSING
+    return TrainerError(message) if passes else BadSetting(message)
 
 
 class Diverged(TrainerError):

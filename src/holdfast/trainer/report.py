@@ -7,6 +7,8 @@ import contextlib
 import json
 import os
 import sys
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +16,12 @@ from holdfast.trainer.settings import Settings
 
 STDOUT = 1
 KUBELET_LOG = Path("/dev/termination-log")
+# Steps are reported at most so often.
+LINE_EVERY_S = 1.0
+# The operator gives up a job whose worker ends with this reason.
+PERMANENT = "PermanentFailure"
+# A kubelet reads no more than 4096 bytes, and a message may have escapes.
+MOST_CHARACTERS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +33,11 @@ class Score:
 
 
 class Report:
-    def __init__(self, settings: Settings, *, quiet: bool) -> None:
+    def __init__(self, settings: Settings, *, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._total_epochs = settings.epochs
+        self._samples_per_step = settings.batch_size * settings.accumulation_steps
+        self._clock = clock
+        self._line_at_s = clock()
         self._progress_file = None if quiet else settings.progress_file
         self._termination_log = None if quiet else settings.termination_log or _kubelet_log()
         self._quiet = quiet
@@ -46,12 +57,29 @@ class Report:
         if self._progress_file is not None:
             _append(self._progress_file, json.dumps(facts) + "\n")
 
+    def step(self, epoch: int, samples: int, total: int) -> None:
+        """Within an epoch, so many of its samples are done: a long epoch shows progress before it ends."""
+        if self._progress_file is None or self._clock() - self._line_at_s < LINE_EVERY_S:
+            return
+        step, steps = (-(-count // self._samples_per_step) for count in (samples, total))
+        facts = {"epoch": epoch, "epochs": self._total_epochs, "step": step, "steps": steps}
+        _append(self._progress_file, json.dumps(facts) + "\n")
+        self._line_at_s = self._clock()
+
     def finish(self, epochs: int, loss_before: float, score: Score) -> None:
         facts = {"epochs": epochs, "lossBefore": loss_before, "lossAfter": score.loss, "accuracy": score.accuracy}
         summary = json.dumps(facts)
         self.say(summary)
         if self._termination_log is not None:
             _leave(self._termination_log, summary)
+
+
+def leave_permanent(environ: Mapping[str, str], message: str) -> None:
+    """Tell the operator, by the reason, that a new attempt would fail in the same way."""
+    given = environ.get("TERMINATION_LOG") or environ.get("HOLDFAST_TERMINATION_LOG")
+    file = Path(given) if given else _kubelet_log()
+    if file is not None:
+        _leave(file, json.dumps({"reason": PERMANENT, "message": message[:MOST_CHARACTERS]}))
 
 
 def _kubelet_log() -> Path | None:

@@ -4,21 +4,22 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
 from holdfast.trainer import checkpoint
 from holdfast.trainer.asked import Asked
 from holdfast.trainer.data import load
-from holdfast.trainer.errors import Stopped, TrainerError
+from holdfast.trainer.errors import BadSetting, Stopped, TrainerError
 from holdfast.trainer.group import Group, join
 from holdfast.trainer.interrupt import Interrupt
 from holdfast.trainer.models import build
 from holdfast.trainer.place import place
-from holdfast.trainer.report import Report, Score
+from holdfast.trainer.report import Report, Score, leave_permanent
 from holdfast.trainer.resume import begin
 from holdfast.trainer.settings import Settings, settings, with_config_file
-from holdfast.trainer.state import State
+from holdfast.trainer.state import Position, State
 from holdfast.trainer.training import Task, end_epoch, evaluate, train_epoch
 
 
@@ -29,7 +30,10 @@ def run(environ: Mapping[str, str], interrupt: Interrupt) -> int:
         with np.errstate(over="ignore", invalid="ignore"):  # a loss that is no number is an error of its own
             _train_with(chosen, join(where, chosen.digest, chosen.join_timeout_s), interrupt)
     except TrainerError as error:
-        sys.stderr.write(f"{' '.join(str(error).split())}\n")
+        message = " ".join(str(error).split())
+        sys.stderr.write(f"{message}\n")
+        if error.exit_code == BadSetting.exit_code:
+            leave_permanent(environ, message)
         return error.exit_code
     return 0
 
@@ -62,18 +66,22 @@ def _train(task: Task, interrupt: Interrupt, report: Report) -> None:
     interrupt.after_step()
     asked = Asked(task.settings, interrupt, rank=task.group.rank, clock=time.monotonic)
     while state.at.epoch < task.settings.epochs:
-        state, wished = train_epoch(task, state, asked.wish)
+        state, wished = train_epoch(task, state, asked.wish, partial(_report_step, task, report))
         is_planned = False
         if state.at.samples == len(task.data.train):
             state, score = _end_epoch(task, state, report)
             is_planned = _is_planned(task.settings, state.at.epoch)
         if is_planned or any(wished):
-            _save(task, state, report)
+            _save(task, state, score, report)
             asked.note_saved()
         if wished.stop and state.at.epoch < task.settings.epochs:
             raise Stopped(interrupt.number or signal.SIGTERM)  # another worker's signal ends this one too
     task.group.sum(np.zeros(1))  # nobody ends well before worker 0 has saved
     report.finish(state.at.epoch, state.at.loss_before, score)
+
+
+def _report_step(task: Task, report: Report, at: Position) -> None:
+    report.step(at.epoch + 1, at.samples, len(task.data.train))
 
 
 def _end_epoch(task: Task, state: State, report: Report) -> tuple[State, Score]:
@@ -87,7 +95,9 @@ def _is_planned(settings: Settings, epoch: int) -> bool:
     return epoch % settings.checkpoint_frequency == 0 or epoch == settings.epochs
 
 
-def _save(task: Task, state: State, report: Report) -> None:
+def _save(task: Task, state: State, score: Score, report: Report) -> None:
     folder = task.settings.checkpoint_dir
     if folder is not None and task.group.rank == 0:
-        report.say(f"saved {checkpoint.save(folder, task.network, state, task.settings.shape)}")
+        # Within an epoch the score is that of the epoch before.
+        metrics = {"loss": score.loss, "accuracy": score.accuracy} if state.at.samples == 0 else {}
+        report.say(f"saved {checkpoint.save(folder, task.network, state, task.settings.shape, metrics)}")

@@ -108,7 +108,7 @@ def settings(environ: Environ) -> Settings:
         resume_from=path(environ, "RESUME_FROM"),
         progress_file=path(environ, "PROGRESS_FILE"),
         notice_file=path(environ, "HOLDFAST_NOTICE_FILE"),
-        termination_log=path(environ, "TERMINATION_LOG"),
+        termination_log=path(environ, "TERMINATION_LOG") or path(environ, "HOLDFAST_TERMINATION_LOG"),
     )
 
 

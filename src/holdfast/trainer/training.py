@@ -40,7 +40,9 @@ def fresh(task: Task) -> State:
     return State(parameters, OPTIMIZERS[task.settings.optimizer].initial(task.network.size), Position())
 
 
-def train_epoch(task: Task, state: State, wish: Callable[[], Wish]) -> tuple[State, Wish]:
+def train_epoch(
+    task: Task, state: State, wish: Callable[[], Wish], after_step: Callable[[Position], None] = lambda _: None
+) -> tuple[State, Wish]:
     """The rest of the epoch under way, or up to the step after which any worker has a wish, and what it is."""
     settings = task.settings
     plan = order(settings.seed, state.at.epoch + 1, len(task.data.train))
@@ -48,6 +50,8 @@ def train_epoch(task: Task, state: State, wish: Callable[[], Wish]) -> tuple[Sta
     while state.at.samples < len(plan) and not any(wished):
         step = batches(plan[state.at.samples :], settings.batch_size, settings.accumulation_steps)
         state, wished = _step(task, state, step, wish())
+        if state.at.samples < len(plan):
+            after_step(state.at)
     return state, wished
 
 

@@ -21,9 +21,9 @@ RUNNING, COMPLETED = {"state": "Running"}, {"state": "Completed"}
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG"}
 
 
-async def claim_job(ground: Ground, name: str, status: JSON = COMPLETED, **checkpoint: object) -> Key:
+async def claim_job(ground: Ground, name: str, status: JSON = COMPLETED, *, retention: int = 3, **spec: object) -> Key:
     """With a claim of its own, which is there."""
-    await ground.job(name, status, checkpoint=checkpoint)
+    await ground.job(name, status, checkpoint={"retention": retention}, **spec)
     body = {"spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}}
     key = Key(ground.namespace, f"{name}-checkpoints")
     await ground.cluster.create(CLAIMS, {"metadata": {"name": key.name}, **body}, namespace=key.namespace)

@@ -24,6 +24,7 @@ from tests.cli.checkpoints.jobs import (
 )
 from tests.cli.ground import WITHIN_S, Ground, holdfast, interrupted
 
+METRICS = ("LOSS", "ACCURACY", "BEST")
 FIVE = [named(epoch, 0) for epoch in range(1, 6)]
 
 
@@ -36,9 +37,9 @@ async def test_a_jobs_checkpoints_in_s3_are_listed_verified_pruned_and_downloade
     fill_bucket(s3_server, tmp_path / "saved", prefix, *FIVE)
 
     header, newest, *others = (await ground.good("checkpoints", "list", "digits")).splitlines()
-    assert header.split() == ["EPOCH", "ATTEMPT", "SIZE", "FILES", "SAVED", "VALID", "RESUME"]
-    assert newest.split()[:5] == ["5", "0", "9", "B", "3"]
-    assert newest.endswith("yes     next")
+    assert header.split() == ["EPOCH", "STEP", "ATTEMPT", "SIZE", "FILES", "SAVED", "VALID", "RESUME", *METRICS]
+    assert newest.split()[:6] == ["5", "-", "0", "9", "B", "3"]
+    assert newest.endswith("yes     next     -      -")
     assert [line.split()[0] for line in others] == ["4", "3", "2", "1"]
 
     assert "epoch 5 of attempt 0: ok, 9 B in 3 files\n" in await ground.good("checkpoints", "verify", "tj/digits")
@@ -119,6 +120,24 @@ async def test_programs_get_everything_as_json_or_yaml_and_people_more_with_wide
     assert header.split()[-4:] == ["WORKERS", "TIME", "PATH", "REASON"]
     assert "no, unfinished" in rows[0]
     assert "it has no manifest" in rows[0]
+
+
+async def test_the_best_is_downloaded_by_the_metric_that_the_job_is_judged_by(embedded: Ground, tmp_path: Path) -> None:
+    await claim_job(embedded, "digits")
+    await claim_job(embedded, "target", successPolicy={"targetAccuracy": 0.9})
+    for name, best in (("digits", 2), ("target", 1)):
+        folder = await volume_of(embedded, name)
+        for epoch, number in ((1, 0.8), (2, 0.1), (3, 0.5)):
+            marker = json.dumps({"metrics": {"loss": number, "accuracy": number}}).encode()
+            fill_volume(folder, named(epoch, 0), files={**MODEL, ".holdfast-complete": marker})
+        listing = json.loads(await embedded.good("checkpoints", "list", name, "-o", "json"))["checkpoints"]
+        assert [saved["epoch"] for saved in listing if saved.get("best")] == [best]
+        assert [saved["metrics"]["loss"] for saved in listing] == [0.5, 0.1, 0.8]
+        said = await embedded.good("checkpoints", "download", name, "--best", "-o", str(tmp_path / name))
+        assert said.startswith(f"checkpoint-epoch-{best} of attempt 0")
+        assert content(tmp_path / name) == MODEL
+    words = await embedded.refused("checkpoints", "download", "digits", "--best", "--epoch", "1", code=2)
+    assert "--best and --epoch name different checkpoints" in words
 
 
 async def test_a_running_job_is_not_pruned_below_its_own_retention(embedded: Ground) -> None:

@@ -14,6 +14,7 @@ from holdfast.api.trainingjob import CheckpointStorage
 from holdfast.checkpoints.names import named
 from holdfast.checkpoints.settings import open_bucket
 from holdfast.cli.checkpoints.credentials import Credentials, Secret, environ_for, read_credentials
+from holdfast.cli.checkpoints.facts import Which
 from holdfast.cli.checkpoints.place import InBucket
 from holdfast.cli.checkpoints.work import chosen
 from holdfast.cluster.kubernetes import connect, load_config
@@ -113,7 +114,7 @@ async def test_every_store_is_reached_with_what_its_secret_holds(
     prefix = fresh_prefix()
     fill_bucket(server, tmp_path, prefix, named(1, 0))
     place = InBucket(open_bucket(server.address(prefix), environ_for(storage, credentials)))
-    assert chosen(place.store, None) == named(1, 0)
+    assert chosen(place.store, Which()) == named(1, 0)
 
 
 def _account_of(told: Mapping[str, str]) -> dict[str, str]:

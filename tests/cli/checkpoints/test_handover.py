@@ -11,7 +11,10 @@ import pytest
 from holdfast.checkpoints.errors import BadManifest, Corrupt, StoreError
 from holdfast.checkpoints.manifest import Manifest
 from holdfast.checkpoints.names import Name, named
+from holdfast.checkpoints.retention import Metric
+from holdfast.cli.checkpoints.facts import Which
 from holdfast.cli.checkpoints.handover import take
+from holdfast.cli.checkpoints.remote import options
 from holdfast.cluster.errors import Unreachable
 from holdfast.cluster.kubernetes.attached import Attached
 from tests.checkpoints.making import MODEL, content
@@ -64,9 +67,9 @@ async def pod(*command: str, cut_after: int | None = None) -> AsyncIterator[Atta
 
 
 async def taken(
-    volume: Path, target: Path, *, epoch: int | None = None, cut_after: int | None = None
+    volume: Path, target: Path, *, epoch: int | None = None, best_by: Metric | None = None, cut_after: int | None = None
 ) -> tuple[Name, Manifest]:
-    chosen = ["--epoch", str(epoch)] if epoch is not None else []
+    chosen = options(Which(epoch=epoch, best_by=best_by))
     command = [sys.executable, "-m", "holdfast", "checkpoints", "hand-out", str(volume), *chosen]
     async with asyncio.timeout(120), pod(*command, cut_after=cut_after) as attached:
         return await take(attached, lambda _name: target)
@@ -84,6 +87,14 @@ async def test_a_checkpoint_arrives_whole_whatever_its_files_are_called(tmp_path
     name, manifest = await taken(volume, tmp_path / "copy", epoch=1)
     assert (name, len(manifest.files)) == (named(1, 0), len(LARGE))
     assert content(tmp_path / "copy") == LARGE
+
+
+async def test_the_best_is_handed_out(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    fill_volume(volume, named(1, 0), files={**MODEL, ".holdfast-complete": b'{"metrics": {"accuracy": 0.9}}'})
+    fill_volume(volume, named(2, 0), files={**MODEL, ".holdfast-complete": b'{"metrics": {"accuracy": 0.8}}'})
+    name, manifest = await taken(volume, tmp_path / "copy", best_by="accuracy")
+    assert (name, manifest.metrics) == (named(1, 0), {"accuracy": 0.9})
 
 
 @pytest.mark.parametrize(

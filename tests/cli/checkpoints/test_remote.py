@@ -13,7 +13,7 @@ from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.checkpoints.names import Name, named
 from holdfast.cli.checkpoints import remote
-from holdfast.cli.checkpoints.facts import Doomed, Fact, Listing, Pruning, Request, Saved, Verification, Verified
+from holdfast.cli.checkpoints.facts import Doomed, Fact, Listing, Pruning, Request, Saved, Verification, Verified, Which
 from holdfast.cli.checkpoints.pod import LABEL
 from holdfast.cli.checkpoints.remote import InPod, NotDone
 from holdfast.cli.naming import find_kind
@@ -193,10 +193,10 @@ async def test_a_checkpoint_comes_out_of_a_pod_through_a_real_api_server(
     monkeypatch.setattr(checkpoints, "FOLDER", str(volume))
     monkeypatch.setattr(remote, "HAND_OUT", (sys.executable, "-m", "holdfast", "checkpoints", "hand-out"))
     place = await in_pod(real, "digits")
-    name, manifest = await place.download(None, into(tmp_path / "newest"))
+    name, manifest = await place.download(Which(), into(tmp_path / "newest"))
     assert (name, len(manifest.files)) == (named(2, 0), 4)
     assert content(tmp_path / "newest") == large
-    assert (await place.download(1, into(tmp_path / "first")))[0] == named(1, 0)
+    assert (await place.download(Which(epoch=1), into(tmp_path / "first")))[0] == named(1, 0)
     assert content(tmp_path / "first") == MODEL
     assert await pods(real, "digits") == []
 

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from holdfast.cli.checkpoints.facts import Doomed, Saved, State, Verified
 from holdfast.cli.checkpoints.showing import doomed_line, size, table, verified_lines
@@ -23,11 +24,14 @@ SAVED = Saved(
 ASIDE = Saved(epoch=9, attempt=0, path="quarantine/x", state="quarantined", reason="its content differs")
 
 
-def test_a_table_says_which_one_a_restart_takes() -> None:
-    assert table([SAVED, ASIDE], NOW, wide=False, headers=True) == [
-        "EPOCH   ATTEMPT   SIZE      FILES   SAVED    VALID             RESUME",
-        "12      1         1.0 GiB   64      2m ago   yes               next",
-        "9       0         -         -       -        no, quarantined",
+def test_a_table_says_which_one_a_restart_takes_and_which_is_the_best() -> None:
+    within = structs.replace(SAVED, epoch=13, step=120)
+    best = structs.replace(SAVED, metrics={"loss": 0.123456, "accuracy": 0.98}, best=True)
+    assert table([within, best, ASIDE], NOW, wide=False, headers=True) == [
+        "EPOCH   STEP   ATTEMPT   SIZE      FILES   SAVED    VALID             RESUME   LOSS     ACCURACY   BEST",
+        "13      120    1         1.0 GiB   64      2m ago   yes               next     -        -",
+        "12      -      1         1.0 GiB   64      2m ago   yes               next     0.1235   0.98       best",
+        "9       -      0         -         -       -        no, quarantined            -        -",
     ]
 
 
@@ -40,7 +44,7 @@ def test_only_what_a_restart_may_take_is_valid() -> None:
     }
     found = [Saved(epoch=1, attempt=0, path="p", state=state) for state in states]
     rows = table(found, NOW, wide=False, headers=False)
-    assert [row.split(None, 5)[5] for row in rows] == list(states.values())
+    assert [row.split(None, 6)[6].rstrip("- ") for row in rows] == list(states.values())
 
 
 def test_a_reason_that_commands_a_terminal_is_made_harmless() -> None:

@@ -1,5 +1,6 @@
 """What the commands find and do, on a volume and on real servers of every object store."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from holdfast.checkpoints.errors import NoCheckpoint
 from holdfast.checkpoints.names import MANIFEST, Name, named
+from holdfast.cli.checkpoints.facts import Which
 from holdfast.cli.checkpoints.work import NotPruned, chosen
 from tests.checkpoints.making import MODEL, save, save_by_rename
 from tests.checkpoints.places import FolderPlace, Place
@@ -31,7 +33,7 @@ def test_an_empty_store_has_nothing_to_list_verify_prune_or_download(place: Plac
     assert verified(place) == []
     assert pruned(place, 1) == []
     with pytest.raises(NoCheckpoint, match="no valid checkpoint in"):
-        chosen(place.store, None)
+        chosen(place.store, Which())
     with pytest.raises(NoCheckpoint, match="of epoch 4"):
         verified(place, 4)
 
@@ -93,8 +95,8 @@ def test_what_a_cut_off_worker_saved_later_is_superseded(place: Place) -> None:
     assert (five.state, two.state, one.state) == ("superseded", "valid", "valid")
     assert "attempt 1 had begun further back" in five.reason
     assert (five.resumes, two.resumes) == (False, True)
-    assert chosen(place.store, None) == named(2, 1)
-    assert chosen(place.store, 5) == named(5, 0)
+    assert chosen(place.store, Which()) == named(2, 1)
+    assert chosen(place.store, Which(epoch=5)) == named(5, 0)
 
 
 def test_a_later_attempts_checkpoints_of_another_job_are_not_what_a_restart_takes(volume: FolderPlace) -> None:
@@ -215,10 +217,42 @@ def test_what_is_being_saved_is_not_pruned_and_leftovers_of_old_attempts_are(pla
 def test_the_newest_valid_one_is_chosen_and_of_an_epoch_the_latest_attempts(place: Place) -> None:
     put(place, named(3, 0), named(3, 1), named(4, 1))
     place.write(f"{named(4, 1).folder}/{MANIFEST}", b"{")
-    assert chosen(place.store, None) == named(3, 1)
-    assert chosen(place.store, 3) == named(3, 1)
+    assert chosen(place.store, Which()) == named(3, 1)
+    assert chosen(place.store, Which(epoch=3)) == named(3, 1)
     with pytest.raises(NoCheckpoint, match="no valid checkpoint of epoch 4"):
-        chosen(place.store, 4)
+        chosen(place.store, Which(epoch=4))
+
+
+def test_the_best_is_marked_chosen_and_not_pruned(place: Place) -> None:
+    for epoch, loss in enumerate([0.9, 0.1, 0.5, 0.4], start=1):
+        metrics = {"loss": loss, "accuracy": loss}
+        place.put(named(epoch, 0), {**MODEL, ".holdfast-complete": json.dumps({"metrics": metrics}).encode()})
+    four, three, two, one = listed(place)
+    assert [saved.best for saved in (four, three, two, one)] == [False, False, True, False]
+    assert two.metrics == {"loss": 0.1, "accuracy": 0.1}
+    assert chosen(place.store, Which(best_by="loss")) == named(2, 0)
+    assert chosen(place.store, Which(best_by="accuracy")) == named(1, 0)
+    assert pruned(place, 1) == [1, 3]
+    assert [saved.epoch for saved in listed(place)] == [4, 2]
+
+
+def test_without_a_metric_none_is_the_best(volume: FolderPlace) -> None:
+    with pytest.raises(NoCheckpoint, match="there is no valid checkpoint in"):
+        chosen(volume.store, Which(best_by="loss"))
+    put(volume, named(1, 0))
+    with pytest.raises(NoCheckpoint, match=r"has the metric loss.*report it at the end of each epoch"):
+        chosen(volume.store, Which(best_by="loss"))
+    assert [saved.best for saved in listed(volume)] == [False]
+
+
+def test_what_does_not_count_is_never_the_best(volume: FolderPlace) -> None:
+    for epoch, attempt, loss in [(1, 0, 0.9), (5, 0, 0.1), (6, 0, 0.2), (2, 1, 0.5)]:
+        marker = json.dumps({"metrics": {"loss": loss}}).encode()
+        volume.put(named(epoch, attempt), {**MODEL, ".holdfast-complete": marker})
+    decide(volume, 1, named(1, 0))
+    volume.store.quarantine(named(6, 0))
+    assert [(saved.epoch, saved.state) for saved in listed(volume, attempt=1) if saved.best] == [(2, "valid")]
+    assert chosen(volume.store, Which(best_by="loss")) == named(2, 1)
 
 
 def test_a_volume_that_cannot_be_read_is_told_as_such(volume: FolderPlace) -> None:

@@ -239,7 +239,13 @@ async def test_what_is_held_by_a_finalizer_is_answered_as_it_is(client: Client) 
 
 
 @pytest.mark.parametrize(
-    "options", [{"propagationPolicy": "Sideways"}, {"gracePeriodSeconds": "soon"}, {"gracePeriodSeconds": -1}]
+    "options",
+    [
+        {"propagationPolicy": "Sideways"},
+        {"gracePeriodSeconds": "soon"},
+        {"gracePeriodSeconds": -1},
+        {"gracePeriodSeconds": "9" * 5000},
+    ],
 )
 async def test_options_of_a_delete_that_make_no_sense_delete_nothing(client: Client, options: object) -> None:
     await client.ask("POST", JOBS, training_job("mnist"))
@@ -392,7 +398,8 @@ async def test_logs_are_read_and_followed(client: Client) -> None:
     mute = await client.ask("GET", f"{PODS}/mute/log?follow=true")
     assert (mute.code, mute.body["message"]) == (404, "it has not started")
     assert (await client.ask("GET", f"{PODS}/none/log")).code == 404
-    assert (await client.ask("GET", f"{PODS}/one/log?tailLines=some")).code == 400
+    for number in ("some", "9" * 5000):
+        assert (await client.ask("GET", f"{PODS}/one/log?tailLines={number}")).code == 400
 
 
 async def test_an_answer_that_can_t_be_finished_is_broken_off(client: Client) -> None:

@@ -1,6 +1,7 @@
 """The real kubectl on the local API: what users of a cluster have in their fingers works here, too."""
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -103,3 +104,48 @@ async def test_kubernetes_own_kinds_are_served_as_well(run: Kubectl) -> None:
     await run("run", "one", "--image=registry.invalid/one", "--restart=Never")
     assert await run("logs", "one") == "line 1\n"
     assert "Server Version: v1." in await run("version")
+
+
+async def test_kinds_that_kubectl_sends_as_protobuf_are_created_as_it_says(
+    run: Kubectl, embedded: EmbeddedCluster, tmp_path: Path
+) -> None:
+    picture = tmp_path / "picture.bin"
+    picture.write_bytes(bytes(range(256)))
+    assert await run("create", "namespace", "team-a") == "namespace/team-a created\n"
+    made = await run(
+        "create", "configmap", "settings", "-n", "team-a", "--from-literal=a=ü=1", f"--from-file={picture}"
+    )
+    assert made == "configmap/settings created\n"
+    settings = json.loads(await run("get", "configmap", "settings", "-n", "team-a", "-o", "json"))
+    assert settings["data"] == {"a": "ü=1"}
+    assert base64.b64decode(settings["binaryData"]["picture.bin"]) == bytes(range(256))
+    made = await run(
+        "create", "secret", "generic", "keys", f"--from-file=p={picture}", "--from-literal=q=", "--type=t/t"
+    )
+    assert made == "secret/keys created\n"
+    keys = json.loads(await run("get", "secret", "keys", "-o", "json"))
+    assert keys["type"] == "t/t"
+    assert keys["data"] == {"p": base64.b64encode(bytes(range(256))).decode(), "q": ""}
+    assert await run("create", "serviceaccount", "worker") == "serviceaccount/worker created\n"
+    assert (await run("get", "serviceaccount", "-o", "name")).splitlines()[-1] == "serviceaccount/worker"
+
+
+async def test_other_kinds_that_kubectl_sends_as_protobuf_are_refused_with_the_command_that_works(run: Kubectl) -> None:
+    with pytest.raises(KubectlFailed) as refused:
+        await run("create", "deployment", "web", "--image=registry.invalid/web")
+    assert "apps/v1 Deployment is not read as protobuf here" in refused.value.output
+    assert "pipe it into kubectl apply -f -" in refused.value.output
+    manifest = await run(
+        "create", "deployment", "web", "--image=registry.invalid/web", "--dry-run=client", "-o", "yaml"
+    )
+    assert await run("apply", "-f", "-", text=manifest) == "deployment.apps/web created\n"
+
+
+async def test_a_kind_without_a_controller_is_applied_with_a_warning(embedded: EmbeddedCluster, run: Kubectl) -> None:
+    example = Path(__file__).parents[3] / "examples/spotinstancevm.yaml"
+    await run("create", "namespace", "ml-training")
+    warning = "no controller acts on a SpotInstanceVM yet: it is stored, and nothing else happens"
+    # kubectl's own switch: a warning that is printed becomes an error, which names how many there were.
+    with pytest.raises(KubectlFailed, match=warning):
+        await run("apply", "--warnings-as-errors", "-f", str(example))
+    assert await run("apply", "--warnings-as-errors", "-f", "-", text=JOB) == f"{NAMED} created\n"

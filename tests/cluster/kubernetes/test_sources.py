@@ -1,6 +1,7 @@
 """Where the cluster is found, and what a kubeconfig may say."""
 
 import base64
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,34 @@ def service_account(tmp_path: Path) -> Path:
     return folder
 
 
+ONE_CONTEXT = """
+clusters: [{{name: c, cluster: {{server: "https://api"}}}}]
+users: [{{name: u, user: {{token: {token}}}}}]
+contexts: [{{name: {context}, context: {{cluster: c, user: u}}}}]
+current-context: {context}
+"""
+EVIL = {
+    "deep lists": f"extensions: {'[' * 20_000}{']' * 20_000}",
+    "deep maps": f"{'{a: ' * 5_000}x{'}' * 5_000}",
+    "an alias in itself": "extensions: &a [*a]",
+    "clusters in themselves": "clusters: &a [*a]",
+    "aliases of aliases": "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 9)}]" for n in range(9)),
+    "a token of 5,000 digits": ONE_CONTEXT.format(token="9" * 5_000, context="a"),
+    "a context of 5,000 digits": ONE_CONTEXT.format(token="t", context="9" * 5_000),
+    "a number as context": ONE_CONTEXT.format(token="t", context="12"),
+    "a date that is none": "current-context: 2024-13-45",
+    "minutes of minutes": f"current-context: 1{':59' * 4_000}",
+    "no number": "current-context: .nan",
+    "a set": "clusters: !!set {a, b}",
+    "bytes": "clusters: !!binary aGVsbG8=",
+    "an object of Python's": "!!python/object/apply:os.system [ls]",
+    "a list as key": "? [a]\n: b",
+    "a merge of nothing": "<<: [1]",
+    "half a character": 'current-context: "\\ud800"',
+    "NUL": "current-context: a\0b",
+    "no address": ONE_CONTEXT.format(token="t", context="a").replace("//api", "//[::1"),
+    "a port beyond all": ONE_CONTEXT.format(token="t", context="a").replace("//api", "//api:99999999"),
+}
 IN_POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 
 
@@ -107,14 +136,14 @@ class TestMerging:
 
     def test_a_context_may_join_parts_of_several_files(self, tmp_path: Path) -> None:
         parts = {
-            "contexts": {"contexts": [{"name": "c", "context": {"cluster": "k", "user": "u", "namespace": "n"}}]},
+            "contexts": {"contexts": [{"name": "c", "context": {"cluster": "k", "user": "u", "namespace": "ml"}}]},
             "clusters": {"clusters": [{"name": "k", "cluster": {"server": "https://joined"}}]},
             "users": {"users": [{"name": "u", "user": {"token": "t"}}], "current-context": "c"},
         }
         for name, part in parts.items():
             (tmp_path / name).write_text(yaml.safe_dump(part))
         config = load_config(environ={"KUBECONFIG": ":".join(str(tmp_path / name) for name in parts)})
-        assert (config.server.url, config.namespace) == ("https://joined", "n")
+        assert (config.server.url, config.namespace) == ("https://joined", "ml")
         assert config.user.token == Material(what="token", data=b"t")
 
     def test_a_listed_file_that_is_missing_is_passed_over(self, tmp_path: Path) -> None:
@@ -251,7 +280,7 @@ class TestRefusals:
         path.write_text("users:\n- name: me\n  user: {token: s3cret\n")
         with pytest.raises(Misconfigured) as caught:
             load_config(str(path), environ={})
-        assert "is not YAML at line" in str(caught.value)
+        assert "is not YAML: line 4" in str(caught.value)
         assert "s3cret" not in str(caught.value)
         assert caught.value.__cause__ is None
 
@@ -274,6 +303,53 @@ class TestRefusals:
         path.write_text("just words")
         with pytest.raises(Misconfigured, match="is not one"):
             load_config(str(path), environ={})
+
+    @pytest.mark.parametrize("written", ["token: {'s3cret", "token: *s3cret", "token: 1e1000", "token: !s3cret x"])
+    def test_what_the_parser_stumbles_over_is_not_shown(self, tmp_path: Path, written: str) -> None:
+        path = tmp_path / "broken"
+        path.write_text(f"users:\n- name: me\n  user: {{{written}}}\n")
+        with pytest.raises(Misconfigured) as caught:
+            load_config(str(path), environ={})
+        assert not {"s3cret", "1e1000"} & set(re.findall(r"\w+", str(caught.value)))
+
+    @pytest.mark.parametrize("evil", EVIL.values(), ids=EVIL.keys())
+    def test_an_odd_file_is_refused_in_a_sentence(self, tmp_path: Path, evil: str) -> None:
+        path = tmp_path / "odd"
+        path.write_text(evil)
+        with pytest.raises(Misconfigured, match=re.escape(str(path))):
+            load_config(str(path), environ={})
+
+    def test_a_date_is_the_name_that_it_looks_like(self, tmp_path: Path) -> None:
+        path = tmp_path / "dated"
+        path.write_text(ONE_CONTEXT.format(token="t", context="2024-01-01"))
+        assert "context '2024-01-01'" in load_config(str(path), environ={}).source
+
+
+SECRETS: list[dict[str, Any]] = [
+    {"token": "t"},
+    {"tokenFile": "token"},
+    {"username": "me", "password": "p"},
+    {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "plugin"}},
+]
+
+
+class TestPlainHttp:
+    @pytest.mark.parametrize("user", SECRETS)
+    @pytest.mark.parametrize("host", ["api.example.com", "10.0.0.1:8080", "[2001:db8::1]", "localhost.example.com"])
+    def test_a_secret_is_not_sent_over_it(self, tmp_path: Path, host: str, user: dict[str, Any]) -> None:
+        said = refused(tmp_path, user, server=f"http://{host}")
+        assert "write https://, or insecure-skip-tls-verify: true" in said
+
+    @pytest.mark.parametrize("host", ["localhost:8001", "127.0.0.1:8080", "127.1.2.3", "[::1]:8080"])
+    def test_this_machine_is_no_way_to_listen_on(self, tmp_path: Path, host: str) -> None:
+        assert config_for(tmp_path, f"http://{host}", {"token": "t"}).server.url == f"http://{host}"
+
+    def test_who_asks_for_it_gets_it(self, tmp_path: Path) -> None:
+        config = config_for(tmp_path, "http://api:8080", {"token": "t"}, insecure_skip_tls_verify=True)
+        assert config.server.url == "http://api:8080"
+
+    def test_without_a_secret_there_is_nothing_to_lose(self, tmp_path: Path) -> None:
+        assert config_for(tmp_path, "http://api:8080").server.url == "http://api:8080"
 
 
 class TestUsers:

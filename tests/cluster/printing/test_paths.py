@@ -38,7 +38,7 @@ def test_a_path_finds_what_it_names(path: str, expected: list[Any]) -> None:
     assert compile_path(path)(DOCUMENT) == expected
 
 
-@pytest.mark.parametrize("path", [".a[", ".a[x]", "..a", ".a b", "{.a", ".a[?(@.b>1)]", "."])
+@pytest.mark.parametrize("path", [".a[", ".a[x]", "..a", ".a b", "{.a", ".a[?(@.b>1)]", ".", f".a[{'9' * 5000}]"])
 def test_what_is_no_path_is_refused_with_how_to_write_one(path: str) -> None:
     with pytest.raises(BadPath, match="write it as"):
         compile_path(path)

@@ -42,7 +42,7 @@ def step(metrics: GPUWorkloadMetrics, before: dict[str, Any] | None, after: dict
 def test_counters_begin_at_zero(registry: CollectorRegistry) -> None:
     for strategy in ("leastLoaded", "random", "costOptimized"):
         assert read(registry, "scheduled_total", strategy=strategy) == 0
-    for reason in ("RetriesExhausted", "Refused"):
+    for reason in ("RetriesExhausted", "PermanentFailure", "Refused"):
         assert read(registry, "failed_total", reason=reason) == 0
     assert read(registry, "retries_total") == 0
 

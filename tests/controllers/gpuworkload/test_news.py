@@ -49,3 +49,10 @@ def test_each_step_is_told_once(before: JSON | None, after: JSON, expected: list
 def test_what_a_user_may_have_to_mend_is_a_warning(phase: str, warns: bool) -> None:
     after = msgspec.convert(status(phase, "x", message="y"), GPUWorkloadStatus)
     assert [item.warning for item in news(workload(status=RUNNING), after)] == [warns]
+
+
+@pytest.mark.parametrize(("message", "warns"), [("making its Job for gpu-3", False), ("its Job is refused", True)])
+def test_a_job_that_is_being_made_is_no_warning(message: str, warns: bool) -> None:
+    after = {**SCHEDULING, **status("Scheduling", "JobNotMade", message=message)}
+    (item,) = news(workload(status=SCHEDULING), msgspec.convert(after, GPUWorkloadStatus))
+    assert item.warning == warns

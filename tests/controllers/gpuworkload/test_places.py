@@ -4,12 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
-from typing import cast
+from typing import Any, cast
 
+from msgspec import structs
+
+from holdfast.api.builtin import Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import Cluster
-from holdfast.cluster.resources import GPU_WORKLOADS, PODS
-from holdfast.controllers.gpuworkload.observe import Caches
+from holdfast.cluster.resources import GPU_WORKLOADS, JOBS, PODS
+from holdfast.controllers.gpuworkload.observe import Caches, key_of
 from holdfast.controllers.gpuworkload.places import Places
 from holdfast.controllers.room import Room
 from holdfast.runtime.clocks import utc_now
@@ -64,6 +67,28 @@ async def hears(heard: list[str], *names: str) -> None:
     heard.clear()
 
 
+async def own_pod(cluster: Cluster, workload: str, **spec: Any) -> Pod:
+    """A pod of the workload's first try, and the Job that made it."""
+    template = {"spec": pod("any", POOL)["spec"]}
+    job = {"metadata": {"name": f"{workload}-job"}, "spec": {"suspend": True, "template": template}}
+    made = await cluster.create(JOBS, job, namespace=NAMESPACE)
+    body = pod(f"{workload}-job-abcde", POOL, requests={GPU: "2"}, **spec)
+    body["metadata"]["labels"] = {WORKLOAD_LABEL: workload, MANAGED_BY: "holdfast"}
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": made.metadata.name, "uid": made.metadata.uid}
+    body["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+    return await cluster.create(PODS, body, namespace=NAMESPACE)
+
+
+async def test_a_foreign_pod_with_a_workloads_labels_is_not_its_own() -> None:
+    async with still_cluster() as cluster:
+        own = await own_pod(cluster, "first")
+        assert list(key_of(own)) == [Key(NAMESPACE, "first")]
+        references = own.metadata.owner_references
+        for owners in ((), (structs.replace(references[0], name="other"),)):
+            foreign = structs.replace(own, metadata=structs.replace(own.metadata, owner_references=owners))
+            assert list(key_of(foreign)) == []
+
+
 async def test_who_waits_for_its_last_pod_to_stop_is_in_line_before_that_room_is_given_away() -> None:
     async with still_cluster() as cluster:
         lab = GpuLab(cluster, NAMESPACE)
@@ -72,9 +97,7 @@ async def test_who_waits_for_its_last_pod_to_stop_is_in_line_before_that_room_is
         await cluster.patch_status(
             GPU_WORKLOADS, lab.key("urgent"), {"status": {"phase": "Pending", "jobName": "urgent-job"}}
         )
-        body = pod("urgent-job-abcde", POOL, requests={GPU: "2"}, nodeName="a")
-        body["metadata"]["labels"] = {WORKLOAD_LABEL: "urgent", MANAGED_BY: "holdfast"}
-        last = await cluster.create(PODS, body, namespace=NAMESPACE)
+        last = await own_pod(cluster, "urgent", nodeName="a")
         await lab.ask("other")
         async with following(cluster, "other") as (heard, _):
             await hears(heard, "other")
@@ -89,9 +112,7 @@ async def test_a_pod_that_is_seen_before_the_status_that_it_came_of_frees_no_roo
         await lab.ask("first")
         async with following(cluster, "first", behind="first") as (heard, caches):
             await hears(heard, "first")
-            body = pod("first-job-abcde", POOL, requests={GPU: "2"})
-            body["metadata"]["labels"] = {WORKLOAD_LABEL: "first", MANAGED_BY: "holdfast"}
-            made = await cluster.create(PODS, body, namespace=NAMESPACE)
+            made = await own_pod(cluster, "first")
 
             async def known() -> bool:
                 return caches.pods.get(made.metadata.key) is not None

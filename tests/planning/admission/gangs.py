@@ -20,10 +20,13 @@ def ago(seconds: float) -> str:
     return timestamp(NOW - timedelta(seconds=seconds))
 
 
-def shape(gpus: int = 0, *, labels: JSON = LABELS, asks: JSON | None = None, **spec: Any) -> Shape:
-    """A worker that asks for so many GPUs, and for `asks`."""
+def shape(
+    gpus: int = 0, *, labels: JSON = LABELS, asks: JSON | None = None, sidecar: JSON | None = None, **spec: Any
+) -> Shape:
+    """A worker that asks for so many GPUs, and for `asks`; `sidecar` is what its sidecar requests."""
     requests = {**({GPU: gpus} if gpus else {}), **(asks or {})}
-    body = {"containers": [{"resources": {"requests": requests}}], **spec}
+    beside = [{"restartPolicy": "Always", "resources": {"requests": sidecar}}] if sidecar else []
+    body = {"initContainers": beside, "containers": [{"resources": {"requests": requests}}], **spec}
     return shape_of(msgspec.convert(body, PodSpec), labels, "ml")
 
 

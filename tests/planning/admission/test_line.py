@@ -7,7 +7,8 @@ import pytest
 from msgspec import structs
 
 from holdfast.api.builtin import Node, Pod
-from holdfast.planning.admission import Gang, admit, line
+from holdfast.api.meta import Key
+from holdfast.planning.admission import Gang, admit, line, survey
 from holdfast.planning.admission.line import TOLD
 from holdfast.planning.admission.obstacles import Obstacle, obstacle
 from holdfast.planning.admission.room import Spots
@@ -115,7 +116,39 @@ def test_room_is_kept_only_where_the_one_in_front_could_use_it() -> None:
     busy = ledger(node("a", gpus=4), node("b", gpus=4), node("cpu"), pod("p", "a", gpu="1"))
     large = gang("large", 2, gpus=4, age_s=OLD)
     assert admitted([large, gang("cpu", 1, each=shape(asks={"cpu": "8"}))], busy) == {"cpu"}
-    assert admitted([large, gang("cpu", 1, each=shape(asks={"cpu": "8"}, nodeSelector={HOST: "b"}))], busy) == set()
+    assert admitted([large, gang("gpu", 1, each=shape(1, nodeSelector={HOST: "b"}))], busy) == set()
+
+
+def test_only_what_the_one_in_front_lacks_is_reserved() -> None:
+    busy = ledger(node("a", gpus=4), node("b", gpus=4), pod("p", "a", gpu="1"))
+    large = gang("large", 2, gpus=4, age_s=OLD)
+    without = gang("cpu", 1, each=shape(asks={"cpu": "8"}, nodeSelector={HOST: "b"}))
+    assert admitted([large, without], busy) == {"cpu"}
+
+
+def test_gpus_stay_reserved_while_something_else_is_missing() -> None:
+    free = ledger(node("a", gpus=4, room={"cpu": "8"}), node("b", gpus=4, room={"cpu": "8"}), pod("p", "a", cpu="6"))
+    large = gang("large", 2, each=shape(4, asks={"cpu": "4"}), age_s=OLD)
+    assert admitted([large], free) == set()
+    for each in (shape(1), shape(asks={"cpu": "1"})):
+        assert admitted([large, gang("small", each=each)], free) == set()
+
+
+def test_one_namespace_reserves_for_one_job_at_a_time() -> None:
+    busy = ledger(
+        node("a", gpus=4, labels={"zone": "a"}),
+        node("b", gpus=4, labels={"zone": "b"}),
+        pod("p", "a", gpu="1"),
+        pod("q", "b", gpu="1"),
+    )
+    first = gang("first", 1, each=shape(4, nodeSelector={"zone": "a"}), age_s=OLD + 1)
+    second = gang("second", 1, each=shape(4, nodeSelector={"zone": "b"}), age_s=OLD)
+    small = {zone: gang(zone, 1, each=shape(1, nodeSelector={"zone": zone})) for zone in "ab"}
+    assert admitted([first, second, *small.values()], busy) == {"b"}
+    elsewhere = structs.replace(second, key=Key("other", "second"))
+    assert admitted([first, elsewhere, *small.values()], busy) == set()
+    verdicts = survey([first, second, *small.values()], busy, NOW, 600, per_namespace=2).verdicts
+    assert not any(each.admitted for each in verdicts.values())
 
 
 def test_who_finds_only_some_room_beside_what_is_kept_does_not_start() -> None:

@@ -60,6 +60,18 @@ def taking(count: int, **requests: str) -> list[Pod]:
             "needs 1 × 4 GPUs, 2 CPUs and 1.5Gi of memory; no node has all of it free",
         ),
         (
+            machines(2, room={"cpu": "2"}) + taking(1, cpu="1"),
+            2,
+            {"asks": {"cpu": "1"}, "sidecar": {"cpu": "50m", "memory": "128Mi"}},
+            "needs 2 × (1 CPU + 0.05 for the sidecar); 1 node has 1.05 free",
+        ),
+        (
+            [*machines(1, room={"cpu": "1"}), *taking(1, cpu="1")],
+            1,
+            {"sidecar": {"cpu": "50m"}},
+            "needs 1 × 0.05 CPUs for the sidecar; no node has 0.05 free",
+        ),
+        (
             [*machines(1, room={"pods": "2"}), pod("p"), pod("q")],
             1,
             {},

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from holdfast.api.builtin import Node
-from holdfast.planning.admission import ADMITTED, Gang, Shape, Standing, admit
-from holdfast.planning.placing.amounts import Amounts, minus
+from holdfast.planning.admission import ADMITTED, Gang, Shape, Standing, admit, survey
+from holdfast.planning.ledger import GPU
+from holdfast.planning.placing.amounts import NANO, Amounts, minus
 from tests.planning.admission.gangs import NOW, admitted, apart, gang, shape
-from tests.planning.machines import ledger, node
+from tests.planning.machines import ledger, node, pod
 
 HOST = "kubernetes.io/hostname"
 SHAPES = (
@@ -185,6 +186,44 @@ def test_with_time_nobody_loses_who_is_first(nodes: list[Node], line: list[Gang]
         first = waiting[0].uid
         now, later = (admit(waiting, ledger(*nodes), when, 600) for when in (NOW, NOW + timedelta(days=1)))
         assert now[first] == later[first]
+
+
+@given(MACHINES, gangs(), st.integers(1, 3))
+def test_a_job_without_gpus_is_never_held_by_jobs_that_lack_gpus(
+    nodes: list[Node], line: list[Gang], workers: int
+) -> None:
+    large = [
+        structs.replace(each, standing="waiting", unbound=0, workers=each.workers + 16)
+        for each in line
+        if GPU in each.shape.asked
+    ]
+    small = gang("small", workers, each=shape(asks={"cpu": "1"}), age_s=0)
+    assert not admitted(large, ledger(*nodes))
+    assert admitted([*large, small], ledger(*nodes)) == admitted([small], ledger(*nodes))
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=5), st.integers(1, 4), st.integers(1, 3))
+def test_a_large_job_starts_when_those_that_run_have_ended_whoever_else_comes(
+    gpus: list[int], each: int, workers: int
+) -> None:
+    """Every round another job of one GPU and one without come, and one that runs ends."""
+    nodes = [node(f"n-{number}", gpus=count, room={"cpu": "4", "pods": "20"}) for number, count in enumerate(gpus)]
+    large = gang("large", workers, each=shape(each, asks={"cpu": "2"}), age_s=3600)
+    if not packable([large], nodes):
+        return
+    running = [f"n-{number}" for number, count in enumerate(gpus) for _ in range(count)]
+    bound = [(name, {"gpu": "1"}) for name in running]
+    for turn in range(200):
+        now = ledger(*nodes, *(pod(f"p-{number}", name, **asks) for number, (name, asks) in enumerate(bound)))
+        line = [large, gang("gpu", each=shape(1), age_s=0), gang("cpu", each=shape(asks={"cpu": "1"}), age_s=0)]
+        outlook = survey(line, now, NOW)
+        if outlook.verdicts["large"].admitted:
+            return
+        for name, taken in outlook.taken.items():
+            bound.append((name, {"gpu": str(taken.get(GPU, 0) // NANO), "cpu": str(taken.get("cpu", 0) // NANO)}))
+        if bound and turn % 2:
+            bound.pop(0)
+    raise AssertionError("the large job never starts")
 
 
 def test_the_ways_that_are_tried_find_one_and_find_none() -> None:

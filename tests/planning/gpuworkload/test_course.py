@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.api.builtin import Job, JobSpec, Node
+from holdfast.api.builtin import Job, JobSpec, Node, Pod
 from holdfast.api.gpuworkload import GPUWorkload
 from holdfast.planning.gpuworkload.course import (
     Again,
@@ -157,6 +157,20 @@ class TestFollowing:
 
 
 class TestLosses:
+    @pytest.mark.parametrize(
+        ("name", "failure", "reason"),
+        [
+            ("eval-job", failed(128, "StartError", "exec: trian: not found"), "PermanentFailure"),
+            ("eval-job", failed(2, message='{"reason": "PermanentFailure", "message": "no"}'), "PermanentFailure"),
+            ("eval-job-1", failed(2, message='{"reason": "PermanentFailure", "message": "no"}'), "PermanentFailure"),
+            ("eval-job-1", failed(128, "StartError", "exec: trian: not found"), None),
+            ("eval-job", failed(2), None),
+        ],
+    )
+    def test_what_another_try_cannot_change_ends_it_at_once(self, name: str, failure: Pod, reason: str | None) -> None:
+        found = course(tried({**RUNNING, "jobName": name}, job=job(name), pods=(failure,)))
+        assert (found.finding.reason if isinstance(found, Finish) else None) == reason
+
     @pytest.mark.parametrize(
         ("observed", "why"),
         [

@@ -92,6 +92,11 @@ def test_nodes_that_are_lost_in_a_row_are_replaced_ever_more_slowly(
     assert after(LOST, it, at(ran_s), TIMING) == Retry(LOST, expected)
 
 
+def test_a_node_that_is_stopped_is_gone_back_to_without_a_wait() -> None:
+    stopped = Loss(cause="infrastructure", message="holdfast was stopped", node_stopped=True)
+    assert after(stopped, workload(status={**RUNNING, "jobName": "eval-job-9"}), at(5), TIMING) == Retry(stopped, None)
+
+
 def test_a_try_that_never_ran_is_part_of_the_row_however_long_it_took() -> None:
     """Else one whose pod is turned away everywhere would ask for new Jobs without a pause."""
     it = workload(status={**SCHEDULED, "jobName": "eval-job-3"})

@@ -12,6 +12,7 @@ from holdfast.planning.gpuworkload.status import LONGEST, next_status, why
 from holdfast.planning.gpuworkload.timing import TIMING
 from holdfast.planning.gpuworkload.tries import last_try, place
 from holdfast.planning.placement import Wait
+from holdfast.planning.times import moment
 from tests.gpuworkloads import CHOSEN, NODE, RUNNING, SCHEDULED, failed, job, pending, pod, seen, workload
 from tests.trainingjobs import UID, at, stamp
 
@@ -79,13 +80,14 @@ def test_the_status_after_each_course(observed: Observed, expected: dict[str, An
 def test_a_failure_is_counted_and_its_next_try_is_written_down() -> None:
     status = shown(tried({**RUNNING, "retryCount": 1}, {"retryPolicy": {"backoffSeconds": 10}}, pods=(failed(3),)))
     due = status.pop("nextRetryTime")
+    wait_s = round((moment(due) - at(70)).total_seconds())
     assert status == {
         "phase": "Pending",
         "jobName": "eval-job",
         "lastScheduleTime": stamp(0),
         "retryCount": 2,
         "avoidedNode": NODE,
-        "message": f"its pod on {NODE} exited with code 3; next try at {due}",
+        "message": f"its pod on {NODE} exited with code 3; next try at {due} (in {wait_s} s)",
     }
     assert stamp(70 + 18) <= due <= stamp(70 + 23)
 

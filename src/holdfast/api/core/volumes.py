@@ -152,7 +152,8 @@ class VolumeProjection(Part, frozen=True, kw_only=True):
         name="downwardAPI", default=None
     )
     service_account_token: Annotated[
-        ServiceAccountTokenProjection | None, Meta(description="A token of the pod's service account.")
+        ServiceAccountTokenProjection | None,
+        Meta(description="A token of the pod's service account. The operator may forbid it."),
     ] = None
 
 
@@ -180,7 +181,7 @@ class Volume(Part, frozen=True, kw_only=True):
     ] = None
     host_path: Annotated[
         HostPathVolumeSource | None,
-        Meta(description="A path of the node. The namespace's pod security level may forbid it."),
+        Meta(description="A path of the node. The namespace's pod security level, or the operator, may forbid it."),
     ] = None
     config_map: Annotated[ConfigMapVolumeSource | None, Meta(description="Files from a ConfigMap.")] = None
     secret: Annotated[SecretVolumeSource | None, Meta(description="Files from a Secret.")] = None

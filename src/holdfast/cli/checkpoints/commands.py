@@ -11,25 +11,26 @@ from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
-from msgspec import MsgspecError
+from msgspec import MsgspecError, convert
 
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import Checkpoint, TrainingJob
 from holdfast.checkpoints.errors import Corrupt
 from holdfast.checkpoints.names import Name
 from holdfast.cli.checkpoints import facts
-from holdfast.cli.checkpoints.facts import Doomed, End, Listing, Pruning, Saved, Trouble, Verification, Verified
+from holdfast.cli.checkpoints.facts import Doomed, End, Listing, Pruning, Saved, Trouble, Verification, Verified, Which
 from holdfast.cli.checkpoints.handover import hand_out
 from holdfast.cli.checkpoints.place import OnVolume
 from holdfast.cli.checkpoints.showing import document, doomed_line, size, table, verified_lines
 from holdfast.cli.checkpoints.sites import Reach, Site, site
 from holdfast.cli.checkpoints.work import do
 from holdfast.cli.documents import to_json, to_yaml
-from holdfast.cli.failing import FAILED, INTERRUPTED, Misused, one_line
+from holdfast.cli.failing import FAILED, INTERRUPTED, Misused, one_line, printable
 from holdfast.cli.naming import find_kind
 from holdfast.cli.target import Choice, ContextOption, KubeconfigOption, NamespaceOption, Session, run
 from holdfast.cluster.resources import TRAINING_JOBS
 from holdfast.errors import HoldfastError
+from holdfast.workloads.trainingjob.checkpoints import best_by
 from holdfast.workloads.trainingjob.names import attempt
 
 # Nothing writes then; a suspended job's workers are gone, too.
@@ -73,10 +74,10 @@ def list_(
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = "",
 ) -> None:
-    """Show a job's checkpoints, newest first, and which one a restart would go on from."""
+    """Show a job's checkpoints, newest first, which one a restart would go on from, and which is the best."""
 
     async def command(session: Session, found: TrainingJob, place: Site) -> int:
-        request = Listing(job=found.metadata.uid, attempt=attempt(found), running=_is_running(found))
+        request = Listing(job=found.metadata.uid, attempt=attempt(found), running=_is_running(found), by=best_by(found))
         async with aclosing(place.do(request)) as steps:
             saved = [fact async for fact in steps if isinstance(fact, Saved)]
         if output in (Output.YAML, Output.JSON):
@@ -129,11 +130,11 @@ def prune(
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = "",
 ) -> None:
-    """Delete old checkpoints, never one that a restart needs. What was set aside as damaged stays, too."""
+    """Delete old checkpoints, never the best or one that a restart needs. What was set aside as damaged stays, too."""
 
     async def command(_session: Session, found: TrainingJob, place: Site) -> int:
         _check_retention(found, keep)
-        request = Pruning(job=found.metadata.uid, attempt=attempt(found), keep=keep, delete=yes)
+        request = Pruning(job=found.metadata.uid, attempt=attempt(found), keep=keep, delete=yes, by=best_by(found))
         gone, freed = 0, 0
         async with aclosing(place.do(request)) as steps:
             async for fact in steps:
@@ -141,7 +142,9 @@ def prune(
                     typer.echo(doomed_line(fact))
                     gone, freed = gone + 1, freed + (fact.saved.bytes or 0)
         if not gone:
-            typer.echo(f"Nothing to delete: {found.metadata.name} has no more than {keep} in {place.address}.")
+            typer.echo(
+                printable(f"Nothing to delete: {found.metadata.name} has no more than {keep} in {place.address}.")
+            )
         elif yes:
             typer.echo(f"{gone} deleted, {size(freed)} in all.")
         else:
@@ -155,6 +158,9 @@ def prune(
 def download(
     job: JobArgument,
     epoch: Annotated[int | None, typer.Option(help="Which epoch's; by default the newest valid one's.", min=0)] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="The one with the highest accuracy (targetAccuracy) or the lowest loss.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The folder to make of it; by default JOB-epoch-N.")
     ] = None,
@@ -167,18 +173,22 @@ def download(
     """Copy one checkpoint into a new folder here, every digest checked."""
 
     async def command(_session: Session, found: TrainingJob, place: Site) -> int:
+        if best and epoch is not None:
+            raise Misused("--best and --epoch name different checkpoints: use one of them")
         made: dict[Name, Path] = {}
 
         def target(name: Name) -> Path:
             made[name] = _free(output or Path(f"{found.metadata.name}-epoch-{name.epoch}"))
             if sys.stderr.isatty():
                 typer.echo(f"downloading {name} …", err=True)
-            return made[name]
+            # A folder of the user's own may be reached through links; unpacking follows none.
+            return Path(os.path.realpath(made[name].parent)) / made[name].name
 
         if output is not None:
             _free(output)
+        which = Which(epoch=epoch, best_by=best_by(found) if best else None)
         try:
-            name, manifest = await place.download(epoch, target)
+            name, manifest = await place.download(which, target)
         except Corrupt as error:
             damaged = next(iter(made), "it")
             raise Corrupt(
@@ -205,10 +215,11 @@ def inside(folder: Path, request: Annotated[str, typer.Argument()] = "") -> None
 
 
 @checkpoints.command("hand-out", hidden=True)
-def hand_out_(folder: Path, epoch: int | None = None) -> None:
+def hand_out_(folder: Path, epoch: int | None = None, best_by: str | None = None) -> None:
     """In the same pod: give a checkpoint to whoever has started this."""
     with one_line():
-        hand_out(folder, epoch, sys.stdin.buffer, sys.stdout.buffer)
+        which = convert({"epoch": epoch, "best_by": best_by}, Which)
+        hand_out(folder, which, sys.stdin.buffer, sys.stdout.buffer)
 
 
 def _run(
@@ -237,7 +248,7 @@ def _job_name(what: str) -> str:
 
 
 def _say_none(job: TrainingJob, place: Site) -> None:
-    typer.echo(f"{job.metadata.name} has no checkpoint yet in {place.address}.", err=True)
+    typer.echo(printable(f"{job.metadata.name} has no checkpoint yet in {place.address}."), err=True)
 
 
 def _is_running(job: TrainingJob) -> bool:

@@ -5,17 +5,23 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from holdfast.checkpoints.retention import Metric
+
 # undigested: complete, and without a manifest so far. superseded: saved by a worker that was cut off, after a later
 # attempt had begun further back; it counts only if there is nothing else.
 State = Literal["valid", "undigested", "superseded", "unfinished", "damaged", "quarantined"]
 
 
 class Listing(Struct, frozen=True, kw_only=True, tag="list"):
-    """job: its uid; attempt: the job's current one; running: whether it may be writing now."""
+    """job: its uid; attempt: the job's current one; running: whether it may be writing now.
+
+    by: the metric that the best one is chosen by.
+    """
 
     job: str
     attempt: int
     running: bool
+    by: Metric = "loss"
 
 
 class Verification(Struct, frozen=True, kw_only=True, tag="verify"):
@@ -25,12 +31,20 @@ class Verification(Struct, frozen=True, kw_only=True, tag="verify"):
 
 
 class Pruning(Struct, frozen=True, kw_only=True, tag="prune"):
-    """Keep the newest so many valid ones; without `delete`, only say what would go."""
+    """Keep the newest so many valid ones and the best; without `delete`, only say what would go."""
 
     job: str
     attempt: int
     keep: int
     delete: bool = False
+    by: Metric = "loss"
+
+
+class Which(Struct, frozen=True, kw_only=True):
+    """The checkpoint that is downloaded: the best by a metric, or the newest valid one, of all epochs or of one."""
+
+    epoch: int | None = None
+    best_by: Metric | None = None
 
 
 Request: TypeAlias = Listing | Verification | Pruning
@@ -43,6 +57,8 @@ class Saved(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel
     attempt: int
     path: str
     state: State
+    step: int | None = None
+    """The batches of the epoch that are done, where it was saved within it."""
     bytes: int | None = None
     files: int | None = None
     workers: int | None = None
@@ -50,6 +66,9 @@ class Saved(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel
     reason: str = ""
     resumes: bool = False
     """Whether the next attempt would go on from it."""
+    metrics: dict[str, float] = {}
+    best: bool = False
+    """Whether it has the best metric of all valid ones, so that it is kept beside the newest."""
 
 
 class Verified(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="verified"):

@@ -22,6 +22,7 @@ from holdfast.checkpoints.manifest import File, Manifest
 from holdfast.checkpoints.names import Name, parse
 from holdfast.checkpoints.store import found
 from holdfast.checkpoints.unpack import Reading, unpack
+from holdfast.cli.checkpoints.facts import Which
 from holdfast.cli.checkpoints.place import OnVolume
 from holdfast.cli.checkpoints.work import chosen
 from holdfast.cluster.errors import ClusterError
@@ -44,11 +45,11 @@ class Offer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     trouble: str = ""
 
 
-def hand_out(folder: Path, epoch: int | None, asked: IO[bytes], out: IO[bytes]) -> None:
+def hand_out(folder: Path, which: Which, asked: IO[bytes], out: IO[bytes]) -> None:
     """The pod's end, until the other one has said goodbye, or has gone."""
     place = OnVolume(folder)
     try:
-        name = chosen(place.store, epoch)
+        name = chosen(place.store, which)
         manifest = found(place.store, name)
     except CheckpointError as error:
         _say(out, msgspec.json.encode(Offer(trouble=str(error))))

@@ -1,15 +1,15 @@
 """A job's checkpoints as a person looks at them: the store, what it has set aside, and its files one by one."""
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from holdfast.checkpoints import disk
 from holdfast.checkpoints import manifest as manifests
+from holdfast.checkpoints.beneath import LeavesFolder, regular
 from holdfast.checkpoints.bucket import Bucket
 from holdfast.checkpoints.complete import complete_after_all
-from holdfast.checkpoints.content import CHUNK_BYTES
+from holdfast.checkpoints.content import CHUNK_BYTES, read_own
 from holdfast.checkpoints.errors import Corrupt, Incomplete, Refused
 from holdfast.checkpoints.folder import FolderStore
 from holdfast.checkpoints.manifest import File
@@ -43,13 +43,12 @@ class OnVolume:
 
     def open(self, name: Name, file: File) -> BinaryIO:
         """Raises Corrupt if there is no such file in the checkpoint's own folder."""
-        folder = self._folder.folder(name)
-        path = Path(os.path.realpath(folder / file.path))
-        if not path.is_relative_to(folder):
-            raise Corrupt(f"{file.path} is a link that leads out of the checkpoint's folder")
-        with disk.explained(f"read {path}"):
+        with disk.explained(f"read {file.path} of {name}"):
             try:
-                return path.open("rb")
+                with regular(self._folder.folder(name), file.path) as path:
+                    return path.open("rb")
+            except LeavesFolder:
+                raise Corrupt(f"{file.path} is a link that leads out of the checkpoint's folder") from None
             except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
                 raise Corrupt(f"{file.path} is missing") from None
 
@@ -68,9 +67,8 @@ class OnVolume:
     def quarantined(self) -> Iterator[tuple[str, bytes | None]]:
         aside = self._folder.root / QUARANTINE
         with disk.explained(f"look into {aside}"):
-            for folder in sorted(aside.iterdir()) if aside.is_dir() else ():
-                manifest = folder / MANIFEST
-                yield folder.name, manifest.read_bytes() if manifest.is_file() else None
+            for name in sorted(disk.names_in(aside)) if aside.is_dir() else ():
+                yield name, read_own(aside / name / MANIFEST, manifests.MAX_BYTES)
 
 
 class InBucket:

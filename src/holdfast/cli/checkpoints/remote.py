@@ -15,10 +15,10 @@ from holdfast.api.meta import Key
 from holdfast.api.trainingjob import CheckpointStorage, TrainingJob
 from holdfast.checkpoints.manifest import Manifest
 from holdfast.checkpoints.names import Name
-from holdfast.cli.checkpoints.facts import End, Fact, Pruning, Request, Trouble, decode, encode
+from holdfast.cli.checkpoints.facts import End, Fact, Pruning, Request, Trouble, Which, decode, encode
 from holdfast.cli.checkpoints.handover import take
 from holdfast.cli.checkpoints.pod import CONTAINER, address_of, pod
-from holdfast.cli.failing import complain
+from holdfast.cli.failing import complain, printable
 from holdfast.cli.naming import find_kind
 from holdfast.cli.target import Session
 from holdfast.cluster.errors import ClusterError, NotFound
@@ -70,9 +70,9 @@ class InPod:
             said = " / ".join(others[-LAST_LINES:]) or _ended(await self._session.cluster.get(PODS, key))
             raise NotDone(f"pod {key} ended before its work was done: {said}")
 
-    async def download(self, epoch: int | None, target: Callable[[Name], Path]) -> tuple[Name, Manifest]:
+    async def download(self, which: Which, target: Callable[[Name], Path]) -> tuple[Name, Manifest]:
         """Not through the log, which the node would keep a copy of."""
-        command = [*HAND_OUT, checkpoints.FOLDER, *(["--epoch", str(epoch)] if epoch is not None else [])]
+        command = [*HAND_OUT, checkpoints.FOLDER, *options(which)]
         async with (
             self._running([*INSIDE, checkpoints.FOLDER], writes=False) as key,
             self._session.cluster.run_in_pod(key, command, container=CONTAINER) as attached,
@@ -87,7 +87,7 @@ class InPod:
         body = pod(self._job, self._kept, name=key.name, image=image, command=command, writes=writes)
         await self._session.cluster.create(PODS, body, namespace=key.namespace)
         if sys.stderr.isatty():
-            typer.echo(f"pod {key.name} is started to look at {self.address}", err=True)
+            typer.echo(printable(f"pod {key.name} is started to look at {self.address}"), err=True)
         try:
             await self._started(key, image)
             yield key
@@ -143,6 +143,12 @@ class InPod:
             f"a pod has to look at {self.address}, and {job.metadata.key} has no workers left to take its image from: "
             "name one that has the holdfast command with --image, such as the operator's own"
         )
+
+
+def options(which: Which) -> list[str]:
+    """For the command that hands it out."""
+    epoch = ["--epoch", str(which.epoch)] if which.epoch is not None else []
+    return [*epoch, *(["--best-by", which.best_by] if which.best_by is not None else [])]
 
 
 def _parsed(line: bytes) -> Fact | Trouble | End | None:

@@ -6,13 +6,13 @@ from datetime import datetime
 import msgspec
 
 from holdfast.cli.checkpoints.facts import Doomed, Saved, Verified
-from holdfast.cli.manifests import printable
+from holdfast.cli.failing import printable
 from holdfast.cli.tables import aligned
 from holdfast.cluster.printing.ages import age
 from holdfast.cluster.protocol import JSON
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-HEADERS = ("EPOCH", "ATTEMPT", "SIZE", "FILES", "SAVED", "VALID", "RESUME")
+HEADERS = ("EPOCH", "STEP", "ATTEMPT", "SIZE", "FILES", "SAVED", "VALID", "RESUME", "LOSS", "ACCURACY", "BEST")
 WIDE_HEADERS = (*HEADERS, "WORKERS", "TIME", "PATH", "REASON")
 
 VALID = {"valid": "yes", "undigested": "yes, undigested"}
@@ -48,11 +48,18 @@ def _row(saved: Saved, now: datetime, *, wide: bool) -> list[str]:
     files = "-" if saved.files is None else str(saved.files)
     saved_age = f"{age(saved.saved_at, now)} ago" if saved.saved_at else "-"
     valid = VALID.get(saved.state, f"no, {saved.state}")
-    row = [str(saved.epoch), str(saved.attempt), size(saved.bytes), files, saved_age, valid, "next" * saved.resumes]
+    step = "-" if saved.step is None else str(saved.step)
+    place = [str(saved.epoch), step, str(saved.attempt)]
+    row = [*place, size(saved.bytes), files, saved_age, valid, "next" * saved.resumes]
+    row += [*(_number(saved.metrics.get(name)) for name in ("loss", "accuracy")), "best" * saved.best]
     if wide:
         workers = "-" if saved.workers is None else str(saved.workers)
         row += [workers, saved.saved_at or "-", saved.path, saved.reason]
     return [printable(cell) for cell in row]
+
+
+def _number(metric: float | None) -> str:
+    return "-" if metric is None else f"{metric:.4g}"
 
 
 def _plain(saved: Saved) -> JSON:

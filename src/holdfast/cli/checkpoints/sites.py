@@ -15,7 +15,7 @@ from holdfast.checkpoints.manifest import Manifest
 from holdfast.checkpoints.names import Name
 from holdfast.checkpoints.settings import open_bucket
 from holdfast.cli.checkpoints.credentials import environ_for, read_credentials
-from holdfast.cli.checkpoints.facts import Fact, Request
+from holdfast.cli.checkpoints.facts import Fact, Request, Which
 from holdfast.cli.checkpoints.place import InBucket, OnVolume, Place
 from holdfast.cli.checkpoints.remote import InPod
 from holdfast.cli.checkpoints.work import chosen, do
@@ -51,8 +51,8 @@ class Site(Protocol):
 
     def do(self, request: Request) -> AsyncGenerator[Fact, None]: ...
 
-    async def download(self, epoch: int | None, target: Callable[[Name], Path]) -> tuple[Name, Manifest]:
-        """Put a checkpoint into a folder that is not there yet: the newest valid one, or that of an epoch."""
+    async def download(self, which: Which, target: Callable[[Name], Path]) -> tuple[Name, Manifest]:
+        """Put a checkpoint into a folder that is not there yet."""
         ...
 
 
@@ -71,9 +71,9 @@ class Here:
         while (fact := await asyncio.to_thread(lambda: next(facts, None))) is not None:
             yield fact
 
-    async def download(self, epoch: int | None, target: Callable[[Name], Path]) -> tuple[Name, Manifest]:
+    async def download(self, which: Which, target: Callable[[Name], Path]) -> tuple[Name, Manifest]:
         store = self._place.store
-        name = await asyncio.to_thread(lambda: chosen(store, epoch))
+        name = await asyncio.to_thread(lambda: chosen(store, which))
         folder = target(name)
         return name, await asyncio.to_thread(lambda: store.get(name, folder))
 

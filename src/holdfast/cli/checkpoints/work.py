@@ -12,11 +12,22 @@ from holdfast.checkpoints.manifest import File, Manifest
 from holdfast.checkpoints.names import QUARANTINE, Name, parse
 from holdfast.checkpoints.parallel import each
 from holdfast.checkpoints.resume import Undecided, decision
-from holdfast.checkpoints.retention import Kept, doomed, kept
+from holdfast.checkpoints.retention import Kept, Metric, best, doomed, kept
 from holdfast.checkpoints.store import Store
 from holdfast.checkpoints.store import found as stored
 from holdfast.checkpoints.unpack import read_through
-from holdfast.cli.checkpoints.facts import Doomed, Fact, Listing, Pruning, Request, Saved, State, Verification, Verified
+from holdfast.cli.checkpoints.facts import (
+    Doomed,
+    Fact,
+    Listing,
+    Pruning,
+    Request,
+    Saved,
+    State,
+    Verification,
+    Verified,
+    Which,
+)
 from holdfast.cli.checkpoints.place import Place
 from holdfast.errors import HoldfastError
 
@@ -39,12 +50,25 @@ def do(place: Place, request: Request) -> Iterator[Fact]:
             return _pruning(place, request)
 
 
-def chosen(store: Store, epoch: int | None) -> Name:
+def chosen(store: Store, which: Which) -> Name:
     """The newest valid checkpoint, or that of an epoch; one of a worker that was cut off if there is no other."""
-    there = [found for found in kept(store, EVERY_ATTEMPT) if epoch in (None, found.name.epoch)]
+    there = [found for found in kept(store, EVERY_ATTEMPT) if which.epoch in (None, found.name.epoch)]
+    if which.best_by is not None:
+        return _best(store, there, which.best_by)
     if (name := _newest(there)) is not None:
         return name
-    raise NoCheckpoint(_none_of(store, epoch))
+    raise NoCheckpoint(_none_of(store, which.epoch))
+
+
+def _best(store: Store, there: list[Kept], by: Metric) -> Name:
+    if (found := best(there, by)) is not None:
+        return found.name
+    if _newest(there) is None:
+        raise NoCheckpoint(_none_of(store, None))
+    raise NoCheckpoint(
+        f"no valid checkpoint in {store.address} has the metric {by}, so that none is the best: report it at the end "
+        "of each epoch, before the save, or choose a checkpoint with --epoch"
+    )
 
 
 def _newest(newest_first: list[Kept]) -> Name | None:
@@ -55,14 +79,20 @@ def _newest(newest_first: list[Kept]) -> Name | None:
 def _listing(place: Place, request: Listing) -> Iterator[Saved]:
     """Newest first, then what was set aside."""
     fence = Fence(place.store)
-    found = []
+    found, names = [], []
     for name in place.store.names(EVERY_ATTEMPT):
         is_over = name.attempt < request.attempt or not request.running
         saved, manifest = _look(place, name, is_over=is_over)
+        names.append(name)
         found.append(_fenced(fence, name, manifest.about.job if manifest else request.job, saved))
     # An attempt looks at no later one's; there are some where another job has used the prefix.
     resumed = _resumed([saved for saved in found if saved.attempt <= request.attempt + 1])
-    yield from (replace(saved, resumes=saved is resumed) for saved in found)
+    there = [
+        Kept(name, saved.state == "valid", metrics=saved.metrics) for name, saved in zip(names, found, strict=True)
+    ]
+    top = best((one for one in there if one.name.attempt <= request.attempt), request.by)
+    for one, saved in zip(there, found, strict=True):
+        yield replace(saved, resumes=saved is resumed, best=one is top)
     for leaf, content in place.quarantined():
         if (aside := _aside(leaf, content)) is not None:
             yield aside
@@ -82,7 +112,7 @@ def _verification(place: Place, request: Verification) -> Iterator[Verified]:
 def _pruning(place: Place, request: Pruning) -> Iterator[Doomed]:
     """Oldest first."""
     there = kept(place.store, request.attempt)
-    names = doomed(there, request.keep, request.attempt, _in_use(place.store, request.attempt, request.job))
+    names = doomed(there, request.keep, request.attempt, _in_use(place.store, request.attempt, request.job), request.by)
     found = [_look(place, name, is_over=False)[0] for name in names]
     if not request.delete:
         yield from (Doomed(saved=saved, deleted=False) for saved in found)
@@ -161,10 +191,12 @@ def _saved(name: Name, state: State, reason: str = "") -> Saved:
 def _described(saved: Saved, manifest: Manifest) -> Saved:
     return replace(
         saved,
+        step=manifest.step,
         bytes=manifest.size,
         files=len(manifest.files),
         workers=manifest.about.world,
         saved_at=manifest.about.saved_at,
+        metrics=dict(manifest.metrics),
     )
 
 

@@ -2,15 +2,16 @@
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
-import yaml
 from msgspec import field
 from msgspec.structs import replace
 
+from holdfast.api.manifests import Unreadable, documents
 from holdfast.cluster.errors import Misconfigured
 from holdfast.cluster.kubernetes.private import Private
 
@@ -128,16 +129,17 @@ def decoded(data: str, what: str) -> bytes:
 
 def _read(path: Path) -> KubeFile:
     try:
-        document = yaml.safe_load(path.read_bytes())
-        file = msgspec.convert(_without_nulls(document or {}), KubeFile)
+        # The reader of manifests: a date is text as kubectl has it, and neither aliases nor depth can exhaust it.
+        read = [*documents(path.read_bytes().decode("utf-8-sig"))]
+        file = msgspec.convert(_without_nulls(read[0]) if read else {}, KubeFile)
     except OSError as error:
         raise Misconfigured(f"cannot read the kubeconfig {path}: {error.strerror}") from None
-    except yaml.MarkedYAMLError as error:
+    except Unreadable as error:
         # The parser's own text quotes the file, which holds secrets.
-        where = f" at line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise Misconfigured(f"the kubeconfig {path} is not YAML{where}") from None
-    except (yaml.YAMLError, UnicodeError):
-        raise Misconfigured(f"the kubeconfig {path} is not YAML") from None
+        problem = re.sub(r"'[^']*'|\S+(?= is no)", "…", str(error))
+        raise Misconfigured(f"the kubeconfig {path} is not YAML: {problem}") from None
+    except UnicodeError:
+        raise Misconfigured(f"the kubeconfig {path} is not YAML: it is not UTF-8") from None
     except msgspec.ValidationError as error:
         raise Misconfigured(f"the kubeconfig {path} is not one: {error}") from None
     return _resolved(file, path.absolute().parent)

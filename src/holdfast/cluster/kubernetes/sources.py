@@ -1,5 +1,6 @@
 """Where the cluster to talk to is looked for, as kubectl does: kubeconfig files, then the pod's service account."""
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -71,12 +72,32 @@ def _from_kubeconfig(merged: Merged, wanted: str, place: str, environ: Mapping[s
     user = merged.users.get(context.user)
     if user is None and context.user:
         raise Misconfigured(f"{source}: its user {context.user!r} is not described there")
-    return Config(
+    config = Config(
         server=_server(cluster, source, environ),
         user=_user(user or UserEntry(), source),
         namespace=context.namespace or "default",
         source=source,
     )
+    if _sends_secrets_in_the_open(config):
+        raise Misconfigured(
+            f"{source}: its server is http://, and whoever is on the way could read the user's token or password: "
+            "write https://, or insecure-skip-tls-verify: true beside the server to send it all the same"
+        )
+    return config
+
+
+def _sends_secrets_in_the_open(config: Config) -> bool:
+    server, user = config.server, config.user
+    url = URL(server.url)
+    has_secret = bool(user.token or user.username or user.password or user.plugin)
+    return url.scheme == "http" and has_secret and not server.insecure and not _is_loopback(url.host or "")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _server(cluster: ClusterEntry, source: str, environ: Mapping[str, str]) -> Server:

@@ -10,7 +10,7 @@ Step: TypeAlias = Callable[[Any], Iterator[Any]]
 
 _TOKEN = re.compile(
     r"""\.(?P<field>(?:[A-Za-z0-9_-]|\\.)+)
-    | \[(?P<index>-?\d+)\]
+    | \[(?P<index>-?\d{1,9})\]
     | \[(?P<all>\*)\]
     | \[(?P<quote>['"])(?P<quoted>[^'"\]]+)(?P=quote)\]
     | \[\?\(@(?P<where>(?:\.[A-Za-z0-9_-]+)+)\s*==\s*(?P<mark>['"])(?P<is>[^'"]*)(?P=mark)\)\]""",

@@ -13,7 +13,7 @@ from holdfast.runtime.controller import Reconciler
 from holdfast.runtime.metrics import DURATIONS_S
 from holdfast.runtime.result import RequeueAfter, Result, TerminalError
 
-FAILURES = ("RetriesExhausted", "Refused")
+FAILURES = ("RetriesExhausted", "PermanentFailure", "Refused")
 
 
 class GPUWorkloadMetrics:

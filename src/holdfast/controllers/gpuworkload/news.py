@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus
 from holdfast.controllers.writing import News
-from holdfast.planning.gpuworkload.status import why
+from holdfast.planning.gpuworkload.status import MAKING_JOB, why
 
 
 def news(workload: GPUWorkload, status: GPUWorkloadStatus) -> Iterator[News]:
@@ -19,7 +19,7 @@ def news(workload: GPUWorkload, status: GPUWorkloadStatus) -> Iterator[News]:
             strategy = workload.spec.scheduling_strategy
             yield News("NodeChosen", f"{strategy} chose {status.assigned_node} for Job {status.job_name}")
         case "Scheduling":
-            yield News(why(status), message, warning=True)
+            yield News(why(status), message, warning=not message.startswith(MAKING_JOB))
         case "Running" if old.phase != "Running":
             yield News("Started", message)
         case "Succeeded":

@@ -21,9 +21,11 @@ BY_ASSIGNED = "assigned-node"
 
 
 def key_of(pod: Pod) -> Iterable[Key]:
-    """A pod belongs to a Job; the workload behind that is in its label."""
-    labels = pod.metadata.labels
-    if labels.get(MANAGED_BY) == "holdfast" and names.WORKLOAD_LABEL in labels:
+    """A pod belongs to a Job; the workload behind that is in its label. Labels alone can be copied by anybody."""
+    labels, owner = pod.metadata.labels, pod.metadata.controller
+    if labels.get(MANAGED_BY) != "holdfast" or names.WORKLOAD_LABEL not in labels or owner is None:
+        return
+    if owner.kind == "Job" and owner.name.startswith(f"{labels[names.WORKLOAD_LABEL]}-job"):
         yield Key(pod.metadata.namespace, labels[names.WORKLOAD_LABEL])
 
 

@@ -21,12 +21,12 @@ from holdfast.cluster.resources import (
 from holdfast.controllers.admission import Admission
 from holdfast.controllers.room import Room
 from holdfast.controllers.trainingjob.apply import Applier
-from holdfast.controllers.trainingjob.explain import Explanations
-from holdfast.controllers.trainingjob.last_logs import keep_last_logs
+from holdfast.controllers.trainingjob.explain import Boards, Explanations
+from holdfast.controllers.trainingjob.last_logs import keep_last_logs, keeping_last_logs
 from holdfast.controllers.trainingjob.listening import Listening
 from holdfast.controllers.trainingjob.metrics import Measured, TrainingJobMetrics
 from holdfast.controllers.trainingjob.news import news
-from holdfast.controllers.trainingjob.observe import Caches, NodeNews, key_of
+from holdfast.controllers.trainingjob.observe import Caches, FreedStores, NodeNews, board_of, key_of
 from holdfast.controllers.writing import delete_expired, tell, write_status
 from holdfast.planning.trainingjob.course import Again, decide
 from holdfast.planning.trainingjob.deadline import expiry
@@ -45,6 +45,7 @@ from holdfast.runtime.writes import Writer
 from holdfast.workloads.trainingjob.avoiding import avoiding
 from holdfast.workloads.trainingjob.defaults import Defaults
 from holdfast.workloads.trainingjob.pod import pod_template
+from holdfast.workloads.trainingjob.security import refusal
 
 # What stands in the way (a name, a quota, a right) is not ours to watch; it is looked at again this often.
 OBSTACLE_RECHECK_S = 30.0
@@ -84,6 +85,7 @@ class TrainingJobs:
         self._timing = timing
         self._now = now
         self._explanations = Explanations(cluster, timing)
+        self._boards = Boards(caches.pods, events)
 
     async def reconcile(self, key: Key) -> Result:
         now = self._now()
@@ -94,8 +96,9 @@ class TrainingJobs:
         course = decide(observed, now, self._timing)
         if isinstance(course, Again) and await self._is_suspended_by_queue(observed):
             return Done()
-        await keep_last_logs(self._cluster, observed, course)
+        on_one_machine = self._defaults.shared_loopback
         if isinstance(course, Again):
+            await keep_last_logs(self._cluster, observed, course, on_one_machine=on_one_machine)
             observed = await self._next_attempt(observed, course, now)
             course = decide(observed, now, self._timing)
         applier = Applier(
@@ -108,9 +111,11 @@ class TrainingJobs:
             reports=self._office.notice,
             avoided=self._listening.avoided(observed.job),
         )
-        observed = await applier.take(course)
+        async with keeping_last_logs(self._cluster, observed, course, on_one_machine=on_one_machine):
+            observed = await applier.take(course)
         job = await self._write_status(observed.job, next_status(observed, course, now))
         observed = structs.replace(observed, job=job)
+        self._boards.warn(job)
         if observed.finished:
             self._listening.forget(key)
         return await self._later(observed, now)
@@ -126,10 +131,17 @@ class TrainingJobs:
         observed = self._caches.observe(key)
         if observed is None:
             self._explanations.forget(key)
+            self._boards.forget(key)
             self._listening.forget(key)
             return None
         observed = structs.replace(observed, verdict=self._admission.verdict(observed.job))
-        return await self._explanations.add(observed, now)
+        return await self._explanations.add(self._judged(observed), now)
+
+    def _judged(self, observed: Observed) -> Observed:
+        """What is forbidden since an attempt was made stops the next one, not that one."""
+        if observed.workers is not None:
+            return observed
+        return structs.replace(observed, refusal=refusal(observed.job, self._defaults.forbidden))
 
     async def _heard(self, observed: Observed, now: datetime) -> Observed:
         """What the workers have told is in the status before anything is decided by it."""
@@ -155,7 +167,7 @@ class TrainingJobs:
     async def _next_attempt(self, observed: Observed, course: Again, now: datetime) -> Observed:
         """The number is in status first; from then on all that belongs to the old attempt is in the way."""
         job = await self._write_status(observed.job, next_status(observed, course, now))
-        return observed.in_next_attempt(job, self._admission.verdict(job))
+        return self._judged(observed.in_next_attempt(job, self._admission.verdict(job)))
 
     async def _write_status(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJob:
         """Nothing when nothing changed."""
@@ -222,9 +234,16 @@ def training_jobs(
         avoided=listening.avoided,
         now=now,
         patience_s=timing.patience_s,
+        per_namespace=timing.reservations_per_namespace,
         enabled=gang_admission,
     )
-    metrics = TrainingJobMetrics(operator.registry, caches.training_jobs, per_job=per_job_metrics, now=now)
+    metrics = TrainingJobMetrics(
+        operator.registry,
+        caches.training_jobs,
+        per_job=per_job_metrics,
+        now=now,
+        gpu_utilization_percent=listening.gpu_utilization_percent,
+    )
     reconciler = TrainingJobs(
         cluster,
         caches,
@@ -250,7 +269,9 @@ def training_jobs(
             Watch(DEPLOYMENTS, OWNER),
             Watch(JOBS, OWNER),
             Watch(PODS, key_of),
+            Watch(PODS, board_of),
             NodeNews(caches.pods),
+            FreedStores(caches.training_jobs),
             admission,
             office.inbox,
         ),

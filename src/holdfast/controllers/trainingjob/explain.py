@@ -4,12 +4,19 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct, structs
 
+from holdfast.api.builtin import Pod
 from holdfast.api.meta import Key
+from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.protocol import Cluster
+from holdfast.cluster.resources import TRAINING_JOBS
+from holdfast.controllers.trainingjob.observe import BY_BOARD
 from holdfast.controllers.trainingjob.reasons import Explained, told
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.timing import Timing
+from holdfast.planning.trainingjob.waiting import problem_of
 from holdfast.planning.trainingjob.wake import explain_from
+from holdfast.runtime.cache import Store
+from holdfast.runtime.events import Recorder
 
 EVERY_S = 10.0
 
@@ -18,6 +25,25 @@ class _Answer(Struct, frozen=True):
     job_uid: str
     at: datetime
     explained: Explained
+
+
+class Boards:
+    """Warns when a job's TensorBoard does not start, once for each reason. The job itself goes on without it."""
+
+    def __init__(self, pods: Store[Pod], events: Recorder) -> None:
+        self._pods = pods
+        self._events = events
+        self._problems: dict[Key, str] = {}
+
+    def warn(self, job: TrainingJob) -> None:
+        key = job.metadata.key
+        problem = next(filter(None, map(problem_of, self._pods.by(BY_BOARD, str(key)))), "")
+        if problem and problem != self._problems.get(key):
+            self._events.warning(TRAINING_JOBS, job, "TensorBoardNotStarted", f"TensorBoard does not start: {problem}")
+            self._problems[key] = problem
+
+    def forget(self, key: Key) -> None:
+        self._problems.pop(key, None)
 
 
 class Explanations:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import get_args
 
@@ -18,15 +18,21 @@ STATES: tuple[str, ...] = get_args(State)
 REPORTED = {
     "loss": "The loss that was reported last.",
     "accuracy": "The accuracy that was reported last.",
-    "gpu_utilization_percent": "How busy the job's GPUs are, as reported last.",
 }
+UTILIZATION = "How busy the job's GPUs are: the mean over the workers that report it."
 
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
 _NOTHING = TrainingJobStatus()
 _NO_RESOURCES = AllocatedResources()
 
 
-def gauges(jobs: Sequence[TrainingJob], now: datetime, *, per_job: bool) -> Iterator[GaugeMetricFamily]:
+def gauges(
+    jobs: Sequence[TrainingJob],
+    now: datetime,
+    gpu_utilization_percent: Callable[[TrainingJob], float | None],
+    *,
+    per_job: bool,
+) -> Iterator[GaugeMetricFamily]:
     """All gauges; without `per_job` only those that mean something as a sum, with an empty name for the job."""
     yield _total(jobs)
     yield from _allocated(jobs, per_job=per_job)
@@ -34,6 +40,8 @@ def gauges(jobs: Sequence[TrainingJob], now: datetime, *, per_job: bool) -> Iter
         yield from _progress(jobs)
         yield _durations(jobs, now)
         yield from _reported(jobs)
+        utilization = ((_labels(job), gpu_utilization_percent(job)) for job in jobs)
+        yield _filled(_family("gpu_utilization_percent", UTILIZATION, PER_JOB), utilization)
 
 
 def _total(jobs: Iterable[TrainingJob]) -> GaugeMetricFamily:

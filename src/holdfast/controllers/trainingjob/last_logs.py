@@ -1,32 +1,45 @@
-"""Keeps the logs of workers that failed, before their pods are deleted.
+"""Keeps the logs of workers that failed or are stopped, before their pods are deleted.
 
 It is a courtesy: a log that can't be had in time, or not be kept, holds up nothing and only the operator's log tells.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from math import isqrt
 from typing import TypeAlias
 
 import structlog
 
+from holdfast.api.builtin import ConfigMap, Pod
+from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.errors import AlreadyExists, ClusterError, Conflict, NotFound
 from holdfast.cluster.protocol import Cluster
-from holdfast.cluster.resources import CONFIG_MAPS
+from holdfast.cluster.resources import CONFIG_MAPS, JOBS, TRAINING_JOBS
 from holdfast.controllers.trainingjob.children import belongs_to
-from holdfast.planning.trainingjob.course import Course
-from holdfast.planning.trainingjob.last_logs import ATTEMPTS, Dying, is_outdated, whose_logs
+from holdfast.planning.trainingjob.course import Again, Course, Finish
+from holdfast.planning.trainingjob.last_logs import ATTEMPTS, Dying, dying, is_outdated, whose_logs
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.workloads.trainingjob import names
-from holdfast.workloads.trainingjob.last_logs import KEPT_BYTES, kept_logs, last_log
+from holdfast.workloads.trainingjob.last_logs import (
+    FINISHED_AT,
+    KEPT_BYTES,
+    POD,
+    WORKER_LABEL,
+    is_newer,
+    kept_logs,
+    last_log,
+    log_name,
+)
 
 # For all of it: the next attempt waits so long.
 WITHIN_S = 2.0
 # Most often one look is enough: 64 KiB of ordinary lines, and far less than would burden the operator.
 FIRST_LINES = 2000
 MOST_BYTES = 16 * KEPT_BYTES
+# When somebody else writes the same log at the same moment.
+TRIES = 3
 
 # So many lines from the end, and of these the first bytes: that is how a kubelet reads logs.
 Read: TypeAlias = Callable[[int, int | None], Awaitable[bytes]]
@@ -34,33 +47,93 @@ Read: TypeAlias = Callable[[int, int | None], Awaitable[bytes]]
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-async def keep_last_logs(cluster: Cluster, observed: Observed, course: Course, *, within_s: float = WITHIN_S) -> None:
-    """Before a broken attempt makes way, or the job ends as failed; for any other course nothing is done."""
-    job, dying = observed.job, whose_logs(observed, course)
-    if not dying:
+@asynccontextmanager
+async def keeping_last_logs(
+    cluster: Cluster, observed: Observed, course: Course, *, on_one_machine: bool
+) -> AsyncIterator[None]:
+    """Beside what is done meanwhile: workers that are to stop are not made to wait until their logs are read."""
+    if not whose_logs(observed, course):
+        yield
+        return
+    keeping = asyncio.create_task(keep_last_logs(cluster, observed, course, on_one_machine=on_one_machine))
+    try:
+        yield
+    finally:
+        await keeping
+
+
+async def keep_last_logs(
+    cluster: Cluster, observed: Observed, course: Course, *, on_one_machine: bool = False, within_s: float = WITHIN_S
+) -> None:
+    """Before a broken attempt makes way, or the job ends, and while its workers stop."""
+    job, workers = observed.job, whose_logs(observed, course)
+    if not workers:
         return
     try:
         async with asyncio.timeout(within_s), asyncio.TaskGroup() as group:
-            for worker in dying:
+            for worker in workers:
                 group.create_task(_keep(cluster, job, worker))
-            if names.attempt(job) >= ATTEMPTS:
-                group.create_task(_drop_old(cluster, job))
+            if isinstance(course, Again | Finish) and names.attempt(job) >= ATTEMPTS:
+                group.create_task(_drop_old(cluster, job, on_one_machine=on_one_machine))
     except TimeoutError:
-        log.warning("not all logs kept in time", key=str(job.metadata.key), workers=len(dying), within_s=within_s)
+        log.warning("not all logs kept in time", key=str(job.metadata.key), workers=len(workers), within_s=within_s)
+
+
+async def keep_ended(cluster: Cluster, pod: Pod, read: Callable[[str], Awaitable[bytes]]) -> None:
+    """The log of a worker that has ended, whatever becomes of its pod: `read` reads it, given the container."""
+    key, owner = names.worker_of(pod), pod.metadata.controller
+    worker = dying(pod)
+    if key is None or owner is None or worker.index < 0 or worker.end is None:
+        return  # no worker, or one that has never run
+    number = int(pod.metadata.labels[names.ATTEMPT_LABEL])
+    try:
+        job = await cluster.get(TRAINING_JOBS, key)
+        made_by = await cluster.get(JOBS, Key(key.namespace, owner.name))
+        if job.metadata.deletion_timestamp or not belongs_to(made_by, job):
+            return  # of an earlier job of this name, or of one whose logs go with it
+        await _store(cluster, job, number, worker, await read(worker.container))
+    except NotFound:
+        return  # the job is deleted, and its logs with it
+    except ClusterError as error:
+        log.warning("log not kept", key=str(worker.pod), container=worker.container, reason=str(error))
 
 
 async def _keep(cluster: Cluster, job: TrainingJob, worker: Dying) -> None:
     async def read(lines: int, limit: int | None) -> bytes:
         return await cluster.pod_log(worker.pod, container=worker.container, tail_lines=lines, limit_bytes=limit)
 
+    number = names.attempt(job)
     try:
-        body = last_log(job, worker.index, await end_of(read), _facts(worker))
-        # Not through the writer: it would wait until a cache shows what no cache is to hold.
-        await cluster.create(CONFIG_MAPS, body, namespace=job.metadata.namespace)
-    except AlreadyExists:
-        return  # kept the last time; the status was not written then
+        stored = await _stored(cluster, job, number, worker)
+        if stored is None or is_newer(stored.data, _facts(worker)):
+            await _store(cluster, job, number, worker, await end_of(read))
     except ClusterError as error:
         log.warning("log not kept", key=str(worker.pod), container=worker.container, reason=str(error))
+
+
+async def _stored(cluster: Cluster, job: TrainingJob, number: int, worker: Dying) -> ConfigMap | None:
+    with suppress(NotFound):
+        return await cluster.get(CONFIG_MAPS, Key(job.metadata.namespace, log_name(job, number, worker.index)))
+    return None
+
+
+async def _store(cluster: Cluster, job: TrainingJob, number: int, worker: Dying, text: bytes) -> None:
+    """Beside what earlier pods of the attempt wrote. Not through the writer: no cache is to hold it."""
+    facts = _facts(worker)
+    for _ in range(TRIES):
+        stored = await _stored(cluster, job, number, worker)
+        if stored is not None and not (belongs_to(stored, job) and is_newer(stored.data, facts)):
+            return
+        body = last_log(job, worker.index, text, facts, number=number, stored=stored.data if stored else None)
+        with suppress(AlreadyExists, Conflict):  # on one machine two write the same log
+            if stored is None:
+                await cluster.create(CONFIG_MAPS, body, namespace=job.metadata.namespace)
+            else:
+                # What is only true of the earlier pod goes: a merge keeps what is not named.
+                data = {**dict.fromkeys(stored.data), **body["data"]}
+                guard = {"resourceVersion": stored.metadata.resource_version}
+                await cluster.patch(CONFIG_MAPS, stored.metadata.key, {"metadata": guard, "data": data})
+            return
 
 
 async def end_of(read: Read) -> bytes:
@@ -81,13 +154,15 @@ async def end_of(read: Read) -> bytes:
         lines = max(too_few + 1, isqrt(max(too_few, 1) * too_many)) if too_many else 8 * lines
 
 
-async def _drop_old(cluster: Cluster, job: TrainingJob) -> None:
+async def _drop_old(cluster: Cluster, job: TrainingJob, *, on_one_machine: bool) -> None:
     namespace, current = job.metadata.namespace, names.attempt(job)
     try:
         kept = (await cluster.list(CONFIG_MAPS, namespace=namespace, labels=kept_logs(job.metadata.name))).items
         for each in kept:
-            number = each.metadata.labels.get(names.ATTEMPT_LABEL, "")
-            if belongs_to(each, job) and number.isdecimal() and is_outdated(int(number), current):
+            number, index = (each.metadata.labels.get(label, "") for label in (names.ATTEMPT_LABEL, WORKER_LABEL))
+            if not belongs_to(each, job) or not (number.isdecimal() and index.isdecimal()):
+                continue
+            if is_outdated(int(number), int(index), current, on_one_machine=on_one_machine):
                 with suppress(NotFound, Conflict):
                     await cluster.delete(CONFIG_MAPS, each.metadata.key, uid=each.metadata.uid)
     except ClusterError as error:
@@ -95,8 +170,8 @@ async def _drop_old(cluster: Cluster, job: TrainingJob) -> None:
 
 
 def _facts(worker: Dying) -> dict[str, str]:
-    where = {"pod": worker.pod.name, "container": worker.container, "node": worker.node}
+    where = {POD: worker.pod.name, "container": worker.container, "node": worker.node}
     end = worker.end
     if end is None:
         return where
-    return {**where, "exitCode": str(end.exit_code), "reason": end.reason, "finishedAt": end.finished_at or ""}
+    return {**where, "exitCode": str(end.exit_code), "reason": end.reason, FINISHED_AT: end.finished_at or ""}

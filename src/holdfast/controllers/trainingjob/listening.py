@@ -16,11 +16,11 @@ from holdfast.cluster.resources import LEASES
 from holdfast.planning.trainingjob.classes import Loss
 from holdfast.planning.trainingjob.course import Again, Finish, Over, decide
 from holdfast.planning.trainingjob.hang import find_hang, hang_due_s
-from holdfast.planning.trainingjob.heard import Heard
+from holdfast.planning.trainingjob.heard import Heard, gpu_utilization_percent
 from holdfast.planning.trainingjob.last_word import last_word
 from holdfast.planning.trainingjob.loss import by_node, index_of, told_to_go_at
 from holdfast.planning.trainingjob.observed import Observed
-from holdfast.planning.trainingjob.progress import fold
+from holdfast.planning.trainingjob.progress import fold, with_gpu_utilization
 from holdfast.planning.trainingjob.silence import (
     LOOK_EVERY_S,
     Pulse,
@@ -83,9 +83,17 @@ class Listening:
         for letter in letters:
             if letter.batch.uid == observed.job.metadata.uid:  # not of an earlier job of this name
                 status = fold(spec, status, letter.batch, letter.received)
+        if status != observed.status:  # the utilization alone is not worth a request to the API server
+            status = with_gpu_utilization(status, self.gpu_utilization_percent(observed.job))
         told = structs.replace(observed, job=structs.replace(observed.job, status=status))
         word = last_word(told)
         return fold(spec, status, word, now) if word is not None else status
+
+    def gpu_utilization_percent(self, job: TrainingJob) -> float | None:
+        """The mean over the workers of the current attempt that report it."""
+        attempt = job.status.restart_count if job.status is not None else 0
+        heard = self._office.inbox.heard(job.metadata.key, attempt)
+        return gpu_utilization_percent(heard, self._office.clock(), self._timing.silent_s)
 
     def settle(self, key: Key, letters: tuple[Letter, ...]) -> None:
         self._office.inbox.settle(key, letters)
@@ -119,7 +127,8 @@ class Listening:
         """When silence may mean something else than now."""
         if observed.finished:
             return None
-        key, now_s, since_s = observed.job.metadata.key, self._office.clock(), self._office.hearing.since_s
+        key, now_s = observed.job.metadata.key, self._office.clock()
+        since_s = self._office.hearing.since_s(key)
         moments = [one.at_s + AVOIDED_S for one in self._lost.get(key, ())]
         if observed.started:
             heard, running_s = self._heard(observed), self._running_since_s(key, now_s)
@@ -138,6 +147,7 @@ class Listening:
         self._running.pop(key, None)
         self._lost.pop(key, None)
         self._office.inbox.forget(key)
+        self._office.hearing.forget(key)
 
     def _heard(self, observed: Observed) -> Heard | None:
         return self._office.inbox.heard(observed.job.metadata.key, observed.status.restart_count)
@@ -153,17 +163,17 @@ class Listening:
         return self._running.get(key, (0, now_s))[1]
 
     def _hang(self, observed: Observed, heard: Heard | None) -> Loss | None:
-        running = [index_of(pod) for pod in observed.pods if not pod.has_ended]
+        key, running = observed.job.metadata.key, [index_of(pod) for pod in observed.pods if not pod.has_ended]
         return find_hang(
             observed.job,
             heard,
             running,
-            running_since_s=self._running_since_s(observed.job.metadata.key, self._office.clock()),
-            hearing_since_s=self._office.hearing.since_s,
+            running_since_s=self._running_since_s(key, self._office.clock()),
+            hearing_since_s=self._office.hearing.since_s(key),
         )
 
     async def _death(self, observed: Observed, heard: Heard | None, now_s: float) -> Loss | None:
-        since_s = self._office.hearing.since_s
+        since_s = self._office.hearing.since_s(observed.job.metadata.key)
         suspected = suspects(observed.pods, heard, hearing_since_s=since_s, now_s=now_s, timing=self._timing)
         if not suspected:
             return None

@@ -7,7 +7,7 @@ series doubles their number.
 import asyncio
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
@@ -42,12 +42,24 @@ class Work:
 
 
 class TrainingJobMetrics:
-    """Collects all fifteen; without `per_job` no series is about a single job."""
+    """Collects all fifteen; without `per_job` no series is about a single job.
 
-    def __init__(self, registry: CollectorRegistry, store: Store[TrainingJob], *, per_job: bool, now: Now) -> None:
+    `gpu_utilization_percent` is known from the workers' reports: a status is not written for every change of it.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        store: Store[TrainingJob],
+        *,
+        per_job: bool,
+        now: Now,
+        gpu_utilization_percent: Callable[[TrainingJob], float | None] = lambda _: None,
+    ) -> None:
         self._store = store
         self._per_job = per_job
         self._now = now
+        self._gpu_utilization_percent = gpu_utilization_percent
         self._works = False
         self._work: dict[Key, Work] = {}
         self._created: Counter[str] = Counter()
@@ -86,7 +98,7 @@ class TrainingJobMetrics:
         if not self._works:
             return
         jobs = self._store.list()
-        yield from gauges(jobs, self._now(), per_job=self._per_job)
+        yield from gauges(jobs, self._now(), self._gpu_utilization_percent, per_job=self._per_job)
         yield from self._reconciliations()
         yield from self._lifecycle({job.metadata.namespace for job in jobs})
 

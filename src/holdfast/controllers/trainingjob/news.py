@@ -4,18 +4,20 @@ from collections.abc import Iterator
 
 from holdfast.api.trainingjob import CheckpointReport, TrainingJob, TrainingJobStatus
 from holdfast.controllers.writing import News
-from holdfast.planning.trainingjob.waiting import RESTORING
+from holdfast.planning.trainingjob.waiting import RESTORING, is_ordinary
 
 
 def news(job: TrainingJob, status: TrainingJobStatus) -> Iterator[News]:
     """What the step from the job's present status to `status` means for people."""
     old = job.status or TrainingJobStatus()
     if status.restart_count != old.restart_count:
-        yield News("Restarting", f"attempt {status.restart_count}: {status.message}", warning=True)
+        # A new attempt that follows no failure was asked for: another number of workers, or a changed spec.
+        failed = status.restarts != old.restarts
+        yield News("Restarting", f"attempt {status.restart_count}: {status.message}", warning=failed)
     elif status.state != old.state:
         yield from _step(old, status)
     elif status.message != old.message and _waits_for_something(status):
-        yield News("Waiting", status.message or "", warning=True)
+        yield News("Waiting", status.message or "", warning=not is_ordinary(status.message or ""))
     yield from _resumed(old, status)
 
 

@@ -17,6 +17,7 @@ from holdfast.cluster.resources import (
     SERVICES,
     TRAINING_JOBS,
 )
+from holdfast.controllers.gangs import BY_PLACE, place_of, waits_for_store
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.runtime.cache import Store
 from holdfast.runtime.informer import Informers
@@ -30,6 +31,7 @@ from holdfast.workloads.trainingjob.job import spec_digest
 BY_OWNER = "owner"
 BY_TRAINING_JOB = "training-job"
 BY_NODE = "node"
+BY_BOARD = "tensorboard"
 
 
 def owner_uid(obj: Object) -> Iterable[str]:
@@ -39,17 +41,47 @@ def owner_uid(obj: Object) -> Iterable[str]:
 
 def key_of(pod: Pod) -> Iterable[Key]:
     """A worker belongs to a Job; the TrainingJob behind that is in its label."""
-    labels = pod.metadata.labels
-    if labels.get(names.MANAGED_BY) == "holdfast" and names.JOB_LABEL in labels:
-        yield Key(pod.metadata.namespace, labels[names.JOB_LABEL])
+    if (key := names.worker_of(pod)) is not None:
+        yield key
 
 
 def training_job_of(pod: Pod) -> Iterable[str]:
     return map(str, key_of(pod))
 
 
+def board_of(pod: Pod) -> Iterable[Key]:
+    """The job whose TensorBoard the pod is."""
+    labels = pod.metadata.labels
+    if labels.get(names.MANAGED_BY) == "holdfast" and names.TENSORBOARD_LABEL in labels:
+        yield Key(pod.metadata.namespace, labels[names.TENSORBOARD_LABEL])
+
+
+def board_name_of(pod: Pod) -> Iterable[str]:
+    return map(str, board_of(pod))
+
+
 def node_of(pod: Pod) -> Iterable[str]:
     return (pod.spec.node_name,) if pod.spec.node_name else ()
+
+
+class FreedStores:
+    """A source of news: jobs hear when another one with the same place for checkpoints has ended or is gone."""
+
+    def __init__(self, jobs: Store[TrainingJob]) -> None:
+        self._jobs = jobs
+
+    def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
+        def changed(old: TrainingJob | None, new: TrainingJob | None) -> None:
+            if old is not None and (new is None or _state(old) != _state(new)):
+                for place in place_of(old):
+                    for job in self._jobs.by(BY_PLACE, place):
+                        add(job.metadata.key)
+
+        informers.of(TRAINING_JOBS).handlers.append(changed)
+
+
+def _state(job: TrainingJob) -> str | None:
+    return job.status.state if job.status is not None else None
 
 
 class NodeNews:
@@ -84,9 +116,9 @@ class Caches(Struct, frozen=True):
     @classmethod
     def of(cls, operator: Operator) -> "Caches":
         return cls(
-            training_jobs=operator.store(TRAINING_JOBS),
+            training_jobs=operator.store(TRAINING_JOBS, {BY_PLACE: place_of}),
             jobs=operator.store(JOBS, {BY_OWNER: owner_uid}, labels=names.OURS),
-            pods=operator.store(PODS, {BY_TRAINING_JOB: training_job_of, BY_NODE: node_of}),
+            pods=operator.store(PODS, {BY_TRAINING_JOB: training_job_of, BY_NODE: node_of, BY_BOARD: board_name_of}),
             nodes=operator.store(NODES),
             services=operator.store(SERVICES, labels=names.OURS),
             config_maps=operator.store(CONFIG_MAPS, labels=names.OURS),
@@ -126,6 +158,7 @@ class Caches(Struct, frozen=True):
             outdated=workers is not None and digest != spec_digest(job.spec),
             queued=names.QUEUE_LABEL in job.metadata.labels,
             fewest=fewest_workers(job.spec),
+            store_in_use=waits_for_store(job, self.training_jobs),
         )
 
     def _nodes(self, pods: Iterable[Pod]) -> dict[str, Node]:

@@ -8,7 +8,7 @@ def parsed(text: str, limit: int) -> frozenset[int]:
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
-        if first.isdecimal() and (last or first).isdecimal():
+        if all(end.isdecimal() and len(end) < 19 for end in (first, last or first)):
             found.update(range(int(first), min(int(last or first) + 1, limit)))
     return frozenset(found)
 

@@ -65,4 +65,4 @@ def _containers_ended(pod: Pod) -> datetime | None:
 
 def _number(pod: Pod, annotation: str) -> int | None:
     text = pod.metadata.annotations.get(annotation, "")
-    return int(text) if text.isdecimal() else None
+    return int(text) if text.isdecimal() and len(text) < 10 else None

@@ -8,7 +8,7 @@ import structlog
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import Conflict, NotFound
-from holdfast.plane.claims import waiting_for
+from holdfast.plane.claims import UNBOUND, waiting_for
 from holdfast.plane.objects import CLAIMS, NODES, PODS, Claim, Condition, Node, Pod, condition, guard, with_condition
 from holdfast.plane.scheduling.cycle import schedule
 from holdfast.plane.scheduling.occupancy import Occupancy
@@ -105,7 +105,9 @@ class Scheduler:
             # It has changed since; the change brings it here again.
             self._occupancy.dirty = True
             return
-        self._events.warning(PODS, pod, "FailedScheduling", obstacle)
+        # A claim is bound at once here, or its own event says why it is not.
+        if UNBOUND not in obstacle:
+            self._events.warning(PODS, pod, "FailedScheduling", obstacle)
 
 
 def _says(pod: Pod, obstacle: str) -> bool:

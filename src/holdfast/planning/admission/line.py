@@ -1,5 +1,6 @@
 """One look at everyone who waits, in order: who may start, and what the others wait for."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 
@@ -34,11 +35,14 @@ def admit(gangs: Iterable[Gang], ledger: Ledger, now: datetime, patience_s: floa
     return survey(gangs, ledger, now, patience_s).verdicts
 
 
-def survey(gangs: Iterable[Gang], ledger: Ledger, now: datetime, patience_s: float = 600.0) -> Outlook:
+def survey(
+    gangs: Iterable[Gang], ledger: Ledger, now: datetime, patience_s: float = 600.0, per_namespace: int = 1
+) -> Outlook:
     """Looks at everyone.
 
     Those who started get room for the workers that have none; then all others by importance and age. One that does not
-    fit lets those behind it pass until its patience ends; then the machines that it could use are kept for it.
+    fit lets those behind it pass until its patience ends; then what it lacks is reserved for it on the machines that it
+    could use, for at most `per_namespace` jobs of a namespace at a time.
     """
     everyone = list(gangs)
     room, line = Room(ledger), []
@@ -47,7 +51,7 @@ def survey(gangs: Iterable[Gang], ledger: Ledger, now: datetime, patience_s: flo
             room.reserve(gang.shape, gang.unbound, gang.machines)
         else:
             line.append(gang)
-    look = _Look(room, now, patience_s)
+    look = _Look(room, now, patience_s, per_namespace)
     judged = {gang.uid: look.judge(gang) for gang in sorted(line, key=lambda gang: gang.rank)}
     verdicts = {gang.uid: judged.get(gang.uid, ADMITTED) for gang in everyone}
     return Outlook(verdicts, room.given, room.closed)
@@ -56,10 +60,12 @@ def survey(gangs: Iterable[Gang], ledger: Ledger, now: datetime, patience_s: flo
 class _Look:
     """Goes along the line once."""
 
-    def __init__(self, room: Room, now: datetime, patience_s: float) -> None:
+    def __init__(self, room: Room, now: datetime, patience_s: float, per_namespace: int) -> None:
         self._room = room
         self._now = now
         self._patience_s = patience_s
+        self._per_namespace = per_namespace
+        self._reservations: Counter[str] = Counter()
         self._position = 0
         self._insisting: Gang | None = None
         self._obstacles: dict[bytes, Obstacle | None] = {}
@@ -70,9 +76,20 @@ class _Look:
         self._position += 1
         verdict = self._refusal(gang)
         if self._insists(gang):
-            self._room.close(gang.shape)
-            self._insisting = gang
+            self._reserve(gang)
         return verdict
+
+    def _reserve(self, gang: Gang) -> None:
+        shape, namespace = gang.shape, gang.key.namespace
+        if gang.standing == "keeping" and gang.waited_s(self._now) <= self._patience_s:
+            reserved = frozenset(shape.asked)  # what it had before it restarts
+        elif self._reservations[namespace] < self._per_namespace:
+            self._reservations[namespace] += 1
+            reserved = self._room.scarce(shape, gang.workers)
+        else:
+            return
+        self._room.close(shape, reserved)
+        self._insisting = gang
 
     def _refusal(self, gang: Gang) -> Verdict:
         spots, found = self._room.spots(gang.shape), self._obstacle(gang.shape)

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from holdfast.planning.admission.room import Room, Spots
 from holdfast.planning.admission.shape import Shape
-from holdfast.planning.admission.words import PODS, amount, by_weight, figure, listed, needed, nodes
+from holdfast.planning.admission.words import PODS, by_weight, figure, listed, needed, nodes, per_worker
 from holdfast.planning.ledger import GPU, Machine
 from holdfast.planning.placing.machines import CORDONED, barrier
 
@@ -45,7 +45,7 @@ def shortage(spots: Spots, workers: int, room: Room) -> str:
             return f"{needed(shape, workers, name)}; {_there(name, shape, counts)}{_besides(spots)}"
     there = sum(1 for count in spots.counts.values() if count > 0)
     if sum(spots.counts.values()) < workers:
-        everything = listed(amount(name, shape.asked[name]) for name in by_weight(shape.asked) if name != PODS)
+        everything = listed(per_worker(shape, name) for name in by_weight(shape.asked) if name != PODS)
         return f"needs {workers} × {everything}; {nodes(there)} {_have(there)} all of it free{_besides(spots)}"
     return f"{_needed_apart(shape, workers)}; {spots.capacity(spots.counts)} can be placed{_besides(spots)}"
 
@@ -81,8 +81,8 @@ def _too_large(spots: Spots) -> str:
         largest = max(each.offered.get(name, 0) for each in spots.matching)
         if largest < shape.asked[name]:
             has = f"the largest node has {figure(name, largest, down=True)}" if largest else "no node has any"
-            return f"needs {amount(name, shape.asked[name])} per worker; {has}: {_way_out(name, largest)}"
-    everything = listed(amount(name, shape.asked[name]) for name in by_weight(shape.asked) if name != PODS)
+            return f"needs {per_worker(shape, name)} per worker; {has}: {_way_out(name, largest)}"
+    everything = listed(per_worker(shape, name) for name in by_weight(shape.asked) if name != PODS)
     return f"needs {everything} per worker; no node is large enough for all of it: {_way_out('', 1)}"
 
 

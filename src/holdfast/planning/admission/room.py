@@ -9,6 +9,9 @@ from holdfast.planning.admission.shape import Shape
 from holdfast.planning.ledger import Ledger, Machine
 from holdfast.planning.placing.amounts import Amounts, minus, times
 
+# What every machine has, and every pod needs.
+NATIVE = frozenset({"cpu", "memory", "ephemeral-storage", "pods"})
+
 
 class Spots:
     """Where workers of one shape can be, and how many fit there. During a pass that only ever gets less."""
@@ -103,7 +106,7 @@ class Room:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._free: dict[str, Amounts] = {}
-        self._closed: set[str] = set()
+        self._closed: dict[str, frozenset[str]] = {}
         self._spots: dict[bytes, Spots] = {}
 
     @property
@@ -121,13 +124,15 @@ class Room:
 
     @property
     def closed(self) -> Collection[str]:
-        return self._closed
+        """Machines of which something is reserved."""
+        return self._closed.keys()
 
     def spots(self, shape: Shape) -> Spots:
         if shape.digest not in self._spots:
             spots = self._spots[shape.digest] = Spots(shape, self)
-            for name in self._closed:
-                spots.close(name)
+            for name, reserved in self._closed.items():
+                if not reserved.isdisjoint(shape.asked):
+                    spots.close(name)
         return self._spots[shape.digest]
 
     def put(self, shape: Shape, workers: int) -> bool:
@@ -140,12 +145,24 @@ class Room:
         """Give as many workers their room as there is room for."""
         self._take(self.spots(shape).gather(workers, beside), shape)
 
-    def close(self, shape: Shape) -> None:
-        """From now on nobody gets room where such workers could be."""
+    def scarce(self, shape: Shape, workers: int) -> frozenset[str]:
+        """The resources for lack of which such workers wait: their devices while there are too few, else all they ask.
+
+        Devices stay scarce when something else is missing as well: jobs that take the one and jobs that take the other
+        would keep such workers waiting in turns.
+        """
+        devices = {name: amount for name, amount in shape.asked.items() if name not in NATIVE}
+        spots = self.spots(shape)
+        free = {machine.name: times(devices, self.free(machine.name)) for machine in spots.entered}
+        return frozenset(devices if devices and spots.capacity(free) < workers else shape.asked)
+
+    def close(self, shape: Shape, reserved: frozenset[str]) -> None:
+        """From now on nobody gets any of the reserved resources where such workers could be."""
         for machine in self.spots(shape).entered:
-            if machine.name not in self._closed:
-                self._closed.add(machine.name)
-                for spots in self._spots.values():
+            before = self._closed.get(machine.name, frozenset())
+            self._closed[machine.name] = before | reserved
+            for spots in self._spots.values():
+                if not reserved.isdisjoint(spots.shape.asked):
                     spots.close(machine.name)
 
     def _take(self, names: Collection[str], shape: Shape) -> None:

@@ -9,13 +9,15 @@ from holdfast.api.placing import Affinity, NodeAffinity, PodAffinityTerm, PodSpe
 from holdfast.planning.ledger import Machine
 from holdfast.planning.placing.amounts import Amounts
 from holdfast.planning.placing.machines import barrier, wants
-from holdfast.planning.placing.needs import needs
+from holdfast.planning.placing.needs import needs, sidecar_needs
 
 
 class Shape(Struct, frozen=True, kw_only=True):
     """Only what decides where a worker can be, so that jobs that differ in nothing else are judged once."""
 
     asked: Amounts
+    sidecar: Amounts = {}
+    """The part of `asked` that is for the sidecar."""
     wishes: PodSpec
     """Its selector, its required node affinity and its tolerations; nothing else."""
     apart: tuple[str, ...] = ()
@@ -50,7 +52,9 @@ def shape_of(pod: PodSpec, labels: Mapping[str, str], namespace: str) -> Shape:
     away = affinity.pod_anti_affinity.required_during_scheduling_ignored_during_execution
     apart = tuple(sorted({term.topology_key for term in away if _means_its_like(term, labels, namespace)}))
     asked = {name: amount for name, amount in sorted(needs(pod).items()) if amount > 0}
-    return Shape(asked=asked, wishes=wishes, apart=apart, digest=msgspec.json.encode((asked, wishes, apart)))
+    sidecar = {name: amount for name, amount in sorted(sidecar_needs(pod).items()) if amount > 0}
+    digest = msgspec.json.encode((asked, sidecar, wishes, apart))
+    return Shape(asked=asked, sidecar=sidecar, wishes=wishes, apart=apart, digest=digest)
 
 
 def _means_its_like(term: PodAffinityTerm, labels: Mapping[str, str], namespace: str) -> bool:

@@ -22,7 +22,17 @@ def needed(shape: Shape, workers: int, name: str = "") -> str:
     name = name or by_weight(shape.asked)[0]
     if name == PODS:
         return f"needs room for {amount(PODS, workers * NANO)}"
-    return f"needs {workers} × {amount(name, shape.asked[name])}"
+    each = per_worker(shape, name)
+    return f"needs {workers} × ({each})" if " + " in each else f"needs {workers} × {each}"
+
+
+def per_worker(shape: Shape, name: str) -> str:
+    """The request of one worker: 2 GPUs; 1 CPU + 0.05 for the sidecar."""
+    sidecar = shape.sidecar.get(name, 0)
+    own = shape.asked[name] - sidecar
+    if not sidecar:
+        return amount(name, own)
+    return f"{f'{amount(name, own)} + {figure(name, sidecar)}' if own else amount(name, sidecar)} for the sidecar"
 
 
 def amount(name: str, nanos: int) -> str:

@@ -1,10 +1,13 @@
 """What has become of a workload's try, if it is lost."""
 
+from msgspec import structs
+
 from holdfast.planning.gpuworkload.binding import awaited, is_overdue, problem
 from holdfast.planning.gpuworkload.observed import Observed
 from holdfast.planning.gpuworkload.timing import Timing
+from holdfast.planning.gpuworkload.tries import last_try
 from holdfast.planning.trainingjob.classes import Loss
-from holdfast.planning.trainingjob.loss import by_node, loss_of
+from holdfast.planning.trainingjob.loss import by_node, could_not_start, loss_of
 
 
 def find_loss(observed: Observed, timing: Timing) -> Loss | None:
@@ -16,8 +19,13 @@ def find_loss(observed: Observed, timing: Timing) -> Loss | None:
 
 def _of_pod(observed: Observed) -> Loss | None:
     broken = (pod for pod in observed.pods if pod.status.phase == "Failed" or pod.is_terminating)
-    losses = (loss_of(pod, observed.nodes, collateral=False) for pod in broken)
-    return next((loss for loss in losses if loss is not None), None)
+    for pod in broken:
+        loss = loss_of(pod, observed.nodes, collateral=False)
+        if loss is not None:
+            # In a later try the command was found before, or its node differs.
+            is_first = last_try(observed.workload) == 0 and not loss.free
+            return structs.replace(loss, permanent=True) if is_first and could_not_start(pod) else loss
+    return None
 
 
 def _of_node(observed: Observed, timing: Timing) -> Loss | None:

@@ -10,6 +10,7 @@ from holdfast.planning.gpuworkload.timing import Timing
 from holdfast.planning.gpuworkload.tries import last_try
 from holdfast.planning.times import moment
 from holdfast.planning.trainingjob.classes import Loss
+from holdfast.planning.trainingjob.exits import PERMANENT
 
 # By how much a wait differs from its even length, so that what failed together does not come back together.
 SPREAD = 0.1
@@ -30,7 +31,9 @@ def after(loss: Loss, workload: GPUWorkload, now: datetime, timing: Timing) -> R
     """What is nobody's fault is free; the workload's own failures use up its retries."""
     status, policy = workload.status or GPUWorkloadStatus(), workload.spec.retry_policy or RetryPolicy()
     if loss.free:
-        delay_s = _lost_wait_s(workload, status, now, timing)
+        delay_s = _lost_wait_s(loss, workload, status, now, timing)
+    elif loss.permanent:
+        return GiveUp(PERMANENT, f"{loss.message} (another try would fail in the same way)")
     elif status.retry_count >= policy.max_retries:
         used = f"after {status.retry_count} of {policy.max_retries} retries"
         return GiveUp("RetriesExhausted", f"{loss.message} ({used})")
@@ -56,8 +59,10 @@ def retry_time(status: GPUWorkloadStatus, now: datetime, timing: Timing) -> date
     return due if now < due <= now + timedelta(seconds=timing.retry_cap_s) else None
 
 
-def _lost_wait_s(workload: GPUWorkload, status: GPUWorkloadStatus, now: datetime, timing: Timing) -> float:
+def _lost_wait_s(loss: Loss, workload: GPUWorkload, status: GPUWorkloadStatus, now: datetime, timing: Timing) -> float:
     """A node that breaks whatever comes to it, or never takes it, must not be fed without a pause."""
+    if loss.node_stopped and loss.cause == "infrastructure":
+        return 0.0
     # By our own clock on both sides: that of whoever writes the Job's times may be another.
     began = status.last_schedule_time if status.phase == "Running" else None
     if began and (now - moment(began)).total_seconds() >= timing.lasting_s:

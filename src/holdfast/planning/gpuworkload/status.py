@@ -22,7 +22,7 @@ from holdfast.planning.gpuworkload.course import (
 )
 from holdfast.planning.gpuworkload.observed import Observed
 from holdfast.planning.gpuworkload.tries import job_name, last_try
-from holdfast.planning.times import timestamp
+from holdfast.planning.times import next_try, timestamp
 
 # Of a message, in the schema.
 LONGEST = 32768
@@ -33,12 +33,13 @@ TRUE_IN = {
     "Succeeded": ("Succeeded",),
     "Failed": ("Failed",),
 }
+MAKING_JOB = "making its Job"
 ALWAYS_SHOWN = ("Scheduled", "Running")
 
 
 def next_status(observed: Observed, course: Course, now: datetime) -> GPUWorkloadStatus:
     """The status that the workload should show; equal to the one that it shows when nothing has changed."""
-    old, finding = observed.status, find(observed, course)
+    old, finding = observed.status, find(observed, course, now)
     if finding is None:
         return old
     finding = Finding(finding.phase, finding.reason, finding.message[:LONGEST])
@@ -68,7 +69,7 @@ def next_status(observed: Observed, course: Course, now: datetime) -> GPUWorkloa
     return status
 
 
-def find(observed: Observed, course: Course) -> Finding | None:
+def find(observed: Observed, course: Course, now: datetime) -> Finding | None:
     """Where the workload stands; None when there is nothing new to say."""
     match course:
         case Over():
@@ -76,7 +77,7 @@ def find(observed: Observed, course: Course) -> Finding | None:
         case Finish(finding) | Hold(finding):
             return finding
         case Again():
-            return _again(course)
+            return _again(course, now)
         case Stop():
             return Finding("Pending", "Suspended", "spec.suspend is true: its pod is being stopped")
         case Place(machine):
@@ -90,18 +91,19 @@ def why(status: GPUWorkloadStatus) -> str:
     return next((each.reason for each in status.conditions if each.type == "Running"), "")
 
 
-def _again(course: Again) -> Finding:
+def _again(course: Again, now: datetime) -> Finding:
     retry = course.retry
     if retry.at is None:
         return Finding("Pending", "NodeLost", f"{retry.loss.message}; looking for another node")
-    return Finding("Pending", BACKING_OFF, f"{retry.loss.message}; next try at {timestamp(retry.at)}")
+    again = next_try(retry.at, (retry.at - now).total_seconds())
+    return Finding("Pending", BACKING_OFF, f"{retry.loss.message}; {again}")
 
 
 def _under_way(observed: Observed) -> Finding:
     node = observed.node
     if observed.obstacle or not observed.job_is_made:
         phase = observed.status.phase or "Scheduling"
-        return Finding(phase, "JobNotMade", observed.obstacle or f"making its Job for {node}")
+        return Finding(phase, "JobNotMade", observed.obstacle or f"{MAKING_JOB} for {node}")
     if observed.status.phase == "Running" or any(pod.status.phase in ("Running", "Succeeded") for pod in observed.pods):
         return Finding("Running", "PodRunning", f"running on {node}")
     because = problem(observed)

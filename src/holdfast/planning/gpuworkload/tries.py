@@ -9,7 +9,7 @@ def last_try(workload: GPUWorkload) -> int:
     if status.job_name is None:
         return -1
     number = status.job_name.removeprefix(_stem(workload)).removeprefix("-")
-    return int(number) if number.isdecimal() else 0
+    return int(number) if number.isdecimal() and len(number) < 10 else 0
 
 
 def job_name(workload: GPUWorkload, number: int) -> str:

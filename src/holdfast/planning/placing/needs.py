@@ -26,6 +26,12 @@ def needs(pod: PodNeeds) -> dict[str, int]:
     return {**plus(total, _parsed(pod.overhead)), "pods": NANO}
 
 
+def sidecar_needs(pod: PodNeeds) -> dict[str, int]:
+    """The part of `needs` that the sidecars take."""
+    none: dict[str, int] = {}
+    return reduce(plus, (_asked(each) for each in pod.init_containers if each.is_sidecar), none)
+
+
 def _asked(container: Container) -> dict[str, int]:
     return _requests(container.resources)
 

@@ -18,6 +18,10 @@ class Loss(Struct, frozen=True, kw_only=True):
     cause: Class
     message: str
     exit_code: int | None = None
+    permanent: bool = False
+    """A new attempt would fail in the same way."""
+    node_stopped: bool = False
+    """Its node was shut down, or holdfast on this machine was: that is no part of a row of failures."""
 
     @property
     def free(self) -> bool:

@@ -5,13 +5,13 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from holdfast.api.builtin import Pod
-from holdfast.planning.times import moment, span, timestamp
+from holdfast.planning.times import moment, next_try, span, timestamp
 from holdfast.planning.trainingjob.classes import Loss
 from holdfast.planning.trainingjob.deadline import deadline, retry_time
 from holdfast.planning.trainingjob.leftovers import holding_up, may_come, unreachable
 from holdfast.planning.trainingjob.loss import find_loss, index_of, worker
 from holdfast.planning.trainingjob.observed import Observed
-from holdfast.planning.trainingjob.restart import GiveUp, Retry, after
+from holdfast.planning.trainingjob.restart import GiveUp, Retry, after, wait_s
 from holdfast.planning.trainingjob.success import ending
 from holdfast.planning.trainingjob.timing import Timing
 from holdfast.planning.trainingjob.waiting import why_waiting
@@ -123,8 +123,12 @@ def _mend(observed: Observed, now: datetime, timing: Timing) -> Course | None:
 
 
 def _lost(observed: Observed) -> Loss | None:
-    """What is seen explains more than what is not heard. An elastic launcher makes up for the workers that it loses."""
-    return (None if observed.elastic else find_loss(observed)) or observed.unheard
+    """What is seen explains more than what is not heard. An elastic launcher makes up for the workers that it loses,
+    unless none of them could ever start."""
+    loss = find_loss(observed)
+    if loss is not None and observed.elastic and not loss.permanent:
+        loss = None
+    return loss or observed.unheard
 
 
 def _cannot_resume(observed: Observed, now: datetime, timing: Timing) -> bool:
@@ -141,7 +145,7 @@ def _is_resuming(observed: Observed) -> bool:
 
 
 def _wait(observed: Observed, now: datetime, timing: Timing) -> Course | None:
-    """For the workers of before, and for the time of the next try."""
+    """For the workers of before, for a job with the same store, and for the time of the next try."""
     if observed.started or observed.job.spec.suspend or _is_held_off(observed, now):
         return None  # it goes on, or starts nobody
     stopping = holding_up(observed, now, timing, observed.leftovers)
@@ -149,9 +153,12 @@ def _wait(observed: Observed, now: datetime, timing: Timing) -> Course | None:
         stopping += tuple(pod for pod in observed.pods if not pod.has_ended)
     if stopping or may_come(observed, now, timing):
         return Hold(_waiting(observed, "StoppingWorkers", _why_stopping(observed, stopping)))
+    if observed.store_in_use:
+        return Hold(_waiting(observed, "StoreInUse", observed.store_in_use))
     due = retry_time(observed.job)
     if due is not None and now < due and observed.state == "Restarting":
-        again = f"next try at {timestamp(due)}"
+        # As it was said when the attempt broke: a message that counts down would be written again and again.
+        again = next_try(due, wait_s(observed.status.quick_restarts, timing))
         message = f"{observed.status.failure_reason}; {again}" if observed.status.failure_reason else again
         return Hold(_waiting(observed, "BackingOff", message))
     return None
@@ -166,7 +173,16 @@ def _why_stopping(observed: Observed, stopping: tuple[Pod, ...]) -> str:
         who = ", ".join(map(worker, first)) + others
         return f"{who} can't be reached: waiting a while in case it is still running"
     restarting = observed.state == "Restarting" and observed.status.message
-    return restarting or "waiting for the workers of before to stop"
+    return restarting or f"waiting for {_named(stopping)} to stop"
+
+
+def _named(stopping: tuple[Pod, ...]) -> str:
+    """Pods that are still there, by name; none when a Job of an earlier attempt may still make one."""
+    names = sorted(pod.metadata.name for pod in stopping)
+    if not names:
+        return "the Job of an earlier attempt"
+    others = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"pod{'s' if len(names) > 1 else ''} {', '.join(names[:NAMED])}{others}"
 
 
 def _start(observed: Observed, now: datetime, timing: Timing) -> Course:

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 
 from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
-from holdfast.planning.times import moment
+from holdfast.planning.times import moment, span, timestamp
 
 
 def deadline(job: TrainingJob, now: datetime) -> datetime | None:
@@ -25,6 +25,29 @@ def suspended_for_s(status: TrainingJobStatus, now: datetime) -> float:
 
 def retry_time(job: TrainingJob) -> datetime | None:
     return moment(job.status.next_retry_time) if job.status is not None and job.status.next_retry_time else None
+
+
+def shown_duration(start: str, now: datetime) -> str | None:
+    """How long a job that has not ended has taken, in steps that grow: each is a write of its status."""
+    elapsed_s = _elapsed_s(start, now)
+    shown_s = elapsed_s - elapsed_s % _step_s(elapsed_s)
+    return span(start, timestamp(moment(start) + timedelta(seconds=shown_s))) if shown_s else None
+
+
+def next_duration(start: str, now: datetime) -> datetime:
+    """When the next step is reached."""
+    elapsed_s = _elapsed_s(start, now)
+    step_s = _step_s(elapsed_s)
+    return moment(start) + timedelta(seconds=elapsed_s - elapsed_s % step_s + step_s)
+
+
+def _elapsed_s(start: str, now: datetime) -> int:
+    return max(0, int((now - moment(start)).total_seconds()))
+
+
+def _step_s(elapsed_s: int) -> int:
+    """Minutes at first, then ten of them, then hours."""
+    return 60 if elapsed_s < 600 else 600 if elapsed_s < 7200 else 3600
 
 
 def expiry(job: TrainingJob) -> datetime | None:

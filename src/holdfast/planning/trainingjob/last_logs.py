@@ -1,4 +1,4 @@
-"""Whose logs are kept when an attempt breaks: its pods are deleted then, and what they said goes with them."""
+"""Whose logs are kept when an attempt breaks or is stopped: its pods are deleted then, and their logs with them."""
 
 from collections.abc import Iterator
 
@@ -6,15 +6,17 @@ from msgspec import Struct
 
 from holdfast.api.builtin import ContainerStateTerminated, ContainerStatus, Pod
 from holdfast.api.meta import Key
-from holdfast.planning.trainingjob.course import Again, Course, Finish
+from holdfast.planning.trainingjob.course import Again, Course, Finish, Go, Park
 from holdfast.planning.trainingjob.loss import SIDECAR, index_of
 from holdfast.planning.trainingjob.observed import Observed
 
 TRAINER = "trainer"
 # Of each attempt: who fails after them mostly fails because of them.
 MOST_WORKERS = 5
-# Together with the one that breaks.
+# Together with the one that breaks: of worker 0, which is 1 MiB of a job, of the others, and of all on one machine.
+ATTEMPTS_OF_WORKER_0 = 16
 ATTEMPTS = 3
+ATTEMPTS_ON_ONE_MACHINE = 100
 
 
 class Dying(Struct, frozen=True, kw_only=True):
@@ -29,26 +31,52 @@ class Dying(Struct, frozen=True, kw_only=True):
 
 
 def whose_logs(observed: Observed, course: Course) -> tuple[Dying, ...]:
-    """The first that failed; when none did those that were told to go, and when nobody was lost those that run."""
+    """The first that failed; when none did those that were told to go, and when nobody was lost those that run.
+
+    Worker 0's is always among them, and the only one when the workers are stopped unbroken.
+    """
     match course:
-        case Again(retry) if retry is not None:
-            nobody_lost = retry.loss.cause == "hang"
+        case Again(retry):
+            nobody_lost = retry is not None and retry.loss.cause == "hang"
         case Finish(finding) if finding.state == "Failed":
             nobody_lost = True
         case _:
-            return ()
+            return _stopped(observed, course)
     pods = sorted(_reachable(observed), key=index_of)
     # One that failed first may still run: its sidecar keeps what there is to keep.
     failed = [pod for pod in pods if pod.status.phase != "Succeeded" and _end(pod) is not None]
     running = [pod for pod in pods if pod.status.phase == "Running"]
     told_to_go = [pod for pod in running if pod.is_terminating]
     chosen = sorted(failed, key=_order) or told_to_go or (running if nobody_lost else [])
-    return tuple(map(_dying, chosen[:MOST_WORKERS]))
+    # Worker 0 reports for all: its log is looked for first, whoever failed.
+    speaker = [pod for pod in pods if index_of(pod) == 0 and (pod in failed or pod in running)]
+    first = chosen[:MOST_WORKERS]
+    return tuple(map(dying, [*first, *(pod for pod in speaker if pod not in first)]))
 
 
-def is_outdated(attempt: int, current: int) -> bool:
-    """Whether the logs of an attempt have to make room when the current one breaks."""
-    return attempt <= current - ATTEMPTS
+def _stopped(observed: Observed, course: Course) -> tuple[Dying, ...]:
+    """Worker 0 when it is going to be stopped, and while it is: what it writes last is about its checkpoint."""
+    match course:
+        case Go(suspended=True):
+            stops = observed.started and not observed.queued  # a queue's Job is suspended by Kueue alone
+        case Park():
+            stops = observed.started
+        case Finish():
+            stops = True
+        case _:
+            stops = False
+    for pod in _reachable(observed):
+        runs = pod.status.phase == "Running"
+        if index_of(pod) == 0 and ((runs and stops) or (pod.is_terminating and (runs or _trainer(pod) is not None))):
+            return (dying(pod),)
+    return ()
+
+
+def is_outdated(attempt: int, index: int, current: int, *, on_one_machine: bool = False) -> bool:
+    """Whether a worker's log of an attempt is deleted when the current attempt breaks."""
+    if on_one_machine:
+        return attempt <= current - ATTEMPTS_ON_ONE_MACHINE
+    return attempt <= current - (ATTEMPTS if index else ATTEMPTS_OF_WORKER_0)
 
 
 def _reachable(observed: Observed) -> Iterator[Pod]:
@@ -71,14 +99,20 @@ def _end(pod: Pod) -> ContainerStatus | None:
     return None
 
 
-def _dying(pod: Pod) -> Dying:
-    failed = _end(pod)
+def _trainer(pod: Pod) -> ContainerStatus | None:
+    """The training's container, once it has ended."""
+    ended = (status for status in pod.status.container_statuses if status.state.terminated is not None)
+    return next((status for status in ended if status.name == TRAINER), None)
+
+
+def dying(pod: Pod) -> Dying:
+    ended = _end(pod) or _trainer(pod)
     return Dying(
         pod=pod.metadata.key,
         index=index_of(pod),
         node=pod.spec.node_name,
-        container=failed.name if failed is not None else TRAINER,
-        end=failed.state.terminated if failed is not None else None,
+        container=ended.name if ended is not None else TRAINER,
+        end=ended.state.terminated if ended is not None else None,
     )
 
 

@@ -57,10 +57,14 @@ def _is_further(word: LastWord, epochs: EpochReport | None) -> bool:
 
 def _newer(observed: Observed, word: LastWord) -> Checkpoint | None:
     match = _CHECKPOINT.fullmatch(word.checkpoint)
-    known = (observed.status.checkpoint or CheckpointReport()).last_epoch
-    if match is None or (known is not None and int(match[1]) <= known):
+    known = observed.status.checkpoint or CheckpointReport()
+    if match is None:
         return None
-    return Checkpoint(path=word.checkpoint, epoch=int(match[1]), outcome=lasting(observed.job.spec), at=_at(word))
+    epoch = word.checkpoint_epoch if word.checkpoint_epoch is not None else int(match[1])
+    last_epoch = -1 if known.last_epoch is None else known.last_epoch
+    if epoch < last_epoch or (epoch, word.checkpoint) == (last_epoch, known.last):
+        return None
+    return Checkpoint(path=word.checkpoint, epoch=epoch, outcome=lasting(observed.job.spec), at=_at(word))
 
 
 def _at(word: LastWord) -> float:

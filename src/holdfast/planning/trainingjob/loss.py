@@ -7,15 +7,17 @@ them is taken away.
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
+from msgspec import structs
+
 from holdfast.api.builtin import ContainerStateTerminated, Job, Node, Pod
 from holdfast.planning.times import moment
 from holdfast.planning.trainingjob.classes import CLASSES, Class, Loss
+from holdfast.planning.trainingjob.exits import how, is_permanent, never_ran, words
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.plain import plain
 
 SIDECAR = "holdfast-sidecar"
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
-LAST_WORDS = 2048
 # SIGTERM and SIGKILL: how a kubelet stops a container.
 STOPPED_EXIT_CODES = (143, 137)
 # Marks that a machine is about to be taken back, ours and the clouds' own.
@@ -36,8 +38,12 @@ SPOT = {
 # What the kubelet writes into a pod that it turned away or threw out.
 KUBELETS_REASONS = ("Evicted", "NodeShutdown", "Shutdown", "Terminated", "NodeLost", "NodeAffinity")
 ADMISSION_REASONS = ("UnexpectedAdmissionError", "TopologyAffinityError", "OutOf")
+# Of these, what a kubelet writes when its node is shut down, and `holdfast up` for pods that ran when it ended.
+NODE_STOPPED = ("Terminated", "NodeShutdown", "NodeLost")
 # What stands in a container whose end nobody has seen: its machine or its runtime was started anew.
 UNSEEN_ENDS = ("ContainerStatusUnknown", "Unknown")
+# Of pods that the runner of one machine refuses as they are written.
+REFUSED = ("ImageNotRun", "VolumeNotSupported")
 EVER = datetime.min.replace(tzinfo=UTC)
 
 
@@ -52,15 +58,43 @@ def find_loss(observed: Observed) -> Loss | None:
         return None
     found = sorted(_losses(job, observed), key=lambda each: each[0])
     if found:
-        return found[0][1]
+        return _at_first_start(found[0][1], observed)
     if job.condition("Failed") or job.condition("FailureTarget"):
         # A worker that failed by itself stays to be looked at; only one that was deleted is gone.
         return Loss(cause="infrastructure", message="a worker was deleted from outside")
     return None
 
 
-def _losses(job: Job, observed: Observed) -> Iterator[tuple[tuple[int, bool, datetime, int], Loss]]:
-    """Each with its rank: a deletion explains less than anything else of its class."""
+def _at_first_start(loss: Loss, observed: Observed) -> Loss | None:
+    """Where no worker finds its command, it is written wrong or the image lacks it: no attempt could run.
+
+    One worker alone may be on a node where something is missing, so the others are waited for until they show the
+    same. Once a worker has run, the command is there.
+    """
+    missing = [pod for pod in observed.pods if could_not_start(pod)]
+    others = [pod for pod in observed.pods if pod not in missing]
+    if loss.cause != "application" or not missing or not _is_first_start(observed):
+        return loss
+    if len(observed.pods) < observed.job.spec.num_workers or any(pod.status.phase != "Pending" for pod in others):
+        return loss
+    if not all(pod.is_terminating for pod in others):
+        return None
+    return structs.replace(loss, permanent=True)
+
+
+def _is_first_start(observed: Observed) -> bool:
+    """A Job that was suspended and goes on has a later startTime."""
+    began, job = observed.status.start_time, observed.workers
+    return not observed.status.restart_count and job is not None and began in (None, "", job.status.start_time)
+
+
+def could_not_start(pod: Pod) -> bool:
+    end = _end(pod)
+    return end is not None and never_ran(end)
+
+
+def _losses(job: Job, observed: Observed) -> Iterator[tuple[tuple[int, bool, bool, datetime, int], Loss]]:
+    """Each with its rank: a deletion explains less than anything else of its class, a permanent cause more."""
     nodes, pods = observed.nodes, tuple(pod for pod in observed.pods if not _stopped_before(pod, job))
     failed = _failed(pods)
     broken = min((_failed_at(pod) for pod in failed if not _was_told_to_go(pod)), default=None)
@@ -73,7 +107,8 @@ def _losses(job: Job, observed: Observed) -> Iterator[tuple[tuple[int, bool, dat
         loss = _silent(pod, nodes) if broken is not None and not pod.has_ended else None
         loss = loss or (loss_of(pod, nodes, collateral=collateral) if pod in failed or pod.is_terminating else None)
         if loss is not None:
-            yield (CLASSES.index(loss.cause), _was_told_to_go(pod), _failed_at(pod), index_of(pod)), loss
+            first = (CLASSES.index(loss.cause), _was_told_to_go(pod), not loss.permanent)
+            yield (*first, _failed_at(pod), index_of(pod)), loss
 
 
 def _stopped_before(pod: Pod, job: Job) -> bool:
@@ -120,9 +155,13 @@ def loss_of(pod: Pod, nodes: Mapping[str, Node], *, collateral: bool) -> Loss | 
         return Loss(cause="outOfMemory", message=_with_words(message, end), exit_code=end.exit_code)
     if end.reason in UNSEEN_ENDS:
         return Loss(cause="infrastructure", message=f"{_exited(pod, end)}: nobody saw how it ended")
-    # The code of an init container is not the training's own verdict.
-    code = None if _init_container(pod, end) else end.exit_code
-    return Loss(cause="application", message=_with_words(_exited(pod, end), end), exit_code=code)
+    if pod.status.reason in REFUSED:
+        message = f"{worker(pod)} can't run here: {plain(pod.status.message)}"
+        return Loss(cause="application", message=message, permanent=True)
+    if _init_container(pod, end):  # its code is not the training's own verdict
+        return Loss(cause="application", message=_with_words(_exited(pod, end), end))
+    message = _with_words(_exited(pod, end), end)
+    return Loss(cause="application", message=message, exit_code=end.exit_code, permanent=is_permanent(end))
 
 
 def _taken_away(pod: Pod, nodes: Mapping[str, Node]) -> Loss | None:
@@ -136,7 +175,8 @@ def _taken_away(pod: Pod, nodes: Mapping[str, Node]) -> Loss | None:
     because = plain(f"{reason}: {message}" if message else reason)
     if reason in ("PreemptionByScheduler", "Preempting"):
         return Loss(cause="preemption", message=f"{worker(pod)} was preempted ({because})")
-    return Loss(cause=by_node(node), message=f"{worker(pod)} was taken away ({because})")
+    message = f"{worker(pod)} was taken away ({because})"
+    return Loss(cause=by_node(node), message=message, node_stopped=pod.status.reason in NODE_STOPPED)
 
 
 def _silent(pod: Pod, nodes: Mapping[str, Node]) -> Loss | None:
@@ -205,10 +245,9 @@ def _end(pod: Pod) -> ContainerStateTerminated | None:
 
 
 def _exited(pod: Pod, end: ContainerStateTerminated) -> str:
-    cause = f" ({end.reason})" if end.reason and end.reason != "Error" else ""
     init = _init_container(pod, end)
     who = f"init container {init} of {worker(pod)}" if init else worker(pod)
-    return f"{who} exited with code {end.exit_code}{cause}"
+    return f"{who} {how(end)}"
 
 
 def _init_container(pod: Pod, end: ContainerStateTerminated) -> str:
@@ -217,8 +256,8 @@ def _init_container(pod: Pod, end: ContainerStateTerminated) -> str:
 
 
 def _with_words(message: str, end: ContainerStateTerminated) -> str:
-    words = end.message.strip()[-LAST_WORDS:]
-    return f"{message}: {words}" if words else message
+    said = words(end)
+    return f"{message}: {said}" if said else message
 
 
 def worker(pod: Pod) -> str:

@@ -54,6 +54,8 @@ class Observed(Struct, frozen=True, kw_only=True):
     """What events say about pods that show no problem themselves, by the pod's uid."""
     told_of_job: str = ""
     """What events say about pods that can't be made."""
+    store_in_use: str = ""
+    """Which earlier job keeps its checkpoints in the same place and has not ended, in a sentence."""
     obstacle: str = ""
     """What keeps the children from being made, in a sentence; it may pass."""
     refusal: str = ""

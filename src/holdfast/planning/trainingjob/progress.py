@@ -13,6 +13,7 @@ from holdfast.api.trainingjob import EpochReport, TrainingJobSpec, TrainingJobSt
 from holdfast.planning.times import moment, timestamp
 from holdfast.planning.trainingjob import saved, success
 from holdfast.reports.wire import MOST_METRICS, Batch, Progress
+from holdfast.train.gpus import METRIC as GPU_UTILIZATION
 
 # Worker 0 speaks for all: the others train the same epochs.
 SPEAKER = 0
@@ -96,7 +97,7 @@ def _advance(
         epochs=epochs,
         current_epoch=max(status.current_epoch or 0, entry.epoch),
         total_epochs=entry.total_epochs or total_epochs(spec, status),
-        metrics=_merged(status.metrics, entry.metrics),
+        metrics=_merged(status.metrics, _without_gpus(entry.metrics)),
     )
 
 
@@ -104,6 +105,18 @@ def _merged(old: Mapping[str, float], new: Mapping[str, float]) -> dict[str, flo
     """What is told now comes first where there is not room for all."""
     kept = [name for name in old if name not in new][: MOST_METRICS - len(new)]
     return {**{name: old[name] for name in kept}, **new}
+
+
+def with_gpu_utilization(status: TrainingJobStatus, percent: float | None) -> TrainingJobStatus:
+    """With the mean over the workers, for which the value in worker 0's progress is no substitute."""
+    metrics = _without_gpus(status.metrics)
+    if percent is not None and len(metrics) < MOST_METRICS:
+        metrics[GPU_UTILIZATION] = percent
+    return structs.replace(status, metrics=metrics)
+
+
+def _without_gpus(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name != GPU_UTILIZATION}
 
 
 def _mark(epochs: EpochReport) -> Mark | None:

@@ -8,6 +8,7 @@ from holdfast.api.builtin import Job
 from holdfast.api.trainingjob import FailurePolicy, Restarts, TrainingJob, TrainingJobStatus
 from holdfast.planning.times import moment
 from holdfast.planning.trainingjob.classes import Class, Loss
+from holdfast.planning.trainingjob.exits import PERMANENT
 from holdfast.planning.trainingjob.timing import Timing
 
 # An exit code below 128 is the program's own verdict; above, a signal ended it.
@@ -31,14 +32,17 @@ class Retry(Struct, frozen=True):
     at: datetime | None
     """When the next attempt may start; None means at once."""
     in_a_row: int
-    """Attempts in a row that did not last, this one with them."""
+    """Attempts in a row that did not last, this one with them unless its node was stopped."""
 
 
 def after(loss: Loss, job: TrainingJob, workers: Job | None, now: datetime, timing: Timing) -> Retry | GiveUp:
     refusal = None if loss.free else _refusal(loss, job)
     if refusal is not None:
         return refusal
-    in_a_row = 1 if _lasted(workers, now, timing) else (_status(job).quick_restarts + 1)
+    before = 0 if _lasted(workers, now, timing) else _status(job).quick_restarts
+    if loss.node_stopped and loss.cause == "infrastructure":
+        return Retry(loss, None, before)
+    in_a_row = before + 1
     delay_s = wait_s(in_a_row, timing)
     return Retry(loss, _full_second(now + timedelta(seconds=delay_s)) if delay_s else None, in_a_row)
 
@@ -64,6 +68,8 @@ def counted(restarts: Restarts | None, cause: Class) -> Restarts:
 
 def _refusal(loss: Loss, job: TrainingJob) -> GiveUp | None:
     policy = job.spec.failure_policy or FailurePolicy()
+    if loss.permanent:
+        return GiveUp(PERMANENT, f"{loss.message} (a new attempt would fail in the same way)")
     if policy.restart_policy == "Never":
         return GiveUp("RestartPolicyNever", f"{loss.message} (restartPolicy is Never)")
     if policy.restart_policy == "ExitCode" and loss.exit_code in PERMANENT_EXIT_CODES:

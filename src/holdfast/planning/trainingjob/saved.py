@@ -54,11 +54,16 @@ def is_kept(spec: TrainingJobSpec) -> bool:
 
 def _with(spec: TrainingJobSpec, report: CheckpointReport, entry: Checkpoint, at: datetime) -> CheckpointReport:
     if entry.kept is not None:
-        report = structs.replace(report, count=entry.kept)
+        report = structs.replace(report, count=entry.kept, best=entry.best)
+    if entry.outcome == "quarantined" and entry.path == report.best:
+        report = structs.replace(report, best=None)
     if entry.outcome == "quarantined" and entry.path == report.last:
         return structs.replace(report, last=None, last_time=None, last_epoch=None)
     is_newer = report.last_epoch is None or entry.epoch >= report.last_epoch
-    if entry.outcome == lasting(spec) and is_newer and entry.path != report.last:
+    # What is saved within an epoch is replaced under its name. The end of an epoch is told again by a sidecar that
+    # starts anew, which is no news.
+    is_news = entry.path != report.last or entry.step is not None or entry.epoch != report.last_epoch
+    if entry.outcome == lasting(spec) and is_newer and is_news:
         return structs.replace(report, last=entry.path, last_time=timestamp(at), last_epoch=entry.epoch)
     return report
 

@@ -9,10 +9,10 @@ from holdfast.api.builtin import Job, Pod
 from holdfast.api.meta import Condition
 from holdfast.api.trainingjob import AllocatedResources, TrainingJobStatus, Workers
 from holdfast.planning import conditions
-from holdfast.planning.times import span, timestamp
+from holdfast.planning.times import next_try, span, timestamp
 from holdfast.planning.trainingjob.classes import Class
 from holdfast.planning.trainingjob.course import Again, Course, Finding, Finish, Go, Hold, Over, Park, why_not_all
-from holdfast.planning.trainingjob.deadline import suspended_for_s
+from holdfast.planning.trainingjob.deadline import shown_duration, suspended_for_s
 from holdfast.planning.trainingjob.observed import FINISHED, SPEC_CHANGED, Observed
 from holdfast.planning.trainingjob.progress import total_epochs
 from holdfast.planning.trainingjob.restart import counted
@@ -40,7 +40,7 @@ REASON_OF: dict[Class, str] = {
 def next_status(observed: Observed, course: Course, now: datetime) -> TrainingJobStatus:
     """The status that the job should show; equal to the one that it shows when nothing has changed."""
     old = observed.status
-    finding = find(observed, course)
+    finding = find(observed, course, now)
     if finding is None:
         return old if isinstance(course, Hold) else structs.replace(old, observed_generation=_generation(observed))
     finding = _told(observed, course, finding)
@@ -67,7 +67,7 @@ def next_status(observed: Observed, course: Course, now: datetime) -> TrainingJo
     return _with_times(status, observed.workers, finding, now)
 
 
-def find(observed: Observed, course: Course) -> Finding | None:
+def find(observed: Observed, course: Course, now: datetime) -> Finding | None:
     """Where the job stands; None when there is nothing new to say."""
     match course:
         case Over():
@@ -75,7 +75,7 @@ def find(observed: Observed, course: Course) -> Finding | None:
         case Finish(finding):
             return finding
         case Again(retry):
-            return _again(course) if retry is not None else _changed(observed)
+            return _again(course, now) if retry is not None else _changed(observed)
         case Hold(finding) if not observed.obstacle:
             return finding
         case Park():
@@ -100,10 +100,10 @@ def _told(observed: Observed, course: Course, finding: Finding) -> Finding:
     return Finding(finding.state, because or finding.reason, finding.message[:LONGEST])
 
 
-def _again(course: Again) -> Finding:
+def _again(course: Again, now: datetime) -> Finding:
     retry = course.retry
     assert retry is not None
-    when = f"next try at {timestamp(retry.at)}" if retry.at else "starting again at once"
+    when = next_try(retry.at, (retry.at - now).total_seconds()) if retry.at else "starting again at once"
     return Finding("Restarting", REASON_OF[retry.loss.cause], f"{retry.loss.message}; {when}")
 
 
@@ -216,7 +216,9 @@ def _conditions(observed: Observed, finding: Finding, now: datetime) -> list[Con
 def _with_times(status: TrainingJobStatus, workers: Job | None, finding: Finding, now: datetime) -> TrainingJobStatus:
     start = status.start_time or (workers.status.start_time if workers else None) or None
     if finding.state not in FINISHED:
-        return structs.replace(status, start_time=start)
+        # Only a running job is woken up for it: what another shows stays until it runs.
+        duration = shown_duration(start, now) if start and finding.state == "Running" else status.duration
+        return structs.replace(status, start_time=start, duration=duration)
     end = (workers.status.completion_time if workers and finding.state == "Completed" else "") or timestamp(now)
     return structs.replace(
         status,

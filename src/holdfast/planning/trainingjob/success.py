@@ -71,7 +71,7 @@ def _ending(job: TrainingJob, epochs: EpochReport) -> Ending:
         message = f"the accuracy reached successPolicy.targetAccuracy{target} in epoch {epochs.done}"
     else:
         message = (
-            f"no better loss than {epochs.best_loss:g} of epoch {epochs.best_epoch} came until epoch {epochs.done} "
+            f"no better loss than {epochs.best_loss:.4g} of epoch {epochs.best_epoch} came until epoch {epochs.done} "
             "(successPolicy.earlyStoppingPatience)"
         )
     return Ending(str(epochs.goal), message)

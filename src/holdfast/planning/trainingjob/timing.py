@@ -17,6 +17,8 @@ class Timing(Struct, frozen=True, kw_only=True):
     """How long after the end of its grace a pod on an unreachable node still holds up the next attempt."""
     patience_s: float = 600.0
     """How long smaller jobs may pass one that does not fit."""
+    reservations_per_namespace: int = 1
+    """For how many jobs of a namespace that have waited for longer what they lack is reserved at a time."""
     bind_timeout_s: float = 600.0
     """How long an admitted gang may take to get all its nodes before it makes room again."""
     silent_s: float = 15.0

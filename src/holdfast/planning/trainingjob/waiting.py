@@ -4,13 +4,23 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from holdfast.api.builtin import ContainerStatus, Pod
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.planning.trainingjob.exits import how, words
 from holdfast.planning.trainingjob.loss import SIDECAR
+from holdfast.planning.trainingjob.observed import FINISHED
 from holdfast.planning.trainingjob.plain import plain
 from holdfast.planning.trainingjob.pulling import IMAGE_REASONS, image_problem
 
 RESTORING = "the checkpoint to resume from is being brought back"
+UNSCHEDULED = "the scheduler has not looked at them yet"
+NOT_TAKEN_UP = "has not taken up its pod yet"
+NOT_FINISHED = "has not finished yet"
+MOUNTING = "is being pulled, or volumes are being mounted"
+# A claim's volume is made while the pod waits; the scheduler says so of every pod with a new claim.
+UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
 # The ordinary steps of a start: they say nothing about a problem.
 ORDINARY = ("", "ContainerCreating", "PodInitializing")
+ORDINARY_WAITS = (RESTORING, UNSCHEDULED, NOT_TAKEN_UP, NOT_FINISHED, MOUNTING, UNBOUND)
 
 
 def why_waiting(
@@ -32,6 +42,34 @@ def why_waiting(
     # The most common reason; among equals the first by text, so that the message does not flicker.
     reason, _ = min(reasons.items(), key=lambda item: (-item[1], item[0]))
     return f"{sentence}: {reason}"
+
+
+def is_ordinary(message: str) -> bool:
+    """Whether workers only take their time to start, as the message of `why_waiting` tells it."""
+    return any(step in message for step in ORDINARY_WAITS)
+
+
+def store_in_use(job: TrainingJob, sharing: Iterable[TrainingJob], place: str) -> str:
+    """Why a job waits that keeps its checkpoints where an earlier, unfinished one does; "" if there is none.
+
+    Each would resume from the other's checkpoints, and delete them.
+    """
+    earlier = [other for other in sharing if _age(other) < _age(job) and not _has_ended(other)]
+    if not earlier:
+        return ""
+    first = min(earlier, key=_age)
+    return (
+        f"waiting for TrainingJob {first.metadata.key} to end, which keeps checkpoints in the same place ({place}): "
+        "delete that job, or make this one with another checkpoint.storage.prefix"
+    )
+
+
+def _age(job: TrainingJob) -> tuple[str, str, str]:
+    return job.metadata.creation_timestamp, job.metadata.namespace, job.metadata.name
+
+
+def _has_ended(job: TrainingJob) -> bool:
+    return job.status is not None and job.status.state in FINISHED
 
 
 def is_starting(pod: Pod) -> bool:
@@ -60,16 +98,16 @@ def problem_of(pod: Pod) -> str:
 def ordinary_step(pod: Pod) -> str:
     """Where a pod without a problem stands on its way; worth telling when it stays there."""
     if not pod.spec.node_name:
-        return "the scheduler has not looked at them yet"
+        return UNSCHEDULED
     containers = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     next_one = next((each for each in containers if not each.ready and each.state.terminated is None), None)
     if next_one is None:
-        return f"the kubelet of {pod.spec.node_name} has not taken up its pod yet"
+        return f"the kubelet of {pod.spec.node_name} {NOT_TAKEN_UP}"
     if next_one.state.waiting is None:
         if next_one.name == SIDECAR:
             return RESTORING
-        return f"init container {next_one.name} has not finished yet"
-    return f'image "{next_one.image}" is being pulled, or volumes are being mounted'
+        return f"init container {next_one.name} {NOT_FINISHED}"
+    return f'image "{next_one.image}" {MOUNTING}'
 
 
 def refusal(message: str) -> str:
@@ -88,8 +126,8 @@ def _init_problem(container: ContainerStatus) -> str:
     # A sidecar that failed before it was ready is started again and again: its last end says more than where it stands.
     end = container.state.terminated or (None if container.ready else container.last_state.terminated)
     if end is not None and (end.exit_code or end.signal):
-        words = end.message.strip()
-        return f"init container {container.name} exited with code {end.exit_code}" + (f": {words}" if words else "")
+        said = words(end)
+        return f"init container {container.name} {how(end)}" + (f": {said}" if said else "")
     return _waiting_problem(container, "init container")
 
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from holdfast.planning.times import moment
 from holdfast.planning.trainingjob.course import bound_by
-from holdfast.planning.trainingjob.deadline import deadline, expiry, retry_time
+from holdfast.planning.trainingjob.deadline import deadline, expiry, next_duration, retry_time
 from holdfast.planning.trainingjob.leftovers import given_up_at
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.success import save_by
@@ -28,6 +28,8 @@ def _moments(observed: Observed, now: datetime, timing: Timing) -> Iterator[date
     for due in (running_out, retry_time(observed.job), bound_by(observed, timing), save_by(observed.job, timing)):
         if due is not None:
             yield due
+    if observed.state == "Running" and observed.status.start_time:
+        yield next_duration(observed.status.start_time, now)
     yield from given_up_at(observed, timing)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.trainer.data.split import Data, Split
-from holdfast.trainer.errors import BadSetting
+from holdfast.trainer.errors import BadSetting, unusable
 
 UNSIGNED_BYTES = 8
 CLASSES = 10
@@ -37,7 +37,7 @@ def _read(folder: Path, stem: str, dimensions: int) -> NDArray[np.uint8]:
     try:
         content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
-        raise BadSetting(f"can't read {file}: {error}") from error
+        raise unusable(f"can't read {file}: {error}", error) from error
     header = 4 + 4 * dimensions
     if len(content) < header or content[:4] != bytes((0, 0, UNSIGNED_BYTES, dimensions)):
         raise BadSetting(f"{file} is not an IDX file of bytes in {dimensions} dimension(s)")

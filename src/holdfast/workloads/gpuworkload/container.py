@@ -15,11 +15,12 @@ WORKLOAD = "workload"
 
 def container(workload: GPUWorkload, defaults: Defaults) -> dict[str, Any]:
     spec = workload.spec
-    optional = {"command": spec.command, "args": spec.args}
+    folder = defaults.working_directory(workload.metadata)
+    optional = {"command": spec.command, "args": spec.args, "workingDir": folder}
     return {
         "name": WORKLOAD,
         "image": spec.image or defaults.image,
-        **{name: list(value) for name, value in optional.items() if value},
+        **{name: msgspec.to_builtins(value) for name, value in optional.items() if value},
         "env": _environment(workload),
         "resources": _resources(workload),
         "securityContext": container_security(),

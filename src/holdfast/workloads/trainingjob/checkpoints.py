@@ -4,7 +4,7 @@ A worker that was cut off and comes back writes into the folder of its own attem
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.api.durations import seconds
 from holdfast.api.trainingjob import CheckpointStorage, TrainingJob
@@ -22,6 +22,12 @@ def storage(job: TrainingJob) -> CheckpointStorage | None:
     if checkpoint is None or not checkpoint.enabled:
         return None
     return checkpoint.storage or CheckpointStorage()
+
+
+def best_by(job: TrainingJob) -> Literal["accuracy", "loss"]:
+    """The metric that the best checkpoint is chosen by."""
+    policy = job.spec.success_policy
+    return "accuracy" if policy is not None and policy.target_accuracy is not None else "loss"
 
 
 def prefix(job: TrainingJob, kept: CheckpointStorage) -> str:

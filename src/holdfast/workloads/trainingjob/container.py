@@ -19,7 +19,12 @@ TRAINER = "trainer"
 
 def trainer(job: TrainingJob, defaults: Defaults) -> dict[str, Any]:
     spec, overlay = job.spec, job.spec.pod_template or PodTemplate()
-    optional = {"command": spec.command, "args": spec.args, "imagePullPolicy": overlay.image_pull_policy}
+    optional = {
+        "command": spec.command,
+        "args": spec.args,
+        "workingDir": defaults.working_directory(job.metadata),
+        "imagePullPolicy": overlay.image_pull_policy,
+    }
     return {
         "name": TRAINER,
         "image": spec.image or defaults.training_image(spec.framework),

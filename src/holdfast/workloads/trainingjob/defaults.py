@@ -1,6 +1,11 @@
 """What the operator's settings say where a TrainingJob says nothing."""
 
+import posixpath
+
 from msgspec import Struct
+
+from holdfast.api.meta import WORKING_DIRECTORY, ObjectMeta
+from holdfast.workloads.trainingjob.security import Forbidden
 
 TENSORBOARD_IMAGE = "tensorflow/tensorflow:2.19.0"
 RDMA_RESOURCE = "rdma/hca_shared_devices_a"
@@ -8,8 +13,7 @@ CLAIM_SIZE = "10Gi"
 
 
 class Defaults(Struct, frozen=True, kw_only=True):
-    """`holdfast_image` carries the holdfast command; `tensorboard_image` the tensorboard command and, for object
-    stores, the packages with which it reads them."""
+    """`holdfast_image` carries the holdfast command, `tensorboard_image` the tensorboard command."""
 
     image: str
     images: dict[str, str] = {}
@@ -18,8 +22,20 @@ class Defaults(Struct, frozen=True, kw_only=True):
     rdma_resource: str = RDMA_RESOURCE
     claim_size: str = CLAIM_SIZE
     service_monitors: bool = False
+    forbidden: frozenset[Forbidden] = frozenset()
+    """What a job is refused for."""
     shared_loopback: bool = False
     """All pods run on this machine, and 127.0.0.1 is nobody's own."""
+    sidecar_reserves: bool = True
+    """Whether sidecars and TensorBoard request CPU and memory. On one machine a share kept free for each worker would
+    leave a core empty."""
+    local_folders: bool = False
+    """Pods see the files of this machine: commands run in the folder that the working-directory annotation names."""
 
     def training_image(self, framework: str) -> str:
         return self.images.get(framework) or self.image
+
+    def working_directory(self, metadata: ObjectMeta) -> str:
+        """Where the command of a workload runs; empty for where the image or the machine says."""
+        folder = metadata.annotations.get(WORKING_DIRECTORY, "")
+        return folder if self.local_folders and posixpath.isabs(folder) else ""

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from holdfast.api.builtin import Pod
+from holdfast.api.meta import Key
 from holdfast.api.trainingjob import KIND, TrainingJob
 
 JOB_LABEL = "training-job"
@@ -23,8 +25,25 @@ def attempt(job: TrainingJob) -> int:
 
 def workers(job: TrainingJob) -> str:
     """The Job whose pods are the workers of this attempt."""
-    number = attempt(job)
-    return f"{job.metadata.name}-training-{number}" if number else f"{job.metadata.name}-training"
+    return _workers(job.metadata.name, attempt(job))
+
+
+def worker_of(pod: Pod) -> Key | None:
+    """The TrainingJob whose worker the pod is; None for other pods, whatever labels they have.
+
+    Anybody can copy labels. The controller reference counts: a pod whose owner does not exist is deleted by the
+    garbage collector.
+    """
+    labels, owner = pod.metadata.labels, pod.metadata.controller
+    name, number = labels.get(JOB_LABEL, ""), labels.get(ATTEMPT_LABEL, "")
+    if labels.get(MANAGED_BY) != "holdfast" or owner is None or not (number.isascii() and number.isdecimal()):
+        return None
+    is_made_by_us = owner.kind == "Job" and len(number) < 10 and owner.name == _workers(name, int(number))
+    return Key(pod.metadata.namespace, name) if is_made_by_us else None
+
+
+def _workers(job: str, number: int) -> str:
+    return f"{job}-training-{number}" if number else f"{job}-training"
 
 
 def headless(job: TrainingJob) -> str:

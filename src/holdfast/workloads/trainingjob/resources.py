@@ -27,11 +27,13 @@ def worker_resources(job: TrainingJob, defaults: Defaults) -> Resources:
     return {side: amounts for side, amounts in sides.items() if amounts}
 
 
-def sidecar_resources(job: TrainingJob) -> Resources:
+def sidecar_resources(job: TrainingJob, defaults: Defaults) -> Resources:
     """Little, and with limits only where the worker has them.
 
     Without them a Guaranteed pod would become a Burstable one, and a quota that wants limits would refuse it.
     """
+    if not defaults.sidecar_reserves:
+        return {}
     written = _written(job)
     asked, limits = (
         {name: amount for name, amount in _SIDECAR_LIMITS.items() if name in written.get(side, {})} for side in _SIDES

@@ -1,10 +1,23 @@
 """As whom a job's pods run: the restricted profile of the Pod Security Standards, where the user says nothing else."""
 
+from collections.abc import Iterator
+from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from holdfast.api.trainingjob import TrainingJob
+
+
+class Forbidden(StrEnum):
+    """What an operator can be told to refuse, in the words of a pod's spec."""
+
+    HOST_PATH = "hostPath"
+    HOST_NETWORK = "hostNetwork"
+    ROOT = "root"
+    SERVICE_ACCOUNT_TOKEN = "serviceAccountToken"  # noqa: S105  # the name of a field
+    SERVICE_ACCOUNT_NAME = "serviceAccountName"
+
 
 _POD = {
     "runAsNonRoot": True,
@@ -28,3 +41,32 @@ def container_security(*, locks_memory: bool = False) -> dict[str, Any]:
     """RDMA registers memory with its device, for which it must be locked: the one exception to the profile."""
     capabilities = {"drop": ["ALL"], **({"add": ["IPC_LOCK"]} if locks_memory else {})}
     return {"allowPrivilegeEscalation": False, "capabilities": capabilities}
+
+
+def refusal(job: TrainingJob, forbidden: frozenset[Forbidden]) -> str:
+    """Why this operator makes no pods for the job; empty if it does."""
+    asked = [(which, what) for which, what in _asks(job) if which in forbidden]
+    if not asked:
+        return ""
+    which = " ".join(f"--forbid {one}" for one, _ in asked)
+    what = " and ".join(what for _, what in asked)
+    return f"spec.podTemplate asks for {what}, which the operator forbids ({which}): leave it out"
+
+
+def _asks(job: TrainingJob) -> Iterator[tuple[Forbidden, str]]:
+    """What the job wants beyond the pod that it gets when it says nothing."""
+    template = job.spec.pod_template
+    if template is None:
+        return
+    for volume in template.volumes:
+        if volume.host_path is not None:
+            yield Forbidden.HOST_PATH, f"a path of the node (volume {volume.name})"
+        if volume.projected is not None and any(each.service_account_token for each in volume.projected.sources):
+            yield Forbidden.SERVICE_ACCOUNT_TOKEN, f"a token of its service account (volume {volume.name})"
+    if template.host_network:
+        yield Forbidden.HOST_NETWORK, "the node's network"
+    security = pod_security(job)
+    if security["runAsUser"] == 0 or not security["runAsNonRoot"]:
+        yield Forbidden.ROOT, "leave to run as root"
+    if template.service_account_name:  # also one of the job's name: nobody looks then whether it is the job's
+        yield Forbidden.SERVICE_ACCOUNT_NAME, f"the service account {template.service_account_name}"

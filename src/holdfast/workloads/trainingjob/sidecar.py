@@ -29,11 +29,15 @@ def wants_sidecar(job: TrainingJob) -> bool:
 
 
 def serves(spec: TrainingJobSpec) -> bool:
-    """Whether there is anything for a sidecar to do: checkpoints to keep, or progress to tell."""
+    """By default there is a sidecar: any program may report progress.
+
+    `monitoring.enabled: false` leaves the sidecar out, unless checkpoints or a policy need one.
+    """
     kept, watched = spec.checkpoint, spec.monitoring
     return (
-        (kept is not None and kept.enabled)
-        or (watched is not None and watched.enabled)
+        watched is None
+        or watched.enabled
+        or (kept is not None and kept.enabled)
         or spec.success_policy is not None
         or spec.progress_deadline_seconds is not None
     )

@@ -60,7 +60,7 @@ def sidecar(job: TrainingJob, defaults: Defaults) -> dict[str, Any] | None:
             "timeoutSeconds": PROBED_EVERY_S,
             "failureThreshold": STARTED_WITHIN_S,
         },
-        "resources": sidecar_resources(job),
+        "resources": sidecar_resources(job, defaults),
         "securityContext": {**container_security(), "readOnlyRootFilesystem": True},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": _mounts(job),
@@ -127,6 +127,8 @@ def _own(job: TrainingJob) -> Iterator[tuple[str, str]]:
 def _keeping(job: TrainingJob, checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     yield from checkpoints.folders(job)
     yield "HOLDFAST_RETENTION", str(checkpoint.retention)
+    if (metric := checkpoints.best_by(job)) != "loss":
+        yield "HOLDFAST_BEST_BY", metric
     kept, first = checkpoints.storage(job), start(job)
     if kept is not None and not checkpoints.is_volume(kept):
         yield "HOLDFAST_STORE", literal(store_url(job, kept))

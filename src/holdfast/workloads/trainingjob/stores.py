@@ -1,15 +1,17 @@
 """An object store as a container reaches it: its address, and credentials that come from a Secret alone."""
 
+import posixpath
 from typing import Any
 
 from msgspec import Struct
 
 from holdfast.api.trainingjob import CheckpointStorage, TrainingJob
-from holdfast.workloads.trainingjob.checkpoints import prefix
+from holdfast.workloads.trainingjob import names
+from holdfast.workloads.trainingjob.checkpoints import prefix, storage
 from holdfast.workloads.trainingjob.environment import literal
 
 AWS_SECRET = "aws-credentials"  # noqa: S105  # the name of a Secret, not one
-AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ALLOW_HTTP")
 SERVICE_ACCOUNT_FILE = "service-account.json"
 SECRET_VOLUME = "holdfast-store"  # noqa: S105
 SECRET_FOLDER = "/etc/holdfast-store"  # noqa: S105
@@ -33,6 +35,26 @@ def store_url(job: TrainingJob, kept: CheckpointStorage) -> str:
     return f"{buckets[kept.type]}/{prefix(job, kept)}"
 
 
+def shared_place(job: TrainingJob) -> str:
+    """Where a job keeps its checkpoints, the same text for two jobs with one place; "" when it keeps none."""
+    kept = storage(job)
+    if kept is None:
+        return ""
+    below = posixpath.normpath(prefix(job, kept).strip("/"))
+    match kept.type:
+        case "pvc":
+            return f"PersistentVolumeClaim {job.metadata.namespace}/{kept.pvc_name or names.claim(job)}, {below}"
+        case "nfs":
+            return f"nfs://{kept.nfs_server}{posixpath.normpath(kept.nfs_path or '/')}, {below}"
+        case "azure":
+            return f"az://{kept.azure_container}/{below} of {kept.azure_account or 'its account'}"
+        case "gcs":
+            return f"gs://{kept.gcs_bucket}/{below}"
+        case "s3":
+            at = f" at {kept.endpoint.rstrip('/')}" if kept.endpoint else ""
+            return f"s3://{kept.s3_bucket}/{below}{at}"
+
+
 def store_access(kept: CheckpointStorage) -> Access:
     match kept.type:
         case "s3":
@@ -47,13 +69,7 @@ def store_access(kept: CheckpointStorage) -> Access:
 
 def _s3(kept: CheckpointStorage) -> tuple[dict[str, Any], ...]:
     secret = kept.secret_ref.name if kept.secret_ref is not None else AWS_SECRET
-    # boto3 reads AWS_DEFAULT_REGION and AWS_ENDPOINT_URL, other libraries AWS_REGION, TensorBoard itself S3_ENDPOINT.
-    places = {
-        "AWS_REGION": kept.region,
-        "AWS_DEFAULT_REGION": kept.region,
-        "AWS_ENDPOINT_URL": kept.endpoint,
-        "S3_ENDPOINT": kept.endpoint,
-    }
+    places = {"AWS_REGION": kept.region, "AWS_DEFAULT_REGION": kept.region, "AWS_ENDPOINT_URL": kept.endpoint}
     plain = ({"name": name, "value": literal(value)} for name, value in places.items() if value)
     return (*(_from_secret(key, secret, key) for key in AWS_KEYS), *plain)
 
@@ -62,7 +78,7 @@ def _gcs(kept: CheckpointStorage) -> Access:
     if kept.secret_ref is None:
         return Access()
     files = {"secretName": kept.secret_ref.name, "optional": True}
-    # Google's own libraries, and so TensorBoard, read the first; obstore finds an address in the file by the second.
+    # obstore finds an address in the file by the second.
     names = ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT")
     return Access(
         env=tuple({"name": name, "value": f"{SECRET_FOLDER}/{SERVICE_ACCOUNT_FILE}"} for name in names),
@@ -75,8 +91,9 @@ def _azure(kept: CheckpointStorage) -> tuple[dict[str, Any], ...]:
     account = ({"name": "AZURE_STORAGE_ACCOUNT_NAME", "value": kept.azure_account},) if kept.azure_account else ()
     if kept.secret_ref is None:
         return account
-    # The last is for clouds other than the public one, whose addresses do not follow from the account.
-    keys = {"AZURE_STORAGE_ACCOUNT_KEY": "AZURE_STORAGE_KEY", "AZURE_STORAGE_ENDPOINT": "AZURE_STORAGE_ENDPOINT"}
+    # The endpoint is for clouds other than the public one, whose addresses do not follow from the account.
+    same = ("AZURE_STORAGE_ENDPOINT", "AZURE_ALLOW_HTTP")
+    keys = {"AZURE_STORAGE_ACCOUNT_KEY": "AZURE_STORAGE_KEY", **{name: name for name in same}}
     return (*account, *(_from_secret(variable, kept.secret_ref.name, key) for variable, key in keys.items()))
 
 

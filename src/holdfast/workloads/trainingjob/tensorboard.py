@@ -12,10 +12,12 @@ from holdfast.workloads.trainingjob.environment import literal
 from holdfast.workloads.trainingjob.monitor import monitoring
 from holdfast.workloads.trainingjob.scheduling import tolerations
 from holdfast.workloads.trainingjob.security import container_security, pod_security
+from holdfast.workloads.trainingjob.sidecar import CONTAINER as SIDECAR
 from holdfast.workloads.trainingjob.stores import Access, store_access, store_url
 
 PORT = 6006
 FOLDER = "/tensorboard"
+EVENTS_VOLUME = "events"
 
 
 def wants_tensorboard(job: TrainingJob) -> bool:
@@ -55,16 +57,13 @@ def _selector(job: TrainingJob) -> dict[str, str]:
 def _pod_spec(job: TrainingJob, defaults: Defaults) -> dict[str, Any]:
     kept = storage(job) or CheckpointStorage()
     overlay = job.spec.pod_template or PodTemplate()
-    access = _volume_access(job, kept) if is_volume(kept) else store_access(kept)
     spec: dict[str, Any] = {
         "serviceAccountName": names.service_account(job),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": pod_security(job),
-        "containers": [_container(job, kept, defaults, access)],
+        **(_on_volume(job, kept, defaults) if is_volume(kept) else _in_bucket(job, kept, defaults)),
     }
-    if access.volumes:
-        spec["volumes"] = list(access.volumes)
     if overlay.image_pull_secrets:
         spec["imagePullSecrets"] = msgspec.to_builtins(overlay.image_pull_secrets)
     if kept.type == "pvc" and job.spec.num_workers == 1:
@@ -72,24 +71,53 @@ def _pod_spec(job: TrainingJob, defaults: Defaults) -> dict[str, Any]:
     return spec
 
 
-def _container(job: TrainingJob, kept: CheckpointStorage, defaults: Defaults, access: Access) -> dict[str, Any]:
-    logs = FOLDER if is_volume(kept) else f"{store_url(job, kept)}/{TENSORBOARD}"
-    container: dict[str, Any] = {
+def _on_volume(job: TrainingJob, kept: CheckpointStorage, defaults: Defaults) -> dict[str, Any]:
+    events = {"name": VOLUME, "mountPath": FOLDER, "subPath": f"{prefix(job, kept)}/{TENSORBOARD}", "readOnly": True}
+    return {"containers": [_container(events, defaults)], "volumes": [volume(job, kept)]}
+
+
+def _in_bucket(job: TrainingJob, kept: CheckpointStorage, defaults: Defaults) -> dict[str, Any]:
+    """A sidecar downloads the events. TensorBoard's image can't read every store, and is given no credentials."""
+    access = store_access(kept)
+    events = {"name": EVENTS_VOLUME, "mountPath": FOLDER}
+    return {
+        "initContainers": [_sidecar(job, kept, defaults, access, events)],
+        "containers": [_container({**events, "readOnly": True}, defaults)],
+        "volumes": [{"name": EVENTS_VOLUME, "emptyDir": {}}, *access.volumes],
+    }
+
+
+def _container(events: dict[str, Any], defaults: Defaults) -> dict[str, Any]:
+    """`events` is the mount of the folder to show."""
+    resources = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
+    return {
         "name": TENSORBOARD,
         "image": defaults.tensorboard_image,
-        "command": ["tensorboard", "--logdir", literal(logs), "--bind_all", "--port", str(PORT)],
+        "command": ["tensorboard", "--logdir", FOLDER, "--bind_all", "--port", str(PORT)],
         "ports": [{"name": "http", "containerPort": PORT}],
         "readinessProbe": {"httpGet": {"path": "/", "port": PORT}},
-        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
+        "resources": resources if defaults.sidecar_reserves else {},
         "securityContext": container_security(),
+        "volumeMounts": [events],
     }
-    optional = {"env": access.env, "volumeMounts": access.mounts}
-    return {**container, **{name: list(value) for name, value in optional.items() if value}}
 
 
-def _volume_access(job: TrainingJob, kept: CheckpointStorage) -> Access:
-    folder = {"subPath": f"{prefix(job, kept)}/{TENSORBOARD}", "readOnly": True}
-    return Access(volumes=(volume(job, kept),), mounts=({"name": VOLUME, "mountPath": FOLDER, **folder},))
+def _sidecar(
+    job: TrainingJob, kept: CheckpointStorage, defaults: Defaults, access: Access, events: dict[str, Any]
+) -> dict[str, Any]:
+    own = {"HOLDFAST_STORE": literal(store_url(job, kept)), "TENSORBOARD_DIR": FOLDER}
+    resources = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
+    return {
+        "name": SIDECAR,
+        "image": defaults.holdfast_image,
+        "command": ["holdfast", "tensorboard-sidecar"],
+        "restartPolicy": "Always",
+        "env": [*({"name": name, "value": value} for name, value in own.items()), *access.env],
+        "resources": resources if defaults.sidecar_reserves else {},
+        "securityContext": {**container_security(), "readOnlyRootFilesystem": True},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [events, *access.mounts],
+    }
 
 
 def _beside_the_worker(job: TrainingJob) -> dict[str, Any]:

@@ -71,7 +71,9 @@ def _authenticated(token: str) -> Middleware:
     async def authenticated(request: web.Request, handler: Handler) -> web.StreamResponse:
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if not hmac.compare_digest(given, expected):
-            return answer(failure(401, "Unauthorized", "Unauthorized"), status=401)
+            refusal = answer(failure(401, "Unauthorized", "Unauthorized"), status=401)
+            refusal.force_close()  # a stranger's connection must not last like that of a client
+            return refusal
         return await handler(request)
 
     return authenticated

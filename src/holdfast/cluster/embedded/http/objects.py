@@ -2,6 +2,7 @@
 
 from aiohttp import web
 
+from holdfast.api.kinds import without_controller
 from holdfast.cluster.embedded.http.answers import answer
 from holdfast.cluster.embedded.http.bodies import part, read_object, read_options, read_patch, refuse_dry_run
 from holdfast.cluster.embedded.http.statuses import success
@@ -43,7 +44,7 @@ async def create(request: web.Request) -> web.Response:
     target = await target_of(request)
     body = await read_object(request)
     made = await target.cluster.create(target.resource, body, namespace=target.key.namespace)
-    return shown(request, target, made, status=201)
+    return _warned(target, shown(request, target, made, status=201))
 
 
 async def get(request: web.Request) -> web.Response:
@@ -55,14 +56,14 @@ async def replace(request: web.Request) -> web.Response:
     refuse_dry_run(request)
     target = await target_of(request)
     body = await read_object(request)
-    return shown(request, target, await target.cluster.replace(target.resource, target.key, body))
+    return _warned(target, shown(request, target, await target.cluster.replace(target.resource, target.key, body)))
 
 
 async def patch(request: web.Request) -> web.Response:
     refuse_dry_run(request)
     target = await target_of(request)
     body = await read_patch(request)
-    return shown(request, target, await target.cluster.patch(target.resource, target.key, body))
+    return _warned(target, shown(request, target, await target.cluster.patch(target.resource, target.key, body)))
 
 
 async def delete(request: web.Request) -> web.Response:
@@ -89,6 +90,13 @@ def shown(request: web.Request, target: Target, found: Whole, *, status: int = 2
     return answer(table(target.kind.known, [found.document], version, target.now(), included(request)), status=status)
 
 
+def _warned(target: Target, response: web.Response) -> web.Response:
+    """With a warning that kubectl prints, where nothing follows from what was written."""
+    if warning := without_controller(target.resource.group, target.resource.kind):
+        response.headers["Warning"] = f'299 - "{warning}"'
+    return response
+
+
 async def _after_deletion(target: Target, found: Whole) -> JSON:
     """The object while something still holds it, else that it is gone."""
     try:
@@ -113,6 +121,6 @@ def _grace_s(asked: object) -> int | None:
     if asked is None:
         return None
     text = str(asked)
-    if not text.isascii() or not text.isdecimal():
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
         raise BadRequest(f"gracePeriodSeconds: {text[:20]} is not a number of seconds")
     return int(text)

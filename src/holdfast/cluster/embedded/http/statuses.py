@@ -27,7 +27,12 @@ _REASONS: dict[type[ClusterError], str] = {
     TooManyRequests: "TooManyRequests",
     Unauthorized: "Unauthorized",
 }
-_REASONS_BY_CODE = {405: "MethodNotAllowed", 413: "RequestEntityTooLarge", 415: "UnsupportedMediaType"}
+_REASONS_BY_CODE = {
+    405: "MethodNotAllowed",
+    408: "Timeout",
+    413: "RequestEntityTooLarge",
+    415: "UnsupportedMediaType",
+}
 
 
 class Unsupported(ClusterError):
@@ -38,7 +43,7 @@ class Unsupported(ClusterError):
 
 def refused(error: ClusterError) -> JSON:
     code = error.code or 500
-    reason = _REASONS.get(type(error)) or _REASONS_BY_CODE.get(code, "InternalError")
+    reason = _REASONS_BY_CODE.get(code) or _REASONS.get(type(error), "InternalError")
     status = failure(code, reason, str(error))
     if isinstance(error, Invalid) and error.causes:
         causes = [{"field": each.field, "message": each.message, "reason": each.reason} for each in error.causes]

@@ -135,6 +135,6 @@ def _number(request: web.Request, name: str) -> int | None:
     text = request.query.get(name, "")
     if not text:
         return None
-    if not text.isascii() or not text.isdecimal():
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
         raise BadRequest(f"{name}: {text[:20]} is not a number")
     return int(text)

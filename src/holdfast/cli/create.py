@@ -1,0 +1,142 @@
+"""`holdfast create`: namespaces, and the ConfigMaps and Secrets that manifests name, as kubectl makes them."""
+
+import base64
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from holdfast.cli.failing import Misused
+from holdfast.cli.naming import find_kind
+from holdfast.cli.one_machine import create_object
+from holdfast.cli.target import Choice, ContextOption, KubeconfigOption, NamespaceOption, Session, run
+from holdfast.cluster.known import Known
+from holdfast.cluster.protocol import JSON
+
+NameArgument: TypeAlias = Annotated[str, typer.Argument(help="The object's name.", metavar="NAME")]
+LiteralOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--from-literal", help="A key and its value. May be given several times.", metavar="KEY=VALUE"),
+]
+FileOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--from-file",
+        help="A file, under its own name or KEY; or a folder, every file of which becomes a key.",
+        metavar="[KEY=]PATH",
+    ),
+]
+_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+
+create = typer.Typer(name="create", help="Create namespaces, ConfigMaps and Secrets.", no_args_is_help=True)
+_secret = typer.Typer(name="secret", help="Create Secrets.", no_args_is_help=True)
+create.add_typer(_secret)
+
+
+@create.command()
+def namespace(name: NameArgument, kubeconfig: KubeconfigOption = None, context: ContextOption = "") -> None:
+    """Create a namespace: holdfast create namespace ml-training"""
+    _create(Choice(kubeconfig=kubeconfig, context=context), "namespace", name, dict)
+
+
+@create.command()
+def configmap(
+    name: NameArgument,
+    from_file: FileOption = None,
+    from_literal: LiteralOption = None,
+    namespace: NamespaceOption = "",
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+) -> None:
+    """Create a ConfigMap: holdfast create configmap scripts --from-file train.py"""
+
+    def content() -> JSON:
+        texts, binary = dict[str, str](), dict[str, str]()
+        for key, value in _values(from_file or [], from_literal or []).items():
+            try:
+                texts[key] = value.decode()
+            except UnicodeDecodeError:
+                binary[key] = base64.b64encode(value).decode()
+        parts = {"data": texts, "binaryData": binary}
+        return {field: values for field, values in parts.items() if values}
+
+    _create(Choice(kubeconfig=kubeconfig, context=context, namespace=namespace), "configmap", name, content)
+
+
+@_secret.command()
+def generic(
+    name: NameArgument,
+    from_file: FileOption = None,
+    from_literal: LiteralOption = None,
+    kind: Annotated[str, typer.Option("--type", help="The Secret's type.")] = "Opaque",
+    namespace: NamespaceOption = "",
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+) -> None:
+    """Create a Secret: holdfast create secret generic aws-credentials --from-file AWS_SECRET_ACCESS_KEY=key.txt"""
+
+    def content() -> JSON:
+        values = _values(from_file or [], from_literal or [])
+        return {"type": kind, "data": {key: base64.b64encode(value).decode() for key, value in values.items()}}
+
+    _create(Choice(kubeconfig=kubeconfig, context=context, namespace=namespace), "secret", name, content)
+
+
+def _create(choice: Choice, kind: str, name: str, content: Callable[[], JSON]) -> None:
+    async def command(session: Session) -> int:
+        known = find_kind(kind)
+        await create_object(session, known, _document(session, known, name, content()))
+        typer.echo(f"{known.title}/{name} created")
+        return 0
+
+    run(choice, command)
+
+
+def _document(session: Session, known: Known, name: str, content: JSON) -> JSON:
+    home = {"namespace": session.home(known)} if known.resource.namespaced else {}
+    resource = known.resource
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {"name": name, **home},
+        **content,
+    }
+
+
+def _values(files: list[str], literals: list[str]) -> dict[str, bytes]:
+    """Every key with its value; raises `Misused` for what can't be read and for a key that is given twice."""
+    found: dict[str, bytes] = {}
+    for key, value in (*_literals(literals), *_files(files)):
+        if key in found:
+            raise Misused(f"the key {key} is given twice")
+        found[key] = value
+    return found
+
+
+def _literals(written: list[str]) -> Iterator[tuple[str, bytes]]:
+    for number, text in enumerate(written, start=1):
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            # Not with what is written: it may be a secret.
+            raise Misused(f"--from-literal number {number} is not KEY=VALUE")
+        yield key, value.encode(errors="surrogateescape")
+
+
+def _files(written: list[str]) -> Iterator[tuple[str, bytes]]:
+    for text in written:
+        key, equals, name = text.rpartition("=")
+        path = Path(name)
+        if equals and not key:
+            raise Misused(f"--from-file {text} is not [KEY=]PATH")
+        try:
+            if not path.is_dir():
+                yield key or path.name, path.read_bytes()
+                continue
+            if key:
+                raise Misused(f"--from-file {text}: a folder has no key of its own; write the folder alone")
+            members = sorted(each for each in path.iterdir() if each.is_file() and _KEY.fullmatch(each.name))
+            yield from ((each.name, each.read_bytes()) for each in members)
+        except OSError as error:
+            raise Misused(f"{error.filename or name} can't be read: {error.strerror or error}") from None

@@ -1,0 +1,96 @@
+"""The command itself: its version, its help, and what shells complete."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from holdfast import __version__
+from holdfast.cli import operator_options
+from holdfast.cli.main import COMMANDS, build
+
+SCRIPTS = Path(sys.executable).parent
+
+
+def said(*words: str, width: int = 80) -> str:
+    """What the command prints, with that command loaded which it asks for."""
+    app = build(next((word for word in words if not word.startswith("-")), ""))
+    done = CliRunner().invoke(app, words, env={"COLUMNS": str(width)}, terminal_width=width)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("words", [["version"], ["--version"]])
+def test_the_version_is_the_packages(words: list[str]) -> None:
+    assert said(*words) == f"{__version__}\n"
+
+
+def test_the_version_and_the_help_come_without_the_operator_and_its_http() -> None:
+    look = "import sys; from holdfast.cli.main import build; build(''); print('aiohttp' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_there_and_has_help(command: str) -> None:
+    assert said(command, "-h") == said(command, "--help")
+    assert f"Usage: holdfast {command}" in said(command, "-h")
+
+
+def test_the_help_shows_what_people_call_and_nothing_internal() -> None:
+    shown = re.findall(r"^  (\w+) ", said("-h").partition("Commands:")[2], re.MULTILINE)
+    assert shown == [*(name for name in COMMANDS if name != "sidecar"), "completion", "version"]
+    assert "..." not in said("-h").partition("Commands:")[2]  # no summary is too long
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_name_of_an_option_is_never_cut(width: int) -> None:
+    names = [name for name, value in vars(operator_options).items() if hasattr(value, "__metadata__")]
+    options = ["--" + re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower() for name in names]
+    assert len(options) > 20
+    shown = said("operator", "-h", width=width).split()
+    assert [option for option in options if option not in shown] == []
+
+
+def test_what_is_no_command_is_said_in_words() -> None:
+    done = CliRunner().invoke(build("mend"), ["mend"])
+    assert (done.exit_code, "No such command 'mend'" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("holdfast de", ["demo", "delete", "describe"]),
+        ("holdfast logs --fo", ["--follow"]),
+        ("holdfast checkpoints down", ["download"]),
+        ("holdfast completion f", ["fish"]),
+        ("holdfast side", []),
+    ],
+)
+def test_bash_completes_commands_and_options(line: str, expected: list[str]) -> None:
+    script = f"""source <(holdfast completion bash)
+        COMP_WORDS=({line}); COMP_CWORD={len(line.split()) - 1}
+        _holdfast_completion holdfast; printf '%s\\n' "${{COMPREPLY[@]}}" """
+    environment = {"PATH": f"{SCRIPTS}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-ec", script], env=environment, capture_output=True, text=True, check=True)
+    assert sorted(done.stdout.split()) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("shell", "extra"), [("zsh", {}), ("fish", {"_TYPER_COMPLETE_FISH_ACTION": "get-args"})], ids=["zsh", "fish"]
+)
+def test_zsh_and_fish_are_answered_as_their_scripts_ask(shell: str, extra: dict[str, str]) -> None:
+    assert f"_HOLDFAST_COMPLETE=complete_{shell}" in said("completion", shell)
+    asked = {"_HOLDFAST_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "holdfast logs --fo", **extra}
+    done = subprocess.run([SCRIPTS / "holdfast"], env=asked, capture_output=True, text=True, check=True)
+    assert "--follow" in done.stdout
+
+
+def test_a_command_that_is_not_asked_for_is_known_by_its_summary_alone() -> None:
+    app = build("get")
+    loaded = [one.name for one in app.registered_commands if one.callback and one.callback.__name__ != "_not_loaded"]
+    assert loaded == ["get", None, None]  # and those of this module itself
