@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from bench.steps import Step, Stretch, steps
-from holdfast.checkpoints.names import named
+from holdfast.checkpoints.names import checkpoint_name
 from holdfast.sidecar.places import UPLOADED
 from tests.checkpoints.making import await_tick
 from tests.control_plane.component import spawn
@@ -44,7 +44,7 @@ class Beside:
             for epoch in range(1, rounds + 1):
                 for _ in range(IDLE_STRETCHES):
                     self._turn(sidecar, "idle")
-                self._upload(named(epoch, 0).folder, sidecar)
+                self._upload(checkpoint_name(epoch, 0).folder, sidecar)
             self.peaks_mib["upload"] = peak_mib(sidecar.pid)
         self._restore()
         return steps(notes)

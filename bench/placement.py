@@ -78,8 +78,8 @@ def scan(ledger: Ledger, it: Request, random: Random) -> str | None:
     """Go through all nodes, keep those that are open and have enough, take the best of them."""
     found = []
     for machine in ledger.machines.values():
-        if it.shape.matches(machine) and it.shape.may_enter(machine):
-            free = gpus_in(ledger.unclaimed(machine.name))
+        if it.shape.matches(machine) and it.shape.can_run_on(machine):
+            free = gpus_in(ledger.available(machine.name))
             if free >= it.gpus:
                 found.append((-free, machine.name))
     if it.strategy == "random":
@@ -96,10 +96,10 @@ def placements_s(placement: Placement, ledger: Ledger, strategy: str, tries: int
         it = request(number, strategy)
         expected = scan(ledger, it, random) if number < SCANS and strategy != "random" else None
         began = time.process_time()
-        placement.stand(it, 0.0)
-        placement.look(0.0)
+        placement.enqueue(it, 0.0)
+        placement.run_pass(0.0)
         took = time.process_time() - began
-        found = placement.machine_for(it.uid)
+        found = placement.offered_node(it.uid)
         assert found is not None
         assert expected in (None, found), (expected, found)
         placement.leave(it.uid)

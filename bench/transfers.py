@@ -10,17 +10,17 @@ from typing import NamedTuple
 import obstore
 from obstore.store import S3Store
 
-from holdfast.checkpoints.manifest import About
-from holdfast.checkpoints.names import named
+from holdfast.checkpoints.manifest import SaveInfo
+from holdfast.checkpoints.names import checkpoint_name
 from holdfast.checkpoints.objects import ObjectStore
-from holdfast.checkpoints.parallel import each
+from holdfast.checkpoints.parallel import map_in_threads
 from holdfast.checkpoints.remote import PART_BYTES, READ_BYTES
 from holdfast.checkpoints.settings import open_bucket
 from holdfast.sidecar.process import WORKERS
 from tests.checkpoints.servers.server import BUCKET, Server
 
-NAME = named(1, 0)
-ABOUT = About(job="bench", saved_at="2026-01-02T03:04:05Z")
+NAME = checkpoint_name(1, 0)
+ABOUT = SaveInfo(job="bench", saved_at="2026-01-02T03:04:05Z")
 
 
 class Taken(NamedTuple):
@@ -65,7 +65,7 @@ class Transfers:
             uploads.raw.append(taken(self._put_raw))
             uploads.own.append(taken(lambda: self._own.put(NAME, self._source, ABOUT)))
             restores.raw.append(self._restored(self._get_raw))
-            restores.own.append(self._restored(lambda: self._own.get(NAME, self._scratch / NAME.leaf)))
+            restores.own.append(self._restored(lambda: self._own.get(NAME, self._scratch / NAME.folder_name)))
             self._own.delete(NAME)
             obstore.delete(self._raw, [file.name for file in self._files])
         return uploads, restores
@@ -78,10 +78,10 @@ class Transfers:
             shutil.rmtree(self._scratch)
 
     def _put_raw(self) -> None:
-        each(self._put_file, self._files, WORKERS)
+        map_in_threads(self._put_file, self._files, WORKERS)
 
     def _get_raw(self) -> None:
-        each(self._get_file, self._files, WORKERS)
+        map_in_threads(self._get_file, self._files, WORKERS)
 
     def _put_file(self, file: Path) -> None:
         obstore.put(self._raw, file.name, file, chunk_size=PART_BYTES, max_concurrency=1)

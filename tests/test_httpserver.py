@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from holdfast import httpserver
-from holdfast.cluster.certificate import ServerIdentity, own_identity
+from holdfast.cluster.certificate import ServerIdentity, self_signed_identity
 from holdfast.httpserver import Limits, listening
 from tests.runtime.things import until
 
@@ -95,7 +95,7 @@ def open_ones(sockets: list[socket.socket]) -> int:
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("begun", [b"", b"GET / HT", b"\x16\x03\x01\x02"])
 async def test_connections_that_ask_nothing_make_room_for_a_client(secure: bool, begun: bytes) -> None:
-    identity = own_identity(HOST) if secure else None
+    identity = self_signed_identity(HOST) if secure else None
     async with serving(SMALL, identity=identity) as (_, port):
         with connected(port, 40) as sockets:
             for each in sockets:
@@ -110,7 +110,7 @@ async def test_a_connection_that_brings_no_request_in_time_is_closed(
     secure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(httpserver, "FIRST_REQUEST_S", 0.05)
-    async with serving(SMALL, identity=own_identity(HOST) if secure else None) as (_, port):
+    async with serving(SMALL, identity=self_signed_identity(HOST) if secure else None) as (_, port):
         with connected(port, 3) as sockets:
             sockets[0].sendall(b"GET / HTTP/1.1\r\nHost: ")
             await until(lambda: not open_ones(sockets), "they are closed")
@@ -174,7 +174,7 @@ async def test_connections_leave_nothing_in_memory(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(httpserver, "MEMORY_S", 0.0)
     trimmed: list[bool] = []
     monkeypatch.setattr(httpserver, "_return_memory", lambda: trimmed.append(True))
-    identity = own_identity(HOST)
+    identity = self_signed_identity(HOST)
     async with serving(SMALL, identity=identity) as (_, port):
         gc.collect()
         gc.disable()

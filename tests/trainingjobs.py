@@ -9,7 +9,7 @@ from msgspec import structs
 from holdfast.api.builtin import Job, Node, Pod
 from holdfast.api.meta import OwnerReference
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.planning.times import timestamp
+from holdfast.planning.times import format_time
 
 UID = "11111111-2222-3333-4444-555555555555"
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -24,7 +24,7 @@ def at(seconds: float) -> datetime:
 
 
 def stamp(seconds: float) -> str:
-    return timestamp(at(seconds))
+    return format_time(at(seconds))
 
 
 def training_job(spec: dict[str, Any] | None = None, *, status: dict[str, Any] | None = None) -> TrainingJob:

@@ -12,7 +12,7 @@ from holdfast.api import cel
 from holdfast.api.crd import object_schema
 from holdfast.api.kinds import KINDS, kind_of
 from holdfast.api.manifests import documents
-from holdfast.api.validation import Refused, admit, subject
+from holdfast.api.validation import ValidationFailed, subject, validate_object
 from tests.api.cases import CASES, CHANGES, STATUSES, Case, Change, Report, merged
 from tests.api.cases.objects import JSON, backup, gpu_workload, spot_job, training_job
 
@@ -24,16 +24,16 @@ def test_an_object_is_accepted_or_refused_at_the_field(case: Case) -> None:
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.title)
 def test_a_change_is_accepted_or_refused_at_the_field(change: Change) -> None:
-    stored = {**admit(change.document), "status": change.status}
+    stored = {**validate_object(change.document), "status": change.status}
     _expect(change.field, change.says, merged(stored, change.patch), stored)
 
 
 def _expect(field: str, says: str, document: JSON, old: JSON | None = None) -> None:
     if not field:
-        admit(document, old)
+        validate_object(document, old)
         return
-    with pytest.raises(Refused) as refusal:
-        admit(document, old)
+    with pytest.raises(ValidationFailed) as refusal:
+        validate_object(document, old)
     assert [cause for cause in refusal.value.causes if cause.field == field and says in cause.message], refusal.value
 
 
@@ -41,7 +41,7 @@ def test_every_manifest_that_we_promise_is_accepted_and_decodes(manifest: Path) 
     for document in documents(manifest.read_text()):
         kind = kind_of(document["apiVersion"], document["kind"])
         assert kind is not None
-        decoded = msgspec.convert(admit(document), kind.model)
+        decoded = msgspec.convert(validate_object(document), kind.model)
         assert decoded.metadata.name == document["metadata"]["name"]
 
 
@@ -62,7 +62,7 @@ def test_every_rule_holds_in_one_case_and_breaks_in_another(monkeypatch: pytest.
     for case in CASES:
         _attempt(case.document)
     for change in CHANGES:
-        stored = {**admit(change.document), "status": change.status}
+        stored = {**validate_object(change.document), "status": change.status}
         _attempt(merged(stored, change.patch), stored)
     rules = {rule["rule"] for kind in KINDS for rule in _rules(object_schema(kind))}
     assert {rule: verdicts[rule] for rule in rules if verdicts[rule] != {True, False}} == {}
@@ -70,8 +70,8 @@ def test_every_rule_holds_in_one_case_and_breaks_in_another(monkeypatch: pytest.
 
 def _attempt(document: JSON, old: JSON | None = None) -> None:
     try:
-        admit(document, old)
-    except Refused:
+        validate_object(document, old)
+    except ValidationFailed:
         return
 
 
@@ -88,7 +88,9 @@ def test_rules_about_changes_are_at_the_root_where_the_status_can_be_seen() -> N
 
 
 def test_defaults_are_filled_in_only_where_the_schema_has_them() -> None:
-    spec = admit(training_job({"checkpoint": {}, "networking": {}, "failurePolicy": {}, "monitoring": {}}))["spec"]
+    spec = validate_object(training_job({"checkpoint": {}, "networking": {}, "failurePolicy": {}, "monitoring": {}}))[
+        "spec"
+    ]
     assert spec == {
         "model": "bert-base",
         "dataset": "wiki text",
@@ -99,20 +101,20 @@ def test_defaults_are_filled_in_only_where_the_schema_has_them() -> None:
         "failurePolicy": {"restartPolicy": "OnFailure", "backoffLimit": 3},
         "monitoring": {"enabled": True, "metricsPort": 8080},
     }
-    assert admit(gpu_workload({"retryPolicy": {}}))["spec"] == {
+    assert validate_object(gpu_workload({"retryPolicy": {}}))["spec"] == {
         "modelName": "llama",
         "gpuCount": 2,
         "priority": 0,
         "schedulingStrategy": "leastLoaded",
         "retryPolicy": {"maxRetries": 3, "backoffSeconds": 30},
     }
-    assert admit(spot_job())["spec"]["replicas"] == 2
+    assert validate_object(spot_job())["spec"]["replicas"] == 2
 
 
 def test_the_submitted_object_is_left_as_it_was() -> None:
     document = training_job({"checkpoint": {}})
     before = msgspec.json.encode(document)
-    admitted = admit(document)
+    admitted = validate_object(document)
     admitted["spec"]["checkpoint"]["frequency"] = 7
     assert msgspec.json.encode(document) == before
 
@@ -121,26 +123,26 @@ def test_what_a_job_template_holds_is_kept_unseen() -> None:
     template = {"suspend": None, "template": {"spec": {"containers": [{"name": "a", "x": [1, None]}], "y": {"z": 1.0}}}}
     document = spot_job()
     document["spec"]["jobTemplate"] = {"spec": template}
-    admitted = admit(document)["spec"]["jobTemplate"]
+    admitted = validate_object(document)["spec"]["jobTemplate"]
     assert admitted == {"spec": template}
 
 
 def test_unknown_fields_are_dropped_when_that_is_asked_for() -> None:
     document = merged(training_job(), {"spec": {"numWorker": 3, "checkpoint": {"kept": 1}}, "extra": {"a": 1}})
-    admitted = admit(document, strict=False)
+    admitted = validate_object(document, strict=False)
     assert "extra" not in admitted
     assert "numWorker" not in admitted["spec"]
     assert admitted["spec"]["checkpoint"] == {"enabled": True, "frequency": 1, "retention": 3}
 
 
 def test_a_misspelt_field_is_answered_with_the_right_spelling() -> None:
-    with pytest.raises(Refused, match="did you mean numWorkers"):
-        admit(training_job({"numWorker": 2}))
+    with pytest.raises(ValidationFailed, match="did you mean numWorkers"):
+        validate_object(training_job({"numWorker": 2}))
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
-    with pytest.raises(Refused) as refusal:
-        admit(
+    with pytest.raises(ValidationFailed) as refusal:
+        validate_object(
             training_job(
                 {"numWorkers": 101, "checkpoint": {"storage": {"type": "s3"}}, "networking": {"backend": "mpi"}}
             )
@@ -154,43 +156,43 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
 
 
 def test_a_value_of_a_wrong_type_keeps_the_rules_from_being_asked() -> None:
-    with pytest.raises(Refused) as refusal:
-        admit(training_job({"numWorkers": "two", "networking": {"backend": "mpi"}}))
+    with pytest.raises(ValidationFailed) as refusal:
+        validate_object(training_job({"numWorkers": "two", "networking": {"backend": "mpi"}}))
     assert [cause.field for cause in refusal.value.causes] == ["spec.numWorkers"]
 
 
 def test_a_create_drops_the_status_and_an_update_keeps_the_old_one() -> None:
     written = {**training_job(), "status": {"state": "Completed"}}
-    assert "status" not in admit(written)
-    stored = {**admit(training_job()), "status": {"state": "Running", "startTime": "2026-01-01T00:00:00Z"}}
-    assert admit(written, stored)["status"] == stored["status"]
+    assert "status" not in validate_object(written)
+    stored = {**validate_object(training_job()), "status": {"state": "Running", "startTime": "2026-01-01T00:00:00Z"}}
+    assert validate_object(written, stored)["status"] == stored["status"]
 
 
 def test_an_update_of_the_status_changes_nothing_else() -> None:
-    stored = admit(training_job())
+    stored = validate_object(training_job())
     update = {**merged(stored, {"spec": {"numWorkers": 9}}), "status": {"state": "Running", "workers": {"active": 2}}}
-    admitted = admit(update, stored, status=True)
+    admitted = validate_object(update, stored, status=True)
     assert admitted["spec"] == stored["spec"]
     assert admitted["status"] == update["status"]
 
 
 @pytest.mark.parametrize("report", STATUSES, ids=lambda report: report.title)
 def test_a_status_is_accepted_or_refused_at_the_field(report: Report) -> None:
-    stored = admit(training_job())
+    stored = validate_object(training_job())
     update = {**stored, "status": report.status}
     if not report.field:
-        assert admit(update, stored, status=True)["status"] == report.status
+        assert validate_object(update, stored, status=True)["status"] == report.status
         return
-    with pytest.raises(Refused) as refusal:
-        admit(update, stored, status=True)
+    with pytest.raises(ValidationFailed) as refusal:
+        validate_object(update, stored, status=True)
     assert report.field in {cause.field for cause in refusal.value.causes}
 
 
 def test_what_was_wrong_before_and_did_not_change_does_not_stop_an_update() -> None:
     stored = training_job({"networking": {"backend": "mpi"}, "image": "two words", "model": ""})
-    admit(merged(stored, {"metadata": {"finalizers": ["holdfast.dev/children"]}}), stored)
-    with pytest.raises(Refused) as refusal:
-        admit(merged(stored, {"spec": {"networking": {"masterPort": 8080}}}), stored)
+    validate_object(merged(stored, {"metadata": {"finalizers": ["holdfast.dev/children"]}}), stored)
+    with pytest.raises(ValidationFailed) as refusal:
+        validate_object(merged(stored, {"spec": {"networking": {"masterPort": 8080}}}), stored)
     assert {cause.field for cause in refusal.value.causes} == {"spec.networking.backend", "spec.networking.masterPort"}
 
 
@@ -204,26 +206,26 @@ def test_what_was_wrong_before_and_did_not_change_does_not_stop_an_update() -> N
     ],
 )
 def test_a_foreign_kind_is_refused_with_the_list_of_ours(document: JSON) -> None:
-    with pytest.raises(Refused, match=r"there are TrainingJob \(ml\.example\.com/v1\), GPUWorkload"):
-        admit(document)
+    with pytest.raises(ValidationFailed, match=r"there are TrainingJob \(ml\.example\.com/v1\), GPUWorkload"):
+        validate_object(document)
 
 
 @pytest.mark.parametrize("metadata", [None, {}, {"name": ""}, {"name": None}])
 def test_an_object_without_a_name_is_refused(metadata: JSON | None) -> None:
-    with pytest.raises(Refused, match=r"metadata\.name: Required value"):
-        admit({**training_job(), "metadata": metadata})
+    with pytest.raises(ValidationFailed, match=r"metadata\.name: Required value"):
+        validate_object({**training_job(), "metadata": metadata})
 
 
 @pytest.mark.parametrize(
     "metadata", ["bert", [1], {"name": 5}, {"name": "a", "labels": ["a"]}, {"name": "a", "labels": 3}]
 )
 def test_metadata_of_a_wrong_type_is_refused(metadata: Any) -> None:
-    with pytest.raises(Refused, match="must be of type"):
-        admit({**training_job(), "metadata": metadata})
+    with pytest.raises(ValidationFailed, match="must be of type"):
+        validate_object({**training_job(), "metadata": metadata})
 
 
 def test_both_versions_of_a_backup_are_served_alike() -> None:
-    assert admit(backup())["spec"] == admit(backup(version="v1alpha1"))["spec"]
+    assert validate_object(backup())["spec"] == validate_object(backup(version="v1alpha1"))["spec"]
 
 
 @pytest.mark.parametrize(

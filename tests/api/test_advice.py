@@ -9,7 +9,7 @@ from holdfast.api.advice import PATTERN_WORDS, advice, did_you_mean
 from holdfast.api.kinds import KINDS
 from holdfast.api.refusal import Cause
 from holdfast.api.schema import Schema
-from holdfast.api.validation import Refused, admit, schema_of
+from holdfast.api.validation import ValidationFailed, schema_of, validate_object
 from tests.api.cases import CASES
 from tests.api.cases.objects import JSON, training_job
 
@@ -17,8 +17,8 @@ DURATION = 'write a duration from a second to a year with its units, such as "90
 
 
 def told(document: JSON) -> list[str]:
-    with pytest.raises(Refused) as refusal:
-        admit(document)
+    with pytest.raises(ValidationFailed) as refusal:
+        validate_object(document)
     return advice(document, refusal.value.causes)
 
 

@@ -10,7 +10,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from holdfast.api.crd import definition, object_schema
+from holdfast.api.crd import crd_manifest, object_schema
 from holdfast.api.kind import Kind
 from holdfast.api.kinds import KINDS, kind_of
 from holdfast.cli.crds import crds, manifests
@@ -89,7 +89,7 @@ def test_every_kind_reports_in_the_same_way(kind: Kind[Any]) -> None:
 
 @kinds
 def test_a_definition_says_how_the_kind_is_served(kind: Kind[Any]) -> None:
-    crd = definition(kind)
+    crd = crd_manifest(kind)
     spec = crd["spec"]
     assert crd["metadata"]["name"] == f"{kind.plural}.{kind.group}"
     assert spec["names"]["categories"] == ["holdfast"]
@@ -107,7 +107,7 @@ def test_a_definition_says_how_the_kind_is_served(kind: Kind[Any]) -> None:
 )
 def test_the_plain_view_has_exactly_these_columns(name: str, columns: list[str]) -> None:
     (kind,) = (kind for kind in KINDS if kind.kind == name)
-    shown = definition(kind)["spec"]["versions"][0]["additionalPrinterColumns"]
+    shown = crd_manifest(kind)["spec"]["versions"][0]["additionalPrinterColumns"]
     assert [column["name"] for column in shown if not column.get("priority")] == columns
 
 
@@ -149,7 +149,7 @@ def test_the_command_prints_all_definitions_as_one_stream() -> None:
     result = CliRunner().invoke(CRDS)
     printed = list(yaml.safe_load_all(result.stdout))
     assert result.exit_code == 0
-    assert printed == [definition(kind) for kind in KINDS]
+    assert printed == [crd_manifest(kind) for kind in KINDS]
     assert CliRunner().invoke(CRDS).stdout == result.stdout
 
 

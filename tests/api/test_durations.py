@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.api.durations import is_duration, seconds
+from holdfast.api.durations import is_duration, parse_duration_s
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from holdfast.api.durations import is_duration, seconds
 )
 def test_units_add_up(text: str, expected: float) -> None:
     assert is_duration(text)
-    assert seconds(text) == pytest.approx(expected)
+    assert parse_duration_s(text) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("text", ["", "5", "h", "1d", "1 h", "-1s", "1h30", "1.s", ".5s", "\u0661s"])
@@ -23,4 +23,4 @@ def test_anything_else_is_no_duration(text: str) -> None:
 
 @given(st.integers(0, 999), st.integers(0, 59), st.integers(0, 59))
 def test_hours_minutes_and_seconds_are_told_apart(hours: int, minutes: int, rest: int) -> None:
-    assert seconds(f"{hours}h{minutes}m{rest}s") == hours * 3600 + minutes * 60 + rest
+    assert parse_duration_s(f"{hours}h{minutes}m{rest}s") == hours * 3600 + minutes * 60 + rest

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.api.manifests import Unreadable, documents
+from holdfast.api.manifests import InvalidManifest, documents
 
 # What both JSON and YAML can write without escapes of their own.
 TEXT = st.text(st.characters(min_codepoint=32, max_codepoint=0x10FFFF, exclude_categories=["Cs", "Cc", "Cn", "Co"]))
@@ -127,7 +127,7 @@ def test_documents_are_told_apart(text: str, read: list[Any]) -> None:
     ],
 )
 def test_what_kubectl_would_not_take_is_refused_with_its_place(text: str, says: str) -> None:
-    with pytest.raises(Unreadable) as refusal:
+    with pytest.raises(InvalidManifest) as refusal:
         list(documents(text))
     assert says in str(refusal.value)
     assert "\n" not in str(refusal.value)
@@ -135,14 +135,14 @@ def test_what_kubectl_would_not_take_is_refused_with_its_place(text: str, says: 
 
 def test_aliases_can_not_make_a_small_text_huge() -> None:
     lines = ["a0: &a0 [1, 1]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 64))]
-    with pytest.raises(Unreadable, match="too large"):
+    with pytest.raises(InvalidManifest, match="too large"):
         list(documents("\n".join(lines)))
 
 
 def test_documents_before_a_mistake_are_read() -> None:
     reading = documents("a: 1\n---\nb: [")
     assert next(reading) == {"a": 1}
-    with pytest.raises(Unreadable):
+    with pytest.raises(InvalidManifest):
         next(reading)
 
 

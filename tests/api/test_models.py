@@ -13,9 +13,9 @@ from holdfast.api.crd import object_schema
 from holdfast.api.kind import Kind
 from holdfast.api.kinds import KINDS, kind_of
 from holdfast.api.schema import Schema
-from holdfast.api.structure import completed
+from holdfast.api.structure import with_defaults
 from holdfast.api.trainingjob import Checkpoint, TrainingJob, TrainingJobSpec
-from holdfast.api.validation import admit
+from holdfast.api.validation import validate_object
 from tests.api.cases import CASES, Case
 from tests.api.cases.objects import JSON, training_job
 
@@ -73,11 +73,11 @@ def _texts(schema: Schema) -> st.SearchStrategy[str]:
 def test_what_the_schema_accepts_the_model_decodes_and_keeps(kind: Kind[Any], data: st.DataObject) -> None:
     part = data.draw(st.sampled_from(["spec", "status"]))
     schema = _section(kind.kind, part)
-    drawn = completed(data.draw(values(schema)), schema)
+    drawn = with_defaults(data.draw(values(schema)), schema)
     assert [str(cause) for cause in schema_violations(drawn, schema) if "Duplicate value" not in cause.message] == []
     model = {field.encode_name: field.type for field in msgspec.structs.fields(kind.model)}[part]
     decoded = msgspec.convert(drawn, model)
-    assert msgspec.convert(completed(msgspec.to_builtins(decoded), schema), model) == decoded
+    assert msgspec.convert(with_defaults(msgspec.to_builtins(decoded), schema), model) == decoded
 
 
 @cache
@@ -90,7 +90,7 @@ def _section(kind: str, part: str) -> Schema:
 @given(where=st.sampled_from(["numWorkers", "env", "checkpoint", "resources", "podTemplate", "suspend"]), what=ANYTHING)
 def test_what_the_model_can_not_decode_the_schema_refuses(where: str, what: Any) -> None:
     schema = _section("TrainingJob", "spec")
-    spec = completed({**training_job()["spec"], where: what}, schema)
+    spec = with_defaults({**training_job()["spec"], where: what}, schema)
     try:
         msgspec.convert(spec, TrainingJobSpec)
     except msgspec.ValidationError:
@@ -99,18 +99,18 @@ def test_what_the_model_can_not_decode_the_schema_refuses(where: str, what: Any)
 
 @pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: case.title)
 def test_an_accepted_object_survives_its_model(case: Case) -> None:
-    admitted = admit(case.document)
+    admitted = validate_object(case.document)
     kind = kind_of(admitted["apiVersion"], admitted["kind"])
     assert kind is not None
     model = msgspec.json.decode(msgspec.json.encode(admitted), type=kind.model)
     again: JSON = msgspec.json.decode(msgspec.json.encode(model))
-    restored = admit({"apiVersion": admitted["apiVersion"], "kind": admitted["kind"], **again})
+    restored = validate_object({"apiVersion": admitted["apiVersion"], "kind": admitted["kind"], **again})
     assert msgspec.convert(restored, kind.model) == model
 
 
 def test_what_is_not_written_is_told_from_what_is() -> None:
-    silent = msgspec.convert(admit(training_job()), TrainingJob)
-    written = msgspec.convert(admit(training_job({"gpusPerWorker": 1, "checkpoint": {}})), TrainingJob)
+    silent = msgspec.convert(validate_object(training_job()), TrainingJob)
+    written = msgspec.convert(validate_object(training_job({"gpusPerWorker": 1, "checkpoint": {}})), TrainingJob)
     assert (silent.spec.gpus_per_worker, written.spec.gpus_per_worker) == (None, 1)
     assert (silent.spec.checkpoint, written.spec.checkpoint) == (None, Checkpoint())
     assert silent.status is None

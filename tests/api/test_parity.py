@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.api.kinds import KINDS
 from holdfast.api.manifests import documents
-from holdfast.api.validation import admit
+from holdfast.api.validation import validate_object
 from holdfast.cli.crds import manifests
 from tests.api.cases import CASES, CHANGES, STATUSES, Case, Change, Report
 from tests.api.cases.objects import JSON, training_job
@@ -56,7 +56,7 @@ async def test_the_server_judges_an_object_as_we_do(server: Session, home: str, 
         _blames(refusal.value, case.field, case.says)
     else:
         stored = await create
-        assert stored["spec"] == admit(case.document)["spec"]
+        assert stored["spec"] == validate_object(case.document)["spec"]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.title)
@@ -103,7 +103,7 @@ def test_kubectl_applies_every_manifest_that_we_promise(plane: ControlPlane, hom
         "apply", "--server-side", "-f", "-", input=f"apiVersion: v1\nkind: Namespace\nmetadata: {{name: {namespace}}}"
     )
     text = plane.kubectl("apply", "-f", str(manifest), "-n", namespace, "--dry-run=server", "-o", "json")
-    assert json.loads(text)["spec"] == admit(document)["spec"]
+    assert json.loads(text)["spec"] == validate_object(document)["spec"]
 
 
 def test_kubectl_reads_values_as_we_do(plane: ControlPlane, home: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.api.quantities import NotAQuantity, amount, whole
+from holdfast.api.quantities import InvalidQuantity, parse_quantity, round_up
 
 
 @pytest.mark.parametrize(
@@ -34,15 +34,15 @@ from holdfast.api.quantities import NotAQuantity, amount, whole
     ],
 )
 def test_every_unit_is_understood(text: str | int, value: Fraction) -> None:
-    assert amount(text) == value
+    assert parse_quantity(text) == value
 
 
 @pytest.mark.parametrize("text", ["", "m", "1 Gi", "1gi", "one", "1.2.3", "0x10", "1KiB"])
 def test_anything_else_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(NotAQuantity, match="write a number with a unit"):
-        amount(text)
+    with pytest.raises(InvalidQuantity, match="write a number with a unit"):
+        parse_quantity(text)
 
 
 @given(st.fractions(min_value=0, max_value=10**9))
 def test_whole_units_are_rounded_up(value: Fraction) -> None:
-    assert value <= whole(value) < value + 1
+    assert value <= round_up(value) < value + 1

@@ -13,7 +13,7 @@ from holdfast.api import checkpointbackup, trainingjob
 from holdfast.api.crd import object_schema
 from holdfast.api.kind import Kind
 from holdfast.api.kinds import KINDS
-from holdfast.api.meta import Object, Part
+from holdfast.api.meta import ApiStruct, Object
 from holdfast.api.reference import kind_page, pages, shared_page
 from holdfast.api.rules import Rule
 from tests.api.conftest import ROOT
@@ -144,7 +144,7 @@ def test_stars_of_a_text_stay_stars() -> None:
     assert r"\*/30 \* \* \* \*" in _row(checkpointbackup.KIND, "spec", "schedule")["description"]
 
 
-class Inner(Part, frozen=True, kw_only=True):
+class Inner(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(rule="has(self.a)", message="write a", field=".a"),
         Rule(rule="has(self.b)", message="write a", field=".b"),
@@ -155,7 +155,7 @@ class Inner(Part, frozen=True, kw_only=True):
     b: int = 0
 
 
-class Spec(Part, frozen=True, kw_only=True):
+class Spec(ApiStruct, frozen=True, kw_only=True):
     inner: tuple[Inner, ...] = ()
     other: Inner | None = None
 

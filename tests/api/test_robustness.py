@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from holdfast.api.validation import Cause, Refused, admit
+from holdfast.api.validation import Cause, ValidationFailed, validate_object
 from tests.api.cases import CASES, CHANGES, merged
 from tests.api.cases.objects import JSON, training_job
 from tests.api.test_validate import VALIDATE
@@ -41,8 +41,8 @@ def mutilated(draw: st.DrawFn, document: JSON) -> JSON:
 
 def outcome(document: JSON, old: JSON | None = None) -> tuple[JSON | None, tuple[Cause, ...]]:
     try:
-        return admit(document, old), ()
-    except Refused as refusal:
+        return validate_object(document, old), ()
+    except ValidationFailed as refusal:
         return None, refusal.causes
 
 
@@ -57,7 +57,7 @@ def test_a_mutilated_object_is_admitted_or_refused(document: JSON) -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(CHANGES), st.data())
 def test_a_mutilated_update_is_admitted_or_refused(change: Any, data: st.DataObject) -> None:
-    stored = {**admit(change.document), "status": change.status}
+    stored = {**validate_object(change.document), "status": change.status}
     update = data.draw(mutilated(merged(stored, change.patch)))
     admitted, causes = outcome(update, stored)
     assert (admitted is None) is bool(causes)
@@ -66,8 +66,8 @@ def test_a_mutilated_update_is_admitted_or_refused(change: Any, data: st.DataObj
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from(["apiVersion", "kind", "metadata", "spec", "status", "x"]), ANYTHING))
 def test_no_object_at_all_is_refused(document: JSON) -> None:
-    with pytest.raises(Refused):
-        admit(document)
+    with pytest.raises(ValidationFailed):
+        validate_object(document)
 
 
 @settings(max_examples=100, deadline=None)
@@ -84,14 +84,14 @@ def test_the_command_answers_any_bytes_with_a_line_and_a_code(text: bytes) -> No
 def test_a_number_that_no_field_can_hold_is_refused(field: str, number: float) -> None:
     if field == "ttlSecondsAfterFinished" and number == 2**31:
         return
-    with pytest.raises(Refused, match=field):
-        admit(training_job({field: number}))
+    with pytest.raises(ValidationFailed, match=field):
+        validate_object(training_job({field: number}))
 
 
 @pytest.mark.parametrize("number", [10**400, math.inf, -math.inf, math.nan])
 def test_a_learning_rate_that_no_double_can_hold_is_refused(number: float) -> None:
-    with pytest.raises(Refused, match=r"learningRate.*must be of type number"):
-        admit(training_job({"hyperparameters": {"learningRate": number}}))
+    with pytest.raises(ValidationFailed, match=r"learningRate.*must be of type number"):
+        validate_object(training_job({"hyperparameters": {"learningRate": number}}))
 
 
 @pytest.mark.parametrize("text", ['{"a": "\\ud800"}', 'a: "\\ud800"'])

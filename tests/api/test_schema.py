@@ -6,9 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import pytest
 from msgspec import Meta, Struct
 
-from holdfast.api.meta import Part
-from holdfast.api.rules import Reason, Rule, frozen, unchanged
-from holdfast.api.scalars import Quantity, keyed_by
+from holdfast.api.meta import ApiStruct
+from holdfast.api.rules import Reason, Rule, immutable_while, unchanged
+from holdfast.api.scalars import Quantity, list_map_keys
 from holdfast.api.schema import struct_schema
 
 
@@ -18,7 +18,7 @@ def _field(annotation: Any, default: Any = ...) -> Any:
     return struct_schema(type("Sample", (Struct,), namespace))["properties"]["value"]
 
 
-class Inner(Part, frozen=True, kw_only=True):
+class Inner(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(rule="has(self.a)", message="write a", field=".a", reason=Reason.REQUIRED),
         Rule(rule="self.b > 1", message="b is small"),
@@ -60,7 +60,7 @@ class Inner(Part, frozen=True, kw_only=True):
             },
         ),
         (
-            Annotated[tuple[str, ...], Meta(extra_json_schema=keyed_by("a", "b"))],
+            Annotated[tuple[str, ...], Meta(extra_json_schema=list_map_keys("a", "b"))],
             {
                 "type": "array",
                 "items": {"type": "string"},
@@ -139,7 +139,7 @@ def test_a_frozen_path_is_guarded_at_every_step() -> None:
 
 
 def test_every_frozen_path_has_a_rule_that_blames_it() -> None:
-    rules = frozen((".spec.a", ".spec.b"), while_="self.busy", message="wait")
+    rules = immutable_while((".spec.a", ".spec.b"), while_="self.busy", message="wait")
     assert [(rule.field, rule.reason, rule.message) for rule in rules] == [
         (".spec.a", Reason.FORBIDDEN, "wait"),
         (".spec.b", Reason.FORBIDDEN, "wait"),

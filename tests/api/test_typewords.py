@@ -9,13 +9,13 @@ from msgspec import Struct
 
 from holdfast.api.scalars import DnsLabel, DnsSubdomain, Labels, Port, Quantities, Quantity, Seconds, Timestamp
 from holdfast.api.schema import struct_schema
-from holdfast.api.typewords import code, type_words
+from holdfast.api.typewords import code, describe_type
 
 
 def _words(annotation: Any) -> str:
     """What is said of a struct's field of that type."""
     sample = type("Sample", (Struct,), {"__annotations__": {"value": annotation}})
-    return type_words(struct_schema(sample)["properties"]["value"])
+    return describe_type(struct_schema(sample)["properties"]["value"])
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,12 @@ def test_a_type_of_the_models_is_put_into_words(annotation: Any, words: str) -> 
     ids=str,
 )
 def test_bounds_are_said_and_parts_are_linked(schema: dict[str, Any], words: str) -> None:
-    assert type_words(schema, "[Thing](#thing)") == words
+    assert describe_type(schema, "[Thing](#thing)") == words
 
 
 def test_a_schema_that_nobody_foresaw_is_a_mistake_of_ours() -> None:
     with pytest.raises(TypeError, match="no words"):
-        type_words({"oneOf": []})
+        describe_type({"oneOf": []})
 
 
 @given(st.text())

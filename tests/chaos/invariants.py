@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.api.builtin import Node, Pod
 from holdfast.api.meta import Key
 from holdfast.planning.placing.amounts import NANO
-from holdfast.planning.placing.needs import needs
+from holdfast.planning.placing.needs import pod_requests
 from tests.control_plane.changes import Change
 
 GPU = "nvidia.com/gpu"
@@ -37,7 +37,7 @@ class _Moment:
         if not isinstance(obj, Pod) or not obj.spec.node_name:
             return set()
         self.running.pop(obj.metadata.key, None)
-        if not change.gone and not obj.has_ended:
+        if not change.gone and not obj.is_finished:
             self.running[obj.metadata.key] = obj
             self._cut_off([obj])
         return {obj.spec.node_name}
@@ -78,7 +78,7 @@ def overbooked(changes: Iterable[Change[Any]]) -> list[str]:
     for version, moment, touched in moments(changes):
         for name in touched & moment.nodes.keys():
             pods = (pod for pod in moment.running.values() if pod.spec.node_name == name)
-            taken = sum(needs(pod.spec).get(GPU, 0) for pod in pods) // NANO
+            taken = sum(pod_requests(pod.spec).get(GPU, 0) for pod in pods) // NANO
             if taken > int(moment.nodes[name].status.allocatable.get(GPU, 0)):
                 found.append(f"{version}: {name} gave away {taken}")
     return found

@@ -102,7 +102,7 @@ def overpromised(changes: Iterable[Change[Any]], gpus: int) -> Iterator[str]:
     where: dict[str, str] = {}
     for change in sorted(changes, key=lambda each: each.version):
         obj = change.obj
-        if isinstance(obj, Pod) and (change.gone or obj.has_ended):
+        if isinstance(obj, Pod) and (change.gone or obj.is_finished):
             name = obj.metadata.labels.get("gpu-workload", "")
             promised[where.get(name, "")].pop(name, None)
         if not isinstance(obj, GPUWorkload):

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from holdfast.api.trainingjob import Restarts
+from holdfast.api.trainingjob import RestartCounts
 from holdfast.workloads.trainingjob import names
 from tests.chaos.faults import Faults
 from tests.chaos.gangs import JOBS, belongings, submit, until_completed
@@ -69,8 +69,8 @@ def judge(history: History) -> None:
     assert blamed == set(), "a training was blamed for what was taken from it"
 
 
-def is_blamed(restarts: Restarts | None) -> bool:
-    return restarts is not None and restarts != Restarts(infrastructure=restarts.infrastructure)
+def is_blamed(restarts: RestartCounts | None) -> bool:
+    return restarts is not None and restarts != RestartCounts(infrastructure=restarts.infrastructure)
 
 
 async def nothing_is_left_over(session: Session, history: History) -> None:
@@ -78,6 +78,6 @@ async def nothing_is_left_over(session: Session, history: History) -> None:
     there = await belongings(session)
     assert orphans(there, living) == []
     attempts = {each["metadata"]["name"] for each in there if each["kind"] == "Job"}
-    assert attempts == {names.workers(job) for job in history.jobs.values()}
+    assert attempts == {names.job_name(job) for job in history.jobs.values()}
     await session.request("DELETE", JOBS)
     await eventually(partial(belongings, session), lambda left: not left, what="nothing of ours is left", within_s=60)

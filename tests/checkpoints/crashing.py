@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.checkpoints import disk
 from holdfast.checkpoints.complete import was_renamed
-from holdfast.checkpoints.content import entries
+from holdfast.checkpoints.content import list_files
 from tests.checkpoints.making import await_tick
 from tests.checkpoints.memory import Died, MemoryBucket
 
@@ -97,7 +97,7 @@ class DyingOs:
         self.fuse.before()
         source, target = _place(old, src_dir_fd), _place(new, dst_dir_fd)
         before = target.read_bytes() if target.exists() else None
-        renamed = was_renamed(target.parent, entries(target.parent))
+        renamed = was_renamed(target.parent, list_files(target.parent))
         os.replace(old, new, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
         if before is None:
             self._undo.append((str(target.parent), lambda: _take_back(source, target, renamed)))

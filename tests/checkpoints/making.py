@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from holdfast.checkpoints.manifest import About
-from holdfast.checkpoints.names import Name
+from holdfast.checkpoints.manifest import SaveInfo
+from holdfast.checkpoints.names import CheckpointName
 
 MODEL = {"model.bin": b"weights", "state/position.json": b"{}", "empty": b""}
-ABOUT = About(job="uid-1", saved_at="2026-01-02T03:04:05Z", world=1)
+ABOUT = SaveInfo(job="uid-1", saved_at="2026-01-02T03:04:05Z", world=1)
 Oddity: TypeAlias = Callable[[Path], object]
 
 
@@ -26,14 +26,14 @@ def sock(place: Path) -> None:
 ODD: tuple[Oddity, ...] = (os.mkfifo, Path.mkdir, link, sock)
 
 
-def save(root: Path, name: Name, files: Mapping[str, bytes] = MODEL) -> Path:
+def save(root: Path, name: CheckpointName, files: Mapping[str, bytes] = MODEL) -> Path:
     """A plain save: a folder of that name with these files."""
     folder = root / name.folder
     fill(folder, files)
     return folder
 
 
-def save_by_rename(root: Path, name: Name, files: Mapping[str, bytes] = MODEL) -> Path:
+def save_by_rename(root: Path, name: CheckpointName, files: Mapping[str, bytes] = MODEL) -> Path:
     """As careful programs do it: under another name, and renamed when all is there."""
     target = root / name.folder
     partial = target.with_name(f".{target.name}.partial")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.checkpoints.bucket import Object
-from holdfast.checkpoints.errors import Refused
+from holdfast.checkpoints.errors import UnsafeContent
 
 CHUNK_BYTES = 64
 
@@ -56,7 +56,7 @@ class MemoryBucket:
         self.before()
         held = self.stored.get(key)
         if held and len(held.content) > limit:
-            raise Refused(f"{key} is too large")
+            raise UnsafeContent(f"{key} is too large")
         return held.content if held else None
 
     def sha256(self, key: str) -> str | None:

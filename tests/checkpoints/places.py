@@ -5,9 +5,9 @@ from itertools import count
 from pathlib import Path
 
 from holdfast.checkpoints.bucket import Bucket
-from holdfast.checkpoints.folder import FolderStore
+from holdfast.checkpoints.folder import VolumeStore
 from holdfast.checkpoints.manifest import Manifest
-from holdfast.checkpoints.names import Name
+from holdfast.checkpoints.names import CheckpointName
 from holdfast.checkpoints.objects import ObjectStore
 from tests.checkpoints.making import ABOUT, MODEL, save
 
@@ -20,9 +20,9 @@ class FolderPlace:
     def __init__(self, folder: Path) -> None:
         self.volume = folder / "job"
         self.volume.mkdir()
-        self.store = FolderStore(self.volume)
+        self.store = VolumeStore(self.volume)
 
-    def put(self, name: Name, files: Mapping[str, bytes] = MODEL) -> Manifest:
+    def put(self, name: CheckpointName, files: Mapping[str, bytes] = MODEL) -> Manifest:
         return self.store.put(name, save(self.volume, name, files), ABOUT)
 
     def all_keys(self, below: str = "") -> set[str]:
@@ -49,7 +49,7 @@ class ObjectPlace:
         self.bucket = bucket
         self.store = ObjectStore(bucket)
 
-    def put(self, name: Name, files: Mapping[str, bytes] = MODEL) -> Manifest:
+    def put(self, name: CheckpointName, files: Mapping[str, bytes] = MODEL) -> Manifest:
         return self.store.put(name, save(self.volume, name, files), ABOUT)
 
     def all_keys(self, below: str = "") -> set[str]:

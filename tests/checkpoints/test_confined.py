@@ -12,19 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.checkpoints import disk
-from holdfast.checkpoints.complete import ALIVE, Looked, Watch
+from holdfast.checkpoints.complete import HEARTBEAT_FILE, CheckpointWatcher, FolderScan
 from holdfast.checkpoints.errors import CheckpointError
 from holdfast.checkpoints.fetch import fetch, find
-from holdfast.checkpoints.folder import FolderStore
-from holdfast.checkpoints.names import MANIFEST, Name, named
+from holdfast.checkpoints.folder import VolumeStore
+from holdfast.checkpoints.names import MANIFEST, CheckpointName, checkpoint_name
 from holdfast.checkpoints.objects import ObjectStore
-from holdfast.checkpoints.resume import decision, resume, write_decision
-from holdfast.checkpoints.retention import doomed, kept
+from holdfast.checkpoints.resume import read_decision, resume, write_decision
+from holdfast.checkpoints.retention import expired, stored_checkpoints
 from holdfast.checkpoints.settings import open_bucket
 from holdfast.checkpoints.store import Store
-from holdfast.sidecar.mirroring import Mirroring
-from holdfast.sidecar.notice import give
-from holdfast.sidecar.places import UPLOADED, Mirror
+from holdfast.sidecar.mirroring import TensorboardSync
+from holdfast.sidecar.notice import write_notice
+from holdfast.sidecar.places import UPLOADED, ObjectStoreUpload
 from tests.checkpoints.making import ABOUT, fill, save
 from tests.checkpoints.memory import MemoryBucket, Stored
 from tests.checkpoints.places import fresh_prefix
@@ -45,7 +45,7 @@ def manifest(epoch: int, attempt: int, paths: list[str], kept_at: str) -> bytes:
     return json.dumps(facts).encode()
 
 
-def use(store: Store, name: Name, target: Path) -> None:
+def use(store: Store, name: CheckpointName, target: Path) -> None:
     """Everything that anybody does with a store."""
     for work in (
         lambda: store.manifest(name),
@@ -54,7 +54,7 @@ def use(store: Store, name: Name, target: Path) -> None:
         lambda: store.put(name, target.parent / "source", ABOUT),
         lambda: resume(store, target.parent / "attempt-3", 3, ABOUT, lambda _: None),
         lambda: prune(store),
-        lambda: decision(store, 3, ABOUT.job),
+        lambda: read_decision(store, 3, ABOUT.job),
         lambda: write_decision(store, 4, name, ABOUT.job),
         lambda: store.quarantine(name),
         lambda: store.delete(name),
@@ -64,7 +64,7 @@ def use(store: Store, name: Name, target: Path) -> None:
 
 
 def prune(store: Store) -> None:
-    for name in doomed(kept(store, 3), 1, 3):
+    for name in expired(stored_checkpoints(store, 3), 1, 3):
         store.delete(name)
 
 
@@ -101,7 +101,7 @@ def test_on_a_volume(leaf: str, paths: list[str], kept_at: str, links: dict[str,
             for place in (checkpoint, root / "attempt-0", root):
                 with suppress(OSError, ValueError):
                     (place / link).symlink_to(f"../../{target}")
-        use(FolderStore(root, workers=1), Name(1, 0, leaf), root / "attempt-2" / "target")
+        use(VolumeStore(root, workers=1), CheckpointName(1, 0, leaf), root / "attempt-2" / "target")
         shutil.rmtree(root)
         assert snapshot(folder) == before
     finally:
@@ -124,7 +124,7 @@ def test_in_a_bucket_and_on_the_volume_beside_it(leaf: str, paths: list[str], ke
             manifest(1, 0, paths, kept_at), None
         )
         bucket.stored["attempt-3.decision"] = Stored(note, None)
-        use(ObjectStore(bucket, workers=1), Name(1, 0, leaf), root / "attempt-2" / "target")
+        use(ObjectStore(bucket, workers=1), CheckpointName(1, 0, leaf), root / "attempt-2" / "target")
         shutil.rmtree(root)
         assert snapshot(folder) == before
         for key in bucket.stored:
@@ -137,7 +137,7 @@ def test_in_a_bucket_and_on_the_volume_beside_it(leaf: str, paths: list[str], ke
 def test_jobs_with_similar_prefixes_do_not_see_each_other(server: Server, tmp_path: Path) -> None:
     prefix = fresh_prefix()
     mine, other = (ObjectStore(open_bucket(server.address(where), server.environ)) for where in (prefix, f"{prefix}-2"))
-    name = Name(1, 0, "checkpoint-epoch-1")
+    name = CheckpointName(1, 0, "checkpoint-epoch-1")
     fill(tmp_path / "a", {"model.bin": b"mine"})
     fill(tmp_path / "b", {"model.bin": b"other"})
     mine.put(name, tmp_path / "a", ABOUT)
@@ -160,18 +160,18 @@ def secrets(tmp_path: Path, files: Iterable[str]) -> Path:
 
 
 def test_a_folder_that_is_replaced_after_it_was_listed_is_not_uploaded_from(tmp_path: Path) -> None:
-    folder, bucket = save(tmp_path / "volume", named(1, 0), LARGE), MemoryBucket()
+    folder, bucket = save(tmp_path / "volume", checkpoint_name(1, 0), LARGE), MemoryBucket()
     with attack(folder / "state", secrets(tmp_path, LARGE), LISTED), pytest.raises(CheckpointError):
-        ObjectStore(bucket, workers=1).put(named(1, 0), folder, ABOUT)
+        ObjectStore(bucket, workers=1).put(checkpoint_name(1, 0), folder, ABOUT)
     assert SECRET not in {stored.content for stored in bucket.stored.values()}
 
 
 def test_a_folder_above_the_checkpoint_that_is_replaced_changes_nothing(tmp_path: Path) -> None:
-    folder, bucket = save(tmp_path / "volume", named(1, 0), LARGE), MemoryBucket()
+    folder, bucket = save(tmp_path / "volume", checkpoint_name(1, 0), LARGE), MemoryBucket()
     fill(tmp_path / "secrets", {f"{folder.name}/state/key": SECRET, f"{folder.name}/large": b""})
     with attack(folder.parent, tmp_path / "secrets", LISTED), suppress(CheckpointError, OSError):
-        Watch(folder.parent).look(0.0)
-        ObjectStore(bucket, workers=1).put(named(1, 0), folder, ABOUT)
+        CheckpointWatcher(folder.parent).scan(0.0)
+        ObjectStore(bucket, workers=1).put(checkpoint_name(1, 0), folder, ABOUT)
     assert SECRET not in {stored.content for stored in bucket.stored.values()}
 
 
@@ -179,7 +179,7 @@ def test_a_folder_that_is_replaced_after_it_was_listed_is_not_mirrored(tmp_path:
     fill(tmp_path / "tensorboard", LARGE)
     bucket = MemoryBucket()
     with attack(tmp_path / "tensorboard" / "state", secrets(tmp_path, LARGE), LISTED):
-        Mirroring(tmp_path / "tensorboard", bucket).bring()
+        TensorboardSync(tmp_path / "tensorboard", bucket).upload_new()
     assert SECRET not in {stored.content for stored in bucket.stored.values()}
 
 
@@ -187,12 +187,12 @@ def test_a_folder_that_is_replaced_after_it_was_listed_is_not_resumed_from(tmp_p
     source, target = tmp_path / "pretrained", tmp_path / "attempt-0" / "checkpoint-epoch-0"
     fill(source, {**LARGE, "state/key": bytes(len(SECRET))})
     with attack(source / "state", secrets(tmp_path, LARGE), LISTED), pytest.raises(CheckpointError):
-        fetch(find(str(source), {}), target, named(0, 0), ABOUT)
+        fetch(find(str(source), {}), target, checkpoint_name(0, 0), ABOUT)
     assert not target.exists()
 
 
 def test_a_folder_that_is_replaced_while_it_is_deleted_saves_what_the_link_leads_to(tmp_path: Path) -> None:
-    store, victim = FolderStore(tmp_path / "volume"), secrets(tmp_path, MANY)
+    store, victim = VolumeStore(tmp_path / "volume"), secrets(tmp_path, MANY)
     trash = store.root / "attempt-0" / f"{disk.DELETED}checkpoint-epoch-1"
     fill(trash, MANY)
     with attack(trash / "state", victim, DELETED), suppress(CheckpointError):
@@ -201,25 +201,25 @@ def test_a_folder_that_is_replaced_while_it_is_deleted_saves_what_the_link_leads
 
 
 def test_a_folder_that_is_replaced_while_a_checkpoint_is_restored_is_not_written_through(tmp_path: Path) -> None:
-    store, victim = FolderStore(tmp_path / "volume", workers=1), secrets(tmp_path, MANY)
-    store.put(named(1, 0), save(store.root, named(1, 0), MANY), ABOUT)
+    store, victim = VolumeStore(tmp_path / "volume", workers=1), secrets(tmp_path, MANY)
+    store.put(checkpoint_name(1, 0), save(store.root, checkpoint_name(1, 0), MANY), ABOUT)
     begun = store.root / "attempt-1" / f"{disk.RESTORING}checkpoint-epoch-1" / "state"
     begun.mkdir(parents=True)
     with attack(begun, victim, CREATED), pytest.raises(CheckpointError):
-        store.get(named(1, 0), store.root / "attempt-1" / "checkpoint-epoch-1")
+        store.get(checkpoint_name(1, 0), store.root / "attempt-1" / "checkpoint-epoch-1")
     assert {path.read_bytes() for path in victim.iterdir()} == {SECRET}
 
 
 def test_the_sidecars_own_files_are_not_written_through_a_link(tmp_path: Path) -> None:
     root, notice = tmp_path / "volume", tmp_path / "run" / "notice"
-    folder = save(root, named(1, 0))
-    for link in (root / "attempt-0" / ALIVE, folder / UPLOADED, notice.with_name(".notice.partial")):
+    folder = save(root, checkpoint_name(1, 0))
+    for link in (root / "attempt-0" / HEARTBEAT_FILE, folder / UPLOADED, notice.with_name(".notice.partial")):
         link.parent.mkdir(exist_ok=True)
         link.symlink_to(tmp_path / "victim")
-    Watch(folder.parent).look(0.0)
-    mirror = Mirror(folder.parent, ObjectStore(MemoryBucket()), 0, index=0, workers=1)
+    CheckpointWatcher(folder.parent).scan(0.0)
+    mirror = ObjectStoreUpload(folder.parent, ObjectStore(MemoryBucket()), 0, index=0, workers=1)
     with suppress(CheckpointError):
-        mirror.keep(Looked(named(1, 0), True, "", ()), ABOUT, {})
-    give(notice, "the pod is about to end")
+        mirror.persist(FolderScan(checkpoint_name(1, 0), True, "", ()), ABOUT, {})
+    write_notice(notice, "the pod is about to end")
     assert not (tmp_path / "victim").exists()
     assert notice.read_text() == "the pod is about to end\n"

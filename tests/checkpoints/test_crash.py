@@ -13,12 +13,12 @@ from random import Random
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.checkpoints.complete import MARKER, Watch
-from holdfast.checkpoints.folder import FolderStore
-from holdfast.checkpoints.names import MANIFEST, Name, named
+from holdfast.checkpoints.complete import MARKER, CheckpointWatcher
+from holdfast.checkpoints.folder import VolumeStore
+from holdfast.checkpoints.names import MANIFEST, CheckpointName, checkpoint_name
 from holdfast.checkpoints.objects import ObjectStore
 from holdfast.checkpoints.resume import resume, write_decision
-from holdfast.checkpoints.retention import doomed, kept
+from holdfast.checkpoints.retention import expired, stored_checkpoints
 from tests.checkpoints.crashing import DyingOs, Fuse, dies, dying_os
 from tests.checkpoints.making import ABOUT, await_tick, content, fill
 from tests.checkpoints.memory import MemoryBucket
@@ -44,17 +44,17 @@ class Life:
         self.random = Random(seed)
         self.dying = dying
         self.root = root
-        self.store = FolderStore(root, workers=1)
+        self.store = VolumeStore(root, workers=1)
         self.attempt = 0
         self.epoch = 0
-        self.right: dict[Name, Files] = {}  # what a complete checkpoint of that name holds
-        self.perhaps: dict[Name, Files] = {}  # one that is being digested
-        self.rotten: set[Name] = set()
+        self.right: dict[CheckpointName, Files] = {}  # what a complete checkpoint of that name holds
+        self.perhaps: dict[CheckpointName, Files] = {}  # one that is being digested
+        self.rotten: set[CheckpointName] = set()
         self.begin()
 
     def begin(self) -> None:
         (self.root / f"attempt-{self.attempt}").mkdir(parents=True, exist_ok=True)
-        self.watch = Watch(self.root / f"attempt-{self.attempt}", is_open=lambda _: False)
+        self.watch = CheckpointWatcher(self.root / f"attempt-{self.attempt}", is_open=lambda _: False)
 
     def live(self, step: str, choice: str, left: int | None, machine: bool) -> None:
         work: dict[str, Callable[[str], None]] = {
@@ -75,7 +75,7 @@ class Life:
     def save(self, style: str, left: int | None, machine: bool) -> None:
         """By the training program; it may be killed before any of its steps, and the attempt is over then."""
         self.epoch += 1
-        name = named(self.epoch, self.attempt)
+        name = checkpoint_name(self.epoch, self.attempt)
         files = {f"{number}.bin": self.random.randbytes(self.random.randint(0, 200)) for number in range(3)}
         target = self.root / name.folder
         folder = target.with_name(f".{target.name}.partial") if style == "rename" else target
@@ -97,8 +97,8 @@ class Life:
         return None
 
     def seal(self) -> None:
-        self.watch.look(0.0)
-        for seen in self.watch.look(6.0):
+        self.watch.scan(0.0)
+        for seen in self.watch.scan(6.0):
             if seen.complete and self.store.manifest(seen.name) is None:
                 self.perhaps[seen.name] = content(self.root / seen.name.folder)
                 self.store.put(seen.name, self.root / seen.name.folder, ABOUT)
@@ -114,7 +114,7 @@ class Life:
         self.settle()
         newest = max(self.right, default=None)
         try:
-            for name in doomed(kept(self.store, self.attempt), keep, self.attempt):
+            for name in expired(stored_checkpoints(self.store, self.attempt), keep, self.attempt):
                 self.store.delete(name)
         finally:
             there = set(self.store.names(self.attempt))
@@ -153,14 +153,20 @@ class Life:
             assert expected == 0, f"epoch {expected} was complete, and nothing was resumed from"
             return
         assert got.epoch == expected, f"resumed from epoch {got.epoch}; the newest complete one is {expected}"
-        found = content(folder / got.leaf)
+        found = content(folder / got.folder_name)
         origins = [files for name, files in self.right.items() if name.epoch == got.epoch]
         assert found in origins, f"{got} does not hold what was saved"
-        self.right[named(got.epoch, self.attempt)] = found
-        assert (folder / got.leaf / MANIFEST).exists()
+        self.right[checkpoint_name(got.epoch, self.attempt)] = found
+        assert (folder / got.folder_name / MANIFEST).exists()
 
 
-def stays(newest: Name | None, right: Collection[Name], rotten: set[Name], keep: int, attempt: int) -> bool:
+def stays(
+    newest: CheckpointName | None,
+    right: Collection[CheckpointName],
+    rotten: set[CheckpointName],
+    keep: int,
+    attempt: int,
+) -> bool:
     """Nobody knows of rot before something is read: as many as are kept may all be rotten, and so may a second copy."""
     if newest is None or newest in right:
         return True
@@ -204,10 +210,12 @@ class RemoteLife:
         self.store = ObjectStore(self.bucket, workers=1)
         self.attempt = 0
         self.epoch = 0
-        self.right: dict[Name, list[Files]] = {}  # what a checkpoint may hold: two things while it is replaced
+        self.right: dict[
+            CheckpointName, list[Files]
+        ] = {}  # what a checkpoint may hold: two things while it is replaced
         # Uploads that died, and may have been whole by then; rotten ones, whose files a restore may have had before.
-        self.perhaps: dict[Name, list[Files]] = {}
-        self.rotten: set[Name] = set()
+        self.perhaps: dict[CheckpointName, list[Files]] = {}
+        self.rotten: set[CheckpointName] = set()
 
     @property
     def volume(self) -> Path:
@@ -215,15 +223,15 @@ class RemoteLife:
 
     def live(self, step: str, left: int | None) -> None:
         work: dict[str, Callable[[], None]] = {
-            "upload": lambda: self.upload(named(self.epoch + 1, self.attempt), left),
-            "again": lambda: self.upload(named(self.epoch, self.attempt), left),
+            "upload": lambda: self.upload(checkpoint_name(self.epoch + 1, self.attempt), left),
+            "again": lambda: self.upload(checkpoint_name(self.epoch, self.attempt), left),
             "prune": lambda: self.prune(left),
             "restart": lambda: self.restart(left),
             "rot": self.rot,
         }
         work[step]()
 
-    def upload(self, name: Name, left: int | None) -> None:
+    def upload(self, name: CheckpointName, left: int | None) -> None:
         self.epoch = name.epoch
         files = {f"{number}.bin": self.random.randbytes(self.random.choice([0, 5, 90])) for number in range(3)}
         files |= {"same.bin": b"in every one of them", f"{self.random.randint(0, 9)}.own": b"now and then"}
@@ -248,11 +256,11 @@ class RemoteLife:
         newest = max(self.right, default=None)
 
         def work() -> None:
-            for name in doomed(kept(self.store, self.attempt), 2, self.attempt):
+            for name in expired(stored_checkpoints(self.store, self.attempt), 2, self.attempt):
                 self.store.delete(name)
 
         dies(Fuse(left, self.random), self.dying, self.bucket, work)
-        there = {found.name for found in kept(self.store, self.attempt) if found.valid}
+        there = {found.name for found in stored_checkpoints(self.store, self.attempt) if found.valid}
         self.right = {name: files for name, files in self.right.items() if name in there}
         assert stays(newest, self.right, self.rotten, 2, self.attempt), f"{newest} was the newest, and is deleted"
 
@@ -282,9 +290,9 @@ class RemoteLife:
             return
         assert got.epoch >= expected, f"resumed from epoch {got.epoch}; the newest complete one is {expected}"
         allowed = [*self.right.get(got, []), *self.perhaps.get(got, [])]
-        assert content(folder / got.leaf) in allowed, f"{got} does not hold what was saved"
+        assert content(folder / got.folder_name) in allowed, f"{got} does not hold what was saved"
         if got not in self.rotten:
-            self.right[got] = [content(folder / got.leaf)]
+            self.right[got] = [content(folder / got.folder_name)]
         self.epoch = max(self.epoch, got.epoch)
 
 

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from holdfast.checkpoints.errors import NoCheckpoint
-from holdfast.checkpoints.folder import FolderStore
-from holdfast.checkpoints.names import MANIFEST, named
+from holdfast.checkpoints.errors import CheckpointNotFound
+from holdfast.checkpoints.folder import VolumeStore
+from holdfast.checkpoints.names import MANIFEST, checkpoint_name
 from holdfast.checkpoints.objects import ObjectStore
 from holdfast.checkpoints.store import Store
 from tests.checkpoints.crashing import DyingOs, Fuse, dies, dying_os
@@ -18,7 +18,7 @@ from tests.checkpoints.making import MODEL, content, save
 from tests.checkpoints.memory import MemoryBucket
 from tests.checkpoints.places import FolderPlace, ObjectPlace, Place
 
-NAME = named(3, 0)
+NAME = checkpoint_name(3, 0)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def fresh(kind: str, folder: Path) -> Place:
     folder.mkdir()
     if kind == "folder":
         place: Place = FolderPlace(folder)
-        place.store = FolderStore(place.volume, workers=1)
+        place.store = VolumeStore(place.volume, workers=1)
     else:
         place = ObjectPlace(folder, MemoryBucket())
         place.store = ObjectStore(place.bucket, workers=1)
@@ -54,7 +54,7 @@ def interrupted(kind: str, tmp_path: Path, dying: DyingOs, work: Callable[[Place
 def is_whole(store: Store) -> bool:
     try:
         store.verify(NAME)
-    except NoCheckpoint:
+    except CheckpointNotFound:
         return False
     return True
 
@@ -86,7 +86,7 @@ def test_a_quarantine_loses_no_file(kind: str, tmp_path: Path, dying: DyingOs) -
 @pytest.mark.parametrize("kind", ["folder", "objects"])
 def test_a_restore_leaves_the_old_the_new_or_nothing_in_its_place(kind: str, tmp_path: Path, dying: DyingOs) -> None:
     for place in interrupted(kind, tmp_path, dying, restore_over):
-        target = place.volume / "attempt-1" / NAME.leaf
+        target = place.volume / "attempt-1" / NAME.folder_name
         assert not target.exists() or content(target) in ({"old": b"old"}, MODEL)
         place.store.get(NAME, target)
         assert content(target) == MODEL
@@ -94,5 +94,5 @@ def test_a_restore_leaves_the_old_the_new_or_nothing_in_its_place(kind: str, tmp
 
 
 def restore_over(place: Place) -> None:
-    target = save(place.volume, named(3, 1), {"old": b"old"})
+    target = save(place.volume, checkpoint_name(3, 1), {"old": b"old"})
     place.store.get(NAME, target)

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.checkpoints.fence import Decision, Fence, Mark, decode, encode
-from holdfast.checkpoints.folder import FolderStore
-from holdfast.checkpoints.manifest import About
-from holdfast.checkpoints.names import Name, named
+from holdfast.checkpoints.fence import CheckpointPosition, Fence, ResumeDecision, decode, encode
+from holdfast.checkpoints.folder import VolumeStore
+from holdfast.checkpoints.manifest import SaveInfo
+from holdfast.checkpoints.names import CheckpointName, checkpoint_name
 from holdfast.checkpoints.objects import ObjectStore
-from holdfast.checkpoints.resume import Undecided, decision, resume, write_decision
-from holdfast.checkpoints.retention import Kept, doomed, kept
+from holdfast.checkpoints.resume import DecisionPending, read_decision, resume, write_decision
+from holdfast.checkpoints.retention import StoredCheckpoint, expired, stored_checkpoints
 from holdfast.checkpoints.store import Store
 from tests.checkpoints.making import ABOUT, content, save
 from tests.checkpoints.memory import MemoryBucket
@@ -28,125 +28,133 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return FolderPlace(tmp_path) if request.param == "folder" else ObjectPlace(tmp_path, MemoryBucket())
 
 
-def resumed(place: Place, attempt: int) -> tuple[Name | None, list[str]]:
+def resumed(place: Place, attempt: int) -> tuple[CheckpointName | None, list[str]]:
     notes: list[str] = []
     return resume(place.store, place.volume / f"attempt-{attempt}", attempt, ABOUT, notes.append), notes
 
 
 def test_what_is_saved_after_the_next_attempt_began_is_left_out(place: Place) -> None:
-    place.put(named(3, 0))
-    write_decision(place.store, 1, named(3, 0), JOB)
-    place.put(named(9, 0))
-    place.put(named(4, 1))
+    place.put(checkpoint_name(3, 0))
+    write_decision(place.store, 1, checkpoint_name(3, 0), JOB)
+    place.put(checkpoint_name(9, 0))
+    place.put(checkpoint_name(4, 1))
     got, (note,) = resumed(place, 2)
-    assert got == named(4, 1)
+    assert got == checkpoint_name(4, 1)
     assert note == ("checkpoint-epoch-9 of attempt 0 is left out: attempt 1 had begun further back when it was saved")
-    assert place.store.verify(named(9, 0)), "it stays where it is"
+    assert place.store.verify(checkpoint_name(9, 0)), "it stays where it is"
 
 
 def test_what_was_there_before_counts_as_ever(both: Place) -> None:
-    for name in (named(2, 0), named(3, 0)):
+    for name in (checkpoint_name(2, 0), checkpoint_name(3, 0)):
         both.put(name)
-    write_decision(both.store, 1, named(3, 0), JOB)
-    assert resumed(both, 2) == (named(3, 0), [])
+    write_decision(both.store, 1, checkpoint_name(3, 0), JOB)
+    assert resumed(both, 2) == (checkpoint_name(3, 0), [])
 
 
 def test_every_later_attempt_is_a_fence_and_attempts_may_be_missing(both: Place) -> None:
-    for name in (named(5, 0), named(6, 1), named(7, 2), named(5, 4)):
+    for name in (checkpoint_name(5, 0), checkpoint_name(6, 1), checkpoint_name(7, 2), checkpoint_name(5, 4)):
         both.put(name)
-    write_decision(both.store, 4, named(4, 0), JOB)
-    write_decision(both.store, 2, named(6, 1), JOB)
+    write_decision(both.store, 4, checkpoint_name(4, 0), JOB)
+    write_decision(both.store, 2, checkpoint_name(6, 1), JOB)
     fence = Fence(both.store)
-    assert both.store.noted() == [2, 4]
-    names = (named(4, 0), named(5, 0), named(6, 1), named(7, 2), named(5, 4))
-    assert [fence.ended_by(name, JOB) for name in names] == [None, 4, 4, 4, None]
-    assert fence.ended_by(named(7, 1), JOB) == 2
+    assert both.store.decided_attempts() == [2, 4]
+    names = (
+        checkpoint_name(4, 0),
+        checkpoint_name(5, 0),
+        checkpoint_name(6, 1),
+        checkpoint_name(7, 2),
+        checkpoint_name(5, 4),
+    )
+    assert [fence.superseded_by(name, JOB) for name in names] == [None, 4, 4, 4, None]
+    assert fence.superseded_by(checkpoint_name(7, 1), JOB) == 2
 
 
 def test_after_an_attempt_that_began_anew_nothing_older_counts(both: Place) -> None:
     write_decision(both.store, 1, None, JOB)
-    both.put(named(9, 0))
-    both.put(named(1, 1))
-    assert resumed(both, 2)[0] == named(1, 1)
+    both.put(checkpoint_name(9, 0))
+    both.put(checkpoint_name(1, 1))
+    assert resumed(both, 2)[0] == checkpoint_name(1, 1)
 
 
 def test_rather_than_begin_anew_what_was_left_out_is_taken(both: Place) -> None:
     write_decision(both.store, 1, None, JOB)
-    both.put(named(8, 0))
-    both.put(named(9, 0))
-    both.remove(f"{named(9, 0).folder}/model.bin")
-    assert resumed(both, 2)[0] == named(8, 0)
+    both.put(checkpoint_name(8, 0))
+    both.put(checkpoint_name(9, 0))
+    both.remove(f"{checkpoint_name(9, 0).folder}/model.bin")
+    assert resumed(both, 2)[0] == checkpoint_name(8, 0)
 
 
 def test_a_worker_that_is_replaced_does_not_move_its_attempts_beginning(both: Place) -> None:
-    both.put(named(3, 0))
-    write_decision(both.store, 1, named(3, 0), JOB)
-    both.put(named(5, 0))
-    both.put(named(6, 1))
-    write_decision(both.store, 1, named(6, 1), JOB)
-    both.remove(f"{named(6, 1).folder}/model.bin")
-    assert decision(both.store, 1, JOB) == named(6, 1)
-    assert resumed(both, 2)[0] == named(3, 0)
+    both.put(checkpoint_name(3, 0))
+    write_decision(both.store, 1, checkpoint_name(3, 0), JOB)
+    both.put(checkpoint_name(5, 0))
+    both.put(checkpoint_name(6, 1))
+    write_decision(both.store, 1, checkpoint_name(6, 1), JOB)
+    both.remove(f"{checkpoint_name(6, 1).folder}/model.bin")
+    assert read_decision(both.store, 1, JOB) == checkpoint_name(6, 1)
+    assert resumed(both, 2)[0] == checkpoint_name(3, 0)
 
 
 def test_an_attempt_that_died_before_it_decided_begins_where_its_copy_is(tmp_path: Path) -> None:
     place = FolderPlace(tmp_path)
-    place.put(named(3, 0))
-    assert resumed(place, 1)[0] == named(3, 0)
+    place.put(checkpoint_name(3, 0))
+    assert resumed(place, 1)[0] == checkpoint_name(3, 0)
     got, _ = resumed(place, 1)
-    assert got == named(3, 1), "the copy"
+    assert got == checkpoint_name(3, 1), "the copy"
     write_decision(place.store, 1, got, JOB)
-    place.remove(f"{named(3, 1).folder}/model.bin")
-    assert resumed(place, 2)[0] == named(3, 0)
+    place.remove(f"{checkpoint_name(3, 1).folder}/model.bin")
+    assert resumed(place, 2)[0] == checkpoint_name(3, 0)
 
 
 def test_the_notes_of_a_job_that_had_the_prefix_before_are_no_fence(both: Place) -> None:
-    write_decision(both.store, 1, named(2, 0), "uid-of-another")
-    both.put(named(5, 0))
-    assert resumed(both, 1) == (named(5, 0), [])
-    with pytest.raises(Undecided):
-        decision(both.store, 1, JOB)
-    assert doomed(kept(both.store, 1), 1, 1) == []
+    write_decision(both.store, 1, checkpoint_name(2, 0), "uid-of-another")
+    both.put(checkpoint_name(5, 0))
+    assert resumed(both, 1) == (checkpoint_name(5, 0), [])
+    with pytest.raises(DecisionPending):
+        read_decision(both.store, 1, JOB)
+    assert expired(stored_checkpoints(both.store, 1), 1, 1) == []
 
 
 def test_a_note_that_can_not_be_read_is_no_fence(both: Place) -> None:
-    both.store.write_note(1, b"resuming from checkpoint-epoch-3")
-    both.put(named(5, 0))
-    assert resumed(both, 2) == (named(5, 0), [])
+    both.store.write_decision(1, b"resuming from checkpoint-epoch-3")
+    both.put(checkpoint_name(5, 0))
+    assert resumed(both, 2) == (checkpoint_name(5, 0), [])
 
 
 def test_notes_are_read_only_when_they_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = FolderPlace(tmp_path)
     for attempt in range(1, 20):
-        write_decision(place.store, attempt, named(attempt, attempt - 1), JOB)
+        write_decision(place.store, attempt, checkpoint_name(attempt, attempt - 1), JOB)
     for epoch in range(19, 22):
-        place.put(named(epoch, 18))
+        place.put(checkpoint_name(epoch, 18))
     read: list[int] = []
-    note = place.store.note
+    note = place.store.read_decision
 
     def counted(attempt: int) -> bytes | None:
         read.append(attempt)
         return note(attempt)
 
-    monkeypatch.setattr(place.store, "note", counted)
-    assert [one.fenced for one in kept(place.store, 19)] == [True, True, False]
+    monkeypatch.setattr(place.store, "read_decision", counted)
+    assert [one.fenced for one in stored_checkpoints(place.store, 19)] == [True, True, False]
     assert read == [19]
 
 
 def test_only_files_of_the_right_name_are_notes(place: Place) -> None:
     for key in ("attempt-01.decision", "attempt-1.decision.bak", "attempt-x.decision", "notes/attempt-2.decision"):
         place.write(key, b"{}")
-    place.store.write_note(10, b"{}")
-    place.store.write_note(9, b"{}")
-    assert place.store.noted() == [9, 10]
+    place.store.write_decision(10, b"{}")
+    place.store.write_decision(9, b"{}")
+    assert place.store.decided_attempts() == [9, 10]
 
 
-MARKS = st.builds(Mark, st.integers(), st.integers())
+MARKS = st.builds(CheckpointPosition, st.integers(), st.integers())
 
 
-@given(st.text(max_size=5), st.one_of(st.none(), st.builds(named, st.integers(0, 9), st.integers(0, 9))), MARKS)
-def test_a_decision_is_read_as_it_was_written(job: str, name: Name | None, until: Mark) -> None:
-    assert decode(encode(Decision(job, name, until))) == Decision(job, name, until)
+@given(
+    st.text(max_size=5), st.one_of(st.none(), st.builds(checkpoint_name, st.integers(0, 9), st.integers(0, 9))), MARKS
+)
+def test_a_decision_is_read_as_it_was_written(job: str, name: CheckpointName | None, until: CheckpointPosition) -> None:
+    assert decode(encode(ResumeDecision(job, name, until))) == ResumeDecision(job, name, until)
 
 
 @given(st.binary(max_size=60))
@@ -154,31 +162,33 @@ def test_any_bytes_are_read_or_not(written: bytes) -> None:
     assert decode(written) is None
 
 
-def fenced(epoch: int, attempt: int) -> Kept:
-    return Kept(named(epoch, attempt), valid=True, fenced=True)
+def fenced(epoch: int, attempt: int) -> StoredCheckpoint:
+    return StoredCheckpoint(checkpoint_name(epoch, attempt), valid=True, fenced=True)
 
 
-def valid(epoch: int, attempt: int) -> Kept:
-    return Kept(named(epoch, attempt), valid=True)
+def valid(epoch: int, attempt: int) -> StoredCheckpoint:
+    return StoredCheckpoint(checkpoint_name(epoch, attempt), valid=True)
 
 
 @pytest.mark.parametrize(
     ("there", "attempt", "going"),
     [
         pytest.param([valid(2, 0), fenced(8, 0), fenced(9, 0), valid(3, 1)], 1, [], id="they push nothing out"),
-        pytest.param([fenced(3, 0), valid(4, 1), valid(5, 1)], 1, [named(3, 0)], id="they go when they are too old"),
+        pytest.param(
+            [fenced(3, 0), valid(4, 1), valid(5, 1)], 1, [checkpoint_name(3, 0)], id="they go when they are too old"
+        ),
         pytest.param([fenced(5, 0), valid(4, 1), valid(5, 1)], 1, [], id="and no sooner"),
         pytest.param(
             [valid(1, 0), valid(2, 0), *(fenced(epoch, 0) for epoch in (6, 7, 8))],
             0,
-            [named(6, 0)],
+            [checkpoint_name(6, 0)],
             id="a worker that was cut off deletes its own, and not what others resume from",
         ),
         pytest.param([fenced(3, 0), valid(3, 1), valid(4, 2)], 2, [], id="they are not the copy that stays"),
     ],
 )
-def test_what_goes(there: list[Kept], attempt: int, going: list[Name]) -> None:
-    assert doomed(there, 2, attempt) == going
+def test_what_goes(there: list[StoredCheckpoint], attempt: int, going: list[CheckpointName]) -> None:
+    assert expired(there, 2, attempt) == going
 
 
 class History:
@@ -189,7 +199,7 @@ class History:
 
     def __init__(self, folder: Path, kind: str, keep: int) -> None:
         self.folder = folder
-        self.store: Store = FolderStore(folder, workers=1) if kind == "folder" else ObjectStore(MemoryBucket())
+        self.store: Store = VolumeStore(folder, workers=1) if kind == "folder" else ObjectStore(MemoryBucket())
         self.keep = keep
         self.line: dict[int, bytes] = {}
         self.current = 0
@@ -203,7 +213,7 @@ class History:
         """By any attempt that has begun; the current one's are the job's history."""
         attempt = sorted(self.epochs)[which % len(self.epochs)]
         self.epochs[attempt] += 1
-        name = named(self.epochs[attempt], attempt)
+        name = checkpoint_name(self.epochs[attempt], attempt)
         written = f"{name.epoch} by {attempt}".encode()
         self.store.put(name, save(self.folder, name, {"model": written}), ABOUT)
         if attempt == self.current:
@@ -211,7 +221,7 @@ class History:
 
     def prune(self, which: int) -> None:
         attempt = sorted(self.epochs)[which % len(self.epochs)]
-        for name in doomed(kept(self.store, attempt), self.keep, attempt):
+        for name in expired(stored_checkpoints(self.store, attempt), self.keep, attempt):
             self.store.delete(name)
 
     def begin(self, which: int) -> None:
@@ -223,13 +233,13 @@ class History:
         if newest is not None:
             assert got is not None, f"nothing was resumed from, and there is epoch {newest}"
             assert got.epoch == newest
-            assert content(folder / got.leaf) == {"model": self.line[newest]}
+            assert content(folder / got.folder_name) == {"model": self.line[newest]}
         if which % 3 or newest is None:
             write_decision(self.store, self.last, got, JOB)
             self.current = self.last
             self.epochs[self.current] = got.epoch if got else 0
             if got and newest is None:
-                self.line[got.epoch] = content(folder / got.leaf)["model"]
+                self.line[got.epoch] = content(folder / got.folder_name)["model"]
 
 
 STEPS = st.tuples(st.sampled_from(["save", "save", "save", "prune", "begin"]), st.integers(0, 5))
@@ -253,7 +263,7 @@ def test_whatever_happens_an_attempt_goes_on_from_the_newest_of_its_own_history(
 def test_checkpoints_of_a_job_that_had_the_prefix_before_are_no_ones_fence(tmp_path: Path) -> None:
     """Its checkpoints count for the new job, as they always have, whatever the new job's notes say of its own."""
     place = FolderPlace(tmp_path)
-    old = About(job="uid-of-another", saved_at=ABOUT.saved_at)
-    place.store.put(named(7, 0), save(place.volume, named(7, 0)), old)
-    write_decision(place.store, 1, named(3, 0), JOB)
-    assert [one.counts for one in kept(place.store, 1)] == [True]
+    old = SaveInfo(job="uid-of-another", saved_at=ABOUT.saved_at)
+    place.store.put(checkpoint_name(7, 0), save(place.volume, checkpoint_name(7, 0)), old)
+    write_decision(place.store, 1, checkpoint_name(3, 0), JOB)
+    assert [one.is_resumable for one in stored_checkpoints(place.store, 1)] == [True]

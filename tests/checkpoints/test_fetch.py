@@ -9,19 +9,25 @@ import pytest
 
 from holdfast.checkpoints import fetch as fetching
 from holdfast.checkpoints.complete import MARKER
-from holdfast.checkpoints.errors import BadManifest, CheckpointError, Corrupt, NoCheckpoint, Refused
-from holdfast.checkpoints.folder import FolderStore
-from holdfast.checkpoints.manifest import About, Manifest
-from holdfast.checkpoints.names import MANIFEST, Name, named
+from holdfast.checkpoints.errors import (
+    CheckpointError,
+    CheckpointNotFound,
+    Corrupt,
+    InvalidCheckpointManifest,
+    UnsafeContent,
+)
+from holdfast.checkpoints.folder import VolumeStore
+from holdfast.checkpoints.manifest import Manifest, SaveInfo
+from holdfast.checkpoints.names import MANIFEST, CheckpointName, checkpoint_name
 from holdfast.checkpoints.settings import open_bucket, open_store
 from tests.checkpoints.making import ABOUT, MODEL, content, fill, save
 from tests.checkpoints.places import fresh_prefix
 from tests.checkpoints.servers.server import BUCKET, Server
 
-THERE, HERE = named(9, 4), named(9, 0)
+THERE, HERE = checkpoint_name(9, 4), checkpoint_name(9, 0)
 
 
-def fetch(address: str, environ: Mapping[str, str], target: Path, name: Name, about: About) -> Manifest:
+def fetch(address: str, environ: Mapping[str, str], target: Path, name: CheckpointName, about: SaveInfo) -> Manifest:
     return fetching.fetch(fetching.find(address, environ), target, name, about)
 
 
@@ -30,7 +36,7 @@ def test_a_checkpoint_in_a_store_becomes_this_jobs_own(server: Server, tmp_path:
     open_store(address, server.environ).put(THERE, save(tmp_path / "other", THERE), ABOUT)
     fetch(f"{address}/{THERE.folder}", server.environ, tmp_path / "job" / HERE.folder, HERE, ABOUT)
     assert content(tmp_path / "job" / HERE.folder) == MODEL
-    assert FolderStore(tmp_path / "job").verify(HERE).attempt == 0
+    assert VolumeStore(tmp_path / "job").verify(HERE).attempt == 0
 
 
 def test_what_somebody_else_uploaded_is_taken_as_it_is(server: Server, tmp_path: Path) -> None:
@@ -40,7 +46,7 @@ def test_what_somebody_else_uploaded_is_taken_as_it_is(server: Server, tmp_path:
     bucket.put("pretrained/vocabulary/words.txt", b"a b")
     fetch(f"{address}/pretrained", server.environ, tmp_path / "job" / HERE.folder, HERE, ABOUT)
     assert content(tmp_path / "job" / HERE.folder) == {"model.bin": b"weights", "vocabulary/words.txt": b"a b"}
-    FolderStore(tmp_path / "job").verify(HERE)
+    VolumeStore(tmp_path / "job").verify(HERE)
 
 
 def test_folders_that_a_stores_web_page_has_made_are_none_of_its_files(s3_server: Server, tmp_path: Path) -> None:
@@ -80,7 +86,7 @@ def test_a_damaged_one_is_not_taken(s3_server: Server, tmp_path: Path) -> None:
 
 
 def test_a_place_without_anything_is_said_to_be_one(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(NoCheckpoint, match=r"correct checkpoint\.resumeFrom"):
+    with pytest.raises(CheckpointNotFound, match=r"correct checkpoint\.resumeFrom"):
         fetch(server.address("nothing/here"), server.environ, tmp_path / "target", HERE, ABOUT)
 
 
@@ -91,30 +97,30 @@ def test_a_folder_of_the_volume_is_copied(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_a_manifest_must_be_what_it_says(tmp_path: Path) -> None:
-    FolderStore(tmp_path).put(THERE, save(tmp_path, THERE), ABOUT)
+    VolumeStore(tmp_path).put(THERE, save(tmp_path, THERE), ABOUT)
     fetch(str(tmp_path / THERE.folder), {}, tmp_path / "first", HERE, ABOUT)
     (tmp_path / THERE.folder / "model.bin").write_bytes(b"WEIGHTS")
     with pytest.raises(Corrupt):
         fetch(str(tmp_path / THERE.folder), {}, tmp_path / "second", HERE, ABOUT)
     for damaged in ("{}", ""):
         (tmp_path / THERE.folder / MANIFEST).write_text(damaged)
-        with pytest.raises(BadManifest):
+        with pytest.raises(InvalidCheckpointManifest):
             fetch(str(tmp_path / THERE.folder), {}, tmp_path / "second", HERE, ABOUT)
     assert not (tmp_path / "second").exists()
 
 
 def test_a_folder_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
-    with pytest.raises(NoCheckpoint, match="there is no folder"):
+    with pytest.raises(CheckpointNotFound, match="there is no folder"):
         fetch(str(tmp_path / "gone"), {}, tmp_path / "target", HERE, ABOUT)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NoCheckpoint, match="there is no file"):
+    with pytest.raises(CheckpointNotFound, match="there is no file"):
         fetch(str(tmp_path / "empty"), {}, tmp_path / "target", HERE, ABOUT)
 
 
 def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:
     fill(tmp_path / "pretrained", MODEL)
     (tmp_path / "pretrained" / "secrets").symlink_to("/etc")
-    with pytest.raises(Refused, match="leads out"):
+    with pytest.raises(UnsafeContent, match="leads out"):
         fetch(str(tmp_path / "pretrained"), {}, tmp_path / "target", HERE, ABOUT)
 
 
@@ -123,13 +129,13 @@ def test_the_step_comes_with_it_from_a_store(server: Server, tmp_path: Path) -> 
     folder = save(store, THERE, {**MODEL, MARKER: json.dumps({"epoch": 9, "step": 7}).encode()})
     open_store(address, server.environ).put(THERE, folder, ABOUT)
     assert fetch(f"{address}/{THERE.folder}", server.environ, tmp_path / "job" / HERE.folder, HERE, ABOUT).step == 7
-    assert FolderStore(tmp_path / "job").verify(HERE).step == 7
+    assert VolumeStore(tmp_path / "job").verify(HERE).step == 7
     bucket = open_bucket(address, server.environ)
     for path, body in {**MODEL, MARKER: b'{"step": 5}'}.items():
         bucket.put(f"by-hand/{path}", body)
     assert fetch(f"{address}/by-hand", server.environ, tmp_path / "again", HERE, ABOUT).step == 5
     bucket.put(f"by-hand/{MARKER}-0", b'{"shards": 2, "step": 5}')
-    with pytest.raises(NoCheckpoint, match="lacks shards"):
+    with pytest.raises(CheckpointNotFound, match="lacks shards"):
         fetch(f"{address}/by-hand", server.environ, tmp_path / "third", HERE, ABOUT)
 
 
@@ -137,9 +143,9 @@ def test_the_step_comes_with_it_from_a_store(server: Server, tmp_path: Path) -> 
 def test_a_copy_of_another_name_keeps_its_position_and_a_checkpoint_s_name_counts(
     tmp_path: Path, leaf: str, epoch: int, step: int | None
 ) -> None:
-    store = FolderStore(tmp_path / "other")
+    store = VolumeStore(tmp_path / "other")
     store.put(THERE, save(store.root, THERE, {**MODEL, MARKER: b'{"step": 7}'}), ABOUT)
     store.get(THERE, tmp_path / leaf)
     source = fetching.find(str(tmp_path / leaf), {})
     assert source.epoch == epoch
-    assert source.manifest(named(source.epoch, 0), ABOUT).step == step
+    assert source.manifest(checkpoint_name(source.epoch, 0), ABOUT).step == step

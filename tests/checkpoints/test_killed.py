@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoints.manifest import Manifest
-from holdfast.checkpoints.names import named
+from holdfast.checkpoints.names import checkpoint_name
 from holdfast.checkpoints.resume import resume
 from holdfast.checkpoints.settings import open_store
 from tests.checkpoints.making import ABOUT, content, save
@@ -31,7 +31,7 @@ def checkpoint(epoch: int) -> dict[str, bytes]:
 def volume(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("volume")
     for epoch in EPOCHS:
-        save(folder, named(epoch, 0), checkpoint(epoch))
+        save(folder, checkpoint_name(epoch, 0), checkpoint(epoch))
     return folder
 
 
@@ -73,7 +73,7 @@ def test_an_upload_that_is_killed_loses_nothing_that_was_complete(
     got = resume(store, tmp_path / "attempt-1", 1, ABOUT, lambda _: None)
     assert (got.epoch if got else 0) >= uploaded
     if got:
-        assert content(tmp_path / "attempt-1" / got.leaf) == checkpoint(got.epoch)
+        assert content(tmp_path / "attempt-1" / got.folder_name) == checkpoint(got.epoch)
     # And the next one goes on where this one was killed.
     child = start("put", address, volume, s3_server)
     assert child.communicate()[0].split()[1:] == [b"1", b"2", b"3"]
@@ -86,7 +86,7 @@ def test_a_restore_that_is_killed_leaves_the_whole_or_nothing(
 ) -> None:
     address = s3_server.address(fresh_prefix())
     store = open_store(address, s3_server.environ)
-    saved: Manifest = store.put(named(3, 0), volume / named(3, 0).folder, ABOUT)
+    saved: Manifest = store.put(checkpoint_name(3, 0), volume / checkpoint_name(3, 0).folder, ABOUT)
     # One checkpoint of three, and there is no need to wait for the server's disk.
     killed(start("resume", address, tmp_path, s3_server), undisturbed_s / 3 * moment / MOMENTS)
     target = tmp_path / "attempt-1" / "checkpoint-epoch-3"
@@ -95,4 +95,4 @@ def test_a_restore_that_is_killed_leaves_the_whole_or_nothing(
     assert child.communicate()[0].split()[-1] == b"3"
     assert content(target) == checkpoint(3)
     assert [path.name for path in target.parent.iterdir()] == ["checkpoint-epoch-3"]
-    assert store.manifest(named(3, 0)) == saved
+    assert store.manifest(checkpoint_name(3, 0)) == saved

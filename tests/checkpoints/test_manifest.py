@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.checkpoints import paths
-from holdfast.checkpoints.errors import BadManifest, Refused
-from holdfast.checkpoints.manifest import MAX_BYTES, About, File, Manifest, decode, encode
-from holdfast.checkpoints.names import MANIFEST, Name, named, parse
-from holdfast.checkpoints.paths import check_path, check_together
+from holdfast.checkpoints.errors import InvalidCheckpointManifest, UnsafeContent
+from holdfast.checkpoints.manifest import MAX_BYTES, File, Manifest, SaveInfo, decode, encode
+from holdfast.checkpoints.names import MANIFEST, CheckpointName, checkpoint_name, parse
+from holdfast.checkpoints.paths import check_path, check_path_set
 
 DIGEST = "0" * 64
-ABOUT = About(job="uid", saved_at="2026-01-02T03:04:05Z", world=4)
+ABOUT = SaveInfo(job="uid", saved_at="2026-01-02T03:04:05Z", world=4)
 
 
 def manifest(*files: File) -> Manifest:
@@ -64,8 +64,8 @@ def test_what_is_written_is_read_and_what_is_refused_is_refused_both_ways(sizes:
     files = tuple(File(path, size, DIGEST) for path, size in sorted(sizes.items()))
     try:
         written = encode(manifest(*files))
-    except Refused:
-        with pytest.raises(BadManifest):
+    except UnsafeContent:
+        with pytest.raises(InvalidCheckpointManifest):
             decode(facts(files=[{"path": file.path, "size": file.size, "sha256": DIGEST} for file in files]), "it")
     else:
         assert decode(written, "it") == manifest(*files)
@@ -92,14 +92,14 @@ def test_what_is_written_is_read_and_what_is_refused_is_refused_both_ways(sizes:
     ],
 )
 def test_a_path_that_could_lead_astray_is_refused(path: str, reason: str) -> None:
-    with pytest.raises(Refused, match=reason) as raised:
+    with pytest.raises(UnsafeContent, match=reason) as raised:
         check_path(path)
     assert str(raised.value).isprintable()
     assert len(str(raised.value)) < 300
     written = facts(files=[{"path": path, "size": 1, "sha256": DIGEST}])
-    with pytest.raises(BadManifest, match="attempt 1 is refused"):
-        decode(written, str(named(3, 1)))
-    with pytest.raises(BadManifest):
+    with pytest.raises(InvalidCheckpointManifest, match="attempt 1 is refused"):
+        decode(written, str(checkpoint_name(3, 1)))
+    with pytest.raises(InvalidCheckpointManifest):
         decode(facts(files=[{"path": "a", "size": 1, "sha256": DIGEST, "keptAt": path or "/"}]), "it")
 
 
@@ -109,7 +109,7 @@ def test_a_path_that_is_allowed_stays_below_any_folder(path: str) -> None:
 
     try:
         check_path(path)
-    except Refused:
+    except UnsafeContent:
         return
     assert normpath(join("/folder", path)) == f"/folder/{path}"
 
@@ -124,39 +124,39 @@ def test_a_path_that_is_allowed_stays_below_any_folder(path: str) -> None:
     ],
 )
 def test_names_that_are_one_for_some_file_systems_are_refused(one: str, other: str) -> None:
-    with pytest.raises(Refused, match="one name for some file systems: rename one"):
-        check_together([one, other])
+    with pytest.raises(UnsafeContent, match="one name for some file systems: rename one"):
+        check_path_set([one, other])
 
 
 @pytest.mark.parametrize("files", [("a", "a/b"), ("a/b/c", "a/b"), ("A", "a/b")])
 def test_a_file_where_another_needs_a_folder_is_refused(files: tuple[str, ...]) -> None:
-    with pytest.raises(Refused, match="needs it to be a folder"):
-        check_together(files)
+    with pytest.raises(UnsafeContent, match="needs it to be a folder"):
+        check_path_set(files)
 
 
 def test_the_same_path_twice_is_refused() -> None:
     twice = [{"path": "a", "size": 1, "sha256": DIGEST}] * 2
-    with pytest.raises(BadManifest, match="kept at one place"):
+    with pytest.raises(InvalidCheckpointManifest, match="kept at one place"):
         decode(facts(files=twice), "it")
 
 
 def test_a_hundred_thousand_files_are_refused() -> None:
     many = [{"path": f"{number}", "size": 1, "sha256": DIGEST} for number in range(100_000)]
-    with pytest.raises(BadManifest, match="larger than 4 MiB"):
+    with pytest.raises(InvalidCheckpointManifest, match="larger than 4 MiB"):
         decode(facts(files=many), "it")
-    with pytest.raises(BadManifest, match=r"more than 10000 files.*: pack them into fewer, larger ones"):
+    with pytest.raises(InvalidCheckpointManifest, match=r"more than 10000 files.*: pack them into fewer, larger ones"):
         decode(facts(files=many[: paths.MAX_FILES + 1]), "it")
-    with pytest.raises(Refused, match="more than 10000 files"):
+    with pytest.raises(UnsafeContent, match="more than 10000 files"):
         encode(manifest(*(File(f"shard-{number}", 1, DIGEST) for number in range(100_000))))
 
 
 def test_more_folders_than_any_framework_makes_are_refused() -> None:
     """10,000 files of 400 bytes a path, each with folders of its own, would be 195,000 folders."""
     files = (File(f"{number:05}/{'d/' * 3}file", 0, DIGEST) for number in range(9_000))
-    with pytest.raises(Refused, match="more than 20000 folders in the checkpoint: put more files into each"):
+    with pytest.raises(UnsafeContent, match="more than 20000 folders in the checkpoint: put more files into each"):
         encode(manifest(*files))
     content = facts(files=[{"path": f"{'d/' * 33}file", "size": 0, "sha256": DIGEST}])
-    with pytest.raises(BadManifest, match="more than 32 folders deep"):
+    with pytest.raises(InvalidCheckpointManifest, match="more than 32 folders deep"):
         decode(content, "checkpoint-epoch-3")
 
 
@@ -166,7 +166,7 @@ def test_as_many_files_as_are_allowed_fit_into_a_manifest() -> None:
 
 
 def test_a_manifest_beyond_all_measure_is_not_even_parsed() -> None:
-    with pytest.raises(BadManifest, match="larger than 4 MiB"):
+    with pytest.raises(InvalidCheckpointManifest, match="larger than 4 MiB"):
         decode(b" " * (MAX_BYTES + 1), "it")
 
 
@@ -202,35 +202,35 @@ def test_a_manifest_beyond_all_measure_is_not_even_parsed() -> None:
     ],
 )
 def test_a_manifest_of_the_wrong_shape_is_called_damaged(changes: dict[str, Any]) -> None:
-    with pytest.raises(BadManifest, match="the manifest of it can't be read"):
+    with pytest.raises(InvalidCheckpointManifest, match="the manifest of it can't be read"):
         decode(facts(**changes), "it")
 
 
 @pytest.mark.parametrize("missing", ["version", "epoch", "attempt", "job", "savedAt", "world", "files"])
 def test_a_manifest_that_lacks_something_is_called_damaged(missing: str) -> None:
     rest = {name: value for name, value in json.loads(facts()).items() if name != missing}
-    with pytest.raises(BadManifest, match="it is damaged"):
+    with pytest.raises(InvalidCheckpointManifest, match="it is damaged"):
         decode(json.dumps(rest).encode(), "it")
 
 
 def test_a_deeply_nested_manifest_is_called_damaged() -> None:
-    with pytest.raises(BadManifest):
+    with pytest.raises(InvalidCheckpointManifest):
         decode(b"[" * 100_000, "it")
 
 
 def test_a_checkpoint_without_files_is_refused() -> None:
-    with pytest.raises(BadManifest, match="holds no file"):
+    with pytest.raises(InvalidCheckpointManifest, match="holds no file"):
         decode(facts(files=[]), "it")
 
 
 def test_holdfasts_own_names_are_not_a_trainings() -> None:
-    with pytest.raises(Refused, match="holdfast's own"):
+    with pytest.raises(UnsafeContent, match="holdfast's own"):
         encode(manifest(File(MANIFEST, 1, DIGEST)))
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused_in_a_sentence(content: bytes) -> None:
-    with pytest.raises(BadManifest) as raised:
+    with pytest.raises(InvalidCheckpointManifest) as raised:
         decode(content, "it")
     assert "\n" not in str(raised.value)
 
@@ -238,9 +238,9 @@ def test_any_bytes_are_refused_in_a_sentence(content: bytes) -> None:
 @pytest.mark.parametrize(
     ("attempt", "leaf", "expected"),
     [
-        ("attempt-0", "checkpoint-epoch-0", Name(0, 0, "checkpoint-epoch-0")),
-        ("attempt-12", "checkpoint-epoch-345", Name(345, 12, "checkpoint-epoch-345")),
-        ("attempt-1", "checkpoint-epoch-007", Name(7, 1, "checkpoint-epoch-007")),
+        ("attempt-0", "checkpoint-epoch-0", CheckpointName(0, 0, "checkpoint-epoch-0")),
+        ("attempt-12", "checkpoint-epoch-345", CheckpointName(345, 12, "checkpoint-epoch-345")),
+        ("attempt-1", "checkpoint-epoch-007", CheckpointName(7, 1, "checkpoint-epoch-007")),
         ("attempt-01", "checkpoint-epoch-1", None),
         ("attempt--1", "checkpoint-epoch-1", None),
         ("attempt-1.resume", "checkpoint-epoch-1", None),
@@ -252,13 +252,13 @@ def test_any_bytes_are_refused_in_a_sentence(content: bytes) -> None:
         ("attempt-1", "checkpoint-epoch-" + "9" * 19, None),
     ],
 )
-def test_which_folders_are_checkpoints(attempt: str, leaf: str, expected: Name | None) -> None:
+def test_which_folders_are_checkpoints(attempt: str, leaf: str, expected: CheckpointName | None) -> None:
     assert parse(attempt, leaf) == expected
 
 
 @pytest.mark.parametrize("leaf", ["..", "../x", "checkpoint-epoch-1/../../x", "", "/"])
 def test_a_name_made_by_hand_can_not_lead_anywhere_else(leaf: str) -> None:
-    with pytest.raises(Refused, match="not the name of a checkpoint"):
-        _ = Name(1, 0, leaf).folder
-    with pytest.raises(Refused):
-        _ = Name(1, 0, leaf).quarantined
+    with pytest.raises(UnsafeContent, match="not the name of a checkpoint"):
+        _ = CheckpointName(1, 0, leaf).folder
+    with pytest.raises(UnsafeContent):
+        _ = CheckpointName(1, 0, leaf).quarantined

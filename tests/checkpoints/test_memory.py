@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoints.names import named
+from holdfast.checkpoints.names import checkpoint_name
 from holdfast.checkpoints.paths import MAX_FILES
 from tests.checkpoints.making import save
 from tests.checkpoints.places import fresh_prefix
@@ -44,14 +44,14 @@ def peak_mib(what: str, address: str, folder: Path, environ: dict[str, str]) -> 
 @pytest.mark.parametrize("files", [1, 6])
 def test_an_object_store_is_written_and_read_in_pieces(files: int, s3_server: Server, tmp_path: Path) -> None:
     content = {f"shard-{number}.bin": bytes([number]) * (120 * MIB // files) for number in range(files)}
-    folder = save(tmp_path, named(1, 0), content)
+    folder = save(tmp_path, checkpoint_name(1, 0), content)
     address, environ = s3_server.address(fresh_prefix()), dict(s3_server.environ)
     assert peak_mib("put", address, folder, environ) < LIMIT_MIB
     assert peak_mib("get", address, tmp_path / "got", environ) < LIMIT_MIB
 
 
 def test_a_volume_is_digested_and_copied_in_pieces(tmp_path: Path) -> None:
-    folder = save(tmp_path, named(1, 0), {"model.bin": bytes(120 * MIB)})
+    folder = save(tmp_path, checkpoint_name(1, 0), {"model.bin": bytes(120 * MIB)})
     assert peak_mib("put", str(tmp_path), folder, {}) < 30
     assert peak_mib("verify", str(tmp_path), folder, {}) < 30
     assert peak_mib("get", str(tmp_path), tmp_path / "attempt-1" / "got", {}) < 30
@@ -60,6 +60,6 @@ def test_a_volume_is_digested_and_copied_in_pieces(tmp_path: Path) -> None:
 def test_a_checkpoint_of_as_many_files_as_are_allowed_takes_little_memory(tmp_path: Path) -> None:
     """Beside what a sidecar takes without any: 47 MiB, 60 with an object store."""
     names = (f"layers-{number // 100:03}/parameter-{number:05}.bin" for number in range(MAX_FILES))
-    folder = save(tmp_path, named(1, 0), dict.fromkeys(names, b"weights"))
+    folder = save(tmp_path, checkpoint_name(1, 0), dict.fromkeys(names, b"weights"))
     assert peak_mib("put", str(tmp_path), folder, {}) < 40
     assert peak_mib("verify", str(tmp_path), folder, {}) < 40

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoints.errors import Unreachable
-from holdfast.checkpoints.names import named
+from holdfast.checkpoints.names import checkpoint_name
 from holdfast.checkpoints.objects import ObjectStore
 from holdfast.checkpoints.resume import resume
 from holdfast.checkpoints.settings import open_bucket
@@ -16,7 +16,7 @@ from tests.checkpoints.places import fresh_prefix
 from tests.checkpoints.servers.proxy import Relay
 from tests.checkpoints.servers.server import Server, s3_environ
 
-NAME = named(1, 0)
+NAME = checkpoint_name(1, 0)
 MIB = 1 << 20
 
 
@@ -67,7 +67,7 @@ def test_a_store_that_does_not_answer_is_not_taken_for_an_empty_one(relay: Relay
     with pytest.raises(Unreachable):
         resume(cut_off, tmp_path / "attempt-1", 1, ABOUT, lambda _: None)
     with pytest.raises(Unreachable):
-        cut_off.note(1)
+        cut_off.read_decision(1)
 
 
 def test_a_restore_keeps_what_it_has_when_the_network_goes(relay: Relay, tmp_path: Path) -> None:

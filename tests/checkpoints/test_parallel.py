@@ -4,18 +4,18 @@ import threading
 
 import pytest
 
-from holdfast.checkpoints.parallel import each
+from holdfast.checkpoints.parallel import map_in_threads
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_results_come_in_order(workers: int) -> None:
-    assert each(lambda number: number * 2, range(50), workers) == [number * 2 for number in range(50)]
-    assert each(str, [], workers) == []
+    assert map_in_threads(lambda number: number * 2, range(50), workers) == [number * 2 for number in range(50)]
+    assert map_in_threads(str, [], workers) == []
 
 
 def test_as_many_as_allowed_run_at_once() -> None:
     barrier = threading.Barrier(3)
-    assert sorted(each(lambda _: barrier.wait(60), range(3), 3)) == [0, 1, 2]
+    assert sorted(map_in_threads(lambda _: barrier.wait(60), range(3), 3)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -30,7 +30,7 @@ def test_after_a_failure_nothing_more_is_begun(workers: int) -> None:
         never.wait(0.05)
 
     with pytest.raises(OSError, match="no"):
-        each(work, range(300), workers)
+        map_in_threads(work, range(300), workers)
     assert len(begun) < 300
 
 
@@ -42,5 +42,5 @@ def test_whatever_is_raised_in_a_thread_is_raised_here(workers: int, failure: Ba
             raise failure
 
     with pytest.raises(type(failure)) as raised:
-        each(work, range(20), workers)
+        map_in_threads(work, range(20), workers)
     assert raised.value is failure

@@ -8,16 +8,16 @@ import pytest
 
 from holdfast.checkpoints import objects
 from holdfast.checkpoints.complete import MARKER
-from holdfast.checkpoints.content import entries
+from holdfast.checkpoints.content import list_files
 from holdfast.checkpoints.errors import Incomplete
-from holdfast.checkpoints.manifest import About
-from holdfast.checkpoints.names import named
+from holdfast.checkpoints.manifest import SaveInfo
+from holdfast.checkpoints.names import checkpoint_name
 from holdfast.checkpoints.objects import ObjectStore
 from tests.checkpoints.making import content, save
 from tests.checkpoints.memory import MemoryBucket
 
-NAME = named(3, 1)
-ABOUT = About(job="uid", saved_at="2026-01-02T03:04:05Z", world=3)
+NAME = checkpoint_name(3, 1)
+ABOUT = SaveInfo(job="uid", saved_at="2026-01-02T03:04:05Z", world=3)
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def worker(folder: Path, rank: int, **files: bytes) -> Path:
 
 
 def test_declared_parts_are_joined(store: ObjectStore, tmp_path: Path) -> None:
-    store.put_part(NAME, worker(tmp_path, 2, c=b"2"), 2, ABOUT)
-    store.put_part(NAME, worker(tmp_path, 1, b=b"1"), 1, ABOUT)
+    store.put_shard(NAME, worker(tmp_path, 2, c=b"2"), 2, ABOUT)
+    store.put_shard(NAME, worker(tmp_path, 1, b=b"1"), 1, ABOUT)
     assert store.manifest(NAME) is None
     store.put(NAME, worker(tmp_path, 0, a=b"0"), ABOUT, ranks=[1, 2])
     store.get(NAME, tmp_path / "got")
@@ -45,35 +45,35 @@ def test_declared_parts_are_joined(store: ObjectStore, tmp_path: Path) -> None:
 
 def test_a_declared_part_that_is_missing_is_waited_for(store: ObjectStore, tmp_path: Path) -> None:
     own = worker(tmp_path, 0, a=b"0")
-    store.put_part(NAME, worker(tmp_path, 1, b=b"1"), 1, ABOUT)
+    store.put_shard(NAME, worker(tmp_path, 1, b=b"1"), 1, ABOUT)
     with pytest.raises(Incomplete, match="lacks the part of worker 2: it is waited for"):
         store.put(NAME, own, ABOUT, ranks=[1, 2])
     assert store.manifest(NAME) is None
-    store.put_part(NAME, worker(tmp_path, 2, c=b"2"), 2, ABOUT)
+    store.put_shard(NAME, worker(tmp_path, 2, c=b"2"), 2, ABOUT)
     assert [file.path for file in store.put(NAME, own, ABOUT, ranks=[1, 2]).files] == ["a", "b", "c"]
 
 
 def test_without_a_declaration_those_that_are_there_count(store: ObjectStore, tmp_path: Path) -> None:
     own = worker(tmp_path, 0, a=b"0")
     assert len(store.put(NAME, own, ABOUT).files) == 1
-    store.put_part(NAME, worker(tmp_path, 2, c=b"2"), 2, ABOUT)
+    store.put_shard(NAME, worker(tmp_path, 2, c=b"2"), 2, ABOUT)
     assert len(store.put(NAME, own, ABOUT).files) == 2
 
 
 def test_workers_that_all_save_the_same_name_do_not_overwrite_each_other(store: ObjectStore, tmp_path: Path) -> None:
     for rank in (1, 2):
-        store.put_part(NAME, worker(tmp_path, rank, model=bytes([rank])), rank, ABOUT)
+        store.put_shard(NAME, worker(tmp_path, rank, model=bytes([rank])), rank, ABOUT)
     store.put(NAME, worker(tmp_path, 0, model=b"first"), ABOUT)
-    store.put_part(NAME, worker(tmp_path, 1, model=b"later"), 1, ABOUT)
+    store.put_shard(NAME, worker(tmp_path, 1, model=b"later"), 1, ABOUT)
     store.get(NAME, tmp_path / "got")
     assert content(tmp_path / "got") == {"model": b"first"}
 
 
 def test_a_part_that_is_saved_anew_does_not_break_what_was_joined(store: ObjectStore, tmp_path: Path) -> None:
     own = worker(tmp_path, 0, a=b"0")
-    store.put_part(NAME, worker(tmp_path, 1, b=b"old"), 1, ABOUT)
+    store.put_shard(NAME, worker(tmp_path, 1, b=b"old"), 1, ABOUT)
     store.put(NAME, own, ABOUT, ranks=[1])
-    store.put_part(NAME, worker(tmp_path, 1, b=b"new"), 1, ABOUT)
+    store.put_shard(NAME, worker(tmp_path, 1, b=b"new"), 1, ABOUT)
     store.get(NAME, tmp_path / "before")
     assert content(tmp_path / "before") == {"a": b"0", "b": b"old"}
     store.put(NAME, own, ABOUT, ranks=[1])
@@ -84,7 +84,7 @@ def test_a_part_that_is_saved_anew_does_not_break_what_was_joined(store: ObjectS
 def test_nothing_of_the_parts_is_left_when_it_is_deleted(
     store: ObjectStore, bucket: MemoryBucket, tmp_path: Path
 ) -> None:
-    store.put_part(NAME, worker(tmp_path, 1, b=b"1"), 1, ABOUT)
+    store.put_shard(NAME, worker(tmp_path, 1, b=b"1"), 1, ABOUT)
     store.put(NAME, worker(tmp_path, 0, a=b"0"), ABOUT)
     store.delete(NAME)
     assert bucket.stored == {}
@@ -167,20 +167,20 @@ def shard(folder: Path, rank: int, step: int, **files: bytes) -> Path:
 
 
 def test_parts_of_two_saves_are_never_joined(store: ObjectStore, tmp_path: Path) -> None:
-    store.put_part(NAME, shard(tmp_path / "5", 1, 5, b=b"5"), 1, ABOUT)
+    store.put_shard(NAME, shard(tmp_path / "5", 1, 5, b=b"5"), 1, ABOUT)
     assert store.put(NAME, shard(tmp_path / "5", 0, 5, a=b"5"), ABOUT, ranks=[1]).step == 5
     with pytest.raises(Incomplete, match="lacks the part of worker 1"):
         store.put(NAME, shard(tmp_path / "9", 0, 9, a=b"9"), ABOUT, ranks=[1])
     store.get(NAME, tmp_path / "got")
     assert content(tmp_path / "got") == {"a": b"5", "b": b"5"}
-    store.put_part(NAME, shard(tmp_path / "9", 1, 9, b=b"9"), 1, ABOUT)
+    store.put_shard(NAME, shard(tmp_path / "9", 1, 9, b=b"9"), 1, ABOUT)
     assert store.put(NAME, tmp_path / "9" / "worker-0" / NAME.folder, ABOUT, ranks=[1]).step == 9
     store.get(NAME, tmp_path / "got")
     assert content(tmp_path / "got") == {"a": b"9", "b": b"9"}
 
 
 def test_parts_of_a_save_that_nobody_ends_any_more_are_forgotten(store: ObjectStore, tmp_path: Path) -> None:
-    store.put_part(NAME, shard(tmp_path, 1, 5, b=b"5"), 1, ABOUT)
+    store.put_shard(NAME, shard(tmp_path, 1, 5, b=b"5"), 1, ABOUT)
     store.forget_parts(NAME.attempt - 1)
     store.forget_parts(NAME.attempt)
     with pytest.raises(Incomplete, match="lacks the part of worker 1"):
@@ -190,4 +190,4 @@ def test_parts_of_a_save_that_nobody_ends_any_more_are_forgotten(store: ObjectSt
 def test_what_was_saved_anew_since_it_was_found_complete_is_not_sent(store: ObjectStore, tmp_path: Path) -> None:
     own = shard(tmp_path, 1, 5, b=b"5")
     with pytest.raises(Incomplete, match="saved anew meanwhile"):
-        store.put_part(NAME, own, 1, ABOUT, entries(tmp_path / "worker-1"))
+        store.put_shard(NAME, own, 1, ABOUT, list_files(tmp_path / "worker-1"))

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoints.complete import MARKER
-from holdfast.checkpoints.errors import BadManifest, Refused, StoreError, Unreachable
-from holdfast.checkpoints.folder import FolderStore
+from holdfast.checkpoints.errors import InvalidCheckpointManifest, StoreError, Unreachable, UnsafeContent
+from holdfast.checkpoints.folder import VolumeStore
 from holdfast.checkpoints.manifest import Manifest
-from holdfast.checkpoints.names import MANIFEST, Name, named
+from holdfast.checkpoints.names import MANIFEST, CheckpointName, checkpoint_name
 from holdfast.checkpoints.objects import ObjectStore
-from holdfast.checkpoints.resume import TRIES, Undecided, decision, resume, write_decision
+from holdfast.checkpoints.resume import TRIES, DecisionPending, read_decision, resume, write_decision
 from holdfast.checkpoints.store import Store
 from tests.checkpoints.making import ABOUT, MODEL, content, save, save_by_rename
 from tests.checkpoints.memory import MemoryBucket
@@ -25,12 +25,12 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return FolderPlace(tmp_path) if request.param == "folder" else ObjectPlace(tmp_path, MemoryBucket())
 
 
-def resumed(store: Store, folder: Path, attempt: int) -> tuple[Name | None, list[str]]:
+def resumed(store: Store, folder: Path, attempt: int) -> tuple[CheckpointName | None, list[str]]:
     notes: list[str] = []
     return resume(store, folder, attempt, ABOUT, notes.append), notes
 
 
-def spoil(place: Place, name: Name) -> None:
+def spoil(place: Place, name: CheckpointName) -> None:
     manifest = place.store.manifest(name)
     assert manifest is not None
     for file in manifest.files:
@@ -42,36 +42,36 @@ def test_a_first_attempt_begins_anew(both: Place, tmp_path: Path) -> None:
 
 
 def test_the_newest_is_put_into_the_attempts_folder(both: Place) -> None:
-    both.put(named(3, 0), {"model.bin": b"3"})
-    both.put(named(5, 0), {"model.bin": b"5"})
-    both.put(named(4, 1), {"model.bin": b"4"})
+    both.put(checkpoint_name(3, 0), {"model.bin": b"3"})
+    both.put(checkpoint_name(5, 0), {"model.bin": b"5"})
+    both.put(checkpoint_name(4, 1), {"model.bin": b"4"})
     folder = both.volume / "attempt-2"
-    assert resumed(both.store, folder, 2) == (named(5, 0), [])
+    assert resumed(both.store, folder, 2) == (checkpoint_name(5, 0), [])
     assert content(folder) == {"checkpoint-epoch-5/model.bin": b"5"}
 
 
 def test_a_second_start_of_an_attempt_takes_the_same(both: Place) -> None:
-    both.put(named(3, 0))
+    both.put(checkpoint_name(3, 0))
     folder = both.volume / "attempt-1"
     for _ in range(2):
         got, notes = resumed(both.store, folder, 1)
         assert got is not None
         assert (got.epoch, notes) == (3, [])
-        assert content(folder / got.leaf) == MODEL
+        assert content(folder / got.folder_name) == MODEL
 
 
 def test_what_a_newer_attempt_wrote_is_not_taken(both: Place) -> None:
-    both.put(named(3, 0))
-    both.put(named(9, 5))
-    assert resumed(both.store, both.volume / "attempt-1", 1)[0] == named(3, 0)
+    both.put(checkpoint_name(3, 0))
+    both.put(checkpoint_name(9, 5))
+    assert resumed(both.store, both.volume / "attempt-1", 1)[0] == checkpoint_name(3, 0)
 
 
 def test_the_one_before_a_damaged_one_is_taken(both: Place) -> None:
-    both.put(named(3, 0), {"model.bin": b"3"})
-    both.put(named(4, 0), {"model.bin": b"4"})
-    both.write(f"{named(4, 0).folder}/model.bin", b"x")
+    both.put(checkpoint_name(3, 0), {"model.bin": b"3"})
+    both.put(checkpoint_name(4, 0), {"model.bin": b"4"})
+    both.write(f"{checkpoint_name(4, 0).folder}/model.bin", b"x")
     got, (note,) = resumed(both.store, both.volume / "attempt-1", 1)
-    assert got == named(3, 0)
+    assert got == checkpoint_name(3, 0)
     assert "checkpoint-epoch-4 of attempt 0 is damaged and was set aside as " in note
     assert "quarantine/attempt-0-checkpoint-epoch-4: the content of model.bin is not what was saved" in note
     assert both.read("quarantine/attempt-0-checkpoint-epoch-4/model.bin") == b"x"
@@ -79,55 +79,55 @@ def test_the_one_before_a_damaged_one_is_taken(both: Place) -> None:
 
 def test_with_all_of_them_damaged_it_begins_anew(both: Place) -> None:
     for epoch in (1, 2, 3):
-        both.put(named(epoch, 0))
-        both.remove(f"{named(epoch, 0).folder}/model.bin")
+        both.put(checkpoint_name(epoch, 0))
+        both.remove(f"{checkpoint_name(epoch, 0).folder}/model.bin")
     got, notes = resumed(both.store, both.volume / "attempt-1", 1)
     assert got is None
     assert len(notes) == 3
 
 
 def test_one_without_a_manifest_is_left_where_it_is(both: Place) -> None:
-    both.put(named(3, 0))
-    both.write(f"{named(4, 0).folder}/model.bin", b"half")
+    both.put(checkpoint_name(3, 0))
+    both.write(f"{checkpoint_name(4, 0).folder}/model.bin", b"half")
     got, (note,) = resumed(both.store, both.volume / "attempt-1", 1)
-    assert got == named(3, 0)
+    assert got == checkpoint_name(3, 0)
     assert note == "checkpoint-epoch-4 of attempt 0 is left out: it was never complete"
-    assert both.read(f"{named(4, 0).folder}/model.bin") == b"half"
+    assert both.read(f"{checkpoint_name(4, 0).folder}/model.bin") == b"half"
 
 
 def test_one_of_a_newer_holdfast_is_left_where_it_is(both: Place) -> None:
-    both.put(named(3, 0))
-    both.put(named(4, 0))
-    both.write(f"{named(4, 0).folder}/{MANIFEST}", b'{"version": 2}')
+    both.put(checkpoint_name(3, 0))
+    both.put(checkpoint_name(4, 0))
+    both.write(f"{checkpoint_name(4, 0).folder}/{MANIFEST}", b'{"version": 2}')
     got, (note,) = resumed(both.store, both.volume / "attempt-1", 1)
-    assert got == named(3, 0)
+    assert got == checkpoint_name(3, 0)
     assert "use a newer holdfast" in note
-    with pytest.raises(BadManifest):
-        both.store.manifest(named(4, 0))
+    with pytest.raises(InvalidCheckpointManifest):
+        both.store.manifest(checkpoint_name(4, 0))
 
 
 def test_a_store_that_can_not_be_written_to_is_no_reason_to_begin_anew(
     both: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both.put(named(3, 0))
-    both.put(named(4, 0))
-    both.remove(f"{named(4, 0).folder}/model.bin")
+    both.put(checkpoint_name(3, 0))
+    both.put(checkpoint_name(4, 0))
+    both.remove(f"{checkpoint_name(4, 0).folder}/model.bin")
 
-    def refuse(name: Name) -> str:
+    def refuse(name: CheckpointName) -> str:
         raise StoreError("the bucket is read-only")
 
     monkeypatch.setattr(both.store, "quarantine", refuse)
     got, (note,) = resumed(both.store, both.volume / "attempt-1", 1)
-    assert got == named(3, 0)
+    assert got == checkpoint_name(3, 0)
     assert "could not be set aside: the bucket is read-only" in note
 
 
 def test_a_fault_of_the_store_is_raised_and_nothing_older_taken(both: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    both.put(named(3, 0))
-    both.put(named(4, 0))
+    both.put(checkpoint_name(3, 0))
+    both.put(checkpoint_name(4, 0))
     get = both.store.get
 
-    def fail(name: Name, target: Path) -> Manifest:
+    def fail(name: CheckpointName, target: Path) -> Manifest:
         if name.epoch == 4:
             raise Unreachable("no answer")
         return get(name, target)
@@ -138,33 +138,33 @@ def test_a_fault_of_the_store_is_raised_and_nothing_older_taken(both: Place, mon
 
 
 def test_one_that_is_replaced_while_it_is_read_is_read_again(both: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    both.put(named(4, 0), {"model.bin": b"old"})
+    both.put(checkpoint_name(4, 0), {"model.bin": b"old"})
     get = both.store.get
-    calls: list[Name] = []
+    calls: list[CheckpointName] = []
 
-    def replaced(name: Name, target: Path) -> Manifest:
+    def replaced(name: CheckpointName, target: Path) -> Manifest:
         calls.append(name)
         if len(calls) == 1:
             spoil(both, name)
             try:
                 return get(name, target)
             finally:
-                both.put(named(4, 0), {"model.bin": b"new"})
+                both.put(checkpoint_name(4, 0), {"model.bin": b"new"})
         return get(name, target)
 
     monkeypatch.setattr(both.store, "get", replaced)
     got, notes = resumed(both.store, both.volume / "attempt-1", 1)
-    assert (got, notes) == (named(4, 0), [])
+    assert (got, notes) == (checkpoint_name(4, 0), [])
     assert content(both.volume / "attempt-1" / "checkpoint-epoch-4") == {"model.bin": b"new"}
     assert len(calls) == 2
 
 
 def test_one_that_is_replaced_for_ever_is_left_out(both: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    both.put(named(3, 0))
-    both.put(named(4, 0))
+    both.put(checkpoint_name(3, 0))
+    both.put(checkpoint_name(4, 0))
     get, tries = both.store.get, 0
 
-    def replaced(name: Name, target: Path) -> Manifest:
+    def replaced(name: CheckpointName, target: Path) -> Manifest:
         nonlocal tries
         if name.epoch == 4:
             tries += 1
@@ -176,39 +176,39 @@ def test_one_that_is_replaced_for_ever_is_left_out(both: Place, monkeypatch: pyt
         return get(name, target)
 
     monkeypatch.setattr(both.store, "get", replaced)
-    assert resumed(both.store, both.volume / "attempt-1", 1)[0] == named(3, 0)
+    assert resumed(both.store, both.volume / "attempt-1", 1)[0] == checkpoint_name(3, 0)
     assert tries == TRIES
 
 
 def test_one_that_nobody_digested_is_taken_if_it_is_complete(tmp_path: Path) -> None:
-    store = FolderStore(tmp_path)
-    save(tmp_path, named(1, 0))
-    renamed = save_by_rename(tmp_path, named(2, 0))
-    (save(tmp_path, named(3, 0)) / MARKER).write_text('{"shards": 2, "ranks": [0]}')
+    store = VolumeStore(tmp_path)
+    save(tmp_path, checkpoint_name(1, 0))
+    renamed = save_by_rename(tmp_path, checkpoint_name(2, 0))
+    (save(tmp_path, checkpoint_name(3, 0)) / MARKER).write_text('{"shards": 2, "ranks": [0]}')
     got, notes = resumed(store, tmp_path / "attempt-1", 1)
-    assert got == named(2, 0)
+    assert got == checkpoint_name(2, 0)
     assert notes == ["checkpoint-epoch-3 of attempt 0 is left out: it was never complete"]
-    assert store.verify(named(2, 0)).attempt == 0
+    assert store.verify(checkpoint_name(2, 0)).attempt == 0
     assert content(renamed) == content(tmp_path / "attempt-1" / "checkpoint-epoch-2") == MODEL
 
 
 def test_a_copy_shares_no_file_with_its_original(tmp_path: Path) -> None:
     place = FolderPlace(tmp_path)
-    place.put(named(1, 0))
+    place.put(checkpoint_name(1, 0))
     resumed(place.store, place.volume / "attempt-1", 1)
-    place.write(f"{named(1, 0).folder}/model.bin", b"written by a worker that was cut off")
-    assert place.store.verify(named(1, 1)).epoch == 1
+    place.write(f"{checkpoint_name(1, 0).folder}/model.bin", b"written by a worker that was cut off")
+    assert place.store.verify(checkpoint_name(1, 1)).epoch == 1
 
 
 def test_all_workers_of_an_attempt_take_what_the_first_one_decided(both: Place) -> None:
-    both.put(named(3, 0))
-    with pytest.raises(Undecided, match="worker 0 has not written"):
-        decision(both.store, 1, JOB)
-    write_decision(both.store, 1, named(3, 0), JOB)
-    both.put(named(4, 0))
-    assert decision(both.store, 1, JOB) == named(3, 0)
+    both.put(checkpoint_name(3, 0))
+    with pytest.raises(DecisionPending, match="worker 0 has not written"):
+        read_decision(both.store, 1, JOB)
+    write_decision(both.store, 1, checkpoint_name(3, 0), JOB)
+    both.put(checkpoint_name(4, 0))
+    assert read_decision(both.store, 1, JOB) == checkpoint_name(3, 0)
     write_decision(both.store, 2, None, JOB)
-    assert decision(both.store, 2, JOB) is None
+    assert read_decision(both.store, 2, JOB) is None
 
 
 @pytest.mark.parametrize(
@@ -229,14 +229,14 @@ def test_all_workers_of_an_attempt_take_what_the_first_one_decided(both: Place) 
     ],
 )
 def test_a_decision_that_can_not_be_read_is_refused(both: Place, written: bytes) -> None:
-    both.store.write_note(1, written)
-    with pytest.raises(Refused, match="can't be read: remove it"):
-        decision(both.store, 1, JOB)
+    both.store.write_decision(1, written)
+    with pytest.raises(UnsafeContent, match="can't be read: remove it"):
+        read_decision(both.store, 1, JOB)
 
 
 def test_an_object_store_never_guesses_that_an_upload_was_whole(tmp_path: Path) -> None:
     bucket = MemoryBucket()
     store = ObjectStore(bucket)
-    bucket.put(f"{named(1, 0).folder}/{MARKER}", b'{"shards": 1, "ranks": [0]}')
-    bucket.put(f"{named(1, 0).folder}/model.bin", b"half")
+    bucket.put(f"{checkpoint_name(1, 0).folder}/{MARKER}", b'{"shards": 1, "ranks": [0]}')
+    bucket.put(f"{checkpoint_name(1, 0).folder}/model.bin", b"half")
     assert resumed(store, tmp_path / "attempt-1", 1)[0] is None

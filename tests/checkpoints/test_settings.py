@@ -8,8 +8,8 @@ import pytest
 from obstore.exceptions import UnknownConfigurationKeyError
 
 from holdfast.checkpoints import settings
-from holdfast.checkpoints.errors import BadAddress, StoreError
-from holdfast.checkpoints.folder import FolderStore
+from holdfast.checkpoints.errors import InvalidStoreUrl, StoreError
+from holdfast.checkpoints.folder import VolumeStore
 from holdfast.checkpoints.settings import AWS, AZURE, GOOGLE, open_bucket, open_store
 from tests.checkpoints.servers.server import AZURE_KEY, s3_environ
 
@@ -32,7 +32,7 @@ def is_known(address: str, name: str) -> bool:
     """Whether obstore takes it as a setting; that the value is of no use is another matter."""
     try:
         open_bucket(address, {"AZURE_STORAGE_ACCOUNT_NAME": "account", name: "true"})
-    except BadAddress as error:
+    except InvalidStoreUrl as error:
         return not isinstance(error.__context__, UnknownConfigurationKeyError)
     return True
 
@@ -44,7 +44,7 @@ def test_a_name_that_obstore_does_not_know_is_noticed(monkeypatch: pytest.Monkey
 
 def test_a_path_is_a_volume(tmp_path: Path) -> None:
     store = open_store(str(tmp_path), {})
-    assert isinstance(store, FolderStore)
+    assert isinstance(store, VolumeStore)
     assert store.root == tmp_path
 
 
@@ -56,7 +56,7 @@ def test_a_path_is_a_volume(tmp_path: Path) -> None:
     ],
 )
 def test_an_address_that_is_none_is_refused(address: str) -> None:
-    with pytest.raises(BadAddress, match="write s3://bucket/folder"):
+    with pytest.raises(InvalidStoreUrl, match="write s3://bucket/folder"):
         open_store(address, {})
 
 
@@ -64,7 +64,7 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
     "address", ["https://me:hunter2@host/bucket?sig=hunter2#hunter2", "s3://me:hunter2@bucket/folder"]
 )
 def test_a_login_in_an_address_is_refused_and_not_repeated(address: str) -> None:
-    with pytest.raises(BadAddress) as raised:
+    with pytest.raises(InvalidStoreUrl) as raised:
         open_store(address, {})
     assert "hunter2" not in str(raised.value)
 
@@ -145,7 +145,7 @@ def test_credentials_are_sent_unencrypted_only_if_somebody_asks_for_it(
         open_bucket(address, environ)
         return
     with pytest.raises(
-        BadAddress, match=r"would be sent unencrypted to '(http|HTTP)://.*: use https://, or "
+        InvalidStoreUrl, match=r"would be sent unencrypted to '(http|HTTP)://.*: use https://, or "
     ) as raised:
         open_bucket(address, environ)
     assert "hunter2" not in str(raised.value)

@@ -7,40 +7,47 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoints import manifest as manifests
-from holdfast.checkpoints.errors import BadManifest, CheckpointError, Corrupt, Incomplete, NoCheckpoint, Refused
-from holdfast.checkpoints.folder import FolderStore
-from holdfast.checkpoints.names import MANIFEST, named
+from holdfast.checkpoints.errors import (
+    CheckpointError,
+    CheckpointNotFound,
+    Corrupt,
+    Incomplete,
+    InvalidCheckpointManifest,
+    UnsafeContent,
+)
+from holdfast.checkpoints.folder import VolumeStore
+from holdfast.checkpoints.names import MANIFEST, checkpoint_name
 from tests.checkpoints.making import ABOUT, MODEL, content, fill, save
 from tests.checkpoints.places import ObjectPlace, Place
 
-FIRST, SECOND = named(3, 0), named(7, 1)
+FIRST, SECOND = checkpoint_name(3, 0), checkpoint_name(7, 1)
 
 
 def test_a_new_job_has_no_checkpoint(place: Place) -> None:
     assert place.store.names(until=5) == []
     assert place.store.manifest(FIRST) is None
-    assert place.store.note(0) is None
+    assert place.store.read_decision(0) is None
 
 
 def test_a_checkpoint_comes_back_as_it_was_saved(place: Place, tmp_path: Path) -> None:
     saved = place.put(FIRST)
     assert place.store.manifest(FIRST) == saved
-    got = place.store.get(FIRST, tmp_path / "attempt-1" / FIRST.leaf)
+    got = place.store.get(FIRST, tmp_path / "attempt-1" / FIRST.folder_name)
     assert got == saved
-    assert content(tmp_path / "attempt-1" / FIRST.leaf) == MODEL
+    assert content(tmp_path / "attempt-1" / FIRST.folder_name) == MODEL
 
 
 def test_a_copy_has_a_manifest_of_its_own_and_can_be_checked_where_it_is(place: Place, tmp_path: Path) -> None:
     place.put(FIRST)
-    given = named(FIRST.epoch, 4)
+    given = checkpoint_name(FIRST.epoch, 4)
     place.store.get(FIRST, tmp_path / "copies" / given.folder)
-    assert FolderStore(tmp_path / "copies").verify(given) == place.store.verify(FIRST)
+    assert VolumeStore(tmp_path / "copies").verify(given) == place.store.verify(FIRST)
 
 
 def test_the_newest_comes_first_and_newer_attempts_are_not_looked_at(place: Place) -> None:
-    for name in (FIRST, SECOND, named(7, 0), named(1, 2), named(9, 3)):
+    for name in (FIRST, SECOND, checkpoint_name(7, 0), checkpoint_name(1, 2), checkpoint_name(9, 3)):
         place.put(name)
-    assert place.store.names(until=2) == [SECOND, named(7, 0), FIRST, named(1, 2)]
+    assert place.store.names(until=2) == [SECOND, checkpoint_name(7, 0), FIRST, checkpoint_name(1, 2)]
 
 
 def test_what_has_another_name_is_no_checkpoint(place: Place) -> None:
@@ -60,7 +67,7 @@ def test_what_has_another_name_is_no_checkpoint(place: Place) -> None:
 
 
 def test_numbers_filled_up_with_zeros_keep_their_spelling(place: Place, tmp_path: Path) -> None:
-    padded = named(7, 0)._replace(leaf="checkpoint-epoch-007")
+    padded = checkpoint_name(7, 0)._replace(folder_name="checkpoint-epoch-007")
     place.put(padded)
     assert place.store.names(until=0) == [padded]
     assert place.store.get(padded, tmp_path / "got").epoch == 7
@@ -69,7 +76,7 @@ def test_numbers_filled_up_with_zeros_keep_their_spelling(place: Place, tmp_path
 def test_files_without_a_manifest_do_not_count(place: Place, tmp_path: Path) -> None:
     place.write(f"{FIRST.folder}/model.bin", b"half")
     assert place.store.manifest(FIRST) is None
-    with pytest.raises(NoCheckpoint, match="no complete checkpoint-epoch-3 of attempt 0"):
+    with pytest.raises(CheckpointNotFound, match="no complete checkpoint-epoch-3 of attempt 0"):
         place.store.get(FIRST, tmp_path / "got")
     assert not (tmp_path / "got").exists()
 
@@ -151,7 +158,7 @@ def test_a_manifest_of_another_checkpoint_is_not_believed(place: Place) -> None:
     place.put(FIRST)
     place.put(SECOND)
     place.write(f"{FIRST.folder}/{MANIFEST}", place.read(f"{SECOND.folder}/{MANIFEST}"))
-    with pytest.raises(BadManifest, match="another checkpoint"):
+    with pytest.raises(InvalidCheckpointManifest, match="another checkpoint"):
         place.store.manifest(FIRST)
 
 
@@ -169,7 +176,7 @@ def test_a_manifest_of_another_checkpoint_is_not_believed(place: Place) -> None:
 def test_a_manifest_that_can_not_be_read_is_refused(place: Place, written: bytes, said: str) -> None:
     place.put(FIRST)
     place.write(f"{FIRST.folder}/{MANIFEST}", written)
-    with pytest.raises(BadManifest, match=said):
+    with pytest.raises(InvalidCheckpointManifest, match=said):
         place.store.manifest(FIRST)
 
 
@@ -180,15 +187,15 @@ def test_a_manifest_that_names_a_file_elsewhere_is_refused(place: Place, tmp_pat
     for changed in ({"path": path}, {"keptAt": path}):
         files = [{**written["files"][0], **changed}]
         place.write(f"{FIRST.folder}/{MANIFEST}", json.dumps({**written, "files": files}).encode())
-        with pytest.raises(BadManifest, match="is refused"):
-            place.store.get(FIRST, tmp_path / "attempt-1" / FIRST.leaf)
+        with pytest.raises(InvalidCheckpointManifest, match="is refused"):
+            place.store.get(FIRST, tmp_path / "attempt-1" / FIRST.folder_name)
     assert not (tmp_path / "attempt-1").exists()
 
 
 def test_a_huge_manifest_is_not_read(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.put(FIRST)
     monkeypatch.setattr(manifests, "MAX_BYTES", 100)
-    with pytest.raises(Refused, match="larger than"):
+    with pytest.raises(UnsafeContent, match="larger than"):
         place.store.manifest(FIRST)
 
 
@@ -220,10 +227,10 @@ def test_what_is_in_quarantine_is_never_replaced(place: Place) -> None:
 
 
 def test_a_note_is_read_by_others(place: Place) -> None:
-    place.store.write_note(2, b"one")
-    place.store.write_note(2, b"two")
-    assert place.store.note(2) == b"two"
-    assert place.store.note(1) is None
+    place.store.write_decision(2, b"one")
+    place.store.write_decision(2, b"two")
+    assert place.store.read_decision(2) == b"two"
+    assert place.store.read_decision(1) is None
     assert place.store.names(until=9) == []
 
 
@@ -248,7 +255,7 @@ def test_a_checkpoint_that_is_saved_anew_under_its_name_replaces_the_old_one(pla
 def test_what_can_not_be_a_checkpoint_is_refused_before_anything_is_kept(place: Place) -> None:
     folder = save(place.volume, FIRST)
     (folder / "link").symlink_to("/etc/hostname")
-    with pytest.raises(Refused, match="leads out of the checkpoint's folder"):
+    with pytest.raises(UnsafeContent, match="leads out of the checkpoint's folder"):
         place.store.put(FIRST, folder, ABOUT)
     assert place.store.manifest(FIRST) is None
 

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from holdfast.checkpoints.folder import FolderStore
+from holdfast.checkpoints.folder import VolumeStore
 from holdfast.checkpoints.resume import resume
 from holdfast.checkpoints.settings import open_store
 from tests.checkpoints.making import ABOUT
@@ -20,7 +20,7 @@ def main() -> None:
     store = open_store(address, os.environ)
     _say("begun")
     if what == "put":
-        for name in reversed(FolderStore(Path(folder)).names(until=0)):
+        for name in reversed(VolumeStore(Path(folder)).names(until=0)):
             store.put(name, Path(folder) / name.folder, ABOUT)
             _say(str(name.epoch))
     else:

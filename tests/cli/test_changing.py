@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.cli.changing import LAST_APPLIED, apply_patch, patch_to, with_last_applied
-from holdfast.cluster.embedded.merge import merged
+from holdfast.cluster.embedded.merge import apply_merge_patch
 
 WORDS = st.text("ab", min_size=1, max_size=2)
 VALUES = st.recursive(
@@ -31,7 +31,7 @@ def holds(live: Any, wanted: Any) -> bool:
 def test_after_the_patch_the_object_holds_what_is_wanted_and_nothing_is_left_to_do(
     before: dict[str, Any], live: dict[str, Any], wanted: dict[str, Any]
 ) -> None:
-    after = merged(live, apply_patch(before, live, wanted))
+    after = apply_merge_patch(live, apply_patch(before, live, wanted))
     assert holds(after, wanted)
     assert not any(name in after for name in before if name not in wanted)
     assert apply_patch(wanted, after, wanted) == {}
@@ -39,7 +39,7 @@ def test_after_the_patch_the_object_holds_what_is_wanted_and_nothing_is_left_to_
 
 @given(live=DOCUMENTS, wanted=DOCUMENTS)
 def test_what_others_have_added_stays(live: dict[str, Any], wanted: dict[str, Any]) -> None:
-    after = merged(live, apply_patch({}, live, wanted))
+    after = apply_merge_patch(live, apply_patch({}, live, wanted))
     assert all(after[name] == value for name, value in live.items() if name not in wanted)
 
 

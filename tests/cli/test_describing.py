@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.api.meta import ObjectMeta
 from holdfast.cli.describe import described
-from holdfast.cluster.whole import Whole
+from holdfast.cluster.whole import RawObject
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -13,7 +13,7 @@ NOW = datetime(2026, 1, 2, tzinfo=UTC)
 def lines(events: list[dict[str, Any]] | None = None, **parts: Any) -> list[str]:
     metadata = {"name": "a", "creationTimestamp": "2026-01-01T23:59:00Z", **parts.pop("metadata", {})}
     return list(
-        described(Whole(metadata=ObjectMeta(name="a"), document={"metadata": metadata, **parts}), events or [], NOW)
+        described(RawObject(metadata=ObjectMeta(name="a"), document={"metadata": metadata, **parts}), events or [], NOW)
     )
 
 

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.api.manifests import documents
-from holdfast.cli.documents import listed, shown, to_json, to_yaml
+from holdfast.cli.documents import as_list, to_json, to_yaml, without_server_fields
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 VALUES = st.recursive(
@@ -32,5 +32,5 @@ def test_texts_are_written_as_kubectl_writes_them() -> None:
 
 def test_what_only_the_server_is_interested_in_is_left_out() -> None:
     document = {"metadata": {"name": "a", "managedFields": [{}]}, "spec": {}}
-    assert shown(document) == {"metadata": {"name": "a"}, "spec": {}}
-    assert listed([document])["items"] == [document]
+    assert without_server_fields(document) == {"metadata": {"name": "a"}, "spec": {}}
+    assert as_list([document])["items"] == [document]

@@ -8,7 +8,7 @@ import pytest
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import CONFIG_MAPS, NODES, PODS, TRAINING_JOBS
-from holdfast.workloads.trainingjob.last_logs import last_log
+from holdfast.workloads.trainingjob.last_logs import worker_log_config_map
 from holdfast.workloads.trainingjob.names import ATTEMPT_LABEL, INDEX_LABEL, JOB_LABEL
 from tests.cli.ground import Ground, finished, line_of
 
@@ -27,7 +27,7 @@ async def keep(ground: Ground, text: str, *, attempt: int = 0, worker: int = 0, 
     job = await ground.cluster.patch_status(
         TRAINING_JOBS, Key(ground.namespace, "bert"), {"status": {"restartCount": attempt}}
     )
-    body = last_log(job, worker, text.encode(), facts)
+    body = worker_log_config_map(job, worker, text.encode(), facts)
     await ground.cluster.create(CONFIG_MAPS, body, namespace=ground.namespace)
 
 
@@ -45,8 +45,8 @@ async def bert(ground: Ground, **status: object) -> None:
 async def test_what_an_attempt_wrote_before_it_was_suspended_is_shown_first(embedded: Ground) -> None:
     await bert(embedded, state="Suspended")
     job = await embedded.cluster.get(TRAINING_JOBS, Key(embedded.namespace, "bert"))
-    before = last_log(job, 0, b"before\n", {"pod": "a"})["data"]
-    body = last_log(job, 0, b"after\n", {"pod": "b"}, stored=before)
+    before = worker_log_config_map(job, 0, b"before\n", {"pod": "a"})["data"]
+    body = worker_log_config_map(job, 0, b"after\n", {"pod": "b"}, stored=before)
     await embedded.cluster.create(CONFIG_MAPS, body, namespace=embedded.namespace)
     assert await embedded.good("logs", "bert") == "before\nafter\n"
     name = await live(embedded, attempt=0)
@@ -224,7 +224,7 @@ async def test_only_the_container_that_was_kept_is_shown(embedded: Ground) -> No
 async def test_what_is_kept_of_an_earlier_job_of_the_name_is_not_shown(embedded: Ground) -> None:
     await bert(embedded)
     job = await embedded.cluster.get(TRAINING_JOBS, Key(embedded.namespace, "bert"))
-    stale: JSON = last_log(job, 0, b"theirs\n", FACTS)
+    stale: JSON = worker_log_config_map(job, 0, b"theirs\n", FACTS)
     del stale["metadata"]["ownerReferences"]
     await embedded.cluster.create(CONFIG_MAPS, stale, namespace=embedded.namespace)
     assert "no log of a failed worker is kept" in await embedded.refused("logs", "bert")

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from holdfast.api.meta import ObjectMeta
-from holdfast.cli.failing import Misused
-from holdfast.cli.naming import find_kind, kind_of, parse_named, parse_wanted
+from holdfast.cli.failing import UsageError
+from holdfast.cli.naming import find_kind, kind_of, parse_named_resources, parse_resources
 from holdfast.cli.tables import Table, aligned, four_digits
-from holdfast.cli.up import Told
-from holdfast.cli.waiting import obstacle, parse_goal, parse_seconds, standing
+from holdfast.cli.up import StatusPrinter
+from holdfast.cli.waiting import parse_condition, parse_seconds, status_summary, unreachable_reason
 from holdfast.cluster.protocol import Change, Event, Listing
-from holdfast.cluster.whole import Whole
+from holdfast.cluster.whole import RawObject
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -36,7 +36,7 @@ def test_a_kind_goes_by_each_of_its_names(word: str, kind: str) -> None:
 
 @pytest.mark.parametrize("word", ["pods.batch", "", "holdfast", "podz"])
 def test_what_is_no_kind_is_refused(word: str) -> None:
-    with pytest.raises(Misused, match="there is no kind"):
+    with pytest.raises(UsageError, match="there is no kind"):
         find_kind(word)
 
 
@@ -50,14 +50,14 @@ def test_what_is_no_kind_is_refused(word: str) -> None:
     ],
 )
 def test_kinds_and_names_are_told_apart(arguments: list[str], expected: list[Any]) -> None:
-    assert [(each.known.resource.kind, each.names) for each in parse_wanted(arguments)] == expected
+    assert [(each.known.resource.kind, each.names) for each in parse_resources(arguments)] == expected
 
 
 def test_a_category_stands_for_its_kinds() -> None:
-    ours = [each.known.resource.kind for each in parse_wanted(["holdfast"])]
+    ours = [each.known.resource.kind for each in parse_resources(["holdfast"])]
     assert ours[0] == "TrainingJob"
     assert len(ours) == 6
-    everything = [each.known.resource.kind for each in parse_wanted(["all"])]
+    everything = [each.known.resource.kind for each in parse_resources(["all"])]
     assert everything == [*ours, "Pod", "Service", "Job", "Deployment"]
 
 
@@ -65,20 +65,20 @@ def test_a_category_stands_for_its_kinds() -> None:
     "arguments", [[], ["tj/a", "b"], ["tj/"], ["/a"], ["tj/a/b"], ["holdfast", "a"], ["po,tj", "a"]]
 )
 def test_arguments_that_fit_no_form_are_refused(arguments: list[str]) -> None:
-    with pytest.raises(Misused):
-        parse_wanted(arguments)
+    with pytest.raises(UsageError):
+        parse_resources(arguments)
 
 
 def test_where_objects_must_be_named_a_kind_is_not_enough() -> None:
-    with pytest.raises(Misused, match="tj/NAME"):
-        parse_named(["tj"])
+    with pytest.raises(UsageError, match="tj/NAME"):
+        parse_named_resources(["tj"])
 
 
 def test_a_manifest_s_kind_is_found_by_its_api_version() -> None:
     assert kind_of({"apiVersion": "batch/v1", "kind": "Job"}).title == "job.batch"
     old = kind_of({"apiVersion": "migration.dcnlab.com/v1alpha1", "kind": "CheckpointBackup"})
     assert old.resource.version == "v1alpha1"
-    with pytest.raises(Misused, match="write apiVersion: batch/v1"):
+    with pytest.raises(UsageError, match="write apiVersion: batch/v1"):
         kind_of({"apiVersion": "v1", "kind": "Job"})
 
 
@@ -91,7 +91,7 @@ def test_a_duration_is_read(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "-5s", "5 s", "5d", "٣s"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(Misused, match="no duration"):
+    with pytest.raises(UsageError, match="no duration"):
         parse_seconds(text)
 
 
@@ -105,14 +105,14 @@ def test_a_measured_number_has_four_digits(value: float, text: str) -> None:
     assert text in Table(find_kind("tj"), wide=True).row(document, NOW)
 
 
-def happened(uid: str, *, count: int = 1, kind: str = "TrainingJob", namespace: str = "default") -> Whole:
+def happened(uid: str, *, count: int = 1, kind: str = "TrainingJob", namespace: str = "default") -> RawObject:
     about = {"kind": kind, "namespace": namespace, "name": "mine"}
     body = {"involvedObject": about, "count": count, "message": "runs\nwell \x1b[1m"}
-    return Whole(metadata=ObjectMeta(name="a", uid=uid), document={**body, "lastTimestamp": "2026-01-01T00:00:00Z"})
+    return RawObject(metadata=ObjectMeta(name="a", uid=uid), document={**body, "lastTimestamp": "2026-01-01T00:00:00Z"})
 
 
 def test_up_tells_each_event_of_a_job_once_and_each_repeat() -> None:
-    told = Told()
+    told = StatusPrinter()
     assert told.lines(Listing((happened("old"),), "1")) == []
     (line,) = told.lines(Event(Change.ADDED, "2", happened("new")))
     assert re.fullmatch(r"\d\d:\d\d mine: runs well \\x1b\[1m", line)
@@ -155,15 +155,15 @@ def held(kind: str, status: str = "True", **more: Any) -> dict[str, Any]:
     ],
 )
 def test_a_goal_is_met_by_what_it_names(goal: str, document: dict[str, Any], met: bool) -> None:
-    aim = parse_goal(goal)
+    aim = parse_condition(goal)
     assert aim is not None
     assert aim.is_met(document) is met
 
 
 @pytest.mark.parametrize("text", ["", "condition", "condition=", "jsonpath=", "jsonpath={.a", "create", "Delete"])
 def test_what_is_no_goal_is_refused(text: str) -> None:
-    with pytest.raises(Misused, match="--for"):
-        parse_goal(text)
+    with pytest.raises(UsageError, match="--for"):
+        parse_condition(text)
 
 
 @pytest.mark.parametrize(
@@ -182,15 +182,15 @@ def test_what_is_no_goal_is_refused(text: str) -> None:
 def test_waiting_is_pointless_once_the_object_is_done(
     kind: str, goal: str, document: dict[str, Any], hopeless: bool
 ) -> None:
-    aim = parse_goal(goal)
+    aim = parse_condition(goal)
     assert aim is not None
-    assert bool(obstacle(kind, document, aim)) is hopeless
+    assert bool(unreachable_reason(kind, document, aim)) is hopeless
 
 
 def test_how_an_object_stands_is_said_with_its_own_words() -> None:
-    assert standing(job(state="Pending", message="no room")) == "Pending: no room"
-    assert standing(job(phase="Running")) == "Running"
-    assert standing({"metadata": {}}) == ""
+    assert status_summary(job(state="Pending", message="no room")) == "Pending: no room"
+    assert status_summary(job(phase="Running")) == "Running"
+    assert status_summary({"metadata": {}}) == ""
 
 
 def training_job(name: str, state: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from cryptography import x509
 
-from holdfast.cluster.certificate import ServerIdentity, own_identity
+from holdfast.cluster.certificate import ServerIdentity, self_signed_identity
 
 LOCAL = "127.0.0.1"
 
@@ -35,19 +35,19 @@ async def heard(port: int, trusted: bytes, name: str = LOCAL) -> bytes:
 
 
 async def test_who_knows_the_certificate_trusts_the_server() -> None:
-    identity = own_identity(LOCAL)
+    identity = self_signed_identity(LOCAL)
     async with listening(identity) as port:
         assert await heard(port, identity.authority) == b"hello"
 
 
 async def test_who_knows_another_one_does_not() -> None:
-    async with listening(own_identity(LOCAL)) as port:
+    async with listening(self_signed_identity(LOCAL)) as port:
         with pytest.raises(ssl.SSLCertVerificationError):
-            await heard(port, own_identity(LOCAL).authority)
+            await heard(port, self_signed_identity(LOCAL).authority)
 
 
 async def test_it_is_good_for_its_own_address_only() -> None:
-    identity = own_identity("10.0.0.7")
+    identity = self_signed_identity("10.0.0.7")
     async with listening(identity) as port:
         with pytest.raises(ssl.SSLCertVerificationError, match="IP address mismatch"):
             await heard(port, identity.authority)
@@ -55,10 +55,10 @@ async def test_it_is_good_for_its_own_address_only() -> None:
 
 
 def test_no_clock_makes_it_invalid() -> None:
-    certificate = x509.load_pem_x509_certificate(own_identity("fd00::7").authority)
+    certificate = x509.load_pem_x509_certificate(self_signed_identity("fd00::7").authority)
     assert certificate.not_valid_before_utc.year == 1970
     assert certificate.not_valid_after_utc.year == 9999
 
 
 def test_the_key_is_not_handed_out() -> None:
-    assert b"PRIVATE" not in own_identity(LOCAL).authority
+    assert b"PRIVATE" not in self_signed_identity(LOCAL).authority

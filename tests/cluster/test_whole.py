@@ -10,7 +10,7 @@ from holdfast.api.builtin import Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
 from holdfast.cluster.protocol import Resource
-from holdfast.cluster.whole import Whole, reader
+from holdfast.cluster.whole import RawObject, decoder_for
 from tests.cluster.embedded.clock import Clock
 
 TEXT = b'{"kind":"Pod","metadata":{"name":"a","managedFields":[{"manager":"x"}]},"spec":{"odd":1},"more":[null]}'
@@ -23,23 +23,27 @@ async def cluster() -> AsyncIterator[EmbeddedCluster]:
     await cluster.close()
 
 
-def backups(version: str) -> Resource[Whole]:
+def backups(version: str) -> Resource[RawObject]:
     return Resource(
-        group="migration.dcnlab.com", version=version, kind="CheckpointBackup", plural="checkpointbackups", model=Whole
+        group="migration.dcnlab.com",
+        version=version,
+        kind="CheckpointBackup",
+        plural="checkpointbackups",
+        model=RawObject,
     )
 
 
 def test_nothing_of_the_document_is_lost() -> None:
-    whole = reader(Whole)(TEXT)
+    whole = decoder_for(RawObject)(TEXT)
     assert whole.metadata.name == "a"
     assert whole.document == msgspec.json.decode(TEXT)
-    assert reader(Pod)(TEXT).metadata == whole.metadata
+    assert decoder_for(Pod)(TEXT).metadata == whole.metadata
 
 
 @pytest.mark.parametrize("text", [b"[]", b"{}", b"{", b'{"metadata":{"name":7}}'])
 def test_what_is_no_object_is_refused(text: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
-        reader(Whole)(text)
+        decoder_for(RawObject)(text)
 
 
 async def test_an_object_is_whole_in_every_version(cluster: EmbeddedCluster) -> None:

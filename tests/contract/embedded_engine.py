@@ -11,7 +11,7 @@ from holdfast.api.meta import Key
 from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
 from holdfast.cluster.protocol import Cluster, Resource
 from holdfast.cluster.resources import PODS
-from holdfast.plane import add_plane
+from holdfast.plane import add_kube_controllers
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator
@@ -34,7 +34,7 @@ PATIENCE_S = 3600.0
 async def embedded_engine() -> AsyncIterator["EmbeddedEngine"]:
     cluster = await open_cluster(None, now=utc_now, rng=Random(0), bookmark_s=BOOKMARK_S, pod_logs=_said)
     operator = Operator(cluster, identity="plane", now=utc_now, random=Random(0), metrics=Metrics())
-    add_plane(operator, cluster, now=utc_now, grace_s=PATIENCE_S)
+    add_kube_controllers(operator, cluster, now=utc_now, grace_s=PATIENCE_S)
     machines, controller = kubelets(operator, now=utc_now)
     operator.add(controller)
     running = asyncio.create_task(operator.run())
@@ -95,4 +95,4 @@ class EmbeddedEngine:
         return self._embedded.issue_token(pod.metadata.key, uid=pod.metadata.uid, account=account, audience=audience)
 
     async def forget(self, resource: Resource[Any]) -> None:
-        self._embedded.forget_history(resource)
+        self._embedded.compact(resource)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.crd import definition
+from holdfast.api.crd import crd_manifest
 from holdfast.api.kinds import KINDS
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import AlreadyExists
 from holdfast.cluster.protocol import Cluster
-from holdfast.reports.office import Office
+from holdfast.reports.office import ReportReceiver
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.operator import Operator
 from holdfast.workloads.trainingjob.defaults import Defaults
@@ -38,7 +38,7 @@ async def engine(opening: Opening) -> AsyncIterator[Engine]:
     async with opening as engine:
         for kind in KINDS:
             with suppress(AlreadyExists):
-                await engine.cluster.create(DEFINITIONS, definition(kind))
+                await engine.cluster.create(DEFINITIONS, crd_manifest(kind))
             await until(engine.cluster, DEFINITIONS, Key("", str(kind)), established, "is established")
         yield engine
 
@@ -87,15 +87,15 @@ async def operator(
 @pytest.fixture
 async def operator_with_office(
     cluster: Cluster, namespace: str, defaults: Defaults, operator_options: dict[str, Any]
-) -> AsyncIterator[tuple[Operator, Office]]:
+) -> AsyncIterator[tuple[Operator, ReportReceiver]]:
     """Such an operator, which takes reports as well."""
-    office = Office(now=utc_now)
+    office = ReportReceiver(now=utc_now)
     async with operating(cluster, namespace, defaults=defaults, office=office, **operator_options) as operator:
         yield operator, office
 
 
 @pytest.fixture
-def office(operator_with_office: tuple[Operator, Office]) -> Office:
+def office(operator_with_office: tuple[Operator, ReportReceiver]) -> ReportReceiver:
     return operator_with_office[1]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.api.builtin import Job
 from holdfast.api.meta import Key, Object
-from holdfast.api.trainingjob import TrainingJobSpec, TrainingJobStatus, Workers
+from holdfast.api.trainingjob import TrainingJobSpec, TrainingJobStatus, WorkerCounts
 from holdfast.cluster.protocol import JSON, Cluster, Resource
 from holdfast.cluster.resources import EVENTS, JOBS, TRAINING_JOBS
 from tests.contract.pods import POOL
@@ -45,8 +45,8 @@ class Seen(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel"
         return self.status.failure_reason or ""
 
     @property
-    def workers(self) -> Workers:
-        return self.status.workers or Workers()
+    def workers(self) -> WorkerCounts:
+        return self.status.workers or WorkerCounts()
 
     def reason(self, kind: str) -> str:
         """Of the condition of that type, while it holds."""

@@ -9,9 +9,9 @@ from typing import Any
 from msgspec import structs
 
 from holdfast.cluster.protocol import Cluster
-from holdfast.controllers.trainingjob import training_jobs
+from holdfast.controllers.trainingjob import training_job_controller
 from holdfast.planning.trainingjob.timing import Timing
-from holdfast.reports.office import Office
+from holdfast.reports.office import ReportReceiver
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator, Settings
@@ -19,22 +19,29 @@ from holdfast.workloads.trainingjob.defaults import Defaults
 
 DEFAULTS = Defaults(image="holdfast:test", holdfast_image="holdfast:test")
 # Short where a test would only wait.
-TIMING = Timing(retry_s=0.2, survivors_grace_s=1, stuck_s=1, explain_s=1)
+TIMING = Timing(retry_s=0.2, restart_grace_s=1, lost_pod_timeout_s=1, explain_s=1)
 LOCAL = "127.0.0.1"
 
 
 @asynccontextmanager
 async def operating(
-    cluster: Cluster, namespace: str, *, defaults: Defaults = DEFAULTS, office: Office | None = None, **timing: Any
+    cluster: Cluster,
+    namespace: str,
+    *,
+    defaults: Defaults = DEFAULTS,
+    office: ReportReceiver | None = None,
+    **timing: Any,
 ) -> AsyncIterator[Operator]:
     """It looks after one namespace inside the block."""
     settings = Settings(namespaces=(namespace,), workers=4)
     operator = Operator(cluster, identity="test", now=utc_now, random=Random(0), metrics=Metrics(), settings=settings)
     chosen = structs.replace(TIMING, **timing)
-    operator.add(training_jobs(operator, cluster, defaults=defaults, now=utc_now, timing=chosen, office=office))
+    operator.add(
+        training_job_controller(operator, cluster, defaults=defaults, now=utc_now, timing=chosen, office=office)
+    )
     async with AsyncExitStack() as stack:
         if office is not None:
-            desk = office.open(operator, cluster, leading=lambda: True, address=LOCAL, port=0, host=LOCAL)
+            desk = office.serve(operator, cluster, leading=lambda: True, address=LOCAL, port=0, host=LOCAL)
             await stack.enter_async_context(desk)
         running = asyncio.create_task(operator.run())
         try:

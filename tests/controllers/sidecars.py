@@ -16,7 +16,7 @@ from holdfast.api.meta import Key
 from holdfast.cluster.errors import AlreadyExists, NotFound
 from holdfast.cluster.resources import CONFIG_MAPS, LEASES
 from holdfast.reports import endpoint, wire
-from holdfast.reports.wire import Batch, Progress
+from holdfast.reports.wire import Progress, WorkerReport
 from holdfast.workloads.trainingjob import names
 from tests.contract.engine import Engine
 from tests.contract.kinds import PODS
@@ -36,7 +36,7 @@ class Sidecar:
         self.job = labels[names.JOB_LABEL]
         self.token = token
         self._sidecars = sidecars
-        self._empty = Batch(
+        self._empty = WorkerReport(
             job=self.job,
             namespace=pod.metadata.namespace,
             uid=uid,
@@ -48,7 +48,7 @@ class Sidecar:
         )
         self._sequence = 0
 
-    def batch(self, *progress: Progress, **more: Any) -> Batch:
+    def batch(self, *progress: Progress, **more: Any) -> WorkerReport:
         self._sequence += 1
         told = {"sequence": self._sequence, "sent_at": time(), "progress": progress, **more}
         return msgspec.structs.replace(self._empty, **told)

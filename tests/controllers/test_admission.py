@@ -14,9 +14,9 @@ from holdfast.cluster.embedded import open_cluster
 from holdfast.cluster.protocol import JSON, Cluster
 from holdfast.cluster.resources import JOBS, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, TRAINING_JOBS
 from holdfast.controllers import admission as admission_module
-from holdfast.controllers.admission import Admission
-from holdfast.controllers.room import Room
-from holdfast.planning.admission import ADMITTED, Verdict
+from holdfast.controllers.admission import GangAdmission
+from holdfast.controllers.room import SharedLedger
+from holdfast.planning.admission import ADMITTED, AdmissionDecision
 from holdfast.planning.ledger import GPU
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.controller import Controller
@@ -37,10 +37,10 @@ def template(job: TrainingJob) -> JSON:
 class Asking:
     """A reconciler that does nothing but ask; what it is told is what the job was told last."""
 
-    def __init__(self, operator: Operator, admission: Admission) -> None:
+    def __init__(self, operator: Operator, admission: GangAdmission) -> None:
         self._jobs = operator.store(TRAINING_JOBS)
         self._admission = admission
-        self.told: dict[str, Verdict | None] = {}
+        self.told: dict[str, AdmissionDecision | None] = {}
         self.asked = 0
 
     async def reconcile(self, key: Key) -> Result:
@@ -49,7 +49,7 @@ class Asking:
         self.told[key.name] = self._admission.verdict(job) if job is not None else None
         return Done()
 
-    async def report(self, key: Key, error: TerminalError) -> None:
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
         """Nothing is final here."""
 
 
@@ -60,7 +60,7 @@ class Ground:
         self.cluster = cluster
         self.ahead = timedelta()
         self.asking: Asking
-        self.admission: Admission
+        self.admission: GangAdmission
 
     def now(self) -> datetime:
         return utc_now() + self.ahead
@@ -108,22 +108,22 @@ class Ground:
         }
         return (await self.cluster.create(PODS, body, namespace="ml")).metadata.key
 
-    async def told(self, name: str, expected: Verdict | str) -> None:
+    async def told(self, name: str, expected: AdmissionDecision | str) -> None:
         """Wait until the job has heard this; a text is what it waits for."""
 
-        def right(verdict: Verdict | None) -> bool:
+        def right(verdict: AdmissionDecision | None) -> bool:
             return (
                 verdict == expected
-                if isinstance(expected, Verdict)
+                if isinstance(expected, AdmissionDecision)
                 else verdict is not None and (not verdict.admitted and verdict.message == expected)
             )
 
         await eventually(self.verdict(name), right, what=f"{name} hears {expected}")
 
-    def verdict(self, name: str) -> Callable[[], Awaitable[Verdict | None]]:
+    def verdict(self, name: str) -> Callable[[], Awaitable[AdmissionDecision | None]]:
         """A look at what the job has heard last."""
 
-        async def look() -> Verdict | None:
+        async def look() -> AdmissionDecision | None:
             return self.asking.told.get(name)
 
         return look
@@ -151,9 +151,9 @@ class Running:
     async def __aenter__(self) -> "Running":
         ground = self._ground
         self._operator = Operator(ground.cluster, identity="test", now=utc_now, random=Random(0), metrics=Metrics())
-        ground.admission = Admission.of(
+        ground.admission = GangAdmission.of(
             self._operator,
-            room=Room(self._operator),
+            room=SharedLedger(self._operator),
             shape=template,
             now=ground.now,
             **{"patience_s": 600.0, **self._options},
@@ -295,14 +295,14 @@ async def test_without_admission_everyone_starts_at_once(ground: Ground) -> None
 async def test_heartbeats_and_progress_cause_no_look(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     await ground.node("gpu-1", 1)
     calls = 0
-    soon = Admission._soon
+    soon = GangAdmission._schedule_pass
 
-    def counting(self: Admission, after_s: float = 0.0) -> None:
+    def counting(self: GangAdmission, after_s: float = 0.0) -> None:
         nonlocal calls
         calls += 1
         soon(self, after_s)
 
-    monkeypatch.setattr(Admission, "_soon", counting)
+    monkeypatch.setattr(GangAdmission, "_schedule_pass", counting)
     async with Running(ground):
         await ground.submit("bert", 1, 1)
         await ground.told("bert", ADMITTED)
@@ -321,16 +321,16 @@ async def test_heartbeats_and_progress_cause_no_look(ground: Ground, monkeypatch
 
 async def test_a_look_that_fails_is_taken_again(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission_module, "RETRY_S", 0.05)
-    judge, failures = Admission._judge, 0
+    judge, failures = GangAdmission._decide, 0
 
-    def failing(self: Admission, at_s: float) -> None:
+    def failing(self: GangAdmission, at_s: float) -> None:
         nonlocal failures
         if failures < 2:
             failures += 1
             raise RuntimeError("as told")
         judge(self, at_s)
 
-    monkeypatch.setattr(Admission, "_judge", failing)
+    monkeypatch.setattr(GangAdmission, "_decide", failing)
     await ground.node("gpu-1", 1)
     async with Running(ground):
         await ground.submit("bert", 1, 1)
@@ -352,7 +352,7 @@ async def test_new_numbers_are_told_with_some_calm_and_a_start_at_once(
         # A second job tells that this was looked at.
         await ground.submit("next", 3, 1)
         await ground.told("next", "needs 3 × 1 GPU; 1 node has 1 free")
-        assert ground.asking.told["bert"] == Verdict(
+        assert ground.asking.told["bert"] == AdmissionDecision(
             admitted=False, message="needs 3 × 1 GPU; no node has 1 free", position=1
         )
         for number in (2, 3):

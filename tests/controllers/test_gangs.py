@@ -12,8 +12,8 @@ from holdfast.api.meta import ObjectMeta
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import JOBS, PODS, PRIORITY_CLASSES, TRAINING_JOBS
-from holdfast.controllers.gangs import Gangs, stands_in_line, turn_of
-from holdfast.planning.admission import ADMITTED, Gang, Verdict
+from holdfast.controllers.gangs import GangReader, attempt_key, needs_admission
+from holdfast.planning.admission import ADMITTED, AdmissionDecision, Gang
 from holdfast.planning.ledger import GPU
 from holdfast.planning.placing.amounts import NANO
 from holdfast.runtime.clocks import utc_now
@@ -86,8 +86,8 @@ class Caches:
         operator = Operator(ScriptedCluster(), identity="test", now=utc_now, random=Random(0), metrics=Metrics())
         self.built = 0
         self.avoided: tuple[str, ...] = ()
-        self.gangs = Gangs(operator, self._template, lambda _: self.avoided)
-        self.jobs, self.attempts = operator.store(TRAINING_JOBS), operator.store(JOBS, labels=names.OURS)
+        self.gangs = GangReader(operator, self._template, lambda _: self.avoided)
+        self.jobs, self.attempts = operator.store(TRAINING_JOBS), operator.store(JOBS, labels=names.MANAGED_SELECTOR)
         self.pods, self.classes = operator.store(PODS), operator.store(PRIORITY_CLASSES)
         self.put(*things)
 
@@ -103,7 +103,7 @@ class Caches:
                 case _:
                     self.classes.put(thing)
 
-    def entry(self) -> Gang | Verdict | None:
+    def entry(self) -> Gang | AdmissionDecision | None:
         """The one entry, if there is one."""
         return next(iter(self.gangs.read(NOW).values()), None)
 
@@ -137,15 +137,15 @@ class Caches:
     ],
 )
 async def test_a_job_stands_in_line_while_room_is_to_be_found_or_kept_for_it(job: TrainingJob, stands: bool) -> None:
-    assert stands_in_line(job, NOW) is stands
+    assert needs_admission(job, NOW) is stands
     assert (Caches(job).entry() is not None) is stands
 
 
 async def test_a_job_that_waits_brings_what_decides_its_turn() -> None:
     gang = Caches(training_job(gpusPerWorker=4, numWorkers=3)).gang()
-    assert (str(gang.key), gang.uid, gang.workers, gang.since) == ("ml/bert", UID, 3, PAST)
-    assert (gang.standing, gang.priority, gang.unbound) == ("waiting", 0, 0)
-    assert gang.shape.asked[GPU] == 4 * NANO
+    assert (str(gang.key), gang.uid, gang.workers, gang.created_at) == ("ml/bert", UID, 3, PAST)
+    assert (gang.state, gang.priority, gang.unbound) == ("waiting", 0, 0)
+    assert gang.shape.requests[GPU] == 4 * NANO
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ async def test_a_job_that_waits_brings_what_decides_its_turn() -> None:
 async def test_where_a_job_stands_follows_from_its_current_attempt(
     status: JSON | None, children: tuple[Job, ...], expected: str
 ) -> None:
-    assert Caches(training_job(status), *children).gang().standing == expected
+    assert Caches(training_job(status), *children).gang().state == expected
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ async def test_room_is_kept_for_each_worker_that_has_neither_a_machine_nor_finis
 
 async def test_an_attempt_is_as_large_as_it_was_made() -> None:
     gang = Caches(training_job(numWorkers=8), attempt(parallelism=3)).gang()
-    assert (gang.standing, gang.unbound) == ("started", 3)
+    assert (gang.state, gang.unbound) == ("started", 3)
 
 
 async def test_a_job_whose_attempt_is_complete_asks_for_nothing() -> None:
@@ -237,22 +237,22 @@ async def test_the_priority_is_that_of_the_class_or_of_the_default_one(
 
 async def test_a_class_that_is_not_there_is_named_and_holds_back_only_who_has_not_started() -> None:
     job = training_job(scheduling={"priority": "high"})
-    assert Caches(job).entry() == Verdict(
+    assert Caches(job).entry() == AdmissionDecision(
         admitted=False, message="PriorityClass high does not exist: create it, or remove scheduling.priority"
     )
-    assert Caches(job, attempt()).gang().standing == "started"
+    assert Caches(job, attempt()).gang().state == "started"
 
 
 async def test_a_turn_that_was_granted_counts_as_started_until_it_is_seen_to_run() -> None:
     caches = Caches(job := training_job())
-    caches.gangs.grant(turn_of(job))
-    assert (caches.gang().standing, caches.gang().unbound) == ("started", 2)
+    caches.gangs.mark_admitted(attempt_key(job))
+    assert (caches.gang().state, caches.gang().unbound) == ("started", 2)
     caches.put(attempt(suspend=True))
     assert caches.gang().unbound == 2, "made, and not let go yet"
     caches.put(attempt(), worker(0))
-    assert (caches.gang().standing, caches.gang().unbound) == ("started", 1)
+    assert (caches.gang().state, caches.gang().unbound) == ("started", 1)
     caches.put(attempt(suspend=True))
-    assert caches.gang().standing == "waiting", "stopped again: it needs a new turn"
+    assert caches.gang().state == "waiting", "stopped again: it needs a new turn"
 
 
 @pytest.mark.parametrize(
@@ -266,19 +266,19 @@ async def test_a_turn_that_was_granted_counts_as_started_until_it_is_seen_to_run
 )
 async def test_a_turn_is_lost_by_who_leaves_the_line(change: TrainingJob) -> None:
     caches = Caches(job := training_job())
-    caches.gangs.grant(turn_of(job))
+    caches.gangs.mark_admitted(attempt_key(job))
     caches.put(change)
     assert caches.entry() is None
     caches.put(job)
-    assert caches.gang().standing == "waiting"
+    assert caches.gang().state == "waiting"
 
 
 async def test_a_turn_is_for_one_attempt_of_one_spec() -> None:
     for other in (training_job({"state": "Restarting", "restartCount": 1}), _changed(training_job(numWorkers=4))):
         caches = Caches(job := training_job())
-        caches.gangs.grant(turn_of(job))
+        caches.gangs.mark_admitted(attempt_key(job))
         caches.put(other)
-        assert caches.gang().standing != "started"
+        assert caches.gang().state != "started"
 
 
 def _changed(job: TrainingJob) -> TrainingJob:
@@ -307,4 +307,4 @@ async def test_what_a_worker_asks_for_is_worked_out_anew_when_nodes_are_lost() -
 async def test_a_job_that_can_not_be_made_out_is_left_to_who_makes_its_workers(strange: JSON) -> None:
     operator = Operator(ScriptedCluster(), identity="test", now=utc_now, random=Random(0), metrics=Metrics())
     operator.store(TRAINING_JOBS).put(training_job())
-    assert list(Gangs(operator, lambda _: strange, lambda _: ()).read(NOW).values()) == [ADMITTED]
+    assert list(GangReader(operator, lambda _: strange, lambda _: ()).read(NOW).values()) == [ADMITTED]

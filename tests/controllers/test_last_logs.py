@@ -16,14 +16,14 @@ from holdfast.cluster.embedded import open_cluster
 from holdfast.cluster.errors import ClusterError, NotFound, ServerError
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import CONFIG_MAPS, NAMESPACES, PODS, TRAINING_JOBS
-from holdfast.controllers.trainingjob.last_logs import FIRST_LINES, MOST_BYTES, end_of, keep_last_logs
+from holdfast.controllers.trainingjob.last_logs import FIRST_LINES, MOST_BYTES, log_tail, save_worker_logs
 from holdfast.machine.logs import tail
-from holdfast.planning.trainingjob.classes import Loss
-from holdfast.planning.trainingjob.course import Again
+from holdfast.planning.trainingjob.classes import WorkerFailure
+from holdfast.planning.trainingjob.course import StartNewAttempt
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.restart import Retry
 from holdfast.runtime.clocks import utc_now
-from holdfast.workloads.trainingjob.last_logs import KEPT_BYTES, last_log
+from holdfast.workloads.trainingjob.last_logs import KEPT_BYTES, worker_log_config_map
 from tests.contract.engine import Engine
 from tests.contract.pods import INDEX, pod_spec
 from tests.contract.pool import Pool
@@ -31,7 +31,7 @@ from tests.contract.waiting import gone, until
 from tests.controllers.lab import Lab
 from tests.trainingjobs import failed, node, stamp
 
-BROKEN = Again(Retry(Loss(cause="application", message="as told"), None, 1))
+BROKEN = StartNewAttempt(Retry(WorkerFailure(cause="application", message="as told"), None, 1))
 # containerd writes a line as pieces of at most so much, each counted as a line of its own.
 PIECE = 16 * 1024
 
@@ -78,14 +78,14 @@ async def test_the_end_of_a_log_is_its_last_64_kib_whatever_its_lines_are_like(
 ) -> None:
     content = written(runs)
     reader = Reader(content, pieces=pieces)
-    assert await end_of(reader) == content[-KEPT_BYTES:]
+    assert await log_tail(reader) == content[-KEPT_BYTES:]
     assert len(reader.asked) <= 20
 
 
 @pytest.mark.parametrize("content", [b"", b"short\n", b"an ordinary line of a training's log, not too short\n" * 5000])
 async def test_an_ordinary_log_is_read_at_once(content: bytes) -> None:
     reader = Reader(content)
-    assert await end_of(reader) == content[-KEPT_BYTES:]
+    assert await log_tail(reader) == content[-KEPT_BYTES:]
     assert reader.asked == [FIRST_LINES]
 
 
@@ -138,7 +138,7 @@ async def break_attempt(
             await cluster.create(PODS, body, namespace="ml")
         said.texts[pod.metadata.name] = text
     observed = Observed(job=await job_in(cluster, attempt), pods=tuple(pods), nodes={"gpu-3": node()})
-    await keep_last_logs(cluster, observed, BROKEN, within_s=within_s)
+    await save_worker_logs(cluster, observed, BROKEN, within_s=within_s)
 
 
 async def kept(cluster: Cluster) -> dict[str, str]:
@@ -198,10 +198,12 @@ async def test_attempts_without_logs_make_room_too(box: Cluster, said: Said) -> 
 
 async def test_old_logs_of_others_are_never_deleted(box: Cluster, said: Said) -> None:
     job = await job_in(box)
-    body = last_log(job, 0, b"theirs", {})
+    body = worker_log_config_map(job, 0, b"theirs", {})
     del body["metadata"]["ownerReferences"]
     await box.create(CONFIG_MAPS, body, namespace="ml")
-    namesake = last_log(structs.replace(job, metadata=structs.replace(job.metadata, name="bert-2")), 0, b"other", {})
+    namesake = worker_log_config_map(
+        structs.replace(job, metadata=structs.replace(job.metadata, name="bert-2")), 0, b"other", {}
+    )
     namesake["metadata"]["ownerReferences"][0]["name"] = "bert"
     await box.create(CONFIG_MAPS, namesake, namespace="ml")
     await break_attempt(box, said, b"9\n", attempt=9)
@@ -222,7 +224,7 @@ async def ended_worker(lab: Lab, pool: Pool, engine: Engine) -> Pod:
     )
     await pool.running(1)
     await engine.end_pod(made.metadata.key, exit_code=3)
-    return await until(lab.cluster, PODS, made.metadata.key, lambda pod: pod.has_ended, "has ended")
+    return await until(lab.cluster, PODS, made.metadata.key, lambda pod: pod.is_finished, "has ended")
 
 
 async def test_on_every_engine_the_log_outlives_its_pod_and_goes_with_its_job(
@@ -233,7 +235,7 @@ async def test_on_every_engine_the_log_outlives_its_pod_and_goes_with_its_job(
     pod = await ended_worker(lab, pool, engine)
     job = await lab.cluster.get(TRAINING_JOBS, lab.key("bert"))
     observed = Observed(job=job, pods=(pod,), nodes={machine: node(machine)})
-    await keep_last_logs(lab.cluster, observed, BROKEN)
+    await save_worker_logs(lab.cluster, observed, BROKEN)
     await lab.cluster.delete(PODS, pod.metadata.key, grace_period_s=0)
 
     def is_whole(one: ConfigMap) -> bool:

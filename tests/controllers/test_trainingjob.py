@@ -8,7 +8,7 @@ import pytest
 from holdfast.cluster.errors import Invalid, NotFound
 from holdfast.cluster.protocol import JSON, Resource
 from holdfast.cluster.resources import CLAIMS, CONFIG_MAPS, JOBS, PODS, SERVICE_ACCOUNTS, SERVICES, TRAINING_JOBS
-from holdfast.planning.conditions import holds
+from holdfast.planning.conditions import is_true
 from holdfast.runtime.operator import Operator
 from tests.contract.kinds import resource
 from tests.contract.pool import Pool
@@ -56,7 +56,7 @@ async def test_it_follows_the_workers_to_the_end(lab: Lab, pool: Pool) -> None:
     await pool.end(second)
     done = await lab.until_state("Completed")
     assert (done.workers.succeeded, done.workers.active) == (2, 0)
-    assert holds(done.status.conditions, "Succeeded")
+    assert is_true(done.status.conditions, "Succeeded")
     assert done.status.completion_time
     assert done.status.duration
 
@@ -65,7 +65,7 @@ async def test_suspended_no_worker_runs_and_then_it_goes_on(lab: Lab, pool: Pool
     await pool.add()
     await lab.submit(suspend=True)
     suspended = await lab.until_state("Suspended")
-    assert holds(suspended.status.conditions, "Suspended")
+    assert is_true(suspended.status.conditions, "Suspended")
     assert (await lab.cluster.list(PODS, namespace=lab.namespace)).items == ()
     await lab.change({"suspend": False})
     await lab.until_state("Running")

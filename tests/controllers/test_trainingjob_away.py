@@ -11,12 +11,12 @@ import pytest
 from holdfast.cluster.protocol import Cluster
 from holdfast.planning.trainingjob import progress
 from holdfast.reports import endpoint
-from holdfast.reports.office import Office
-from holdfast.reports.wire import Answer, Checkpoint, Progress
+from holdfast.reports.office import ReportReceiver
+from holdfast.reports.wire import Checkpoint, Progress, ReportReply
 from holdfast.runtime.clocks import utc_now
-from holdfast.sidecar.backlog import Backlog
-from holdfast.sidecar.operator import Operator as Way
-from holdfast.sidecar.reporting import Reporting
+from holdfast.sidecar.backlog import ReportOutbox
+from holdfast.sidecar.operator import OperatorClient as Way
+from holdfast.sidecar.reporting import Reporter
 from tests.contract.pool import Pool
 from tests.control_plane.waiting import eventually
 from tests.controllers.lab import Lab
@@ -39,23 +39,23 @@ class Telling:
     def __init__(self, sidecar: Sidecar, folder: Path, place: endpoint.Endpoint) -> None:
         self._reports_file, self._token_file = folder / endpoint.FILE, folder / "token"
         self._token_file.write_text(sidecar.token)
-        self._answer = Answer(attempt=0, over=False)
-        self.backlog = Backlog(sidecar.batch())
+        self._answer = ReportReply(attempt=0, attempt_over=False)
+        self.backlog = ReportOutbox(sidecar.batch())
         self.bring(place)
 
     def bring(self, place: endpoint.Endpoint) -> None:
         self._reports_file.write_text(endpoint.encode(place))
 
-    async def last_answer(self) -> Answer:
+    async def last_answer(self) -> ReportReply:
         return self._answer
 
-    def _heard(self, answer: Answer) -> None:
+    def _heard(self, answer: ReportReply) -> None:
         self._answer = answer
 
     @asynccontextmanager
-    async def telling(self) -> AsyncIterator[Reporting]:
+    async def telling(self) -> AsyncIterator[Reporter]:
         async with Way(self._reports_file, self._token_file) as way:
-            reporting = Reporting(self.backlog, way, self._heard, every_s=1.0, wall=time)
+            reporting = Reporter(self.backlog, way, self._heard, every_s=1.0, wall=time)
             running = asyncio.create_task(reporting.run())
             try:
                 yield reporting
@@ -64,13 +64,13 @@ class Telling:
                 await asyncio.wait([running])
 
 
-def train(backlog: Backlog, epochs: range) -> None:
+def train(backlog: ReportOutbox, epochs: range) -> None:
     """The loss gets better until the best epoch."""
     for epoch in epochs:
         metrics = {"loss": 1.0 - min(epoch, BEST) / 1000 + (0.1 if epoch > BEST else 0.0)}
         # As long ago as if each had taken two minutes.
         at = time() - 120 * (TRAINED - epoch)
-        backlog.tell(Progress(epoch=epoch, total_epochs=1000, metrics=metrics, at=at))
+        backlog.add_progress(Progress(epoch=epoch, total_epochs=1000, metrics=metrics, at=at))
 
 
 def saved(epoch: int) -> Checkpoint:
@@ -81,7 +81,7 @@ async def test_a_job_goes_on_without_its_operator_and_ends_at_the_exact_epoch(
     lab: Lab, pool: Pool, sidecars: Sidecars, cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     await pool.add()
-    async with operating(cluster, namespace, office=Office(now=utc_now)):
+    async with operating(cluster, namespace, office=ReportReceiver(now=utc_now)):
         policy = {"earlyStoppingPatience": PATIENCE}
         await lab.submit(numWorkers=1, successPolicy=policy, checkpoint={"storage": STORAGE})
         (pod,) = await pool.running(1)
@@ -94,15 +94,15 @@ async def test_a_job_goes_on_without_its_operator_and_ends_at_the_exact_epoch(
             await lab.until(lambda job: job.status.current_epoch == 2, "has heard the first epochs")
     async with told.telling() as reporting:
         train(told.backlog, range(3, TRAINED + 1))
-        told.backlog.tell_checkpoint(saved(BEST))
+        told.backlog.add_checkpoint(saved(BEST))
         assert not await reporting.send()
         assert (await lab.look()).status.current_epoch == 2
-        async with operating(cluster, namespace, office=Office(now=utc_now)):
+        async with operating(cluster, namespace, office=ReportReceiver(now=utc_now)):
             back = await eventually(lambda: sidecars.place("bert"), lambda now: now != away, what="is told of")
             told.bring(back)
             await eventually(told.last_answer, lambda answer: bool(answer.stop), what="the training is to stop")
             assert (await lab.look()).status.state == "Running"
-            told.backlog.tell_checkpoint(saved(BEST + PATIENCE))
+            told.backlog.add_checkpoint(saved(BEST + PATIENCE))
             done = await lab.until_state("Completed")
             await pool.running(0)
     assert (done.reason("Succeeded"), done.status.current_epoch) == ("EarlyStopped", BEST + PATIENCE)

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.api.meta import Object
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.controllers.trainingjob.children import Child, around_workers, belongs_to, difference, workers_of
+from holdfast.controllers.trainingjob.children import Child, belongs_to, patch_for, supporting_children, workers_child
 from holdfast.workloads.trainingjob.defaults import Defaults
 from holdfast.workloads.trainingjob.names import SPEC_DIGEST
 from tests.trainingjobs import node, training_job
@@ -34,8 +34,8 @@ def children(
     reports: str | None = "{}",
     avoided: tuple[str, ...] = (),
 ) -> list[Child]:
-    made = workers_of(job, defaults, suspended=suspended, avoided=avoided)
-    return [*around_workers(job, defaults, reports), made]
+    made = workers_child(job, defaults, suspended=suspended, avoided=avoided)
+    return [*supporting_children(job, defaults, reports), made]
 
 
 def queued(job: TrainingJob) -> TrainingJob:
@@ -76,7 +76,7 @@ def test_the_workers_come_last_and_the_rest_as_the_spec_asks_for_it(spec: dict[s
 @pytest.mark.parametrize("suspended", [False, True])
 def test_a_child_that_is_as_it_should_be_needs_no_write(job: TrainingJob, suspended: bool) -> None:
     for child in children(job, suspended=suspended):
-        assert difference(job, child, stored(child), suspended=suspended) == {}
+        assert patch_for(job, child, stored(child), suspended=suspended) == {}
 
 
 SELECTOR = MASTER.body["spec"]["selector"]
@@ -101,7 +101,7 @@ def test_what_somebody_changed_is_mended_for_that_object_alone(
     child: Child, changes: dict[str, Any], patch: dict[str, Any]
 ) -> None:
     patch = {**patch, "metadata": {**patch.get("metadata", {}), "resourceVersion": "42"}}
-    assert difference(training_job(BOARD), child, stored(child, **changes)) == patch
+    assert patch_for(training_job(BOARD), child, stored(child, **changes)) == patch
 
 
 def test_a_deployment_is_replaced_when_it_was_made_for_something_else() -> None:
@@ -112,7 +112,7 @@ def test_a_deployment_is_replaced_when_it_was_made_for_something_else() -> None:
     }
     for annotations in ({SPEC_DIGEST: "another"}, {SPEC_DIGEST: ""}):
         there = stored(BOARD_DEPLOYMENT, annotations=annotations)
-        assert difference(training_job(BOARD), BOARD_DEPLOYMENT, there) == mended
+        assert patch_for(training_job(BOARD), BOARD_DEPLOYMENT, there) == mended
 
 
 def test_a_new_image_for_tensorboard_is_seen_by_the_digest_alone() -> None:
@@ -120,23 +120,23 @@ def test_a_new_image_for_tensorboard_is_seen_by_the_digest_alone() -> None:
     wanted = next(
         child for child in children(training_job(BOARD), defaults=newer) if child.resource.kind == "Deployment"
     )
-    patch = difference(training_job(BOARD), wanted, stored(BOARD_DEPLOYMENT))
+    patch = patch_for(training_job(BOARD), wanted, stored(BOARD_DEPLOYMENT))
     assert patch["spec"]["template"]["spec"]["containers"][0]["image"] == "tensorboard:new"
 
 
 @pytest.mark.parametrize(("there", "wanted"), [(False, True), (True, False)])
 def test_a_gang_is_held_back_and_let_go_by_its_suspend(there: bool, wanted: bool) -> None:
-    patch = difference(training_job(), WORKERS, stored(WORKERS, spec={"suspend": there}), suspended=wanted)
+    patch = patch_for(training_job(), WORKERS, stored(WORKERS, spec={"suspend": there}), suspended=wanted)
     assert patch["spec"] == {"suspend": wanted}
 
 
 def test_kueues_suspend_is_never_touched() -> None:
     job = queued(training_job())
-    child = workers_of(job, DEFAULTS, suspended=False, avoided=())
+    child = workers_child(job, DEFAULTS, suspended=False, avoided=())
     assert child.body["spec"]["suspend"] is True
     for suspend in (True, False):
         for suspended in (True, False):
-            assert difference(job, child, stored(child, spec={"suspend": suspend}), suspended=suspended) == {}
+            assert patch_for(job, child, stored(child, spec={"suspend": suspend}), suspended=suspended) == {}
 
 
 @pytest.mark.parametrize(
@@ -153,32 +153,32 @@ def test_an_elastic_job_follows_what_is_left_of_the_limit(
     spec: dict[str, Any], restarts: dict[str, int], limit: int
 ) -> None:
     job = training_job({**ELASTIC, **spec}, status={"restarts": restarts})
-    child = workers_of(job, DEFAULTS, suspended=False, avoided=())
-    assert difference(job, child, stored(child, spec={"backoffLimit": 99}))["spec"] == {"backoffLimit": limit}
+    child = workers_child(job, DEFAULTS, suspended=False, avoided=())
+    assert patch_for(job, child, stored(child, spec={"backoffLimit": 99}))["spec"] == {"backoffLimit": limit}
 
 
 def test_a_gangs_limit_is_none_of_the_jobs_business() -> None:
     job = training_job({"failurePolicy": {"backoffLimit": 9}})
-    child = workers_of(job, DEFAULTS, suspended=False, avoided=())
+    child = workers_child(job, DEFAULTS, suspended=False, avoided=())
     assert child.body["spec"]["backoffLimit"] == 0
-    assert difference(job, child, stored(child, spec={"backoffLimit": 6})) == {}
+    assert patch_for(job, child, stored(child, spec={"backoffLimit": 6})) == {}
 
 
 def test_a_new_attempt_moves_the_services_to_its_own_workers() -> None:
     again = training_job(status={"restartCount": 1})
     for old, new in zip(children(training_job()), children(again), strict=True):
         if old.resource.kind == "Service":
-            labels = difference(again, new, stored(old))["metadata"]["labels"]
+            labels = patch_for(again, new, stored(old))["metadata"]["labels"]
             assert labels["holdfast.dev/attempt"] == "1"
 
 
 def test_what_is_no_child_is_refused_loudly() -> None:
     with pytest.raises(TypeError, match="Node is no child of a TrainingJob"):
-        difference(training_job(), CONFIG, node())
+        patch_for(training_job(), CONFIG, node())
 
 
 def test_labels_that_others_put_on_a_child_stay() -> None:
-    assert difference(training_job(), CONFIG, stored(CONFIG, labels={"team": "vision"})) == {}
+    assert patch_for(training_job(), CONFIG, stored(CONFIG, labels={"team": "vision"})) == {}
 
 
 def test_a_child_belongs_to_the_job_of_that_uid_and_not_of_that_name() -> None:
@@ -207,7 +207,7 @@ def test_who_has_a_sidecar_is_told_where_to_report(spec: dict[str, Any], reports
 def test_another_operator_that_leads_changes_nothing_but_the_address() -> None:
     job = training_job({"monitoring": {"enabled": True}})
     before, after = (children(job, reports=reports)[0] for reports in ("first", "second"))
-    patch = difference(job, after, stored(before))
+    patch = patch_for(job, after, stored(before))
     assert patch["data"]["reports.json"] == "second"
     assert patch["data"]["config.json"] == before.body["data"]["config.json"]
 
@@ -218,5 +218,5 @@ def test_nodes_to_avoid_are_noted_on_the_job_and_a_running_one_is_left_alone() -
     assert ruled.body["metadata"]["annotations"]["holdfast.dev/avoids"] == "gpu-7"
     assert "holdfast.dev/avoids" not in plain.body["metadata"]["annotations"]
     assert ruled.body["metadata"]["annotations"][SPEC_DIGEST] == plain.body["metadata"]["annotations"][SPEC_DIGEST]
-    assert difference(job, ruled, stored(plain)) == {}
-    assert difference(job, plain, stored(ruled)) == {}
+    assert patch_for(job, ruled, stored(plain)) == {}
+    assert patch_for(job, plain, stored(ruled)) == {}

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.api.builtin import ConfigMap
 from holdfast.cluster.resources import CONFIG_MAPS, JOBS, TRAINING_JOBS
-from holdfast.workloads.trainingjob.last_logs import kept_logs, last_log
+from holdfast.workloads.trainingjob.last_logs import worker_log_config_map, worker_log_selector
 from tests.contract.pool import Pool
 from tests.contract.waiting import gone
 from tests.controllers.lab import Lab
@@ -14,7 +14,7 @@ SAID = "line 1\nline 2\nline 3\n"
 
 
 async def kept(lab: Lab) -> dict[str, ConfigMap]:
-    found = (await lab.cluster.list(CONFIG_MAPS, namespace=lab.namespace, labels=kept_logs("bert"))).items
+    found = (await lab.cluster.list(CONFIG_MAPS, namespace=lab.namespace, labels=worker_log_selector("bert"))).items
     return {each.metadata.name: each for each in found}
 
 
@@ -48,7 +48,7 @@ async def test_of_many_attempts_worker_0_is_kept_and_the_others_of_the_last_thre
     await lab.submit(failurePolicy={"backoffLimit": 3}, numWorkers=1)
     job = await lab.cluster.get(TRAINING_JOBS, lab.key("bert"))
     for attempt in (0, 1):
-        other = last_log(job, 1, b"of worker 1", {}, number=attempt)
+        other = worker_log_config_map(job, 1, b"of worker 1", {}, number=attempt)
         await lab.cluster.create(CONFIG_MAPS, other, namespace=lab.namespace)
     for attempt in range(4):
         suffix = f"-{attempt}" if attempt else ""

@@ -19,7 +19,7 @@ from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
 from holdfast.cluster.errors import AlreadyExists, Conflict, NotLeading, ServerError
 from holdfast.cluster.resources import TRAINING_JOBS
-from holdfast.controllers.trainingjob.metrics import Measured, TrainingJobMetrics
+from holdfast.controllers.trainingjob.metrics import InstrumentedReconciler, TrainingJobMetrics
 from holdfast.runtime.cache import Store
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.controller import Controller
@@ -118,7 +118,7 @@ def test_the_text_has_all_fifteen_by_name_and_labels_and_nothing_else() -> None:
     scrape = Scrape(training_job(status=FULL))
     scrape.utilization[BERT] = 55.0
     scrape.metrics.failed_to_reconcile(BERT, ValueError())
-    scrape.metrics.stepped(training_job(), failed("BackoffLimitExceeded"))
+    scrape.metrics.status_written(training_job(), failed("BackoffLimitExceeded"))
     labels: dict[str, set[str]] = {}
     for line in scrape.text().splitlines():
         if line.startswith("# TYPE"):
@@ -260,8 +260,8 @@ def test_the_durations_of_reconciles_add_up(seconds: list[float]) -> None:
 
 def test_a_job_is_created_with_its_first_status() -> None:
     scrape = Scrape()
-    scrape.metrics.stepped(training_job(), status(state="Pending"))
-    scrape.metrics.stepped(training_job(status={"state": "Pending"}), status(state="Initializing"))
+    scrape.metrics.status_written(training_job(), status(state="Pending"))
+    scrape.metrics.status_written(training_job(status={"state": "Pending"}), status(state="Initializing"))
     assert scrape.series("created_total") == {("ml",): 1}
 
 
@@ -279,7 +279,7 @@ def test_an_end_is_counted_with_its_result_and_its_reason(
     after: TrainingJobStatus, completed: dict[tuple[str, ...], int], reasons: dict[tuple[str, ...], int]
 ) -> None:
     scrape = Scrape()
-    scrape.metrics.stepped(training_job(status={"state": "Running"}), after)
+    scrape.metrics.status_written(training_job(status={"state": "Running"}), after)
     assert scrape.series("completed_total") == completed
     assert scrape.series("failed_total") == reasons
 
@@ -287,14 +287,14 @@ def test_an_end_is_counted_with_its_result_and_its_reason(
 def test_a_status_that_is_written_again_counts_nothing_again() -> None:
     scrape = Scrape()
     ended = training_job(status={"state": "Completed"})
-    scrape.metrics.stepped(ended, status(state="Completed", observedGeneration=4))
+    scrape.metrics.status_written(ended, status(state="Completed", observedGeneration=4))
     assert scrape.series("completed_total") == {}
     assert scrape.series("created_total") == {}
 
 
 def test_a_job_that_fails_at_once_is_created_and_failed() -> None:
     scrape = Scrape()
-    scrape.metrics.stepped(training_job(), failed("Refused"))
+    scrape.metrics.status_written(training_job(), failed("Refused"))
     assert scrape.value("created_total", namespace="ml") == 1
     assert scrape.value("failed_total", namespace="ml", reason="Refused") == 1
 
@@ -303,7 +303,7 @@ def test_counts_of_a_namespace_begin_at_zero_and_stay_when_its_jobs_are_gone() -
     scrape = Scrape(training_job())
     assert scrape.series("completed_total") == {("ml", "succeeded"): 0, ("ml", "failed"): 0}
     assert scrape.series("created_total") == {("ml",): 0}
-    scrape.metrics.stepped(training_job(), status(state="Completed"))
+    scrape.metrics.status_written(training_job(), status(state="Completed"))
     scrape.store.remove(BERT)
     scrape.metrics.forget(BERT)
     assert scrape.series("completed_total") == {("ml", "succeeded"): 1}
@@ -352,14 +352,14 @@ class Playing:
             raise self.end
         return self.end
 
-    async def report(self, key: Key, error: TerminalError) -> None:
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
         self.reported.append(error)
 
 
 @pytest.mark.parametrize(("end", "result"), [(Done(), "done"), (RequeueAfter(5), "requeue")])
 async def test_a_measured_reconcile_gives_what_the_reconciler_gives(end: Result, result: str) -> None:
     scrape = Scrape(training_job(), works=False)
-    measured = Measured(Playing(end), scrape.metrics, scrape.store)
+    measured = InstrumentedReconciler(Playing(end), scrape.metrics, scrape.store)
     assert await measured.reconcile(BERT) == end
     assert scrape.series("reconciliation_total") == {("ml", result, "bert"): 1}
     assert scrape.of_bert("reconciliation_duration_seconds_count") == 1
@@ -380,7 +380,7 @@ async def test_a_measured_reconcile_raises_what_the_reconciler_raises(
     error: BaseException, result: str, errors: dict[tuple[str, ...], int]
 ) -> None:
     scrape = Scrape(training_job(), works=False)
-    measured = Measured(Playing(error), scrape.metrics, scrape.store)
+    measured = InstrumentedReconciler(Playing(error), scrape.metrics, scrape.store)
     with pytest.raises(type(error)) as raised:
         await measured.reconcile(BERT)
     assert raised.value is error
@@ -391,21 +391,21 @@ async def test_a_measured_reconcile_raises_what_the_reconciler_raises(
 async def test_a_lost_lease_is_no_result_of_the_job() -> None:
     scrape = Scrape(training_job(), works=False)
     with pytest.raises(NotLeading):
-        await Measured(Playing(NotLeading("no")), scrape.metrics, scrape.store).reconcile(BERT)
+        await InstrumentedReconciler(Playing(NotLeading("no")), scrape.metrics, scrape.store).reconcile(BERT)
     assert scrape.text().strip() == ""
 
 
 async def test_a_job_that_is_gone_is_forgotten_and_not_counted() -> None:
     scrape = Scrape(training_job(status=FULL))
     scrape.store.remove(BERT)
-    await Measured(Playing(Done()), scrape.metrics, scrape.store).reconcile(BERT)
+    await InstrumentedReconciler(Playing(Done()), scrape.metrics, scrape.store).reconcile(BERT)
     assert 'training_job="bert"' not in scrape.text()
 
 
 async def test_what_cannot_be_mended_is_reported_by_the_reconciler() -> None:
     scrape = Scrape(training_job())
     playing, error = Playing(Done()), TerminalError("Refused", "no")
-    await Measured(playing, scrape.metrics, scrape.store).report(BERT, error)
+    await InstrumentedReconciler(playing, scrape.metrics, scrape.store).report_terminal_error(BERT, error)
     assert playing.reported == [error]
 
 
@@ -414,7 +414,9 @@ async def operating(cluster: ScriptedCluster, metrics: Metrics) -> AsyncIterator
     """An operator that does nothing with TrainingJobs but to measure how long that takes."""
     operator = Operator(cluster, identity="test", now=utc_now, random=Random(0), metrics=metrics)
     store = operator.store(TRAINING_JOBS)
-    measured = Measured(Playing(Done()), TrainingJobMetrics(metrics.registry, store, per_job=True, now=utc_now), store)
+    measured = InstrumentedReconciler(
+        Playing(Done()), TrainingJobMetrics(metrics.registry, store, per_job=True, now=utc_now), store
+    )
     operator.add(Controller(name="t", resource=TRAINING_JOBS, reconciler=measured, writer=operator.writer()))
     running = asyncio.create_task(operator.run())
     yield

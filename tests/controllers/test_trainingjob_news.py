@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from holdfast.api.trainingjob import TrainingJobStatus
-from holdfast.controllers.trainingjob.news import news
+from holdfast.controllers.trainingjob.news import events_for
 from holdfast.planning.trainingjob.waiting import MOUNTING, NOT_FINISHED, NOT_TAKEN_UP, UNBOUND, UNSCHEDULED
 from tests.trainingjobs import training_job
 
 
 def told(before: dict[str, Any] | None, after: dict[str, Any]) -> list[tuple[str, str]]:
     job = training_job(status=before)
-    return [(item.reason, item.message) for item in news(job, msgspec.convert(after, TrainingJobStatus))]
+    return [(item.reason, item.message) for item in events_for(job, msgspec.convert(after, TrainingJobStatus))]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,9 @@ def test_each_step_is_told_once(
 def test_what_a_user_may_have_to_mend_is_a_warning() -> None:
     job = training_job(status={"state": "Running"})
     statuses = ({"state": "Failed", "failureReason": "x"}, {"state": "Completed", "duration": "1s"})
-    warnings = [item.warning for status in statuses for item in news(job, msgspec.convert(status, TrainingJobStatus))]
+    warnings = [
+        item.warning for status in statuses for item in events_for(job, msgspec.convert(status, TrainingJobStatus))
+    ]
     assert warnings == [True, False]
 
 
@@ -66,14 +68,14 @@ def test_what_a_user_may_have_to_mend_is_a_warning() -> None:
 )
 def test_workers_that_take_their_time_to_start_are_no_warning(message: str, warning: bool) -> None:
     job = training_job(status={"state": "Initializing", "message": "waiting for 1 of 2 workers to start"})
-    (item,) = news(job, TrainingJobStatus(state="Initializing", message=message))
+    (item,) = events_for(job, TrainingJobStatus(state="Initializing", message=message))
     assert (item.reason, item.warning) == ("Waiting", warning)
 
 
 @pytest.mark.parametrize(("restarts", "warning"), [({"application": 1}, True), (None, False)])
 def test_only_an_attempt_after_a_failure_is_a_warning(restarts: dict[str, int] | None, warning: bool) -> None:
     status = {"state": "Restarting", "restartCount": 1, "message": "3 workers", "restarts": restarts}
-    (item,) = news(training_job(status={"state": "Running"}), msgspec.convert(status, TrainingJobStatus))
+    (item,) = events_for(training_job(status={"state": "Running"}), msgspec.convert(status, TrainingJobStatus))
     assert (item.reason, item.warning) == ("Restarting", warning)
 
 

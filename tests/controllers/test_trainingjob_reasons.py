@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from holdfast.api.builtin import Job, Pod, Told
+from holdfast.api.builtin import CoreEvent, Job, Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import Forbidden, Unreachable
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import EVENTS, JOBS
-from holdfast.controllers.trainingjob.reasons import MOST_LISTS, Explained, told
+from holdfast.controllers.trainingjob.reasons import MOST_LISTS, EventExplanations, start_problems_from_events
 from holdfast.planning.trainingjob.waiting import why_waiting
 from tests.contract.engine import Engine
 from tests.contract.pods import indexed
@@ -59,7 +59,7 @@ async def test_events_name_the_exact_cause(name: str, cluster: Cluster, namespac
     job, pods = scene.seen(namespace)
     for body in scene.bodies(namespace):
         await cluster.create(EVENTS, body, namespace=namespace)
-    explained = await told(cluster, job, pods)
+    explained = await start_problems_from_events(cluster, job, pods)
     assert why_waiting(pods, scene.workers, scene.workers, explained.pods, explained.job) == scene.says
 
 
@@ -69,7 +69,7 @@ async def test_events_about_others_tell_nothing(cluster: Cluster, namespace: str
     (body,) = scene.bodies(namespace)
     body["involvedObject"]["uid"] = "somebody-else"
     await cluster.create(EVENTS, body, namespace=namespace)
-    assert "secret" not in str(await told(cluster, job, pods))
+    assert "secret" not in str(await start_problems_from_events(cluster, job, pods))
 
 
 @pytest.mark.parametrize("opening", ["kubernetes"], indirect=True)
@@ -80,7 +80,9 @@ async def test_a_real_job_controllers_refused_pods_are_explained(
     body["spec"]["template"]["spec"]["serviceAccountName"] = "trainer"
     await cluster.create(JOBS, body, namespace=namespace)
     job = await until(cluster, JOBS, Key(namespace, "bert-training"), bool, "is there")
-    explained = await eventually(lambda: told(cluster, job, ()), lambda it: bool(it.job), what="the refusal is told")
+    explained = await eventually(
+        lambda: start_problems_from_events(cluster, job, ()), lambda it: bool(it.job), what="the refusal is told"
+    )
     assert why_waiting((), 2, 2, about_job=explained.job) == (
         "waiting for 2 of 2 workers: their pods are refused: "
         f'error looking up service account {namespace}/trainer: serviceaccount "trainer" not found'
@@ -90,21 +92,21 @@ async def test_a_real_job_controllers_refused_pods_are_explained(
 async def test_what_explains_itself_is_not_asked_about() -> None:
     cluster = Counting()
     pods = [unschedulable(0, "full"), worker(1, {"phase": "Running"}, node="gpu-1")]
-    assert await told(cluster, gang(2), pods) == Explained()
+    assert await start_problems_from_events(cluster, gang(2), pods) == EventExplanations()
     assert cluster.fields == []
 
 
 async def test_a_pod_without_a_node_is_not_asked_about_since_only_the_scheduler_could_tell() -> None:
     cluster = Counting()
     pod = worker(0, {"phase": "Pending"})
-    explained = await told(cluster, gang(1), [pod])
-    assert explained == Explained(pods={pod.metadata.uid: "the scheduler has not looked at them yet"})
+    explained = await start_problems_from_events(cluster, gang(1), [pod])
+    assert explained == EventExplanations(pods={pod.metadata.uid: "the scheduler has not looked at them yet"})
     assert cluster.fields == []
 
 
 async def test_only_a_few_lists_are_made_however_large_the_gang() -> None:
     cluster = Counting()
-    explained = await told(cluster, gang(20), [creating(index) for index in range(10)])
+    explained = await start_problems_from_events(cluster, gang(20), [creating(index) for index in range(10)])
     assert cluster.fields == [
         "involvedObject.uid=uid-of-bert-training,reason=FailedCreate",
         "involvedObject.uid=uid-0",
@@ -118,7 +120,7 @@ async def test_a_suspended_job_makes_no_pods_and_is_not_asked_why() -> None:
     cluster = Counting()
     job = gang(2)
     job = replace(job, spec=replace(job.spec, suspend=True))
-    assert await told(cluster, job, ()) == Explained()
+    assert await start_problems_from_events(cluster, job, ()) == EventExplanations()
     assert cluster.fields == []
 
 
@@ -126,20 +128,22 @@ async def test_a_suspended_job_makes_no_pods_and_is_not_asked_why() -> None:
 async def test_events_that_cannot_be_read_stop_nothing(error: Exception) -> None:
     cluster = Counting()
     cluster.errors["list"].append(error)
-    assert await told(cluster, gang(1), [creating(0)]) == Explained(pods={"uid-0": PULLING})
+    assert await start_problems_from_events(cluster, gang(1), [creating(0)]) == EventExplanations(
+        pods={"uid-0": PULLING}
+    )
 
 
 async def test_one_list_that_fails_does_not_silence_the_others() -> None:
     cluster = Counting()
     cluster.put(EVENTS, warning("FailedMount", "no such volume", at="2026-03-02T09:15:00Z"), namespace="ml")
     cluster.errors["list"].append(Unreachable("cut off"))
-    explained = await told(cluster, gang(2), [creating(0), creating(1)])
-    assert explained == Explained(pods={"uid-1": "no such volume"})
+    explained = await start_problems_from_events(cluster, gang(2), [creating(0), creating(1)])
+    assert explained == EventExplanations(pods={"uid-1": "no such volume"})
 
 
-def warning(reason: str, message: str, *, at: str | None, name: str = "told") -> Told:
+def warning(reason: str, message: str, *, at: str | None, name: str = "told") -> CoreEvent:
     body = {"metadata": {"name": name}, "type": "Warning", "reason": reason, "message": message, "lastTimestamp": at}
-    return msgspec.convert(body, Told)
+    return msgspec.convert(body, CoreEvent)
 
 
 async def test_the_newest_event_is_told_and_of_two_at_once_always_the_same() -> None:
@@ -151,7 +155,7 @@ async def test_the_newest_event_is_told_and_of_two_at_once_always_the_same() -> 
         ("d", "undated", None),
     ):
         cluster.put(EVENTS, warning("FailedMount", message, at=at, name=name), namespace="ml")
-    assert (await told(cluster, gang(1), [creating(0)])).pods == {"uid-0": "second"}
+    assert (await start_problems_from_events(cluster, gang(1), [creating(0)])).pods == {"uid-0": "second"}
 
 
 async def test_events_of_the_newer_api_are_ordered_by_their_own_time() -> None:
@@ -159,7 +163,7 @@ async def test_events_of_the_newer_api_are_ordered_by_their_own_time() -> None:
     newer = warning("FailedAttachVolume", "newer", at=None, name="a")
     cluster.put(EVENTS, replace(newer, event_time="2026-03-02T09:15:02.500000Z"), namespace="ml")
     cluster.put(EVENTS, warning("FailedMount", "older", at="2026-03-02T09:15:02Z", name="b"), namespace="ml")
-    assert (await told(cluster, gang(1), [creating(0)])).pods == {"uid-0": "newer"}
+    assert (await start_problems_from_events(cluster, gang(1), [creating(0)])).pods == {"uid-0": "newer"}
 
 
 async def test_a_kubelets_first_warning_is_told_though_the_scheduler_counts_fractions_of_a_second() -> None:
@@ -169,4 +173,4 @@ async def test_a_kubelets_first_warning_is_told_though_the_scheduler_counts_frac
         ("b", "FailedMount", "2026-03-02T09:15:01Z"),
     ):
         cluster.put(EVENTS, warning(reason, f"{reason} it is", at=at, name=name), namespace="ml")
-    assert (await told(cluster, gang(1), [creating(0)])).pods == {"uid-0": "FailedMount it is"}
+    assert (await start_problems_from_events(cluster, gang(1), [creating(0)])).pods == {"uid-0": "FailedMount it is"}

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from holdfast.api.builtin import Pod
-from holdfast.api.crd import definition
+from holdfast.api.crd import crd_manifest
 from holdfast.api.kinds import KINDS
 from holdfast.cluster.resources import CONFIG_MAPS, JOBS, PODS, TRAINING_JOBS
 from holdfast.planning.trainingjob import progress
-from holdfast.reports.office import Office
-from holdfast.reports.wire import LARGEST_BODY, LARGEST_EPOCH, Checkpoint, LastWord, Progress, Resumed
+from holdfast.reports.office import ReportReceiver
+from holdfast.reports.wire import LARGEST_BODY, LARGEST_EPOCH, Checkpoint, Progress, Resumed, TerminationReport
 from holdfast.runtime.operator import Operator
 from tests.contract.pool import Pool
 from tests.contract.waiting import until
@@ -88,7 +88,7 @@ async def test_what_a_worker_reports_is_in_the_status(lab: Lab, pool: Pool, side
 
 def test_progress_has_columns_of_its_own() -> None:
     kind = next(kind for kind in KINDS if str(kind).startswith("trainingjobs."))
-    columns = definition(kind)["spec"]["versions"][0]["additionalPrinterColumns"]
+    columns = crd_manifest(kind)["spec"]["versions"][0]["additionalPrinterColumns"]
     paths = {column["name"]: column["jsonPath"] for column in columns}
     assert paths["PROGRESS"] == ".status.progress"
     assert paths["EPOCH"] == ".status.currentEpoch"
@@ -103,7 +103,7 @@ async def test_only_worker_0_tells_how_far_it_is(lab: Lab, pool: Pool, sidecars:
 
 @pytest.mark.parametrize("operator_options", [{"silent_s": 3600.0}])
 async def test_the_gpu_utilization_is_the_mean_over_the_workers(
-    lab: Lab, pool: Pool, sidecars: Sidecars, operator_with_office: tuple[Operator, Office]
+    lab: Lab, pool: Pool, sidecars: Sidecars, operator_with_office: tuple[Operator, ReportReceiver]
 ) -> None:
     registry = operator_with_office[0].registry
     labels = {"namespace": lab.namespace, "training_job": "bert"}
@@ -363,7 +363,7 @@ async def test_what_could_not_be_reported_is_read_from_the_termination_message(
     pod, sidecar = await started(lab, pool, sidecars, **SAVING)
     await sidecar.report(*epochs(0.5))
     await lab.until(at_epoch(1), "has the first epoch")
-    word = LastWord(
+    word = TerminationReport(
         attempt=0,
         checkpoint="attempt-0/checkpoint-epoch-10",
         progress=Progress(epoch=10, total_epochs=10, metrics={"accuracy": 0.99}, at=time()),

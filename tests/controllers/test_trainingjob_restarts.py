@@ -211,7 +211,7 @@ async def attempts_at_once(cluster: Cluster, namespace: str, since: str, *, last
             if not isinstance(pod, Pod):
                 continue
             attempt = pod.metadata.labels["holdfast.dev/attempt"]
-            if event.change == "DELETED" or pod.has_ended:
+            if event.change == "DELETED" or pod.is_finished:
                 alive.pop(pod.metadata.uid, None)
             elif pod.spec.node_name:
                 alive[pod.metadata.uid] = attempt

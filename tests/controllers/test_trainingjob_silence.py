@@ -9,7 +9,7 @@ from holdfast.api.builtin import Pod
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import PODS
 from holdfast.planning.trainingjob import progress
-from holdfast.reports.office import Office
+from holdfast.reports.office import ReportReceiver
 from holdfast.reports.wire import Progress
 from holdfast.runtime.clocks import utc_now
 from tests.contract.engine import Engine
@@ -72,7 +72,7 @@ async def test_a_worker_lost_with_its_node_is_replaced_before_kubernetes_notices
     assert "its node has not renewed its Lease for 3 s" in again.failure
     # The old pod is still there: nobody has seen it end.
     left = await lab.cluster.get(PODS, lost.metadata.key)
-    assert (left.metadata.uid, left.has_ended) == (lost.metadata.uid, False)
+    assert (left.metadata.uid, left.is_finished) == (lost.metadata.uid, False)
     replaced = await pool.running(2, job="bert-training-1")
     assert node not in {pod.spec.node_name for pod in replaced}
     job = await lab.job("bert-training-1")
@@ -99,7 +99,7 @@ async def test_a_silent_worker_whose_node_lives_is_left_alone(lab: Lab, pool: Po
 async def test_workers_are_told_of_another_operator_and_it_hears_them(
     lab: Lab, pool: Pool, sidecars: Sidecars, cluster: Cluster, namespace: str
 ) -> None:
-    async with operating(cluster, namespace, office=Office(now=utc_now)):
+    async with operating(cluster, namespace, office=ReportReceiver(now=utc_now)):
         await pool.add()
         await lab.submit(numWorkers=1, **WATCHED)
         await lab.until_state("Running")
@@ -107,7 +107,7 @@ async def test_workers_are_told_of_another_operator_and_it_hears_them(
         assert (await sidecar.report(Progress(epoch=1, at=1.0)))[0] == 200
         await lab.until(lambda job: job.status.current_epoch == 1, "is heard")
     first = await sidecars.place("bert")
-    async with operating(cluster, namespace, office=Office(now=utc_now)):
+    async with operating(cluster, namespace, office=ReportReceiver(now=utc_now)):
         await eventually(lambda: sidecars.place("bert"), lambda now: now != first, what="the new operator is told of")
         assert (await sidecar.report(Progress(epoch=2, at=1.0)))[0] == 200
         seen = await lab.until(lambda job: job.status.current_epoch == 2, "is heard again")
@@ -115,7 +115,7 @@ async def test_workers_are_told_of_another_operator_and_it_hears_them(
 
 
 async def test_silence_counts_only_while_the_operator_could_hear(
-    lab: Lab, pool: Pool, sidecars: Sidecars, office: Office, engine: Engine
+    lab: Lab, pool: Pool, sidecars: Sidecars, office: ReportReceiver, engine: Engine
 ) -> None:
     pods = await spread(lab, pool, sidecars)
     for sidecar in await sidecars.of(*pods):
@@ -123,7 +123,7 @@ async def test_silence_counts_only_while_the_operator_could_hear(
     for pod in pods:
         await engine.freeze_node(pod.spec.node_name)
     for _ in range(24):
-        office.hearing.interrupted()
+        office.hearing.reset()
         await asyncio.sleep(0.5)
     assert (await lab.look()).status.restart_count == 0
     await lab.until(lambda job: job.status.restart_count == 1, "misses them once it can hear")

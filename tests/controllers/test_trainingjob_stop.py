@@ -11,15 +11,15 @@ from holdfast.api.meta import Key
 from holdfast.cluster.errors import Conflict, NotFound, Unreachable
 from holdfast.cluster.protocol import Propagation, Resource
 from holdfast.cluster.resources import JOBS
-from holdfast.controllers.trainingjob.stop import stop_for_good, stop_jobs, stop_leftovers, stop_pods
-from holdfast.planning.trainingjob.course import Again, decide
+from holdfast.controllers.trainingjob.stop import stop_finished, stop_jobs, stop_old_attempts, stop_pods
+from holdfast.planning.trainingjob.course import StartNewAttempt, decide
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.restart import Retry
 from holdfast.planning.trainingjob.status import next_status
 from holdfast.planning.trainingjob.timing import TIMING, Timing
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.writes import Session, Writer
+from holdfast.runtime.writes import TrackedClient, WriteTracker
 from tests.runtime.scripted import ScriptedCluster
 from tests.trainingjobs import at, deleted, failed, running, stamp, training_job, workers
 
@@ -45,9 +45,9 @@ class Deleting(ScriptedCluster):
         self.deleted.append((resource.kind, key.name, uid, how))
         self._called("delete", resource, key)
 
-    def session(self) -> Session:
+    def session(self) -> TrackedClient:
         informers = Informers(self, (), metrics=Metrics(), random=Random(1))
-        return Writer(self, informers).on(Key("ml", "bert"))
+        return WriteTracker(self, informers).for_key(Key("ml", "bert"))
 
 
 def named(pod: Pod) -> Pod:
@@ -66,12 +66,12 @@ def restarting(
         "lastTransitionTime": stamp(0),
     }
     job = training_job(spec, status={"state": "Restarting", "restartCount": 2, "conditions": [condition]})
-    return Observed(job=job, other_pods=tuple(map(named, pods)), earlier=earlier)
+    return Observed(job=job, old_pods=tuple(map(named, pods)), old_jobs=earlier)
 
 
 async def stopped(observed: Observed) -> list[tuple[str, str, str, Any]]:
     cluster = Deleting()
-    await stop_leftovers(cluster.session(), observed, Timing(survivors_grace_s=5, uploading_grace_s=20))
+    await stop_old_attempts(cluster.session(), observed, Timing(restart_grace_s=5, restart_upload_grace_s=20))
     return cluster.deleted
 
 
@@ -109,10 +109,10 @@ async def test_workers_that_make_way_for_another_spec_get_all_the_time_that_they
 async def test_they_keep_it_while_they_are_waited_for() -> None:
     """The status that says so is written between their deletion and the next look at them."""
     job = training_job(status={"state": "Running", "startTime": stamp(0)})
-    outdated = Observed(job=job, workers=workers(), pods=(running(0),), outdated=True)
-    status = next_status(outdated, Again(None), at(60))
+    outdated = Observed(job=job, current_job=workers(), pods=(running(0),), spec_changed=True)
+    status = next_status(outdated, StartNewAttempt(None), at(60))
     leaving = deleted(running(0), asked=60, grace_s=30)
-    waiting = Observed(job=structs.replace(job, status=status), other_pods=(leaving,), earlier=(workers(),))
+    waiting = Observed(job=structs.replace(job, status=status), old_pods=(leaving,), old_jobs=(workers(),))
     shown = next_status(waiting, decide(waiting, at(61), TIMING), at(61))
     assert shown != status
     later = structs.replace(waiting, job=structs.replace(job, status=shown))
@@ -129,7 +129,7 @@ async def test_a_worker_that_was_given_more_time_is_hastened_and_one_that_was_no
 async def test_nobody_is_hastened_for_a_job_that_is_suspended() -> None:
     slow = named(deleted(running(0), asked=0, grace_s=30))
     job = training_job({"suspend": True}, status={"state": "Suspended", "restartCount": 1})
-    assert await stopped(Observed(job=job, other_pods=(slow, named(running(1))))) == [
+    assert await stopped(Observed(job=job, old_pods=(slow, named(running(1))))) == [
         ("Pod", "bert-training-1-abcde", "uid-of-bert-training-1-abcde", None)
     ]
 
@@ -177,14 +177,14 @@ async def test_a_server_that_can_not_be_reached_is_not_taken_for_a_worker_that_i
 async def test_a_job_that_broke_and_is_restarted_hastens_those_that_were_stopped_before() -> None:
     """A loss while the workers make way for another spec: those that are left have nothing to save any more."""
     broken = Observed(
-        job=training_job(status={"state": "Restarting"}), workers=workers(), pods=(failed(0, 1, at=stamp(50)),)
+        job=training_job(status={"state": "Restarting"}), current_job=workers(), pods=(failed(0, 1, at=stamp(50)),)
     )
     course = decide(broken, at(60), TIMING)
-    assert isinstance(course, Again)
+    assert isinstance(course, StartNewAttempt)
     assert isinstance(course.retry, Retry)
     status = next_status(broken, course, at(60))
     slow = named(deleted(running(1), asked=59, grace_s=30))
-    seen = Observed(job=structs.replace(broken.job, status=status), other_pods=(slow,))
+    seen = Observed(job=structs.replace(broken.job, status=status), old_pods=(slow,))
     assert [how for *_, how in await stopped(seen)] == [5]
 
 
@@ -195,7 +195,7 @@ async def ended(job: Job, *pods: Pod, **more: Any) -> tuple[bool, list[str]]:
     """Whether the Job is suspended afterwards, and what was deleted."""
     cluster = Deleting()
     there = cluster.put(JOBS, job, namespace="ml")
-    await stop_for_good(cluster.session(), Observed(job=ENDED, workers=there, pods=tuple(map(named, pods)), **more))
+    await stop_finished(cluster.session(), Observed(job=ENDED, current_job=there, pods=tuple(map(named, pods)), **more))
     body = cluster.peek(JOBS, there.metadata.key)
     return body.get("spec", {}).get("suspend", False), [kind for kind, *_ in cluster.deleted]
 
@@ -222,11 +222,11 @@ async def test_a_queued_job_is_deleted_since_its_suspend_is_not_ours() -> None:
 
 async def test_an_ended_job_without_workers_needs_nothing() -> None:
     cluster = Deleting()
-    await stop_for_good(cluster.session(), Observed(job=ENDED))
+    await stop_finished(cluster.session(), Observed(job=ENDED))
     assert cluster.calls == []
 
 
 async def test_a_job_that_vanished_meanwhile_does_not_keep_its_workers_running() -> None:
     cluster = Deleting()
-    await stop_for_good(cluster.session(), Observed(job=ENDED, workers=workers(), pods=(named(running(0)),)))
+    await stop_finished(cluster.session(), Observed(job=ENDED, current_job=workers(), pods=(named(running(0)),)))
     assert [kind for kind, *_ in cluster.deleted] == ["Pod"]

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from holdfast.api.trainingjob import FailurePolicy, State
 from holdfast.planning.trainingjob.classes import CLASSES, FREE
-from holdfast.workloads.trainingjob.last_logs import last_log
+from holdfast.workloads.trainingjob.last_logs import worker_log_config_map
 from tests.docs.markdown import tables
 from tests.trainingjobs import training_job
 from tests.workloads.family import DEFAULTS, children, container
@@ -72,7 +72,7 @@ def test_the_page_lists_exactly_the_objects_that_are_made() -> None:
     job = training_job(WHOLE)
     made = children(job, structs.replace(DEFAULTS, service_monitors=True))
     named = {(body["kind"], body["metadata"]["name"].replace(job.metadata.name, "{name}")) for body in made}
-    kept = last_log(job, 7, b"", {})
+    kept = worker_log_config_map(job, 7, b"", {})
     assert kept["metadata"]["name"] == "bert-log-0-7"
     assert told == {*named, ("ConfigMap", "{name}-log-{attempt}-{worker}")}
 

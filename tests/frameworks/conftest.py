@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.local.hardware import survey
-from holdfast.local.onebox import Onebox, onebox
+from holdfast.local.hardware import detect_hardware
+from holdfast.local.onebox import LocalCluster, local_cluster
 from tests.conftest import deselect
 from tests.frameworks import provision
 
@@ -18,8 +18,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
-async def box(data: Path) -> AsyncIterator[Onebox]:
-    async with onebox(data, survey(gpus=0), limits=False) as box:
+async def box(data: Path) -> AsyncIterator[LocalCluster]:
+    async with local_cluster(data, detect_hardware(gpus=0), limits=False) as box:
         yield box
 
 

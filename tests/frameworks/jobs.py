@@ -7,7 +7,7 @@ from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import PODS, TRAINING_JOBS
-from holdfast.local.onebox import Onebox
+from holdfast.local.onebox import LocalCluster
 from tests.control_plane.waiting import eventually
 
 NAMESPACE = "default"
@@ -17,7 +17,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 WITHIN_S = 240.0
 
 
-async def start(box: Onebox, name: str, *, framework: str, command: list[str], port: int, **spec: object) -> None:
+async def start(box: LocalCluster, name: str, *, framework: str, command: list[str], port: int, **spec: object) -> None:
     body: JSON = {
         "metadata": {"name": name},
         "spec": {
@@ -35,7 +35,7 @@ async def start(box: Onebox, name: str, *, framework: str, command: list[str], p
     await box.cluster.create(TRAINING_JOBS, body, namespace=NAMESPACE)
 
 
-async def completed(box: Onebox, name: str, namespace: str = NAMESPACE) -> TrainingJob:
+async def completed(box: LocalCluster, name: str, namespace: str = NAMESPACE) -> TrainingJob:
     """The job as it has ended; any other end than a good one fails with what its workers have said."""
 
     async def look() -> TrainingJob:
@@ -48,14 +48,16 @@ async def completed(box: Onebox, name: str, namespace: str = NAMESPACE) -> Train
     return job
 
 
-async def logs(box: Onebox, name: str, namespace: str = NAMESPACE, *, container: str = "") -> list[str]:
+async def logs(box: LocalCluster, name: str, namespace: str = NAMESPACE, *, container: str = "") -> list[str]:
     """What each worker of the last attempt has said, in order."""
     pods = (await box.cluster.list(PODS, namespace=namespace, labels=f"training-job={name}")).items
     read = [await box.cluster.pod_log(pod.metadata.key, container=container) for pod in sorted(pods, key=_index)]
     return [log.decode() for log in read]
 
 
-async def said(box: Onebox, name: str, *, framework: str, command: list[str], port: int, **spec: object) -> list[str]:
+async def said(
+    box: LocalCluster, name: str, *, framework: str, command: list[str], port: int, **spec: object
+) -> list[str]:
     """Run a job to its end; the last line of each worker, in order."""
     await start(box, name, framework=framework, command=command, port=port, **spec)
     await completed(box, name)

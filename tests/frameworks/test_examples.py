@@ -17,13 +17,13 @@ import yaml
 from aiohttp import ClientSession
 
 from holdfast.api.meta import Key
-from holdfast.checkpoints.names import Name
+from holdfast.checkpoints.names import CheckpointName
 from holdfast.checkpoints.settings import open_bucket, open_store
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import NAMESPACES, PRIORITY_CLASSES, TRAINING_JOBS
 from holdfast.local.hardware import Hardware
-from holdfast.local.onebox import Onebox, onebox
-from holdfast.machine.machine import Machine
+from holdfast.local.onebox import LocalCluster, local_cluster
+from holdfast.machine.machine import Kubelet
 from holdfast.machine.objects import NODES, SECRETS
 from holdfast.runtime.clocks import utc_now
 from holdfast.workloads.trainingjob.stores import AWS_KEYS, AWS_SECRET
@@ -53,13 +53,13 @@ Told = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-async def large_box(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Onebox]:
-    async with onebox(tmp_path_factory.mktemp("large"), LARGE, limits=False) as box:
+async def large_box(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalCluster]:
+    async with local_cluster(tmp_path_factory.mktemp("large"), LARGE, limits=False) as box:
         yield box
 
 
 @pytest.fixture(scope="module")
-async def amazon(large_box: Onebox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
+async def amazon(large_box: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
     """A server with the examples' two buckets, and the Secret with its keys."""
     with s3(tmp_path_factory.mktemp("amazon")) as server:
         async with ClientSession() as session, session.put(f"http://127.0.0.1:{server.port}/ml-checkpoints") as made:
@@ -78,7 +78,7 @@ def in_reach(body: JSON, server: Server) -> JSON:
     return {**body, "spec": {**body["spec"], "checkpoint": {**checkpoint, "storage": storage}}}
 
 
-async def kept(box: Onebox, server: Server, name: str) -> list[tuple[Name, list[str]]]:
+async def kept(box: LocalCluster, server: Server, name: str) -> list[tuple[CheckpointName, list[str]]]:
     """The job's own checkpoints in the bucket, each with its files."""
     job = await box.cluster.get(TRAINING_JOBS, Key(NAMESPACE, name))
     store = open_store(f"s3://ml-checkpoints/{NAMESPACE}/{name}/{job.metadata.uid}", server.environ)
@@ -87,14 +87,14 @@ async def kept(box: Onebox, server: Server, name: str) -> list[tuple[Name, list[
 
 
 @pytest.fixture
-async def eight_machines(large_box: Onebox, tmp_path: Path) -> AsyncIterator[None]:
+async def eight_machines(large_box: LocalCluster, tmp_path: Path) -> AsyncIterator[None]:
     """Beside the one that is there, as the advanced example asks for them."""
     labels = {"nvidia.com/gpu.product": "A100-SXM4-80GB", "node-type": "gpu-large"}
     resources = Hardware(cpus=64, memory_mib=256 * 1024, gpus=4).resources
     async with AsyncExitStack() as machines:
         for number in range(8):
             name, data = f"a100-{number}", tmp_path / f"a100-{number}"
-            machine = Machine(large_box.cluster, name=name, data=data, resources=resources, now=utc_now)
+            machine = Kubelet(large_box.cluster, name=name, data=data, resources=resources, now=utc_now)
             await machines.enter_async_context(machine.running())
             await large_box.cluster.patch(NODES, Key("", name), {"metadata": {"labels": labels}})
         yield
@@ -104,7 +104,7 @@ def example(name: str) -> JSON:
     return dict(yaml.safe_load((MANIFESTS / f"trainingjob-{name}.yaml").read_text()))
 
 
-async def told_by(box: Onebox, body: JSON, folder: Path) -> Told:
+async def told_by(box: LocalCluster, body: JSON, folder: Path) -> Told:
     """Run the job with TELL for its command; the environment of each worker, in order."""
     spec = {key: value for key, value in body["spec"].items() if key != "args"}
     variables = [*spec.get("env", []), {"name": "TELL", "value": str(folder)}]
@@ -125,7 +125,7 @@ def devices(told: Told) -> list[int]:
     return [len(visible.split(",")) for visible in values(told, "CUDA_VISIBLE_DEVICES")]
 
 
-async def test_the_basic_example_trains_on_the_digits(large_box: Onebox) -> None:
+async def test_the_basic_example_trains_on_the_digits(large_box: LocalCluster) -> None:
     body = example("basic")
     body["spec"]["dataset"] = "digits"
     await large_box.cluster.create(NAMESPACES, {"metadata": {"name": "ml-training"}})
@@ -140,7 +140,7 @@ async def test_the_basic_example_trains_on_the_digits(large_box: Onebox) -> None
 
 
 async def test_the_distributed_example_gives_every_worker_its_place_and_its_gpus(
-    large_box: Onebox, tmp_path: Path
+    large_box: LocalCluster, tmp_path: Path
 ) -> None:
     told = await told_by(large_box, example("distributed"), tmp_path)
     assert values(told, "RANK") == ["0", "1"]
@@ -155,7 +155,7 @@ async def test_the_distributed_example_gives_every_worker_its_place_and_its_gpus
 
 
 async def test_the_example_that_resumes_goes_on_from_another_bucket_and_saves_to_its_own(
-    large_box: Onebox, amazon: Server, tmp_path: Path
+    large_box: LocalCluster, amazon: Server, tmp_path: Path
 ) -> None:
     told = await told_by(large_box, in_reach(example("resume"), amazon), tmp_path)
     assert len(told) == 4
@@ -171,7 +171,7 @@ async def test_the_example_that_resumes_goes_on_from_another_bucket_and_saves_to
 
 @pytest.mark.usefixtures("eight_machines")
 async def test_the_advanced_example_runs_on_eight_machines_with_all_that_it_sets(
-    large_box: Onebox, amazon: Server, tmp_path: Path
+    large_box: LocalCluster, amazon: Server, tmp_path: Path
 ) -> None:
     await large_box.cluster.create(PRIORITY_CLASSES, {"metadata": {"name": "high-priority"}, "value": 1000})
     told = await told_by(large_box, in_reach(example("advanced"), amazon), tmp_path)

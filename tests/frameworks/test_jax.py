@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from holdfast.local.onebox import Onebox
+from holdfast.local.onebox import LocalCluster
 from tests.control_plane.ports import free_ports
 from tests.frameworks.jobs import PROGRAMS, said
 
@@ -12,13 +12,13 @@ def worker(python: Path, number: int) -> list[str]:
     return [str(python), str(PROGRAMS / "jax_sum.py"), str(number)]
 
 
-async def test_two_jax_workers_sum_over_both(box: Onebox, jax_python: Path) -> None:
+async def test_two_jax_workers_sum_over_both(box: LocalCluster, jax_python: Path) -> None:
     (port,) = free_ports(1)
     lines = await said(box, "jax", framework="jax", command=worker(jax_python, 1), port=port)
     assert lines == ["worker 0 of 2: 3", "worker 1 of 2: 3"]
 
 
-async def test_two_jax_jobs_with_one_port_each_sum_over_their_own_workers(box: Onebox, jax_python: Path) -> None:
+async def test_two_jax_jobs_with_one_port_each_sum_over_their_own_workers(box: LocalCluster, jax_python: Path) -> None:
     (port,) = free_ports(1)
     ones, tens = await asyncio.gather(
         said(box, "jax-ones", framework="jax", command=worker(jax_python, 1), port=port),

@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.local.onebox import Onebox
+from holdfast.local.onebox import LocalCluster
 from tests.control_plane.ports import free_ports
 from tests.control_plane.waiting import eventually
 from tests.frameworks.jobs import NAMESPACE, ROOT, WITHIN_S, completed, logs, start
@@ -21,7 +21,7 @@ SAVED = HELD_EPOCH - 1
 class Training:
     """One program, and the cluster that it is to run on; `data` is where that keeps its volumes."""
 
-    box: Onebox
+    box: LocalCluster
     data: Path
     python: Path
     framework: str
@@ -98,7 +98,7 @@ async def kill_when_held(hold: Path, victim: int) -> None:
 
 
 async def test_a_jax_training_that_loses_either_worker_ends_with_the_same_loss(
-    box: Onebox, data: Path, tmp_path: Path, jax_python: Path
+    box: LocalCluster, data: Path, tmp_path: Path, jax_python: Path
 ) -> None:
     training = Training(box, data, jax_python, "jax")
     expected = await left_alone(training, tmp_path / "hold")
@@ -106,7 +106,7 @@ async def test_a_jax_training_that_loses_either_worker_ends_with_the_same_loss(
 
 
 async def test_a_pytorch_training_that_loses_either_worker_ends_with_the_same_loss(
-    box: Onebox, data: Path, tmp_path: Path, torch_python: Path
+    box: LocalCluster, data: Path, tmp_path: Path, torch_python: Path
 ) -> None:
     training = Training(box, data, torch_python, "pytorch")
     expected = await left_alone(training, tmp_path / "hold")

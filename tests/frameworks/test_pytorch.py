@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from holdfast.local.onebox import Onebox
+from holdfast.local.onebox import LocalCluster
 from tests.control_plane.ports import free_ports
 from tests.frameworks.jobs import PROGRAMS, said
 
@@ -16,13 +16,15 @@ def worker(python: Path, number: int) -> list[str]:
     return [str(python), PROGRAM, str(number)]
 
 
-async def test_two_pytorch_workers_sum_over_both(box: Onebox, torch_python: Path) -> None:
+async def test_two_pytorch_workers_sum_over_both(box: LocalCluster, torch_python: Path) -> None:
     (port,) = free_ports(1)
     lines = await said(box, "torch", framework="pytorch", command=worker(torch_python, 1), port=port)
     assert lines == ["worker 0 of 2: 3", "worker 1 of 2: 3"]
 
 
-async def test_two_pytorch_jobs_with_one_port_each_sum_over_their_own_workers(box: Onebox, torch_python: Path) -> None:
+async def test_two_pytorch_jobs_with_one_port_each_sum_over_their_own_workers(
+    box: LocalCluster, torch_python: Path
+) -> None:
     (port,) = free_ports(1)
     ones, tens = await asyncio.gather(
         said(box, "torch-ones", framework="pytorch", command=worker(torch_python, 1), port=port),
@@ -32,7 +34,7 @@ async def test_two_pytorch_jobs_with_one_port_each_sum_over_their_own_workers(bo
     assert tens == ["worker 0 of 2: 21", "worker 1 of 2: 21"]
 
 
-async def test_torchrun_starts_its_workers_as_it_is_told(box: Onebox, torch_python: Path) -> None:
+async def test_torchrun_starts_its_workers_as_it_is_told(box: LocalCluster, torch_python: Path) -> None:
     (port,) = free_ports(1)
     torchrun = [str(torch_python), "-m", "torch.distributed.run", PROGRAM, "1"]
     lines = await said(box, "torchrun", framework="pytorch", command=torchrun, port=port, env=TORCHRUN_113)

@@ -10,7 +10,7 @@ from pathlib import Path
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import TRAINING_JOBS
-from holdfast.local.onebox import Onebox
+from holdfast.local.onebox import LocalCluster
 from tests.control_plane.waiting import eventually
 from tests.frameworks.jobs import NAMESPACE, WITHIN_S, completed, logs
 
@@ -51,7 +51,7 @@ def trainers(name: str, index: int) -> Iterator[int]:
             yield int(folder.name)
 
 
-async def test_a_training_that_loses_a_worker_ends_as_if_nothing_had_happened(box: Onebox, data: Path) -> None:
+async def test_a_training_that_loses_a_worker_ends_as_if_nothing_had_happened(box: LocalCluster, data: Path) -> None:
     for name in ("reference-alone", "reference-killed"):
         await box.cluster.create(TRAINING_JOBS, manifest(name), namespace=NAMESPACE)
 
@@ -73,7 +73,7 @@ async def test_a_training_that_loses_a_worker_ends_as_if_nothing_had_happened(bo
     assert json.loads(log_restarted[-1]) == json.loads(log_alone[-1])
 
 
-async def test_a_job_goes_on_from_the_checkpoint_of_another(box: Onebox, data: Path) -> None:
+async def test_a_job_goes_on_from_the_checkpoint_of_another(box: LocalCluster, data: Path) -> None:
     """From the volume that both keep theirs on, or from a volume of its own."""
     await box.cluster.create(TRAINING_JOBS, manifest("reference-first", epochs=2), namespace=NAMESPACE)
     await completed(box, "reference-first")
@@ -98,7 +98,7 @@ async def test_a_job_goes_on_from_the_checkpoint_of_another(box: Onebox, data: P
 
 
 async def test_a_volume_that_can_t_be_used_keeps_the_job_waiting_and_its_message_says_why(
-    box: Onebox, data: Path
+    box: LocalCluster, data: Path
 ) -> None:
     folder = data / "volumes" / NAMESPACE / "reference-spoilt-checkpoints" / "mine" / "attempt-0"
     await asyncio.to_thread(folder.parent.mkdir, parents=True)

@@ -9,7 +9,7 @@ from aiohttp import ClientError, ClientSession
 
 from holdfast.api.builtin import Pod
 from holdfast.cluster.resources import EVENTS, PODS
-from holdfast.local.onebox import Onebox
+from holdfast.local.onebox import LocalCluster
 from holdfast.workloads.trainingjob.names import TENSORBOARD_LABEL
 from tests.checkpoints.servers.server import Server, s3
 from tests.control_plane.waiting import eventually
@@ -36,18 +36,18 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield running
 
 
-async def warnings(box: Onebox) -> list[str]:
+async def warnings(box: LocalCluster) -> list[str]:
     about = f"involvedObject.name={NAME}"
     events = (await box.cluster.list(EVENTS, namespace=NAMESPACE, fields=about)).items
     return [event.message for event in events if event.reason == "TensorBoardNotStarted"]
 
 
-async def board(box: Onebox) -> Pod | None:
+async def board(box: LocalCluster) -> Pod | None:
     pods = (await box.cluster.list(PODS, namespace=NAMESPACE, labels=f"{TENSORBOARD_LABEL}={NAME}")).items
     return next((pod for pod in pods if pod.status.phase == "Running"), None)
 
 
-async def scalars(box: Onebox) -> list[list[float]]:
+async def scalars(box: LocalCluster) -> list[list[float]]:
     pod = await board(box)
     assert pod is not None
     url = f"http://{pod.status.pod_ip}:6006/data/plugin/scalars/scalars"
@@ -59,7 +59,7 @@ async def scalars(box: Onebox) -> list[list[float]]:
 
 
 async def test_the_events_in_a_bucket_are_shown_once_tensorboard_is_installed(
-    box: Onebox, tensorboard_python: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+    box: LocalCluster, tensorboard_python: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage, keys = in_store(server, NAME)
     await write_secret(box, NAME, keys)

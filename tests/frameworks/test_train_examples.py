@@ -18,7 +18,7 @@ import yaml
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import CONFIG_MAPS, TRAINING_JOBS
-from holdfast.local.onebox import Onebox
+from holdfast.local.onebox import LocalCluster
 from tests.control_plane.ports import free_ports
 from tests.control_plane.waiting import eventually
 from tests.frameworks.jobs import NAMESPACE, ROOT, WITHIN_S, completed, logs
@@ -29,7 +29,7 @@ EPOCHS, FREQUENCY = 300, 10
 
 
 @pytest.fixture(scope="module")
-async def scripts(box: Onebox) -> AsyncIterator[None]:
+async def scripts(box: LocalCluster) -> AsyncIterator[None]:
     """What `kubectl create configmap train-examples --from-file examples/train` makes."""
     texts = {file.name: file.read_text() for file in EXAMPLES.iterdir() if file.is_file()}
     await box.cluster.create(CONFIG_MAPS, {"metadata": {"name": SCRIPTS}, "data": texts}, namespace=NAMESPACE)
@@ -39,7 +39,7 @@ async def scripts(box: Onebox) -> AsyncIterator[None]:
 
 @dataclass(frozen=True)
 class Example:
-    box: Onebox
+    box: LocalCluster
     data: Path
     script: str
     python: str
@@ -102,7 +102,7 @@ async def ends_alike(example: Example, victim: int, variables: Callable[[], dict
 
 
 @pytest.mark.usefixtures("scripts")
-async def test_numpy(box: Onebox, data: Path, tmp_path: Path) -> None:
+async def test_numpy(box: LocalCluster, data: Path, tmp_path: Path) -> None:
     """It also reports: every epoch once, and again those that the kill has cost."""
     progress = tmp_path / "progress"
     example = Example(box, data, "numpy_digits", "python")
@@ -116,17 +116,17 @@ async def test_numpy(box: Onebox, data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("scripts")
-async def test_pytorch(box: Onebox, data: Path, torch_python: Path) -> None:
+async def test_pytorch(box: LocalCluster, data: Path, torch_python: Path) -> None:
     await ends_alike(Example(box, data, "torch_ddp", str(torch_python)), 1)
 
 
 @pytest.mark.usefixtures("scripts")
-async def test_jax(box: Onebox, data: Path, jax_python: Path) -> None:
+async def test_jax(box: LocalCluster, data: Path, jax_python: Path) -> None:
     await ends_alike(Example(box, data, "jax_data_parallel", str(jax_python)), 0)
 
 
 @pytest.mark.usefixtures("scripts")
-async def test_keras(box: Onebox, data: Path, tensorflow_python: Path) -> None:
+async def test_keras(box: LocalCluster, data: Path, tensorflow_python: Path) -> None:
     """TensorFlow listens on all addresses of a machine: workers on the same one need ports of their own."""
     await ends_alike(Example(box, data, "keras_multiworker", str(tensorflow_python)), 1, tensorflow_ports)
 

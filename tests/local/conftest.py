@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.local.hardware import Hardware
-from holdfast.local.onebox import Onebox, onebox
+from holdfast.local.onebox import LocalCluster, local_cluster
 from tests.checkpoints.conftest import azure_server, gcs_server, s3_server
 
 __all__ = ["azure_server", "gcs_server", "s3_server"]
@@ -22,6 +22,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-async def box(data: Path) -> AsyncIterator[Onebox]:
-    async with onebox(data, ROOMY, limits=False) as box:
+async def box(data: Path) -> AsyncIterator[LocalCluster]:
+    async with local_cluster(data, ROOMY, limits=False) as box:
         yield box

@@ -15,7 +15,7 @@ from random import Random
 from msgspec import Struct
 
 from holdfast.cluster.resources import PODS
-from holdfast.local.onebox import Onebox
+from holdfast.local.onebox import LocalCluster
 from tests.local.trainings import NAMESPACE, WITHIN_S, change, start, status, stopped, until
 
 EPOCHS, BATCHES = 3, 5
@@ -203,12 +203,12 @@ class Interrupting:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.box: Onebox | None = None
+        self.box: LocalCluster | None = None
         self.is_up = asyncio.Event()
         self.waiting: set[str] = set()
         """Those that are to see the end of the cluster, and a new one."""
 
-    def begin(self, box: Onebox) -> None:
+    def begin(self, box: LocalCluster) -> None:
         self.box = box
         self.is_up.set()
 
@@ -257,13 +257,13 @@ class Interrupting:
                     await asyncio.sleep(0.05)
         return workers
 
-    async def _drain(self, box: Onebox, name: str) -> None:
+    async def _drain(self, box: LocalCluster, name: str) -> None:
         attempt = (await status(box, name)).restart_count
         labels = f"training-job={name},holdfast.dev/attempt={attempt}"
         pods = (await box.cluster.list(PODS, namespace=NAMESPACE, labels=labels)).items
-        await box.cluster.delete(PODS, next(pod for pod in pods if not pod.has_ended).metadata.key)
+        await box.cluster.delete(PODS, next(pod for pod in pods if not pod.is_finished).metadata.key)
 
-    async def _up(self) -> Onebox:
+    async def _up(self) -> LocalCluster:
         await self.is_up.wait()
         assert self.box is not None
         return self.box

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from holdfast.local.onebox import Onebox
+from holdfast.local.onebox import LocalCluster
 from tests.frameworks.jobs import completed
 from tests.local.trainings import NAMESPACE, checkpoint, kept, start, told, until
 
@@ -41,7 +41,7 @@ while hold.exists():
 
 
 async def test_links_that_lead_away_odd_names_and_nonsense_for_progress(
-    box: Onebox, data: Path, tmp_path: Path
+    box: LocalCluster, data: Path, tmp_path: Path
 ) -> None:
     hold = tmp_path / "hold"
     hold.touch()

@@ -8,7 +8,7 @@ from pathlib import Path
 from holdfast.api.meta import Key
 from holdfast.checkpoints.settings import open_bucket
 from holdfast.cluster.resources import TRAINING_JOBS
-from holdfast.local.onebox import Onebox
+from holdfast.local.onebox import LocalCluster
 from holdfast.machine.objects import SECRETS
 from tests.checkpoints.servers.server import Server, s3_environ, s3_signed
 from tests.contract.waiting import gone
@@ -37,7 +37,7 @@ from tests.local.turning import Turning
 SHORT = {"epochs": 2, "additionalParams": SMALL}
 
 
-async def test_wrong_credentials_keep_a_job_waiting_and_its_message_says_so(box: Onebox, tmp_path: Path) -> None:
+async def test_wrong_credentials_keep_a_job_waiting_and_its_message_says_so(box: LocalCluster, tmp_path: Path) -> None:
     """Others in the Secret are tried by themselves; here they are of somebody who may only read."""
     with s3_signed(tmp_path) as (stranger, reader):
         storage, secret = in_store(stranger, "stranger")
@@ -56,7 +56,7 @@ async def test_wrong_credentials_keep_a_job_waiting_and_its_message_says_so(box:
         await gone(box.cluster, TRAINING_JOBS, Key(NAMESPACE, "stranger"))
 
 
-async def test_a_missing_bucket_is_told_and_waited_for(box: Onebox, s3_server: Server) -> None:
+async def test_a_missing_bucket_is_told_and_waited_for(box: LocalCluster, s3_server: Server) -> None:
     storage, secret = in_store(s3_server, "early")
     await write_secret(box, "early", secret)
     await start(box, "early", hyperparameters=SHORT, checkpoint={"storage": {**storage, "s3Bucket": "not-yet"}})
@@ -68,7 +68,7 @@ async def test_a_missing_bucket_is_told_and_waited_for(box: Onebox, s3_server: S
 
 
 async def test_a_bucket_that_turns_read_only_costs_checkpoints_and_not_the_training(
-    box: Onebox, data: Path, s3_server: Server
+    box: LocalCluster, data: Path, s3_server: Server
 ) -> None:
     with Turning(s3_server.port).running() as turning:
         server = s3_server._replace(port=turning.port, environ=s3_environ(turning.port))
@@ -96,7 +96,7 @@ async def test_a_bucket_that_turns_read_only_costs_checkpoints_and_not_the_train
 
 
 async def test_a_checkpoint_damaged_in_the_bucket_is_set_aside_and_the_one_before_used(
-    box: Onebox, s3_server: Server
+    box: LocalCluster, s3_server: Server
 ) -> None:
     storage, secret = in_store(s3_server, "damaged")
     await write_secret(box, "damaged", secret)

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import TRAINING_JOBS
-from holdfast.local.onebox import Onebox
+from holdfast.local.onebox import LocalCluster
 from tests.checkpoints.servers.server import Server
 from tests.frameworks.jobs import ROOT, completed, logs
 from tests.local.interrupted import Interrupting, Plan, all_batches, plans
@@ -34,19 +34,19 @@ EPOCHS, FREQUENCY = 300, 100
 TRAINED = {"epochs": EPOCHS, "additionalParams": SMALL}
 
 
-async def last_line(box: Onebox, name: str) -> JSON:
+async def last_line(box: LocalCluster, name: str) -> JSON:
     return dict(json.loads((await logs(box, name))[0].splitlines()[-1]))
 
 
 @pytest.fixture(scope="module")
-async def undisturbed(box: Onebox) -> JSON:
+async def undisturbed(box: LocalCluster) -> JSON:
     """How the training ends that nothing happens to."""
     await start(box, "undisturbed", numWorkers=2, hyperparameters=TRAINED)
     await completed(box, "undisturbed")
     return await last_line(box, "undisturbed")
 
 
-async def loses_a_worker(box: Onebox, data: Path, server: Server, name: str) -> JSON:
+async def loses_a_worker(box: LocalCluster, data: Path, server: Server, name: str) -> JSON:
     """How the training ends that loses worker 1 after its first checkpoint is in the store."""
     storage, secret = in_store(server, name)
     await write_secret(box, name, secret)
@@ -70,22 +70,22 @@ async def loses_a_worker(box: Onebox, data: Path, server: Server, name: str) -> 
     return await last_line(box, name)
 
 
-async def test_from_s3(box: Onebox, data: Path, s3_server: Server, undisturbed: JSON) -> None:
+async def test_from_s3(box: LocalCluster, data: Path, s3_server: Server, undisturbed: JSON) -> None:
     assert await loses_a_worker(box, data, s3_server, "in-s3") == undisturbed
 
 
-async def test_from_google_cloud_storage(box: Onebox, data: Path, gcs_server: Server, undisturbed: JSON) -> None:
+async def test_from_google_cloud_storage(box: LocalCluster, data: Path, gcs_server: Server, undisturbed: JSON) -> None:
     assert await loses_a_worker(box, data, gcs_server, "in-gcs") == undisturbed
 
 
-async def test_from_azure(box: Onebox, data: Path, azure_server: Server, undisturbed: JSON) -> None:
+async def test_from_azure(box: LocalCluster, data: Path, azure_server: Server, undisturbed: JSON) -> None:
     assert await loses_a_worker(box, data, azure_server, "in-azure") == undisturbed
 
 
 @pytest.mark.timeout(600)  # a sidecar may wait for minutes for the part of a worker that was stopped
 @pytest.mark.parametrize("place", ["s3", "gcs", "azure"])
 async def test_interrupted_within_epochs_it_trains_every_batch_once(
-    place: str, box: Onebox, tmp_path: Path, request: pytest.FixtureRequest
+    place: str, box: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     server: Server = request.getfixturevalue(f"{place}_server")
     interrupting = Interrupting(tmp_path)
@@ -114,7 +114,7 @@ def example(name: str, server: Server) -> JSON:
     return body
 
 
-async def test_the_examples_train_into_a_bucket_and_go_on_from_it(box: Onebox, s3_server: Server) -> None:
+async def test_the_examples_train_into_a_bucket_and_go_on_from_it(box: LocalCluster, s3_server: Server) -> None:
     await make_bucket(s3_server, "ml-checkpoints")
     await write_secret(box, "aws-credentials", in_store(s3_server, "examples")[1])
     trained = {}

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.checkpoints.names import named
-from holdfast.local.onebox import Onebox
+from holdfast.checkpoints.names import checkpoint_name
+from holdfast.local.onebox import LocalCluster
 from tests.control_plane.waiting import eventually
 from tests.frameworks.jobs import completed, logs
 from tests.local.trainings import NAMESPACE, WITHIN_S, checkpoint, start, until_kept
@@ -52,7 +52,7 @@ def undisturbed(folder: Path) -> str:
 
 
 async def test_killed_in_the_middle_of_a_save_it_goes_on_from_the_one_before(
-    box: Onebox, data: Path, tmp_path: Path
+    box: LocalCluster, data: Path, tmp_path: Path
 ) -> None:
     hold = tmp_path / "hold"
     await asyncio.to_thread(hold.mkdir)
@@ -65,7 +65,7 @@ async def test_killed_in_the_middle_of_a_save_it_goes_on_from_the_one_before(
     )
     volume = data / "volumes" / NAMESPACE / "plain-checkpoints" / NAMESPACE / "plain" / job.metadata.uid
     kept = await until_kept(str(volume), {})
-    assert kept[0] == named(HELD - 1, 0)
+    assert kept[0] == checkpoint_name(HELD - 1, 0)
 
     async def held() -> str:
         return (hold / "pid").read_text()

@@ -17,7 +17,7 @@ import pytest
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJobStatus
 from holdfast.cluster.resources import NODES, PODS, TRAINING_JOBS
-from holdfast.local.onebox import Onebox
+from holdfast.local.onebox import LocalCluster
 from tests.contract.waiting import gone
 from tests.control_plane.waiting import eventually
 from tests.local.trainings import (
@@ -38,7 +38,7 @@ NAME = "endless"
 
 
 @pytest.fixture(scope="module")
-async def endless(box: Onebox) -> AsyncIterator[str]:
+async def endless(box: LocalCluster) -> AsyncIterator[str]:
     """A training of two workers that is under way."""
     await start(box, NAME, numWorkers=2, hyperparameters=FOREVER, checkpoint={"frequency": NEVER})
     await until(box, NAME, lambda seen: seen.current_epoch, "is under way")
@@ -47,7 +47,7 @@ async def endless(box: Onebox) -> AsyncIterator[str]:
     await gone(box.cluster, TRAINING_JOBS, Key(NAMESPACE, NAME))
 
 
-async def goes_on(box: Onebox, name: str, *, after: int, attempt: int) -> int:
+async def goes_on(box: LocalCluster, name: str, *, after: int, attempt: int) -> int:
     """The epoch that the attempt has gone on from, which is beyond `after`; it trains further."""
 
     def trains(epoch: int) -> str:
@@ -72,7 +72,7 @@ def _epoch(path: str | None) -> int:
     return int(path.rpartition("-")[2]) if path else 0
 
 
-async def test_a_machine_that_is_about_to_be_taken_back_costs_nothing(box: Onebox, endless: str) -> None:
+async def test_a_machine_that_is_about_to_be_taken_back_costs_nothing(box: LocalCluster, endless: str) -> None:
     before = await status(box, endless)
     (node,) = (await box.cluster.list(NODES)).items
     taint = {"key": "holdfast.dev/preempted", "effect": "NoSchedule"}
@@ -84,7 +84,7 @@ async def test_a_machine_that_is_about_to_be_taken_back_costs_nothing(box: Onebo
     assert checkpoint(ahead).resumed_from == checkpoint(before).resumed_from
 
 
-async def test_suspended_scaled_and_drained_it_goes_on_where_it_was(box: Onebox, endless: str) -> None:
+async def test_suspended_scaled_and_drained_it_goes_on_where_it_was(box: LocalCluster, endless: str) -> None:
     before = _saved(await status(box, endless))
     await change(box, endless, suspend=True)
     await until(box, endless, lambda it: it.state == "Suspended", "is suspended")
@@ -102,7 +102,7 @@ async def test_suspended_scaled_and_drained_it_goes_on_where_it_was(box: Onebox,
     assert (restarts.infrastructure, restarts.application) == (1, 0)
 
 
-async def test_a_job_that_is_deleted_saves_before_its_workers_stop(box: Onebox, data: Path) -> None:
+async def test_a_job_that_is_deleted_saves_before_its_workers_stop(box: LocalCluster, data: Path) -> None:
     job = await start(box, "deleted", numWorkers=2, hyperparameters=FOREVER, checkpoint={"frequency": NEVER})
     await until(box, "deleted", lambda seen: seen.current_epoch, "is under way")
     await box.cluster.delete(TRAINING_JOBS, Key(NAMESPACE, "deleted"))

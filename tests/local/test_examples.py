@@ -8,10 +8,10 @@ import pytest
 from holdfast.api.kinds import WITHOUT_CONTROLLER
 from holdfast.api.manifests import documents
 from holdfast.api.meta import Key
-from holdfast.cluster.known import KNOWN, Known
+from holdfast.cluster.known import KNOWN, KnownKind
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import NAMESPACES
-from holdfast.local.onebox import Onebox
+from holdfast.local.onebox import LocalCluster
 from tests.control_plane.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ SAID = {
 }
 
 
-def kind_of(document: JSON) -> Known:
+def kind_of(document: JSON) -> KnownKind:
     return next(known for known in KNOWN if known.resource.kind == document["kind"])
 
 
@@ -63,9 +63,9 @@ def test_every_manifest_is_in_the_table_or_has_no_controller() -> None:
 
 
 @pytest.fixture(scope="module")
-async def applied(box: Onebox) -> dict[str, tuple[Known, Key]]:
+async def applied(box: LocalCluster) -> dict[str, tuple[KnownKind, Key]]:
     """All of them at once, each folder in a namespace of its own: names are used twice."""
-    cluster, found = box.cluster, dict[str, tuple[Known, Key]]()
+    cluster, found = box.cluster, dict[str, tuple[KnownKind, Key]]()
     scripts = {file.name: file.read_text() for file in (EXAMPLES / "train").iterdir() if file.is_file()}
     config_maps = next(known.resource for known in KNOWN if known.singular == "configmap")
     await cluster.create(config_maps, {"metadata": {"name": "train-examples"}, "data": scripts}, namespace="default")
@@ -83,7 +83,7 @@ async def applied(box: Onebox) -> dict[str, tuple[Known, Key]]:
 
 @pytest.mark.parametrize("file", SAID)
 async def test_a_manifest_runs_or_says_in_one_sentence_what_is_missing(
-    box: Onebox, applied: dict[str, tuple[Known, Key]], file: str
+    box: LocalCluster, applied: dict[str, tuple[KnownKind, Key]], file: str
 ) -> None:
     known, key = applied[file]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.local.folder import InUse, NoFolder, default_folder, locked
+from holdfast.local.folder import DataDirUnusable, InUse, default_folder, locked
 
 
 def test_the_folder_is_the_users_unless_they_say_otherwise() -> None:
@@ -47,5 +47,5 @@ def test_only_its_user_can_look_into_the_folder(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named_with_the_option_for_another(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(NoFolder, match="--data"), locked(tmp_path / "file" / "data"):
+    with pytest.raises(DataDirUnusable, match="--data"), locked(tmp_path / "file" / "data"):
         pass

@@ -9,8 +9,8 @@ from holdfast.api.meta import Key
 from holdfast.cluster.embedded import EmbeddedCluster
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import PODS
-from holdfast.local.hardware import survey
-from holdfast.local.onebox import onebox
+from holdfast.local.hardware import detect_hardware
+from holdfast.local.onebox import local_cluster
 from tests.contract.kinds import CLAIMS
 from tests.contract.waiting import gone, until
 
@@ -19,7 +19,7 @@ DATA = Key("default", "data")
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
-    async with onebox(tmp_path / "box", survey(0), limits=False) as box:
+    async with local_cluster(tmp_path / "box", detect_hardware(0), limits=False) as box:
         yield box.cluster
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.cluster.protocol import JSON
-from holdfast.local.onebox import Onebox
+from holdfast.local.onebox import LocalCluster
 from tests.frameworks.jobs import completed
 from tests.local.trainings import NEVER, checkpoint, start
 
@@ -55,14 +55,14 @@ def undisturbed(case: Case, progress: Path) -> Epochs:
     return [json.loads(line) for line in progress.read_text().splitlines()]
 
 
-async def begin(box: Onebox, case: Case) -> None:
+async def begin(box: LocalCluster, case: Case) -> None:
     """It would never save by itself, nor end."""
     parameters = {"epochs": NEVER, "learningRate": case.learning_rate, "additionalParams": {"hidden": str(HIDDEN)}}
     spec = {"hyperparameters": parameters, "checkpoint": {"frequency": NEVER}, "successPolicy": case.policy}
     await start(box, case.name, dataset="digits", **spec)
 
 
-async def test_it_ends_at_the_exact_epoch_with_a_checkpoint(box: Onebox, tmp_path: Path) -> None:
+async def test_it_ends_at_the_exact_epoch_with_a_checkpoint(box: LocalCluster, tmp_path: Path) -> None:
     for case in CASES:
         await begin(box, case)
     for case in CASES:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import PODS
-from holdfast.local.hardware import survey
-from holdfast.local.onebox import onebox
+from holdfast.local.hardware import detect_hardware
+from holdfast.local.onebox import local_cluster
 from tests.contract.waiting import gone
 from tests.control_plane.waiting import eventually
 
@@ -34,7 +34,7 @@ POD: JSON = {
 
 
 async def test_a_pods_token_is_known_to_the_cluster_as_long_as_the_pod_is_there(tmp_path: Path) -> None:
-    async with onebox(tmp_path / "box", survey(0), limits=False) as box:
+    async with local_cluster(tmp_path / "box", detect_hardware(0), limits=False) as box:
         made = await box.cluster.create(PODS, POD, namespace="default")
         key = made.metadata.key
 

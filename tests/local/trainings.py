@@ -8,14 +8,14 @@ from pathlib import Path
 
 from aiohttp import ClientSession
 
-from holdfast.api.builtin import Told
+from holdfast.api.builtin import CoreEvent
 from holdfast.api.meta import Key
-from holdfast.api.trainingjob import CheckpointReport, TrainingJob, TrainingJobStatus
-from holdfast.checkpoints.names import Name
+from holdfast.api.trainingjob import CheckpointStatus, TrainingJob, TrainingJobStatus
+from holdfast.checkpoints.names import CheckpointName
 from holdfast.checkpoints.settings import open_store
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import EVENTS, PODS, TRAINING_JOBS
-from holdfast.local.onebox import Onebox
+from holdfast.local.onebox import LocalCluster
 from holdfast.machine.objects import SECRETS
 from tests.checkpoints.servers.server import AZURE_ACCOUNT, BUCKET, Server
 from tests.control_plane.waiting import eventually
@@ -28,13 +28,13 @@ NEVER = 1_000_000
 FOREVER = {"epochs": NEVER, "additionalParams": SMALL}
 
 
-async def start(box: Onebox, name: str, **spec: object) -> TrainingJob:
+async def start(box: LocalCluster, name: str, **spec: object) -> TrainingJob:
     """Of the reference trainer with one worker, unless `spec` says otherwise."""
     written: JSON = {"model": "mlp", "dataset": "synthetic", "numWorkers": 1, "gpusPerWorker": 0, **spec}
     return await box.cluster.create(TRAINING_JOBS, {"metadata": {"name": name}, "spec": written}, namespace=NAMESPACE)
 
 
-async def write_secret(box: Onebox, name: str, content: Mapping[str, str]) -> None:
+async def write_secret(box: LocalCluster, name: str, content: Mapping[str, str]) -> None:
     body = {"metadata": {"name": name}, "data": encoded(content)}
     await box.cluster.create(SECRETS, body, namespace=NAMESPACE)
 
@@ -74,12 +74,14 @@ def in_store(server: Server, name: str) -> tuple[JSON, dict[str, str]]:
     return {**common, **place}, content
 
 
-async def status(box: Onebox, name: str) -> TrainingJobStatus:
+async def status(box: LocalCluster, name: str) -> TrainingJobStatus:
     job = await box.cluster.get(TRAINING_JOBS, Key(NAMESPACE, name))
     return job.status or TrainingJobStatus()
 
 
-async def until(box: Onebox, name: str, holds: Callable[[TrainingJobStatus], object], what: str) -> TrainingJobStatus:
+async def until(
+    box: LocalCluster, name: str, holds: Callable[[TrainingJobStatus], object], what: str
+) -> TrainingJobStatus:
     def enough(seen: TrainingJobStatus) -> bool:
         assert seen.state != "Failed", seen.failure_reason
         return bool(holds(seen))
@@ -87,50 +89,50 @@ async def until(box: Onebox, name: str, holds: Callable[[TrainingJobStatus], obj
     return await eventually(lambda: status(box, name), enough, what=f"{name}: {what}", within_s=WITHIN_S)
 
 
-def checkpoint(seen: TrainingJobStatus) -> CheckpointReport:
-    return seen.checkpoint or CheckpointReport()
+def checkpoint(seen: TrainingJobStatus) -> CheckpointStatus:
+    return seen.checkpoint or CheckpointStatus()
 
 
-async def change(box: Onebox, name: str, **spec: object) -> None:
+async def change(box: LocalCluster, name: str, **spec: object) -> None:
     await box.cluster.patch(TRAINING_JOBS, Key(NAMESPACE, name), {"spec": spec})
 
 
-async def stopped(box: Onebox, name: str) -> None:
+async def stopped(box: LocalCluster, name: str) -> None:
     """The workers of the suspended job have ended, and what they saved is kept."""
 
     async def look() -> list[str]:
         pods = (await box.cluster.list(PODS, namespace=NAMESPACE, labels=f"training-job={name}")).items
-        return [pod.metadata.name for pod in pods if not pod.has_ended]
+        return [pod.metadata.name for pod in pods if not pod.is_finished]
 
     await until(box, name, lambda seen: seen.state == "Suspended", "is suspended")
     await eventually(look, lambda left: not left, what=f"no worker of {name} runs", within_s=WITHIN_S)
 
 
-async def told(box: Onebox, name: str, reason: str, words: str = "") -> Told:
+async def told(box: LocalCluster, name: str, reason: str, words: str = "") -> CoreEvent:
     """The warning about the job that gives that reason and has those words in its message."""
 
-    async def look() -> list[Told]:
+    async def look() -> list[CoreEvent]:
         events = (await box.cluster.list(EVENTS, namespace=NAMESPACE)).items
         return [event for event in events if event.metadata.name.startswith(f"{name}.")]
 
-    def fits(event: Told) -> bool:
+    def fits(event: CoreEvent) -> bool:
         return (event.type, event.reason) == ("Warning", reason) and words in event.message
 
     seen = await eventually(look, lambda them: any(map(fits, them)), what=f"{reason} about {name}", within_s=WITHIN_S)
     return next(filter(fits, seen))
 
 
-async def kept(address: str, environ: Mapping[str, str]) -> list[Name]:
+async def kept(address: str, environ: Mapping[str, str]) -> list[CheckpointName]:
     """The checkpoints of a job's store that a restart may go on from, newest first."""
 
-    def look() -> list[Name]:
+    def look() -> list[CheckpointName]:
         store = open_store(address, environ)
         return sorted((name for name in store.names(NEVER) if store.manifest(name) is not None), reverse=True)
 
     return await asyncio.to_thread(look)
 
 
-async def until_kept(address: str, environ: Mapping[str, str], many: int = 1) -> list[Name]:
+async def until_kept(address: str, environ: Mapping[str, str], many: int = 1) -> list[CheckpointName]:
     return await eventually(
         lambda: kept(address, environ), lambda found: len(found) >= many, what=f"{address} is filled", within_s=WITHIN_S
     )

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON, Cluster
-from holdfast.machine.machine import Machine
+from holdfast.machine.machine import Kubelet
 from tests.contract.kinds import PODS, Document
 from tests.contract.waiting import gone, until
 from tests.control_plane.waiting import eventually
@@ -24,7 +24,7 @@ def python(code: str, *, name: str = "main", **more: Any) -> JSON:
 
 
 class Bench:
-    def __init__(self, cluster: Cluster, machine: Machine, namespace: str, node: str, data: Path) -> None:
+    def __init__(self, cluster: Cluster, machine: Kubelet, namespace: str, node: str, data: Path) -> None:
         self.cluster = cluster
         self.machine = machine
         self.namespace = namespace

@@ -14,7 +14,7 @@ from holdfast.api.meta import Key
 from holdfast.cluster.embedded import open_cluster
 from holdfast.cluster.kubernetes import connect, load_config
 from holdfast.cluster.protocol import Cluster
-from holdfast.machine.machine import Machine
+from holdfast.machine.machine import Kubelet
 from holdfast.machine.objects import NAMESPACES, NODES
 from tests.control_plane.server import ControlPlane
 from tests.machine.bench import Bench, MakeBench
@@ -79,7 +79,7 @@ async def make_bench(cluster: Cluster, namespace: str, tmp_path: Path) -> AsyncI
         node = f"machine-{secrets.token_hex(4)}"
 
         async def make(**more: Any) -> Bench:
-            machine = Machine(cluster, name=node, data=tmp_path / "data", resources=RESOURCES, now=now, **more)
+            machine = Kubelet(cluster, name=node, data=tmp_path / "data", resources=RESOURCES, now=now, **more)
             await stack.enter_async_context(machine.running())
             return Bench(cluster, machine, namespace, node, tmp_path / "data")
 

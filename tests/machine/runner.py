@@ -6,13 +6,13 @@ from pathlib import Path
 from random import Random
 
 from holdfast.cluster.kubernetes import connect, load_config
-from holdfast.machine.machine import Machine
+from holdfast.machine.machine import Kubelet
 from tests.machine.conftest import RESOURCES, now
 
 
 async def main(kubeconfig: str, node: str, data: str) -> None:
     cluster = connect(load_config(kubeconfig), rng=Random(1), now=now)
-    async with Machine(cluster, name=node, data=Path(data), resources=RESOURCES, now=now).running():
+    async with Kubelet(cluster, name=node, data=Path(data), resources=RESOURCES, now=now).running():
         sys.stdout.write("running\n")
         sys.stdout.flush()
         await asyncio.Event().wait()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.machine.gpus import RESOURCE, Gpus, NotEnoughGpus, needed_by, visible
+from holdfast.machine.gpus import RESOURCE, Gpus, NotEnoughGpus, cuda_env, needed_by
 from holdfast.machine.objects import Container, PodSpec, ResourceRequirements
 
 
@@ -51,8 +51,8 @@ def test_released_devices_are_given_out_again_once() -> None:
 
 
 def test_a_container_without_gpus_sees_none() -> None:
-    assert visible(()) == {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
-    assert visible((1, 3))["CUDA_VISIBLE_DEVICES"] == "1,3"
+    assert cuda_env(()) == {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
+    assert cuda_env((1, 3))["CUDA_VISIBLE_DEVICES"] == "1,3"
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 3), st.booleans()), max_size=30))

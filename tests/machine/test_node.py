@@ -9,7 +9,7 @@ from holdfast.api.meta import Key
 from holdfast.cluster.errors import Expired, Unreachable
 from holdfast.cluster.protocol import Cluster
 from holdfast.machine import node
-from holdfast.machine.machine import Machine
+from holdfast.machine.machine import Kubelet
 from holdfast.machine.node import NodeAgent, capacity
 from holdfast.machine.objects import LEASES, NODES
 from tests.contract.kinds import NODES as DOCUMENTS
@@ -88,7 +88,7 @@ async def test_the_machine_goes_on_when_the_cluster_comes_back(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     weak = Weak(cluster)
-    machine = Machine(weak, name=f"weak-{namespace}", data=tmp_path, resources=RESOURCES, now=now)
+    machine = Kubelet(weak, name=f"weak-{namespace}", data=tmp_path, resources=RESOURCES, now=now)
     async with machine.running():
         bench = Bench(cluster, machine, namespace, f"weak-{namespace}", tmp_path)
         weak.failures = {

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from holdfast.machine import journal, orphans
-from holdfast.machine.grace import Grace
-from holdfast.machine.identity import Identity, boot_id, environment, identify, processes, stat
+from holdfast.machine.grace import GracePeriod
+from holdfast.machine.identity import ProcessId, boot_id, environment, identify, processes, stat
 from holdfast.machine.processes import Exit, Launch, Process, StartError
-from holdfast.machine.supervisor import Inbox, encode
-from holdfast.machine.tasks import cancelled, first
+from holdfast.machine.supervisor import MessageBuffer, encode
+from holdfast.machine.tasks import background_task, wait_first
 from tests.control_plane.waiting import eventually
 
 MARK = {"HOLDFAST_MACHINE": "test-processes"}
 
 
-async def start(folder: Path, script: str, noted: list[Identity] | None = None, **more: Any) -> Process:
+async def start(folder: Path, script: str, noted: list[ProcessId] | None = None, **more: Any) -> Process:
     launch = Launch(
         argv=("sh", "-c", script), env={"PATH": os.environ["PATH"], **MARK}, cwd=folder, log=folder / "0.log", **more
     )
@@ -29,7 +29,7 @@ async def start(folder: Path, script: str, noted: list[Identity] | None = None, 
 
 
 async def test_both_the_supervisor_and_the_command_are_noted_before_the_command_is_waited_for(tmp_path: Path) -> None:
-    noted: list[Identity] = []
+    noted: list[ProcessId] = []
     process = await start(tmp_path, "sleep 1000", noted)
     supervisor, command = noted
     assert supervisor.is_alive()
@@ -40,7 +40,7 @@ async def test_both_the_supervisor_and_the_command_are_noted_before_the_command_
 
 
 async def test_closing_ends_a_command_that_ignores_everything(tmp_path: Path) -> None:
-    noted: list[Identity] = []
+    noted: list[ProcessId] = []
     process = await start(tmp_path, "trap '' TERM INT HUP; while :; do sleep 0.1; done", noted)
     await process.close()
     assert not [one for one in noted if one.is_alive()]
@@ -73,7 +73,7 @@ async def test_a_supervisor_that_does_not_answer_is_ended_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.machine.processes.PATIENCE_S", 0.1)
-    noted: list[Identity] = []
+    noted: list[ProcessId] = []
     process = await start(tmp_path, "exec sleep 1000", noted)
     noted[0].send(signal.SIGSTOP)
     await process.force()
@@ -82,7 +82,7 @@ async def test_a_supervisor_that_does_not_answer_is_ended_itself(
     await eventually(lambda: _alive(noted), lambda alive: not alive, what="the command died with its supervisor")
 
 
-async def _alive(noted: list[Identity]) -> list[Identity]:
+async def _alive(noted: list[ProcessId]) -> list[ProcessId]:
     return [one for one in noted if one.is_alive()]
 
 
@@ -138,7 +138,7 @@ async def test_values_that_are_no_text_pass_unharmed(tmp_path: Path) -> None:
 
 def test_messages_arrive_whole_however_the_stream_is_cut() -> None:
     stream = encode({"do": "signal", "number": 15}) + encode({"do": "kill"})
-    inbox = Inbox()
+    inbox = MessageBuffer()
     heard = [message for n in range(len(stream)) for message in inbox.feed(stream[n : n + 1])]
     assert heard == [{"do": "signal", "number": 15}, {"do": "kill"}]
 
@@ -147,15 +147,15 @@ def test_a_process_is_known_by_its_start_not_its_number() -> None:
     me = identify(os.getpid())
     assert me is not None
     assert me.is_alive()
-    assert not Identity(me.pid, me.start + 1, me.boot).is_alive()
-    assert not Identity(me.pid, me.start, "another boot").is_alive()
+    assert not ProcessId(me.pid, me.start + 1, me.boot).is_alive()
+    assert not ProcessId(me.pid, me.start, "another boot").is_alive()
 
 
 async def test_a_stranger_that_has_been_given_a_number_is_not_signalled() -> None:
     child = await asyncio.create_subprocess_exec("sleep", "1000")
     found = identify(child.pid)
     assert found
-    Identity(found.pid, found.start - 1, found.boot).send(signal.SIGKILL)
+    ProcessId(found.pid, found.start - 1, found.boot).send(signal.SIGKILL)
     assert found.is_alive()
     found.send(signal.SIGKILL)
     assert await child.wait() == -9
@@ -181,9 +181,9 @@ def test_a_process_that_is_not_there_has_no_facts() -> None:
 def test_the_journal_is_read_back_without_a_line_that_was_cut(tmp_path: Path) -> None:
     assert not journal.started(tmp_path)
     assert journal.read(tmp_path) == []
-    first_, second = Identity(1, 2, "b"), Identity(3, 4, "b")
-    journal.note(tmp_path, first_)
-    journal.note(tmp_path, second)
+    first_, second = ProcessId(1, 2, "b"), ProcessId(3, 4, "b")
+    journal.record_process(tmp_path, first_)
+    journal.record_process(tmp_path, second)
     with (tmp_path / journal.NAME).open("ab") as file:
         file.write(b'{"pid": 5')
     assert journal.started(tmp_path)
@@ -210,7 +210,7 @@ async def test_orphans_are_found_by_record_session_mark_and_descent() -> None:
     leader = identify(child.pid)
     assert leader
 
-    def found(mark: str, *noted: Identity) -> set[int]:
+    def found(mark: str, *noted: ProcessId) -> set[int]:
         return {one.pid for one in orphans.find({"MARK": mark}, noted)}
 
     try:
@@ -228,7 +228,7 @@ async def test_a_record_of_another_boot_or_of_a_number_given_out_again_finds_nob
     child = await asyncio.create_subprocess_exec("sleep", "1000", start_new_session=True)
     found = identify(child.pid)
     assert found
-    for stale in (Identity(found.pid, found.start, "another boot"), Identity(found.pid, found.start - 1, found.boot)):
+    for stale in (ProcessId(found.pid, found.start, "another boot"), ProcessId(found.pid, found.start - 1, found.boot)):
         assert orphans.find({"MARK": "nobody"}, [stale]) == []
     child.kill()
     await child.wait()
@@ -244,10 +244,10 @@ def test_a_runner_never_ends_itself_or_what_started_it() -> None:
 
 
 async def test_a_grace_period_becomes_shorter_and_never_longer() -> None:
-    grace = Grace()
+    grace = GracePeriod()
     assert not grace.began
     grace.begin(1000)
-    over = asyncio.create_task(grace.over())
+    over = asyncio.create_task(grace.wait_expired())
     await asyncio.sleep(0)
     grace.begin(2000)
     assert grace.left is not None
@@ -266,7 +266,7 @@ async def test_the_first_that_is_done_ends_the_others_but_not_a_callers_future()
         finally:
             ended.append("long")
 
-    await first(future, long(), asyncio.sleep(0))
+    await wait_first(future, long(), asyncio.sleep(0))
     assert ended == ["long"]
     assert not future.done()
     future.cancel()
@@ -277,7 +277,7 @@ async def test_an_error_beside_a_block_is_raised_at_its_end() -> None:
         raise ValueError("beside")
 
     with pytest.raises(ValueError, match="beside"):
-        async with cancelled(fails()):
+        async with background_task(fails()):
             await asyncio.sleep(0)
 
 

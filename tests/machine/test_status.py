@@ -3,8 +3,16 @@
 import pytest
 
 from holdfast.cluster.protocol import JSON
-from holdfast.machine.facts import Fact, Running, State, Terminated, Waiting, restart_delay_s, restarts_again
-from holdfast.machine.status import Snapshot, Verdict, container_status, outcome, phase, pod_status
+from holdfast.machine.facts import (
+    ContainerSnapshot,
+    Running,
+    State,
+    Terminated,
+    Waiting,
+    restart_delay_s,
+    restarts_again,
+)
+from holdfast.machine.status import PodResult, Snapshot, container_status, outcome, phase, pod_status
 
 NOW = "2026-01-01T00:00:10Z"
 BEFORE = "2026-01-01T00:00:00Z"
@@ -15,8 +23,10 @@ def ended(code: int) -> Terminated:
     return Terminated(exit_code=code, reason="Error" if code else "Completed")
 
 
-def fact(state: State, *, name: str = "main", started: bool = False, ready: bool = False, **more: object) -> Fact:
-    return Fact(name=name, image="i", state=state, started=started, ready=ready, **more)  # type: ignore[arg-type]  # of Fact
+def fact(
+    state: State, *, name: str = "main", started: bool = False, ready: bool = False, **more: object
+) -> ContainerSnapshot:
+    return ContainerSnapshot(name=name, image="i", state=state, started=started, ready=ready, **more)  # type: ignore[arg-type]  # of Fact
 
 
 def one(state: State, **more: object) -> Snapshot:
@@ -40,7 +50,7 @@ def conditions(status: JSON) -> dict[str, str]:
         (Snapshot(init=(fact(RUNNING, is_sidecar=True),), main=(fact(Waiting()),)), "Pending"),
         (Snapshot(init=(fact(RUNNING, is_sidecar=True, started=True),), main=(fact(RUNNING),)), "Running"),
         (Snapshot(init=(), main=(fact(RUNNING), fact(Waiting(), name="b"))), "Pending"),
-        (Snapshot(init=(), main=(fact(ended(0)),), verdict=Verdict(phase="Failed")), "Failed"),
+        (Snapshot(init=(), main=(fact(ended(0)),), verdict=PodResult(phase="Failed")), "Failed"),
     ],
 )
 def test_the_phase_follows_the_containers_until_there_is_a_verdict(snapshot: Snapshot, expected: str) -> None:
@@ -75,11 +85,11 @@ def test_others_conditions_stay_and_unchanged_ones_keep_their_time() -> None:
 
 
 def test_a_disrupted_pod_says_so_and_an_ordinary_failure_does_not() -> None:
-    lost = Verdict(phase="Failed", reason="NodeLost", message="gone", disrupted=True)
+    lost = PodResult(phase="Failed", reason="NodeLost", message="gone", disrupted=True)
     status = pod_status(Snapshot(init=(), main=(fact(ended(137)),), verdict=lost), (), NOW)
     assert conditions(status)["DisruptionTarget"] == "True"
     assert (status["reason"], status["message"]) == ("NodeLost", "gone")
-    failed = pod_status(Snapshot(init=(), main=(fact(ended(1)),), verdict=Verdict(phase="Failed")), (), NOW)
+    failed = pod_status(Snapshot(init=(), main=(fact(ended(1)),), verdict=PodResult(phase="Failed")), (), NOW)
     assert "DisruptionTarget" not in conditions(failed)
     assert failed["conditions"][-1]["reason"] == "PodFailed"
 

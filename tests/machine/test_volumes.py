@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
-from holdfast.machine.machine import NotReclaimed
+from holdfast.machine.machine import ReclaimFailed
 from holdfast.machine.objects import CLAIMS, SECRETS
 from tests.contract.kinds import CONFIG_MAPS
 from tests.control_plane.waiting import eventually
@@ -180,7 +180,7 @@ async def test_a_folder_that_stays_is_not_taken_for_removed(bench: Bench, monkey
 
     (bench.data / "volumes" / "ns" / "data").mkdir(parents=True)
     monkeypatch.setattr("holdfast.machine.folders.remove", in_vain)
-    with pytest.raises(NotReclaimed, match="the folder of claim ns/data, can't be removed: remove it by hand"):
+    with pytest.raises(ReclaimFailed, match="the folder of claim ns/data, can't be removed: remove it by hand"):
         await bench.machine.reclaim(Key("ns", "data"))
 
 

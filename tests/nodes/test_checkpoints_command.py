@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.checkpoints.names import named
+from holdfast.checkpoints.names import checkpoint_name
 from holdfast.cluster.kubernetes import connect, load_config
 from holdfast.cluster.resources import TRAINING_JOBS
 from holdfast.runtime.clocks import utc_now
@@ -46,8 +46,8 @@ async def volume(lab: Lab, namespace: str) -> Path:
 
 
 def _fill(root: Path, shared: Path) -> None:
-    fill_volume(root, named(1, 0), named(2, 0))
-    fill_volume(root, named(3, 0), files=LARGE)
+    fill_volume(root, checkpoint_name(1, 0), checkpoint_name(2, 0))
+    fill_volume(root, checkpoint_name(3, 0), files=LARGE)
     for path in (root, *root.rglob("*"), *root.parents):
         if path.is_relative_to(shared):
             os.chown(path, WORKER, WORKER)
@@ -74,7 +74,7 @@ async def test_a_claims_checkpoints_are_listed_verified_pruned_and_downloaded(
     assert gone.code == 0, gone
     assert [line.split(":")[0] for line in gone.lines[:-1]] == ["epoch 1 of attempt 0", "epoch 2 of attempt 0"]
 
-    (volume / named(3, 0).folder / "model.bin").write_bytes(b"WEIGHTS")
+    (volume / checkpoint_name(3, 0).folder / "model.bin").write_bytes(b"WEIGHTS")
     verified = await run("verify")
     assert verified.code == 1
     assert verified.lines[1] == "  the content of model.bin is not what was saved: its digest differs"

@@ -11,10 +11,10 @@ from holdfast.api.meta import Key, Object
 from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.protocol import JSON, Resource
-from holdfast.plane import BindingCluster, add_plane
+from holdfast.plane import BindingCluster, add_kube_controllers
 from holdfast.plane.claims import Reclaim, nothing_to_reclaim
 from holdfast.plane.objects import JOBS, LEASES, NODES, PODS, Job, Node, Pod
-from holdfast.runtime.clocks import micro_time, second_time
+from holdfast.runtime.clocks import format_time, micro_time
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator
 from tests.plane.kubelets import Kubelets, ended, kubelets
@@ -65,7 +65,7 @@ class Bench:
         """`plane` is the cluster as the controllers see it, when that is to differ from how it is."""
         through = plane or self.cluster
         operator = Operator(through, identity="plane", now=now, random=Random(2), metrics=Metrics())
-        add_plane(operator, through, now=now, reclaim=self._reclaim)
+        add_kube_controllers(operator, through, now=now, reclaim=self._reclaim)
         broken = self.machines.broken if hasattr(self, "machines") else set()
         # The machines go on when the controllers crash: they are no part of them.
         self.machines, controller = kubelets(operator, now=now)
@@ -102,8 +102,8 @@ class Bench:
         ready = {
             "type": "Ready",
             "status": status,
-            "lastHeartbeatTime": second_time(now()),
-            "lastTransitionTime": second_time(now()),
+            "lastHeartbeatTime": format_time(now()),
+            "lastTransitionTime": format_time(now()),
         }
         await self.cluster.patch_status(NODES, Key("", name), {"status": {"conditions": [ready]}})
 

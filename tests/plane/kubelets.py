@@ -8,11 +8,11 @@ from holdfast.cluster.errors import NotFound
 from holdfast.cluster.protocol import JSON
 from holdfast.plane.objects import PODS, Pod
 from holdfast.runtime.cache import Store
-from holdfast.runtime.clocks import Now, second_time
+from holdfast.runtime.clocks import Now, format_time
 from holdfast.runtime.controller import Controller
 from holdfast.runtime.operator import Operator
 from holdfast.runtime.result import Done, Result, TerminalError
-from holdfast.runtime.writes import Writer
+from holdfast.runtime.writes import WriteTracker
 
 STOPPED = 143
 
@@ -20,14 +20,14 @@ STOPPED = 143
 class Kubelets:
     """Pods run until somebody ends them; on the machines named in `broken` nothing happens any more."""
 
-    def __init__(self, pods: Store[Pod], writer: Writer, now: Now) -> None:
+    def __init__(self, pods: Store[Pod], writer: WriteTracker, now: Now) -> None:
         self._pods = pods
         self._writer = writer
         self._now = now
         self.broken: set[str] = set()
 
     async def reconcile(self, key: Key) -> Result:
-        pod, session = self._pods.get(key), self._writer.on(key)
+        pod, session = self._pods.get(key), self._writer.for_key(key)
         if pod is None or not pod.spec.node_name or pod.spec.node_name in self.broken:
             return Done()
         with suppress(NotFound):
@@ -41,7 +41,7 @@ class Kubelets:
                 await session.patch_status(PODS, key, {"status": running(pod, self._now())})
         return Done()
 
-    async def report(self, key: Key, error: TerminalError) -> None:
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
         raise AssertionError(error)
 
 
@@ -52,13 +52,13 @@ def kubelets(operator: Operator, *, now: Now) -> tuple[Kubelets, Controller[Pod]
 
 
 def running(pod: Pod, now: datetime) -> JSON:
-    state = {"running": {"startedAt": second_time(now)}}
-    return {"phase": "Running", "startTime": second_time(now), **_told(pod, now, "True", state)}
+    state = {"running": {"startedAt": format_time(now)}}
+    return {"phase": "Running", "startTime": format_time(now), **_told(pod, now, "True", state)}
 
 
 def ended(pod: Pod, exit_code: int, now: datetime) -> JSON:
     reason = "Error" if exit_code else "Completed"
-    state = {"terminated": {"exitCode": exit_code, "reason": reason, "finishedAt": second_time(now)}}
+    state = {"terminated": {"exitCode": exit_code, "reason": reason, "finishedAt": format_time(now)}}
     return {"phase": "Failed" if exit_code else "Succeeded", **_told(pod, now, "False", state)}
 
 
@@ -69,7 +69,7 @@ def _told(pod: Pod, now: datetime, ready: str, state: JSON) -> JSON:
         if each.type not in ("Ready", "ContainersReady")
     ]
     conditions = [
-        {"type": kind, "status": ready, "lastTransitionTime": second_time(now)} for kind in ("Ready", "ContainersReady")
+        {"type": kind, "status": ready, "lastTransitionTime": format_time(now)} for kind in ("Ready", "ContainersReady")
     ]
     containers = [
         {

@@ -9,7 +9,7 @@ import pytest
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import EVENTS
-from holdfast.plane.claims import PROTECTION, obstacle, volume_of, waiting_for
+from holdfast.plane.claims import PROTECTION, unbound_claims_message, unsupported_reason, volume_of
 from holdfast.plane.objects import CLAIMS, PODS, Claim, condition
 from holdfast.runtime.cache import Store
 from tests.plane.bench import NAMESPACE, Bench, a_cluster
@@ -42,7 +42,7 @@ def body(**spec: Any) -> JSON:
     ],
 )
 def test_a_claim_has_a_folder_unless_it_asks_for_something_else(spec: JSON, says: str) -> None:
-    found = obstacle(claim(**spec))
+    found = unsupported_reason(claim(**spec))
     assert says in found
     assert bool(says) == bool(found)
 
@@ -60,9 +60,12 @@ def test_a_pod_waits_until_its_claim_is_ready(there: Claim | None, says: str) ->
     claims: Store[Claim] = Store()
     if there is not None:
         claims.put(there)
-    assert waiting_for(pod(volumes=[{"name": "tmp", "emptyDir": {}}, *VOLUMES]), claims) == says
-    assert waiting_for(pod(namespace="elsewhere", volumes=VOLUMES), claims) == 'persistentvolumeclaim "data" not found'
-    assert waiting_for(pod(volumes=[{"name": "tmp", "emptyDir": {}}]), claims) == ""
+    assert unbound_claims_message(pod(volumes=[{"name": "tmp", "emptyDir": {}}, *VOLUMES]), claims) == says
+    assert (
+        unbound_claims_message(pod(namespace="elsewhere", volumes=VOLUMES), claims)
+        == 'persistentvolumeclaim "data" not found'
+    )
+    assert unbound_claims_message(pod(volumes=[{"name": "tmp", "emptyDir": {}}]), claims) == ""
 
 
 async def bound(bench: Bench) -> Claim:

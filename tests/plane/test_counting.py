@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.api.builtin import JobStatus, UncountedPods
+from holdfast.api.builtin import JobStatus, UncountedTerminatedPods
 from holdfast.plane.jobs.accounting import MOST_UNCOUNTED
 from holdfast.plane.jobs.plan import Plan, plan
 from holdfast.plane.objects import Job, Pod
@@ -117,7 +117,7 @@ def test_each_ended_pod_is_counted_once_and_only_once(wanted: Job, actions: list
     assert world.job.finished_at
     assert status.failed == world.ends["Failed"]
     assert status.succeeded == (3 if wanted.is_indexed else world.ends["Succeeded"])
-    assert status.uncounted_terminated_pods == UncountedPods()
+    assert status.uncounted_terminated_pods == UncountedTerminatedPods()
     assert not any(pod.is_tracked for pod in world.pods.values())
 
 

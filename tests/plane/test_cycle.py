@@ -8,8 +8,8 @@ from msgspec import structs
 from holdfast.cluster.protocol import JSON
 from holdfast.plane.objects import Node, Pod
 from holdfast.plane.scheduling.cycle import schedule
-from holdfast.plane.scheduling.occupancy import Occupancy
-from holdfast.planning.placing.amounts import NANO, nanos
+from holdfast.plane.scheduling.occupancy import NodeSnapshot
+from holdfast.planning.placing.amounts import NANO, parse_nanos
 from tests.plane.things import asking, node, pod
 
 HOST = "kubernetes.io/hostname"
@@ -20,7 +20,7 @@ def go(
     waiting: list[Pod], machines: list[Node], there: list[Pod] | None = None
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Where each pod goes; and why each other one does not."""
-    occupancy = Occupancy()
+    occupancy = NodeSnapshot()
     for each in there or []:
         occupancy.pod_changed(None, each)
     outcome = schedule(waiting, {machine.metadata.name: machine for machine in machines}, occupancy)
@@ -220,7 +220,7 @@ def test_a_zone_that_a_pod_can_not_choose_does_not_count() -> None:
 def test_no_machine_is_overfull_and_nobody_waits_who_would_fit(rooms: list[int], asked: list[tuple[int, int]]) -> None:
     machines = [gpu_node(f"m-{number}", room) for number, room in enumerate(rooms)]
     waiting = [pod(f"p-{number}", priority=rank, **gpus(count)) for number, (count, rank) in enumerate(asked)]
-    occupancy = Occupancy()
+    occupancy = NodeSnapshot()
     outcome = schedule(waiting, {machine.metadata.name: machine for machine in machines}, occupancy)
     free = {}
     for machine, room in zip(machines, rooms, strict=True):
@@ -228,6 +228,6 @@ def test_no_machine_is_overfull_and_nobody_waits_who_would_fit(rooms: list[int],
         free[machine.metadata.name] = room * NANO - taken
     assert all(left >= 0 for left in free.values())
     for each, _ in outcome.refused:
-        wanted = nanos(each.spec.containers[0].resources.requests["nvidia/gpu"])
+        wanted = parse_nanos(each.spec.containers[0].resources.requests["nvidia/gpu"])
         assert wanted > max(free.values())
     assert len(outcome.placed) + len(outcome.refused) == len(waiting)

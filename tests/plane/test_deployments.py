@@ -10,7 +10,7 @@ import pytest
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import SERVICE_ACCOUNTS
-from holdfast.plane.deployments.staffing import REST_S, staffing
+from holdfast.plane.deployments.staffing import REST_S, plan_scale
 from holdfast.plane.deployments.status import status
 from holdfast.plane.deployments.template import HASH, is_current, pod_body
 from holdfast.plane.objects import DEPLOYMENTS, PODS, Deployment, Pod
@@ -82,15 +82,15 @@ def names(pods: tuple[Pod, ...]) -> list[str]:
     ],
 )
 def test_who_comes_and_who_goes(wanted: Deployment, pods: list[Pod], create: int, stop: list[str]) -> None:
-    steps = staffing(wanted, pods, NOW)
+    steps = plan_scale(wanted, pods, NOW)
     assert (steps.create, names(steps.stop)) == (create, stop)
 
 
 def test_a_pod_that_has_ended_rests_before_it_is_replaced() -> None:
     pods = [a_pod("a", ONE, "Failed", ended=ago(4)), a_pod("b", ONE, "Failed", ended=ago(7))]
-    resting = staffing(deployment(2), pods, NOW)
+    resting = plan_scale(deployment(2), pods, NOW)
     assert (resting.create, resting.stop, resting.again_s) == (0, (), REST_S - 7)
-    later = staffing(deployment(2), pods, NOW + timedelta(seconds=REST_S - 7))
+    later = plan_scale(deployment(2), pods, NOW + timedelta(seconds=REST_S - 7))
     assert (later.create, names(later.stop), later.again_s) == (1, ["b"], 3)
 
 

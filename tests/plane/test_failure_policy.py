@@ -1,7 +1,7 @@
 import pytest
 
 from holdfast.cluster.protocol import JSON
-from holdfast.plane.jobs.failure_policy import judge
+from holdfast.plane.jobs.failure_policy import match_policy
 from tests.plane.things import indexed_job, worker
 
 DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
@@ -33,7 +33,7 @@ def exits(operator: str, *codes: int, container: str = "") -> JSON:
 )
 def test_the_first_rule_that_matches_decides(rules: list[JSON], action: str) -> None:
     pod = worker("Failed", index=0, exit_code=42, conditions={"DisruptionTarget": "True"})
-    judgement = judge(indexed_job(1, podFailurePolicy={"rules": rules}), pod)
+    judgement = match_policy(indexed_job(1, podFailurePolicy={"rules": rules}), pod)
     assert judgement.action == action
     assert judgement.counts is (action != "Ignore")
 
@@ -41,7 +41,7 @@ def test_the_first_rule_that_matches_decides(rules: list[JSON], action: str) -> 
 def test_an_index_can_fail_only_where_indexes_fail_on_their_own() -> None:
     rules = {"rules": [{"action": "FailIndex", **exits("In", 42)}]}
     pod = worker("Failed", index=0, exit_code=42)
-    assert judge(indexed_job(1, podFailurePolicy=rules, backoffLimitPerIndex=3), pod).action == "FailIndex"
+    assert match_policy(indexed_job(1, podFailurePolicy=rules, backoffLimitPerIndex=3), pod).action == "FailIndex"
 
 
 def test_the_message_names_the_pod_and_what_matched() -> None:
@@ -49,13 +49,15 @@ def test_the_message_names_the_pod_and_what_matched() -> None:
     where = f"ns/{pod.metadata.name}"
     by_code = indexed_job(1, podFailurePolicy={"rules": [{"action": "FailJob", **exits("In", 42)}]})
     expected = f"Container main for pod {where} failed with exit code 42 matching FailJob rule at index 0"
-    assert judge(by_code, pod).message == expected
+    assert match_policy(by_code, pod).message == expected
     rules = [{"action": "Count", **exits("In", 7)}, {"action": "FailJob", "onPodConditions": [DISRUPTED]}]
     by_condition = indexed_job(1, podFailurePolicy={"rules": rules})
     expected = f"Pod {where} has condition DisruptionTarget matching FailJob rule at index 1"
-    assert judge(by_condition, pod).message == expected
+    assert match_policy(by_condition, pod).message == expected
 
 
 def test_a_container_that_ended_well_matches_no_exit_code() -> None:
     pod = worker("Failed", index=0, exit_code=0)
-    assert judge(indexed_job(1, podFailurePolicy={"rules": [{"action": "FailJob", **exits("NotIn", 5)}]}), pod).counts
+    assert match_policy(
+        indexed_job(1, podFailurePolicy={"rules": [{"action": "FailJob", **exits("NotIn", 5)}]}), pod
+    ).counts

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.plane.jobs.indexes import parsed, written
+from holdfast.plane.jobs.indexes import format_indexes, parse_indexes
 
 # (the indexes, how they are written): as the API server's own controller does it.
 CASES = [
@@ -18,8 +18,8 @@ CASES = [
 
 @pytest.mark.parametrize(("indexes", "text"), CASES)
 def test_indexes_are_written_in_runs(indexes: set[int], text: str) -> None:
-    assert written(indexes) == text
-    assert parsed(text, 1000) == indexes
+    assert format_indexes(indexes) == text
+    assert parse_indexes(text, 1000) == indexes
 
 
 @pytest.mark.parametrize(
@@ -35,9 +35,9 @@ def test_indexes_are_written_in_runs(indexes: set[int], text: str) -> None:
     ],
 )
 def test_what_is_out_of_range_or_unreadable_is_left_out(text: str, limit: int, indexes: set[int]) -> None:
-    assert parsed(text, limit) == indexes
+    assert parse_indexes(text, limit) == indexes
 
 
 @given(st.sets(st.integers(0, 60)))
 def test_what_is_written_is_read_again(indexes: set[int]) -> None:
-    assert parsed(written(indexes), 61) == indexes
+    assert parse_indexes(format_indexes(indexes), 61) == indexes

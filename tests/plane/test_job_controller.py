@@ -8,13 +8,13 @@ import pytest
 from holdfast.api.meta import Key
 from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
 from holdfast.cluster.errors import Conflict
-from holdfast.plane.jobs.controller import BY_JOB, Jobs, job_of
+from holdfast.plane.jobs.controller import BY_JOB, JobReconciler, job_of
 from holdfast.plane.objects import JOBS, PODS, Job, Pod
 from holdfast.runtime.cache import Store
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.writes import Writer
+from holdfast.runtime.writes import WriteTracker
 from tests.plane.bench import NAMESPACE, indexed, pod_spec
 from tests.plane.kubelets import ended
 
@@ -27,7 +27,7 @@ class Desk:
         self.jobs: Store[Job] = Store()
         self.pods: Store[Pod] = Store({BY_JOB: lambda pod: map(str, job_of(pod))})
         informers = Informers(cluster, (), metrics=Metrics(), random=Random(0))
-        self.controller = Jobs(self.jobs, self.pods, Writer(cluster, informers), utc_now)
+        self.controller = JobReconciler(self.jobs, self.pods, WriteTracker(cluster, informers), utc_now)
 
     async def begin(self) -> None:
         spec = indexed(1, backoffLimit=5, template={"spec": pod_spec()})

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.cluster.protocol import JSON
 from holdfast.plane.jobs.plan import Plan, plan
-from holdfast.plane.jobs.replicas import MOST_AT_ONCE, Replica
+from holdfast.plane.jobs.replicas import MOST_AT_ONCE, NewPod
 from holdfast.plane.objects import Job, Pod
 from tests.plane.things import NOW, ago, indexed_job, job, worker
 
@@ -265,7 +265,7 @@ def test_the_last_failure_of_an_index_is_held_until_its_successor_knows_of_it() 
     failed = worker("Failed", index=0, failures=1, ended=ago(30))
     limited = indexed_job(1, backoffLimitPerIndex=3)
     it = planned(limited, failed)
-    assert it.create == (Replica(0, 2),)
+    assert it.create == (NewPod(0, 2),)
     assert it.release == ()
     replaced = planned(limited, failed, worker(index=0, failures=2))
     assert uids(replaced.release) == uids([failed])
@@ -289,4 +289,4 @@ def test_an_ignored_failure_of_an_index_is_handed_down_as_ignored() -> None:
     rule = {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [1]}}
     failed = worker("Failed", index=0, failures=2, ended=ago(1000))
     it = planned(indexed_job(1, backoffLimitPerIndex=2, podFailurePolicy={"rules": [rule]}), failed)
-    assert it.create == (Replica(0, 2, 1),)
+    assert it.create == (NewPod(0, 2, 1),)

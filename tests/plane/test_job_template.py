@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from holdfast.plane.jobs.replicas import Replica
+from holdfast.plane.jobs.replicas import NewPod
 from holdfast.plane.jobs.standing import FAILURES, IGNORED_FAILURES, INDEX
 from holdfast.plane.jobs.template import pod_body
 from holdfast.plane.objects import TRACKING, Job
@@ -21,7 +21,7 @@ TEMPLATE = {
 
 
 def test_a_pod_is_its_template_held_and_owned() -> None:
-    body = pod_body(job(template=TEMPLATE), Replica())
+    body = pod_body(job(template=TEMPLATE), NewPod())
     assert body["spec"] == TEMPLATE["spec"]
     assert body["metadata"] == {
         "generateName": "one-",
@@ -42,7 +42,7 @@ def test_a_pod_is_its_template_held_and_owned() -> None:
 
 
 def test_an_indexed_pod_knows_its_number() -> None:
-    body = pod_body(indexed_job(3, template=TEMPLATE), Replica(2))
+    body = pod_body(indexed_job(3, template=TEMPLATE), NewPod(2))
     metadata, spec = body["metadata"], body["spec"]
     assert metadata["generateName"] == "one-2-"
     assert metadata["labels"] == {"app": "x", INDEX: "2"}
@@ -58,25 +58,25 @@ def test_an_indexed_pod_knows_its_number() -> None:
 def test_the_template_itself_stays_as_it_is() -> None:
     wanted = indexed_job(3, template=TEMPLATE)
     before = repr(wanted.spec.template)
-    pod_body(wanted, Replica(0))
+    pod_body(wanted, NewPod(0))
     assert repr(wanted.spec.template) == before
 
 
 @pytest.mark.parametrize(
     ("replica", "marks"),
     [
-        (Replica(0), {}),
-        (Replica(0, 0), {FAILURES: "0"}),
-        (Replica(0, 2), {FAILURES: "2"}),
-        (Replica(0, 2, 1), {FAILURES: "2", IGNORED_FAILURES: "1"}),
+        (NewPod(0), {}),
+        (NewPod(0, 0), {FAILURES: "0"}),
+        (NewPod(0, 2), {FAILURES: "2"}),
+        (NewPod(0, 2, 1), {FAILURES: "2", IGNORED_FAILURES: "1"}),
     ],
 )
-def test_an_index_hands_its_failures_down(replica: Replica, marks: dict[str, str]) -> None:
+def test_an_index_hands_its_failures_down(replica: NewPod, marks: dict[str, str]) -> None:
     assert pod_body(indexed_job(1), replica)["metadata"]["annotations"] == {INDEX: "0", **marks}
 
 
 def test_a_long_name_leaves_room_for_what_the_server_adds() -> None:
     long = msgspec.convert({"metadata": {"name": "n" * 63, "uid": "u"}}, Job)
-    prefix = pod_body(long, Replica())["metadata"]["generateName"]
+    prefix = pod_body(long, NewPod())["metadata"]["generateName"]
     assert len(prefix) == 58
     assert prefix.endswith("n-")

@@ -4,9 +4,9 @@ import pytest
 
 from holdfast.cluster.protocol import JSON
 from holdfast.plane.objects import Node
-from holdfast.plane.scheduling.machine import refusals
-from holdfast.planning.placing.amounts import nanos
-from holdfast.planning.placing.needs import needs
+from holdfast.plane.scheduling.machine import filter_failures
+from holdfast.planning.placing.amounts import parse_nanos
+from holdfast.planning.placing.needs import pod_requests
 from tests.plane.things import asking, node, pod
 
 GPU = {"key": "gpu", "value": "present", "effect": "NoSchedule"}
@@ -53,10 +53,12 @@ NAMED_M = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": 
 )
 def test_the_first_obstacle_is_named(machine: Node, spec: JSON, expected: tuple[str, ...]) -> None:
     wanting = pod(**spec)
-    assert refusals(wanting, machine, needs(wanting.spec), {}) == expected
+    assert filter_failures(wanting, machine, pod_requests(wanting.spec), {}) == expected
 
 
 def test_what_others_have_taken_is_not_there() -> None:
     wanting = pod(**asking(cpu="2"))
-    assert refusals(wanting, node(), needs(wanting.spec), {"cpu": nanos("2")}) == ()
-    assert refusals(wanting, node(), needs(wanting.spec), {"cpu": nanos("2001m")}) == ("Insufficient cpu",)
+    assert filter_failures(wanting, node(), pod_requests(wanting.spec), {"cpu": parse_nanos("2")}) == ()
+    assert filter_failures(wanting, node(), pod_requests(wanting.spec), {"cpu": parse_nanos("2001m")}) == (
+        "Insufficient cpu",
+    )

@@ -10,8 +10,8 @@ from holdfast.api.builtin import Lease, LeaseSpec
 from holdfast.api.meta import ObjectMeta
 from holdfast.api.placing import Taint
 from holdfast.cluster.protocol import JSON
-from holdfast.plane.nodes.eviction import disrupted, leaves_at, not_ready
-from holdfast.plane.nodes.health import readiness, sign_of_life, silenced
+from holdfast.plane.nodes.eviction import disrupted, eviction_time, not_ready
+from holdfast.plane.nodes.health import readiness, sign_of_life, unknown_conditions
 from holdfast.plane.nodes.taints import NOT_READY, UNREACHABLE, wanted_taints
 from holdfast.plane.objects import Condition, Node, Pod, condition
 from tests.plane.things import NOW, ago, node, pod, told
@@ -75,7 +75,7 @@ def test_any_change_of_lease_or_heartbeat_is_a_sign_of_life() -> None:
         sign_of_life(node(ready=""), None),
     }
     assert len(signs) == 5
-    told_by_us = saying(beating, *silenced(beating, NOW))
+    told_by_us = saying(beating, *unknown_conditions(beating, NOW))
     assert sign_of_life(told_by_us, None) == sign_of_life(beating, None), "what we write in its name is none"
 
 
@@ -86,17 +86,17 @@ def test_silence_makes_all_that_the_machine_told_unknown_and_nothing_else() -> N
         told("MemoryPressure", "False"),
         told("holdfast.dev/preempted", "True"),
     )
-    ready, memory, preempted = silenced(machine, NOW)
+    ready, memory, preempted = unknown_conditions(machine, NOW)
     assert (ready.status, ready.reason, ready.last_transition_time) == ("Unknown", "NodeStatusUnknown", ago(0))
     assert ready.last_heartbeat_time == ago(90)
     assert memory.status == "Unknown"
     assert preempted == machine.status.conditions[2]
     again = saying(machine, ready, memory, preempted)
-    assert silenced(again, NOW + timedelta(hours=1)) == (ready, memory, preempted)
+    assert unknown_conditions(again, NOW + timedelta(hours=1)) == (ready, memory, preempted)
 
 
 def test_a_machine_that_never_said_anything_is_unknown_too() -> None:
-    (ready,) = silenced(node(ready=""), NOW)
+    (ready,) = unknown_conditions(node(ready=""), NOW)
     assert (ready.type, ready.status, ready.reason) == ("Ready", "Unknown", "NodeStatusNeverUpdated")
     assert readiness(saying(node(ready=""), ready)) == "Unknown"
 
@@ -132,7 +132,7 @@ def test_a_pod_leaves_when_its_patience_with_a_mark_ends(
     leaving: Pod, taints: tuple[Taint, ...], left_s: float | None
 ) -> None:
     expected = None if left_s is None else NOW + timedelta(seconds=left_s)
-    assert leaves_at(leaving, taints, NOW) == expected
+    assert eviction_time(leaving, taints, NOW) == expected
 
 
 def having(*conditions: Condition) -> Pod:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from holdfast.plane.objects import Pod
-from holdfast.plane.scheduling.occupancy import Occupancy, waits
+from holdfast.plane.scheduling.occupancy import NodeSnapshot, waits
 from holdfast.planning.placing.amounts import NANO
 from tests.plane.things import asking, pod
 
@@ -19,7 +19,7 @@ def in_phase(it: Pod, phase: str) -> Pod:
     return structs.replace(it, status=structs.replace(it.status, phase=phase))
 
 
-def cpus(occupancy: Occupancy, machine: str = "m") -> int:
+def cpus(occupancy: NodeSnapshot, machine: str = "m") -> int:
     return occupancy.taken(machine).get("cpu", 0) // NANO
 
 
@@ -27,7 +27,7 @@ POD = pod("p", **asking(cpu="2"))
 
 
 def test_an_assumed_pod_takes_its_room_once_before_and_after_the_cache_shows_it() -> None:
-    occupancy = Occupancy()
+    occupancy = NodeSnapshot()
     occupancy.pod_changed(None, POD)
     assert occupancy.waiting() == [POD]
     occupancy.assume(on(POD, "m"))
@@ -42,7 +42,7 @@ def test_an_assumed_pod_takes_its_room_once_before_and_after_the_cache_shows_it(
 
 
 def test_a_binding_that_failed_gives_the_room_back_and_the_pod_its_place_in_the_queue() -> None:
-    occupancy = Occupancy()
+    occupancy = NodeSnapshot()
     occupancy.pod_changed(None, POD)
     occupancy.pod_changed(None, pod("q"))
     occupancy.assume(on(POD, "m"))
@@ -55,7 +55,7 @@ def test_a_binding_that_failed_gives_the_room_back_and_the_pod_its_place_in_the_
 
 def test_an_assumed_pod_that_is_deleted_or_replaced_leaves() -> None:
     for after in (None, structs.replace(POD, metadata=structs.replace(POD.metadata, uid="another"))):
-        occupancy = Occupancy()
+        occupancy = NodeSnapshot()
         occupancy.pod_changed(None, POD)
         occupancy.assume(on(POD, "m"))
         occupancy.pod_changed(POD, after)
@@ -64,7 +64,7 @@ def test_an_assumed_pod_that_is_deleted_or_replaced_leaves() -> None:
 
 
 def test_a_pod_that_is_put_elsewhere_by_somebody_else_is_there() -> None:
-    occupancy = Occupancy()
+    occupancy = NodeSnapshot()
     occupancy.pod_changed(None, POD)
     occupancy.assume(on(POD, "m"))
     occupancy.pod_changed(POD, on(POD, "n"))
@@ -88,7 +88,7 @@ def stopping(it: Pod) -> Pod:
     ],
 )
 def test_only_what_may_give_a_pod_its_place_is_news(old: Pod | None, new: Pod | None, dirty: bool) -> None:
-    occupancy = Occupancy()
+    occupancy = NodeSnapshot()
     occupancy.pod_changed(None, old)
     occupancy.dirty = False
     occupancy.pod_changed(old, new)
@@ -130,7 +130,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_after_any_history_the_sums_are_those_of_what_is_there(steps: list[Step]) -> None:
-    occupancy, there = Occupancy(), dict[str, Pod]()
+    occupancy, there = NodeSnapshot(), dict[str, Pod]()
     for step in steps:
         new = in_phase(pod(step.name, node=step.machine, **asking(cpu="3")), step.phase) if step.is_there else None
         occupancy.pod_changed(there.pop(step.name, None), new)

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from holdfast.plane.together import together
+from holdfast.plane.together import gather_all
 
 
 async def test_all_steps_are_taken_and_their_results_come_in_order() -> None:
@@ -10,7 +10,7 @@ async def test_all_steps_are_taken_and_their_results_come_in_order() -> None:
         await asyncio.sleep(0.001 * (3 - number))
         return number
 
-    assert await together(step(number) for number in range(3)) == [0, 1, 2]
+    assert await gather_all(step(number) for number in range(3)) == [0, 1, 2]
 
 
 async def test_a_step_that_fails_keeps_none_of_the_others_from_ending() -> None:
@@ -24,5 +24,5 @@ async def test_a_step_that_fails_keeps_none_of_the_others_from_ending() -> None:
         done.append(number)
 
     with pytest.raises(ValueError, match="1"):
-        await together(step(number) for number in range(4))
+        await gather_all(step(number) for number in range(4))
     assert done == [0, 2, 3]

@@ -10,14 +10,14 @@ from holdfast.api.meta import ObjectMeta, OwnerReference
 from holdfast.cluster.protocol import JSON
 from holdfast.plane.jobs.standing import FAILURES, INDEX
 from holdfast.plane.objects import TRACKING, Condition, Job, Node, Pod
-from holdfast.runtime.clocks import second_time
+from holdfast.runtime.clocks import format_time
 
 NOW = datetime(2026, 4, 5, 12, tzinfo=UTC)
 _numbers = count()
 
 
 def ago(seconds: float) -> str:
-    return second_time(NOW - timedelta(seconds=seconds))
+    return format_time(NOW - timedelta(seconds=seconds))
 
 
 def job(*, status: JSON | None = None, **spec: Any) -> Job:

@@ -3,14 +3,14 @@
 from typing import Any
 
 from holdfast.api.builtin import Node
-from holdfast.planning.admission import Verdict
-from holdfast.planning.trainingjob.course import Course, Finding, Finish, Hold, decide
+from holdfast.planning.admission import AdmissionDecision
+from holdfast.planning.trainingjob.course import Action, Finish, StateReason, Wait, decide
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.timing import TIMING
 from tests.trainingjobs import at, node, running, training_job
 
-ROOM = Verdict(admitted=True)
-NO_ROOM = Verdict(admitted=False, message="needs 2 × 8 GPUs; 1 node has 8 free")
+ROOM = AdmissionDecision(admitted=True)
+NO_ROOM = AdmissionDecision(admitted=False, message="needs 2 × 8 GPUs; 1 node has 8 free")
 BOTH = (running(0), running(1))
 HERE = {"gpu-3": node()}
 LOST: dict[str, Node] = {}
@@ -20,21 +20,21 @@ def seen(
     state: str = "", *, spec: dict[str, Any] | None = None, status: dict[str, Any] | None = None, **more: Any
 ) -> Observed:
     body = {**({"state": state} if state else {}), **(status or {})}
-    return Observed(**{"job": training_job(spec, status=body), "nodes": HERE, "verdict": ROOM, **more})
+    return Observed(**{"job": training_job(spec, status=body), "nodes": HERE, "admission": ROOM, **more})
 
 
-def course(observed: Observed, now: float = 60) -> Course:
+def course(observed: Observed, now: float = 60) -> Action:
     return decide(observed, at(now), TIMING)
 
 
-def held(observed: Observed, now: float = 60) -> Finding:
+def held(observed: Observed, now: float = 60) -> StateReason:
     found = course(observed, now)
-    assert isinstance(found, Hold)
+    assert isinstance(found, Wait)
     assert found.finding is not None
     return found.finding
 
 
-def ended(observed: Observed, now: float = 60) -> Finding:
+def ended(observed: Observed, now: float = 60) -> StateReason:
     found = course(observed, now)
     assert isinstance(found, Finish)
     return found.finding

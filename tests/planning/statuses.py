@@ -5,15 +5,15 @@ from typing import Any
 from msgspec import structs
 
 from holdfast.api.trainingjob import TrainingJobStatus
-from holdfast.planning.admission import Verdict
+from holdfast.planning.admission import AdmissionDecision
 from holdfast.planning.trainingjob.course import decide
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.status import next_status
 from holdfast.planning.trainingjob.timing import TIMING
 from tests.trainingjobs import at, node, running, training_job
 
-ROOM = Verdict(admitted=True)
-NO_ROOM = Verdict(admitted=False, message="needs 2 × 8 GPUs; 1 node has 8 free")
+ROOM = AdmissionDecision(admitted=True)
+NO_ROOM = AdmissionDecision(admitted=False, message="needs 2 × 8 GPUs; 1 node has 8 free")
 HERE = {"gpu-3": node()}
 BOTH = (running(0), running(1))
 READY = {"active": 2, "ready": 2}
@@ -21,7 +21,7 @@ COMPLETE = {"Complete": "CompletionsReached"}
 
 
 def seen(spec: dict[str, Any] | None = None, status: dict[str, Any] | None = None, **more: Any) -> Observed:
-    return Observed(**{"job": training_job(spec, status=status), "nodes": HERE, "verdict": ROOM, **more})
+    return Observed(**{"job": training_job(spec, status=status), "nodes": HERE, "admission": ROOM, **more})
 
 
 def shown(observed: Observed, now: float = 60) -> TrainingJobStatus:

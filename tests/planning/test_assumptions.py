@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 
-from holdfast.planning.admission import survey
+from holdfast.planning.admission import run_admission
 from holdfast.planning.ledger import GPU, Ledger
 from holdfast.planning.placing.amounts import NANO
 from tests.planning.admission.gangs import NOW, admitted, gang
@@ -21,7 +21,7 @@ def gpus(kept: Ledger, name: str = "gpu-1") -> int:
 
 def assumed(until_s: float = inf) -> Ledger:
     kept = ledger(node(gpus="8"))
-    kept.assume(W.place, "gpu-1", W.shape.asked, until_s)
+    kept.reserve(W.place, "gpu-1", W.shape.requests, until_s)
     return kept
 
 
@@ -50,21 +50,21 @@ def test_the_pod_that_comes_is_counted_once() -> None:
 
 def test_no_moment_of_the_pods_coming_shows_more_room_than_there_is() -> None:
     kept, seen = assumed(), []
-    kept.followers.append(lambda name: seen.append(gpus(kept, name)))
+    kept.listeners.append(lambda name: seen.append(gpus(kept, name)))
     kept.pod_changed(None, pod_of(W, "gpu-1"))
     assert seen == [4, 6]
 
 
 def test_an_assumption_about_a_pod_that_is_bound_already_counts_nothing() -> None:
     kept = ledger(node(gpus="8"), pod_of(W, "gpu-1"))
-    kept.assume(W.place, "gpu-1", W.shape.asked, inf)
+    kept.reserve(W.place, "gpu-1", W.shape.requests, inf)
     assert (gpus(kept), dict(kept.assumptions)) == (6, {})
 
 
 def test_after_the_pod_is_gone_the_same_can_be_assumed_again() -> None:
     kept = ledger(node(gpus="8"), pod_of(W, "gpu-1"))
     kept.pod_changed(pod_of(W, "gpu-1"), None)
-    kept.assume(W.place, "gpu-1", W.shape.asked, inf)
+    kept.reserve(W.place, "gpu-1", W.shape.requests, inf)
     assert gpus(kept) == 6
 
 
@@ -72,7 +72,7 @@ def test_a_mark_that_somebody_moves_to_another_pod_is_followed() -> None:
     kept = ledger(node(gpus="8"), pod_of(W, "gpu-1"))
     unmarked = pod("w-pod", gpu="2")
     kept.pod_changed(pod_of(W, "gpu-1"), unmarked)
-    kept.assume(W.place, "gpu-1", W.shape.asked, inf)
+    kept.reserve(W.place, "gpu-1", W.shape.requests, inf)
     assert gpus(kept) == 4
     kept.pod_changed(unmarked, None)
     assert gpus(kept) == 6
@@ -81,7 +81,7 @@ def test_a_mark_that_somebody_moves_to_another_pod_is_followed() -> None:
 def test_assuming_it_elsewhere_gives_the_first_room_back() -> None:
     kept = ledger(node("a", gpus="8"), node("b", gpus="8"))
     for machine in ("a", "b", "b"):
-        kept.assume(W.place, machine, W.shape.asked, inf)
+        kept.reserve(W.place, machine, W.shape.requests, inf)
     assert (gpus(kept, "a"), gpus(kept, "b")) == (8, 6)
 
 
@@ -95,8 +95,8 @@ def test_an_assumption_that_nothing_came_of_ends_with_its_time(now_s: float, lef
 def test_it_is_known_when_the_next_one_ends() -> None:
     assert assumed().next_end_s is None
     kept = assumed()
-    kept.assume("b", "gpu-1", W.shape.asked, 20.0)
-    kept.assume("a", "gpu-1", W.shape.asked, 10.0)
+    kept.reserve("b", "gpu-1", W.shape.requests, 20.0)
+    kept.reserve("a", "gpu-1", W.shape.requests, 10.0)
     assert kept.next_end_s == 10.0
     assert kept.expire(15.0) == ["a"]
     assert kept.next_end_s == 20.0
@@ -110,7 +110,7 @@ def test_what_never_ends_by_itself_leaves_nothing_behind_when_it_is_released() -
 
 def test_one_that_was_renewed_ends_with_its_new_time() -> None:
     kept = assumed(until_s=10.0)
-    kept.assume(W.place, "gpu-1", W.shape.asked, 20.0)
+    kept.reserve(W.place, "gpu-1", W.shape.requests, 20.0)
     assert kept.expire(15.0) == []
     assert gpus(kept) == 6
     assert kept.expire(20.0) == [W.place]
@@ -126,7 +126,7 @@ def test_a_machine_that_comes_back_still_has_what_was_assumed_there() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda kept: kept.assume("other", "gpu-1", W.shape.asked, inf),
+        lambda kept: kept.reserve("other", "gpu-1", W.shape.requests, inf),
         lambda kept: kept.release(W.place),
         lambda kept: kept.expire(inf),
     ],
@@ -134,7 +134,7 @@ def test_a_machine_that_comes_back_still_has_what_was_assumed_there() -> None:
 def test_whoever_waits_can_tell_that_something_has_changed(change: Callable[[Ledger], object]) -> None:
     kept = assumed(until_s=10.0)
     seen: list[str] = []
-    kept.followers.append(seen.append)
+    kept.listeners.append(seen.append)
     version = kept.version
     change(kept)
     assert kept.version > version
@@ -152,17 +152,17 @@ def test_nothing_is_left_behind_by_those_that_came_and_went() -> None:
     kept = ledger(node(gpus="8"))
     for number in range(3):
         it = request(f"w-{number}", 2)
-        kept.assume(it.place, "gpu-1", it.shape.asked, 5.0)
+        kept.reserve(it.place, "gpu-1", it.shape.requests, 5.0)
         kept.pod_changed(None, pod_of(it, "gpu-1"))
         kept.pod_changed(pod_of(it, "gpu-1"), None)
     kept.expire(5.0)
-    assert (dict(kept.assumptions), kept._assumed, kept._ends, kept._come) == ({}, {}, [], {})
+    assert (dict(kept.assumptions), kept._assumed, kept._ends, kept._arrived) == ({}, {}, [], {})
 
 
 def test_a_workload_does_not_get_what_a_gang_that_may_start_is_expected_to_take() -> None:
     kept = ledger(node("a", gpus="4"), node("b", gpus="8"))
-    look = survey([gang("bert", 3, gpus=2)], kept, NOW)
-    kept.expect(look.taken, look.kept)
+    look = run_admission([gang("bert", 3, gpus=2)], kept, NOW)
+    kept.set_gang_demand(look.taken, look.kept)
     assert look.verdicts["bert"].admitted
     assert (free_gpus(kept, "a"), free_gpus(kept, "b")) == (2, 4)
     assert (gpus(kept, "a"), gpus(kept, "b")) == (4, 8)  # for the gangs' next look, which counts them itself
@@ -170,29 +170,29 @@ def test_a_workload_does_not_get_what_a_gang_that_may_start_is_expected_to_take(
 
 def test_gangs_that_have_their_machines_are_expected_nowhere() -> None:
     kept = ledger(node("a", gpus="4"), pod(on="a", gpu="2"))
-    look = survey([gang("bert", 1, gpus=2, standing="started", machines=("a",))], kept, NOW)
-    kept.expect(look.taken, look.kept)
+    look = run_admission([gang("bert", 1, gpus=2, standing="started", machines=("a",))], kept, NOW)
+    kept.set_gang_demand(look.taken, look.kept)
     assert free_gpus(kept, "a") == 2
 
 
 def test_machines_are_kept_for_a_gang_that_has_waited_long() -> None:
     kept = ledger(node("a", gpus="4"))
-    look = survey([gang("bert", 1, gpus=4, age_s=3600), gang("ernie", 1, gpus=2)], kept, NOW)
+    look = run_admission([gang("bert", 1, gpus=4, age_s=3600), gang("ernie", 1, gpus=2)], kept, NOW)
     assert look.kept == set()
     kept.pod_changed(None, pod(on="a", gpu="1"))
-    look = survey([gang("bert", 1, gpus=4, age_s=3600)], kept, NOW)
-    kept.expect(look.taken, look.kept)
-    assert kept.kept == {"a"}
+    look = run_admission([gang("bert", 1, gpus=4, age_s=3600)], kept, NOW)
+    kept.set_gang_demand(look.taken, look.kept)
+    assert kept.nodes_held_for_gangs == {"a"}
 
 
 def test_followers_hear_only_where_expectations_changed_and_gangs_do_not() -> None:
     kept = ledger(node("a", gpus="4"), node("b", gpus="4"), node("c", gpus="4"))
     seen: list[str] = []
-    kept.followers.append(seen.append)
+    kept.listeners.append(seen.append)
     version = kept.version
     one, two = {GPU: NANO}, {GPU: 2 * NANO}
-    kept.expect({"a": one, "b": one})
-    kept.expect({"a": one, "b": two}, {"c"})
-    kept.expect({})
+    kept.set_gang_demand({"a": one, "b": one})
+    kept.set_gang_demand({"a": one, "b": two}, {"c"})
+    kept.set_gang_demand({})
     assert seen == ["a", "b", "b", "c", "a", "b", "c"]
     assert kept.version == version

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.planning.trainingjob.hang import find_hang, hang_due_s
-from holdfast.planning.trainingjob.heard import Heard, Voice
+from holdfast.planning.trainingjob.heard import AttemptReports, WorkerReports
 from tests.trainingjobs import training_job
 
 LIMIT_S = 600
@@ -19,14 +19,14 @@ def job(**status: Any) -> TrainingJob:
     return training_job({"progressDeadlineSeconds": LIMIT_S}, status={"state": "Running", **status})
 
 
-def heard(*last_s: float, progress_s: float = 0.0, attempt: int = 0) -> Heard:
+def heard(*last_s: float, progress_s: float = 0.0, attempt: int = 0) -> AttemptReports:
     """Each worker's last word."""
-    voices = {index: Voice(at_s) for index, at_s in enumerate(last_s)}
-    return Heard(attempt=attempt, first_s=0.0, progress_s=progress_s, voices=voices)
+    voices = {index: WorkerReports(at_s) for index, at_s in enumerate(last_s)}
+    return AttemptReports(attempt=attempt, first_s=0.0, progress_s=progress_s, workers=voices)
 
 
 def hangs(
-    heard: Heard | None,
+    heard: AttemptReports | None,
     *,
     job: TrainingJob = job(),  # noqa: B008  # frozen
     running: tuple[int, ...] = (0, 1),

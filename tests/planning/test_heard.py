@@ -2,27 +2,27 @@
 
 import pytest
 
-from holdfast.planning.trainingjob.heard import Heard, Voice, gpu_utilization_percent, listen
-from holdfast.reports.wire import Batch
+from holdfast.planning.trainingjob.heard import AttemptReports, WorkerReports, gpu_utilization_percent, record_report
+from holdfast.reports.wire import WorkerReport
 from tests.reports.batches import batch, checkpoint, ended, step
 
 
-def heard(*reports: tuple[float, Batch]) -> Heard:
-    found: Heard | None = None
+def heard(*reports: tuple[float, WorkerReport]) -> AttemptReports:
+    found: AttemptReports | None = None
     for now_s, report in reports:
-        found = listen(found, report, now_s)
+        found = record_report(found, report, now_s)
     assert found is not None
     return found
 
 
 def test_the_first_word_is_where_waiting_for_progress_begins() -> None:
-    assert heard((10, batch())) == Heard(attempt=0, first_s=10, progress_s=10, voices={0: Voice(10)})
+    assert heard((10, batch())) == AttemptReports(attempt=0, first_s=10, progress_s=10, workers={0: WorkerReports(10)})
 
 
 def test_a_sign_of_life_is_no_progress() -> None:
     found = heard((10, batch(ended(1))), (20, batch()), (30, batch(index=1)))
     assert (found.first_s, found.progress_s) == (10, 10)
-    assert {index: voice.heard_s for index, voice in found.voices.items()} == {0: 20, 1: 30}
+    assert {index: voice.heard_s for index, voice in found.workers.items()} == {0: 20, 1: 30}
 
 
 def test_a_checkpoint_alone_is_no_progress() -> None:
@@ -34,7 +34,7 @@ def test_a_checkpoint_alone_is_no_progress() -> None:
     [batch(ended(2)), batch(step(2, 6)), batch(step(2, 5), ended(2)), batch(step(1, 5)), batch(ended(0))],
     ids=["end", "step", "both", "back again", "anew"],
 )
-def test_any_other_point_than_before_is_progress(report: Batch) -> None:
+def test_any_other_point_than_before_is_progress(report: WorkerReport) -> None:
     """Also one further back: a training that was suspended goes on from its checkpoint."""
     assert heard((10, batch(step(2, 5))), (20, report)).progress_s == 20
 
@@ -54,10 +54,10 @@ def test_each_worker_has_its_own_point() -> None:
 
 def test_a_new_attempt_is_heard_anew() -> None:
     found = heard((10, batch(ended(5), index=1)), (50, batch(attempt=1)))
-    assert found == Heard(attempt=1, first_s=50, progress_s=50, voices={0: Voice(50)})
+    assert found == AttemptReports(attempt=1, first_s=50, progress_s=50, workers={0: WorkerReports(50)})
 
 
-def gpus(percent: float | None, index: int = 0, attempt: int = 0) -> Batch:
+def gpus(percent: float | None, index: int = 0, attempt: int = 0) -> WorkerReport:
     return batch(index=index, attempt=attempt, gpu_utilization_percent=percent)
 
 
@@ -97,7 +97,7 @@ def gpus(percent: float | None, index: int = 0, attempt: int = 0) -> Batch:
     ],
 )
 def test_the_gpu_utilization_is_the_mean_over_the_workers_that_report_it(
-    reports: list[tuple[float, Batch]], mean: float | None
+    reports: list[tuple[float, WorkerReport]], mean: float | None
 ) -> None:
     found = heard(*reports) if reports else None
     assert gpu_utilization_percent(found, now_s=20, silent_s=15) == mean

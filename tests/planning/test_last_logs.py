@@ -10,36 +10,46 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from holdfast.api.builtin import ContainerStatus, Node, Pod
-from holdfast.planning.trainingjob.classes import Loss
-from holdfast.planning.trainingjob.course import Again, Course, Finding, Finish, Go, Hold, Over, Park, Remake
-from holdfast.planning.trainingjob.last_logs import MOST_WORKERS, Dying, is_outdated, whose_logs
+from holdfast.planning.trainingjob.classes import WorkerFailure
+from holdfast.planning.trainingjob.course import (
+    Action,
+    CleanUp,
+    DeleteQueuedJob,
+    EnsureJob,
+    Finish,
+    RecreateJob,
+    StartNewAttempt,
+    StateReason,
+    Wait,
+)
+from holdfast.planning.trainingjob.last_logs import MOST_WORKERS, LogToSave, is_outdated, logs_to_save
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.restart import Retry
 from tests.trainingjobs import deleted, failed, node, running, stamp, training_job, worker, workers
 
-FAILED = Finish(Finding("Failed", "BackoffLimitExceeded", "too often"))
+FAILED = Finish(StateReason("Failed", "BackoffLimitExceeded", "too often"))
 
 
-def again(cause: str = "application") -> Again:
-    return Again(Retry(Loss(cause=cause, message="as told"), None, 1))  # type: ignore[arg-type]  # any class of loss
+def again(cause: str = "application") -> StartNewAttempt:
+    return StartNewAttempt(Retry(WorkerFailure(cause=cause, message="as told"), None, 1))  # type: ignore[arg-type]  # any class of loss
 
 
 def whose(
-    *pods: Pod, course: Course | None = None, nodes: Iterable[Node] | None = None, given_up: Iterable[str] = ()
-) -> tuple[Dying, ...]:
+    *pods: Pod, course: Action | None = None, nodes: Iterable[Node] | None = None, given_up: Iterable[str] = ()
+) -> tuple[LogToSave, ...]:
     seen = {each.metadata.name: each for each in ((node(),) if nodes is None else nodes)}
-    observed = Observed(job=training_job(), pods=pods, nodes=seen, given_up=frozenset(given_up))
-    return whose_logs(observed, course or again())
+    observed = Observed(job=training_job(), pods=pods, nodes=seen, lost_pods=frozenset(given_up))
+    return logs_to_save(observed, course or again())
 
 
-def stopping(*pods: Pod, course: Course, suspend: bool = False, queued: bool = False) -> tuple[Dying, ...]:
+def stopping(*pods: Pod, course: Action, suspend: bool = False, queued: bool = False) -> tuple[LogToSave, ...]:
     """`suspend`: the Job is suspended already."""
     made = workers(suspend=suspend)
-    observed = Observed(job=training_job(), workers=made, pods=pods, nodes={"gpu-3": node()}, queued=queued)
-    return whose_logs(observed, course)
+    observed = Observed(job=training_job(), current_job=made, pods=pods, nodes={"gpu-3": node()}, queued=queued)
+    return logs_to_save(observed, course)
 
 
-def indexes(found: Iterable[Dying]) -> list[int]:
+def indexes(found: Iterable[LogToSave]) -> list[int]:
     return [each.index for each in found]
 
 
@@ -89,15 +99,15 @@ def test_nobody_who_is_left_out_failed_before_one_who_is_kept(seconds: list[int]
 @pytest.mark.parametrize(
     "course",
     [
-        Over(),
-        Remake(),
-        Hold(None),
-        Park(),
-        Go(suspended=False),
-        Go(suspended=True),
+        CleanUp(),
+        RecreateJob(),
+        Wait(None),
+        DeleteQueuedJob(),
+        EnsureJob(suspended=False),
+        EnsureJob(suspended=True),
     ],
 )
-def test_an_attempt_that_did_not_break_leaves_no_logs(course: Course) -> None:
+def test_an_attempt_that_did_not_break_leaves_no_logs(course: Action) -> None:
     assert whose(failed(0, 1, at=stamp(60)), running(1), course=course) == ()
 
 
@@ -135,11 +145,11 @@ def test_of_the_survivors_of_a_lost_node_worker_0_is_kept() -> None:
 
 
 def test_worker_0_is_kept_when_an_attempt_makes_way_for_another_spec() -> None:
-    assert indexes(whose(running(0), running(1), course=Again(None))) == [0]
+    assert indexes(whose(running(0), running(1), course=StartNewAttempt(None))) == [0]
 
 
-@pytest.mark.parametrize("course", [again("hang"), Finish(Finding("Failed", "DeadlineExceeded", "too late"))])
-def test_when_nobody_was_lost_those_that_run_are_kept(course: Course) -> None:
+@pytest.mark.parametrize("course", [again("hang"), Finish(StateReason("Failed", "DeadlineExceeded", "too late"))])
+def test_when_nobody_was_lost_those_that_run_are_kept(course: Action) -> None:
     pods = [running(index) for index in range(6, -1, -1)]
     assert indexes(whose(*pods, course=course)) == [0, 1, 2, 3, 4]
     assert whose(worker(0, {"phase": "Pending"}, node="gpu-3"), course=course) == ()
@@ -182,19 +192,19 @@ def test_so_many_attempts_are_kept_with_the_one_that_breaks(index: int, on_one_m
     assert not is_outdated(0, index, attempts - 1, on_one_machine=on_one_machine)
 
 
-@pytest.mark.parametrize("course", [Go(suspended=True), Park()])
-def test_worker_0_is_kept_when_the_job_is_suspended(course: Course) -> None:
+@pytest.mark.parametrize("course", [EnsureJob(suspended=True), DeleteQueuedJob()])
+def test_worker_0_is_kept_when_the_job_is_suspended(course: Action) -> None:
     pods = (running(0), running(1))
     assert indexes(stopping(*pods, course=course)) == [0]
     assert stopping(*pods, course=course, suspend=True) == (), "its Job is suspended: its pods are not terminating yet"
 
 
 def test_a_job_that_waits_in_a_queue_is_not_stopped_by_its_operator() -> None:
-    assert stopping(running(0), course=Go(suspended=True), queued=True) == ()
+    assert stopping(running(0), course=EnsureJob(suspended=True), queued=True) == ()
 
 
-@pytest.mark.parametrize("course", [Go(suspended=False), Go(suspended=True), Hold(None), Over()])
-def test_worker_0_is_kept_while_it_terminates_whoever_stops_it(course: Course) -> None:
+@pytest.mark.parametrize("course", [EnsureJob(suspended=False), EnsureJob(suspended=True), Wait(None), CleanUp()])
+def test_worker_0_is_kept_while_it_terminates_whoever_stops_it(course: Action) -> None:
     pods = (deleted(running(0), asked=60), deleted(running(1), asked=60))
     (found,) = stopping(*pods, course=course, suspend=True)
     assert (found.index, found.container, found.end) == (0, "trainer", None)
@@ -205,5 +215,5 @@ def test_worker_0_is_kept_while_it_terminates_whoever_stops_it(course: Course) -
 
 
 def test_worker_0_is_kept_when_a_job_is_completed_while_it_runs() -> None:
-    completed = Finish(Finding("Completed", "TargetReached", "accuracy 0.9"))
+    completed = Finish(StateReason("Completed", "TargetReached", "accuracy 0.9"))
     assert indexes(stopping(running(0), running(1), course=completed)) == [0]

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from holdfast.api.builtin import Pod
 from holdfast.api.trainingjob import TrainingJobStatus
-from holdfast.planning.trainingjob.last_word import last_word
+from holdfast.planning.trainingjob.last_word import termination_report
 from holdfast.planning.trainingjob.observed import Observed
-from holdfast.planning.trainingjob.progress import fold
-from holdfast.reports.wire import LARGEST_EPOCH, Batch
+from holdfast.planning.trainingjob.progress import apply_report
+from holdfast.reports.wire import LARGEST_EPOCH, WorkerReport
 from tests.trainingjobs import at, stamp, training_job, worker
 
 SAVED = "runs/attempt-0/checkpoint-epoch-5"
@@ -36,11 +36,11 @@ def word(epoch: int = 5, step: int | None = None, *, attempt: int = 0, checkpoin
     return msgspec.json.encode(said).decode()
 
 
-def heard(*pods: Pod, status: dict[str, Any] = KNOWN, spec: dict[str, Any] = VOLUME) -> Batch | None:
-    return last_word(Observed(job=training_job(spec, status=status), pods=pods))
+def heard(*pods: Pod, status: dict[str, Any] = KNOWN, spec: dict[str, Any] = VOLUME) -> WorkerReport | None:
+    return termination_report(Observed(job=training_job(spec, status=status), pods=pods))
 
 
-def epochs(batch: Batch | None) -> list[int]:
+def epochs(batch: WorkerReport | None) -> list[int]:
     return [entry.epoch for entry in batch.progress] if batch is not None else []
 
 
@@ -63,7 +63,7 @@ def test_it_is_written_as_of_now(checkpoint: str, step: int | None) -> None:
     job = training_job(VOLUME, status=KNOWN)
     told = heard(ended(word(6, step, checkpoint=checkpoint)))
     assert told is not None
-    status = fold(job.spec, job.status or TrainingJobStatus(), told, at(100))
+    status = apply_report(job.spec, job.status or TrainingJobStatus(), told, at(100))
     assert status.epochs is not None
     assert status.epochs.position == (6 if step is None else 5.3)
     assert status.checkpoint is not None
@@ -74,7 +74,7 @@ def test_a_checkpoint_alone_is_told_as_of_now() -> None:
     job = training_job(VOLUME, status=KNOWN)
     told = heard(ended(msgspec.json.encode({"attempt": 0, "checkpoint": SAVED}).decode()))
     assert told is not None
-    status = fold(job.spec, job.status or TrainingJobStatus(), told, at(100))
+    status = apply_report(job.spec, job.status or TrainingJobStatus(), told, at(100))
     assert status.checkpoint is not None
     assert (status.checkpoint.last, status.checkpoint.last_time) == (SAVED, stamp(100))
     assert (status.epochs, status.progress) == ((job.status or TrainingJobStatus()).epochs, None)
@@ -174,7 +174,7 @@ def test_whatever_fits_can_be_written(epoch: int, when: float, loss: float) -> N
     job = training_job(VOLUME, status=KNOWN)
     told = heard(ended(message))
     if told is not None:
-        status = fold(job.spec, job.status or TrainingJobStatus(), told, at(100))
+        status = apply_report(job.spec, job.status or TrainingJobStatus(), told, at(100))
         assert status.current_epoch == (epoch if epoch > 4 else None)
 
 

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from holdfast.api.builtin import Node, Pod
 from holdfast.planning.ledger import GPU, GPU_COUNT_LABEL, Ledger
-from holdfast.planning.placing.amounts import NANO, readable
+from holdfast.planning.placing.amounts import NANO, parse_nanos_or_zero
 from tests.planning.machines import ledger, node, pod
 
 
@@ -154,7 +154,7 @@ def naive(nodes: dict[str, Node], pods: dict[str, Pod]) -> dict[str, dict[str, i
         held = [p for p in pods.values() if p.spec.node_name == name and p.status.phase in ("Pending", "Running")]
         asked = [p.spec.containers[0].resources.requests for p in held]
         found[name] = {
-            resource: offered.get(resource, 0) - sum(readable(request.get(resource, 0)) for request in asked)
+            resource: offered.get(resource, 0) - sum(parse_nanos_or_zero(request.get(resource, 0)) for request in asked)
             for resource in (GPU, "cpu")
         } | {"pods": offered["pods"] - len(held) * NANO}
     return found

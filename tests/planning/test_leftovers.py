@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from holdfast.api.builtin import Job, Node, Pod
-from holdfast.planning.trainingjob.leftovers import given_up_at, holding_up, may_come
+from holdfast.planning.trainingjob.leftovers import blocking_pods, give_up_times, jobs_that_may_create_pods
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.timing import TIMING, Timing
 from tests.trainingjobs import at, deleted, failed, node, owned, running, stamp, training_job, worker, workers
@@ -17,8 +17,8 @@ STUCK = deleted(running(0), asked=100)
 
 
 def held_up_by(pod: Pod, nodes: dict[str, Node], now: float, timing: Timing = TIMING) -> bool:
-    observed = Observed(job=training_job(), other_pods=(pod,), nodes=nodes)
-    return bool(holding_up(observed, at(now), timing, observed.leftovers))
+    observed = Observed(job=training_job(), old_pods=(pod,), nodes=nodes)
+    return bool(blocking_pods(observed, at(now), timing, observed.running_old_pods))
 
 
 @pytest.mark.parametrize("nodes", [SILENT, GONE])
@@ -34,7 +34,7 @@ def test_a_worker_out_of_reach_holds_up_for_its_grace_and_a_minute_more(nodes: d
 
 @pytest.mark.parametrize("nodes", [SILENT, GONE])
 def test_that_minute_can_be_set(nodes: dict[str, Node]) -> None:
-    assert [held_up_by(STUCK, nodes, now, Timing(stuck_s=5)) for now in (134, 135)] == [True, False]
+    assert [held_up_by(STUCK, nodes, now, Timing(lost_pod_timeout_s=5)) for now in (134, 135)] == [True, False]
 
 
 def test_a_worker_within_reach_is_waited_for_however_long_it_takes() -> None:
@@ -65,8 +65,8 @@ FIRST, SECOND = owned(STUCK, OLD), owned(running(1), OLD)
 
 
 def expected(job: Job, *pods: Pod, now: float = 200) -> bool:
-    observed = Observed(job=training_job(), earlier=(job,), other_pods=pods)
-    return bool(may_come(observed, at(now), TIMING))
+    observed = Observed(job=training_job(), old_jobs=(job,), old_pods=pods)
+    return bool(jobs_that_may_create_pods(observed, at(now), TIMING))
 
 
 def test_an_old_job_may_make_pods_until_each_worker_has_had_one() -> None:
@@ -105,12 +105,12 @@ def test_the_moments_at_which_something_is_given_up_are_known_beforehand() -> No
     observed = Observed(
         job=training_job(),
         pods=(deleted(running(1, node="gpu-4"), asked=150),),
-        earlier=(deleted(OLD, asked=100, grace_s=0), workers()),
-        other_pods=(STUCK, running(2), deleted(failed(3, 1, at=stamp(1)), asked=100)),
+        old_jobs=(deleted(OLD, asked=100, grace_s=0), workers()),
+        old_pods=(STUCK, running(2), deleted(failed(3, 1, at=stamp(1)), asked=100)),
         nodes=SILENT,
     )
-    assert sorted(given_up_at(observed, TIMING)) == [at(160), at(190), at(240)]
-    assert list(given_up_at(Observed(job=training_job(), other_pods=(STUCK,), nodes=READY), TIMING)) == []
+    assert sorted(give_up_times(observed, TIMING)) == [at(160), at(190), at(240)]
+    assert list(give_up_times(Observed(job=training_job(), old_pods=(STUCK,), nodes=READY), TIMING)) == []
 
 
 def named(pod: Pod, uid: str) -> Pod:
@@ -121,5 +121,5 @@ def named(pod: Pod, uid: str) -> Pod:
 def test_a_worker_given_up_with_its_node_holds_up_nobody_and_others_do(nodes: dict[str, Node]) -> None:
     lost, other = named(running(0), "lost"), named(running(1), "other")
     told = deleted(lost, asked=100)
-    observed = Observed(job=training_job(), other_pods=(told, other), nodes=nodes, given_up=frozenset(("lost",)))
-    assert holding_up(observed, at(101), TIMING, observed.leftovers) == (other,)
+    observed = Observed(job=training_job(), old_pods=(told, other), nodes=nodes, lost_pods=frozenset(("lost",)))
+    assert blocking_pods(observed, at(101), TIMING, observed.running_old_pods) == (other,)

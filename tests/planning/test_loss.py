@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from holdfast.api.builtin import Node, Pod
-from holdfast.planning.trainingjob.classes import Loss
-from holdfast.planning.trainingjob.loss import PREEMPTED, SPOT, find_loss
+from holdfast.planning.trainingjob.classes import WorkerFailure
+from holdfast.planning.trainingjob.loss import PREEMPTION_TAINTS, SPOT, find_failure
 from holdfast.planning.trainingjob.observed import Observed
 from tests.planning.losses import ENDING, READY, SILENT, lost, thrown_out
 from tests.trainingjobs import deleted, disrupted, failed, node, running, stamp, training_job, worker, workers
@@ -142,10 +142,10 @@ def test_only_the_trainings_own_end_has_an_exit_code(pod: Pod, code: int | None)
 def test_whoever_is_taken_from_a_spot_machine_was_preempted(machine: Node) -> None:
     loss = lost(taken("DeletionByTaintManager"), nodes=[machine])
     assert loss is not None
-    assert (loss.cause, loss.free) == ("preemption", True)
+    assert (loss.cause, loss.is_free) == ("preemption", True)
 
 
-@pytest.mark.parametrize("mark", PREEMPTED)
+@pytest.mark.parametrize("mark", PREEMPTION_TAINTS)
 def test_whoever_is_taken_from_a_machine_with_a_notice_was_preempted(mark: str) -> None:
     loss = lost(thrown_out("NodeShutdown"), nodes=[node(taint=mark)])
     assert loss is not None
@@ -263,7 +263,7 @@ def test_a_crash_that_follows_a_deletion_by_hand_is_not_charged(conditions: dict
 def test_a_job_that_failed_without_a_worker_to_show_for_it_lost_one_that_was_deleted() -> None:
     for conditions in (ENDING, {"Failed": "BackoffLimitExceeded"}):
         loss = lost(deleted(running(1), asked=60), job=workers(conditions=conditions))
-        assert loss == Loss(cause="infrastructure", message="a worker was deleted from outside")
+        assert loss == WorkerFailure(cause="infrastructure", message="a worker was deleted from outside")
 
 
 CRASH = failed(0, 1, at=stamp(60))
@@ -317,7 +317,9 @@ def test_the_order_of_the_pods_never_matters(pods: list[Pod], count: int) -> Non
 def test_a_job_that_vanished_is_lost_only_if_it_was_under_way(state: str, spec: dict[str, Any], is_lost: bool) -> None:
     job = training_job(spec, status={"state": state})
     for there in (None, deleted(workers(), asked=60, grace_s=0)):
-        loss = find_loss(Observed(job=job, workers=there, pods=(deleted(running(0), asked=60),) if there else ()))
+        loss = find_failure(
+            Observed(job=job, current_job=there, pods=(deleted(running(0), asked=60),) if there else ())
+        )
         assert (loss is not None) == is_lost
         if loss is not None:
             assert (loss.cause, loss.message) == ("infrastructure", "the workers' Job was deleted from outside")
@@ -385,12 +387,12 @@ def test_a_worker_that_is_told_to_go_and_saves_first_is_not_lost_yet() -> None:
     leaving = structs.replace(leaving, metadata=structs.replace(leaving.metadata, uid="saves"))
     observed = Observed(
         job=training_job(status={"state": "Running"}),
-        workers=workers(),
+        current_job=workers(),
         pods=(leaving, running(1)),
         nodes={"gpu-3": READY},
     )
-    assert find_loss(observed) is not None
-    saving = structs.replace(observed, saving=frozenset({"saves"}))
-    assert find_loss(saving) is None
+    assert find_failure(observed) is not None
+    saving = structs.replace(observed, saving_pods=frozenset({"saves"}))
+    assert find_failure(saving) is None
     # Once another has failed nobody can save any more.
-    assert find_loss(structs.replace(saving, pods=(leaving, failed(1, 1, at=stamp(11))))) is not None
+    assert find_failure(structs.replace(saving, pods=(leaving, failed(1, 1, at=stamp(11))))) is not None

@@ -7,7 +7,7 @@ from msgspec import structs
 from holdfast.api.builtin import Pod
 from holdfast.planning.trainingjob.course import Finish
 from holdfast.planning.trainingjob.exits import LONGEST
-from holdfast.planning.trainingjob.loss import find_loss
+from holdfast.planning.trainingjob.loss import find_failure
 from holdfast.planning.trainingjob.observed import Observed
 from tests.planning.courses import course, ended, seen
 from tests.planning.losses import lost, thrown_out
@@ -243,7 +243,7 @@ def test_a_worker_that_is_still_starting_is_waited_for_before_the_command_is_bla
 def test_a_command_that_was_found_before_is_tried_again(status: dict[str, object]) -> None:
     job = training_job(status={"state": "Running", **status})
     pods = (not_started(0), not_started(1))
-    loss = find_loss(Observed(job=job, workers=workers(), pods=pods, nodes={"gpu-3": node()}))
+    loss = find_failure(Observed(job=job, current_job=workers(), pods=pods, nodes={"gpu-3": node()}))
     assert loss is not None
     assert not loss.permanent
 
@@ -259,7 +259,7 @@ def test_what_a_machine_refuses_to_run_is_permanent_and_said_in_its_words(reason
 
 
 def test_an_elastic_job_whose_command_nobody_finds_fails_too() -> None:
-    observed = seen("Running", workers=workers(), pods=(not_started(0), not_started(1)), fewest=1)
+    observed = seen("Running", current_job=workers(), pods=(not_started(0), not_started(1)), min_workers=1)
     assert ended(observed).reason == "PermanentFailure"
-    again = seen("Running", workers=workers(), pods=(not_started(0), running(1)), fewest=1)
+    again = seen("Running", current_job=workers(), pods=(not_started(0), running(1)), min_workers=1)
     assert not isinstance(course(again), Finish)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.planning.trainingjob.plain import LONGEST, plain
+from holdfast.planning.trainingjob.plain import LONGEST, sanitize
 
 
 @pytest.mark.parametrize(
@@ -24,17 +24,17 @@ from holdfast.planning.trainingjob.plain import LONGEST, plain
     ],
 )
 def test_only_what_helps_is_kept(said: str, shown: str) -> None:
-    assert plain(said) == shown
+    assert sanitize(said) == shown
 
 
 def test_a_long_story_is_cut() -> None:
-    assert plain("x" * LONGEST) == "x" * LONGEST
-    assert plain("x" * (LONGEST + 1)) == "x" * (LONGEST - 1) + "…"
+    assert sanitize("x" * LONGEST) == "x" * LONGEST
+    assert sanitize("x" * (LONGEST + 1)) == "x" * (LONGEST - 1) + "…"
 
 
 @given(st.text())
 def test_it_is_one_short_line_whatever_was_said(said: str) -> None:
-    shown = plain(said)
+    shown = sanitize(said)
     assert len(shown) <= LONGEST
-    assert shown == plain(shown)
+    assert shown == sanitize(shown)
     assert len(shown.splitlines()) <= 1

@@ -10,27 +10,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.api.trainingjob import EpochReport, TrainingJobStatus
-from holdfast.planning.times import moment
+from holdfast.api.trainingjob import EpochProgress, TrainingJobStatus
+from holdfast.planning.times import parse_time
 from holdfast.planning.trainingjob.progress import (
     WRITE_EVERY_S,
-    fold,
+    apply_report,
+    next_write_at,
     percent,
     total_epochs,
     with_gpu_utilization,
-    write_at,
 )
-from holdfast.reports.wire import MOST_METRICS, Batch, Progress
+from holdfast.reports.wire import MOST_METRICS, Progress, WorkerReport
 from tests.reports.batches import SENT_AT, batch, checkpoint, ended, resumed, step
 from tests.trainingjobs import at, stamp, training_job
 
 SPEC = training_job({"hyperparameters": {"epochs": 10}}).spec
 
 
-def told(status: TrainingJobStatus, *batches: Batch, received: float = 0.0, spec: Any = SPEC) -> TrainingJobStatus:
+def told(
+    status: TrainingJobStatus, *batches: WorkerReport, received: float = 0.0, spec: Any = SPEC
+) -> TrainingJobStatus:
     """After these batches, a second apart."""
     for number, each in enumerate(batches):
-        status = fold(spec, status, each, at(received + number))
+        status = apply_report(spec, status, each, at(received + number))
     return status
 
 
@@ -38,7 +40,7 @@ def running(**fields: Any) -> TrainingJobStatus:
     return TrainingJobStatus(state="Running", **fields)
 
 
-def epochs_of(status: TrainingJobStatus) -> EpochReport:
+def epochs_of(status: TrainingJobStatus) -> EpochProgress:
     assert status.epochs is not None
     return status.epochs
 
@@ -148,7 +150,7 @@ def test_a_new_attempt_stands_where_it_resumed() -> None:
     before = told(running(), batch(ended(7, loss=0.2), step(8, 90, 100)))
     status = told(structs.replace(before, restart_count=1), batch(attempt=1, sequence=1, resumed=resumed(5)))
     assert (status.progress, status.current_epoch) == ("50%", 5)
-    assert epochs_of(status) == EpochReport(attempt=1, done=5, position=5.0, best_loss=0.2, best_epoch=7)
+    assert epochs_of(status) == EpochProgress(attempt=1, done=5, position=5.0, best_loss=0.2, best_epoch=7)
     assert told(status, batch(ended(6), attempt=1)).progress == "60%"
 
 
@@ -175,7 +177,7 @@ def paced(*seconds: float, of: int = 10, status: TrainingJobStatus | None = None
     status = status or running()
     begun = status.epochs.done if status.epochs is not None else 0
     for number, second in enumerate(seconds, start=begun + 1):
-        status = fold(SPEC, status, batch(ended(number, of=of), **more), at(second))
+        status = apply_report(SPEC, status, batch(ended(number, of=of), **more), at(second))
     return status
 
 
@@ -194,7 +196,7 @@ def test_the_first_epoch_alone_tells_no_pace() -> None:
 
 def test_several_epochs_in_one_report_tell_the_pace_too() -> None:
     entries = (ended(n, at=SENT_AT + 20 * n) for n in (1, 2, 3))
-    status = fold(SPEC, running(), batch(*entries, age_s=100.0), at(500))
+    status = apply_report(SPEC, running(), batch(*entries, age_s=100.0), at(500))
     assert epochs_of(status).seconds_each == 20.0
     # The third ended 40 s before the report was sent, whatever the sidecar's clock says.
     assert status.estimated_completion_time == stamp(460 + 7 * 20)
@@ -204,7 +206,7 @@ def test_steps_tell_the_pace_of_a_single_long_epoch() -> None:
     spec = training_job({"hyperparameters": {"epochs": 1}}).spec
     status = running()
     for number in range(6):
-        status = fold(spec, status, batch(step(1, 10 * number, 1000)), at(60.0 * number))
+        status = apply_report(spec, status, batch(step(1, 10 * number, 1000)), at(60.0 * number))
     assert status.progress == "5%"
     assert status.estimated_completion_time == stamp(300 + 95 * 60)
 
@@ -219,7 +221,7 @@ def test_the_pace_follows_the_last_epochs() -> None:
 
 def test_a_restart_keeps_the_pace_and_does_not_count_as_training() -> None:
     before = structs.replace(paced(100, 130, 160), restart_count=1)
-    status = fold(SPEC, before, batch(attempt=1, sequence=1, resumed=resumed(2)), at(1000))
+    status = apply_report(SPEC, before, batch(attempt=1, sequence=1, resumed=resumed(2)), at(1000))
     assert status.estimated_completion_time == stamp(1000 + 8 * 30)
     after = paced(1090, 1120, status=status, attempt=1)
     assert epochs_of(after).seconds_each == 30.0
@@ -228,7 +230,7 @@ def test_a_restart_keeps_the_pace_and_does_not_count_as_training() -> None:
 
 def test_a_pause_of_the_sidecar_does_not_count_as_training() -> None:
     status = paced(100, 130)
-    status = fold(SPEC, status, batch(ended(3), sequence=1), at(9000))
+    status = apply_report(SPEC, status, batch(ended(3), sequence=1), at(9000))
     assert epochs_of(status).seconds_each == 30.0
     assert status.estimated_completion_time == stamp(9000 + 7 * 30)
 
@@ -238,7 +240,7 @@ def test_an_operator_that_was_away_for_a_day_finds_the_right_pace() -> None:
     day = 86_400.0
     entries = tuple(ended(n, at=SENT_AT + 30.0 * n) for n in (3, 4, 5))
     late = batch(*entries, age_s=day)
-    status = fold(SPEC, status, late, at(130 + day - 60))
+    status = apply_report(SPEC, status, late, at(130 + day - 60))
     assert epochs_of(status).seconds_each == 30.0
     assert status.progress == "50%"
 
@@ -246,14 +248,14 @@ def test_an_operator_that_was_away_for_a_day_finds_the_right_pace() -> None:
 def test_a_clock_that_jumps_does_not_spoil_the_estimate() -> None:
     status = paced(100, 130, 160)
     late = Progress(epoch=4, at=SENT_AT + 3600)
-    status = fold(SPEC, status, structs.replace(batch(late), sent_at=SENT_AT + 3600), at(190))
+    status = apply_report(SPEC, status, structs.replace(batch(late), sent_at=SENT_AT + 3600), at(190))
     assert status.estimated_completion_time == stamp(190 + 6 * 30)
 
 
 def test_time_that_runs_backwards_tells_no_pace() -> None:
-    status = fold(SPEC, paced(100, 130), batch(ended(3)), at(120))
+    status = apply_report(SPEC, paced(100, 130), batch(ended(3)), at(120))
     assert epochs_of(status).seconds_each == 30.0
-    assert epochs_of(fold(SPEC, status, batch(ended(4)), at(150))).seconds_each == 30.0
+    assert epochs_of(apply_report(SPEC, status, batch(ended(4)), at(150))).seconds_each == 30.0
 
 
 def test_an_end_that_nobody_will_see_is_not_told() -> None:
@@ -285,7 +287,7 @@ def _percent(status: TrainingJobStatus) -> int:
 def test_nothing_goes_backwards_within_an_attempt(reports: list[list[Progress]]) -> None:
     status = running()
     for number, entries in enumerate(reports):
-        new = fold(SPEC, status, batch(*entries), at(10.0 * number))
+        new = apply_report(SPEC, status, batch(*entries), at(10.0 * number))
         assert _percent(new) >= _percent(status)
         assert (new.current_epoch or 0) >= (status.current_epoch or 0)
         assert new.epochs is None or new.epochs.done >= (status.epochs.done if status.epochs else 0)
@@ -295,7 +297,9 @@ def test_nothing_goes_backwards_within_an_attempt(reports: list[list[Progress]])
 @given(st.lists(_entries, max_size=10), st.integers(0, 10))
 def test_it_makes_no_difference_how_entries_are_put_into_batches(entries: list[Progress], cut: int) -> None:
     whole = told(running(), batch(*entries))
-    parts = fold(SPEC, fold(SPEC, running(), batch(*entries[:cut]), at(0)), batch(*entries[cut:]), at(0))
+    parts = apply_report(
+        SPEC, apply_report(SPEC, running(), batch(*entries[:cut]), at(0)), batch(*entries[cut:]), at(0)
+    )
     for field in ("progress", "current_epoch", "metrics", "total_epochs"):
         assert getattr(whole, field) == getattr(parts, field)
     if whole.epochs is not None:
@@ -311,11 +315,11 @@ def test_percents_are_rounded_down_and_whole_numbers_exact(done: int, total: int
     ("last", "now", "due"), [(None, 100, 100), (100, 100, 105), (100, 103, 105), (100, 105, 105), (100, 900, 900)]
 )
 def test_progress_is_written_at_most_every_five_seconds(last: float | None, now: float, due: float) -> None:
-    assert write_at(None if last is None else at(last), at(now)) == at(due)
+    assert next_write_at(None if last is None else at(last), at(now)) == at(due)
 
 
 def test_a_clock_that_was_set_back_holds_up_no_write() -> None:
-    assert write_at(at(1e6), at(0)) == at(0)
+    assert next_write_at(at(1e6), at(0)) == at(0)
 
 
 @given(st.lists(st.floats(0, 100), max_size=30))
@@ -325,13 +329,13 @@ def test_writes_that_wait_for_their_time_keep_their_distance(news: list[float]) 
         now = at(second)
         if written and written[-1] > now:
             continue  # the write that is waiting tells this too
-        written.append(write_at(written[-1] if written else None, now))
+        written.append(next_write_at(written[-1] if written else None, now))
     gaps = [after - before for before, after in pairwise(written)]
     assert all(gap >= timedelta(seconds=WRITE_EVERY_S) for gap in gaps)
 
 
 def test_timestamps_are_read_as_they_are_written() -> None:
-    assert moment(epochs_of(paced(100.25)).position_time or "") == at(100.25)
+    assert parse_time(epochs_of(paced(100.25)).position_time or "") == at(100.25)
 
 
 def test_an_attempt_that_starts_from_scratch_goes_on_from_nothing() -> None:

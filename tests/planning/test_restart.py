@@ -7,9 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.api.trainingjob import Restarts
-from holdfast.planning.trainingjob.classes import CLASSES, FREE, Class, Loss
-from holdfast.planning.trainingjob.restart import GiveUp, Retry, after, charged, counted, wait_s
+from holdfast.api.trainingjob import RestartCounts
+from holdfast.planning.trainingjob.classes import CLASSES, FREE, FailureClass, WorkerFailure
+from holdfast.planning.trainingjob.restart import (
+    GiveUp,
+    Retry,
+    backoff_s,
+    restart_or_give_up,
+    restarts_against_limit,
+    with_restart,
+)
 from holdfast.planning.trainingjob.timing import TIMING, Timing
 from tests.trainingjobs import at, training_job, workers
 
@@ -17,20 +24,20 @@ CHARGED = tuple(cause for cause in CLASSES if cause not in FREE)
 CODES = (1, 127, 128, 137, 255, None)
 
 
-def loss(cause: Class, exit_code: int | None = None) -> Loss:
-    return Loss(cause=cause, message="worker 0 broke", exit_code=exit_code)
+def loss(cause: FailureClass, exit_code: int | None = None) -> WorkerFailure:
+    return WorkerFailure(cause=cause, message="worker 0 broke", exit_code=exit_code)
 
 
 def follows(
-    what: Loss, policy: dict[str, Any] | None = None, status: dict[str, Any] | None = None, *, now: float = 60
+    what: WorkerFailure, policy: dict[str, Any] | None = None, status: dict[str, Any] | None = None, *, now: float = 60
 ) -> Retry | GiveUp:
     spec = {"failurePolicy": policy} if policy is not None else {}
-    return after(what, training_job(spec, status=status), workers(), at(now), TIMING)
+    return restart_or_give_up(what, training_job(spec, status=status), workers(), at(now), TIMING)
 
 
 @pytest.mark.parametrize("policy", ["OnFailure", "Always", "Never", "ExitCode"])
 @pytest.mark.parametrize("cause", FREE)
-def test_a_free_loss_is_always_followed_by_another_try(policy: str, cause: Class) -> None:
+def test_a_free_loss_is_always_followed_by_another_try(policy: str, cause: FailureClass) -> None:
     used = {"restarts": {"application": 99, cause: 99}}
     for code in CODES:
         assert isinstance(follows(loss(cause, code), {"restartPolicy": policy, "backoffLimit": 0}, used), Retry)
@@ -43,7 +50,7 @@ def test_a_free_loss_is_always_followed_by_another_try(policy: str, cause: Class
     [("OnFailure", ()), ("Always", ()), ("Never", CODES), ("ExitCode", (1, 127))],
 )
 def test_the_policy_says_after_which_codes_a_charged_loss_is_final(
-    cause: Class, code: int | None, policy: str, final: tuple[int | None, ...]
+    cause: FailureClass, code: int | None, policy: str, final: tuple[int | None, ...]
 ) -> None:
     assert isinstance(follows(loss(cause, code), {"restartPolicy": policy}), GiveUp) == (code in final)
 
@@ -77,13 +84,13 @@ def test_the_end_says_why_there_is_no_other_try(
 
 @pytest.mark.parametrize("policy", ["OnFailure", "Always", "Never", "ExitCode"])
 def test_a_permanent_cause_fails_at_once_under_every_policy(policy: str) -> None:
-    permanent = Loss(cause="application", message="worker 0 broke", exit_code=2, permanent=True)
+    permanent = WorkerFailure(cause="application", message="worker 0 broke", exit_code=2, permanent=True)
     end = follows(permanent, {"restartPolicy": policy, "backoffLimit": 99})
     assert end == GiveUp("PermanentFailure", "worker 0 broke (a new attempt would fail in the same way)")
 
 
 @pytest.mark.parametrize("cause", CHARGED)
-def test_without_a_policy_there_are_three_charged_restarts(cause: Class) -> None:
+def test_without_a_policy_there_are_three_charged_restarts(cause: FailureClass) -> None:
     field = {"restarts": {cause: 2}}
     assert isinstance(follows(loss(cause), status=field), Retry)
     assert isinstance(follows(loss(cause), status={"restarts": {cause: 3}}), GiveUp)
@@ -93,7 +100,7 @@ def test_without_a_policy_there_are_three_charged_restarts(cause: Class) -> None
 def tries(lasted_s: float, quick_restarts: int) -> tuple[int, datetime | None]:
     retry = follows(loss("preemption"), status={"quickRestarts": quick_restarts}, now=lasted_s)
     assert isinstance(retry, Retry)
-    return retry.in_a_row, retry.at
+    return retry.consecutive, retry.at
 
 
 @pytest.mark.parametrize(
@@ -105,44 +112,44 @@ def test_the_first_try_is_at_once_and_then_the_wait_doubles_to_a_cap(quick_resta
 
 
 def test_an_attempt_that_lasted_ends_the_row() -> None:
-    assert tries(TIMING.lasting_s - 1, 5) == (6, at(TIMING.lasting_s - 1 + 160))
-    assert tries(TIMING.lasting_s, 5) == (1, None)
+    assert tries(TIMING.stable_after_s - 1, 5) == (6, at(TIMING.stable_after_s - 1 + 160))
+    assert tries(TIMING.stable_after_s, 5) == (1, None)
 
 
-@pytest.mark.parametrize(("lasted_s", "in_a_row"), [(60, 5), (TIMING.lasting_s, 0)])
+@pytest.mark.parametrize(("lasted_s", "in_a_row"), [(60, 5), (TIMING.stable_after_s, 0)])
 def test_a_node_that_is_stopped_neither_lengthens_the_row_nor_waits(lasted_s: float, in_a_row: int) -> None:
-    stopped = Loss(cause="infrastructure", message="holdfast was stopped", node_stopped=True)
+    stopped = WorkerFailure(cause="infrastructure", message="holdfast was stopped", node_stopped=True)
     assert follows(stopped, status={"quickRestarts": 5}, now=lasted_s) == Retry(stopped, None, in_a_row)
 
 
 def test_a_machine_that_is_taken_back_again_and_again_is_waited_for_though_it_stops_in_order() -> None:
-    taken_back = Loss(cause="preemption", message="spot", node_stopped=True)
+    taken_back = WorkerFailure(cause="preemption", message="spot", node_stopped=True)
     assert follows(taken_back, status={"quickRestarts": 1}) == Retry(taken_back, at(70), 2)
 
 
 @pytest.mark.parametrize("job", [None, workers(status={"startTime": ""})])
 def test_an_attempt_that_never_started_did_not_last(job: Any) -> None:
-    retry = after(loss("preemption"), training_job(status={"quickRestarts": 1}), job, at(10**6), TIMING)
+    retry = restart_or_give_up(loss("preemption"), training_job(status={"quickRestarts": 1}), job, at(10**6), TIMING)
     assert isinstance(retry, Retry)
-    assert retry.in_a_row == 2
+    assert retry.consecutive == 2
 
 
 @given(st.integers(0, 10**6), st.floats(0.01, 100), st.floats(100, 1000))
 def test_the_wait_never_shrinks_nor_exceeds_its_cap(row: int, first_s: float, cap_s: float) -> None:
     timing = Timing(retry_s=first_s, retry_cap_s=cap_s)
-    assert 0 <= wait_s(row, timing) <= wait_s(row + 1, timing) <= cap_s
+    assert 0 <= backoff_s(row, timing) <= backoff_s(row + 1, timing) <= cap_s
 
 
 @pytest.mark.parametrize("cause", CLASSES)
-def test_a_restart_is_counted_under_its_class_alone(cause: Class) -> None:
-    before = Restarts(preemption=1, infrastructure=2, out_of_memory=3, hang=4, application=5)
+def test_a_restart_is_counted_under_its_class_alone(cause: FailureClass) -> None:
+    before = RestartCounts(preemption=1, infrastructure=2, out_of_memory=3, hang=4, application=5)
     old = [1, 2, 3, 4, 5]
-    new = counted(before, cause)
+    new = with_restart(before, cause)
     counts = [new.preemption, new.infrastructure, new.out_of_memory, new.hang, new.application]
     assert counts == [count + (name == cause) for count, name in zip(old, CLASSES, strict=True)]
-    assert charged(new) == charged(before) + (cause not in FREE)
+    assert restarts_against_limit(new) == restarts_against_limit(before) + (cause not in FREE)
 
 
 def test_the_first_restart_is_counted_from_nothing() -> None:
-    assert counted(None, "hang") == Restarts(hang=1)
-    assert charged(None) == 0
+    assert with_restart(None, "hang") == RestartCounts(hang=1)
+    assert restarts_against_limit(None) == 0

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.api.trainingjob import CheckpointReport, TrainingJobSpec
-from holdfast.planning.trainingjob.saved import Trouble, fold, troubles
-from holdfast.reports.wire import Batch, Checkpoint
+from holdfast.api.trainingjob import CheckpointStatus, TrainingJobSpec
+from holdfast.planning.trainingjob.saved import CheckpointWarning, apply_checkpoints, checkpoint_warnings
+from holdfast.reports.wire import Checkpoint, WorkerReport
 from tests.reports.batches import batch, checkpoint, resumed
 from tests.trainingjobs import at, stamp, training_job
 
@@ -18,9 +18,9 @@ IN_BUCKET = training_job({"checkpoint": {"storage": {"type": "s3", "s3Bucket": "
 
 
 def told(
-    *entries: Checkpoint, spec: TrainingJobSpec = ON_DISK, report: CheckpointReport | None = None, **more: Any
-) -> CheckpointReport | None:
-    return fold(spec, report, batch(checkpoints=entries, **more), at(100))
+    *entries: Checkpoint, spec: TrainingJobSpec = ON_DISK, report: CheckpointStatus | None = None, **more: Any
+) -> CheckpointStatus | None:
+    return apply_checkpoints(spec, report, batch(checkpoints=entries, **more), at(100))
 
 
 def path(epoch: int) -> str:
@@ -29,11 +29,11 @@ def path(epoch: int) -> str:
 
 def test_nothing_is_shown_until_something_is_told() -> None:
     assert told() is None
-    assert told(report=CheckpointReport(count=2)) == CheckpointReport(count=2)
+    assert told(report=CheckpointStatus(count=2)) == CheckpointStatus(count=2)
 
 
 def test_the_newest_complete_one_is_shown_with_its_own_time() -> None:
-    expected = CheckpointReport(last=path(2), last_epoch=2, last_time=stamp(90), count=2)
+    expected = CheckpointStatus(last=path(2), last_epoch=2, last_time=stamp(90), count=2)
     assert told(checkpoint(1, kept=1), checkpoint(2, kept=2), age_s=10.0) == expected
 
 
@@ -88,7 +88,7 @@ def test_a_resume_is_shown_beside_the_newest() -> None:
 
 
 def test_people_hear_of_what_went_wrong_from_any_worker() -> None:
-    told_of: Batch = batch(
+    told_of: WorkerReport = batch(
         index=3,
         checkpoints=(
             checkpoint(1),
@@ -97,17 +97,17 @@ def test_people_hear_of_what_went_wrong_from_any_worker() -> None:
             checkpoint(4, "failed"),
         ),
     )
-    assert list(troubles(told_of)) == [
-        Trouble(
+    assert list(checkpoint_warnings(told_of)) == [
+        CheckpointWarning(
             "CheckpointFailed",
             f"worker 3 could not keep checkpoint {path(2)}, the training goes on: no space left on device",
         ),
-        Trouble(
+        CheckpointWarning(
             "CheckpointQuarantined",
             f"checkpoint {path(3)} is corrupt and was put aside, the one before it is used: "
             "model.pt has another digest",
         ),
-        Trouble(
+        CheckpointWarning(
             "CheckpointFailed",
             f"worker 3 could not keep checkpoint {path(4)}, the training goes on: no reason was given",
         ),
@@ -123,7 +123,7 @@ def test_whatever_the_order_the_newest_is_shown(epochs: list[int], cut: int) -> 
 
 
 def test_a_worker_that_can_not_have_its_checkpoint_yet_is_told_of_as_waiting() -> None:
-    (trouble,) = troubles(batch(checkpoints=(checkpoint(0, "unrestored", reason="no answer"),), index=1))
+    (trouble,) = checkpoint_warnings(batch(checkpoints=(checkpoint(0, "unrestored", reason="no answer"),), index=1))
     assert trouble.reason == "CheckpointNotRestored"
     assert trouble.message.startswith("worker 1 can't start yet")
     assert trouble.message.endswith("no answer")

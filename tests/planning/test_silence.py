@@ -7,21 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.builtin import Pod
-from holdfast.planning.trainingjob.heard import Heard, Voice
+from holdfast.planning.trainingjob.heard import AttemptReports, WorkerReports
 from holdfast.planning.trainingjob.silence import (
     LONGEST_GAP_S,
     LOOK_EVERY_S,
     OVERDUE_S,
-    Pulse,
-    feel,
-    find_dead,
-    find_doubtful,
-    fresh,
-    loss_of,
+    LeaseObservation,
     next_look_s,
     next_overdue,
+    node_failure,
+    observe_lease,
     overdue,
-    suspects,
+    silent_workers,
+    without_stale,
+    workers_on_dead_nodes,
+    workers_on_doubtful_nodes,
 )
 from holdfast.planning.trainingjob.timing import TIMING
 from tests.trainingjobs import at, deleted, running, worker
@@ -29,25 +29,25 @@ from tests.trainingjobs import at, deleted, running, worker
 PODS = (running(0, node="a"), running(1, node="b"))
 
 
-def heard(*last_s: float) -> Heard:
-    return Heard(0, 0.0, 0.0, {index: Voice(at_s) for index, at_s in enumerate(last_s)})
+def heard(*last_s: float) -> AttemptReports:
+    return AttemptReports(0, 0.0, 0.0, {index: WorkerReports(at_s) for index, at_s in enumerate(last_s)})
 
 
-def suspected(heard: Heard | None, *, now_s: float, hearing_since_s: float = 0.0) -> list[str]:
-    found = suspects(PODS, heard, hearing_since_s=hearing_since_s, now_s=now_s, timing=TIMING)
+def suspected(heard: AttemptReports | None, *, now_s: float, hearing_since_s: float = 0.0) -> list[str]:
+    found = silent_workers(PODS, heard, hearing_since_s=hearing_since_s, now_s=now_s, timing=TIMING)
     return [pod.spec.node_name for pod in found]
 
 
-def looked(*looks: tuple[float, str]) -> Pulse:
-    pulse: Pulse | None = None
+def looked(*looks: tuple[float, str]) -> LeaseObservation:
+    pulse: LeaseObservation | None = None
     for now_s, renewed in looks:
-        pulse = feel(pulse, renewed, now_s)
+        pulse = observe_lease(pulse, renewed, now_s)
     assert pulse is not None
     return pulse
 
 
 def is_dead(*looks: tuple[float, str]) -> bool:
-    return bool(find_dead(PODS[:1], {"a": looked(*looks)}, TIMING))
+    return bool(workers_on_dead_nodes(PODS[:1], {"a": looked(*looks)}, TIMING))
 
 
 def test_a_worker_that_was_heard_and_is_silent_for_15_seconds_is_looked_after() -> None:
@@ -62,7 +62,7 @@ def test_nobody_is_missed_before_somebody_was_heard() -> None:
 
 def test_a_worker_that_died_before_its_first_word_is_missed_once_another_was_heard() -> None:
     first_s = 100.0
-    one = Heard(0, first_s, first_s, {0: Voice(1e6)})
+    one = AttemptReports(0, first_s, first_s, {0: WorkerReports(1e6)})
     assert suspected(one, now_s=first_s + 14.9) == []
     assert suspected(one, now_s=first_s + 15.0) == ["b"]
     assert suspected(one, now_s=first_s + 15.0, hearing_since_s=110.0) == []
@@ -95,7 +95,7 @@ def test_silence_counts_only_while_the_operator_could_hear() -> None:
 )
 def test_only_a_worker_that_should_be_running_is_missed(pod: Pod) -> None:
     for each in (pod, deleted(running(0, node="a"), asked=0)):
-        assert suspects([each], heard(0.0), hearing_since_s=0.0, now_s=1e6, timing=TIMING) == ()
+        assert silent_workers([each], heard(0.0), hearing_since_s=0.0, now_s=1e6, timing=TIMING) == ()
         assert next_look_s([each], heard(0.0), hearing_since_s=0.0, now_s=1e6, timing=TIMING) is None
 
 
@@ -125,30 +125,30 @@ def test_looks_with_a_gap_between_them_prove_nothing() -> None:
 
 def test_what_was_seen_too_long_ago_is_forgotten() -> None:
     pulses = {"a": looked((0, "x"), (8, "x")), "b": looked((8, "x"), (16, "x"))}
-    assert fresh(pulses, 8 + LONGEST_GAP_S) == pulses
-    assert fresh(pulses, 9 + LONGEST_GAP_S) == {"b": pulses["b"]}
-    assert fresh(pulses, 17 + LONGEST_GAP_S) == {}
+    assert without_stale(pulses, 8 + LONGEST_GAP_S) == pulses
+    assert without_stale(pulses, 9 + LONGEST_GAP_S) == {"b": pulses["b"]}
+    assert without_stale(pulses, 17 + LONGEST_GAP_S) == {}
 
 
 def test_a_node_without_a_lease_is_not_dead() -> None:
-    assert find_dead(PODS, {}, TIMING) == ()
+    assert workers_on_dead_nodes(PODS, {}, TIMING) == ()
 
 
 def test_only_workers_of_the_dead_node_are_lost() -> None:
     dead, alive = looked((0, "x"), (10, "x"), (20, "x")), looked((0, "x"), (10, "x"), (20, "y"))
-    assert find_dead(PODS, {"a": dead, "b": alive}, TIMING) == PODS[:1]
+    assert workers_on_dead_nodes(PODS, {"a": dead, "b": alive}, TIMING) == PODS[:1]
 
 
 def test_nodes_that_are_lost_together_and_missed_one_after_another_go_together() -> None:
     dead, following = looked((0, "x"), (10, "x"), (20, "x")), looked((5, "x"), (14, "x"), (20, "x"))
     alive = looked((0, "x"), (9, "y"), (19, "y"), (20, "y"))
-    assert find_doubtful(PODS, {"a": dead, "b": following}, TIMING) == PODS
-    assert find_doubtful(PODS, {"a": dead, "b": alive}, TIMING) == PODS[:1]
-    assert find_doubtful(PODS, {"a": dead}, TIMING) == PODS[:1]
+    assert workers_on_doubtful_nodes(PODS, {"a": dead, "b": following}, TIMING) == PODS
+    assert workers_on_doubtful_nodes(PODS, {"a": dead, "b": alive}, TIMING) == PODS[:1]
+    assert workers_on_doubtful_nodes(PODS, {"a": dead}, TIMING) == PODS[:1]
 
 
 def test_the_loss_says_what_was_not_heard() -> None:
-    loss = loss_of(PODS[1], "preemption", TIMING)
+    loss = node_failure(PODS[1], "preemption", TIMING)
     assert loss.cause == "preemption"
     assert loss.message == (
         "worker 1 on b was lost: it has not reported for more than 15 s, "
@@ -178,4 +178,4 @@ def test_a_dead_node_was_looked_at_without_a_gap_and_never_changed(steps: list[t
         if old != new or after_s - before_s > LONGEST_GAP_S:
             break
         stood_still_s = looks[-1][0] - before_s
-    assert is_dead(*looks) == (stood_still_s >= TIMING.lease_s)
+    assert is_dead(*looks) == (stood_still_s >= TIMING.node_lease_timeout_s)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
-from holdfast.planning.trainingjob.progress import fold
-from holdfast.planning.trainingjob.success import ending, save_by
+from holdfast.planning.trainingjob.progress import apply_report
+from holdfast.planning.trainingjob.success import final_save_deadline, success_if_reached
 from holdfast.planning.trainingjob.timing import TIMING
 from holdfast.reports.wire import Progress
 from tests.reports.batches import batch, checkpoint, ended, resumed, step
@@ -34,7 +34,9 @@ def job(policy: dict[str, Any] | None, **spec: Any) -> TrainingJob:
 
 def told(job: TrainingJob, *reports: list[Progress], first_s: float = 0.0, **more: Any) -> TrainingJob:
     for number, entries in enumerate(reports):
-        status = fold(job.spec, job.status or TrainingJobStatus(), batch(*entries, **more), at(first_s + number))
+        status = apply_report(
+            job.spec, job.status or TrainingJobStatus(), batch(*entries, **more), at(first_s + number)
+        )
         job = structs.replace(job, status=status)
     return job
 
@@ -109,7 +111,7 @@ def test_a_goal_outlives_the_attempt_that_reached_it() -> None:
     lost = structs.replace(reached, status=structs.replace(reached.status, restart_count=1))
     lost = told(lost, [], attempt=1, sequence=1, resumed=resumed(0))
     assert goal(lost)[0] == "TargetReached"
-    assert ending(lost, at(1), TIMING) is not None
+    assert success_if_reached(lost, at(1), TIMING) is not None
 
 
 _losses = st.lists(st.floats(0, 1), min_size=1, max_size=12)
@@ -156,17 +158,17 @@ def test_early_stopping_is_the_same_with_a_restart_in_between(
 
 
 def saved(job: TrainingJob, epoch: int) -> TrainingJob:
-    status = fold(job.spec, job.status or TrainingJobStatus(), batch(checkpoints=(checkpoint(epoch),)), at(1))
+    status = apply_report(job.spec, job.status or TrainingJobStatus(), batch(checkpoints=(checkpoint(epoch),)), at(1))
     return structs.replace(job, status=status)
 
 
 def test_a_job_without_a_goal_does_not_end() -> None:
-    assert ending(training_job(), at(0), TIMING) is None
-    assert ending(told(job({"targetAccuracy": 0.9}), accuracies(0.5)), at(1e6), TIMING) is None
+    assert success_if_reached(training_job(), at(0), TIMING) is None
+    assert success_if_reached(told(job({"targetAccuracy": 0.9}), accuracies(0.5)), at(1e6), TIMING) is None
 
 
 def test_a_job_without_checkpoints_ends_at_once() -> None:
-    over = ending(told(job({"targetAccuracy": 0.9}), accuracies(0.5, 0.95)), at(0), TIMING)
+    over = success_if_reached(told(job({"targetAccuracy": 0.9}), accuracies(0.5, 0.95)), at(0), TIMING)
     assert over is not None
     assert over.reason == "TargetReached"
     assert over.message == "the accuracy reached successPolicy.targetAccuracy 0.9 in epoch 2"
@@ -176,10 +178,10 @@ def test_a_last_checkpoint_is_waited_for_and_not_for_ever() -> None:
     reached = told(job({"targetAccuracy": 0.9}, checkpoint={}), accuracies(0.5, 0.95))
     early = saved(reached, 1)
     for waiting in (reached, early):
-        assert save_by(waiting, TIMING) == at(60)
-        assert ending(waiting, at(59), TIMING) is None
-        assert ending(waiting, at(60), TIMING) is not None
-    assert ending(saved(reached, 2), at(1), TIMING) is not None
+        assert final_save_deadline(waiting, TIMING) == at(60)
+        assert success_if_reached(waiting, at(59), TIMING) is None
+        assert success_if_reached(waiting, at(60), TIMING) is not None
+    assert success_if_reached(saved(reached, 2), at(1), TIMING) is not None
 
 
 @pytest.mark.parametrize("change", [{"state": "Pending"}, {"restart_count": 1}, {"state": "Suspended"}])
@@ -187,8 +189,8 @@ def test_nobody_waits_for_a_checkpoint_of_workers_that_are_gone(change: dict[str
     reached = told(job({"earlyStoppingPatience": 1}, checkpoint={}), losses(0.5, 0.6))
     assert reached.status is not None
     broken = structs.replace(reached, status=structs.replace(reached.status, **change))
-    assert ending(reached, at(0), TIMING) is None
-    over = ending(broken, at(0), TIMING)
+    assert success_if_reached(reached, at(0), TIMING) is None
+    over = success_if_reached(broken, at(0), TIMING)
     assert over is not None
     assert over.reason == "EarlyStopped"
     assert "no better loss than 0.5 of epoch 1 came until epoch 2" in over.message
@@ -206,13 +208,13 @@ def test_a_checkpoint_of_workers_that_are_not_all_seen_to_run_is_waited_for(stat
     reached = told(job({"targetAccuracy": 0.9}, checkpoint={}), accuracies(0.95))
     assert reached.status is not None
     starting = structs.replace(reached, status=structs.replace(reached.status, state=state))
-    assert save_by(starting, TIMING) == at(60)
-    assert ending(starting, at(0), TIMING) is None
-    assert ending(starting, at(0), TIMING, is_ending=True) is not None
+    assert final_save_deadline(starting, TIMING) == at(60)
+    assert success_if_reached(starting, at(0), TIMING) is None
+    assert success_if_reached(starting, at(0), TIMING, is_ending=True) is not None
 
 
 def test_training_beyond_the_goal_needs_no_later_checkpoint() -> None:
     reached = told(job({"targetAccuracy": 0.9}, checkpoint={}), accuracies(0.5, 0.95, 0.96, 0.97))
     assert goal(reached) == ("TargetReached", 2)
-    assert ending(saved(reached, 2), at(1), TIMING) is not None
-    assert ending(saved(reached, 4), at(1), TIMING) is not None
+    assert success_if_reached(saved(reached, 2), at(1), TIMING) is not None
+    assert success_if_reached(saved(reached, 4), at(1), TIMING) is not None

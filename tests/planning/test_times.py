@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from holdfast.planning.times import span, timestamp
+from holdfast.planning.times import format_duration, format_time
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -24,9 +24,9 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
     ],
 )
 def test_a_span_has_its_two_largest_units(seconds: int, text: str) -> None:
-    assert span(timestamp(START), timestamp(START + timedelta(seconds=seconds))) == text
+    assert format_duration(format_time(START), format_time(START + timedelta(seconds=seconds))) == text
 
 
 def test_a_timestamp_is_in_utc_with_whole_seconds() -> None:
     moment = datetime(2026, 1, 1, 2, 0, 0, 999_999, tzinfo=timezone(timedelta(hours=2)))
-    assert timestamp(moment) == "2026-01-01T00:00:00Z"
+    assert format_time(moment) == "2026-01-01T00:00:00Z"

@@ -12,13 +12,23 @@ from msgspec import structs
 
 from holdfast.api.builtin import Job, Pod
 from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
-from holdfast.api.validation import admit
-from holdfast.planning.admission import Verdict
-from holdfast.planning.trainingjob.course import Again, Course, Finish, Go, Hold, Over, Park, Remake, decide
+from holdfast.api.validation import validate_object
+from holdfast.planning.admission import AdmissionDecision
+from holdfast.planning.trainingjob.course import (
+    Action,
+    CleanUp,
+    DeleteQueuedJob,
+    EnsureJob,
+    Finish,
+    RecreateJob,
+    StartNewAttempt,
+    Wait,
+    decide,
+)
 from holdfast.planning.trainingjob.observed import FINISHED, Observed
 from holdfast.planning.trainingjob.status import CONDITION_OF, next_status
 from holdfast.planning.trainingjob.timing import TIMING
-from holdfast.planning.trainingjob.wake import wake_at
+from holdfast.planning.trainingjob.wake import requeue_at
 from tests.trainingjobs import (
     at,
     deleted,
@@ -98,23 +108,27 @@ JOBS = st.builds(
     st.sampled_from([False, False, True]),
 )
 VERDICTS = st.sampled_from(
-    [None, Verdict(admitted=True), Verdict(admitted=False, message="needs 2 × 8 GPUs; 1 node has 8 free")]
+    [
+        None,
+        AdmissionDecision(admitted=True),
+        AdmissionDecision(admitted=False, message="needs 2 × 8 GPUs; 1 node has 8 free"),
+    ]
 )
 SIGHTS = st.builds(
     lambda spec, job, earlier, pods, others, verdict, flags, obstacle, refusal: Observed(
         job=training_job(spec),
-        workers=job,
-        earlier=earlier,
+        current_job=job,
+        old_jobs=earlier,
         pods=tuple(owned(pod, job) for pod in pods) if job is not None else (),
-        other_pods=others,
+        old_pods=others,
         nodes=NODES,
-        verdict=verdict,
+        admission=verdict,
         gpus_per_worker=8,
-        outdated=job is not None and flags[0],
+        spec_changed=job is not None and flags[0],
         queued=flags[1],
-        fewest=int(flags[2]),
-        obstacle=obstacle,
-        refusal=refusal,
+        min_workers=int(flags[2]),
+        blocked_by=obstacle,
+        rejected_reason=refusal,
     ),
     SPECS,
     st.none() | JOBS,
@@ -140,21 +154,23 @@ def with_status(observed: Observed, status: TrainingJobStatus) -> Observed:
     job = structs.replace(observed.job, status=status)
     if status.restart_count == observed.status.restart_count:
         return structs.replace(observed, job=job)
-    return observed.in_next_attempt(job, observed.verdict)
+    return observed.in_next_attempt(job, observed.admission)
 
 
-def taken(observed: Observed, course: Course) -> Observed:
+def taken(observed: Observed, course: Action) -> Observed:
     """What is seen once the course is taken: a Job that must go is seen no more, one that is held back is suspended."""
-    job = observed.workers
+    job = observed.current_job
     match course:
-        case Remake() | Park():
-            return structs.replace(observed, workers=None)
-        case Go(suspended=True) if job is not None and not observed.queued and not observed.obstacle:
-            return structs.replace(observed, workers=structs.replace(job, spec=structs.replace(job.spec, suspend=True)))
+        case RecreateJob() | DeleteQueuedJob():
+            return structs.replace(observed, current_job=None)
+        case EnsureJob(suspended=True) if job is not None and not observed.queued and not observed.blocked_by:
+            return structs.replace(
+                observed, current_job=structs.replace(job, spec=structs.replace(job.spec, suspend=True))
+            )
     return observed
 
 
-def look(observed: Observed, now: datetime) -> tuple[Course, TrainingJobStatus]:
+def look(observed: Observed, now: datetime) -> tuple[Action, TrainingJobStatus]:
     course = decide(observed, now, TIMING)
     return course, next_status(taken(observed, course), course, now)
 
@@ -184,7 +200,7 @@ def test_a_second_look_at_the_same_moment_changes_nothing_more(steps: list[tuple
         seen = followed(observed, now)
         if seen.status.restart_count != observed.status.restart_count:
             # The number is written first; then the course is taken that follows from it.
-            assert not isinstance(decide(seen, now, TIMING), Again)
+            assert not isinstance(decide(seen, now, TIMING), StartNewAttempt)
             seen = followed(seen, now)
         if seen.status.start_time != observed.status.start_time:
             seen = followed(seen, now)  # the start is learned with one look, and with the next that time is up
@@ -196,9 +212,9 @@ def test_restarts_are_only_ever_added_one_by_one_each_with_its_class(steps: list
     for observed, now in lived(steps):
         course, status = look(observed, now)
         old = observed.status
-        assert status.restart_count - old.restart_count == isinstance(course, Again)
+        assert status.restart_count - old.restart_count == isinstance(course, StartNewAttempt)
         by_class = sum(_counts(status)) - sum(_counts(old))
-        assert by_class == (isinstance(course, Again) and course.retry is not None)
+        assert by_class == (isinstance(course, StartNewAttempt) and course.retry is not None)
         assert all(new >= before for new, before in zip(_counts(status), _counts(old), strict=True))
 
 
@@ -210,13 +226,13 @@ def _counts(status: TrainingJobStatus) -> tuple[int, ...]:
 def test_whoever_has_ended_stays_as_it_ended(steps: list[tuple[Observed, float]]) -> None:
     for observed, now in lived(steps):
         if observed.finished:
-            assert look(observed, now) == (Over(), observed.status)
+            assert look(observed, now) == (CleanUp(), observed.status)
 
 
 @given(STEPS)
 def test_a_moment_to_wake_at_is_always_ahead(steps: list[tuple[Observed, float]]) -> None:
     for observed, now in lived(steps):
-        due = wake_at(observed, now, TIMING)
+        due = requeue_at(observed, now, TIMING)
         assert due is None or due > now
 
 
@@ -226,7 +242,7 @@ def test_waking_at_the_told_moments_misses_no_change_that_time_alone_brings(
 ) -> None:
     observed, now = list(lived(steps))[-1]
     settled = followed(followed(followed(observed, now), now), now)
-    due = wake_at(settled, now, TIMING)
+    due = requeue_at(settled, now, TIMING)
     until = due - timedelta(microseconds=1) if due is not None else now + timedelta(days=9)
     assert look(settled, until)[1] == settled.status
 
@@ -246,7 +262,7 @@ def test_the_api_server_would_take_every_status(steps: list[tuple[Observed, floa
     for observed, now in lived(steps):
         before = document(observed.job)
         after = document(structs.replace(observed.job, status=look(observed, now)[1]))
-        assert admit(after, before, status=True).get("status", {}) == after.get("status", {})
+        assert validate_object(after, before, status=True).get("status", {}) == after.get("status", {})
 
 
 def document(job: TrainingJob) -> dict[str, Any]:
@@ -285,10 +301,10 @@ def broken(pods: tuple[Pod, ...], **status: Any) -> Observed:
     body = {"state": "Running", "startTime": stamp(0), **status}
     return Observed(
         job=training_job(status=body),
-        workers=job,
+        current_job=job,
         pods=tuple(owned(pod, job) for pod in pods),
         nodes=NODES,
-        verdict=Verdict(admitted=True),
+        admission=AdmissionDecision(admitted=True),
     )
 
 
@@ -299,21 +315,21 @@ def test_a_crash_after_the_restart_was_written_never_counts_the_same_loss_twice(
 ) -> None:
     observed = broken(pods, quickRestarts=quick_restarts)
     course, status = look(observed, at(60))
-    assert isinstance(course, Again)
+    assert isinstance(course, StartNewAttempt)
     # The operator dies here and comes back at any time: the old Job and its pods are all still there.
     seen = with_status(observed, status)
     for later in (60, 61, 119, 120, 600, 10**6):
         following, shown = look(seen, at(later))
-        assert not isinstance(following, Again | Finish)
+        assert not isinstance(following, StartNewAttempt | Finish)
         assert shown.restart_count == 1
         # Somebody of the old attempt still runs: nothing of the new one is made.
-        assert isinstance(following, Hold)
+        assert isinstance(following, Wait)
 
 
 @pytest.mark.parametrize("pods", [pods for _, pods in BREAKS], ids=[name for name, _ in BREAKS])
 def test_a_crash_before_the_restart_was_written_finds_the_same_loss_again(pods: tuple[Pod, ...]) -> None:
     first, second = (look(broken(pods), at(when)) for when in (60, 70))
-    assert isinstance(first[0], Again)
+    assert isinstance(first[0], StartNewAttempt)
     assert first == second or first[1].failure_reason == second[1].failure_reason
 
 
@@ -321,21 +337,21 @@ def test_a_crash_in_the_middle_of_stopping_goes_on_with_stopping() -> None:
     """Some old pods are gone, the Job is being deleted, its last worker stops."""
     observed = broken(BREAKS[0][1])
     seen = with_status(observed, look(observed, at(60))[1])
-    leaving = tuple(deleted(job, asked=60, grace_s=0) for job in seen.earlier)
-    last = tuple(deleted(pod, asked=60, grace_s=5) for pod in seen.other_pods[1:])
-    stopping = structs.replace(seen, earlier=leaving, other_pods=last)
-    assert isinstance(look(stopping, at(61))[0], Hold)
+    leaving = tuple(deleted(job, asked=60, grace_s=0) for job in seen.old_jobs)
+    last = tuple(deleted(pod, asked=60, grace_s=5) for pod in seen.old_pods[1:])
+    stopping = structs.replace(seen, old_jobs=leaving, old_pods=last)
+    assert isinstance(look(stopping, at(61))[0], Wait)
     # The Job is the last to go; until then it might make the worker whose pod is gone.
-    assert isinstance(look(structs.replace(stopping, other_pods=()), at(62))[0], Hold)
-    assert look(structs.replace(stopping, other_pods=(), earlier=()), at(62))[0] == Go(suspended=False)
+    assert isinstance(look(structs.replace(stopping, old_pods=()), at(62))[0], Wait)
+    assert look(structs.replace(stopping, old_pods=(), old_jobs=()), at(62))[0] == EnsureJob(suspended=False)
 
 
 def test_a_crash_after_a_changed_spec_was_written_numbers_the_attempt_once() -> None:
-    observed = structs.replace(broken((running(0), running(1))), outdated=True)
+    observed = structs.replace(broken((running(0), running(1))), spec_changed=True)
     course, status = look(observed, at(60))
-    assert course == Again(None)
+    assert course == StartNewAttempt(None)
     following, shown = look(with_status(observed, status), at(61))
-    assert isinstance(following, Hold)
+    assert isinstance(following, Wait)
     assert shown.restart_count == 1
 
 
@@ -344,9 +360,9 @@ def test_a_crash_after_a_queued_jobs_workers_were_deleted_for_its_suspension_is_
     observed = broken((deleted(running(0), asked=50), deleted(running(1), asked=50)))
     job = training_job({"suspend": True}, status=msgspec.to_builtins(observed.job.status))
     for there in (deleted(workers(), asked=50, grace_s=0), None):
-        seen = structs.replace(observed, job=job, workers=there, pods=observed.pods if there else (), queued=True)
+        seen = structs.replace(observed, job=job, current_job=there, pods=observed.pods if there else (), queued=True)
         course, status = look(seen, at(60))
-        assert course == Park()
+        assert course == DeleteQueuedJob()
         assert (status.state, status.restart_count) == ("Suspended", 0)
 
 
@@ -354,12 +370,14 @@ def test_a_crash_after_a_gang_was_held_back_finds_it_held_back() -> None:
     half = (running(0), unschedulable(1, "no room"))
     observed = structs.replace(broken(half), job=training_job(status={"state": "Initializing"}))
     # The Job was suspended, and the status still says that it starts.
-    seen = structs.replace(observed, workers=workers(suspend=True), verdict=Verdict(admitted=False, message="no room"))
+    seen = structs.replace(
+        observed, current_job=workers(suspend=True), admission=AdmissionDecision(admitted=False, message="no room")
+    )
     course, status = look(seen, at(601))
-    assert isinstance(course, Hold)
+    assert isinstance(course, Wait)
     assert status.state == "Pending"
     stopped, status = look(with_status(structs.replace(seen, pods=()), status), at(602))
-    assert isinstance(stopped, Go)
+    assert isinstance(stopped, EnsureJob)
     assert stopped.suspended
 
 
@@ -369,11 +387,11 @@ def test_time_alone_never_makes_two_attempts_of_one_loss(
 ) -> None:
     observed, now = list(lived(steps))[-1]
     course, status = look(observed, now)
-    if not isinstance(course, Again):
+    if not isinstance(course, StartNewAttempt):
         return
     seen = with_status(observed, status)
     for wait in waits:
         now += timedelta(seconds=wait)
         course, status = look(seen, now)
-        assert not isinstance(course, Again)
+        assert not isinstance(course, StartNewAttempt)
         seen = with_status(seen, status)

@@ -5,7 +5,7 @@ import pytest
 
 from holdfast.api.builtin import Pod
 from holdfast.api.trainingjob import TrainingJobStatus
-from holdfast.planning.conditions import holds
+from holdfast.planning.conditions import is_true
 from holdfast.planning.trainingjob.observed import SPEC_CHANGED, Observed
 from holdfast.planning.trainingjob.status import CONDITION_OF
 from tests.planning.statuses import BOTH, COMPLETE, NO_ROOM, READY, after, reasons, seen, shown
@@ -16,18 +16,18 @@ from tests.trainingjobs import deleted, disrupted, failed, owned, running, stamp
     ("observed", "state", "reason"),
     [
         (seen(), "Pending", "CreatingWorkers"),
-        (seen(obstacle="Service bert-master is taken"), "Pending", "ChildNotMade"),
-        (seen(verdict=NO_ROOM), "Pending", "NoRoom"),
-        (seen(verdict=NO_ROOM, obstacle="taken"), "Pending", "ChildNotMade"),
-        (seen(refusal="no such field"), "Failed", "Refused"),
-        (seen(workers=workers()), "Initializing", "WorkersStarting"),
-        (seen(workers=workers(status={"active": 2, "ready": 1})), "Initializing", "WorkersStarting"),
-        (seen(workers=workers(status=READY)), "Running", "WorkersReady"),
-        (seen(workers=workers(status={"active": 1, "ready": 1, "succeeded": 1})), "Running", "WorkersReady"),
+        (seen(blocked_by="Service bert-master is taken"), "Pending", "ChildNotMade"),
+        (seen(admission=NO_ROOM), "Pending", "NoRoom"),
+        (seen(admission=NO_ROOM, blocked_by="taken"), "Pending", "ChildNotMade"),
+        (seen(rejected_reason="no such field"), "Failed", "Refused"),
+        (seen(current_job=workers()), "Initializing", "WorkersStarting"),
+        (seen(current_job=workers(status={"active": 2, "ready": 1})), "Initializing", "WorkersStarting"),
+        (seen(current_job=workers(status=READY)), "Running", "WorkersReady"),
+        (seen(current_job=workers(status={"active": 1, "ready": 1, "succeeded": 1})), "Running", "WorkersReady"),
         # One that has just ended is ready no more and not counted yet.
         (
             seen(
-                workers=workers(
+                current_job=workers(
                     status={"active": 1, "ready": 1, "uncountedTerminatedPods": {"succeeded": ["uid-of-worker-0"]}}
                 ),
             ),
@@ -35,13 +35,13 @@ from tests.trainingjobs import deleted, disrupted, failed, owned, running, stamp
             "WorkersReady",
         ),
         # A gang that runs and has lost nobody goes on, whatever is counted.
-        (seen(status={"state": "Running"}, workers=workers(status={"ready": 1})), "Running", "WorkersReady"),
+        (seen(status={"state": "Running"}, current_job=workers(status={"ready": 1})), "Running", "WorkersReady"),
         (
             seen(
                 status={"state": "Running"},
-                workers=workers(status={"ready": 1}),
+                current_job=workers(status={"ready": 1}),
                 pods=(running(0), worker(1, {"phase": "Succeeded"})),
-                fewest=1,
+                min_workers=1,
             ),
             "Running",
             "WorkersReady",
@@ -50,9 +50,9 @@ from tests.trainingjobs import deleted, disrupted, failed, owned, running, stamp
         (
             seen(
                 status={"state": "Running"},
-                workers=workers(status={"ready": 1}),
+                current_job=workers(status={"ready": 1}),
                 pods=(running(0), worker(1, {"phase": "Pending"})),
-                fewest=1,
+                min_workers=1,
             ),
             "Restarting",
             "WorkersLost",
@@ -60,58 +60,58 @@ from tests.trainingjobs import deleted, disrupted, failed, owned, running, stamp
         (
             seen(
                 status={"state": "Running"},
-                workers=workers(status={"ready": 1}),
+                current_job=workers(status={"ready": 1}),
                 pods=(running(0), deleted(running(1), asked=50)),
-                fewest=1,
+                min_workers=1,
             ),
             "Restarting",
             "WorkersLost",
         ),
         # Before the first time that all are ready, running is not enough.
-        (seen(status={"state": "Initializing"}, workers=workers(), pods=BOTH), "Initializing", "WorkersStarting"),
-        (seen(status={"state": "Pending"}, workers=workers(), pods=BOTH), "Initializing", "WorkersStarting"),
-        (seen(status={"state": "Restarting"}, workers=workers(), pods=BOTH), "Restarting", "WorkersLost"),
-        (seen(status={"state": "Restarting"}, workers=workers(status=READY), pods=BOTH), "Running", "WorkersReady"),
+        (seen(status={"state": "Initializing"}, current_job=workers(), pods=BOTH), "Initializing", "WorkersStarting"),
+        (seen(status={"state": "Pending"}, current_job=workers(), pods=BOTH), "Initializing", "WorkersStarting"),
+        (seen(status={"state": "Restarting"}, current_job=workers(), pods=BOTH), "Restarting", "WorkersLost"),
+        (seen(status={"state": "Restarting"}, current_job=workers(status=READY), pods=BOTH), "Running", "WorkersReady"),
         # Suspended by its user, and by Kueue.
         (seen({"suspend": True}), "Pending", "CreatingWorkers"),
-        (seen({"suspend": True}, workers=workers(suspend=True), pods=BOTH), "Suspended", "StoppingWorkers"),
-        (seen({"suspend": True}, workers=workers(suspend=True)), "Suspended", "Suspended"),
+        (seen({"suspend": True}, current_job=workers(suspend=True), pods=BOTH), "Suspended", "StoppingWorkers"),
+        (seen({"suspend": True}, current_job=workers(suspend=True)), "Suspended", "Suspended"),
         (seen({"suspend": True}, queued=True), "Suspended", "Suspended"),
-        (seen({"suspend": True}, workers=workers(), pods=BOTH, queued=True), "Suspended", "StoppingWorkers"),
-        (seen(workers=workers(suspend=True), queued=True), "Pending", "Queued"),
-        (seen(status={"restartCount": 1}, workers=workers(suspend=True), queued=True), "Restarting", "Queued"),
-        (seen(workers=workers(), queued=True), "Initializing", "WorkersStarting"),
+        (seen({"suspend": True}, current_job=workers(), pods=BOTH, queued=True), "Suspended", "StoppingWorkers"),
+        (seen(current_job=workers(suspend=True), queued=True), "Pending", "Queued"),
+        (seen(status={"restartCount": 1}, current_job=workers(suspend=True), queued=True), "Restarting", "Queued"),
+        (seen(current_job=workers(), queued=True), "Initializing", "WorkersStarting"),
         # Broken, and outdated.
         (seen(status={"state": "Running"}), "Restarting", "InfrastructureLost"),
         (
-            seen(status={"state": "Running", "startTime": stamp(0)}, workers=workers(), outdated=True),
+            seen(status={"state": "Running", "startTime": stamp(0)}, current_job=workers(), spec_changed=True),
             "Restarting",
             SPEC_CHANGED,
         ),
-        (seen(workers=None, outdated=True), "Pending", "CreatingWorkers"),
-        (seen(status={"state": "Restarting"}, earlier=(workers(),)), "Restarting", "StoppingWorkers"),
+        (seen(current_job=None, spec_changed=True), "Pending", "CreatingWorkers"),
+        (seen(status={"state": "Restarting"}, old_jobs=(workers(),)), "Restarting", "StoppingWorkers"),
         (seen(status={"state": "Restarting", "nextRetryTime": stamp(70)}), "Restarting", "BackingOff"),
         # A name that is still taken.
         (
-            seen(status={"state": "Restarting"}, workers=deleted(workers(), asked=50, grace_s=0)),
+            seen(status={"state": "Restarting"}, current_job=deleted(workers(), asked=50, grace_s=0)),
             "Restarting",
             "CreatingWorkers",
         ),
         # The ends.
-        (seen(workers=workers(conditions=COMPLETE)), "Completed", "WorkersSucceeded"),
+        (seen(current_job=workers(conditions=COMPLETE)), "Completed", "WorkersSucceeded"),
         (
-            seen(workers=workers(conditions={"Failed": "PodFailurePolicy"}), fewest=1),
+            seen(current_job=workers(conditions={"Failed": "PodFailurePolicy"}), min_workers=1),
             "Failed",
             "PodFailurePolicy",
         ),
-        (seen(workers=workers(conditions={"Failed": ""}), fewest=1), "Failed", "WorkersFailed"),
+        (seen(current_job=workers(conditions={"Failed": ""}), min_workers=1), "Failed", "WorkersFailed"),
         (
-            seen({"failurePolicy": {"backoffLimit": 0}}, workers=workers(), pods=(failed(0, 1, at=stamp(50)),)),
+            seen({"failurePolicy": {"backoffLimit": 0}}, current_job=workers(), pods=(failed(0, 1, at=stamp(50)),)),
             "Failed",
             "BackoffLimitExceeded",
         ),
         (
-            seen({"failurePolicy": {"activeDeadlineSeconds": 60}}, {"startTime": stamp(0)}, workers=workers()),
+            seen({"failurePolicy": {"activeDeadlineSeconds": 60}}, {"startTime": stamp(0)}, current_job=workers()),
             "Failed",
             "DeadlineExceeded",
         ),
@@ -134,7 +134,7 @@ def test_what_is_seen_decides_the_state(observed: Observed, state: str, reason: 
     ],
 )
 def test_a_restart_says_to_which_class_it_belongs(pod: Pod, reason: str) -> None:
-    status = shown(seen(status={"state": "Running"}, workers=workers(), pods=(pod,)))
+    status = shown(seen(status={"state": "Running"}, current_job=workers(), pods=(pod,)))
     assert (status.state, status.restart_count, reasons(status)["Restarting"]) == ("Restarting", 1, reason)
 
 
@@ -146,7 +146,7 @@ def test_a_restart_is_written_whole() -> None:
         "restarts": {"preemption": 2, "application": 1},
         "startTime": stamp(-1000),
     }
-    status = shown(seen(status=before, workers=workers(), pods=(failed(0, 7, at=stamp(50), message="boom"),)))
+    status = shown(seen(status=before, current_job=workers(), pods=(failed(0, 7, at=stamp(50), message="boom"),)))
     assert msgspec.to_builtins(status) == {
         "observedGeneration": 3,
         "state": "Restarting",
@@ -165,14 +165,14 @@ def test_a_restart_is_written_whole() -> None:
 
 
 def test_a_restart_at_once_has_no_time_to_wait_for() -> None:
-    status = shown(seen(status={"state": "Running"}, workers=workers(), pods=(failed(0, 7, at=stamp(50)),)))
+    status = shown(seen(status={"state": "Running"}, current_job=workers(), pods=(failed(0, 7, at=stamp(50)),)))
     assert (status.next_retry_time, status.quick_restarts) == (None, 1)
     assert status.message == "worker 0 on gpu-3 exited with code 7; starting again at once"
 
 
 def test_a_changed_spec_numbers_the_next_attempt_without_a_class_and_ends_the_row() -> None:
     before = {"state": "Running", "startTime": stamp(0), "restartCount": 1, "quickRestarts": 3, "restarts": {"hang": 1}}
-    status = shown(seen(status=before, workers=workers(), pods=BOTH, outdated=True))
+    status = shown(seen(status=before, current_job=workers(), pods=BOTH, spec_changed=True))
     assert (status.restart_count, status.quick_restarts, status.next_retry_time) == (2, 0, None)
     assert msgspec.to_builtins(status.restarts) == {"hang": 1}
     assert status.message == "stopping the workers: the spec has changed"
@@ -180,45 +180,45 @@ def test_a_changed_spec_numbers_the_next_attempt_without_a_class_and_ends_the_ro
 
 def test_why_a_job_restarts_stays_its_reason_until_it_runs() -> None:
     broken = seen(
-        status={"state": "Running"}, workers=workers(), pods=(failed(0, 137, at=stamp(50), reason="OOMKilled"),)
+        status={"state": "Running"}, current_job=workers(), pods=(failed(0, 137, at=stamp(50), reason="OOMKilled"),)
     )
     old = owned(deleted(running(1), asked=60, grace_s=5), workers())
     again = workers(name="bert-training-1")
     steps = [
-        seen(earlier=(workers(conditions={"Failed": "X"}),), other_pods=(old,)),
-        seen(verdict=NO_ROOM),
-        seen(obstacle="quota"),
-        seen(workers=workers(name="bert-training-1", suspend=True), queued=True),
-        seen(workers=again),
+        seen(old_jobs=(workers(conditions={"Failed": "X"}),), old_pods=(old,)),
+        seen(admission=NO_ROOM),
+        seen(blocked_by="quota"),
+        seen(current_job=workers(name="bert-training-1", suspend=True), queued=True),
+        seen(current_job=again),
     ]
     status = shown(broken)
     for step in steps:
         status = after(status, step)
         assert (status.state, reasons(status)["Restarting"]) == ("Restarting", "OutOfMemory")
-    status = after(status, seen(workers=workers(name="bert-training-1", status=READY), pods=BOTH))
-    assert (status.state, holds(status.conditions, "Restarting")) == ("Running", False)
+    status = after(status, seen(current_job=workers(name="bert-training-1", status=READY), pods=BOTH))
+    assert (status.state, is_true(status.conditions, "Restarting")) == ("Running", False)
 
 
 def test_the_time_of_the_next_try_is_shown_while_it_is_waited_for_and_no_longer() -> None:
     status = msgspec.convert({"state": "Restarting", "nextRetryTime": stamp(70), "restartCount": 1}, TrainingJobStatus)
-    stopping = after(status, seen(other_pods=(deleted(running(0), asked=50),)))
+    stopping = after(status, seen(old_pods=(deleted(running(0), asked=50),)))
     waiting = after(stopping, seen())
     assert (stopping.next_retry_time, waiting.next_retry_time) == (stamp(70), stamp(70))
-    assert after(waiting, seen(verdict=None), 70) == waiting
-    started = after(waiting, seen(workers=workers()), 70)
+    assert after(waiting, seen(admission=None), 70) == waiting
+    started = after(waiting, seen(current_job=workers()), 70)
     assert started.next_retry_time is None
-    assert after(waiting, seen(verdict=NO_ROOM), 70).next_retry_time is None
+    assert after(waiting, seen(admission=NO_ROOM), 70).next_retry_time is None
 
 
 def test_a_gang_that_made_room_says_until_when_and_why_even_when_its_workers_have_stopped() -> None:
     half = (running(0), unschedulable(1, "0/3 nodes are available"))
-    status = shown(seen(status={"state": "Initializing"}, workers=workers(), pods=half), 600)
+    status = shown(seen(status={"state": "Initializing"}, current_job=workers(), pods=half), 600)
     assert (status.state, status.next_retry_time) == ("Pending", stamp(1200))
     assert status.message is not None
     assert status.message.startswith("not all workers found a node within 10m")
     asleep = workers(suspend=True)
-    stopping = after(status, seen(workers=asleep, pods=(deleted(running(0), asked=600),)), 601)
-    stopped = after(stopping, seen(workers=asleep), 700)
+    stopping = after(status, seen(current_job=asleep, pods=(deleted(running(0), asked=600),)), 601)
+    stopped = after(stopping, seen(current_job=asleep), 700)
     for later in (stopping, stopped):
         assert (later.state, later.message, later.next_retry_time) == ("Pending", status.message, stamp(1200))
     assert stopped.resources is not None
@@ -229,11 +229,11 @@ def test_a_gang_that_made_room_says_until_when_and_why_even_when_its_workers_hav
 
 
 def test_a_condition_holds_exactly_in_its_state() -> None:
-    run = shown(seen(workers=workers(status=READY)))
-    end = after(run, seen(workers=workers(conditions=COMPLETE)))
-    assert holds(run.conditions, "Running")
+    run = shown(seen(current_job=workers(status=READY)))
+    end = after(run, seen(current_job=workers(conditions=COMPLETE)))
+    assert is_true(run.conditions, "Running")
     assert {condition.type for condition in run.conditions} == {"Created", "Running"}
-    assert {kind: holds(end.conditions, kind) for kind in ("Created", "Running", "Succeeded", "Failed")} == {
+    assert {kind: is_true(end.conditions, kind) for kind in ("Created", "Running", "Succeeded", "Failed")} == {
         "Created": True,
         "Running": False,
         "Succeeded": True,
@@ -242,11 +242,11 @@ def test_a_condition_holds_exactly_in_its_state() -> None:
 
 
 def test_created_is_false_while_a_name_is_taken_and_stays_true_once_the_workers_were_made() -> None:
-    blocked = shown(seen(obstacle="taken"))
-    still_blocked = after(blocked, seen(obstacle="taken"))
-    made = after(blocked, seen(workers=workers()))
+    blocked = shown(seen(blocked_by="taken"))
+    still_blocked = after(blocked, seen(blocked_by="taken"))
+    made = after(blocked, seen(current_job=workers()))
     gone = after(made, seen())
-    assert [holds(each.conditions, "Created") for each in (blocked, still_blocked, made, gone)] == [
+    assert [is_true(each.conditions, "Created") for each in (blocked, still_blocked, made, gone)] == [
         False,
         False,
         True,
@@ -257,15 +257,15 @@ def test_created_is_false_while_a_name_is_taken_and_stays_true_once_the_workers_
 
 
 def test_an_obstacle_does_not_change_the_state_of_a_job_that_runs() -> None:
-    status = shown(seen(status={"state": "Running"}, workers=workers(), pods=BOTH, obstacle="Service is taken"))
+    status = shown(seen(status={"state": "Running"}, current_job=workers(), pods=BOTH, blocked_by="Service is taken"))
     assert (status.state, status.message) == ("Running", "Service is taken")
-    assert holds(status.conditions, "Running")
+    assert is_true(status.conditions, "Running")
 
 
 def test_the_time_of_a_transition_stays_while_the_status_of_the_condition_does() -> None:
-    first = shown(seen(workers=workers()), 60)
-    second = after(first, seen(workers=workers(), pods=(unschedulable(0, "0/1 nodes are available"),)), 90)
-    third = after(second, seen(workers=workers(status=READY)), 120)
+    first = shown(seen(current_job=workers()), 60)
+    second = after(first, seen(current_job=workers(), pods=(unschedulable(0, "0/1 nodes are available"),)), 90)
+    third = after(second, seen(current_job=workers(status=READY)), 120)
     times = [
         next(each.last_transition_time for each in status.conditions if each.type == "Running")
         for status in (first, second, third)
@@ -275,7 +275,7 @@ def test_the_time_of_a_transition_stays_while_the_status_of_the_condition_does()
 
 
 def test_a_second_look_at_the_same_facts_changes_nothing() -> None:
-    observed = seen(workers=workers(status={"active": 2, "ready": 1}))
+    observed = seen(current_job=workers(status={"active": 2, "ready": 1}))
     first = shown(observed)
     assert after(first, observed, 90) == first
 
@@ -284,32 +284,32 @@ def test_a_second_look_at_the_same_facts_changes_nothing() -> None:
 
 
 def test_the_time_of_each_suspension_is_added_up_when_it_ends() -> None:
-    asleep = seen({"suspend": True}, workers=workers(suspend=True))
+    asleep = seen({"suspend": True}, current_job=workers(suspend=True))
     first = shown(asleep, 60)
     assert first.suspended_seconds == 0
     assert after(first, asleep, 90) == first
-    awake = after(first, seen(workers=workers(), pods=BOTH), 100)
+    awake = after(first, seen(current_job=workers(), pods=BOTH), 100)
     assert (awake.state, awake.suspended_seconds) == ("Initializing", 40)
-    again = after(after(awake, asleep, 200), seen(workers=workers()), 205)
+    again = after(after(awake, asleep, 200), seen(current_job=workers()), 205)
     assert again.suspended_seconds == 45
-    assert after(again, seen(workers=workers()), 300).suspended_seconds == 45
+    assert after(again, seen(current_job=workers()), 300).suspended_seconds == 45
 
 
 def test_a_job_that_waits_for_its_workers_to_stop_is_still_suspended() -> None:
-    asleep = shown(seen({"suspend": True}, workers=workers(suspend=True), pods=BOTH), 60)
+    asleep = shown(seen({"suspend": True}, current_job=workers(suspend=True), pods=BOTH), 60)
     assert asleep.message == "waiting for 2 workers to stop"
-    resumed = after(asleep, seen(workers=workers(suspend=True), pods=(deleted(running(0), asked=60),)), 70)
+    resumed = after(asleep, seen(current_job=workers(suspend=True), pods=(deleted(running(0), asked=60),)), 70)
     assert (resumed.state, resumed.suspended_seconds) == ("Suspended", 0)
-    assert holds(resumed.conditions, "Suspended")
+    assert is_true(resumed.conditions, "Suspended")
 
 
 def test_a_suspended_job_tells_of_all_workers_that_still_stop() -> None:
     asleep = workers(name="bert-training-1", suspend=True)
-    observed = seen({"suspend": True}, {"state": "Restarting"}, workers=asleep, other_pods=BOTH)
+    observed = seen({"suspend": True}, {"state": "Restarting"}, current_job=asleep, old_pods=BOTH)
     assert (shown(observed).state, shown(observed).message) == ("Suspended", "waiting for 2 workers to stop")
 
 
 def test_a_job_suspended_while_it_waits_for_its_next_try_says_so() -> None:
     before = {"state": "Restarting", "restartCount": 1, "nextRetryTime": stamp(300)}
-    status = shown(seen({"suspend": True}, before, workers=workers(name="bert-training-1", suspend=True)))
+    status = shown(seen({"suspend": True}, before, current_job=workers(name="bert-training-1", suspend=True)))
     assert (status.state, status.next_retry_time) == ("Suspended", None)

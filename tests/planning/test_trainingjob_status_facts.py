@@ -7,10 +7,10 @@ import pytest
 from msgspec import structs
 
 from holdfast.api.trainingjob import TrainingJobStatus
-from holdfast.planning.conditions import holds
-from holdfast.planning.trainingjob.classes import Loss
-from holdfast.planning.trainingjob.course import Again, decide
-from holdfast.planning.trainingjob.status import LONGEST
+from holdfast.planning.conditions import is_true
+from holdfast.planning.trainingjob.classes import WorkerFailure
+from holdfast.planning.trainingjob.course import StartNewAttempt, decide
+from holdfast.planning.trainingjob.status import MAX_MESSAGE
 from holdfast.planning.trainingjob.timing import TIMING
 from tests.planning.statuses import BOTH, COMPLETE, NO_ROOM, READY, after, reasons, seen, shown
 from tests.trainingjobs import at, deleted, failed, running, stamp, unschedulable, worker, workers
@@ -20,7 +20,7 @@ from tests.trainingjobs import at, deleted, failed, running, stamp, unschedulabl
 
 def test_workers_are_counted_as_the_job_controller_counts_them() -> None:
     counts = {"active": 3, "ready": 3, "succeeded": 1, "failed": 1}
-    status = shown(seen({"numWorkers": 5}, workers=workers(status=counts, size=5), fewest=1))
+    status = shown(seen({"numWorkers": 5}, current_job=workers(status=counts, size=5), min_workers=1))
     assert msgspec.to_builtins(status.workers) == {"desired": 5, "active": 3, "succeeded": 1, "failed": 1}
     assert msgspec.to_builtins(shown(seen({"numWorkers": 5})).workers) == {"desired": 5}
 
@@ -28,11 +28,14 @@ def test_workers_are_counted_as_the_job_controller_counts_them() -> None:
 @pytest.mark.parametrize(
     ("more", "held"),
     [
-        ({"workers": workers(), "pods": BOTH}, 2),
-        ({"workers": workers(), "pods": (running(0), worker(1, {"phase": "Pending"}))}, 1),
-        ({"workers": workers(), "pods": (running(0), worker(1, {"phase": "Succeeded"}, node="gpu-3"))}, 1),
-        ({"workers": workers(suspend=True), "spec": {"suspend": True}, "pods": (deleted(running(0), asked=50),)}, 1),
-        ({"workers": workers(conditions=COMPLETE), "pods": BOTH}, 0),
+        ({"current_job": workers(), "pods": BOTH}, 2),
+        ({"current_job": workers(), "pods": (running(0), worker(1, {"phase": "Pending"}))}, 1),
+        ({"current_job": workers(), "pods": (running(0), worker(1, {"phase": "Succeeded"}, node="gpu-3"))}, 1),
+        (
+            {"current_job": workers(suspend=True), "spec": {"suspend": True}, "pods": (deleted(running(0), asked=50),)},
+            1,
+        ),
+        ({"current_job": workers(conditions=COMPLETE), "pods": BOTH}, 0),
         ({}, 0),
     ],
 )
@@ -52,7 +55,7 @@ def test_the_number_of_epochs_and_the_selector_are_known_from_the_spec() -> None
 
 
 def test_an_ended_job_stays_as_it_ended_but_says_that_it_has_seen_the_spec() -> None:
-    ended = shown(seen(workers=workers(conditions=COMPLETE)))
+    ended = shown(seen(current_job=workers(conditions=COMPLETE)))
     assert after(ended, seen()) == ended
     job = seen().job
     edited = structs.replace(job, metadata=structs.replace(job.metadata, generation=4))
@@ -61,83 +64,90 @@ def test_an_ended_job_stays_as_it_ended_but_says_that_it_has_seen_the_spec() -> 
 
 def test_times_of_a_completed_job_are_its_jobs() -> None:
     job = workers(status={"completionTime": stamp(8000)}, conditions=COMPLETE)
-    status = shown(seen(workers=job), 9000)
+    status = shown(seen(current_job=job), 9000)
     assert (status.start_time, status.completion_time, status.duration) == (stamp(0), stamp(8000), "2h13m")
     assert status.failure_reason is None
 
 
 @pytest.mark.parametrize(("now", "duration"), [(59, None), (119, "1m"), (500, "8m")])
 def test_a_running_job_shows_its_duration_so_far(now: float, duration: str | None) -> None:
-    assert shown(seen(workers=workers(status=READY)), now).duration == duration
+    assert shown(seen(current_job=workers(status=READY)), now).duration == duration
 
 
 def test_the_start_of_a_resumed_job_is_its_first_start() -> None:
-    first = shown(seen(workers=workers()))
-    resumed = after(first, seen(workers=workers(status={"startTime": stamp(3600)})))
+    first = shown(seen(current_job=workers()))
+    resumed = after(first, seen(current_job=workers(status={"startTime": stamp(3600)})))
     assert resumed.start_time == stamp(0)
 
 
 def test_a_job_that_waits_has_not_started() -> None:
-    assert shown(seen(workers=workers(status={"startTime": ""}, suspend=True), verdict=NO_ROOM)).start_time is None
+    assert (
+        shown(seen(current_job=workers(status={"startTime": ""}, suspend=True), admission=NO_ROOM)).start_time is None
+    )
 
 
 def test_a_failed_job_says_which_worker_failed_where_and_with_what_and_when_it_was_given_up() -> None:
     pods = (failed(1, 1, at=stamp(51)), failed(0, 3, at=stamp(50), message="no such layer\n"))
     spec = {"failurePolicy": {"restartPolicy": "ExitCode"}}
-    status = shown(seen(spec, {"state": "Running", "restartCount": 2}, workers=workers(), pods=pods), 60)
+    status = shown(seen(spec, {"state": "Running", "restartCount": 2}, current_job=workers(), pods=pods), 60)
     assert status.failure_reason == status.message
     assert status.failure_reason == (
         "worker 0 on gpu-3 exited with code 3: no such layer (restartPolicy ExitCode: codes 1 to 127 are final)"
     )
     assert (status.completion_time, status.duration, status.restart_count) == (stamp(60), "1m", 2)
-    assert holds(status.conditions, "Failed")
+    assert is_true(status.conditions, "Failed")
 
 
 def test_a_job_that_fails_before_it_started_lasted_no_time() -> None:
-    status = shown(seen(refusal="no such field"))
+    status = shown(seen(rejected_reason="no such field"))
     assert (status.start_time, status.completion_time, status.duration) == (None, stamp(60), "0s")
 
 
 def test_a_job_that_completes_after_restarts_forgets_its_last_failure() -> None:
     before = {"state": "Running", "restartCount": 1, "failureReason": "worker 0 broke", "nextRetryTime": stamp(1)}
-    status = shown(seen(status=before, workers=workers(name="bert-training-1", conditions=COMPLETE)))
+    status = shown(seen(status=before, current_job=workers(name="bert-training-1", conditions=COMPLETE)))
     assert (status.failure_reason, status.next_retry_time, status.restart_count) == (None, None, 1)
 
 
 def test_what_others_report_of_a_job_is_kept() -> None:
     reported = {"state": "Running", "progress": "45%", "currentEpoch": 9, "metrics": {"loss": 0.25}}
-    status = shown(seen(status=reported, workers=workers(), pods=BOTH))
+    status = shown(seen(status=reported, current_job=workers(), pods=BOTH))
     assert (status.progress, status.current_epoch, status.metrics) == ("45%", 9, {"loss": 0.25})
 
 
 def test_nothing_is_written_before_somebody_has_looked_for_room() -> None:
-    assert shown(seen(verdict=None)) == TrainingJobStatus()
+    assert shown(seen(admission=None)) == TrainingJobStatus()
 
 
 def test_a_message_that_would_not_fit_is_cut() -> None:
-    for observed in (seen(refusal="x" * 100_000), seen(obstacle="x" * 100_000)):
+    for observed in (seen(rejected_reason="x" * 100_000), seen(blocked_by="x" * 100_000)):
         status = shown(observed)
-        assert len(status.message or "") == LONGEST
-        assert max(len(condition.message) for condition in status.conditions) == LONGEST
+        assert len(status.message or "") == MAX_MESSAGE
+        assert max(len(condition.message) for condition in status.conditions) == MAX_MESSAGE
 
 
 def test_a_waiting_job_says_for_how_many_and_why() -> None:
     scarce = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
     pods = (unschedulable(0, scarce), unschedulable(1, "rare"), unschedulable(2, scarce))
     job = workers(status={"active": 4, "ready": 1}, size=4)
-    assert shown(seen({"numWorkers": 4}, workers=job, pods=pods)).message == f"waiting for 3 of 4 workers: {scarce}"
+    assert shown(seen({"numWorkers": 4}, current_job=job, pods=pods)).message == f"waiting for 3 of 4 workers: {scarce}"
 
 
 def test_what_events_tell_is_told_on() -> None:
-    told = shown(seen(workers=workers(), told_of_job="their pods are refused: exceeded quota: gpus"))
+    told = shown(seen(current_job=workers(), job_event="their pods are refused: exceeded quota: gpus"))
     assert told.message == "waiting for 2 of 2 workers: their pods are refused: exceeded quota: gpus"
 
 
 def test_the_course_of_a_new_attempt_is_the_only_one_that_counts_a_restart() -> None:
-    broken = seen(status={"state": "Running"}, workers=workers(), pods=(failed(0, 1, at=stamp(50)),))
+    broken = seen(status={"state": "Running"}, current_job=workers(), pods=(failed(0, 1, at=stamp(50)),))
     course = decide(broken, at(60), TIMING)
-    assert isinstance(course, Again)
-    for other in (seen(), seen(verdict=NO_ROOM), seen({"suspend": True}), seen(workers=workers(), outdated=True)):
+    assert isinstance(course, StartNewAttempt)
+    for other in (
+        seen(),
+        seen(admission=NO_ROOM),
+        seen({"suspend": True}),
+        seen(current_job=workers(), spec_changed=True),
+    ):
         assert shown(other).restart_count == 0
 
 
@@ -156,7 +166,7 @@ PACED = {
 
 
 def test_what_was_told_stays_while_the_workers_run() -> None:
-    status = shown(seen(status=PACED, workers=workers(status=READY), pods=BOTH))
+    status = shown(seen(status=PACED, current_job=workers(status=READY), pods=BOTH))
     assert (status.state, status.estimated_completion_time) == ("Running", stamp(5000))
     assert (status.progress, status.current_epoch, status.metrics) == ("37%", 3, {"loss": 0.5})
 
@@ -164,10 +174,10 @@ def test_what_was_told_stays_while_the_workers_run() -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {"workers": workers(status=READY), "pods": (running(0), failed(1, 1, at=stamp(50)))},
-        {"workers": workers(conditions=COMPLETE)},
-        {"spec": {"suspend": True}, "workers": workers(suspend=True)},
-        {"workers": workers(status=READY), "pods": BOTH, "refusal": "no"},
+        {"current_job": workers(status=READY), "pods": (running(0), failed(1, 1, at=stamp(50)))},
+        {"current_job": workers(conditions=COMPLETE)},
+        {"spec": {"suspend": True}, "current_job": workers(suspend=True)},
+        {"current_job": workers(status=READY), "pods": BOTH, "rejected_reason": "no"},
     ],
     ids=["restarting", "completed", "suspended", "failed"],
 )
@@ -191,13 +201,13 @@ def test_how_many_epochs_there_are_is_what_this_attempt_says_else_what_is_writte
     told_by: int, spec: dict[str, Any], total: int | None
 ) -> None:
     status = {**PACED, "epochs": {"attempt": told_by}}
-    assert shown(seen(spec, status=status, workers=workers(status=READY), pods=BOTH)).total_epochs == total
+    assert shown(seen(spec, status=status, current_job=workers(status=READY), pods=BOTH)).total_epochs == total
 
 
 def test_a_goal_is_why_a_job_has_ended() -> None:
     goal = {"attempt": 1, "done": 3, "goal": "EarlyStopped", "goalTime": stamp(0), "bestLoss": 0.25, "bestEpoch": 1}
     spec = {"successPolicy": {"earlyStoppingPatience": 2}}
-    status = shown(seen(spec, status={**PACED, "epochs": goal}, workers=workers(status=READY), pods=BOTH))
+    status = shown(seen(spec, status={**PACED, "epochs": goal}, current_job=workers(status=READY), pods=BOTH))
     assert (status.state, reasons(status)["Succeeded"]) == ("Completed", "EarlyStopped")
     assert status.message == (
         "no better loss than 0.25 of epoch 1 came until epoch 3 (successPolicy.earlyStoppingPatience)"
@@ -207,8 +217,8 @@ def test_a_goal_is_why_a_job_has_ended() -> None:
 
 @pytest.mark.parametrize(("cause", "reason"), [("hang", "NoProgress"), ("infrastructure", "InfrastructureLost")])
 def test_what_was_not_heard_is_counted_by_its_class(cause: Any, reason: str) -> None:
-    loss = Loss(cause=cause, message="nothing was heard")
-    status = shown(seen(status=PACED, workers=workers(status=READY), pods=BOTH, unheard=loss))
+    loss = WorkerFailure(cause=cause, message="nothing was heard")
+    status = shown(seen(status=PACED, current_job=workers(status=READY), pods=BOTH, liveness_failure=loss))
     assert (status.state, status.restart_count, status.failure_reason) == ("Restarting", 2, "nothing was heard")
     assert getattr(status.restarts, cause) == 1
     assert reasons(status)["Restarting"] == reason

@@ -9,7 +9,14 @@ from msgspec.structs import replace
 
 from holdfast.api.builtin import Pod
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.planning.trainingjob.waiting import ordinary_step, problem_of, refusal, store_in_use, unmade, why_waiting
+from holdfast.planning.trainingjob.waiting import (
+    creation_refused_text,
+    missing_pods,
+    problem_of,
+    startup_step,
+    store_in_use,
+    why_waiting,
+)
 from tests.recorded import names, recorded
 from tests.trainingjobs import training_job, unschedulable, worker
 
@@ -78,7 +85,7 @@ def test_a_pod_that_runs_has_ended_or_is_being_deleted_waits_for_nothing() -> No
     leaving = unschedulable(3, "full")
     leaving = replace(leaving, metadata=replace(leaving.metadata, deletion_timestamp="2026-03-02T09:20:00Z"))
     assert problem_of(leaving) == ""
-    assert unmade([leaving], 1) == 1
+    assert missing_pods([leaving], 1) == 1
 
 
 def test_what_others_tell_counts_for_pods_that_say_nothing_themselves() -> None:
@@ -103,7 +110,7 @@ def test_why_no_pod_is_made_counts_for_those_that_are_missing() -> None:
 
 def test_a_worker_that_failed_needs_a_new_pod() -> None:
     pods = [worker(0, {"phase": "Failed"}), worker(1, {"phase": "Succeeded"}), worker(2, {"phase": "Running"})]
-    assert [unmade(pods, desired) for desired in (1, 2, 3, 5)] == [0, 0, 1, 3]
+    assert [missing_pods(pods, desired) for desired in (1, 2, 3, 5)] == [0, 0, 1, 3]
     assert why_waiting(pods, 1, 3, about_job="quota") == "waiting for 1 of 3 workers: quota"
 
 
@@ -117,7 +124,7 @@ def test_a_worker_that_failed_needs_a_new_pod() -> None:
     ],
 )
 def test_a_refusal_is_told_without_the_name_of_one_pod(message: str, cause: str) -> None:
-    assert refusal(message) == f"their pods are refused: {cause}"
+    assert creation_refused_text(message) == f"their pods are refused: {cause}"
 
 
 def test_the_first_container_with_a_problem_is_the_one_that_is_told() -> None:
@@ -136,17 +143,17 @@ def test_an_init_container_that_was_killed_is_a_problem_without_words_too() -> N
 def test_a_pod_that_nothing_is_wrong_with_tells_how_far_it_is() -> None:
     running = {"name": "holdfast-restore", "image": "holdfast:1", "state": {"running": {}}}
     sidecar = {"name": "holdfast-sidecar", "image": "holdfast:1", "ready": True, "state": {"running": {}}}
-    assert ordinary_step(worker(0, {"phase": "Pending"})) == "the scheduler has not looked at them yet"
-    assert ordinary_step(worker(0, {}, node="gpu-7")) == "the kubelet of gpu-7 has not taken up its pod yet"
-    assert ordinary_step(initializing(sidecar, running)) == "init container holdfast-restore has not finished yet"
-    assert ordinary_step(waiting(0, "ContainerCreating")) == (
+    assert startup_step(worker(0, {"phase": "Pending"})) == "the scheduler has not looked at them yet"
+    assert startup_step(worker(0, {}, node="gpu-7")) == "the kubelet of gpu-7 has not taken up its pod yet"
+    assert startup_step(initializing(sidecar, running)) == "init container holdfast-restore has not finished yet"
+    assert startup_step(waiting(0, "ContainerCreating")) == (
         'image "bert:1" is being pulled, or volumes are being mounted'
     )
 
 
 def test_the_image_that_is_waited_for_is_the_first_that_is_not_there() -> None:
     sidecar = {"name": "holdfast-sidecar", "image": "holdfast:1", "ready": True, "state": {"running": {}}}
-    assert ordinary_step(initializing(sidecar)) == 'image "bert:1" is being pulled, or volumes are being mounted'
+    assert startup_step(initializing(sidecar)) == 'image "bert:1" is being pulled, or volumes are being mounted'
 
 
 def sidecar(**facts: Any) -> dict[str, Any]:
@@ -171,7 +178,7 @@ def test_a_sidecar_that_failed_once_and_has_begun_since_is_no_problem() -> None:
 
 
 def test_a_sidecar_that_brings_back_a_checkpoint_takes_its_time() -> None:
-    assert ordinary_step(initializing(sidecar(state={"running": {}}))) == (
+    assert startup_step(initializing(sidecar(state={"running": {}}))) == (
         "the checkpoint to resume from is being brought back"
     )
 

@@ -8,7 +8,7 @@ import pytest
 from holdfast.planning.trainingjob.deadline import shown_duration
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.timing import TIMING
-from holdfast.planning.trainingjob.wake import explain_from, wake_at
+from holdfast.planning.trainingjob.wake import explain_after, requeue_at
 from tests.trainingjobs import at, deleted, node, running, stamp, training_job, unschedulable, worker, workers
 
 LIMITED = {"failurePolicy": {"activeDeadlineSeconds": 100}}
@@ -21,13 +21,13 @@ SUSPENDED = {
     ],
 }
 HALF = (running(0), unschedulable(1, "no room"))
-OUT_OF_REACH = {"other_pods": (deleted(running(0), asked=50),), "nodes": {"gpu-3": node(ready=False)}}
+OUT_OF_REACH = {"old_pods": (deleted(running(0), asked=50),), "nodes": {"gpu-3": node(ready=False)}}
 
 
 def woken(
     now: float, spec: dict[str, Any] | None = None, status: dict[str, Any] | None = None, **more: Any
 ) -> datetime | None:
-    return wake_at(Observed(job=training_job(spec, status=status), **more), at(now), TIMING)
+    return requeue_at(Observed(job=training_job(spec, status=status), **more), at(now), TIMING)
 
 
 @pytest.mark.parametrize(
@@ -35,10 +35,10 @@ def woken(
     [
         (100, LIMITED, {"state": "Running", "startTime": stamp(0)}, {}),
         (80, {}, {"state": "Restarting", "nextRetryTime": stamp(80)}, {}),
-        (600, {}, {"state": "Initializing"}, {"workers": workers(), "pods": HALF}),
+        (600, {}, {"state": "Initializing"}, {"current_job": workers(), "pods": HALF}),
         (140, {}, {"state": "Restarting"}, OUT_OF_REACH),
-        (140, {}, {"state": "Suspended"}, {"pods": OUT_OF_REACH["other_pods"], "nodes": OUT_OF_REACH["nodes"]}),
-        (110, {}, {"state": "Restarting"}, {"earlier": (deleted(workers(), asked=50, grace_s=0),)}),
+        (140, {}, {"state": "Suspended"}, {"pods": OUT_OF_REACH["old_pods"], "nodes": OUT_OF_REACH["nodes"]}),
+        (110, {}, {"state": "Restarting"}, {"old_jobs": (deleted(workers(), asked=50, grace_s=0),)}),
         (80, SAVING, {"state": "Running", "epochs": {"goal": "TargetReached", "goalTime": stamp(20)}}, {}),
         (90, {"ttlSecondsAfterFinished": 30}, {"state": "Failed", "completionTime": stamp(60)}, {}),
         (90, {"ttlSecondsAfterFinished": 30}, {"state": "Completed", "completionTime": stamp(60)}, {}),
@@ -83,7 +83,7 @@ def test_the_duration_of_a_running_job_is_written_in_steps_that_grow(
     now: float, due: float, duration: str | None
 ) -> None:
     status = {"state": "Running", "startTime": stamp(0)}
-    more = {"workers": workers(), "pods": (running(0), running(1))}
+    more = {"current_job": workers(), "pods": (running(0), running(1))}
     assert woken(now, {}, status, **more) == at(due)
     assert shown_duration(stamp(0), at(now)) == duration
 
@@ -114,5 +114,7 @@ READY = {"active": 2, "ready": 2}
     ],
 )
 def test_workers_that_take_longer_than_usual_are_asked_why(job: Any, state: str, due: float | None) -> None:
-    observed = Observed(job=training_job(status={"state": state}), workers=job, pods=(worker(0, {"phase": "Pending"}),))
-    assert explain_from(observed, TIMING) == (None if due is None else at(due))
+    observed = Observed(
+        job=training_job(status={"state": state}), current_job=job, pods=(worker(0, {"phase": "Pending"}),)
+    )
+    assert explain_after(observed, TIMING) == (None if due is None else at(due))

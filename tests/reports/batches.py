@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from holdfast.reports.wire import Batch, Checkpoint, Outcome, Progress, Resumed
+from holdfast.reports.wire import Checkpoint, Outcome, Progress, Resumed, WorkerReport
 from tests.trainingjobs import UID
 
 # By the sidecar's clock, which is not the operator's.
 SENT_AT = 5_000.0
 
 
-def batch(*progress: Progress, sequence: int = 2, age_s: float = 0.0, **more: Any) -> Batch:
+def batch(*progress: Progress, sequence: int = 2, age_s: float = 0.0, **more: Any) -> WorkerReport:
     """Of worker 0 of the job `ml/bert`; entries that say nothing else are `age_s` old."""
     told: dict[str, Any] = {"job": "bert", "namespace": "ml", "uid": UID, "attempt": 0, "index": 0, "run": "r"}
-    return Batch(**{**told, **more}, sequence=sequence, sent_at=SENT_AT + age_s, progress=progress)
+    return WorkerReport(**{**told, **more}, sequence=sequence, sent_at=SENT_AT + age_s, progress=progress)
 
 
 def ended(epoch: int, *, of: int | None = None, at: float = SENT_AT, **metrics: float) -> Progress:

@@ -9,14 +9,21 @@ from holdfast.api.builtin import Pod
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.protocol import Identity
-from holdfast.reports.callers import Caller, NotSeenYet, NotYours, check, find_caller, find_standing
-from holdfast.reports.wire import Answer
+from holdfast.reports.callers import (
+    NotInCacheYet,
+    ReportingPod,
+    ReportNotAllowed,
+    ensure_own_report,
+    find_reply,
+    identify_pod,
+)
+from holdfast.reports.wire import ReportReply
 from holdfast.runtime.cache import Store
 from tests.reports.batches import batch
 from tests.trainingjobs import UID, owned, running, training_job, workers
 
 POD = Key("ml", "bert-training-0-abcde")
-CALLER = Caller(POD, "pod-uid", Key("ml", "bert"), attempt=2, index=0)
+CALLER = ReportingPod(POD, "pod-uid", Key("ml", "bert"), attempt=2, index=0)
 IDENTITY = Identity(username="system:serviceaccount:ml:bert", namespace="ml", pod_name=POD.name, pod_uid=CALLER.uid)
 
 
@@ -44,13 +51,13 @@ async def not_asked(job: Key, uid: str) -> bool:
 
 
 def test_a_workers_own_token_tells_which_worker_it_is() -> None:
-    assert find_caller(IDENTITY, pods()) == CALLER
+    assert identify_pod(IDENTITY, pods()) == CALLER
 
 
 @pytest.mark.parametrize("missing", [{"pod_name": ""}, {"pod_uid": ""}])
 def test_a_token_of_an_account_alone_is_not_a_workers(missing: dict[str, str]) -> None:
-    with pytest.raises(NotYours, match="not bound to a pod"):
-        find_caller(structs.replace(IDENTITY, **missing), pods())
+    with pytest.raises(ReportNotAllowed, match="not bound to a pod"):
+        identify_pod(structs.replace(IDENTITY, **missing), pods())
 
 
 @pytest.mark.parametrize(
@@ -65,57 +72,57 @@ def test_a_token_of_an_account_alone_is_not_a_workers(missing: dict[str, str]) -
     ],
 )
 def test_a_pod_that_is_no_worker_has_nothing_to_report(labels: dict[str, str | None]) -> None:
-    with pytest.raises(NotYours, match="is not a worker of a TrainingJob"):
-        find_caller(IDENTITY, pods(**labels))
+    with pytest.raises(ReportNotAllowed, match="is not a worker of a TrainingJob"):
+        identify_pod(IDENTITY, pods(**labels))
 
 
 def test_a_token_of_a_pods_predecessor_is_not_the_pods() -> None:
-    with pytest.raises(NotYours):
-        find_caller(structs.replace(IDENTITY, pod_uid="earlier"), pods())
+    with pytest.raises(ReportNotAllowed):
+        identify_pod(structs.replace(IDENTITY, pod_uid="earlier"), pods())
 
 
 @pytest.mark.parametrize("other", [{"namespace": "other"}, {"pod_name": "nobody"}])
 def test_a_pod_that_no_cache_shows_may_try_again(other: dict[str, str]) -> None:
-    with pytest.raises(NotSeenYet, match="try again"):
-        find_caller(structs.replace(IDENTITY, **other), pods())
+    with pytest.raises(NotInCacheYet, match="try again"):
+        identify_pod(structs.replace(IDENTITY, **other), pods())
 
 
 def test_a_worker_may_speak_of_itself() -> None:
-    check(CALLER, batch(attempt=2))
+    ensure_own_report(CALLER, batch(attempt=2))
 
 
 @pytest.mark.parametrize(
     "foreign", [{"job": "other"}, {"namespace": "other"}, {"attempt": 1}, {"attempt": 3}, {"index": 1}]
 )
 def test_a_worker_may_speak_of_nothing_else(foreign: dict[str, Any]) -> None:
-    with pytest.raises(NotYours, match="is worker 0 of attempt 2 of ml/bert, and may report nothing else"):
-        check(CALLER, batch(**{"attempt": 2, **foreign}))
+    with pytest.raises(ReportNotAllowed, match="is worker 0 of attempt 2 of ml/bert, and may report nothing else"):
+        ensure_own_report(CALLER, batch(**{"attempt": 2, **foreign}))
 
 
 @pytest.mark.parametrize(
     ("status", "answer"),
     [
-        ({}, Answer(attempt=2, over=False)),
-        ({"epochs": {"attempt": 2, "done": 7}}, Answer(attempt=2, over=False, kept_epoch=7)),
+        ({}, ReportReply(attempt=2, attempt_over=False)),
+        ({"epochs": {"attempt": 2, "done": 7}}, ReportReply(attempt=2, attempt_over=False, recorded_epoch=7)),
         # What the attempt before had told says nothing of this one's epochs.
-        ({"epochs": {"attempt": 1, "done": 7}}, Answer(attempt=2, over=False)),
+        ({"epochs": {"attempt": 1, "done": 7}}, ReportReply(attempt=2, attempt_over=False)),
         (
             {"epochs": {"attempt": 2, "done": 7, "goal": "TargetReached"}},
-            Answer(attempt=2, over=False, stop="TargetReached", kept_epoch=7),
+            ReportReply(attempt=2, attempt_over=False, stop="TargetReached", recorded_epoch=7),
         ),
-        ({"restartCount": 3}, Answer(attempt=3, over=True)),
-        ({"state": "Completed"}, Answer(attempt=2, over=True)),
-        ({"state": "Failed"}, Answer(attempt=2, over=True)),
-        ({"state": "Suspended"}, Answer(attempt=2, over=False)),
+        ({"restartCount": 3}, ReportReply(attempt=3, attempt_over=True)),
+        ({"state": "Completed"}, ReportReply(attempt=2, attempt_over=True)),
+        ({"state": "Failed"}, ReportReply(attempt=2, attempt_over=True)),
+        ({"state": "Suspended"}, ReportReply(attempt=2, attempt_over=False)),
     ],
 )
-async def test_a_worker_hears_how_its_attempt_stands(status: dict[str, Any], answer: Answer) -> None:
-    assert await find_standing(CALLER, UID, jobs(status), not_asked) == answer
+async def test_a_worker_hears_how_its_attempt_stands(status: dict[str, Any], answer: ReportReply) -> None:
+    assert await find_reply(CALLER, UID, jobs(status), not_asked) == answer
 
 
 async def test_an_attempt_that_no_cache_shows_may_try_again() -> None:
-    with pytest.raises(NotSeenYet, match="attempt 2 of ml/bert is not known here"):
-        await find_standing(CALLER, UID, jobs({"restartCount": 1}), not_asked)
+    with pytest.raises(NotInCacheYet, match="attempt 2 of ml/bert is not known here"):
+        await find_reply(CALLER, UID, jobs({"restartCount": 1}), not_asked)
 
 
 @pytest.mark.parametrize(("uid", "seen"), [(UID, Store()), ("another", jobs())], ids=["gone", "made anew"])
@@ -127,15 +134,15 @@ async def test_a_job_that_no_cache_shows_is_over_only_if_it_is_gone_for_certain(
         return certain
 
     certain = True
-    assert await find_standing(CALLER, uid, seen, is_gone) == Answer(attempt=2, over=True, orderly=True)
+    assert await find_reply(CALLER, uid, seen, is_gone) == ReportReply(attempt=2, attempt_over=True, is_graceful=True)
     certain = False
-    with pytest.raises(NotSeenYet, match="ml/bert is not known here: try again"):
-        await find_standing(CALLER, uid, seen, is_gone)
+    with pytest.raises(NotInCacheYet, match="ml/bert is not known here: try again"):
+        await find_reply(CALLER, uid, seen, is_gone)
 
 
 async def test_a_job_without_a_status_is_in_its_first_attempt() -> None:
     store: Store[TrainingJob] = Store()
     store.put(training_job())
-    assert await find_standing(structs.replace(CALLER, attempt=0), UID, store, not_asked) == Answer(
-        attempt=0, over=False
+    assert await find_reply(structs.replace(CALLER, attempt=0), UID, store, not_asked) == ReportReply(
+        attempt=0, attempt_over=False
     )

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 
 from holdfast.api.meta import Key
-from holdfast.reports.hearing import Hearing
+from holdfast.reports.hearing import ReceiverUptime
 from tests.runtime.virtual import now_s, settled, virtual
 
 JOB = Key("ml", "bert")
@@ -27,7 +27,7 @@ async def stopped(task: "asyncio.Task[None]") -> None:
 
 @virtual
 async def test_hearing_begins_when_the_server_does_and_goes_on() -> None:
-    hearing = Hearing(now_s)
+    hearing = ReceiverUptime(now_s)
     began = now_s()
     listening = asyncio.create_task(hearing.run())
     await asyncio.sleep(60)
@@ -37,16 +37,16 @@ async def test_hearing_begins_when_the_server_does_and_goes_on() -> None:
 
 @virtual
 async def test_a_report_that_could_not_be_taken_begins_it_anew() -> None:
-    hearing = Hearing(now_s)
+    hearing = ReceiverUptime(now_s)
     await asyncio.sleep(10)
-    hearing.interrupted()
+    hearing.reset()
     assert hearing.since_s(JOB) == now_s()
 
 
 @virtual
 async def test_a_process_that_stood_still_begins_anew() -> None:
     clock = Sleeper()
-    hearing = Hearing(clock)
+    hearing = ReceiverUptime(clock)
     listening = asyncio.create_task(hearing.run())
     await settled()
     clock.slept_s = 4.0

@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.planning.trainingjob.heard import Voice
-from holdfast.reports.inbox import MOST_LETTERS, Inbox, InboxFull, Letter
-from holdfast.reports.wire import Batch
+from holdfast.planning.trainingjob.heard import WorkerReports
+from holdfast.reports.inbox import MAX_PENDING, Inbox, InboxFull, PendingReport
+from holdfast.reports.wire import WorkerReport
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.metrics import Metrics
 from tests.reports.batches import batch, checkpoint, ended, resumed
@@ -42,26 +42,26 @@ def test_letters_stay_in_order_until_they_are_settled(inbox: Inbox, clock: Clock
     inbox.put(JOB, batch(ended(1)))
     clock.seconds = 3
     inbox.put(JOB, batch(ended(2)))
-    taken = inbox.letters(JOB)
-    assert taken == (Letter(batch(ended(1)), at(0)), Letter(batch(ended(2)), at(3)))
+    taken = inbox.pending(JOB)
+    assert taken == (PendingReport(batch(ended(1)), at(0)), PendingReport(batch(ended(2)), at(3)))
     inbox.put(JOB, batch(ended(3)))
-    inbox.settle(JOB, taken)
-    assert [letter.batch for letter in inbox.letters(JOB)] == [batch(ended(3))]
-    inbox.settle(JOB, inbox.letters(JOB))
-    assert inbox.letters(JOB) == ()
+    inbox.acknowledge(JOB, taken)
+    assert [letter.batch for letter in inbox.pending(JOB)] == [batch(ended(3))]
+    inbox.acknowledge(JOB, inbox.pending(JOB))
+    assert inbox.pending(JOB) == ()
 
 
 def test_a_write_that_failed_loses_nothing(inbox: Inbox) -> None:
     inbox.put(JOB, batch(ended(1)))
-    inbox.letters(JOB)
-    assert len(inbox.letters(JOB)) == 1
+    inbox.pending(JOB)
+    assert len(inbox.pending(JOB)) == 1
 
 
 def test_letters_are_due_at_most_every_five_seconds(inbox: Inbox, clock: Clock) -> None:
     assert inbox.due(JOB, at(0)) is None
     inbox.put(JOB, batch(ended(1)))
     assert inbox.due(JOB, at(0)) == at(0)
-    inbox.settle(JOB, inbox.letters(JOB))
+    inbox.acknowledge(JOB, inbox.pending(JOB))
     assert inbox.due(JOB, at(0)) is None
     clock.seconds = 2
     inbox.put(JOB, batch(ended(2)))
@@ -71,12 +71,12 @@ def test_letters_are_due_at_most_every_five_seconds(inbox: Inbox, clock: Clock) 
 def test_a_sign_of_life_is_heard_and_leaves_no_letter(inbox: Inbox, clock: Clock) -> None:
     clock.seconds = 7
     inbox.put(JOB, batch(index=1))
-    assert inbox.letters(JOB) == ()
-    heard = inbox.heard(JOB, 0)
+    assert inbox.pending(JOB) == ()
+    heard = inbox.reports_of(JOB, 0)
     assert heard is not None
-    assert heard.voices == {1: Voice(1007.0)}
-    assert inbox.heard(JOB, 1) is None
-    assert inbox.heard(Key("ml", "other"), 0) is None
+    assert heard.workers == {1: WorkerReports(1007.0)}
+    assert inbox.reports_of(JOB, 1) is None
+    assert inbox.reports_of(Key("ml", "other"), 0) is None
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,9 @@ def test_a_sign_of_life_is_heard_and_leaves_no_letter(inbox: Inbox, clock: Clock
         (batch(resumed=resumed(1)), True),
     ],
 )
-def test_the_controller_looks_when_there_is_something_to_write(inbox: Inbox, report: Batch, is_news: bool) -> None:
+def test_the_controller_looks_when_there_is_something_to_write(
+    inbox: Inbox, report: WorkerReport, is_news: bool
+) -> None:
     told: list[Key] = []
     inbox.put(JOB, batch())
     inbox.attach(informers(), told.append)
@@ -106,20 +108,20 @@ def test_the_controller_looks_when_a_worker_is_first_heard(inbox: Inbox) -> None
 
 
 def test_what_can_not_be_written_for_minutes_is_left_to_the_sidecars(inbox: Inbox) -> None:
-    for number in range(MOST_LETTERS):
+    for number in range(MAX_PENDING):
         inbox.put(JOB, batch(ended(number)))
     with pytest.raises(InboxFull, match="64 reports of ml/bert wait to be written"):
         inbox.put(JOB, batch(ended(99)))
-    assert inbox.letters(JOB)[-1].batch == batch(ended(MOST_LETTERS - 1))
+    assert inbox.pending(JOB)[-1].batch == batch(ended(MAX_PENDING - 1))
     inbox.put(Key("ml", "other"), batch(ended(1)))
     inbox.put(JOB, batch())
 
 
 def test_a_job_that_has_ended_leaves_nothing_behind(inbox: Inbox) -> None:
     inbox.put(JOB, batch(ended(1)))
-    inbox.settle(JOB, ())
+    inbox.acknowledge(JOB, ())
     inbox.forget(JOB)
-    assert (inbox.letters(JOB), inbox.due(JOB, at(0)), inbox.heard(JOB, 0)) == ((), None, None)
+    assert (inbox.pending(JOB), inbox.due(JOB, at(0)), inbox.reports_of(JOB, 0)) == ((), None, None)
     inbox.forget(JOB)
 
 

@@ -6,8 +6,8 @@ from msgspec import structs
 
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
-from holdfast.planning.trainingjob.progress import fold
-from holdfast.reports.callers import Caller, standing
+from holdfast.planning.trainingjob.progress import apply_report
+from holdfast.reports.callers import ReportingPod, reply_for_attempt
 from holdfast.reports.inbox import Inbox
 from holdfast.reports.wire import Progress
 from holdfast.runtime.cache import Store
@@ -15,7 +15,7 @@ from tests.reports.batches import batch, ended
 from tests.trainingjobs import at, training_job
 
 JOB = Key("ml", "bert")
-CALLER = Caller(Key("ml", "pod"), "uid", JOB, attempt=0, index=0)
+CALLER = ReportingPod(Key("ml", "pod"), "uid", JOB, attempt=0, index=0)
 SPEC = {"hyperparameters": {"epochs": 12}, "successPolicy": {"earlyStoppingPatience": 3, "targetAccuracy": 0.95}}
 
 
@@ -40,14 +40,14 @@ class Operator:
         """Hand in what is not kept yet; how far it is kept by now."""
         if entries:
             self.inbox.put(JOB, batch(*entries, sequence=sequence))
-        return standing(CALLER, self.job).kept_epoch
+        return reply_for_attempt(CALLER, self.job).recorded_epoch
 
     def write(self) -> None:
-        letters, status = self.inbox.letters(JOB), self.job.status or TrainingJobStatus()
+        letters, status = self.inbox.pending(JOB), self.job.status or TrainingJobStatus()
         for letter in letters:
-            status = fold(self.job.spec, status, letter.batch, letter.received)
+            status = apply_report(self.job.spec, status, letter.batch, letter.received)
         self.jobs.put(structs.replace(self.job, status=status))
-        self.inbox.settle(JOB, letters)
+        self.inbox.acknowledge(JOB, letters)
 
 
 def facts(operator: Operator) -> tuple[object, ...]:

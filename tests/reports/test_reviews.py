@@ -9,7 +9,7 @@ import pytest
 from holdfast.cluster.embedded import EmbeddedCluster
 from holdfast.cluster.errors import Unreachable
 from holdfast.cluster.protocol import Identity
-from holdfast.reports.reviews import KNOWN_FOR_S, UNKNOWN_FOR_S, Reviews
+from holdfast.reports.reviews import KNOWN_FOR_S, UNKNOWN_FOR_S, TokenReviewCache
 from holdfast.runtime.clocks import utc_now
 from tests.runtime.virtual import virtual
 
@@ -34,8 +34,8 @@ class Registrar(EmbeddedCluster):
         return Identity(username=token, expires_at=self.known[token])
 
 
-def reviews(registrar: Registrar, memory: int = 100) -> Reviews:
-    return Reviews(registrar, "here", now=lambda: NOW, memory=memory)
+def reviews(registrar: Registrar, memory: int = 100) -> TokenReviewCache:
+    return TokenReviewCache(registrar, "here", now=lambda: NOW, memory=memory)
 
 
 @virtual

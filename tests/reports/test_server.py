@@ -24,12 +24,12 @@ from holdfast.cluster.resources import NAMESPACES, PODS, TRAINING_JOBS
 from holdfast.reports import server, wire
 from holdfast.reports.callers import BY_ATTEMPT, attempt_of
 from holdfast.reports.endpoint import Endpoint
-from holdfast.reports.gone import Gone
-from holdfast.reports.hearing import Hearing
+from holdfast.reports.gone import DeletedJobs
+from holdfast.reports.hearing import ReceiverUptime
 from holdfast.reports.inbox import InboxFull
-from holdfast.reports.reviews import Reviews
-from holdfast.reports.server import Desk, serve
-from holdfast.reports.wire import Answer, Batch
+from holdfast.reports.reviews import TokenReviewCache
+from holdfast.reports.server import ReportHandler, serve
+from holdfast.reports.wire import ReportReply, WorkerReport
 from holdfast.runtime.cache import Store
 from holdfast.runtime.clocks import utc_now
 from tests.contract.pods import pod_spec
@@ -49,26 +49,26 @@ class Office:
         self.pods: Store[Pod] = Store({BY_ATTEMPT: attempt_of})
         self.nodes: Store[Node] = Store()
         self.jobs: Store[TrainingJob] = Store()
-        self.reviews = Reviews(cluster, wire.AUDIENCE, now=utc_now)
+        self.reviews = TokenReviewCache(cluster, wire.AUDIENCE, now=utc_now)
         self.seconds = 100.0
-        self.hearing = Hearing(lambda: self.seconds)
+        self.hearing = ReceiverUptime(lambda: self.seconds)
         self.is_leading = True
-        self.taken: list[tuple[Key, Batch]] = []
+        self.taken: list[tuple[Key, WorkerReport]] = []
         self.trouble: Exception | None = None
         self.endpoint = Endpoint(url="", authority="")
-        self.desk = Desk(
+        self.desk = ReportHandler(
             pods=self.pods,
             nodes=self.nodes,
             jobs=self.jobs,
             reviews=self.reviews,
-            gone=Gone(cluster),
+            gone=DeletedJobs(cluster),
             hearing=self.hearing,
             leading=lambda: self.is_leading,
             sink=self._sink,
         )
         self.stand()
 
-    def _sink(self, job: Key, told: Batch) -> None:
+    def _sink(self, job: Key, told: WorkerReport) -> None:
         if self.trouble is not None:
             raise self.trouble
         self.taken.append((job, told))
@@ -103,7 +103,9 @@ class Office:
         self.pods.put(structs.replace(pod, metadata=metadata, spec=structs.replace(pod.spec, node_name=on)))
         return self.cluster.issue_token(pod.metadata.key, uid=pod.metadata.uid, account="default", audience=audience)
 
-    async def post(self, body: bytes | Batch, token: str | None = None, **headers: str) -> tuple[int, dict[str, Any]]:
+    async def post(
+        self, body: bytes | WorkerReport, token: str | None = None, **headers: str
+    ) -> tuple[int, dict[str, Any]]:
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
@@ -152,20 +154,20 @@ async def opened() -> AsyncIterator[Office]:
         await cluster.close()
 
 
-def told(answer: Answer) -> dict[str, Any]:
+def told(answer: ReportReply) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(answer)
     return found
 
 
 async def test_a_workers_report_is_taken_and_answered(office: Office) -> None:
     report = batch(ended(3, of=10, loss=0.4))
-    assert await office.post(report, await office.worker()) == (200, told(Answer(attempt=0, over=False)))
+    assert await office.post(report, await office.worker()) == (200, told(ReportReply(attempt=0, attempt_over=False)))
     assert office.taken == [(JOB, report)]
 
 
 async def test_a_worker_hears_what_is_kept_and_that_it_is_to_stop(office: Office) -> None:
     office.stand(epochs={"attempt": 0, "done": 4, "goal": "EarlyStopped"})
-    answer = Answer(attempt=0, over=False, stop="EarlyStopped", kept_epoch=4)
+    answer = ReportReply(attempt=0, attempt_over=False, stop="EarlyStopped", recorded_epoch=4)
     assert await office.post(batch(), await office.worker()) == (200, told(answer))
 
 
@@ -194,7 +196,10 @@ async def test_all_workers_hear_that_they_are_to_save_when_the_machine_of_one_is
 async def test_a_worker_of_an_old_attempt_hears_that_it_is_over(office: Office) -> None:
     token = await office.worker(attempt=1)
     office.stand(restartCount=2)
-    assert await office.post(batch(ended(9), attempt=1), token) == (409, told(Answer(attempt=2, over=True)))
+    assert await office.post(batch(ended(9), attempt=1), token) == (
+        409,
+        told(ReportReply(attempt=2, attempt_over=True)),
+    )
     assert office.taken == []
 
 
@@ -208,10 +213,10 @@ async def test_a_worker_that_makes_way_for_another_spec_hears_that_what_it_saves
         "lastTransitionTime": stamp(0),
     }
     office.stand(state="Restarting", restartCount=2, conditions=[changed])
-    answer = Answer(attempt=2, over=True, orderly=True)
+    answer = ReportReply(attempt=2, attempt_over=True, is_graceful=True)
     assert await office.post(batch(attempt=1), token) == (409, told(answer))
     office.stand(state="Restarting", restartCount=3, conditions=[changed])
-    assert await office.post(batch(attempt=1), token) == (409, told(Answer(attempt=3, over=True)))
+    assert await office.post(batch(attempt=1), token) == (409, told(ReportReply(attempt=3, attempt_over=True)))
 
 
 async def test_the_others_hear_that_they_are_to_save_when_a_worker_is_told_to_go(office: Office) -> None:
@@ -245,7 +250,7 @@ async def test_a_cache_that_lags_stops_no_training(office: Office, monkeypatch: 
         outage.setattr(office.cluster, "get", away)
         assert (await office.post(report, token))[0] == 503
     # Its workers are to save what they have.
-    assert await office.post(report, token) == (409, told(Answer(attempt=0, over=True, orderly=True)))
+    assert await office.post(report, token) == (409, told(ReportReply(attempt=0, attempt_over=True, is_graceful=True)))
     assert office.taken == []
 
 
@@ -351,8 +356,8 @@ async def test_an_address_may_not_have_any_number_of_tokens_reviewed(
     token = await office.worker()
     monkeypatch.setattr(server, "_clock_s", lambda: 50.0)
     assert (await office.post(batch(), token))[0] == 200
-    answers = [(await office.post(batch(), f"guess-{n}"))[0] for n in range(server.STRANGERS_BURST + 2)]
-    assert answers == [401] * (server.STRANGERS_BURST - 1) + [429] * 3
+    answers = [(await office.post(batch(), f"guess-{n}"))[0] for n in range(server.UNKNOWN_TOKEN_BURST + 2)]
+    assert answers == [401] * (server.UNKNOWN_TOKEN_BURST - 1) + [429] * 3
     # Who is known already is heard as before.
     assert (await office.post(batch(sequence=3), token))[0] == 200
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.reports.wire import LARGEST_BODY, MOST_ENTRIES, OLDEST_S, Answer, Malformed, Progress, decode
+from holdfast.reports.wire import LARGEST_BODY, MOST_ENTRIES, OLDEST_S, InvalidReport, Progress, ReportReply, decode
 from tests.reports.batches import batch, checkpoint, ended, resumed, step
 
 PLAIN: dict[str, Any] = msgspec.to_builtins(batch())
@@ -25,7 +25,7 @@ def with_entry(text: str) -> bytes:
 
 
 def refusal(text: bytes) -> str:
-    with pytest.raises(Malformed) as refused:
+    with pytest.raises(InvalidReport) as refused:
         decode(text)
     return str(refused.value)
 
@@ -49,7 +49,7 @@ def test_fields_are_written_as_other_programs_expect_them() -> None:
     assert told["sentAt"] == 5000.0
     assert told["progress"] == [{"epoch": 3, "totalEpochs": 10, "metrics": {"loss": 0.5}, "at": 5000.0}]
     assert told["resumed"] == {"path": "attempt-1/checkpoint-epoch-2", "epoch": 2}
-    answer = msgspec.json.decode(msgspec.json.encode(Answer(attempt=2, over=False)))
+    answer = msgspec.json.decode(msgspec.json.encode(ReportReply(attempt=2, attempt_over=False)))
     assert answer == {
         "attempt": 2,
         "over": False,
@@ -150,7 +150,7 @@ _json = st.recursive(
 @given(st.sampled_from([*sorted(PLAIN), "progress", "checkpoints", "resumed"]), _json)
 def test_a_report_with_anything_in_any_place_is_read_or_refused(name: str, value: object) -> None:
     text = msgspec.json.encode({**PLAIN, name: value})
-    with suppress(Malformed):
+    with suppress(InvalidReport):
         told = decode(text)
         assert decode(msgspec.json.encode(told)) == told
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from holdfast.runtime.backoff import backoff_s
-from holdfast.runtime.rate import Buckets
+from holdfast.runtime.rate import RateLimiter
 
 
 @given(failures=st.integers(1, 10**9), seed=st.integers())
@@ -22,7 +22,7 @@ def test_two_clients_do_not_stay_in_step() -> None:
 
 
 def test_a_burst_is_let_through_and_then_a_trickle() -> None:
-    buckets: Buckets[str] = Buckets(burst=3, refill_s=10.0, memory=10)
+    buckets: RateLimiter[str] = RateLimiter(burst=3, refill_s=10.0, memory=10)
     assert [buckets.take("a", 0.0) for _ in range(4)] == [True, True, True, False]
     assert not buckets.take("a", 9.0)
     assert buckets.take("a", 10.5)
@@ -30,20 +30,20 @@ def test_a_burst_is_let_through_and_then_a_trickle() -> None:
 
 
 def test_each_key_has_its_own_bucket() -> None:
-    buckets: Buckets[str] = Buckets(burst=1, refill_s=10.0, memory=10)
+    buckets: RateLimiter[str] = RateLimiter(burst=1, refill_s=10.0, memory=10)
     assert buckets.take("a", 0.0)
     assert buckets.take("b", 0.0)
     assert not buckets.take("a", 0.0)
 
 
 def test_a_bucket_never_holds_more_than_its_burst() -> None:
-    buckets: Buckets[str] = Buckets(burst=2, refill_s=1.0, memory=10)
+    buckets: RateLimiter[str] = RateLimiter(burst=2, refill_s=1.0, memory=10)
     assert buckets.take("a", 0.0)
     assert [buckets.take("a", 1000.0) for _ in range(3)] == [True, True, False]
 
 
 def test_the_key_not_heard_of_for_longest_is_forgotten() -> None:
-    buckets: Buckets[str] = Buckets(burst=1, refill_s=1000.0, memory=2)
+    buckets: RateLimiter[str] = RateLimiter(burst=1, refill_s=1000.0, memory=2)
     for key in ("a", "b", "a", "c"):
         buckets.take(key, 0.0)
     assert not buckets.take("a", 0.0)
@@ -52,7 +52,7 @@ def test_the_key_not_heard_of_for_longest_is_forgotten() -> None:
 
 @given(waits=st.lists(st.floats(0, 100), max_size=60))
 def test_no_run_of_takes_gets_more_than_burst_and_trickle(waits: list[float]) -> None:
-    buckets: Buckets[str] = Buckets(burst=5, refill_s=7.0, memory=10)
+    buckets: RateLimiter[str] = RateLimiter(burst=5, refill_s=7.0, memory=10)
     now_s, taken = 0.0, 0
     for wait_s in waits:
         now_s += wait_s

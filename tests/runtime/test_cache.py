@@ -105,15 +105,15 @@ def test_an_index_that_raises_leaves_the_store_as_it_was() -> None:
 
 def test_each_namespace_has_its_own_version() -> None:
     store: Store[Thing] = Store()
-    store.advance("7", "ns")
-    store.advance("5", "other")
+    store.set_resource_version("7", "ns")
+    store.set_resource_version("5", "other")
     assert (store.resource_version("ns"), store.resource_version("other")) == ("7", "5")
     assert store.resource_version("unwatched") == ""
 
 
 def test_a_watch_of_all_namespaces_speaks_for_each() -> None:
     store: Store[Thing] = Store()
-    store.advance("7")
+    store.set_resource_version("7")
     assert store.resource_version() == store.resource_version("ns") == "7"
 
 

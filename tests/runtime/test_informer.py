@@ -140,16 +140,16 @@ async def test_troubles_are_one_line_for_each_watch_that_is_cut_off() -> None:
     informers = informers_on(cluster)
     informers.store(THINGS)
     informers.store(PARTS)
-    assert informers.troubles() == ["things.tests.holdfast.dev: not listed yet", "parts: not listed yet"]
+    assert informers.unready_reasons() == ["things.tests.holdfast.dev: not listed yet", "parts: not listed yet"]
     await informers.sync()
     async with running(informers.run()):
         await settled()
-        assert informers.troubles() == []
+        assert informers.unready_reasons() == []
         cluster.cut(Unreachable("the server is away"))
         await settled()
-        assert informers.troubles() == [
+        assert informers.unready_reasons() == [
             "things.tests.holdfast.dev: the server is away",
             "parts: the server is away",
         ]
         await asyncio.sleep(5.0)
-        assert informers.troubles() == []
+        assert informers.unready_reasons() == []

@@ -41,7 +41,7 @@ class Candidate:
 
     def leads(self) -> bool:
         try:
-            self.elector.held()
+            self.elector.require_leadership()
         except NotLeading:
             return False
         return True
@@ -172,10 +172,10 @@ async def test_a_leader_that_was_stopped_finds_the_gate_shut_before_it_does_anyt
     one = Candidate(cluster, "one")
     leading = asyncio.create_task(one.lead())
     await asyncio.sleep(1.0)
-    one.elector.held()
+    one.elector.require_leadership()
     one.skipped_s = 10.0
     with pytest.raises(NotLeading, match="one does not hold the Lease holdfast-system/holdfast"):
-        one.elector.held()
+        one.elector.require_leadership()
     with pytest.raises(LeaseLost, match="not renewed for 10 s"):
         await leading  # although nobody else took it
     assert not one.leads()

@@ -45,12 +45,12 @@ class Things:
         await self.before()
         obj = self._things.get(key)
         if obj is not None and self._parts.get(key) is None:
-            await self.writer.on(key).create(PARTS, part(key.name, key.name), namespace=key.namespace)
+            await self.writer.for_key(key).create(PARTS, part(key.name, key.name), namespace=key.namespace)
             self._operator.recorder.normal(THINGS, obj, "Made", "its part is made")
         self.reconciled.append(key.name)
         return Done()
 
-    async def report(self, key: Key, error: TerminalError) -> None:
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
         raise AssertionError("nothing here is terminal")
 
 
@@ -70,7 +70,7 @@ class Process:
             metrics=self.metrics,
             clock=lambda: now_s() + self.skipped_s,
         )
-        cluster.gate = elector.held if elects else cluster.gate
+        cluster.gate = elector.require_leadership if elects else cluster.gate
         self.operator = Operator(
             cluster,
             identity=name,
@@ -130,7 +130,7 @@ async def test_a_standby_keeps_its_stores_warm_writes_nothing_and_takes_over() -
             assert leader.things.reconciled
             assert not standby.things.reconciled
             assert standby.operator.store(THINGS).get(A) is not None
-            assert not standby.operator.troubles()  # ready, so that a rolling update goes on
+            assert not standby.operator.unready_reasons()  # ready, so that a rolling update goes on
             leader.operator.stop()
             await asyncio.sleep(3.0)
             assert standby.things.reconciled == ["a"]
@@ -265,17 +265,17 @@ async def test_a_lost_connection_is_survived_with_readiness_false_meanwhile() ->
     cluster = ScriptedCluster()
     one = Process(cluster, elects=False)
     async with one.running() as task:
-        assert one.operator.troubles() == []
+        assert one.operator.unready_reasons() == []
         cluster.errors["watch"] = [Unreachable("the server is away")] * 6
         cluster.cut(Unreachable("the server is away"))
         await settled()
-        assert one.operator.troubles() == [
+        assert one.operator.unready_reasons() == [
             "things.tests.holdfast.dev: the server is away",
             "parts: the server is away",
         ]
         cluster.put(THINGS, thing("a"))
         await asyncio.sleep(120.0)
-        assert one.operator.troubles() == []
+        assert one.operator.unready_reasons() == []
         assert one.things.reconciled
         assert not task.done()
 
@@ -365,7 +365,7 @@ async def test_health_and_metrics_are_served_while_it_runs() -> None:
         assert 'holdfast_queue_depth{controller="thing"} 0.0' in text
         cluster.errors["watch"] = [Unreachable("the server is away")] * 6
         cluster.cut(Unreachable("the server is away"))
-        await until(operator.troubles, "readiness is false")
+        await until(operator.unready_reasons, "readiness is false")
         status, text = await fetch(operator.health_port, "/readyz")
         assert (status, "parts: the server is away\n" in text) == (503, True)
         assert (await fetch(operator.health_port, "/healthz"))[0] == 200

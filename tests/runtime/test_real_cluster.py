@@ -21,9 +21,9 @@ from holdfast.cluster.resources import CONFIG_MAPS, LEASES
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.events import Recorder
 from holdfast.runtime.informer import Informers
-from holdfast.runtime.lease import Elector, Timing
+from holdfast.runtime.lease import Elector, LeaseTiming
 from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.writes import Writer
+from holdfast.runtime.writes import WriteTracker
 from tests.control_plane.server import ControlPlane, FreshControlPlane
 from tests.control_plane.waiting import eventually
 from tests.runtime.things import running, until
@@ -53,20 +53,20 @@ def config_map(name: str, **data: str) -> dict[str, object]:
 async def test_a_store_follows_the_server_and_knows_its_own_writes(cluster: KubernetesCluster, namespace: str) -> None:
     informers = Informers(cluster, (namespace,), metrics=Metrics(), random=Random(1))
     store = informers.store(CONFIG_MAPS, {"colour": lambda obj: (obj.data.get("colour", ""),)}, labels="tick=yes")
-    writer = Writer(cluster, informers)
+    writer = WriteTracker(cluster, informers)
     key = Key(namespace, "a")
     await cluster.create(CONFIG_MAPS, config_map("a", colour="red"), namespace=namespace)
     await informers.sync()
     assert [obj.metadata.key for obj in store.by("colour", "red")] == [key]
     async with running(informers.run()):
         for colour in ("green", "blue", "blue"):
-            await writer.on(key).patch(CONFIG_MAPS, key, {"data": {"colour": colour}})
-            await until(lambda: not writer.behind(key), "the store shows what was written")
+            await writer.for_key(key).patch(CONFIG_MAPS, key, {"data": {"colour": colour}})
+            await until(lambda: not writer.is_cache_stale(key), "the store shows what was written")
             assert [obj.metadata.key for obj in store.by("colour", colour)] == [key]
-        await writer.on(key).delete(CONFIG_MAPS, key)
-        await until(lambda: not writer.behind(key), "the store shows that it is gone")
+        await writer.for_key(key).delete(CONFIG_MAPS, key)
+        await until(lambda: not writer.is_cache_stale(key), "the store shows that it is gone")
         assert store.list() == []
-        assert informers.troubles() == []
+        assert informers.unready_reasons() == []
 
 
 async def test_a_store_catches_up_after_the_server_and_its_data_were_away(
@@ -83,26 +83,26 @@ async def test_a_store_catches_up_after_the_server_and_its_data_were_away(
         async with running(informers.run()) as following:
             plane.apiserver.kill()
             plane.etcd.kill()
-            await until(informers.troubles, "trouble is seen")
+            await until(informers.unready_reasons, "trouble is seen")
             plane.etcd.start()
             plane.apiserver.start()
             await cluster.delete(CONFIG_MAPS, Key("default", "a"))
             await cluster.create(CONFIG_MAPS, config_map("c"), namespace="default")
             await until(lambda: {obj.metadata.name for obj in store} == {"b", "c"}, "the store is up to date")
-            assert informers.troubles() == []
+            assert informers.unready_reasons() == []
             assert not following.done()
 
 
-def elector(cluster: KubernetesCluster, namespace: str, name: str, timing: Timing) -> Elector:
+def elector(cluster: KubernetesCluster, namespace: str, name: str, timing: LeaseTiming) -> Elector:
     return Elector(
         cluster, Key(namespace, "lease"), name, now=utc_now, random=Random(name), metrics=Metrics(), timing=timing
     )
 
 
 async def test_the_server_takes_a_lease_through_its_life(cluster: KubernetesCluster, namespace: str) -> None:
-    one, two = (elector(cluster, namespace, name, Timing(retry_s=0.2)) for name in ("one", "two"))
+    one, two = (elector(cluster, namespace, name, LeaseTiming(retry_s=0.2)) for name in ("one", "two"))
     await one.acquire()
-    one.held()
+    one.require_leadership()
     async with running(one.hold()):
         waiting = asyncio.create_task(two.acquire())
         lease = await cluster.get(LEASES, Key(namespace, "lease"))
@@ -116,9 +116,9 @@ async def test_the_server_takes_a_lease_through_its_life(cluster: KubernetesClus
         assert not waiting.done()
     await one.release()
     await waiting
-    two.held()
+    two.require_leadership()
     with pytest.raises(NotLeading):
-        one.held()
+        one.require_leadership()
     taken = await cluster.get(LEASES, Key(namespace, "lease"))
     assert (taken.spec.holder_identity, taken.spec.lease_transitions) == ("two", 1)
     await one.release()  # which it no longer holds
@@ -126,12 +126,12 @@ async def test_the_server_takes_a_lease_through_its_life(cluster: KubernetesClus
 
 
 async def test_a_lease_whose_holder_died_is_taken_over(cluster: KubernetesCluster, namespace: str) -> None:
-    timing = Timing(duration_s=3, renew_deadline_s=2.0, retry_s=0.2)
+    timing = LeaseTiming(duration_s=3, renew_deadline_s=2.0, retry_s=0.2)
     one, two = (elector(cluster, namespace, name, timing) for name in ("one", "two"))
     await one.acquire()
     await two.acquire()
     with pytest.raises(NotLeading):
-        one.held()
+        one.require_leadership()
     assert (await cluster.get(LEASES, Key(namespace, "lease"))).spec.holder_identity == "two"
 
 

@@ -61,7 +61,7 @@ async def test_it_lists_and_then_follows_every_change() -> None:
     assert rig.sizes() == {"a": 3}
     assert rig.told == [(None, 1), (None, 2), (1, 3), (2, None)]
     assert rig.store.resource_version() == str(rig.cluster.version)
-    assert rig.reflector.trouble == ""
+    assert rig.reflector.unready_reason == ""
 
 
 @virtual
@@ -154,17 +154,17 @@ def test_what_goes_wrong_is_retried_for_ever_and_named_meanwhile(error: ClusterE
         rig = Rig()
         async with running(rig.reflector.run()):
             await settled()
-            assert rig.reflector.trouble == ""
+            assert rig.reflector.unready_reason == ""
             rig.cluster.errors["watch"] = [error] * 50
             rig.cluster.put(THINGS, thing("a", 1))
             rig.cluster.cut(error)
             await asyncio.sleep(100.0)
-            assert rig.reflector.trouble == f"things.tests.holdfast.dev: {error}"
+            assert rig.reflector.unready_reason == f"things.tests.holdfast.dev: {error}"
             assert len(rig.cluster.errors["watch"]) > 40  # with growing pauses: no storm
             rig.cluster.errors.clear()
             rig.cluster.put(THINGS, thing("b", 2))
             await asyncio.sleep(30.0)
-            assert rig.reflector.trouble == ""
+            assert rig.reflector.unready_reason == ""
             assert rig.sizes() == {"a": 1, "b": 2}
             assert len(rig.cluster.calls_of("list")) == 1
 
@@ -219,11 +219,11 @@ async def test_versions_that_expire_again_and_again_are_not_listed_in_a_tight_lo
 async def test_the_first_list_raises_what_is_wrong() -> None:
     rig = Rig()
     rig.cluster.errors["list"] = [Forbidden("list things: holdfast may not")]
-    assert rig.reflector.trouble == "things.tests.holdfast.dev: not listed yet"
+    assert rig.reflector.unready_reason == "things.tests.holdfast.dev: not listed yet"
     with pytest.raises(Forbidden, match="holdfast may not"):
         await rig.reflector.sync()
     await rig.reflector.sync()
-    assert rig.reflector.trouble == ""
+    assert rig.reflector.unready_reason == ""
 
 
 @virtual
@@ -258,7 +258,7 @@ async def test_one_namespace_is_another_ones_stranger() -> None:
 @virtual
 async def test_trouble_names_the_namespace() -> None:
     rig = Rig(namespace="ns")
-    assert rig.reflector.trouble == "things.tests.holdfast.dev in ns: not listed yet"
+    assert rig.reflector.unready_reason == "things.tests.holdfast.dev in ns: not listed yet"
 
 
 @virtual

@@ -15,8 +15,8 @@ from holdfast.runtime.controller import Controller, Watch, owned_by
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.result import Done, RequeueAfter, Result, TerminalError
-from holdfast.runtime.worker import RECONCILE_TIMEOUT_S, Workers
-from holdfast.runtime.writes import Writer
+from holdfast.runtime.worker import RECONCILE_TIMEOUT_S, ControllerWorkers
+from holdfast.runtime.writes import WriteTracker
 from tests.runtime.scripted import ScriptedCluster
 from tests.runtime.things import PARTS, THINGS, A, part, running, thing
 from tests.runtime.virtual import now_s, settled, virtual
@@ -40,7 +40,7 @@ class Scripted:
             raise outcome
         return outcome if isinstance(outcome, Done | RequeueAfter) else await outcome(key)
 
-    async def report(self, key: Key, error: TerminalError) -> None:
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
         if self.report_errors:
             raise self.report_errors.pop(0)
         self.reported.append((key.name, error.reason, error.message))
@@ -55,12 +55,12 @@ class Rig:
         self.cluster = ScriptedCluster()
         self.metrics = Metrics()
         self.informers = Informers(self.cluster, (), metrics=self.metrics, random=Random(1))
-        self.writer = Writer(self.cluster, self.informers)
+        self.writer = WriteTracker(self.cluster, self.informers)
         self.reconciler = Scripted(*outcomes)
         controller = Controller(
             "thing", THINGS, self.reconciler, self.writer, watches=(Watch(PARTS, owned_by(THINGS)),)
         )
-        self.workers = Workers(controller, self.informers, metrics=self.metrics, random=Random(1))
+        self.workers = ControllerWorkers(controller, self.informers, metrics=self.metrics, random=Random(1))
 
     @asynccontextmanager
     async def working(self, count: int = 3) -> AsyncIterator["Rig"]:
@@ -234,7 +234,7 @@ async def test_the_next_reconcile_waits_until_the_store_shows_what_the_last_one_
         found.append(len(parts))
         if not parts:
             rig.cluster.delivering.clear()
-            await rig.writer.on(key).create(PARTS, part(f"p{len(found)}", key.name), namespace="ns")
+            await rig.writer.for_key(key).create(PARTS, part(f"p{len(found)}", key.name), namespace="ns")
         return Done()
 
     rig = Rig(*[make_one_part] * 10)
@@ -254,7 +254,7 @@ async def test_the_next_reconcile_waits_until_the_store_shows_what_the_last_one_
 @virtual
 async def test_a_key_that_waits_for_a_store_comes_by_itself_when_nothing_wakes_it() -> None:
     async def write_unwatched(key: Key) -> Result:
-        await rig.writer.on(key).create(PARTS, {"metadata": {"name": "nobodys"}}, namespace="ns")
+        await rig.writer.for_key(key).create(PARTS, {"metadata": {"name": "nobodys"}}, namespace="ns")
         return RequeueAfter(0.5)
 
     rig = Rig(write_unwatched)
@@ -263,10 +263,10 @@ async def test_a_key_that_waits_for_a_store_comes_by_itself_when_nothing_wakes_i
         await settled()
         assert len(rig.reconciler.seen) == 1
         rig.cluster.delivering.clear()
-        rig.informers.store(PARTS).advance("1")
+        rig.informers.store(PARTS).set_resource_version("1")
         await asyncio.sleep(20.0)
         assert len(rig.reconciler.seen) == 1
-        rig.informers.store(PARTS).advance("9999")
+        rig.informers.store(PARTS).set_resource_version("9999")
         await asyncio.sleep(1.0)
         assert len(rig.reconciler.seen) == 2
 

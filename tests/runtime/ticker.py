@@ -14,7 +14,7 @@ from holdfast.cluster.resources import CONFIG_MAPS
 from holdfast.errors import HoldfastError
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.controller import Controller
-from holdfast.runtime.lease import Elector, Timing
+from holdfast.runtime.lease import Elector, LeaseTiming
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator, Settings
 from holdfast.runtime.result import Done, RequeueAfter, Result, TerminalError
@@ -22,7 +22,7 @@ from holdfast.runtime.signals import on_signal
 
 LABELS = "tick=yes"
 # Shorter than the real one, and long enough for a busy machine.
-TIMING = Timing(duration_s=10, renew_deadline_s=8.0, retry_s=0.5)
+TIMING = LeaseTiming(duration_s=10, renew_deadline_s=8.0, retry_s=0.5)
 
 
 class Ticker:
@@ -36,10 +36,10 @@ class Ticker:
             return Done()
         count = int(obj.data.get("count", "0")) + 1
         guard = {"resourceVersion": obj.metadata.resource_version}
-        await self.writer.on(key).patch(CONFIG_MAPS, key, {"metadata": guard, "data": {"count": str(count)}})
+        await self.writer.for_key(key).patch(CONFIG_MAPS, key, {"metadata": guard, "data": {"count": str(count)}})
         return RequeueAfter(0.05)
 
-    async def report(self, key: Key, error: TerminalError) -> None:
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
         raise AssertionError("nothing here is terminal")
 
 
@@ -50,7 +50,7 @@ async def main(kubeconfig: str, namespace: str, identity: str) -> None:
         cluster, Key(namespace, "ticker"), identity, now=utc_now, random=random, metrics=metrics, timing=TIMING
     )
     operator = Operator(
-        cluster.gated(elector.held),
+        cluster.gated(elector.require_leadership),
         identity=identity,
         now=utc_now,
         random=random,

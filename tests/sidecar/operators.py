@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from holdfast.cluster.certificate import own_identity
+from holdfast.cluster.certificate import self_signed_identity
 from holdfast.reports import wire
 from holdfast.reports.endpoint import FILE, Endpoint, encode
-from holdfast.reports.wire import Answer, Batch, Checkpoint, Progress
+from holdfast.reports.wire import Checkpoint, Progress, ReportReply, WorkerReport
 
 TOKEN = "a-token"
 WITHIN_S = 120.0
@@ -23,8 +23,8 @@ class OperatorDouble:
     def __init__(self, folder: Path) -> None:
         self.reports_file, self.token_file = folder / FILE, folder / "token"
         self.token_file.write_text(TOKEN)
-        self.batches: list[Batch] = []
-        self.bodies: list[Batch] = []
+        self.batches: list[WorkerReport] = []
+        self.bodies: list[WorkerReport] = []
         self.tokens: set[str] = set()
         self.status = 200
         self.over = False
@@ -50,7 +50,7 @@ class OperatorDouble:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["OperatorDouble"]:
-        identity = own_identity("127.0.0.1")
+        identity = self_signed_identity("127.0.0.1")
         app = web.Application()
         app.router.add_post(wire.PATH, self._take)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -73,8 +73,12 @@ class OperatorDouble:
             self._seen.add((batch.run, batch.index, batch.sequence))
             self.batches.append(batch)
         kept = max(self.epochs, default=0) if self.keeps_epochs else 0
-        answer = Answer(
-            attempt=batch.attempt, over=self.over, stop=self.stop, ended_well=self.ended_well, kept_epoch=kept
+        answer = ReportReply(
+            attempt=batch.attempt,
+            attempt_over=self.over,
+            stop=self.stop,
+            ended_well=self.ended_well,
+            recorded_epoch=kept,
         )
         return web.Response(body=msgspec.json.encode(answer), status=409 if self.over else 200)
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.sidecar import backlog, process, reporting
 from holdfast.sidecar.metrics import NAMES
-from holdfast.sidecar.mirroring import Mirroring
+from holdfast.sidecar.mirroring import TensorboardSync
 from holdfast.sidecar.process import Clocks, Sidecar
 from holdfast.sidecar.settings import Settings
 from tests.control_plane.ports import free_ports
@@ -126,7 +126,7 @@ async def test_the_last_word_is_left_before_what_may_take_longer_than_there_is_t
 ) -> None:
     found: list[bool] = []
 
-    class Slow(Mirroring):
+    class Slow(TensorboardSync):
         def __init__(self) -> None:
             """Without a store."""
 

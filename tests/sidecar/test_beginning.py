@@ -4,19 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoints.errors import CheckpointError, Unreachable, WrongCredentials
-from holdfast.checkpoints.folder import FolderStore
-from holdfast.checkpoints.manifest import About
-from holdfast.checkpoints.names import named
+from holdfast.checkpoints.errors import AccessDenied, CheckpointError, Unreachable
+from holdfast.checkpoints.folder import VolumeStore
+from holdfast.checkpoints.manifest import SaveInfo
+from holdfast.checkpoints.names import checkpoint_name
 from holdfast.reports.wire import Checkpoint
 from holdfast.sidecar import beginning
-from holdfast.sidecar.beginning import Beginning
+from holdfast.sidecar.beginning import RestoreLoop
 from holdfast.sidecar.settings import Checkpoints, Settings
-from holdfast.sidecar.state import Began
+from holdfast.sidecar.state import ResumeInfo
 from tests.sidecar.volumes import MODEL, checkpoint
 
 SAVED = '{"shards": 1, "ranks": [0], "attempt": 0, "restart": 0, "epoch": 5, "step": %s}'
-ABOUT = About("uid-1", "2026-01-01T00:00:00Z")
+ABOUT = SaveInfo("uid-1", "2026-01-01T00:00:00Z")
 
 
 @pytest.fixture(autouse=True)
@@ -24,15 +24,15 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beginning, "RETRY_S", 0.0)
 
 
-def begin(root: Path, faults: list[Exception], told: list[Checkpoint]) -> Beginning:
+def begin(root: Path, faults: list[Exception], told: list[Checkpoint]) -> RestoreLoop:
     place = Checkpoints(folder=root / "attempt-0", resume_link=root / "attempt-0.resume")
 
-    def open_store() -> FolderStore:
+    def open_store() -> VolumeStore:
         if faults:
             raise faults.pop(0)
-        return FolderStore(root)
+        return VolumeStore(root)
 
-    return Beginning(
+    return RestoreLoop(
         Settings(job="j", namespace="n", uid="u", attempt=0, index=0),
         place,
         open_store,
@@ -53,7 +53,7 @@ async def test_a_checkpoint_within_an_epoch_says_how_many_were_done(
     tmp_path: Path, marker: str | None, done: int
 ) -> None:
     files = {**MODEL, ".holdfast-complete": marker} if marker else MODEL
-    FolderStore(tmp_path).put(named(5, 0), checkpoint(tmp_path, 0, "checkpoint-epoch-5", files), ABOUT)
+    VolumeStore(tmp_path).put(checkpoint_name(5, 0), checkpoint(tmp_path, 0, "checkpoint-epoch-5", files), ABOUT)
     began = await begin(tmp_path, [], []).run()
     assert (began.epoch, began.done, began.leaf) == (5, done, "checkpoint-epoch-5")
 
@@ -61,17 +61,17 @@ async def test_a_checkpoint_within_an_epoch_says_how_many_were_done(
 async def test_what_may_pass_is_tried_again_and_told_once(tmp_path: Path) -> None:
     told: list[Checkpoint] = []
     faults: list[Exception] = [Unreachable("no answer"), OSError(5, "Input/output error"), Unreachable("no answer")]
-    assert await begin(tmp_path, faults, told).run() == Began()
+    assert await begin(tmp_path, faults, told).run() == ResumeInfo()
     assert [(entry.outcome, entry.reason) for entry in told] == [("unrestored", "no answer")]
     assert (tmp_path / "attempt-0").is_dir()
 
 
 async def test_an_error_that_nobody_foresaw_in_the_volume_is_tried_again(tmp_path: Path) -> None:
     told: list[Checkpoint] = []
-    assert await begin(tmp_path, [OSError(116, "Stale file handle")], told).run() == Began()
+    assert await begin(tmp_path, [OSError(116, "Stale file handle")], told).run() == ResumeInfo()
     assert "Stale file handle" in told[0].reason
 
 
 async def test_what_no_retry_mends_is_raised(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="wrong"):
-        await begin(tmp_path, [WrongCredentials("wrong")], []).run()
+        await begin(tmp_path, [AccessDenied("wrong")], []).run()

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.reports.wire import Progress
 from holdfast.sidecar import doors
-from holdfast.sidecar.doors import LARGEST_BODY, LOOPBACK, MOST_LINES, CannotListen, open_to, probes, progress
-from holdfast.sidecar.standing import Standing
+from holdfast.sidecar.doors import LARGEST_BODY, LOOPBACK, MOST_LINES, CannotListen, probe_app, progress_app, serve_app
+from holdfast.sidecar.standing import AttemptState
 
 
 @pytest.fixture
@@ -24,14 +24,14 @@ async def get(session: aiohttp.ClientSession, port: int, path: str) -> tuple[int
 
 
 async def test_the_probes_say_how_the_attempt_stands(session: aiohttp.ClientSession) -> None:
-    standing = Standing()
+    standing = AttemptState()
     saved = asyncio.Event()
 
     async def before_stop() -> str:
         await saved.wait()
         return "saved"
 
-    async with open_to(probes(standing, before_stop, "uid-1"), LOOPBACK, 0) as port:
+    async with serve_app(probe_app(standing, before_stop, "uid-1"), LOOPBACK, 0) as port:
         assert (await get(session, port, "/uid-1/started"))[0] == 503
         assert await get(session, port, "/uid-1/live") == (200, "ok\n")
         standing.is_started = True
@@ -57,7 +57,7 @@ async def told() -> list[Progress]:
 
 @pytest.fixture
 async def url(told: list[Progress]) -> AsyncIterator[str]:
-    async with open_to(progress(told.append, lambda: 7.0), LOOPBACK, 0) as port:
+    async with serve_app(progress_app(told.append, lambda: 7.0), LOOPBACK, 0) as port:
         yield f"http://127.0.0.1:{port}/progress"
 
 
@@ -108,7 +108,7 @@ async def test_what_can_t_be_used_is_refused_as_a_whole(
     ],
 )
 def test_only_the_pod_itself_is_its_own(caller: str, called: str, own: bool) -> None:
-    assert doors.is_own(caller, called) == own
+    assert doors.is_same_pod(caller, called) == own
 
 
 async def test_progress_of_another_pod_is_refused(
@@ -123,5 +123,5 @@ async def test_progress_of_another_pod_is_refused(
 async def test_a_port_that_is_taken_is_named(url: str) -> None:
     port = int(url.split(":")[2].split("/")[0])
     with pytest.raises(CannotListen, match=f"can't listen on port {port} of 127.0.0.1"):
-        async with open_to(progress(print, lambda: 0.0), LOOPBACK, port):
+        async with serve_app(progress_app(print, lambda: 0.0), LOOPBACK, port):
             pass

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.reports.wire import Progress
-from holdfast.sidecar.gpus import Busy
+from holdfast.sidecar.gpus import GpuUtilization
 from holdfast.train.gpus import METRIC, Gpus
 from tests.sidecar.operators import OperatorDouble, until
 from tests.sidecar.pods import Pod, ended
@@ -37,7 +37,7 @@ class FakeGpus(Gpus):
 async def test_what_the_training_reports_counts_else_what_nvml_shows(
     seen: float | None, reported: float | None, percent: float | None
 ) -> None:
-    busy = Busy(FakeGpus(seen))
+    busy = GpuUtilization(FakeGpus(seen))
     await busy.look()
     busy.reported(Progress(epoch=1, metrics={} if reported is None else {METRIC: reported}, at=1.0))
     busy.reported(Progress(epoch=2, metrics={"loss": 0.5}, at=2.0))
@@ -46,7 +46,7 @@ async def test_what_the_training_reports_counts_else_what_nvml_shows(
 
 async def test_gpus_that_are_gone_are_unknown_and_not_idle() -> None:
     gpus = FakeGpus(40.0)
-    busy = Busy(gpus)
+    busy = GpuUtilization(gpus)
     await busy.look()
     gpus.percent = None
     await busy.look()
@@ -54,7 +54,7 @@ async def test_gpus_that_are_gone_are_unknown_and_not_idle() -> None:
 
 
 async def test_without_a_library_nobody_looks_again() -> None:
-    busy = Busy(Gpus("no-such-library.so"))
+    busy = GpuUtilization(Gpus("no-such-library.so"))
     async with asyncio.timeout(60):
         await busy.run()
     assert busy.percent is None

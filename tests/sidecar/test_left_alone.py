@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoints.folder import FolderStore
-from holdfast.checkpoints.names import named
+from holdfast.checkpoints.folder import VolumeStore
+from holdfast.checkpoints.names import checkpoint_name
 from tests.sidecar.operators import OperatorDouble, until
 from tests.sidecar.pods import Pod, done, ended
 from tests.trainer.workers import loopback
@@ -21,7 +21,7 @@ async def operator(tmp_path: Path) -> AsyncIterator[OperatorDouble]:
 
 
 async def test_a_sidecar_that_dies_again_and_again_loses_nothing(tmp_path: Path, operator: OperatorDouble) -> None:
-    store = FolderStore(tmp_path / "volume")
+    store = VolumeStore(tmp_path / "volume")
     async with Pod(tmp_path / "volume", tmp_path / "pod", operator, environ={"HOLDFAST_RETENTION": "99"}) as pod:
         sidecar = await pod.sidecar()
         await pod.answers("/started", 200)
@@ -32,7 +32,7 @@ async def test_a_sidecar_that_dies_again_and_again_loses_nothing(tmp_path: Path,
             sidecar = await pod.sidecar()
             await pod.answers("/started", 200)
         assert await done(trainer) == 0, pod.log("trainer")
-        await until(lambda: all(store.manifest(named(epoch, 0)) for epoch in range(1, 13)))
+        await until(lambda: all(store.manifest(checkpoint_name(epoch, 0)) for epoch in range(1, 13)))
         await until(lambda: sorted(operator.epochs) == list(range(13)))
         assert await ended(sidecar) == 0, pod.log("sidecar")
 

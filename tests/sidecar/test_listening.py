@@ -9,36 +9,36 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from holdfast.reports.wire import Progress
-from holdfast.sidecar.doors import open_to
-from holdfast.sidecar.listening import LARGEST_PAGE, Lines, Page
+from holdfast.sidecar.doors import serve_app
+from holdfast.sidecar.listening import LARGEST_PAGE, MetricsScraper, ProgressFileReader
 from holdfast.sidecar.metrics import NAMES
-from holdfast.sidecar.told import read
+from holdfast.sidecar.told import parse_line
 
 
 def parse(line: bytes) -> Progress:
-    return read(line, 7.0)
+    return parse_line(line, 7.0)
 
 
 async def test_lines_are_told_as_they_come_and_bad_ones_are_counted_and_said_once(tmp_path: Path) -> None:
     file, told = tmp_path / "progress.jsonl", list[Progress]()
-    lines = Lines(file, told.append, parse, is_full=lambda: False)
+    lines = ProgressFileReader(file, told.append, parse, is_full=lambda: False)
     assert not await lines.read()
     file.write_text('{"epoch": 1}\nepoch 2 is done\n{"epoch": 2, "loss": 0.5}\n{"loss": 1}\n' + "x" * 70_000 + "\n")
     with capture_logs() as logged:
         assert await lines.read()
         assert not await lines.read()
     assert told == [Progress(epoch=1, at=7.0), Progress(epoch=2, metrics={"loss": 0.5}, at=7.0)]
-    assert lines.bad == 3
+    assert lines.rejected_lines == 3
     assert len([line for line in logged if line["log_level"] == "warning"]) == 1
 
 
 async def test_a_file_that_can_t_be_read_is_no_reason_to_stop(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
-    lines = Lines(tmp_path / "loop", lambda _: None, parse, is_full=lambda: False)
+    lines = ProgressFileReader(tmp_path / "loop", lambda _: None, parse, is_full=lambda: False)
     with capture_logs() as logged:
         assert not await lines.read()
         assert not await lines.read()
-    assert (lines.bad, len(logged)) == (2, 1)
+    assert (lines.rejected_lines, len(logged)) == (2, 1)
 
 
 class Training:
@@ -57,13 +57,13 @@ async def training() -> AsyncIterator[Training]:
 
     app = web.Application()
     app.router.add_get("/metrics", metrics)
-    async with open_to(app, "127.0.0.1", 0) as served.port:
+    async with serve_app(app, "127.0.0.1", 0) as served.port:
         yield served
 
 
 async def test_metrics_are_read_from_where_the_training_serves_them(training: Training) -> None:
     told = list[Progress]()
-    page = Page(["127.0.0.1"], training.port, NAMES, told.append, lambda: 7.0)
+    page = MetricsScraper(["127.0.0.1"], training.port, NAMES, told.append, lambda: 7.0)
     async with aiohttp.ClientSession() as session:
         training.page = b"training_epoch 1\ntraining_loss 0.5\n"
         await page.read(session)
@@ -78,11 +78,11 @@ async def test_metrics_are_read_from_where_the_training_serves_them(training: Tr
 
 async def test_a_page_that_fails_or_is_huge_tells_nothing(training: Training) -> None:
     told = list[Progress]()
-    page = Page(["127.0.0.1"], training.port, NAMES, told.append, lambda: 7.0)
+    page = MetricsScraper(["127.0.0.1"], training.port, NAMES, told.append, lambda: 7.0)
     async with aiohttp.ClientSession() as session:
         training.page, training.status = b"training_epoch 1\n", 500
         await page.read(session)
         training.page, training.status = b"training_epoch 1\n" + b"#" * LARGEST_PAGE, 200
         await page.read(session)
-        await Page(["127.0.0.1"], 1, NAMES, told.append, lambda: 7.0).read(session)
+        await MetricsScraper(["127.0.0.1"], 1, NAMES, told.append, lambda: 7.0).read(session)
     assert told == []

@@ -4,7 +4,7 @@ import asyncio
 
 from structlog.testing import capture_logs
 
-from holdfast.sidecar.loops import loops, unless
+from holdfast.sidecar.loops import loops, run_unless_stopped
 from tests.sidecar.operators import until
 
 
@@ -62,8 +62,8 @@ async def test_work_is_done_unless_a_stop_comes_first() -> None:
     async def work() -> None:
         await asyncio.sleep(0)
 
-    assert await unless(stop, work())
-    waiting = asyncio.create_task(unless(stop, asyncio.sleep(3600)))
+    assert await run_unless_stopped(stop, work())
+    waiting = asyncio.create_task(run_unless_stopped(stop, asyncio.sleep(3600)))
     await asyncio.sleep(0)
     stop.set()
     assert not await waiting

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.reports.wire import Progress
-from holdfast.sidecar.metrics import NAMES, Scraped, read
+from holdfast.sidecar.metrics import NAMES, ScrapeState, read
 
 PAGE = """
 # HELP training_epoch The epoch under way.
@@ -50,33 +50,33 @@ def entry(epoch: int, step: int | None = None, at: float = 0.0, **metrics: float
 
 
 def test_without_steps_each_new_value_is_the_end_of_an_epoch() -> None:
-    scraped = Scraped()
-    assert scraped.news({"epoch": 1, "loss": 0.5}, 1.0) == [entry(1, at=1.0, loss=0.5)]
-    assert scraped.news({"epoch": 1, "loss": 0.5}, 2.0) == []
-    assert scraped.news({"epoch": 2, "loss": 0.25}, 3.0) == [entry(2, at=3.0, loss=0.25)]
+    scraped = ScrapeState()
+    assert scraped.new_entries({"epoch": 1, "loss": 0.5}, 1.0) == [entry(1, at=1.0, loss=0.5)]
+    assert scraped.new_entries({"epoch": 1, "loss": 0.5}, 2.0) == []
+    assert scraped.new_entries({"epoch": 2, "loss": 0.25}, 3.0) == [entry(2, at=3.0, loss=0.25)]
 
 
 def test_with_steps_an_epoch_has_ended_when_the_next_one_is_under_way() -> None:
-    scraped = Scraped()
-    assert scraped.news({"epoch": 1, "step": 9, "loss": 0.5}, 1.0) == [entry(1, 9, at=1.0, loss=0.5)]
-    news = scraped.news({"epoch": 2, "step": 1, "loss": 0.4}, 2.0)
+    scraped = ScrapeState()
+    assert scraped.new_entries({"epoch": 1, "step": 9, "loss": 0.5}, 1.0) == [entry(1, 9, at=1.0, loss=0.5)]
+    news = scraped.new_entries({"epoch": 2, "step": 1, "loss": 0.4}, 2.0)
     assert news == [entry(1, at=1.0, loss=0.5), entry(2, 1, at=2.0, loss=0.4)]
 
 
 def test_of_epochs_that_passed_unseen_only_the_last_is_known_and_without_metrics() -> None:
-    scraped = Scraped()
-    scraped.news({"epoch": 1, "step": 9, "loss": 0.5}, 1.0)
-    assert scraped.news({"epoch": 4, "step": 1}, 2.0) == [entry(3, at=1.0), entry(4, 1, at=2.0)]
+    scraped = ScrapeState()
+    scraped.new_entries({"epoch": 1, "step": 9, "loss": 0.5}, 1.0)
+    assert scraped.new_entries({"epoch": 4, "step": 1}, 2.0) == [entry(3, at=1.0), entry(4, 1, at=2.0)]
 
 
 def test_a_page_without_an_epoch_tells_nothing_and_forgets_nothing() -> None:
-    scraped = Scraped()
-    scraped.news({"epoch": 1}, 1.0)
-    assert scraped.news({"loss": 0.5}, 2.0) == []
-    assert scraped.news({"epoch": 1}, 3.0) == []
+    scraped = ScrapeState()
+    scraped.new_entries({"epoch": 1}, 1.0)
+    assert scraped.new_entries({"loss": 0.5}, 2.0) == []
+    assert scraped.new_entries({"epoch": 1}, 3.0) == []
 
 
 def test_a_training_that_goes_back_is_followed() -> None:
-    scraped = Scraped()
-    scraped.news({"epoch": 5, "step": 9}, 1.0)
-    assert scraped.news({"epoch": 3, "step": 1}, 2.0) == [entry(3, 1, at=2.0)]
+    scraped = ScrapeState()
+    scraped.new_entries({"epoch": 5, "step": 9}, 1.0)
+    assert scraped.new_entries({"epoch": 3, "step": 1}, 2.0) == [entry(3, 1, at=2.0)]

@@ -11,7 +11,7 @@ import pytest
 from holdfast.checkpoints.bucket import Bucket
 from holdfast.checkpoints.lease import InUse
 from holdfast.checkpoints.settings import open_bucket
-from holdfast.sidecar.mirroring import Mirroring
+from holdfast.sidecar.mirroring import TensorboardSync
 from holdfast.sidecar.tensorboard import Events
 from tests.checkpoints.servers.server import Server, s3
 from tests.sidecar.operators import OperatorDouble, until
@@ -35,13 +35,13 @@ def write(file: Path, content: bytes) -> None:
 
 def test_files_are_brought_and_those_that_grow_are_brought_again(tmp_path: Path, server: Server) -> None:
     bucket, folder = bucket_of(server, "grow"), tmp_path / "tensorboard"
-    mirroring = Mirroring(folder, bucket)
-    mirroring.bring()  # nothing is written yet
+    mirroring = TensorboardSync(folder, bucket)
+    mirroring.upload_new()  # nothing is written yet
     write(folder / "run-1" / "events.out.tfevents.1", b"first")
-    mirroring.bring()
+    mirroring.upload_new()
     assert bucket.read("tensorboard/run-1/events.out.tfevents.1", 100) == b"first"
     write(folder / "run-1" / "events.out.tfevents.1", b"first, second")
-    mirroring.bring()
+    mirroring.upload_new()
     assert bucket.read("tensorboard/run-1/events.out.tfevents.1", 100) == b"first, second"
 
 
@@ -74,11 +74,11 @@ def test_a_name_that_leads_elsewhere_is_not_downloaded_and_the_others_are(tmp_pa
 
 def test_what_has_not_changed_is_not_sent_again(tmp_path: Path, server: Server) -> None:
     bucket, folder = bucket_of(server, "once"), tmp_path / "tensorboard"
-    mirroring = Mirroring(folder, bucket)
+    mirroring = TensorboardSync(folder, bucket)
     write(folder / "events", b"first")
-    mirroring.bring()
+    mirroring.upload_new()
     bucket.delete(["tensorboard/events"])
-    mirroring.bring()
+    mirroring.upload_new()
     assert bucket.objects("tensorboard") == []
 
 
@@ -87,7 +87,7 @@ def test_a_link_that_leads_elsewhere_is_not_followed_and_nothing_fails(tmp_path:
     write(tmp_path / "secret", b"not for the store")
     folder.mkdir()
     (folder / "events").symlink_to(tmp_path / "secret")
-    Mirroring(folder, bucket).bring()
+    TensorboardSync(folder, bucket).upload_new()
     assert bucket.objects("") == []
 
 
@@ -115,12 +115,12 @@ def test_nothing_is_brought_while_another_job_has_the_place(tmp_path: Path, serv
         if not held[0]:
             raise InUse("ml/other has it")
 
-    mirroring = Mirroring(folder, bucket, must_hold)
+    mirroring = TensorboardSync(folder, bucket, must_hold)
     write(folder / "events", b"first")
-    mirroring.bring()
+    mirroring.upload_new()
     assert bucket.objects("") == []
     held[0] = True
-    mirroring.bring()
+    mirroring.upload_new()
     assert bucket.read("tensorboard/events", 100) == b"first"
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoints.manifest import About
-from holdfast.checkpoints.names import named
+from holdfast.checkpoints.manifest import SaveInfo
+from holdfast.checkpoints.names import checkpoint_name
 from holdfast.checkpoints.objects import ObjectStore
 from holdfast.checkpoints.resume import write_decision
 from holdfast.checkpoints.settings import open_bucket
@@ -66,7 +66,7 @@ async def test_a_new_pod_on_another_node_goes_on_from_what_was_uploaded(
         await until(lambda: 6 in operator.outcomes("uploaded"))
         store = store_at(server, address)
         await until(lambda: [name.epoch for name in store.names(1)] == [6, 5, 4])
-    assert store.verify(named(6, 1)).attempt == 1
+    assert store.verify(checkpoint_name(6, 1)).attempt == 1
     assert [batch.resumed.path for batch in operator.batches if batch.resumed] == [
         f"{address}/attempt-0/checkpoint-epoch-5"
     ]
@@ -95,7 +95,7 @@ async def test_the_best_of_a_plain_script_stays_in_the_store_with_the_newest(
         best = f"{address}/attempt-0/checkpoint-epoch-2"
         await until(lambda: any((entry.kept, entry.best) == (2, best) for entry in operator.checkpoints))
         assert await ended(sidecar) == 0, pod.log("sidecar")
-    assert store.verify(named(2, 0)).metrics == {"accuracy": 0.9, "loss": 0.9}
+    assert store.verify(checkpoint_name(2, 0)).metrics == {"accuracy": 0.9, "loss": 0.9}
 
 
 async def test_what_is_complete_when_the_training_ends_is_uploaded_within_the_grace_period(
@@ -110,8 +110,10 @@ async def test_what_is_complete_when_the_training_ends_is_uploaded_within_the_gr
         (pod.checkpoint_dir / "checkpoint-epoch-2" / "model.bin").write_text("half of wei")
         assert await ended(sidecar) == 0, pod.log("sidecar")
     store = store_at(server, address)
-    assert store.verify(named(1, 0))
-    assert store.manifest(named(2, 0)) is None, "a training that ended in the middle of a save has saved nothing"
+    assert store.verify(checkpoint_name(1, 0))
+    assert store.manifest(checkpoint_name(2, 0)) is None, (
+        "a training that ended in the middle of a save has saved nothing"
+    )
     assert operator.outcomes("uploaded") == [1]
 
 
@@ -130,7 +132,7 @@ async def test_a_sidecar_killed_during_an_upload_goes_on_with_it(
         await pod.sidecar()
         await pod.answers("/started", 200)
         await until(lambda: 1 in operator.outcomes("uploaded"))
-    assert len(store.verify(named(1, 0)).files) == 200
+    assert len(store.verify(checkpoint_name(1, 0)).files) == 200
 
 
 async def test_each_worker_uploads_its_shards_and_gets_all_of_them_back(
@@ -151,7 +153,7 @@ async def test_each_worker_uploads_its_shards_and_gets_all_of_them_back(
             (folder / f"shard-{rank}").write_text(f"of {rank}")
             (folder / f".holdfast-complete-{rank}").write_text(f'{{"shards": 2, "ranks": [{rank}]}}')
         store = store_at(server, address)
-        await until(lambda: store.manifest(named(4, 0)) is not None)
+        await until(lambda: store.manifest(checkpoint_name(4, 0)) is not None)
         await until(lambda: operator.outcomes("uploaded") == [4])
         assert {batch.index for batch in operator.batches if batch.checkpoints} == {0}, "a part is no checkpoint"
     async with worker(1, 1) as one, worker(1, 0) as zero:
@@ -222,7 +224,7 @@ async def test_a_job_without_checkpoints_begins_with_the_one_that_its_spec_names
     saved = tmp_path / "attempt-0" / "checkpoint-epoch-7"
     saved.mkdir(parents=True)
     (saved / "model.bin").write_text("weights")
-    theirs.put(named(7, 0), saved, About("other", "2026-01-01T00:00:00Z"))
+    theirs.put(checkpoint_name(7, 0), saved, SaveInfo("other", "2026-01-01T00:00:00Z"))
     first = server.address("other-job/attempt-0/checkpoint-epoch-7")
     async with pod_with(server, server.address("mine"), tmp_path / "pod", operator, HOLDFAST_RESUME_FROM=first) as pod:
         await pod.sidecar()
@@ -284,8 +286,8 @@ async def test_an_attempt_that_is_over_finishes_the_upload_under_way_and_begins_
         await pod.answers("/live", 500)
         save(pod.checkpoint_dir, 2, {"model.bin": b"weights"})
         assert await ended(sidecar) == 0, pod.log("sidecar")
-    assert len(store.verify(named(1, 0)).files) == 200
-    assert store.names(0) == [named(1, 0)]
+    assert len(store.verify(checkpoint_name(1, 0)).files) == 200
+    assert store.names(0) == [checkpoint_name(1, 0)]
 
 
 async def test_a_worker_that_saves_nothing_itself_waits_until_worker_0_has(
@@ -309,7 +311,7 @@ async def test_a_worker_that_saves_nothing_itself_waits_until_worker_0_has(
         folder = save(tmp_path / "worker-0", 7, {"model.bin": b"weights"})
         waiting = asyncio.create_task(pod.ask("/prestop"))
         await until(pod.notice_file.exists)
-        await asyncio.to_thread(store.put, named(7, 0), folder, About("uid-1", "2026-01-01T00:00:00Z"))
+        await asyncio.to_thread(store.put, checkpoint_name(7, 0), folder, SaveInfo("uid-1", "2026-01-01T00:00:00Z"))
         assert await waiting == (200, "saved checkpoint-epoch-7 of attempt 0\n")
 
 

@@ -6,17 +6,24 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoints.complete import ALIVE, Looked
-from holdfast.checkpoints.content import entries
-from holdfast.checkpoints.folder import FolderStore
-from holdfast.checkpoints.manifest import About
-from holdfast.checkpoints.names import Name, named
+from holdfast.checkpoints.complete import HEARTBEAT_FILE, FolderScan
+from holdfast.checkpoints.content import list_files
+from holdfast.checkpoints.folder import VolumeStore
+from holdfast.checkpoints.manifest import SaveInfo
+from holdfast.checkpoints.names import CheckpointName, checkpoint_name
 from holdfast.checkpoints.objects import ObjectStore
-from holdfast.sidecar.places import Mirror, Place, SharedVolume, Volume, is_newer, superseded
+from holdfast.sidecar.places import (
+    CheckpointBackend,
+    ObjectStoreUpload,
+    PrimaryVolume,
+    SecondaryVolume,
+    is_newer,
+    superseded,
+)
 from tests.checkpoints.memory import MemoryBucket
 from tests.sidecar.volumes import checkpoint
 
-ABOUT = About("uid-1", "2026-01-01T00:00:00Z")
+ABOUT = SaveInfo("uid-1", "2026-01-01T00:00:00Z")
 DECLARED = {"model.bin": "weights", ".holdfast-complete": '{"shards": 1, "ranks": [0]}'}
 
 
@@ -25,62 +32,62 @@ def saved(root: Path, *epochs: int, attempt: int = 0) -> None:
         checkpoint(root, attempt, f"checkpoint-epoch-{epoch}", DECLARED)
 
 
-def kept(volume: Volume, looks: list[Looked]) -> None:
+def kept(volume: PrimaryVolume, looks: list[FolderScan]) -> None:
     for looked in looks:
-        volume.keep(looked, ABOUT, {})
+        volume.persist(looked, ABOUT, {})
 
 
 def epochs(root: Path, attempt: int = 0) -> list[int]:
-    return [name.epoch for name in FolderStore(root).names(attempt)]
+    return [name.epoch for name in VolumeStore(root).names(attempt)]
 
 
 def test_a_checkpoint_is_kept_once_it_has_a_manifest_and_until_it_changes(tmp_path: Path) -> None:
     saved(tmp_path, 1)
-    volume = Volume(tmp_path / "attempt-0", 0)
+    volume = PrimaryVolume(tmp_path / "attempt-0", 0)
     (looked,) = volume.look(0.0)
     assert looked.complete
-    assert not volume.is_kept(looked)
-    volume.keep(looked, ABOUT, {})
-    assert volume.is_kept(volume.look(1.0)[0])
+    assert not volume.is_persisted(looked)
+    volume.persist(looked, ABOUT, {})
+    assert volume.is_persisted(volume.look(1.0)[0])
     (tmp_path / "attempt-0" / "checkpoint-epoch-1" / "model.bin").write_text("weights of a new save")
-    assert not volume.is_kept(volume.look(2.0)[0])
+    assert not volume.is_persisted(volume.look(2.0)[0])
 
 
 def test_a_sidecar_that_starts_anew_sees_what_was_kept(tmp_path: Path) -> None:
     saved(tmp_path, 1)
-    kept(Volume(tmp_path / "attempt-0", 0), Volume(tmp_path / "attempt-0", 0).look(0.0))
-    again = Volume(tmp_path / "attempt-0", 0)
-    assert again.is_kept(again.look(0.0)[0])
+    kept(PrimaryVolume(tmp_path / "attempt-0", 0), PrimaryVolume(tmp_path / "attempt-0", 0).look(0.0))
+    again = PrimaryVolume(tmp_path / "attempt-0", 0)
+    assert again.is_persisted(again.look(0.0)[0])
 
 
 def test_the_newest_stay_and_how_many_is_told(tmp_path: Path) -> None:
     saved(tmp_path, 1, 2, 3, 4)
-    volume = Volume(tmp_path / "attempt-0", 0)
+    volume = PrimaryVolume(tmp_path / "attempt-0", 0)
     looks = volume.look(0.0)
     kept(volume, looks)
-    assert volume.tidy(looks, 2, set(), "loss").epochs == 2
+    assert volume.apply_retention(looks, 2, set(), "loss").epochs == 2
     assert epochs(tmp_path) == [4, 3]
 
 
 def test_what_was_never_digested_goes_when_enough_newer_ones_are_valid(tmp_path: Path) -> None:
     saved(tmp_path, 1, 2, 3)
-    volume = Volume(tmp_path / "attempt-0", 0)
+    volume = PrimaryVolume(tmp_path / "attempt-0", 0)
     looks = volume.look(0.0)
     kept(volume, looks[:1])
-    assert volume.tidy(looks, 2, set(), "loss").epochs == 1
+    assert volume.apply_retention(looks, 2, set(), "loss").epochs == 1
     assert epochs(tmp_path) == [3, 2, 1]
     kept(volume, looks[1:2])
-    assert volume.tidy(looks, 2, set(), "loss").epochs == 2
+    assert volume.apply_retention(looks, 2, set(), "loss").epochs == 2
     assert epochs(tmp_path) == [3, 2]
 
 
 def test_what_is_still_written_and_what_is_needed_stay(tmp_path: Path) -> None:
     saved(tmp_path, 1, 3, 4)
     checkpoint(tmp_path, 0, "checkpoint-epoch-2", {"model.bin": "half"})
-    volume = Volume(tmp_path / "attempt-0", 0)
+    volume = PrimaryVolume(tmp_path / "attempt-0", 0)
     looks = volume.look(0.0)
     kept(volume, [looked for looked in looks if looked.complete])
-    assert volume.tidy(looks, 1, {named(1, 0)}, "loss").epochs == 2
+    assert volume.apply_retention(looks, 1, {checkpoint_name(1, 0)}, "loss").epochs == 2
     assert epochs(tmp_path) == [4, 2, 1]
 
 
@@ -92,18 +99,18 @@ def marker(loss: float) -> dict[str, str]:
 def test_the_best_stays_with_the_newest(tmp_path: Path, is_mirrored: bool) -> None:
     """On the disk of a pod only until it is uploaded."""
     bucket = CountingBucket()
-    store = ObjectStore(bucket) if is_mirrored else FolderStore(tmp_path)
-    place: Place = (
-        Mirror(tmp_path / "attempt-0", ObjectStore(bucket), 0, index=0, workers=1)
+    store = ObjectStore(bucket) if is_mirrored else VolumeStore(tmp_path)
+    place: CheckpointBackend = (
+        ObjectStoreUpload(tmp_path / "attempt-0", ObjectStore(bucket), 0, index=0, workers=1)
         if is_mirrored
-        else Volume(tmp_path / "attempt-0", 0)
+        else PrimaryVolume(tmp_path / "attempt-0", 0)
     )
     for epoch, loss in enumerate([0.9, 0.1, 0.5, 0.4, 0.3], start=1):
         checkpoint(tmp_path, 0, f"checkpoint-epoch-{epoch}", marker(loss))
         (newest, *_) = looks = place.look(float(epoch))
-        place.keep(newest, ABOUT, {"loss": 7.0})
+        place.persist(newest, ABOUT, {"loss": 7.0})
         bucket.reads = 0
-        left = place.tidy(looks, 1, set(), "loss")
+        left = place.apply_retention(looks, 1, set(), "loss")
     assert left is not None
     assert (left.epochs, left.best and left.best.name.epoch) == (2, 2)
     assert [name.epoch for name in store.names(0)] == [5, 2]
@@ -123,10 +130,10 @@ def test_metrics_of_an_epoch_stand_in_the_manifest_where_its_marker_has_none(tmp
     saved(tmp_path, 1)
     checkpoint(tmp_path, 0, "checkpoint-epoch-2", marker(0.5))
     checkpoint(tmp_path, 0, "checkpoint-epoch-3", {"model.bin": "weights", ".holdfast-complete": '{"step": 7}'})
-    volume = Volume(tmp_path / "attempt-0", 0)
+    volume = PrimaryVolume(tmp_path / "attempt-0", 0)
     for looked in volume.look(0.0):
-        volume.keep(looked, ABOUT, {"loss": 0.25})
-    manifests = [FolderStore(tmp_path).manifest(named(epoch, 0)) for epoch in (1, 2, 3)]
+        volume.persist(looked, ABOUT, {"loss": 0.25})
+    manifests = [VolumeStore(tmp_path).manifest(checkpoint_name(epoch, 0)) for epoch in (1, 2, 3)]
     # What was saved within an epoch is not what the epoch ended with.
     assert [found and found.metrics for found in manifests] == [{"loss": 0.25}, {"loss": 0.5}, {}]
 
@@ -134,28 +141,28 @@ def test_metrics_of_an_epoch_stand_in_the_manifest_where_its_marker_has_none(tmp
 def test_nothing_of_a_newer_attempt_is_deleted(tmp_path: Path) -> None:
     saved(tmp_path, 1, 2)
     saved(tmp_path, 1, attempt=1)
-    volume = Volume(tmp_path / "attempt-0", 0)
+    volume = PrimaryVolume(tmp_path / "attempt-0", 0)
     looks = volume.look(0.0)
     kept(volume, looks)
-    volume.tidy(looks, 1, set(), "loss")
-    assert [(name.epoch, name.attempt) for name in FolderStore(tmp_path).names(1)] == [(2, 0), (1, 1)]
+    volume.apply_retention(looks, 1, set(), "loss")
+    assert [(name.epoch, name.attempt) for name in VolumeStore(tmp_path).names(1)] == [(2, 0), (1, 1)]
 
 
 def test_when_the_training_has_ended_only_what_is_surely_whole_counts(tmp_path: Path) -> None:
     saved(tmp_path, 1)
     checkpoint(tmp_path, 0, "checkpoint-epoch-2", {"model.bin": "half"})
-    volume = Volume(tmp_path / "attempt-0", 0, quiet_s=0.0)
-    assert [(looked.name.epoch, looked.complete) for looked in volume.last_look()] == [(2, False), (1, True)]
+    volume = PrimaryVolume(tmp_path / "attempt-0", 0, quiet_s=0.0)
+    assert [(looked.name.epoch, looked.complete) for looked in volume.final_scan()] == [(2, False), (1, True)]
 
 
 def test_another_worker_sees_what_worker_0_has_kept_and_vouches_for_nothing(tmp_path: Path) -> None:
     saved(tmp_path, 1, 2)
-    shared, volume = SharedVolume(tmp_path / "attempt-0"), Volume(tmp_path / "attempt-0", 0)
+    shared, volume = SecondaryVolume(tmp_path / "attempt-0"), PrimaryVolume(tmp_path / "attempt-0", 0)
     assert shared.look(0.0) == []
-    assert not (tmp_path / "attempt-0" / ALIVE).exists()
+    assert not (tmp_path / "attempt-0" / HEARTBEAT_FILE).exists()
     kept(volume, volume.look(0.0)[:1])
     (looked,) = shared.look(1.0)
-    assert (looked.name, looked.complete, shared.is_kept(looked)) == (named(2, 0), True, True)
+    assert (looked.name, looked.complete, shared.is_persisted(looked)) == (checkpoint_name(2, 0), True, True)
     kept(volume, volume.look(2.0)[:1])
     assert shared.look(3.0) != [looked], "a checkpoint that was saved anew is another"
 
@@ -163,9 +170,9 @@ def test_another_worker_sees_what_worker_0_has_kept_and_vouches_for_nothing(tmp_
 def test_a_sign_that_is_older_than_a_file_means_nothing(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path, 0, "checkpoint-epoch-1")
     sign = folder / ".holdfast-sign"
-    assert not is_newer(sign, entries(folder))
+    assert not is_newer(sign, list_files(folder))
     sign.touch()
-    assert is_newer(sign, entries(folder))
+    assert is_newer(sign, list_files(folder))
     assert not is_newer(sign, ())
 
 
@@ -182,19 +189,19 @@ def test_a_sign_that_is_older_than_a_file_means_nothing(tmp_path: Path) -> None:
 def test_only_enough_newer_valid_ones_make_a_checkpoint_superfluous(
     complete: set[int], valid: set[int], keep: int, gone: set[int]
 ) -> None:
-    looks = [Looked(named(epoch, 0), True, "", ()) for epoch in complete]
-    assert {name.epoch for name in superseded(looks, keep, {named(epoch, 0) for epoch in valid})} == gone
+    looks = [FolderScan(checkpoint_name(epoch, 0), True, "", ()) for epoch in complete]
+    assert {name.epoch for name in superseded(looks, keep, {checkpoint_name(epoch, 0) for epoch in valid})} == gone
 
 
 def test_addresses_are_those_that_people_find() -> None:
-    name = Name(3, 0, "checkpoint-epoch-3")
-    assert SharedVolume(Path("/checkpoints/attempt-0")).address(name) == "/checkpoints/attempt-0/checkpoint-epoch-3"
+    name = CheckpointName(3, 0, "checkpoint-epoch-3")
+    assert SecondaryVolume(Path("/checkpoints/attempt-0")).address(name) == "/checkpoints/attempt-0/checkpoint-epoch-3"
 
 
 def test_what_is_saved_anew_while_it_is_uploaded_is_uploaded_next(tmp_path: Path) -> None:
     saved(tmp_path, 1)
     bucket = MemoryBucket()
-    mirror = Mirror(tmp_path / "attempt-0", ObjectStore(bucket), 0, index=0, workers=1)
+    mirror = ObjectStoreUpload(tmp_path / "attempt-0", ObjectStore(bucket), 0, index=0, workers=1)
     (looked,) = mirror.look(0.0)
     put = mirror._store.put
 
@@ -205,16 +212,16 @@ def test_what_is_saved_anew_while_it_is_uploaded_is_uploaded_next(tmp_path: Path
         return kept
 
     mirror._store.put = meanwhile  # type: ignore[method-assign]
-    mirror.keep(looked, ABOUT, {})
+    mirror.persist(looked, ABOUT, {})
     (looked,) = mirror.look(1.0)
-    assert not mirror.is_kept(looked)
+    assert not mirror.is_persisted(looked)
     mirror._store.put = put  # type: ignore[method-assign]
-    mirror.keep(looked, ABOUT, {})
-    assert mirror.is_kept(looked)
+    mirror.persist(looked, ABOUT, {})
+    assert mirror.is_persisted(looked)
 
 
 def test_a_checkpoint_within_an_epoch_counts_the_epochs_before_it(tmp_path: Path) -> None:
     checkpoint(tmp_path, 0, "checkpoint-epoch-3", {"model.bin": "weights", ".holdfast-complete": '{"step": 7}'})
-    volume = Volume(tmp_path / "attempt-0", 0)
-    for looks in (volume.look(0.0), volume.last_look()):
+    volume = PrimaryVolume(tmp_path / "attempt-0", 0)
+    for looks in (volume.look(0.0), volume.final_scan()):
         assert [(looked.step, looked.epochs_done) for looked in looks] == [(7, 2)]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoints.folder import FolderStore
-from holdfast.checkpoints.names import named
+from holdfast.checkpoints.folder import VolumeStore
+from holdfast.checkpoints.names import checkpoint_name
 from tests.sidecar.operators import TOKEN, OperatorDouble, until
 from tests.sidecar.pods import Pod, done, ended, peak_mib
 
@@ -41,7 +41,7 @@ async def test_a_sidecar_imports_only_what_its_pod_needs(tmp_path: Path, operato
 async def test_a_training_is_told_of_and_kept_from_its_first_epoch_to_its_last(
     tmp_path: Path, operator: OperatorDouble
 ) -> None:
-    store = FolderStore(tmp_path / "volume")
+    store = VolumeStore(tmp_path / "volume")
     async with Pod(tmp_path / "volume", tmp_path / "pod", operator) as pod:
         sidecar = await pod.sidecar()
         await pod.answers("/started", 200)
@@ -54,7 +54,7 @@ async def test_a_training_is_told_of_and_kept_from_its_first_epoch_to_its_last(
     assert operator.epochs[6].total_epochs == 6
     assert {"loss", "accuracy", "trainLoss"} <= operator.epochs[6].metrics.keys()
     assert operator.tokens == {f"Bearer {TOKEN}"}
-    assert [store.verify(named(epoch, 0)).about.job for epoch in (4, 5, 6)] == ["uid-1"] * 3
+    assert [store.verify(checkpoint_name(epoch, 0)).about.job for epoch in (4, 5, 6)] == ["uid-1"] * 3
     last_word = json.loads(pod.message.read_text())
     assert last_word["checkpoint"].endswith("/attempt-0/checkpoint-epoch-6")
     assert last_word["progress"]["epoch"] == 6
@@ -112,8 +112,8 @@ async def test_before_a_pod_ends_its_training_is_asked_to_save_and_waited_for(
         assert await pod.ask("/prestop") == (200, "saved checkpoint-epoch-9 of attempt 0\n")
         await ended(script)
         assert await ended(sidecar) == 0, pod.log("sidecar")
-    store = FolderStore(tmp_path / "volume")
-    assert store.verify(named(9, 0))
+    store = VolumeStore(tmp_path / "volume")
+    assert store.verify(checkpoint_name(9, 0))
     assert (tmp_path / "volume/attempt-0/checkpoint-epoch-9/model.bin").read_text() == "the pod is about to end\n"
     assert operator.outcomes("completed") == [9]
     assert json.loads(pod.message.read_text())["checkpoint"].endswith("checkpoint-epoch-9")
@@ -132,7 +132,7 @@ async def test_the_reference_trainer_saves_when_its_pod_is_about_to_end(
         assert trainer.returncode is None, "it goes on until it is signalled"
         assert await ended(trainer) == 143, pod.log("trainer")
         assert await ended(sidecar) == 0, pod.log("sidecar")
-    store = FolderStore(tmp_path / "volume")
+    store = VolumeStore(tmp_path / "volume")
     assert [store.verify(name).epoch for name in store.names(0)] == [name.epoch for name in store.names(0)] != []
 
 
@@ -213,7 +213,7 @@ async def test_a_sidecar_that_was_killed_goes_on_and_nothing_is_lost(tmp_path: P
     runs = {batch.run for batch in operator.bodies}
     assert len(runs) == 2
     assert not pod.resume_from.exists(), "a training that runs already does not resume"
-    assert all(FolderStore(tmp_path / "volume").verify(named(epoch, 0)) for epoch in (3, 4, 5))
+    assert all(VolumeStore(tmp_path / "volume").verify(checkpoint_name(epoch, 0)) for epoch in (3, 4, 5))
 
 
 async def test_with_the_operator_away_training_and_checkpoints_go_on_and_it_hears_everything_later(
@@ -221,12 +221,12 @@ async def test_with_the_operator_away_training_and_checkpoints_go_on_and_it_hear
 ) -> None:
     address = operator.reports_file.read_text()
     operator.reports_file.unlink()
-    store = FolderStore(tmp_path / "volume")
+    store = VolumeStore(tmp_path / "volume")
     async with Pod(tmp_path / "volume", tmp_path / "pod", operator) as pod:
         sidecar = await pod.sidecar()
         await pod.answers("/started", 200)
         assert await done(await pod.trainer(EPOCHS="3")) == 0, pod.log("trainer")
-        await until(lambda: all(store.manifest(named(epoch, 0)) for epoch in (1, 2, 3)))
+        await until(lambda: all(store.manifest(checkpoint_name(epoch, 0)) for epoch in (1, 2, 3)))
         assert (await pod.ask("/live"))[0] == 200
         operator.reports_file.write_text(address)
         await until(lambda: sorted(operator.epochs) == [0, 1, 2, 3])

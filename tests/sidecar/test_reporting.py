@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.planning.trainingjob.timing import TIMING
-from holdfast.reports.wire import Answer, Batch, Progress
-from holdfast.sidecar.backlog import Backlog
-from holdfast.sidecar.operator import Operator, Rejected, Unheard
-from holdfast.sidecar.reporting import Reporting
+from holdfast.reports.wire import Progress, ReportReply, WorkerReport
+from holdfast.sidecar.backlog import ReportOutbox
+from holdfast.sidecar.operator import OperatorClient, ReportNotDelivered, ReportRejected
+from holdfast.sidecar.reporting import Reporter
 from tests.runtime.virtual import now_s, virtual
 from tests.sidecar.operators import OperatorDouble, until
 
-EMPTY = Batch(job="j", namespace="n", uid="u", attempt=1, index=0, run="r", sequence=1, sent_at=0.0)
+EMPTY = WorkerReport(job="j", namespace="n", uid="u", attempt=1, index=0, run="r", sequence=1, sent_at=0.0)
 
 
 @pytest.fixture
@@ -26,15 +26,15 @@ async def double(tmp_path: Path) -> AsyncIterator[OperatorDouble]:
 
 @asynccontextmanager
 async def reporting(
-    double: OperatorDouble, backlog: Backlog, heard: Callable[[Answer], None], every_s: float = 3600.0
-) -> AsyncIterator[Reporting]:
-    async with Operator(double.reports_file, double.token_file) as operator:
-        yield Reporting(backlog, operator, heard, every_s=every_s, wall=lambda: 100.0)
+    double: OperatorDouble, backlog: ReportOutbox, heard: Callable[[ReportReply], None], every_s: float = 3600.0
+) -> AsyncIterator[Reporter]:
+    async with OperatorClient(double.reports_file, double.token_file) as operator:
+        yield Reporter(backlog, operator, heard, every_s=every_s, wall=lambda: 100.0)
 
 
 async def test_a_report_is_sent_with_the_token_that_the_file_holds_now(double: OperatorDouble) -> None:
-    async with Operator(double.reports_file, double.token_file) as operator:
-        assert await operator.report(EMPTY) == Answer(attempt=1, over=False)
+    async with OperatorClient(double.reports_file, double.token_file) as operator:
+        assert await operator.report(EMPTY) == ReportReply(attempt=1, attempt_over=False)
         double.token_file.write_text("another\n")
         await operator.report(EMPTY)
     assert double.tokens == {"Bearer a-token", "Bearer another"}
@@ -42,9 +42,9 @@ async def test_a_report_is_sent_with_the_token_that_the_file_holds_now(double: O
 
 async def test_the_gpu_utilization_is_in_every_report_and_is_no_news(double: OperatorDouble) -> None:
     known: list[float | None] = [30.0, None]
-    backlog = Backlog(EMPTY)
-    async with Operator(double.reports_file, double.token_file) as operator:
-        sender = Reporting(
+    backlog = ReportOutbox(EMPTY)
+    async with OperatorClient(double.reports_file, double.token_file) as operator:
+        sender = Reporter(
             backlog, operator, lambda _: None, every_s=3600.0, wall=lambda: 100.0, gpu_percent=lambda: known.pop(0)
         )
         assert await sender.send()
@@ -56,7 +56,7 @@ async def test_the_gpu_utilization_is_in_every_report_and_is_no_news(double: Ope
 async def test_another_operator_is_found_when_it_leads(double: OperatorDouble, tmp_path: Path) -> None:
     (tmp_path / "second").mkdir()
     second = OperatorDouble(tmp_path / "second")
-    async with Operator(double.reports_file, double.token_file) as operator:
+    async with OperatorClient(double.reports_file, double.token_file) as operator:
         await operator.report(EMPTY)
         async with second.serving():
             double.reports_file.write_text(second.reports_file.read_text())
@@ -67,11 +67,11 @@ async def test_another_operator_is_found_when_it_leads(double: OperatorDouble, t
 async def test_a_server_with_another_certificate_gets_no_token(double: OperatorDouble, tmp_path: Path) -> None:
     (tmp_path / "second").mkdir()
     second = OperatorDouble(tmp_path / "second")
-    async with second.serving(), Operator(double.reports_file, double.token_file) as operator:
+    async with second.serving(), OperatorClient(double.reports_file, double.token_file) as operator:
         ours, theirs = double.reports_file.read_text(), second.reports_file.read_text()
         port = theirs.split("127.0.0.1:")[1].split('"')[0]
         double.reports_file.write_text(ours.replace(ours.split("127.0.0.1:")[1].split('"')[0], port))
-        with pytest.raises(Unheard, match="does not answer"):
+        with pytest.raises(ReportNotDelivered, match="does not answer"):
             await operator.report(EMPTY)
     assert second.tokens == set()
 
@@ -89,24 +89,24 @@ async def test_a_server_with_another_certificate_gets_no_token(double: OperatorD
 )
 async def test_an_address_that_can_t_be_used_is_named(double: OperatorDouble, reports: str | None, said: str) -> None:
     double.reports_file.unlink() if reports is None else double.reports_file.write_text(reports)
-    async with Operator(double.reports_file, double.token_file) as operator:
-        with pytest.raises(Unheard, match=said):
+    async with OperatorClient(double.reports_file, double.token_file) as operator:
+        with pytest.raises(ReportNotDelivered, match=said):
             await operator.report(EMPTY)
 
 
 @pytest.mark.parametrize("token", ["", "two\nlines", "\x00", "ä"])
 async def test_a_token_that_is_none_is_not_sent(double: OperatorDouble, token: str) -> None:
     double.token_file.write_text(token)
-    async with Operator(double.reports_file, double.token_file) as operator:
-        with pytest.raises(Unheard, match="holds no token"):
+    async with OperatorClient(double.reports_file, double.token_file) as operator:
+        with pytest.raises(ReportNotDelivered, match="holds no token"):
             await operator.report(EMPTY)
     assert double.tokens == set()
 
 
 @pytest.mark.parametrize("status", [401, 403, 408, 429, 500, 503])
 async def test_what_may_pass_is_sent_again(double: OperatorDouble, status: int) -> None:
-    backlog = Backlog(EMPTY)
-    backlog.tell(Progress(epoch=1, at=1.0))
+    backlog = ReportOutbox(EMPTY)
+    backlog.add_progress(Progress(epoch=1, at=1.0))
     double.status = status
     async with reporting(double, backlog, lambda _: None) as sender:
         assert not await sender.send()
@@ -118,75 +118,75 @@ async def test_what_may_pass_is_sent_again(double: OperatorDouble, status: int) 
 
 @pytest.mark.parametrize("status", [400, 413])
 async def test_what_never_passes_does_not_hold_up_the_rest(double: OperatorDouble, status: int) -> None:
-    backlog = Backlog(EMPTY)
-    backlog.tell(Progress(epoch=1, at=1.0))
+    backlog = ReportOutbox(EMPTY)
+    backlog.add_progress(Progress(epoch=1, at=1.0))
     double.status = status
     async with reporting(double, backlog, lambda _: None) as sender:
         assert not await sender.send()
         double.status = 200
-        backlog.tell(Progress(epoch=2, at=2.0))
+        backlog.add_progress(Progress(epoch=2, at=2.0))
         assert await sender.send()
     assert sorted(double.epochs) == [2]
 
 
 async def test_a_refusal_is_told_with_the_operator_s_own_sentence(double: OperatorDouble) -> None:
     double.status = 400
-    async with Operator(double.reports_file, double.token_file) as operator:
-        with pytest.raises(Rejected, match=r"HTTP 400\): not now"):
+    async with OperatorClient(double.reports_file, double.token_file) as operator:
+        with pytest.raises(ReportRejected, match=r"HTTP 400\): not now"):
             await operator.report(EMPTY)
 
 
 async def test_an_attempt_that_is_over_is_an_answer(double: OperatorDouble) -> None:
     double.over = True
-    answers: list[Answer] = []
-    async with reporting(double, Backlog(EMPTY), answers.append) as sender:
+    answers: list[ReportReply] = []
+    async with reporting(double, ReportOutbox(EMPTY), answers.append) as sender:
         assert await sender.send()
-    assert [answer.over for answer in answers] == [True]
+    assert [answer.attempt_over for answer in answers] == [True]
 
 
 async def test_the_end_of_an_epoch_does_not_wait_for_its_turn(double: OperatorDouble) -> None:
-    backlog = Backlog(EMPTY)
+    backlog = ReportOutbox(EMPTY)
     async with reporting(double, backlog, lambda _: None) as sender:
         running = asyncio.create_task(sender.run())
         await until(lambda: len(double.batches) == 1)
-        backlog.tell(Progress(epoch=1, at=1.0))
-        sender.at_once()
+        backlog.add_progress(Progress(epoch=1, at=1.0))
+        sender.send_now()
         await until(lambda: 1 in double.epochs)
         running.cancel()
 
 
 async def test_what_is_left_of_a_backlog_does_not_wait_either(double: OperatorDouble) -> None:
-    backlog = Backlog(EMPTY)
+    backlog = ReportOutbox(EMPTY)
     for epoch in range(300):
-        backlog.tell(Progress(epoch=epoch, at=1.0))
+        backlog.add_progress(Progress(epoch=epoch, at=1.0))
     async with reporting(double, backlog, lambda _: None) as sender:
         running = asyncio.create_task(sender.run())
         await until(lambda: len(double.epochs) == 300)
         running.cancel()
 
 
-class Counting(Operator):
+class Counting(OperatorClient):
     """Takes every report, and notes when it came."""
 
     def __init__(self) -> None:
         super().__init__(Path(), Path())
         self.at_s: list[float] = []
 
-    async def report(self, batch: Batch) -> Answer:
+    async def report(self, batch: WorkerReport) -> ReportReply:
         self.at_s.append(now_s())
-        return Answer(attempt=1, over=False)
+        return ReportReply(attempt=1, attempt_over=False)
 
 
 @virtual
 async def test_who_has_nothing_new_reports_half_as_often_and_is_never_taken_for_silent() -> None:
-    backlog, operator = Backlog(EMPTY), Counting()
-    sender = Reporting(backlog, operator, lambda _: None, every_s=5.0, wall=now_s)
+    backlog, operator = ReportOutbox(EMPTY), Counting()
+    sender = Reporter(backlog, operator, lambda _: None, every_s=5.0, wall=now_s)
     began_s, running = now_s(), asyncio.create_task(sender.run())
     await asyncio.sleep(32.0)
     assert [at_s - began_s for at_s in operator.at_s] == [0.0, 10.0, 20.0, 30.0]
-    assert TIMING.silent_s > 10.0
+    assert TIMING.report_timeout_s > 10.0
     for step in (1, 2, 3):
-        backlog.tell(Progress(epoch=1, step=step, at=1.0))
+        backlog.add_progress(Progress(epoch=1, step=step, at=1.0))
         await asyncio.sleep(5.0)
     assert [at_s - began_s for at_s in operator.at_s[4:]] == [35.0, 40.0, 45.0]
     running.cancel()

@@ -34,7 +34,7 @@ def test_where_checkpoints_are_kept() -> None:
         Path("/checkpoints/attempt-2"),
         Path("/checkpoints/attempt-2.resume"),
     )
-    assert (place.store, place.keep, place.first, place.best_by) == ("s3://b/p", 5, "", "accuracy")
+    assert (place.store, place.keep, place.resume_from, place.best_by) == ("s3://b/p", 5, "", "accuracy")
     plain = settings(KEEPING).checkpoints
     assert plain is not None
     assert plain.best_by == "loss"

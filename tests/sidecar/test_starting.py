@@ -6,33 +6,33 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoints.errors import (
-    BadAddress,
+    AccessDenied,
+    BucketNotFound,
     CheckpointError,
-    Full,
+    CheckpointNotFound,
     Incomplete,
-    NoBucket,
-    NoCheckpoint,
+    InvalidStoreUrl,
     ReadOnly,
+    StorageFull,
     StoreError,
     Unreachable,
-    WrongCredentials,
 )
-from holdfast.checkpoints.folder import FolderStore
-from holdfast.checkpoints.manifest import About
-from holdfast.checkpoints.names import named
-from holdfast.checkpoints.resume import Undecided
-from holdfast.sidecar.deciding import withdraw
+from holdfast.checkpoints.folder import VolumeStore
+from holdfast.checkpoints.manifest import SaveInfo
+from holdfast.checkpoints.names import checkpoint_name
+from holdfast.checkpoints.resume import DecisionPending
+from holdfast.sidecar.deciding import withdraw_decision
 from holdfast.sidecar.settings import Checkpoints
-from holdfast.sidecar.starting import Restored, may_pass, restore
+from holdfast.sidecar.starting import Restored, is_retryable, restore
 from holdfast.train.resuming import position
 from tests.sidecar.volumes import MODEL, checkpoint, tree
 
-ABOUT = About("uid-1", "2026-01-01T00:00:00Z")
+ABOUT = SaveInfo("uid-1", "2026-01-01T00:00:00Z")
 
 
 def place(root: Path, attempt: int, first: str = "") -> Checkpoints:
     folder = root / f"attempt-{attempt}"
-    return Checkpoints(folder=folder, resume_link=root / f"attempt-{attempt}.resume", first=first)
+    return Checkpoints(folder=folder, resume_link=root / f"attempt-{attempt}.resume", resume_from=first)
 
 
 def restored(
@@ -40,7 +40,7 @@ def restored(
 ) -> Restored:
     return restore(
         place(root, attempt, first),
-        FolderStore(root),
+        VolumeStore(root),
         attempt=attempt,
         index=index,
         about=ABOUT,
@@ -51,12 +51,12 @@ def restored(
 
 def saved(root: Path, attempt: int, epoch: int) -> Path:
     folder = checkpoint(root, attempt, f"checkpoint-epoch-{epoch}")
-    FolderStore(root).put(named(epoch, attempt), folder, ABOUT)
+    VolumeStore(root).put(checkpoint_name(epoch, attempt), folder, ABOUT)
     return folder
 
 
 def test_the_first_attempt_begins_with_nothing(tmp_path: Path) -> None:
-    with pytest.raises(Undecided):
+    with pytest.raises(DecisionPending):
         restored(tmp_path, 0, index=1)
     assert restored(tmp_path, 0) == Restored(None, "")
     assert restored(tmp_path, 0, index=1) == Restored(None, "")
@@ -68,7 +68,7 @@ def test_the_next_one_begins_with_a_copy_of_the_newest(tmp_path: Path) -> None:
     saved(tmp_path, 0, 3)
     saved(tmp_path, 0, 4)
     found = restored(tmp_path, 1)
-    assert (found.name, found.address) == (named(4, 0), f"{tmp_path}/attempt-0/checkpoint-epoch-4")
+    assert (found.name, found.address) == (checkpoint_name(4, 0), f"{tmp_path}/attempt-0/checkpoint-epoch-4")
     assert (tmp_path / "attempt-1.resume").resolve() == tmp_path / "attempt-1" / "checkpoint-epoch-4"
     assert tree(tmp_path / "attempt-1.resume").items() >= MODEL.items()
 
@@ -91,14 +91,14 @@ def test_a_second_start_of_the_attempt_changes_nothing(tmp_path: Path) -> None:
     saved(tmp_path, 0, 4)
     restored(tmp_path, 1)
     before = tree(tmp_path)
-    assert restored(tmp_path, 1).name == named(4, 1), "its own copy, which is newer"
+    assert restored(tmp_path, 1).name == checkpoint_name(4, 1), "its own copy, which is newer"
     assert {**tree(tmp_path), "attempt-1.decision": ""} == {**before, "attempt-1.decision": ""}
 
 
 def test_what_the_attempt_has_saved_itself_is_taken_where_it_is(tmp_path: Path) -> None:
     saved(tmp_path, 0, 4)
     own = saved(tmp_path, 1, 5)
-    assert restored(tmp_path, 1).name == named(5, 1)
+    assert restored(tmp_path, 1).name == checkpoint_name(5, 1)
     assert (tmp_path / "attempt-1.resume").resolve() == own
     assert not (tmp_path / "attempt-1" / "checkpoint-epoch-4").exists()
 
@@ -118,13 +118,13 @@ def test_one_with_a_link_out_of_it_is_left_out_and_named(tmp_path: Path) -> None
     (odd / "link").symlink_to(tmp_path / "secret")
     said: list[str] = []
     found = restored(tmp_path, 1, note=said.append)
-    assert found.name == named(3, 0)
+    assert found.name == checkpoint_name(3, 0)
     assert [sentence.partition(":")[0] for sentence in said] == ["checkpoint-epoch-4 of attempt 0 is left out"]
 
 
 def test_other_workers_wait_for_worker_0_and_begin_with_the_same(tmp_path: Path) -> None:
     saved(tmp_path, 0, 4)
-    with pytest.raises(Undecided):
+    with pytest.raises(DecisionPending):
         restored(tmp_path, 1, index=1)
     first = restored(tmp_path, 1)
     saved(tmp_path, 0, 5)  # by a worker of the old attempt that was cut off
@@ -133,13 +133,13 @@ def test_other_workers_wait_for_worker_0_and_begin_with_the_same(tmp_path: Path)
 
 def test_an_attempt_that_goes_on_in_new_pods_waits_for_a_new_decision(tmp_path: Path) -> None:
     """As after a suspension: workers whose sidecars start before worker 0's must not begin further back."""
-    store = FolderStore(tmp_path)
+    store = VolumeStore(tmp_path)
     restored(tmp_path, 0)
     saved(tmp_path, 0, 3)
-    withdraw(store, 0)
-    with pytest.raises(Undecided):
+    withdraw_decision(store, 0)
+    with pytest.raises(DecisionPending):
         restored(tmp_path, 0, index=1)
-    assert restored(tmp_path, 0).name == restored(tmp_path, 0, index=1).name == named(3, 0)
+    assert restored(tmp_path, 0).name == restored(tmp_path, 0, index=1).name == checkpoint_name(3, 0)
 
 
 @pytest.mark.parametrize("has_ended", [True, False])
@@ -155,26 +155,26 @@ def test_shards_of_a_save_that_nobody_ends_any_more_do_not_wait_for_those_of_ano
         checkpoint(tmp_path, 0, ".holdfast-joining", shard),
     )
     if has_ended:
-        withdraw(FolderStore(tmp_path), 0)
-    assert restored(tmp_path, 0).name == named(3, 0)
+        withdraw_decision(VolumeStore(tmp_path), 0)
+    assert restored(tmp_path, 0).name == checkpoint_name(3, 0)
     assert [folder.exists() for folder in unfinished] == [not has_ended] * 2
 
 
 def test_a_decision_that_is_withdrawn_still_ends_the_line_of_earlier_attempts(tmp_path: Path) -> None:
-    store = FolderStore(tmp_path)
+    store = VolumeStore(tmp_path)
     saved(tmp_path, 0, 3)
     restored(tmp_path, 1)
-    withdraw(store, 1)
+    withdraw_decision(store, 1)
     saved(tmp_path, 0, 9)  # by a worker that was cut off
-    assert restored(tmp_path, 2).name == named(3, 1)
+    assert restored(tmp_path, 2).name == checkpoint_name(3, 1)
 
 
 @pytest.mark.parametrize("note", [None, b"", b"[]", b"\xff", b'{"withdrawn": true}'])
 def test_withdrawing_what_is_no_decision_breaks_nothing(tmp_path: Path, note: bytes | None) -> None:
-    store = FolderStore(tmp_path)
+    store = VolumeStore(tmp_path)
     if note is not None:
-        store.write_note(0, note)
-    withdraw(store, 0)
+        store.write_decision(0, note)
+    withdraw_decision(store, 0)
     assert restored(tmp_path, 0) == Restored(None, "")
 
 
@@ -182,9 +182,9 @@ def test_a_damaged_one_is_set_aside_and_named(tmp_path: Path) -> None:
     saved(tmp_path, 0, 3)
     (saved(tmp_path, 0, 4) / "model.bin").write_text("WEIGHTS")
     found = restored(tmp_path, 1)
-    assert found.name == named(3, 0)
+    assert found.name == checkpoint_name(3, 0)
     (aside,) = found.aside
-    assert aside.name == named(4, 0)
+    assert aside.name == checkpoint_name(4, 0)
     assert "digest differs" in aside.reason
 
 
@@ -192,15 +192,15 @@ def test_a_job_may_begin_with_somebody_else_s_checkpoint_until_it_has_its_own(tm
     theirs = checkpoint(tmp_path / "theirs", 0, "checkpoint-epoch-9")
     mine = tmp_path / "mine"
     found = restored(mine, 0, first=str(theirs))
-    assert (found.name, found.address) == (named(9, 0), str(theirs))
+    assert (found.name, found.address) == (checkpoint_name(9, 0), str(theirs))
     assert tree(mine / "attempt-0.resume").items() >= MODEL.items()
-    assert restored(mine, 0, index=1, first=str(theirs)).name == named(9, 0)
+    assert restored(mine, 0, index=1, first=str(theirs)).name == checkpoint_name(9, 0)
     saved(mine, 0, 10)
-    assert restored(mine, 1, first=str(theirs)).name == named(10, 0)
+    assert restored(mine, 1, first=str(theirs)).name == checkpoint_name(10, 0)
 
 
 def test_what_is_named_and_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(NoCheckpoint, match=r"there is no folder /nowhere: correct checkpoint\.resumeFrom"):
+    with pytest.raises(CheckpointNotFound, match=r"there is no folder /nowhere: correct checkpoint\.resumeFrom"):
         restored(tmp_path, 0, first="/nowhere")
 
 
@@ -215,29 +215,29 @@ def test_a_link_of_an_earlier_start_is_corrected(tmp_path: Path) -> None:
     [
         (Unreachable("x"), True),
         (StoreError("x"), True),
-        (Undecided("x"), True),
+        (DecisionPending("x"), True),
         (Incomplete("x"), True),
-        (WrongCredentials("x"), False),
-        (NoBucket("x"), False),
+        (AccessDenied("x"), False),
+        (BucketNotFound("x"), False),
         (ReadOnly("x"), False),
-        (Full("x"), False),
-        (BadAddress("x"), False),
-        (NoCheckpoint("x"), False),
+        (StorageFull("x"), False),
+        (InvalidStoreUrl("x"), False),
+        (CheckpointNotFound("x"), False),
     ],
 )
 def test_only_what_changes_by_itself_is_tried_again(error: CheckpointError, passes: bool) -> None:
-    assert may_pass(error) == passes
+    assert is_retryable(error) == passes
 
 
 def test_the_step_of_a_save_within_an_epoch_is_begun_with(tmp_path: Path) -> None:
     within = {**MODEL, ".holdfast-complete": '{"step": 7}'}
     checkpoint(tmp_path, 0, "checkpoint-epoch-3", within)
-    assert restored(tmp_path, 1).name == named(3, 0)
+    assert restored(tmp_path, 1).name == checkpoint_name(3, 0)
     assert position(tmp_path / "attempt-1" / "checkpoint-epoch-3") == (2, 7)
-    assert restored(tmp_path, 2).name == named(3, 1)
+    assert restored(tmp_path, 2).name == checkpoint_name(3, 1)
     assert position(tmp_path / "attempt-2" / "checkpoint-epoch-3") == (2, 7)
 
 
 def test_what_was_being_replaced_when_its_process_was_killed_is_begun_with(tmp_path: Path) -> None:
     saved(tmp_path, 0, 3).rename(tmp_path / "attempt-0" / ".holdfast-replaced-checkpoint-epoch-3")
-    assert restored(tmp_path, 1).name == named(3, 0)
+    assert restored(tmp_path, 1).name == checkpoint_name(3, 0)

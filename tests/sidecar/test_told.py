@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.reports import wire
-from holdfast.reports.wire import Batch, Progress
-from holdfast.sidecar.told import Unusable, read
+from holdfast.reports.wire import Progress, WorkerReport
+from holdfast.sidecar.told import InvalidProgress, parse_line
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_the_usable_part_of_a_line_is_taken(
     line: str, epoch: int, total: int | None, step: int | None, steps: int | None, metrics: dict[str, float]
 ) -> None:
     expected = Progress(epoch=epoch, total_epochs=total, step=step, steps=steps, metrics=metrics, at=7.0)
-    assert read(line.encode(), 7.0) == expected
+    assert parse_line(line.encode(), 7.0) == expected
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,13 @@ def test_the_usable_part_of_a_line_is_taken(
     ],
 )
 def test_a_line_without_any_use_is_refused_in_a_sentence(line: str, said: str) -> None:
-    with pytest.raises(Unusable, match=said):
-        read(line.encode(errors="surrogateescape"), 7.0)
+    with pytest.raises(InvalidProgress, match=said):
+        parse_line(line.encode(errors="surrogateescape"), 7.0)
 
 
 def test_no_more_metrics_are_taken_than_a_report_holds() -> None:
     facts = {"epoch": 1, **{f"metric_{number}": number for number in range(500)}}
-    assert len(read(json.dumps(facts).encode(), 1.0).metrics) == wire.MOST_METRICS
+    assert len(parse_line(json.dumps(facts).encode(), 1.0).metrics) == wire.MOST_METRICS
 
 
 numbers = st.one_of(st.integers(), st.floats(), st.integers(-5, 5), st.just(10**400))
@@ -72,10 +72,10 @@ names = st.one_of(st.sampled_from(["epoch", "epochs", "step", "steps", "loss", "
 @given(st.dictionaries(names, st.one_of(numbers, st.text(max_size=5), st.booleans(), st.none()), max_size=12))
 def test_what_is_taken_from_any_object_can_be_reported(facts: dict[str, object]) -> None:
     try:
-        entry = read(json.dumps(facts).encode(), 5.0)
-    except Unusable:
+        entry = parse_line(json.dumps(facts).encode(), 5.0)
+    except InvalidProgress:
         return
-    batch = Batch(
+    batch = WorkerReport(
         job="j", namespace="n", uid="u", attempt=0, index=0, run="r", sequence=1, sent_at=6.0, progress=(entry,)
     )
     assert wire.decode(msgspec.json.encode(batch)).progress == (entry,)
@@ -84,5 +84,5 @@ def test_what_is_taken_from_any_object_can_be_reported(facts: dict[str, object])
 
 @given(st.binary(max_size=200))
 def test_no_bytes_at_all_are_a_surprise(line: bytes) -> None:
-    with suppress(Unusable):
-        assert read(line, 1.0).epoch >= 0
+    with suppress(InvalidProgress):
+        assert parse_line(line, 1.0).epoch >= 0

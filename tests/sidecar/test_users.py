@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 
 from holdfast.reports.wire import Progress
-from holdfast.sidecar.doors import open_to, progress
-from holdfast.sidecar.listening import Page
+from holdfast.sidecar.doors import progress_app, serve_app
+from holdfast.sidecar.listening import MetricsScraper
 from holdfast.sidecar.metrics import NAMES
 from holdfast.sidecar.users import is_own_client, is_own_server
 
@@ -63,14 +63,14 @@ async def test_only_the_pods_own_user_may_post_progress_where_others_share_the_n
     host: str, foreign: Callable[[], contextlib.AbstractContextManager[None]]
 ) -> None:
     told: list[Progress] = []
-    async with open_to(progress(told.append, lambda: 7.0, shared=True), host, 0) as port:
+    async with serve_app(progress_app(told.append, lambda: 7.0, shared=True), host, 0) as port:
         assert await post(client(host), host, port) == 204
         assert told == [Progress(epoch=3, at=7.0)]
         with foreign():
             made = client(host)
         assert await post(made, host, port) == 403
     assert len(told) == 1
-    async with open_to(progress(told.append, lambda: 7.0), host, 0) as port:
+    async with serve_app(progress_app(told.append, lambda: 7.0), host, 0) as port:
         with foreign():
             made = client(host)
         assert await post(made, host, port) == 204, "the containers of a pod may run as different users"
@@ -78,7 +78,7 @@ async def test_only_the_pods_own_user_may_post_progress_where_others_share_the_n
 
 async def test_a_client_of_both_families_is_known_by_its_user() -> None:
     told: list[Progress] = []
-    async with open_to(progress(told.append, lambda: 7.0, shared=True), "127.0.0.1", 0) as port:
+    async with serve_app(progress_app(told.append, lambda: 7.0, shared=True), "127.0.0.1", 0) as port:
         made = socket.socket(socket.AF_INET6)
         made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         assert await post(made, "::ffff:127.0.0.1", port) == 204
@@ -119,7 +119,7 @@ async def test_metrics_of_another_users_server_are_not_the_trainings(
         told: list[Progress] = []
         listener.bind((unspecified if everywhere else host, 0))
         async with metrics(listener) as port, aiohttp.ClientSession() as session:
-            await Page([host], port, NAMES, told.append, lambda: 7.0, shared=shared).read(session)
+            await MetricsScraper([host], port, NAMES, told.append, lambda: 7.0, shared=shared).read(session)
         return [entry.epoch for entry in told]
 
     assert await scraped(client(host), shared=True) == [4]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.train.environment import Environment, place, read
+from holdfast.train.environment import Environment, rank_and_world, read
 from holdfast.train.errors import BadEnvironment
 from holdfast.workloads.trainingjob.environment import environment
 from tests.trainingjobs import training_job
@@ -91,14 +91,14 @@ def test_a_folder_stays_the_same_when_the_script_changes_its_own(
     ],
 )
 def test_the_place_is_what_the_framework_is_told(environ: dict[str, str], expected: tuple[int, int]) -> None:
-    assert place(environ) == expected
+    assert rank_and_world(environ) == expected
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "jax", "tensorflow"])
 def test_the_place_is_read_from_what_the_operator_writes(framework: str) -> None:
     written = environment(training_job({"framework": framework, "numWorkers": 3}), DEFAULTS)
     given = {each["name"]: str(each.get("value", "")).replace("$(HOLDFAST_INDEX)", "2") for each in written}
-    assert place(given) == (2, 3)
+    assert rank_and_world(given) == (2, 3)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.train import markers
-from holdfast.train.markers import Marker, Save
+from holdfast.train.markers import Marker, SaveId
 
-SAVE = Save(attempt=1, restart=0, epoch=4, step=None)
+SAVE = SaveId(attempt=1, restart=0, epoch=4, step=None)
 
 
 def test_a_marker_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.train.notice import NO_REASON, heeded
+from holdfast.train.notice import NO_REASON, announcement_file
 from holdfast.train.run import Run
 from tests.train.runs import models, save, worker
 
@@ -92,15 +92,15 @@ NOT_LOOKING: list[Callable[[Run], object]] = [
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_script_that_looks_for_notices_says_so(tmp_path: Path, rank: int, look: Callable[[Run], object]) -> None:
     run = worker(tmp_path, rank=rank, world=2)
-    assert not heeded(tmp_path / "notice").exists()
+    assert not announcement_file(tmp_path / "notice").exists()
     look(run)
-    assert heeded(tmp_path / "notice").read_bytes() == b""
+    assert announcement_file(tmp_path / "notice").read_bytes() == b""
 
 
 @pytest.mark.parametrize("use", NOT_LOOKING)
 def test_a_script_that_never_looks_does_not(tmp_path: Path, use: Callable[[Run], object]) -> None:
     use(worker(tmp_path))
-    assert not heeded(tmp_path / "notice").exists()
+    assert not announcement_file(tmp_path / "notice").exists()
 
 
 @pytest.mark.parametrize("look", LOOKING)

@@ -7,7 +7,7 @@ from holdfast.trainer.group.alone import Alone
 from holdfast.trainer.models import build
 from holdfast.trainer.settings import settings
 from holdfast.trainer.state import State
-from holdfast.trainer.training import Task, Wish, end_epoch, train_epoch
+from holdfast.trainer.training import StopOrSave, Task, end_epoch, train_epoch
 
 
 def task(**environ: str) -> Task:
@@ -21,7 +21,7 @@ def task(**environ: str) -> Task:
 def trained(training: Task, state: State, epochs: int) -> State:
     """To the end of that epoch."""
     while state.at.epoch < epochs:
-        state, wished = train_epoch(training, state, Wish)
+        state, wished = train_epoch(training, state, StopOrSave)
         assert not any(wished)
         state = end_epoch(state)
     return state

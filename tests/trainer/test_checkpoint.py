@@ -13,7 +13,7 @@ from holdfast.trainer import checkpoint
 from holdfast.trainer.errors import BadSetting, TrainerError, unusable
 from holdfast.trainer.optimizers import OPTIMIZERS
 from holdfast.trainer.state import State
-from holdfast.trainer.training import Task, Wish, fresh, train_epoch
+from holdfast.trainer.training import StopOrSave, Task, fresh, train_epoch
 from tests.trainer.tasks import same, task, trained
 
 
@@ -37,7 +37,7 @@ def test_a_training_goes_on_from_its_checkpoint_to_the_last_bit(tmp_path: Path, 
 
 def test_a_checkpoint_within_an_epoch_has_that_epoch_s_number(tmp_path: Path) -> None:
     training = task()
-    middle, _ = train_epoch(training, trained(training, fresh(training), 1), lambda: Wish(save=True))
+    middle, _ = train_epoch(training, trained(training, fresh(training), 1), lambda: StopOrSave(save=True))
     folder = save(training, middle, tmp_path)
     assert folder.name == "checkpoint-epoch-2"
     assert same(trained(training, load(training, folder), 3), trained(training, fresh(training), 3))
@@ -55,7 +55,7 @@ def test_a_folder_holds_nothing_but_whole_checkpoints(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_the_same_epoch_replaces_the_older_one(tmp_path: Path) -> None:
     training = task()
-    begun, _ = train_epoch(training, fresh(training), lambda: Wish(save=True))
+    begun, _ = train_epoch(training, fresh(training), lambda: StopOrSave(save=True))
     save(training, begun, tmp_path)
     done = trained(training, begun, 1)
     assert same(load(training, save(training, done, tmp_path)), done)
@@ -64,7 +64,7 @@ def test_a_checkpoint_of_the_same_epoch_replaces_the_older_one(tmp_path: Path) -
 
 def test_a_checkpoint_says_how_many_epochs_were_done(tmp_path: Path) -> None:
     training = task()
-    begun, _ = train_epoch(training, trained(training, fresh(training), 1), lambda: Wish(save=True))
+    begun, _ = train_epoch(training, trained(training, fresh(training), 1), lambda: StopOrSave(save=True))
     assert position(save(training, begun, tmp_path))[0] == 1
     assert position(save(training, trained(training, begun, 2), tmp_path)) == (2, 0)
 

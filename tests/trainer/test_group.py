@@ -14,11 +14,11 @@ import pytest
 
 from holdfast.trainer.errors import BadSetting, GroupError, WorkerFailed, WorkerLost
 from holdfast.trainer.group import Group, join
-from holdfast.trainer.group.hello import Hello
-from holdfast.trainer.group.hub import Hub
+from holdfast.trainer.group.hello import Handshake
+from holdfast.trainer.group.hub import RankZero
 from holdfast.trainer.group.link import DATA, HEADER, Link
-from holdfast.trainer.group.spoke import Spoke
-from holdfast.trainer.place import Place
+from holdfast.trainer.group.spoke import Peer
+from holdfast.trainer.place import RankInfo
 from tests.trainer.workers import PORT, WAIT_S, loopback
 
 T = TypeVar("T")
@@ -30,9 +30,9 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-def places(size: int) -> list[Place]:
+def places(size: int) -> list[RankInfo]:
     host = loopback()
-    return [Place(rank=rank, size=size, host=host, port=PORT) for rank in range(size)]
+    return [RankInfo(rank=rank, size=size, host=host, port=PORT) for rank in range(size)]
 
 
 @contextmanager
@@ -127,7 +127,7 @@ def test_the_reason_is_found_even_by_one_that_was_still_sending() -> None:
 def test_a_worker_that_says_nothing_is_given_up() -> None:
     here, there = connected()
     with closing(here), closing(there), pytest.raises(WorkerLost, match=r"lost worker 1: nothing came for 0\.1 s"):
-        Hub({1: here}, silence_s=0.1).sum(np.zeros(1))
+        RankZero({1: here}, silence_s=0.1).sum(np.zeros(1))
 
 
 def test_half_a_message_is_given_up_too() -> None:
@@ -161,7 +161,7 @@ def test_a_vector_of_another_length_is_refused(length: int) -> None:
     with closing(here), closing(there):
         there.send(bytes(length))
         with pytest.raises(WorkerLost, match="worker 1"):
-            Hub({1: here}).sum(np.zeros(2))
+            RankZero({1: here}).sum(np.zeros(2))
 
 
 def test_a_sum_of_another_length_is_refused() -> None:
@@ -169,7 +169,7 @@ def test_a_sum_of_another_length_is_refused() -> None:
     with closing(here), closing(there):
         here.send(bytes(8))
         with pytest.raises(WorkerLost, match="worker 0 sent 8 bytes, not 16"):
-            Spoke(there, Place(rank=1, size=2)).sum(np.zeros(2))
+            Peer(there, RankInfo(rank=1, size=2)).sum(np.zeros(2))
 
 
 def test_workers_may_come_before_worker_0(pool: ThreadPoolExecutor) -> None:
@@ -197,7 +197,7 @@ def test_a_worker_that_finds_nobody_says_where_it_looked() -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_name_that_does_not_resolve_is_an_error_after_the_time(rank: int) -> None:
     with pytest.raises(GroupError, match=r"nowhere\.invalid"):
-        join(Place(rank=rank, size=2, host="nowhere.invalid", port=PORT), "same", 0.1)
+        join(RankInfo(rank=rank, size=2, host="nowhere.invalid", port=PORT), "same", 0.1)
 
 
 def test_an_address_in_use_is_said_at_once() -> None:
@@ -211,10 +211,10 @@ def test_an_address_in_use_is_said_at_once() -> None:
 
 def test_an_address_of_another_machine_is_said_at_once() -> None:
     with pytest.raises(GroupError, match=r"can't listen on 192\.0\.2\.1:.*: Cannot assign requested address"):
-        join(Place(rank=0, size=2, host="192.0.2.1", port=PORT), "same", WAIT_S)
+        join(RankInfo(rank=0, size=2, host="192.0.2.1", port=PORT), "same", WAIT_S)
 
 
-def knock(place: Place, content: bytes) -> socket.socket:
+def knock(place: RankInfo, content: bytes) -> socket.socket:
     while True:
         try:
             connection = socket.create_connection((place.host, place.port), timeout=WAIT_S)
@@ -246,12 +246,12 @@ def test_a_stranger_at_the_port_does_not_disturb(
         assert "it is no worker" in capfd.readouterr().err
 
 
-def refused(pool: ThreadPoolExecutor, stranger: Place, digest: str) -> WorkerFailed:
+def refused(pool: ThreadPoolExecutor, stranger: RankInfo, digest: str) -> WorkerFailed:
     """What one who does not belong here is told, while the others find each other all the same."""
     where = places(3)
     hub = pool.submit(join, where[0], "same", WAIT_S)
     one = pool.submit(join, where[1], "same", WAIT_S)
-    hello = Hello(stranger.rank, stranger.size, digest).encode()
+    hello = Handshake(stranger.rank, stranger.size, digest).encode()
     told: WorkerFailed | None = None
     while told is None:
         connection = knock(where[0], HEADER.pack(DATA, len(hello)) + hello)
@@ -267,13 +267,13 @@ def refused(pool: ThreadPoolExecutor, stranger: Place, digest: str) -> WorkerFai
 @pytest.mark.parametrize(
     ("place", "digest", "said"),
     [
-        (Place(rank=2, size=3), "other", "settings or attempt are not those of worker 0"),
-        (Place(rank=3, size=4), "same", "this training has 3 workers: there is no place for worker 3 of 4"),
-        (Place(rank=0, size=3), "same", "no place for worker 0 of 3"),
-        (Place(rank=-1, size=3), "same", "no place for worker -1 of 3"),
+        (RankInfo(rank=2, size=3), "other", "settings or attempt are not those of worker 0"),
+        (RankInfo(rank=3, size=4), "same", "this training has 3 workers: there is no place for worker 3 of 4"),
+        (RankInfo(rank=0, size=3), "same", "no place for worker 0 of 3"),
+        (RankInfo(rank=-1, size=3), "same", "no place for worker -1 of 3"),
     ],
 )
-def test_one_who_does_not_belong_is_told_why(pool: ThreadPoolExecutor, place: Place, digest: str, said: str) -> None:
+def test_one_who_does_not_belong_is_told_why(pool: ThreadPoolExecutor, place: RankInfo, digest: str, said: str) -> None:
     assert said in str(refused(pool, place, digest))
 
 
@@ -294,7 +294,7 @@ def test_a_second_worker_of_the_same_rank_is_told_so(pool: ThreadPoolExecutor) -
 def test_a_worker_that_leaves_before_all_are_there_ends_the_waiting(pool: ThreadPoolExecutor) -> None:
     first, second, _ = places(3)
     hub = pool.submit(join, first, "same", WAIT_S)
-    hello = Hello(second.rank, 3, "same").encode()
+    hello = Handshake(second.rank, 3, "same").encode()
     knock(first, HEADER.pack(DATA, len(hello)) + hello).close()
     with pytest.raises(WorkerLost, match="lost worker 1"):
         hub.result(WAIT_S)

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.trainer.group.hello import Hello, decode, objection
-from holdfast.trainer.place import Place
+from holdfast.trainer.group.hello import Handshake, decode, rejection_reason
+from holdfast.trainer.place import RankInfo
 
-HUB = Place(rank=0, size=4, host="here", port=1)
+HUB = RankInfo(rank=0, size=4, host="here", port=1)
 
 
 @settings(deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 1000), st.text())
 def test_a_hello_is_read_as_it_was_said(rank: int, size: int, digest: str) -> None:
-    hello = Hello(rank, size, digest)
+    hello = Handshake(rank, size, digest)
     assert decode(bytearray(hello.encode())) == hello
 
 
@@ -41,18 +41,18 @@ def test_a_hello_of_another_form_is_nothing(fields: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_a_worker_of_this_training_is_let_in(rank: int) -> None:
-    assert objection(Hello(rank, 4, "same"), HUB, "same", set()) == ""
+    assert rejection_reason(Handshake(rank, 4, "same"), HUB, "same", set()) == ""
 
 
 @pytest.mark.parametrize(
     ("hello", "present", "said"),
     [
-        (Hello(1, 5, "same"), set(), "no place for worker 1 of 5"),
-        (Hello(0, 4, "same"), set(), "no place for worker 0 of 4"),
-        (Hello(4, 4, "same"), set(), "no place for worker 4 of 4"),
-        (Hello(1, 4, "other"), set(), "not those of worker 0"),
-        (Hello(1, 4, "same"), {1}, "there is a worker 1 already"),
+        (Handshake(1, 5, "same"), set(), "no place for worker 1 of 5"),
+        (Handshake(0, 4, "same"), set(), "no place for worker 0 of 4"),
+        (Handshake(4, 4, "same"), set(), "no place for worker 4 of 4"),
+        (Handshake(1, 4, "other"), set(), "not those of worker 0"),
+        (Handshake(1, 4, "same"), {1}, "there is a worker 1 already"),
     ],
 )
-def test_any_other_is_told_why_not(hello: Hello, present: set[int], said: str) -> None:
-    assert said in objection(hello, HUB, "same", present)
+def test_any_other_is_told_why_not(hello: Handshake, present: set[int], said: str) -> None:
+    assert said in rejection_reason(hello, HUB, "same", present)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoints.complete import declared_in
-from holdfast.sidecar.notice import give, is_heeded
+from holdfast.checkpoints.complete import read_markers
+from holdfast.sidecar.notice import trainer_saves_on_notice, write_notice
 from tests.trainer.test_alone import files
 from tests.trainer.workers import PORT, WAIT_S, Processes, end, loopback
 
@@ -48,13 +48,13 @@ def test_a_notice_to_any_worker_saves_at_once_and_the_training_goes_on_from_it_t
     ]
     for notice in notices:
         eventually(notice.with_name(f"{notice.name}.heeded"))
-    give(notices[noticed], "the pod is about to end")
+    write_notice(notices[noticed], "the pod is about to end")
     answer = first_of(saved)
     assert [worker.poll() for worker in workers] == [None] * size, "they go on until they are signalled"
     for worker in workers:
         worker.kill()
         end(worker)
-    assert declared_in(answer) is not None
+    assert read_markers(answer) is not None
     epochs = json.loads((answer / "state.json").read_text())["position"]["epoch"] + 2
     same = {**TRAINING, "EPOCHS": epochs}
     resumed = processes.run_group(size, RESUME_FROM=answer, CHECKPOINT_DIR=tmp_path / "resumed", **same)
@@ -68,7 +68,7 @@ def test_the_answer_to_a_notice_is_replaced_by_the_checkpoint_of_the_whole_epoch
     processes: Processes, tmp_path: Path
 ) -> None:
     saved, notice = tmp_path / "saved", tmp_path / "notice"
-    give(notice, "it was there before the training")
+    write_notice(notice, "it was there before the training")
     ended = processes.run(EPOCHS=2, CHECKPOINT_DIR=saved, HOLDFAST_NOTICE_FILE=notice, DATASET="synthetic")
     assert ended.code == 0
     assert ended.out.count(f"saved {saved}/checkpoint-epoch-1\n") == 2, "once for the notice, after its first step"
@@ -81,7 +81,7 @@ def test_a_notice_in_the_last_step_of_an_epoch_is_answered_by_the_whole_epoch(
     processes: Processes, tmp_path: Path
 ) -> None:
     saved, notice = tmp_path / "saved", tmp_path / "notice"
-    give(notice, "save")
+    write_notice(notice, "save")
     one_step = {**TRAINING, "BATCH_SIZE": 1_000_000}
     ended = processes.run(EPOCHS=3, CHECKPOINT_DIR=saved, HOLDFAST_NOTICE_FILE=notice, **one_step)
     assert ended.code == 0
@@ -111,4 +111,4 @@ def test_sigterm_in_the_last_step_of_an_epoch_leaves_a_checkpoint_that_can_be_re
 
 def test_a_training_that_keeps_nothing_does_not_say_that_it_heeds_notices(processes: Processes, tmp_path: Path) -> None:
     assert processes.run(EPOCHS=1, HOLDFAST_NOTICE_FILE=tmp_path / "notice").code == 0
-    assert not is_heeded(tmp_path / "notice")
+    assert not trainer_saves_on_notice(tmp_path / "notice")

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.trainer.place import Place, place
+from holdfast.trainer.place import RankInfo, place
 from holdfast.trainer.settings import settings, with_config_file
 from holdfast.workloads.trainingjob.config import config_map
 from holdfast.workloads.trainingjob.environment import environment
@@ -55,7 +55,7 @@ def test_a_worker_finds_its_place(framework: str) -> None:
     found = [place(worker(training, index)) for index in range(3)]
     host = found[0].host
     assert host.startswith("digits-training-0.digits-headless")
-    assert found == [Place(rank=rank, size=3, host=host, port=29500) for rank in range(3)]
+    assert found == [RankInfo(rank=rank, size=3, host=host, port=29500) for rank in range(3)]
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "jax", "tensorflow"])

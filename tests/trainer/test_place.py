@@ -5,7 +5,7 @@ import json
 import pytest
 
 from holdfast.trainer.errors import BadSetting
-from holdfast.trainer.place import Place, place
+from holdfast.trainer.place import RankInfo, place
 
 PYTORCH = {"RANK": "2", "WORLD_SIZE": "4", "MASTER_ADDR": "job-0.job-headless", "MASTER_PORT": "29500"}
 JAX = {"JAX_PROCESS_ID": "2", "JAX_NUM_PROCESSES": "4", "JAX_COORDINATOR_ADDRESS": "job-0.job-headless:29500"}
@@ -19,11 +19,11 @@ def tf_config(**changes: object) -> dict[str, str]:
 
 @pytest.mark.parametrize("environ", [PYTORCH, JAX, TENSORFLOW])
 def test_each_framework_s_variables_say_the_same(environ: dict[str, str]) -> None:
-    assert place(environ) == Place(rank=2, size=4, host="job-0.job-headless", port=29500)
+    assert place(environ) == RankInfo(rank=2, size=4, host="job-0.job-headless", port=29500)
 
 
 def test_a_process_without_any_of_them_is_alone() -> None:
-    assert place({"MASTER_ADDR": "elsewhere", "HOLDFAST_INDEX": "3"}) == Place()
+    assert place({"MASTER_ADDR": "elsewhere", "HOLDFAST_INDEX": "3"}) == RankInfo()
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_process_without_any_of_them_is_alone() -> None:
     ],
 )
 def test_one_worker_of_one_needs_nobody(environ: dict[str, str]) -> None:
-    assert place(environ) == Place()
+    assert place(environ) == RankInfo()
 
 
 def test_an_ipv6_address_keeps_its_colons() -> None:

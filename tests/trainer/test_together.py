@@ -11,10 +11,10 @@ import pytest
 
 from holdfast.trainer.errors import Diverged, TrainerError
 from holdfast.trainer.group import join
-from holdfast.trainer.place import Place
+from holdfast.trainer.place import RankInfo
 from holdfast.trainer.settings import MODELS
 from holdfast.trainer.state import State
-from holdfast.trainer.training import Task, Wish, evaluate, fresh, train_epoch
+from holdfast.trainer.training import StopOrSave, Task, evaluate, fresh, train_epoch
 from tests.trainer.tasks import same, task, trained
 from tests.trainer.workers import PORT, WAIT_S, loopback
 
@@ -33,7 +33,7 @@ def together(pool: ThreadPoolExecutor, size: int, work: Callable[[Task], T], **e
 
     def worker(rank: int) -> T:
         training = task(**environ)
-        where = Place(rank=rank, size=size, host=host, port=PORT)
+        where = RankInfo(rank=rank, size=size, host=host, port=PORT)
         group = join(where, training.settings.digest, WAIT_S)
         try:
             return work(replace(training, group=group))
@@ -77,10 +77,12 @@ def test_they_evaluate_every_sample_once(pool: ThreadPoolExecutor, size: int) ->
 
 
 @pytest.mark.parametrize("wisher", [0, 1, 2])
-@pytest.mark.parametrize("wish", [Wish(stop=True), Wish(save=True)])
-def test_the_wish_of_one_is_that_of_all_after_the_same_step(pool: ThreadPoolExecutor, wisher: int, wish: Wish) -> None:
-    def work(training: Task) -> tuple[State, Wish]:
-        wishes = iter([Wish(), wish if training.group.rank == wisher else Wish()])
+@pytest.mark.parametrize("wish", [StopOrSave(stop=True), StopOrSave(save=True)])
+def test_the_wish_of_one_is_that_of_all_after_the_same_step(
+    pool: ThreadPoolExecutor, wisher: int, wish: StopOrSave
+) -> None:
+    def work(training: Task) -> tuple[State, StopOrSave]:
+        wishes = iter([StopOrSave(), wish if training.group.rank == wisher else StopOrSave()])
         return train_epoch(training, fresh(training), lambda: next(wishes))
 
     found = together(pool, 3, work)

@@ -8,7 +8,7 @@ import pytest
 from holdfast.trainer.errors import Diverged
 from holdfast.trainer.optimizers import OPTIMIZERS
 from holdfast.trainer.settings import MODELS
-from holdfast.trainer.training import Wish, evaluate, fresh, train_epoch
+from holdfast.trainer.training import StopOrSave, evaluate, fresh, train_epoch
 from tests.trainer.tasks import same, task, trained
 
 
@@ -37,8 +37,8 @@ def test_mixed_precision_learns_too() -> None:
 def test_an_epoch_takes_every_sample_and_counts_its_steps() -> None:
     training = task()
     shown: list[int] = []
-    state, wished = train_epoch(training, fresh(training), Wish, lambda at: shown.append(at.samples))
-    assert (state.at.samples, state.at.updates, wished) == (80, 5, Wish())
+    state, wished = train_epoch(training, fresh(training), StopOrSave, lambda at: shown.append(at.samples))
+    assert (state.at.samples, state.at.updates, wished) == (80, 5, StopOrSave())
     assert shown == [16, 32, 48, 64], "each but the last, with which the epoch ends"
     assert state.at.train_loss > 0
 
@@ -67,8 +67,8 @@ def test_the_warm_up_makes_the_first_steps_small() -> None:
     assert moved[0] < moved[1] / 100
 
 
-@pytest.mark.parametrize("wish", [Wish(stop=True), Wish(save=True), Wish(stop=True, save=True)])
-def test_a_wish_interrupts_the_epoch_after_the_step_under_way(wish: Wish) -> None:
+@pytest.mark.parametrize("wish", [StopOrSave(stop=True), StopOrSave(save=True), StopOrSave(stop=True, save=True)])
+def test_a_wish_interrupts_the_epoch_after_the_step_under_way(wish: StopOrSave) -> None:
     training = task()
     state, wished = train_epoch(training, fresh(training), lambda: wish)
     assert (state.at.samples, state.at.updates, wished) == (16, 1, wish)
@@ -76,17 +76,17 @@ def test_a_wish_interrupts_the_epoch_after_the_step_under_way(wish: Wish) -> Non
 
 def test_an_epoch_goes_on_where_it_was_stopped_to_the_last_bit() -> None:
     training = task()
-    wishes = iter([Wish(), Wish(), Wish(stop=True)])
+    wishes = iter([StopOrSave(), StopOrSave(), StopOrSave(stop=True)])
     middle, wished = train_epoch(training, fresh(training), lambda: next(wishes))
-    assert (middle.at.updates, wished) == (3, Wish(stop=True))
+    assert (middle.at.updates, wished) == (3, StopOrSave(stop=True))
     assert same(trained(training, middle, 2), trained(training, fresh(training), 2))
 
 
 def test_another_batch_size_after_a_stop_still_takes_every_sample_once() -> None:
     training = task()
-    middle, _ = train_epoch(training, fresh(training), lambda: Wish(stop=True))
+    middle, _ = train_epoch(training, fresh(training), lambda: StopOrSave(stop=True))
     wider = replace(training, settings=replace(training.settings, batch_size=30))
-    state, _ = train_epoch(wider, middle, Wish)
+    state, _ = train_epoch(wider, middle, StopOrSave)
     assert (state.at.samples, state.at.updates) == (80, 4)
 
 

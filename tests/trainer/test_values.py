@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.trainer.errors import BadSetting
-from holdfast.trainer.values import choice, flag, number, path, whole
+from holdfast.trainer.values import choice, flag, integer, number, path
 
 
 @settings(deadline=None)
@@ -16,16 +16,16 @@ from holdfast.trainer.values import choice, flag, number, path, whole
 def test_a_whole_number_is_read_when_it_is_within_its_bounds(value: int, least: int, width: int) -> None:
     environ = {"N": str(value)}
     if least <= value <= least + width:
-        assert whole(environ, "N", 0, least=least, most=least + width) == value
+        assert integer(environ, "N", 0, least=least, most=least + width) == value
     else:
         with pytest.raises(BadSetting, match=f"N is '{value}': write a whole number from {least} to {least + width}"):
-            whole(environ, "N", 0, least=least, most=least + width)
+            integer(environ, "N", 0, least=least, most=least + width)
 
 
 @pytest.mark.parametrize("text", [" 1", "1 ", "1.0", "1e3", "0x10", "1,000", "--1", "²", "one", "1\n"])
 def test_a_whole_number_has_one_spelling(text: str) -> None:
     with pytest.raises(BadSetting, match="N is "):
-        whole({"N": text}, "N", 0)
+        integer({"N": text}, "N", 0)
 
 
 @settings(deadline=None)

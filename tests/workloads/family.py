@@ -8,14 +8,14 @@ import msgspec
 
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.workloads.trainingjob import names
-from holdfast.workloads.trainingjob.claims import checkpoint_claim
+from holdfast.workloads.trainingjob.claims import checkpoint_pvc
 from holdfast.workloads.trainingjob.config import config_map
 from holdfast.workloads.trainingjob.defaults import Defaults
 from holdfast.workloads.trainingjob.job import workers_job
 from holdfast.workloads.trainingjob.monitor import service_monitor
 from holdfast.workloads.trainingjob.service_account import service_account
 from holdfast.workloads.trainingjob.services import headless_service, master_service
-from holdfast.workloads.trainingjob.tensorboard import tensorboard_deployment, tensorboard_service, wants_tensorboard
+from holdfast.workloads.trainingjob.tensorboard import has_tensorboard, tensorboard_deployment, tensorboard_service
 from tests.trainingjobs import training_job
 
 DEFAULTS = Defaults(image="trainer:test", holdfast_image="holdfast:test", tensorboard_image="tensorboard:test")
@@ -36,8 +36,8 @@ def _bodies(job: TrainingJob, defaults: Defaults) -> Iterator[tuple[str, str, JS
     yield "v1", "Service", headless_service(job)
     yield "v1", "Service", master_service(job)
     yield "v1", "ServiceAccount", service_account(job)
-    yield "v1", "PersistentVolumeClaim", checkpoint_claim(job, defaults)
-    if wants_tensorboard(job):
+    yield "v1", "PersistentVolumeClaim", checkpoint_pvc(job, defaults)
+    if has_tensorboard(job):
         yield "v1", "Service", tensorboard_service(job)
         yield "apps/v1", "Deployment", tensorboard_deployment(job, defaults)
     if defaults.service_monitors:

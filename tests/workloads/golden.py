@@ -12,7 +12,7 @@ from msgspec import structs
 
 from holdfast.api.manifests import documents
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.api.validation import admit
+from holdfast.api.validation import validate_object
 from tests.trainingjobs import UID
 from tests.workloads.family import children
 
@@ -24,7 +24,7 @@ NAMESPACE = "ml-training"
 def example(name: str) -> TrainingJob:
     """The manifest as the API server would store it, applied in the namespace of the examples."""
     (document,) = documents((FIXTURES / f"manifests/{name}.yaml").read_text())
-    job = msgspec.convert(admit(document), TrainingJob)
+    job = msgspec.convert(validate_object(document), TrainingJob)
     return structs.replace(job, metadata=structs.replace(job.metadata, namespace=NAMESPACE, uid=UID))
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.workloads.trainingjob.avoiding import AVOIDS, avoiding, note
+from holdfast.workloads.trainingjob.avoiding import AVOIDS, avoided_nodes_annotation, with_avoided_nodes
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
@@ -29,18 +29,18 @@ def terms(made: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_without_lost_nodes_a_template_stays_as_it_is() -> None:
     given = template(nodeAffinity={REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [ZONE]}]}})
-    assert avoiding(given, ()) == given
+    assert with_avoided_nodes(given, ()) == given
 
 
 @pytest.mark.parametrize("affinity", [{}, {"nodeAffinity": {}}, {"nodeAffinity": {REQUIRED: {}}}])
 def test_a_template_that_asks_for_nothing_gets_one_term(affinity: dict[str, Any]) -> None:
-    made = avoiding(template(**affinity), ["gpu-7", "gpu-3"])
+    made = with_avoided_nodes(template(**affinity), ["gpu-7", "gpu-3"])
     assert terms(made) == [{"matchFields": [ruling_out("gpu-3"), ruling_out("gpu-7")]}]
 
 
 def test_every_alternative_gets_the_rules_beside_its_own() -> None:
     asked = [{"matchExpressions": [ZONE]}, {"matchFields": [FIELD]}]
-    made = avoiding(template(nodeAffinity={REQUIRED: {"nodeSelectorTerms": asked}}), ["gpu-7"])
+    made = with_avoided_nodes(template(nodeAffinity={REQUIRED: {"nodeSelectorTerms": asked}}), ["gpu-7"])
     assert terms(made) == [
         {"matchExpressions": [ZONE], "matchFields": [ruling_out("gpu-7")]},
         {"matchFields": [FIELD, ruling_out("gpu-7")]},
@@ -50,7 +50,7 @@ def test_every_alternative_gets_the_rules_beside_its_own() -> None:
 def test_preferences_and_neighbours_stay() -> None:
     preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}
     given = template(nodeAffinity=preferred, podAffinity={REQUIRED: []})
-    made = avoiding(given, ["gpu-7"])
+    made = with_avoided_nodes(given, ["gpu-7"])
     assert made["spec"]["affinity"]["podAffinity"] == {REQUIRED: []}
     assert made["spec"]["affinity"]["nodeAffinity"].items() >= preferred.items()
     assert made["metadata"] == given["metadata"]
@@ -59,13 +59,13 @@ def test_preferences_and_neighbours_stay() -> None:
 def test_the_template_that_was_given_is_not_changed() -> None:
     asked: list[dict[str, Any]] = [{"matchFields": [FIELD]}]
     given = template(nodeAffinity={REQUIRED: {"nodeSelectorTerms": asked}})
-    avoiding(given, ["gpu-7"])
+    with_avoided_nodes(given, ["gpu-7"])
     assert asked == [{"matchFields": [FIELD]}]
     assert given == template(nodeAffinity={REQUIRED: {"nodeSelectorTerms": asked}})
 
 
 @given(st.lists(st.text("abc-", min_size=1), unique=True))
 def test_the_note_is_the_same_in_whatever_order_nodes_were_lost(nodes: list[str]) -> None:
-    assert note(nodes) == note(nodes[::-1])
-    assert note(nodes).get(AVOIDS, "") == ",".join(sorted(nodes))
-    assert avoiding(template(), nodes) == avoiding(template(), nodes[::-1])
+    assert avoided_nodes_annotation(nodes) == avoided_nodes_annotation(nodes[::-1])
+    assert avoided_nodes_annotation(nodes).get(AVOIDS, "") == ",".join(sorted(nodes))
+    assert with_avoided_nodes(template(), nodes) == with_avoided_nodes(template(), nodes[::-1])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.workloads.trainingjob.elastic import fewest_workers, is_elastic
+from holdfast.workloads.trainingjob.elastic import is_elastic, min_workers
 from tests.trainingjobs import training_job
 
 
@@ -35,5 +35,5 @@ from tests.trainingjobs import training_job
     ],
 )
 def test_a_range_of_nodes_is_elastic(spec: dict[str, Any], fewest: int) -> None:
-    assert fewest_workers(training_job(spec).spec) == fewest
+    assert min_workers(training_job(spec).spec) == fewest
     assert is_elastic(training_job(spec).spec) == (fewest > 0)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.api.core.scheduling import Affinity
-from holdfast.api.meta import Part
+from holdfast.api.meta import ApiStruct
 from holdfast.api.trainingjob import TrainingJobSpec
 from tests.workloads.family import DEFAULTS, GONE, changed
 from tests.workloads.paths import JOB, JSON, POD, SIDECAR, TEMPLATE, TRAINER, no_variables, removed, variable, variables
@@ -261,7 +261,7 @@ def test_no_field_is_forgotten() -> None:
     assert told | trackers | set(ELSEWHERE) == set(_leaves(TrainingJobSpec))
 
 
-def _leaves(struct: type[Part], path: str = "") -> Iterator[str]:
+def _leaves(struct: type[ApiStruct], path: str = "") -> Iterator[str]:
     """The fields of our own structs; Kubernetes' own types are passed on as they are."""
     for field in msgspec.structs.fields(struct):
         block = _block(field.type)
@@ -271,11 +271,11 @@ def _leaves(struct: type[Part], path: str = "") -> Iterator[str]:
             yield from _leaves(block, f"{path}{field.encode_name}.")
 
 
-def _block(annotation: Any) -> type[Part] | None:
+def _block(annotation: Any) -> type[ApiStruct] | None:
     """The struct of holdfast's own behind `Annotated[X | None, …]`."""
     parts = typing.get_args(annotation) or (annotation,)
     for part in parts:
-        if isinstance(part, type) and issubclass(part, Part):
+        if isinstance(part, type) and issubclass(part, ApiStruct):
             return None if part.__module__.startswith(_package(Affinity)) else part
     nested = [part for part in parts if typing.get_origin(part) is not None and not _is_collection(part)]
     return next((found for part in nested if (found := _block(part)) is not None), None)
@@ -285,5 +285,5 @@ def _is_collection(annotation: Any) -> bool:
     return typing.get_origin(annotation) in (tuple, dict)
 
 
-def _package(struct: type[Part]) -> str:
+def _package(struct: type[ApiStruct]) -> str:
     return struct.__module__.rpartition(".")[0]

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.workloads.trainingjob.job import adjustable, spec_digest, workers_job
+from holdfast.workloads.trainingjob.job import mutable_fields, spec_digest, workers_job
 from tests.trainingjobs import training_job
 from tests.workloads.family import DEFAULTS
 
@@ -89,7 +89,7 @@ def test_an_elastic_trainings_own_exit_codes_are_final_when_it_says_so() -> None
     [({}, {"suspend": True}), (ELASTIC, {"suspend": True, "backoffLimit": 3})],
 )
 def test_a_running_job_follows_these(spec: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert adjustable(training_job(spec), suspended=True) == expected
+    assert mutable_fields(training_job(spec), suspended=True) == expected
     assert job_spec(training_job(spec), suspended=True).items() >= expected.items()
 
 
@@ -102,8 +102,8 @@ def test_a_new_attempt_starts_as_it_is_told() -> None:
 def test_a_queued_job_starts_suspended_and_only_kueue_changes_that(suspended: bool) -> None:
     job = queued(training_job())
     assert job_spec(job, suspended=suspended)["suspend"] is True
-    assert adjustable(job, suspended=suspended) == {}
-    assert adjustable(queued(training_job(ELASTIC)), suspended=suspended) == {"backoffLimit": 3}
+    assert mutable_fields(job, suspended=suspended) == {}
+    assert mutable_fields(queued(training_job(ELASTIC)), suspended=suspended) == {"backoffLimit": 3}
 
 
 @pytest.mark.parametrize(

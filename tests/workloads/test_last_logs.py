@@ -5,17 +5,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.workloads.trainingjob import names
-from holdfast.workloads.trainingjob.last_logs import KEPT_BYTES, LOG, WORKER_LABEL, is_newer, kept_logs, last_log
+from holdfast.workloads.trainingjob.last_logs import (
+    KEPT_BYTES,
+    LOG,
+    WORKER_LABEL,
+    is_newer,
+    worker_log_config_map,
+    worker_log_selector,
+)
 from tests.trainingjobs import UID, training_job
 
 
 def text_of(log: bytes) -> str:
-    text: str = last_log(training_job(), 0, log, {})["data"][LOG]
+    text: str = worker_log_config_map(training_job(), 0, log, {})["data"][LOG]
     return text
 
 
 def test_it_is_named_after_the_attempt_and_the_worker_and_goes_with_its_job() -> None:
-    body = last_log(training_job(status={"restartCount": 2}), 1, b"no room\n", {})
+    body = worker_log_config_map(training_job(status={"restartCount": 2}), 1, b"no room\n", {})
     metadata = body["metadata"]
     assert (metadata["namespace"], metadata["name"]) == ("ml", "bert-log-2-1")
     assert [owner["uid"] for owner in metadata["ownerReferences"]] == [UID]
@@ -23,19 +30,23 @@ def test_it_is_named_after_the_attempt_and_the_worker_and_goes_with_its_job() ->
 
 
 def test_the_caches_of_the_operator_do_not_select_it() -> None:
-    assert names.MANAGED_BY not in last_log(training_job(), 0, b"", {})["metadata"]["labels"]
+    assert names.MANAGED_BY not in worker_log_config_map(training_job(), 0, b"", {})["metadata"]["labels"]
 
 
 def test_it_is_found_by_the_name_of_its_job() -> None:
-    labels = last_log(training_job(), 0, b"", {})["metadata"]["labels"]
-    for requirement in kept_logs("bert").split(","):
+    labels = worker_log_config_map(training_job(), 0, b"", {})["metadata"]["labels"]
+    for requirement in worker_log_selector("bert").split(","):
         name, _, value = requirement.partition("=")
         assert labels[name] == (value or labels[name])
 
 
 def test_it_says_how_the_worker_ended_as_far_as_that_is_known() -> None:
     facts = {"exitCode": "3", "reason": "", "node": "gpu-3"}
-    assert last_log(training_job(), 0, b"boom\n", facts)["data"] == {"exitCode": "3", "node": "gpu-3", "log": "boom\n"}
+    assert worker_log_config_map(training_job(), 0, b"boom\n", facts)["data"] == {
+        "exitCode": "3",
+        "node": "gpu-3",
+        "log": "boom\n",
+    }
 
 
 @pytest.mark.parametrize(
@@ -67,12 +78,12 @@ ENDED = {"finishedAt": "2026-01-01T00:01:00Z"}
 
 def test_the_log_of_an_attempts_next_pod_stands_beside_those_of_earlier_ones() -> None:
     job = training_job()
-    first = last_log(job, 0, b"one\n", A)["data"]
-    second = last_log(job, 0, b"two\n", B, stored=first)["data"]
+    first = worker_log_config_map(job, 0, b"one\n", A)["data"]
+    second = worker_log_config_map(job, 0, b"two\n", B, stored=first)["data"]
     assert second == {"pod": "b", "earlier": "one\n", "log": "two\n"}
-    again = last_log(job, 0, b"two\nthree\n", {**B, **ENDED}, stored=second)["data"]
+    again = worker_log_config_map(job, 0, b"two\nthree\n", {**B, **ENDED}, stored=second)["data"]
     assert (again["earlier"], again["log"]) == ("one\n", "two\nthree\n")
-    third = last_log(job, 0, b"four\n", {"pod": "c"}, stored={**again, "log": "x" * KEPT_BYTES})["data"]
+    third = worker_log_config_map(job, 0, b"four\n", {"pod": "c"}, stored={**again, "log": "x" * KEPT_BYTES})["data"]
     assert (third["earlier"], third["log"]) == ("x" * KEPT_BYTES, "four\n")
 
 

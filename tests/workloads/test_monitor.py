@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.workloads.trainingjob.monitor import monitoring, scrape_annotations, service_monitor
+from holdfast.workloads.trainingjob.monitor import enabled_monitoring, scrape_annotations, service_monitor
 from tests.trainingjobs import training_job
 from tests.workloads.family import DEFAULTS, child, children
 
@@ -16,7 +16,7 @@ from tests.workloads.family import DEFAULTS, child, children
 )
 def test_a_job_is_watched_when_it_says_so(spec: dict[str, Any], watched: bool) -> None:
     job = training_job(spec)
-    assert (monitoring(job) is not None) is watched
+    assert (enabled_monitoring(job) is not None) is watched
     assert bool(scrape_annotations(job)) is watched
     assert (service_monitor(job) is not None) is watched
 

@@ -89,7 +89,7 @@ def test_tensorboard_is_not_taken_for_a_worker() -> None:
 
 def test_a_later_attempt_has_names_and_addresses_of_its_own() -> None:
     job = training_job(status={"restartCount": 2})
-    assert names.workers(job) == "bert-training-2"
+    assert names.job_name(job) == "bert-training-2"
     assert names.worker_host(job, 1) == "bert-training-2-1.bert-headless.ml.svc"
     assert names.labels(job)["holdfast.dev/attempt"] == "2"
     assert master_service(job)["spec"]["selector"] == {
@@ -101,7 +101,7 @@ def test_a_later_attempt_has_names_and_addresses_of_its_own() -> None:
 def test_every_name_fits_for_the_longest_job() -> None:
     job = training_job(EVERYTHING, status={"restartCount": 9999})
     job = structs.replace(job, metadata=structs.replace(job.metadata, name="x" * 46))
-    assert len(f"{names.workers(job)}-99") <= 63
+    assert len(f"{names.job_name(job)}-99") <= 63
     assert all(len(child["metadata"]["name"]) <= 63 for child in children(job))
 
 

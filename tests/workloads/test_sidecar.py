@@ -12,12 +12,12 @@ from holdfast.api.placing import PodSpec
 from holdfast.checkpoints.settings import AWS, AZURE, GOOGLE, open_bucket
 from holdfast.machine.expansion import expand
 from holdfast.planning.admission import shape_of
-from holdfast.planning.placing.amounts import nanos
+from holdfast.planning.placing.amounts import parse_nanos
 from holdfast.reports.wire import AUDIENCE
 from holdfast.sidecar.metrics import NAMES
 from holdfast.sidecar.settings import PORT, PROGRESS_PORT, Checkpoints, Settings, settings
 from holdfast.workloads.trainingjob.environment import environment
-from holdfast.workloads.trainingjob.sidecar import wants_sidecar
+from holdfast.workloads.trainingjob.sidecar import has_sidecar
 from tests.trainingjobs import UID, training_job
 from tests.workloads.family import DEFAULTS, JSON, child, container, pod, sidecar
 
@@ -74,7 +74,7 @@ def mounted(described: JSON) -> dict[str, JSON]:
     ],
 )
 def test_it_is_there_unless_it_is_turned_off_and_nothing_needs_it(spec: JSON, wanted: bool) -> None:
-    assert wants_sidecar(training_job(spec)) is wanted
+    assert has_sidecar(training_job(spec)) is wanted
     assert ("initContainers" in pod(spec)["spec"]) is wanted
     assert ("livenessProbe" in container(spec)) is wanted
     names = {variable["name"] for variable in container(spec)["env"]}
@@ -111,7 +111,7 @@ def test_it_understands_what_it_is_told() -> None:
             folder=Path("/checkpoints/attempt-4"),
             resume_link=Path("/checkpoints/attempt-4.resume"),
             keep=7,
-            first="/holdfast-volume/team-a/bert",
+            resume_from="/holdfast-volume/team-a/bert",
         ),
         progress_file=Path("/holdfast/progress.jsonl"),
         notice_file=Path("/holdfast/notice"),
@@ -238,11 +238,11 @@ def test_its_ports_are_declared_so_that_two_of_them_keep_off_one_nodes_network()
 def test_room_is_looked_for_for_both() -> None:
     workers = pod({**ON_A_CLAIM, "gpusPerWorker": 1, "resources": {"requests": {"cpu": "2", "memory": "1Gi"}}})
     worker = msgspec.convert(workers["spec"], PodSpec)
-    assert shape_of(worker, workers["metadata"]["labels"], "ml").asked == {
-        "cpu": nanos("2050m"),
-        "memory": nanos("1152Mi"),
-        "nvidia.com/gpu": nanos(1),
-        "pods": nanos(1),
+    assert shape_of(worker, workers["metadata"]["labels"], "ml").requests == {
+        "cpu": parse_nanos("2050m"),
+        "memory": parse_nanos("1152Mi"),
+        "nvidia.com/gpu": parse_nanos(1),
+        "pods": parse_nanos(1),
     }
 
 

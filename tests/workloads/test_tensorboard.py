@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from holdfast.workloads.trainingjob.sidecar_container import sidecar
-from holdfast.workloads.trainingjob.tensorboard import wants_tensorboard
+from holdfast.workloads.trainingjob.tensorboard import has_tensorboard
 from tests.trainingjobs import UID, training_job
 from tests.workloads.family import DEFAULTS, child, children, container
 
@@ -35,7 +35,7 @@ def board(spec: dict[str, Any], *, attempt: int = 0) -> dict[str, Any]:
 )
 def test_it_is_there_when_it_has_something_to_show(spec: dict[str, Any], wanted: bool) -> None:
     job = training_job(spec)
-    assert wants_tensorboard(job) is wanted
+    assert has_tensorboard(job) is wanted
     assert ("bert-tensorboard" in {each["metadata"]["name"] for each in children(job)}) is wanted
 
 

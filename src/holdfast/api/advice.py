@@ -16,7 +16,7 @@ from holdfast.api.checking import json_type
 from holdfast.api.refusal import Cause
 from holdfast.api.scalars import AbsolutePath, DnsLabel, DnsSubdomain, Image, LabelValue, Quantity
 from holdfast.api.schema import Schema
-from holdfast.api.structure import at
+from holdfast.api.structure import child_path
 from holdfast.api.validation import schema_of
 
 _FOUND = {
@@ -248,10 +248,10 @@ def _paths(schema: Schema, name: str, path: str = "") -> Iterator[str]:
     """Where a field of that name stands, the shallow ones first."""
     properties: dict[str, Schema] = schema.get("properties", {})
     if name in properties:
-        yield at(path, name)
+        yield child_path(path, name)
     for step, child in properties.items():
         if child.get("type") == "object":
-            yield from _paths(child, name, at(path, step))
+            yield from _paths(child, name, child_path(path, step))
 
 
 def _invalid(field: str, value: Any, schema: Schema, detail: str) -> str:

@@ -6,7 +6,7 @@ What is written is plain JSON (workloads/): a field that we set once and never l
 from msgspec import Struct, field
 
 from holdfast.api.meta import Object
-from holdfast.api.placing import NodeSpec, PodNeeds, Quantities
+from holdfast.api.placing import NodeSpec, PodResources, Quantities
 
 
 class JobCondition(Struct, frozen=True, kw_only=True, rename="camel", gc=False):
@@ -25,7 +25,7 @@ class JobSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="cam
     active_deadline_seconds: int | None = None
 
 
-class UncountedPods(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+class UncountedTerminatedPods(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
     """Pods that have ended and are not in the Job's counts yet."""
 
     succeeded: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class JobStatus(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="c
     succeeded: int = 0
     failed: int = 0
     terminating: int = 0
-    uncounted_terminated_pods: UncountedPods = UncountedPods()
+    uncounted_terminated_pods: UncountedTerminatedPods = UncountedTerminatedPods()
     start_time: str = ""
     completion_time: str = ""
     completed_indexes: str = ""
@@ -114,7 +114,7 @@ class PodCondition(Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     last_transition_time: str | None = None
 
 
-class PodSpec(PodNeeds, frozen=True, kw_only=True):
+class PodSpec(PodResources, frozen=True, kw_only=True):
     node_name: str = ""
 
 
@@ -137,7 +137,7 @@ class Pod(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel",
         return next((c for c in self.status.conditions if c.type == kind and c.status == "True"), None)
 
     @property
-    def has_ended(self) -> bool:
+    def is_finished(self) -> bool:
         return self.status.phase in ("Succeeded", "Failed")
 
     @property
@@ -169,21 +169,21 @@ class ServiceAccount(Object, frozen=True, kw_only=True, omit_defaults=True, rena
     automount_service_account_token: bool | None = None
 
 
-class ClaimStatus(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+class PersistentVolumeClaimStatus(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
     phase: str = "Pending"
 
 
-class Claim(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+class PersistentVolumeClaim(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
     """A PersistentVolumeClaim."""
 
-    status: ClaimStatus = ClaimStatus()
+    status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
 
 
 class Deployment(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
     """Nothing but its metadata is read."""
 
 
-class Told(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+class CoreEvent(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
     """An Event, as far as it tells why something waits."""
 
     type: str = "Normal"

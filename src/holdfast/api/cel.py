@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.api.checking import list_key
+from holdfast.api.checking import list_map_key
 from holdfast.api.refusal import Cause
 from holdfast.api.rules import Reason
 from holdfast.api.schema import Schema
-from holdfast.api.structure import at
+from holdfast.api.structure import child_path
 
 if TYPE_CHECKING:
     from cel_expr_python import cel
@@ -47,10 +47,10 @@ def rule_violations(value: Any, schema: Schema, old: Any = None, path: str = "")
             child_schema = schema.get("properties", {}).get(name, schema.get("additionalProperties"))
             if child_schema is not None:
                 before = old.get(name) if isinstance(old, dict) else None
-                yield from rule_violations(child, child_schema, before, at(path, name))
+                yield from rule_violations(child, child_schema, before, child_path(path, name))
     elif isinstance(value, list):
         for index, element in enumerate(value):
-            yield from rule_violations(element, schema.get("items", {}), None, at(path, index))
+            yield from rule_violations(element, schema.get("items", {}), None, child_path(path, index))
 
 
 def _violation(rule: dict[str, str], new: Any, old: Any, path: str) -> Iterator[Cause]:
@@ -78,7 +78,9 @@ def _typed(value: Any, schema: Schema) -> Any:
             return {name: _typed(child, properties.get(name, others)) for name, child in value.items()}
         case list():
             elements = [_typed(element, schema.get("items", {})) for element in value]
-            return sorted(elements, key=lambda element: msgspec.json.encode(list_key(element, schema), order="sorted"))
+            return sorted(
+                elements, key=lambda element: msgspec.json.encode(list_map_key(element, schema), order="sorted")
+            )
         case bool():
             return value
         case int() | float() if schema.get("type") == "number":

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.api.refusal import Cause
 from holdfast.api.schema import Schema
-from holdfast.api.structure import at, is_integer
+from holdfast.api.structure import child_path, is_integer
 
 # A value of a wrong type, or a missing one, would make the rules fail for the wrong reason: they are not asked then.
 BLOCKING = {
@@ -78,26 +78,26 @@ def _type_violation(value: Any, schema: Schema, path: str) -> Cause | None:
 def _object_violations(value: dict[str, Any], schema: Schema, path: str, old: Any) -> Iterator[Cause]:
     for name in schema.get("required", ()):
         if name not in value:
-            yield Cause(at(path, name), "Required value", "FieldValueRequired")
-    yield from _too_many(value, schema.get("maxProperties"), path)
+            yield Cause(child_path(path, name), "Required value", "FieldValueRequired")
+    yield from _max_items_violation(value, schema.get("maxProperties"), path)
     properties, others = schema.get("properties", {}), schema.get("additionalProperties")
     for name, child in value.items():
         child_schema = properties.get(name, others)
         if child_schema is not None:
             before = old.get(name, _MISSING) if isinstance(old, dict) else _MISSING
-            yield from schema_violations(child, child_schema, at(path, name), before)
+            yield from schema_violations(child, child_schema, child_path(path, name), before)
 
 
 def _list_violations(value: list[Any], schema: Schema, path: str) -> Iterator[Cause]:
-    yield from _too_many(value, schema.get("maxItems"), path)
+    yield from _max_items_violation(value, schema.get("maxItems"), path)
     if len(value) < schema.get("minItems", 0):
         yield _invalid(path, len(value), f"should have at least {schema['minItems']} items")
     for index, element in enumerate(value):
-        yield from schema_violations(element, schema.get("items", {}), at(path, index))
+        yield from schema_violations(element, schema.get("items", {}), child_path(path, index))
     yield from _duplicates(value, schema, path)
 
 
-def _too_many(value: dict[str, Any] | list[Any], most: int | None, path: str) -> Iterator[Cause]:
+def _max_items_violation(value: dict[str, Any] | list[Any], most: int | None, path: str) -> Iterator[Cause]:
     if most is not None and len(value) > most:
         yield Cause(path, f"Too many: {len(value)}: must have at most {most} items", "FieldValueTooMany")
 
@@ -105,13 +105,13 @@ def _too_many(value: dict[str, Any] | list[Any], most: int | None, path: str) ->
 def _duplicates(value: list[Any], schema: Schema, path: str) -> Iterator[Cause]:
     seen: list[Any] = []
     for index, element in enumerate(value):
-        key = list_key(element, schema)
+        key = list_map_key(element, schema)
         if key is not None and key in seen:
-            yield Cause(at(path, index), f"Duplicate value: {_json(key)}", "FieldValueDuplicate")
+            yield Cause(child_path(path, index), f"Duplicate value: {_json(key)}", "FieldValueDuplicate")
         seen.append(key)
 
 
-def list_key(element: Any, schema: Schema) -> Any:
+def list_map_key(element: Any, schema: Schema) -> Any:
     """What tells an element from the others of a set or a map of elements; None where doubles are fine."""
     match schema.get("x-kubernetes-list-type"):
         case "set":

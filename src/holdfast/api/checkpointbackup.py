@@ -6,9 +6,9 @@ from msgspec import Meta
 
 from holdfast.api.core.references import ObjectReference
 from holdfast.api.kind import AGE, Column, Kind
-from holdfast.api.meta import Conditions, Object, ObservedGeneration, Part
-from holdfast.api.rules import Rule, frozen
-from holdfast.api.scalars import DnsLabel, DnsSubdomain, Image, Timestamp, keyed_by
+from holdfast.api.meta import ApiStruct, Conditions, Object, ObservedGeneration
+from holdfast.api.rules import Rule, immutable_while
+from holdfast.api.scalars import DnsLabel, DnsSubdomain, Image, Timestamp, list_map_keys
 
 Phase = Literal[
     "Checkpointing",
@@ -43,7 +43,7 @@ _CRON = " +".join(
 _SCHEDULE = f"^(immediately|@(yearly|annually|monthly|weekly|daily|midnight|hourly)|(?i:{_CRON}))$"
 
 
-class ResourceReference(Part, frozen=True, kw_only=True):
+class ResourceReference(ApiStruct, frozen=True, kw_only=True):
     api_version: Annotated[
         str, Meta(description="Its group and version, such as batch/v1.", min_length=1, max_length=317)
     ]
@@ -52,7 +52,7 @@ class ResourceReference(Part, frozen=True, kw_only=True):
     namespace: Annotated[DnsLabel, Meta(description="Its namespace; without it, the backup's own.")] | None = None
 
 
-class Registry(Part, frozen=True, kw_only=True):
+class Registry(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(
             rule="self.url.matches('^(https?://)?[^/ ]+/?$')",
@@ -75,7 +75,7 @@ class Registry(Part, frozen=True, kw_only=True):
     ] = None
 
 
-class ContainerImage(Part, frozen=True, kw_only=True):
+class ContainerImage(ApiStruct, frozen=True, kw_only=True):
     name: Annotated[DnsLabel, Meta(description="The container.")]
     image: (
         Annotated[Image, Meta(description="Image that it is pushed as; named after pod and container without it.")]
@@ -83,7 +83,7 @@ class ContainerImage(Part, frozen=True, kw_only=True):
     ) = None
 
 
-class CheckpointBackupSpec(Part, frozen=True, kw_only=True):
+class CheckpointBackupSpec(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(
             rule=f"self.schedule.matches(r'{_SCHEDULE}')",
@@ -115,17 +115,17 @@ class CheckpointBackupSpec(Part, frozen=True, kw_only=True):
         Meta(
             description="The containers to checkpoint; without it, every container of the pod.",
             max_length=32,
-            extra_json_schema=keyed_by("name"),
+            extra_json_schema=list_map_keys("name"),
         ),
     ] = ()
 
 
-class BuiltImage(Part, frozen=True, kw_only=True):
+class BuiltImage(ApiStruct, frozen=True, kw_only=True):
     container_name: Annotated[str, Meta(description="The container.", max_length=63)]
     image_name: Annotated[str, Meta(description="Its image, as a pod can name it.", max_length=1024)]
 
 
-class CheckpointBackupStatus(Part, frozen=True, kw_only=True):
+class CheckpointBackupStatus(ApiStruct, frozen=True, kw_only=True):
     observed_generation: ObservedGeneration = 0
     phase: Annotated[Phase | None, Meta(description="How far the current or last checkpoint is.")] = None
     last_checkpoint_time: Annotated[Timestamp, Meta(description="When the last one was taken.")] | None = None
@@ -135,7 +135,7 @@ class CheckpointBackupStatus(Part, frozen=True, kw_only=True):
         Meta(
             description="The images of the last checkpoint.",
             max_length=64,
-            extra_json_schema=keyed_by("containerName"),
+            extra_json_schema=list_map_keys("containerName"),
         ),
     ] = ()
     message: (
@@ -151,12 +151,12 @@ class CheckpointBackup(Object, frozen=True, kw_only=True):
     """Checkpoints of a running pod's containers, pushed as images that a pod can be started from."""
 
     RULES: ClassVar = (
-        *frozen(
+        *immutable_while(
             (".spec.podRef", ".spec.resourceRef"),
             while_=_STARTED,
             message="checkpoints of this pod were taken already: create another CheckpointBackup for another pod",
         ),
-        *frozen(
+        *immutable_while(
             (".spec.schedule", ".spec.stopPod", ".spec.registry", ".spec.containers"),
             while_=f"{_STARTED} && oldSelf.spec.schedule == 'immediately'",
             message="this backup is taken once and has begun: create another CheckpointBackup",

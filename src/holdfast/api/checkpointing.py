@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from holdfast.api.core.references import LocalObjectReference
-from holdfast.api.meta import Part
+from holdfast.api.meta import ApiStruct
 from holdfast.api.rules import Reason, Rule, duration_rule
 from holdfast.api.scalars import AbsolutePath, DnsSubdomain, Quantity
 
@@ -28,7 +28,7 @@ _ALLOWED_FOR_RESUME: dict[StorageType, tuple[str, ...]] = {"s3": ("region", "end
 _SCHEMES = {"s3": "s3://", "azure": "az://"}
 
 
-def _needs(storage: str, name: str) -> Rule:
+def _required_for(storage: str, name: str) -> Rule:
     return Rule(
         rule=f"self.type != '{storage}' || has(self.{name})",
         message=f"storage of type {storage} needs {name}",
@@ -37,7 +37,7 @@ def _needs(storage: str, name: str) -> Rule:
     )
 
 
-def _belongs(storage: str, name: str) -> Rule:
+def _only_for(storage: str, name: str) -> Rule:
     return Rule(
         rule=f"!has(self.{name}) || self.type == '{storage}'",
         message=f"{name} goes with type: {storage} only: write that type, or remove {name}",
@@ -46,7 +46,7 @@ def _belongs(storage: str, name: str) -> Rule:
     )
 
 
-def _belongs_or_resumes(storage: str, name: str) -> Rule:
+def _only_for_or_resume_from(storage: str, name: str) -> Rule:
     scheme = _SCHEMES[storage]
     return Rule(
         rule=f"!has(self.storage) || !has(self.storage.{name}) || self.storage.type == '{storage}' || "
@@ -58,10 +58,10 @@ def _belongs_or_resumes(storage: str, name: str) -> Rule:
     )
 
 
-class CheckpointStorage(Part, frozen=True, kw_only=True):
+class CheckpointStorage(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
-        *(_needs(storage, name) for storage, names in _NEEDED.items() for name in names),
-        *(_belongs(storage, name) for storage, names in _ALLOWED.items() for name in names),
+        *(_required_for(storage, name) for storage, names in _NEEDED.items() for name in names),
+        *(_only_for(storage, name) for storage, names in _ALLOWED.items() for name in names),
         Rule(
             rule="!has(self.pvcName) || (!has(self.size) && !has(self.storageClassName))",
             message="pvcName uses a claim that is there already, size and storageClassName describe a new one: "
@@ -196,7 +196,7 @@ class CheckpointStorage(Part, frozen=True, kw_only=True):
     ] = None
 
 
-class Checkpoint(Part, frozen=True, kw_only=True):
+class Checkpoint(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         duration_rule("interval", optional=True),
         Rule(
@@ -213,7 +213,7 @@ class Checkpoint(Part, frozen=True, kw_only=True):
             field=".storage.azureAccount",
             reason=Reason.REQUIRED,
         ),
-        *(_belongs_or_resumes(storage, name) for storage, names in _ALLOWED_FOR_RESUME.items() for name in names),
+        *(_only_for_or_resume_from(storage, name) for storage, names in _ALLOWED_FOR_RESUME.items() for name in names),
         Rule(
             rule="!has(self.storage) || !has(self.storage.secretRef) || self.storage.type in ['s3', 'gcs', 'azure'] || "
             "(has(self.resumeFrom) && self.resumeFrom.contains('://'))",

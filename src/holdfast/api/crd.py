@@ -9,7 +9,7 @@ from holdfast.api.schema import Schema, struct_schema
 CATEGORY = "holdfast"
 
 
-def definition(kind: Kind[Any]) -> dict[str, Any]:
+def crd_manifest(kind: Kind[Any]) -> dict[str, Any]:
     """The CustomResourceDefinition of a kind, as plain JSON."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",

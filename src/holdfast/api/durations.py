@@ -10,6 +10,6 @@ def is_duration(text: str) -> bool:
     return re.fullmatch(f"({_PART.pattern})+", text, re.ASCII) is not None
 
 
-def seconds(text: str) -> float:
+def parse_duration_s(text: str) -> float:
     """How long that is; the text must be a duration."""
     return sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))

@@ -4,18 +4,24 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from holdfast.api.core.container import EnvVar, ResourceRequirements, reserved_variables
+from holdfast.api.core.container import EnvVar, ResourceRequirements, reserved_env_rule
 from holdfast.api.core.scheduling import Toleration
 from holdfast.api.kind import AGE, Column, Kind
-from holdfast.api.meta import Conditions, Object, ObservedGeneration, Part
-from holdfast.api.rules import CHILD_BEARING_NAME, Rule, frozen, label_keys_rule, suspend_frozen
-from holdfast.api.scalars import Argument, Count, Image, Labels, Seconds, Timestamp, keyed_by
+from holdfast.api.meta import ApiStruct, Conditions, Object, ObservedGeneration
+from holdfast.api.rules import (
+    NAME_WITH_ROOM_FOR_SUFFIXES,
+    Rule,
+    immutable_while,
+    label_keys_rule,
+    suspend_immutable_while,
+)
+from holdfast.api.scalars import Argument, Count, Image, Labels, Seconds, Timestamp, list_map_keys
 
 Strategy = Literal["leastLoaded", "random", "costOptimized"]
 Phase = Literal["Pending", "Scheduling", "Scheduled", "Running", "Failed", "Succeeded"]
 
 
-class RetryPolicy(Part, frozen=True, kw_only=True):
+class RetryPolicy(ApiStruct, frozen=True, kw_only=True):
     max_retries: Annotated[
         int, Meta(description="How many failed tries are followed by another; 3 by default.", ge=0, le=1000)
     ] = 3
@@ -41,12 +47,12 @@ def _agrees_with_gpus(side: str) -> Rule:
     )
 
 
-class GPUWorkloadSpec(Part, frozen=True, kw_only=True):
+class GPUWorkloadSpec(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         _agrees_with_gpus("limits"),
         _agrees_with_gpus("requests"),
         label_keys_rule("nodeSelector"),
-        reserved_variables(),
+        reserved_env_rule(),
     )
 
     model_name: Annotated[
@@ -94,7 +100,7 @@ class GPUWorkloadSpec(Part, frozen=True, kw_only=True):
         Meta(
             description="Environment variables of the container.",
             max_length=256,
-            extra_json_schema=keyed_by("name"),
+            extra_json_schema=list_map_keys("name"),
         ),
     ] = ()
     resources: Annotated[
@@ -127,7 +133,7 @@ class GPUWorkloadSpec(Part, frozen=True, kw_only=True):
     ] = False
 
 
-class GPUWorkloadStatus(Part, frozen=True, kw_only=True):
+class GPUWorkloadStatus(ApiStruct, frozen=True, kw_only=True):
     observed_generation: ObservedGeneration = 0
     phase: Annotated[
         Phase | None,
@@ -174,8 +180,8 @@ class GPUWorkload(Object, frozen=True, kw_only=True):
     """A container that needs GPUs of one node, and a strategy for choosing that node."""
 
     RULES: ClassVar = (
-        CHILD_BEARING_NAME,
-        *frozen(
+        NAME_WITH_ROOM_FOR_SUFFIXES,
+        *immutable_while(
             (
                 ".spec.modelName",
                 ".spec.gpuCount",
@@ -193,7 +199,7 @@ class GPUWorkload(Object, frozen=True, kw_only=True):
             "it and set spec.suspend: false. A workload that has ended can't change at all: delete it first, or create "
             "a new one",
         ),
-        suspend_frozen(
+        suspend_immutable_while(
             while_=f"{_PHASE} && self.status.phase in ['Succeeded', 'Failed']",
             message="the workload has ended, so this would change nothing: delete it first, or create a new one",
         ),

@@ -21,7 +21,7 @@ MOST_NODES = 1_000_000
 MERGE = "tag:yaml.org,2002:merge"
 
 
-class Unreadable(HoldfastError):
+class InvalidManifest(HoldfastError):
     """The text is no YAML or JSON that kubectl would take."""
 
 
@@ -32,11 +32,11 @@ def documents(text: str) -> Iterator[Any]:
             json.dumps(document, ensure_ascii=False).encode()
             yield document
     except RecursionError:
-        raise Unreadable("it is nested too deeply") from None
+        raise InvalidManifest("it is nested too deeply") from None
     except UnicodeEncodeError:
-        raise Unreadable("it holds half a character (a surrogate without its other half)") from None
+        raise InvalidManifest("it holds half a character (a surrogate without its other half)") from None
     except (OverflowError, ValueError):
-        raise Unreadable("it holds a number that is too long to be read") from None
+        raise InvalidManifest("it holds a number that is too long to be read") from None
 
 
 def _documents(text: str) -> Iterator[Any]:
@@ -49,9 +49,9 @@ def _documents(text: str) -> Iterator[Any]:
 def _json_documents(text: str) -> Iterator[Any]:
     decoder = json.JSONDecoder(
         object_pairs_hook=_unique,
-        parse_constant=_no_number,
+        parse_constant=_reject_constant,
         parse_float=_finite,
-        parse_int=lambda digits: _sized(int(digits)),
+        parse_int=lambda digits: _int64_or_float(int(digits)),
     )
     position = _skip_blanks(text, 0)
     while position < len(text):
@@ -70,23 +70,23 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise Unreadable(f'the field "{name}" is there twice: keep one')
+            raise InvalidManifest(f'the field "{name}" is there twice: keep one')
         found[name] = value
     return found
 
 
-def _sized(number: int) -> float:
+def _int64_or_float(number: int) -> float:
     """An integer that does not fit into 64 bits is a double to the server's decoder."""
     return number if -(2**63) <= number < 2**63 else float(number)
 
 
 def _finite(text: str) -> float:
     number = float(text)
-    return number if math.isfinite(number) else _no_number(text)
+    return number if math.isfinite(number) else _reject_constant(text)
 
 
-def _no_number(text: str) -> NoReturn:
-    raise Unreadable(f"{text} is not a number in JSON")
+def _reject_constant(text: str) -> NoReturn:
+    raise InvalidManifest(f"{text} is not a number in JSON")
 
 
 def _yaml_documents(text: str) -> Iterator[Any]:
@@ -95,14 +95,14 @@ def _yaml_documents(text: str) -> Iterator[Any]:
         while loader.check_node():
             node = loader.get_node()
             if node is not None and node.tag != "tag:yaml.org,2002:null":
-                _weight(node, {})
+                _expanded_size(node, {})
                 yield loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise Unreadable(f"{place}{error.problem or error.context}") from None
+        raise InvalidManifest(f"{place}{error.problem or error.context}") from None
     except yaml.YAMLError as error:
-        raise Unreadable(str(error).splitlines()[0]) from None
+        raise InvalidManifest(str(error).splitlines()[0]) from None
 
 
 class _Loader(yaml.SafeLoader):
@@ -114,13 +114,13 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
-            if key.tag != MERGE and (word := self._word(key)) in seen:
+            if key.tag != MERGE and (word := self._key_text(key)) in seen:
                 raise ConstructorError(None, None, f'the field "{word}" is there twice: keep one', key.start_mark)
-            seen.add(self._word(key))
+            seen.add(self._key_text(key))
         self.flatten_mapping(node)
-        return {self._word(key): self.construct_object(value, deep=True) for key, value in node.value}
+        return {self._key_text(key): self.construct_object(value, deep=True) for key, value in node.value}
 
-    def _word(self, key: yaml.Node) -> str:
+    def _key_text(self, key: yaml.Node) -> str:
         """JSON knows string keys only; kubectl turns 1 and true into words."""
         if not isinstance(key, yaml.ScalarNode):
             raise ConstructorError(None, None, "a key must be a word", key.start_mark)
@@ -128,7 +128,7 @@ class _Loader(yaml.SafeLoader):
         return value if isinstance(value, str) else json.dumps(value)
 
 
-def _weight(node: yaml.Node, known: dict[int, int]) -> int:
+def _expanded_size(node: yaml.Node, known: dict[int, int]) -> int:
     """How many nodes a node stands for once its aliases are followed."""
     if id(node) in known:
         if not known[id(node)]:
@@ -136,7 +136,7 @@ def _weight(node: yaml.Node, known: dict[int, int]) -> int:
         return known[id(node)]
     known[id(node)] = 0
     inner = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
-    weight = 1 + (0 if isinstance(node, yaml.ScalarNode) else sum(_weight(part, known) for part in inner))
+    weight = 1 + (0 if isinstance(node, yaml.ScalarNode) else sum(_expanded_size(part, known) for part in inner))
     if weight > MOST_NODES:
         raise ConstructorError(None, None, "aliases make this too large", node.start_mark)
     known[id(node)] = weight
@@ -146,7 +146,7 @@ def _weight(node: yaml.Node, known: dict[int, int]) -> int:
 def _int(loader: _Loader, node: yaml.ScalarNode) -> float:
     text = loader.construct_scalar(node).replace("_", "")
     octal = re.fullmatch(r"([-+]?)0([0-7]+)", text)
-    return _sized(int(f"{octal[1]}0o{octal[2]}" if octal else text, 0))
+    return _int64_or_float(int(f"{octal[1]}0o{octal[2]}" if octal else text, 0))
 
 
 def _float(loader: _Loader, node: yaml.ScalarNode) -> float:
@@ -161,7 +161,7 @@ def _bool(loader: _Loader, node: yaml.ScalarNode) -> bool:
     return loader.construct_scalar(node).lower() in ("y", "yes", "true", "on")
 
 
-def _foreign(loader: _Loader, node: yaml.Node) -> NoReturn:
+def _reject_tag(loader: _Loader, node: yaml.Node) -> NoReturn:
     raise ConstructorError(None, None, f"{node.tag} is no type of JSON", node.start_mark)
 
 
@@ -194,4 +194,4 @@ _CONSTRUCTORS = {
 }
 for _name, _constructor in _CONSTRUCTORS.items():
     _Loader.add_constructor(f"tag:yaml.org,2002:{_name}", _constructor)
-_Loader.add_constructor(None, _foreign)
+_Loader.add_constructor(None, _reject_tag)

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, NamedTuple, TypeAlias
 from msgspec import Meta, Struct
 
 from holdfast.api.rules import Rule
-from holdfast.api.scalars import keyed_by
+from holdfast.api.scalars import list_map_keys
 
 # On one machine: the folder that a workload's command runs in. `holdfast apply` writes where it was called.
 WORKING_DIRECTORY = "holdfast.dev/working-directory"
@@ -56,7 +56,7 @@ class ObjectMeta(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="
         return next((owner for owner in self.owner_references if owner.controller), None)
 
 
-class Part(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+class ApiStruct(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
     """A piece of an object, with the rules that its fields keep among themselves."""
 
     RULES: ClassVar[tuple[Rule, ...]] = ()
@@ -109,7 +109,7 @@ class Condition(Struct, frozen=True, kw_only=True, rename="camel", gc=False):
     ] = 0
 
 
-Conditions: TypeAlias = Annotated[tuple[Condition, ...], Meta(max_length=32, extra_json_schema=keyed_by("type"))]
+Conditions: TypeAlias = Annotated[tuple[Condition, ...], Meta(max_length=32, extra_json_schema=list_map_keys("type"))]
 ObservedGeneration: TypeAlias = Annotated[
     int,
     Meta(

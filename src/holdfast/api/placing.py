@@ -3,18 +3,18 @@
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from holdfast.api.meta import Part
+from holdfast.api.meta import ApiStruct
 
 # Amounts as they are written, by resource.
 Quantities: TypeAlias = dict[str, str | int | float]
 
 
-class Requirement(Part, frozen=True, kw_only=True):
+class Requirement(ApiStruct, frozen=True, kw_only=True):
     key: str
     operator: str
     values: tuple[str, ...] = ()
 
-    def holds(self, labels: Mapping[str, str]) -> bool:
+    def matches(self, labels: Mapping[str, str]) -> bool:
         value = labels.get(self.key)
         match self.operator:
             case "In":
@@ -26,10 +26,10 @@ class Requirement(Part, frozen=True, kw_only=True):
             case "DoesNotExist":
                 return value is None
             case "Gt" | "Lt":
-                return self._compares(value)
+                return self._compare_integers(value)
         return False
 
-    def _compares(self, value: str | None) -> bool:
+    def _compare_integers(self, value: str | None) -> bool:
         """Only whole numbers compare; anything else matches nothing."""
         try:
             found, bound = int(value or ""), int(self.values[0])
@@ -38,7 +38,7 @@ class Requirement(Part, frozen=True, kw_only=True):
         return found > bound if self.operator == "Gt" else found < bound
 
 
-class LabelSelector(Part, frozen=True, kw_only=True):
+class LabelSelector(ApiStruct, frozen=True, kw_only=True):
     """An empty one selects everything; where there is none, nothing is selected."""
 
     match_labels: dict[str, str] = {}
@@ -48,39 +48,39 @@ class LabelSelector(Part, frozen=True, kw_only=True):
     def is_empty(self) -> bool:
         return not (self.match_labels or self.match_expressions)
 
-    def holds(self, labels: Mapping[str, str]) -> bool:
+    def matches(self, labels: Mapping[str, str]) -> bool:
         return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
-            each.holds(labels) for each in self.match_expressions
+            each.matches(labels) for each in self.match_expressions
         )
 
 
-class NodeSelectorTerm(Part, frozen=True, kw_only=True):
+class NodeSelectorTerm(ApiStruct, frozen=True, kw_only=True):
     match_expressions: tuple[Requirement, ...] = ()
     match_fields: tuple[Requirement, ...] = ()
 
-    def holds(self, labels: Mapping[str, str], name: str) -> bool:
+    def matches(self, labels: Mapping[str, str], name: str) -> bool:
         """A term without any condition selects nothing."""
         if not (self.match_expressions or self.match_fields):
             return False
         fields = {"metadata.name": name}
-        return all(each.holds(labels) for each in self.match_expressions) and all(
-            each.holds(fields) for each in self.match_fields
+        return all(each.matches(labels) for each in self.match_expressions) and all(
+            each.matches(fields) for each in self.match_fields
         )
 
 
-class NodeSelector(Part, frozen=True, kw_only=True):
+class NodeSelector(ApiStruct, frozen=True, kw_only=True):
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
-    def holds(self, labels: Mapping[str, str], name: str) -> bool:
-        return any(term.holds(labels, name) for term in self.node_selector_terms)
+    def matches(self, labels: Mapping[str, str], name: str) -> bool:
+        return any(term.matches(labels, name) for term in self.node_selector_terms)
 
 
-class Resources(Part, frozen=True, kw_only=True):
+class Resources(ApiStruct, frozen=True, kw_only=True):
     requests: Quantities = {}
     limits: Quantities = {}
 
 
-class Container(Part, frozen=True, kw_only=True):
+class Container(ApiStruct, frozen=True, kw_only=True):
     name: str = ""
     restart_policy: str = ""
     resources: Resources = Resources()
@@ -91,7 +91,7 @@ class Container(Part, frozen=True, kw_only=True):
         return self.restart_policy == "Always"
 
 
-class PodNeeds(Part, frozen=True, kw_only=True):
+class PodResources(ApiStruct, frozen=True, kw_only=True):
     """What says how much of a machine a pod takes."""
 
     containers: tuple[Container, ...] = ()
@@ -100,7 +100,7 @@ class PodNeeds(Part, frozen=True, kw_only=True):
     overhead: Quantities = {}
 
 
-class PodAffinityTerm(Part, frozen=True, kw_only=True):
+class PodAffinityTerm(ApiStruct, frozen=True, kw_only=True):
     topology_key: str
     label_selector: LabelSelector | None = None
     namespaces: tuple[str, ...] = ()
@@ -109,33 +109,33 @@ class PodAffinityTerm(Part, frozen=True, kw_only=True):
     mismatch_label_keys: tuple[str, ...] = ()
 
 
-class WeightedPodAffinityTerm(Part, frozen=True, kw_only=True):
+class WeightedPodAffinityTerm(ApiStruct, frozen=True, kw_only=True):
     weight: int
     pod_affinity_term: PodAffinityTerm
 
 
-class PodAffinity(Part, frozen=True, kw_only=True):
+class PodAffinity(ApiStruct, frozen=True, kw_only=True):
     required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
     preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] = ()
 
 
-class PreferredTerm(Part, frozen=True, kw_only=True):
+class PreferredSchedulingTerm(ApiStruct, frozen=True, kw_only=True):
     weight: int
     preference: NodeSelectorTerm
 
 
-class NodeAffinity(Part, frozen=True, kw_only=True):
+class NodeAffinity(ApiStruct, frozen=True, kw_only=True):
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
-    preferred_during_scheduling_ignored_during_execution: tuple[PreferredTerm, ...] = ()
+    preferred_during_scheduling_ignored_during_execution: tuple[PreferredSchedulingTerm, ...] = ()
 
 
-class Affinity(Part, frozen=True, kw_only=True):
+class Affinity(ApiStruct, frozen=True, kw_only=True):
     node_affinity: NodeAffinity = NodeAffinity()
     pod_affinity: PodAffinity = PodAffinity()
     pod_anti_affinity: PodAffinity = PodAffinity()
 
 
-class Toleration(Part, frozen=True, kw_only=True):
+class Toleration(ApiStruct, frozen=True, kw_only=True):
     key: str = ""
     operator: str = "Equal"
     value: str = ""
@@ -143,36 +143,36 @@ class Toleration(Part, frozen=True, kw_only=True):
     toleration_seconds: int | None = None
 
 
-class SpreadConstraint(Part, frozen=True, kw_only=True):
+class TopologySpreadConstraint(ApiStruct, frozen=True, kw_only=True):
     max_skew: int
     topology_key: str
     when_unsatisfiable: str
     label_selector: LabelSelector | None = None
 
 
-class Gate(Part, frozen=True, kw_only=True):
+class SchedulingGate(ApiStruct, frozen=True, kw_only=True):
     name: str = ""
 
 
-class PodSpec(PodNeeds, frozen=True, kw_only=True):
+class PodSpec(PodResources, frozen=True, kw_only=True):
     node_name: str = ""
     scheduler_name: str = "default-scheduler"
     restart_policy: str = "Always"
     priority: int = 0
-    scheduling_gates: tuple[Gate, ...] = ()
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
     node_selector: dict[str, str] = {}
     affinity: Affinity = Affinity()
     tolerations: tuple[Toleration, ...] = ()
-    topology_spread_constraints: tuple[SpreadConstraint, ...] = ()
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
 
 
-class Taint(Part, frozen=True, kw_only=True):
+class Taint(ApiStruct, frozen=True, kw_only=True):
     key: str
     effect: str
     value: str = ""
     time_added: str | None = None
 
 
-class NodeSpec(Part, frozen=True, kw_only=True):
+class NodeSpec(ApiStruct, frozen=True, kw_only=True):
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()

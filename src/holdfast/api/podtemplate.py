@@ -9,12 +9,12 @@ from holdfast.api.core.references import LocalObjectReference
 from holdfast.api.core.scheduling import TopologySpreadConstraint
 from holdfast.api.core.security import PodSecurityContext
 from holdfast.api.core.volumes import Volume
-from holdfast.api.meta import Part
+from holdfast.api.meta import ApiStruct
 from holdfast.api.rules import Reason, Rule, label_keys_rule
-from holdfast.api.scalars import DnsSubdomain, Labels, Seconds, keyed_by
+from holdfast.api.scalars import DnsSubdomain, Labels, Seconds, list_map_keys
 
 
-class PodTemplate(Part, frozen=True, kw_only=True):
+class PodTemplate(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(
             rule="!has(self.volumeMounts) || self.volumeMounts.all(mount, "
@@ -52,7 +52,7 @@ class PodTemplate(Part, frozen=True, kw_only=True):
         Meta(
             description="Further volumes of every worker, such as data sets.",
             max_length=32,
-            extra_json_schema=keyed_by("name"),
+            extra_json_schema=list_map_keys("name"),
         ),
     ] = ()
     volume_mounts: Annotated[
@@ -61,7 +61,7 @@ class PodTemplate(Part, frozen=True, kw_only=True):
             description="Where the training container sees them. One at /dev/shm takes the place of the "
             "operator's shared memory volume.",
             max_length=32,
-            extra_json_schema=keyed_by("mountPath"),
+            extra_json_schema=list_map_keys("mountPath"),
         ),
     ] = ()
     image_pull_secrets: Annotated[
@@ -69,7 +69,7 @@ class PodTemplate(Part, frozen=True, kw_only=True):
         Meta(
             description="Secrets with the credentials of private registries.",
             max_length=16,
-            extra_json_schema=keyed_by("name"),
+            extra_json_schema=list_map_keys("name"),
         ),
     ] = ()
     image_pull_policy: Annotated[
@@ -103,7 +103,7 @@ class PodTemplate(Part, frozen=True, kw_only=True):
         Meta(
             description="How workers are spread over zones or nodes.",
             max_length=16,
-            extra_json_schema=keyed_by("topologyKey", "whenUnsatisfiable"),
+            extra_json_schema=list_map_keys("topologyKey", "whenUnsatisfiable"),
         ),
     ] = ()
     security_context: Annotated[

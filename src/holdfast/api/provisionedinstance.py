@@ -6,13 +6,13 @@ from msgspec import Meta, field
 
 from holdfast.api.core.references import LocalObjectReference
 from holdfast.api.kind import AGE, Column, Kind
-from holdfast.api.meta import Conditions, Object, ObservedGeneration, Part
+from holdfast.api.meta import ApiStruct, Conditions, Object, ObservedGeneration
 from holdfast.api.rules import Reason, Rule
 from holdfast.api.scalars import Count, Timestamp
 from holdfast.api.spotinstancevm import InstanceState, Zone
 
 
-class ProvisionedInstanceSpec(Part, frozen=True, kw_only=True):
+class ProvisionedInstanceSpec(ApiStruct, frozen=True, kw_only=True):
     vm_ref: Annotated[LocalObjectReference, Meta(description="The SpotInstanceVM that the machine is made from.")]
     job_ref: Annotated[
         LocalObjectReference | None, Meta(description="The SpotInstanceJob that the machine was ordered for.")
@@ -22,7 +22,7 @@ class ProvisionedInstanceSpec(Part, frozen=True, kw_only=True):
     preemptible: Annotated[bool, Meta(description="Whether it is a spot machine; true by default.")] = True
 
 
-class ProvisionedInstanceStatus(Part, frozen=True, kw_only=True):
+class ProvisionedInstanceStatus(ApiStruct, frozen=True, kw_only=True):
     observed_generation: ObservedGeneration = 0
     instance_id: Annotated[str, Meta(description="The provider's number of the machine.", max_length=64)] | None = (
         field(name="instanceID", default=None)

@@ -14,19 +14,19 @@ _UNITS = {
 }
 
 
-class NotAQuantity(HoldfastError):
+class InvalidQuantity(HoldfastError):
     """The text is no amount."""
 
 
-def amount(text: str | int | float) -> Fraction:
+def parse_quantity(text: str | int | float) -> Fraction:
     """The exact value of a quantity."""
     match = _SHAPE.fullmatch(str(text).strip())
     if match is None:
-        raise NotAQuantity(f"{text!r} is not a quantity: write a number with a unit, such as 500m, 2 or 1.5Gi")
+        raise InvalidQuantity(f"{text!r} is not a quantity: write a number with a unit, such as 500m, 2 or 1.5Gi")
     number, unit = Fraction(match[1]), match[2] or ""
     return number * (_UNITS[unit] if unit in _UNITS else Fraction(10) ** int(unit[1:]))
 
 
-def whole(value: Fraction) -> int:
+def round_up(value: Fraction) -> int:
     """Rounded up, as Kubernetes does where only whole units count."""
     return -(-value.numerator // value.denominator)

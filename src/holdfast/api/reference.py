@@ -17,7 +17,7 @@ from holdfast.api.kinds import KINDS
 from holdfast.api.meta import Condition
 from holdfast.api.rules import Rule
 from holdfast.api.schema import Schema, struct_schema
-from holdfast.api.typewords import code, type_words
+from holdfast.api.typewords import code, describe_type
 
 SHARED_PAGE = "kubernetes.md"
 SHARED_PACKAGE = "holdfast.api.core."
@@ -111,7 +111,7 @@ def _table(section: Section, changes: dict[str, list[str]]) -> Iterator[str]:
         required = name in schema.get("required", ())
         cells = {
             "field": code(name),
-            "type": type_words(field, links.get(name, "object")),
+            "type": describe_type(field, links.get(name, "object")),
             "default": "required" if required else _default(field),
             "change": ", ".join(_marks(f".{section.title}.{name}", changes)),
         }

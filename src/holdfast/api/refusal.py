@@ -17,7 +17,7 @@ class Cause(NamedTuple):
         return f"{self.field}: {self.message}" if self.field else self.message
 
 
-class Refused(HoldfastError):
+class ValidationFailed(HoldfastError):
     """The object breaks its schema or rules."""
 
     def __init__(self, subject: str, causes: Iterable[Cause]) -> None:

@@ -40,7 +40,7 @@ def _present(root: str, steps: list[str]) -> str:
     return " && ".join(f"has({path})" for path in paths)
 
 
-def frozen(paths: tuple[str, ...], *, while_: str, message: str) -> tuple[Rule, ...]:
+def immutable_while(paths: tuple[str, ...], *, while_: str, message: str) -> tuple[Rule, ...]:
     """One transition rule for each path, so that the refusal names the field that was changed."""
     return tuple(
         Rule(rule=f"!({while_}) || ({unchanged(path)})", message=message, field=path, reason=Reason.FORBIDDEN)
@@ -48,7 +48,7 @@ def frozen(paths: tuple[str, ...], *, while_: str, message: str) -> tuple[Rule, 
     )
 
 
-def suspend_frozen(*, while_: str, message: str) -> Rule:
+def suspend_immutable_while(*, while_: str, message: str) -> Rule:
     """The same for spec.suspend, where false and absent are one."""
     suspended = "(has({side}.spec.suspend) && {side}.spec.suspend)"
     rule = f"!({while_}) || {suspended.format(side='self')} == {suspended.format(side='oldSelf')}"
@@ -56,7 +56,7 @@ def suspend_frozen(*, while_: str, message: str) -> Rule:
 
 
 # A name this long leaves room for every suffix that a child adds, within the 63 characters of a pod's host name.
-CHILD_BEARING_NAME = Rule(
+NAME_WITH_ROOM_FOR_SUFFIXES = Rule(
     rule="self.metadata.name.matches('^[a-z]([-a-z0-9]{0,44}[a-z0-9])?$')",
     message="use at most 46 lower-case letters, digits and '-', starting with a letter and not ending with '-': "
     "the names of pods and services are derived from it",

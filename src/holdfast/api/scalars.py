@@ -36,6 +36,6 @@ Quantity: TypeAlias = (
 Quantities: TypeAlias = Annotated[dict[str, Quantity], Meta(max_length=16)]
 
 
-def keyed_by(*names: str) -> dict[str, Any]:
+def list_map_keys(*names: str) -> dict[str, Any]:
     """Extra schema of a list whose elements are told apart by these fields: no two alike, merged one by one."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [*names]}

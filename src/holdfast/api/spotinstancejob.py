@@ -6,18 +6,18 @@ from msgspec import Meta, field
 
 from holdfast.api.core.references import LocalObjectReference, ObjectReference
 from holdfast.api.kind import AGE, Column, Kind
-from holdfast.api.meta import Conditions, Object, ObservedGeneration, Part
-from holdfast.api.rules import CHILD_BEARING_NAME, Rule, duration_rule, frozen
-from holdfast.api.scalars import Count, Timestamp, keyed_by
+from holdfast.api.meta import ApiStruct, Conditions, Object, ObservedGeneration
+from holdfast.api.rules import NAME_WITH_ROOM_FOR_SUFFIXES, Rule, duration_rule, immutable_while
+from holdfast.api.scalars import Count, Timestamp, list_map_keys
 
 
-class CheckpointStore(Part, frozen=True, kw_only=True):
+class CheckpointStore(ApiStruct, frozen=True, kw_only=True):
     type: Annotated[str, Meta(description="Kind of the store, such as gcs.", min_length=1, max_length=32)] | None = None
     bucket: Annotated[str, Meta(description="The bucket.", min_length=1, max_length=222)] | None = None
     path_prefix: Annotated[str, Meta(description="Folder in the bucket.", max_length=512)] | None = None
 
 
-class CheckpointConfig(Part, frozen=True, kw_only=True):
+class CheckpointConfig(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         duration_rule("checkpointInterval", optional=False),
         Rule(
@@ -101,7 +101,7 @@ _JOB_TEMPLATE = _object(
 )
 
 
-class SpotInstanceJobSpec(Part, frozen=True, kw_only=True):
+class SpotInstanceJobSpec(ApiStruct, frozen=True, kw_only=True):
     replicas: Annotated[
         int,
         Meta(
@@ -128,7 +128,7 @@ class SpotInstanceJobSpec(Part, frozen=True, kw_only=True):
     ]
 
 
-class ReplicaStatus(Part, frozen=True, kw_only=True):
+class ReplicaStatus(ApiStruct, frozen=True, kw_only=True):
     name: Annotated[str, Meta(description="Name of the replica's Job.", max_length=253)]
     node_name: Annotated[str, Meta(description="Node that it runs on.", max_length=253)] | None = None
     phase: Annotated[str, Meta(description="Where the replica stands.", max_length=64)] | None = None
@@ -137,7 +137,7 @@ class ReplicaStatus(Part, frozen=True, kw_only=True):
     )
 
 
-class SpotInstanceJobStatus(Part, frozen=True, kw_only=True):
+class SpotInstanceJobStatus(ApiStruct, frozen=True, kw_only=True):
     observed_generation: ObservedGeneration = 0
     conditions: Annotated[
         Conditions, Meta(description="Running, Restarting, Succeeded and Failed, for kubectl wait.")
@@ -152,7 +152,7 @@ class SpotInstanceJobStatus(Part, frozen=True, kw_only=True):
         Meta(
             description="The replicas, one by one.",
             max_length=64,
-            extra_json_schema=keyed_by("name"),
+            extra_json_schema=list_map_keys("name"),
         ),
     ] = ()
 
@@ -161,8 +161,8 @@ class SpotInstanceJob(Object, frozen=True, kw_only=True):
     """Redundant copies of one training on spot machines, checkpointed as whole containers."""
 
     RULES: ClassVar = (
-        CHILD_BEARING_NAME,
-        *frozen(
+        NAME_WITH_ROOM_FOR_SUFFIXES,
+        *immutable_while(
             (".spec.jobTemplate", ".spec.checkpointConfig.checkpointImageRepo", ".spec.spotInstanceVMRef"),
             while_="has(self.status) && has(self.status.jobStatuses) && size(self.status.jobStatuses) > 0",
             message="can't change once replicas were started, since they would no longer be copies of one training: "

@@ -6,15 +6,15 @@ from msgspec import Meta, field
 
 from holdfast.api.core.references import ObjectReference
 from holdfast.api.kind import AGE, Column, Kind
-from holdfast.api.meta import Conditions, Object, ObservedGeneration, Part
-from holdfast.api.rules import Reason, Rule, frozen
-from holdfast.api.scalars import Port, Timestamp, keyed_by
+from holdfast.api.meta import ApiStruct, Conditions, Object, ObservedGeneration
+from holdfast.api.rules import Reason, Rule, immutable_while
+from holdfast.api.scalars import Port, Timestamp, list_map_keys
 
 InstanceState = Literal["PROVISIONING", "STAGING", "RUNNING", "STOPPING", "TERMINATED"]
 Zone = Annotated[str, Meta(max_length=63, pattern=r"^[a-z]+-[a-z]+[0-9]+-[a-z]$")]
 
 
-class GPU(Part, frozen=True, kw_only=True):
+class GPU(ApiStruct, frozen=True, kw_only=True):
     type: Annotated[
         str,
         Meta(
@@ -26,7 +26,7 @@ class GPU(Part, frozen=True, kw_only=True):
     count: Annotated[int, Meta(description="How many of them a machine has.", ge=1, le=16)]
 
 
-class GCP(Part, frozen=True, kw_only=True):
+class GCP(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(
             rule="!has(self.region) || self.zone.startsWith(self.region + '-')",
@@ -96,7 +96,7 @@ class GCP(Part, frozen=True, kw_only=True):
     ) = None
 
 
-class KubeadmJoinConfig(Part, frozen=True, kw_only=True):
+class KubeadmJoinConfig(ApiStruct, frozen=True, kw_only=True):
     token_secret_ref: Annotated[
         ObjectReference,
         Meta(description="Secret with the keys token, ca-cert-hash and control-plane-endpoint of the cluster to join."),
@@ -127,7 +127,7 @@ class KubeadmJoinConfig(Part, frozen=True, kw_only=True):
     ) = None
 
 
-class SSH(Part, frozen=True, kw_only=True):
+class SSH(ApiStruct, frozen=True, kw_only=True):
     user: Annotated[
         str,
         Meta(description="User to log in as.", max_length=32, pattern=r"^[a-z_][a-z0-9_-]*$"),
@@ -138,7 +138,7 @@ class SSH(Part, frozen=True, kw_only=True):
     ]
 
 
-class SpotInstanceVMSpec(Part, frozen=True, kw_only=True):
+class SpotInstanceVMSpec(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(
             rule="!has(self.zones) || !(self.gcp.zone in self.zones)",
@@ -189,7 +189,7 @@ class SpotInstanceVMSpec(Part, frozen=True, kw_only=True):
     ] = True
 
 
-class InstanceReport(Part, frozen=True, kw_only=True):
+class InstanceReport(ApiStruct, frozen=True, kw_only=True):
     name: Annotated[str, Meta(description="Name of the ProvisionedInstance.", max_length=253)]
     instance_id: Annotated[str, Meta(description="The provider's number of the machine.", max_length=64)] | None = (
         field(name="instanceID", default=None)
@@ -206,7 +206,7 @@ class InstanceReport(Part, frozen=True, kw_only=True):
     creation_time: Annotated[Timestamp, Meta(description="When the machine was made.")] | None = None
 
 
-class SpotInstanceVMStatus(Part, frozen=True, kw_only=True):
+class SpotInstanceVMStatus(ApiStruct, frozen=True, kw_only=True):
     observed_generation: ObservedGeneration = 0
     conditions: Annotated[Conditions, Meta(description="Ready, for kubectl wait.")] = ()
     provisioned_instances: Annotated[
@@ -214,7 +214,7 @@ class SpotInstanceVMStatus(Part, frozen=True, kw_only=True):
         Meta(
             description="The machines that were made from this template and are not gone.",
             max_length=1000,
-            extra_json_schema=keyed_by("name"),
+            extra_json_schema=list_map_keys("name"),
         ),
     ] = ()
 
@@ -222,7 +222,7 @@ class SpotInstanceVMStatus(Part, frozen=True, kw_only=True):
 class SpotInstanceVM(Object, frozen=True, kw_only=True):
     """The machines that a SpotInstanceJob may order: image, size, GPUs and zones. A change acts on the next machine."""
 
-    RULES: ClassVar = frozen(
+    RULES: ClassVar = immutable_while(
         (".spec.gcp.project",),
         while_="has(self.status) && has(self.status.provisionedInstances) && "
         "size(self.status.provisionedInstances) > 0",

@@ -12,7 +12,7 @@ INT64 = 2**63
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
 
 
-def at(path: str, step: str | int) -> str:
+def child_path(path: str, step: str | int) -> str:
     """The path of a field or an element below `path`."""
     if isinstance(step, int):
         return f"{path}[{step}]"
@@ -28,26 +28,26 @@ def unknown_fields(value: Any, schema: Schema, path: str = "") -> Iterator[Cause
     """Fields that the schema does not have; the server prunes them, or refuses them when asked to be strict."""
     for step, child, child_schema in _children(value, schema):
         if child_schema is not None:
-            yield from unknown_fields(child, child_schema, at(path, step))
+            yield from unknown_fields(child, child_schema, child_path(path, step))
         elif not schema.get(PRESERVE):
             near = get_close_matches(str(step), schema.get("properties", {}), n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            yield Cause(at(path, step), f'unknown field "{at(path, step)}"{hint}', "UnknownField")
+            yield Cause(child_path(path, step), f'unknown field "{child_path(path, step)}"{hint}', "UnknownField")
 
 
-def completed(value: Any, schema: Schema) -> Any:
+def with_defaults(value: Any, schema: Schema) -> Any:
     """A copy without nulls and unknown fields, and with the schema's defaults."""
     match value:
         case dict():
             kept = {
-                str(step): child if child_schema is None else completed(child, child_schema)
+                str(step): child if child_schema is None else with_defaults(child, child_schema)
                 for step, child, child_schema in _children(value, schema)
                 # A null means "not written", save where nothing is known of the field.
                 if (child is not None and child_schema is not None) or (child_schema is None and schema.get(PRESERVE))
             }
             return {**kept, **_defaults(kept, schema)}
         case list():
-            return [completed(element, schema.get("items", {})) for element in value]
+            return [with_defaults(element, schema.get("items", {})) for element in value]
         case float() if schema.get("type") != "number" and is_integer(value):
             return int(value)
         case _:

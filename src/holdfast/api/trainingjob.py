@@ -5,12 +5,12 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from holdfast.api.checkpointing import Checkpoint, CheckpointStorage
-from holdfast.api.core.container import EnvVar, ResourceRequirements, reserved_variables
+from holdfast.api.core.container import EnvVar, ResourceRequirements, reserved_env_rule
 from holdfast.api.kind import AGE, Column, Kind, Scale
-from holdfast.api.meta import Object, Part
+from holdfast.api.meta import ApiStruct, Object
 from holdfast.api.podtemplate import PodTemplate
-from holdfast.api.rules import CHILD_BEARING_NAME, Reason, Rule, frozen, suspend_frozen
-from holdfast.api.scalars import Argument, Image, PositiveSeconds, Seconds, keyed_by
+from holdfast.api.rules import NAME_WITH_ROOM_FOR_SUFFIXES, Reason, Rule, immutable_while, suspend_immutable_while
+from holdfast.api.scalars import Argument, Image, PositiveSeconds, Seconds, list_map_keys
 from holdfast.api.trainingsettings import (
     FailurePolicy,
     Hyperparameters,
@@ -21,34 +21,34 @@ from holdfast.api.trainingsettings import (
 )
 from holdfast.api.trainingstatus import (
     AllocatedResources,
-    CheckpointReport,
-    EpochReport,
-    Restarts,
+    CheckpointStatus,
+    EpochProgress,
+    RestartCounts,
     State,
     TrainingJobStatus,
-    Workers,
+    WorkerCounts,
 )
 
 __all__ = [
     "KIND",
     "AllocatedResources",
     "Checkpoint",
-    "CheckpointReport",
+    "CheckpointStatus",
     "CheckpointStorage",
-    "EpochReport",
+    "EpochProgress",
     "FailurePolicy",
     "Hyperparameters",
     "Monitoring",
     "Networking",
     "PodTemplate",
-    "Restarts",
+    "RestartCounts",
     "Scheduling",
     "State",
     "SuccessPolicy",
     "TrainingJob",
     "TrainingJobSpec",
     "TrainingJobStatus",
-    "Workers",
+    "WorkerCounts",
 ]
 
 
@@ -82,7 +82,7 @@ def _not_the_sidecars(block: str, port: str) -> Rule:
     )
 
 
-class TrainingJobSpec(Part, frozen=True, kw_only=True):
+class TrainingJobSpec(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         _agrees_with_gpus("limits"),
         _agrees_with_gpus("requests"),
@@ -143,7 +143,7 @@ class TrainingJobSpec(Part, frozen=True, kw_only=True):
         ),
         _not_the_sidecars("networking", "masterPort"),
         _not_the_sidecars("monitoring", "metricsPort"),
-        reserved_variables(but="HOLDFAST_METRIC_NAMES"),
+        reserved_env_rule(but="HOLDFAST_METRIC_NAMES"),
     )
 
     model: Annotated[
@@ -214,7 +214,7 @@ class TrainingJobSpec(Part, frozen=True, kw_only=True):
             description="Further environment variables. One that the operator sets too is replaced by yours. "
             "HOLDFAST_METRIC_NAMES, such as loss=my_loss,accuracy=top1, says which metrics of metricsPort hold what.",
             max_length=256,
-            extra_json_schema=keyed_by("name"),
+            extra_json_schema=list_map_keys("name"),
         ),
     ] = ()
     resources: Annotated[
@@ -281,7 +281,7 @@ _HAS_RUN = (
     f"{_STATE} && self.status.state != 'Pending' && (self.status.state != 'Suspended' || has(self.status.startTime))"
 )
 
-_WHILE_SUSPENDED = frozen(
+_WHILE_SUSPENDED = immutable_while(
     (
         ".spec.gpusPerWorker",
         ".spec.image",
@@ -304,7 +304,7 @@ _WHILE_SUSPENDED = frozen(
     message="can't change while the training runs: set spec.suspend: true, wait for state Suspended, change it and set "
     "spec.suspend: false. A job that has ended can't change at all: delete it first, or create a new job",
 )
-_NEVER_AGAIN = frozen(
+_NEVER_AGAIN = immutable_while(
     (".spec.model", ".spec.dataset", ".spec.framework", ".spec.checkpoint.storage", ".spec.checkpoint.resumeFrom"),
     while_=_HAS_RUN,
     message="can't change once the training has run, since its checkpoints would no longer fit: create a new job, with "
@@ -312,8 +312,8 @@ _NEVER_AGAIN = frozen(
 )
 _TOO_LATE = "the job has ended, so this would change nothing: delete it first, or create a new job"
 _UNTIL_THE_END = (
-    *frozen((".spec.numWorkers",), while_=_ENDED, message=_TOO_LATE),
-    suspend_frozen(while_=_ENDED, message=_TOO_LATE),
+    *immutable_while((".spec.numWorkers",), while_=_ENDED, message=_TOO_LATE),
+    suspend_immutable_while(while_=_ENDED, message=_TOO_LATE),
 )
 _RESTART_POLICY = Rule(
     rule=f"!({_UNDER_WAY}) || "
@@ -328,7 +328,7 @@ _RESTART_POLICY = Rule(
 class TrainingJob(Object, frozen=True, kw_only=True):
     """A distributed training: workers that find each other, save what they have learned, and go on after a loss."""
 
-    RULES: ClassVar = (CHILD_BEARING_NAME, *_NEVER_AGAIN, *_WHILE_SUSPENDED, _RESTART_POLICY, *_UNTIL_THE_END)
+    RULES: ClassVar = (NAME_WITH_ROOM_FOR_SUFFIXES, *_NEVER_AGAIN, *_WHILE_SUSPENDED, _RESTART_POLICY, *_UNTIL_THE_END)
 
     spec: Annotated[TrainingJobSpec, Meta(description="What to train, with what, and how to keep it.")]
     status: Annotated[

@@ -5,12 +5,12 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from holdfast.api.core.scheduling import Affinity, Toleration
-from holdfast.api.meta import Part
+from holdfast.api.meta import ApiStruct
 from holdfast.api.rules import Rule, label_keys_rule
 from holdfast.api.scalars import Count, DnsSubdomain, Labels, Port, PositiveSeconds
 
 
-class Hyperparameters(Part, frozen=True, kw_only=True):
+class Hyperparameters(ApiStruct, frozen=True, kw_only=True):
     learning_rate: (
         Annotated[float, Meta(description="Learning rate. Given to the training as LEARNING_RATE.", gt=0)] | None
     ) = None
@@ -52,7 +52,7 @@ class Hyperparameters(Part, frozen=True, kw_only=True):
     ] = {}
 
 
-class Scheduling(Part, frozen=True, kw_only=True):
+class Scheduling(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (label_keys_rule("nodeSelector"),)
 
     priority: (
@@ -77,7 +77,7 @@ class Scheduling(Part, frozen=True, kw_only=True):
     ) = None
 
 
-class Monitoring(Part, frozen=True, kw_only=True):
+class Monitoring(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(
             rule="!has(self.tensorboardEnabled) || !self.tensorboardEnabled || !has(self.enabled) || self.enabled",
@@ -117,7 +117,7 @@ class Monitoring(Part, frozen=True, kw_only=True):
     ) = None
 
 
-class Networking(Part, frozen=True, kw_only=True):
+class Networking(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(
             rule="!has(self.backend) || self.backend in ['nccl', 'gloo']",
@@ -157,7 +157,7 @@ class Networking(Part, frozen=True, kw_only=True):
     ] = False
 
 
-class FailurePolicy(Part, frozen=True, kw_only=True):
+class FailurePolicy(ApiStruct, frozen=True, kw_only=True):
     restart_policy: Annotated[
         Literal["OnFailure", "Always", "Never", "ExitCode"],
         Meta(
@@ -185,7 +185,7 @@ class FailurePolicy(Part, frozen=True, kw_only=True):
     ) = None
 
 
-class SuccessPolicy(Part, frozen=True, kw_only=True):
+class SuccessPolicy(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(
             rule="has(self.targetAccuracy) || has(self.earlyStoppingPatience)",

@@ -4,20 +4,20 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from holdfast.api.meta import Conditions, ObservedGeneration, Part
+from holdfast.api.meta import ApiStruct, Conditions, ObservedGeneration
 from holdfast.api.scalars import Count, Timestamp
 
 State = Literal["Pending", "Initializing", "Running", "Completed", "Failed", "Suspended", "Restarting"]
 
 
-class Workers(Part, frozen=True, kw_only=True):
+class WorkerCounts(ApiStruct, frozen=True, kw_only=True):
     active: Annotated[Count, Meta(description="Workers whose pod is pending or running.")] = 0
     succeeded: Annotated[Count, Meta(description="Workers that have finished.")] = 0
     failed: Annotated[Count, Meta(description="Workers of this attempt that have failed.")] = 0
     desired: Annotated[Count, Meta(description="Workers that the current attempt is made for.")] = 0
 
 
-class CheckpointReport(Part, frozen=True, kw_only=True):
+class CheckpointStatus(ApiStruct, frozen=True, kw_only=True):
     last: Annotated[str, Meta(description="The newest valid checkpoint.", max_length=2048)] | None = None
     last_time: Annotated[Timestamp, Meta(description="When it was complete.")] | None = None
     last_epoch: Annotated[Count, Meta(description="How many epochs were done when it was saved.")] | None = None
@@ -39,7 +39,7 @@ class CheckpointReport(Part, frozen=True, kw_only=True):
     ) = None
 
 
-class EpochReport(Part, frozen=True, kw_only=True):
+class EpochProgress(ApiStruct, frozen=True, kw_only=True):
     attempt: Annotated[Count, Meta(description="The attempt (restartCount) that this was told by.")] = 0
     done: Annotated[Count, Meta(description="The last epoch of this attempt whose end was told.")] = 0
     position: Annotated[
@@ -61,12 +61,12 @@ class EpochReport(Part, frozen=True, kw_only=True):
     goal_time: Annotated[Timestamp, Meta(description="When that was found.")] | None = None
 
 
-class AllocatedResources(Part, frozen=True, kw_only=True):
+class AllocatedResources(ApiStruct, frozen=True, kw_only=True):
     gpus: Annotated[Count, Meta(description="GPUs that the job holds, over all workers.")] = 0
     workers: Annotated[Count, Meta(description="Workers that hold them.")] = 0
 
 
-class Restarts(Part, frozen=True, kw_only=True):
+class RestartCounts(ApiStruct, frozen=True, kw_only=True):
     preemption: Annotated[Count, Meta(description="A worker's machine was taken away. Free.")] = 0
     infrastructure: Annotated[Count, Meta(description="A node was lost, or a pod evicted. Free.")] = 0
     out_of_memory: Annotated[Count, Meta(description="A worker ran out of memory. Counts against backoffLimit.")] = 0
@@ -76,7 +76,7 @@ class Restarts(Part, frozen=True, kw_only=True):
     application: Annotated[Count, Meta(description="The training itself failed. Counts against backoffLimit.")] = 0
 
 
-class TrainingJobStatus(Part, frozen=True, kw_only=True):
+class TrainingJobStatus(ApiStruct, frozen=True, kw_only=True):
     observed_generation: ObservedGeneration = 0
     state: Annotated[
         State | None,
@@ -101,13 +101,13 @@ class TrainingJobStatus(Part, frozen=True, kw_only=True):
         dict[str, float],
         Meta(description="The last reported values: loss, accuracy and whatever else is reported.", max_length=64),
     ] = {}
-    epochs: Annotated[EpochReport | None, Meta(description="What the estimate and successPolicy rest on.")] = None
-    workers: Annotated[Workers | None, Meta(description="How many workers there are.")] = None
+    epochs: Annotated[EpochProgress | None, Meta(description="What the estimate and successPolicy rest on.")] = None
+    workers: Annotated[WorkerCounts | None, Meta(description="How many workers there are.")] = None
     selector: (
         Annotated[str, Meta(description="Selects the workers' pods; the scale subresource shows it.", max_length=512)]
         | None
     ) = None
-    checkpoint: Annotated[CheckpointReport | None, Meta(description="The checkpoints that are there.")] = None
+    checkpoint: Annotated[CheckpointStatus | None, Meta(description="The checkpoints that are there.")] = None
     resources: Annotated[AllocatedResources | None, Meta(description="What the job holds at the moment.")] = None
     start_time: Annotated[Timestamp, Meta(description="When the first worker started.")] | None = None
     completion_time: Annotated[Timestamp, Meta(description="When the job ended.")] | None = None
@@ -136,7 +136,7 @@ class TrainingJobStatus(Part, frozen=True, kw_only=True):
         | None
     ) = None
     restart_count: Annotated[Count, Meta(description="How many attempts there were after the first.")] = 0
-    restarts: Annotated[Restarts | None, Meta(description="The restarts by their cause.")] = None
+    restarts: Annotated[RestartCounts | None, Meta(description="The restarts by their cause.")] = None
     quick_restarts: Annotated[
         Count,
         Meta(description="Restarts in a row after attempts that did not last; the wait before the next one doubles."),

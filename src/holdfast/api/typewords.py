@@ -13,7 +13,7 @@ _NAMED_PATTERNS = {
 }
 
 
-def type_words(schema: Schema, part: str = "object") -> str:
+def describe_type(schema: Schema, part: str = "object") -> str:
     """The type with its bounds; `part` is what to call an object that has fields of its own."""
     match schema:
         case {"x-kubernetes-int-or-string": True}:
@@ -46,7 +46,7 @@ def _list(schema: Schema, part: str) -> str:
 
 def _each(schema: Schema, part: str) -> str:
     """The type of an element, its own bounds set apart from those of the whole."""
-    kind, _, bounds = type_words(schema, part).partition(", ")
+    kind, _, bounds = describe_type(schema, part).partition(", ")
     return f"{kind} ({bounds})" if bounds else kind
 
 

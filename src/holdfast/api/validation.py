@@ -10,11 +10,11 @@ from holdfast.api.checking import BLOCKING, schema_violations
 from holdfast.api.crd import object_schema
 from holdfast.api.kinds import KINDS, kind_of
 from holdfast.api.meta import ObjectMeta
-from holdfast.api.refusal import Cause, Refused
+from holdfast.api.refusal import Cause, ValidationFailed
 from holdfast.api.schema import Schema, struct_schema
-from holdfast.api.structure import PRESERVE, completed, unknown_fields
+from holdfast.api.structure import PRESERVE, unknown_fields, with_defaults
 
-__all__ = ["Cause", "Refused", "admit"]
+__all__ = ["Cause", "ValidationFailed", "validate_object"]
 
 _GENERATED_SUFFIX = "x" * 5
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
@@ -22,7 +22,7 @@ _LABEL_NAME = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
 
 
-def admit(
+def validate_object(
     document: Mapping[str, Any], old: Mapping[str, Any] | None = None, *, status: bool = False, strict: bool = True
 ) -> dict[str, Any]:
     """The object as the server would store it, with defaults; raises `Refused` with every cause it finds.
@@ -33,14 +33,14 @@ def admit(
     """
     schema = _served_schema(document)
     causes = list(unknown_fields(document, schema)) if strict else []
-    new: dict[str, Any] = completed(_submitted(document, old, status=status), schema)
-    before = None if old is None else completed(old, schema)
+    new: dict[str, Any] = with_defaults(_spec_or_status_update(document, old, status=status), schema)
+    before = None if old is None else with_defaults(old, schema)
     causes += _metadata_violations(new)
     causes += schema_violations(new, schema, old=before)
     if not any(cause.reason in BLOCKING for cause in causes):
-        causes += rule_violations(_named(new), schema, before)
+        causes += rule_violations(_with_generated_name(new), schema, before)
     if causes:
-        raise Refused(subject(document), causes)
+        raise ValidationFailed(subject(document), causes)
     return new
 
 
@@ -65,7 +65,9 @@ def _served_schema(document: Mapping[str, Any]) -> Schema:
         return schema
     api_version, kind = document.get("apiVersion"), document.get("kind")
     served = ", ".join(f"{known.kind} ({known.api_version})" for known in KINDS)
-    raise Refused(subject(document), [Cause("kind", f"no kind of holdfast: {api_version} {kind}; there are {served}")])
+    raise ValidationFailed(
+        subject(document), [Cause("kind", f"no kind of holdfast: {api_version} {kind}; there are {served}")]
+    )
 
 
 @cache
@@ -80,7 +82,9 @@ def _schemas() -> dict[str, Schema]:
     }
 
 
-def _submitted(document: Mapping[str, Any], old: Mapping[str, Any] | None, *, status: bool) -> dict[str, Any]:
+def _spec_or_status_update(
+    document: Mapping[str, Any], old: Mapping[str, Any] | None, *, status: bool
+) -> dict[str, Any]:
     source, kept = (old or {}, document) if status else (document, old or {})
     body = {name: value for name, value in source.items() if name != "status"}
     return {**body, "status": kept["status"]} if kept.get("status") is not None else body
@@ -93,7 +97,9 @@ def _metadata_violations(document: Mapping[str, Any]) -> Iterator[Cause]:
     name = metadata.get("name") or metadata.get("generateName")
     if not name:
         yield Cause("metadata.name", "Required value: name or generateName is required", "FieldValueRequired")
-    elif isinstance(name, str) and not (_NAME.fullmatch(_named(document)["metadata"]["name"]) and len(name) <= 253):
+    elif isinstance(name, str) and not (
+        _NAME.fullmatch(_with_generated_name(document)["metadata"]["name"]) and len(name) <= 253
+    ):
         message = "use lower case letters, digits, '-' and '.', starting and ending with a letter or digit"
         yield Cause("metadata.name", f'Invalid value: "{name}": {message}')
     labels = metadata.get("labels", {})
@@ -102,7 +108,7 @@ def _metadata_violations(document: Mapping[str, Any]) -> Iterator[Cause]:
             yield Cause("metadata.labels", f'Invalid value: "{key}={value}": not a label that Kubernetes accepts')
 
 
-def _named(document: Mapping[str, Any]) -> dict[str, Any]:
+def _with_generated_name(document: Mapping[str, Any]) -> dict[str, Any]:
     """With the name that the server would make of generateName, or one of its length."""
     metadata = document["metadata"]
     if metadata.get("name") or not metadata.get("generateName"):

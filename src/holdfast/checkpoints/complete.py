@@ -14,27 +14,27 @@ from typing import NamedTuple
 
 from holdfast.checkpoints import disk
 from holdfast.checkpoints.beneath import opened
-from holdfast.checkpoints.content import Entry, entries, read_own
-from holdfast.checkpoints.errors import Incomplete, Refused
-from holdfast.checkpoints.manifest import MAX_SIZE, About, File, Manifest
-from holdfast.checkpoints.names import OWN, Name, parse
+from holdfast.checkpoints.content import FileEntry, list_files, read_small_file
+from holdfast.checkpoints.errors import Incomplete, UnsafeContent
+from holdfast.checkpoints.manifest import MAX_SIZE, File, Manifest, SaveInfo
+from holdfast.checkpoints.names import HOLDFAST_PREFIX, CheckpointName, parse
 from holdfast.checkpoints.paths import MAX_FILES
 
-MARKER = f"{OWN}complete"
+MARKER = f"{HOLDFAST_PREFIX}complete"
 MARKER_OF_RANK = re.compile(rf"{re.escape(MARKER)}-(0|[1-9][0-9]{{0,5}})")
 MARKER_BYTES = 64 << 10
 MOST_METRICS, MOST_SAVE = 64, 100
 # No number of a training is larger: what 32-bit floating point can't hold is an overflow.
 HUGE = 3.5e38
 # Touched at every look of the sidecar, by the clock of the volume: the training was alive then.
-ALIVE = f"{OWN}alive"
-QUIET_S = 5.0
+HEARTBEAT_FILE = f"{HOLDFAST_PREFIX}alive"
+SETTLE_S = 5.0
 TICK_S = 0.01
 # A look costs about ten microseconds a file: one of many files is looked at less often, for a hundredth of a core.
 FILES_PER_S = 1000
 
 
-class Declared(NamedTuple):
+class ShardMarkers(NamedTuple):
     """What the SDK says of a checkpoint: of how many shards it is, and which are there.
 
     step: of the epoch, the batches that are done; None: all. save: which save it is; "" where the marker does not say.
@@ -47,22 +47,22 @@ class Declared(NamedTuple):
     save: str = ""
 
     @property
-    def whole(self) -> bool:
+    def all_shards_present(self) -> bool:
         return len(self.ranks) >= self.shards
 
 
-class Looked(NamedTuple):
+class FolderScan(NamedTuple):
     """A checkpoint's folder at one look. `content` differs as soon as a file does.
 
     Where every worker has a volume of its own, a worker's part is complete once `declared` holds its rank.
     refused: it holds what can't be kept, and has for a while; `why` says what to do about it.
     """
 
-    name: Name
+    name: CheckpointName
     complete: bool
     why: str
-    content: tuple[Entry, ...]
-    declared: Declared | None = None
+    content: tuple[FileEntry, ...]
+    declared: ShardMarkers | None = None
     refused: bool = False
 
     @property
@@ -75,29 +75,29 @@ class Looked(NamedTuple):
         return self.name.epoch if self.step is None else max(0, self.name.epoch - 1)
 
 
-class Watch:
+class CheckpointWatcher:
     """The checkpoints that an attempt writes, looked at again and again while its training runs."""
 
     def __init__(
         self,
         attempt_folder: Path,
         *,
-        quiet_s: float = QUIET_S,
+        quiet_s: float = SETTLE_S,
         is_open: Callable[[Path], bool] | None = None,
     ) -> None:
         self._folder = attempt_folder
         self._quiet_s = quiet_s
         self._is_open = is_open or open_for_writing
-        self._since: dict[Name, tuple[tuple[Entry, ...], float]] = {}
-        self._last: dict[Name, tuple[Looked, float]] = {}
-        self._refused: dict[Name, float] = {}
-        self._opened: set[Name] = set()
+        self._since: dict[CheckpointName, tuple[tuple[FileEntry, ...], float]] = {}
+        self._last: dict[CheckpointName, tuple[FolderScan, float]] = {}
+        self._refused: dict[CheckpointName, float] = {}
+        self._opened: set[CheckpointName] = set()
 
-    def look(self, now: float) -> list[Looked]:
+    def scan(self, now: float) -> list[FolderScan]:
         """Every checkpoint of the attempt, newest first; `now` is a clock that only goes forward."""
         with contextlib.suppress(OSError):  # without that sign a checkpoint may count for less, and the look goes on
-            disk.touch(self._folder / ALIVE)
-        names = checkpoints_in(self._folder)
+            disk.touch(self._folder / HEARTBEAT_FILE)
+        names = list_checkpoints(self._folder)
         self._since = {name: seen for name, seen in self._since.items() if name in names}
         self._refused = {name: since for name, since in self._refused.items() if name in names}
         self._opened &= set(names)
@@ -106,7 +106,7 @@ class Watch:
         }
         return [looked for looked, _ in self._last.values()]
 
-    def _is_due(self, name: Name, now: float) -> bool:
+    def _is_due(self, name: CheckpointName, now: float) -> bool:
         if name not in self._last:
             return True
         looked, then = self._last[name]
@@ -114,42 +114,44 @@ class Watch:
         files = MAX_FILES if name in self._refused else len(looked.content)
         return files <= FILES_PER_S or now - then >= files / FILES_PER_S
 
-    def _look(self, name: Name, now: float) -> Looked:
+    def _look(self, name: CheckpointName, now: float) -> FolderScan:
         try:
-            looked = self._judge(name, self._folder / name.leaf, now)
+            looked = self._assess(name, self._folder / name.folder_name, now)
         except (Incomplete, FileNotFoundError) as error:
             self._since.pop(name, None)
-            return Looked(name, False, str(error), ())
-        except Refused as error:
+            return FolderScan(name, False, str(error), ())
+        except UnsafeContent as error:
             self._since.pop(name, None)
             # What is being written may be odd for a moment, such as a link whose file is still to come.
             since = self._refused.setdefault(name, now)
-            return Looked(name, False, str(error), (), refused=now - since >= self._quiet_s)
+            return FolderScan(name, False, str(error), (), refused=now - since >= self._quiet_s)
         self._refused.pop(name, None)
         return looked
 
-    def _judge(self, name: Name, folder: Path, now: float) -> Looked:
-        content = entries(folder)
+    def _assess(self, name: CheckpointName, folder: Path, now: float) -> FolderScan:
+        content = list_files(folder)
         before, since = self._since.get(name, (None, now))
         if before is None or before != content:
             self._since[name] = content, now
             since = now
         else:
             content = before  # which others hold on to: it is there once
-        declared = declared_in(folder)
+        declared = read_markers(folder)
         if declared is not None:
-            return Looked(name, declared.whole and bool(content), _shards(declared), content, declared)
+            return FolderScan(name, declared.all_shards_present and bool(content), _shards(declared), content, declared)
         if was_renamed(folder, content):
-            return Looked(name, True, "renamed when it was whole", content)
+            return FolderScan(name, True, "renamed when it was whole", content)
         is_quiet = bool(content) and now - since >= self._quiet_s
         if (is_quiet or name in self._opened) and self._is_open(folder):
-            self._note_open(name, folder, content, now)
-            return Looked(name, False, "a file in it is open for writing", content)
+            self._restart_quiet_period(name, folder, content, now)
+            return FolderScan(name, False, "a file in it is open for writing", content)
         if not is_quiet:
-            return Looked(name, False, f"no marker, and not unchanged for {self._quiet_s:g} s yet", content)
-        return Looked(name, True, f"unchanged for {self._quiet_s:g} s", content)
+            return FolderScan(name, False, f"no marker, and not unchanged for {self._quiet_s:g} s yet", content)
+        return FolderScan(name, True, f"unchanged for {self._quiet_s:g} s", content)
 
-    def _note_open(self, name: Name, folder: Path, content: tuple[Entry, ...], now: float) -> None:
+    def _restart_quiet_period(
+        self, name: CheckpointName, folder: Path, content: tuple[FileEntry, ...], now: float
+    ) -> None:
         """It has to be quiet from when it is closed on: a training that dies closes its files, too."""
         self._opened.add(name)
         self._since[name] = content, now
@@ -157,7 +159,7 @@ class Watch:
             os.utime(descriptor)  # so that it has changed just now for who looks when the training has ended
 
 
-def checkpoints_in(attempt_folder: Path) -> list[Name]:
+def list_checkpoints(attempt_folder: Path) -> list[CheckpointName]:
     """The folders that have a checkpoint's name, newest first."""
     try:
         with opened(attempt_folder) as descriptor, os.scandir(descriptor) as listing:
@@ -168,26 +170,26 @@ def checkpoints_in(attempt_folder: Path) -> list[Name]:
     return sorted((name for name in named if name is not None), reverse=True)
 
 
-def complete_after_all(folder: Path, quiet_s: float = QUIET_S) -> str | None:
+def completed_before_exit(folder: Path, quiet_s: float = SETTLE_S) -> str | None:
     """Why a checkpoint of an attempt that is over counts as complete, though nobody has digested it.
 
     Not because it is quiet and closed: no writer is left, so that what was cut off is that, too, and how the program
     ended is not known here.
     """
-    content = entries(folder)
+    content = list_files(folder)
     if not content:
         return None
-    declared = declared_in(folder)
+    declared = read_markers(folder)
     if declared is not None:
-        return _shards(declared) if declared.whole else None
+        return _shards(declared) if declared.all_shards_present else None
     if was_renamed(folder, content):
         return "renamed when it was whole"
-    if _lived_until_ns(folder) - _changed_ns(folder, content) > quiet_s * 1e9:
+    if _last_heartbeat_ns(folder) - _changed_ns(folder, content) > quiet_s * 1e9:
         return "the training went on after it"
     return None
 
 
-def declared_in(folder: Path) -> Declared | None:
+def read_markers(folder: Path) -> ShardMarkers | None:
     """What the markers say; None without any that can be read."""
     try:
         names = sorted(name for name in disk.names_in(folder) if name.startswith(MARKER))
@@ -196,7 +198,7 @@ def declared_in(folder: Path) -> Declared | None:
     return declared_by((name, _own(folder / name)) for name in names)
 
 
-def declared_by(files: Iterable[tuple[str, bytes | None]]) -> Declared | None:
+def declared_by(files: Iterable[tuple[str, bytes | None]]) -> ShardMarkers | None:
     """What markers of these names and contents say together. Where they are of several saves, no shard counts."""
     found = []
     for name, content in files:
@@ -209,11 +211,15 @@ def declared_by(files: Iterable[tuple[str, bytes | None]]) -> Declared | None:
     is_one_save = len({said.save for said in found}) == 1
     ranks = frozenset[int]().union(*(said.ranks for said in found)) if is_one_save else frozenset[int]()
     metrics = next((said.metrics for said in found if said.metrics), {})
-    return Declared(max(said.shards for said in found), ranks, found[0].step, metrics, found[0].save)
+    return ShardMarkers(max(said.shards for said in found), ranks, found[0].step, metrics, found[0].save)
 
 
 def described(
-    name: Name, about: About, files: Iterable[File], declared: Declared | None, reported: Mapping[str, float]
+    name: CheckpointName,
+    about: SaveInfo,
+    files: Iterable[File],
+    declared: ShardMarkers | None,
+    reported: Mapping[str, float],
 ) -> Manifest:
     """The manifest of a checkpoint with such markers; `reported` are the metrics at the end of its epoch."""
     step, metrics = declared.step if declared else None, measured(declared, reported)
@@ -221,14 +227,14 @@ def described(
     return Manifest(name.epoch, name.attempt, about, tuple(files), step, metrics, save)
 
 
-def measured(declared: Declared | None, reported: Mapping[str, float]) -> Mapping[str, float]:
+def measured(declared: ShardMarkers | None, reported: Mapping[str, float]) -> Mapping[str, float]:
     """The metrics of a checkpoint: those of its markers, or else of its epoch, if it was saved at the end of it."""
     if declared is not None and (declared.metrics or declared.step is not None):
         return declared.metrics
     return reported
 
 
-def was_renamed(folder: Path, content: tuple[Entry, ...]) -> bool:
+def was_renamed(folder: Path, content: tuple[FileEntry, ...]) -> bool:
     """Whether the folder got its name after all its files were there.
 
     A rename changes when a folder was changed, and not when it was modified; making or removing a file in it does both.
@@ -265,12 +271,12 @@ def _writes(info: Path) -> bool:
 
 def _own(path: Path) -> bytes | None:
     try:
-        return read_own(path, MARKER_BYTES)
+        return read_small_file(path, MARKER_BYTES)
     except OSError:
         return None
 
 
-def _marker(content: bytes | None) -> Declared | None:
+def _marker(content: bytes | None) -> ShardMarkers | None:
     """None for one that is empty or half written: whoever wrote it has died, or is at it."""
     try:
         facts = json.loads(content or b"")
@@ -283,7 +289,7 @@ def _marker(content: bytes | None) -> Declared | None:
         return None
     is_step = type(step) is int and 0 <= step <= MAX_SIZE
     said = "" if None in save[:3] else ".".join(map(str, save))[:MOST_SAVE]
-    return Declared(shards, frozenset(ranks), step if is_step else None, metrics, said)
+    return ShardMarkers(shards, frozenset(ranks), step if is_step else None, metrics, said)
 
 
 def _metrics(said: object) -> dict[str, float]:
@@ -292,15 +298,15 @@ def _metrics(said: object) -> dict[str, float]:
     return {name: float(value) for name, value in numbers if type(value) in (int, float) and -HUGE <= value <= HUGE}
 
 
-def _shards(declared: Declared) -> str:
+def _shards(declared: ShardMarkers) -> str:
     return f"{len(declared.ranks)} of {declared.shards} shards declared"
 
 
-def _changed_ns(folder: Path, content: tuple[Entry, ...]) -> int:
+def _changed_ns(folder: Path, content: tuple[FileEntry, ...]) -> int:
     return max(folder.stat().st_ctime_ns, *(entry.stamp.changed_ns for entry in content))
 
 
-def _lived_until_ns(folder: Path) -> int:
+def _last_heartbeat_ns(folder: Path) -> int:
     """The last sign of life of the attempt that wrote it: the sidecar's, or a file beside it that was written later.
 
     Folders and this package's own files tell nothing: a later attempt may have changed them.
@@ -310,7 +316,7 @@ def _lived_until_ns(folder: Path) -> int:
         if Path(parent).is_relative_to(folder):
             continue
         for file in files:
-            if file == ALIVE or not file.startswith(OWN):
+            if file == HEARTBEAT_FILE or not file.startswith(HOLDFAST_PREFIX):
                 with contextlib.suppress(FileNotFoundError):
                     latest = max(latest, Path(parent, file).lstat().st_ctime_ns)
     return latest

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.checkpoints.beneath import FOLDER, LeavesFolder, found, opened, reopened
-from holdfast.checkpoints.errors import Incomplete, Refused
-from holdfast.checkpoints.names import OWN
-from holdfast.checkpoints.paths import MAX_FILES, check_depth, check_folders, check_path, check_together
+from holdfast.checkpoints.errors import Incomplete, UnsafeContent
+from holdfast.checkpoints.names import HOLDFAST_PREFIX
+from holdfast.checkpoints.paths import MAX_FILES, check_depth, check_folders, check_path, check_path_set
 
 CHUNK_BYTES = 1 << 20
 # Links to folders that hold such links double with every level.
 MAX_LINKED = 1000
 
 
-class Stamp(NamedTuple):
+class FileStamp(NamedTuple):
     """What changes when a file is written to or replaced, even if its size stays."""
 
     size: int
@@ -29,9 +29,9 @@ class Stamp(NamedTuple):
     device: int = 0
 
 
-class Entry(NamedTuple):
+class FileEntry(NamedTuple):
     path: str
-    stamp: Stamp
+    stamp: FileStamp
 
 
 class Listing(NamedTuple):
@@ -39,9 +39,9 @@ class Listing(NamedTuple):
 
     where: Path
     descriptor: int
-    content: tuple[Entry, ...]
+    content: tuple[FileEntry, ...]
 
-    def must_be(self, expected: tuple[Entry, ...] | None) -> None:
+    def must_be(self, expected: tuple[FileEntry, ...] | None) -> None:
         """Raise Incomplete unless there are files, and those that were found complete."""
         if not self.content:
             raise Incomplete(f"{self.where} holds no file yet")
@@ -49,14 +49,14 @@ class Listing(NamedTuple):
             raise Incomplete(f"{self.where} was saved anew meanwhile: it is looked at again")
 
     @contextlib.contextmanager
-    def reading(self, entry: Entry) -> Iterator[Path]:
+    def reading(self, entry: FileEntry) -> Iterator[Path]:
         """Where the content of a file is read; raises Incomplete if there is another file in its place."""
         with contextlib.ExitStack() as stack:
             try:
                 with _being_changed(self.where):
                     there = stack.enter_context(found(self.descriptor, entry.path, self.where))
             except LeavesFolder:
-                raise Refused(_leaves(self.where / entry.path)) from None
+                raise UnsafeContent(_leaves(self.where / entry.path)) from None
             if _stamp(os.fstat(there)) != entry.stamp:
                 raise Incomplete(f"{self.where / entry.path} was written to while it was read: it is taken again later")
             yield reopened(there)
@@ -70,14 +70,14 @@ def listing(folder: Path) -> Iterator[Listing]:
         yield Listing(folder, descriptor, _listed(descriptor, folder))
 
 
-def entries(folder: Path) -> tuple[Entry, ...]:
+def list_files(folder: Path) -> tuple[FileEntry, ...]:
     """Every file, by path. Links that stay in the folder count as what they lead to; others are refused."""
     with listing(folder) as there:
         return there.content
 
 
-def _listed(descriptor: int, folder: Path) -> tuple[Entry, ...]:
-    there: list[Entry] = []
+def _listed(descriptor: int, folder: Path) -> tuple[FileEntry, ...]:
+    there: list[FileEntry] = []
     with _being_changed(folder), contextlib.closing(_Walk(descriptor, folder).files(descriptor, "", ())) as walk:
         for entry in walk:
             there.append(entry)
@@ -85,7 +85,7 @@ def _listed(descriptor: int, folder: Path) -> tuple[Entry, ...]:
                 break
     for entry in there:
         check_path(entry.path)
-    check_together(entry.path for entry in there)
+    check_path_set(entry.path for entry in there)
     there.sort()
     return tuple(there)
 
@@ -101,7 +101,7 @@ def sha256_of(file: Path) -> str:
     return digest.hexdigest()
 
 
-def read_own(file: Path, limit: int) -> bytes | None:
+def read_small_file(file: Path, limit: int) -> bytes | None:
     """A small file of holdfast's own, or one byte more than the limit; None if there is none.
 
     What a training has put in its place reads as empty: a pipe would be waited at for ever, a link may lead anywhere.
@@ -124,9 +124,9 @@ def read_own(file: Path, limit: int) -> bytes | None:
         os.close(descriptor)
 
 
-def unchanged(folder: Path, before: tuple[Entry, ...]) -> None:
+def ensure_unchanged(folder: Path, before: tuple[FileEntry, ...]) -> None:
     """Raise if the folder holds anything else than it did."""
-    if entries(folder) != before:
+    if list_files(folder) != before:
         raise Incomplete(f"{folder} was written to while it was read: it is taken again when it is quiet")
 
 
@@ -140,20 +140,20 @@ class _Walk:
         self._folders = 0
         self._linked = 0
 
-    def files(self, folder: int, below: str, above: tuple[tuple[int, int], ...]) -> Generator[Entry, None, None]:
+    def files(self, folder: int, below: str, above: tuple[tuple[int, int], ...]) -> Generator[FileEntry, None, None]:
         found_in = os.fstat(folder)
         itself = found_in.st_dev, found_in.st_ino
         if itself in self._empty:
             return
         if itself in above:
-            raise Refused(f"the link {self._where / below} leads to a folder that holds it: remove it")
+            raise UnsafeContent(f"the link {self._where / below} leads to a folder that holds it: remove it")
         self._folders += 1
         check_folders(self._folders)
         check_depth(below)
         is_empty = True
         with os.scandir(folder) as listing:
             for one in sorted(listing, key=lambda one: one.name):
-                if not below and one.name.startswith(OWN):
+                if not below and one.name.startswith(HOLDFAST_PREFIX):
                     continue
                 for entry in self._files_of(folder, one, f"{below}{one.name}", (*above, itself)):
                     is_empty = False
@@ -163,7 +163,7 @@ class _Walk:
 
     def _files_of(
         self, folder: int, one: os.DirEntry[str], path: str, above: tuple[tuple[int, int], ...]
-    ) -> Iterator[Entry]:
+    ) -> Iterator[FileEntry]:
         if one.is_symlink():
             with self._led_to(path) as there:
                 yield from self._files_at(there, path, above)
@@ -171,21 +171,23 @@ class _Walk:
             with _closing(os.open(one.name, FOLDER, dir_fd=folder)) as inner:
                 yield from self.files(inner, f"{path}/", above)
         elif one.is_file(follow_symlinks=False):
-            yield Entry(path, _stamp(one.stat(follow_symlinks=False)))
+            yield FileEntry(path, _stamp(one.stat(follow_symlinks=False)))
         else:
             raise self._odd(path)
 
-    def _files_at(self, there: int, path: str, above: tuple[tuple[int, int], ...]) -> Iterator[Entry]:
+    def _files_at(self, there: int, path: str, above: tuple[tuple[int, int], ...]) -> Iterator[FileEntry]:
         """What a link leads to; its own times say nothing."""
         about = os.fstat(there)
         if stat.S_ISDIR(about.st_mode):
             self._linked += 1
             if self._linked > MAX_LINKED:
-                raise Refused(f"links lead to folders of {self._where} in more than {MAX_LINKED} ways: remove some")
+                raise UnsafeContent(
+                    f"links lead to folders of {self._where} in more than {MAX_LINKED} ways: remove some"
+                )
             with _closing(os.open(reopened(there), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as inner:
                 yield from self.files(inner, f"{path}/", above)
         elif stat.S_ISREG(about.st_mode):
-            yield Entry(path, _stamp(about))
+            yield FileEntry(path, _stamp(about))
         else:
             raise self._odd(path)
 
@@ -195,13 +197,15 @@ class _Walk:
             try:
                 there = stack.enter_context(found(self._root, path, self._where))
             except LeavesFolder:
-                raise Refused(_leaves(self._where / path)) from None
+                raise UnsafeContent(_leaves(self._where / path)) from None
             except OSError:
-                raise Refused(f"the link {self._where / path} leads nowhere: remove it from the checkpoint") from None
+                raise UnsafeContent(
+                    f"the link {self._where / path} leads nowhere: remove it from the checkpoint"
+                ) from None
             yield there
 
-    def _odd(self, path: str) -> Refused:
-        return Refused(f"{self._where / path} is neither a file nor a folder: remove it from the checkpoint")
+    def _odd(self, path: str) -> UnsafeContent:
+        return UnsafeContent(f"{self._where / path} is neither a file nor a folder: remove it from the checkpoint")
 
 
 @contextlib.contextmanager
@@ -229,5 +233,5 @@ def _leaves(link: Path) -> str:
     return f"the link {link} leads out of the checkpoint's folder: save a copy of the file instead"
 
 
-def _stamp(about: os.stat_result) -> Stamp:
-    return Stamp(about.st_size, about.st_ino, about.st_mtime_ns, about.st_ctime_ns, about.st_dev)
+def _stamp(about: os.stat_result) -> FileStamp:
+    return FileStamp(about.st_size, about.st_ino, about.st_mtime_ns, about.st_ctime_ns, about.st_dev)

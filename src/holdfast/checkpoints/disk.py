@@ -13,30 +13,30 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from holdfast.checkpoints.beneath import FOLDER, NAMED, opened, reopened
-from holdfast.checkpoints.errors import BadAddress, Full, ReadOnly, StoreError, WrongCredentials
-from holdfast.checkpoints.names import MANIFEST, OWN
+from holdfast.checkpoints.errors import AccessDenied, InvalidStoreUrl, ReadOnly, StorageFull, StoreError
+from holdfast.checkpoints.names import HOLDFAST_PREFIX, MANIFEST
 
 # Names that no training program gives: leftovers can be told from what a program is writing.
-RESTORING = f"{OWN}restoring-"
-DELETED = f"{OWN}deleted-"
-PARTIAL = f"{OWN}partial-"
+RESTORING = f"{HOLDFAST_PREFIX}restoring-"
+DELETED = f"{HOLDFAST_PREFIX}deleted-"
+PARTIAL = f"{HOLDFAST_PREFIX}partial-"
 # Each level of folders takes a descriptor while it is removed.
 MAX_LEVELS = 200
 
 # Trouble with the volume itself, and what to do about it; anything else is raised as it is.
 _TROUBLE: dict[int, tuple[type[StoreError], str]] = {
-    errno.ENOSPC: (Full, "remove old checkpoints, or give the volume more space"),
-    errno.EDQUOT: (Full, "remove old checkpoints, or raise the quota"),
-    errno.EFBIG: (Full, "write smaller files, or use a volume that takes larger ones"),
+    errno.ENOSPC: (StorageFull, "remove old checkpoints, or give the volume more space"),
+    errno.EDQUOT: (StorageFull, "remove old checkpoints, or raise the quota"),
+    errno.EFBIG: (StorageFull, "write smaller files, or use a volume that takes larger ones"),
     errno.EROFS: (ReadOnly, "mount a volume that can be written to"),
-    errno.EACCES: (WrongCredentials, "let user {uid} or group {gid} read and write it"),
-    errno.EPERM: (WrongCredentials, "let user {uid} or group {gid} read and write it"),
-    errno.ENOTDIR: (BadAddress, "a file is in the place of a folder: remove it"),
+    errno.EACCES: (AccessDenied, "let user {uid} or group {gid} read and write it"),
+    errno.EPERM: (AccessDenied, "let user {uid} or group {gid} read and write it"),
+    errno.ENOTDIR: (InvalidStoreUrl, "a file is in the place of a folder: remove it"),
 }
 
 
 @contextlib.contextmanager
-def explained(tried: str) -> Iterator[None]:
+def translate_os_errors(tried: str) -> Iterator[None]:
     """Turn an error of the volume into one that says what to do."""
     try:
         yield
@@ -134,15 +134,15 @@ def rename(source: Path, target: Path) -> None:
             os.fsync(old)
 
 
-def remove(folder: Path) -> None:
+def delete_folder_atomically(folder: Path) -> None:
     """Let a folder vanish at once, by another name, and free its space after that."""
     trash = folder.with_name(f"{DELETED}{folder.name}")
-    discard(trash)
+    remove_any(trash)
     rename(folder, trash)
-    discard(trash)
+    remove_any(trash)
 
 
-def discard(path: Path) -> None:
+def remove_any(path: Path) -> None:
     """Remove whatever is there; a link goes, and what it leads to stays."""
     with contextlib.suppress(FileNotFoundError), opened(path.parent) as above:
         _discard(path.name, above, path, 0)
@@ -185,4 +185,4 @@ def remove_leftovers(folder: Path) -> None:
     """What interrupted deletions, restores and writes have left in an attempt's folder."""
     for name in names_in(folder):
         if name.startswith((RESTORING, DELETED, PARTIAL)):
-            discard(folder / name)
+            remove_any(folder / name)

@@ -11,11 +11,11 @@ class StoreError(CheckpointError):
     """The place where checkpoints are kept does not do what it should; nothing is said about the checkpoint."""
 
 
-class WrongCredentials(StoreError):
+class AccessDenied(StoreError):
     """The store does not know the caller, or does not let it in."""
 
 
-class NoBucket(StoreError):
+class BucketNotFound(StoreError):
     """There is no such bucket or container."""
 
 
@@ -23,7 +23,7 @@ class ReadOnly(StoreError):
     """It can be read, and not written."""
 
 
-class Full(StoreError):
+class StorageFull(StoreError):
     """No space, or no quota, is left."""
 
 
@@ -31,11 +31,11 @@ class Unreachable(StoreError):
     """No answer, or one that says to come back later."""
 
 
-class BadAddress(StoreError):
+class InvalidStoreUrl(StoreError):
     """The address or the settings of the store make no sense."""
 
 
-class NoCheckpoint(CheckpointError):
+class CheckpointNotFound(CheckpointError):
     """There is no checkpoint of that name, or it has no manifest."""
 
 
@@ -47,11 +47,11 @@ class MissingPart(Incomplete):
     """Another worker has not uploaded its part, and perhaps never will."""
 
 
-class Refused(CheckpointError):
+class UnsafeContent(CheckpointError):
     """What the folder or the manifest holds can't be kept, or would be dangerous to unpack."""
 
 
-class BadManifest(Refused):
+class InvalidCheckpointManifest(UnsafeContent):
     """The manifest can't be read, is of an unknown version, or describes something else."""
 
 

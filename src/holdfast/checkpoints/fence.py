@@ -7,29 +7,29 @@ over. Every attempt writes down where it began; what earlier ones save beyond th
 import json
 from typing import NamedTuple
 
-from holdfast.checkpoints.names import Name, parse
+from holdfast.checkpoints.names import CheckpointName, parse
 from holdfast.checkpoints.store import Store
 
 
-class Mark(NamedTuple):
+class CheckpointPosition(NamedTuple):
     """A place in the order of checkpoints."""
 
     epoch: int
     attempt: int
 
 
-BEGINNING = Mark(-1, -1)
+BEGINNING = CheckpointPosition(-1, -1)
 
 
-class Decision(NamedTuple):
+class ResumeDecision(NamedTuple):
     """Where an attempt begins: `name` is what it resumes from, `until` the last of earlier attempts' that counts.
 
     They differ once a worker of the attempt has been replaced, and goes on from what the attempt itself has saved.
     """
 
     job: str
-    name: Name | None
-    until: Mark
+    name: CheckpointName | None
+    until: CheckpointPosition
 
 
 class Fence:
@@ -38,13 +38,13 @@ class Fence:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._noted: list[int] | None = None
-        self._read: dict[int, Decision | None] = {}
+        self._read: dict[int, ResumeDecision | None] = {}
 
-    def ended_by(self, name: Name, job: str) -> int | None:
+    def superseded_by(self, name: CheckpointName, job: str) -> int | None:
         """The attempt of the job that had begun before this was saved; None if there is none, so that it counts."""
         ended_by = None
         for attempt in self._later(name.attempt):
-            decided = self._decided(attempt)
+            decided = self._read_decision(attempt)
             # Under a prefix that was another job's, attempts have been counted before.
             if decided is None or decided.job != job:
                 continue
@@ -56,22 +56,22 @@ class Fence:
 
     def _later(self, attempt: int) -> list[int]:
         if self._noted is None:
-            self._noted = self._store.noted()
+            self._noted = self._store.decided_attempts()
         return [noted for noted in self._noted if noted > attempt]
 
-    def _decided(self, attempt: int) -> Decision | None:
+    def _read_decision(self, attempt: int) -> ResumeDecision | None:
         if attempt not in self._read:
-            self._read[attempt] = decode(self._store.note(attempt))
+            self._read[attempt] = decode(self._store.read_decision(attempt))
         return self._read[attempt]
 
 
-def encode(decided: Decision) -> bytes:
+def encode(decided: ResumeDecision) -> bytes:
     name = decided.name
-    began = {"attempt": name.attempt, "checkpoint": name.leaf} if name else {"nothing": True}
+    began = {"attempt": name.attempt, "checkpoint": name.folder_name} if name else {"nothing": True}
     return json.dumps({"job": decided.job, **began, "until": decided.until}).encode()
 
 
-def decode(content: bytes | None) -> Decision | None:
+def decode(content: bytes | None) -> ResumeDecision | None:
     """None for what is no decision."""
     try:
         facts = json.loads(content or b"")
@@ -82,4 +82,4 @@ def decode(content: bytes | None) -> Decision | None:
         return None
     if not isinstance(job, str) or type(epoch) is not int or type(attempt) is not int or (name is None) != is_anew:
         return None
-    return Decision(job, name, Mark(epoch, attempt))
+    return ResumeDecision(job, name, CheckpointPosition(epoch, attempt))

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from holdfast.checkpoints import manifest as manifests
 from holdfast.checkpoints.beneath import LeavesFolder, regular
-from holdfast.checkpoints.complete import MARKER, MARKER_BYTES, Declared, declared_by, declared_in
-from holdfast.checkpoints.content import CHUNK_BYTES, entries, read_own
-from holdfast.checkpoints.disk import explained
-from holdfast.checkpoints.errors import NoCheckpoint, Refused
-from holdfast.checkpoints.manifest import About, File, Manifest
-from holdfast.checkpoints.names import CHECKPOINT, MANIFEST, OWN, Name
+from holdfast.checkpoints.complete import MARKER, MARKER_BYTES, ShardMarkers, declared_by, read_markers
+from holdfast.checkpoints.content import CHUNK_BYTES, list_files, read_small_file
+from holdfast.checkpoints.disk import translate_os_errors
+from holdfast.checkpoints.errors import CheckpointNotFound, UnsafeContent
+from holdfast.checkpoints.manifest import File, Manifest, SaveInfo
+from holdfast.checkpoints.names import CHECKPOINT, HOLDFAST_PREFIX, MANIFEST, CheckpointName
 from holdfast.checkpoints.settings import open_bucket
 from holdfast.checkpoints.unpack import UNKNOWN, Reading, unpack
 
@@ -27,7 +27,7 @@ class Source:
     files: tuple[File, ...]
     read: Reading
     said: Manifest | None = None
-    declared: Declared | None = None
+    declared: ShardMarkers | None = None
 
     @property
     def epoch(self) -> int:
@@ -37,7 +37,7 @@ class Source:
             return int(match[1])
         return self.said.epoch if self.said is not None else 0
 
-    def manifest(self, name: Name, about: About) -> Manifest:
+    def manifest(self, name: CheckpointName, about: SaveInfo) -> Manifest:
         """As a checkpoint of this job."""
         own = Manifest(name.epoch, name.attempt, about, self.files)
         if self.said is not None and self.said.epoch == name.epoch:
@@ -51,14 +51,14 @@ def find(address: str, environ: Mapping[str, str]) -> Source:
     """What is at `address`: s3://, gs://, az:// or a path."""
     source = _folder(address) if address.startswith("/") else _objects(address, environ)
     if not source.files:
-        raise NoCheckpoint(f"there is no file in {address}: correct checkpoint.resumeFrom")
-    if source.said is None and source.declared is not None and not source.declared.whole:
-        raise NoCheckpoint(f"{address} lacks shards, it was never complete: correct checkpoint.resumeFrom")
-    manifests.checked(source.files)
+        raise CheckpointNotFound(f"there is no file in {address}: correct checkpoint.resumeFrom")
+    if source.said is None and source.declared is not None and not source.declared.all_shards_present:
+        raise CheckpointNotFound(f"{address} lacks shards, it was never complete: correct checkpoint.resumeFrom")
+    manifests.validated_files(source.files)
     return source
 
 
-def fetch(source: Source, target: Path, name: Name, about: About) -> Manifest:
+def fetch(source: Source, target: Path, name: CheckpointName, about: SaveInfo) -> Manifest:
     """Put it into the folder `target`, as this job's checkpoint `name`.
 
     What its manifest says is checked; without one, the user's word that it is whole counts.
@@ -71,11 +71,11 @@ def fetch(source: Source, target: Path, name: Name, about: About) -> Manifest:
 def _folder(address: str) -> Source:
     # The user's path may hold links, as far as its last folder; in there they must not lead out.
     folder = Path(os.path.realpath(address))
-    with explained(f"read {folder}"):
+    with translate_os_errors(f"read {folder}"):
         if not folder.is_dir():
-            raise NoCheckpoint(f"there is no folder {folder}: correct checkpoint.resumeFrom")
-        there = entries(folder)
-        content, declared = read_own(folder / MANIFEST, manifests.MAX_BYTES), declared_in(folder)
+            raise CheckpointNotFound(f"there is no folder {folder}: correct checkpoint.resumeFrom")
+        there = list_files(folder)
+        content, declared = read_small_file(folder / MANIFEST, manifests.MAX_BYTES), read_markers(folder)
     files = tuple(File(entry.path, entry.stamp.size, UNKNOWN) for entry in there)
     said = _manifest(content, address)
     return Source(address, said.files if said else files, lambda file: _chunks(folder, file.path), said, declared)
@@ -90,7 +90,7 @@ def _objects(address: str, environ: Mapping[str, str]) -> Source:
     folders = {one.key[:end] for one in there for end in range(len(one.key)) if one.key[end] == "/"}
     # The web pages of some stores make a folder by an empty object of its name.
     real = (one for one in there if one.key and (one.size or one.key not in folders))
-    files = tuple(File(one.key, one.size, UNKNOWN) for one in real if not one.key.startswith(OWN))
+    files = tuple(File(one.key, one.size, UNKNOWN) for one in real if not one.key.startswith(HOLDFAST_PREFIX))
     markers = (one.key for one in there if one.key.startswith(MARKER) and one.size <= MARKER_BYTES)
     declared = declared_by((key, bucket.read(key, MARKER_BYTES)) for key in markers)
     return Source(address, files, lambda file: bucket.stream(file.key), None, declared)
@@ -106,4 +106,4 @@ def _chunks(folder: Path, path: str) -> Iterator[bytes]:
             while chunk := source.read(CHUNK_BYTES):
                 yield chunk
     except LeavesFolder:
-        raise Refused(f"the link {folder / path} leads out of {folder}: put a copy of the file there") from None
+        raise UnsafeContent(f"the link {folder / path} leads out of {folder}: put a copy of the file there") from None

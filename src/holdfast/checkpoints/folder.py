@@ -6,23 +6,38 @@ from pathlib import Path
 
 from holdfast.checkpoints import beneath, disk
 from holdfast.checkpoints import manifest as manifests
-from holdfast.checkpoints.complete import QUIET_S, checkpoints_in, complete_after_all, declared_in, described
-from holdfast.checkpoints.content import CHUNK_BYTES, Entry, Listing, entries, listing, read_own, sha256_of, unchanged
-from holdfast.checkpoints.errors import BadManifest, Corrupt, Incomplete, NoCheckpoint, Refused
-from holdfast.checkpoints.manifest import About, File, Manifest
-from holdfast.checkpoints.names import ATTEMPT, MANIFEST, Name
-from holdfast.checkpoints.parallel import each
-from holdfast.checkpoints.store import LEASE, NO_METRICS, found, note_of, noted_in
-from holdfast.checkpoints.unpack import read_through, unpack
+from holdfast.checkpoints.complete import SETTLE_S, completed_before_exit, described, list_checkpoints, read_markers
+from holdfast.checkpoints.content import (
+    CHUNK_BYTES,
+    FileEntry,
+    Listing,
+    ensure_unchanged,
+    list_files,
+    listing,
+    read_small_file,
+    sha256_of,
+)
+from holdfast.checkpoints.errors import (
+    CheckpointNotFound,
+    Corrupt,
+    Incomplete,
+    InvalidCheckpointManifest,
+    UnsafeContent,
+)
+from holdfast.checkpoints.manifest import File, Manifest, SaveInfo
+from holdfast.checkpoints.names import ATTEMPT, MANIFEST, CheckpointName
+from holdfast.checkpoints.parallel import map_in_threads
+from holdfast.checkpoints.store import LEASE, NO_METRICS, decided_attempts, decision_path, require_manifest
+from holdfast.checkpoints.unpack import unpack, verify_stream
 
 WORKERS = 2
 NOTE_BYTES = 64 << 10
 
 
-class FolderStore:
+class VolumeStore:
     """The job's own folder on a volume, which every worker sees."""
 
-    def __init__(self, root: Path, *, workers: int = WORKERS, quiet_s: float = QUIET_S) -> None:
+    def __init__(self, root: Path, *, workers: int = WORKERS, quiet_s: float = SETTLE_S) -> None:
         self.root = Path(os.path.realpath(root))
         self._workers = workers
         self._quiet_s = quiet_s
@@ -31,52 +46,54 @@ class FolderStore:
     def address(self) -> str:
         return str(self.root)
 
-    def folder(self, name: Name) -> Path:
+    def folder(self, name: CheckpointName) -> Path:
         return self.root / name.folder
 
-    def names(self, until: int) -> list[Name]:
-        with disk.explained(f"look for checkpoints in {self.root}"):
+    def names(self, until: int) -> list[CheckpointName]:
+        with disk.translate_os_errors(f"look for checkpoints in {self.root}"):
             attempts = self.attempt_folders(until)
-            return sorted((name for path in attempts for name in checkpoints_in(path)), reverse=True)
+            return sorted((name for path in attempts for name in list_checkpoints(path)), reverse=True)
 
     def attempt_folders(self, until: int) -> list[Path]:
         return [path for path in _folders(self.root) if _number(path) <= until]
 
-    def manifest(self, name: Name) -> Manifest | None:
+    def manifest(self, name: CheckpointName) -> Manifest | None:
         path = self.folder(name) / MANIFEST
-        with disk.explained(f"read {path}"):
-            content = read_own(path, manifests.MAX_BYTES)
+        with disk.translate_os_errors(f"read {path}"):
+            content = read_small_file(path, manifests.MAX_BYTES)
         if content is None:
             return None
         manifest = manifests.decode(content, str(name))
         # The copy that an attempt was given of an older one's keeps its manifest.
         if manifest.epoch != name.epoch or manifest.attempt > name.attempt:
-            raise BadManifest(f"the manifest in {self.folder(name)} is that of another checkpoint")
+            raise InvalidCheckpointManifest(f"the manifest in {self.folder(name)} is that of another checkpoint")
         return manifest
 
     def put(
         self,
-        name: Name,
+        name: CheckpointName,
         source: Path,
-        about: About,
-        expected: tuple[Entry, ...] | None = None,
+        about: SaveInfo,
+        expected: tuple[FileEntry, ...] | None = None,
         *,
         metrics: Mapping[str, float] = NO_METRICS,
     ) -> Manifest:
         """In place: `source` is the checkpoint's own folder on the volume."""
         if source.resolve() != self.folder(name):
-            raise Refused(f"{source} is not where {name} is kept: on a volume, checkpoints stay where they are written")
+            raise UnsafeContent(
+                f"{source} is not where {name} is kept: on a volume, checkpoints stay where they are written"
+            )
         source = self.folder(name)
-        with disk.explained(f"digest {source}"), listing(source) as there:
+        with disk.translate_os_errors(f"digest {source}"), listing(source) as there:
             there.must_be(expected)
-            declared = declared_in(source)
-            if declared is not None and not declared.whole:
+            declared = read_markers(source)
+            if declared is not None and not declared.all_shards_present:
                 raise Incomplete(f"{source} lacks shards: they are waited for")
-            files = each(lambda entry: _digested(there, entry), there.content, self._workers)
+            files = map_in_threads(lambda entry: _digested(there, entry), there.content, self._workers)
             for folder in {entry.path.rpartition("/")[0] for entry in there.content}:
                 with beneath.found(there.descriptor, folder, source) as descriptor:
                     disk.sync_file(beneath.reopened(descriptor))
-            unchanged(source, there.content)
+            ensure_unchanged(source, there.content)
             manifest = described(name, about, files, declared, metrics)
             # A training may save anew under that name at any moment: the manifest goes into the folder that was read.
             try:
@@ -85,78 +102,78 @@ class FolderStore:
                 raise Incomplete(f"{source} was replaced while it was read: it is taken again") from None
         return manifest
 
-    def adopt(self, name: Name, about: About) -> Manifest | None:
+    def write_missing_manifest(self, name: CheckpointName, about: SaveInfo) -> Manifest | None:
         folder = self.folder(name)
-        with disk.explained(f"look at {folder}"):
-            return self.put(name, folder, about) if complete_after_all(folder, self._quiet_s) else None
+        with disk.translate_os_errors(f"look at {folder}"):
+            return self.put(name, folder, about) if completed_before_exit(folder, self._quiet_s) else None
 
-    def get(self, name: Name, target: Path) -> Manifest:
+    def get(self, name: CheckpointName, target: Path) -> Manifest:
         if target.resolve() == self.folder(name):
             return self.verify(name)
-        manifest = found(self, name)
-        self._present(name, manifest)
+        manifest = require_manifest(self, name)
+        self._ensure_files_present(name, manifest)
         unpack(manifest, target, lambda file: self._chunks(name, file), workers=self._workers)
         return manifest
 
-    def verify(self, name: Name) -> Manifest:
-        manifest = found(self, name)
-        self._present(name, manifest)
-        each(lambda file: self._verify_file(name, file), manifest.files, self._workers)
+    def verify(self, name: CheckpointName) -> Manifest:
+        manifest = require_manifest(self, name)
+        self._ensure_files_present(name, manifest)
+        map_in_threads(lambda file: self._verify_file(name, file), manifest.files, self._workers)
         return manifest
 
-    def delete(self, name: Name) -> None:
+    def delete(self, name: CheckpointName) -> None:
         """It vanishes whole, by a rename: a folder half emptied, without its manifest, might pass for a checkpoint."""
-        with disk.explained(f"delete {name} in {self.root}"):
+        with disk.translate_os_errors(f"delete {name} in {self.root}"):
             if self.folder(name).is_dir():
-                disk.remove(self.folder(name))
+                disk.delete_folder_atomically(self.folder(name))
 
-    def quarantine(self, name: Name) -> str:
-        with disk.explained(f"set {name} aside in {self.root}"):
-            target = _free(self.root / name.quarantined)
+    def quarantine(self, name: CheckpointName) -> str:
+        with disk.translate_os_errors(f"set {name} aside in {self.root}"):
+            target = _unused_path(self.root / name.quarantined)
             disk.make_folder(target.parent)
             disk.rename(self.folder(name), target)
         return str(target)
 
-    def note(self, attempt: int) -> bytes | None:
-        with disk.explained(f"read what was decided for attempt {attempt} in {self.root}"):
-            return read_own(self.root / note_of(attempt), NOTE_BYTES)
+    def read_decision(self, attempt: int) -> bytes | None:
+        with disk.translate_os_errors(f"read what was decided for attempt {attempt} in {self.root}"):
+            return read_small_file(self.root / decision_path(attempt), NOTE_BYTES)
 
-    def write_note(self, attempt: int, content: bytes) -> None:
-        with disk.explained(f"write down what was decided for attempt {attempt} in {self.root}"):
+    def write_decision(self, attempt: int, content: bytes) -> None:
+        with disk.translate_os_errors(f"write down what was decided for attempt {attempt} in {self.root}"):
             disk.make_folder(self.root)
-            disk.write(self.root / note_of(attempt), content)
+            disk.write(self.root / decision_path(attempt), content)
 
     def lease(self) -> bytes | None:
-        with disk.explained(f"read the lease of {self.root}"):
-            return read_own(self.root / LEASE, NOTE_BYTES)
+        with disk.translate_os_errors(f"read the lease of {self.root}"):
+            return read_small_file(self.root / LEASE, NOTE_BYTES)
 
     def write_lease(self, content: bytes) -> None:
-        with disk.explained(f"write the lease of {self.root}"):
+        with disk.translate_os_errors(f"write the lease of {self.root}"):
             disk.make_folder(self.root)
             disk.write(self.root / LEASE, content)
 
-    def noted(self) -> list[int]:
-        with disk.explained(f"look for what was decided in {self.root}"):
-            return noted_in(os.listdir(self.root)) if self.root.is_dir() else []  # noqa: PTH208  # names are enough
+    def decided_attempts(self) -> list[int]:
+        with disk.translate_os_errors(f"look for what was decided in {self.root}"):
+            return decided_attempts(os.listdir(self.root)) if self.root.is_dir() else []  # noqa: PTH208  # names are enough
 
     def remove_leftovers(self, until: int) -> None:
         """What interrupted deletions and restores have left in the attempts' folders."""
-        with disk.explained(f"tidy {self.root}"):
+        with disk.translate_os_errors(f"tidy {self.root}"):
             for path in self.attempt_folders(until):
                 disk.remove_leftovers(path)
 
-    def _present(self, name: Name, manifest: Manifest) -> None:
+    def _ensure_files_present(self, name: CheckpointName, manifest: Manifest) -> None:
         """Raise unless every file is there, in this folder and in no other."""
         try:
-            there = {entry.path for entry in entries(self.folder(name))}
-        except Refused as error:
+            there = {entry.path for entry in list_files(self.folder(name))}
+        except UnsafeContent as error:
             raise Corrupt(f"{name} was changed after it was saved: {error}") from None
         except Incomplete:
-            raise NoCheckpoint(f"{name} was removed meanwhile") from None
+            raise CheckpointNotFound(f"{name} was removed meanwhile") from None
         if missing := [file.path for file in manifest.files if file.path not in there]:
             raise Corrupt(f"{name}: {len(missing)} of {len(manifest.files)} files are missing, the first: {missing[0]}")
 
-    def _chunks(self, name: Name, file: File) -> Iterator[bytes]:
+    def _chunks(self, name: CheckpointName, file: File) -> Iterator[bytes]:
         try:
             with beneath.regular(self.folder(name), file.path) as path, path.open("rb", buffering=0) as source:
                 while chunk := source.read(CHUNK_BYTES):
@@ -164,12 +181,12 @@ class FolderStore:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError, beneath.LeavesFolder):
             raise Corrupt(f"{file.path} is not there any more") from None
 
-    def _verify_file(self, name: Name, file: File) -> None:
-        with disk.explained(f"read {file.path} of {name}"):
-            read_through(file, lambda file: self._chunks(name, file))
+    def _verify_file(self, name: CheckpointName, file: File) -> None:
+        with disk.translate_os_errors(f"read {file.path} of {name}"):
+            verify_stream(file, lambda file: self._chunks(name, file))
 
 
-def _digested(there: Listing, entry: Entry) -> File:
+def _digested(there: Listing, entry: FileEntry) -> File:
     with there.reading(entry) as path:
         sha256 = sha256_of(path)
         # A manifest that outlives a power cut must not speak of files that don't.
@@ -194,7 +211,7 @@ def _number(folder: Path) -> int:
     return int(folder.name.removeprefix("attempt-"))
 
 
-def _free(target: Path) -> Path:
+def _unused_path(target: Path) -> Path:
     """A name that nothing has yet: what is in quarantine is never replaced."""
     number, free = 2, target
     while os.path.lexists(free):

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.checkpoints.errors import BadManifest, Refused
-from holdfast.checkpoints.names import OWN
-from holdfast.checkpoints.paths import MAX_KEY_BYTES, check_path, check_together
+from holdfast.checkpoints.errors import InvalidCheckpointManifest, UnsafeContent
+from holdfast.checkpoints.names import HOLDFAST_PREFIX
+from holdfast.checkpoints.paths import MAX_KEY_BYTES, check_path, check_path_set
 
 VERSION = 1
 # Of a file it says 120 bytes and its path.
@@ -24,15 +24,15 @@ class File:
     size: int
     sha256: str
     # In an object store: where it is below the checkpoint's folder, if that is not its path.
-    kept_at: str = ""
+    stored_at: str = ""
 
     @property
     def key(self) -> str:
-        return self.kept_at or self.path
+        return self.stored_at or self.path
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class SaveInfo:
     """Who has saved a checkpoint, and when. `job` is the uid of the job `namespace`/`name`."""
 
     job: str
@@ -51,7 +51,7 @@ class Manifest:
 
     epoch: int
     attempt: int
-    about: About
+    about: SaveInfo
     files: tuple[File, ...]
     step: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Manifest:
 
 def encode(manifest: Manifest) -> bytes:
     """Files come in the order of their paths, so that the same checkpoint has the same manifest."""
-    checked(manifest.files)
+    validated_files(manifest.files)
     facts: dict[str, object] = {
         "version": VERSION,
         "epoch": manifest.epoch,
@@ -78,20 +78,24 @@ def encode(manifest: Manifest) -> bytes:
     # File by file: the facts of all of them at once would take several times the memory of what is written.
     content = b'%s,"files":[%s]}' % (_json(facts)[:-1], b",".join(_json(_facts(file)) for file in files))
     if len(content) > MAX_BYTES:
-        raise Refused(f"the manifest would be larger than {MAX_BYTES >> 20} MiB: use fewer files or shorter names")
+        raise UnsafeContent(
+            f"the manifest would be larger than {MAX_BYTES >> 20} MiB: use fewer files or shorter names"
+        )
     return content
 
 
 def decode(content: bytes, where: str) -> Manifest:
     """The manifest, with every path checked; `where` is for the messages."""
     if len(content) > MAX_BYTES:
-        raise BadManifest(f"the manifest of {where} is larger than {MAX_BYTES >> 20} MiB: it is not one of holdfast's")
+        raise InvalidCheckpointManifest(
+            f"the manifest of {where} is larger than {MAX_BYTES >> 20} MiB: it is not one of holdfast's"
+        )
     try:
         facts = json.loads(content)
         version = facts["version"]
         if version != VERSION or isinstance(version, bool):
-            raise BadManifest(_unknown(where, version))
-        about = About(
+            raise InvalidCheckpointManifest(_unknown(where, version))
+        about = SaveInfo(
             job=_text(facts["job"]),
             saved_at=_text(facts["savedAt"]),
             world=_number(facts["world"]),
@@ -104,27 +108,31 @@ def decode(content: bytes, where: str) -> Manifest:
         save = _text(facts.get("save", ""))
         found = Manifest(_number(facts["epoch"]), _number(facts["attempt"]), about, files, step, metrics, save)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise BadManifest(f"the manifest of {where} can't be read ({type(error).__name__}): it is damaged") from None
+        raise InvalidCheckpointManifest(
+            f"the manifest of {where} can't be read ({type(error).__name__}): it is damaged"
+        ) from None
     try:
-        checked(found.files)
-    except Refused as error:
-        raise BadManifest(f"the manifest of {where} is refused: {error}") from None
+        validated_files(found.files)
+    except UnsafeContent as error:
+        raise InvalidCheckpointManifest(f"the manifest of {where} is refused: {error}") from None
     return found
 
 
-def checked(files: tuple[File, ...]) -> None:
+def validated_files(files: tuple[File, ...]) -> None:
     """Refuse a set of files that can't be one checkpoint."""
     for file in files:
         check_path(file.path)
-        if file.path.startswith(OWN):
-            raise Refused(f"the file name {file.path!a} begins with {OWN}, which is holdfast's own: rename it")
-        if file.kept_at:
-            check_path(file.kept_at, MAX_KEY_BYTES)
+        if file.path.startswith(HOLDFAST_PREFIX):
+            raise UnsafeContent(
+                f"the file name {file.path!a} begins with {HOLDFAST_PREFIX}, which is holdfast's own: rename it"
+            )
+        if file.stored_at:
+            check_path(file.stored_at, MAX_KEY_BYTES)
     if not files:
-        raise Refused("the checkpoint holds no file")
-    check_together(file.path for file in files)
+        raise UnsafeContent("the checkpoint holds no file")
+    check_path_set(file.path for file in files)
     if len({file.key for file in files}) != len(files):
-        raise Refused("two files of the checkpoint are kept at one place")
+        raise UnsafeContent("two files of the checkpoint are kept at one place")
 
 
 def _json(facts: Mapping[str, object]) -> bytes:
@@ -145,7 +153,7 @@ def _optional(manifest: Manifest) -> dict[str, object]:
 
 def _facts(file: File) -> dict[str, object]:
     facts: dict[str, object] = {"path": file.path, "size": file.size, "sha256": file.sha256}
-    return {**facts, "keptAt": file.kept_at} if file.kept_at else facts
+    return {**facts, "keptAt": file.stored_at} if file.stored_at else facts
 
 
 def _file(facts: dict[str, Any]) -> File:

@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from holdfast.checkpoints.errors import Refused
+from holdfast.checkpoints.errors import UnsafeContent
 
 ATTEMPT = re.compile(r"attempt-(0|[1-9][0-9]{0,8})")
 # The whole name: what is still being written has another one (a dot before it, .tmp or .partial after it). A script
@@ -11,17 +11,17 @@ ATTEMPT = re.compile(r"attempt-(0|[1-9][0-9]{0,8})")
 CHECKPOINT = re.compile(r"checkpoint-epoch-(0*[0-9]{1,9})")
 
 # Everything of this package's own, beside or in a checkpoint, begins with this; no file of a training does.
-OWN = ".holdfast-"
-MANIFEST = f"{OWN}manifest.json"
+HOLDFAST_PREFIX = ".holdfast-"
+MANIFEST = f"{HOLDFAST_PREFIX}manifest.json"
 QUARANTINE = "quarantine"
 
 
-class Name(NamedTuple):
+class CheckpointName(NamedTuple):
     """The order of the fields is the order of checkpoints: of two with one epoch, the later attempt's is newer."""
 
     epoch: int
     attempt: int
-    leaf: str
+    folder_name: str
 
     @property
     def folder(self) -> str:
@@ -35,19 +35,19 @@ class Name(NamedTuple):
 
     @property
     def _checked_leaf(self) -> str:
-        if not CHECKPOINT.fullmatch(self.leaf):
-            raise Refused(f"{self.leaf!a} is not the name of a checkpoint, such as checkpoint-epoch-3")
-        return self.leaf
+        if not CHECKPOINT.fullmatch(self.folder_name):
+            raise UnsafeContent(f"{self.folder_name!a} is not the name of a checkpoint, such as checkpoint-epoch-3")
+        return self.folder_name
 
     def __str__(self) -> str:
-        return f"{self.leaf} of attempt {self.attempt}"
+        return f"{self.folder_name} of attempt {self.attempt}"
 
 
-def named(epoch: int, attempt: int) -> Name:
-    return Name(epoch, attempt, f"checkpoint-epoch-{epoch}")
+def checkpoint_name(epoch: int, attempt: int) -> CheckpointName:
+    return CheckpointName(epoch, attempt, f"checkpoint-epoch-{epoch}")
 
 
-def parse(attempt: str, leaf: str) -> Name | None:
+def parse(attempt: str, folder_name: str) -> CheckpointName | None:
     """The checkpoint that two parts of a path name, if they do."""
-    number, epoch = ATTEMPT.fullmatch(attempt), CHECKPOINT.fullmatch(leaf)
-    return Name(int(epoch[1]), int(number[1]), leaf) if number and epoch else None
+    number, epoch = ATTEMPT.fullmatch(attempt), CHECKPOINT.fullmatch(folder_name)
+    return CheckpointName(int(epoch[1]), int(number[1]), folder_name) if number and epoch else None

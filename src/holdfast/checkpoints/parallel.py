@@ -9,7 +9,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def each(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> list[Result]:
+def map_in_threads(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> list[Result]:
     """The results, in order. After a failure nothing more is begun, and what is under way is waited for."""
     if workers == 1 or len(items) < 2:
         return [work(item) for item in items]

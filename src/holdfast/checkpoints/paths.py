@@ -3,7 +3,7 @@
 import unicodedata
 from collections.abc import Iterable
 
-from holdfast.checkpoints.errors import Refused
+from holdfast.checkpoints.errors import UnsafeContent
 
 # What a sidecar can hold of a checkpoint and stay below 80 MiB: it took 72 MiB with 10,000 files, 89 with 20,000.
 MAX_FILES = 10_000
@@ -18,18 +18,18 @@ MAX_DEPTH = 32
 
 def check_path(path: str, max_bytes: int = MAX_PATH_BYTES) -> None:
     """Refuse what would leave the checkpoint's folder, or what some storage can't hold."""
-    reason = _wrong(path, max_bytes)
+    reason = _path_error(path, max_bytes)
     if reason:
-        raise Refused(f"the file name {_shown(path)} {reason}: give the file another name")
+        raise UnsafeContent(f"the file name {_quoted(path)} {reason}: give the file another name")
 
 
-def check_together(paths: Iterable[str]) -> None:
+def check_path_set(paths: Iterable[str]) -> None:
     """Refuse names that some file system takes for one, a file where another needs a folder, and too many of them."""
     seen: dict[str, str] = {}
     for path in paths:
         same = seen.setdefault(_folded(path), path)
         if same != path or len(seen) > MAX_FILES:
-            raise Refused(_clash(path, same) if same != path else _too_many())
+            raise UnsafeContent(_conflict_error(path, same) if same != path else _too_many())
     folders = {folded.rpartition("/")[0] for folded in seen}
     every = set[str]()
     for folder in folders:
@@ -40,21 +40,23 @@ def check_together(paths: Iterable[str]) -> None:
         for end in range(1, len(parts) + 1):
             if (file := seen.get("/".join(parts[:end]))) is not None:
                 path = next(path for folded, path in seen.items() if folded.startswith(f"{folder}/"))
-                raise Refused(f"{_shown(file)} is a file, and {_shown(path)} needs it to be a folder: rename one")
+                raise UnsafeContent(
+                    f"{_quoted(file)} is a file, and {_quoted(path)} needs it to be a folder: rename one"
+                )
 
 
 def check_folders(count: int) -> None:
     if count > MAX_FOLDERS:
-        raise Refused(f"there are more than {MAX_FOLDERS} folders in the checkpoint: put more files into each")
+        raise UnsafeContent(f"there are more than {MAX_FOLDERS} folders in the checkpoint: put more files into each")
 
 
 def check_depth(folder: str) -> None:
     """Of a folder's path, which ends with a slash."""
     if folder.count("/") > MAX_DEPTH:
-        raise Refused(f"the folder {_shown(folder)} is more than {MAX_DEPTH} folders deep: nest them less")
+        raise UnsafeContent(f"the folder {_quoted(folder)} is more than {MAX_DEPTH} folders deep: nest them less")
 
 
-def _wrong(path: str, max_bytes: int) -> str | None:
+def _path_error(path: str, max_bytes: int) -> str | None:
     parts = path.split("/")
     try:
         sizes = [len(part.encode()) for part in parts]
@@ -80,14 +82,14 @@ def _folded(path: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
 
 
-def _clash(path: str, same: str) -> str:
-    return f"the file names {_shown(same)} and {_shown(path)} are one name for some file systems: rename one"
+def _conflict_error(path: str, same: str) -> str:
+    return f"the file names {_quoted(same)} and {_quoted(path)} are one name for some file systems: rename one"
 
 
 def _too_many() -> str:
     return f"there are more than {MAX_FILES} files in the checkpoint: pack them into fewer, larger ones"
 
 
-def _shown(path: str) -> str:
+def _quoted(path: str) -> str:
     text = ascii(path)
     return text if len(text) <= 120 else f"{text[:100]}…'"

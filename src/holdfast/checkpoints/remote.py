@@ -9,8 +9,8 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from holdfast.checkpoints.bucket import Object
-from holdfast.checkpoints.errors import NoBucket, Refused, StoreError
-from holdfast.checkpoints.trouble import CODE, NO_BUCKET, explained
+from holdfast.checkpoints.errors import BucketNotFound, StoreError, UnsafeContent
+from holdfast.checkpoints.trouble import CODE, NO_BUCKET, translate_error
 
 # S3 takes no smaller part than 5 MiB, and no more than 10,000 of them.
 PART_BYTES = 5 << 20
@@ -24,7 +24,7 @@ SHA256 = "sha256"
 FAILURES = (BaseError, OSError, ValueError)
 
 
-class RemoteBucket:
+class ObstoreBucket:
     """obstore is given the prefix, and refuses keys that would leave it."""
 
     def __init__(self, store: S3Store | GCSStore | AzureStore, address: str) -> None:
@@ -36,7 +36,7 @@ class RemoteBucket:
         return self._address
 
     def objects(self, folder: str) -> list[Object]:
-        with self._asking(f"list {folder or 'files'}"):
+        with self._translating_errors(f"list {folder or 'files'}"):
             return [Object(item["path"], item["size"]) for items in obstore.list(self._store, folder) for item in items]
 
     def folders(self, folder: str) -> list[str]:
@@ -46,30 +46,32 @@ class RemoteBucket:
         return self._listed(folder)[1]
 
     def read(self, key: str, limit: int) -> bytes | None:
-        with self._asking(f"read {key}"):
+        with self._translating_errors(f"read {key}"):
             try:
                 answer = obstore.get(self._store, key)
                 if answer.meta["size"] > limit:
-                    raise Refused(f"{key} in {self._address} is larger than {limit >> 10} KiB: it is not holdfast's")
+                    raise UnsafeContent(
+                        f"{key} in {self._address} is larger than {limit >> 10} KiB: it is not holdfast's"
+                    )
                 return bytes(answer.bytes())
             except FileNotFoundError as error:
                 self._bucket_is_there(error)
                 return None
 
     def sha256(self, key: str) -> str | None:
-        with self._asking(f"look at {key}"):
+        with self._translating_errors(f"look at {key}"):
             try:
                 return obstore.get(self._store, key, options={"head": True}).attributes.get(SHA256)
             except FileNotFoundError:
                 return None
 
     def put(self, key: str, content: bytes) -> None:
-        with self._asking(f"write {key}", writing=True):
+        with self._translating_errors(f"write {key}", writing=True):
             obstore.put(self._store, key, content, use_multipart=False)
 
     def put_file(self, key: str, file: Path, size: int, sha256: str, *, parts_at_once: int) -> None:
         part = max(PART_BYTES, -(-size // MAX_PARTS))
-        with self._asking(f"write {key}", writing=True):
+        with self._translating_errors(f"write {key}", writing=True):
             obstore.put(
                 self._store,
                 key,
@@ -97,10 +99,10 @@ class RemoteBucket:
             except FAILURES as error:
                 failures += 1
                 if failures == TRIES_WITHOUT_PROGRESS:
-                    raise explained(error, f"read {key}", self._address, writing=False) from None
+                    raise translate_error(error, f"read {key}", self._address, writing=False) from None
 
     def copy(self, source: str, target: str, size: int) -> None:
-        with self._asking(f"copy {source}", writing=True):
+        with self._translating_errors(f"copy {source}", writing=True):
             if size <= COPY_BYTES:
                 obstore.copy(self._store, source, target)
             else:
@@ -108,7 +110,7 @@ class RemoteBucket:
                 obstore.put(self._store, target, self.stream(source), chunk_size=part, max_concurrency=1)
 
     def delete(self, keys: Sequence[str]) -> None:
-        with self._asking("delete", writing=True):
+        with self._translating_errors("delete", writing=True):
             try:
                 obstore.delete(self._store, keys)
             except FileNotFoundError:
@@ -119,7 +121,7 @@ class RemoteBucket:
 
     def _listed(self, folder: str) -> tuple[list[str], list[str]]:
         """The names of its folders, and of its files."""
-        with self._asking(f"list {folder or 'checkpoints'}"):
+        with self._translating_errors(f"list {folder or 'checkpoints'}"):
             found = obstore.list_with_delimiter(self._store, folder or None)
         files = (item["path"] for item in found["objects"])
         return [_leaf(path) for path in found["common_prefixes"]], [_leaf(path) for path in files]
@@ -128,22 +130,26 @@ class RemoteBucket:
         """A missing bucket must not pass for a missing checkpoint: a training would begin anew."""
         code = CODE.search(str(error))
         if code and code[1] in NO_BUCKET:
-            raise explained(error, "read checkpoints", self._address, writing=False) from None
+            raise translate_error(error, "read checkpoints", self._address, writing=False) from None
 
     @contextlib.contextmanager
-    def _asking(self, tried: str, *, writing: bool = False) -> Iterator[None]:
+    def _translating_errors(self, tried: str, *, writing: bool = False) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:
             raise _not_found(error, tried, self._address, writing=writing) from None
         except FAILURES as error:
-            raise explained(error, tried, self._address, writing=writing) from None
+            raise translate_error(error, tried, self._address, writing=writing) from None
 
 
 def _not_found(error: FileNotFoundError, tried: str, address: str, *, writing: bool) -> StoreError:
     """Of a list or a write: the bucket is not there, whatever the store calls that."""
-    found = explained(error, tried, address, writing=writing)
-    return found if isinstance(found, NoBucket) else NoBucket(f"can't {tried} in {address}: there is no such bucket")
+    found = translate_error(error, tried, address, writing=writing)
+    return (
+        found
+        if isinstance(found, BucketNotFound)
+        else BucketNotFound(f"can't {tried} in {address}: there is no such bucket")
+    )
 
 
 def _leaf(path: str) -> str:

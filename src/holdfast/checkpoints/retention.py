@@ -4,58 +4,62 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
-from holdfast.checkpoints.errors import Refused
+from holdfast.checkpoints.errors import UnsafeContent
 from holdfast.checkpoints.fence import Fence
-from holdfast.checkpoints.names import Name
+from holdfast.checkpoints.names import CheckpointName
 from holdfast.checkpoints.store import Store
 
 # What the best checkpoint is chosen by: the highest accuracy, or the lowest loss.
 Metric: TypeAlias = Literal["accuracy", "loss"]
 
 
-class Kept(NamedTuple):
+class StoredCheckpoint(NamedTuple):
     """A checkpoint as it is found; `valid` means that it has a manifest that can be used.
 
     fenced: a later attempt had begun further back when it was saved, so that it is no part of the job's history.
     """
 
-    name: Name
+    name: CheckpointName
     valid: bool
     fenced: bool = False
     metrics: Mapping[str, float] = {}
 
     @property
-    def counts(self) -> bool:
+    def is_resumable(self) -> bool:
         """Whether a resume may ask for it."""
         return self.valid and not self.fenced
 
 
-def kept(store: Store, until: int) -> list[Kept]:
+def stored_checkpoints(store: Store, until: int) -> list[StoredCheckpoint]:
     """Every checkpoint of the attempts up to `until`, newest first."""
     fence = Fence(store)
     return [_found(store, fence, name) for name in store.names(until)]
 
 
-def best(there: Iterable[Kept], by: Metric) -> Kept | None:
+def best(there: Iterable[StoredCheckpoint], by: Metric) -> StoredCheckpoint | None:
     """The valid one with the best metric, of equal ones the newer; None where none has that metric, as NaN is none."""
-    scored = [(_score(found, by), found.name, found) for found in there if found.counts and by in found.metrics]
+    scored = [(_score(found, by), found.name, found) for found in there if found.is_resumable and by in found.metrics]
     finite = [one for one in scored if math.isfinite(one[0])]
     return max(finite, key=lambda one: one[:2])[2] if finite else None
 
 
-def doomed(
-    there: Iterable[Kept], keep: int, attempt: int, needed: Collection[Name] = (), by: Metric = "loss"
-) -> list[Name]:
+def expired(
+    there: Iterable[StoredCheckpoint],
+    keep: int,
+    attempt: int,
+    needed: Collection[CheckpointName] = (),
+    by: Metric = "loss",
+) -> list[CheckpointName]:
     """What goes when the newest `keep` valid epochs and the best one stay, oldest first.
 
     attempt: whose sidecar asks. It never touches a newer attempt's, nor what has no manifest yet in its own.
     needed: what a worker may be reading now, such as the checkpoint that the attempt was told to resume from.
     """
     mine = sorted((found for found in there if found.name.attempt <= attempt), key=lambda one: one.name, reverse=True)
-    oldest = _oldest((found for found in mine if found.counts), keep)
+    oldest = _oldest_retained_epoch((found for found in mine if found.is_resumable), keep)
     # They are in nobody's way, but a worker that was cut off may save on and on.
-    oldest_fenced = max(oldest, _oldest((found for found in mine if found.valid and found.fenced), keep))
-    seconds = _second_copies(mine, attempt)
+    oldest_fenced = max(oldest, _oldest_retained_epoch((found for found in mine if found.valid and found.fenced), keep))
+    seconds = _duplicate_copies(mine, attempt)
     top = best(mine, by)
     stays = {*needed, *({top.name} if top is not None else ())}
     return [
@@ -67,24 +71,24 @@ def doomed(
     ]
 
 
-def _score(found: Kept, by: Metric) -> float:
+def _score(found: StoredCheckpoint, by: Metric) -> float:
     return found.metrics[by] if by == "accuracy" else -found.metrics[by]
 
 
-def _oldest(found: Iterable[Kept], keep: int) -> int:
+def _oldest_retained_epoch(found: Iterable[StoredCheckpoint], keep: int) -> int:
     """The first epoch that stays. With fewer than may stay, nothing is old: some may yet turn out to be whole."""
     epochs = sorted({one.name.epoch for one in found}, reverse=True)[: max(keep, 1)]
     return epochs[-1] if len(epochs) == max(keep, 1) else -1
 
 
-def _second_copies(newest_first: Iterable[Kept], attempt: int) -> set[Name]:
+def _duplicate_copies(newest_first: Iterable[StoredCheckpoint], attempt: int) -> set[CheckpointName]:
     """Every attempt is given a copy of what it resumes from; of the attempts that are over, one copy is enough.
 
     That of the attempt itself does not replace it: the training may save anew under that name, and be killed.
     """
-    first, seconds = set[int](), set[Name]()
+    first, seconds = set[int](), set[CheckpointName]()
     for found in newest_first:
-        if not found.counts or found.name.attempt == attempt:
+        if not found.is_resumable or found.name.attempt == attempt:
             continue
         if found.name.epoch in first:
             seconds.add(found.name)
@@ -92,12 +96,12 @@ def _second_copies(newest_first: Iterable[Kept], attempt: int) -> set[Name]:
     return seconds
 
 
-def _found(store: Store, fence: Fence, name: Name) -> Kept:
+def _found(store: Store, fence: Fence, name: CheckpointName) -> StoredCheckpoint:
     try:
         manifest = store.manifest(name)
-    except Refused:
-        return Kept(name, valid=False)
+    except UnsafeContent:
+        return StoredCheckpoint(name, valid=False)
     if manifest is None:
-        return Kept(name, valid=False)
-    fenced = fence.ended_by(name, manifest.about.job) is not None
-    return Kept(name, valid=True, fenced=fenced, metrics=manifest.metrics)
+        return StoredCheckpoint(name, valid=False)
+    fenced = fence.superseded_by(name, manifest.about.job) is not None
+    return StoredCheckpoint(name, valid=True, fenced=fenced, metrics=manifest.metrics)

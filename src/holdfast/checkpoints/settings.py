@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from holdfast.checkpoints.errors import BadAddress
-from holdfast.checkpoints.folder import FolderStore
+from holdfast.checkpoints.errors import InvalidStoreUrl
+from holdfast.checkpoints.folder import VolumeStore
 from holdfast.checkpoints.objects import ObjectStore
 from holdfast.checkpoints.store import Store
 
 if TYPE_CHECKING:
-    from holdfast.checkpoints.remote import RemoteBucket
+    from holdfast.checkpoints.remote import ObstoreBucket
 
 # Variables that obstore takes as settings under the same name. The rest of the environment is not its business.
 AWS = (
@@ -42,18 +42,18 @@ RETRY_S = 60
 def open_store(address: str, environ: Mapping[str, str]) -> Store:
     """A job's store: s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, or an absolute path."""
     if address.startswith("/"):
-        return FolderStore(Path(address))
+        return VolumeStore(Path(address))
     return ObjectStore(open_bucket(address, environ))
 
 
-def open_bucket(address: str, environ: Mapping[str, str], *, retry_s: float = RETRY_S) -> "RemoteBucket":
+def open_bucket(address: str, environ: Mapping[str, str], *, retry_s: float = RETRY_S) -> "ObstoreBucket":
     """Nothing is asked of the store yet."""
-    scheme, bucket, prefix = _parts(address)
+    scheme, bucket, prefix = _parse_url(address)
     # Half a second and 15 MB that a job with a volume does not need.
     from obstore.exceptions import BaseError
     from obstore.store import AzureStore, GCSStore, S3Store
 
-    from holdfast.checkpoints.remote import RemoteBucket
+    from holdfast.checkpoints.remote import ObstoreBucket
 
     kinds = {"s3": (S3Store, AWS), "gs": (GCSStore, GOOGLE), "az": (AzureStore, AZURE)}
     kind, variables = kinds[scheme]
@@ -75,10 +75,10 @@ def open_bucket(address: str, environ: Mapping[str, str], *, retry_s: float = RE
             retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=retry_s)},
         )
     except (BaseError, OSError, ValueError, TypeError):
-        raise BadAddress(
+        raise InvalidStoreUrl(
             f"the settings for {address} can't be used: look at checkpoint.storage and at the keys of its Secret"
         ) from None
-    return RemoteBucket(store, address)
+    return ObstoreBucket(store, address)
 
 
 def is_unencrypted(address: str, environ: Mapping[str, str]) -> bool:
@@ -100,7 +100,9 @@ def _check_asked_for(scheme: str, environ: Mapping[str, str]) -> None:
         is_sent = is_sent and environ.get(asked, "").lower() != "true"
         hint = f'or add {asked}: "true" to the Secret of secretRef if everybody on that network may have them'
     if is_sent:
-        raise BadAddress(f"temporary credentials would be sent unencrypted to {endpoint[:200]!a}: use https://, {hint}")
+        raise InvalidStoreUrl(
+            f"temporary credentials would be sent unencrypted to {endpoint[:200]!a}: use https://, {hint}"
+        )
 
 
 def _endpoint(scheme: str, environ: Mapping[str, str]) -> str:
@@ -129,7 +131,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _parts(address: str) -> tuple[str, str, str]:
+def _parse_url(address: str) -> tuple[str, str, str]:
     scheme, _, rest = address.partition("://")
     bucket, _, prefix = rest.partition("/")
     prefix = prefix.strip("/")
@@ -137,14 +139,14 @@ def _parts(address: str) -> tuple[str, str, str]:
     # A login does not belong here, where it would be shown with the address.
     is_bucket = bool(bucket) and "@" not in bucket
     if scheme not in ("s3", "gs", "az") or not is_bucket or any(step in ("", ".", "..") for step in steps):
-        raise BadAddress(
-            f"{_without_login(address)!a} is no place for checkpoints: "
+        raise InvalidStoreUrl(
+            f"{_redacted(address)!a} is no place for checkpoints: "
             "write s3://bucket/folder, gs://bucket/folder, az://container/folder or an absolute path"
         )
     return scheme, bucket, prefix
 
 
-def _without_login(address: str) -> str:
+def _redacted(address: str) -> str:
     try:
         parts = urlsplit(address)
         return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()[:200]

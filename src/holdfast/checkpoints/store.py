@@ -5,10 +5,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
-from holdfast.checkpoints.content import Entry
-from holdfast.checkpoints.errors import NoCheckpoint
-from holdfast.checkpoints.manifest import About, Manifest
-from holdfast.checkpoints.names import ATTEMPT, Name
+from holdfast.checkpoints.content import FileEntry
+from holdfast.checkpoints.errors import CheckpointNotFound
+from holdfast.checkpoints.manifest import Manifest, SaveInfo
+from holdfast.checkpoints.names import ATTEMPT, CheckpointName
 
 NOTE = ".decision"
 NO_METRICS: Mapping[str, float] = MappingProxyType({})
@@ -23,20 +23,20 @@ class Store(Protocol):
         """Where it is, for people; never with credentials."""
         ...
 
-    def names(self, until: int) -> list[Name]:
+    def names(self, until: int) -> list[CheckpointName]:
         """Every checkpoint of the attempts up to `until`, newest first, whether it is whole or not."""
         ...
 
-    def manifest(self, name: Name) -> Manifest | None:
+    def manifest(self, name: CheckpointName) -> Manifest | None:
         """None if there is none, so that the checkpoint does not count; raises BadManifest if it can't be used."""
         ...
 
     def put(
         self,
-        name: Name,
+        name: CheckpointName,
         source: Path,
-        about: About,
-        expected: tuple[Entry, ...] | None = None,
+        about: SaveInfo,
+        expected: tuple[FileEntry, ...] | None = None,
         *,
         metrics: Mapping[str, float] = NO_METRICS,
     ) -> Manifest:
@@ -47,29 +47,29 @@ class Store(Protocol):
         """
         ...
 
-    def adopt(self, name: Name, about: About) -> Manifest | None:
+    def write_missing_manifest(self, name: CheckpointName, about: SaveInfo) -> Manifest | None:
         """A manifest for a checkpoint of an attempt that is over, if it turns out to be complete."""
         ...
 
-    def get(self, name: Name, target: Path) -> Manifest:
+    def get(self, name: CheckpointName, target: Path) -> Manifest:
         """Put the checkpoint into the folder `target`, whole and checked, or raise and leave it alone."""
         ...
 
-    def verify(self, name: Name) -> Manifest:
+    def verify(self, name: CheckpointName) -> Manifest:
         """Read everything, and raise Corrupt if something is not as it was saved."""
         ...
 
-    def delete(self, name: Name) -> None: ...
+    def delete(self, name: CheckpointName) -> None: ...
 
-    def quarantine(self, name: Name) -> str:
+    def quarantine(self, name: CheckpointName) -> str:
         """Set a damaged checkpoint aside, where nothing reads or deletes it; where that is."""
         ...
 
-    def note(self, attempt: int) -> bytes | None:
+    def read_decision(self, attempt: int) -> bytes | None:
         """What was written down for the workers of an attempt."""
         ...
 
-    def write_note(self, attempt: int, content: bytes) -> None: ...
+    def write_decision(self, attempt: int, content: bytes) -> None: ...
 
     def lease(self) -> bytes | None:
         """Who may write here, see `lease`."""
@@ -77,25 +77,25 @@ class Store(Protocol):
 
     def write_lease(self, content: bytes) -> None: ...
 
-    def noted(self) -> list[int]:
+    def decided_attempts(self) -> list[int]:
         """The attempts that something was written down for, in order."""
         ...
 
 
-def found(store: Store, name: Name) -> Manifest:
+def require_manifest(store: Store, name: CheckpointName) -> Manifest:
     """The manifest of a checkpoint that must be there."""
     manifest = store.manifest(name)
     if manifest is None:
-        raise NoCheckpoint(f"there is no complete {name} in {store.address}")
+        raise CheckpointNotFound(f"there is no complete {name} in {store.address}")
     return manifest
 
 
-def note_of(attempt: int) -> str:
+def decision_path(attempt: int) -> str:
     """Where a note is, beside the attempts' folders."""
     return f"attempt-{attempt}{NOTE}"
 
 
-def noted_in(files: Iterable[str]) -> list[int]:
+def decided_attempts(files: Iterable[str]) -> list[int]:
     """The attempts whose notes are among these files."""
     folders = (file.removesuffix(NOTE) for file in files if file.endswith(NOTE))
     return sorted(int(match[1]) for match in map(ATTEMPT.fullmatch, folders) if match)

@@ -4,7 +4,15 @@ import re
 
 from obstore.exceptions import BaseError, InvalidPathError, PermissionDeniedError, UnauthenticatedError
 
-from holdfast.checkpoints.errors import BadAddress, Full, NoBucket, ReadOnly, StoreError, Unreachable, WrongCredentials
+from holdfast.checkpoints.errors import (
+    AccessDenied,
+    BucketNotFound,
+    InvalidStoreUrl,
+    ReadOnly,
+    StorageFull,
+    StoreError,
+    Unreachable,
+)
 
 STATUS = re.compile(r"status code: (\d{3})")
 CODE = re.compile(r"<Code>(\w{1,64})</Code>")
@@ -22,28 +30,31 @@ METADATA = ("169.254.169.254", "169.254.170", "metadata.google.internal", "metad
 SETTINGS = ("credential", "missing", "configuration", "unable to parse", "invalid", "private key", "decode")
 
 
-def explained(error: Exception, tried: str, address: str, *, writing: bool) -> StoreError:
+def translate_error(error: Exception, tried: str, address: str, *, writing: bool) -> StoreError:
     """The error of this package's own for one of obstore's."""
     text = str(error)
     status, code = STATUS.search(text), CODE.search(text)
-    kind, hint = _sorted_out(error, text, int(status[1]) if status else 0, code[1] if code else "", writing=writing)
+    kind, hint = _classify(error, text, int(status[1]) if status else 0, code[1] if code else "", writing=writing)
     said = code[1] if code else f"HTTP {status[1]}" if status else kind.__name__
     return kind(f"can't {tried} in {address} ({said}): {hint}")
 
 
-def _sorted_out(error: Exception, text: str, status: int, code: str, *, writing: bool) -> tuple[type[StoreError], str]:
+def _classify(error: Exception, text: str, status: int, code: str, *, writing: bool) -> tuple[type[StoreError], str]:
     if isinstance(error, InvalidPathError):
-        return BadAddress, "an object there has a name with an empty part, '..' or a control character; remove it"
+        return InvalidStoreUrl, "an object there has a name with an empty part, '..' or a control character; remove it"
     if code in NO_BUCKET:
-        return NoBucket, "there is no such bucket or container; create it, or correct checkpoint.storage"
+        return BucketNotFound, "there is no such bucket or container; create it, or correct checkpoint.storage"
     if code in SKEWED:
-        return WrongCredentials, "the clock of this machine is off; set it, and the signatures are accepted again"
+        return AccessDenied, "the clock of this machine is off; set it, and the signatures are accepted again"
     if code in FULL or status == 507:
-        return Full, "the store is full, or its quota used up; free space there, or keep fewer checkpoints (retention)"
+        return (
+            StorageFull,
+            "the store is full, or its quota used up; free space there, or keep fewer checkpoints (retention)",
+        )
     if any(place in text for place in METADATA):
-        return WrongCredentials, "there are no credentials; create the Secret of secretRef, or name one that is there"
+        return AccessDenied, "there are no credentials; create the Secret of secretRef, or name one that is there"
     if code in WRONG or status == 401 or isinstance(error, UnauthenticatedError):
-        return WrongCredentials, "the store does not accept the credentials; correct the Secret of secretRef"
+        return AccessDenied, "the store does not accept the credentials; correct the Secret of secretRef"
     if status == 403 or isinstance(error, PermissionDeniedError):
         return _forbidden(writing=writing)
     if status == 429 or status >= 500:
@@ -51,16 +62,16 @@ def _sorted_out(error: Exception, text: str, status: int, code: str, *, writing:
     if not status and isinstance(error, BaseError) and _is_network(text):
         return Unreachable, "no answer; check the endpoint and the network between, it is tried again"
     if not status and any(word in text.lower() for word in SETTINGS):
-        return BadAddress, "the settings or credentials can't be used; correct checkpoint.storage and its Secret"
+        return InvalidStoreUrl, "the settings or credentials can't be used; correct checkpoint.storage and its Secret"
     if status == 404:
-        return NoBucket, "there is no such bucket or container; create it, or correct checkpoint.storage"
+        return BucketNotFound, "there is no such bucket or container; create it, or correct checkpoint.storage"
     return StoreError, "an answer that holdfast does not know; look at the store's own log"
 
 
 def _forbidden(*, writing: bool) -> tuple[type[StoreError], str]:
     if writing:
         return ReadOnly, "the credentials do not allow writing there; allow put and delete below the prefix"
-    return WrongCredentials, "the credentials do not allow reading there; allow list and get below the prefix"
+    return AccessDenied, "the credentials do not allow reading there; allow list and get below the prefix"
 
 
 def _is_network(text: str) -> bool:

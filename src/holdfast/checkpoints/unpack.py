@@ -9,9 +9,9 @@ from pathlib import Path
 from holdfast.checkpoints import beneath, disk
 from holdfast.checkpoints.beneath import opened
 from holdfast.checkpoints.content import sha256_of
-from holdfast.checkpoints.errors import Corrupt, Full
+from holdfast.checkpoints.errors import Corrupt, StorageFull
 from holdfast.checkpoints.manifest import File, Manifest, encode
-from holdfast.checkpoints.parallel import each
+from holdfast.checkpoints.parallel import map_in_threads
 
 # Of a file that was saved without holdfast: the digest that it turns out to have counts.
 UNKNOWN = ""
@@ -24,24 +24,26 @@ def unpack(manifest: Manifest, target: Path, read: Reading, *, workers: int, dur
     durable: it survives a power cut, too. A folder that is the pod's own need not: its pod does not survive one.
     """
     partial = target.with_name(f"{disk.RESTORING}{target.name}")
-    with disk.explained(f"put a checkpoint into {target}"):
+    with disk.translate_os_errors(f"put a checkpoint into {target}"):
         try:
             _prepare(partial, manifest)
-            files = each(lambda file: _unpack_file(file, partial / file.path, read, durable), manifest.files, workers)
+            files = map_in_threads(
+                lambda file: _unpack_file(file, partial / file.path, read, durable), manifest.files, workers
+            )
             if durable:
                 _sync_folders(partial, manifest)
             with opened(partial) as descriptor:
                 disk.write_manifest(partial, encode(replace(manifest, files=tuple(files))), descriptor)
             if os.path.lexists(target):
-                disk.remove(target)
+                disk.delete_folder_atomically(target)
             disk.rename(partial, target)
-        except (OSError, Full, Corrupt):
+        except (OSError, StorageFull, Corrupt):
             # What can't be finished must not fill the volume; after a network fault it is gone on with.
-            disk.discard(partial)
+            disk.remove_any(partial)
             raise
 
 
-class Passing:
+class VerifiedStream:
     """A file's content on its way: it raises at the end, or when there is too much, if it is not what was saved."""
 
     def __init__(self, file: File) -> None:
@@ -49,7 +51,7 @@ class Passing:
         self._digest = hashlib.sha256()
         self._size = 0
 
-    def through(self, chunks: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    def verified(self, chunks: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
         for chunk in chunks:
             view = memoryview(chunk)
             self._size += view.nbytes
@@ -73,16 +75,16 @@ class Passing:
             raise Corrupt(f"the content of {wanted.path} is not what was saved: its digest differs")
 
 
-def read_through(file: File, read: Reading) -> None:
+def verify_stream(file: File, read: Reading) -> None:
     """Raise Corrupt unless the content is the file's."""
-    for _ in Passing(file).through(read(file)):
+    for _ in VerifiedStream(file).verified(read(file)):
         pass
 
 
 def _prepare(partial: Path, manifest: Manifest) -> None:
     """Folders for the files, and nothing else than what an earlier try has left of them."""
     if partial.is_symlink():
-        disk.discard(partial)
+        disk.remove_any(partial)
     disk.make_folder(partial)
     wanted = {partial / file.path for file in manifest.files}
     folders = {parent for path in wanted for parent in path.parents if parent.is_relative_to(partial)}
@@ -96,12 +98,12 @@ def _clear(folder: Path, wanted: set[Path], folders: set[Path]) -> None:
         if path in folders and path.is_dir() and not path.is_symlink():
             _clear(path, wanted, folders)
         elif path not in wanted or path.is_symlink() or not path.is_file():
-            disk.discard(path)
+            disk.remove_any(path)
 
 
 def _unpack_file(file: File, place: Path, read: Reading, durable: bool) -> File:
     if _is_there(file, place, durable):
-        return replace(file, kept_at="")
+        return replace(file, stored_at="")
     try:
         return _write(file, place, read, durable)
     except Corrupt:
@@ -122,8 +124,8 @@ def _is_there(file: File, place: Path, durable: bool) -> bool:
 
 
 def _write(file: File, place: Path, read: Reading, durable: bool) -> File:
-    passing = Passing(file)
-    disk.write_stream(place, passing.through(read(file)), durable=durable)
+    passing = VerifiedStream(file)
+    disk.write_stream(place, passing.verified(read(file)), durable=durable)
     return passing.file
 
 

@@ -9,17 +9,17 @@ from holdfast.api.advice import advice
 from holdfast.api.kinds import kind_of as our_kind
 from holdfast.api.kinds import without_controller
 from holdfast.api.meta import Key
-from holdfast.api.validation import Refused, admit
+from holdfast.api.validation import ValidationFailed, validate_object
 from holdfast.api.validation import subject as subject_of
 from holdfast.cli.changing import in_folder, patch_to, with_last_applied
-from holdfast.cli.failing import FAILED, MISUSED, Misused, complain, printable
+from holdfast.cli.failing import FAILED, MISUSED, UsageError, print_error, printable
 from holdfast.cli.manifests import Manifest, read_manifests
 from holdfast.cli.naming import kind_of
 from holdfast.cli.one_machine import RUNS, apply_folder, create_object, image_note, running_in
-from holdfast.cli.target import Choice, ContextOption, KubeconfigOption, NamespaceOption, Session, run
+from holdfast.cli.target import ClusterOptions, ContextOption, KubeconfigOption, NamespaceOption, Session, run
 from holdfast.cli.waiting import ended
 from holdfast.cluster.errors import BadRequest, ClusterError, Invalid, NotFound, Unreachable
-from holdfast.cluster.known import Known
+from holdfast.cluster.known import KnownKind
 from holdfast.cluster.protocol import JSON
 
 UNCHANGED = "unchanged"
@@ -40,7 +40,7 @@ def apply(
         manifests = read_manifests(filenames)
         return max([await _apply(session, manifest, namespace) for manifest in manifests])
 
-    run(Choice(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
+    run(ClusterOptions(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
 
 
 async def _apply(session: Session, manifest: Manifest, namespace: str) -> int:
@@ -48,8 +48,8 @@ async def _apply(session: Session, manifest: Manifest, namespace: str) -> int:
     try:
         known = kind_of(manifest.document)
         key = key_of(session, known, manifest, namespace)
-    except Misused as error:
-        complain(f"{manifest.place}: {subject_of(manifest.document)} is refused: {error}")
+    except UsageError as error:
+        print_error(f"{manifest.place}: {subject_of(manifest.document)} is refused: {error}")
         return MISUSED
     try:
         name, done = await _applied(session, known, key, manifest.document)
@@ -59,15 +59,15 @@ async def _apply(session: Session, manifest: Manifest, namespace: str) -> int:
     except ClusterError as error:
         name = key.name or manifest.document["metadata"]["generateName"]
         for line in await _reasons(session, known, key, error, manifest.document):
-            complain(f"{known.title}/{name} is refused: {line}")
+            print_error(f"{known.title}/{name} is refused: {line}")
         return FAILED
     if not done.startswith(UNCHANGED):
         for note in await _notes(session, known, key, manifest.document):
-            complain(f"{known.title}/{name}: {note}")
+            print_error(f"{known.title}/{name}: {note}")
     return 0
 
 
-async def _notes(session: Session, known: Known, key: Key, document: JSON) -> list[str]:
+async def _notes(session: Session, known: KnownKind, key: Key, document: JSON) -> list[str]:
     """What to know about an object that is accepted, and that its status does not tell."""
     notes = [without_controller(known.resource.group, known.resource.kind)]
     if known.resource.kind in ("TrainingJob", "GPUWorkload"):
@@ -75,18 +75,20 @@ async def _notes(session: Session, known: Known, key: Key, document: JSON) -> li
     return [note for note in notes if note]
 
 
-def key_of(session: Session, known: Known, manifest: Manifest, namespace: str) -> Key:
+def key_of(session: Session, known: KnownKind, manifest: Manifest, namespace: str) -> Key:
     """Where the manifest's object is, or is to be."""
     metadata = manifest.document.get("metadata")
     if not isinstance(metadata, dict) or not (metadata.get("name") or metadata.get("generateName")):
-        raise Misused("metadata.name is missing")
+        raise UsageError("metadata.name is missing")
     written = metadata.get("namespace") or ""
     if namespace and written and known.resource.namespaced and written != namespace:
-        raise Misused(f"its metadata.namespace is {written}, and --namespace says {namespace}: leave out one of them")
+        raise UsageError(
+            f"its metadata.namespace is {written}, and --namespace says {namespace}: leave out one of them"
+        )
     return Key(str(written or session.namespace) if known.resource.namespaced else "", str(metadata.get("name") or ""))
 
 
-async def _applied(session: Session, known: Known, key: Key, document: JSON) -> tuple[str, str]:
+async def _applied(session: Session, known: KnownKind, key: Key, document: JSON) -> tuple[str, str]:
     """The object's name, and what has been done."""
     home = {"namespace": key.namespace} if key.namespace else {}
     wanted: JSON = {**document, "metadata": {**document["metadata"], **home}}
@@ -111,7 +113,7 @@ async def _applied(session: Session, known: Known, key: Key, document: JSON) -> 
     return key.name, f"{done}, and {end}: {_again(known, key)} first" if end else done
 
 
-async def _reasons(session: Session, known: Known, key: Key, error: ClusterError, document: JSON) -> list[str]:
+async def _reasons(session: Session, known: KnownKind, key: Key, error: ClusterError, document: JSON) -> list[str]:
     """Each thing that is wrong, with its field; a server that can't read an object names the first one only."""
     if isinstance(error, Invalid) and error.causes:
         end = await _end(session, known, key)
@@ -121,13 +123,13 @@ async def _reasons(session: Session, known: Known, key: Key, error: ClusterError
         return [*([late] if end else []), *advice(document, causes)]
     if isinstance(error, BadRequest) and our_kind(str(document.get("apiVersion")), str(document.get("kind"))):
         try:
-            admit(document)
-        except Refused as refusal:
+            validate_object(document)
+        except ValidationFailed as refusal:
             return advice(document, refusal.causes)
     return [str(error)]
 
 
-async def _end(session: Session, known: Known, key: Key) -> str:
+async def _end(session: Session, known: KnownKind, key: Key) -> str:
     if not key.name:
         return ""
     with suppress(ClusterError):
@@ -135,5 +137,5 @@ async def _end(session: Session, known: Known, key: Key) -> str:
     return ""
 
 
-def _again(known: Known, key: Key) -> str:
+def _again(known: KnownKind, key: Key) -> str:
     return f"holdfast delete {known.short_names[0] if known.short_names else known.singular} {key.name}"

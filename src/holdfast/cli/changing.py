@@ -64,7 +64,7 @@ def apply_patch(before: JSON, live: JSON, wanted: JSON) -> JSON:
             inner = apply_patch(_map(before.get(name)), live[name], value)
             if inner:
                 patch[name] = inner
-        elif name not in live or not _holds(live[name], value):
+        elif name not in live or not _contains(live[name], value):
             patch[name] = value
     return patch
 
@@ -73,12 +73,12 @@ def _map(value: Any) -> JSON:
     return value if isinstance(value, dict) else {}
 
 
-def _holds(live: Any, wanted: Any) -> bool:
+def _contains(live: Any, wanted: Any) -> bool:
     """Is it there, defaults aside that the server has filled in?"""
     if isinstance(wanted, dict):
         return isinstance(live, dict) and all(
-            value is None or (name in live and _holds(live[name], value)) for name, value in wanted.items()
+            value is None or (name in live and _contains(live[name], value)) for name, value in wanted.items()
         )
     if isinstance(wanted, list):
-        return isinstance(live, list) and len(live) == len(wanted) and all(map(_holds, live, wanted))
+        return isinstance(live, list) and len(live) == len(wanted) and all(map(_contains, live, wanted))
     return bool(live == wanted) and isinstance(live, bool) == isinstance(wanted, bool)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from holdfast.api.crd import definition
+from holdfast.api.crd import crd_manifest
 from holdfast.api.kinds import KINDS
 
 
@@ -30,7 +30,7 @@ def crds(
 
 def manifests() -> dict[str, str]:
     """The YAML of each definition, by the name of its file."""
-    return {f"{kind.group}_{kind.plural}.yaml": _yaml(definition(kind)) for kind in KINDS}
+    return {f"{kind.group}_{kind.plural}.yaml": _yaml(crd_manifest(kind)) for kind in KINDS}
 
 
 class _Dumper(yaml.SafeDumper):

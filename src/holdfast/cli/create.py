@@ -8,11 +8,11 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from holdfast.cli.failing import Misused
+from holdfast.cli.failing import UsageError
 from holdfast.cli.naming import find_kind
 from holdfast.cli.one_machine import create_object
-from holdfast.cli.target import Choice, ContextOption, KubeconfigOption, NamespaceOption, Session, run
-from holdfast.cluster.known import Known
+from holdfast.cli.target import ClusterOptions, ContextOption, KubeconfigOption, NamespaceOption, Session, run
+from holdfast.cluster.known import KnownKind
 from holdfast.cluster.protocol import JSON
 
 NameArgument: TypeAlias = Annotated[str, typer.Argument(help="The object's name.", metavar="NAME")]
@@ -38,7 +38,7 @@ create.add_typer(_secret)
 @create.command()
 def namespace(name: NameArgument, kubeconfig: KubeconfigOption = None, context: ContextOption = "") -> None:
     """Create a namespace: holdfast create namespace ml-training"""
-    _create(Choice(kubeconfig=kubeconfig, context=context), "namespace", name, dict)
+    _create(ClusterOptions(kubeconfig=kubeconfig, context=context), "namespace", name, dict)
 
 
 @create.command()
@@ -62,7 +62,7 @@ def configmap(
         parts = {"data": texts, "binaryData": binary}
         return {field: values for field, values in parts.items() if values}
 
-    _create(Choice(kubeconfig=kubeconfig, context=context, namespace=namespace), "configmap", name, content)
+    _create(ClusterOptions(kubeconfig=kubeconfig, context=context, namespace=namespace), "configmap", name, content)
 
 
 @_secret.command()
@@ -81,10 +81,10 @@ def generic(
         values = _values(from_file or [], from_literal or [])
         return {"type": kind, "data": {key: base64.b64encode(value).decode() for key, value in values.items()}}
 
-    _create(Choice(kubeconfig=kubeconfig, context=context, namespace=namespace), "secret", name, content)
+    _create(ClusterOptions(kubeconfig=kubeconfig, context=context, namespace=namespace), "secret", name, content)
 
 
-def _create(choice: Choice, kind: str, name: str, content: Callable[[], JSON]) -> None:
+def _create(choice: ClusterOptions, kind: str, name: str, content: Callable[[], JSON]) -> None:
     async def command(session: Session) -> int:
         known = find_kind(kind)
         await create_object(session, known, _document(session, known, name, content()))
@@ -94,8 +94,8 @@ def _create(choice: Choice, kind: str, name: str, content: Callable[[], JSON]) -
     run(choice, command)
 
 
-def _document(session: Session, known: Known, name: str, content: JSON) -> JSON:
-    home = {"namespace": session.home(known)} if known.resource.namespaced else {}
+def _document(session: Session, known: KnownKind, name: str, content: JSON) -> JSON:
+    home = {"namespace": session.namespace_for(known)} if known.resource.namespaced else {}
     resource = known.resource
     return {
         "apiVersion": resource.api_version,
@@ -110,7 +110,7 @@ def _values(files: list[str], literals: list[str]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for key, value in (*_literals(literals), *_files(files)):
         if key in found:
-            raise Misused(f"the key {key} is given twice")
+            raise UsageError(f"the key {key} is given twice")
         found[key] = value
     return found
 
@@ -120,7 +120,7 @@ def _literals(written: list[str]) -> Iterator[tuple[str, bytes]]:
         key, equals, value = text.partition("=")
         if not equals or not key:
             # Not with what is written: it may be a secret.
-            raise Misused(f"--from-literal number {number} is not KEY=VALUE")
+            raise UsageError(f"--from-literal number {number} is not KEY=VALUE")
         yield key, value.encode(errors="surrogateescape")
 
 
@@ -129,14 +129,14 @@ def _files(written: list[str]) -> Iterator[tuple[str, bytes]]:
         key, equals, name = text.rpartition("=")
         path = Path(name)
         if equals and not key:
-            raise Misused(f"--from-file {text} is not [KEY=]PATH")
+            raise UsageError(f"--from-file {text} is not [KEY=]PATH")
         try:
             if not path.is_dir():
                 yield key or path.name, path.read_bytes()
                 continue
             if key:
-                raise Misused(f"--from-file {text}: a folder has no key of its own; write the folder alone")
+                raise UsageError(f"--from-file {text}: a folder has no key of its own; write the folder alone")
             members = sorted(each for each in path.iterdir() if each.is_file() and _KEY.fullmatch(each.name))
             yield from ((each.name, each.read_bytes()) for each in members)
         except OSError as error:
-            raise Misused(f"{error.filename or name} can't be read: {error.strerror or error}") from None
+            raise UsageError(f"{error.filename or name} can't be read: {error.strerror or error}") from None

@@ -13,21 +13,21 @@ from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cli.apply import key_of
 from holdfast.cli.documents import to_flow
-from holdfast.cli.failing import FAILED, Misused, complain, printable
+from holdfast.cli.failing import FAILED, UsageError, print_error, printable
 from holdfast.cli.following import by_name, follow
 from holdfast.cli.manifests import read_manifests
-from holdfast.cli.naming import kind_of, parse_named
-from holdfast.cli.target import Choice, ContextOption, KubeconfigOption, NamespaceOption, Session, run
+from holdfast.cli.naming import kind_of, parse_named_resources
+from holdfast.cli.target import ClusterOptions, ContextOption, KubeconfigOption, NamespaceOption, Session, run
 from holdfast.cluster.errors import ClusterError, Conflict, NotFound, Unreachable
-from holdfast.cluster.known import Known
+from holdfast.cluster.known import KnownKind
 from holdfast.cluster.protocol import JSON, Change, Listing
 from holdfast.workloads.trainingjob import names
-from holdfast.workloads.trainingjob.checkpoints import is_volume, prefix, storage
+from holdfast.workloads.trainingjob.checkpoints import checkpoint_storage, is_volume, prefix
 from holdfast.workloads.trainingjob.stores import store_url
 
 
-class Doomed(Struct, frozen=True):
-    known: Known
+class DeletionTarget(Struct, frozen=True):
+    known: KnownKind
     key: Key
     document: JSON
 
@@ -62,7 +62,7 @@ def delete(
             except ClusterError as error:
                 if isinstance(error, NotFound) and ignore_not_found:
                     continue
-                complain(str(error))
+                print_error(str(error))
                 code = FAILED
         for each in doomed:
             last = await until_gone(session, each.known, each.key, each.uid) if wait else None
@@ -70,29 +70,29 @@ def delete(
                 typer.echo(printable(line))
         return code
 
-    run(Choice(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
+    run(ClusterOptions(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
 
 
-def _targets(session: Session, what: list[str], filenames: list[str], namespace: str) -> list[tuple[Known, Key]]:
+def _targets(session: Session, what: list[str], filenames: list[str], namespace: str) -> list[tuple[KnownKind, Key]]:
     if bool(what) == bool(filenames):
-        raise Misused("say what to delete: KIND NAME, or -f FILE")
+        raise UsageError("say what to delete: KIND NAME, or -f FILE")
     if filenames:
         manifests = read_manifests(filenames)
         kinds = [(kind_of(manifest.document), manifest) for manifest in manifests]
         return [(known, key_of(session, known, manifest, namespace)) for known, manifest in kinds]
-    return [(each.known, session.key(each.known, name)) for each in parse_named(what) for name in each.names]
+    return [(each.known, session.key(each.known, name)) for each in parse_named_resources(what) for name in each.names]
 
 
-async def _delete(session: Session, known: Known, key: Key) -> Doomed:
+async def _delete(session: Session, known: KnownKind, key: Key) -> DeletionTarget:
     """Exactly the object that is there now: one made anew meanwhile is not meant."""
     found = await session.get(known, key)
     with suppress(NotFound, Conflict):  # somebody else was quicker
         await session.cluster.delete(known.resource, key, uid=found.metadata.uid)
     typer.echo(f'{known.title} "{key.name}" deleted')
-    return Doomed(known, key, found.document)
+    return DeletionTarget(known, key, found.document)
 
 
-def checkpoints_left(known: Known, document: JSON) -> Iterator[str]:
+def checkpoints_left(known: KnownKind, document: JSON) -> Iterator[str]:
     """Where the checkpoints of a deleted TrainingJob are, and what a job writes that goes on from the last one."""
     if known.resource.kind != "TrainingJob":
         return
@@ -100,12 +100,12 @@ def checkpoints_left(known: Known, document: JSON) -> Iterator[str]:
         job = msgspec.convert(document, TrainingJob)
     except msgspec.ValidationError:  # of another version of holdfast
         return
-    kept, report = storage(job), job.status.checkpoint if job.status else None
+    kept, report = checkpoint_storage(job), job.status.checkpoint if job.status else None
     last = re.search(r"attempt-\d+/[^/]+$", report.last or "") if report else None
     if kept is None or last is None:
         return
     if is_volume(kept):
-        kept = structs.replace(kept, pvc_name=kept.pvc_name or names.claim(job)) if kept.type == "pvc" else kept
+        kept = structs.replace(kept, pvc_name=kept.pvc_name or names.claim_name(job)) if kept.type == "pvc" else kept
         place = f"the claim {kept.pvc_name}" if kept.type == "pvc" else f"{kept.nfs_server}:{kept.nfs_path}"
         folder = prefix(job, kept)
     else:
@@ -119,7 +119,7 @@ def checkpoints_left(known: Known, document: JSON) -> Iterator[str]:
         yield f"To delete them: holdfast delete pvc {kept.pvc_name}"
 
 
-async def until_gone(session: Session, known: Known, key: Key, uid: str) -> JSON | None:
+async def until_gone(session: Session, known: KnownKind, key: Key, uid: str) -> JSON | None:
     """Return when no object with that uid is there; with no uid, when none of that name is.
 
     Gives the object as it was last seen, where the deletion itself was seen.

@@ -18,12 +18,12 @@ from rich.table import Table
 from holdfast.api.builtin import Pod
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.cli.failing import one_line
+from holdfast.cli.failing import errors_as_one_line
 from holdfast.cli.naming import this_command
 from holdfast.cluster.protocol import JSON, Cluster
 from holdfast.cluster.resources import PODS, TRAINING_JOBS
 from holdfast.errors import HoldfastError
-from holdfast.local.hardware import survey
+from holdfast.local.hardware import detect_hardware
 from holdfast.runtime.logs import configure, level_from
 
 EXAMPLE = "examples/trainingjob.yaml"
@@ -54,18 +54,23 @@ def demo() -> None:
     # A log file or a pipe has no width: nothing is cut there.
     console = Console(width=None if sys.stdout.isatty() else 240)
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
-    with one_line():
+    with errors_as_one_line():
         configure(level_from({"LOG_LEVEL": "error", **os.environ}))
         uvloop.run(_demo(console, folder))
 
 
 async def _demo(console: Console, folder: Path) -> None:
-    from holdfast.local.onebox import onebox  # not at the top: the other commands have no use for a whole cluster
+    from holdfast.local.onebox import (
+        local_cluster,  # not at the top: the other commands have no use for a whole cluster
+    )
 
     console.print(f"A cluster of this machine alone, in {folder}")
     progress = folder / "progress.jsonl"
     try:
-        async with asyncio.timeout(WITHIN_S), onebox(folder / "data", survey(gpus=0), limits=False) as box:
+        async with (
+            asyncio.timeout(WITHIN_S),
+            local_cluster(folder / "data", detect_hardware(gpus=0), limits=False) as box,
+        ):
             began_s = asyncio.get_running_loop().time()
             await box.cluster.create(TRAINING_JOBS, _manifest(progress), namespace=NAMESPACE)
             console.print(f"TrainingJob {NAME}: an mlp on handwritten digits, {WORKERS} workers")

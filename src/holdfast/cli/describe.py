@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.failing import printable
-from holdfast.cli.naming import find_kind, parse_wanted
+from holdfast.cli.naming import find_kind, parse_resources
 from holdfast.cli.tables import aligned, four_digits
-from holdfast.cli.target import Choice, ContextOption, KubeconfigOption, NamespaceOption, Session, run
-from holdfast.cluster.known import Known
+from holdfast.cli.target import ClusterOptions, ContextOption, KubeconfigOption, NamespaceOption, Session, run
+from holdfast.cluster.known import KnownKind
 from holdfast.cluster.printing.ages import age
 from holdfast.cluster.protocol import JSON
-from holdfast.cluster.whole import Whole
+from holdfast.cluster.whole import RawObject
 
 INDENT = "  "
 NONE = "<none>"
@@ -35,7 +35,7 @@ def describe(
     async def command(session: Session) -> int:
         texts = [
             "\n".join(described(each, await _events(session, wanted.known, each), session.now()))
-            for wanted in parse_wanted(what)
+            for wanted in parse_resources(what)
             for each in await _objects(session, wanted.known, wanted.names)
         ]
         if texts:
@@ -44,16 +44,16 @@ def describe(
             typer.echo(f"No resources found in {session.namespace} namespace.", err=True)
         return 0
 
-    run(Choice(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
+    run(ClusterOptions(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
 
 
-async def _objects(session: Session, known: Known, names: tuple[str, ...]) -> list[Whole]:
+async def _objects(session: Session, known: KnownKind, names: tuple[str, ...]) -> list[RawObject]:
     if names:
         return [await session.get(known, session.key(known, name)) for name in names]
-    return list((await session.cluster.list(known.resource, namespace=session.home(known))).items)
+    return list((await session.cluster.list(known.resource, namespace=session.namespace_for(known))).items)
 
 
-async def _events(session: Session, known: Known, about: Whole) -> list[JSON]:
+async def _events(session: Session, known: KnownKind, about: RawObject) -> list[JSON]:
     """What was told of exactly this object, oldest first."""
     events = find_kind("events").resource
     name, uid = about.metadata.name, about.metadata.uid
@@ -63,7 +63,7 @@ async def _events(session: Session, known: Known, about: Whole) -> list[JSON]:
     return sorted(told, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
 
 
-def described(about: Whole, events: list[JSON], now: datetime) -> Iterator[str]:
+def described(about: RawObject, events: list[JSON], now: datetime) -> Iterator[str]:
     document, metadata = about.document, about.document["metadata"]
     annotations = {name: text for name, text in metadata.get("annotations", {}).items() if name != _LAST_APPLIED}
     head = [
@@ -86,7 +86,7 @@ def described(about: Whole, events: list[JSON], now: datetime) -> Iterator[str]:
         shown = {name: _measured(value) for name, value in status.items() if name != "conditions"}
         yield from _section("Status", shown)
         yield from _conditions(status.get("conditions") or [], now)
-    yield from _told(events, now)
+    yield from _event_table(events, now)
 
 
 def _other(document: JSON, name: str, value: Any) -> Iterator[str]:
@@ -179,7 +179,7 @@ def _conditions(conditions: list[JSON], now: datetime) -> Iterator[str]:
     yield from aligned(rows, INDENT)
 
 
-def _told(events: list[JSON], now: datetime) -> Iterator[str]:
+def _event_table(events: list[JSON], now: datetime) -> Iterator[str]:
     if not events:
         yield f"Events:  {NONE}"
         return

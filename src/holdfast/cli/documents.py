@@ -9,13 +9,13 @@ import yaml
 from holdfast.cluster.protocol import JSON
 
 
-def shown(document: JSON) -> JSON:
+def without_server_fields(document: JSON) -> JSON:
     """Without what only the server itself is interested in."""
     metadata = {name: value for name, value in document["metadata"].items() if name != "managedFields"}
     return {**document, "metadata": metadata}
 
 
-def listed(documents: Sequence[JSON]) -> JSON:
+def as_list(documents: Sequence[JSON]) -> JSON:
     return {"apiVersion": "v1", "items": list(documents), "kind": "List", "metadata": {"resourceVersion": ""}}
 
 

@@ -10,23 +10,23 @@ from holdfast.errors import HoldfastError
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
 
-class Misused(HoldfastError):
+class UsageError(HoldfastError):
     """The command line, or a file that it names, makes no sense."""
 
 
 @contextmanager
-def one_line() -> Iterator[None]:
+def errors_as_one_line() -> Iterator[None]:
     """Say what went wrong and end with 1, or with 2 when the command line was at fault."""
     try:
         yield
     except HoldfastError as error:
-        complain(str(error))
-        raise typer.Exit(MISUSED if isinstance(error, Misused) else FAILED) from None
+        print_error(str(error))
+        raise typer.Exit(MISUSED if isinstance(error, UsageError) else FAILED) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def complain(text: str) -> None:
+def print_error(text: str) -> None:
     typer.echo(f"holdfast: {printable(' '.join(text.split()))}", err=True)
 
 

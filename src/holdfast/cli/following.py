@@ -6,14 +6,14 @@ from contextlib import suppress
 
 from holdfast.cluster.errors import Expired, Unreachable
 from holdfast.cluster.protocol import Cluster, Event, Listing, Resource
-from holdfast.cluster.whole import Whole
+from holdfast.cluster.whole import RawObject
 
 BREATH_S = 0.2
 
 
 async def follow(
-    cluster: Cluster, resource: Resource[Whole], *, namespace: str = "", labels: str = "", fields: str = ""
-) -> AsyncGenerator[Listing[Whole] | Event[Whole], None]:
+    cluster: Cluster, resource: Resource[RawObject], *, namespace: str = "", labels: str = "", fields: str = ""
+) -> AsyncGenerator[Listing[RawObject] | Event[RawObject], None]:
     """A listing, then what changes; again a listing when changes may have been missed. It does not end by itself."""
     while True:
         listing = await cluster.list(resource, namespace=namespace, labels=labels, fields=fields)

@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 from msgspec import Struct
 
-from holdfast.cli.documents import listed, shown, to_json, to_yaml
-from holdfast.cli.failing import FAILED, Misused, complain
+from holdfast.cli.documents import as_list, to_json, to_yaml, without_server_fields
+from holdfast.cli.failing import FAILED, UsageError, print_error
 from holdfast.cli.following import by_name, follow
-from holdfast.cli.naming import Wanted, parse_wanted
+from holdfast.cli.naming import ResourceArgs, parse_resources
 from holdfast.cli.tables import Table, wants_colours
-from holdfast.cli.target import Choice, ContextOption, KubeconfigOption, NamespaceOption, Session, run
+from holdfast.cli.target import ClusterOptions, ContextOption, KubeconfigOption, NamespaceOption, Session, run
 from holdfast.cluster.errors import NotFound
-from holdfast.cluster.known import Known
+from holdfast.cluster.known import KnownKind
 from holdfast.cluster.protocol import JSON, Change, Listing
 
 
@@ -33,7 +33,7 @@ class Options(Struct, frozen=True, kw_only=True):
     selector: str
     headers: bool
 
-    def table(self, known: Known, *, with_kind: bool = False) -> Table:
+    def table(self, known: KnownKind, *, with_kind: bool = False) -> Table:
         return Table(
             known,
             wide=self.output is Output.WIDE,
@@ -43,10 +43,10 @@ class Options(Struct, frozen=True, kw_only=True):
         )
 
 
-class Found(Struct, frozen=True):
+class FetchedKind(Struct, frozen=True):
     """The objects of one kind."""
 
-    known: Known
+    known: KnownKind
     documents: list[JSON]
 
 
@@ -67,31 +67,31 @@ def get(
     options = Options(output=output, all_namespaces=all_namespaces, selector=selector, headers=not no_headers)
 
     async def command(session: Session) -> int:
-        wanted = parse_wanted(what or [])
+        wanted = parse_resources(what or [])
         if not watch:
             return await _get(session, wanted, options)
         if len(wanted) > 1 or len(wanted[0].names) > 1:
-            raise Misused("with --watch, name one kind, and at most one object of it")
+            raise UsageError("with --watch, name one kind, and at most one object of it")
         return await _watch(session, wanted[0], options)
 
-    run(Choice(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
+    run(ClusterOptions(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
 
 
-async def _get(session: Session, wanted: list[Wanted], options: Options) -> int:
+async def _get(session: Session, wanted: list[ResourceArgs], options: Options) -> int:
     code = 0
-    found: list[Found] = []
+    found: list[FetchedKind] = []
     for each in wanted:
         documents, complete = await _documents(session, each, options)
-        found.append(Found(each.known, documents))
+        found.append(FetchedKind(each.known, documents))
         code = code if complete else FAILED
     everything = [document for each in found for document in each.documents]
     is_whole = options.output in (Output.YAML, Output.JSON)
     if not everything and (code or not is_whole):
         if not code:
-            typer.echo(_nothing(session, found, options), err=True)
+            typer.echo(_none_found_message(session, found, options), err=True)
     elif is_whole:
         is_single = len(wanted) == 1 and len(wanted[0].names) == 1
-        whole = everything[0] if is_single else listed(everything)
+        whole = everything[0] if is_single else as_list(everything)
         typer.echo(to_yaml(whole) if options.output is Output.YAML else to_json(whole))
     elif options.output is Output.NAME:
         typer.echo("\n".join(_names(found)))
@@ -100,13 +100,13 @@ async def _get(session: Session, wanted: list[Wanted], options: Options) -> int:
     return code
 
 
-async def _documents(session: Session, wanted: Wanted, options: Options) -> tuple[list[JSON], bool]:
+async def _documents(session: Session, wanted: ResourceArgs, options: Options) -> tuple[list[JSON], bool]:
     """What there is, and whether it is all that was asked for."""
     if wanted.names and options.all_namespaces:
-        raise Misused("an object of that name may be in every namespace: leave out the name, or name a namespace")
+        raise UsageError("an object of that name may be in every namespace: leave out the name, or name a namespace")
     resource = wanted.known.resource
     if not wanted.names:
-        namespace = "" if options.all_namespaces else session.home(wanted.known)
+        namespace = "" if options.all_namespaces else session.namespace_for(wanted.known)
         try:
             listing = await session.cluster.list(resource, namespace=namespace, labels=options.selector)
         except NotFound:
@@ -114,17 +114,19 @@ async def _documents(session: Session, wanted: Wanted, options: Options) -> tupl
                 return [], True
             raise
         ordered = sorted(listing.items, key=lambda each: each.metadata.key)
-        return [shown(each.document) for each in ordered], True
+        return [without_server_fields(each.document) for each in ordered], True
     documents = []
     for name in wanted.names:
         try:
-            documents.append(shown((await session.get(wanted.known, session.key(wanted.known, name))).document))
+            documents.append(
+                without_server_fields((await session.get(wanted.known, session.key(wanted.known, name))).document)
+            )
         except NotFound as error:
-            complain(str(error))
+            print_error(str(error))
     return documents, len(documents) == len(wanted.names)
 
 
-async def _watch(session: Session, wanted: Wanted, options: Options) -> int:
+async def _watch(session: Session, wanted: ResourceArgs, options: Options) -> int:
     known = wanted.known
     if wanted.names:
         await session.get(known, session.key(known, wanted.names[0]))
@@ -133,7 +135,7 @@ async def _watch(session: Session, wanted: Wanted, options: Options) -> int:
     steps = follow(
         session.cluster,
         known.resource,
-        namespace="" if options.all_namespaces else session.home(known),
+        namespace="" if options.all_namespaces else session.namespace_for(known),
         labels=options.selector,
         fields=by_name(wanted.names[0]) if wanted.names else "",
     )
@@ -152,20 +154,20 @@ async def _watch(session: Session, wanted: Wanted, options: Options) -> int:
 
 
 def _changes(
-    session: Session, known: Known, documents: list[JSON], options: Options, table: Table, *, headers: bool
+    session: Session, known: KnownKind, documents: list[JSON], options: Options, table: Table, *, headers: bool
 ) -> Iterable[str]:
     match options.output:
         case Output.YAML:
-            return [f"---\n{to_yaml(shown(document))}" for document in documents]
+            return [f"---\n{to_yaml(without_server_fields(document))}" for document in documents]
         case Output.JSON:
-            return [to_json(shown(document)) for document in documents]
+            return [to_json(without_server_fields(document)) for document in documents]
         case Output.NAME:
-            return _names([Found(known, documents)])
+            return _names([FetchedKind(known, documents)])
     rows = [table.row(document, session.now()) for document in documents]
     return table.lines(rows, headers=headers) if rows else []
 
 
-def _tables(session: Session, found: list[Found], options: Options) -> Iterable[str]:
+def _tables(session: Session, found: list[FetchedKind], options: Options) -> Iterable[str]:
     several = len(found) > 1
     for each in found:
         if each.documents:
@@ -174,11 +176,11 @@ def _tables(session: Session, found: list[Found], options: Options) -> Iterable[
             yield "\n".join(table.lines(rows, headers=options.headers))
 
 
-def _names(found: list[Found]) -> list[str]:
+def _names(found: list[FetchedKind]) -> list[str]:
     return [f"{each.known.title}/{document['metadata']['name']}" for each in found for document in each.documents]
 
 
-def _nothing(session: Session, found: list[Found], options: Options) -> str:
+def _none_found_message(session: Session, found: list[FetchedKind], options: Options) -> str:
     namespaced = any(each.known.resource.namespaced for each in found)
     if options.all_namespaces or not namespaced:
         return "No resources found"

@@ -12,11 +12,11 @@ from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import CONFIG_MAPS
 from holdfast.planning.trainingjob.exits import how
 from holdfast.workloads.trainingjob.container import TRAINER
-from holdfast.workloads.trainingjob.last_logs import EARLIER, LOG, POD, WORKER_LABEL, kept_logs
+from holdfast.workloads.trainingjob.last_logs import EARLIER, LOG, POD, WORKER_LABEL, worker_log_selector
 from holdfast.workloads.trainingjob.names import ATTEMPT_LABEL
 
 
-class Kept(Struct, frozen=True, kw_only=True):
+class SavedLog(Struct, frozen=True, kw_only=True):
     attempt: int
     index: int
     text: bytes
@@ -33,7 +33,7 @@ class Kept(Struct, frozen=True, kw_only=True):
             who = f"container {self.container} of {who}"
         return f"{who}{self.end}: the end of its log, as it was kept"
 
-    def before(self, pod: str) -> "Kept | None":
+    def before(self, pod: str) -> "SavedLog | None":
         """What was written before that pod of the same worker and attempt."""
         text = self.earlier + (self.text if self.pod and self.pod != pod else b"")
         return structs.replace(self, earlier=b"", text=text) if text else None
@@ -43,15 +43,17 @@ class Kept(Struct, frozen=True, kw_only=True):
         return container in ("", self.container)
 
 
-async def find_kept(cluster: Cluster, job: TrainingJob) -> list[Kept]:
+async def find_saved_logs(cluster: Cluster, job: TrainingJob) -> list[SavedLog]:
     """All that are kept of this job, in the order of attempts and workers."""
     metadata = job.metadata
-    found = (await cluster.list(CONFIG_MAPS, namespace=metadata.namespace, labels=kept_logs(metadata.name))).items
+    found = (
+        await cluster.list(CONFIG_MAPS, namespace=metadata.namespace, labels=worker_log_selector(metadata.name))
+    ).items
     own = [each for each in found if each.metadata.controller and each.metadata.controller.uid == metadata.uid]
     return sorted(map(_kept, own), key=attrgetter("attempt", "index"))
 
 
-def overview(kept: Iterable[Kept]) -> str:
+def list_available(kept: Iterable[SavedLog]) -> str:
     """For someone who asked for another one."""
     attempts = []
     for attempt, each in groupby(kept, attrgetter("attempt")):
@@ -60,13 +62,13 @@ def overview(kept: Iterable[Kept]) -> str:
     return f"logs are kept of {', '.join(attempts)}" if attempts else "no log of a failed worker is kept"
 
 
-def _kept(config_map: ConfigMap) -> Kept:
+def _kept(config_map: ConfigMap) -> SavedLog:
     labels, data = config_map.metadata.labels, config_map.data
     code = data.get("exitCode", "")
     end = f" {how(ContainerStateTerminated(exit_code=int(code), reason=data.get('reason', '')))}" if code else ""
     end += f" on {data['node']}" if "node" in data else ""
     end += f" at {data['finishedAt']}" if "finishedAt" in data else ""
-    return Kept(
+    return SavedLog(
         attempt=_number(labels.get(ATTEMPT_LABEL, "")),
         index=_number(labels.get(WORKER_LABEL, "")),
         text=data.get(LOG, "").encode(),

@@ -12,10 +12,10 @@ from msgspec import Struct
 from holdfast.api.builtin import Pod
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
-from holdfast.cli.failing import FAILED, Misused, complain
-from holdfast.cli.kept_logs import Kept, find_kept, overview
+from holdfast.cli.failing import FAILED, UsageError, print_error
+from holdfast.cli.kept_logs import SavedLog, find_saved_logs, list_available
 from holdfast.cli.naming import find_kind
-from holdfast.cli.target import Choice, ContextOption, KubeconfigOption, NamespaceOption, Session, run
+from holdfast.cli.target import ClusterOptions, ContextOption, KubeconfigOption, NamespaceOption, Session, run
 from holdfast.cli.workload_logs import workload_pod
 from holdfast.cluster.errors import ClusterError, NotFound
 from holdfast.cluster.resources import PODS, TRAINING_JOBS
@@ -30,7 +30,7 @@ DRAIN_S = 2.0
 # A line beyond this is shown in pieces: a worker may write for ever without ending one.
 LONGEST_LINE = 2**20
 
-Source: TypeAlias = Pod | Kept
+Source: TypeAlias = Pod | SavedLog
 
 
 class NoWorker(HoldfastError):
@@ -76,10 +76,10 @@ def logs(
             await asyncio.gather(*(_follow(session, source, options, several=several) for source in sources))
             return 0
         for source in sources:
-            _write(source, await _said(session, source, options), several=several)
+            _write(source, await _read_log(session, source, options), several=several)
         return 0
 
-    run(Choice(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
+    run(ClusterOptions(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
 
 
 async def _sources(session: Session, what: str, options: Options) -> tuple[list[Source], Key | None]:
@@ -94,7 +94,7 @@ async def _sources(session: Session, what: str, options: Options) -> tuple[list[
     if kind == "Pod":
         return [await _pod(session, key, options)], None
     if kind:
-        raise Misused(f"{what} has no log of its own: write tj/NAME, gpuw/NAME or pod/NAME")
+        raise UsageError(f"{what} has no log of its own: write tj/NAME, gpuw/NAME or pod/NAME")
     with suppress(NotFound):
         return await _workers(session, key, options), key
     for find in (_workload_pod, _pod):
@@ -107,14 +107,14 @@ async def _sources(session: Session, what: str, options: Options) -> tuple[list[
 async def _workload_pod(session: Session, key: Key, options: Options) -> Pod:
     pod = await workload_pod(session.cluster, key, waits=options.follow)
     if options.attempt is not None:
-        raise Misused(f"{key} is a GPUWorkload, which has the log of its last try alone: leave --attempt out")
+        raise UsageError(f"{key} is a GPUWorkload, which has the log of its last try alone: leave --attempt out")
     return pod
 
 
 async def _pod(session: Session, key: Key, options: Options) -> Pod:
     pod = await session.cluster.get(PODS, key)
     if options.attempt is not None:
-        raise Misused(f"{key} is a pod, which is of one attempt: leave --attempt out, or name the TrainingJob")
+        raise UsageError(f"{key} is a pod, which is of one attempt: leave --attempt out, or name the TrainingJob")
     return pod
 
 
@@ -127,14 +127,14 @@ async def _workers(session: Session, key: Key, options: Options) -> list[Source]
         complete = len(pods) >= job.spec.num_workers if options.all else options.worker in pods
         may_come = number == attempt(job) and _state(job) not in FINISHED
         waits = options.follow and may_come and not complete
-        kept = [] if waits or (complete and options.attempt is None) else await find_kept(session.cluster, job)
+        kept = [] if waits or (complete and options.attempt is None) else await find_saved_logs(session.cluster, job)
         chosen = _chosen(pods, (each for each in kept if each.attempt == number), options)
         if chosen and not waits:
             return chosen
         if may_come and options.worker >= job.spec.num_workers:
             raise NoWorker(f"{key} has {job.spec.num_workers} workers, 0 to {job.spec.num_workers - 1}")
         if not waits:
-            raise NoWorker(f"{_absence(job, number, options)}; {overview(kept)}")
+            raise NoWorker(f"{_not_found_message(job, number, options)}; {list_available(kept)}")
         await asyncio.sleep(LOOK_S)
 
 
@@ -145,7 +145,7 @@ def _attempt(job: TrainingJob, options: Options) -> int:
     return current if options.attempt is None else options.attempt
 
 
-def _chosen(pods: dict[int, Pod], kept: Iterable[Kept], options: Options) -> list[Source]:
+def _chosen(pods: dict[int, Pod], kept: Iterable[SavedLog], options: Options) -> list[Source]:
     """A pod that is there knows more than what is kept of it. What was written before it is shown with --attempt."""
     gone = {each.index: each for each in kept if each.is_of(options.container)}
     chosen: list[Source] = []
@@ -165,10 +165,10 @@ def _several(sources: list[Source]) -> bool:
 
 
 def _worker_of(source: Source) -> str:
-    return str(source.index) if isinstance(source, Kept) else source.metadata.labels.get(INDEX_LABEL, "?")
+    return str(source.index) if isinstance(source, SavedLog) else source.metadata.labels.get(INDEX_LABEL, "?")
 
 
-def _absence(job: TrainingJob, number: int, options: Options) -> str:
+def _not_found_message(job: TrainingJob, number: int, options: Options) -> str:
     whose = "any worker" if options.all else f"worker {options.worker}"
     said = f"{job.metadata.key} has no log of {whose} in attempt {number}"
     if number < attempt(job):
@@ -188,9 +188,9 @@ def _newest(pods: tuple[Pod, ...]) -> dict[int, Pod]:
     return dict(sorted(numbered.items()))
 
 
-async def _said(session: Session, source: Source, options: Options) -> bytes:
-    if isinstance(source, Kept):
-        complain(str(source))
+async def _read_log(session: Session, source: Source, options: Options) -> bytes:
+    if isinstance(source, SavedLog):
+        print_error(str(source))
         text = source.earlier + source.text
         return text if options.tail is None else last_lines(text, options.tail)
     try:
@@ -200,15 +200,15 @@ async def _said(session: Session, source: Source, options: Options) -> bytes:
         kept = await _kept_of(session, source, options)
         if kept is None:
             raise
-        return await _said(session, kept, options)
+        return await _read_log(session, kept, options)
 
 
-async def _kept_of(session: Session, pod: Pod, options: Options) -> Kept | None:
+async def _kept_of(session: Session, pod: Pod, options: Options) -> SavedLog | None:
     labels = pod.metadata.labels
     with suppress(ClusterError):
         job = await session.cluster.get(TRAINING_JOBS, Key(pod.metadata.namespace, labels.get(JOB_LABEL, "")))
         same = (labels.get(ATTEMPT_LABEL), labels.get(INDEX_LABEL))
-        for each in await find_kept(session.cluster, job):
+        for each in await find_saved_logs(session.cluster, job):
             if (str(each.attempt), str(each.index)) == same and each.is_of(options.container):
                 return each
     return None
@@ -238,18 +238,18 @@ async def _next_sources(
             # It may have begun and ended between two looks.
             if number > followed and (missed := await _missed(session, job, number, options)):
                 return missed, number, _state(job)
-            complain(_ending(job, number))
+            print_error(_ending(job, number))
             number += 1
             continue
         if _state(job) == "Suspended" and not is_suspended:
-            complain(f"{key} is suspended: its log goes on when it is resumed")
+            print_error(f"{key} is suspended: its log goes on when it is resumed")
         is_suspended = _state(job) == "Suspended"
         pods = await _pods(session, job, current)
         fresh = {index: pod for index, pod in pods.items() if pod.metadata.uid not in seen}
         has_ended = _state(job) in FINISHED
         chosen = _chosen(fresh, (), options)
         if chosen and (has_ended or not options.all or len(pods) >= job.spec.num_workers):
-            complain(f"following attempt {current}")
+            print_error(f"following attempt {current}")
             return chosen, current, _state(job)
         if has_ended:
             missed = await _missed(session, job, current, options) if current > followed else []
@@ -266,7 +266,7 @@ def _ending(job: TrainingJob, number: int) -> str:
 
 async def _missed(session: Session, job: TrainingJob, number: int, options: Options) -> list[Source]:
     """What is there of an attempt that nobody followed."""
-    kept = await find_kept(session.cluster, job)
+    kept = await find_saved_logs(session.cluster, job)
     return _chosen(await _pods(session, job, number), (each for each in kept if each.attempt == number), options)
 
 
@@ -309,15 +309,15 @@ async def _pods(session: Session, job: TrainingJob, number: int) -> dict[int, Po
 
 
 def _attempt_of(source: Source) -> int:
-    if isinstance(source, Kept):
+    if isinstance(source, SavedLog):
         return source.attempt
     text = source.metadata.labels.get(ATTEMPT_LABEL, "")
     return int(text) if text.isdecimal() else 0
 
 
 async def _follow(session: Session, pod: Source, options: Options, *, several: bool) -> None:
-    if isinstance(pod, Kept):
-        _write(pod, await _said(session, pod, options), several=several)
+    if isinstance(pod, SavedLog):
+        _write(pod, await _read_log(session, pod, options), several=several)
         return
     key = pod.metadata.key
     await _until_started(session, key)

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.api.manifests import Unreadable, documents
-from holdfast.cli.failing import Misused
+from holdfast.api.manifests import InvalidManifest, documents
+from holdfast.cli.failing import UsageError
 from holdfast.cluster.protocol import JSON
 
 STDIN = "-"
@@ -26,7 +26,7 @@ def read_manifests(names: Iterable[str]) -> list[Manifest]:
     """Every object of every file, or none: what can't be read is found before anything is done."""
     found = [manifest for name in names for manifest in _read(name)]
     if not found:
-        raise Misused("the files hold no object: write apiVersion, kind, metadata and spec")
+        raise UsageError("the files hold no object: write apiVersion, kind, metadata and spec")
     return found
 
 
@@ -59,7 +59,7 @@ def _read(name: str) -> Iterator[Manifest]:
         for source, text in texts(name):
             yield from _manifests(source, text)
     except OSError as error:
-        raise Misused(f"{error.filename or name} can't be read: {error.strerror or error}") from None
+        raise UsageError(f"{error.filename or name} can't be read: {error.strerror or error}") from None
 
 
 def _manifests(source: str, text: bytes) -> Iterator[Manifest]:
@@ -67,9 +67,9 @@ def _manifests(source: str, text: bytes) -> Iterator[Manifest]:
         for number, document in enumerate(documents(text.decode("utf-8-sig")), start=1):
             for item in items(document):
                 if not isinstance(item, dict):
-                    raise Misused(f"{source}: document {number} is no object: write apiVersion, kind and metadata")
+                    raise UsageError(f"{source}: document {number} is no object: write apiVersion, kind and metadata")
                 yield Manifest(f"{source}: document {number}", item)
     except UnicodeDecodeError:
-        raise Misused(f"{source} can't be read: it is not text in UTF-8") from None
-    except Unreadable as error:
-        raise Misused(f"{source} can't be read as YAML or JSON: {error}") from None
+        raise UsageError(f"{source} can't be read: it is not text in UTF-8") from None
+    except InvalidManifest as error:
+        raise UsageError(f"{source} can't be read as YAML or JSON: {error}") from None

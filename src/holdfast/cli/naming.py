@@ -12,15 +12,15 @@ from msgspec.structs import replace
 
 from holdfast.api.advice import did_you_mean
 from holdfast.api.kinds import KINDS
-from holdfast.cli.failing import Misused
-from holdfast.cluster.known import KNOWN, Known
+from holdfast.cli.failing import UsageError
+from holdfast.cluster.known import KNOWN, KnownKind
 from holdfast.cluster.protocol import JSON
 
 
-class Wanted(Struct, frozen=True):
+class ResourceArgs(Struct, frozen=True):
     """Objects of one kind: those named, or all. A category stands for kinds that need not all be there."""
 
-    known: Known
+    known: KnownKind
     names: tuple[str, ...] = ()
     by_category: bool = False
 
@@ -35,28 +35,28 @@ def this_command() -> str:
     return os.path.relpath(program) if Path(program).is_relative_to(Path.cwd()) else program
 
 
-def parse_wanted(arguments: Sequence[str]) -> list[Wanted]:
+def parse_resources(arguments: Sequence[str]) -> list[ResourceArgs]:
     """KIND, KIND,KIND, KIND NAME…, or KIND/NAME…"""
     if not arguments:
-        raise Misused("say which kind: for example tj, pods or holdfast")
+        raise UsageError("say which kind: for example tj, pods or holdfast")
     if any("/" in argument for argument in arguments):
         return [_one(argument) for argument in arguments]
     kinds, *names = arguments
     wanted = [each for kind in kinds.split(",") for each in _of_kind(kind)]
     if names and len(wanted) > 1:
-        raise Misused(f"{kinds} are several kinds: name objects of one kind, or write KIND/NAME for each")
-    return [Wanted(each.known, tuple(dict.fromkeys(names)), each.by_category) for each in wanted]
+        raise UsageError(f"{kinds} are several kinds: name objects of one kind, or write KIND/NAME for each")
+    return [ResourceArgs(each.known, tuple(dict.fromkeys(names)), each.by_category) for each in wanted]
 
 
-def parse_named(arguments: Sequence[str]) -> list[Wanted]:
+def parse_named_resources(arguments: Sequence[str]) -> list[ResourceArgs]:
     """The same where every object must be named."""
-    wanted = parse_wanted(arguments)
+    wanted = parse_resources(arguments)
     if not all(each.names for each in wanted):
-        raise Misused(f"name the object: {arguments[0]}/NAME or {arguments[0]} NAME")
+        raise UsageError(f"name the object: {arguments[0]}/NAME or {arguments[0]} NAME")
     return wanted
 
 
-def find_kind(word: str) -> Known:
+def find_kind(word: str) -> KnownKind:
     """By singular, plural, short name, or any of them with the group; raises `Misused` with near matches."""
     found = _find(word)
     if found is None:
@@ -64,7 +64,7 @@ def find_kind(word: str) -> Known:
     return found
 
 
-def kind_of(document: JSON) -> Known:
+def kind_of(document: JSON) -> KnownKind:
     """The kind that a manifest's apiVersion and kind name."""
     api_version, kind = document.get("apiVersion"), document.get("kind")
     group, _, version = str(api_version).rpartition("/")
@@ -72,7 +72,7 @@ def kind_of(document: JSON) -> Known:
         resource = known.resource
         if (resource.group, resource.kind) == (group, kind) and version in _versions(known):
             return replace(known, resource=replace(resource, version=version))
-    raise Misused(unknown_kind(api_version, kind))
+    raise UsageError(unknown_kind(api_version, kind))
 
 
 def unknown_kind(api_version: object, kind: object) -> str:
@@ -102,29 +102,29 @@ def _all(words: Sequence[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _versions(known: Known) -> tuple[str, ...]:
+def _versions(known: KnownKind) -> tuple[str, ...]:
     resource = known.resource
     served = [kind.versions for kind in KINDS if (kind.group, kind.kind) == (resource.group, resource.kind)]
     return served[0] if served else (resource.version,)
 
 
-def _one(argument: str) -> Wanted:
+def _one(argument: str) -> ResourceArgs:
     kind, _, name = argument.partition("/")
     if not kind or not name or "/" in name:
-        raise Misused(f"{argument} is not KIND/NAME; with one object written so, write all so")
-    return Wanted(find_kind(kind), (name,))
+        raise UsageError(f"{argument} is not KIND/NAME; with one object written so, write all so")
+    return ResourceArgs(find_kind(kind), (name,))
 
 
-def _of_kind(word: str) -> list[Wanted]:
+def _of_kind(word: str) -> list[ResourceArgs]:
     if known := _find(word):
-        return [Wanted(known)]
-    members = [Wanted(each, (), True) for each in KNOWN if word.lower() in each.categories]
+        return [ResourceArgs(known)]
+    members = [ResourceArgs(each, (), True) for each in KNOWN if word.lower() in each.categories]
     if not members:
         raise _unknown(word)
     return members
 
 
-def _find(word: str) -> Known | None:
+def _find(word: str) -> KnownKind | None:
     name, _, group = word.lower().partition(".")
     for known in KNOWN:
         if name in known.names and group in ("", known.resource.group):
@@ -132,8 +132,8 @@ def _find(word: str) -> Known | None:
     return None
 
 
-def _unknown(word: str) -> Misused:
+def _unknown(word: str) -> UsageError:
     names = [name for known in KNOWN for name in known.names]
     near = get_close_matches(word.lower(), names, n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(k.resource.plural for k in KNOWN)}"
-    return Misused(f"there is no kind {word!r}: {hint}")
+    return UsageError(f"there is no kind {word!r}: {hint}")

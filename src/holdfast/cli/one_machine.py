@@ -19,9 +19,9 @@ from holdfast.cli.failing import printable
 from holdfast.cli.naming import find_kind
 from holdfast.cli.target import Session
 from holdfast.cluster.errors import AlreadyExists, ClusterError, NotFound
-from holdfast.cluster.known import Known
+from holdfast.cluster.known import KnownKind
 from holdfast.cluster.protocol import JSON
-from holdfast.cluster.whole import Whole
+from holdfast.cluster.whole import RawObject
 
 INTERPRETERS = ("python", "python3")
 # Kinds that run a program of the user's, and the fields that say which.
@@ -29,7 +29,7 @@ PROGRAMS = ("TrainingJob", "GPUWorkload")
 RUNS = {"command", "args"}
 
 
-async def create_object(session: Session, known: Known, document: JSON) -> Whole:
+async def create_object(session: Session, known: KnownKind, document: JSON) -> RawObject:
     """Create it. A missing namespace is created first on one machine; elsewhere it is the administrator's to create."""
     namespace = document["metadata"].get("namespace", "") if known.resource.namespaced else ""
     try:

@@ -14,20 +14,20 @@ from msgspec import Struct
 
 from holdfast import __version__
 from holdfast.api.meta import Key
-from holdfast.api.quantities import NotAQuantity, amount
+from holdfast.api.quantities import InvalidQuantity, parse_quantity
 from holdfast.cli import operator_options as options
-from holdfast.cli.failing import Misused, one_line
+from holdfast.cli.failing import UsageError, errors_as_one_line
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.kubernetes import KubernetesCluster, connect, load_config
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import LEASES
-from holdfast.controllers.gpuworkload import gpu_workloads
-from holdfast.controllers.room import Room
-from holdfast.controllers.trainingjob import training_jobs
+from holdfast.controllers.gpuworkload import gpu_workload_controller
+from holdfast.controllers.room import SharedLedger
+from holdfast.controllers.trainingjob import training_job_controller
 from holdfast.httpserver import raise_descriptor_limit
 from holdfast.planning.gpuworkload.timing import Timing as PlacingTiming
 from holdfast.planning.trainingjob.timing import TIMING, Timing
-from holdfast.reports.office import Office
+from holdfast.reports.office import ReportReceiver
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.lease import Elector
 from holdfast.runtime.logs import configure, level_from
@@ -51,7 +51,7 @@ class Options(Struct, frozen=True, kw_only=True):
     lease_namespace: str
     defaults: Defaults
     timing: Timing
-    placing_timing: PlacingTiming
+    gpuworkload_timing: PlacingTiming
     gang_admission: bool
     per_job_metrics: bool
 
@@ -77,21 +77,21 @@ def operator(
     service_monitors: options.ServiceMonitors = False,
     forbid: options.Forbid = None,
     gang_admission: options.GangAdmission = True,
-    patience: options.Patience = TIMING.patience_s,
+    patience: options.StarvationTimeout = TIMING.starvation_timeout_s,
     reservations_per_namespace: options.ReservationsPerNamespace = TIMING.reservations_per_namespace,
     bind_timeout: options.BindTimeout = TIMING.bind_timeout_s,
-    stuck_after: options.StuckAfter = TIMING.stuck_s,
-    survivors_grace: options.SurvivorsGrace = TIMING.survivors_grace_s,
-    uploading_grace: options.UploadingGrace = TIMING.uploading_grace_s,
-    silent_after: options.SilentAfter = TIMING.silent_s,
-    lease_after: options.LeaseAfter = TIMING.lease_s,
-    final_save: options.FinalSave = TIMING.final_save_s,
+    stuck_after: options.LostPodTimeout = TIMING.lost_pod_timeout_s,
+    survivors_grace: options.RestartGracePeriod = TIMING.restart_grace_s,
+    uploading_grace: options.RestartUploadGracePeriod = TIMING.restart_upload_grace_s,
+    silent_after: options.ReportTimeout = TIMING.report_timeout_s,
+    lease_after: options.NodeLeaseTimeout = TIMING.node_lease_timeout_s,
+    final_save: options.FinalCheckpointTimeout = TIMING.final_save_s,
     retry_backoff: options.RetryBackoff = TIMING.retry_s,
     retry_backoff_cap: options.RetryBackoffCap = TIMING.retry_cap_s,
     per_job_metrics: options.PerJobMetrics = True,
 ) -> None:
     """Run the controllers until asked to stop (SIGTERM, Ctrl-C)."""
-    with one_line():
+    with errors_as_one_line():
         chosen = Options(
             kubeconfig=str(kubeconfig) if kubeconfig else "",
             settings=Settings(
@@ -119,17 +119,17 @@ def operator(
             timing=Timing(
                 retry_s=retry_backoff,
                 retry_cap_s=retry_backoff_cap,
-                survivors_grace_s=survivors_grace,
-                uploading_grace_s=uploading_grace,
-                silent_s=silent_after,
-                lease_s=lease_after,
+                restart_grace_s=survivors_grace,
+                restart_upload_grace_s=uploading_grace,
+                report_timeout_s=silent_after,
+                node_lease_timeout_s=lease_after,
                 final_save_s=final_save,
-                patience_s=patience,
+                starvation_timeout_s=patience,
                 reservations_per_namespace=reservations_per_namespace,
-                stuck_s=stuck_after,
+                lost_pod_timeout_s=stuck_after,
                 bind_timeout_s=bind_timeout,
             ),
-            placing_timing=PlacingTiming(patience_s=patience, stuck_s=stuck_after),
+            gpuworkload_timing=PlacingTiming(starvation_timeout_s=patience, lost_pod_timeout_s=stuck_after),
             gang_admission=gang_admission,
             per_job_metrics=per_job_metrics,
         )
@@ -142,15 +142,15 @@ def _images(written: list[str]) -> dict[str, str]:
     images = dict(entry.partition("=")[::2] for entry in written)
     for framework, image in images.items():
         if framework not in FRAMEWORKS or not image:
-            raise Misused(f"--framework-image {framework}: write one of {', '.join(FRAMEWORKS)}, =, and an image")
+            raise UsageError(f"--framework-image {framework}: write one of {', '.join(FRAMEWORKS)}, =, and an image")
     return images
 
 
 def _size(text: str) -> str:
     try:
-        amount(text)
-    except NotAQuantity as error:
-        raise Misused(f"--claim-size {text}: write an amount such as 10Gi") from error
+        parse_quantity(text)
+    except InvalidQuantity as error:
+        raise UsageError(f"--claim-size {text}: write an amount such as 10Gi") from error
     return text
 
 
@@ -158,7 +158,7 @@ def _address(text: str) -> str:
     try:
         return str(ipaddress.ip_address(text)) if text else ""
     except ValueError as error:
-        raise Misused(f"--reports-address {text}: write the IP address at which pods reach this operator") from error
+        raise UsageError(f"--reports-address {text}: write the IP address at which pods reach this operator") from error
 
 
 async def _run(chosen: Options) -> None:
@@ -173,7 +173,7 @@ async def _run(chosen: Options) -> None:
     )
     try:
         lease = Key(chosen.lease_namespace or config.namespace, LEASE)
-        await _operate(cluster, lease, metrics, chosen)
+        await _run_operator(cluster, lease, metrics, chosen)
     except NotFound as error:
         raise NotFound(f"{error}; {_hint(error)}") from error
     finally:
@@ -186,14 +186,14 @@ def _hint(error: NotFound) -> str:
     return "are the resource definitions installed? run: holdfast crds | kubectl apply --server-side -f -"
 
 
-async def _operate(cluster: KubernetesCluster, lease: Key, metrics: Metrics, chosen: Options) -> None:
+async def _run_operator(cluster: KubernetesCluster, lease: Key, metrics: Metrics, chosen: Options) -> None:
     identity = f"{platform.node()}_{uuid.uuid4()}"
     elector = (
         Elector(cluster, lease, identity, now=utc_now, random=SystemRandom(), metrics=metrics)
         if chosen.leader_elect
         else None
     )
-    guarded = cluster.gated(elector.held) if elector else cluster
+    guarded = cluster.gated(elector.require_leadership) if elector else cluster
     operator = Operator(
         guarded,
         identity=identity,
@@ -203,9 +203,9 @@ async def _operate(cluster: KubernetesCluster, lease: Key, metrics: Metrics, cho
         elector=elector,
         settings=chosen.settings,
     )
-    office, room = Office(now=utc_now), Room(operator)
+    office, room = ReportReceiver(now=utc_now), SharedLedger(operator)
     operator.add(
-        training_jobs(
+        training_job_controller(
             operator,
             guarded,
             defaults=chosen.defaults,
@@ -218,16 +218,18 @@ async def _operate(cluster: KubernetesCluster, lease: Key, metrics: Metrics, cho
         )
     )
     operator.add(
-        gpu_workloads(operator, guarded, defaults=chosen.defaults, now=utc_now, timing=chosen.placing_timing, room=room)
+        gpu_workload_controller(
+            operator, guarded, defaults=chosen.defaults, now=utc_now, timing=chosen.gpuworkload_timing, room=room
+        )
     )
-    async with _taking_reports(office, operator, cluster, elector, chosen):
+    async with _serve_reports(office, operator, cluster, elector, chosen):
         with on_signal(operator.stop):
             await operator.run()
 
 
 @asynccontextmanager
-async def _taking_reports(
-    office: Office, operator: Operator, cluster: Cluster, elector: Elector | None, chosen: Options
+async def _serve_reports(
+    office: ReportReceiver, operator: Operator, cluster: Cluster, elector: Elector | None, chosen: Options
 ) -> AsyncIterator[None]:
     if not chosen.reports_address:
         log.warning(
@@ -237,7 +239,7 @@ async def _taking_reports(
         )
         yield
         return
-    opening = office.open(
+    opening = office.serve(
         operator,
         cluster,
         leading=lambda: elector is None or elector.is_leading,

@@ -59,7 +59,7 @@ GangAdmission = Annotated[
         "autoscaler adds nodes for pods that wait."
     ),
 ]
-Patience = Annotated[
+StarvationTimeout = Annotated[
     float,
     typer.Option(help="Seconds for which smaller jobs may pass one that does not fit.", min=0),
 ]
@@ -71,24 +71,24 @@ BindTimeout = Annotated[
     float,
     typer.Option(help="Seconds for an admitted job to get all its nodes, before it makes room again.", min=1),
 ]
-StuckAfter = Annotated[
+LostPodTimeout = Annotated[
     float,
     typer.Option(help="Seconds beyond its grace that a pod on a lost node holds up a restart.", min=0),
 ]
-SurvivorsGrace = Annotated[int, typer.Option(help="Seconds for the workers that are left when one is lost.", min=0)]
-UploadingGrace = Annotated[
+RestartGracePeriod = Annotated[int, typer.Option(help="Seconds for the workers that are left when one is lost.", min=0)]
+RestartUploadGracePeriod = Annotated[
     int,
     typer.Option(help="The same where a checkpoint may still be on its way to an object store.", min=0),
 ]
-SilentAfter = Annotated[
+ReportTimeout = Annotated[
     float,
     typer.Option(help="Seconds without a report after which a worker's node is looked at.", min=1),
 ]
-LeaseAfter = Annotated[
+NodeLeaseTimeout = Annotated[
     float,
     typer.Option(help="Seconds without a renewal of the node's Lease after which that worker is lost.", min=1),
 ]
-FinalSave = Annotated[
+FinalCheckpointTimeout = Annotated[
     float,
     typer.Option(help="Seconds for a last checkpoint when successPolicy is met or a worker is told to go.", min=0),
 ]

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from holdfast.errors import HoldfastError
 from holdfast.runtime.logs import configure, level_from
 from holdfast.runtime.signals import on_signal
-from holdfast.sidecar.last_word import leave_reason
+from holdfast.sidecar.last_word import write_failure_reason
 from holdfast.sidecar.loops import loops
 from holdfast.sidecar.process import Clocks, Sidecar
 from holdfast.sidecar.settings import settings, termination_log
@@ -23,14 +23,14 @@ M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
 
 def sidecar() -> None:
     """Restore, watch and report beside a training. The operator runs it in a worker's pod."""
-    _be_lean()
+    _tune_allocator()
     try:
         told = settings(os.environ)
         configure(level_from(os.environ))
         asyncio.run(_run(Sidecar(told, os.environ, clocks=Clocks(time.time), run_id=secrets.token_hex(8))))
     except HoldfastError as error:
         sys.stderr.write(f"holdfast: {error}\n")
-        leave_reason(termination_log(os.environ), str(error))
+        write_failure_reason(termination_log(os.environ), str(error))
         _end(1)
 
 
@@ -38,7 +38,7 @@ def tensorboard_sidecar() -> None:
     """Download a job's events from its object store. The operator runs it beside TensorBoard."""
     from holdfast.sidecar.tensorboard import events
 
-    _be_lean()
+    _tune_allocator()
     try:
         configure(level_from(os.environ))
         asyncio.run(_until_stopped(events(os.environ).run))
@@ -47,7 +47,7 @@ def tensorboard_sidecar() -> None:
         _end(1)
 
 
-def _be_lean() -> None:
+def _tune_allocator() -> None:
     """Memory that uploads have used goes back at once; by default glibc keeps it, for each thread on its own."""
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)

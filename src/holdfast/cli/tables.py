@@ -8,7 +8,7 @@ from datetime import datetime
 import typer
 
 from holdfast.cli.failing import printable
-from holdfast.cluster.known import Known
+from holdfast.cluster.known import KnownKind
 from holdfast.cluster.printing.columns import NAME, Column
 from holdfast.cluster.protocol import JSON
 
@@ -28,7 +28,7 @@ class Table:
 
     def __init__(
         self,
-        known: Known,
+        known: KnownKind,
         *,
         wide: bool = False,
         with_namespace: bool = False,

@@ -16,12 +16,12 @@ import uvloop
 from msgspec import Struct
 
 from holdfast.api.meta import Key
-from holdfast.cli.failing import one_line
+from holdfast.cli.failing import errors_as_one_line
 from holdfast.cluster.errors import ClusterError, Misconfigured, NotFound, Unreachable
-from holdfast.cluster.known import Known
+from holdfast.cluster.known import KnownKind
 from holdfast.cluster.kubernetes import Config, KubernetesCluster, connect, load_config
 from holdfast.cluster.login import KUBECONFIG
-from holdfast.cluster.whole import Whole
+from holdfast.cluster.whole import RawObject
 from holdfast.local.folder import default_folder
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.logs import configure, level_from
@@ -40,7 +40,7 @@ NamespaceOption: TypeAlias = Annotated[
 ]
 
 
-class Choice(Struct, frozen=True, kw_only=True):
+class ClusterOptions(Struct, frozen=True, kw_only=True):
     """What the command line says about the cluster."""
 
     kubeconfig: Path | None = None
@@ -57,7 +57,7 @@ class Session(Struct, frozen=True, kw_only=True):
     data: Path | None = None
     """The folder of the `holdfast up` that the cluster is; None for any other cluster."""
 
-    async def get(self, known: Known, key: Key) -> Whole:
+    async def get(self, known: KnownKind, key: Key) -> RawObject:
         """The object; raises `NotFound` with where it was looked for and what lists those that are there."""
         try:
             return await self.cluster.get(known.resource, key)
@@ -69,22 +69,22 @@ class Session(Struct, frozen=True, kw_only=True):
             lists = f"holdfast get {kind}{f' -n {key.namespace}' if key.namespace not in ('', 'default') else ''}"
             raise NotFound(f'{known.resource} "{key.name}" not found{where}: `{lists}` shows what is there') from None
 
-    def key(self, known: Known, name: str) -> Key:
-        return Key(self.home(known), name)
+    def key(self, known: KnownKind, name: str) -> Key:
+        return Key(self.namespace_for(known), name)
 
-    def home(self, known: Known) -> str:
+    def namespace_for(self, known: KnownKind) -> str:
         return self.namespace if known.resource.namespaced else ""
 
 
-def run(choice: Choice, command: Callable[[Session], Awaitable[int]]) -> None:
+def run(choice: ClusterOptions, command: Callable[[Session], Awaitable[int]]) -> None:
     """Run a command on the chosen cluster and end with the exit code that it gives."""
-    with one_line():
+    with errors_as_one_line():
         configure(level_from({"LOG_LEVEL": "error", **os.environ}))
         code = uvloop.run(_run(choice, command))
     raise typer.Exit(code)
 
 
-def choose(choice: Choice, environ: Mapping[str, str]) -> Config:
+def load_cluster_config(choice: ClusterOptions, environ: Mapping[str, str]) -> Config:
     """How to reach the cluster; raises `Misconfigured` with the places that were looked at."""
     if choice.kubeconfig or choice.context or environ.get("KUBECONFIG"):
         return load_config(str(choice.kubeconfig or ""), context=choice.context, environ=environ)
@@ -100,7 +100,7 @@ def choose(choice: Choice, environ: Mapping[str, str]) -> Config:
         ) from None
 
 
-def explained(error: ClusterError, config: Config, environ: Mapping[str, str]) -> ClusterError:
+def with_hint(error: ClusterError, config: Config, environ: Mapping[str, str]) -> ClusterError:
     """The error with what to do about it, where a command knows more than the client."""
     if isinstance(error, Unreachable) and config.source.startswith(str(_local(environ))):
         return Unreachable(f"{error}; `holdfast up` has ended without saying so: start it again, or pass --kubeconfig")
@@ -109,15 +109,15 @@ def explained(error: ClusterError, config: Config, environ: Mapping[str, str]) -
     return error
 
 
-async def _run(choice: Choice, command: Callable[[Session], Awaitable[int]]) -> int:
-    config = choose(choice, os.environ)
+async def _run(choice: ClusterOptions, command: Callable[[Session], Awaitable[int]]) -> int:
+    config = load_cluster_config(choice, os.environ)
     cluster = connect(config, rng=SystemRandom(), now=utc_now)
     data = Path(config.server.data) if config.server.data else None
     namespace = choice.namespace or config.namespace
     try:
         return await command(Session(cluster=cluster, namespace=namespace, now=utc_now, data=data))
     except ClusterError as error:
-        raise explained(error, config, os.environ) from None
+        raise with_hint(error, config, os.environ) from None
     finally:
         await cluster.close()
 

@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 import uvloop
 
-from holdfast.cli.failing import one_line, printable
+from holdfast.cli.failing import errors_as_one_line, printable
 from holdfast.cli.following import follow
 from holdfast.cli.naming import find_kind, this_command
-from holdfast.cluster.printing.ages import parsed
+from holdfast.cluster.printing.ages import parse_time
 from holdfast.cluster.protocol import JSON, Change, Cluster, Event, Listing
-from holdfast.cluster.whole import Whole
+from holdfast.cluster.whole import RawObject
 from holdfast.local.folder import default_folder
-from holdfast.local.hardware import Hardware, survey
+from holdfast.local.hardware import Hardware, detect_hardware
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.logs import configure, level_from
 from holdfast.runtime.signals import on_signal
@@ -39,20 +39,20 @@ def up(
     ] = False,
 ) -> None:
     """Run jobs on this machine, without Kubernetes, until asked to stop (Ctrl-C, SIGTERM, a closed terminal)."""
-    with one_line():
+    with errors_as_one_line():
         configure(level_from({"LOG_LEVEL": "info" if verbose else "warning", **os.environ}))
-        uvloop.run(_up(data or default_folder(os.environ), survey(gpus), limits=limits))
+        uvloop.run(_up(data or default_folder(os.environ), detect_hardware(gpus), limits=limits))
 
 
 async def _up(data: Path, hardware: Hardware, *, limits: bool) -> None:
     # Not at the top: the other commands, and the operator's memory, have no use for a whole cluster.
     from holdfast.cluster.embedded.http import KUBECONFIG, serve
-    from holdfast.local.onebox import onebox
+    from holdfast.local.onebox import local_cluster
 
     asked = asyncio.Event()
     # Until the workers have stopped: a signal that comes meanwhile must not end this process before they have saved.
     with on_signal(asked.set):
-        async with onebox(data, hardware, limits=limits) as box, serve(box.cluster, data, now=utc_now):
+        async with local_cluster(data, hardware, limits=limits) as box, serve(box.cluster, data, now=utc_now):
             typer.echo(f"holdfast is up with {hardware}; its data is in {data}")
             command = this_command()
             typer.echo(f"In another terminal: {command} apply -f job.yaml, {command} get tj -w")
@@ -71,19 +71,19 @@ async def _up(data: Path, hardware: Hardware, *, limits: bool) -> None:
 
 async def _tell(cluster: Cluster) -> None:
     """A line for each event of a job or workload: 14:13 mine: running with 2 workers."""
-    told = Told()
+    told = StatusPrinter()
     async for step in follow(cluster, find_kind("events").resource):
         for line in told.lines(step):
             typer.echo(line)
 
 
-class Told:
+class StatusPrinter:
     """How often each event was told. A repeat raises the count of an event that is there."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] | None = None
 
-    def lines(self, step: Listing[Whole] | Event[Whole]) -> list[str]:
+    def lines(self, step: Listing[RawObject] | Event[RawObject]) -> list[str]:
         """What is new. The events of the first listing were told by the run that wrote them."""
         if isinstance(step, Listing):
             counts = {each.metadata.uid: _count(each) for each in step.items}
@@ -100,11 +100,11 @@ class Told:
         return [line for each in news if (line := sentence(each.document))]
 
     @staticmethod
-    def _is_new(event: Whole, counts: dict[str, int]) -> bool:
+    def _is_new(event: RawObject, counts: dict[str, int]) -> bool:
         return _count(event) > counts.get(event.metadata.uid, 0)
 
 
-def _count(event: Whole) -> int:
+def _count(event: RawObject) -> int:
     return int(event.document.get("count") or 1)
 
 
@@ -113,7 +113,7 @@ def sentence(event: JSON) -> str:
     about = event.get("involvedObject") or {}
     if about.get("kind") not in TOLD:
         return ""
-    at = (parsed(event.get("lastTimestamp")) or utc_now()).astimezone()
+    at = (parse_time(event.get("lastTimestamp")) or utc_now()).astimezone()
     namespace = about.get("namespace", "")
     name = about.get("name", "") if namespace in ("", "default") else f"{namespace}/{about.get('name', '')}"
     return printable(f"{at:%H:%M} {name}: {' '.join(str(event.get('message', '')).split())}")

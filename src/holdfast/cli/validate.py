@@ -8,16 +8,16 @@ from msgspec import Struct
 
 from holdfast.api.advice import advice
 from holdfast.api.kinds import KINDS, kind_of
-from holdfast.api.manifests import Unreadable, documents
-from holdfast.api.validation import Refused, admit, subject
-from holdfast.cli.failing import Misused, printable
+from holdfast.api.manifests import InvalidManifest, documents
+from holdfast.api.validation import ValidationFailed, subject, validate_object
+from holdfast.cli.failing import UsageError, printable
 from holdfast.cli.manifests import items, texts
 from holdfast.cli.naming import kind_of as find_manifest_kind
 
 REFUSED, UNREADABLE = 1, 2
 
 
-class Finding(Struct, frozen=True):
+class ValidationLine(Struct, frozen=True):
     """One line of the answer, and the exit code that it calls for."""
 
     text: str
@@ -38,57 +38,57 @@ def validate(
     raise typer.Exit(worst)
 
 
-def _findings(name: str) -> Iterator[Finding]:
+def _findings(name: str) -> Iterator[ValidationLine]:
     try:
         for source, text in texts(name):
             yield from _checked(source, text)
     except OSError as error:
-        yield Finding(f"{error.filename or name}: can't be read: {error.strerror or error}", UNREADABLE)
+        yield ValidationLine(f"{error.filename or name}: can't be read: {error.strerror or error}", UNREADABLE)
 
 
-def _checked(source: str, text: bytes) -> Iterator[Finding]:
+def _checked(source: str, text: bytes) -> Iterator[ValidationLine]:
     """A line for every problem of every object, or that it is fine."""
     number = 0
     try:
         for number, document in enumerate(documents(text.decode("utf-8-sig")), start=1):
             for item in items(document):
-                yield from _verdict(f"{source}: document {number}", item)
+                yield from _validate_object(f"{source}: document {number}", item)
     except UnicodeDecodeError:
-        yield Finding(f"{source}: can't be read: it is not text in UTF-8", UNREADABLE)
-    except Unreadable as error:
-        yield Finding(f"{source}: document {number + 1}: can't be read as YAML or JSON: {error}", UNREADABLE)
+        yield ValidationLine(f"{source}: can't be read: it is not text in UTF-8", UNREADABLE)
+    except InvalidManifest as error:
+        yield ValidationLine(f"{source}: document {number + 1}: can't be read as YAML or JSON: {error}", UNREADABLE)
     else:
         if not number:
-            yield Finding(f"{source}: holds no object", UNREADABLE)
+            yield ValidationLine(f"{source}: holds no object", UNREADABLE)
 
 
-def _verdict(place: str, document: Any) -> Iterator[Finding]:
+def _validate_object(place: str, document: Any) -> Iterator[ValidationLine]:
     if not isinstance(document, dict):
-        yield Finding(f"{place}: is no object: write apiVersion, kind, metadata and spec", REFUSED)
+        yield ValidationLine(f"{place}: is no object: write apiVersion, kind, metadata and spec", REFUSED)
         return
     name = f"{place}: {subject(document)}"
-    stranger = _stranger(document)
+    stranger = _foreign_object(document)
     if stranger is not None:
-        yield Finding(f"{name} {stranger.text}", stranger.code)
+        yield ValidationLine(f"{name} {stranger.text}", stranger.code)
         return
     try:
-        admit(document)
-    except Refused as refusal:
-        yield from (Finding(f"{name}: {sentence}", REFUSED) for sentence in advice(document, refusal.causes))
+        validate_object(document)
+    except ValidationFailed as refusal:
+        yield from (ValidationLine(f"{name}: {sentence}", REFUSED) for sentence in advice(document, refusal.causes))
     else:
-        yield Finding(f"{name} ok")
+        yield ValidationLine(f"{name} ok")
 
 
-def _stranger(document: dict[str, Any]) -> Finding | None:
+def _foreign_object(document: dict[str, Any]) -> ValidationLine | None:
     """What to say of an object that is none of ours, or only nearly."""
     api_version, kind = document.get("apiVersion"), document.get("kind")
     if isinstance(api_version, str) and isinstance(kind, str) and kind_of(api_version, kind):
         return None
     try:
         find_manifest_kind(document)
-    except Misused as error:
+    except UsageError as error:
         group = str(api_version or "").rpartition("/")[0]
         if not api_version or not isinstance(kind, str) or any(known.group == group for known in KINDS):
-            return Finding(f"is refused: {error}", REFUSED)
-        return Finding(f"is not checked: {error}")
-    return Finding("is not checked: holdfast checks its own kinds, and the API server this one")
+            return ValidationLine(f"is refused: {error}", REFUSED)
+        return ValidationLine(f"is not checked: {error}")
+    return ValidationLine("is not checked: holdfast checks its own kinds, and the API server this one")

@@ -9,16 +9,16 @@ import typer
 from holdfast.api.meta import Key
 from holdfast.cli.delete import until_gone
 from holdfast.cli.following import by_name, follow
-from holdfast.cli.naming import parse_named
-from holdfast.cli.target import Choice, ContextOption, KubeconfigOption, NamespaceOption, Session, run
-from holdfast.cli.waiting import Goal, obstacle, parse_goal, parse_seconds, standing
+from holdfast.cli.naming import parse_named_resources
+from holdfast.cli.target import ClusterOptions, ContextOption, KubeconfigOption, NamespaceOption, Session, run
+from holdfast.cli.waiting import WaitCondition, parse_condition, parse_seconds, status_summary, unreachable_reason
 from holdfast.cluster.errors import NotFound
-from holdfast.cluster.known import Known
+from holdfast.cluster.known import KnownKind
 from holdfast.cluster.protocol import JSON, Change, Listing
 from holdfast.errors import HoldfastError
 
 
-class NotReached(HoldfastError):
+class WaitFailed(HoldfastError):
     """What was waited for has not come, or can't come any more."""
 
 
@@ -36,23 +36,23 @@ def wait(
     """Wait for objects: holdfast wait tj/mnist --for=condition=Succeeded --timeout=1h"""
 
     async def command(session: Session) -> int:
-        wanted, aim, time_s = parse_named(what), parse_goal(goal), parse_seconds(timeout)
+        wanted, aim, time_s = parse_named_resources(what), parse_condition(goal), parse_seconds(timeout)
         deadline_s = asyncio.get_running_loop().time() + time_s
         for known, name in [(each.known, name) for each in wanted for name in each.names]:
             try:
                 await _wait(session, known, session.key(known, name), aim, deadline_s)
             except TimeoutError as error:
                 words = aim.words if aim else "its deletion"
-                raise NotReached(
+                raise WaitFailed(
                     f"{known.title}/{name}: timed out after {timeout} waiting for {words}{error}"
                 ) from None
             typer.echo(f"{known.title}/{name} condition met")
         return 0
 
-    run(Choice(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
+    run(ClusterOptions(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
 
 
-async def _wait(session: Session, known: Known, key: Key, goal: Goal | None, deadline_s: float) -> None:
+async def _wait(session: Session, known: KnownKind, key: Key, goal: WaitCondition | None, deadline_s: float) -> None:
     # The first look counts, however little time there is.
     try:
         last = (await session.get(known, key)).document
@@ -70,10 +70,10 @@ async def _wait(session: Session, known: Known, key: Key, goal: Goal | None, dea
             else:
                 await _until_reached(session, known, key, goal, seen)
     except TimeoutError:
-        raise TimeoutError(f"; it is {now}" if (now := standing(seen.document)) else "") from None
+        raise TimeoutError(f"; it is {now}" if (now := status_summary(seen.document)) else "") from None
 
 
-async def _until_reached(session: Session, known: Known, key: Key, goal: Goal, seen: "_Seen") -> None:
+async def _until_reached(session: Session, known: KnownKind, key: Key, goal: WaitCondition, seen: "_Seen") -> None:
     steps = follow(session.cluster, known.resource, namespace=key.namespace, fields=by_name(key.name))
     async with aclosing(steps):
         async for step in steps:
@@ -82,7 +82,7 @@ async def _until_reached(session: Session, known: Known, key: Key, goal: Goal, s
             else:
                 found, gone = step.object, step.change is Change.DELETED
             if gone:
-                raise NotReached(f"{known.title}/{key.name} was deleted while it was waited for")
+                raise WaitFailed(f"{known.title}/{key.name} was deleted while it was waited for")
             if found is not None:
                 seen.document = found.document
                 if _is_reached(known, found.document, goal):
@@ -96,10 +96,10 @@ class _Seen:
         self.document = document
 
 
-def _is_reached(known: Known, document: JSON, goal: Goal) -> bool:
+def _is_reached(known: KnownKind, document: JSON, goal: WaitCondition) -> bool:
     if goal.is_met(document):
         return True
-    if reason := obstacle(known.resource.kind, document, goal):
+    if reason := unreachable_reason(known.resource.kind, document, goal):
         name = document["metadata"]["name"]
-        raise NotReached(f"{known.title}/{name} will not reach {goal.words}: {reason}")
+        raise WaitFailed(f"{known.title}/{name} will not reach {goal.words}: {reason}")
     return False

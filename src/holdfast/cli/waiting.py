@@ -6,11 +6,11 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from holdfast.api.durations import is_duration, seconds
-from holdfast.cli.failing import Misused
-from holdfast.cluster.known import OURS, Known
+from holdfast.api.durations import is_duration, parse_duration_s
+from holdfast.cli.failing import UsageError
+from holdfast.cluster.known import OURS, KnownKind
 from holdfast.cluster.printing.ages import age
-from holdfast.cluster.printing.paths import BadPath, compile_path
+from holdfast.cluster.printing.paths import InvalidJsonPath, compile_path
 from holdfast.cluster.protocol import JSON
 
 # Conditions with which an object is done for good, by kind.
@@ -23,7 +23,7 @@ _LAST_CONDITIONS = {
 _STANDING = (".status.state", ".status.phase")
 
 
-class Goal(Struct, frozen=True, kw_only=True):
+class WaitCondition(Struct, frozen=True, kw_only=True):
     """`words` says it to people; `stays` that an object which is done won't change in this respect."""
 
     words: str
@@ -31,18 +31,18 @@ class Goal(Struct, frozen=True, kw_only=True):
     stays: bool
 
 
-def parse_goal(text: str) -> Goal | None:
+def parse_condition(text: str) -> WaitCondition | None:
     """None stands for deletion."""
     if text == "delete":
         return None
     if not text:
-        raise Misused("say what to wait for with --for, such as --for=condition=Succeeded or --for=delete")
+        raise UsageError("say what to wait for with --for, such as --for=condition=Succeeded or --for=delete")
     form, _, rest = text.partition("=")
     if form == "condition" and rest:
         return _condition(rest)
     if form == "jsonpath" and rest:
         return _jsonpath(rest)
-    raise Misused(f"--for={text}: write condition=NAME, condition=NAME=VALUE, jsonpath='{{.PATH}}'=VALUE or delete")
+    raise UsageError(f"--for={text}: write condition=NAME, condition=NAME=VALUE, jsonpath='{{.PATH}}'=VALUE or delete")
 
 
 def parse_seconds(text: str) -> float:
@@ -50,11 +50,11 @@ def parse_seconds(text: str) -> float:
     if re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII):
         return float(text)
     if not is_duration(text):
-        raise Misused(f"--timeout={text} is no duration: write 30s, 5m or 1h30m")
-    return seconds(text)
+        raise UsageError(f"--timeout={text} is no duration: write 30s, 5m or 1h30m")
+    return parse_duration_s(text)
 
 
-def obstacle(kind: str, document: JSON, goal: Goal) -> str:
+def unreachable_reason(kind: str, document: JSON, goal: WaitCondition) -> str:
     """Why the goal can't be reached any more; empty while it can."""
     last = _last_condition(kind, document)
     if not goal.stays or last is None:
@@ -63,7 +63,7 @@ def obstacle(kind: str, document: JSON, goal: Goal) -> str:
     return f"it has ended as {last['type']}" + (f": {said}" if said else "")
 
 
-def ended(known: Known, document: JSON, now: datetime) -> str:
+def ended(known: KnownKind, document: JSON, now: datetime) -> str:
     """How and when an object of ours has ended, in words; empty while it has not."""
     last = _last_condition(known.resource.kind, document)
     if last is None or known not in OURS:
@@ -81,14 +81,14 @@ def _last_condition(kind: str, document: JSON) -> JSON | None:
     return None
 
 
-def standing(document: JSON) -> str:
+def status_summary(document: JSON) -> str:
     """How an object stands, in the words of its status."""
     status = document.get("status") or {}
     state, message = status.get("state") or status.get("phase") or "", status.get("message") or ""
     return ": ".join(filter(None, (state, message)))
 
 
-def _condition(text: str) -> Goal:
+def _condition(text: str) -> WaitCondition:
     name, _, value = text.partition("=")
     wanted = (value or "True").lower()
 
@@ -100,10 +100,10 @@ def _condition(text: str) -> Goal:
                 return bool(current >= generation and each.get("status", "").lower() == wanted)
         return False
 
-    return Goal(words=f"condition {text}", is_met=is_met, stays=True)
+    return WaitCondition(words=f"condition {text}", is_met=is_met, stays=True)
 
 
-def _jsonpath(text: str) -> Goal:
+def _jsonpath(text: str) -> WaitCondition:
     path, braces, rest = text.partition("}")
     if not braces:
         path, _, value = text.partition("=")
@@ -112,14 +112,14 @@ def _jsonpath(text: str) -> Goal:
     any_value = not value
     try:
         find = compile_path(path)
-    except BadPath as error:
-        raise Misused(f"--for=jsonpath: {error}") from None
+    except InvalidJsonPath as error:
+        raise UsageError(f"--for=jsonpath: {error}") from None
 
     def is_met(document: JSON) -> bool:
         found = find(document)
         return bool(found) and (any_value or any(_text(each) == value for each in found))
 
-    return Goal(words=f"{path} {value}".strip(), is_met=is_met, stays=path.strip("{}") in _STANDING)
+    return WaitCondition(words=f"{path} {value}".strip(), is_met=is_met, stays=path.strip("{}") in _STANDING)
 
 
 def _text(value: object) -> str:

@@ -15,7 +15,7 @@ from holdfast.workloads.trainingjob.names import JOB_NAME_LABEL
 LOOK_S = 0.5
 
 
-class NoPod(HoldfastError):
+class PodNotFound(HoldfastError):
     """The workload has no pod, or not yet."""
 
 
@@ -27,17 +27,17 @@ async def workload_pod(cluster: Cluster, key: Key, *, waits: bool) -> Pod:
         labels = f"{WORKLOAD_LABEL}={key.name},{JOB_NAME_LABEL}={status.job_name}"
         pods = (await cluster.list(PODS, namespace=key.namespace, labels=labels)).items if status.job_name else ()
         newest = max(pods, key=lambda pod: pod.metadata.creation_timestamp, default=None)
-        if newest is not None and (not waits or not _is_between_tries(status)):
+        if newest is not None and (not waits or not _is_between_attempts(status)):
             return newest
         if not waits or status.phase in FINISHED:
-            raise NoPod(f"{key} has no pod: it is {_told(workload)}")
+            raise PodNotFound(f"{key} has no pod: it is {_status_text(workload)}")
         await asyncio.sleep(LOOK_S)
 
 
-def _is_between_tries(status: GPUWorkloadStatus) -> bool:
+def _is_between_attempts(status: GPUWorkloadStatus) -> bool:
     return status.phase not in FINISHED and not status.assigned_node
 
 
-def _told(workload: GPUWorkload) -> str:
+def _status_text(workload: GPUWorkload) -> str:
     status = workload.status or GPUWorkloadStatus()
     return ": ".join(filter(None, (status.phase or "Pending", status.message)))

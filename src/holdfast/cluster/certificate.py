@@ -24,7 +24,7 @@ class ServerIdentity(NamedTuple):
     authority: bytes
 
 
-def own_identity(host: str) -> ServerIdentity:
+def self_signed_identity(host: str) -> ServerIdentity:
     """A key that never leaves this process, and a certificate for the address `host` that it has signed itself."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "holdfast")])

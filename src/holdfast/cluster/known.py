@@ -7,15 +7,15 @@ from holdfast.api.kinds import KINDS
 from holdfast.cluster.printing.builtin import columns_of
 from holdfast.cluster.printing.columns import Column, printer_columns
 from holdfast.cluster.protocol import Resource
-from holdfast.cluster.whole import Whole
+from holdfast.cluster.whole import RawObject
 
 ALL = "all"
 
 
-class Known(Struct, frozen=True, kw_only=True):
+class KnownKind(Struct, frozen=True, kw_only=True):
     """A kind, every name that it goes by, and what a table shows of it."""
 
-    resource: Resource[Whole]
+    resource: Resource[RawObject]
     singular: str
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Known(Struct, frozen=True, kw_only=True):
         return f"{self.singular}.{self.resource.group}" if self.resource.group else self.singular
 
 
-def _own(
+def _builtin(
     plural: str,
     kind: str,
     *short_names: str,
@@ -41,9 +41,9 @@ def _own(
     namespaced: bool = True,
     has_status: bool = True,
     categories: tuple[str, ...] = (),
-) -> Known:
-    resource = Resource(group=group, version="v1", kind=kind, plural=plural, model=Whole, namespaced=namespaced)
-    return Known(
+) -> KnownKind:
+    resource = Resource(group=group, version="v1", kind=kind, plural=plural, model=RawObject, namespaced=namespaced)
+    return KnownKind(
         resource=resource,
         singular=kind.lower(),
         short_names=short_names,
@@ -54,20 +54,20 @@ def _own(
 
 
 BUILTIN = (
-    _own("pods", "Pod", "po", categories=(ALL,)),
-    _own("services", "Service", "svc", categories=(ALL,)),
-    _own("jobs", "Job", group="batch", categories=(ALL,)),
-    _own("deployments", "Deployment", "deploy", group="apps", categories=(ALL,)),
-    _own("configmaps", "ConfigMap", "cm", has_status=False),
-    _own("secrets", "Secret", has_status=False),
-    _own("serviceaccounts", "ServiceAccount", "sa", has_status=False),
-    _own("persistentvolumeclaims", "PersistentVolumeClaim", "pvc"),
-    _own("events", "Event", "ev", has_status=False),
-    _own("namespaces", "Namespace", "ns", namespaced=False),
-    _own("nodes", "Node", "no", namespaced=False),
-    _own("leases", "Lease", group="coordination.k8s.io", has_status=False),
-    _own("priorityclasses", "PriorityClass", "pc", group="scheduling.k8s.io", namespaced=False, has_status=False),
-    _own(
+    _builtin("pods", "Pod", "po", categories=(ALL,)),
+    _builtin("services", "Service", "svc", categories=(ALL,)),
+    _builtin("jobs", "Job", group="batch", categories=(ALL,)),
+    _builtin("deployments", "Deployment", "deploy", group="apps", categories=(ALL,)),
+    _builtin("configmaps", "ConfigMap", "cm", has_status=False),
+    _builtin("secrets", "Secret", has_status=False),
+    _builtin("serviceaccounts", "ServiceAccount", "sa", has_status=False),
+    _builtin("persistentvolumeclaims", "PersistentVolumeClaim", "pvc"),
+    _builtin("events", "Event", "ev", has_status=False),
+    _builtin("namespaces", "Namespace", "ns", namespaced=False),
+    _builtin("nodes", "Node", "no", namespaced=False),
+    _builtin("leases", "Lease", group="coordination.k8s.io", has_status=False),
+    _builtin("priorityclasses", "PriorityClass", "pc", group="scheduling.k8s.io", namespaced=False, has_status=False),
+    _builtin(
         "customresourcedefinitions",
         "CustomResourceDefinition",
         "crd",
@@ -77,8 +77,10 @@ BUILTIN = (
     ),
 )
 OURS = tuple(
-    Known(
-        resource=Resource(group=kind.group, version=kind.versions[0], kind=kind.kind, plural=kind.plural, model=Whole),
+    KnownKind(
+        resource=Resource(
+            group=kind.group, version=kind.versions[0], kind=kind.kind, plural=kind.plural, model=RawObject
+        ),
         singular=kind.singular,
         short_names=(kind.short_name,),
         categories=(CATEGORY, ALL),

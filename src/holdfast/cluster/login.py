@@ -16,11 +16,11 @@ _NAME = "holdfast"
 DATA = "holdfast.dev/data"
 
 
-class CannotWrite(HoldfastError):
+class KubeconfigNotWritable(HoldfastError):
     """Nobody could connect: the kubeconfig can't be written."""
 
 
-def login_text(url: str, *, authority: bytes, token: str, data: Path | None = None) -> str:
+def kubeconfig_text(url: str, *, authority: bytes, token: str, data: Path | None = None) -> str:
     cluster: dict[str, object] = {
         "server": url,
         "certificate-authority-data": base64.b64encode(authority).decode(),
@@ -39,7 +39,7 @@ def login_text(url: str, *, authority: bytes, token: str, data: Path | None = No
 
 
 @contextmanager
-def login_file(folder: Path, text: str) -> Iterator[Path]:
+def kubeconfig_file(folder: Path, text: str) -> Iterator[Path]:
     """The kubeconfig of that folder, inside the block."""
     path = folder / KUBECONFIG
     _write(path, text)
@@ -61,4 +61,6 @@ def _write(path: Path, text: str) -> None:
         draft.replace(path)
     except OSError as error:
         reason = error.strerror or error
-        raise CannotWrite(f"cannot write {path}: {reason}; is its folder there, and is it writable?") from error
+        raise KubeconfigNotWritable(
+            f"cannot write {path}: {reason}; is its folder there, and is it writable?"
+        ) from error

@@ -4,18 +4,18 @@ from typing import TypeVar
 
 from holdfast.api import gpuworkload, trainingjob
 from holdfast.api.builtin import (
-    Claim,
     ConfigMap,
+    CoreEvent,
     Deployment,
     Job,
     Lease,
     Namespace,
     Node,
+    PersistentVolumeClaim,
     Pod,
     PriorityClass,
     Service,
     ServiceAccount,
-    Told,
 )
 from holdfast.api.kind import Kind
 from holdfast.api.meta import Object
@@ -24,13 +24,13 @@ from holdfast.cluster.protocol import Resource
 T = TypeVar("T", bound=Object)
 
 
-def served(kind: Kind[T]) -> Resource[T]:
+def resource_of(kind: Kind[T]) -> Resource[T]:
     """A kind of ours, in its stored version."""
     return Resource(group=kind.group, version=kind.versions[0], kind=kind.kind, plural=kind.plural, model=kind.model)
 
 
-TRAINING_JOBS = served(trainingjob.KIND)
-GPU_WORKLOADS = served(gpuworkload.KIND)
+TRAINING_JOBS = resource_of(trainingjob.KIND)
+GPU_WORKLOADS = resource_of(gpuworkload.KIND)
 
 JOBS = Resource(group="batch", version="v1", kind="Job", plural="jobs", model=Job)
 SERVICES = Resource(group="", version="v1", kind="Service", plural="services", model=Service)
@@ -42,7 +42,9 @@ NODES = Resource(group="", version="v1", kind="Node", plural="nodes", model=Node
 SERVICE_ACCOUNTS = Resource(
     group="", version="v1", kind="ServiceAccount", plural="serviceaccounts", model=ServiceAccount
 )
-CLAIMS = Resource(group="", version="v1", kind="PersistentVolumeClaim", plural="persistentvolumeclaims", model=Claim)
+CLAIMS = Resource(
+    group="", version="v1", kind="PersistentVolumeClaim", plural="persistentvolumeclaims", model=PersistentVolumeClaim
+)
 DEPLOYMENTS = Resource(group="apps", version="v1", kind="Deployment", plural="deployments", model=Deployment)
 PRIORITY_CLASSES = Resource(
     group="scheduling.k8s.io",
@@ -56,4 +58,4 @@ PRIORITY_CLASSES = Resource(
 SERVICE_MONITORS = Resource(
     group="monitoring.coreos.com", version="v1", kind="ServiceMonitor", plural="servicemonitors", model=Object
 )
-EVENTS = Resource(group="", version="v1", kind="Event", plural="events", model=Told)
+EVENTS = Resource(group="", version="v1", kind="Event", plural="events", model=CoreEvent)

@@ -13,8 +13,8 @@ from holdfast.api.meta import Key
 from holdfast.api.placing import PodSpec
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.resources import JOBS, PODS, PRIORITY_CLASSES, TRAINING_JOBS
-from holdfast.planning.admission import ADMITTED, Gang, Shape, Verdict, shape_of
-from holdfast.planning.times import moment
+from holdfast.planning.admission import ADMITTED, AdmissionDecision, Gang, PodRequirements, shape_of
+from holdfast.planning.times import parse_time
 from holdfast.planning.trainingjob.observed import FINISHED
 from holdfast.planning.trainingjob.waiting import store_in_use
 from holdfast.runtime.cache import Store
@@ -33,7 +33,7 @@ Avoided: TypeAlias = Callable[[TrainingJob], tuple[str, ...]]
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Turn(NamedTuple):
+class AttemptKey(NamedTuple):
     """What a verdict is about: one attempt of one job, as its spec is written."""
 
     key: Key
@@ -42,8 +42,8 @@ class Turn(NamedTuple):
     generation: int
 
 
-def turn_of(job: TrainingJob) -> Turn:
-    return Turn(job.metadata.key, job.metadata.uid, names.workers(job), job.metadata.generation)
+def attempt_key(job: TrainingJob) -> AttemptKey:
+    return AttemptKey(job.metadata.key, job.metadata.uid, names.job_name(job), job.metadata.generation)
 
 
 def is_queued(job: TrainingJob) -> bool:
@@ -51,14 +51,14 @@ def is_queued(job: TrainingJob) -> bool:
     return names.QUEUE_LABEL in job.metadata.labels
 
 
-def stands_in_line(job: TrainingJob, now: datetime) -> bool:
+def needs_admission(job: TrainingJob, now: datetime) -> bool:
     """Whether room has to be found or kept for the job's workers."""
     if job.metadata.deletion_timestamp or job.spec.suspend or is_queued(job):
         return False
     status = job.status
     if status is None:
         return True
-    held_off = status.state == "Pending" and status.next_retry_time and now < moment(status.next_retry_time)
+    held_off = status.state == "Pending" and status.next_retry_time and now < parse_time(status.next_retry_time)
     return status.state not in FINISHED and not held_off
 
 
@@ -79,32 +79,32 @@ def waits_for_store(job: TrainingJob, jobs: Store[TrainingJob]) -> str:
     return "".join(store_in_use(job, jobs.by(BY_PLACE, place), place) for place in place_of(job))
 
 
-class Gangs:
+class GangReader:
     """The jobs as gangs. What a worker asks for is worked out once for each spec."""
 
     def __init__(self, operator: Operator, template: Template, avoided: Avoided) -> None:
         self._template = template
         self._avoided = avoided
-        self._shapes: dict[tuple[Turn, tuple[str, ...]], Shape | None] = {}
+        self._shapes: dict[tuple[AttemptKey, tuple[str, ...]], PodRequirements | None] = {}
         self._jobs: Store[TrainingJob] = operator.store(TRAINING_JOBS, {BY_PLACE: place_of})
-        self._attempts: Store[Job] = operator.store(JOBS, labels=names.OURS)
+        self._attempts: Store[Job] = operator.store(JOBS, labels=names.MANAGED_SELECTOR)
         self._pods: Store[Pod] = operator.store(PODS, {BY_JOB: job_of_worker})
         self._classes: Store[PriorityClass] = operator.store(PRIORITY_CLASSES)
-        self._granted: set[Turn] = set()
+        self._granted: set[AttemptKey] = set()
 
-    def read(self, now: datetime) -> dict[Turn, Gang | Verdict]:
+    def read(self, now: datetime) -> dict[AttemptKey, Gang | AdmissionDecision]:
         """Everyone who stands in line; a verdict for whom no room has to be looked for."""
-        line = {turn_of(job): self._entry(job) for job in self._jobs if stands_in_line(job, now)}
+        line = {attempt_key(job): self._entry(job) for job in self._jobs if needs_admission(job, now)}
         self._granted &= line.keys()
         self._shapes = {turn: shape for turn, shape in self._shapes.items() if turn[0] in line}
         return line
 
-    def grant(self, turn: Turn) -> None:
+    def mark_admitted(self, turn: AttemptKey) -> None:
         """It may start; until it is seen to run, or no longer stands in line, nobody else gets its room."""
         self._granted.add(turn)
 
-    def _entry(self, job: TrainingJob) -> Gang | Verdict:
-        turn, attempt, shape = turn_of(job), self._attempt(job), self._shape(job)
+    def _entry(self, job: TrainingJob) -> Gang | AdmissionDecision:
+        turn, attempt, shape = attempt_key(job), self._attempt(job), self._shape(job)
         if shape is None or (attempt is not None and attempt.condition("Complete")):
             return ADMITTED
         gang = Gang(
@@ -112,38 +112,38 @@ class Gangs:
             uid=job.metadata.uid,
             workers=job.spec.num_workers,
             shape=shape,
-            since=job.metadata.creation_timestamp,
+            created_at=job.metadata.creation_timestamp,
         )
         if attempt is not None and _runs(attempt):
             self._granted.discard(turn)
-            return self._started(gang, attempt)
+            return self._running_gang(gang, attempt)
         if message := waits_for_store(job, self._jobs):
-            return Verdict(admitted=False, message=message)
+            return AdmissionDecision(admitted=False, message=message)
         if turn in self._granted:
-            return structs.replace(gang, standing="started", unbound=gang.workers)
+            return structs.replace(gang, state="started", unbound=gang.workers)
         return self._waiting(gang, job, is_broken=attempt is not None and attempt.condition("Failed") is not None)
 
-    def _started(self, gang: Gang, attempt: Job) -> Gang:
+    def _running_gang(self, gang: Gang, attempt: Job) -> Gang:
         """A worker that has failed is replaced, by its Job or in the next attempt: its room is kept."""
         pods = self._pods.by(BY_JOB, attempt.metadata.uid)
-        machines = tuple(pod.spec.node_name for pod in pods if pod.spec.node_name and not pod.has_ended)
+        machines = tuple(pod.spec.node_name for pod in pods if pod.spec.node_name and not pod.is_finished)
         done = sum(pod.status.phase == "Succeeded" for pod in pods)
         unbound = max(0, attempt.spec.parallelism - len(machines) - done)
-        return structs.replace(gang, standing="started", unbound=unbound, machines=machines)
+        return structs.replace(gang, state="started", unbound=unbound, machines=machines)
 
-    def _waiting(self, gang: Gang, job: TrainingJob, *, is_broken: bool) -> Gang | Verdict:
+    def _waiting(self, gang: Gang, job: TrainingJob, *, is_broken: bool) -> Gang | AdmissionDecision:
         name = job.spec.scheduling.priority if job.spec.scheduling is not None else None
         priority = self._priority(name)
         if priority is None:
             message = f"PriorityClass {name} does not exist: create it, or remove scheduling.priority"
-            return Verdict(admitted=False, message=message)
+            return AdmissionDecision(admitted=False, message=message)
         gang = structs.replace(gang, priority=priority)
         if not is_broken and not _restarts(job):
             return gang
-        return structs.replace(gang, standing="keeping", restarting_since=_restarting_since(job))
+        return structs.replace(gang, state="keeping", restarting_since=_restarting_since(job))
 
     def _attempt(self, job: TrainingJob) -> Job | None:
-        found = self._attempts.get(Key(job.metadata.namespace, names.workers(job)))
+        found = self._attempts.get(Key(job.metadata.namespace, names.job_name(job)))
         owner = found.metadata.controller if found is not None else None
         return found if owner is not None and owner.uid == job.metadata.uid else None
 
@@ -154,9 +154,9 @@ class Gangs:
             return found.value if found is not None else None
         return min((each.value for each in self._classes if each.global_default), default=0)
 
-    def _shape(self, job: TrainingJob) -> Shape | None:
+    def _shape(self, job: TrainingJob) -> PodRequirements | None:
         """None when it can't be made out: whoever makes the workers will fail as well, and say why."""
-        turn = (turn_of(job), self._avoided(job))
+        turn = (attempt_key(job), self._avoided(job))
         if turn not in self._shapes:
             try:
                 self._shapes[turn] = _shape(self._template(job), job.metadata.namespace)
@@ -167,7 +167,7 @@ class Gangs:
         return self._shapes[turn]
 
 
-def _shape(template: Mapping[str, Any], namespace: str) -> Shape:
+def _shape(template: Mapping[str, Any], namespace: str) -> PodRequirements:
     return shape_of(msgspec.convert(template["spec"], PodSpec), template["metadata"].get("labels", {}), namespace)
 
 

@@ -6,7 +6,7 @@ from holdfast.runtime.informer import Informers
 from holdfast.runtime.operator import Operator
 
 
-class Room:
+class SharedLedger:
     """Made once for an operator, and attached by every controller that gives room away."""
 
     def __init__(self, operator: Operator) -> None:

@@ -15,7 +15,7 @@ class InUse(HoldfastError):
     """Another process works in the data folder."""
 
 
-class NoFolder(HoldfastError):
+class DataDirUnusable(HoldfastError):
     """The data folder can't be used."""
 
 
@@ -34,7 +34,9 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise NoFolder(f"cannot use the data folder {folder}: {error.strerror}; choose another with --data") from None
+        raise DataDirUnusable(
+            f"cannot use the data folder {folder}: {error.strerror}; choose another with --data"
+        ) from None
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

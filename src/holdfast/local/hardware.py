@@ -25,7 +25,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
         return f"{self.cpus} CPUs, {self.memory_mib / 1024:.0f} GiB of memory, {self.gpus} GPUs"
 
 
-def survey(gpus: int | None = None) -> Hardware:
+def detect_hardware(gpus: int | None = None) -> Hardware:
     """Count what is there; `gpus` overrides what nvidia-smi says."""
     return Hardware(
         cpus=len(os.sched_getaffinity(0)),

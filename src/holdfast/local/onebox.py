@@ -16,17 +16,17 @@ from holdfast.api.builtin import Pod as AnyPod
 from holdfast.api.meta import Key
 from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
 from holdfast.cluster.protocol import JSON
-from holdfast.controllers.gpuworkload import gpu_workloads
-from holdfast.controllers.room import Room
-from holdfast.controllers.trainingjob import training_jobs
+from holdfast.controllers.gpuworkload import gpu_workload_controller
+from holdfast.controllers.room import SharedLedger
+from holdfast.controllers.trainingjob import training_job_controller
 from holdfast.controllers.trainingjob.last_logs import keep_ended
 from holdfast.local.folder import locked
 from holdfast.local.hardware import Hardware
 from holdfast.machine.cgroups import find
-from holdfast.machine.machine import Machine, ReadLog, identity_of
+from holdfast.machine.machine import Kubelet, ReadLog, identity_of
 from holdfast.machine.objects import Pod
-from holdfast.plane import add_plane
-from holdfast.reports.office import Office
+from holdfast.plane import add_kube_controllers
+from holdfast.reports.office import ReportReceiver
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator, Settings
@@ -38,16 +38,16 @@ LOOPBACK = "127.0.0.1"
 DEFAULT_IMAGE = f"holdfast:{__version__}"
 
 
-class Onebox(Struct, frozen=True):
+class LocalCluster(Struct, frozen=True):
     """A cluster of one machine, under way. `operating` ends early only by a crash, with its reason."""
 
     cluster: EmbeddedCluster
-    machine: Machine
+    machine: Kubelet
     operating: "asyncio.Task[None]"
 
 
 @asynccontextmanager
-async def onebox(data: Path, hardware: Hardware, *, limits: bool) -> AsyncIterator[Onebox]:
+async def local_cluster(data: Path, hardware: Hardware, *, limits: bool) -> AsyncIterator[LocalCluster]:
     """Everything in the folder `data`; the jobs that were under way there go on.
 
     With `limits`, a container is held to its CPU and memory limits where the kernel lets this process do so.
@@ -58,7 +58,7 @@ async def onebox(data: Path, hardware: Hardware, *, limits: bool) -> AsyncIterat
             data / DATABASE, now=utc_now, rng=SystemRandom(), pod_logs=logs.read, follow_logs=logs.follow
         )
         try:
-            logs.machine = Machine(
+            logs.machine = Kubelet(
                 cluster,
                 name=platform.node().lower(),
                 data=data,
@@ -70,7 +70,7 @@ async def onebox(data: Path, hardware: Hardware, *, limits: bool) -> AsyncIterat
                 ended=partial(_keep_log, cluster),
             )
             async with logs.machine.running(), _operating(cluster, logs.machine) as operating:
-                yield Onebox(cluster, logs.machine, operating)
+                yield LocalCluster(cluster, logs.machine, operating)
         finally:
             await cluster.close()
 
@@ -89,7 +89,7 @@ def _issue_token(cluster: EmbeddedCluster, pod: Pod, audience: str) -> str:
 class _Logs:
     """The machine keeps the logs, and the cluster that serves them is there before it."""
 
-    machine: Machine
+    machine: Kubelet
 
     async def read(self, key: Key, container: str, tail_lines: int | None, limit_bytes: int | None) -> bytes:
         return await self.machine.pod_log(key, container=container, tail_lines=tail_lines, limit_bytes=limit_bytes)
@@ -99,7 +99,7 @@ class _Logs:
 
 
 @asynccontextmanager
-async def _operating(cluster: EmbeddedCluster, machine: Machine) -> AsyncIterator["asyncio.Task[None]"]:
+async def _operating(cluster: EmbeddedCluster, machine: Kubelet) -> AsyncIterator["asyncio.Task[None]"]:
     operator = Operator(
         cluster,
         identity=f"{platform.node()}-up",
@@ -108,7 +108,7 @@ async def _operating(cluster: EmbeddedCluster, machine: Machine) -> AsyncIterato
         metrics=Metrics(),
         settings=Settings(),
     )
-    add_plane(operator, cluster, now=utc_now, reclaim=machine.reclaim)
+    add_kube_controllers(operator, cluster, now=utc_now, reclaim=machine.reclaim)
     defaults = Defaults(
         image=DEFAULT_IMAGE,
         holdfast_image=DEFAULT_IMAGE,
@@ -116,10 +116,10 @@ async def _operating(cluster: EmbeddedCluster, machine: Machine) -> AsyncIterato
         sidecar_reserves=False,
         local_folders=True,
     )
-    office, room = Office(now=utc_now), Room(operator)
-    operator.add(training_jobs(operator, cluster, defaults=defaults, now=utc_now, office=office, room=room))
-    operator.add(gpu_workloads(operator, cluster, defaults=defaults, now=utc_now, room=room))
-    reports = office.open(operator, cluster, leading=lambda: True, address=LOOPBACK, port=0, host=LOOPBACK)
+    office, room = ReportReceiver(now=utc_now), SharedLedger(operator)
+    operator.add(training_job_controller(operator, cluster, defaults=defaults, now=utc_now, office=office, room=room))
+    operator.add(gpu_workload_controller(operator, cluster, defaults=defaults, now=utc_now, room=room))
+    reports = office.serve(operator, cluster, leading=lambda: True, address=LOOPBACK, port=0, host=LOOPBACK)
     async with reports:
         operating = asyncio.create_task(operator.run(), name="operator")
         try:

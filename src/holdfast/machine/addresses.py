@@ -15,7 +15,7 @@ _SECOND, _THIRD, _FOURTH = 254, 256, 254
 _PORTS = 65536
 
 
-class Addresses:
+class PodAddresses:
     """Which name has which address, as long as a pod has that name or mentions it."""
 
     def __init__(self, machine: str) -> None:

@@ -16,7 +16,7 @@ RETRY_S = 1.0
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Assignments:
+class BoundPods:
     """`seen` hears of every state of every pod, `gone` of every pod that is no more; each is told once."""
 
     def __init__(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.api.quantities import amount, whole
+from holdfast.api.quantities import parse_quantity, round_up
 from holdfast.machine.objects import Container
 
 PERIOD_US = 100_000
@@ -59,14 +59,14 @@ class Cgroups(Struct, frozen=True, kw_only=True):
     def _settings(self, container: Container) -> dict[str, dict[str, str]]:
         limits, settings = container.resources.limits, {}
         if "cpu" in limits and "cpu" in self.parents:
-            quota = max(whole(amount(limits["cpu"]) * PERIOD_US), 1000)
+            quota = max(round_up(parse_quantity(limits["cpu"]) * PERIOD_US), 1000)
             settings["cpu"] = (
                 {"cpu.max": f"{quota} {PERIOD_US}"}
                 if self.is_unified
                 else {"cpu.cfs_period_us": str(PERIOD_US), "cpu.cfs_quota_us": str(quota)}
             )
         if "memory" in limits and "memory" in self.parents:
-            limit = whole(amount(limits["memory"]))
+            limit = round_up(parse_quantity(limits["memory"]))
             settings["memory"] = {"memory.max" if self.is_unified else "memory.limit_in_bytes": str(limit)}
         return settings
 

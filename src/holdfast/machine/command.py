@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.machine.expansion import expand
 from holdfast.machine.objects import Container, PodSpec
-from holdfast.machine.trouble import Refused
+from holdfast.machine.trouble import PodRejected
 
 INTERPRETERS = ("python", "python3")
 OURSELVES = "holdfast"
 
 
-class Commands:
+class CommandResolver:
     """The rule, with the one image whose command is known."""
 
     def __init__(self, default_image: str = "", default_command: Sequence[str] = ()) -> None:
@@ -22,7 +22,7 @@ class Commands:
         """Raises `Refused` when a container has nothing that this machine could run."""
         for container in (*spec.init_containers, *spec.containers):
             if not self._written(container):
-                raise Refused(
+                raise PodRejected(
                     f"container {container.name} has the image {container.image or '(none)'} and no command: this "
                     "machine runs commands, not images; write the command to run, or use a cluster",
                     reason="ImageNotRun",

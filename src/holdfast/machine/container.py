@@ -11,7 +11,7 @@ from holdfast.cluster.errors import ClusterError
 from holdfast.machine import journal, orphans
 from holdfast.machine.facts import (
     HEALTHY_AFTER_S,
-    Fact,
+    ContainerSnapshot,
     Running,
     State,
     Terminated,
@@ -19,15 +19,15 @@ from holdfast.machine.facts import (
     restart_delay_s,
     restarts_again,
 )
-from holdfast.machine.grace import Grace
-from holdfast.machine.host import Surroundings
+from holdfast.machine.grace import GracePeriod
+from holdfast.machine.host import ContainerContext
 from holdfast.machine.last_words import termination_message
-from holdfast.machine.launching import Prepared, prepare
+from holdfast.machine.launching import LaunchPlan, prepare
 from holdfast.machine.objects import Container, Probe
-from holdfast.machine.probes import Target, ask, watch
+from holdfast.machine.probes import Target, probe_loop, run_handler
 from holdfast.machine.processes import Exit, Process, StartError
-from holdfast.machine.tasks import cancelled, first
-from holdfast.machine.trouble import NotYet
+from holdfast.machine.tasks import background_task, wait_first
+from holdfast.machine.trouble import RetryLater
 
 RETRY_S = 1.0
 CANNOT_START = 128
@@ -42,13 +42,13 @@ class ContainerRun:
         self, spec: Container, *, policy: str, is_init: bool, grace_s: float, changed: Callable[[], None]
     ) -> None:
         self.spec = spec
-        self.fact = Fact(name=spec.name, image=spec.image, is_sidecar=is_init and spec.is_sidecar)
+        self.fact = ContainerSnapshot(name=spec.name, image=spec.image, is_sidecar=is_init and spec.is_sidecar)
         self._policy = policy
         self._grace_s = grace_s
         self._is_init = is_init
         self._changed = changed
-        self._halt = Grace()  # of the container: no further start
-        self._ending = Grace()  # of the process that runs now
+        self._halt = GracePeriod()  # of the container: no further start
+        self._ending = GracePeriod()  # of the process that runs now
         self._complaint = ""
         self.has_started = asyncio.Event()
 
@@ -56,10 +56,10 @@ class ContainerRun:
     def is_stopping(self) -> bool:
         return self._halt.began
 
-    def waits(self, reason: str, message: str = "") -> None:
+    def set_waiting(self, reason: str, message: str = "") -> None:
         self._set(state=Waiting(reason, message))
 
-    def refuse(self, message: str, now: str) -> None:
+    def set_rejected(self, message: str, now: str) -> None:
         """It will never be started."""
         self._set(
             state=Terminated(exit_code=CANNOT_START, reason="ContainerCannotRun", message=message, finished_at=now)
@@ -70,13 +70,13 @@ class ContainerRun:
         self._halt.begin(grace_s)
         self._ending.begin(grace_s)
 
-    async def run(self, around: Surroundings) -> None:
+    async def run(self, around: ContainerContext) -> None:
         """Until it has ended for good; the last state tells how."""
         loop = asyncio.get_running_loop()
         crashes = 0
         while not self._halt.began:
             began = loop.time()
-            end = await self._once(around)
+            end = await self._run_once(around)
             if end is None:
                 return
             if self._halt.began or not restarts_again(self._policy, end.exit_code):
@@ -89,10 +89,12 @@ class ContainerRun:
     async def _back_off(self, end: Terminated, delay_s: float) -> None:
         self._set(state=end, last=end, started=False, ready=False)
         if delay_s:
-            self.waits("CrashLoopBackOff", f"back-off {delay_s:.0f}s restarting failed container {self.spec.name}")
+            self.set_waiting(
+                "CrashLoopBackOff", f"back-off {delay_s:.0f}s restarting failed container {self.spec.name}"
+            )
             await self._pause(delay_s)
 
-    async def _once(self, around: Surroundings) -> Terminated | None:
+    async def _run_once(self, around: ContainerContext) -> Terminated | None:
         """One start to its end; None when it was stopped before it began."""
         prepared = await self._prepared(around)
         if prepared is None:
@@ -103,13 +105,13 @@ class ContainerRun:
             if prepared.cgroup:
                 prepared.cgroup.remove()
 
-    async def _start(self, prepared: Prepared, around: Surroundings) -> Terminated:
+    async def _start(self, prepared: LaunchPlan, around: ContainerContext) -> Terminated:
         started_at = around.host.time()
-        self._ending, self._complaint = Grace(), ""
+        self._ending, self._complaint = GracePeriod(), ""
         self.has_started.clear()
         try:
             process = await Process.start(
-                prepared.launch, marker=around.marker, note=lambda one: journal.note(around.folder, one)
+                prepared.launch, marker=around.marker, note=lambda one: journal.record_process(around.folder, one)
             )
         except (StartError, OSError) as error:
             now = around.host.time()
@@ -117,33 +119,33 @@ class ContainerRun:
                 exit_code=CANNOT_START, reason="StartError", message=str(error), started_at=started_at, finished_at=now
             )
         try:
-            exit_ = await self._attend(process, prepared, around)
+            exit_ = await self._supervise(process, prepared, around)
         finally:
             await process.close()
-        await self._leave_nothing(exit_, around)
+        await self._kill_orphans(exit_, around)
         return self._terminated(exit_, prepared, started_at, around.host.time())
 
-    async def _prepared(self, around: Surroundings) -> Prepared | None:
+    async def _prepared(self, around: ContainerContext) -> LaunchPlan | None:
         while not self._halt.began:
             try:
                 return await prepare(self.spec, around, self.fact.restarts)
-            except NotYet as trouble:
-                self.waits(trouble.reason, str(trouble))
+            except RetryLater as trouble:
+                self.set_waiting(trouble.reason, str(trouble))
             except (ClusterError, OSError) as trouble:
-                self.waits("CreateContainerError", str(trouble))
+                self.set_waiting("CreateContainerError", str(trouble))
             await self._pause(RETRY_S)
         return None
 
-    async def _attend(self, process: Process, prepared: Prepared, around: Surroundings) -> Exit:
+    async def _supervise(self, process: Process, prepared: LaunchPlan, around: ContainerContext) -> Exit:
         target = Target(self.spec, process, around.place.pod_ip, around.host.http, prepared.rewrite)
         self._set(state=Running(around.host.time()))
         if self.spec.startup_probe is None:
             self._start_passed()
         if (left := self._halt.left) is not None:  # it was stopped while it was being started
             self._ending.begin(left)
-        async with cancelled(self._probe(target)):
+        async with background_task(self._probe(target)):
             ended = asyncio.ensure_future(process.wait())
-            await first(ended, self._ending.start())
+            await wait_first(ended, self._ending.start())
             if not ended.done():
                 await self._end(target, ended)
             return await ended
@@ -151,36 +153,38 @@ class ContainerRun:
     async def _end(self, target: Target, ended: "asyncio.Future[Exit]") -> None:
         """preStop, then SIGTERM, then, when the time is over, the end of everything."""
         if hook := self.spec.lifecycle.pre_stop:
-            await first(ended, self._ending.over(), ask(target, hook, timeout_s=float("inf")))
+            await wait_first(ended, self._ending.wait_expired(), run_handler(target, hook, timeout_s=float("inf")))
         target.process.signal(signal.SIGTERM)
-        await first(ended, self._ending.over())
+        await wait_first(ended, self._ending.wait_expired())
         if not ended.done():
             await target.process.force()
 
     async def _probe(self, target: Target) -> None:
         spec = self.spec
-        if (hook := spec.lifecycle.post_start) and (trouble := await ask(target, hook, timeout_s=float("inf"))):
-            self._give_up(f"postStart hook failed: {trouble}", None)
+        if (hook := spec.lifecycle.post_start) and (trouble := await run_handler(target, hook, timeout_s=float("inf"))):
+            self._kill_unhealthy(f"postStart hook failed: {trouble}", None)
         if spec.startup_probe:
-            async with cancelled(watch(target, spec.startup_probe, passed=False, tell=self._heard_startup)):
+            async with background_task(
+                probe_loop(target, spec.startup_probe, passed=False, tell=self._on_startup_probe)
+            ):
                 await self.has_started.wait()
         async with asyncio.TaskGroup() as group:
             if spec.liveness_probe:
-                group.create_task(watch(target, spec.liveness_probe, passed=True, tell=self._heard_liveness))
+                group.create_task(probe_loop(target, spec.liveness_probe, passed=True, tell=self._on_liveness_probe))
             if spec.readiness_probe:
-                group.create_task(watch(target, spec.readiness_probe, passed=False, tell=self._heard_readiness))
+                group.create_task(probe_loop(target, spec.readiness_probe, passed=False, tell=self._on_readiness_probe))
 
-    def _heard_startup(self, passed: bool, reason: str) -> None:
+    def _on_startup_probe(self, passed: bool, reason: str) -> None:
         if passed:
             self._start_passed()
         else:
             self._failed("startup", self.spec.startup_probe, reason)
 
-    def _heard_liveness(self, passed: bool, reason: str) -> None:
+    def _on_liveness_probe(self, passed: bool, reason: str) -> None:
         if not passed:
             self._failed("liveness", self.spec.liveness_probe, reason)
 
-    def _heard_readiness(self, passed: bool, reason: str) -> None:
+    def _on_readiness_probe(self, passed: bool, reason: str) -> None:
         self._set(ready=passed)
 
     def _start_passed(self) -> None:
@@ -190,20 +194,20 @@ class ContainerRun:
     def _failed(self, kind: str, probe: Probe | None, reason: str) -> None:
         assert probe is not None
         complaint = f"{kind} probe failed {probe.failure_threshold} times: {reason}"
-        self._give_up(complaint, probe.termination_grace_period_seconds)
+        self._kill_unhealthy(complaint, probe.termination_grace_period_seconds)
 
-    def _give_up(self, complaint: str, grace_s: float | None) -> None:
+    def _kill_unhealthy(self, complaint: str, grace_s: float | None) -> None:
         """The process is stopped; the restart policy says what comes after it."""
         self._complaint = complaint
         log.info("container stopped", container=self.spec.name, reason=complaint)
         self._ending.begin(self._grace_s if grace_s is None else grace_s)
 
-    async def _leave_nothing(self, exit_: Exit, around: Surroundings) -> None:
+    async def _kill_orphans(self, exit_: Exit, around: ContainerContext) -> None:
         """A supervisor that was killed can't have ended what it supervised."""
         if exit_.message or exit_.left:
             await orphans.end_of_pod(around.folder, around.host.identity, around.uid)
 
-    def _terminated(self, exit_: Exit, prepared: Prepared, started_at: str, now: str) -> Terminated:
+    def _terminated(self, exit_: Exit, prepared: LaunchPlan, started_at: str, now: str) -> Terminated:
         spec, launch = self.spec, prepared.launch
         message = termination_message(prepared.message_file, launch.log, spec.termination_message_policy, exit_.code)
         reason = "Completed" if exit_.code == 0 else "Error"
@@ -219,7 +223,7 @@ class ContainerRun:
         )
 
     async def _pause(self, seconds: float) -> None:
-        await first(self._halt.start(), asyncio.sleep(seconds))
+        await wait_first(self._halt.start(), asyncio.sleep(seconds))
 
     def _set(self, **changes: State | bool | int | None) -> None:
         fact = replace(self.fact, **changes)

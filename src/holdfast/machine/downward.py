@@ -6,14 +6,14 @@ from fractions import Fraction
 
 from msgspec import Struct
 
-from holdfast.api.quantities import amount, whole
+from holdfast.api.quantities import parse_quantity, round_up
 from holdfast.machine.objects import FieldRef, Pod, ResourceFieldRef
 from holdfast.machine.trouble import ConfigError
 
 _MAP_ENTRY = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class PodContext(Struct, frozen=True, kw_only=True):
     """A pod, and where it runs."""
 
     pod: Pod
@@ -54,8 +54,8 @@ class Place(Struct, frozen=True, kw_only=True):
         kind, _, resource = ref.resource.partition(".")
         limit = container.resources.limits.get(resource, self.allocatable.get(resource, "0"))
         value = limit if kind == "limits" else container.resources.requests.get(resource, "0")
-        divisor = amount(ref.divisor or 1) or Fraction(1)
-        return str(whole(amount(value) / divisor))
+        divisor = parse_quantity(ref.divisor or 1) or Fraction(1)
+        return str(round_up(parse_quantity(value) / divisor))
 
 
 def _lines(entries: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.machine.downward import Place
+from holdfast.machine.downward import PodContext
 from holdfast.machine.expansion import expand
 from holdfast.machine.objects import ConfigMap, Container, EnvVar, EnvVarSource, KeyRef, Secret
 from holdfast.machine.sources import Sources
@@ -18,7 +18,7 @@ MACHINE = "HOLDFAST_MACHINE"
 POD_UID = "HOLDFAST_POD_UID"
 
 
-def base(place: Place, home: Path, tmp: Path) -> dict[str, str]:
+def base(place: PodContext, home: Path, tmp: Path) -> dict[str, str]:
     """What every process needs. Nothing else of holdfast's own environment is passed on."""
     own_path = os.environ.get("PATH", os.defpath)
     return {
@@ -32,24 +32,24 @@ def base(place: Place, home: Path, tmp: Path) -> dict[str, str]:
     }
 
 
-class Declared(Struct, frozen=True):
+class DeclaredEnv(Struct, frozen=True):
     """The pod's own variables as they are written, and which of them came out of a Secret."""
 
     values: dict[str, str]
     secret: frozenset[str] = frozenset()
 
-    def put(self, entries: Mapping[str, str], *, secret: bool) -> "Declared":
+    def put(self, entries: Mapping[str, str], *, secret: bool) -> "DeclaredEnv":
         names = self.secret | entries.keys() if secret else self.secret - entries.keys()
-        return Declared({**self.values, **entries}, frozenset(names))
+        return DeclaredEnv({**self.values, **entries}, frozenset(names))
 
     def rewritten(self, rewrite: Callable[[str], str]) -> dict[str, str]:
         """As the process gets them; a Secret is never touched."""
         return {name: value if name in self.secret else rewrite(value) for name, value in self.values.items()}
 
 
-def declared(container: Container, place: Place, sources: Sources) -> Declared:
+def declared(container: Container, place: PodContext, sources: Sources) -> DeclaredEnv:
     """envFrom first, then env: a later variable replaces an earlier one of its name."""
-    variables = Declared({})
+    variables = DeclaredEnv({})
     for group in container.env_from:
         is_secret = group.secret_ref is not None
         entries = _entries(group.secret_ref or group.config_map_ref, sources, secret=is_secret)
@@ -63,7 +63,7 @@ def declared(container: Container, place: Place, sources: Sources) -> Declared:
 
 
 def _value(
-    variable: EnvVar, earlier: Mapping[str, str], container: Container, place: Place, sources: Sources
+    variable: EnvVar, earlier: Mapping[str, str], container: Container, place: PodContext, sources: Sources
 ) -> str | None:
     """None for what is optional and missing."""
     if variable.value_from is None:
@@ -71,7 +71,7 @@ def _value(
     return _referred(variable.value_from, container, place, sources)
 
 
-def _referred(source: EnvVarSource, container: Container, place: Place, sources: Sources) -> str | None:
+def _referred(source: EnvVarSource, container: Container, place: PodContext, sources: Sources) -> str | None:
     if source.field_ref:
         return place.field(source.field_ref)
     if source.resource_field_ref:

@@ -31,7 +31,7 @@ class Terminated(Struct, frozen=True, kw_only=True):
 State: TypeAlias = Waiting | Running | Terminated
 
 
-class Fact(Struct, frozen=True, kw_only=True):
+class ContainerSnapshot(Struct, frozen=True, kw_only=True):
     """A container's part of its pod's status."""
 
     name: str

@@ -20,7 +20,7 @@ async def remove(folder: Path) -> None:
     await asyncio.to_thread(_remove, folder)
 
 
-async def prune(folder: Path) -> None:
+async def remove_all_but_logs(folder: Path) -> None:
     """All but the logs."""
     await asyncio.to_thread(_prune, folder)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from holdfast.api.quantities import amount, whole
+from holdfast.api.quantities import parse_quantity, round_up
 from holdfast.errors import HoldfastError
 from holdfast.machine.objects import Container, PodSpec
 
@@ -26,7 +26,7 @@ class Gpus:
         devices = tuple(sorted(self._free)[:needed])
         self._free.difference_update(devices)
         self._taken[pod] = devices
-        return share(spec, devices)
+        return assign_devices(spec, devices)
 
     def release(self, pod: str) -> None:
         self._free.update(self._taken.pop(pod, ()))
@@ -37,28 +37,28 @@ def needed_by(spec: PodSpec) -> int:
     sidecars = peak = 0
     for container in spec.init_containers:
         if container.is_sidecar:
-            sidecars += wanted(container)
+            sidecars += requested_gpus(container)
         else:
-            peak = max(peak, sidecars + wanted(container))
-    return max(peak, sidecars + sum(map(wanted, spec.containers)))
+            peak = max(peak, sidecars + requested_gpus(container))
+    return max(peak, sidecars + sum(map(requested_gpus, spec.containers)))
 
 
-def share(spec: PodSpec, devices: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+def assign_devices(spec: PodSpec, devices: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     shares: dict[str, tuple[int, ...]] = {}
     used = 0
     for container in (*spec.init_containers, *spec.containers):
-        shares[container.name] = devices[used : used + wanted(container)]
+        shares[container.name] = devices[used : used + requested_gpus(container)]
         if container.is_sidecar or container in spec.containers:
-            used += wanted(container)
+            used += requested_gpus(container)
     return shares
 
 
-def wanted(container: Container) -> int:
+def requested_gpus(container: Container) -> int:
     resources = container.resources
-    return whole(amount(resources.limits.get(RESOURCE) or resources.requests.get(RESOURCE) or 0))
+    return round_up(parse_quantity(resources.limits.get(RESOURCE) or resources.requests.get(RESOURCE) or 0))
 
 
-def visible(devices: Iterable[int]) -> dict[str, str]:
+def cuda_env(devices: Iterable[int]) -> dict[str, str]:
     """What CUDA and the container runtimes go by; an empty list hides every device."""
     text = ",".join(map(str, devices))
     return {"CUDA_VISIBLE_DEVICES": text, "NVIDIA_VISIBLE_DEVICES": text or "void"}

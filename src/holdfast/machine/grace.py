@@ -3,7 +3,7 @@
 import asyncio
 
 
-class Grace:
+class GracePeriod:
     def __init__(self) -> None:
         self._deadline: float | None = None
         self._changed = asyncio.Event()
@@ -24,7 +24,7 @@ class Grace:
         while not self.began:
             await self._changed.wait()
 
-    async def over(self) -> None:
+    async def wait_expired(self) -> None:
         """Until it has begun and is used up."""
         while (left := self.left) is None or left > 0:
             self._changed.clear()

@@ -10,10 +10,10 @@ from msgspec import Struct
 
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import Cluster
-from holdfast.machine.addresses import Addresses
+from holdfast.machine.addresses import PodAddresses
 from holdfast.machine.cgroups import Cgroups
-from holdfast.machine.command import Commands
-from holdfast.machine.downward import Place
+from holdfast.machine.command import CommandResolver
+from holdfast.machine.downward import PodContext
 from holdfast.machine.environment import MACHINE, POD_UID
 from holdfast.machine.gpus import Gpus
 from holdfast.machine.sources import IssueToken
@@ -32,9 +32,9 @@ class Host(Struct, frozen=True, kw_only=True):
     identity: str
     data: Path
     allocatable: Mapping[str, str]
-    addresses: Addresses
+    addresses: PodAddresses
     gpus: Gpus
-    commands: Commands
+    commands: CommandResolver
     http: aiohttp.ClientSession
     now: Now
     cgroups: Cgroups | None = None
@@ -62,11 +62,11 @@ class Host(Struct, frozen=True, kw_only=True):
         return self.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class Surroundings(Struct, frozen=True, kw_only=True):
+class ContainerContext(Struct, frozen=True, kw_only=True):
     """Of one container: its host, its pod, and what it was given."""
 
     host: Host
-    place: Place
+    place: PodContext
     volumes: Mapping[str, Path]
     devices: tuple[int, ...] = ()
 

@@ -19,7 +19,7 @@ class Stat(Struct, frozen=True):
     state: str
 
 
-class Identity(Struct, frozen=True):
+class ProcessId(Struct, frozen=True):
     """One process of one boot, and no other."""
 
     pid: int
@@ -59,9 +59,9 @@ def stat(pid: int) -> Stat | None:
     return Stat(parent=int(fields[1]), session=int(fields[3]), start=int(fields[19]), state=fields[0])
 
 
-def identify(pid: int) -> Identity | None:
+def identify(pid: int) -> ProcessId | None:
     found = stat(pid)
-    return Identity(pid, found.start, boot_id()) if found else None
+    return ProcessId(pid, found.start, boot_id()) if found else None
 
 
 def processes() -> dict[int, Stat]:

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.machine.identity import Identity
+from holdfast.machine.identity import ProcessId
 
 NAME = "processes.jsonl"
 
 
-def note(folder: Path, identity: Identity) -> None:
+def record_process(folder: Path, identity: ProcessId) -> None:
     """Add one process. Not synced to the disk: a record that is lost with the machine speaks of nothing alive."""
     with (folder / NAME).open("ab") as file:
         file.write(msgspec.json.encode(identity) + b"\n")
@@ -20,7 +20,7 @@ def started(folder: Path) -> bool:
     return (folder / NAME).exists()
 
 
-def read(folder: Path) -> list[Identity]:
+def read(folder: Path) -> list[ProcessId]:
     """All that can be read: a last line that was cut short is passed over, since its process never got to run."""
     try:
         lines = (folder / NAME).read_bytes().splitlines()
@@ -29,7 +29,7 @@ def read(folder: Path) -> list[Identity]:
     found = []
     for line in lines:
         try:
-            found.append(msgspec.json.decode(line, type=Identity))
+            found.append(msgspec.json.decode(line, type=ProcessId))
         except msgspec.DecodeError:
             continue
     return found

@@ -8,9 +8,9 @@ from msgspec import Struct
 from holdfast.machine import logs, mounts, sources, tensorboard
 from holdfast.machine.cgroups import Cgroup
 from holdfast.machine.environment import base, declared
-from holdfast.machine.gpus import visible
-from holdfast.machine.host import Surroundings
-from holdfast.machine.meeting import apart
+from holdfast.machine.gpus import cuda_env
+from holdfast.machine.host import ContainerContext
+from holdfast.machine.meeting import with_unique_ports
 from holdfast.machine.mounts import Mount
 from holdfast.machine.objects import Container
 from holdfast.machine.processes import Launch
@@ -19,7 +19,7 @@ ROOT = "HOLDFAST_ROOT"
 TERMINATION_LOG = "HOLDFAST_TERMINATION_LOG"
 
 
-class Prepared(Struct, frozen=True, kw_only=True):
+class LaunchPlan(Struct, frozen=True, kw_only=True):
     """All that is needed to start a container, and to talk to it afterwards."""
 
     launch: Launch
@@ -28,11 +28,11 @@ class Prepared(Struct, frozen=True, kw_only=True):
     cgroup: Cgroup | None
 
 
-async def prepare(container: Container, around: Surroundings, restart: int) -> Prepared:
+async def prepare(container: Container, around: ContainerContext, restart: int) -> LaunchPlan:
     """Raises `NotYet` while something that it refers to is missing."""
     host, place = around.host, around.place
     found = await sources.fetch(host.cluster, place.pod.metadata.namespace, sources.of_container(container))
-    variables = apart(declared(container, place, found), around.uid, host.addresses)
+    variables = with_unique_ports(declared(container, place, found), around.uid, host.addresses)
     own = around.folder / "containers" / container.name
     message_file = _folders(own)
     paths = mounts.mounts(container, around.volumes, variables.values)
@@ -46,7 +46,7 @@ async def prepare(container: Container, around: Surroundings, restart: int) -> P
     env = {
         **base(place, own / "work", own / "tmp"),
         **variables.rewritten(rewrite),
-        **visible(around.devices),
+        **cuda_env(around.devices),
         ROOT: str(own / "root"),
         TERMINATION_LOG: str(message_file),
         **around.marker,
@@ -61,7 +61,7 @@ async def prepare(container: Container, around: Surroundings, restart: int) -> P
         log=log,
         cgroups=cgroup.entries if cgroup else (),
     )
-    return Prepared(launch=launch, rewrite=rewrite, message_file=message_file, cgroup=cgroup)
+    return LaunchPlan(launch=launch, rewrite=rewrite, message_file=message_file, cgroup=cgroup)
 
 
 def _folders(own: Path) -> Path:
@@ -72,7 +72,7 @@ def _folders(own: Path) -> Path:
     return message_file
 
 
-def _log(around: Surroundings, container: str, restart: int) -> Path:
+def _log(around: ContainerContext, container: str, restart: int) -> Path:
     folder = around.host.logs(around.uid)
     logs.forget_old(folder, container, restart)
     path = logs.log_file(folder, container, restart)

@@ -13,37 +13,37 @@ import aiohttp
 import structlog
 
 from holdfast.api.meta import Key
-from holdfast.api.quantities import amount
+from holdfast.api.quantities import parse_quantity
 from holdfast.cluster.errors import BadRequest, ClusterError, Conflict, NotFound
 from holdfast.cluster.protocol import JSON, Cluster
 from holdfast.errors import HoldfastError
 from holdfast.machine import folders, journal, logs, orphans
-from holdfast.machine.addresses import Addresses
-from holdfast.machine.assignments import Assignments
+from holdfast.machine.addresses import PodAddresses
+from holdfast.machine.assignments import BoundPods
 from holdfast.machine.cgroups import Cgroups
-from holdfast.machine.command import Commands
-from holdfast.machine.facts import Fact, Terminated
+from holdfast.machine.command import CommandResolver
+from holdfast.machine.facts import ContainerSnapshot, Terminated
 from holdfast.machine.gpus import RESOURCE, Gpus
 from holdfast.machine.host import Host, Now
 from holdfast.machine.node import NodeAgent
 from holdfast.machine.objects import PODS, Pod
 from holdfast.machine.pod import PodRun
 from holdfast.machine.processes import KILLED
-from holdfast.machine.report import Reporter
+from holdfast.machine.report import PodStatusWriter
 from holdfast.machine.sources import IssueToken
-from holdfast.machine.status import Snapshot, Verdict, pod_status
+from holdfast.machine.status import PodResult, Snapshot, pod_status
 
 RETRY_S = 1.0
 # Beyond the grace period: the cluster is given this long to take the last reports.
 PATIENCE_S = 15.0
 REFERENCE_TRAINER = (sys.executable, "-m", "holdfast.trainer")
-LOST = Verdict(
+LOST = PodResult(
     phase="Failed",
     reason="NodeLost",
     message="holdfast was killed on this machine while the pod ran; its processes have been ended",
     disrupted=True,
 )
-STOPPED = Verdict(
+STOPPED = PodResult(
     phase="Failed",
     reason="Terminated",
     message="holdfast was stopped on this machine while the pod ran",
@@ -61,7 +61,7 @@ class NotLinux(HoldfastError):
     """Processes can't be kept together here."""
 
 
-class NotReclaimed(HoldfastError):
+class ReclaimFailed(HoldfastError):
     """What a claim leaves is still there: its name must not be given to another."""
 
 
@@ -70,7 +70,7 @@ def identity_of(data: Path) -> str:
     return hashlib.sha256(str(data.resolve()).encode()).hexdigest()[:12]
 
 
-class Machine:
+class Kubelet:
     """`data` is the folder of everything that it writes; nobody else may use it meanwhile.
 
     `ended` is awaited for every pod that has ended, while its logs are there.
@@ -101,16 +101,16 @@ class Machine:
             identity=identity,
             data=data,
             allocatable=resources,
-            addresses=Addresses(identity),
-            gpus=Gpus(int(amount(resources.get(RESOURCE, "0")))),
-            commands=Commands(default_image, default_command),
+            addresses=PodAddresses(identity),
+            gpus=Gpus(int(parse_quantity(resources.get(RESOURCE, "0")))),
+            commands=CommandResolver(default_image, default_command),
             http=self._http,
             now=now,
             cgroups=cgroups,
             issue_token=issue_token,
         )
         self._agent = NodeAgent(cluster, name, resources, now)
-        self._assignments = Assignments(cluster, name, seen=self._seen, gone=self._gone)
+        self._assignments = BoundPods(cluster, name, seen=self._on_pod_changed, gone=self._on_pod_deleted)
         self._runs: dict[str, PodRun] = {}
         self._work: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
@@ -154,7 +154,7 @@ class Machine:
             self._host.cgroups.remove()
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator["Machine"]:
+    async def running(self) -> AsyncIterator["Kubelet"]:
         try:
             await self.start()
             yield self
@@ -182,7 +182,7 @@ class Machine:
         folder = self._host.claim(claim)
         await folders.remove(folder)
         if await asyncio.to_thread(folder.exists):
-            raise NotReclaimed(f"{folder}, the folder of claim {claim}, can't be removed: remove it by hand")
+            raise ReclaimFailed(f"{folder}, the folder of claim {claim}, can't be removed: remove it by hand")
 
     @staticmethod
     def _container(pod: Pod, name: str) -> str:
@@ -191,36 +191,36 @@ class Machine:
             raise BadRequest(f"container {name} is not valid for pod {pod.metadata.name}: it has {', '.join(names)}")
         return name or names[0]
 
-    def _seen(self, pod: Pod) -> None:
+    def _on_pod_changed(self, pod: Pod) -> None:
         uid = pod.metadata.uid
         if run := self._runs.get(uid):
             run.observe(pod)
         elif pod.has_ended or uid in self._over:
             if _to_be_removed(pod):
-                self._do(self._remove(pod))
+                self._spawn(self._remove(pod))
         elif uid in self._lost:
             self._over.add(uid)
-            self._do(self._report_lost(pod))
+            self._spawn(self._report_lost(pod))
         elif not self._is_stopping:
             self._runs[uid] = run = PodRun(pod, self._host)
             run.observe(pod)
-            self._do(self._run(run))
+            self._spawn(self._run(run))
 
-    def _gone(self, pod: Pod) -> None:
+    def _on_pod_deleted(self, pod: Pod) -> None:
         """If it was deleted without waiting for us, it must not run any longer."""
         self._over.discard(pod.metadata.uid)
         if run := self._runs.pop(pod.metadata.uid, None):
             run.reporter.is_gone = True
             run.terminate(0)
         else:
-            self._do(folders.remove(self._host.folder(pod.metadata.uid)))
+            self._spawn(folders.remove(self._host.folder(pod.metadata.uid)))
 
     async def _run(self, run: PodRun) -> None:
         uid = run.pod.metadata.uid
         verdict = await run.run()
         log.info("pod ended", pod=str(run.pod.metadata.key), phase=verdict.phase, reason=verdict.reason)
         await self._tell_ended(run.pod, run.snapshot())
-        await folders.prune(self._host.folder(uid))
+        await folders.remove_all_but_logs(self._host.folder(uid))
         if self._runs.pop(uid, None):
             self._over.add(uid)
         if run.reporter.is_gone:
@@ -245,13 +245,13 @@ class Machine:
         end = Terminated(
             exit_code=KILLED, reason="ContainerStatusUnknown", message=LOST.message, finished_at=self._host.time()
         )
-        main = tuple(Fact(name=one.name, image=one.image, state=end) for one in pod.spec.containers)
+        main = tuple(ContainerSnapshot(name=one.name, image=one.image, state=end) for one in pod.spec.containers)
         lost = Snapshot(init=(), main=main, start_time=pod.status.start_time, verdict=LOST)
-        reporter = Reporter(self._cluster, pod, lambda: lost, self._host.time)
+        reporter = PodStatusWriter(self._cluster, pod, lambda: lost, self._host.time)
         await reporter.flush()
         log.warning("pod lost", pod=str(pod.metadata.key))
         await self._tell_ended(pod, lost)
-        await folders.prune(self._host.folder(pod.metadata.uid))
+        await folders.remove_all_but_logs(self._host.folder(pod.metadata.uid))
         if _to_be_removed(reporter.pod):
             await self._remove(reporter.pod)
 
@@ -272,7 +272,7 @@ class Machine:
             if folder.name not in uids:
                 await folders.remove(folder)
 
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._work.add(task)
         task.add_done_callback(self._done)

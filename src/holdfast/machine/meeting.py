@@ -4,14 +4,14 @@ PyTorch and JAX listen for their workers on every address of the machine. Two jo
 one's workers would join the other's. So the variables by which they are told where to meet get a port of their own.
 """
 
-from holdfast.machine.addresses import Addresses
-from holdfast.machine.environment import Declared
+from holdfast.machine.addresses import PodAddresses
+from holdfast.machine.environment import DeclaredEnv
 
 PAIRS = (("MASTER_ADDR", "MASTER_PORT"), ("PET_MASTER_ADDR", "PET_MASTER_PORT"))
 JAX_COORDINATOR = "JAX_COORDINATOR_ADDRESS"
 
 
-def apart(variables: Declared, holder: str, addresses: Addresses) -> Declared:
+def with_unique_ports(variables: DeclaredEnv, holder: str, addresses: PodAddresses) -> DeclaredEnv:
     """The variables, with ports on which no other job's workers meet. What came out of a Secret is never touched."""
     written = {name: value for name, value in variables.values.items() if name not in variables.secret}
 

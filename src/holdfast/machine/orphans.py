@@ -9,13 +9,13 @@ from pathlib import Path
 from holdfast.errors import HoldfastError
 from holdfast.machine import journal
 from holdfast.machine.environment import MACHINE, POD_UID
-from holdfast.machine.identity import Identity, Stat, boot_id, environment, processes
+from holdfast.machine.identity import ProcessId, Stat, boot_id, environment, processes
 
 PATIENCE_S = 10.0
 PASS_S = 0.02
 
 
-class Immortal(HoldfastError):
+class OrphansRemain(HoldfastError):
     """Processes of an earlier run that don't end."""
 
 
@@ -30,14 +30,14 @@ async def end_of_pod(folder: Path, machine: str, uid: str) -> int:
     return await _end({MACHINE: machine, POD_UID: uid}, journal.read(folder))
 
 
-async def _end(marker: Mapping[str, str], noted: Iterable[Identity]) -> int:
+async def _end(marker: Mapping[str, str], noted: Iterable[ProcessId]) -> int:
     loop = asyncio.get_running_loop()
     give_up = loop.time() + PATIENCE_S
     ended: set[int] = set()
     while left := find(marker, noted):
         if loop.time() > give_up:
             pids = ", ".join(str(one.pid) for one in left)
-            raise Immortal(f"these processes of an earlier run don't end: {pids}; end them, then start again")
+            raise OrphansRemain(f"these processes of an earlier run don't end: {pids}; end them, then start again")
         for one in left:
             one.send(signal.SIGKILL)
         ended |= {one.pid for one in left}
@@ -45,7 +45,7 @@ async def _end(marker: Mapping[str, str], noted: Iterable[Identity]) -> int:
     return len(ended)
 
 
-def find(marker: Mapping[str, str], noted: Iterable[Identity]) -> list[Identity]:
+def find(marker: Mapping[str, str], noted: Iterable[ProcessId]) -> list[ProcessId]:
     """By the record of what was started, by its sessions, by the mark in the environment; and their descendants."""
     boot, all_processes = boot_id(), processes()
     alive = {pid: found for pid, found in all_processes.items() if found.state != "Z"}
@@ -53,7 +53,7 @@ def find(marker: Mapping[str, str], noted: Iterable[Identity]) -> list[Identity]
     ours = {pid for pid, found in alive.items() if _is_ours(pid, found, alive, known, marker)}
     ours |= _below(ours, alive)
     ours -= _self_and_ancestors(all_processes)
-    return [Identity(pid, alive[pid].start, boot) for pid in sorted(ours)]
+    return [ProcessId(pid, alive[pid].start, boot) for pid in sorted(ours)]
 
 
 def _is_ours(

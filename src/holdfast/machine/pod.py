@@ -9,16 +9,16 @@ from msgspec import structs
 from holdfast.cluster.errors import ClusterError
 from holdfast.machine import sources
 from holdfast.machine.container import RETRY_S, ContainerRun
-from holdfast.machine.downward import Place
+from holdfast.machine.downward import PodContext
 from holdfast.machine.facts import Terminated
 from holdfast.machine.gpus import RESOURCE, NotEnoughGpus
-from holdfast.machine.grace import Grace
-from holdfast.machine.host import HOST_IP, Host, Surroundings
+from holdfast.machine.grace import GracePeriod
+from holdfast.machine.host import HOST_IP, ContainerContext, Host
 from holdfast.machine.objects import Container, Pod
-from holdfast.machine.report import Reporter
-from holdfast.machine.status import Snapshot, Verdict, outcome
-from holdfast.machine.tasks import cancelled, first
-from holdfast.machine.trouble import NotYet, Refused
+from holdfast.machine.report import PodStatusWriter
+from holdfast.machine.status import PodResult, Snapshot, outcome
+from holdfast.machine.tasks import background_task, wait_first
+from holdfast.machine.trouble import PodRejected, RetryLater
 from holdfast.machine.volumes import prepare
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -26,15 +26,15 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 class PodRun:
     def __init__(self, pod: Pod, host: Host) -> None:
-        self.reporter = Reporter(host.cluster, pod, self.snapshot, host.time)
+        self.reporter = PodStatusWriter(host.cluster, pod, self.snapshot, host.time)
         self._host = host
         self._uid = pod.metadata.uid
         self._spec = pod.spec
         self._ip = ""
         self._start_time = host.time()
-        self._grace = Grace()
-        self._verdict: Verdict | None = None
-        self._reason_to_end: Verdict | None = None
+        self._grace = GracePeriod()
+        self._verdict: PodResult | None = None
+        self._reason_to_end: PodResult | None = None
         policy = self._spec.restart_policy
         init_policy = "OnFailure" if policy == "Always" else policy
         self._init = [
@@ -43,7 +43,7 @@ class PodRun:
         ]
         self._main = [self._container(one, policy=policy, is_init=False) for one in self._spec.containers]
         for one in (*self._init, *self._main):
-            one.waits("PodInitializing" if self._init else "ContainerCreating")
+            one.set_waiting("PodInitializing" if self._init else "ContainerCreating")
 
     @property
     def pod(self) -> Pod:
@@ -57,7 +57,7 @@ class PodRun:
             grace_s = pod.metadata.deletion_grace_period_seconds
             self.terminate(self._spec.termination_grace_period_seconds if grace_s is None else grace_s)
 
-    def terminate(self, grace_s: float, verdict: Verdict | None = None) -> None:
+    def terminate(self, grace_s: float, verdict: PodResult | None = None) -> None:
         """Stop within this time; `verdict` is what it is called, when how the containers end is not to decide."""
         if self._reason_to_end is None and not self._grace.began:
             self._reason_to_end = verdict
@@ -77,29 +77,29 @@ class PodRun:
             verdict=self._verdict,
         )
 
-    async def run(self) -> Verdict:
+    async def run(self) -> PodResult:
         """From the first volume to the last report."""
-        async with cancelled(self.reporter.run()):
+        async with background_task(self.reporter.run()):
             try:
                 self._verdict = await self._live()
-            except Refused as refusal:
+            except PodRejected as refusal:
                 self._verdict = self._refused(refusal)
             except Exception as error:  # noqa: BLE001 - a fault of ours must not leave the pod unfinished for ever
                 # As text: a renderer that shows local variables would show a container's secrets.
                 log.error("pod failed", pod=str(self.pod.metadata.key), traceback=traceback.format_exc())
-                self._verdict = Verdict(phase="Failed", reason="RunnerError", message=f"the runner failed: {error!r}")
+                self._verdict = PodResult(phase="Failed", reason="RunnerError", message=f"the runner failed: {error!r}")
             finally:
                 self._host.gpus.release(self._uid)
                 self._host.addresses.release(self._uid)
         await self.reporter.flush()
         return self._verdict
 
-    async def _live(self) -> Verdict:
+    async def _live(self) -> PodResult:
         self._host.commands.check(self._spec)
         try:
             devices = self._host.gpus.take(self._uid, self._spec)
         except NotEnoughGpus as error:
-            raise Refused(str(error), reason=f"OutOf{RESOURCE}") from None
+            raise PodRejected(str(error), reason=f"OutOf{RESOURCE}") from None
         metadata = self.pod.metadata
         self._ip = self._host.addresses.of_pod(
             self._uid,
@@ -108,13 +108,13 @@ class PodRun:
             subdomain=self._spec.subdomain,
         )
         self.reporter.changed()
-        async with cancelled(self._deadline()):
+        async with background_task(self._deadline()):
             await self._sequence(devices)
-        return self._reason_to_end or Verdict(phase=outcome(one.fact for one in self._main))
+        return self._reason_to_end or PodResult(phase=outcome(one.fact for one in self._main))
 
     async def _sequence(self, devices: dict[str, tuple[int, ...]]) -> None:
         """Every step passes at once when the pod is being stopped: only what runs is then waited for."""
-        place = Place(pod=self.pod, pod_ip=self._ip, host_ip=HOST_IP, allocatable=self._host.allocatable)
+        place = PodContext(pod=self.pod, pod_ip=self._ip, host_ip=HOST_IP, allocatable=self._host.allocatable)
         around = await self._volumes(place)
         if around is None:
             return
@@ -130,7 +130,7 @@ class PodRun:
                 sidecar.stop(max(self._grace.left or 0, 0))
                 await task
 
-    async def _volumes(self, place: Place) -> Surroundings | None:
+    async def _volumes(self, place: PodContext) -> ContainerContext | None:
         """Waits until all of them can be made; None when the pod was stopped meanwhile."""
         self._host.folder(self._uid).mkdir(parents=True, exist_ok=True, mode=0o700)
         while not self._grace.began:
@@ -140,16 +140,16 @@ class PodRun:
                 folder = self._host.folder(self._uid) / "volumes"
                 found = structs.replace(found, tokens=sources.tokens(place.pod, self._host.issue_token))
                 volumes = prepare(place, found, folder=folder, claim=self._host.claim)
-                return Surroundings(host=self._host, place=place, volumes=volumes)
-            except (NotYet, ClusterError, OSError) as trouble:
+                return ContainerContext(host=self._host, place=place, volumes=volumes)
+            except (RetryLater, ClusterError, OSError) as trouble:
                 for one in (*self._init, *self._main):
-                    one.waits("ContainerCreating", str(trouble))
-            await first(self._grace.start(), asyncio.sleep(RETRY_S))
+                    one.set_waiting("ContainerCreating", str(trouble))
+            await wait_first(self._grace.start(), asyncio.sleep(RETRY_S))
         return None
 
     async def _initialize(
         self,
-        around: Surroundings,
+        around: ContainerContext,
         devices: dict[str, tuple[int, ...]],
         sidecars: list[tuple[ContainerRun, "asyncio.Task[None]"]],
     ) -> bool:
@@ -161,7 +161,7 @@ class PodRun:
             if one.fact.is_sidecar:
                 task = asyncio.create_task(run)
                 sidecars.append((one, task))
-                await first(task, one.has_started.wait(), self._grace.start())
+                await wait_first(task, one.has_started.wait(), self._grace.start())
             else:
                 await run
                 if not (isinstance(one.fact.state, Terminated) and one.fact.state.exit_code == 0):
@@ -172,16 +172,18 @@ class PodRun:
         if self._spec.active_deadline_seconds is not None:
             await asyncio.sleep(self._spec.active_deadline_seconds)
             message = f"the pod was active on the node longer than {self._spec.active_deadline_seconds} s"
-            verdict = Verdict(phase="Failed", reason="DeadlineExceeded", message=message)
+            verdict = PodResult(phase="Failed", reason="DeadlineExceeded", message=message)
             self.terminate(self._spec.termination_grace_period_seconds, verdict)
 
-    def _refused(self, refusal: Refused) -> Verdict:
+    def _refused(self, refusal: PodRejected) -> PodResult:
         for one in self._main:
-            one.refuse(str(refusal), self._host.time())
-        return Verdict(phase="Failed", reason=refusal.reason, message=str(refusal))
+            one.set_rejected(str(refusal), self._host.time())
+        return PodResult(phase="Failed", reason=refusal.reason, message=str(refusal))
 
-    def _with(self, around: Surroundings, devices: dict[str, tuple[int, ...]], one: ContainerRun) -> Surroundings:
-        return Surroundings(
+    def _with(
+        self, around: ContainerContext, devices: dict[str, tuple[int, ...]], one: ContainerRun
+    ) -> ContainerContext:
+        return ContainerContext(
             host=around.host, place=around.place, volumes=around.volumes, devices=devices.get(one.spec.name, ())
         )
 

@@ -30,7 +30,7 @@ class Target(Struct, frozen=True):
         raise ValueError(f"container {self.container.name} has no port named {port}")
 
 
-async def ask(target: Target, handler: Handler, timeout_s: float) -> str:
+async def run_handler(target: Target, handler: Handler, timeout_s: float) -> str:
     """Why the answer is no; "" for yes."""
     try:
         async with asyncio.timeout(timeout_s):
@@ -68,12 +68,12 @@ async def _http(target: Target, action: HttpGetAction) -> str:
         return "" if 200 <= response.status < 400 else f"HTTP {response.status} from {url}"
 
 
-async def watch(target: Target, probe: Probe, *, passed: bool, tell: Callable[[bool, str], None]) -> None:
+async def probe_loop(target: Target, probe: Probe, *, passed: bool, tell: Callable[[bool, str], None]) -> None:
     """Ask on and on; `tell` hears of every change from what it `passed` before, and of a first failure, with why."""
     await asyncio.sleep(probe.initial_delay_seconds)
     successes = failures = 0
     while True:
-        trouble = await ask(target, probe, probe.timeout_seconds)
+        trouble = await run_handler(target, probe, probe.timeout_seconds)
         successes, failures = (0, failures + 1) if trouble else (successes + 1, 0)
         if not passed and successes >= probe.success_threshold:
             passed = True

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from holdfast.errors import HoldfastError
 from holdfast.machine import supervisor
-from holdfast.machine.identity import Identity, identify
+from holdfast.machine.identity import ProcessId, identify
 
 LOG_BYTES = 10_000_000
 LAST_WORDS = 2_000
@@ -59,7 +59,7 @@ class Process:
         self._exit: asyncio.Task[Exit] | None = None
 
     @classmethod
-    async def start(cls, launch: Launch, *, marker: Mapping[str, str], note: Callable[[Identity], None]) -> "Process":
+    async def start(cls, launch: Launch, *, marker: Mapping[str, str], note: Callable[[ProcessId], None]) -> "Process":
         """Start a command; `note` is told of its supervisor before it runs, and then of itself. Raises `StartError`."""
         ours, theirs = socket.socketpair()
         try:
@@ -77,7 +77,7 @@ class Process:
             raise
         return process
 
-    async def _launch(self, launch: Launch, note: Callable[[Identity], None]) -> None:
+    async def _launch(self, launch: Launch, note: Callable[[ProcessId], None]) -> None:
         if identity := identify(self._popen.pid):
             note(identity)
         self._send(

@@ -15,7 +15,7 @@ RETRY_S = 1.0
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Reporter:
+class PodStatusWriter:
     def __init__(self, cluster: Cluster, pod: Pod, snapshot: Callable[[], Snapshot], time: Callable[[], str]) -> None:
         self.pod = pod
         self._cluster = cluster

@@ -27,7 +27,7 @@ T = TypeVar("T", bound=Object)
 IssueToken: TypeAlias = Callable[[Pod, str], str]
 
 
-class Needs(Struct, frozen=True, kw_only=True):
+class ReferencedObjects(Struct, frozen=True, kw_only=True):
     """Names of objects, by kind."""
 
     config_maps: frozenset[str] = frozenset()
@@ -45,24 +45,24 @@ class Sources(Struct, frozen=True, kw_only=True):
     """By audience."""
 
 
-def of_container(container: Container) -> Needs:
+def of_container(container: Container) -> ReferencedObjects:
     """What its environment is made of."""
     references = [variable.value_from for variable in container.env if variable.value_from]
     maps = [ref.config_map_key_ref for ref in references] + [whole.config_map_ref for whole in container.env_from]
     secrets = [ref.secret_key_ref for ref in references] + [whole.secret_ref for whole in container.env_from]
-    return Needs(
+    return ReferencedObjects(
         config_maps=frozenset(ref.name for ref in maps if ref), secrets=frozenset(ref.name for ref in secrets if ref)
     )
 
 
-def of_volumes(volumes: Iterable[Volume]) -> Needs:
+def of_volumes(volumes: Iterable[Volume]) -> ReferencedObjects:
     config_maps, secrets, claims = set(), set(), set()
     for volume in volumes:
         config_maps |= {source.name for source in _objects(volume, "config_map")}
         secrets |= {source.secret_name or source.name for source in _objects(volume, "secret")}
         if volume.persistent_volume_claim:
             claims.add(volume.persistent_volume_claim.claim_name)
-    return Needs(config_maps=frozenset(config_maps), secrets=frozenset(secrets), claims=frozenset(claims))
+    return ReferencedObjects(config_maps=frozenset(config_maps), secrets=frozenset(secrets), claims=frozenset(claims))
 
 
 def _objects(volume: Volume, kind: str) -> Iterator[ObjectVolume]:
@@ -79,7 +79,7 @@ def tokens(pod: Pod, issue: IssueToken | None) -> dict[str, str]:
     return {audience: issue(pod, audience) for audience in sorted(wanted)} if issue else {}
 
 
-async def fetch(cluster: Cluster, namespace: str, needs: Needs) -> Sources:
+async def fetch(cluster: Cluster, namespace: str, needs: ReferencedObjects) -> Sources:
     return Sources(
         config_maps=await _all(cluster, CONFIG_MAPS, namespace, needs.config_maps),
         secrets=await _all(cluster, SECRETS, namespace, needs.secrets),

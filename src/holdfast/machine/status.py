@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from holdfast.cluster.protocol import JSON
-from holdfast.machine.facts import Fact, Running, State, Terminated, Waiting
+from holdfast.machine.facts import ContainerSnapshot, Running, State, Terminated, Waiting
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class PodResult(Struct, frozen=True, kw_only=True):
     """How a pod ended. A disrupted one was not at fault: the Job controller replaces it for free."""
 
     phase: str
@@ -20,12 +20,12 @@ class Verdict(Struct, frozen=True, kw_only=True):
 class Snapshot(Struct, frozen=True, kw_only=True):
     """All that a status is made of."""
 
-    init: tuple[Fact, ...]
-    main: tuple[Fact, ...]
+    init: tuple[ContainerSnapshot, ...]
+    main: tuple[ContainerSnapshot, ...]
     pod_ip: str = ""
     host_ip: str = ""
     start_time: str = ""
-    verdict: Verdict | None = None
+    verdict: PodResult | None = None
 
 
 def phase(snapshot: Snapshot) -> str:
@@ -44,7 +44,7 @@ def initialized(snapshot: Snapshot) -> bool:
     )
 
 
-def outcome(main: Iterable[Fact]) -> str:
+def outcome(main: Iterable[ContainerSnapshot]) -> str:
     """The phase of a pod whose main containers have ended for good."""
     ended_well = all(isinstance(fact.state, Terminated) and fact.state.exit_code == 0 for fact in main)
     return "Succeeded" if ended_well else "Failed"
@@ -52,7 +52,7 @@ def outcome(main: Iterable[Fact]) -> str:
 
 def pod_status(snapshot: Snapshot, before: Sequence[Mapping[str, object]], now: str) -> JSON:
     """The status to write; `before` are the conditions that the pod has, of which only our own are replaced."""
-    verdict = snapshot.verdict or Verdict(phase="")
+    verdict = snapshot.verdict or PodResult(phase="")
     status: JSON = {
         "phase": phase(snapshot),
         "conditions": conditions(snapshot, before, now),
@@ -73,7 +73,7 @@ def pod_status(snapshot: Snapshot, before: Sequence[Mapping[str, object]], now: 
     return status
 
 
-def container_status(fact: Fact) -> JSON:
+def container_status(fact: ContainerSnapshot) -> JSON:
     status: JSON = {
         "name": fact.name,
         "image": fact.image,

@@ -38,7 +38,7 @@ def decode(body: bytes) -> Message:
     return message
 
 
-class Inbox:
+class MessageBuffer:
     """Messages out of a stream of bytes."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ def exit_code(status: int) -> int:
 class Supervisor:
     def __init__(self) -> None:
         self._poll = select.poll()
-        self._inbox = Inbox()
+        self._inbox = MessageBuffer()
         self._launch: Message = {}
         self._main = 0
         self._main_status: int | None = None
@@ -151,7 +151,7 @@ class Supervisor:
         while self._main_status is None:
             for fd, _ in self._poll.poll(REAP_EVERY_MS):
                 if fd == CONTROL:
-                    self._hear()
+                    self._read_control_socket()
                 elif fd == self._output:
                     self._copy_output()
             self._reap()
@@ -159,9 +159,9 @@ class Supervisor:
         self._drain()
         code = exit_code(self._main_status)
         number = os.WTERMSIG(self._main_status) if os.WIFSIGNALED(self._main_status) else 0
-        self._tell({"event": "exited", "code": code, "signal": number, "left": sorted(descendants(os.getpid()))})
+        self._send({"event": "exited", "code": code, "signal": number, "left": sorted(descendants(os.getpid()))})
 
-    def _hear(self) -> None:
+    def _read_control_socket(self) -> None:
         try:
             data = os.read(CONTROL, CHUNK)
         except ConnectionError:
@@ -170,9 +170,9 @@ class Supervisor:
             self._end_all()
             sys.exit(1)
         for message in self._inbox.feed(data):
-            self._obey(message)
+            self._handle_command(message)
 
-    def _obey(self, message: Message) -> None:
+    def _handle_command(self, message: Message) -> None:
         match message["do"]:
             case "launch":
                 self._start(message)
@@ -204,17 +204,17 @@ class Supervisor:
             self._log = RotatingLog(launch["log"], launch["log_bytes"])
             self._main = self._fork(launch["argv"], write)
         except OSError as error:
-            self._tell({"event": "failed", "message": str(error)})
+            self._send({"event": "failed", "message": str(error)})
             sys.exit(0)
         os.close(write)
-        self._tell({"event": "started", "pid": self._main})
+        self._send({"event": "started", "pid": self._main})
 
     def _exec(self, message: Message) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         try:
             self._execs[self._fork(message["argv"], nowhere)] = message["id"]
         except OSError as error:
-            self._tell({"event": "exec", "id": message["id"], "code": 126, "message": str(error)})
+            self._send({"event": "exec", "id": message["id"], "code": 126, "message": str(error)})
         finally:
             os.close(nowhere)
 
@@ -223,7 +223,7 @@ class Supervisor:
         read, write = os.pipe()  # closed by a successful exec
         pid = os.fork()
         if pid == 0:
-            self._become(argv, output, write)
+            self._exec_child(argv, output, write)
         os.close(write)
         with os.fdopen(read, "rb") as file:
             failure = file.read()
@@ -234,7 +234,7 @@ class Supervisor:
         self._poll.register(self._pidfds[pid], select.POLLIN)
         return pid
 
-    def _become(self, argv: list[str], output: int, failure: int) -> None:
+    def _exec_child(self, argv: list[str], output: int, failure: int) -> None:
         cwd = self._launch["cwd"]
         step = f"can't use the working directory {cwd}"
         try:
@@ -296,7 +296,7 @@ class Supervisor:
         if pid == self._main:
             self._main_status = status
         elif pid in self._execs:
-            self._tell({"event": "exec", "id": self._execs.pop(pid), "code": exit_code(status)})
+            self._send({"event": "exec", "id": self._execs.pop(pid), "code": exit_code(status)})
 
     def _end_all(self) -> None:
         """Kill in passes until nothing is left: what forks meanwhile is found by the next pass."""
@@ -308,7 +308,7 @@ class Supervisor:
                 self._copy_output()
             select.select([], [], [], PASS_MS / 1000)
 
-    def _tell(self, message: Message) -> None:
+    def _send(self, message: Message) -> None:
         data = encode(message)
         try:
             while data:

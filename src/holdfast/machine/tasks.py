@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 
-async def first(*awaitables: Awaitable[object]) -> None:
+async def wait_first(*awaitables: Awaitable[object]) -> None:
     """Until one of them is done. Coroutines are cancelled then; futures belong to the caller and go on."""
     tasks = [asyncio.ensure_future(one) for one in awaitables]
     own = [task for task, given in zip(tasks, awaitables, strict=True) if task is not given]
@@ -17,7 +17,7 @@ async def first(*awaitables: Awaitable[object]) -> None:
 
 
 @asynccontextmanager
-async def cancelled(coroutine: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+async def background_task(coroutine: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
     """Run it beside the block, and no longer."""
     task = asyncio.ensure_future(coroutine)
     try:

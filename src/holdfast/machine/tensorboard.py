@@ -2,13 +2,13 @@
 
 import shutil
 
-from holdfast.machine.trouble import NotYet
+from holdfast.machine.trouble import RetryLater
 
 PROGRAM = "tensorboard"
 EVERYWHERE = "--bind_all"
 
 
-class NotInstalled(NotYet):
+class NotInstalled(RetryLater):
     """A program that an image would bring along is not on this machine."""
 
     reason = "CreateContainerError"

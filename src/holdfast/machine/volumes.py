@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from holdfast.api.meta import Key
-from holdfast.machine.downward import Place
+from holdfast.machine.downward import PodContext
 from holdfast.machine.mounts import within
 from holdfast.machine.objects import ConfigMap, DownwardVolume, HostPath, Named, ObjectVolume, Secret, Volume
 from holdfast.machine.sources import Sources
-from holdfast.machine.trouble import NotYet, Refused
+from holdfast.machine.trouble import PodRejected, RetryLater
 
 READABLE = (0o755, 0o644)
 PRIVATE = (0o700, 0o400)
 
 
-def prepare(place: Place, sources: Sources, *, folder: Path, claim: Callable[[Key], Path]) -> dict[str, Path]:
+def prepare(place: PodContext, sources: Sources, *, folder: Path, claim: Callable[[Key], Path]) -> dict[str, Path]:
     """Make all volumes of a pod, `claim` being where one is kept.
 
     Raises `NotYet` while something is missing, `Refused` for what can't be had here.
@@ -22,14 +22,14 @@ def prepare(place: Place, sources: Sources, *, folder: Path, claim: Callable[[Ke
     return {volume.name: _prepare(volume, place, sources, folder, claim) for volume in place.pod.spec.volumes}
 
 
-def _prepare(volume: Volume, place: Place, sources: Sources, folder: Path, claim: Callable[[Key], Path]) -> Path:
+def _prepare(volume: Volume, place: PodContext, sources: Sources, folder: Path, claim: Callable[[Key], Path]) -> Path:
     if volume.host_path:
         return _host_path(volume.name, volume.host_path)
     if volume.persistent_volume_claim:
         name = volume.persistent_volume_claim.claim_name
         return _claim(sources.claims.get(name), claim(Key(place.pod.metadata.namespace, name)))
     if volume.nfs is not None:
-        raise Refused(
+        raise PodRejected(
             f"volume {volume.name} is on an NFS server, and this machine mounts nothing: use a persistentVolumeClaim, "
             "which is a folder here (checkpoint.storage.type pvc), or mount it yourself and use hostPath",
             reason="VolumeNotSupported",
@@ -48,21 +48,23 @@ def _host_path(name: str, source: HostPath) -> Path:
     if source.type == "DirectoryOrCreate":
         path.mkdir(parents=True, exist_ok=True)
     if source.type and not path.exists():
-        raise NotYet(f"volume {name}: there is no {path} on this machine")
+        raise RetryLater(f"volume {name}: there is no {path} on this machine")
     return path
 
 
 def _claim(found: Named | None, folder: Path) -> Path:
     if found is None:
-        raise NotYet(f'PersistentVolumeClaim "{folder.name}" is not there; create it')
+        raise RetryLater(f'PersistentVolumeClaim "{folder.name}" is not there; create it')
     if found.metadata.deletion_timestamp:
         # Only a claim that is to stay may be used anew: the others' folders may go at any moment.
-        raise NotYet(f'PersistentVolumeClaim "{folder.name}" is being deleted; delete the pod, or use another claim')
+        raise RetryLater(
+            f'PersistentVolumeClaim "{folder.name}" is being deleted; delete the pod, or use another claim'
+        )
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _files(volume: Volume, place: Place, sources: Sources) -> tuple[bool, dict[str, bytes]]:
+def _files(volume: Volume, place: PodContext, sources: Sources) -> tuple[bool, dict[str, bytes]]:
     """Whether they are secret, and what they hold."""
     if volume.projected:
         files: dict[str, bytes] = {}
@@ -75,7 +77,7 @@ def _files(volume: Volume, place: Place, sources: Sources) -> tuple[bool, dict[s
     if volume.config_map or volume.secret or volume.downward_api:
         entries = _source_files(volume.config_map, volume.secret, volume.downward_api, place, sources)
         return volume.secret is not None, dict(entries)
-    raise Refused(
+    raise PodRejected(
         f"volume {volume.name} is of a kind that this machine does not have: use emptyDir, hostPath, "
         "persistentVolumeClaim, configMap, secret or downwardAPI",
         reason="VolumeNotSupported",
@@ -86,7 +88,7 @@ def _source_files(
     config_map: ObjectVolume | None,
     secret: ObjectVolume | None,
     downward: DownwardVolume | None,
-    place: Place,
+    place: PodContext,
     sources: Sources,
 ) -> Iterator[tuple[str, bytes]]:
     if config_map:
@@ -106,7 +108,7 @@ def _object_files(
     holder = found.get(name)
     if holder is None:
         if not source.optional:
-            raise NotYet(f'{kind} "{name}" is not there; create it, or mark the volume optional')
+            raise RetryLater(f'{kind} "{name}" is not there; create it, or mark the volume optional')
         return
     if not source.items:
         yield from holder.files.items()
@@ -114,7 +116,7 @@ def _object_files(
         if item.key in holder.files:
             yield item.path, holder.files[item.key]
         elif not source.optional:
-            raise NotYet(f'{kind} "{name}" has no key "{item.key}"')
+            raise RetryLater(f'{kind} "{name}" has no key "{item.key}"')
 
 
 def _write(folder: Path, files: Mapping[str, bytes], folder_mode: int, file_mode: int) -> None:

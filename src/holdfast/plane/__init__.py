@@ -15,14 +15,14 @@ from holdfast.plane.ttl import finished_jobs
 from holdfast.runtime.clocks import Now
 from holdfast.runtime.operator import Operator
 
-__all__ = ["BindingCluster", "add_plane"]
+__all__ = ["BindingCluster", "add_kube_controllers"]
 
 
 class BindingCluster(Cluster, Binder, Protocol):
     """A cluster that lets pods be bound to machines, as the embedded one does."""
 
 
-def add_plane(
+def add_kube_controllers(
     operator: Operator,
     cluster: BindingCluster,
     *,

@@ -13,13 +13,13 @@ import msgspec
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.protocol import Cluster
-from holdfast.plane.objects import CLAIMS, PODS, Claim, ClaimStatus, Pod, guard
+from holdfast.plane.objects import CLAIMS, PODS, Claim, ClaimStatus, Pod, resource_version_precondition
 from holdfast.runtime.cache import Store
 from holdfast.runtime.controller import Controller, Watch
 from holdfast.runtime.events import Recorder
 from holdfast.runtime.operator import Operator
 from holdfast.runtime.result import Done, Result, TerminalError
-from holdfast.runtime.writes import Session, Writer
+from holdfast.runtime.writes import TrackedClient, WriteTracker
 
 PROTECTION = "kubernetes.io/pvc-protection"
 
@@ -34,7 +34,7 @@ def volume_of(claim: Claim) -> str:
     return f"pvc-{claim.metadata.uid}"
 
 
-def obstacle(claim: Claim) -> str:
+def unsupported_reason(claim: Claim) -> str:
     """What keeps a claim from having a folder; empty when nothing does."""
     spec = claim.spec
     if spec.volume_name not in ("", volume_of(claim)):
@@ -49,7 +49,7 @@ def obstacle(claim: Claim) -> str:
 UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
 
 
-def waiting_for(pod: Pod, claims: Store[Claim]) -> str:
+def unbound_claims_message(pod: Pod, claims: Store[Claim]) -> str:
     """What the scheduler says of a pod whose claims are not ready; empty when they are."""
     for key in pod.claims:
         claim = claims.get(key)
@@ -62,9 +62,9 @@ def waiting_for(pod: Pod, claims: Store[Claim]) -> str:
     return ""
 
 
-class Claims:
+class ClaimReconciler:
     def __init__(
-        self, cluster: Cluster, claims: Store[Claim], writer: Writer, events: Recorder, reclaim: Reclaim
+        self, cluster: Cluster, claims: Store[Claim], writer: WriteTracker, events: Recorder, reclaim: Reclaim
     ) -> None:
         self._cluster = cluster
         self._claims = claims
@@ -73,41 +73,41 @@ class Claims:
         self._reclaim = reclaim
 
     async def reconcile(self, key: Key) -> Result:
-        claim, session = self._claims.get(key), self._writer.on(key)
+        claim, session = self._claims.get(key), self._writer.for_key(key)
         if claim is None:
             return Done()
         if claim.metadata.deletion_timestamp:
-            await self._let_go(claim, session)
-        elif trouble := obstacle(claim):
+            await self._finalize(claim, session)
+        elif trouble := unsupported_reason(claim):
             self._events.warning(CLAIMS, claim, "ProvisioningFailed", trouble)
         else:
             await self._bind(claim, session)
         return Done()
 
-    async def report(self, key: Key, error: TerminalError) -> None:
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
         """Nothing here is final."""
 
-    async def _bind(self, claim: Claim, session: Session) -> None:
+    async def _bind(self, claim: Claim, session: TrackedClient) -> None:
         key, spec, finalizers = claim.metadata.key, claim.spec, claim.metadata.finalizers
         given = ClaimStatus(phase="Bound", access_modes=spec.access_modes, capacity=_capacity(claim))
         protected = finalizers if PROTECTION in finalizers else (*finalizers, PROTECTION)
         with suppress(NotFound):
             if not spec.volume_name or protected != finalizers:
-                metadata = {**guard(claim), "finalizers": protected}
+                metadata = {**resource_version_precondition(claim), "finalizers": protected}
                 patch = {"metadata": metadata, "spec": {"volumeName": volume_of(claim)}}
                 claim = await session.patch(CLAIMS, key, patch)
             if claim.status != given:
-                patch = {"metadata": guard(claim), "status": msgspec.to_builtins(given)}
+                patch = {"metadata": resource_version_precondition(claim), "status": msgspec.to_builtins(given)}
                 await session.patch_status(CLAIMS, key, patch)
 
-    async def _let_go(self, claim: Claim, session: Session) -> None:
+    async def _finalize(self, claim: Claim, session: TrackedClient) -> None:
         key = claim.metadata.key
         if PROTECTION not in claim.metadata.finalizers or await self._is_used(key):
             return
         await self._reclaim(key)
         left = [each for each in claim.metadata.finalizers if each != PROTECTION]
         with suppress(NotFound):
-            await session.patch(CLAIMS, key, {"metadata": {**guard(claim), "finalizers": left}})
+            await session.patch(CLAIMS, key, {"metadata": {**resource_version_precondition(claim), "finalizers": left}})
 
     async def _is_used(self, key: Key) -> bool:
         """Asked of the cluster: a cache that shows the claim's deletion may not show yet who was bound before it."""
@@ -125,7 +125,7 @@ def _claims_of(pod: Pod) -> Iterable[Key]:
 
 def claims(operator: Operator, cluster: Cluster, *, reclaim: Reclaim) -> Controller[Claim]:
     writer = operator.writer()
-    reconciler = Claims(cluster, operator.store(CLAIMS), writer, operator.recorder, reclaim)
+    reconciler = ClaimReconciler(cluster, operator.store(CLAIMS), writer, operator.recorder, reclaim)
     return Controller(
         name="claims", resource=CLAIMS, reconciler=reconciler, writer=writer, watches=(Watch(PODS, _claims_of),)
     )

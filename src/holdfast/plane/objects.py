@@ -9,14 +9,14 @@ from msgspec import UNSET, UnsetType
 
 from holdfast.api import placing
 from holdfast.api.builtin import JobStatus, Lease
-from holdfast.api.meta import Key, Object, Part
+from holdfast.api.meta import ApiStruct, Key, Object
 from holdfast.api.placing import NodeSpec, Quantities, Resources
 from holdfast.cluster.protocol import JSON, Resource
 
 TRACKING = "batch.kubernetes.io/job-tracking"
 
 
-class Condition(Part, frozen=True, kw_only=True):
+class Condition(ApiStruct, frozen=True, kw_only=True):
     """Of a pod or of a node."""
 
     type: str
@@ -29,11 +29,11 @@ class Condition(Part, frozen=True, kw_only=True):
     observed_generation: int | UnsetType = UNSET
 
 
-class ClaimVolume(Part, frozen=True, kw_only=True):
+class ClaimVolume(ApiStruct, frozen=True, kw_only=True):
     claim_name: str
 
 
-class Volume(Part, frozen=True, kw_only=True):
+class Volume(ApiStruct, frozen=True, kw_only=True):
     persistent_volume_claim: ClaimVolume | None = None
 
 
@@ -41,22 +41,22 @@ class PodSpec(placing.PodSpec, frozen=True, kw_only=True):
     volumes: tuple[Volume, ...] = ()
 
 
-class Terminated(Part, frozen=True, kw_only=True):
+class Terminated(ApiStruct, frozen=True, kw_only=True):
     exit_code: int = 0
     finished_at: str | None = None
 
 
-class ContainerState(Part, frozen=True, kw_only=True):
+class ContainerState(ApiStruct, frozen=True, kw_only=True):
     terminated: Terminated | None = None
 
 
-class ContainerStatus(Part, frozen=True, kw_only=True):
+class ContainerStatus(ApiStruct, frozen=True, kw_only=True):
     name: str = ""
     restart_count: int = 0
     state: ContainerState = ContainerState()
 
 
-class PodStatus(Part, frozen=True, kw_only=True):
+class PodStatus(ApiStruct, frozen=True, kw_only=True):
     phase: str = "Pending"
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
@@ -87,7 +87,7 @@ class Pod(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel",
         return TRACKING in self.metadata.finalizers
 
 
-class NodeStatus(Part, frozen=True, kw_only=True):
+class NodeStatus(ApiStruct, frozen=True, kw_only=True):
     allocatable: Quantities = {}
     conditions: tuple[Condition, ...] = ()
 
@@ -97,7 +97,7 @@ class Node(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel"
     status: NodeStatus = NodeStatus()
 
 
-class ClaimSpec(Part, frozen=True, kw_only=True):
+class ClaimSpec(ApiStruct, frozen=True, kw_only=True):
     access_modes: tuple[str, ...] = ()
     resources: Resources = Resources()
     selector: JSON | None = None
@@ -105,7 +105,7 @@ class ClaimSpec(Part, frozen=True, kw_only=True):
     volume_name: str = ""
 
 
-class ClaimStatus(Part, frozen=True, kw_only=True):
+class ClaimStatus(ApiStruct, frozen=True, kw_only=True):
     phase: str = "Pending"
     access_modes: tuple[str, ...] = ()
     capacity: Quantities = {}
@@ -118,12 +118,12 @@ class Claim(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel
     status: ClaimStatus = ClaimStatus()
 
 
-class DeploymentSpec(Part, frozen=True, kw_only=True):
+class DeploymentSpec(ApiStruct, frozen=True, kw_only=True):
     replicas: int = 1
     template: JSON = {}
 
 
-class DeploymentCondition(Part, frozen=True, kw_only=True):
+class DeploymentCondition(ApiStruct, frozen=True, kw_only=True):
     type: str
     status: str
     reason: str = ""
@@ -132,7 +132,7 @@ class DeploymentCondition(Part, frozen=True, kw_only=True):
     last_transition_time: str | None = None
 
 
-class DeploymentStatus(Part, frozen=True, kw_only=True):
+class DeploymentStatus(ApiStruct, frozen=True, kw_only=True):
     observed_generation: int = 0
     replicas: int = 0
     updated_replicas: int = 0
@@ -147,37 +147,37 @@ class Deployment(Object, frozen=True, kw_only=True, omit_defaults=True, rename="
     status: DeploymentStatus = DeploymentStatus()
 
 
-class ExitCodes(Part, frozen=True, kw_only=True):
+class ExitCodes(ApiStruct, frozen=True, kw_only=True):
     operator: str
     values: tuple[int, ...] = ()
     container_name: str = ""
 
 
-class PodConditionPattern(Part, frozen=True, kw_only=True):
+class PodConditionPattern(ApiStruct, frozen=True, kw_only=True):
     type: str
     status: str = "True"
 
 
-class FailureRule(Part, frozen=True, kw_only=True):
+class FailureRule(ApiStruct, frozen=True, kw_only=True):
     action: str
     on_exit_codes: ExitCodes | None = None
     on_pod_conditions: tuple[PodConditionPattern, ...] = ()
 
 
-class FailurePolicy(Part, frozen=True, kw_only=True):
+class FailurePolicy(ApiStruct, frozen=True, kw_only=True):
     rules: tuple[FailureRule, ...] = ()
 
 
-class SuccessRule(Part, frozen=True, kw_only=True):
+class SuccessRule(ApiStruct, frozen=True, kw_only=True):
     succeeded_indexes: str = ""
     succeeded_count: int | None = None
 
 
-class SuccessPolicy(Part, frozen=True, kw_only=True):
+class SuccessPolicy(ApiStruct, frozen=True, kw_only=True):
     rules: tuple[SuccessRule, ...] = ()
 
 
-class JobSpec(Part, frozen=True, kw_only=True):
+class JobSpec(ApiStruct, frozen=True, kw_only=True):
     parallelism: int = 1
     completions: int | None = None
     completion_mode: str = "NonIndexed"
@@ -233,6 +233,6 @@ def with_condition(conditions: tuple[Condition, ...], new: Condition) -> tuple[C
     return tuple(new if each.type == new.type else each for each in conditions)
 
 
-def guard(obj: Object) -> dict[str, Any]:
+def resource_version_precondition(obj: Object) -> dict[str, Any]:
     """The metadata that makes a patch one of the very state that was looked at."""
     return {"resourceVersion": obj.metadata.resource_version}

@@ -7,7 +7,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def together(steps: Iterable[Awaitable[T]]) -> list[T]:
+async def gather_all(steps: Iterable[Awaitable[T]]) -> list[T]:
     """All are carried out, even when one fails; then the first failure is raised."""
     results = await asyncio.gather(*steps, return_exceptions=True)
     done: list[T] = []

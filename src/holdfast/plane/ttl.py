@@ -11,11 +11,11 @@ from holdfast.runtime.clocks import Now
 from holdfast.runtime.controller import Controller
 from holdfast.runtime.operator import Operator
 from holdfast.runtime.result import Done, RequeueAfter, Result, TerminalError
-from holdfast.runtime.writes import Writer
+from holdfast.runtime.writes import WriteTracker
 
 
-class FinishedJobs:
-    def __init__(self, jobs: Store[Job], writer: Writer, now: Now) -> None:
+class JobTtlReconciler:
+    def __init__(self, jobs: Store[Job], writer: WriteTracker, now: Now) -> None:
         self._jobs = jobs
         self._writer = writer
         self._now = now
@@ -30,17 +30,17 @@ class FinishedJobs:
             return RequeueAfter(left_s)
         # Of the version looked at: a time that was lengthened in this moment is respected.
         meta = job.metadata
-        session = self._writer.on(key)
+        session = self._writer.for_key(key)
         await session.delete(
             JOBS, key, uid=meta.uid, resource_version=meta.resource_version, propagation=Propagation.FOREGROUND
         )
         return Done()
 
-    async def report(self, key: Key, error: TerminalError) -> None:
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
         """Nothing here is final."""
 
 
 def finished_jobs(operator: Operator, *, now: Now) -> Controller[Job]:
     writer = operator.writer()
-    reconciler = FinishedJobs(operator.store(JOBS), writer, now)
+    reconciler = JobTtlReconciler(operator.store(JOBS), writer, now)
     return Controller(name="job-ttl", resource=JOBS, reconciler=reconciler, writer=writer)

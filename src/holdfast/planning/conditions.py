@@ -18,5 +18,5 @@ def merge(old: Iterable[Condition], new: Iterable[Condition]) -> tuple[Condition
     return tuple(merged.values())
 
 
-def holds(conditions: Iterable[Condition], kind: str) -> bool:
+def is_true(conditions: Iterable[Condition], kind: str) -> bool:
     return any(condition.type == kind and condition.status == "True" for condition in conditions)

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from holdfast.api.builtin import Node, Pod, PodSpec
 from holdfast.api.placing import NodeSpec
-from holdfast.planning.placing.amounts import NANO, Amounts, minus, plus, readable
-from holdfast.planning.placing.needs import needs
+from holdfast.planning.placing.amounts import NANO, Amounts, minus, parse_nanos_or_zero, plus
+from holdfast.planning.placing.needs import pod_requests
 
 GPU = "nvidia.com/gpu"
 # Set by NVIDIA's feature discovery, also where the device plugin has not reported yet.
@@ -26,7 +26,7 @@ MOST = (2**63 - 1) * NANO
 PLACE_LABEL = "holdfast.dev/place"
 
 
-class Machine(Struct, frozen=True, kw_only=True):
+class NodeCapacity(Struct, frozen=True, kw_only=True):
     """What is looked at of a node: heartbeats and the like are not."""
 
     name: str
@@ -36,12 +36,12 @@ class Machine(Struct, frozen=True, kw_only=True):
     offered: Amounts
 
 
-Machines: TypeAlias = Mapping[str, Machine]
+Machines: TypeAlias = Mapping[str, NodeCapacity]
 # Is told the name of a machine on which something has changed.
 Follower: TypeAlias = Callable[[str], None]
 
 
-class Assumption(Struct, frozen=True, kw_only=True):
+class Reservation(Struct, frozen=True, kw_only=True):
     """Room that is given away, to a pod that the scheduler has not bound yet."""
 
     machine: str
@@ -55,14 +55,14 @@ class Ledger:
 
     def __init__(self) -> None:
         self.version = 0
-        self.followers: list[Follower] = []
-        self._machines: dict[str, Machine] = {}
+        self.listeners: list[Follower] = []
+        self._machines: dict[str, NodeCapacity] = {}
         self._taken: dict[str, Amounts] = {}
         self._free: dict[str, Amounts] = {}
-        self._assumptions: dict[str, Assumption] = {}
+        self._assumptions: dict[str, Reservation] = {}
         self._assumed: dict[str, Amounts] = {}
         self._ends: list[tuple[float, str]] = []
-        self._come: dict[str, int] = {}
+        self._arrived: dict[str, int] = {}
         self._expected: Mapping[str, Amounts] = {}
         self._kept: frozenset[str] = frozenset()
 
@@ -71,7 +71,7 @@ class Ledger:
         return self._machines
 
     @property
-    def assumptions(self) -> Mapping[str, Assumption]:
+    def assumptions(self) -> Mapping[str, Reservation]:
         return self._assumptions
 
     def free(self, name: str) -> Amounts:
@@ -81,30 +81,30 @@ class Ledger:
             self._free[name] = minus(left, self._assumed[name]) if name in self._assumed else left
         return self._free[name]
 
-    def unclaimed(self, name: str) -> Amounts:
+    def available(self, name: str) -> Amounts:
         """What is left for a workload that no gang is expected to take."""
         free, expected = self.free(name), self._expected.get(name)
         return free if expected is None else minus(free, expected)
 
     @property
-    def kept(self) -> frozenset[str]:
+    def nodes_held_for_gangs(self) -> frozenset[str]:
         """Machines that are kept free for gangs that have waited long."""
         return self._kept
 
-    def assume(self, place: str, machine: str, asked: Amounts, until_s: float) -> None:
+    def reserve(self, reservation_id: str, machine: str, asked: Amounts, until_s: float) -> None:
         """The room is taken from now on. `place` is on the pod that will take it; one that is bound already counts."""
-        self.release(place)
-        if place in self._come:
+        self.release(reservation_id)
+        if reservation_id in self._arrived:
             return
-        self._assumptions[place] = Assumption(machine=machine, asked=asked, until_s=until_s)
+        self._assumptions[reservation_id] = Reservation(machine=machine, asked=asked, until_s=until_s)
         self._assumed[machine] = plus(self._assumed.get(machine, {}), asked)
         if until_s < inf:
-            heappush(self._ends, (until_s, place))
+            heappush(self._ends, (until_s, reservation_id))
         self._change(machine)
 
-    def release(self, place: str) -> None:
+    def release(self, reservation_id: str) -> None:
         """The pod is not going to come, or has come."""
-        ended = self._assumptions.pop(place, None)
+        ended = self._assumptions.pop(reservation_id, None)
         if ended is None:
             return
         left = minus(self._assumed[ended.machine], ended.asked)
@@ -117,11 +117,11 @@ class Ledger:
         """Give up assumptions whose time is over: their places."""
         over = []
         while self._ends and self._ends[0][0] <= now_s:
-            until_s, place = heappop(self._ends)
-            found = self._assumptions.get(place)
+            until_s, reservation_id = heappop(self._ends)
+            found = self._assumptions.get(reservation_id)
             if found is not None and found.until_s == until_s:
-                self.release(place)
-                over.append(place)
+                self.release(reservation_id)
+                over.append(reservation_id)
         return over
 
     @property
@@ -129,7 +129,7 @@ class Ledger:
         """When the next assumption may end by itself."""
         return self._ends[0][0] if self._ends else None
 
-    def expect(self, taken: Mapping[str, Amounts], kept: Collection[str] = ()) -> None:
+    def set_gang_demand(self, taken: Mapping[str, Amounts], kept: Collection[str] = ()) -> None:
         """What gangs that may start are going to take, and the machines that are kept for those who waited long.
 
         It replaces what was expected before. `free` stays as it is: gangs count their own.
@@ -138,7 +138,7 @@ class Ledger:
         self._expected, self._kept = dict(taken), frozenset(kept)
         moved = {name for name in {**before, **taken} if before.get(name) != taken.get(name)}
         for name in sorted(moved | (was_kept ^ self._kept)):
-            self._tell(name)
+            self._notify(name)
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
         before = self._machines.pop(old.metadata.name, None) if old is not None else None
@@ -154,11 +154,11 @@ class Ledger:
         if before == after and _place(old) == _place(new):
             return
         if before is not None:
-            self._take(before.node_name, minus(self._taken[before.node_name], needs(before)))
-            self._make_good(_place(old), -1)
+            self._take(before.node_name, minus(self._taken[before.node_name], pod_requests(before)))
+            self._on_pod_arrived(_place(old), -1)
         if after is not None:
-            self._take(after.node_name, plus(self._taken.get(after.node_name, {}), needs(after)))
-            self._make_good(_place(new), 1)
+            self._take(after.node_name, plus(self._taken.get(after.node_name, {}), pod_requests(after)))
+            self._on_pod_arrived(_place(new), 1)
 
     def _take(self, name: str, taken: Amounts) -> None:
         self._taken[name] = taken
@@ -166,28 +166,28 @@ class Ledger:
             del self._taken[name]
         self._change(name)
 
-    def _make_good(self, place: str, by: int) -> None:
+    def _on_pod_arrived(self, reservation_id: str, by: int) -> None:
         """A pod that was waited for has come, or one that had come is gone."""
-        if not place:
+        if not reservation_id:
             return
-        self._come[place] = self._come.get(place, 0) + by
-        if self._come[place] == 0:
-            del self._come[place]
+        self._arrived[reservation_id] = self._arrived.get(reservation_id, 0) + by
+        if self._arrived[reservation_id] == 0:
+            del self._arrived[reservation_id]
         if by > 0:
-            self.release(place)
+            self.release(reservation_id)
 
     def _change(self, name: str) -> None:
         self._free.pop(name, None)
         self.version += 1
-        self._tell(name)
+        self._notify(name)
 
-    def _tell(self, name: str) -> None:
-        for follower in self.followers:
+    def _notify(self, name: str) -> None:
+        for follower in self.listeners:
             follower(name)
 
 
-def machine(node: Node) -> Machine:
-    return Machine(
+def machine(node: Node) -> NodeCapacity:
+    return NodeCapacity(
         name=node.metadata.name,
         labels=node.metadata.labels,
         spec=node.spec,
@@ -198,7 +198,7 @@ def machine(node: Node) -> Machine:
 
 def _holding(pod: Pod | None) -> PodSpec | None:
     """The spec of a pod that takes room: it has a machine and has not ended. One that is being stopped still does."""
-    return pod.spec if pod is not None and pod.spec.node_name and not pod.has_ended else None
+    return pod.spec if pod is not None and pod.spec.node_name and not pod.is_finished else None
 
 
 def _place(pod: Pod | None) -> str:
@@ -207,16 +207,16 @@ def _place(pod: Pod | None) -> str:
 
 def _offered(node: Node) -> dict[str, int]:
     """A machine that claims more for pods than it has offers what it has; nonsense is nothing."""
-    capacity = {name: _believed(amount) for name, amount in node.status.capacity.items()}
+    capacity = {name: _sane_quantity(amount) for name, amount in node.status.capacity.items()}
     written = node.status.allocatable or node.status.capacity
-    allocatable = {name: _believed(amount) for name, amount in written.items()}
+    allocatable = {name: _sane_quantity(amount) for name, amount in written.items()}
     offered = {name: min(amount, capacity.get(name, amount)) for name, amount in allocatable.items()}
     if GPU not in offered and (GPU in capacity or GPU_COUNT_LABEL in node.metadata.labels):
-        offered[GPU] = capacity.get(GPU, _believed(node.metadata.labels.get(GPU_COUNT_LABEL, 0)))
+        offered[GPU] = capacity.get(GPU, _sane_quantity(node.metadata.labels.get(GPU_COUNT_LABEL, 0)))
     return offered
 
 
-def _believed(text: str | int | float) -> int:
+def _sane_quantity(text: str | int | float) -> int:
     """The scheduler counts in 64 bits, and finds no room where more is written."""
-    amount = readable(text)
+    amount = parse_nanos_or_zero(text)
     return amount if amount <= MOST else 0

@@ -3,18 +3,18 @@
 from datetime import UTC, datetime
 
 
-def timestamp(moment: datetime) -> str:
+def format_time(moment: datetime) -> str:
     """RFC 3339 in UTC with whole seconds, as metav1.Time is written."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def moment(timestamp: str) -> datetime:
+def parse_time(timestamp: str) -> datetime:
     return datetime.fromisoformat(timestamp)
 
 
-def span(start: str, end: str) -> str:
+def format_duration(start: str, end: str) -> str:
     """The time between two timestamps with its two largest units: 45s, 3m20s, 2h13m, 4d6h."""
-    seconds = max(0, int((moment(end) - moment(start)).total_seconds()))
+    seconds = max(0, int((parse_time(end) - parse_time(start)).total_seconds()))
     units = (("d", seconds // 86400), ("h", seconds // 3600 % 24), ("m", seconds // 60 % 60), ("s", seconds % 60))
     first = next((place for place, (_, amount) in enumerate(units) if amount), len(units) - 1)
     return "".join(f"{amount}{unit}" for unit, amount in units[first : first + 2] if amount) or "0s"
@@ -25,4 +25,4 @@ def next_try(at: datetime, seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     parts = (f"{minutes} min" if minutes else "", f"{rest} s" if rest else "")
     wait = " ".join(filter(None, parts)) if seconds >= 120 else f"{int(seconds)} s"
-    return f"next try at {timestamp(at)}" + (f" (in {wait})" if int(seconds) > 0 else "")
+    return f"next try at {format_time(at)}" + (f" (in {wait})" if int(seconds) > 0 else "")

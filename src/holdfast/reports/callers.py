@@ -10,9 +10,9 @@ from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
 from holdfast.cluster.protocol import Identity
 from holdfast.errors import HoldfastError
-from holdfast.planning.trainingjob.loss import index_of, is_taken_back
-from holdfast.planning.trainingjob.observed import FINISHED, SPEC_CHANGED, restarting_because
-from holdfast.reports.wire import Answer, Batch
+from holdfast.planning.trainingjob.loss import has_preemption_notice, index_of
+from holdfast.planning.trainingjob.observed import FINISHED, SPEC_CHANGED, restart_reason
+from holdfast.reports.wire import ReportReply, WorkerReport
 from holdfast.runtime.cache import Store
 from holdfast.workloads.trainingjob import names
 
@@ -22,15 +22,15 @@ BY_ATTEMPT = "attempt"
 IsGone: TypeAlias = Callable[[Key, str], Awaitable[bool]]
 
 
-class NotYours(HoldfastError):
+class ReportNotAllowed(HoldfastError):
     """The caller is known, and this is not for it to say."""
 
 
-class NotSeenYet(HoldfastError):
+class NotInCacheYet(HoldfastError):
     """The caches do not show yet what the caller speaks of; it may try again."""
 
 
-class Caller(Struct, frozen=True):
+class ReportingPod(Struct, frozen=True):
     """A worker's pod, as the cluster has it."""
 
     pod: Key
@@ -40,31 +40,31 @@ class Caller(Struct, frozen=True):
     index: int
 
 
-def find_caller(identity: Identity, pods: Store[Pod]) -> Caller:
+def identify_pod(identity: Identity, pods: Store[Pod]) -> ReportingPod:
     if not identity.pod_name or not identity.pod_uid:
-        raise NotYours("the token is not bound to a pod: use the projected one of the worker's own pod")
+        raise ReportNotAllowed("the token is not bound to a pod: use the projected one of the worker's own pod")
     key = Key(identity.namespace, identity.pod_name)
     pod = pods.get(key)
     if pod is None:
-        raise NotSeenYet(f"pod {key} is not known here: try again in a moment")
+        raise NotInCacheYet(f"pod {key} is not known here: try again in a moment")
     labels = pod.metadata.labels
     job, index = names.worker_of(pod), labels.get(names.INDEX_LABEL, "")
     if pod.metadata.uid != identity.pod_uid or job is None or not _is_number(index):
-        raise NotYours(f"pod {key} is not a worker of a TrainingJob")
-    return Caller(key, pod.metadata.uid, job, int(labels[names.ATTEMPT_LABEL]), int(index))
+        raise ReportNotAllowed(f"pod {key} is not a worker of a TrainingJob")
+    return ReportingPod(key, pod.metadata.uid, job, int(labels[names.ATTEMPT_LABEL]), int(index))
 
 
-def check(caller: Caller, batch: Batch) -> None:
+def ensure_own_report(caller: ReportingPod, batch: WorkerReport) -> None:
     """The batch must speak of the caller itself."""
     told = (Key(batch.namespace, batch.job), batch.attempt, batch.index)
     if told != (caller.job, caller.attempt, caller.index):
-        raise NotYours(
+        raise ReportNotAllowed(
             f"pod {caller.pod} is worker {caller.index} of attempt {caller.attempt} of {caller.job}, "
             "and may report nothing else"
         )
 
 
-async def find_standing(caller: Caller, uid: str, jobs: Store[TrainingJob], is_gone: IsGone) -> Answer:
+async def find_reply(caller: ReportingPod, uid: str, jobs: Store[TrainingJob], is_gone: IsGone) -> ReportReply:
     """How the caller's attempt stands; `uid` is the job that it was made for.
 
     Whoever hears that it is over stops a training: what a cache does not show is no reason for that.
@@ -72,46 +72,50 @@ async def find_standing(caller: Caller, uid: str, jobs: Store[TrainingJob], is_g
     job = jobs.get(caller.job)
     if job is None or job.metadata.uid != uid:
         if not await is_gone(caller.job, uid):
-            raise NotSeenYet(f"{caller.job} is not known here: try again in a moment")
+            raise NotInCacheYet(f"{caller.job} is not known here: try again in a moment")
         # It was deleted, and perhaps made anew under the same name. Its workers save before they stop; the workers of
         # the new job begin when they are gone, so that what they save until then counts.
         has_begun = job is not None and job.status is not None and bool(job.status.start_time)
         attempt = names.attempt(job) if job is not None else caller.attempt
-        return Answer(attempt=attempt, over=True, orderly=not has_begun)
-    return standing(caller, job)
+        return ReportReply(attempt=attempt, attempt_over=True, is_graceful=not has_begun)
+    return reply_for_attempt(caller, job)
 
 
-def standing(caller: Caller, job: TrainingJob) -> Answer:
+def reply_for_attempt(caller: ReportingPod, job: TrainingJob) -> ReportReply:
     current = names.attempt(job)
     if caller.attempt > current:
-        raise NotSeenYet(f"attempt {caller.attempt} of {caller.job} is not known here: try again in a moment")
+        raise NotInCacheYet(f"attempt {caller.attempt} of {caller.job} is not known here: try again in a moment")
     status = job.status or TrainingJobStatus()
     if caller.attempt < current or status.state in FINISHED:
         is_next = caller.attempt == current - 1 and status.state not in FINISHED
-        return Answer(attempt=current, over=True, orderly=is_next and restarting_because(status) == SPEC_CHANGED)
+        return ReportReply(
+            attempt=current, attempt_over=True, is_graceful=is_next and restart_reason(status) == SPEC_CHANGED
+        )
     epochs = status.epochs
     if epochs is None or epochs.attempt != current:
-        return Answer(attempt=current, over=False)
-    return Answer(attempt=current, over=False, stop=epochs.goal or "", kept_epoch=epochs.done)
+        return ReportReply(attempt=current, attempt_over=False)
+    return ReportReply(attempt=current, attempt_over=False, stop=epochs.goal or "", recorded_epoch=epochs.done)
 
 
-def has_ended_well(caller: Caller, pods: Store[Pod]) -> bool:
+def trainer_succeeded(caller: ReportingPod, pods: Store[Pod]) -> bool:
     """Whether the training in the caller's pod has ended with exit code 0; the sidecar itself can't know."""
     pod = pods.get(caller.pod)
     ends = [status.state.terminated for status in pod.status.container_statuses] if pod is not None else []
     return bool(ends) and all(end is not None and not end.exit_code and not end.signal for end in ends)
 
 
-def notice(caller: Caller, pods: Store[Pod], nodes: Store[Node]) -> str:
+def save_notice(caller: ReportingPod, pods: Store[Pod], nodes: Store[Node]) -> str:
     """Why the caller's training should save now: another worker, or the machine under one, is about to go."""
     gang = pods.by(BY_ATTEMPT, _gang(caller.job, caller.attempt))
     if any(pod.metadata.uid == caller.uid and pod.is_terminating for pod in gang):
         return ""  # it is asked itself, by its own pod's end
     places = {pod.spec.node_name for pod in gang}
-    leaving = sorted(name for name in places if (node := nodes.get(Key("", name))) is not None and is_taken_back(node))
+    leaving = sorted(
+        name for name in places if (node := nodes.get(Key("", name))) is not None and has_preemption_notice(node)
+    )
     if leaving:
         return f"node {', '.join(leaving)} is about to be taken back"
-    stopping = min((index_of(pod) for pod in gang if pod.is_terminating and not pod.has_ended), default=None)
+    stopping = min((index_of(pod) for pod in gang if pod.is_terminating and not pod.is_finished), default=None)
     return f"worker {stopping} is about to be stopped" if stopping is not None else ""
 
 

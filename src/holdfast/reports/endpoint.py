@@ -11,7 +11,7 @@ from holdfast.errors import HoldfastError
 FILE = "reports.json"
 
 
-class Unreadable(HoldfastError):
+class InvalidEndpointFile(HoldfastError):
     """The file with the operator's address is not as it should be."""
 
 
@@ -29,4 +29,4 @@ def decode(text: bytes) -> Endpoint:
     try:
         return msgspec.json.decode(text, type=Endpoint)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Unreadable(f"{FILE} does not say where to report: {error}") from None
+        raise InvalidEndpointFile(f"{FILE} does not say where to report: {error}") from None

@@ -8,7 +8,7 @@ from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import TRAINING_JOBS
 
 
-class Gone:
+class DeletedJobs:
     """Asks the cluster, and remembers at most `memory` jobs that are gone: a uid never comes back."""
 
     def __init__(self, cluster: Cluster, *, memory: int = 10_000) -> None:

@@ -10,7 +10,7 @@ CHECK_S = 1.0
 LATE_S = 5.0
 
 
-class Hearing:
+class ReceiverUptime:
     """`clock` also counts while the machine sleeps."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -21,7 +21,7 @@ class Hearing:
     def since_s(self, job: Key) -> float:
         return max(self._since_s, self._jobs.get(job, 0.0))
 
-    def interrupted(self, job: Key | None = None) -> None:
+    def reset(self, job: Key | None = None) -> None:
         """A report could not be taken, for a reason that is ours or the cluster's.
 
         Without a job everybody is excused: nothing that a stranger sends may lead to that.
@@ -41,4 +41,4 @@ class Hearing:
             before_s = self._clock()
             await asyncio.sleep(CHECK_S)
             if self._clock() - before_s > CHECK_S + LATE_S:
-                self.interrupted()
+                self.reset()

@@ -7,22 +7,22 @@ from msgspec import Struct
 
 from holdfast.api.meta import Key
 from holdfast.errors import HoldfastError
-from holdfast.planning.trainingjob.heard import Heard, listen
-from holdfast.planning.trainingjob.progress import write_at
-from holdfast.reports.wire import Batch
+from holdfast.planning.trainingjob.heard import AttemptReports, record_report
+from holdfast.planning.trainingjob.progress import next_write_at
+from holdfast.reports.wire import WorkerReport
 from holdfast.runtime.clocks import Now
 from holdfast.runtime.informer import Informers
 
 # Minutes of reports: when so many wait, no status can be written, and the sidecars keep the rest.
-MOST_LETTERS = 64
+MAX_PENDING = 64
 
 
 class InboxFull(HoldfastError):
     """Reports of a job arrive faster than its status can be written."""
 
 
-class Letter(Struct, frozen=True):
-    batch: Batch
+class PendingReport(Struct, frozen=True):
+    batch: WorkerReport
     received: datetime
 
 
@@ -33,35 +33,35 @@ class Inbox:
         self._now = now
         self._clock = clock
         self._add: Callable[[Key], None] = lambda _: None
-        self._letters: dict[Key, list[Letter]] = {}
-        self._heard: dict[Key, Heard] = {}
+        self._letters: dict[Key, list[PendingReport]] = {}
+        self._heard: dict[Key, AttemptReports] = {}
         self._written: dict[Key, datetime] = {}
 
     def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
         self._add = add
 
-    def put(self, job: Key, batch: Batch) -> None:
-        before = self.heard(job, batch.attempt)
-        self._heard[job] = listen(before, batch, self._clock())
-        if before is None or batch.index not in before.voices:
+    def put(self, job: Key, batch: WorkerReport) -> None:
+        before = self.reports_of(job, batch.attempt)
+        self._heard[job] = record_report(before, batch, self._clock())
+        if before is None or batch.index not in before.workers:
             self._add(job)  # from now on it is missed when it falls silent
         if not (batch.progress or batch.checkpoints or batch.resumed):
             return
         letters = self._letters.setdefault(job, [])
-        if len(letters) >= MOST_LETTERS:
+        if len(letters) >= MAX_PENDING:
             raise InboxFull(f"{len(letters)} reports of {job} wait to be written: send this one again later")
-        letters.append(Letter(batch, self._now()))
+        letters.append(PendingReport(batch, self._now()))
         self._add(job)
 
-    def letters(self, job: Key) -> tuple[Letter, ...]:
+    def pending(self, job: Key) -> tuple[PendingReport, ...]:
         """In the order in which they came; they stay until they are settled."""
         return tuple(self._letters.get(job, ()))
 
     def due(self, job: Key, now: datetime) -> datetime | None:
         """When the letters of a job may be written; None when there are none."""
-        return write_at(self._written.get(job), now) if job in self._letters else None
+        return next_write_at(self._written.get(job), now) if job in self._letters else None
 
-    def settle(self, job: Key, letters: tuple[Letter, ...]) -> None:
+    def acknowledge(self, job: Key, letters: tuple[PendingReport, ...]) -> None:
         """These are in the status now."""
         if not letters:
             return  # the next ones must not wait for a write that was none
@@ -72,7 +72,7 @@ class Inbox:
         else:
             self._letters.pop(job, None)
 
-    def heard(self, job: Key, attempt: int) -> Heard | None:
+    def reports_of(self, job: Key, attempt: int) -> AttemptReports | None:
         heard = self._heard.get(job)
         return heard if heard is not None and heard.attempt == attempt else None
 

@@ -19,7 +19,7 @@ class _Found(Struct, frozen=True):
     until_s: float
 
 
-class Reviews:
+class TokenReviewCache:
     """Remembers at most `memory` tokens, by their digest; those that were not used for the longest time go first."""
 
     def __init__(self, cluster: Cluster, audience: str, *, now: Now, memory: int = 10_000) -> None:

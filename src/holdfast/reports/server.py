@@ -15,37 +15,37 @@ from msgspec import structs
 from holdfast.api.builtin import Node, Pod
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.cluster.certificate import own_identity
+from holdfast.cluster.certificate import self_signed_identity
 from holdfast.cluster.errors import BadRequest, ClusterError, Invalid
 from holdfast.cluster.protocol import Identity
 from holdfast.httpserver import BadBody, Limits, read_body
 from holdfast.reports import wire
 from holdfast.reports.callers import (
-    Caller,
-    NotSeenYet,
-    NotYours,
-    check,
-    find_caller,
-    find_standing,
-    has_ended_well,
-    notice,
+    NotInCacheYet,
+    ReportingPod,
+    ReportNotAllowed,
+    ensure_own_report,
+    find_reply,
+    identify_pod,
+    save_notice,
+    trainer_succeeded,
 )
 from holdfast.reports.endpoint import Endpoint
-from holdfast.reports.gone import Gone
-from holdfast.reports.hearing import Hearing
+from holdfast.reports.gone import DeletedJobs
+from holdfast.reports.hearing import ReceiverUptime
 from holdfast.reports.inbox import InboxFull
-from holdfast.reports.reviews import Reviews
-from holdfast.reports.wire import Batch, Malformed
+from holdfast.reports.reviews import TokenReviewCache
+from holdfast.reports.wire import InvalidReport, WorkerReport
 from holdfast.runtime.cache import Store
-from holdfast.runtime.rate import Buckets
-from holdfast.runtime.serve import served
+from holdfast.runtime.rate import RateLimiter
+from holdfast.runtime.serve import serve_app
 
-Sink: TypeAlias = Callable[[Key, Batch], None]
+Sink: TypeAlias = Callable[[Key, WorkerReport], None]
 
 # A sidecar reports every five seconds, and at once when an epoch ends.
 BURST, REFILL_S = 20, 1.0
 # What one address may ask to have reviewed: a node's workers, all at once.
-STRANGERS_BURST, STRANGERS_REFILL_S = 100, 0.2
+UNKNOWN_TOKEN_BURST, STRANGERS_REFILL_S = 100, 0.2
 MEMORY = 20_000
 BODY_WITHIN_S = 10.0
 RETRY_AFTER_S = 5
@@ -57,7 +57,7 @@ CAUSED_BY_A_REQUEST = (BadRequest, Invalid)
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Refused(Exception):
+class HttpRefusal(Exception):
     """An answer other than 200, and the sentence in it."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -65,7 +65,7 @@ class Refused(Exception):
         self.status = status
 
 
-class Desk:
+class ReportHandler:
     """Where reports are handed in. `leading`: a standby takes none, since it would keep them from the leader.
 
     `pods` has the index `attempt_of`.
@@ -77,9 +77,9 @@ class Desk:
         pods: Store[Pod],
         nodes: Store[Node],
         jobs: Store[TrainingJob],
-        reviews: Reviews,
-        gone: Gone,
-        hearing: Hearing,
+        reviews: TokenReviewCache,
+        gone: DeletedJobs,
+        hearing: ReceiverUptime,
         leading: Callable[[], bool],
         sink: Sink,
     ) -> None:
@@ -91,8 +91,10 @@ class Desk:
         self._hearing = hearing
         self._leading = leading
         self._sink = sink
-        self._strangers: Buckets[str] = Buckets(burst=STRANGERS_BURST, refill_s=STRANGERS_REFILL_S, memory=MEMORY)
-        self._callers: Buckets[str] = Buckets(burst=BURST, refill_s=REFILL_S, memory=MEMORY)
+        self._unknown_token_limit: RateLimiter[str] = RateLimiter(
+            burst=UNKNOWN_TOKEN_BURST, refill_s=STRANGERS_REFILL_S, memory=MEMORY
+        )
+        self._pod_limit: RateLimiter[str] = RateLimiter(burst=BURST, refill_s=REFILL_S, memory=MEMORY)
         self._taken: OrderedDict[str, tuple[str, int]] = OrderedDict()
 
     def application(self) -> web.Application:
@@ -103,24 +105,24 @@ class Desk:
     async def _answered(self, request: web.Request) -> web.Response:
         try:
             return await self._take(request)
-        except (Refused, BadBody) as refusal:
+        except (HttpRefusal, BadBody) as refusal:
             log.debug("report refused", peer=request.remote, status=refusal.status, reason=str(refusal))
             return _refusal(refusal.status, str(refusal))
-        except (NotYours, Malformed) as error:
+        except (ReportNotAllowed, InvalidReport) as error:
             log.info("report refused", peer=request.remote, reason=str(error))
-            return _refusal(403 if isinstance(error, NotYours) else 400, str(error))
-        except (NotSeenYet, InboxFull) as error:
+            return _refusal(403 if isinstance(error, ReportNotAllowed) else 400, str(error))
+        except (NotInCacheYet, InboxFull) as error:
             return _refusal(503, str(error))
         except ClusterError as error:
             job = self._job_of(request)
             if job is not None or not isinstance(error, CAUSED_BY_A_REQUEST):
-                self._hearing.interrupted(job)
+                self._hearing.reset(job)
             log.warning("report not taken: the cluster can't be asked about it", reason=str(error))
             return _refusal(503, "the cluster can't be asked about it at the moment: try again later")
         except Exception:
             # Whoever is not known interrupts nothing: it may be the request of a stranger that leads to the error.
             if (job := self._job_of(request)) is not None:
-                self._hearing.interrupted(job)
+                self._hearing.reset(job)
             log.exception("report not taken")
             return _refusal(500, "an error in holdfast: the operator's log says more")
 
@@ -128,42 +130,42 @@ class Desk:
         """The job of the worker that showed its token before; None for a stranger."""
         try:
             identity = self._reviews.last_identity(_token(request))
-            return find_caller(identity, self._pods).job if identity is not None else None
-        except (Refused, NotYours, NotSeenYet):
+            return identify_pod(identity, self._pods).job if identity is not None else None
+        except (HttpRefusal, ReportNotAllowed, NotInCacheYet):
             return None
 
     async def _take(self, request: web.Request) -> web.Response:
         if not self._leading():
-            raise Refused(503, "this operator does not lead: look for the address of the one that does")
-        caller = find_caller(await self._authenticated(request), self._pods)
-        if not self._callers.take(caller.uid, _clock_s()):
-            raise Refused(429, f"pod {caller.pod} reports too often: send more in one report")
+            raise HttpRefusal(503, "this operator does not lead: look for the address of the one that does")
+        caller = identify_pod(await self._authenticated(request), self._pods)
+        if not self._pod_limit.take(caller.uid, _clock_s()):
+            raise HttpRefusal(429, f"pod {caller.pod} reports too often: send more in one report")
         batch = wire.decode(await read_body(request, BODY_WITHIN_S))
-        check(caller, batch)
-        answer = await find_standing(caller, batch.uid, self._jobs, self._gone.is_gone)
-        if answer.over:
+        ensure_own_report(caller, batch)
+        answer = await find_reply(caller, batch.uid, self._jobs, self._gone.is_gone)
+        if answer.attempt_over:
             return _json(answer, status=409)
         if self._is_first(caller, batch):
             self._sink(caller.job, batch)
             self._note(caller, batch)
-        ended_well, save = has_ended_well(caller, self._pods), notice(caller, self._pods, self._nodes)
+        ended_well, save = trainer_succeeded(caller, self._pods), save_notice(caller, self._pods, self._nodes)
         return _json(structs.replace(answer, ended_well=ended_well, save=save))
 
     async def _authenticated(self, request: web.Request) -> Identity:
         token = _token(request)
-        if not self._reviews.remembered(token) and not self._strangers.take(request.remote or "", _clock_s()):
-            raise Refused(429, "too many tokens that are not known yet came from this address: try again later")
+        if not self._reviews.remembered(token) and not self._unknown_token_limit.take(request.remote or "", _clock_s()):
+            raise HttpRefusal(429, "too many tokens that are not known yet came from this address: try again later")
         identity = await self._reviews.identity(token)
         if identity is None:
-            raise Refused(401, f"the token is not valid for the audience {wire.AUDIENCE}")
+            raise HttpRefusal(401, f"the token is not valid for the audience {wire.AUDIENCE}")
         return identity
 
-    def _is_first(self, caller: Caller, batch: Batch) -> bool:
+    def _is_first(self, caller: ReportingPod, batch: WorkerReport) -> bool:
         """One that was sent again, because its answer was lost, is answered and not counted twice."""
         run, sequence = self._taken.get(caller.uid, ("", 0))
         return run != batch.run or batch.sequence > sequence
 
-    def _note(self, caller: Caller, batch: Batch) -> None:
+    def _note(self, caller: ReportingPod, batch: WorkerReport) -> None:
         self._taken[caller.uid] = (batch.run, batch.sequence)
         self._taken.move_to_end(caller.uid)
         if len(self._taken) > MEMORY:
@@ -171,10 +173,10 @@ class Desk:
 
 
 @asynccontextmanager
-async def serve(desk: Desk, *, address: str, port: int, host: str | None = None) -> AsyncIterator[Endpoint]:
+async def serve(desk: ReportHandler, *, address: str, port: int, host: str | None = None) -> AsyncIterator[Endpoint]:
     """Serve inside the block. `address` is how pods reach this process; `host` is what to listen on, all by default."""
-    identity = own_identity(address)
-    serving = served(
+    identity = self_signed_identity(address)
+    serving = serve_app(
         desk.application(), host=host, port=port, option="--reports-port", limits=LIMITS, tls=identity.context
     )
     async with serving as chosen:
@@ -186,9 +188,9 @@ def _token(request: web.Request) -> str:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     token = token.strip()
     if scheme.lower() != "bearer" or not token:
-        raise Refused(401, "no bearer token came with the report")
+        raise HttpRefusal(401, "no bearer token came with the report")
     if not token.isascii() or not token.isprintable():
-        raise Refused(401, "the bearer token has characters that no token has")
+        raise HttpRefusal(401, "the bearer token has characters that no token has")
     return token
 
 
@@ -203,7 +205,7 @@ def _refusal(status: int, message: str) -> web.Response:
 
 
 def _json(
-    content: wire.Answer | dict[str, str], *, status: int = 200, headers: dict[str, str] | None = None
+    content: wire.ReportReply | dict[str, str], *, status: int = 200, headers: dict[str, str] | None = None
 ) -> web.Response:
     return web.Response(
         body=msgspec.json.encode(content), status=status, headers=headers, content_type="application/json"

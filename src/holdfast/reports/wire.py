@@ -36,7 +36,7 @@ Metrics: TypeAlias = Annotated[
     dict[MetricName, Annotated[float, Meta(ge=-_HUGE, le=_HUGE)]], Meta(max_length=MOST_METRICS)
 ]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=253)]
-Place: TypeAlias = Annotated[str, Meta(max_length=2048, pattern=r"\A[^\x00-\x1f\x7f]+\Z")]
+CheckpointPath: TypeAlias = Annotated[str, Meta(max_length=2048, pattern=r"\A[^\x00-\x1f\x7f]+\Z")]
 Outcome: TypeAlias = Literal["completed", "uploaded", "quarantined", "failed", "unrestored"]
 
 
@@ -64,7 +64,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="
     """What became of one: complete on its volume, in the object store too, found corrupt and put aside, not kept, or
     not to be had when it was to be resumed from."""
 
-    path: Place
+    path: CheckpointPath
     epoch: Epoch
     """How many epochs were done when it was saved."""
     step: Count | None = None
@@ -73,18 +73,18 @@ class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="
     reason: Annotated[str, Meta(max_length=1024)] = ""
     kept: Epoch | None = None
     """How many valid ones there are now."""
-    best: Place | None = None
+    best: CheckpointPath | None = None
     """Which of these has the best metric; told with `kept`."""
     at: Clock
 
 
 class Resumed(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    path: Place
+    path: CheckpointPath
     epoch: Epoch
     """How many epochs were done when it was saved."""
 
 
-class Batch(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class WorkerReport(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     job: Name
     namespace: Name
     uid: Name
@@ -100,7 +100,7 @@ class Batch(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel
     checkpoints: Annotated[tuple[Checkpoint, ...], Meta(max_length=MOST_ENTRIES)] = ()
     resumed: Resumed | None = None
     """What the attempt started from; in the first batch of a run."""
-    heeds: bool = False
+    saves_on_notice: bool = msgspec.field(default=False, name="heeds")
     """The training saves when it is asked to."""
     gpu_utilization_percent: Annotated[float, Meta(ge=0, le=100)] | None = None
     """The mean over the GPUs of this worker; None while it is unknown."""
@@ -110,12 +110,12 @@ class Batch(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel
         return min(max(0.0, self.sent_at - entry.at), OLDEST_S)
 
 
-class Answer(Struct, frozen=True, kw_only=True, rename="camel"):
+class ReportReply(Struct, frozen=True, kw_only=True, rename="camel"):
     attempt: int
     """The job's current one."""
-    over: bool
+    attempt_over: bool = msgspec.field(name="over")
     """The caller's attempt has ended: nothing that it does counts any more."""
-    orderly: bool = False
+    is_graceful: bool = msgspec.field(default=False, name="orderly")
     """It has ended for another spec, or its job was deleted, and whoever is next begins when it is gone: what it saves
     until then counts."""
     stop: str = ""
@@ -124,11 +124,11 @@ class Answer(Struct, frozen=True, kw_only=True, rename="camel"):
     """The caller's training has ended, with exit code 0."""
     save: str = ""
     """Why the training is to save now and go on, in a sentence that differs from notice to notice; "" mostly."""
-    kept_epoch: int = 0
+    recorded_epoch: int = msgspec.field(default=0, name="keptEpoch")
     """Epochs of this attempt up to here are in the job's status, and need not be sent again."""
 
 
-class LastWord(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class TerminationReport(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """In the termination message of a sidecar: it is in the pod's status, and survives a lost connection."""
 
     attempt: Count
@@ -141,22 +141,22 @@ class LastWord(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="ca
     progress: Progress | None = None
 
 
-class Malformed(HoldfastError):
+class InvalidReport(HoldfastError):
     """A report that can't be read, or that breaks a bound. Its own words are never part of the message."""
 
 
-_decoder = msgspec.json.Decoder(Batch)
+_decoder = msgspec.json.Decoder(WorkerReport)
 
 
-def decode(body: bytes) -> Batch:
+def decode(body: bytes) -> WorkerReport:
     if len(body) > LARGEST_BODY:
-        raise Malformed(f"the report is larger than {LARGEST_BODY} bytes: send it in parts")
+        raise InvalidReport(f"the report is larger than {LARGEST_BODY} bytes: send it in parts")
     try:
         batch = _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"the report can't be read: {_fault(error)}") from None
+        raise InvalidReport(f"the report can't be read: {_fault(error)}") from None
     if len(batch.progress) + len(batch.checkpoints) > MOST_ENTRIES:
-        raise Malformed(f"the report has more than {MOST_ENTRIES} entries: send it in parts")
+        raise InvalidReport(f"the report has more than {MOST_ENTRIES} entries: send it in parts")
     return batch
 
 

@@ -70,7 +70,7 @@ class Store(Generic[T]):
                 self._leave(self._indexes[name], key, indexer(old))
         return old
 
-    def advance(self, resource_version: str, namespace: str = "") -> None:
+    def set_resource_version(self, resource_version: str, namespace: str = "") -> None:
         """The watch of `namespace` ("" for all) has come this far."""
         self._versions[namespace] = resource_version
 

@@ -12,7 +12,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def since_boot_s() -> float:
+def boottime_s() -> float:
     """Seconds that also pass while the process is stopped or the machine sleeps."""
     # CLOCK_MONOTONIC, which the event loop uses, stands still while a Linux machine is suspended.
     if hasattr(time, "CLOCK_BOOTTIME"):
@@ -25,6 +25,6 @@ def micro_time(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def second_time(moment: datetime) -> str:
+def format_time(moment: datetime) -> str:
     """As metav1.Time is written."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -9,7 +9,7 @@ from holdfast.api.meta import Key, Object
 from holdfast.cluster.protocol import Resource
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.result import Result, TerminalError
-from holdfast.runtime.writes import Writer
+from holdfast.runtime.writes import WriteTracker
 
 T = TypeVar("T", bound=Object)
 U = TypeVar("U", bound=Object)
@@ -24,12 +24,12 @@ class Reconciler(Protocol):
         """Observe, decide, apply, write status; the object may be gone. Raises `TerminalError` for what stays wrong."""
         ...
 
-    async def report(self, key: Key, error: TerminalError) -> None:
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
         """Tell the object's owner, in status and an event, what no retry can mend."""
         ...
 
 
-class Source(Protocol):
+class EventSource(Protocol):
     """Where news comes from."""
 
     def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
@@ -58,8 +58,8 @@ class Controller(Struct, Generic[T], frozen=True):
     name: str
     resource: Resource[T]
     reconciler: Reconciler
-    writer: Writer
-    watches: tuple[Source, ...] = ()
+    writer: WriteTracker
+    watches: tuple[EventSource, ...] = ()
 
 
 def owned_by(owner: Resource[U]) -> Mapper[Object]:

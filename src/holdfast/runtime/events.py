@@ -17,9 +17,9 @@ from msgspec import Struct
 from holdfast.api.meta import Key, Object
 from holdfast.cluster.errors import ClusterError, NotFound
 from holdfast.cluster.protocol import JSON, Cluster, Resource
-from holdfast.runtime.clocks import Now, second_time
+from holdfast.runtime.clocks import Now, format_time
 from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.rate import Buckets
+from holdfast.runtime.rate import RateLimiter
 
 T = TypeVar("T", bound=Object)
 
@@ -43,7 +43,7 @@ class EventType(StrEnum):
     WARNING = "Warning"
 
 
-class Note(NamedTuple):
+class EventKey(NamedTuple):
     """What is said about which object; the same note again is a repeat."""
 
     api_version: str
@@ -55,15 +55,15 @@ class Note(NamedTuple):
     message: str
 
 
-class Times(Struct, frozen=True):
+class EventCounts(Struct, frozen=True):
     """When a note was made, and how often."""
 
     first: datetime
     last: datetime
     count: int
 
-    def and_then(self, later: "Times") -> "Times":
-        return Times(self.first, later.last, self.count + later.count)
+    def and_then(self, later: "EventCounts") -> "EventCounts":
+        return EventCounts(self.first, later.last, self.count + later.count)
 
 
 class Recorder:
@@ -74,9 +74,9 @@ class Recorder:
         self._instance = instance
         self._now = now
         self._metrics = metrics
-        self._waiting: dict[Note, Times] = {}
-        self._written: OrderedDict[Note, tuple[Key, Times]] = OrderedDict()
-        self._buckets: Buckets[str] = Buckets(burst=BURST, refill_s=REFILL_S, memory=MEMORY)
+        self._waiting: dict[EventKey, EventCounts] = {}
+        self._written: OrderedDict[EventKey, tuple[Key, EventCounts]] = OrderedDict()
+        self._buckets: RateLimiter[str] = RateLimiter(burst=BURST, refill_s=REFILL_S, memory=MEMORY)
         self._changed = asyncio.Event()
         self._stopping = False
 
@@ -104,8 +104,8 @@ class Recorder:
 
     def _record(self, resource: Resource[T], obj: T, kind: EventType, reason: str, message: str) -> None:
         meta = obj.metadata
-        note = Note(resource.api_version, resource.kind, meta.key, meta.uid, kind, reason, _cut(message))
-        times = Times(now := self._now(), now, 1)
+        note = EventKey(resource.api_version, resource.kind, meta.key, meta.uid, kind, reason, _cut(message))
+        times = EventCounts(now := self._now(), now, 1)
         if note in self._waiting:
             times = self._waiting[note].and_then(times)
         elif len(self._waiting) >= WAITING_LIMIT:
@@ -114,7 +114,7 @@ class Recorder:
         self._waiting[note] = times
         self._changed.set()
 
-    async def _write(self, note: Note, times: Times) -> None:
+    async def _write(self, note: EventKey, times: EventCounts) -> None:
         if not self._buckets.take(note.uid, asyncio.get_running_loop().time()):
             self._metrics.event_dropped("rate", times.count)
             return
@@ -129,7 +129,7 @@ class Recorder:
         if len(self._written) > MEMORY:
             self._written.popitem(last=False)
 
-    async def _put(self, note: Note, times: Times) -> tuple[Key, Times]:
+    async def _put(self, note: EventKey, times: EventCounts) -> tuple[Key, EventCounts]:
         if note in self._written:
             key, before = self._written[note]
             times = before.and_then(times)
@@ -143,7 +143,7 @@ class Recorder:
         made = await self._cluster.create(EVENTS, self._body(note, times), namespace=namespace)
         return made.metadata.key, times
 
-    def _body(self, note: Note, times: Times) -> JSON:
+    def _body(self, note: EventKey, times: EventCounts) -> JSON:
         return {
             "metadata": {"generateName": f"{note.key.name}."},
             "involvedObject": {
@@ -156,7 +156,7 @@ class Recorder:
             "type": note.type.value,
             "reason": note.reason,
             "message": note.message,
-            "firstTimestamp": second_time(times.first),
+            "firstTimestamp": format_time(times.first),
             **_repeat(times),
             "source": {"component": COMPONENT},
             "reportingComponent": COMPONENT,
@@ -164,8 +164,8 @@ class Recorder:
         }
 
 
-def _repeat(times: Times) -> JSON:
-    return {"count": times.count, "lastTimestamp": second_time(times.last)}
+def _repeat(times: EventCounts) -> JSON:
+    return {"count": times.count, "lastTimestamp": format_time(times.last)}
 
 
 def _cut(message: str) -> str:

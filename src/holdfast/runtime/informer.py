@@ -96,9 +96,9 @@ class Informers:
             for reflector in self._reflectors():
                 group.create_task(reflector.run())
 
-    def troubles(self) -> list[str]:
+    def unready_reasons(self) -> list[str]:
         """A line for each reflector that is not in touch with the cluster."""
-        return [reflector.trouble for reflector in self._reflectors() if reflector.trouble]
+        return [reflector.unready_reason for reflector in self._reflectors() if reflector.unready_reason]
 
     def _reflectors(self) -> list[Reflector[Object]]:
         return [reflector for informer in self._informers.values() for reflector in informer.reflectors]

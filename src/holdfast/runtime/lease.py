@@ -13,7 +13,7 @@ from holdfast.cluster.errors import AlreadyExists, ClusterError, Conflict, NotFo
 from holdfast.cluster.protocol import JSON, Cluster
 from holdfast.cluster.resources import LEASES
 from holdfast.errors import HoldfastError
-from holdfast.runtime.clocks import Now, micro_time, since_boot_s
+from holdfast.runtime.clocks import Now, boottime_s, micro_time
 from holdfast.runtime.metrics import Metrics
 
 RELEASE_S = 3.0
@@ -21,7 +21,7 @@ RELEASE_S = 3.0
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Timing(Struct, frozen=True):
+class LeaseTiming(Struct, frozen=True):
     """A candidate takes over `duration_s` after the last renewal that it saw; the holder gives up before that."""
 
     duration_s: int = 15
@@ -29,7 +29,7 @@ class Timing(Struct, frozen=True):
     retry_s: float = 2.0
 
 
-TIMING = Timing()
+TIMING = LeaseTiming()
 
 
 class LeaseLost(HoldfastError):
@@ -48,8 +48,8 @@ class Elector:
         now: Now,
         random: Random,
         metrics: Metrics,
-        timing: Timing = TIMING,
-        clock: Callable[[], float] = since_boot_s,
+        timing: LeaseTiming = TIMING,
+        clock: Callable[[], float] = boottime_s,
     ) -> None:
         self._cluster = cluster
         self._key = key
@@ -67,7 +67,7 @@ class Elector:
     def is_leading(self) -> bool:
         return self._left_s() > 0
 
-    def held(self) -> None:
+    def require_leadership(self) -> None:
         """The gate before every write: raises `NotLeading` unless the Lease is surely ours for a while yet.
 
         A process that was stopped or asleep comes back here with its clock far ahead, before it knows anything else.

@@ -19,9 +19,9 @@ from holdfast.runtime.events import Recorder
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.lease import Elector
 from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.serve import health_app, metrics_app, served
-from holdfast.runtime.worker import Workers
-from holdfast.runtime.writes import Writer
+from holdfast.runtime.serve import health_app, metrics_app, serve_app
+from holdfast.runtime.worker import ControllerWorkers
+from holdfast.runtime.writes import WriteTracker
 
 T = TypeVar("T", bound=Object)
 
@@ -69,7 +69,7 @@ class Operator:
         self._elector = elector
         self._settings = settings
         self._informers = Informers(cluster, settings.namespaces, metrics=metrics, random=random)
-        self._controllers: list[Workers] = []
+        self._controllers: list[ControllerWorkers] = []
         self._stop = asyncio.Event()
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
         self.health_port: int | None = None
@@ -86,12 +86,14 @@ class Operator:
         """
         return self._informers.store(resource, indexes, labels=labels)
 
-    def writer(self) -> Writer:
+    def writer(self) -> WriteTracker:
         """A way to write for one controller and its reconciler."""
-        return Writer(self._cluster, self._informers)
+        return WriteTracker(self._cluster, self._informers)
 
     def add(self, controller: Controller[T]) -> None:
-        self._controllers.append(Workers(controller, self._informers, metrics=self._metrics, random=self._random))
+        self._controllers.append(
+            ControllerWorkers(controller, self._informers, metrics=self._metrics, random=self._random)
+        )
 
     @property
     def registry(self) -> CollectorRegistry:
@@ -101,9 +103,9 @@ class Operator:
     def stop(self) -> None:
         self._stop.set()
 
-    def troubles(self) -> list[str]:
+    def unready_reasons(self) -> list[str]:
         """What keeps it from being ready, a line each. A standby with its stores up to date is ready."""
-        return ["stopping"] if self._stop.is_set() else self._informers.troubles()
+        return ["stopping"] if self._stop.is_set() else self._informers.unready_reasons()
 
     async def run(self) -> None:
         """Work until `stop`.
@@ -117,7 +119,7 @@ class Operator:
                     self._begin(group, "events", self.recorder.run())
                     self._begin(group, "start", self._start(group))
                     await self._stop.wait()
-                    await self._wind_down()
+                    await self._shut_down()
             except BaseExceptionGroup as crash:
                 raise _cause(crash) from None
             finally:
@@ -137,7 +139,7 @@ class Operator:
     def _begin(self, group: asyncio.TaskGroup, part: str, work: Coroutine[None, None, None]) -> None:
         self._tasks.setdefault(part, []).append(group.create_task(work, name=part))
 
-    async def _wind_down(self) -> None:
+    async def _shut_down(self) -> None:
         log.info("stopping", grace_s=self._settings.grace_s)
         for part in ("start", "watches", "resync"):
             await self._end(part)
@@ -164,16 +166,16 @@ class Operator:
         settings = self._settings
         async with AsyncExitStack() as stack:
             if settings.health_port is not None:
-                app = health_app(live=self._dead, ready=self.troubles)
-                serving = served(app, host=settings.host, port=settings.health_port, option="--health-port")
+                app = health_app(live=self._ended_tasks, ready=self.unready_reasons)
+                serving = serve_app(app, host=settings.host, port=settings.health_port, option="--health-port")
                 self.health_port = await stack.enter_async_context(serving)
             if settings.metrics_port is not None:
                 app = metrics_app(self._metrics.registry)
-                serving = served(app, host=settings.host, port=settings.metrics_port, option="--metrics-port")
+                serving = serve_app(app, host=settings.host, port=settings.metrics_port, option="--metrics-port")
                 self.metrics_port = await stack.enter_async_context(serving)
             yield
 
-    def _dead(self) -> list[str]:
+    def _ended_tasks(self) -> list[str]:
         if self._stop.is_set():
             return []
         parts = (part for part, tasks in self._tasks.items() if any(task.done() for task in tasks))

@@ -12,7 +12,7 @@ class Bucket(NamedTuple):
     at_s: float
 
 
-class Buckets(Generic[K]):
+class RateLimiter(Generic[K]):
     """A bucket for each of the last `memory` keys; it starts full and regains one token every `refill_s`."""
 
     def __init__(self, *, burst: int, refill_s: float, memory: int) -> None:

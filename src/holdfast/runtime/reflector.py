@@ -53,7 +53,7 @@ class Reflector(Generic[T]):
         self._error = ""
 
     @property
-    def trouble(self) -> str:
+    def unready_reason(self) -> str:
         """Why the store may be behind; "" while connected."""
         what = f"{self._resource} in {self._namespace}" if self._namespace else str(self._resource)
         if self._error:
@@ -97,10 +97,10 @@ class Reflector(Generic[T]):
         async with watch as events:
             self._error = ""
             async for event in events:
-                self._take(event)
+                self._handle_event(event)
                 self._failures = 0
 
-    def _take(self, event: Event[T]) -> None:
+    def _handle_event(self, event: Event[T]) -> None:
         if event.object is not None:
             if event.change is Change.DELETED:
                 self._remove(event.object.metadata.key)
@@ -116,14 +116,14 @@ class Reflector(Generic[T]):
             old = None
         changed = old is None or old.metadata.resource_version != obj.metadata.resource_version
         if changed and self._safely(obj, partial(self._store.put, obj)):
-            self._tell(obj, old, obj)
+            self._notify(obj, old, obj)
 
     def _remove(self, key: Key) -> None:
         old = self._store.remove(key)
         if old is not None:
-            self._tell(old, old, None)
+            self._notify(old, old, None)
 
-    def _tell(self, obj: T, old: T | None, new: T | None) -> None:
+    def _notify(self, obj: T, old: T | None, new: T | None) -> None:
         for handler in self._handlers:
             self._safely(obj, partial(handler, old, new))
 
@@ -139,7 +139,7 @@ class Reflector(Generic[T]):
 
     def _advance(self, version: str) -> None:
         self._version = version
-        self._store.advance(version, self._namespace)
+        self._store.set_resource_version(version, self._namespace)
 
     async def _pause(self, reason: str) -> None:
         """A stream that brought something is watched on at once; one that keeps failing is given time."""

@@ -40,7 +40,7 @@ def metrics_app(registry: CollectorRegistry) -> web.Application:
 
 
 @contextlib.asynccontextmanager
-async def served(
+async def serve_app(
     app: web.Application,
     *,
     host: str | None,

@@ -24,7 +24,7 @@ T = TypeVar("T", bound=Object)
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Workers:
+class ControllerWorkers:
     """The workers of one controller and the queue between them and the news."""
 
     def __init__(self, controller: Controller[T], informers: Informers, *, metrics: Metrics, random: Random) -> None:
@@ -56,7 +56,7 @@ class Workers:
     async def _work(self) -> None:
         while (key := await self.queue.get()) is not None:
             try:
-                if self._writer.behind(key):
+                if self._writer.is_cache_stale(key):
                     self.queue.add_after(key, STALE_RECHECK_S)
                 else:
                     await self._reconcile(key)
@@ -91,7 +91,7 @@ class Workers:
         try:
             result = await self._reconciler.reconcile(key)
         except TerminalError as error:
-            await self._reconciler.report(key, error)
+            await self._reconciler.report_terminal_error(key, error)
             self.queue.forget(key)
             log.info("no retry until the object changes", controller=self.name, key=str(key), reason=error.reason)
             return "terminal"

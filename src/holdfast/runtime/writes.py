@@ -25,7 +25,7 @@ PATIENCE_S = 30.0
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Writer:
+class WriteTracker:
     """The way to write for one controller; remembers for each key what the stores have yet to show."""
 
     def __init__(self, cluster: Cluster, informers: Informers) -> None:
@@ -34,11 +34,11 @@ class Writer:
         self._unseen: dict[Key, list[Callable[[], bool]]] = {}
         self._last_write: dict[Key, float] = {}
 
-    def on(self, key: Key) -> "Session":
+    def for_key(self, key: Key) -> "TrackedClient":
         """Write on behalf of the reconcile of `key`."""
-        return Session(self._cluster, self, key)
+        return TrackedClient(self._cluster, self, key)
 
-    def behind(self, key: Key) -> bool:
+    def is_cache_stale(self, key: Key) -> bool:
         """Whether a store does not show yet what the reconcile of `key` wrote."""
         unseen = [shows for shows in self._unseen.get(key, ()) if not shows()]
         if unseen and asyncio.get_running_loop().time() - self._last_write[key] < PATIENCE_S:
@@ -60,17 +60,17 @@ class Writer:
         store = self._informers.find(resource)
         obj = store.get(deleted) if store is not None else None
         if store is not None and obj is not None:
-            self._note(key, partial(_has_let_go, store, deleted, uid or obj.metadata.uid))
+            self._note(key, partial(_shows_deletion, store, deleted, uid or obj.metadata.uid))
 
     def _note(self, key: Key, shows: Callable[[], bool]) -> None:
         self._unseen.setdefault(key, []).append(shows)
         self._last_write[key] = asyncio.get_running_loop().time()
 
 
-class Session:
+class TrackedClient:
     """The writing half of a `Cluster`, on behalf of one key."""
 
-    def __init__(self, cluster: Cluster, writer: Writer, key: Key) -> None:
+    def __init__(self, cluster: Cluster, writer: WriteTracker, key: Key) -> None:
         self._cluster = cluster
         self._writer = writer
         self._key = key
@@ -118,6 +118,6 @@ def _has_reached(store: Store[T], namespace: str, version: str) -> bool:
     return not (seen.isdecimal() and version.isdecimal()) or int(seen) >= int(version)
 
 
-def _has_let_go(store: Store[T], key: Key, uid: str) -> bool:
+def _shows_deletion(store: Store[T], key: Key, uid: str) -> bool:
     obj = store.get(key)
     return obj is None or obj.metadata.uid != uid or bool(obj.metadata.deletion_timestamp)

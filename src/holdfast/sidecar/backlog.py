@@ -11,7 +11,16 @@ from itertools import takewhile
 import msgspec
 from msgspec import structs
 
-from holdfast.reports.wire import LARGEST_BODY, MOST_ENTRIES, MOST_METRICS, Answer, Batch, Checkpoint, Progress, Resumed
+from holdfast.reports.wire import (
+    LARGEST_BODY,
+    MOST_ENTRIES,
+    MOST_METRICS,
+    Checkpoint,
+    Progress,
+    ReportReply,
+    Resumed,
+    WorkerReport,
+)
 
 # Room for what is in every batch: names, and what the attempt resumed from.
 HEAD_BYTES = 8 << 10
@@ -22,11 +31,11 @@ MOST_CHECKPOINTS = 256
 # A checkpoint is kept within seconds of its epoch, or after an upload or two.
 MOST_REMEMBERED = 64
 # The operator writes a status every five seconds: what is not in it by then was lost on the way.
-AGAIN_S = 20.0
+RESEND_AFTER_S = 20.0
 
 
 @dataclass(slots=True)
-class Held:
+class PendingEpoch:
     """The end of an epoch; `sent_s` is when it was last taken by the operator."""
 
     entry: Progress
@@ -34,19 +43,19 @@ class Held:
     sent_s: float | None = None
 
 
-class Backlog:
+class ReportOutbox:
     """`empty` is a batch that says who tells it, and nothing."""
 
-    def __init__(self, empty: Batch) -> None:
+    def __init__(self, empty: WorkerReport) -> None:
         self._empty = empty
         self._sequence = 0
-        self._epochs: dict[int, Held] = {}
+        self._epochs: dict[int, PendingEpoch] = {}
         self._bytes = 0
         self._step: Progress | None = None
         self._is_step_new = False
         self._checkpoints: dict[tuple[str, str], Checkpoint] = {}
         self._resumed: Resumed | None = None
-        self._under_way: Batch | None = None
+        self._under_way: WorkerReport | None = None
         self._metrics: dict[int, dict[str, float]] = {}
         self.dropped_epochs = 0
         self.newest: Progress | None = None
@@ -65,7 +74,7 @@ class Backlog:
     def resumed(self, resumed: Resumed | None) -> None:
         self._resumed = resumed
 
-    def tell(self, entry: Progress) -> bool:
+    def add_progress(self, entry: Progress) -> bool:
         """Whether it is the end of an epoch, which is told at once."""
         if entry.step is not None:
             before = self._step
@@ -89,18 +98,18 @@ class Backlog:
         """What was reported at the end of a recent epoch, whether the operator has heard it or not."""
         return self._metrics.get(epoch, {})
 
-    def tell_checkpoint(self, entry: Checkpoint) -> None:
+    def add_checkpoint(self, entry: Checkpoint) -> None:
         self._checkpoints.pop((entry.path, entry.outcome), None)
         self._checkpoints[entry.path, entry.outcome] = entry
         while len(self._checkpoints) > MOST_CHECKPOINTS:
             del self._checkpoints[next(iter(self._checkpoints))]
 
-    def batch(self, now_s: float, sent_at: float) -> Batch:
+    def batch(self, now_s: float, sent_at: float) -> WorkerReport:
         """What to send now; one that was not taken comes again, as it was."""
         if self._under_way is not None:
             return structs.replace(self._under_way, sent_at=sent_at)
         self._sequence += 1
-        room = _Room()
+        room = _BatchBudget()
         checkpoints = tuple(entry for entry in self._checkpoints.values() if room.takes(entry))
         self._under_way = structs.replace(
             self._empty,
@@ -112,7 +121,7 @@ class Backlog:
         )
         return self._under_way
 
-    def taken(self, answer: Answer, now_s: float) -> None:
+    def acknowledged(self, answer: ReportReply, now_s: float) -> None:
         """The batch under way has arrived."""
         batch, self._under_way = self._under_way, None
         if batch is None:
@@ -128,12 +137,12 @@ class Backlog:
                 del self._checkpoints[told.path, told.outcome]
         if batch.resumed is self._resumed:
             self._resumed = None
-        written = [epoch for epoch in self._epochs if epoch <= answer.kept_epoch]
+        written = [epoch for epoch in self._epochs if epoch <= answer.recorded_epoch]
         for epoch in written:
             if self._epochs[epoch].sent_s is not None:
                 self._forget(epoch)
 
-    def refused(self) -> None:
+    def drop_rejected(self) -> None:
         """The batch under way will never be taken: what is in it is not sent again."""
         batch, self._under_way = self._under_way, None
         if batch is None:
@@ -145,7 +154,7 @@ class Backlog:
             self._checkpoints.pop((told.path, told.outcome), None)
         self._is_step_new, self._resumed = False, None
 
-    def _progress(self, now_s: float, room: "_Room") -> tuple[Progress, ...]:
+    def _progress(self, now_s: float, room: "_BatchBudget") -> tuple[Progress, ...]:
         """The ends of epochs go in order, the oldest first that is not written down: an operator passes over none.
 
         Those that do not fit wait until the operator has written down what was before them.
@@ -162,7 +171,7 @@ class Backlog:
 
     def _hold(self, entry: Progress) -> None:
         self._forget(entry.epoch)
-        held = Held(entry, len(msgspec.json.encode(entry)))
+        held = PendingEpoch(entry, len(msgspec.json.encode(entry)))
         self._epochs[entry.epoch] = held
         self._bytes += held.size
         while self._bytes > MOST_BYTES and len(self._epochs) > 1:
@@ -180,7 +189,7 @@ class Backlog:
         self._bytes -= held.size if held is not None else 0
 
 
-class _Room:
+class _BatchBudget:
     """What still fits into a batch. After the first entry that does not, none does: they stay in order."""
 
     def __init__(self) -> None:
@@ -193,8 +202,8 @@ class _Room:
         return self._bytes >= 0 and self._entries >= 0
 
 
-def _is_due(held: Held, now_s: float) -> bool:
-    return held.sent_s is None or now_s - held.sent_s >= AGAIN_S
+def _is_due(held: PendingEpoch, now_s: float) -> bool:
+    return held.sent_s is None or now_s - held.sent_s >= RESEND_AFTER_S
 
 
 def _merged(old: dict[str, float], new: dict[str, float]) -> dict[str, float]:

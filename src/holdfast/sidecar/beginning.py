@@ -7,13 +7,13 @@ import structlog
 
 from holdfast.checkpoints.errors import CheckpointError
 from holdfast.checkpoints.lease import Lease
-from holdfast.checkpoints.manifest import About
-from holdfast.checkpoints.resume import Undecided
+from holdfast.checkpoints.manifest import SaveInfo
+from holdfast.checkpoints.resume import DecisionPending
 from holdfast.checkpoints.store import Store
 from holdfast.reports.wire import Checkpoint, Outcome
 from holdfast.sidecar.settings import Checkpoints, Settings
-from holdfast.sidecar.starting import Restored, may_pass, restore
-from holdfast.sidecar.state import Began
+from holdfast.sidecar.starting import Restored, is_retryable, restore
+from holdfast.sidecar.state import ResumeInfo
 from holdfast.train.resuming import position
 
 RETRY_S, RETRY_CAP_S = 1.0, 30.0
@@ -24,7 +24,7 @@ MOST_REASON = 1000
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Beginning:
+class RestoreLoop:
     """`open_store` may fail as a restore does; `tell` hears of trouble, and `wall` is the clock of the world.
 
     lease: what worker 0 needs before it writes to the store.
@@ -37,7 +37,7 @@ class Beginning:
         open_store: Callable[[], Store],
         *,
         environ: Mapping[str, str],
-        about: Callable[[], About],
+        about: Callable[[], SaveInfo],
         tell: Callable[[Checkpoint], None],
         wall: Callable[[], float],
         lease: Lease | None,
@@ -51,7 +51,7 @@ class Beginning:
         self._wall = wall
         self._lease = lease
 
-    async def run(self) -> Began:
+    async def run(self) -> ResumeInfo:
         """Raises what no retry mends."""
         tries = 0
         while True:
@@ -59,7 +59,7 @@ class Beginning:
                 store = await asyncio.to_thread(self._open_store)
                 return self._began(await asyncio.to_thread(self._restore, store), store.address)
             except (CheckpointError, OSError) as error:
-                if isinstance(error, CheckpointError) and not may_pass(error):
+                if isinstance(error, CheckpointError) and not is_retryable(error):
                     raise
                 tries += 1
                 await asyncio.sleep(self._pause_s(error, tries))
@@ -78,26 +78,26 @@ class Beginning:
         )
 
     def _pause_s(self, error: Exception, tries: int) -> float:
-        if isinstance(error, Undecided):
+        if isinstance(error, DecisionPending):
             if tries % POLLS_PER_LINE == 0:
                 log.info("waiting for worker 0", reason=str(error))
             return UNDECIDED_S
         log.warning("can't have the checkpoint to resume from yet; it is tried again", reason=str(error), tries=tries)
         if tries == 1:
-            self._say(self._place.store or str(self._place.folder), 0, "unrestored", str(error))
+            self._report(self._place.store or str(self._place.folder), 0, "unrestored", str(error))
         return min(RETRY_CAP_S, RETRY_S * 2.0 ** min(tries - 1, 30))
 
-    def _began(self, restored: Restored, address: str) -> Began:
+    def _began(self, restored: Restored, address: str) -> ResumeInfo:
         for aside in restored.aside:
-            self._say(f"{address}/{aside.name.folder}", aside.name.epoch, "quarantined", aside.reason)
+            self._report(f"{address}/{aside.name.folder}", aside.name.epoch, "quarantined", aside.reason)
         name = restored.name
         if name is None:
             log.info("nothing to resume from")
-            return Began()
+            return ResumeInfo()
         log.info("resuming", checkpoint=str(name), address=restored.address)
-        done, _ = position(self._place.folder / name.leaf)
-        return Began(restored.address, name.epoch, name.attempt, name.leaf, done)
+        done, _ = position(self._place.folder / name.folder_name)
+        return ResumeInfo(restored.address, name.epoch, name.attempt, name.folder_name, done)
 
-    def _say(self, path: str, epoch: int, outcome: Outcome, reason: str) -> None:
+    def _report(self, path: str, epoch: int, outcome: Outcome, reason: str) -> None:
         entry = Checkpoint(path=path, epoch=epoch, outcome=outcome, reason=reason[:MOST_REASON], at=self._wall())
         self._tell(entry)

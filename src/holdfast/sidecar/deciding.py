@@ -8,32 +8,33 @@ begin further back.
 import contextlib
 import json
 
-from holdfast.checkpoints.names import Name
-from holdfast.checkpoints.resume import Undecided, decision
+from holdfast.checkpoints import resume
+from holdfast.checkpoints.names import CheckpointName
+from holdfast.checkpoints.resume import DecisionPending
 from holdfast.checkpoints.store import Store
 
 WITHDRAWN = "withdrawn"
 
 
-def decided(store: Store, attempt: int, job: str) -> Name | None:
+def standing_decision(store: Store, attempt: int, job: str) -> CheckpointName | None:
     if _facts(store, attempt).get(WITHDRAWN):
-        raise Undecided(f"worker 0 has not written to {store.address} yet what attempt {attempt} goes on from")
-    return decision(store, attempt, job)
+        raise DecisionPending(f"worker 0 has not written to {store.address} yet what attempt {attempt} goes on from")
+    return resume.read_decision(store, attempt, job)
 
 
-def withdraw(store: Store, attempt: int) -> bool:
+def withdraw_decision(store: Store, attempt: int) -> bool:
     """Whether it was withdrawn before, so that the attempt's earlier pods have ended.
 
     The rest of the note stays: where the attempt began counts for what earlier ones still save.
     """
     facts = _facts(store, attempt)
     if facts and not facts.get(WITHDRAWN):
-        store.write_note(attempt, json.dumps({**facts, WITHDRAWN: True}).encode())
+        store.write_decision(attempt, json.dumps({**facts, WITHDRAWN: True}).encode())
     return bool(facts.get(WITHDRAWN))
 
 
 def _facts(store: Store, attempt: int) -> dict[str, object]:
     with contextlib.suppress(ValueError, RecursionError):
-        facts = json.loads(store.note(attempt) or b"{}")
+        facts = json.loads(store.read_decision(attempt) or b"{}")
         return facts if isinstance(facts, dict) else {}
     return {}

@@ -15,8 +15,8 @@ from aiohttp import web
 from holdfast.errors import HoldfastError
 from holdfast.httpserver import BadBody, listening, read_body
 from holdfast.reports.wire import Progress
-from holdfast.sidecar.standing import Standing
-from holdfast.sidecar.told import Unusable, read
+from holdfast.sidecar.standing import AttemptState
+from holdfast.sidecar.told import InvalidProgress, parse_line
 from holdfast.sidecar.users import is_own_client
 
 LOOPBACK = "127.0.0.1"
@@ -31,7 +31,7 @@ class CannotListen(HoldfastError):
     """A port that the sidecar needs is not free."""
 
 
-def probes(standing: Standing, before_stop: Callable[[], Awaitable[str]], uid: str) -> web.Application:
+def probe_app(standing: AttemptState, before_stop: Callable[[], Awaitable[str]], uid: str) -> web.Application:
     """/uid/started: the training may start. /uid/live: it may go on. /uid/prestop: answered when it has saved."""
 
     async def started(_: web.Request) -> web.Response:
@@ -52,7 +52,9 @@ def probes(standing: Standing, before_stop: Callable[[], Awaitable[str]], uid: s
     return app
 
 
-def progress(tell: Callable[[Progress], None], wall: Callable[[], float], *, shared: bool = False) -> web.Application:
+def progress_app(
+    tell: Callable[[Progress], None], wall: Callable[[], float], *, shared: bool = False
+) -> web.Application:
     """POST /progress: a JSON object, or several, each on a line of its own.
 
     `shared`: the network is that of a machine with other users, who are not heard.
@@ -60,7 +62,9 @@ def progress(tell: Callable[[Progress], None], wall: Callable[[], float], *, sha
 
     async def take(request: web.Request) -> web.Response:
         caller, called = _end(request, "peername"), _end(request, "sockname")
-        if not is_own(caller[0], called[0]) or (shared and not await asyncio.to_thread(is_own_client, caller, called)):
+        if not is_same_pod(caller[0], called[0]) or (
+            shared and not await asyncio.to_thread(is_own_client, caller, called)
+        ):
             return _text("only this pod's own training is heard here", 403)
         try:
             lines = [line for line in (await read_body(request, BODY_WITHIN_S)).splitlines() if line.strip()]
@@ -69,8 +73,8 @@ def progress(tell: Callable[[Progress], None], wall: Callable[[], float], *, sha
         if not 1 <= len(lines) <= MOST_LINES:
             return _text(f"send from 1 to {MOST_LINES} JSON objects, each on a line of its own", 400)
         try:
-            entries = [read(line, wall()) for line in lines]
-        except Unusable as error:
+            entries = [parse_line(line, wall()) for line in lines]
+        except InvalidProgress as error:
             return _text(f"nothing was taken: {error}", 400)
         for entry in entries:
             tell(entry)
@@ -81,7 +85,7 @@ def progress(tell: Callable[[Progress], None], wall: Callable[[], float], *, sha
     return app
 
 
-def is_own(caller: str, called: str) -> bool:
+def is_same_pod(caller: str, called: str) -> bool:
     """Whether a connection comes from this pod itself: from the address that it goes to, or from a loopback one."""
     return caller == called or is_loopback(caller)
 
@@ -94,7 +98,7 @@ def is_loopback(address: str) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def open_to(app: web.Application, host: str, port: int) -> AsyncIterator[int]:
+async def serve_app(app: web.Application, host: str, port: int) -> AsyncIterator[int]:
     """Serve inside the block; yields the port. The pod's end must not wait for those who still ask."""
     async with contextlib.AsyncExitStack() as stack:
         try:

@@ -8,7 +8,7 @@ from holdfast.train.gpus import METRIC, Gpus
 LOOK_S = 5.0
 
 
-class Busy:
+class GpuUtilization:
     def __init__(self, gpus: Gpus) -> None:
         self._gpus = gpus
         self._seen: float | None = None

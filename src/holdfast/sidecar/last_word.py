@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from holdfast.reports.wire import LastWord
+from holdfast.reports.wire import TerminationReport
 from holdfast.sidecar.settings import KUBELET_LOG
 
 # The kubelet keeps no more.
@@ -14,14 +14,14 @@ MOST_BYTES = 4096
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-def leave(file: Path, word: LastWord) -> None:
+def write_termination_report(file: Path, word: TerminationReport) -> None:
     content = msgspec.json.encode(word)
     if len(content) > MOST_BYTES and word.progress is not None:
         content = msgspec.json.encode(msgspec.structs.replace(word, progress=None))
     _write(file, content)
 
 
-def leave_reason(file: Path, reason: str) -> None:
+def write_failure_reason(file: Path, reason: str) -> None:
     """Why the training can't start; the job's status shows it."""
     if file != Path(KUBELET_LOG) or file.exists():  # elsewhere than in a pod nobody would read it
         _write(file, reason.encode())

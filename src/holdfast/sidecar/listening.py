@@ -12,7 +12,7 @@ import structlog
 from holdfast.reports.wire import Progress
 from holdfast.sidecar import metrics
 from holdfast.sidecar.tail import Tail
-from holdfast.sidecar.told import Unusable
+from holdfast.sidecar.told import InvalidProgress
 from holdfast.sidecar.users import is_own_server
 
 LOOK_S = 0.5
@@ -24,7 +24,7 @@ Tell: TypeAlias = Callable[[Progress], None]
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Lines:
+class ProgressFileReader:
     """Of a file with progress, such as PROGRESS_FILE. What can't be used is counted, and told once.
 
     While it `is_full`, what hears of them, they are left in the file.
@@ -45,9 +45,9 @@ class Lines:
         self._is_full = is_full
         self._turn = asyncio.Lock()
         self._news = asyncio.Event()
-        self.bad = 0
+        self.rejected_lines = 0
 
-    def look_now(self) -> None:
+    def wake(self) -> None:
         self._news.set()
 
     async def run(self) -> None:
@@ -76,17 +76,17 @@ class Lines:
         for line in lines:
             try:
                 self._tell(self._parse(line))
-            except Unusable as error:
+            except InvalidProgress as error:
                 self._count(1, str(error))
         return bool(lines)
 
     def _count(self, lines: int, reason: str) -> None:
-        if not self.bad:
+        if not self.rejected_lines:
             log.warning("a line is not used; this is said once", file=str(self._file), reason=reason)
-        self.bad += lines
+        self.rejected_lines += lines
 
 
-class Page:
+class MetricsScraper:
     """The metrics that the training serves, once it does, at the first of the hosts that answers.
 
     `shared`: the network is that of a machine with other users, whose servers are not asked.
@@ -108,7 +108,7 @@ class Page:
         self._names = names
         self._tell = tell
         self._wall = wall
-        self._scraped = metrics.Scraped()
+        self._scraped = metrics.ScrapeState()
 
     async def run(self) -> None:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=WITHIN_S)) as session:
@@ -124,7 +124,7 @@ class Page:
             page = await _page(session, f"http://{f'[{host}]' if ':' in host else host}:{self._port}/metrics")
             if page is not None:
                 numbers = metrics.read(page.decode(errors="replace"), self._names)
-                for entry in self._scraped.news(numbers, self._wall()):
+                for entry in self._scraped.new_entries(numbers, self._wall()):
                     self._tell(entry)
                 return
 

@@ -11,7 +11,7 @@ RETRY_S = 1.0
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Loops:
+class BackgroundTasks:
     """Loops that never end by themselves: what breaks one is logged, and it begins anew."""
 
     def __init__(self) -> None:
@@ -38,16 +38,16 @@ async def _again(run: Callable[[], Awaitable[None]]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def loops() -> AsyncIterator[Loops]:
+async def loops() -> AsyncIterator[BackgroundTasks]:
     """They run until the block ends."""
-    running = Loops()
+    running = BackgroundTasks()
     try:
         yield running
     finally:
         await running.end()
 
 
-async def unless(stop: asyncio.Event, work: Awaitable[None]) -> bool:
+async def run_unless_stopped(stop: asyncio.Event, work: Awaitable[None]) -> bool:
     """Whether the work was done before `stop` was set."""
     working, stopping = asyncio.ensure_future(work), asyncio.create_task(stop.wait())
     await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -7,7 +7,7 @@ none. What passes between two looks is not seen.
 from collections.abc import Mapping
 
 from holdfast.reports.wire import Progress
-from holdfast.sidecar.told import Unusable, progress
+from holdfast.sidecar.told import InvalidProgress, progress
 
 # What is reported as what; HOLDFAST_METRIC_NAMES changes and adds to it.
 NAMES: Mapping[str, str] = {
@@ -44,16 +44,16 @@ def _samples(line: str) -> list[tuple[str, float]]:
     return [(sample.name, sample.value) for family in families for sample in family.samples]
 
 
-class Scraped:
+class ScrapeState:
     """What is new in one look after the other."""
 
     def __init__(self) -> None:
         self._before: Progress | None = None
 
-    def news(self, numbers: Mapping[str, float], at: float) -> list[Progress]:
+    def new_entries(self, numbers: Mapping[str, float], at: float) -> list[Progress]:
         try:
             now = progress(numbers, at)
-        except Unusable:
+        except InvalidProgress:
             return []
         before, self._before = self._before, now
         if before is not None and (before.epoch, before.step, before.metrics) == (now.epoch, now.step, now.metrics):

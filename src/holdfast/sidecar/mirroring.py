@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 
 from holdfast.checkpoints.bucket import Bucket
-from holdfast.checkpoints.content import Entry, Listing, Stamp, listing, sha256_of
+from holdfast.checkpoints.content import FileEntry, FileStamp, Listing, listing, sha256_of
 from holdfast.checkpoints.errors import CheckpointError
 
 EVERY_S = 30.0
@@ -19,7 +19,7 @@ PARTS_AT_ONCE = 2
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Mirroring:
+class TensorboardSync:
     """A convenience: what can't be brought is tried again with the next look, and nobody waits for it.
 
     `must_hold` raises while another job may be using the place.
@@ -29,15 +29,15 @@ class Mirroring:
         self._folder = folder
         self._bucket = bucket
         self._must_hold = must_hold
-        self._brought: dict[str, Stamp] = {}
+        self._brought: dict[str, FileStamp] = {}
         self._trouble = ""
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(EVERY_S)
-            await asyncio.to_thread(self.bring)
+            await asyncio.to_thread(self.upload_new)
 
-    def bring(self) -> None:
+    def upload_new(self) -> None:
         try:
             if self._folder.is_dir():
                 with listing(self._folder) as there:
@@ -51,7 +51,7 @@ class Mirroring:
         else:
             self._trouble = ""
 
-    def _put(self, there: Listing, entry: Entry) -> None:
+    def _put(self, there: Listing, entry: FileEntry) -> None:
         """A file that is written to meanwhile is not put, or put again with the next look."""
         self._must_hold()
         key = f"{self._folder.name}/{entry.path}"

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.errors import HoldfastError
 from holdfast.reports import endpoint
 from holdfast.reports.endpoint import Endpoint
-from holdfast.reports.wire import PATH, Answer, Batch
+from holdfast.reports.wire import PATH, ReportReply, WorkerReport
 
 WITHIN_S = 10.0
 LARGEST_ANSWER = 16 << 10
@@ -18,15 +18,15 @@ LARGEST_ANSWER = 16 << 10
 NEVER = frozenset((400, 413))
 
 
-class Unheard(HoldfastError):
+class ReportNotDelivered(HoldfastError):
     """The operator did not take the report; it may do so later."""
 
 
-class Rejected(HoldfastError):
+class ReportRejected(HoldfastError):
     """The operator will never take this report."""
 
 
-class Operator:
+class OperatorClient:
     def __init__(self, reports_file: Path, token_file: Path) -> None:
         self._reports_file = reports_file
         self._token_file = token_file
@@ -34,7 +34,7 @@ class Operator:
         self._endpoint: Endpoint | None = None
         self._tls: ssl.SSLContext | None = None
 
-    async def __aenter__(self) -> "Operator":
+    async def __aenter__(self) -> "OperatorClient":
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=WITHIN_S))
         return self
 
@@ -44,9 +44,9 @@ class Operator:
         assert self._session is not None
         await self._session.close()
 
-    async def report(self, batch: Batch) -> Answer:
+    async def report(self, batch: WorkerReport) -> ReportReply:
         assert self._session is not None, "the operator is asked inside the block"
-        place, tls = self._place()
+        place, tls = self._endpoint_and_tls()
         headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/json"}
         body = msgspec.json.encode(batch)
         try:
@@ -55,19 +55,21 @@ class Operator:
             ) as response:
                 return _read(response.status, await response.content.read(LARGEST_ANSWER))
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise Unheard(f"the operator at {place.url} does not answer: {type(error).__name__}") from None
+            raise ReportNotDelivered(f"the operator at {place.url} does not answer: {type(error).__name__}") from None
 
-    def _place(self) -> tuple[Endpoint, ssl.SSLContext]:
+    def _endpoint_and_tls(self) -> tuple[Endpoint, ssl.SSLContext]:
         """Read anew each time: another operator may lead, with an address and a certificate of its own."""
         try:
             found = endpoint.decode(self._reports_file.read_bytes())
             if found != self._endpoint or self._tls is None:
-                self._tls = _trusting(found)
+                self._tls = _pinned_tls_context(found)
                 self._endpoint = found
-        except (endpoint.Unreadable, ssl.SSLError, ValueError) as error:
-            raise Unheard(f"{self._reports_file} does not say where to report: {type(error).__name__}") from None
+        except (endpoint.InvalidEndpointFile, ssl.SSLError, ValueError) as error:
+            raise ReportNotDelivered(
+                f"{self._reports_file} does not say where to report: {type(error).__name__}"
+            ) from None
         except OSError as error:
-            raise Unheard(f"can't read where to report, {self._reports_file}: {error.strerror}") from None
+            raise ReportNotDelivered(f"can't read where to report, {self._reports_file}: {error.strerror}") from None
         return found, self._tls
 
     def _token(self) -> str:
@@ -75,30 +77,30 @@ class Operator:
         try:
             token = self._token_file.read_text().strip()
         except (OSError, ValueError) as error:
-            raise Unheard(f"can't read the token {self._token_file}: {type(error).__name__}") from None
+            raise ReportNotDelivered(f"can't read the token {self._token_file}: {type(error).__name__}") from None
         if not token.isascii() or not token.isprintable() or not token:
-            raise Unheard(f"{self._token_file} holds no token")
+            raise ReportNotDelivered(f"{self._token_file} holds no token")
         return token
 
 
-def _trusting(place: Endpoint) -> ssl.SSLContext:
+def _pinned_tls_context(place: Endpoint) -> ssl.SSLContext:
     """The one certificate and no other, not even those that the system trusts."""
     if not place.url.startswith("https://"):
-        raise Unheard(f"the operator's address {place.url[:100]!a} is not https: no token is sent there")
+        raise ReportNotDelivered(f"the operator's address {place.url[:100]!a} is not https: no token is sent there")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=place.authority)
     return context
 
 
-def _read(status: int, body: bytes) -> Answer:
+def _read(status: int, body: bytes) -> ReportReply:
     if status in (200, 409):
         try:
-            return msgspec.json.decode(body, type=Answer)
+            return msgspec.json.decode(body, type=ReportReply)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise Unheard(f"the operator's answer (HTTP {status}) can't be read") from None
+            raise ReportNotDelivered(f"the operator's answer (HTTP {status}) can't be read") from None
     if status in NEVER:
-        raise Rejected(f"the operator refuses the report (HTTP {status}): {_sentence(body)}")
-    raise Unheard(f"the operator did not take the report (HTTP {status}): {_sentence(body)}")
+        raise ReportRejected(f"the operator refuses the report (HTTP {status}): {_sentence(body)}")
+    raise ReportNotDelivered(f"the operator did not take the report (HTTP {status}): {_sentence(body)}")
 
 
 def _sentence(body: bytes) -> str:

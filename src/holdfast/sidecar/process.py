@@ -9,33 +9,33 @@ from typing import NamedTuple
 
 import structlog
 
-from holdfast.checkpoints.complete import QUIET_S
+from holdfast.checkpoints.complete import SETTLE_S
 from holdfast.checkpoints.errors import CheckpointError
-from holdfast.checkpoints.folder import FolderStore
+from holdfast.checkpoints.folder import VolumeStore
 from holdfast.checkpoints.lease import RENEW_S, Holder, Lease
-from holdfast.checkpoints.manifest import About
-from holdfast.checkpoints.names import Name
+from holdfast.checkpoints.manifest import SaveInfo
+from holdfast.checkpoints.names import CheckpointName
 from holdfast.checkpoints.objects import ObjectStore
 from holdfast.checkpoints.settings import is_unencrypted, open_bucket
 from holdfast.checkpoints.store import Store
-from holdfast.reports.wire import Batch, Checkpoint, LastWord, Progress, Resumed
+from holdfast.reports.wire import Checkpoint, Progress, Resumed, TerminationReport, WorkerReport
 from holdfast.sidecar import doors, told
-from holdfast.sidecar.backlog import Backlog
-from holdfast.sidecar.beginning import Beginning
-from holdfast.sidecar.deciding import withdraw
-from holdfast.sidecar.gpus import Busy
-from holdfast.sidecar.keeping import Keeping
-from holdfast.sidecar.last_word import leave
-from holdfast.sidecar.listening import Lines, Page
-from holdfast.sidecar.loops import Loops, loops, unless
-from holdfast.sidecar.mirroring import Mirroring
-from holdfast.sidecar.operator import Operator
-from holdfast.sidecar.places import Mirror, Place, SharedVolume, Volume
-from holdfast.sidecar.reporting import GAP_S, Reporting
+from holdfast.sidecar.backlog import ReportOutbox
+from holdfast.sidecar.beginning import RestoreLoop
+from holdfast.sidecar.deciding import withdraw_decision
+from holdfast.sidecar.gpus import GpuUtilization
+from holdfast.sidecar.keeping import CheckpointPersister
+from holdfast.sidecar.last_word import write_termination_report
+from holdfast.sidecar.listening import MetricsScraper, ProgressFileReader
+from holdfast.sidecar.loops import BackgroundTasks, loops, run_unless_stopped
+from holdfast.sidecar.mirroring import TensorboardSync
+from holdfast.sidecar.operator import OperatorClient
+from holdfast.sidecar.places import CheckpointBackend, ObjectStoreUpload, PrimaryVolume, SecondaryVolume
+from holdfast.sidecar.reporting import GAP_S, Reporter
 from holdfast.sidecar.settings import Checkpoints, Settings
-from holdfast.sidecar.standing import Standing
-from holdfast.sidecar.state import Began, State, read_noted
-from holdfast.sidecar.stopping import Stopping
+from holdfast.sidecar.standing import AttemptState
+from holdfast.sidecar.state import RestartState, ResumeInfo, read_noted
+from holdfast.sidecar.stopping import ShutdownCoordinator
 from holdfast.train.gpus import Gpus
 
 # Each file that is under way takes about 10 MiB; the whole process is to stay below 80 MiB.
@@ -51,7 +51,7 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 class Clocks(NamedTuple):
     wall: Callable[[], float]
     """Seconds since 1970."""
-    quiet_s: float = QUIET_S
+    quiet_s: float = SETTLE_S
 
 
 class Sidecar:
@@ -61,62 +61,62 @@ class Sidecar:
         self._settings = settings
         self._environ = environ
         self._clocks = clocks
-        self._standing = Standing()
-        self._stopping = Stopping(settings, self._standing)
-        self._state = State(settings.state_dir)
-        self._backlog = Backlog(_empty(settings, run_id))
-        self._reporting: Reporting | None = None
-        self._place: Place | None = None
-        self._keeping: Keeping | None = None
-        self._mirroring: Mirroring | None = None
-        self._began = Began()
+        self._standing = AttemptState()
+        self._stopping = ShutdownCoordinator(settings, self._standing)
+        self._state = RestartState(settings.state_dir)
+        self._backlog = ReportOutbox(_report_header(settings, run_id))
+        self._reporting: Reporter | None = None
+        self._place: CheckpointBackend | None = None
+        self._keeping: CheckpointPersister | None = None
+        self._mirroring: TensorboardSync | None = None
+        self._began = ResumeInfo()
         holder = Holder(uid=settings.uid, name=f"{settings.namespace}/{settings.job}", attempt=settings.attempt)
         place = settings.checkpoints
         # On a volume worker 0 writes for all; to an object store each worker writes its own.
         is_writing = place is not None and (settings.index == 0 or bool(place.store))
         self._lease = Lease(holder, time.monotonic) if is_writing else None
-        self._busy = Busy(Gpus())
+        self._busy = GpuUtilization(Gpus())
         self._files = list(self._lines()) if settings.index == 0 else []
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set, which is when the training has ended, and then to the end of what is to be done."""
-        probes = doors.probes(self._standing, self._stopping.before_stop, self._settings.uid)
+        probes = doors.probe_app(self._standing, self._stopping.pre_stop, self._settings.uid)
         async with contextlib.AsyncExitStack() as stack:
-            await stack.enter_async_context(doors.open_to(probes, self._settings.host, self._settings.port))
+            await stack.enter_async_context(doors.serve_app(probes, self._settings.host, self._settings.port))
             running = await stack.enter_async_context(loops())
-            await self._open_for_progress(stack)
-            await self._begin_to_report(stack, running)
-            if await unless(stop, self._begin()):
+            await self._serve_progress(stack)
+            await self._start_reporting(stack, running)
+            if await run_unless_stopped(stop, self._restore()):
                 self._standing.is_started = True
                 self._watch(running)
                 await stop.wait()
                 await self._finish()
 
-    async def _open_for_progress(self, stack: contextlib.AsyncExitStack) -> None:
+    async def _serve_progress(self, stack: contextlib.AsyncExitStack) -> None:
         for host in _own_addresses(self._settings.host):
-            app = doors.progress(self._tell_and_note, self._clocks.wall, shared=_is_shared(self._settings.host))
+            app = doors.progress_app(self._journal_progress, self._clocks.wall, shared=_is_shared(self._settings.host))
             try:
-                await stack.enter_async_context(doors.open_to(app, host, self._settings.progress_port))
+                await stack.enter_async_context(doors.serve_app(app, host, self._settings.progress_port))
             except doors.CannotListen as error:
                 log.warning("no progress can be posted there", reason=str(error))
 
-    async def _begin_to_report(self, stack: contextlib.AsyncExitStack, running: Loops) -> None:
+    async def _start_reporting(self, stack: contextlib.AsyncExitStack, running: BackgroundTasks) -> None:
         reports, token = self._settings.reports_file, self._settings.token_file
         if reports is None or token is None:
             return
-        operator = await stack.enter_async_context(Operator(reports, token))
-        self._reporting = self._stopping.reporting = Reporting(
+        operator = await stack.enter_async_context(OperatorClient(reports, token))
+        self._reporting = self._stopping.reporting = Reporter(
             self._backlog,
             operator,
-            self._stopping.heard,
+            self._stopping.on_reply,
             every_s=self._settings.report_s,
             wall=self._clocks.wall,
-            heeds=self._stopping.is_heeded,
+            heeds=self._stopping.trainer_saves_on_notice,
             gpu_percent=lambda: self._busy.percent,
         )
         running.keep_running(self._reporting.run)
 
-    async def _begin(self) -> None:
+    async def _restore(self) -> None:
         place, began = self._settings.checkpoints, self._state.began()
         if place is None:
             return
@@ -128,8 +128,8 @@ class Sidecar:
         self._began = began
         self._open(place)
 
-    def _beginning(self, place: Checkpoints) -> Beginning:
-        return Beginning(
+    def _beginning(self, place: Checkpoints) -> RestoreLoop:
+        return RestoreLoop(
             self._settings,
             place,
             lambda: self._store(place),
@@ -141,7 +141,7 @@ class Sidecar:
         )
 
     def _store(self, place: Checkpoints) -> Store:
-        return _bucket(place, self._environ) or FolderStore(place.folder.parent, quiet_s=self._clocks.quiet_s)
+        return _bucket(place, self._environ) or VolumeStore(place.folder.parent, quiet_s=self._clocks.quiet_s)
 
     def _open(self, kept: Checkpoints) -> None:
         """Where this fails, the training goes on: it may have started long ago, and this process anew."""
@@ -158,11 +158,11 @@ class Sidecar:
         if kept.store and is_unencrypted(kept.store, self._environ):
             log.warning("the store is reached by http://: anybody on the way can read and change checkpoints")
         if kept.store and kept.tensorboard is not None:
-            self._mirroring = Mirroring(kept.tensorboard, open_bucket(kept.store, self._environ), self._must_hold)
-        self._keeping = self._stopping.keeping = Keeping(
+            self._mirroring = TensorboardSync(kept.tensorboard, open_bucket(kept.store, self._environ), self._must_hold)
+        self._keeping = self._stopping.keeping = CheckpointPersister(
             self._place,
             keep=kept.keep,
-            needed={Name(began.epoch, attempt, began.leaf) for attempt in attempts},
+            needed={CheckpointName(began.epoch, attempt, began.leaf) for attempt in attempts},
             about=self._about_to_write,
             tell=self._tell_checkpoint,
             wall=self._clocks.wall,
@@ -172,11 +172,11 @@ class Sidecar:
         )
 
     @property
-    def _own_keeping(self) -> Keeping | None:
+    def _own_keeping(self) -> CheckpointPersister | None:
         """On a volume that all share, worker 0 keeps for all."""
-        return None if isinstance(self._place, SharedVolume) else self._keeping
+        return None if isinstance(self._place, SecondaryVolume) else self._keeping
 
-    def _watch(self, running: Loops) -> None:
+    def _watch(self, running: BackgroundTasks) -> None:
         settings, keeping = self._settings, self._own_keeping
         if self._lease is not None:
             running.keep_running(self._renew)
@@ -192,48 +192,48 @@ class Sidecar:
         if settings.metrics_port is not None:
             hosts = [host or doors.LOOPBACK for host in _own_addresses(settings.host)]
             shared = _is_shared(settings.host)
-            page = Page(
+            page = MetricsScraper(
                 hosts,
                 settings.metrics_port,
                 settings.metric_names,
-                self._tell_and_note,
+                self._journal_progress,
                 self._clocks.wall,
                 shared=shared,
             )
             running.keep_running(page.run)
 
-    def _lines(self) -> Iterator[Lines]:
+    def _lines(self) -> Iterator[ProgressFileReader]:
         """What is told in files: in the training's own, and in ours, of what it has told in other ways."""
         for file, parse in (
-            (self._settings.progress_file, lambda line: told.read(line, self._clocks.wall())),
-            (self._state.told, read_noted),
+            (self._settings.progress_file, lambda line: told.parse_line(line, self._clocks.wall())),
+            (self._state.progress_journal, read_noted),
         ):
             if file is not None:
-                yield Lines(file, self._tell, parse, is_full=lambda: self._backlog.is_full)
+                yield ProgressFileReader(file, self._add_progress, parse, is_full=lambda: self._backlog.is_full)
 
-    def _tell(self, entry: Progress) -> None:
+    def _add_progress(self, entry: Progress) -> None:
         self._busy.reported(entry)
-        if self._backlog.tell(entry) and self._reporting is not None:
-            self._reporting.at_once()
+        if self._backlog.add_progress(entry) and self._reporting is not None:
+            self._reporting.send_now()
 
-    def _tell_and_note(self, entry: Progress) -> None:
+    def _journal_progress(self, entry: Progress) -> None:
         """What no file of the training holds would be lost if this process were killed."""
         if self._settings.index > 0:
             self._busy.reported(entry)
             return
-        if entry.step is None and self._state.note(entry):
+        if entry.step is None and self._state.journal_progress(entry):
             for lines in self._files:
-                lines.look_now()
+                lines.wake()
         else:
-            self._tell(entry)
+            self._add_progress(entry)
 
     def _tell_checkpoint(self, entry: Checkpoint) -> None:
         # What another worker has is a part; the whole is there when worker 0 says so. Trouble is anybody's to tell.
         if self._settings.index > 0 and entry.outcome in ("completed", "uploaded"):
             return
-        self._backlog.tell_checkpoint(entry)
+        self._backlog.add_checkpoint(entry)
         if self._reporting is not None:
-            self._reporting.at_once()
+            self._reporting.send_now()
 
     async def _renew(self) -> None:
         """A training whose place another job has taken goes on, and nothing of it is kept."""
@@ -255,7 +255,7 @@ class Sidecar:
         except (CheckpointError, OSError) as error:
             log.warning("the lease of the place for checkpoints is not released", reason=str(error))
 
-    def _about_to_write(self) -> About:
+    def _about_to_write(self) -> SaveInfo:
         self._must_hold()
         return self._about()
 
@@ -264,35 +264,35 @@ class Sidecar:
         if self._lease is not None:
             self._lease.must_hold()
 
-    def _about(self) -> About:
+    def _about(self) -> SaveInfo:
         saved_at = datetime.fromtimestamp(self._clocks.wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         settings = self._settings
-        return About(settings.uid, saved_at, settings.workers, settings.namespace, settings.job)
+        return SaveInfo(settings.uid, saved_at, settings.workers, settings.namespace, settings.job)
 
     async def _finish(self) -> None:
         await _within(LAST_WORD_S, self._withdraw())
         keeping = self._own_keeping
-        if keeping is not None and not await _within(self._stopping.left_s(), self._keep_the_rest(keeping)):
+        if keeping is not None and not await _within(self._stopping.left_s(), self._persist_remaining(keeping)):
             log.warning("the grace period ends before everything is kept")
         await _within(LAST_WORD_S, self._read_the_rest())
-        leave(self._settings.termination_log, self._last_word())
+        write_termination_report(self._settings.termination_log, self._last_word())
         # If all of the grace period was needed until here, the kubelet may end this process at any moment.
-        await _within(LAST_WORD_S, self._tell_the_rest())
+        await _within(LAST_WORD_S, self._send_remaining())
         if self._mirroring is not None:
-            await _within(LAST_WORD_S, asyncio.to_thread(self._mirroring.bring))
+            await _within(LAST_WORD_S, asyncio.to_thread(self._mirroring.upload_new))
         await _within(LAST_WORD_S, self._release())
 
-    async def _keep_the_rest(self, keeping: Keeping) -> None:
-        await keeping.finish()
-        if keeping.is_in_doubt and await self._ended_well():
-            await keeping.finish(ended_well=True)
+    async def _persist_remaining(self, keeping: CheckpointPersister) -> None:
+        await keeping.persist_remaining()
+        if keeping.needs_exit_code and await self._ended_well():
+            await keeping.persist_remaining(ended_well=True)
 
     async def _ended_well(self) -> bool:
         """The operator sees how the training ended, a moment after it did."""
         for _ in range(ENDED_TRIES):
             if self._reporting is None or not await self._reporting.send():
                 return False
-            if self._standing.ended_well:
+            if self._standing.trainer_succeeded:
                 return True
             await asyncio.sleep(GAP_S)
         return False
@@ -302,12 +302,12 @@ class Sidecar:
 
         Otherwise a worker that starts later would wait for ever.
         """
-        place, follows = self._settings.checkpoints, self._settings.elastic or self._stopping.was_asked
+        place, follows = self._settings.checkpoints, self._settings.elastic or self._stopping.is_pod_terminating
         is_lost = self._lease is not None and self._lease.is_lost
         if place is None or self._settings.index > 0 or self._standing.is_over or is_lost or not follows:
             return
         try:
-            await asyncio.to_thread(lambda: withdraw(self._store(place), self._settings.attempt))
+            await asyncio.to_thread(lambda: withdraw_decision(self._store(place), self._settings.attempt))
         except (CheckpointError, OSError) as error:
             log.warning("what this attempt began with could not be withdrawn", reason=str(error))
 
@@ -316,29 +316,29 @@ class Sidecar:
             while await lines.read():
                 pass
 
-    async def _tell_the_rest(self) -> None:
+    async def _send_remaining(self) -> None:
         while self._reporting is not None and not self._backlog.is_empty:
             if not await self._reporting.send():
                 return
             if not self._backlog.is_empty:
                 await asyncio.sleep(GAP_S)
 
-    def _last_word(self) -> LastWord:
-        word = LastWord(attempt=self._settings.attempt, progress=self._backlog.newest)
+    def _last_word(self) -> TerminationReport:
+        word = TerminationReport(attempt=self._settings.attempt, progress=self._backlog.newest)
         keeping, place = self._keeping, self._place
         if keeping is None or place is None:
             return word
-        return LastWord(
+        return TerminationReport(
             attempt=word.attempt,
-            checkpoint=place.address(keeping.last.name) if keeping.last is not None else "",
-            checkpoint_epoch=keeping.last.epochs_done if keeping.last is not None else None,
-            lost=tuple(place.address(name) for name in keeping.left[:MOST_LOST]),
+            checkpoint=place.address(keeping.newest_persisted.name) if keeping.newest_persisted is not None else "",
+            checkpoint_epoch=keeping.newest_persisted.epochs_done if keeping.newest_persisted is not None else None,
+            lost=tuple(place.address(name) for name in keeping.unpersisted[:MOST_LOST]),
             progress=word.progress,
         )
 
 
-def _empty(settings: Settings, run_id: str) -> Batch:
-    return Batch(
+def _report_header(settings: Settings, run_id: str) -> WorkerReport:
+    return WorkerReport(
         job=settings.job,
         namespace=settings.namespace,
         uid=settings.uid,
@@ -374,9 +374,9 @@ def _bucket(place: Checkpoints, environ: Mapping[str, str]) -> ObjectStore | Non
     return ObjectStore(open_bucket(place.store, environ), workers=WORKERS) if place.store else None
 
 
-def _place(place: Checkpoints, settings: Settings, environ: Mapping[str, str], quiet_s: float) -> Place:
+def _place(place: Checkpoints, settings: Settings, environ: Mapping[str, str], quiet_s: float) -> CheckpointBackend:
     store, attempt = _bucket(place, environ), settings.attempt
     if store is not None:
         index, workers = settings.index, settings.workers
-        return Mirror(place.folder, store, attempt, index=index, workers=workers, quiet_s=quiet_s)
-    return SharedVolume(place.folder) if settings.index else Volume(place.folder, attempt, quiet_s=quiet_s)
+        return ObjectStoreUpload(place.folder, store, attempt, index=index, workers=workers, quiet_s=quiet_s)
+    return SecondaryVolume(place.folder) if settings.index else PrimaryVolume(place.folder, attempt, quiet_s=quiet_s)

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import structlog
 from msgspec import structs
 
-from holdfast.reports.wire import Answer
-from holdfast.sidecar.backlog import Backlog
-from holdfast.sidecar.operator import Operator, Rejected, Unheard
+from holdfast.reports.wire import ReportReply
+from holdfast.sidecar.backlog import ReportOutbox
+from holdfast.sidecar.operator import OperatorClient, ReportNotDelivered, ReportRejected
 
 # The operator takes about one report a second from each pod.
 GAP_S = 1.0
@@ -19,7 +19,7 @@ GAP_S = 1.0
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Reporting:
+class Reporter:
     """`wall` is the clock of the world, in seconds since 1970; `heeds` tells whether the training saves when asked.
 
     `gpu_percent` is the utilization of the worker's GPUs: every report carries it, and no report is sent for its sake.
@@ -27,9 +27,9 @@ class Reporting:
 
     def __init__(
         self,
-        backlog: Backlog,
-        operator: Operator,
-        heard: Callable[[Answer], None],
+        backlog: ReportOutbox,
+        operator: OperatorClient,
+        heard: Callable[[ReportReply], None],
         *,
         every_s: float,
         wall: Callable[[], float],
@@ -47,7 +47,7 @@ class Reporting:
         self._turn = asyncio.Lock()
         self._trouble = ""
 
-    def at_once(self) -> None:
+    def send_now(self) -> None:
         self._urgent.set()
 
     async def run(self) -> None:
@@ -76,17 +76,17 @@ class Reporting:
             try:
                 batch = self._backlog.batch(clock.time(), self._wall())
                 answer = await self._operator.report(
-                    structs.replace(batch, heeds=self._heeds(), gpu_utilization_percent=self._gpu_percent())
+                    structs.replace(batch, saves_on_notice=self._heeds(), gpu_utilization_percent=self._gpu_percent())
                 )
-            except Unheard as error:
+            except ReportNotDelivered as error:
                 self._say(str(error))
                 return False
-            except Rejected as error:
-                self._backlog.refused()
+            except ReportRejected as error:
+                self._backlog.drop_rejected()
                 self._say(str(error))
                 return False
             self._say("")
-            self._backlog.taken(answer, clock.time())
+            self._backlog.acknowledged(answer, clock.time())
             self._heard(answer)
             return True
 

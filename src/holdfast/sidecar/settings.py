@@ -34,7 +34,7 @@ class Checkpoints(Struct, frozen=True, kw_only=True):
     keep: int = 3
     best_by: Metric = "loss"
     """The metric that the best checkpoint is chosen by, which is kept, too."""
-    first: str = ""
+    resume_from: str = ""
     """Where a job goes on from that has no checkpoint of its own (checkpoint.resumeFrom)."""
     tensorboard: Path | None = None
     """What the training writes for TensorBoard, if that has to be brought to the object store."""
@@ -113,7 +113,7 @@ def _checkpoints(environ: Environ) -> Checkpoints | None:
         store=environ.get("HOLDFAST_STORE", ""),
         keep=_whole(environ, "HOLDFAST_RETENTION", 3, least=1),
         best_by=_metric(environ, "HOLDFAST_BEST_BY"),
-        first=environ.get("HOLDFAST_RESUME_FROM", ""),
+        resume_from=environ.get("HOLDFAST_RESUME_FROM", ""),
         tensorboard=_real(tensorboard) if tensorboard is not None else None,
     )
 

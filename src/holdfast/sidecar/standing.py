@@ -1,7 +1,7 @@
 """How the attempt stands, as far as its sidecar knows: what the probes answer."""
 
 
-class Standing:
+class AttemptState:
     def __init__(self) -> None:
         self.is_started = False
         """What there is to resume from is in its place."""
@@ -12,7 +12,7 @@ class Standing:
         self.is_saved = False
         """Asked to end, the training has saved, or has had its time to."""
 
-        self.ended_well = False
+        self.trainer_succeeded = False
         """The training has ended by itself, and says that all went well."""
 
     @property

@@ -9,7 +9,7 @@ import structlog
 from msgspec import Struct
 
 from holdfast.reports.wire import Progress
-from holdfast.sidecar.told import Unusable
+from holdfast.sidecar.told import InvalidProgress
 
 RESTORED = "restored.json"
 TOLD = "told.jsonl"
@@ -17,7 +17,7 @@ TOLD = "told.jsonl"
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Began(Struct, frozen=True):
+class ResumeInfo(Struct, frozen=True):
     """What the attempt resumed from; the training may have started since, so that it is not looked for again."""
 
     path: str = ""
@@ -28,18 +28,18 @@ class Began(Struct, frozen=True):
     """The epochs that were done when it was saved: less than its number if that was within an epoch."""
 
 
-class State:
+class RestartState:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
-    def began(self) -> Began | None:
+    def began(self) -> ResumeInfo | None:
         if self._folder is None:
             return None
         with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            return msgspec.json.decode((self._folder / RESTORED).read_bytes(), type=Began)
+            return msgspec.json.decode((self._folder / RESTORED).read_bytes(), type=ResumeInfo)
         return None
 
-    def begin(self, began: Began) -> None:
+    def begin(self, began: ResumeInfo) -> None:
         with _trying():
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
@@ -48,11 +48,11 @@ class State:
                 partial.replace(self._folder / RESTORED)
 
     @property
-    def told(self) -> Path | None:
+    def progress_journal(self) -> Path | None:
         """The file of what was noted, which is read as the training's own is."""
         return self._folder / TOLD if self._folder is not None else None
 
-    def note(self, entry: Progress) -> bool:
+    def journal_progress(self, entry: Progress) -> bool:
         """Whether the end of an epoch that is in no file of the training's is in this one."""
         with _trying():
             if self._folder is not None:
@@ -67,7 +67,7 @@ def read_noted(line: bytes) -> Progress:
     try:
         return msgspec.json.decode(line, type=Progress)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise Unusable("it was not written to its end") from None
+        raise InvalidProgress("it was not written to its end") from None
 
 
 @contextlib.contextmanager

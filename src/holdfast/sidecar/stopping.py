@@ -5,12 +5,12 @@ import contextlib
 
 import structlog
 
-from holdfast.reports.wire import Answer
+from holdfast.reports.wire import ReportReply
 from holdfast.sidecar import notice
-from holdfast.sidecar.keeping import Keeping
-from holdfast.sidecar.reporting import Reporting
+from holdfast.sidecar.keeping import CheckpointPersister
+from holdfast.sidecar.reporting import Reporter
 from holdfast.sidecar.settings import Settings
-from holdfast.sidecar.standing import Standing
+from holdfast.sidecar.standing import AttemptState
 
 # How long the operator is asked, before a stop, whether the attempt counts at all.
 ASK_S = 2.0
@@ -22,56 +22,56 @@ END_S = 2.0
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Stopping:
+class ShutdownCoordinator:
     """`keeping` and `reporting` come when there are any."""
 
-    def __init__(self, settings: Settings, standing: Standing) -> None:
+    def __init__(self, settings: Settings, standing: AttemptState) -> None:
         self._settings = settings
         self._standing = standing
-        self.keeping: Keeping | None = None
-        self.reporting: Reporting | None = None
+        self.keeping: CheckpointPersister | None = None
+        self.reporting: Reporter | None = None
         self._asked: asyncio.Task[str] | None = None
         self._asked_s: float | None = None
         self._ending: asyncio.Task[None] | None = None
         self._saving: asyncio.Task[str] | None = None
         self._told = ""
 
-    async def before_stop(self) -> str:
+    async def pre_stop(self) -> str:
         """The pod is about to end: what the preStop of the training waits for. Who asks meanwhile gets the same."""
         if self._asked is None or self._asked.done():
             self._asked_s = asyncio.get_running_loop().time()
             self._asked = asyncio.create_task(self._save_before_stop())
         return await asyncio.shield(self._asked)
 
-    def heard(self, answer: Answer) -> None:
+    def on_reply(self, answer: ReportReply) -> None:
         """What the operator knows and wants."""
-        self._standing.ended_well = answer.ended_well
-        if answer.over and not answer.orderly and not self._standing.is_over:
+        self._standing.trainer_succeeded = answer.ended_well
+        if answer.attempt_over and not answer.is_graceful and not self._standing.is_over:
             self._standing.is_over = True
             log.warning("this attempt is over: the training is to be stopped", current=answer.attempt)
         if answer.stop and not self._standing.stop:
             self._standing.stop = answer.stop
             log.info("the training is to save and end", reason=answer.stop)
             self._ending = asyncio.create_task(self._end(answer.stop))
-        elif answer.save and answer.save != self._told and not self.is_asked:
+        elif answer.save and answer.save != self._told and not self.is_saving:
             self._told = answer.save
             self._saving = asyncio.create_task(self._ask_to_save(answer.save, FINAL_SAVE_S))
 
     @property
-    def is_asked(self) -> bool:
+    def is_saving(self) -> bool:
         """A save is waited for already."""
         tasks = (self._asked, self._ending, self._saving)
         return any(task is not None and not task.done() for task in tasks)
 
     @property
-    def was_asked(self) -> bool:
+    def is_pod_terminating(self) -> bool:
         """The pod was told to go."""
         return self._asked_s is not None
 
-    def is_heeded(self) -> bool:
+    def trainer_saves_on_notice(self) -> bool:
         """Whether asking the training to save is of any use."""
         file = self._settings.notice_file
-        return file is not None and self.keeping is not None and notice.is_heeded(file)
+        return file is not None and self.keeping is not None and notice.trainer_saves_on_notice(file)
 
     def left_s(self) -> float:
         """Of the grace period, which began with the preStop."""
@@ -92,17 +92,19 @@ class Stopping:
         if self._ending is not None:
             await self._ending
             return "the training was to end"
-        return await self._ask_to_save("the pod is about to end", notice.patience_s(self._settings.grace_s))
+        return await self._ask_to_save("the pod is about to end", notice.save_timeout_s(self._settings.grace_s))
 
     async def _ask_to_save(self, reason: str, patience_s: float) -> str:
         file, keeping = self._settings.notice_file, self.keeping
         if file is None or keeping is None:
             return "no checkpoints are kept"
         try:
-            if not notice.is_heeded(file):
-                notice.give(file, reason)  # it may look there all the same
+            if not notice.trainer_saves_on_notice(file):
+                notice.write_notice(file, reason)  # it may look there all the same
                 return "the training does not heed notices"
-            name = await keeping.ask(lambda: notice.give(file, reason), patience_s, lambda: self._standing.is_over)
+            name = await keeping.request_save(
+                lambda: notice.write_notice(file, reason), patience_s, lambda: self._standing.is_over
+            )
         except OSError as error:
             log.warning("the training can't be asked to save", file=str(file), reason=error.strerror)
             return "the training can't be asked to save"

@@ -7,7 +7,7 @@ from pathlib import Path
 import structlog
 
 from holdfast.checkpoints.bucket import Bucket, Object
-from holdfast.checkpoints.errors import CheckpointError, Refused
+from holdfast.checkpoints.errors import CheckpointError, UnsafeContent
 from holdfast.checkpoints.paths import MAX_FILES, check_path
 from holdfast.checkpoints.settings import open_bucket
 from holdfast.sidecar.settings import BadSetting
@@ -42,7 +42,7 @@ class Events:
             for one in self._bucket.objects(FOLDER)[:MAX_FILES]:
                 try:
                     changed += self._update(one)
-                except (Refused, OSError) as refusal:  # one bad name is no reason to hide the others
+                except (UnsafeContent, OSError) as refusal:  # one bad name is no reason to hide the others
                     error = str(refusal)
         except CheckpointError as failure:
             error = str(failure)

@@ -13,28 +13,28 @@ HUGE = 3.5e38
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]{0,63}", re.ASCII)
 TOTALS = ("totalEpochs", "epochs", "total_epochs")
 STEPS = ("steps", "totalSteps", "total_steps")
-PLACES = frozenset(("epoch", "step", *TOTALS, *STEPS))
+POSITION_KEYS = frozenset(("epoch", "step", *TOTALS, *STEPS))
 
 
-class Unusable(HoldfastError):
+class InvalidProgress(HoldfastError):
     """Nothing that could be reported."""
 
 
-def read(line: bytes, at: float) -> Progress:
+def parse_line(line: bytes, at: float) -> Progress:
     """What a line says; numbers that no report can carry are left out."""
     try:
         facts = json.loads(line)
     except (ValueError, RecursionError):
-        raise Unusable("it is not JSON") from None
+        raise InvalidProgress("it is not JSON") from None
     if not isinstance(facts, dict):
-        raise Unusable("it is not a JSON object")
+        raise InvalidProgress("it is not a JSON object")
     return progress({name: value for name, value in facts.items() if type(value) in (int, float)}, at)
 
 
 def progress(numbers: Mapping[str, float], at: float) -> Progress:
     epoch = _count(numbers.get("epoch"), LARGEST_EPOCH)
     if epoch is None:
-        raise Unusable("it has no epoch, a whole number of at least 0")
+        raise InvalidProgress("it has no epoch, a whole number of at least 0")
     return Progress(
         epoch=epoch,
         total_epochs=_first(numbers, TOTALS, LARGEST_EPOCH),
@@ -49,7 +49,7 @@ def _metrics(numbers: Mapping[str, float]) -> dict[str, float]:
     usable = {
         name: float(value)
         for name, value in numbers.items()
-        if name not in PLACES and NAME.fullmatch(name) and -HUGE <= value <= HUGE
+        if name not in POSITION_KEYS and NAME.fullmatch(name) and -HUGE <= value <= HUGE
     }
     return dict(list(usable.items())[:MOST_METRICS])
 

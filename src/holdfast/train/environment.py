@@ -36,7 +36,7 @@ class Environment(NamedTuple):
 
 
 def read(environ: Mapping[str, str]) -> Environment:
-    rank, world = place(environ)
+    rank, world = rank_and_world(environ)
     return Environment(
         rank=rank,
         world=world,
@@ -52,7 +52,7 @@ def read(environ: Mapping[str, str]) -> Environment:
     )
 
 
-def place(environ: Mapping[str, str]) -> tuple[int, int]:
+def rank_and_world(environ: Mapping[str, str]) -> tuple[int, int]:
     """This process's rank, and of how many; alone where no framework's variables say otherwise."""
     for names in (PYTORCH, JAX):
         if any(environ.get(name) for name in names):

@@ -22,7 +22,7 @@ MANIFEST = ".holdfast-manifest.json"
 MAX_MANIFEST_BYTES = 4 << 20
 
 
-class Save(NamedTuple):
+class SaveId(NamedTuple):
     """One save, the same for every rank that takes part in it; of one attempt's, no two have the same."""
 
     attempt: int
@@ -33,7 +33,7 @@ class Save(NamedTuple):
 
 
 class Marker(NamedTuple):
-    save: Save
+    save: SaveId
     shards: int
 
 
@@ -41,7 +41,7 @@ def shard_name(rank: int) -> str:
     return f"{WHOLE}-{rank}"
 
 
-def write(file: Path, save: Save, *, shards: int, rank: int, metrics: Mapping[str, float] | None = None) -> None:
+def write(file: Path, save: SaveId, *, shards: int, rank: int, metrics: Mapping[str, float] | None = None) -> None:
     said = {"shards": shards, "ranks": [rank], **save._asdict(), "metrics": dict(metrics or {})}
     file.write_text(json.dumps(said) + "\n", encoding="utf-8")
 
@@ -98,7 +98,7 @@ def _parse(file: Path) -> Marker | None:
     try:
         with file.open("rb") as stream:
             said = json.loads(stream.read(MAX_BYTES))
-        save = Save(*(said[name] for name in Save._fields))
+        save = SaveId(*(said[name] for name in SaveId._fields))
         shards = said["shards"]
     except (OSError, ValueError, KeyError, TypeError):
         return None

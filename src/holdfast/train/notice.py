@@ -14,11 +14,11 @@ MAX_BYTES = 4096
 NO_REASON = "no reason was given"
 
 
-def heeded(file: Path) -> Path:
+def announcement_file(file: Path) -> Path:
     return file.with_name(f"{file.name}.heeded")
 
 
-class Seen(NamedTuple):
+class NoticeState(NamedTuple):
     """What there was of a notice when somebody looked. A file that is written anew is another notice."""
 
     file: tuple[int, int] | None
@@ -28,17 +28,17 @@ class Seen(NamedTuple):
 class Notice:
     def __init__(self, file: Path | None) -> None:
         self._file = file
-        self._answered = Seen(None, is_signalled=False)
+        self._answered = NoticeState(None, is_signalled=False)
         self.is_signalled = False
         self._is_heeded = False
 
-    def heed(self) -> None:
+    def announce(self) -> None:
         """Say that notices are looked for, and answered with a checkpoint."""
         if self._file is None or self._is_heeded:
             return
         self._is_heeded = True
         with contextlib.suppress(OSError):  # then nobody waits for the answer
-            heeded(self._file).touch()
+            announcement_file(self._file).touch()
 
     def listen_to_sigterm(self) -> None:
         def note(*_: object) -> None:
@@ -46,10 +46,10 @@ class Notice:
 
         signal.signal(signal.SIGTERM, note)
 
-    def look(self) -> Seen:
-        return Seen(self._identity(), self.is_signalled)
+    def look(self) -> NoticeState:
+        return NoticeState(self._identity(), self.is_signalled)
 
-    def answer(self, seen: Seen) -> None:
+    def answer(self, seen: NoticeState) -> None:
         """What was seen is answered; what came after that is not."""
         self._answered = seen
 

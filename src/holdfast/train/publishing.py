@@ -16,7 +16,7 @@ from pathlib import Path
 
 from holdfast.train import markers
 from holdfast.train.errors import CheckpointFailed
-from holdfast.train.markers import Save
+from holdfast.train.markers import SaveId
 
 LOCK = ".holdfast-lock"
 REPLACED = ".holdfast-replaced-"
@@ -34,7 +34,7 @@ def publish(partial: Path, final: Path) -> None:
     _settle(final.parent)
 
 
-def publish_shard(partial: Path, final: Path, save: Save, rank: int) -> None:
+def publish_shard(partial: Path, final: Path, save: SaveId, rank: int) -> None:
     """The first rank's folder gets the name, with a marker that says how many shards are to come; the others join it.
 
     On a volume of the rank's own the shard stays alone there: its marker says so.
@@ -74,12 +74,12 @@ def _took_name(partial: Path, final: Path) -> bool:
     return True
 
 
-def _is_of(folder: Path, save: Save) -> bool:
+def _is_of(folder: Path, save: SaveId) -> bool:
     marker = markers.read(folder)
     return marker is not None and marker.save == save
 
 
-def _must_stay(final: Path, save: Save) -> bool:
+def _must_stay(final: Path, save: SaveId) -> bool:
     """Whether it is complete and goes only when the new one is, too.
 
     That all shards of this attempt are here says that the ranks share the volume. What was resumed from does not say

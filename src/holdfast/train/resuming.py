@@ -10,7 +10,7 @@ from holdfast.train import markers, publishing
 from holdfast.train.environment import Environment
 
 
-def newest(told: Environment) -> Path | None:
+def resume_folder(told: Environment) -> Path | None:
     """What RESUME_FROM leads to; it is a link that is there only if there is something to resume from.
 
     A launcher that has started its processes anew within the attempt has newer ones in CHECKPOINT_DIR. Shards of a save

@@ -16,8 +16,8 @@ from holdfast.train import environment, resuming, saving
 from holdfast.train.environment import Environment
 from holdfast.train.errors import TrainError
 from holdfast.train.gpus import METRIC, Gpus
-from holdfast.train.markers import Save
-from holdfast.train.notice import Notice, Seen
+from holdfast.train.markers import SaveId
+from holdfast.train.notice import Notice, NoticeState
 from holdfast.train.progress import Progress
 
 T = TypeVar("T")
@@ -40,29 +40,29 @@ class Run:
 
     def __init__(
         self,
-        told: Environment,
+        env: Environment,
         *,
         shards: bool = False,
         agree: Callable[[bool], bool] | None = None,
         clock: Callable[[], float] = time.monotonic,
         gpus: Gpus | None = None,
     ) -> None:
-        self.rank, self.world, self.attempt = told.rank, told.world, told.attempt
-        self.resumed: Path | None = resuming.newest(told)
+        self.rank, self.world, self.attempt = env.rank, env.world, env.attempt
+        self.resumed: Path | None = resuming.resume_folder(env)
         self.epoch, self._steps_done = resuming.position(self.resumed)
         self.step: int | None = None
-        self._total = told.epochs
+        self._total = env.epochs
         self._steps: int | None = None
 
-        self._told, self._shards, self._agree, self._clock = told, shards, agree, clock
-        self._reports = told.progress_file is not None and told.rank == 0
-        self._saves = told.checkpoint_dir is not None and (shards or told.rank == 0)
+        self._told, self._shards, self._agree, self._clock = env, shards, agree, clock
+        self._reports = env.progress_file is not None and env.rank == 0
+        self._saves = env.checkpoint_dir is not None and (shards or env.rank == 0)
         self._line_at = self._saved_at = clock()
-        self._progress = Progress(told.progress_file)
+        self._progress = Progress(env.progress_file)
         self._gpus = gpus or Gpus()
         self._numbers: dict[str, float] = {}
         self._is_reported = False
-        self._notice = Notice(told.notice_file)
+        self._notice = Notice(env.notice_file)
         self._save: Callable[[str], object] | None = None
 
     def epochs(self, total: int | None = None, *, default: int | None = None) -> Iterator[int]:
@@ -108,8 +108,8 @@ class Run:
         """
         if self._told.checkpoint_dir is None:
             return False
-        self._notice.heed()
-        seen, wish = self._notice.look(), self._wishes_to_save(*self._position(epoch))
+        self._notice.announce()
+        seen, wish = self._notice.look(), self._should_save(*self._position(epoch))
         if self._agree is not None:
             wish = bool(self._agree(wish))
         if wish and not self._saves:
@@ -132,12 +132,12 @@ class Run:
 
     def notice(self) -> str | None:
         """Why the training is asked to save now; None when it is not, or has saved since."""
-        self._notice.heed()
+        self._notice.announce()
         return self._notice.pending()
 
     def on_notice(self, save: Callable[[str], object]) -> None:
         """Call `save` with the reason once for each notice, after the step or the epoch under way."""
-        self._notice.heed()
+        self._notice.announce()
         self._save = save
 
     def stop_on_sigterm(self) -> None:
@@ -153,7 +153,7 @@ class Run:
             raise TrainError("which epoch? loop over run.epochs(), or name the one that is done: checkpoint(epoch)")
         return self.epoch, self.step
 
-    def _wishes_to_save(self, epoch: int, step: int | None) -> bool:
+    def _should_save(self, epoch: int, step: int | None) -> bool:
         if step is not None and self._is_last_step():
             return False  # the end of the epoch is near; a checkpoint from here would leave nothing of it to resume
         is_planned = step is None and (epoch % self._told.frequency == 0 or epoch == self._total)
@@ -165,11 +165,11 @@ class Run:
         self, epoch: int, step: int | None, given: Mapping[str, object]
     ) -> contextlib.AbstractContextManager[Path]:
         if self._told.checkpoint_dir is None or not self._saves:
-            return saving.thrown_away()
+            return saving.discarded_folder()
         reported = self._metrics(epoch) if step is None else {}
         metrics = {**reported, **self._progress.numbers(given)}
-        save = Save(self.attempt, self._told.restart, epoch, step)
-        writer = saving.Writer(self.rank, self.world if self._shards else None, metrics)
+        save = SaveId(self.attempt, self._told.restart, epoch, step)
+        writer = saving.ShardWriter(self.rank, self.world if self._shards else None, metrics)
         return saving.saved(self._told.checkpoint_dir, save, writer)
 
     def _metrics(self, epoch: int) -> dict[str, float]:
@@ -178,7 +178,7 @@ class Run:
             return {}
         return {name: number for name, number in self._numbers.items() if name not in ("epoch", "step")}
 
-    def _note_saved(self, seen: Seen) -> None:
+    def _note_saved(self, seen: NoticeState) -> None:
         self._saved_at = self._clock()
         self._notice.answer(seen)
 

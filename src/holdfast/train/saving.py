@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from holdfast.train import markers, publishing
 from holdfast.train.errors import CheckpointFailed
-from holdfast.train.markers import Save
+from holdfast.train.markers import SaveId
 
 # One per rank, whatever the epoch: what a killed process has left is in the way of its next save, which removes it.
 PARTIAL = ".holdfast-saving-"
 
 
-class Writer(NamedTuple):
+class ShardWriter(NamedTuple):
     """The rank that writes, and of how many shards; None: it writes the whole checkpoint alone."""
 
     rank: int
@@ -27,17 +27,17 @@ class Writer(NamedTuple):
 
 
 @contextlib.contextmanager
-def saved(checkpoint_dir: Path, save: Save, writer: Writer) -> Iterator[Path]:
+def saved(checkpoint_dir: Path, save: SaveId, writer: ShardWriter) -> Iterator[Path]:
     """A folder to write to, which is a checkpoint when the block ends well, and gone when it does not."""
     partial = checkpoint_dir / f"{PARTIAL}{writer.rank}"
     final = checkpoint_dir / f"checkpoint-epoch-{save.epoch}"
     try:
-        with _told(final):
+        with _explaining_os_errors(final):
             checkpoint_dir.mkdir(parents=True, exist_ok=True)
             _clear(partial)
             partial.mkdir()
         yield partial
-        with _told(final):
+        with _explaining_os_errors(final):
             _seal(partial, save, writer)
             _publish(partial, final, save, writer)
     finally:
@@ -45,7 +45,7 @@ def saved(checkpoint_dir: Path, save: Save, writer: Writer) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def thrown_away() -> Iterator[Path]:
+def discarded_folder() -> Iterator[Path]:
     """A folder for a block that may save and need not: nothing of it is kept."""
     import tempfile  # dear to import, and most scripts ask `due` first
 
@@ -53,7 +53,7 @@ def thrown_away() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _seal(partial: Path, save: Save, writer: Writer) -> None:
+def _seal(partial: Path, save: SaveId, writer: ShardWriter) -> None:
     """The marker, and everything down to the disk."""
     rank, shards, metrics = writer
     if shards is None:
@@ -67,7 +67,7 @@ def _seal(partial: Path, save: Save, writer: Writer) -> None:
     _sync_all(partial)
 
 
-def _publish(partial: Path, final: Path, save: Save, writer: Writer) -> None:
+def _publish(partial: Path, final: Path, save: SaveId, writer: ShardWriter) -> None:
     if writer.shards is None:
         publishing.publish(partial, final)
     else:
@@ -93,7 +93,7 @@ def _clear(partial: Path) -> None:
 
 
 @contextlib.contextmanager
-def _told(final: Path) -> Iterator[None]:
+def _explaining_os_errors(final: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from holdfast.train import markers
-from holdfast.train.markers import Save
+from holdfast.train.markers import SaveId
 from holdfast.train.publishing import publish, sync
 from holdfast.trainer.arrays import Floats
 from holdfast.trainer.errors import BadSetting, TrainerError, unusable
@@ -100,7 +100,7 @@ def _write(folder: Path, network: Network, state: State, shape: Shape) -> None:
 
 def _mark(folder: Path, state: State, metrics: Mapping[str, float] | None) -> None:
     # Within an epoch this trainer counts samples, where others count steps.
-    saved = Save(attempt=0, restart=0, epoch=_number(state.at), step=state.at.samples or None)
+    saved = SaveId(attempt=0, restart=0, epoch=_number(state.at), step=state.at.samples or None)
     markers.write(folder / markers.WHOLE, saved, shards=1, rank=0, metrics=metrics)
     for file in (*folder.iterdir(), folder):
         sync(file)

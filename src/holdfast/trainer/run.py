@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from holdfast.trainer import checkpoint
-from holdfast.trainer.asked import Asked
+from holdfast.trainer.asked import Interruptions
 from holdfast.trainer.data import load
 from holdfast.trainer.errors import BadSetting, Stopped, TrainerError
 from holdfast.trainer.group import Group, join
@@ -64,9 +64,9 @@ def _task(chosen: Settings, group: Group, report: Report) -> Task:
 def _train(task: Task, interrupt: Interrupt, report: Report) -> None:
     state, score = begin(task, report)
     interrupt.after_step()
-    asked = Asked(task.settings, interrupt, rank=task.group.rank, clock=time.monotonic)
+    asked = Interruptions(task.settings, interrupt, rank=task.group.rank, clock=time.monotonic)
     while state.at.epoch < task.settings.epochs:
-        state, wished = train_epoch(task, state, asked.wish, partial(_report_step, task, report))
+        state, wished = train_epoch(task, state, asked.poll, partial(_report_step, task, report))
         is_planned = False
         if state.at.samples == len(task.data.train):
             state, score = _end_epoch(task, state, report)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.trainer.errors import BadSetting
-from holdfast.trainer.values import Environ, choice, flag, number, path, whole
+from holdfast.trainer.values import Environ, choice, flag, integer, number, path
 
 MODELS = ("linear", "mlp", "cnn")
 DATASETS = ("digits", "synthetic", "mnist")
@@ -87,23 +87,23 @@ def settings(environ: Environ) -> Settings:
         model=choice(environ, "MODEL", "mlp", MODELS, otherwise=OWN_PROGRAM),
         dataset=choice(environ, "DATASET", "digits", DATASETS, otherwise=OWN_PROGRAM),
         learning_rate=number(environ, "LEARNING_RATE", LEARNING_RATES[optimizer], above=0),
-        batch_size=whole(environ, "BATCH_SIZE", 32, least=1),
-        epochs=whole(environ, "EPOCHS", 20, least=1),
+        batch_size=integer(environ, "BATCH_SIZE", 32, least=1),
+        epochs=integer(environ, "EPOCHS", 20, least=1),
         optimizer=optimizer,
-        warmup_steps=whole(environ, "WARMUP_STEPS", 0),
-        accumulation_steps=whole(environ, "GRADIENT_ACCUMULATION_STEPS", 1, least=1),
+        warmup_steps=integer(environ, "WARMUP_STEPS", 0),
+        accumulation_steps=integer(environ, "GRADIENT_ACCUMULATION_STEPS", 1, least=1),
         mixed_precision=flag(environ, "MIXED_PRECISION"),
-        seed=whole(environ, "PARAM_SEED", 0),
-        hidden=whole(environ, "PARAM_HIDDEN", 128, least=1, most=65536),
-        channels=whole(environ, "PARAM_CHANNELS", 8, least=1, most=1024),
-        samples=whole(environ, "PARAM_SAMPLES", 2000, least=10, most=1_000_000),
+        seed=integer(environ, "PARAM_SEED", 0),
+        hidden=integer(environ, "PARAM_HIDDEN", 128, least=1, most=65536),
+        channels=integer(environ, "PARAM_CHANNELS", 8, least=1, most=1024),
+        samples=integer(environ, "PARAM_SAMPLES", 2000, least=10, most=1_000_000),
         momentum=number(environ, "PARAM_MOMENTUM", 0.9, below=1),
         weight_decay=number(environ, "PARAM_WEIGHT_DECAY", 0.01),
         attempt=environ.get("HOLDFAST_ATTEMPT", ""),
         join_timeout_s=number(environ, "PARAM_JOIN_TIMEOUT", 300, above=0, below=86_400),
         data_dir=path(environ, "DATA_DIR") or Path("/data"),
         checkpoint_dir=path(environ, "CHECKPOINT_DIR"),
-        checkpoint_frequency=whole(environ, "CHECKPOINT_FREQUENCY", 1, least=1),
+        checkpoint_frequency=integer(environ, "CHECKPOINT_FREQUENCY", 1, least=1),
         checkpoint_interval_s=number(environ, "CHECKPOINT_INTERVAL_SECONDS", 0) or None,
         resume_from=path(environ, "RESUME_FROM"),
         progress_file=path(environ, "PROGRESS_FILE"),

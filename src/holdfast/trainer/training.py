@@ -27,7 +27,7 @@ class Task:
     group: Group
 
 
-class Wish(NamedTuple):
+class StopOrSave(NamedTuple):
     """What a worker wants after the step under way; what one wants, all do."""
 
     stop: bool = False
@@ -41,12 +41,12 @@ def fresh(task: Task) -> State:
 
 
 def train_epoch(
-    task: Task, state: State, wish: Callable[[], Wish], after_step: Callable[[Position], None] = lambda _: None
-) -> tuple[State, Wish]:
+    task: Task, state: State, wish: Callable[[], StopOrSave], after_step: Callable[[Position], None] = lambda _: None
+) -> tuple[State, StopOrSave]:
     """The rest of the epoch under way, or up to the step after which any worker has a wish, and what it is."""
     settings = task.settings
     plan = order(settings.seed, state.at.epoch + 1, len(task.data.train))
-    wished = Wish()
+    wished = StopOrSave()
     while state.at.samples < len(plan) and not any(wished):
         step = batches(plan[state.at.samples :], settings.batch_size, settings.accumulation_steps)
         state, wished = _step(task, state, step, wish())
@@ -71,8 +71,8 @@ def evaluate(task: Task, state: State) -> Score:
     return Score(float(total[0]) / len(test), float(total[1]) / len(test))
 
 
-def _step(task: Task, state: State, step: list[Indices], wish: Wish) -> tuple[State, Wish]:
-    loss, gradient, wished = _everywhere(task, state, step, wish)
+def _step(task: Task, state: State, step: list[Indices], wish: StopOrSave) -> tuple[State, StopOrSave]:
+    loss, gradient, wished = _all_reduce(task, state, step, wish)
     _check(task, state, loss)
     samples = sum(len(batch) for batch in step)
     optimizer, at = OPTIMIZERS[task.settings.optimizer], state.at
@@ -86,7 +86,7 @@ def _step(task: Task, state: State, step: list[Indices], wish: Wish) -> tuple[St
     return State(parameters, moments, there), wished
 
 
-def _everywhere(task: Task, state: State, step: list[Indices], wish: Wish) -> tuple[float, Doubles, Wish]:
+def _all_reduce(task: Task, state: State, step: list[Indices], wish: StopOrSave) -> tuple[float, Doubles, StopOrSave]:
     """Loss, gradient and wishes, summed over all workers.
 
     They are one message, so that all workers take the same steps, and save and stop after the same one.
@@ -100,7 +100,7 @@ def _everywhere(task: Task, state: State, step: list[Indices], wish: Wish) -> tu
         message[-3] += loss
     message[-2:] = wish
     total = group.sum(message)
-    return float(total[-3]), total[:-3], Wish(*(bool(votes) for votes in total[-2:]))
+    return float(total[-3]), total[:-3], StopOrSave(*(bool(votes) for votes in total[-2:]))
 
 
 def _update(settings: Settings, number: int) -> Update:

@@ -10,7 +10,7 @@ from holdfast.trainer.errors import BadSetting
 Environ = Mapping[str, str]
 
 
-def whole(environ: Environ, name: str, default: int, *, least: int = 0, most: int = 1_000_000_000) -> int:
+def integer(environ: Environ, name: str, default: int, *, least: int = 0, most: int = 1_000_000_000) -> int:
     text = environ.get(name, "") or str(default)
     if re.fullmatch(r"[+-]?[0-9]{1,18}", text) is None or not least <= int(text) <= most:
         raise BadSetting(f"{name} is {text!r}: write a whole number from {least} to {most}")

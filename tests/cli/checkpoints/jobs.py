@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.api.meta import Key
-from holdfast.checkpoints.folder import FolderStore
-from holdfast.checkpoints.names import Name
+from holdfast.checkpoints.folder import VolumeStore
+from holdfast.checkpoints.names import CheckpointName
 from holdfast.checkpoints.objects import ObjectStore
 from holdfast.checkpoints.settings import open_bucket
 from holdfast.cli.checkpoints.credentials import SECRETS
@@ -37,8 +37,8 @@ async def volume_of(ground: Ground, name: str) -> Path:
     return ground.kubeconfig.parent / below
 
 
-def fill_volume(root: Path, *names: Name, files: Mapping[str, bytes] = MODEL) -> None:
-    store = FolderStore(root)
+def fill_volume(root: Path, *names: CheckpointName, files: Mapping[str, bytes] = MODEL) -> None:
+    store = VolumeStore(root)
     for name in names:
         store.put(name, save(root, name, files), ABOUT)
 
@@ -60,7 +60,7 @@ async def secret(ground: Ground, name: str, **content: str) -> None:
     await ground.cluster.create(SECRETS, {"metadata": {"name": name}, "data": data}, namespace=ground.namespace)
 
 
-def fill_bucket(server: Server, folder: Path, prefix: str, *names: Name) -> ObjectStore:
+def fill_bucket(server: Server, folder: Path, prefix: str, *names: CheckpointName) -> ObjectStore:
     store = ObjectStore(open_bucket(server.address(prefix), server.environ))
     for name in names:
         store.put(name, save(folder, name), ABOUT)

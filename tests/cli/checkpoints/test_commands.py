@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from holdfast.checkpoints.names import MANIFEST, named
+from holdfast.checkpoints.names import MANIFEST, checkpoint_name
 from tests.checkpoints.making import MODEL, content
 from tests.checkpoints.servers.refusing import Refusing
 from tests.checkpoints.servers.server import BUCKET, Server, s3_environ
@@ -25,7 +25,7 @@ from tests.cli.checkpoints.jobs import (
 from tests.cli.ground import WITHIN_S, Ground, holdfast, interrupted
 
 METRICS = ("LOSS", "ACCURACY", "BEST")
-FIVE = [named(epoch, 0) for epoch in range(1, 6)]
+FIVE = [checkpoint_name(epoch, 0) for epoch in range(1, 6)]
 
 
 async def test_a_jobs_checkpoints_in_s3_are_listed_verified_pruned_and_downloaded(
@@ -98,7 +98,7 @@ async def test_damage_is_told_by_file_and_ends_with_1(embedded: Ground, tmp_path
 async def test_programs_get_everything_as_json_or_yaml_and_people_more_with_wide(embedded: Ground) -> None:
     await claim_job(embedded, "digits", RUNNING)
     folder = await volume_of(embedded, "digits")
-    fill_volume(folder, named(1, 0))
+    fill_volume(folder, checkpoint_name(1, 0))
     (folder / "attempt-0/checkpoint-epoch-2").mkdir()
     as_json = json.loads(await embedded.good("checkpoints", "list", "digits", "-o", "json"))
     assert as_json == yaml.safe_load(await embedded.good("checkpoints", "list", "digits", "-o", "yaml"))
@@ -129,7 +129,7 @@ async def test_the_best_is_downloaded_by_the_metric_that_the_job_is_judged_by(em
         folder = await volume_of(embedded, name)
         for epoch, number in ((1, 0.8), (2, 0.1), (3, 0.5)):
             marker = json.dumps({"metrics": {"loss": number, "accuracy": number}}).encode()
-            fill_volume(folder, named(epoch, 0), files={**MODEL, ".holdfast-complete": marker})
+            fill_volume(folder, checkpoint_name(epoch, 0), files={**MODEL, ".holdfast-complete": marker})
         listing = json.loads(await embedded.good("checkpoints", "list", name, "-o", "json"))["checkpoints"]
         assert [saved["epoch"] for saved in listing if saved.get("best")] == [best]
         assert [saved["metrics"]["loss"] for saved in listing] == [0.5, 0.1, 0.8]
@@ -152,7 +152,7 @@ async def test_a_running_job_is_not_pruned_below_its_own_retention(embedded: Gro
 
 async def test_a_download_overwrites_nothing(embedded: Ground, tmp_path: Path) -> None:
     await claim_job(embedded, "digits")
-    fill_volume(await volume_of(embedded, "digits"), named(1, 0))
+    fill_volume(await volume_of(embedded, "digits"), checkpoint_name(1, 0))
     mine = tmp_path / "mine"
     mine.mkdir()
     words = await embedded.refused("checkpoints", "download", "digits", "-o", str(mine), code=2)

@@ -11,12 +11,12 @@ import pytest
 
 from holdfast.api.meta import ObjectMeta
 from holdfast.api.trainingjob import CheckpointStorage
-from holdfast.checkpoints.names import named
+from holdfast.checkpoints.names import checkpoint_name
 from holdfast.checkpoints.settings import open_bucket
 from holdfast.cli.checkpoints.credentials import Credentials, Secret, environ_for, read_credentials
 from holdfast.cli.checkpoints.facts import Which
-from holdfast.cli.checkpoints.place import InBucket
-from holdfast.cli.checkpoints.work import chosen
+from holdfast.cli.checkpoints.place import BucketView
+from holdfast.cli.checkpoints.work import select_checkpoint
 from holdfast.cluster.kubernetes import connect, load_config
 from holdfast.runtime.clocks import utc_now
 from tests.checkpoints.places import fresh_prefix
@@ -112,9 +112,9 @@ async def test_every_store_is_reached_with_what_its_secret_holds(
     if endpoint := told.get("AZURE_STORAGE_ENDPOINT"):
         monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", endpoint)
     prefix = fresh_prefix()
-    fill_bucket(server, tmp_path, prefix, named(1, 0))
-    place = InBucket(open_bucket(server.address(prefix), environ_for(storage, credentials)))
-    assert chosen(place.store, Which()) == named(1, 0)
+    fill_bucket(server, tmp_path, prefix, checkpoint_name(1, 0))
+    place = BucketView(open_bucket(server.address(prefix), environ_for(storage, credentials)))
+    assert select_checkpoint(place.store, Which()) == checkpoint_name(1, 0)
 
 
 def _account_of(told: Mapping[str, str]) -> dict[str, str]:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoints.errors import BadManifest, Corrupt, StoreError
+from holdfast.checkpoints.errors import Corrupt, InvalidCheckpointManifest, StoreError
 from holdfast.checkpoints.manifest import Manifest
-from holdfast.checkpoints.names import Name, named
+from holdfast.checkpoints.names import CheckpointName, checkpoint_name
 from holdfast.checkpoints.retention import Metric
 from holdfast.cli.checkpoints.facts import Which
-from holdfast.cli.checkpoints.handover import take
+from holdfast.cli.checkpoints.handover import receive_checkpoint
 from holdfast.cli.checkpoints.remote import options
 from holdfast.cluster.errors import Unreachable
-from holdfast.cluster.kubernetes.attached import Attached
+from holdfast.cluster.kubernetes.attached import ExecStream
 from tests.checkpoints.making import MODEL, content
 from tests.cli.checkpoints.jobs import below, fill_volume
 
@@ -24,7 +24,7 @@ LARGE = {**MODEL, "large.bin": bytes(range(256)) * 16384, "with space\u00e9.txt"
 FOLDER = Path("attempt-0/checkpoint-epoch-1")
 
 
-class Pipe(Attached):
+class Pipe(ExecStream):
     """What a conversation with a pod does, with a process here. `cut_after` bytes of answers it breaks."""
 
     def __init__(self, process: asyncio.subprocess.Process, cut_after: int | None) -> None:
@@ -50,7 +50,7 @@ class Pipe(Attached):
 
 
 @asynccontextmanager
-async def pod(*command: str, cut_after: int | None = None) -> AsyncIterator[Attached]:
+async def pod(*command: str, cut_after: int | None = None) -> AsyncIterator[ExecStream]:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
     try:
@@ -68,33 +68,33 @@ async def pod(*command: str, cut_after: int | None = None) -> AsyncIterator[Atta
 
 async def taken(
     volume: Path, target: Path, *, epoch: int | None = None, best_by: Metric | None = None, cut_after: int | None = None
-) -> tuple[Name, Manifest]:
+) -> tuple[CheckpointName, Manifest]:
     chosen = options(Which(epoch=epoch, best_by=best_by))
     command = [sys.executable, "-m", "holdfast", "checkpoints", "hand-out", str(volume), *chosen]
     async with asyncio.timeout(120), pod(*command, cut_after=cut_after) as attached:
-        return await take(attached, lambda _name: target)
+        return await receive_checkpoint(attached, lambda _name: target)
 
 
 async def said(line: str, target: Path) -> None:
     """A pod that says this and nothing else."""
     async with asyncio.timeout(120), pod(sys.executable, "-c", f"print({line!r})") as attached:
-        await take(attached, lambda _name: target)
+        await receive_checkpoint(attached, lambda _name: target)
 
 
 async def test_a_checkpoint_arrives_whole_whatever_its_files_are_called(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
-    fill_volume(volume, named(1, 0), named(2, 0), files=LARGE)
+    fill_volume(volume, checkpoint_name(1, 0), checkpoint_name(2, 0), files=LARGE)
     name, manifest = await taken(volume, tmp_path / "copy", epoch=1)
-    assert (name, len(manifest.files)) == (named(1, 0), len(LARGE))
+    assert (name, len(manifest.files)) == (checkpoint_name(1, 0), len(LARGE))
     assert content(tmp_path / "copy") == LARGE
 
 
 async def test_the_best_is_handed_out(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
-    fill_volume(volume, named(1, 0), files={**MODEL, ".holdfast-complete": b'{"metrics": {"accuracy": 0.9}}'})
-    fill_volume(volume, named(2, 0), files={**MODEL, ".holdfast-complete": b'{"metrics": {"accuracy": 0.8}}'})
+    fill_volume(volume, checkpoint_name(1, 0), files={**MODEL, ".holdfast-complete": b'{"metrics": {"accuracy": 0.9}}'})
+    fill_volume(volume, checkpoint_name(2, 0), files={**MODEL, ".holdfast-complete": b'{"metrics": {"accuracy": 0.8}}'})
     name, manifest = await taken(volume, tmp_path / "copy", best_by="accuracy")
-    assert (name, manifest.metrics) == (named(1, 0), {"accuracy": 0.9})
+    assert (name, manifest.metrics) == (checkpoint_name(1, 0), {"accuracy": 0.9})
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ async def test_a_damaged_checkpoint_is_refused_and_nothing_is_left(
     tmp_path: Path, damage: bytes | None, words: str
 ) -> None:
     volume = tmp_path / "volume"
-    fill_volume(volume, named(1, 0))
+    fill_volume(volume, checkpoint_name(1, 0))
     model = volume / FOLDER / "model.bin"
     if damage is None:
         model.unlink()
@@ -123,7 +123,7 @@ async def test_a_damaged_checkpoint_is_refused_and_nothing_is_left(
 
 async def test_a_conversation_that_breaks_leaves_nothing_that_looks_whole_and_is_gone_on_with(tmp_path: Path) -> None:
     volume, target = tmp_path / "volume", tmp_path / "copy"
-    fill_volume(volume, named(1, 0), files=LARGE)
+    fill_volume(volume, checkpoint_name(1, 0), files=LARGE)
     with pytest.raises(StoreError, match="the connection broke"):
         await taken(volume, target, cut_after=1 << 20)
     assert not target.exists()
@@ -143,11 +143,11 @@ async def test_a_pod_that_says_something_else_is_not_believed(tmp_path: Path) ->
         await said("Welcome!", target)
     with pytest.raises(StoreError, match=r"offers '../../etc', which is no checkpoint"):
         await said('{"attempt": 0, "leaf": "../../etc", "manifest": "{}"}', target)
-    with pytest.raises(BadManifest):
+    with pytest.raises(InvalidCheckpointManifest):
         await said('{"attempt": 0, "leaf": "checkpoint-epoch-1", "manifest": "{}"}', target)
     with pytest.raises(StoreError, match="the pod ended in the middle of the checkpoint"):
         async with pod(sys.executable, "-c", "") as attached:
-            await take(attached, lambda _name: target)
+            await receive_checkpoint(attached, lambda _name: target)
     assert not target.exists()
 
 
@@ -157,6 +157,6 @@ async def test_a_manifest_whose_paths_lead_elsewhere_is_refused(tmp_path: Path) 
         '\\"version\\": 1, \\"epoch\\": 1, \\"attempt\\": 0, \\"job\\": \\"j\\", \\"savedAt\\": \\"\\", \\"world\\": 1'
     )
     manifest = "{" + facts + ', \\"files\\": [' + file + "]}"
-    with pytest.raises(BadManifest, match=r"outside' has an empty part, '.' or '..'"):
+    with pytest.raises(InvalidCheckpointManifest, match=r"outside' has an empty part, '.' or '..'"):
         await said('{"attempt": 0, "leaf": "checkpoint-epoch-1", "manifest": "' + manifest + '"}', tmp_path / "copy")
     assert below(tmp_path) == []

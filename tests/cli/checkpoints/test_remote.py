@@ -11,19 +11,29 @@ import pytest
 
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.checkpoints.names import Name, named
+from holdfast.checkpoints.names import CheckpointName, checkpoint_name
 from holdfast.cli.checkpoints import remote
-from holdfast.cli.checkpoints.facts import Doomed, Fact, Listing, Pruning, Request, Saved, Verification, Verified, Which
+from holdfast.cli.checkpoints.facts import (
+    CheckpointInfo,
+    Fact,
+    ListRequest,
+    PruneRequest,
+    PruneResult,
+    Request,
+    VerifyRequest,
+    VerifyResult,
+    Which,
+)
 from holdfast.cli.checkpoints.pod import LABEL
-from holdfast.cli.checkpoints.remote import InPod, NotDone
+from holdfast.cli.checkpoints.remote import PodAccess, PodWorkFailed
 from holdfast.cli.naming import find_kind
 from holdfast.cli.target import Session
 from holdfast.cluster.embedded.http import serve
 from holdfast.cluster.kubernetes import KubernetesCluster, connect, load_config
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import JOBS, PODS, TRAINING_JOBS
-from holdfast.local.hardware import survey
-from holdfast.local.onebox import onebox
+from holdfast.local.hardware import detect_hardware
+from holdfast.local.onebox import local_cluster
 from holdfast.runtime.clocks import utc_now
 from holdfast.workloads.trainingjob import checkpoints
 from tests.checkpoints.making import MODEL, content
@@ -41,7 +51,7 @@ async def machine(tmp_path: Path) -> AsyncIterator[Ground]:
     """A cluster whose pods really run."""
     data = tmp_path / "box"
     async with (
-        onebox(data, survey(0), limits=False) as box,
+        local_cluster(data, detect_hardware(0), limits=False) as box,
         serve(box.cluster, data, now=utc_now) as kubeconfig,
     ):
         client = connect(load_config(str(kubeconfig)), rng=Random(0), now=utc_now)
@@ -57,16 +67,16 @@ async def real(control_plane: ControlPlane) -> AsyncIterator[Ground]:
         yield ground
 
 
-async def in_pod(ground: Ground, name: str, image: str = IMAGE) -> InPod:
+async def in_pod(ground: Ground, name: str, image: str = IMAGE) -> PodAccess:
     job = await ground.cluster.get(TRAINING_JOBS, Key(ground.namespace, name))
     assert isinstance(ground.cluster, KubernetesCluster)
-    kept = checkpoints.storage(job)
+    kept = checkpoints.checkpoint_storage(job)
     assert kept is not None
-    return InPod(Session(cluster=ground.cluster, namespace=ground.namespace, now=utc_now), job, kept, image)
+    return PodAccess(Session(cluster=ground.cluster, namespace=ground.namespace, now=utc_now), job, kept, image)
 
 
-async def told(place: InPod, request: Request) -> list[Fact]:
-    async with asyncio.timeout(120), aclosing(place.do(request)) as facts:
+async def told(place: PodAccess, request: Request) -> list[Fact]:
+    async with asyncio.timeout(120), aclosing(place.run_request(request)) as facts:
         return [fact async for fact in facts]
 
 
@@ -93,40 +103,44 @@ async def suspended_job(ground: Ground, name: str) -> TrainingJob:
 
 async def test_the_work_is_done_in_a_pod_that_is_gone_afterwards(machine: Ground) -> None:
     job = await suspended_job(machine, "digits")
-    fill_volume(await volume_of(machine, "digits"), *(named(epoch, 0) for epoch in (1, 2, 3)))
+    fill_volume(await volume_of(machine, "digits"), *(checkpoint_name(epoch, 0) for epoch in (1, 2, 3)))
     place = await in_pod(machine, "digits")
     uid = job.metadata.uid
-    listed = await told(place, Listing(job=uid, attempt=0, running=False))
-    assert [(one.epoch, one.resumes) for one in listed if isinstance(one, Saved)] == [(3, True), (2, False), (1, False)]
-    (verified,) = await told(place, Verification(epoch=2))
-    assert isinstance(verified, Verified)
+    listed = await told(place, ListRequest(job=uid, attempt=0, running=False))
+    assert [(one.epoch, one.resumes) for one in listed if isinstance(one, CheckpointInfo)] == [
+        (3, True),
+        (2, False),
+        (1, False),
+    ]
+    (verified,) = await told(place, VerifyRequest(epoch=2))
+    assert isinstance(verified, VerifyResult)
     assert (verified.saved.bytes, verified.damage) == (9, ())
-    gone = await told(place, Pruning(job=uid, attempt=0, keep=1, delete=True))
-    assert [(one.saved.epoch, one.deleted) for one in gone if isinstance(one, Doomed)] == [(1, True), (2, True)]
-    assert len(await told(place, Listing(job=uid, attempt=0, running=False))) == 1
+    gone = await told(place, PruneRequest(job=uid, attempt=0, keep=1, delete=True))
+    assert [(one.saved.epoch, one.deleted) for one in gone if isinstance(one, PruneResult)] == [(1, True), (2, True)]
+    assert len(await told(place, ListRequest(job=uid, attempt=0, running=False))) == 1
     assert await pods(machine, "digits") == []
 
 
 async def test_what_goes_wrong_in_the_pod_is_told_here(machine: Ground) -> None:
     await suspended_job(machine, "digits")
-    with pytest.raises(NotDone, match="there is no valid checkpoint of epoch 7"):
-        await told(await in_pod(machine, "digits"), Verification(epoch=7))
+    with pytest.raises(PodWorkFailed, match="there is no valid checkpoint of epoch 7"):
+        await told(await in_pod(machine, "digits"), VerifyRequest(epoch=7))
     assert await pods(machine, "digits") == []
 
 
 async def test_a_pod_that_ends_without_its_last_line_has_not_done_its_work(embedded: Ground) -> None:
     await claim_job(embedded, "short")
-    work = asyncio.create_task(told(await in_pod(embedded, "short"), Verification()))
+    work = asyncio.create_task(told(await in_pod(embedded, "short"), VerifyRequest()))
     key = await the_pod(embedded, "short")
     await embedded.cluster.patch_status(PODS, key, {"status": {"phase": "Running"}})
-    with pytest.raises(NotDone, match="before its work was done: line 1 / line 2 / line 3"):
+    with pytest.raises(PodWorkFailed, match="before its work was done: line 1 / line 2 / line 3"):
         await work
     assert await pods(embedded, "short") == []
 
 
 async def test_a_pod_is_taken_away_when_the_command_is_interrupted(embedded: Ground) -> None:
     await claim_job(embedded, "digits")
-    work = asyncio.create_task(told(await in_pod(embedded, "digits"), Verification()))
+    work = asyncio.create_task(told(await in_pod(embedded, "digits"), VerifyRequest()))
     await the_pod(embedded, "digits")
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -136,13 +150,15 @@ async def test_a_pod_is_taken_away_when_the_command_is_interrupted(embedded: Gro
 
 async def test_an_image_that_cannot_be_had_is_told_at_once(embedded: Ground) -> None:
     await claim_job(embedded, "digits")
-    work = asyncio.create_task(told(await in_pod(embedded, "digits"), Verification()))
+    work = asyncio.create_task(told(await in_pod(embedded, "digits"), VerifyRequest()))
     key = await the_pod(embedded, "digits")
     state = {"waiting": {"reason": "ImagePullBackOff", "message": "no such host"}}
     container = {"name": "checkpoints", "image": IMAGE, "imageID": "", "ready": False, "restartCount": 0}
     status = {"phase": "Pending", "containerStatuses": [{**container, "state": state}]}
     await embedded.cluster.patch_status(PODS, key, {"status": status})
-    with pytest.raises(NotDone, match=rf"pod {key} of image {IMAGE}, .* ImagePullBackOff: no such host; another image"):
+    with pytest.raises(
+        PodWorkFailed, match=rf"pod {key} of image {IMAGE}, .* ImagePullBackOff: no such host; another image"
+    ):
         await work
     assert await pods(embedded, "digits") == []
 
@@ -152,11 +168,11 @@ async def test_a_pod_that_no_node_has_room_for_is_given_up_in_the_end(
 ) -> None:
     monkeypatch.setattr(remote, "START_S", 2.0)
     await claim_job(embedded, "digits")
-    work = asyncio.create_task(told(await in_pod(embedded, "digits"), Verification()))
+    work = asyncio.create_task(told(await in_pod(embedded, "digits"), VerifyRequest()))
     key = await the_pod(embedded, "digits")
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
     await embedded.cluster.patch_status(PODS, key, {"status": {"phase": "Pending", "conditions": [condition]}})
-    with pytest.raises(NotDone, match="did not start: 0/3 nodes"):
+    with pytest.raises(PodWorkFailed, match="did not start: 0/3 nodes"):
         await work
     assert await pods(embedded, "digits") == []
 
@@ -164,15 +180,15 @@ async def test_a_pod_that_no_node_has_room_for_is_given_up_in_the_end(
 async def test_the_image_is_that_of_the_newest_workers_sidecar(embedded: Ground) -> None:
     await claim_job(embedded, "digits")
     place = await in_pod(embedded, "digits", image="")
-    with pytest.raises(NotDone, match=r"no workers left to take its image from: name one .* with --image"):
-        await told(place, Verification())
+    with pytest.raises(PodWorkFailed, match=r"no workers left to take its image from: name one .* with --image"):
+        await told(place, VerifyRequest())
     trainer = {"name": "trainer", "image": "t"}
     sidecar = {"name": "holdfast-sidecar", "image": IMAGE, "restartPolicy": "Always"}
     spec = {"restartPolicy": "Never", "containers": [trainer], "initContainers": [sidecar]}
     labels = {"training-job": "digits"}
     body = {"metadata": {"name": "digits-training", "labels": labels}, "spec": {"template": {"spec": spec}}}
     await embedded.cluster.create(JOBS, body, namespace=embedded.namespace)
-    work = asyncio.create_task(told(place, Verification()))
+    work = asyncio.create_task(told(place, VerifyRequest()))
     document = await whole(embedded, await the_pod(embedded, "digits"))
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -186,32 +202,34 @@ async def test_a_checkpoint_comes_out_of_a_pod_through_a_real_api_server(
     """There, commands in a fake container run on this machine."""
     volume = tmp_path / "volume"
     large = {**MODEL, "large.bin": bytes(range(256)) * 8192}
-    fill_volume(volume, named(1, 0))
-    fill_volume(volume, named(2, 0), files=large)
+    fill_volume(volume, checkpoint_name(1, 0))
+    fill_volume(volume, checkpoint_name(2, 0), files=large)
     kept = {"type": "nfs", "nfsServer": "files.invalid", "nfsPath": "/export"}
     await real.job("digits", checkpoint={"storage": kept})
     monkeypatch.setattr(checkpoints, "FOLDER", str(volume))
     monkeypatch.setattr(remote, "HAND_OUT", (sys.executable, "-m", "holdfast", "checkpoints", "hand-out"))
     place = await in_pod(real, "digits")
     name, manifest = await place.download(Which(), into(tmp_path / "newest"))
-    assert (name, len(manifest.files)) == (named(2, 0), 4)
+    assert (name, len(manifest.files)) == (checkpoint_name(2, 0), 4)
     assert content(tmp_path / "newest") == large
-    assert (await place.download(Which(epoch=1), into(tmp_path / "first")))[0] == named(1, 0)
+    assert (await place.download(Which(epoch=1), into(tmp_path / "first")))[0] == checkpoint_name(1, 0)
     assert content(tmp_path / "first") == MODEL
     assert await pods(real, "digits") == []
 
 
-def into(folder: Path) -> Callable[[Name], Path]:
+def into(folder: Path) -> Callable[[CheckpointName], Path]:
     return lambda _name: folder
 
 
 async def test_a_pod_without_a_word_is_told_by_how_it_ended(embedded: Ground) -> None:
     await claim_job(embedded, "silent")
-    work = asyncio.create_task(told(await in_pod(embedded, "silent"), Verification()))
+    work = asyncio.create_task(told(await in_pod(embedded, "silent"), VerifyRequest()))
     key = await the_pod(embedded, "silent")
     end = {"exitCode": 128, "reason": "StartError", "message": '"holdfast": executable file not found'}
     container = {"name": "checkpoints", "image": IMAGE, "imageID": "", "ready": False, "restartCount": 0}
     status = {"phase": "Failed", "containerStatuses": [{**container, "state": {"terminated": end}}]}
     await embedded.cluster.patch_status(PODS, key, {"status": status})
-    with pytest.raises(NotDone, match='before its work was done: StartError "holdfast": executable file not found'):
+    with pytest.raises(
+        PodWorkFailed, match='before its work was done: StartError "holdfast": executable file not found'
+    ):
         await work

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.cli.checkpoints.facts import Doomed, Saved, State, Verified
-from holdfast.cli.checkpoints.showing import doomed_line, size, table, verified_lines
+from holdfast.cli.checkpoints.facts import CheckpointInfo, PruneResult, State, VerifyResult
+from holdfast.cli.checkpoints.showing import prune_line, size, table, verified_lines
 
 NOW = datetime(2026, 1, 2, 3, 6, 5, tzinfo=UTC)
-SAVED = Saved(
+SAVED = CheckpointInfo(
     epoch=12,
     attempt=1,
     path="attempt-1/checkpoint-epoch-12",
@@ -21,7 +21,7 @@ SAVED = Saved(
     saved_at="2026-01-02T03:04:05Z",
     resumes=True,
 )
-ASIDE = Saved(epoch=9, attempt=0, path="quarantine/x", state="quarantined", reason="its content differs")
+ASIDE = CheckpointInfo(epoch=9, attempt=0, path="quarantine/x", state="quarantined", reason="its content differs")
 
 
 def test_a_table_says_which_one_a_restart_takes_and_which_is_the_best() -> None:
@@ -42,33 +42,36 @@ def test_only_what_a_restart_may_take_is_valid() -> None:
         "unfinished": "no, unfinished",
         "damaged": "no, damaged",
     }
-    found = [Saved(epoch=1, attempt=0, path="p", state=state) for state in states]
+    found = [CheckpointInfo(epoch=1, attempt=0, path="p", state=state) for state in states]
     rows = table(found, NOW, wide=False, headers=False)
     assert [row.split(None, 6)[6].rstrip("- ") for row in rows] == list(states.values())
 
 
 def test_a_reason_that_commands_a_terminal_is_made_harmless() -> None:
     lines = table(
-        [Saved(epoch=1, attempt=0, path="p", state="damaged", reason="\x1b[2Jx")], NOW, wide=True, headers=False
+        [CheckpointInfo(epoch=1, attempt=0, path="p", state="damaged", reason="\x1b[2Jx")],
+        NOW,
+        wide=True,
+        headers=False,
     )
     assert "\x1b" not in lines[0]
-    assert "\x1b" not in verified_lines(Verified(saved=SAVED, damage=("\x1b[2J is missing",)))[1]
+    assert "\x1b" not in verified_lines(VerifyResult(saved=SAVED, damage=("\x1b[2J is missing",)))[1]
 
 
 def test_a_verified_checkpoint_is_ok_damaged_or_left_out() -> None:
-    assert verified_lines(Verified(saved=SAVED)) == ["epoch 12 of attempt 1: ok, 1.0 GiB in 64 files"]
-    assert verified_lines(Verified(saved=SAVED, damage=("a is missing", "b is missing"))) == [
+    assert verified_lines(VerifyResult(saved=SAVED)) == ["epoch 12 of attempt 1: ok, 1.0 GiB in 64 files"]
+    assert verified_lines(VerifyResult(saved=SAVED, damage=("a is missing", "b is missing"))) == [
         "epoch 12 of attempt 1: damaged",
         "  a is missing",
         "  b is missing",
     ]
-    unfinished = Saved(epoch=3, attempt=0, path="p", state="unfinished", reason="no manifest")
-    assert verified_lines(Verified(saved=unfinished)) == ["epoch 3 of attempt 0: left out, unfinished"]
+    unfinished = CheckpointInfo(epoch=3, attempt=0, path="p", state="unfinished", reason="no manifest")
+    assert verified_lines(VerifyResult(saved=unfinished)) == ["epoch 3 of attempt 0: left out, unfinished"]
 
 
 def test_what_goes_is_told_before_and_after() -> None:
-    assert doomed_line(Doomed(saved=SAVED, deleted=False)) == "epoch 12 of attempt 1: would go, 1.0 GiB"
-    assert doomed_line(Doomed(saved=ASIDE, deleted=True)) == "epoch 9 of attempt 0: deleted, -"
+    assert prune_line(PruneResult(saved=SAVED, deleted=False)) == "epoch 12 of attempt 1: would go, 1.0 GiB"
+    assert prune_line(PruneResult(saved=ASIDE, deleted=True)) == "epoch 9 of attempt 0: deleted, -"
 
 
 def test_sizes_read_as_people_write_them() -> None:

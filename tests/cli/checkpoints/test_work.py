@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoints.errors import NoCheckpoint
-from holdfast.checkpoints.names import MANIFEST, Name, named
+from holdfast.checkpoints.errors import CheckpointNotFound
+from holdfast.checkpoints.names import MANIFEST, CheckpointName, checkpoint_name
 from holdfast.cli.checkpoints.facts import Which
-from holdfast.cli.checkpoints.work import NotPruned, chosen
+from holdfast.cli.checkpoints.work import UnsafePrune, select_checkpoint
 from tests.checkpoints.making import MODEL, save, save_by_rename
 from tests.checkpoints.places import FolderPlace, Place
 from tests.cli.checkpoints.places import decide, listed, pruned, verified
@@ -23,7 +23,7 @@ def volume(tmp_path: Path) -> FolderPlace:
     return FolderPlace(tmp_path)
 
 
-def put(place: Place, *names: Name) -> None:
+def put(place: Place, *names: CheckpointName) -> None:
     for name in names:
         place.put(name)
 
@@ -32,14 +32,14 @@ def test_an_empty_store_has_nothing_to_list_verify_prune_or_download(place: Plac
     assert listed(place) == []
     assert verified(place) == []
     assert pruned(place, 1) == []
-    with pytest.raises(NoCheckpoint, match="no valid checkpoint in"):
-        chosen(place.store, Which())
-    with pytest.raises(NoCheckpoint, match="of epoch 4"):
+    with pytest.raises(CheckpointNotFound, match="no valid checkpoint in"):
+        select_checkpoint(place.store, Which())
+    with pytest.raises(CheckpointNotFound, match="of epoch 4"):
         verified(place, 4)
 
 
 def test_checkpoints_are_listed_newest_first_with_what_their_manifests_say(place: Place) -> None:
-    put(place, named(9, 0), named(10, 1), named(9, 1))
+    put(place, checkpoint_name(9, 0), checkpoint_name(10, 1), checkpoint_name(9, 1))
     found = listed(place, attempt=1)
     assert [(one.epoch, one.attempt, one.state) for one in found] == [
         (10, 1, "valid"),
@@ -53,8 +53,8 @@ def test_checkpoints_are_listed_newest_first_with_what_their_manifests_say(place
 
 
 def test_what_has_no_manifest_is_unfinished_and_the_one_before_it_is_resumed_from(place: Place) -> None:
-    put(place, named(1, 0), named(2, 0))
-    place.remove(f"{named(2, 0).folder}/{MANIFEST}")
+    put(place, checkpoint_name(1, 0), checkpoint_name(2, 0))
+    place.remove(f"{checkpoint_name(2, 0).folder}/{MANIFEST}")
     newest, before = listed(place, running=True)
     assert (newest.state, newest.resumes, newest.bytes, newest.files) == ("unfinished", False, None, None)
     assert "no manifest" in newest.reason
@@ -62,8 +62,8 @@ def test_what_has_no_manifest_is_unfinished_and_the_one_before_it_is_resumed_fro
 
 
 def test_a_manifest_that_cannot_be_read_makes_a_checkpoint_damaged(place: Place) -> None:
-    put(place, named(1, 0), named(2, 0))
-    place.write(f"{named(2, 0).folder}/{MANIFEST}", b"{")
+    put(place, checkpoint_name(1, 0), checkpoint_name(2, 0))
+    place.write(f"{checkpoint_name(2, 0).folder}/{MANIFEST}", b"{")
     newest, before = listed(place)
     assert newest.state == "damaged"
     assert "manifest" in newest.reason
@@ -72,8 +72,8 @@ def test_a_manifest_that_cannot_be_read_makes_a_checkpoint_damaged(place: Place)
 
 
 def test_what_was_set_aside_is_listed_last_and_never_resumed_from(place: Place) -> None:
-    put(place, named(1, 0), named(2, 0))
-    place.store.quarantine(named(2, 0))
+    put(place, checkpoint_name(1, 0), checkpoint_name(2, 0))
+    place.store.quarantine(checkpoint_name(2, 0))
     kept, aside = listed(place)
     assert kept.resumes
     assert (aside.state, aside.epoch, aside.attempt, aside.bytes) == ("quarantined", 2, 0, SIZE)
@@ -89,26 +89,26 @@ def test_what_is_no_checkpoint_in_the_quarantine_is_left_out(place: Place) -> No
 
 
 def test_what_a_cut_off_worker_saved_later_is_superseded(place: Place) -> None:
-    put(place, named(1, 0), named(5, 0), named(2, 1))
-    decide(place, 1, named(1, 0))
+    put(place, checkpoint_name(1, 0), checkpoint_name(5, 0), checkpoint_name(2, 1))
+    decide(place, 1, checkpoint_name(1, 0))
     five, two, one = listed(place, attempt=1)
     assert (five.state, two.state, one.state) == ("superseded", "valid", "valid")
     assert "attempt 1 had begun further back" in five.reason
     assert (five.resumes, two.resumes) == (False, True)
-    assert chosen(place.store, Which()) == named(2, 1)
-    assert chosen(place.store, Which(epoch=5)) == named(5, 0)
+    assert select_checkpoint(place.store, Which()) == checkpoint_name(2, 1)
+    assert select_checkpoint(place.store, Which(epoch=5)) == checkpoint_name(5, 0)
 
 
 def test_a_later_attempts_checkpoints_of_another_job_are_not_what_a_restart_takes(volume: FolderPlace) -> None:
-    put(volume, named(1, 0), named(50, 7))
+    put(volume, checkpoint_name(1, 0), checkpoint_name(50, 7))
     other, own = listed(volume, attempt=0)
     assert (other.attempt, other.resumes) == (7, False)
     assert own.resumes
 
 
 def test_a_complete_checkpoint_without_a_manifest_counts_once_nobody_writes(volume: FolderPlace) -> None:
-    put(volume, named(1, 0))
-    save_by_rename(volume.volume, named(2, 0))
+    put(volume, checkpoint_name(1, 0))
+    save_by_rename(volume.volume, checkpoint_name(2, 0))
     newest, before = listed(volume, running=True)
     assert (newest.state, newest.resumes, before.resumes) == ("unfinished", False, True)
     newest, before = listed(volume, running=False)
@@ -117,8 +117,8 @@ def test_a_complete_checkpoint_without_a_manifest_counts_once_nobody_writes(volu
 
 
 def test_verifying_names_every_file_that_is_damaged(place: Place) -> None:
-    put(place, named(1, 0), named(2, 0))
-    folder = named(2, 0).folder
+    put(place, checkpoint_name(1, 0), checkpoint_name(2, 0))
+    folder = checkpoint_name(2, 0).folder
     place.write(f"{folder}/model.bin", b"WEIGHTS")
     place.remove(f"{folder}/state/position.json")
     two, one = verified(place)
@@ -130,7 +130,7 @@ def test_verifying_names_every_file_that_is_damaged(place: Place) -> None:
 
 
 def test_a_file_that_is_too_long_or_too_short_is_damaged(place: Place) -> None:
-    put(place, named(1, 0))
+    put(place, checkpoint_name(1, 0))
     place.write("attempt-0/checkpoint-epoch-1/model.bin", b"weights and more")
     place.write("attempt-0/checkpoint-epoch-1/state/position.json", b"{")
     (found,) = verified(place, 1)
@@ -141,13 +141,13 @@ def test_a_file_that_is_too_long_or_too_short_is_damaged(place: Place) -> None:
 
 
 def test_one_epoch_alone_is_verified_in_every_attempt_that_has_it(place: Place) -> None:
-    put(place, named(1, 0), named(2, 0), named(2, 1))
+    put(place, checkpoint_name(1, 0), checkpoint_name(2, 0), checkpoint_name(2, 1))
     assert [(one.saved.epoch, one.saved.attempt) for one in verified(place, 2)] == [(2, 1), (2, 0)]
 
 
 def test_a_link_that_leads_out_of_the_checkpoint_is_damage_and_is_not_followed(volume: FolderPlace) -> None:
-    put(volume, named(1, 0))
-    model = volume.volume / named(1, 0).folder / "model.bin"
+    put(volume, checkpoint_name(1, 0))
+    model = volume.volume / checkpoint_name(1, 0).folder / "model.bin"
     model.rename(volume.volume / "elsewhere.bin")
     model.symlink_to(volume.volume / "elsewhere.bin")
     (found,) = verified(volume)
@@ -155,15 +155,15 @@ def test_a_link_that_leads_out_of_the_checkpoint_is_damage_and_is_not_followed(v
 
 
 def test_a_folder_in_the_place_of_a_file_is_damage(volume: FolderPlace) -> None:
-    put(volume, named(1, 0))
-    model = volume.volume / named(1, 0).folder / "model.bin"
+    put(volume, checkpoint_name(1, 0))
+    model = volume.volume / checkpoint_name(1, 0).folder / "model.bin"
     model.unlink()
     model.mkdir()
     assert verified(volume)[0].damage == ("model.bin is missing",)
 
 
 def test_pruning_keeps_the_newest_and_deletes_nothing_unless_told(place: Place) -> None:
-    put(place, *(named(epoch, 0) for epoch in range(1, 6)))
+    put(place, *(checkpoint_name(epoch, 0) for epoch in range(1, 6)))
     assert pruned(place, 2, delete=False) == [1, 2, 3]
     assert len(listed(place)) == 5
     assert pruned(place, 2) == [1, 2, 3]
@@ -172,8 +172,8 @@ def test_pruning_keeps_the_newest_and_deletes_nothing_unless_told(place: Place) 
 
 
 def test_pruning_leaves_what_was_set_aside_and_what_lies_beside_the_checkpoints(place: Place) -> None:
-    put(place, *(named(epoch, 0) for epoch in (1, 2, 3)))
-    place.store.quarantine(named(2, 0))
+    put(place, *(checkpoint_name(epoch, 0) for epoch in (1, 2, 3)))
+    place.store.quarantine(checkpoint_name(2, 0))
     place.write("tensorboard/events", b"curves")
     place.write("attempt-0/notes.txt", b"mine")
     assert pruned(place, 1) == [1]
@@ -182,31 +182,31 @@ def test_pruning_leaves_what_was_set_aside_and_what_lies_beside_the_checkpoints(
 
 
 def test_nothing_is_deleted_while_the_newest_is_damaged_since_a_resume_needs_an_older_one(place: Place) -> None:
-    put(place, named(1, 0), named(2, 0), named(3, 0))
+    put(place, checkpoint_name(1, 0), checkpoint_name(2, 0), checkpoint_name(3, 0))
     place.write("attempt-0/checkpoint-epoch-3/model.bin", b"WEIGHTS")
-    with pytest.raises(NotPruned, match=r"checkpoint-epoch-3 of attempt 0, is damaged \(the content of model.bin"):
+    with pytest.raises(UnsafePrune, match=r"checkpoint-epoch-3 of attempt 0, is damaged \(the content of model.bin"):
         pruned(place, 1)
     assert len(listed(place)) == 3
 
 
 def test_another_jobs_later_attempts_under_the_same_prefix_are_none_of_a_prunings_business(volume: FolderPlace) -> None:
-    put(volume, named(1, 0), named(2, 0), named(50, 7))
+    put(volume, checkpoint_name(1, 0), checkpoint_name(2, 0), checkpoint_name(50, 7))
     volume.write("attempt-7/checkpoint-epoch-50/model.bin", b"WEIGHTS")
     assert pruned(volume, 1, attempt=0) == [1]
     assert [one.epoch for one in listed(volume)] == [50, 2]
 
 
 def test_what_the_running_attempt_resumed_from_stays(place: Place) -> None:
-    put(place, named(1, 0), named(2, 1), named(3, 1))
-    decide(place, 1, named(1, 0))
+    put(place, checkpoint_name(1, 0), checkpoint_name(2, 1), checkpoint_name(3, 1))
+    decide(place, 1, checkpoint_name(1, 0))
     assert pruned(place, 1, attempt=1) == [2]
     assert [one.epoch for one in listed(place, attempt=1)] == [3, 1]
 
 
 def test_what_is_being_saved_is_not_pruned_and_leftovers_of_old_attempts_are(place: Place) -> None:
-    put(place, named(1, 0), named(2, 0), named(3, 1), named(4, 1))
-    place.remove(f"{named(1, 0).folder}/{MANIFEST}")
-    place.remove(f"{named(3, 1).folder}/{MANIFEST}")
+    put(place, checkpoint_name(1, 0), checkpoint_name(2, 0), checkpoint_name(3, 1), checkpoint_name(4, 1))
+    place.remove(f"{checkpoint_name(1, 0).folder}/{MANIFEST}")
+    place.remove(f"{checkpoint_name(3, 1).folder}/{MANIFEST}")
     assert pruned(place, 1, attempt=1) == [1, 2]
     assert [(one.epoch, one.state) for one in listed(place, attempt=1, running=True)] == [
         (4, "valid"),
@@ -215,44 +215,44 @@ def test_what_is_being_saved_is_not_pruned_and_leftovers_of_old_attempts_are(pla
 
 
 def test_the_newest_valid_one_is_chosen_and_of_an_epoch_the_latest_attempts(place: Place) -> None:
-    put(place, named(3, 0), named(3, 1), named(4, 1))
-    place.write(f"{named(4, 1).folder}/{MANIFEST}", b"{")
-    assert chosen(place.store, Which()) == named(3, 1)
-    assert chosen(place.store, Which(epoch=3)) == named(3, 1)
-    with pytest.raises(NoCheckpoint, match="no valid checkpoint of epoch 4"):
-        chosen(place.store, Which(epoch=4))
+    put(place, checkpoint_name(3, 0), checkpoint_name(3, 1), checkpoint_name(4, 1))
+    place.write(f"{checkpoint_name(4, 1).folder}/{MANIFEST}", b"{")
+    assert select_checkpoint(place.store, Which()) == checkpoint_name(3, 1)
+    assert select_checkpoint(place.store, Which(epoch=3)) == checkpoint_name(3, 1)
+    with pytest.raises(CheckpointNotFound, match="no valid checkpoint of epoch 4"):
+        select_checkpoint(place.store, Which(epoch=4))
 
 
 def test_the_best_is_marked_chosen_and_not_pruned(place: Place) -> None:
     for epoch, loss in enumerate([0.9, 0.1, 0.5, 0.4], start=1):
         metrics = {"loss": loss, "accuracy": loss}
-        place.put(named(epoch, 0), {**MODEL, ".holdfast-complete": json.dumps({"metrics": metrics}).encode()})
+        place.put(checkpoint_name(epoch, 0), {**MODEL, ".holdfast-complete": json.dumps({"metrics": metrics}).encode()})
     four, three, two, one = listed(place)
     assert [saved.best for saved in (four, three, two, one)] == [False, False, True, False]
     assert two.metrics == {"loss": 0.1, "accuracy": 0.1}
-    assert chosen(place.store, Which(best_by="loss")) == named(2, 0)
-    assert chosen(place.store, Which(best_by="accuracy")) == named(1, 0)
+    assert select_checkpoint(place.store, Which(best_by="loss")) == checkpoint_name(2, 0)
+    assert select_checkpoint(place.store, Which(best_by="accuracy")) == checkpoint_name(1, 0)
     assert pruned(place, 1) == [1, 3]
     assert [saved.epoch for saved in listed(place)] == [4, 2]
 
 
 def test_without_a_metric_none_is_the_best(volume: FolderPlace) -> None:
-    with pytest.raises(NoCheckpoint, match="there is no valid checkpoint in"):
-        chosen(volume.store, Which(best_by="loss"))
-    put(volume, named(1, 0))
-    with pytest.raises(NoCheckpoint, match=r"has the metric loss.*report it at the end of each epoch"):
-        chosen(volume.store, Which(best_by="loss"))
+    with pytest.raises(CheckpointNotFound, match="there is no valid checkpoint in"):
+        select_checkpoint(volume.store, Which(best_by="loss"))
+    put(volume, checkpoint_name(1, 0))
+    with pytest.raises(CheckpointNotFound, match=r"has the metric loss.*report it at the end of each epoch"):
+        select_checkpoint(volume.store, Which(best_by="loss"))
     assert [saved.best for saved in listed(volume)] == [False]
 
 
 def test_what_does_not_count_is_never_the_best(volume: FolderPlace) -> None:
     for epoch, attempt, loss in [(1, 0, 0.9), (5, 0, 0.1), (6, 0, 0.2), (2, 1, 0.5)]:
         marker = json.dumps({"metrics": {"loss": loss}}).encode()
-        volume.put(named(epoch, attempt), {**MODEL, ".holdfast-complete": marker})
-    decide(volume, 1, named(1, 0))
-    volume.store.quarantine(named(6, 0))
+        volume.put(checkpoint_name(epoch, attempt), {**MODEL, ".holdfast-complete": marker})
+    decide(volume, 1, checkpoint_name(1, 0))
+    volume.store.quarantine(checkpoint_name(6, 0))
     assert [(saved.epoch, saved.state) for saved in listed(volume, attempt=1) if saved.best] == [(2, "valid")]
-    assert chosen(volume.store, Which(best_by="loss")) == named(2, 1)
+    assert select_checkpoint(volume.store, Which(best_by="loss")) == checkpoint_name(2, 1)
 
 
 def test_a_volume_that_cannot_be_read_is_told_as_such(volume: FolderPlace) -> None:
@@ -263,6 +263,6 @@ def test_a_volume_that_cannot_be_read_is_told_as_such(volume: FolderPlace) -> No
 
 
 def test_numbers_with_leading_zeros_keep_their_spelling(volume: FolderPlace) -> None:
-    name = Name(7, 0, "checkpoint-epoch-007")
-    volume.store.put(name, save(volume.volume, name), volume.put(named(1, 0)).about)
+    name = CheckpointName(7, 0, "checkpoint-epoch-007")
+    volume.store.put(name, save(volume.volume, name), volume.put(checkpoint_name(1, 0)).about)
     assert listed(volume)[0].path == "attempt-0/checkpoint-epoch-007"

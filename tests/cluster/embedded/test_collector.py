@@ -11,9 +11,9 @@ from holdfast.api.meta import Key
 from holdfast.cluster.embedded import EmbeddedCluster
 from holdfast.cluster.embedded import collector as collecting
 from holdfast.cluster.embedded.catalog import Catalog
-from holdfast.cluster.embedded.collector import Collector
-from holdfast.cluster.embedded.stored import Stored
-from holdfast.cluster.embedded.writes import Writer
+from holdfast.cluster.embedded.collector import GarbageCollector
+from holdfast.cluster.embedded.stored import StoredObject
+from holdfast.cluster.embedded.writes import ObjectWriter
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.protocol import Propagation
 from tests.contract.kinds import (
@@ -163,8 +163,8 @@ async def desk(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[D
     """A ledger with a collector, on a disk that can be full."""
     monkeypatch.setattr(collecting, "RETRY_S", 0.01)
     desk = Desk()
-    collector = Collector(desk.ledger, Catalog(), Writer(desk.ledger, clock, Random(1)))
-    desk.listener = collector.notice
+    collector = GarbageCollector(desk.ledger, Catalog(), ObjectWriter(desk.ledger, clock, Random(1)))
+    desk.listener = collector.enqueue
     running = asyncio.create_task(collector.run())
     yield desk
     running.cancel()
@@ -174,15 +174,15 @@ async def desk(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[D
 async def test_a_full_disk_only_delays_the_collection(desk: Desk) -> None:
     owner = desk.ledger.put("configmaps", document("owner", uid="owner"))
     desk.ledger.put("configmaps", document("child", owners=["owner"]))
-    await desk.ledger.settled()
+    await desk.ledger.flushed()
     desk.disk.full_after = 3
     desk.ledger.remove(owner)
-    await desk.ledger.settled()
+    await desk.ledger.flushed()
     await asyncio.wait_for(desk.disk.refused.wait(), 60)
-    assert desk.ledger.filed(place("child")) is not None
+    assert desk.ledger.committed(place("child")) is not None
     desk.disk.full_after = inf
 
-    async def child() -> Stored | None:
-        return desk.ledger.filed(place("child"))
+    async def child() -> StoredObject | None:
+        return desk.ledger.committed(place("child"))
 
     await eventually(child, lambda each: each is None, what="the child is collected")

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.cluster.embedded.catalog import own_kinds
-from holdfast.cluster.embedded.deletion import Verdict, delete_verdict, ends_with_update
+from holdfast.cluster.embedded.catalog import builtin_kinds
+from holdfast.cluster.embedded.deletion import DeletionResult, ends_with_update, plan_deletion
 from holdfast.cluster.protocol import JSON, Propagation
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 AT_ONCE = "2026-01-02T03:04:05Z"
 BACKGROUND, FOREGROUND, ORPHAN = Propagation.BACKGROUND, Propagation.FOREGROUND, Propagation.ORPHAN
 HELD = "holdfast.dev/held"
-KINDS = {kind.kind: kind for kind in own_kinds()}
+KINDS = {kind.kind: kind for kind in builtin_kinds()}
 
 
 def document(kind: str, *, spec: JSON | None = None, status: JSON | None = None, **metadata: Any) -> JSON:
@@ -32,18 +32,18 @@ def bound(**metadata: Any) -> JSON:
 
 def judged(
     each: JSON, propagation: Propagation = BACKGROUND, grace_period_s: int | None = None, after_s: float = 0
-) -> Verdict:
-    return delete_verdict(KINDS[each["kind"]], each, propagation, grace_period_s, NOW + timedelta(seconds=after_s))
+) -> DeletionResult:
+    return plan_deletion(KINDS[each["kind"]], each, propagation, grace_period_s, NOW + timedelta(seconds=after_s))
 
 
-def mark(verdict: Verdict) -> tuple[str, int]:
+def mark(verdict: DeletionResult) -> tuple[str, int]:
     assert verdict.marked is not None
     metadata = verdict.marked["metadata"]
     return metadata["deletionTimestamp"], metadata["deletionGracePeriodSeconds"]
 
 
 def test_an_object_that_nothing_holds_ends_at_once() -> None:
-    assert judged(document("ConfigMap")) == Verdict(ends=True)
+    assert judged(document("ConfigMap")) == DeletionResult(ends=True)
 
 
 def test_a_finalizer_keeps_the_object_and_marks_it() -> None:
@@ -57,7 +57,7 @@ def test_a_finalizer_keeps_the_object_and_marks_it() -> None:
 def test_a_second_delete_of_a_marked_object_changes_nothing() -> None:
     first = judged(document("ConfigMap", finalizers=[HELD], generation=3))
     assert first.marked is not None
-    assert judged(first.marked, after_s=100) == Verdict(ends=False)
+    assert judged(first.marked, after_s=100) == DeletionResult(ends=False)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_the_runner_ends_a_pod_with_no_grace_left() -> None:
 def test_a_grace_period_can_not_be_made_longer(asked: int | None, after_s: float) -> None:
     first = judged(bound())
     assert first.marked is not None
-    assert judged(first.marked, grace_period_s=asked, after_s=after_s) == Verdict(ends=False)
+    assert judged(first.marked, grace_period_s=asked, after_s=after_s) == DeletionResult(ends=False)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_namespace_waits_until_it_is_emptied() -> None:
     verdict = judged(namespace)
     assert verdict.marked is not None
     assert verdict.marked["status"] == {"phase": "Terminating"}
-    assert judged(verdict.marked, after_s=9) == Verdict(ends=False)
+    assert judged(verdict.marked, after_s=9) == DeletionResult(ends=False)
     assert judged({**verdict.marked, "spec": {}}).ends
 
 

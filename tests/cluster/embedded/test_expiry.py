@@ -7,8 +7,8 @@ import pytest
 
 from holdfast.api.meta import Key
 from holdfast.cluster.embedded import expiry
-from holdfast.cluster.embedded.expiry import expire_events, last_told
-from holdfast.cluster.embedded.ledger import Place
+from holdfast.cluster.embedded.expiry import expire_events, last_seen
+from holdfast.cluster.embedded.ledger import ObjectRef
 from holdfast.cluster.protocol import JSON
 
 from .clock import Clock
@@ -23,8 +23,8 @@ EARLY, LATE = "2026-01-02T03:00:00Z", "2026-01-02T04:00:00Z"
 )
 def test_an_event_is_as_old_as_it_was_last_told(more: JSON) -> None:
     event = {"metadata": {"creationTimestamp": EARLY}}
-    assert last_told(event) == datetime.fromisoformat(EARLY)
-    assert last_told({**event, **more}) == datetime.fromisoformat(LATE)
+    assert last_seen(event) == datetime.fromisoformat(EARLY)
+    assert last_seen({**event, **more}) == datetime.fromisoformat(LATE)
 
 
 def event(name: str, created: str) -> JSON:
@@ -38,7 +38,7 @@ async def test_only_events_older_than_an_hour_are_removed(clock: Clock, monkeypa
     desk.ledger.put("events", event("old", "2026-01-02T02:04:04Z"))
     desk.ledger.put("events", event("new", "2026-01-02T02:04:06Z"))
     desk.ledger.put("configmaps", event("other", "2020-01-02T00:00:00Z"))
-    await desk.ledger.settled()
+    await desk.ledger.flushed()
     desk.disk.full_after = 3
     sweeping = asyncio.create_task(expire_events(desk.ledger, clock))
     await asyncio.wait_for(desk.disk.refused.wait(), 60)
@@ -48,6 +48,6 @@ async def test_only_events_older_than_an_hour_are_removed(clock: Clock, monkeypa
     await asyncio.wait_for(removed.wait(), 60)
     sweeping.cancel()
     await asyncio.gather(sweeping, return_exceptions=True)
-    assert desk.ledger.filed(Place("events", Key("default", "old"))) is None
+    assert desk.ledger.committed(ObjectRef("events", Key("default", "old"))) is None
     assert [each.meta.name for each in desk.ledger.all_filed("events")] == ["new"]
     assert len(list(desk.ledger.all_filed("configmaps"))) == 1

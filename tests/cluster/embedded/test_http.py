@@ -18,7 +18,7 @@ from holdfast.api.meta import Key
 from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
 from holdfast.cluster.embedded.http import KUBECONFIG, serve
 from holdfast.cluster.errors import NotFound
-from holdfast.cluster.login import CannotWrite
+from holdfast.cluster.login import KubeconfigNotWritable
 from tests.contract.kinds import TRAINING_JOBS
 
 from .bodies import pod, training_job
@@ -121,7 +121,7 @@ async def test_a_kubeconfig_that_somebody_else_has_put_there_is_left_alone(
 
 
 async def test_a_folder_that_is_not_there_is_named(cluster: EmbeddedCluster, tmp_path: Path, clock: Clock) -> None:
-    with pytest.raises(CannotWrite, match=r"nowhere/kubeconfig: No such file"):
+    with pytest.raises(KubeconfigNotWritable, match=r"nowhere/kubeconfig: No such file"):
         async with serve(cluster, tmp_path / "nowhere", now=clock):
             pass
 
@@ -364,7 +364,7 @@ async def test_a_watch_from_a_version_that_is_no_longer_kept_is_told_so(
 ) -> None:
     version = (await client.ask("GET", JOBS)).body["metadata"]["resourceVersion"]
     await client.ask("POST", JOBS, training_job("mnist"))
-    cluster.forget_history(TRAINING_JOBS)
+    cluster.compact(TRAINING_JOBS)
     (line,) = await client.lines(f"{JOBS}?watch=1&resourceVersion={version}", 1)
     assert (line["type"], line["object"]["code"], line["object"]["reason"]) == ("ERROR", 410, "Expired")
 

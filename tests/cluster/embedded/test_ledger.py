@@ -7,9 +7,9 @@ from math import inf
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.cluster.embedded.ledger import Ledger, Place
+from holdfast.cluster.embedded.ledger import ObjectRef, ObjectTable
 from holdfast.cluster.embedded.storage import Row, Storage
-from holdfast.cluster.embedded.stored import Write
+from holdfast.cluster.embedded.stored import StoredWrite
 from holdfast.cluster.errors import ServerError
 from holdfast.cluster.protocol import JSON, Change
 
@@ -38,11 +38,11 @@ class Desk:
 
     def __init__(self) -> None:
         self.disk = Disk()
-        self.told: list[Write] = []
-        self.listener: Callable[[Sequence[Write]], None] = self.told.extend
-        self.ledger = Ledger(self.disk, self.tell)
+        self.told: list[StoredWrite] = []
+        self.listener: Callable[[Sequence[StoredWrite]], None] = self.told.extend
+        self.ledger = ObjectTable(self.disk, self.tell)
 
-    def tell(self, writes: Sequence[Write]) -> None:
+    def tell(self, writes: Sequence[StoredWrite]) -> None:
         self.listener(writes)
 
     def steps(self) -> list[tuple[Change, str, int]]:
@@ -60,17 +60,17 @@ def document(name: str, uid: str = "", owners: Sequence[str] = (), **data: str) 
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
-def place(name: str) -> Place:
-    return Place(KIND, Key("default", name))
+def place(name: str) -> ObjectRef:
+    return ObjectRef(KIND, Key("default", name))
 
 
 async def test_readers_and_watchers_see_a_write_only_when_it_is_filed(desk: Desk) -> None:
     desk.ledger.put(KIND, document("one"))
     assert desk.ledger.find(place("one")) is not None
-    assert desk.ledger.filed(place("one")) is None
+    assert desk.ledger.committed(place("one")) is None
     assert (desk.told, desk.ledger.version) == ([], 0)
-    await desk.ledger.settled()
-    assert desk.ledger.filed(place("one")) is not None
+    await desk.ledger.flushed()
+    assert desk.ledger.committed(place("one")) is not None
     assert desk.steps() == [(Change.ADDED, "one", 1)]
     assert desk.ledger.version == 1
 
@@ -79,7 +79,7 @@ async def test_writes_of_one_turn_are_filed_together_and_told_in_order(desk: Des
     one = desk.ledger.put(KIND, document("one"))
     desk.ledger.put(KIND, document("two"))
     desk.ledger.put(KIND, document("one", k="v"))
-    await desk.ledger.settled()
+    await desk.ledger.flushed()
     assert desk.disk.commits == [3]
     assert desk.steps() == [(Change.ADDED, "one", 1), (Change.ADDED, "two", 2), (Change.MODIFIED, "one", 3)]
     assert desk.told[2].old == one
@@ -88,7 +88,7 @@ async def test_writes_of_one_turn_are_filed_together_and_told_in_order(desk: Des
 async def test_an_object_made_and_removed_in_one_turn_leaves_only_its_history(desk: Desk) -> None:
     desk.ledger.remove(desk.ledger.put(KIND, document("one")))
     assert desk.ledger.find(place("one")) is None
-    await desk.ledger.settled()
+    await desk.ledger.flushed()
     assert desk.steps() == [(Change.ADDED, "one", 1), (Change.DELETED, "one", 2)]
     assert list(desk.ledger.all_filed(KIND)) == []
     assert desk.disk.load() == (2, [])
@@ -96,25 +96,25 @@ async def test_an_object_made_and_removed_in_one_turn_leaves_only_its_history(de
 
 async def test_a_removal_carries_the_last_state_at_its_own_version(desk: Desk) -> None:
     one = desk.ledger.put(KIND, document("one", k="v"))
-    await desk.ledger.settled()
+    await desk.ledger.flushed()
     desk.ledger.remove(one)
-    await desk.ledger.settled()
+    await desk.ledger.flushed()
     last = desk.told[-1].new
     assert (last.json()["data"], last.meta.resource_version, last.version) == ({"k": "v"}, "2", 2)
 
 
 async def test_a_failed_turn_is_refused_to_every_writer_and_leaves_no_trace(desk: Desk) -> None:
     kept = desk.ledger.put(KIND, document("kept"))
-    await desk.ledger.settled()
+    await desk.ledger.flushed()
     desk.disk.full_after = 1
 
     async def write(name: str) -> None:
         desk.ledger.put(KIND, document(name))
-        await desk.ledger.settled()
+        await desk.ledger.flushed()
 
     async def remove() -> None:
         desk.ledger.remove(kept)
-        await desk.ledger.settled()
+        await desk.ledger.flushed()
 
     answers = await asyncio.gather(write("lost"), remove(), return_exceptions=True)
     assert [str(answer) for answer in answers] == ["the disk is full"] * 2
@@ -123,13 +123,13 @@ async def test_a_failed_turn_is_refused_to_every_writer_and_leaves_no_trace(desk
     assert (desk.ledger.version, desk.steps()) == (1, [(Change.ADDED, "kept", 1)])
     desk.disk.full_after = inf
     assert desk.ledger.put(KIND, document("next")).version == 2
-    await desk.ledger.settled()
+    await desk.ledger.flushed()
 
 
 async def test_a_writer_that_gives_up_does_not_take_the_others_answer_along(desk: Desk) -> None:
     async def write(name: str) -> str:
         desk.ledger.put(KIND, document(name))
-        await desk.ledger.settled()
+        await desk.ledger.flushed()
         return name
 
     writers = [asyncio.create_task(write(name)) for name in ("one", "two")]
@@ -138,7 +138,7 @@ async def test_a_writer_that_gives_up_does_not_take_the_others_answer_along(desk
     answers = await asyncio.gather(*writers, return_exceptions=True)
     assert isinstance(answers[0], asyncio.CancelledError)
     assert answers[1] == "two"
-    assert desk.ledger.filed(place("one")) is not None
+    assert desk.ledger.committed(place("one")) is not None
 
 
 async def test_closing_files_what_is_staged() -> None:
@@ -152,14 +152,14 @@ async def test_owners_and_dependents_are_found_by_uid(desk: Desk) -> None:
     desk.ledger.put(KIND, document("owner", uid="u1"))
     desk.ledger.put(KIND, document("b", owners=["u1"]))
     child = desk.ledger.put(KIND, document("a", owners=["u1", "u2"]))
-    await desk.ledger.settled()
+    await desk.ledger.flushed()
     assert [each.meta.name for each in desk.ledger.dependents("u1")] == ["a", "b"]
     owner = desk.ledger.owner("u1")
     assert owner is not None
     assert owner.meta.name == "owner"
     desk.ledger.put(KIND, {**child.json(), "metadata": document("a", uid=child.meta.uid)["metadata"]})
     desk.ledger.remove(owner)
-    await desk.ledger.settled()
+    await desk.ledger.flushed()
     assert [each.meta.name for each in desk.ledger.dependents("u1")] == ["b"]
     assert desk.ledger.dependents("u2") == []
     assert desk.ledger.owner("u1") is None
@@ -167,8 +167,8 @@ async def test_owners_and_dependents_are_found_by_uid(desk: Desk) -> None:
 
 async def test_a_ledger_finds_everything_again_in_the_same_storage(desk: Desk) -> None:
     made = desk.ledger.put(KIND, document("one", uid="u1", owners=["u0"]))
-    await desk.ledger.settled()
-    again = Ledger(desk.disk, desk.tell)
+    await desk.ledger.flushed()
+    again = ObjectTable(desk.disk, desk.tell)
     assert again.find(place("one")) == made
     assert again.owner("u1") == made
     assert again.dependents("u0") == [made]
@@ -178,11 +178,11 @@ async def test_a_ledger_finds_everything_again_in_the_same_storage(desk: Desk) -
 async def test_the_view_of_the_next_write_holds_what_is_staged(desk: Desk) -> None:
     filed = desk.ledger.put(KIND, document("filed"))
     gone = desk.ledger.put(KIND, document("gone"))
-    await desk.ledger.settled()
+    await desk.ledger.flushed()
     desk.ledger.remove(gone)
     desk.ledger.put("pods", document("new"))
     changed = desk.ledger.put(KIND, document("filed", k="v"))
-    assert list(desk.ledger.every(KIND)) == [changed]
+    assert list(desk.ledger.list_staged(KIND)) == [changed]
     assert list(desk.ledger.all_filed(KIND)) == [filed, gone]
     assert desk.ledger.resources() == {KIND, "pods"}
-    await desk.ledger.settled()
+    await desk.ledger.flushed()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.cluster.embedded.merge import merged
+from holdfast.cluster.embedded.merge import apply_merge_patch
 from holdfast.cluster.protocol import JSON
 
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -38,21 +38,21 @@ OBJECTS = st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3)
     ],
 )
 def test_a_patch_gives_what_the_standard_says(target: JSON, patch: JSON, result: JSON) -> None:
-    assert merged(target, patch) == result
+    assert apply_merge_patch(target, patch) == result
 
 
 @patient
 @given(OBJECTS, OBJECTS)
 def test_neither_the_target_nor_the_patch_is_changed(target: JSON, patch: JSON) -> None:
     before = deepcopy((target, patch))
-    merged(target, patch)
+    apply_merge_patch(target, patch)
     assert (target, patch) == before
 
 
 @patient
 @given(OBJECTS, OBJECTS)
 def test_a_patch_applied_twice_is_applied_once(target: JSON, patch: JSON) -> None:
-    assert merged(merged(target, patch), patch) == merged(target, patch)
+    assert apply_merge_patch(apply_merge_patch(target, patch), patch) == apply_merge_patch(target, patch)
 
 
 @patient
@@ -62,4 +62,4 @@ def test_no_null_comes_from_a_patch(target: JSON, patch: JSON) -> None:
         inner = value.values() if isinstance(value, dict) else ()
         return (value is None) + sum(map(nulls, inner))
 
-    assert nulls(merged(target, patch)) <= nulls(target)
+    assert nulls(apply_merge_patch(target, patch)) <= nulls(target)

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.cluster.embedded import EmbeddedCluster, Unusable, open_cluster
+from holdfast.cluster.embedded import DatabaseUnusable, EmbeddedCluster, open_cluster
 from holdfast.cluster.errors import Expired, Invalid
 from holdfast.cluster.protocol import Propagation
 from tests.contract.kinds import (
@@ -158,7 +158,7 @@ async def test_a_namespace_that_was_ending_ends_after_a_restart(path: Path) -> N
 
 async def test_a_cluster_in_use_is_refused_and_not_disturbed(path: Path) -> None:
     cluster = await opened(path)
-    with pytest.raises(Unusable, match="in use by another process"):
+    with pytest.raises(DatabaseUnusable, match="in use by another process"):
         await opened(path)
     await cluster.create(CONFIG_MAPS, config_map("one"), namespace="default")
     await cluster.close()

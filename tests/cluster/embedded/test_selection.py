@@ -2,23 +2,23 @@
 
 import pytest
 
-from holdfast.cluster.embedded.catalog import own_kinds
-from holdfast.cluster.embedded.selection import Selection
-from holdfast.cluster.embedded.stored import Stored, Write, stored
+from holdfast.cluster.embedded.catalog import builtin_kinds
+from holdfast.cluster.embedded.selection import WatchFilter
+from holdfast.cluster.embedded.stored import StoredObject, StoredWrite, stored
 from holdfast.cluster.protocol import Change
 
-KINDS = {kind.kind: kind for kind in own_kinds()}
+KINDS = {kind.kind: kind for kind in builtin_kinds()}
 
 
-def pod(on: str, version: int, *, namespace: str = "default", node: str = "") -> Stored:
+def pod(on: str, version: int, *, namespace: str = "default", node: str = "") -> StoredObject:
     metadata = {"name": "one", "namespace": namespace, "uid": "u", "labels": {"on": on}}
     return stored(
         "pods", {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"nodeName": node}}, version
     )
 
 
-def selection(*, namespace: str = "", labels: str = "", fields: str = "") -> Selection:
-    return Selection(KINDS["Pod"], namespace, labels, fields)
+def selection(*, namespace: str = "", labels: str = "", fields: str = "") -> WatchFilter:
+    return WatchFilter(KINDS["Pod"], namespace, labels, fields)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_entering_and_leaving_are_an_arrival_and_an_end(
     change: Change, before: str | None, after: str, seen: Change | None
 ) -> None:
     old = pod(before, 1) if before else None
-    told = selection(labels="on=yes").seen(Write(change=change, old=old, new=pod(after, 2)))
+    told = selection(labels="on=yes").visible_event(StoredWrite(change=change, old=old, new=pod(after, 2)))
     assert (told.change if told else None) == seen
     if told is not None:
         assert told.version == 2
@@ -46,8 +46,8 @@ def test_entering_and_leaving_are_an_arrival_and_an_end(
 
 
 def test_what_left_is_shown_as_it_last_was_at_the_version_at_which_it_left() -> None:
-    told = selection(fields="spec.nodeName=a").seen(
-        Write(change=Change.MODIFIED, old=pod("yes", 1, node="a"), new=pod("yes", 2, node="b"))
+    told = selection(fields="spec.nodeName=a").visible_event(
+        StoredWrite(change=Change.MODIFIED, old=pod("yes", 1, node="a"), new=pod("yes", 2, node="b"))
     )
     assert told is not None
     assert told.new.json()["spec"] == {"nodeName": "a"}
@@ -55,7 +55,7 @@ def test_what_left_is_shown_as_it_last_was_at_the_version_at_which_it_left() -> 
 
 
 def test_other_namespaces_are_not_seen() -> None:
-    write = Write(change=Change.ADDED, old=None, new=pod("yes", 1, namespace="other"))
-    assert selection(namespace="default").seen(write) is None
-    assert selection(namespace="other").seen(write) is not None
-    assert selection().seen(write) is not None
+    write = StoredWrite(change=Change.ADDED, old=None, new=pod("yes", 1, namespace="other"))
+    assert selection(namespace="default").visible_event(write) is None
+    assert selection(namespace="other").visible_event(write) is not None
+    assert selection().visible_event(write) is not None

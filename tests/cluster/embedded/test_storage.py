@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cluster.embedded import Unusable
+from holdfast.cluster.embedded import DatabaseUnusable
 from holdfast.cluster.embedded.examination import APPLICATION_ID, LAYOUT
 from holdfast.cluster.embedded.storage import Row, Storage
 
@@ -66,7 +66,7 @@ def test_without_a_path_nothing_is_shared() -> None:
 def test_a_second_opening_is_refused_while_the_first_lasts(path: Path) -> None:
     with closing(Storage(path)) as first:
         first.commit(1, [row("a")])
-        with pytest.raises(Unusable, match="in use by another process: stop that one"):
+        with pytest.raises(DatabaseUnusable, match="in use by another process: stop that one"):
             Storage(path)
         first.commit(2, [row("b")])
     with closing(Storage(path)) as storage:
@@ -87,7 +87,7 @@ def test_an_opening_in_another_process_is_refused(path: Path) -> None:
 def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path) -> None:
     path.write_text("# notes\n" * 1000)
     before = contents(path)
-    with pytest.raises(Unusable, match=rf"{path} is damaged .*nothing was changed: put a backup in its place"):
+    with pytest.raises(DatabaseUnusable, match=rf"{path} is damaged .*nothing was changed: put a backup in its place"):
         Storage(path)
     assert contents(path) == before
 
@@ -96,7 +96,7 @@ def test_a_cut_file_is_refused_and_left_alone(path: Path) -> None:
     filled(path)
     os.truncate(path, path.stat().st_size // 2)
     before = contents(path)
-    with pytest.raises(Unusable, match="is damaged"):
+    with pytest.raises(DatabaseUnusable, match="is damaged"):
         Storage(path)
     assert contents(path) == before
 
@@ -107,7 +107,7 @@ def test_an_overwritten_page_is_refused_and_left_alone_wherever_it_is(path: Path
     for at in range(0, len(sound), PAGE):
         damaged = sound[:at] + bytes(byte ^ 0xFF for byte in sound[at : at + PAGE]) + sound[at + PAGE :]
         path.write_bytes(damaged)
-        with pytest.raises(Unusable, match="is damaged"):
+        with pytest.raises(DatabaseUnusable, match="is damaged"):
             Storage(path)
         assert path.read_bytes() == damaged
 
@@ -117,7 +117,7 @@ def test_a_single_changed_letter_in_an_object_is_noticed(path: Path) -> None:
     whole = path.read_bytes()
     at = whole.rindex(b"xxxx")
     path.write_bytes(whole[:at] + b"y" + whole[at + 1 :])
-    with pytest.raises(Unusable, match=r"configmaps default/c\d+ is not what was written"):
+    with pytest.raises(DatabaseUnusable, match=r"configmaps default/c\d+ is not what was written"):
         Storage(path)
 
 
@@ -125,7 +125,7 @@ def test_an_emptied_file_beside_its_log_is_refused(path: Path) -> None:
     path.touch()
     path.with_name("objects.db-wal").write_bytes(b"not nothing")
     before = contents(path)
-    with pytest.raises(Unusable, match="it is empty, and its write-ahead log is not"):
+    with pytest.raises(DatabaseUnusable, match="it is empty, and its write-ahead log is not"):
         Storage(path)
     assert contents(path) == before
 
@@ -147,7 +147,7 @@ def test_a_damaged_file_keeps_its_log_too(path: Path) -> None:
     sound = path.read_bytes()
     path.write_bytes(sound.replace(b"xxxx", b"yyyy"))
     before = contents(path)
-    with pytest.raises(Unusable, match="is damaged"):
+    with pytest.raises(DatabaseUnusable, match="is damaged"):
         Storage(path)
     assert contents(path) == before
     path.write_bytes(sound)
@@ -159,7 +159,7 @@ def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None
     with closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE notes (text)")
     before = contents(path)
-    with pytest.raises(Unusable, match="is a database, but not holdfast's"):
+    with pytest.raises(DatabaseUnusable, match="is a database, but not holdfast's"):
         Storage(path)
     assert contents(path) == before
 
@@ -169,7 +169,7 @@ def test_a_newer_layout_is_refused_and_left_alone(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.execute(f"PRAGMA user_version = {LAYOUT + 1}")
     before = contents(path)
-    with pytest.raises(Unusable, match="was written by a newer holdfast"):
+    with pytest.raises(DatabaseUnusable, match="was written by a newer holdfast"):
         Storage(path)
     assert contents(path) == before
 
@@ -188,12 +188,12 @@ def test_the_file_is_its_owners_alone(path: Path) -> None:
 
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "nowhere" / "objects.db"
-    with pytest.raises(Unusable, match=rf"{missing} can't be opened: .*check that its folder exists"):
+    with pytest.raises(DatabaseUnusable, match=rf"{missing} can't be opened: .*check that its folder exists"):
         Storage(missing)
 
 
 def test_a_folder_in_the_files_place_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Unusable, match=str(tmp_path)):
+    with pytest.raises(DatabaseUnusable, match=str(tmp_path)):
         Storage(tmp_path)
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from holdfast.api.checking import schema_violations
 from holdfast.api.schema import Schema
-from holdfast.cluster.embedded.catalog import own_kinds
+from holdfast.cluster.embedded.catalog import builtin_kinds
 from holdfast.cluster.embedded.types import type_schema
 
-KINDS = {kind.resource: kind for kind in own_kinds()}
+KINDS = {kind.resource: kind for kind in builtin_kinds()}
 
 
 def fields(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:

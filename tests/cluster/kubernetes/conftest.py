@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast.cluster.kubernetes import KubernetesCluster, Observe, Patience, Timeouts, connect, load_config
+from holdfast.cluster.kubernetes import KubernetesCluster, Observe, RetryLimits, Timeouts, connect, load_config
 from holdfast.cluster.kubernetes.config import Config
 from tests.control_plane.certificates import Authority
 
 # As patient as the real one in tries, with waits that a test can afford.
-QUICK = Patience(first_backoff_s=0.001, longest_backoff_s=0.01)
+QUICK = RetryLimits(first_backoff_s=0.001, longest_backoff_s=0.01)
 
 
 def wall_clock() -> datetime:
@@ -30,7 +30,7 @@ async def client(
     observe: Observe | None = None,
     on_undecodable: Callable[[str], None] | None = None,
     timeouts: Timeouts | None = None,
-    patience: Patience = QUICK,
+    patience: RetryLimits = QUICK,
 ) -> AsyncIterator[KubernetesCluster]:
     cluster = connect(
         config,

@@ -3,14 +3,16 @@ import pytest
 
 from holdfast.cluster import errors
 from holdfast.cluster.errors import Cause, ClusterError, Invalid
-from holdfast.cluster.kubernetes.answers import refusal
+from holdfast.cluster.kubernetes.answers import error_from_status
 
 from .faulty import status
 
 
 def refused(code: int, body: object = b"", retry_after_s: float | None = None) -> ClusterError:
     content = body if isinstance(body, bytes) else msgspec.json.encode(body)
-    return refusal("create jobs.batch ml/x", code=code, body=content, source="the file", retry_after_s=retry_after_s)
+    return error_from_status(
+        "create jobs.batch ml/x", code=code, body=content, source="the file", retry_after_s=retry_after_s
+    )
 
 
 @pytest.mark.parametrize(

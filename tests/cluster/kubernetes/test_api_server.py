@@ -21,7 +21,7 @@ from holdfast.cluster.errors import (
     Unauthorized,
     Unreachable,
 )
-from holdfast.cluster.kubernetes import KubernetesCluster, Patience, listing, load_config
+from holdfast.cluster.kubernetes import KubernetesCluster, RetryLimits, listing, load_config
 from holdfast.cluster.protocol import Change
 from tests.control_plane.audit import Request
 from tests.control_plane.server import ControlPlane, FreshControlPlane
@@ -274,7 +274,7 @@ async def test_nothing_is_asked_that_was_not_wanted(
 
 async def test_a_server_that_goes_and_comes_back_is_found_again(fresh_control_plane: FreshControlPlane) -> None:
     plane = fresh_control_plane()
-    patience = Patience(connection_tries=2)
+    patience = RetryLimits(connection_tries=2)
     async with client(load_config(str(plane.kubeconfig), environ={}), patience=patience) as cluster:
         names = await make(cluster, "default", 3)
         listed = await cluster.list(CONFIG_MAPS, labels="of=us")

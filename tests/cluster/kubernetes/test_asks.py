@@ -6,7 +6,7 @@ import pytest
 from holdfast.api.meta import Key, ObjectMeta
 from holdfast.cluster.errors import BadRequest
 from holdfast.cluster.kubernetes import asks
-from holdfast.cluster.kubernetes.asks import Ask
+from holdfast.cluster.kubernetes.asks import ApiRequest
 from holdfast.cluster.protocol import Propagation
 
 from .kinds import CONFIG_MAPS, JOBS, NODES, Job, JobSpec
@@ -15,7 +15,7 @@ X = Key("ml", "x")
 STRICT = {"fieldManager": "holdfast", "fieldValidation": "Strict"}
 
 
-def document(ask: Ask) -> dict[str, Any]:
+def document(ask: ApiRequest) -> dict[str, Any]:
     return msgspec.json.decode(ask.body, type=dict[str, Any])
 
 
@@ -35,9 +35,9 @@ def delete(uid: str = "", resource_version: str = "", grace_period_s: int | None
 @pytest.mark.parametrize(
     ("ask", "path", "tried"),
     [
-        (asks.to_list(JOBS, "", {}), "/apis/batch/v1/jobs", "list jobs.batch"),
-        (asks.to_list(JOBS, "ml", {}), "/apis/batch/v1/namespaces/ml/jobs", "list jobs.batch in ml"),
-        (asks.to_list(NODES, "", {}), "/api/v1/nodes", "list nodes"),
+        (asks.list_request(JOBS, "", {}), "/apis/batch/v1/jobs", "list jobs.batch"),
+        (asks.list_request(JOBS, "ml", {}), "/apis/batch/v1/namespaces/ml/jobs", "list jobs.batch in ml"),
+        (asks.list_request(NODES, "", {}), "/api/v1/nodes", "list nodes"),
         (asks.to_get(CONFIG_MAPS, X), "/api/v1/namespaces/ml/configmaps/x", "get configmaps ml/x"),
         (asks.to_get(NODES, Key("", "gpu-1")), "/api/v1/nodes/gpu-1", "get nodes gpu-1"),
         (asks.to_get(NODES, Key("", "a/../b?c")), "/api/v1/nodes/a%2F..%2Fb%3Fc", "get nodes a/../b?c"),
@@ -48,12 +48,12 @@ def delete(uid: str = "", resource_version: str = "", grace_period_s: int | None
         ),
     ],
 )
-def test_every_object_has_its_path_and_its_words(ask: Ask, path: str, tried: str) -> None:
-    assert (ask.path, ask.tried) == (path, tried)
+def test_every_object_has_its_path_and_its_words(ask: ApiRequest, path: str, tried: str) -> None:
+    assert (ask.path, ask.description) == (path, tried)
 
 
 def test_only_reads_are_reads() -> None:
-    assert not asks.to_list(JOBS, "", {}).write
+    assert not asks.list_request(JOBS, "", {}).write
     assert not asks.to_get(JOBS, X).write
     assert asks.to_create(JOBS, {}, "ml").write
     assert asks.to_replace(JOBS, X, {}).write
@@ -64,7 +64,7 @@ def test_only_reads_are_reads() -> None:
 
 
 def test_a_list_sends_the_parameters_that_are_set() -> None:
-    assert asks.to_list(JOBS, "", {"labelSelector": "a=b", "fieldSelector": ""}).query == {"labelSelector": "a=b"}
+    assert asks.list_request(JOBS, "", {"labelSelector": "a=b", "fieldSelector": ""}).query == {"labelSelector": "a=b"}
 
 
 def test_a_created_model_gets_its_kind() -> None:
@@ -76,12 +76,12 @@ def test_a_created_model_gets_its_kind() -> None:
         "spec": {"parallelism": 4},
     }
     assert (ask.method, ask.path, ask.query) == ("POST", "/apis/batch/v1/namespaces/ml/jobs", STRICT)
-    assert ask.tried == "create jobs.batch ml/x"
+    assert ask.description == "create jobs.batch ml/x"
 
 
 def test_a_created_object_may_say_its_namespace_itself() -> None:
     ask = asks.to_create(JOBS, {"metadata": {"generateName": "x-", "namespace": "ml"}}, "")
-    assert (ask.path, ask.tried) == ("/apis/batch/v1/namespaces/ml/jobs", "create jobs.batch ml/x-*")
+    assert (ask.path, ask.description) == ("/apis/batch/v1/namespaces/ml/jobs", "create jobs.batch ml/x-*")
 
 
 def test_a_replacement_is_whole_and_strict() -> None:

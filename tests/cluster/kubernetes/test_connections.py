@@ -15,7 +15,7 @@ import pytest
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import Unreachable
 from holdfast.cluster.kubernetes import Config, Timeouts
-from holdfast.cluster.kubernetes.pool import attentive_socket
+from holdfast.cluster.kubernetes.pool import keepalive_socket
 from tests.control_plane.certificates import Authority
 
 from .conftest import client, config_for
@@ -217,7 +217,7 @@ class TestProxies:
 
 
 def test_a_socket_asks_whether_the_other_side_is_still_there() -> None:
-    with attentive_socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 1))) as made:
+    with keepalive_socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 1))) as made:
         assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         idle_s = made.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
         between_s = made.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)

@@ -33,7 +33,7 @@ async def test_a_log_comes_as_it_is_written_byte_for_byte(tmp_path: Path) -> Non
 async def test_a_log_may_be_silent_for_longer_than_a_watch(tmp_path: Path) -> None:
     release = asyncio.Event()
     server = FaultyServer(stream(b"one\n", hold=release))
-    brief = Timeouts(silence_s=0.05, request_s=0.05)
+    brief = Timeouts(idle_timeout_s=0.05, request_s=0.05)
     async with (
         server.running() as url,
         client(config_for(tmp_path, url), timeouts=brief) as cluster,

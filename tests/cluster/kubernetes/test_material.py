@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cluster.errors import Misconfigured
-from holdfast.cluster.kubernetes.material import RECHECK_S, Material, Rotating
+from holdfast.cluster.kubernetes.material import RECHECK_S, PemSource, RotatingFile
 
 
 @pytest.fixture
@@ -13,8 +13,8 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def rotating(path: Path) -> Rotating:
-    return Rotating(Material(what="token", path=path))
+def rotating(path: Path) -> RotatingFile:
+    return RotatingFile(PemSource(what="token", path=path))
 
 
 def replace(path: Path, content: str) -> None:
@@ -25,7 +25,7 @@ def replace(path: Path, content: str) -> None:
 
 
 def test_what_is_said_in_line_stays() -> None:
-    material = Rotating(Material(what="token", data=b"inline"))
+    material = RotatingFile(PemSource(what="token", data=b"inline"))
     assert [material.read(0.0), material.read(1e9, recheck=True)] == [b"inline", b"inline"]
 
 

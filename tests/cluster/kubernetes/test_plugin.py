@@ -15,8 +15,8 @@ import pytest
 from holdfast.cluster.errors import Misconfigured, Unauthorized
 from holdfast.cluster.kubernetes.config import Server
 from holdfast.cluster.kubernetes.kubefile import ExecPlugin
-from holdfast.cluster.kubernetes.material import Material
-from holdfast.cluster.kubernetes.plugin import Plugin
+from holdfast.cluster.kubernetes.material import PemSource
+from holdfast.cluster.kubernetes.plugin import ExecPluginCredentials
 from tests.control_plane.waiting import eventually
 
 V1 = "client.authentication.k8s.io/v1"
@@ -55,8 +55,8 @@ class Script:
         self.spec = msgspec.convert({"apiVersion": V1, "command": str(path), **spec}, ExecPlugin)
         self.clock = Clock()
 
-    def plugin(self, server: Server | None = None, **options: Any) -> Plugin:
-        return Plugin(self.spec, server or Server(url="https://api"), now=self.clock, **options)
+    def plugin(self, server: Server | None = None, **options: Any) -> ExecPluginCredentials:
+        return ExecPluginCredentials(self.spec, server or Server(url="https://api"), now=self.clock, **options)
 
     @property
     def runs(self) -> int:
@@ -146,7 +146,7 @@ async def test_it_gets_its_arguments_environment_and_no_input(tmp_path: Path) ->
 async def test_it_is_told_of_the_cluster_when_it_wants_to_know(tmp_path: Path) -> None:
     server = Server(
         url="https://api:6443",
-        authority=Material(what="certificate-authority", data=b"pem"),
+        authority=PemSource(what="certificate-authority", data=b"pem"),
         name="api.internal",
         proxy="http://proxy:3128",
         exec_config={"audience": "a"},
@@ -243,7 +243,7 @@ async def test_a_plugin_that_hangs_is_ended_with_all_that_it_started(tmp_path: P
 async def test_who_is_cancelled_while_the_plugin_starts_is_not_kept_waiting(steps: int) -> None:
     """However far the start has come, and although something that the plugin started holds its output open."""
     spec = ExecPlugin(api_version=V1, command="sh", args=("-c", "sleep 1000; true"))
-    asked = asyncio.create_task(Plugin(spec, Server(url="https://api"), now=Clock()).identity(0.0))
+    asked = asyncio.create_task(ExecPluginCredentials(spec, Server(url="https://api"), now=Clock()).identity(0.0))
     for _ in range(steps):
         await asyncio.sleep(0)
     be_busy()

@@ -19,7 +19,7 @@ from holdfast.cluster.errors import (
     Undecodable,
     Unreachable,
 )
-from holdfast.cluster.kubernetes import KubernetesCluster, Patience, Timeouts
+from holdfast.cluster.kubernetes import KubernetesCluster, RetryLimits, Timeouts
 from holdfast.cluster.protocol import Propagation
 
 from .conftest import QUICK, client, config_for
@@ -163,7 +163,7 @@ class TestWaiting:
 
     async def test_patience_ends_after_ten_tries(self, server: FaultyServer, tmp_path: Path) -> None:
         server.then(*[answer(429)] * 10)
-        patience = Patience(first_backoff_s=0.001, longest_backoff_s=0.002)
+        patience = RetryLimits(first_backoff_s=0.001, longest_backoff_s=0.002)
         async with client(config_for(tmp_path, server.url), patience=patience) as cluster:
             with pytest.raises(TooManyRequests, match="get configmaps ml/x: the server answered 429"):
                 await cluster.get(CONFIG_MAPS, X)
@@ -213,7 +213,7 @@ class TestLostConnections:
         self, server: FaultyServer, tmp_path: Path, unused_tcp_port: int, verb: str
     ) -> None:
         tried = asyncio.Event()
-        patience = Patience(connection_tries=1000, first_backoff_s=0.01, longest_backoff_s=0.01)
+        patience = RetryLimits(connection_tries=1000, first_backoff_s=0.01, longest_backoff_s=0.01)
         config = config_for(tmp_path, f"http://127.0.0.1:{unused_tcp_port}")
         async with client(config, patience=patience, observe=lambda *_: tried.set()) as cluster:
             writing = asyncio.create_task(write(cluster, verb))

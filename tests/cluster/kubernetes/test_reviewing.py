@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.cluster.errors import Undecodable
-from holdfast.cluster.kubernetes.reviewing import reviewed, to_review
+from holdfast.cluster.kubernetes.reviewing import parse_token_review, to_review
 from holdfast.cluster.protocol import Identity
 
 EXTRA = {"authentication.kubernetes.io/pod-name": ["p"], "authentication.kubernetes.io/pod-uid": ["u"]}
@@ -30,11 +30,11 @@ def test_the_token_is_in_the_body_and_nowhere_else() -> None:
     ask = to_review("secret", "here")
     assert (ask.method, ask.path) == ("POST", "/apis/authentication.k8s.io/v1/tokenreviews")
     assert msgspec.json.decode(ask.body)["spec"] == {"token": "secret", "audiences": ["here"]}
-    assert "secret" not in ask.tried + ask.path + str(ask.query)
+    assert "secret" not in ask.description + ask.path + str(ask.query)
 
 
 def test_a_bound_token_names_its_account_and_pod() -> None:
-    assert reviewed("opaque", "here", answer(), "review a token") == FOUND
+    assert parse_token_review("opaque", "here", answer(), "review a token") == FOUND
 
 
 @pytest.mark.parametrize(
@@ -47,12 +47,12 @@ def test_a_bound_token_names_its_account_and_pod() -> None:
     ],
 )
 def test_who_is_not_known_for_this_audience_is_nobody(status: dict[str, Any]) -> None:
-    assert reviewed("opaque", "here", answer(**status), "review a token") is None
+    assert parse_token_review("opaque", "here", answer(**status), "review a token") is None
 
 
 @pytest.mark.parametrize("username", ["admin", "system:serviceaccount:ml", "system:node:gpu-3", ""])
 def test_a_user_is_no_service_account(username: str) -> None:
-    found = reviewed("opaque", "here", answer(user={"username": username}), "review a token")
+    found = parse_token_review("opaque", "here", answer(user={"username": username}), "review a token")
     assert found == Identity(username=username)
 
 
@@ -71,11 +71,11 @@ def test_a_user_is_no_service_account(username: str) -> None:
     ],
 )
 def test_a_token_says_itself_when_it_ends(token: str, expires: datetime | None) -> None:
-    found = reviewed(token, "here", answer(), "review a token")
+    found = parse_token_review(token, "here", answer(), "review a token")
     assert found is not None
     assert found.expires_at == expires
 
 
 def test_an_answer_that_is_none_is_named() -> None:
     with pytest.raises(Undecodable, match="review a token"):
-        reviewed("opaque", "here", b"<html>", "review a token")
+        parse_token_review("opaque", "here", b"<html>", "review a token")

@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestServer
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import Forbidden, NotFound, ServerError, Unreachable
 from holdfast.cluster.kubernetes import KubernetesCluster, connect, load_config
-from holdfast.cluster.kubernetes.attached import PROTOCOLS, Attached
+from holdfast.cluster.kubernetes.attached import PROTOCOLS, ExecStream
 from holdfast.runtime.clocks import utc_now
 from tests.cli.conftest import real_ground
 from tests.control_plane.server import ControlPlane
@@ -37,7 +37,7 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-async def exactly(attached: Attached, count: int) -> bytes:
+async def exactly(attached: ExecStream, count: int) -> bytes:
     got = b""
     async with asyncio.timeout(60):
         while len(got) < count:
@@ -116,7 +116,7 @@ async def test_a_connection_that_breaks_is_not_an_end() -> None:
 
 
 @asynccontextmanager
-async def talking(frames: list[bytes]) -> AsyncIterator[Attached]:
+async def talking(frames: list[bytes]) -> AsyncIterator[ExecStream]:
     """A server that says these, and hangs up."""
 
     async def speak(request: web.Request) -> web.WebSocketResponse:
@@ -134,4 +134,4 @@ async def talking(frames: list[bytes]) -> AsyncIterator[Attached]:
         aiohttp.ClientSession() as client,
         client.ws_connect(server.make_url("/"), protocols=PROTOCOLS) as socket,
     ):
-        yield Attached(socket, "run it")
+        yield ExecStream(socket, "run it")

@@ -10,7 +10,7 @@ import yaml
 
 from holdfast.cluster.errors import Misconfigured
 from holdfast.cluster.kubernetes.config import Config
-from holdfast.cluster.kubernetes.material import Material
+from holdfast.cluster.kubernetes.material import PemSource
 from holdfast.cluster.kubernetes.sources import load_config
 
 from .conftest import config_for, write_kubeconfig
@@ -89,8 +89,8 @@ class TestOrder:
     def test_a_pod_uses_its_service_account(self, tmp_path: Path, service_account: Path) -> None:
         config = load_config(environ={"HOME": str(tmp_path), **IN_POD}, service_account=service_account)
         assert config.server.url == "https://10.0.0.1:443"
-        assert config.server.authority == Material(what="certificate-authority", path=service_account / "ca.crt")
-        assert config.user.token == Material(what="token", path=service_account / "token")
+        assert config.server.authority == PemSource(what="certificate-authority", path=service_account / "ca.crt")
+        assert config.user.token == PemSource(what="token", path=service_account / "token")
         assert config.namespace == "ml-training"
 
     def test_an_empty_kubeconfig_counts_as_none(self, tmp_path: Path, service_account: Path) -> None:
@@ -144,7 +144,7 @@ class TestMerging:
             (tmp_path / name).write_text(yaml.safe_dump(part))
         config = load_config(environ={"KUBECONFIG": ":".join(str(tmp_path / name) for name in parts)})
         assert (config.server.url, config.namespace) == ("https://joined", "ml")
-        assert config.user.token == Material(what="token", data=b"t")
+        assert config.user.token == PemSource(what="token", data=b"t")
 
     def test_a_listed_file_that_is_missing_is_passed_over(self, tmp_path: Path) -> None:
         there = named(tmp_path / "there", "there")
@@ -161,10 +161,10 @@ class TestMerging:
             "exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "./sign-in"},
         }
         config = config_for(folder, "https://api:6443", user, certificate_authority="ca.crt")
-        assert config.server.authority == Material(what="certificate-authority", path=folder / "ca.crt")
-        assert config.user.certificate == Material(what="client-certificate", path=folder / "me.crt")
-        assert config.user.key == Material(what="client-key", path=Path("/keys/me.key"))
-        assert config.user.token == Material(what="token", path=folder / "../token")
+        assert config.server.authority == PemSource(what="certificate-authority", path=folder / "ca.crt")
+        assert config.user.certificate == PemSource(what="client-certificate", path=folder / "me.crt")
+        assert config.user.key == PemSource(what="client-key", path=Path("/keys/me.key"))
+        assert config.user.token == PemSource(what="token", path=folder / "../token")
         assert config.user.plugin is not None
         assert config.user.plugin.command == str(folder / "sign-in")
 
@@ -357,13 +357,13 @@ class TestUsers:
         encoded = base64.b64encode(b"pem").decode()
         user = {"client-certificate": "a", "client-certificate-data": encoded, "client-key-data": encoded}
         config = config_for(tmp_path, "https://api", user, certificate_authority_data=encoded)
-        assert config.user.certificate == Material(what="client-certificate", data=b"pem")
-        assert config.user.key == Material(what="client-key", data=b"pem")
-        assert config.server.authority == Material(what="certificate-authority", data=b"pem")
+        assert config.user.certificate == PemSource(what="client-certificate", data=b"pem")
+        assert config.user.key == PemSource(what="client-key", data=b"pem")
+        assert config.server.authority == PemSource(what="certificate-authority", data=b"pem")
 
     def test_a_token_file_wins_over_the_token_beside_it(self, tmp_path: Path) -> None:
         config = config_for(tmp_path, "https://api", {"token": "old", "tokenFile": "token"})
-        assert config.user.token == Material(what="token", path=tmp_path / "token")
+        assert config.user.token == PemSource(what="token", path=tmp_path / "token")
 
     def test_impersonation_becomes_headers(self, tmp_path: Path) -> None:
         user = {

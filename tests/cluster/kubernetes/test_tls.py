@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from holdfast.cluster.errors import Misconfigured
 from holdfast.cluster.kubernetes.config import Server
 from holdfast.cluster.kubernetes.credentials import Certificate
-from holdfast.cluster.kubernetes.material import RECHECK_S, Material
+from holdfast.cluster.kubernetes.material import RECHECK_S, PemSource
 from holdfast.cluster.kubernetes.tls import Tls, make_context
 from tests.control_plane.certificates import Authority, Pair
 
@@ -20,7 +20,7 @@ def certificate(pair: Pair) -> Certificate:
 
 
 def trusting(path: Path) -> Tls:
-    return Tls(Server(url="https://api", authority=Material(what="certificate-authority", path=path)))
+    return Tls(Server(url="https://api", authority=PemSource(what="certificate-authority", path=path)))
 
 
 def test_one_context_serves_while_nothing_changes(authority: Authority) -> None:

@@ -148,7 +148,7 @@ async def test_silence_is_noticed(server: FaultyServer, tmp_path: Path) -> None:
     """A half-open connection says nothing for ever; a live one brings at least a bookmark a minute."""
     server.then(stream(LIFE[0], hold=asyncio.Event()))
     async with (
-        client(config_for(tmp_path, server.url), timeouts=Timeouts(silence_s=0.5)) as cluster,
+        client(config_for(tmp_path, server.url), timeouts=Timeouts(idle_timeout_s=0.5)) as cluster,
         cluster.watch(CONFIG_MAPS, resource_version="1") as events,
     ):
         assert (await anext(events)).change is Change.ADDED
@@ -158,7 +158,7 @@ async def test_silence_is_noticed(server: FaultyServer, tmp_path: Path) -> None:
 
 async def test_silence_before_the_first_word_is_noticed(server: FaultyServer, tmp_path: Path) -> None:
     server.then(silence)
-    async with client(config_for(tmp_path, server.url), timeouts=Timeouts(silence_s=0.2)) as cluster:
+    async with client(config_for(tmp_path, server.url), timeouts=Timeouts(idle_timeout_s=0.2)) as cluster:
         with pytest.raises(Unreachable, match="did not answer in time"):
             await watched(cluster)
 

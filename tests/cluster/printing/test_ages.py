@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cluster.printing.ages import age, span
+from holdfast.cluster.printing.ages import age, short_duration
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 MINUTE, HOUR, DAY, YEAR = 60, 3600, 86400, 365 * 86400
@@ -36,12 +36,12 @@ MINUTE, HOUR, DAY, YEAR = 60, 3600, 86400, 365 * 86400
     ],
 )
 def test_a_span_is_as_short_as_kubectl_writes_it(seconds: float, expected: str) -> None:
-    assert span(seconds) == expected
+    assert short_duration(seconds) == expected
 
 
 @given(st.floats(min_value=0, max_value=1e10))
 def test_a_span_is_always_short(seconds: float) -> None:
-    assert 2 <= len(span(seconds)) <= 7
+    assert 2 <= len(short_duration(seconds)) <= 7
 
 
 @pytest.mark.parametrize(

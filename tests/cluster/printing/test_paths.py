@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cluster.printing.paths import BadPath, compile_path
+from holdfast.cluster.printing.paths import InvalidJsonPath, compile_path
 
 DOCUMENT = {
     "spec": {"numWorkers": 2, "none": None, "list": ["a", "b"], "labels": {"a.b/c": "d"}},
@@ -40,5 +40,5 @@ def test_a_path_finds_what_it_names(path: str, expected: list[Any]) -> None:
 
 @pytest.mark.parametrize("path", [".a[", ".a[x]", "..a", ".a b", "{.a", ".a[?(@.b>1)]", ".", f".a[{'9' * 5000}]"])
 def test_what_is_no_path_is_refused_with_how_to_write_one(path: str) -> None:
-    with pytest.raises(BadPath, match="write it as"):
+    with pytest.raises(InvalidJsonPath, match="write it as"):
         compile_path(path)

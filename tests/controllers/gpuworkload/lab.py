@@ -13,9 +13,9 @@ from holdfast.api.gpuworkload import GPUWorkloadSpec, GPUWorkloadStatus
 from holdfast.api.meta import Object
 from holdfast.cluster.protocol import Cluster, Resource
 from holdfast.cluster.resources import EVENTS, GPU_WORKLOADS, JOBS, NODES, PODS
-from holdfast.controllers.gpuworkload import gpu_workloads
+from holdfast.controllers.gpuworkload import gpu_workload_controller
 from holdfast.planning.gpuworkload.timing import Timing
-from holdfast.runtime.clocks import Now, second_time, utc_now
+from holdfast.runtime.clocks import Now, format_time, utc_now
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator, Settings
 from tests.contract.pods import POOL
@@ -26,7 +26,7 @@ from tests.controllers.operating import DEFAULTS
 
 GPU = "nvidia.com/gpu"
 # Short where a test would only wait.
-TIMING = Timing(lost_retry_s=0.2, stuck_s=1)
+TIMING = Timing(infrastructure_backoff_s=0.2, lost_pod_timeout_s=1)
 
 
 class Seen(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -135,7 +135,9 @@ async def placing(
     settings = Settings(namespaces=(namespace,), workers=4)
     operator = Operator(cluster, identity="test", now=now, random=Random(0), metrics=Metrics(), settings=settings)
     chosen = structs.replace(TIMING, **timing)
-    operator.add(gpu_workloads(operator, cluster, defaults=DEFAULTS, now=now, timing=chosen, dice=Random(seed)))
+    operator.add(
+        gpu_workload_controller(operator, cluster, defaults=DEFAULTS, now=now, timing=chosen, dice=Random(seed))
+    )
     running = asyncio.create_task(operator.run())
     try:
         yield operator
@@ -150,6 +152,6 @@ async def choose(lab: GpuLab, name: str, node: str) -> None:
         "phase": "Scheduling",
         "assignedNode": node,
         "jobName": f"{name}-job",
-        "lastScheduleTime": second_time(utc_now()),
+        "lastScheduleTime": format_time(utc_now()),
     }
     await lab.cluster.patch_status(GPU_WORKLOADS, lab.key(name), {"status": status})

@@ -47,7 +47,7 @@ async def test_a_deleted_workload_is_gone_when_its_pod_is(lab: GpuLab, pool: Poo
     await lab.until_phase("Running")
     await lab.delete()
     await lab.gone()
-    assert [pod for pod in await lab.pods() if not pod.has_ended] == []
+    assert [pod for pod in await lab.pods() if not pod.is_finished] == []
     await gone(lab.cluster, JOBS, lab.key("eval-job"))
 
 

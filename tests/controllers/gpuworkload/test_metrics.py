@@ -81,7 +81,7 @@ class Scripted:
             raise self._end
         return self._end
 
-    async def report(self, _key: Key, error: TerminalError) -> None:
+    async def report_terminal_error(self, _key: Key, error: TerminalError) -> None:
         self.reported.append(error.reason)
 
 
@@ -111,7 +111,7 @@ async def test_each_reconcile_is_timed_by_how_it_ended(
 
 async def test_what_is_final_is_passed_on(metrics: GPUWorkloadMetrics) -> None:
     scripted = Scripted(Done())
-    await Measured(scripted, metrics).report(Key("ml", "eval"), TerminalError("Refused", "x"))
+    await Measured(scripted, metrics).report_terminal_error(Key("ml", "eval"), TerminalError("Refused", "x"))
     assert scripted.reported == ["Refused"]
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from holdfast.api.gpuworkload import GPUWorkloadStatus
-from holdfast.controllers.gpuworkload.news import news
+from holdfast.controllers.gpuworkload.news import events_for
 from tests.gpuworkloads import workload
 
 JSON = dict[str, Any]
@@ -41,18 +41,18 @@ STEPS: list[tuple[JSON | None, JSON, list[tuple[str, str]]]] = [
 
 @pytest.mark.parametrize(("before", "after", "expected"), STEPS)
 def test_each_step_is_told_once(before: JSON | None, after: JSON, expected: list[tuple[str, str]]) -> None:
-    told = news(workload(status=before), msgspec.convert(after, GPUWorkloadStatus))
+    told = events_for(workload(status=before), msgspec.convert(after, GPUWorkloadStatus))
     assert [(item.reason, item.message) for item in told] == expected
 
 
 @pytest.mark.parametrize(("phase", "warns"), [("Failed", True), ("Succeeded", False)])
 def test_what_a_user_may_have_to_mend_is_a_warning(phase: str, warns: bool) -> None:
     after = msgspec.convert(status(phase, "x", message="y"), GPUWorkloadStatus)
-    assert [item.warning for item in news(workload(status=RUNNING), after)] == [warns]
+    assert [item.warning for item in events_for(workload(status=RUNNING), after)] == [warns]
 
 
 @pytest.mark.parametrize(("message", "warns"), [("making its Job for gpu-3", False), ("its Job is refused", True)])
 def test_a_job_that_is_being_made_is_no_warning(message: str, warns: bool) -> None:
     after = {**SCHEDULING, **status("Scheduling", "JobNotMade", message=message)}
-    (item,) = news(workload(status=SCHEDULING), msgspec.convert(after, GPUWorkloadStatus))
+    (item,) = events_for(workload(status=SCHEDULING), msgspec.convert(after, GPUWorkloadStatus))
     assert item.warning == warns

@@ -13,8 +13,8 @@ from holdfast.api.meta import Key
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import GPU_WORKLOADS, JOBS, PODS
 from holdfast.controllers.gpuworkload.observe import Caches, key_of
-from holdfast.controllers.gpuworkload.places import Places
-from holdfast.controllers.room import Room
+from holdfast.controllers.gpuworkload.places import PlacementQueue
+from holdfast.controllers.room import SharedLedger
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.metrics import Metrics
@@ -38,8 +38,8 @@ async def following(cluster: Cluster, first: str, behind: str = "") -> AsyncIter
     informers = Informers(cluster, (), metrics=Metrics(), random=Random(0))
     stores = cast("Operator", informers)  # all that is asked of it are its stores
     caches = Caches.of(stores)
-    places = Places(
-        Room(stores),
+    places = PlacementQueue(
+        SharedLedger(stores),
         caches,
         behind=lambda key: key.name == behind,
         defaults=DEFAULTS,
@@ -52,7 +52,7 @@ async def following(cluster: Cluster, first: str, behind: str = "") -> AsyncIter
     watching = asyncio.create_task(informers.run())
     observed = caches.observe(Key(NAMESPACE, first))
     assert observed is not None
-    places.attend(observed, utc_now())
+    places.refresh(observed, utc_now())
     yield heard, caches
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)

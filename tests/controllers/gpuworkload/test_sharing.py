@@ -9,9 +9,9 @@ import pytest
 
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import JOBS
-from holdfast.controllers.gpuworkload import gpu_workloads
-from holdfast.controllers.room import Room
-from holdfast.controllers.trainingjob import training_jobs
+from holdfast.controllers.gpuworkload import gpu_workload_controller
+from holdfast.controllers.room import SharedLedger
+from holdfast.controllers.trainingjob import training_job_controller
 from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator
@@ -31,9 +31,9 @@ async def cluster() -> AsyncIterator[Cluster]:
 async def operating(cluster: Cluster) -> AsyncIterator[GpuLab]:
     """With an operator for both kinds."""
     operator = Operator(cluster, identity="test", now=utc_now, random=Random(0), metrics=Metrics())
-    room = Room(operator)
-    operator.add(training_jobs(operator, cluster, defaults=DEFAULTS, now=utc_now, room=room))
-    operator.add(gpu_workloads(operator, cluster, defaults=DEFAULTS, now=utc_now, room=room))
+    room = SharedLedger(operator)
+    operator.add(training_job_controller(operator, cluster, defaults=DEFAULTS, now=utc_now, room=room))
+    operator.add(gpu_workload_controller(operator, cluster, defaults=DEFAULTS, now=utc_now, room=room))
     running = asyncio.create_task(operator.run())
     yield GpuLab(cluster, NAMESPACE)
     operator.stop()

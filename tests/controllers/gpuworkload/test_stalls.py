@@ -7,7 +7,7 @@ import pytest
 from holdfast.api.builtin import Job
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import EVENTS, JOBS
-from holdfast.runtime.clocks import second_time, utc_now
+from holdfast.runtime.clocks import format_time, utc_now
 from tests.controllers.gpuworkload.lab import GpuLab, placing
 from tests.controllers.gpuworkload.still import NAMESPACE, add_node, still_cluster
 
@@ -27,7 +27,7 @@ def lab(cluster: Cluster) -> GpuLab:
 
 async def look_at(lab: GpuLab, name: str) -> Job:
     """As the Job controller does, without a pod."""
-    started = {"status": {"startTime": second_time(utc_now())}}
+    started = {"status": {"startTime": format_time(utc_now())}}
     return await lab.cluster.patch_status(JOBS, lab.key(name), started)
 
 
@@ -39,7 +39,7 @@ async def refuse(lab: GpuLab, job: Job) -> None:
         "type": "Warning",
         "reason": "FailedCreate",
         "message": REFUSED,
-        "lastTimestamp": second_time(utc_now()),
+        "lastTimestamp": format_time(utc_now()),
     }
     await lab.cluster.create(EVENTS, event, namespace=NAMESPACE)
 

@@ -8,7 +8,7 @@ import pytest
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import GPU_WORKLOADS, JOBS, NODES, PODS
-from holdfast.planning.times import moment
+from holdfast.planning.times import parse_time
 from holdfast.runtime.clocks import utc_now
 from tests.contract.engine import ROOMY, Engine
 from tests.contract.pods import POOL, pod
@@ -122,7 +122,7 @@ async def test_one_whose_node_was_taken_by_hand_is_placed_anew(lab: GpuLab, pool
         again = await lab.until_job("eval-job-1")
         assert f"its pod did not get node {full} within 2 s" in await lab.told("Replacing", "eval")
     assert (again.node, again.status.retry_count) == (other, 0)
-    held = [each for each in await lab.pods() if each.spec.node_name == full and not each.has_ended]
+    held = [each for each in await lab.pods() if each.spec.node_name == full and not each.is_finished]
     assert [each.metadata.name for each in held] == ["intruder"]
 
 
@@ -243,7 +243,7 @@ async def test_the_wait_before_a_retry_outlives_the_operator(lab: GpuLab, pool: 
         again = await lab.until_job("eval-job-1")
     assert waiting.status.next_retry_time
     assert again.status.last_schedule_time
-    assert moment(again.status.last_schedule_time) >= moment(waiting.status.next_retry_time)
+    assert parse_time(again.status.last_schedule_time) >= parse_time(waiting.status.next_retry_time)
     assert again.status.retry_count == 1
 
 

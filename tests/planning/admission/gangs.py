@@ -8,21 +8,21 @@ import msgspec
 from holdfast.api.meta import Key
 from holdfast.api.placing import PodSpec
 from holdfast.cluster.protocol import JSON
-from holdfast.planning.admission import Gang, Shape, Standing, Verdict, admit, shape_of
+from holdfast.planning.admission import AdmissionDecision, Gang, GangState, PodRequirements, admit, shape_of
 from holdfast.planning.ledger import GPU, Ledger
-from holdfast.planning.times import timestamp
+from holdfast.planning.times import format_time
 
 NOW = datetime(2026, 4, 5, 12, tzinfo=UTC)
 LABELS = {"training-job": "bert"}
 
 
 def ago(seconds: float) -> str:
-    return timestamp(NOW - timedelta(seconds=seconds))
+    return format_time(NOW - timedelta(seconds=seconds))
 
 
 def shape(
     gpus: int = 0, *, labels: JSON = LABELS, asks: JSON | None = None, sidecar: JSON | None = None, **spec: Any
-) -> Shape:
+) -> PodRequirements:
     """A worker that asks for so many GPUs, and for `asks`; `sidecar` is what its sidecar requests."""
     requests = {**({GPU: gpus} if gpus else {}), **(asks or {})}
     beside = [{"restartPolicy": "Always", "resources": {"requests": sidecar}}] if sidecar else []
@@ -41,11 +41,11 @@ def gang(
     name: str = "bert",
     workers: int = 1,
     *,
-    each: Shape | None = None,
+    each: PodRequirements | None = None,
     gpus: int = 0,
     priority: int = 0,
     age_s: float = 60,
-    standing: Standing = "waiting",
+    standing: GangState = "waiting",
     unbound: int = 0,
     machines: tuple[str, ...] = (),
     restarting_s: float | None = None,
@@ -56,15 +56,15 @@ def gang(
         workers=workers,
         shape=each or shape(gpus),
         priority=priority,
-        since=ago(age_s),
-        standing=standing,
+        created_at=ago(age_s),
+        state=standing,
         unbound=unbound,
         machines=machines,
         restarting_since=ago(restarting_s) if restarting_s is not None else "",
     )
 
 
-def verdict(it: Gang, ledger: Ledger) -> Verdict:
+def verdict(it: Gang, ledger: Ledger) -> AdmissionDecision:
     """Of one who is alone."""
     return admit([it], ledger, NOW)[it.uid]
 

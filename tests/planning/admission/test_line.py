@@ -8,10 +8,10 @@ from msgspec import structs
 
 from holdfast.api.builtin import Node, Pod
 from holdfast.api.meta import Key
-from holdfast.planning.admission import Gang, admit, line, survey
-from holdfast.planning.admission.line import TOLD
-from holdfast.planning.admission.obstacles import Obstacle, obstacle
-from holdfast.planning.admission.room import Spots
+from holdfast.planning.admission import Gang, admit, line, run_admission
+from holdfast.planning.admission.line import DETAILED_MESSAGES
+from holdfast.planning.admission.obstacles import PermanentObstacle, obstacle
+from holdfast.planning.admission.room import CandidateNodes
 from holdfast.planning.ledger import Ledger
 from tests.planning.admission.gangs import NOW, admitted, apart, gang, shape, verdict
 from tests.planning.machines import ledger, node, pod
@@ -39,7 +39,9 @@ def test_who_is_more_important_goes_first_and_then_who_is_older() -> None:
     ]
     assert admitted(line, cluster()) == {"important"}
     assert admitted(line[:2], cluster()) == {"old"}
-    assert admitted([*line[:1], structs.replace(line[1], since=line[0].since)], cluster()) == {"old"}, "then by name"
+    assert admitted([*line[:1], structs.replace(line[1], created_at=line[0].created_at)], cluster()) == {"old"}, (
+        "then by name"
+    )
 
 
 def test_what_is_given_to_one_is_gone_for_the_next() -> None:
@@ -147,7 +149,7 @@ def test_one_namespace_reserves_for_one_job_at_a_time() -> None:
     assert admitted([first, second, *small.values()], busy) == {"b"}
     elsewhere = structs.replace(second, key=Key("other", "second"))
     assert admitted([first, elsewhere, *small.values()], busy) == set()
-    verdicts = survey([first, second, *small.values()], busy, NOW, 600, per_namespace=2).verdicts
+    verdicts = run_admission([first, second, *small.values()], busy, NOW, 600, per_namespace=2).verdicts
     assert not any(each.admitted for each in verdicts.values())
 
 
@@ -191,28 +193,30 @@ def test_who_restarts_and_lost_a_machine_for_good_gives_up_its_room_in_the_end()
 
 
 def test_a_job_of_unknown_age_has_not_waited() -> None:
-    timeless = structs.replace(gang("timeless", 2, gpus=4), since="")
+    timeless = structs.replace(gang("timeless", 2, gpus=4), created_at="")
     busy = ledger(node("a", gpus=4), node("b", gpus=4), pod("p", "a", gpu="1"))
     assert admitted([timeless, gang("small", 1, gpus=1)], busy) == {"small"}
 
 
 def test_far_back_in_line_nobody_is_told_numbers_that_change_all_the_time() -> None:
-    line = [gang(f"job-{number:02}", 2, gpus=4, age_s=900 - number) for number in range(TOLD + 3)]
+    line = [gang(f"job-{number:02}", 2, gpus=4, age_s=900 - number) for number in range(DETAILED_MESSAGES + 3)]
     held: list[Node | Pod] = [node("a", gpus=4), node("b", gpus=4), pod("p", "a", gpu="1")]
     for patience_s in (600.0, 3600.0):
         verdicts = list(admit(line, ledger(*held), NOW, patience_s).values())
-        assert [each.position for each in verdicts] == list(range(1, TOLD + 4))
+        assert [each.position for each in verdicts] == list(range(1, DETAILED_MESSAGES + 4))
         assert verdicts[0].message == "needs 2 × 4 GPUs; 1 node has 4 free"
-        assert {each.message for each in verdicts[TOLD:]} == {
+        assert {each.message for each in verdicts[DETAILED_MESSAGES:]} == {
             "needs 2 × 4 GPUs; at least 10 jobs are in line before it"
         }
         later = list(admit(line, ledger(*held, pod("q", "b", gpu="1")), NOW, patience_s).values())
-        assert [each.message for each in later[TOLD:]] == [each.message for each in verdicts[TOLD:]]
+        assert [each.message for each in later[DETAILED_MESSAGES:]] == [
+            each.message for each in verdicts[DETAILED_MESSAGES:]
+        ]
         assert later[0].message != verdicts[0].message
 
 
 def test_what_is_wrong_with_the_job_itself_is_told_wherever_it_stands() -> None:
-    line = [gang(f"job-{number:02}", 2, gpus=4, age_s=900 - number) for number in range(TOLD)]
+    line = [gang(f"job-{number:02}", 2, gpus=4, age_s=900 - number) for number in range(DETAILED_MESSAGES)]
     picky = gang("picky", 1, each=shape(1, nodeSelector={"gpu": "h200"}), age_s=1)
     told = admit([*line, picky], cluster(1), NOW)["picky"]
     assert told.message == "no node matches nodeSelector gpu=h200 (of 1 node)"
@@ -233,13 +237,13 @@ def test_a_thousand_who_wait_alike_cost_one_look_at_the_machines() -> None:
         kept.pod_changed(None, pod(f"p-{number}", f"gpu-{number:02}", gpu="1"))
     many: list[Gang] = [gang(f"job-{number}", 2, gpus=4) for number in range(1000)]
     assert admitted(many, kept) == set()
-    assert looks <= 50 * (1 + TOLD)
+    assert looks <= 50 * (1 + DETAILED_MESSAGES)
 
 
 def test_what_can_never_be_is_found_once_for_all_who_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[Spots] = []
+    found: list[CandidateNodes] = []
 
-    def counting(spots: Spots, machines: int) -> Obstacle | None:
+    def counting(spots: CandidateNodes, machines: int) -> PermanentObstacle | None:
         found.append(spots)
         return obstacle(spots, machines)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from holdfast.api.builtin import Node
-from holdfast.planning.admission import ADMITTED, Gang, Shape, Standing, admit, survey
+from holdfast.planning.admission import ADMITTED, Gang, GangState, PodRequirements, admit, run_admission
 from holdfast.planning.ledger import GPU
 from holdfast.planning.placing.amounts import NANO, Amounts, minus
 from tests.planning.admission.gangs import NOW, admitted, apart, gang, shape
@@ -42,7 +42,7 @@ def made(facts: list[tuple[int, str, dict[str, Any]]]) -> list[Node]:
 
 
 MACHINES = st.lists(FACTS, max_size=4).map(made)
-STANDINGS: tuple[Standing, ...] = ("waiting", "waiting", "keeping", "started")
+STANDINGS: tuple[GangState, ...] = ("waiting", "waiting", "keeping", "started")
 
 
 @st.composite
@@ -70,15 +70,17 @@ def packable(gangs: list[Gang], nodes: list[Node]) -> bool:
     kept = ledger(*nodes)
     workers = [(each.uid, each.shape) for each in gangs for _ in range(each.workers)]
 
-    def place(rest: list[tuple[str, Shape]], free: dict[str, Amounts], used: frozenset[tuple[str, str, str]]) -> bool:
+    def place(
+        rest: list[tuple[str, PodRequirements]], free: dict[str, Amounts], used: frozenset[tuple[str, str, str]]
+    ) -> bool:
         if not rest:
             return True
         (uid, worker), *others = rest
         for machine in kept.machines.values():
-            if not (worker.matches(machine) and worker.may_enter(machine)):
+            if not (worker.matches(machine) and worker.can_run_on(machine)):
                 continue
             domains = {(uid, *domain) for domain in worker.domains(machine)}
-            left = minus(free[machine.name], worker.asked)
+            left = minus(free[machine.name], worker.requests)
             fits = min(left.values()) >= 0 and used.isdisjoint(domains)
             if fits and place(others, {**free, machine.name: left}, used | domains):
                 return True
@@ -89,7 +91,7 @@ def packable(gangs: list[Gang], nodes: list[Node]) -> bool:
 
 @given(MACHINES, st.sampled_from(SHAPES), st.integers(1, 4))
 def test_one_alone_is_admitted_exactly_when_there_is_a_way_to_place_it(
-    nodes: list[Node], each: Shape, workers: int
+    nodes: list[Node], each: PodRequirements, workers: int
 ) -> None:
     it = gang(workers=workers, each=each)
     assert (admitted([it], ledger(*nodes)) == {"bert"}) is packable([it], nodes)
@@ -97,7 +99,7 @@ def test_one_alone_is_admitted_exactly_when_there_is_a_way_to_place_it(
 
 @given(MACHINES, gangs(3))
 def test_all_who_are_admitted_fit_together(nodes: list[Node], line: list[Gang]) -> None:
-    waiting = [structs.replace(each, standing="waiting", unbound=0) for each in line]
+    waiting = [structs.replace(each, state="waiting", unbound=0) for each in line]
     allowed = admitted(waiting, ledger(*nodes))
     assert packable([each for each in waiting if each.uid in allowed], nodes)
 
@@ -107,8 +109,8 @@ def test_who_is_admitted_fits_beside_the_workers_of_those_who_started(
     nodes: list[Node], started: list[Gang], line: list[Gang]
 ) -> None:
     """As far as there is room for those at all."""
-    before = [structs.replace(each, standing="started", unbound=each.workers) for each in started]
-    waiting = [structs.replace(each, uid=f"new-{each.uid}", standing="waiting", unbound=0) for each in line]
+    before = [structs.replace(each, state="started", unbound=each.workers) for each in started]
+    waiting = [structs.replace(each, uid=f"new-{each.uid}", state="waiting", unbound=0) for each in line]
     allowed = admitted([*waiting, *before], ledger(*nodes))
     if packable(before, nodes):
         assert packable([*before, *(each for each in waiting if each.uid in allowed)], nodes)
@@ -118,7 +120,7 @@ def test_who_is_admitted_fits_beside_the_workers_of_those_who_started(
 def test_the_order_in_which_jobs_are_listed_does_not_matter(
     nodes: list[Node], line: list[Gang], random: Random
 ) -> None:
-    waiting = [each for each in line if each.standing != "started"]
+    waiting = [each for each in line if each.state != "started"]
     shuffled = list(waiting)
     random.shuffle(shuffled)
     assert admit(shuffled, ledger(*nodes), NOW) == admit(waiting, ledger(*nodes), NOW)
@@ -126,7 +128,7 @@ def test_the_order_in_which_jobs_are_listed_does_not_matter(
 
 @given(MACHINES, st.sampled_from(SHAPES), st.integers(1, 4), FACTS)
 def test_more_room_takes_nothing_from_the_first_in_line(
-    nodes: list[Node], each: Shape, workers: int, more: tuple[int, str, dict[str, Any]]
+    nodes: list[Node], each: PodRequirements, workers: int, more: tuple[int, str, dict[str, Any]]
 ) -> None:
     it = gang(workers=workers, each=each)
     (machine,) = made([more])
@@ -140,9 +142,7 @@ def test_who_comes_behind_takes_nothing_from_who_is_ahead(
     nodes: list[Node], line: list[Gang], more: list[Gang]
 ) -> None:
     """Neither a place nor a word: verdicts on those ahead are what they would be without the others."""
-    behind = [
-        structs.replace(each, uid=f"late-{each.uid}", priority=-1, standing="waiting", unbound=0) for each in more
-    ]
+    behind = [structs.replace(each, uid=f"late-{each.uid}", priority=-1, state="waiting", unbound=0) for each in more]
     alone = admit(line, ledger(*nodes), NOW)
     together = admit([*behind, *line], ledger(*nodes), NOW)
     assert {uid: together[uid] for uid in alone} == alone
@@ -150,24 +150,24 @@ def test_who_comes_behind_takes_nothing_from_who_is_ahead(
 
 @given(MACHINES, gangs(), st.sampled_from(SHAPES), st.integers(1, 3))
 def test_the_room_of_who_restarts_is_never_given_to_its_equals(
-    nodes: list[Node], line: list[Gang], each: Shape, workers: int
+    nodes: list[Node], line: list[Gang], each: PodRequirements, workers: int
 ) -> None:
     """If it fits now, it would also have fitted with everyone else there."""
-    waiting = [structs.replace(it, standing="waiting", unbound=0, priority=0) for it in line]
+    waiting = [structs.replace(it, state="waiting", unbound=0, priority=0) for it in line]
     restarting = gang("restarting", workers, each=each, standing="keeping", restarting_s=1)
     kept = ledger(*nodes)
     if "restarting" in admitted([restarting], kept):
         assert "restarting" in admitted([restarting, *waiting], kept)
         return
     # It does not fit: nobody gets a machine that it could use.
-    useful = {m.name for m in kept.machines.values() if restarting.shape.matches(m) and restarting.shape.may_enter(m)}
+    useful = {m.name for m in kept.machines.values() if restarting.shape.matches(m) and restarting.shape.can_run_on(m)}
     elsewhere = ledger(*(n for n in nodes if n.metadata.name not in useful or not _large_enough(n, restarting)))
     assert admitted([restarting, *waiting], kept) - {"restarting"} == admitted(waiting, elsewhere)
 
 
 def _large_enough(it: Node, who: Gang) -> bool:
     offered = ledger(it).machines[it.metadata.name].offered
-    return all(offered.get(name, 0) >= amount for name, amount in who.shape.asked.items())
+    return all(offered.get(name, 0) >= amount for name, amount in who.shape.requests.items())
 
 
 @given(MACHINES, gangs())
@@ -181,7 +181,7 @@ def test_who_is_not_admitted_is_told_why_and_has_a_place_in_line(nodes: list[Nod
 
 @given(MACHINES, gangs())
 def test_with_time_nobody_loses_who_is_first(nodes: list[Node], line: list[Gang]) -> None:
-    waiting = sorted((structs.replace(each, standing="waiting", unbound=0) for each in line), key=lambda it: it.rank)
+    waiting = sorted((structs.replace(each, state="waiting", unbound=0) for each in line), key=lambda it: it.rank)
     if waiting:
         first = waiting[0].uid
         now, later = (admit(waiting, ledger(*nodes), when, 600) for when in (NOW, NOW + timedelta(days=1)))
@@ -193,9 +193,9 @@ def test_a_job_without_gpus_is_never_held_by_jobs_that_lack_gpus(
     nodes: list[Node], line: list[Gang], workers: int
 ) -> None:
     large = [
-        structs.replace(each, standing="waiting", unbound=0, workers=each.workers + 16)
+        structs.replace(each, state="waiting", unbound=0, workers=each.workers + 16)
         for each in line
-        if GPU in each.shape.asked
+        if GPU in each.shape.requests
     ]
     small = gang("small", workers, each=shape(asks={"cpu": "1"}), age_s=0)
     assert not admitted(large, ledger(*nodes))
@@ -216,7 +216,7 @@ def test_a_large_job_starts_when_those_that_run_have_ended_whoever_else_comes(
     for turn in range(200):
         now = ledger(*nodes, *(pod(f"p-{number}", name, **asks) for number, (name, asks) in enumerate(bound)))
         line = [large, gang("gpu", each=shape(1), age_s=0), gang("cpu", each=shape(asks={"cpu": "1"}), age_s=0)]
-        outlook = survey(line, now, NOW)
+        outlook = run_admission(line, now, NOW)
         if outlook.verdicts["large"].admitted:
             return
         for name, taken in outlook.taken.items():

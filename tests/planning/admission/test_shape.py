@@ -16,7 +16,7 @@ def test_jobs_that_differ_only_in_what_places_no_worker_have_one_shape() -> None
     other = shape(2, labels={"training-job": "b"})
     assert one == other
     assert one.digest == other.digest
-    assert one.asked == {"nvidia.com/gpu": 2 * NANO, "pods": NANO}
+    assert one.requests == {"nvidia.com/gpu": 2 * NANO, "pods": NANO}
 
 
 @pytest.mark.parametrize(
@@ -64,21 +64,21 @@ def test_what_is_only_preferred_is_left_to_the_scheduler() -> None:
     ],
 )
 def test_workers_keep_apart_when_their_own_term_means_their_fellows(term: JSON, expected: tuple[str, ...]) -> None:
-    assert shape(affinity=apart(HOST, **term), labels=LABELS).apart == expected
+    assert shape(affinity=apart(HOST, **term), labels=LABELS).anti_affinity_keys == expected
 
 
 def test_the_same_place_is_named_once_and_a_machine_without_the_label_has_none() -> None:
     twice = shape(affinity=apart("zone", HOST, "zone"))
-    assert twice.apart == (HOST, "zone")
+    assert twice.anti_affinity_keys == (HOST, "zone")
     assert twice.domains(machine(node("a", labels={"zone": "z"}))) == {(HOST, "a"), ("zone", "z")}
     assert twice.domains(machine(node("a"))) == {(HOST, "a")}
 
 
 def test_a_machine_is_entered_only_when_it_is_ready_and_nothing_bars_it() -> None:
     taint = {"key": "k", "effect": "NoSchedule"}
-    assert shape().may_enter(machine(node()))
-    assert not shape().may_enter(machine(node(ready=False)))
-    assert not shape().may_enter(machine(node(taints=[taint])))
+    assert shape().can_run_on(machine(node()))
+    assert not shape().can_run_on(machine(node(ready=False)))
+    assert not shape().can_run_on(machine(node(taints=[taint])))
     tolerant = shape(tolerations=[{"operator": "Exists"}])
-    assert tolerant.may_enter(machine(node(taints=[taint])))
-    assert not tolerant.may_enter(machine(node(ready=False))), "a silent machine starts nothing, tolerated or not"
+    assert tolerant.can_run_on(machine(node(taints=[taint])))
+    assert not tolerant.can_run_on(machine(node(ready=False))), "a silent machine starts nothing, tolerated or not"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.planning.gpuworkload.attending import attend
-from holdfast.planning.gpuworkload.binding import awaited, look_in_s
+from holdfast.planning.gpuworkload.attending import sync_placement
+from holdfast.planning.gpuworkload.binding import pending_step, recheck_in_s
 from holdfast.planning.gpuworkload.observed import Observed
 from holdfast.planning.gpuworkload.request import request_for
 from holdfast.planning.gpuworkload.timing import TIMING
@@ -28,26 +28,28 @@ TURNED_AWAY = seen(workload(status=SCHEDULED), job=job(), pods=(pending("no room
 
 def world(gpus: int = 4) -> tuple[Ledger, Placement]:
     kept = ledger(node(NODE, gpus=gpus))
-    return kept, Placement(kept, Random(0), assumed_s=TIMING.assumed_s, patience_s=TIMING.patience_s)
+    return kept, Placement(
+        kept, Random(0), assumed_s=TIMING.reservation_timeout_s, patience_s=TIMING.starvation_timeout_s
+    )
 
 
 def attended(observed: Observed, placement: Placement, now_s: float = 0) -> tuple[Observed, float | None]:
-    return attend(observed, placement, SHAPE, at(now_s), now_s, TIMING)
+    return sync_placement(observed, placement, SHAPE, at(now_s), now_s, TIMING)
 
 
 def test_it_gets_what_it_was_given_with_the_look_after_it_joined() -> None:
     kept, placement = world()
-    assert attended(seen(workload()), placement)[0].machine == ""
-    placement.look(0)
+    assert attended(seen(workload()), placement)[0].offered_node == ""
+    placement.run_pass(0)
     observed, again_s = attended(seen(workload()), placement)
-    assert (observed.machine, observed.wait, again_s) == (NODE, None, None)
+    assert (observed.offered_node, observed.wait, again_s) == (NODE, None, None)
     assert free_gpus(kept, NODE) == 2
 
 
 def test_who_waits_hears_why_and_when_to_ask_again() -> None:
     _, placement = world(gpus=1)
     attended(seen(workload()), placement)
-    placement.look(0)
+    placement.run_pass(0)
     observed, again_s = attended(seen(workload()), placement)
     assert observed.wait is not None
     assert (observed.wait.never, again_s) == (True, CALM_S)
@@ -79,9 +81,9 @@ def test_after_a_restart_only_a_choice_without_its_pod_is_assumed(
 def test_who_stops_asking_gives_back_what_it_was_given(spec: dict[str, Any], status: dict[str, Any] | None) -> None:
     kept, placement = world()
     attended(seen(workload()), placement)
-    placement.look(0)
+    placement.run_pass(0)
     attended(seen(workload(spec, status)), placement)
-    assert (free_gpus(kept, NODE), placement.machine_for(UID)) == (4, None)
+    assert (free_gpus(kept, NODE), placement.offered_node(UID)) == (4, None)
 
 
 def test_a_lost_try_gives_its_room_back_before_the_next_is_placed() -> None:
@@ -109,8 +111,8 @@ class TestTheWayToItsNode:
         """One whose Job could be made only late is not late with its pod."""
         _, placement = world()
         for step, began_s in ((CHOSEN_ALONE, 0), (STARTED, 100), (TURNED_AWAY, 200)):
-            assert attended(step, placement, began_s)[0].awaited_s == 0
-            assert attended(step, placement, began_s + 90)[0].awaited_s == 90
+            assert attended(step, placement, began_s)[0].pending_s == 0
+            assert attended(step, placement, began_s + 90)[0].pending_s == 90
 
     def test_late_is_what_takes_longer_than_usual(self) -> None:
         _, placement = world()
@@ -122,7 +124,7 @@ class TestTheWayToItsNode:
         kept, placement = world()
         attended(TURNED_AWAY, placement)
         after = seen(workload(status={**SCHEDULED, "jobName": "eval-job-1"}), job=job("eval-job-1"))
-        assert attended(after, placement, 500)[0].awaited_s == 0
+        assert attended(after, placement, 500)[0].pending_s == 0
         assert free_gpus(kept, NODE) == 2
 
     @pytest.mark.parametrize("observed", [CHOSEN_ALONE, STARTED, TURNED_AWAY], ids=["Job", "pod", "room"])
@@ -131,17 +133,17 @@ class TestTheWayToItsNode:
         looks = [TIMING.bind_timeout_s * number for number in range(20)]
         for now_s in looks:
             attended(observed, placement, now_s)
-            placement.look(now_s)
+            placement.run_pass(now_s)
             assert free_gpus(kept, NODE) == 2
-        placement.look(looks[-1] + TIMING.assumed_s)
+        placement.run_pass(looks[-1] + TIMING.reservation_timeout_s)
         assert free_gpus(kept, NODE) == 4
 
     def test_a_look_that_comes_too_late_takes_the_room_again(self) -> None:
         kept, placement = world()
         attended(STARTED, placement)
-        placement.look(TIMING.assumed_s)
+        placement.run_pass(TIMING.reservation_timeout_s)
         assert free_gpus(kept, NODE) == 4
-        attended(STARTED, placement, TIMING.assumed_s)
+        attended(STARTED, placement, TIMING.reservation_timeout_s)
         assert free_gpus(kept, NODE) == 2
 
     def test_looking_often_changes_nothing_for_others(self) -> None:
@@ -168,7 +170,7 @@ class TestTheWayToItsNode:
     ],
 )
 def test_what_is_waited_for_is_looked_at_again_in_time(observed: Observed, step: str, looks_s: list[float]) -> None:
-    assert awaited(observed) == step
-    assert list(look_in_s(structs.replace(observed, awaited_s=30.0), TIMING)) == looks_s
-    first = list(look_in_s(observed, TIMING))
+    assert pending_step(observed) == step
+    assert list(recheck_in_s(structs.replace(observed, pending_s=30.0), TIMING)) == looks_s
+    first = list(recheck_in_s(observed, TIMING))
     assert (TIMING.explain_s in first) is (step in ("pod", "node"))

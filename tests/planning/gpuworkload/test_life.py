@@ -184,7 +184,7 @@ def test_a_crash_after_any_write_ends_the_same(writes: int) -> None:
         world.create(name, 2)
     for name in world.workloads:
         world.reconcile(name)
-    world.placement.look(0)
+    world.placement.run_pass(0)
     for _ in range(writes):
         world.reconcile("v", crash=True)
         world.restart()
@@ -226,7 +226,10 @@ def test_whatever_happens_no_node_is_promised_twice_and_everyone_ends(steps: lis
     for _ in range(12):
         world.turn(310)
         for name in world.workloads:
-            if world.status(name).get("phase") == "Running" and not world.pods[world.status(name)["jobName"]].has_ended:
+            if (
+                world.status(name).get("phase") == "Running"
+                and not world.pods[world.status(name)["jobName"]].is_finished
+            ):
                 world.end(name)
     assert {world.status(name)["phase"] for name in world.workloads} <= {"Succeeded", "Failed"}
 
@@ -238,7 +241,7 @@ def promised(world: World, node_name: str) -> int:
         status = it.status
         if status is not None and status.assigned_node == node_name and status.phase not in ("Succeeded", "Failed"):
             pod = world.pods.get(status.job_name or "")
-            found += it.spec.gpu_count if pod is None or not pod.has_ended else 0
+            found += it.spec.gpu_count if pod is None or not pod.is_finished else 0
     return found
 
 
@@ -251,7 +254,7 @@ def act(world: World, what: str, number: int) -> None:
             world.turn(number)
         case "end":
             running = [name for name in names if world.status(name).get("phase") == "Running"]
-            pods = [name for name in running if not world.pods[world.status(name)["jobName"]].has_ended]
+            pods = [name for name in running if not world.pods[world.status(name)["jobName"]].is_finished]
             if pods:
                 world.end(pods[0], number)
         case "lose" if NAMES[number] in world.nodes:
@@ -267,6 +270,6 @@ def act(world: World, what: str, number: int) -> None:
         case "restart":
             world.restart()
         case "crash" if names:
-            world.placement.look(world.seconds)
+            world.placement.run_pass(world.seconds)
             world.reconcile(names[number % len(names)], crash=True)
             world.restart()

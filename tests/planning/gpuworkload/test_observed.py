@@ -15,18 +15,18 @@ SECOND = {**RUNNING, "jobName": "eval-job-1"}
     ids=["failed", "completed", "its pod has failed, and it does not say so yet"],
 )
 def test_a_job_that_has_ended_stays_until_another_try_is_under_way(last: Job, pods: tuple[Pod, ...]) -> None:
-    assert seen(workload(status=WAITING), job=last, pods=pods).superfluous == ()
-    made = seen(workload(status=SECOND), job=job("eval-job-1"), earlier=(last,), other_pods=pods)
-    assert made.superfluous == (last,)
+    assert seen(workload(status=WAITING), job=last, pods=pods).jobs_to_delete == ()
+    made = seen(workload(status=SECOND), job=job("eval-job-1"), old_jobs=(last,), old_pods=pods)
+    assert made.jobs_to_delete == (last,)
 
 
 @pytest.mark.parametrize("pods", [(), (pod("Running"),), (failed(), pod("Running"))])
 def test_a_job_that_may_run_on_goes_when_its_try_is_over(pods: tuple[Pod, ...]) -> None:
     last = job()
-    assert seen(workload(status=WAITING), job=last, pods=pods).superfluous == (last,)
+    assert seen(workload(status=WAITING), job=last, pods=pods).jobs_to_delete == (last,)
 
 
 def test_after_the_end_the_last_job_stays() -> None:
     status = {**SECOND, "phase": "Succeeded"}
-    found = seen(workload(status=status), job=job("eval-job-1", "Complete"), earlier=(job(),))
-    assert [each.metadata.name for each in found.superfluous] == ["eval-job"]
+    found = seen(workload(status=status), job=job("eval-job-1", "Complete"), old_jobs=(job(),))
+    assert [each.metadata.name for each in found.jobs_to_delete] == ["eval-job"]

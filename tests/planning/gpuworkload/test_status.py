@@ -8,11 +8,11 @@ import pytest
 from holdfast.api.gpuworkload import GPUWorkloadStatus
 from holdfast.planning.gpuworkload.course import decide
 from holdfast.planning.gpuworkload.observed import Observed
-from holdfast.planning.gpuworkload.status import LONGEST, next_status, why
+from holdfast.planning.gpuworkload.status import LONGEST, next_status, reason_of
 from holdfast.planning.gpuworkload.timing import TIMING
-from holdfast.planning.gpuworkload.tries import last_try, place
-from holdfast.planning.placement import Wait
-from holdfast.planning.times import moment
+from holdfast.planning.gpuworkload.tries import last_attempt, reservation_id
+from holdfast.planning.placement import WaitMessage
+from holdfast.planning.times import parse_time
 from tests.gpuworkloads import CHOSEN, NODE, RUNNING, SCHEDULED, failed, job, pending, pod, seen, workload
 from tests.trainingjobs import UID, at, stamp
 
@@ -40,13 +40,13 @@ def tried(status: dict[str, Any] = RUNNING, spec: dict[str, Any] | None = None, 
     ("observed", "expected"),
     [
         (seen(workload()), {}),
-        (seen(workload(), wait=Wait(message="needs 2")), {"phase": "Pending", "message": "needs 2"}),
+        (seen(workload(), wait=WaitMessage(message="needs 2")), {"phase": "Pending", "message": "needs 2"}),
         (
             seen(workload({"suspend": True})),
             {"phase": "Pending", "message": "spec.suspend is true; set it to false to go on"},
         ),
         (
-            seen(workload(), machine="gpu-7"),
+            seen(workload(), offered_node="gpu-7"),
             {
                 "phase": "Scheduling",
                 "assignedNode": "gpu-7",
@@ -56,7 +56,7 @@ def tried(status: dict[str, Any] = RUNNING, spec: dict[str, Any] | None = None, 
             },
         ),
         (tried(CHOSEN, job=None), {**CHOSEN, "message": f"making its Job for {NODE}"}),
-        (tried(CHOSEN, job=None, obstacle="the name is taken"), {**CHOSEN, "message": "the name is taken"}),
+        (tried(CHOSEN, job=None, blocked_by="the name is taken"), {**CHOSEN, "message": "the name is taken"}),
         (tried(CHOSEN), {**SCHEDULED, "message": f"waiting for its pod to start on {NODE}"}),
         (tried(SCHEDULED, pods=(pod("Pending"),)), {**SCHEDULED, "message": f"waiting for its pod to start on {NODE}"}),
         (
@@ -70,7 +70,7 @@ def tried(status: dict[str, Any] = RUNNING, spec: dict[str, Any] | None = None, 
             tried(job=job("eval-job", "Complete")),
             {**RUNNING, "phase": "Succeeded", "message": f"the workload succeeded on {NODE}"},
         ),
-        (tried(CHOSEN, job=None, refusal="no"), {**CHOSEN, "phase": "Failed", "message": "no"}),
+        (tried(CHOSEN, job=None, rejected_reason="no"), {**CHOSEN, "phase": "Failed", "message": "no"}),
     ],
 )
 def test_the_status_after_each_course(observed: Observed, expected: dict[str, Any]) -> None:
@@ -80,7 +80,7 @@ def test_the_status_after_each_course(observed: Observed, expected: dict[str, An
 def test_a_failure_is_counted_and_its_next_try_is_written_down() -> None:
     status = shown(tried({**RUNNING, "retryCount": 1}, {"retryPolicy": {"backoffSeconds": 10}}, pods=(failed(3),)))
     due = status.pop("nextRetryTime")
-    wait_s = round((moment(due) - at(70)).total_seconds())
+    wait_s = round((parse_time(due) - at(70)).total_seconds())
     assert status == {
         "phase": "Pending",
         "jobName": "eval-job",
@@ -116,7 +116,7 @@ def test_the_next_try_has_the_next_number_and_nothing_more_to_avoid() -> None:
         "avoidedNode": NODE,
         "nextRetryTime": stamp(9),
     }
-    assert shown(seen(workload(status=status), machine="gpu-7")) == {
+    assert shown(seen(workload(status=status), offered_node="gpu-7")) == {
         "phase": "Scheduling",
         "assignedNode": "gpu-7",
         "jobName": "eval-job-4",
@@ -136,11 +136,11 @@ def test_suspending_gives_the_node_back() -> None:
     ("observed", "expected"),
     [
         (
-            seen(workload(), wait=Wait(message="x")),
+            seen(workload(), wait=WaitMessage(message="x")),
             {"Scheduled": ("False", "NoRoom"), "Running": ("False", "NoRoom")},
         ),
         (
-            seen(workload(), wait=Wait(message="x", never=True)),
+            seen(workload(), wait=WaitMessage(message="x", never=True)),
             {"Scheduled": ("False", "NeverFits"), "Running": ("False", "NeverFits")},
         ),
         (tried(CHOSEN), {"Scheduled": ("True", "PodStarting"), "Running": ("False", "PodStarting")}),
@@ -165,7 +165,7 @@ def test_suspending_gives_the_node_back() -> None:
 def test_conditions_say_the_same_as_the_phase(observed: Observed, expected: dict[str, tuple[str, str]]) -> None:
     status = settled(observed)
     assert conditions(status) == expected
-    assert why(status) == expected["Running"][1]
+    assert reason_of(status) == expected["Running"][1]
     assert {each.observed_generation for each in status.conditions} == {status.observed_generation} == {3}
 
 
@@ -179,7 +179,7 @@ def test_a_condition_keeps_the_time_of_its_change() -> None:
 @pytest.mark.parametrize(
     "observed",
     [
-        seen(workload(), wait=Wait(message="x")),
+        seen(workload(), wait=WaitMessage(message="x")),
         tried(CHOSEN),
         tried(SCHEDULED, pods=(pod(),)),
         tried(job=job("eval-job", "Complete")),
@@ -193,7 +193,7 @@ def test_a_second_look_changes_nothing(observed: Observed) -> None:
 
 
 def test_a_message_fits_into_the_schema() -> None:
-    status = settled(tried(CHOSEN, job=None, refusal="x" * 100_000))
+    status = settled(tried(CHOSEN, job=None, rejected_reason="x" * 100_000))
     assert len(status.message or "") == LONGEST
     assert max(len(each.message) for each in status.conditions) == LONGEST
 
@@ -202,10 +202,10 @@ def test_a_message_fits_into_the_schema() -> None:
     ("name", "number"), [(None, -1), ("eval-job", 0), ("eval-job-1", 1), ("eval-job-12", 12), ("something-else", 0)]
 )
 def test_the_number_of_a_try_is_in_the_name_of_its_job(name: str | None, number: int) -> None:
-    assert last_try(workload(status={"jobName": name})) == number
+    assert last_attempt(workload(status={"jobName": name})) == number
 
 
 def test_a_place_is_a_label_and_the_same_for_no_other_try() -> None:
-    places = {place(workload(), number) for number in range(3)}
+    places = {reservation_id(workload(), number) for number in range(3)}
     assert places == {f"{UID}-0", f"{UID}-1", f"{UID}-2"}
-    assert len(place(workload(), 10**9)) < 64
+    assert len(reservation_id(workload(), 10**9)) < 64

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.planning.gpuworkload.observed import Observed
 from holdfast.planning.gpuworkload.timing import TIMING
-from holdfast.planning.gpuworkload.wake import expiry, wake_at
+from holdfast.planning.gpuworkload.wake import expiry, requeue_at
 from tests.gpuworkloads import NODE, RUNNING, SCHEDULED, job, pod, seen, workload
 from tests.trainingjobs import at, node, stamp
 
@@ -26,11 +26,11 @@ def ended(kind: str = "Succeeded", ttl_s: int | None = 100) -> dict[str, Any]:
         (seen(workload(status=SCHEDULED), job=job(), pods=(pod("Pending"),)), 0, None),
         (seen(workload(status=RUNNING), job=job(), pods=(pod(),)), 0, None),
         (
-            seen(workload(), other_pods=(pod(deleted_at=40),), nodes=(node(NODE, ready=False),)),
+            seen(workload(), old_pods=(pod(deleted_at=40),), nodes=(node(NODE, ready=False),)),
             0,
-            40 + TIMING.stuck_s,
+            40 + TIMING.lost_pod_timeout_s,
         ),
-        (seen(workload(), other_pods=(pod(deleted_at=40),)), 0, None),
+        (seen(workload(), old_pods=(pod(deleted_at=40),)), 0, None),
         (seen(workload(**ended())), 60, 150),
         (seen(workload(**ended("Failed"))), 60, 150),
         (seen(workload(**ended())), 150, None),
@@ -42,7 +42,7 @@ def ended(kind: str = "Succeeded", ttl_s: int | None = 100) -> dict[str, Any]:
 def test_the_next_moment_at_which_something_may_be_decided(
     observed: Observed, seconds: float, due: float | None
 ) -> None:
-    assert wake_at(observed, at(seconds), TIMING) == (at(due) if due is not None else None)
+    assert requeue_at(observed, at(seconds), TIMING) == (at(due) if due is not None else None)
 
 
 def test_a_workload_expires_by_the_time_of_its_end() -> None:

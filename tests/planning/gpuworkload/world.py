@@ -14,12 +14,12 @@ from holdfast.api.builtin import Job, Node, Pod
 from holdfast.api.gpuworkload import GPUWorkload
 from holdfast.api.placing import PodSpec
 from holdfast.planning.admission import shape_of
-from holdfast.planning.gpuworkload.attending import attend
-from holdfast.planning.gpuworkload.course import Again, Go, Place, Stop, decide
+from holdfast.planning.gpuworkload.attending import sync_placement
+from holdfast.planning.gpuworkload.course import AssignNode, RetryAttempt, RunJob, Suspend, decide
 from holdfast.planning.gpuworkload.observed import Observed
 from holdfast.planning.gpuworkload.status import next_status
 from holdfast.planning.gpuworkload.timing import TIMING
-from holdfast.planning.gpuworkload.tries import last_try, place
+from holdfast.planning.gpuworkload.tries import last_attempt, reservation_id
 from holdfast.planning.ledger import GPU, Ledger
 from holdfast.planning.placement import Placement
 from holdfast.workloads.gpuworkload.job import workload_job
@@ -58,7 +58,9 @@ class World:
     def restart(self) -> None:
         """A new operator: it reads everything, and only then looks."""
         self.ledger = Ledger()
-        self.placement = Placement(self.ledger, Random(1), assumed_s=TIMING.assumed_s, patience_s=TIMING.patience_s)
+        self.placement = Placement(
+            self.ledger, Random(1), assumed_s=TIMING.reservation_timeout_s, patience_s=TIMING.starvation_timeout_s
+        )
         for each in self.nodes.values():
             self.ledger.node_changed(None, each)
         for each_pod in self.pods.values():
@@ -91,33 +93,33 @@ class World:
         return Observed(
             workload=it,
             job=jobs.get(current or ""),
-            earlier=tuple(job for each, job in jobs.items() if each != current),
+            old_jobs=tuple(job for each, job in jobs.items() if each != current),
             pods=tuple(pod for each, pod in pods.items() if each == current),
-            other_pods=tuple(pod for each, pod in pods.items() if each != current),
+            old_pods=tuple(pod for each, pod in pods.items() if each != current),
             nodes=self.nodes,
         )
 
     def attend(self, name: str) -> Observed:
         template = msgspec.convert(pod_template(self.workloads[name], DEFAULTS)["spec"], PodSpec)
         shape = shape_of(template, {}, "ml")
-        return attend(self.observe(name), self.placement, shape, self.now, self.seconds, TIMING)[0]
+        return sync_placement(self.observe(name), self.placement, shape, self.now, self.seconds, TIMING)[0]
 
     def reconcile(self, name: str, *, crash: bool = False) -> None:
         """`crash`: the operator dies after its first write."""
         observed = self.attend(name)
         course = decide(observed, self.now, TIMING)
-        while isinstance(course, Place | Again | Stop):
+        while isinstance(course, AssignNode | RetryAttempt | Suspend):
             self.write(name, observed, course)
             if crash:
                 return
             observed = self.attend(name)
             course = decide(observed, self.now, TIMING)
-        if isinstance(course, Go) and observed.job is None:
+        if isinstance(course, RunJob) and observed.job is None:
             self.make_job(name)
             if crash:
                 return
             observed = self.attend(name)
-        for job in observed.superfluous:
+        for job in observed.jobs_to_delete:
             del self.jobs[job.metadata.name]
             self.set_pod(job.metadata.name, None)
         self.write(name, observed, course)
@@ -132,7 +134,7 @@ class World:
 
     def make_job(self, name: str) -> None:
         it = self.workloads[name]
-        body = workload_job(it, DEFAULTS, place(it, last_try(it)))
+        body = workload_job(it, DEFAULTS, reservation_id(it, last_attempt(it)))
         job = body["metadata"]["name"]
         assert job not in self.jobs
         known = {"name": job, "namespace": "ml", "uid": f"uid-{job}"}
@@ -172,7 +174,7 @@ class World:
                 self.set_pod(job, structs.replace(pod, status=UNSCHEDULABLE))
 
     def used(self, node_name: str) -> int:
-        held = (pod for pod in self.pods.values() if pod.spec.node_name == node_name and not pod.has_ended)
+        held = (pod for pod in self.pods.values() if pod.spec.node_name == node_name and not pod.is_finished)
         return sum(map(asked, held))
 
     def end(self, name: str, exit_code: int = 0) -> None:
@@ -197,7 +199,7 @@ class World:
         self.seconds += seconds
         for name in self.workloads:
             self.reconcile(name)
-        self.placement.look(self.seconds)
+        self.placement.run_pass(self.seconds)
         for name in self.workloads:
             self.reconcile(name)
         self.make_pods()

@@ -57,9 +57,9 @@ def placed(requests: Sequence[Request], ledger: Ledger, *, seed: int = 0) -> dic
     """Who gets which machine in one look at all of them."""
     place = placement(ledger, seed)
     for each in requests:
-        place.stand(each, 0)
-    given = place.look(0).given
-    return {each.uid: place.machine_for(each.uid) or "" for each in given}
+        place.enqueue(each, 0)
+    given = place.run_pass(0).given
+    return {each.uid: place.offered_node(each.uid) or "" for each in given}
 
 
 def pod_of(it: Request, on: str, *, phase: str = "Running") -> Pod:
@@ -75,4 +75,4 @@ def gpu_nodes(*free: int, **facts: Any) -> list[Node]:
 
 
 def free_gpus(ledger: Ledger, name: str) -> int:
-    return gpus_in(ledger.unclaimed(name))
+    return gpus_in(ledger.available(name))

@@ -10,11 +10,11 @@ from msgspec import Struct
 from holdfast.api.builtin import Node, Pod
 from holdfast.planning.ledger import GPU, Ledger
 from holdfast.planning.placement import STRATEGIES, Placement, Request
-from holdfast.planning.placement.index import Index
-from holdfast.planning.placement.request import gpus_in, sort_of
-from holdfast.planning.placement.shelf import Shelf
+from holdfast.planning.placement.index import NodeIndex
+from holdfast.planning.placement.request import gpus_in, scheduling_class_of
+from holdfast.planning.placement.shelf import FreeGpuIndex
 from holdfast.planning.placement.strategies.cost_optimized import CHEAP_LABEL, is_cheap
-from holdfast.planning.placing.amounts import NANO, Amounts, minus, times
+from holdfast.planning.placing.amounts import NANO, Amounts, how_many_fit, minus
 from tests.planning.machines import node, pod
 from tests.planning.placement.requests import ASSUMED_S, pod_of, request
 
@@ -161,7 +161,7 @@ class World:
                 self.ledger.pod_changed(self.pods.pop(name), None)
             case Asked(it) if it.place not in self.given and f"{it.uid}-pod" not in self.pods:
                 self.asked[it.uid] = it
-                self.placement.stand(it, self.now_s)
+                self.placement.enqueue(it, self.now_s)
             case Step(which, what):
                 self.step(which, what)
             case Passes(seconds):
@@ -172,7 +172,7 @@ class World:
             case Expected(name, gpus, kept):
                 self.expected = {name: {GPU: gpus * NANO}}
                 self.kept = frozenset({name} if kept else ())
-                self.ledger.expect(self.expected, self.kept)
+                self.ledger.set_gang_demand(self.expected, self.kept)
 
     def step(self, which: int, what: str) -> None:
         if what == "end":
@@ -187,7 +187,7 @@ class World:
         if what == "leave":
             self.placement.leave(it.uid)
         elif place not in self.until:
-            self.placement.take(it, machine, self.now_s)
+            self.placement.confirm(it, machine, self.now_s)
             self.until[place] = self.now_s + ASSUMED_S
         if what != "take":
             del self.given[place]
@@ -201,10 +201,10 @@ class World:
         self.pods[new.metadata.name] = new
 
     def look(self) -> list[Request]:
-        found = self.placement.look(self.now_s).given
+        found = self.placement.run_pass(self.now_s).given
         for it in found:
             del self.asked[it.uid]
-            machine = self.placement.machine_for(it.uid)
+            machine = self.placement.offered_node(it.uid)
             assert machine is not None
             self.given[it.place] = (it, machine)
         return found
@@ -217,30 +217,32 @@ class World:
             counted.pod_changed(None, each)
         left = counted.free(name)
         for it, machine in self.given.values():
-            left = minus(left, it.shape.asked) if machine == name else left
+            left = minus(left, it.shape.requests) if machine == name else left
         return minus(left, self.expected.get(name, {}))
 
     def fitting(self, it: Request) -> dict[str, int]:
         """A scan of all machines: those that it may enter with room for all that it asks, by free GPUs."""
-        return {name: free for name, free in self.open_to(it).items() if times(it.shape.asked, self.left(name))}
+        return {
+            name: free for name, free in self.open_to(it).items() if how_many_fit(it.shape.requests, self.left(name))
+        }
 
     def open_to(self, it: Request) -> dict[str, int]:
         """Those that it may enter and that are kept for nobody, by free GPUs."""
         found = {}
         for name in self.nodes:
             machine = self.ledger.machines[name]
-            if it.shape.matches(machine) and it.shape.may_enter(machine) and name not in self.kept:
+            if it.shape.matches(machine) and it.shape.can_run_on(machine) and name not in self.kept:
                 found[name] = gpus_in(self.left(name))
         return found
 
     def sizes(self, it: Request, *, open_only: bool) -> list[int]:
         """The GPUs of each machine that is large enough for all else that it asks for."""
         machines = (self.ledger.machines[name] for name in self.nodes)
-        wanted = (each for each in machines if it.shape.matches(each) and (it.shape.may_enter(each) or not open_only))
-        return [gpus_in(each.offered) for each in wanted if times(it.rest, each.offered)]
+        wanted = (each for each in machines if it.shape.matches(each) and (it.shape.can_run_on(each) or not open_only))
+        return [gpus_in(each.offered) for each in wanted if how_many_fit(it.other_requests, each.offered)]
 
 
-def contents(shelf: Shelf, names: tuple[str, ...] = MACHINES) -> dict[str, int]:
+def contents(shelf: FreeGpuIndex, names: tuple[str, ...] = MACHINES) -> dict[str, int]:
     return {name: shelf.free(name) for name in names if shelf.free(name)}
 
 
@@ -248,9 +250,9 @@ def contents(shelf: Shelf, names: tuple[str, ...] = MACHINES) -> dict[str, int]:
 @given(EVENTS)
 def test_the_index_is_a_recount_after_any_events(events: list[Event]) -> None:
     world = World()
-    indexes = [Index(sort_of(each), world.ledger) for each in SORTS]
+    indexes = [NodeIndex(scheduling_class_of(each), world.ledger) for each in SORTS]
     for index in indexes:
-        world.ledger.followers.append(index.refresh)
+        world.ledger.listeners.append(index.refresh)
     for event in events:
         world.take_in(event)
         world.look()
@@ -259,7 +261,7 @@ def test_the_index_is_a_recount_after_any_events(events: list[Event]) -> None:
             cheap = {name for name in found if it.strategy == "costOptimized" and is_cheap(world.ledger.machines[name])}
             assert contents(index.preferred) == {name: found[name] for name in cheap if found[name]}
             assert contents(index.others) == {name: free for name, free in found.items() if free and name not in cheap}
-            roomy = [gpus_in(world.left(name)) for name in found if times(it.rest, world.left(name))]
+            roomy = [gpus_in(world.left(name)) for name in found if how_many_fit(it.other_requests, world.left(name))]
             assert index.most_free(it) == max(roomy, default=0)
             assert index.largest_entered(it) == max(world.sizes(it, open_only=True), default=0)
             assert index.largest(it) == max(world.sizes(it, open_only=False), default=0)
@@ -274,9 +276,9 @@ def test_nothing_is_given_that_is_not_there(events: list[Event], seed: int) -> N
         before = {name: world.left(name) for name in world.nodes}
         for it in world.look():
             machine = world.given[it.place][1]
-            left = before[machine] = minus(before[machine], it.shape.asked)
-            assert min(left.get(name, 0) for name in it.shape.asked) >= 0
-            assert it.shape.may_enter(world.ledger.machines[machine])
+            left = before[machine] = minus(before[machine], it.shape.requests)
+            assert min(left.get(name, 0) for name in it.shape.requests) >= 0
+            assert it.shape.can_run_on(world.ledger.machines[machine])
 
 
 @settings(max_examples=150, deadline=None)
@@ -310,11 +312,11 @@ def test_nobody_of_less_importance_gets_what_a_more_important_one_could_have_had
     room = {name: world.left(name) for name in world.nodes}
     for it in reversed(given):
         machine = world.given[it.place][1]
-        room[machine] = {name: room[machine].get(name, 0) + it.shape.asked.get(name, 0) for name in room[machine]}
+        room[machine] = {name: room[machine].get(name, 0) + it.shape.requests.get(name, 0) for name in room[machine]}
         # As it was when its turn came: those before it who were passed over found no room then.
         for other in waiting.values():
             if other not in given and importance(other) < importance(it):
-                assert not any(times(other.shape.asked, room[name]) for name in start[other.uid])
+                assert not any(how_many_fit(other.shape.requests, room[name]) for name in start[other.uid])
 
 
 @settings(max_examples=100, deadline=None)
@@ -335,7 +337,7 @@ def test_each_choice_is_what_its_strategy_says_of_a_scan(events: list[Event]) ->
             if it.strategy == "costOptimized":
                 cheap = {name: free for name, free in open_.items() if is_cheap(alone.ledger.machines[name])}
                 open_ = cheap or open_
-            chosen = alone.placement.machine_for(uid)
+            chosen = alone.placement.offered_node(uid)
             if it.strategy == "random" or not open_:
                 assert (chosen in open_) if open_ else chosen is None
             else:

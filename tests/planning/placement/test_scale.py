@@ -34,17 +34,17 @@ def test_a_cluster_asked_for_twice_what_it_has_runs_everyone_and_overcommits_nob
     placement = Placement(ledger, Random(5), assumed_s=60.0, patience_s=1e9)
     waiting = {it.uid: it for it in line(2 * NODES * GPUS, random)}
     for it in waiting.values():
-        placement.stand(it, 0)
+        placement.enqueue(it, 0)
     running: dict[str, tuple[Request, str]] = {}
     used: Counter[str] = Counter()
     order: list[Request] = []
     while waiting or running:
-        for it in placement.look(0).given:
-            machine = placement.machine_for(it.uid)
+        for it in placement.run_pass(0).given:
+            machine = placement.offered_node(it.uid)
             assert machine is not None
             used[machine] += it.gpus
             assert used[machine] <= GPUS
-            placement.take(waiting.pop(it.uid), machine, 0)
+            placement.confirm(waiting.pop(it.uid), machine, 0)
             ledger.pod_changed(None, pod_of(it, machine))
             placement.leave(it.uid)
             running[it.uid] = (it, machine)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from holdfast.planning.placement.shelf import MOST, SLACK, TRIES, Shelf, Suits
+from holdfast.planning.placement.shelf import MOST, SLACK, TRIES, FreeGpuIndex, NodeFilter
 
 NAMES = st.sampled_from("abcdef")
 # A number of free GPUs, or None for a machine that goes.
@@ -16,14 +16,14 @@ STEPS = st.lists(st.tuples(NAMES, st.one_of(st.none(), st.integers(-2, 9), st.sa
 AVOIDED = st.sets(NAMES, max_size=3)
 
 
-def shelf(free: dict[str, int]) -> Shelf:
-    made = Shelf()
+def shelf(free: dict[str, int]) -> FreeGpuIndex:
+    made = FreeGpuIndex()
     for name, count in free.items():
         made.put(name, count)
     return made
 
 
-def but(avoided: Collection[str] = ()) -> Suits:
+def but(avoided: Collection[str] = ()) -> NodeFilter:
     return lambda name: name not in avoided
 
 
@@ -37,8 +37,8 @@ def naive(steps: list[tuple[str, int | None]]) -> dict[str, int]:
     return free
 
 
-def taken(steps: list[tuple[str, int | None]]) -> Shelf:
-    made = Shelf()
+def taken(steps: list[tuple[str, int | None]]) -> FreeGpuIndex:
+    made = FreeGpuIndex()
     for name, count in steps:
         if count is None:
             made.remove(name)
@@ -56,10 +56,10 @@ def test_after_any_changes_it_answers_as_a_list_would(
     made, free = taken(steps), naive(steps)
     fitting = {name: count for name, count in free.items() if count >= gpus}
     open_ = sorted((-count, name) for name, count in fitting.items() if name not in avoided)
-    assert (len(made), made.most(), made.fitting(gpus)) == (len(free), max(free.values(), default=0), len(fitting))
+    assert (len(made), made.most(), made.count_with(gpus)) == (len(free), max(free.values(), default=0), len(fitting))
     assert {name: made.free(name) for name in free} == free
     for _ in range(2):  # asking changes nothing
-        assert made.roomiest(gpus, but(avoided)) == (open_[0][1] if open_ else None)
+        assert made.most_free_node(gpus, but(avoided)) == (open_[0][1] if open_ else None)
 
 
 class Stubborn(Struct):
@@ -80,20 +80,20 @@ def test_any_of_them_is_one_that_fits_and_each_can_be_it(
 ) -> None:
     made = taken(steps)
     allowed = {name for name, count in naive(steps).items() if count >= gpus and name not in avoided}
-    found = {made.any_of(gpus, but(avoided), Random(seed)) or "none" for seed in range(200)}
+    found = {made.random_node(gpus, but(avoided), Random(seed)) or "none" for seed in range(200)}
     assert found == (allowed or {"none"})
 
 
 def test_where_hardly_any_will_do_all_are_gone_through() -> None:
     made = shelf({f"n-{number}": 8 for number in range(1000)})
     rare = {"n-500", "n-7"}
-    assert {made.any_of(8, rare.__contains__, Stubborn(shows)) for shows in (0, 1)} == rare
-    assert made.any_of(8, lambda _: False, Random(0)) is None
+    assert {made.random_node(8, rare.__contains__, Stubborn(shows)) for shows in (0, 1)} == rare
+    assert made.random_node(8, lambda _: False, Random(0)) is None
 
 
 def test_machines_with_more_than_anybody_asks_for_are_still_told_apart_by_the_roomiest() -> None:
     made = shelf({"a": MOST, "b": MOST + 2, "c": MOST + 1})
-    assert (made.roomiest(MOST, but()), made.most(), made.fitting(MOST)) == ("b", MOST + 2, 3)
+    assert (made.most_free_node(MOST, but()), made.most(), made.count_with(MOST)) == ("b", MOST + 2, 3)
 
 
 @pytest.mark.parametrize("changes", [10_000])
@@ -109,8 +109,8 @@ def test_a_machine_that_comes_back_with_what_it_had_is_found_once() -> None:
     for count in (2, 4, 2, 4):
         made.put("a", count)
     made.remove("a")
-    assert made.roomiest(1, but()) == "b"
+    assert made.most_free_node(1, but()) == "b"
     made.put("a", 4)
-    assert made.roomiest(1, but({"b"})) == "a"
-    assert made.roomiest(1, but({"a", "b"})) is None
-    assert made.roomiest(1, but()) == "a"
+    assert made.most_free_node(1, but({"b"})) == "a"
+    assert made.most_free_node(1, but({"a", "b"})) is None
+    assert made.most_free_node(1, but()) == "a"

@@ -122,9 +122,9 @@ def test_random_is_uniform_over_the_machines_that_fit(avoided: tuple[str, ...], 
     place = placement(kept, seed=7)
     asked = request("w", 2, "random", avoided=avoided)
     for _ in range(draws):
-        place.stand(asked, 0)
-        place.look(0)
-        found = place.machine_for("w") or ""
+        place.enqueue(asked, 0)
+        place.run_pass(0)
+        found = place.offered_node("w") or ""
         counts[found] = counts.get(found, 0) + 1
         place.leave("w")
     expected = draws / fitting
@@ -167,7 +167,7 @@ def test_one_file_adds_a_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "never.py").write_text(NEVER)
     monkeypatch.setattr(strategies, "__path__", [*strategies.__path__, str(tmp_path)])
     try:
-        assert set(strategies.found()) == {*STRATEGIES, "never"}
+        assert set(strategies.load_strategies()) == {*STRATEGIES, "never"}
     finally:
         del sys.modules[f"{strategies.__name__}.never"]
         del strategies.never  # type: ignore[attr-defined]  # bound by the import, of a file that is gone

@@ -3,8 +3,8 @@
 import pytest
 
 from holdfast.api.builtin import Node, Pod
-from holdfast.planning.placement import Placement, Request, Wait
-from holdfast.planning.placement.telling import CALM_S, Telling
+from holdfast.planning.placement import Placement, Request, WaitMessage
+from holdfast.planning.placement.telling import CALM_S, MessageThrottle
 from tests.planning.machines import ledger, node, pod
 from tests.planning.placement.requests import gpu_nodes, placement, request
 
@@ -13,11 +13,11 @@ NONE_THAT_LARGE = "on one node, and no node is that large: ask for less or add a
 TEAM = [{"key": "team", "value": "x", "effect": "NoSchedule"}]
 
 
-def waits(it: Request, *things: Node | Pod) -> Wait:
+def waits(it: Request, *things: Node | Pod) -> WaitMessage:
     """What it is told when it is alone."""
     place = placement(ledger(*things))
-    place.stand(it, 0)
-    assert place.look(0).given == []
+    place.enqueue(it, 0)
+    assert place.run_pass(0).given == []
     found = place.wait(it.uid, 0)
     assert found is not None
     return found[0]
@@ -62,7 +62,7 @@ def waits(it: Request, *things: Node | Pod) -> Wait:
     ],
 )
 def test_what_is_missing_now(it: Request, things: list[Node | Pod], message: str) -> None:
-    assert waits(it, *things) == Wait(message=message)
+    assert waits(it, *things) == WaitMessage(message=message)
 
 
 @pytest.mark.parametrize(
@@ -96,23 +96,23 @@ def test_what_is_missing_now(it: Request, things: list[Node | Pod], message: str
     ],
 )
 def test_what_can_never_fit_is_told_apart(it: Request, things: list[Node | Pod], message: str) -> None:
-    assert waits(it, *things) == Wait(message=message, never=True)
+    assert waits(it, *things) == WaitMessage(message=message, never=True)
 
 
 def test_a_larger_node_makes_the_impossible_possible() -> None:
     place = placement(kept := ledger(*gpu_nodes(8)))
-    place.stand(request("w", 16), 0)
-    assert place.look(0).given == []
+    place.enqueue(request("w", 16), 0)
+    assert place.run_pass(0).given == []
     kept.node_changed(None, node("big", gpus=16))
-    assert [it.uid for it in place.look(1).given] == ["w"]
-    assert place.machine_for("w") == "big"
+    assert [it.uid for it in place.run_pass(1).given] == ["w"]
+    assert place.offered_node("w") == "big"
 
 
 def test_that_machines_are_kept_for_a_gang_is_told() -> None:
     place = placement(kept := ledger(*gpu_nodes(4, 2)))
-    kept.expect({}, {"n-0"})
-    place.stand(request("w", 4), 0)
-    place.look(0)
+    kept.set_gang_demand({}, {"n-0"})
+    place.enqueue(request("w", 4), 0)
+    place.run_pass(0)
     assert told(place, "w", 0) == (
         "needs 4 GPUs on one node; the most that a node has free is 2 (1 node kept for a TrainingJob); 1st in line"
     )
@@ -128,9 +128,9 @@ def crowd(count: int) -> Placement:
     """So many before the one that is looked at, w, on a machine that is full."""
     place = placement(ledger(*gpu_nodes(8), pod("p", "n-0", gpu="8")))
     for number in range(count):
-        place.stand(request(f"other-{number}", 1 + number % 8, age_s=900), 0)
-    place.stand(request("w", 4, age_s=1), 0)
-    place.look(0)
+        place.enqueue(request(f"other-{number}", 1 + number % 8, age_s=900), 0)
+    place.enqueue(request("w", 4, age_s=1), 0)
+    place.run_pass(0)
     return place
 
 
@@ -153,18 +153,18 @@ def test_the_place_in_line_is_told_exactly_in_front_and_roughly_further_back(bef
 def test_far_back_in_line_what_keeps_all_nodes_closed_is_not_counted() -> None:
     place = placement(ledger(node("a", gpus=8, unschedulable=True)))
     for number in range(11):
-        place.stand(request(f"w-{number:02}", 1), 0)
-    place.look(0)
+        place.enqueue(request(f"w-{number:02}", 1), 0)
+    place.run_pass(0)
     assert told(place, "w-09", 0).endswith("closed to it: 1 cordoned")
     assert told(place, "w-10", 0).endswith("closed to it: cordoned, not ready or tainted")
 
 
 def test_the_position_is_by_importance_and_age_whatever_they_ask_for() -> None:
     place = placement(ledger(*gpu_nodes(1), pod("p", "n-0", gpu="1")))
-    place.stand(request("young", 1, age_s=1), 0)
-    place.stand(request("dear", 1, "random", priority=5), 0)
-    place.stand(request("old", 1, "costOptimized", age_s=100), 0)
-    place.look(0)
+    place.enqueue(request("young", 1, age_s=1), 0)
+    place.enqueue(request("dear", 1, "random", priority=5), 0)
+    place.enqueue(request("old", 1, "costOptimized", age_s=100), 0)
+    place.run_pass(0)
     assert [told(place, uid, 0)[-11:] for uid in ("dear", "old", "young")] == [
         "1st in line",
         "2nd in line",
@@ -174,28 +174,32 @@ def test_the_position_is_by_importance_and_age_whatever_they_ask_for() -> None:
 
 def test_words_change_at_most_once_a_minute_and_the_first_come_at_once() -> None:
     place = crowd(2)
-    assert place.wait("w", 5) == (Wait(message=f"{NEEDS}; no node has any free; 3rd in line"), CALM_S)
+    assert place.wait("w", 5) == (WaitMessage(message=f"{NEEDS}; no node has any free; 3rd in line"), CALM_S)
     place.leave("other-0")
-    assert place.wait("w", 25) == (Wait(message=f"{NEEDS}; no node has any free; 3rd in line"), CALM_S - 20)
+    assert place.wait("w", 25) == (WaitMessage(message=f"{NEEDS}; no node has any free; 3rd in line"), CALM_S - 20)
     place.leave("other-1")
-    assert place.wait("w", 5 + CALM_S) == (Wait(message=f"{NEEDS}; no node has any free; 1st in line"), CALM_S)
+    assert place.wait("w", 5 + CALM_S) == (WaitMessage(message=f"{NEEDS}; no node has any free; 1st in line"), CALM_S)
 
 
 NEEDS = "needs 4 GPUs on one node"
 
 
 def test_a_change_that_is_undone_is_never_told() -> None:
-    telling = Telling()
-    one, other = Wait(message="one"), Wait(message="other")
-    assert [telling.tell("w", wait, now_s)[0] for wait, now_s in ((one, 0), (other, 10), (one, 70))] == [one, one, one]
-    assert telling.tell("w", other, 80) == (other, CALM_S)
+    telling = MessageThrottle()
+    one, other = WaitMessage(message="one"), WaitMessage(message="other")
+    assert [telling.throttle("w", wait, now_s)[0] for wait, now_s in ((one, 0), (other, 10), (one, 70))] == [
+        one,
+        one,
+        one,
+    ]
+    assert telling.throttle("w", other, 80) == (other, CALM_S)
 
 
 def test_who_waits_anew_is_told_anew() -> None:
-    telling = Telling()
-    telling.tell("w", Wait(message="one"), 0)
+    telling = MessageThrottle()
+    telling.throttle("w", WaitMessage(message="one"), 0)
     telling.forget("w")
-    assert telling.tell("w", Wait(message="other"), 1) == (Wait(message="other"), CALM_S)
+    assert telling.throttle("w", WaitMessage(message="other"), 1) == (WaitMessage(message="other"), CALM_S)
 
 
 def test_what_was_told_is_forgotten_with_those_who_left() -> None:

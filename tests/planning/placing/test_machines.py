@@ -5,7 +5,7 @@ import pytest
 
 from holdfast.api.placing import NodeSpec, PodSpec
 from holdfast.cluster.protocol import JSON
-from holdfast.planning.placing.machines import CORDONED, barrier, wants
+from holdfast.planning.placing.machines import CORDONED, matches_node, untolerated_taint
 
 GPU = {"key": "gpu", "value": "present", "effect": "NoSchedule"}
 GOING = {"key": "going", "effect": "NoExecute"}
@@ -30,12 +30,12 @@ def test_the_first_mark_that_is_not_tolerated_keeps_a_pod_away(
     machine: JSON, tolerations: list[JSON], expected: str | None
 ) -> None:
     pod = msgspec.convert({"tolerations": tolerations}, PodSpec)
-    found = barrier(pod.tolerations, msgspec.convert(machine, NodeSpec))
+    found = untolerated_taint(pod.tolerations, msgspec.convert(machine, NodeSpec))
     assert (found.key if found else None) == expected
 
 
 def test_a_machine_that_people_closed_is_told_from_one_that_only_carries_the_mark() -> None:
-    assert barrier((), NodeSpec(unschedulable=True, taints=(CORDONED,))) is CORDONED
+    assert untolerated_taint((), NodeSpec(unschedulable=True, taints=(CORDONED,))) is CORDONED
 
 
 def required(key: str, value: str) -> JSON:
@@ -56,4 +56,4 @@ def required(key: str, value: str) -> JSON:
     ],
 )
 def test_selector_and_required_affinity_must_both_hold(spec: JSON, expected: bool) -> None:
-    assert wants(msgspec.convert(spec, PodSpec), {"zone": "a"}, "m") is expected
+    assert matches_node(msgspec.convert(spec, PodSpec), {"zone": "a"}, "m") is expected

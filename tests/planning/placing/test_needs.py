@@ -2,7 +2,7 @@ import pytest
 
 from holdfast.cluster.protocol import JSON
 from holdfast.planning.placing.amounts import NANO
-from holdfast.planning.placing.needs import needs
+from holdfast.planning.placing.needs import pod_requests
 from tests.plane.things import pod
 
 
@@ -29,7 +29,7 @@ def container(cpu: str = "", *, limit: str = "", sidecar: bool = False) -> JSON:
     ],
 )
 def test_a_pod_takes_what_it_needs_at_its_greediest_moment(containers: list[JSON], init: list[JSON], cpus: int) -> None:
-    taken = needs(pod(containers=containers, initContainers=init).spec)
+    taken = pod_requests(pod(containers=containers, initContainers=init).spec)
     assert taken.get("cpu", 0) == cpus * NANO
     assert taken["pods"] == NANO
 
@@ -38,9 +38,9 @@ def test_what_is_asked_for_the_whole_pod_goes_first_and_its_overhead_comes_on_to
     asked = pod(
         containers=[container("1")], resources={"requests": {"cpu": "5"}}, overhead={"cpu": "250m", "memory": "1"}
     )
-    assert needs(asked.spec) == {"cpu": 5 * NANO + NANO // 4, "memory": NANO, "pods": NANO}
+    assert pod_requests(asked.spec) == {"cpu": 5 * NANO + NANO // 4, "memory": NANO, "pods": NANO}
 
 
 def test_what_is_no_amount_is_not_counted() -> None:
     asked = pod(containers=[container("much"), container("1"), container("-3")])
-    assert needs(asked.spec) == {"cpu": NANO, "pods": NANO}
+    assert pod_requests(asked.spec) == {"cpu": NANO, "pods": NANO}

@@ -32,7 +32,7 @@ LABELS = {"zone": "a", "cores": "8", "empty": ""}
     ],
 )
 def test_a_requirement_compares_a_label(key: str, operator: str, values: list[str], holds: bool) -> None:
-    assert Requirement(key=key, operator=operator, values=tuple(values)).holds(LABELS) is holds
+    assert Requirement(key=key, operator=operator, values=tuple(values)).matches(LABELS) is holds
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_requirement_compares_a_label(key: str, operator: str, values: list[st
 )
 def test_all_of_a_label_selector_must_hold(selector: JSON, holds: bool) -> None:
     made = msgspec.convert(selector, LabelSelector)
-    assert made.holds(LABELS) is holds
+    assert made.matches(LABELS) is holds
     assert made.is_empty is (selector == {})
 
 
@@ -66,4 +66,4 @@ def fields(operator: str, *names: str) -> JSON:
     ],
 )
 def test_one_term_of_a_node_selector_is_enough(terms: list[JSON], holds: bool) -> None:
-    assert msgspec.convert({"nodeSelectorTerms": terms}, NodeSelector).holds(LABELS, "m-1") is holds
+    assert msgspec.convert({"nodeSelectorTerms": terms}, NodeSelector).matches(LABELS, "m-1") is holds

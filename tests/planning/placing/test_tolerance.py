@@ -3,7 +3,7 @@ import pytest
 
 from holdfast.api.placing import Taint, Toleration
 from holdfast.cluster.protocol import JSON
-from holdfast.planning.placing.tolerance import tolerated, tolerates
+from holdfast.planning.placing.tolerance import find_toleration, tolerates
 
 TAINT = Taint(key="gpu", value="present", effect="NoSchedule")
 
@@ -30,5 +30,5 @@ def test_a_toleration_covers_a_taint(toleration: JSON, covers: bool) -> None:
 
 def test_the_first_toleration_that_covers_is_the_one() -> None:
     first, second = Toleration(key="gpu", operator="Exists"), Toleration(operator="Exists")
-    assert tolerated((Toleration(key="x"), first, second), TAINT) is first
-    assert tolerated((Toleration(key="x"),), TAINT) is None
+    assert find_toleration((Toleration(key="x"), first, second), TAINT) is first
+    assert find_toleration((Toleration(key="x"),), TAINT) is None

@@ -12,8 +12,8 @@ from msgspec import structs
 
 from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus
 from holdfast.api.manifests import documents
-from holdfast.api.validation import admit
-from holdfast.planning.gpuworkload.tries import job_name, place
+from holdfast.api.validation import validate_object
+from holdfast.planning.gpuworkload.tries import job_name, reservation_id
 from holdfast.workloads.gpuworkload.job import workload_job
 from tests.trainingjobs import UID
 from tests.workloads.family import DEFAULTS
@@ -26,7 +26,7 @@ NODE = "gpu-3"
 def example(name: str) -> GPUWorkload:
     """The manifest as the API server would store it, with a node chosen."""
     (document,) = documents((FIXTURES / f"gpuworkloads/{name}.yaml").read_text())
-    workload = msgspec.convert(admit(document), GPUWorkload)
+    workload = msgspec.convert(validate_object(document), GPUWorkload)
     status = GPUWorkloadStatus(phase="Scheduling", assigned_node=NODE, job_name=job_name(workload, 0))
     metadata = structs.replace(workload.metadata, namespace=NAMESPACE, uid=UID)
     return structs.replace(workload, metadata=metadata, status=status)
@@ -34,7 +34,7 @@ def example(name: str) -> GPUWorkload:
 
 def made(workload: GPUWorkload) -> dict[str, Any]:
     """Its Job as it goes over the wire."""
-    body = workload_job(workload, DEFAULTS, place(workload, 0))
+    body = workload_job(workload, DEFAULTS, reservation_id(workload, 0))
     job: dict[str, Any] = json.loads(msgspec.json.encode({"apiVersion": "batch/v1", "kind": "Job", **body}))
     return job
 

@@ -10,8 +10,8 @@ from holdfast.api.gpuworkload import GPUWorkloadSpec
 from holdfast.api.placing import PodSpec
 from holdfast.planning.ledger import PLACE_LABEL
 from holdfast.planning.placing.amounts import NANO
-from holdfast.planning.placing.machines import wants
-from holdfast.planning.placing.needs import needs
+from holdfast.planning.placing.machines import matches_node
+from holdfast.planning.placing.needs import pod_requests
 from holdfast.workloads.gpuworkload import names
 from holdfast.workloads.gpuworkload.job import workload_job
 from holdfast.workloads.gpuworkload.pod import pod_template
@@ -92,7 +92,7 @@ def test_the_job_is_named_and_pinned_as_status_says() -> None:
     assert body["metadata"]["name"] == "eval-job-4"
     assert template["metadata"]["labels"][PLACE_LABEL] == "somewhere"
     pod = msgspec.convert(template["spec"], PodSpec)
-    assert [name for name in ("gpu-3", "gpu-7", "gpu-70") if wants(pod, {}, name)] == ["gpu-7"]
+    assert [name for name in ("gpu-3", "gpu-7", "gpu-70") if matches_node(pod, {}, name)] == ["gpu-7"]
     assert "nodeName" not in template["spec"]  # the scheduler still has to find that there is room
 
 
@@ -117,4 +117,4 @@ def test_it_goes_with_its_workload_and_never_replaces_its_pod() -> None:
 def test_the_ledger_knows_the_pod_by_its_label_and_counts_its_gpus() -> None:
     assert names.PLACE_LABEL == PLACE_LABEL
     pod = msgspec.convert(pod_template(workload({"gpuCount": 4}), DEFAULTS)["spec"], PodSpec)
-    assert needs(pod) == {"nvidia.com/gpu": 4 * NANO, "pods": NANO}
+    assert pod_requests(pod) == {"nvidia.com/gpu": 4 * NANO, "pods": NANO}

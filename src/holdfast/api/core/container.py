@@ -4,26 +4,26 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from holdfast.api.meta import Part
+from holdfast.api.meta import ApiStruct
 from holdfast.api.rules import Reason, Rule
 from holdfast.api.scalars import DnsLabel, DnsSubdomain, Quantities, Quantity
 
 _KEY = Meta(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")
 
 
-class ConfigMapKeySelector(Part, frozen=True, kw_only=True):
+class ConfigMapKeySelector(ApiStruct, frozen=True, kw_only=True):
     name: Annotated[DnsSubdomain, Meta(description="Name of the ConfigMap.")]
     key: Annotated[str, _KEY, Meta(description="The key whose value is taken.")]
     optional: Annotated[bool, Meta(description="Whether the ConfigMap or its key may be missing.")] = False
 
 
-class SecretKeySelector(Part, frozen=True, kw_only=True):
+class SecretKeySelector(ApiStruct, frozen=True, kw_only=True):
     name: Annotated[DnsSubdomain, Meta(description="Name of the Secret.")]
     key: Annotated[str, _KEY, Meta(description="The key whose value is taken.")]
     optional: Annotated[bool, Meta(description="Whether the Secret or its key may be missing.")] = False
 
 
-class ObjectFieldSelector(Part, frozen=True, kw_only=True):
+class ObjectFieldSelector(ApiStruct, frozen=True, kw_only=True):
     field_path: Annotated[
         str, Meta(description="Path of the field in the pod, such as metadata.name.", min_length=1, max_length=256)
     ]
@@ -32,13 +32,13 @@ class ObjectFieldSelector(Part, frozen=True, kw_only=True):
     ] = "v1"
 
 
-class ResourceFieldSelector(Part, frozen=True, kw_only=True):
+class ResourceFieldSelector(ApiStruct, frozen=True, kw_only=True):
     resource: Annotated[str, Meta(description="The resource, such as limits.memory.", min_length=1, max_length=317)]
     container_name: Annotated[DnsLabel, Meta(description="The container; required in volumes.")] = ""
     divisor: Annotated[Quantity, Meta(description="Unit of the value, such as 1Mi; 1 when left out.")] | None = None
 
 
-class EnvVarSource(Part, frozen=True, kw_only=True):
+class EnvVarSource(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(
             rule="[has(self.fieldRef), has(self.resourceFieldRef), has(self.configMapKeyRef), has(self.secretKeyRef)]"
@@ -55,7 +55,7 @@ class EnvVarSource(Part, frozen=True, kw_only=True):
     secret_key_ref: Annotated[SecretKeySelector | None, Meta(description="A key of a Secret.")] = None
 
 
-class EnvVar(Part, frozen=True, kw_only=True):
+class EnvVar(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(
             rule="!(has(self.value) && has(self.valueFrom))",
@@ -83,7 +83,7 @@ class EnvVar(Part, frozen=True, kw_only=True):
     value_from: Annotated[EnvVarSource | None, Meta(description="Where the value is taken from, if not here.")] = None
 
 
-def reserved_variables(*, but: str = "") -> Rule:
+def reserved_env_rule(*, but: str = "") -> Rule:
     """For structs with a list env of these; `but` is the one of ours that users may set."""
     allowed = f" || variable.name == '{but}'" if but else ""
     return Rule(
@@ -96,7 +96,7 @@ def reserved_variables(*, but: str = "") -> Rule:
     )
 
 
-def _amounts_rule(side: str) -> Rule:
+def _quantities_rule(side: str) -> Rule:
     return Rule(
         rule=f"!has(self.{side}) || self.{side}.all(name, !string(self.{side}[name]).startsWith('-') && "
         f"(name != 'nvidia.com/gpu' || string(self.{side}[name]).matches('^[0-9]+$')))",
@@ -105,10 +105,10 @@ def _amounts_rule(side: str) -> Rule:
     )
 
 
-class ResourceRequirements(Part, frozen=True, kw_only=True):
+class ResourceRequirements(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
-        _amounts_rule("limits"),
-        _amounts_rule("requests"),
+        _quantities_rule("limits"),
+        _quantities_rule("requests"),
         Rule(
             rule="!has(self.requests) || !has(self.limits) || self.requests.all(name, !(name in self.limits) || "
             "quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",
@@ -135,7 +135,7 @@ class ResourceRequirements(Part, frozen=True, kw_only=True):
     ] = {}
 
 
-class VolumeMount(Part, frozen=True, kw_only=True):
+class VolumeMount(ApiStruct, frozen=True, kw_only=True):
     name: Annotated[DnsLabel, Meta(description="Name of the volume, as in volumes.")]
     mount_path: Annotated[
         str,

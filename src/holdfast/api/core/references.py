@@ -4,15 +4,15 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from holdfast.api.meta import Part
+from holdfast.api.meta import ApiStruct
 from holdfast.api.scalars import DnsLabel, DnsSubdomain
 
 
-class LocalObjectReference(Part, frozen=True, kw_only=True):
+class LocalObjectReference(ApiStruct, frozen=True, kw_only=True):
     name: Annotated[DnsSubdomain, Meta(description="Name of the object, in the same namespace.")]
 
 
-class ObjectReference(Part, frozen=True, kw_only=True):
+class ObjectReference(ApiStruct, frozen=True, kw_only=True):
     name: Annotated[DnsSubdomain, Meta(description="Name of the object.")]
     namespace: Annotated[
         DnsLabel,

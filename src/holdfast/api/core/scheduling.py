@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from holdfast.api.meta import Part
+from holdfast.api.meta import ApiStruct
 from holdfast.api.rules import Reason, Rule
 from holdfast.api.scalars import DnsLabel, Labels, LabelValue, QualifiedName
 
@@ -12,7 +12,7 @@ Weight = Annotated[int, Meta(description="How much this counts among the prefere
 LabelKeys = Annotated[tuple[QualifiedName, ...], Meta(max_length=16)]
 
 
-class LabelSelectorRequirement(Part, frozen=True, kw_only=True):
+class LabelSelectorRequirement(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(
             rule="(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
@@ -30,14 +30,14 @@ class LabelSelectorRequirement(Part, frozen=True, kw_only=True):
     ] = ()
 
 
-class LabelSelector(Part, frozen=True, kw_only=True):
+class LabelSelector(ApiStruct, frozen=True, kw_only=True):
     match_labels: Annotated[Labels, Meta(description="Labels that must be there with these values.")] = {}
     match_expressions: Annotated[
         tuple[LabelSelectorRequirement, ...], Meta(description="Conditions that must all hold.", max_length=16)
     ] = ()
 
 
-class NodeSelectorRequirement(Part, frozen=True, kw_only=True):
+class NodeSelectorRequirement(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(
             rule="!(self.operator in ['In', 'NotIn', 'Gt', 'Lt']) || (has(self.values) && size(self.values) > 0)",
@@ -58,7 +58,7 @@ class NodeSelectorRequirement(Part, frozen=True, kw_only=True):
     ] = ()
 
 
-class NodeSelectorTerm(Part, frozen=True, kw_only=True):
+class NodeSelectorTerm(ApiStruct, frozen=True, kw_only=True):
     match_expressions: Annotated[
         tuple[NodeSelectorRequirement, ...], Meta(description="Conditions on labels; all must hold.", max_length=16)
     ] = ()
@@ -68,18 +68,18 @@ class NodeSelectorTerm(Part, frozen=True, kw_only=True):
     ] = ()
 
 
-class NodeSelector(Part, frozen=True, kw_only=True):
+class NodeSelector(ApiStruct, frozen=True, kw_only=True):
     node_selector_terms: Annotated[
         tuple[NodeSelectorTerm, ...], Meta(description="Alternatives; one must match.", min_length=1, max_length=16)
     ]
 
 
-class PreferredSchedulingTerm(Part, frozen=True, kw_only=True):
+class PreferredSchedulingTerm(ApiStruct, frozen=True, kw_only=True):
     weight: Weight
     preference: Annotated[NodeSelectorTerm, Meta(description="The nodes that are preferred.")]
 
 
-class NodeAffinity(Part, frozen=True, kw_only=True):
+class NodeAffinity(ApiStruct, frozen=True, kw_only=True):
     required_during_scheduling_ignored_during_execution: Annotated[
         NodeSelector | None, Meta(description="Nodes that the pod must run on; checked when it is scheduled.")
     ] = None
@@ -88,7 +88,7 @@ class NodeAffinity(Part, frozen=True, kw_only=True):
     ] = ()
 
 
-class PodAffinityTerm(Part, frozen=True, kw_only=True):
+class PodAffinityTerm(ApiStruct, frozen=True, kw_only=True):
     topology_key: Annotated[
         QualifiedName,
         Meta(description="Label whose value makes nodes one place: kubernetes.io/hostname for the node itself."),
@@ -108,12 +108,12 @@ class PodAffinityTerm(Part, frozen=True, kw_only=True):
     ] = None
 
 
-class WeightedPodAffinityTerm(Part, frozen=True, kw_only=True):
+class WeightedPodAffinityTerm(ApiStruct, frozen=True, kw_only=True):
     weight: Weight
     pod_affinity_term: Annotated[PodAffinityTerm, Meta(description="The pods that are preferred as neighbours.")]
 
 
-class PodAffinity(Part, frozen=True, kw_only=True):
+class PodAffinity(ApiStruct, frozen=True, kw_only=True):
     required_during_scheduling_ignored_during_execution: Annotated[
         tuple[PodAffinityTerm, ...],
         Meta(description="Pods that must (or, for anti-affinity, must not) run in the same place.", max_length=16),
@@ -124,7 +124,7 @@ class PodAffinity(Part, frozen=True, kw_only=True):
     ] = ()
 
 
-class Affinity(Part, frozen=True, kw_only=True):
+class Affinity(ApiStruct, frozen=True, kw_only=True):
     node_affinity: Annotated[NodeAffinity | None, Meta(description="Which nodes, by their labels.")] = None
     pod_affinity: Annotated[PodAffinity | None, Meta(description="Near which other pods.")] = None
     pod_anti_affinity: Annotated[
@@ -136,7 +136,7 @@ class Affinity(Part, frozen=True, kw_only=True):
     ] = None
 
 
-class Toleration(Part, frozen=True, kw_only=True):
+class Toleration(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(
             rule="!has(self.operator) || self.operator != 'Exists' || !has(self.value) || self.value == ''",
@@ -179,7 +179,7 @@ class Toleration(Part, frozen=True, kw_only=True):
     ) = None
 
 
-class TopologySpreadConstraint(Part, frozen=True, kw_only=True):
+class TopologySpreadConstraint(ApiStruct, frozen=True, kw_only=True):
     max_skew: Annotated[int, Meta(description="By how many pods two places may differ.", ge=1)]
     topology_key: Annotated[QualifiedName, Meta(description="Label whose value makes nodes one place.")]
     when_unsatisfiable: Annotated[

@@ -4,20 +4,20 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from holdfast.api.meta import Part
+from holdfast.api.meta import ApiStruct
 from holdfast.api.rules import Rule
 
 Id = Annotated[int, Meta(ge=0, extra_json_schema={"format": "int64"})]
 
 
-class SELinuxOptions(Part, frozen=True, kw_only=True):
+class SELinuxOptions(ApiStruct, frozen=True, kw_only=True):
     user: Annotated[str, Meta(description="SELinux user.", max_length=253)] = ""
     role: Annotated[str, Meta(description="SELinux role.", max_length=253)] = ""
     type: Annotated[str, Meta(description="SELinux type.", max_length=253)] = ""
     level: Annotated[str, Meta(description="SELinux level.", max_length=253)] = ""
 
 
-class SecurityProfile(Part, frozen=True, kw_only=True):
+class SecurityProfile(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(
             rule="(self.type == 'Localhost') == has(self.localhostProfile)",
@@ -35,12 +35,12 @@ class SecurityProfile(Part, frozen=True, kw_only=True):
     ) = None
 
 
-class Sysctl(Part, frozen=True, kw_only=True):
+class Sysctl(ApiStruct, frozen=True, kw_only=True):
     name: Annotated[str, Meta(description="Name of the kernel parameter.", min_length=1, max_length=253)]
     value: Annotated[str, Meta(description="Its value.", max_length=1024)]
 
 
-class PodSecurityContext(Part, frozen=True, kw_only=True):
+class PodSecurityContext(ApiStruct, frozen=True, kw_only=True):
     run_as_user: Annotated[Id, Meta(description="User id of the processes.")] | None = None
     run_as_group: Annotated[Id, Meta(description="Group id of the processes.")] | None = None
     run_as_non_root: Annotated[bool, Meta(description="Whether a process of root is refused.")] | None = None

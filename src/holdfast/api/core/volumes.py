@@ -6,7 +6,7 @@ from msgspec import Meta, field
 
 from holdfast.api.core.container import ObjectFieldSelector, ResourceFieldSelector
 from holdfast.api.core.references import LocalObjectReference
-from holdfast.api.meta import Part
+from holdfast.api.meta import ApiStruct
 from holdfast.api.rules import Rule
 from holdfast.api.scalars import AbsolutePath, DnsLabel, DnsSubdomain, Image, Quantity
 
@@ -17,7 +17,7 @@ ReadOnly = Annotated[bool, Meta(description="Whether the volume can't be written
 FsType = Annotated[str, Meta(description="File system of the volume; the driver's default without it.", max_length=64)]
 
 
-class KeyToPath(Part, frozen=True, kw_only=True):
+class KeyToPath(ApiStruct, frozen=True, kw_only=True):
     key: Annotated[str, Meta(description="The key.", min_length=1, max_length=253)]
     path: Annotated[str, Meta(description="The file that gets its value, relative to the mount.", max_length=1024)]
     mode: Mode | None = None
@@ -27,14 +27,14 @@ Items = Annotated[tuple[KeyToPath, ...], Meta(description="Which keys become fil
 Optional = Annotated[bool, Meta(description="Whether it may be missing.")]
 
 
-class EmptyDirVolumeSource(Part, frozen=True, kw_only=True):
+class EmptyDirVolumeSource(ApiStruct, frozen=True, kw_only=True):
     medium: Annotated[
         Literal["", "Memory", "HugePages"], Meta(description="Memory for a folder in RAM; the node's disk without it.")
     ] = ""
     size_limit: Annotated[Quantity, Meta(description="The most that it may hold.")] | None = None
 
 
-class HostPathVolumeSource(Part, frozen=True, kw_only=True):
+class HostPathVolumeSource(ApiStruct, frozen=True, kw_only=True):
     path: Annotated[AbsolutePath, Meta(description="The path on the node.")]
     type: Annotated[
         Literal["", "DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice"],
@@ -42,32 +42,32 @@ class HostPathVolumeSource(Part, frozen=True, kw_only=True):
     ] = ""
 
 
-class ConfigMapVolumeSource(Part, frozen=True, kw_only=True):
+class ConfigMapVolumeSource(ApiStruct, frozen=True, kw_only=True):
     name: Annotated[DnsSubdomain, Meta(description="Name of the ConfigMap.")]
     items: Items = ()
     default_mode: Mode | None = None
     optional: Optional = False
 
 
-class SecretVolumeSource(Part, frozen=True, kw_only=True):
+class SecretVolumeSource(ApiStruct, frozen=True, kw_only=True):
     secret_name: Annotated[DnsSubdomain, Meta(description="Name of the Secret.")]
     items: Items = ()
     default_mode: Mode | None = None
     optional: Optional = False
 
 
-class PersistentVolumeClaimVolumeSource(Part, frozen=True, kw_only=True):
+class PersistentVolumeClaimVolumeSource(ApiStruct, frozen=True, kw_only=True):
     claim_name: Annotated[DnsSubdomain, Meta(description="Name of the claim, in the same namespace.")]
     read_only: ReadOnly = False
 
 
-class NFSVolumeSource(Part, frozen=True, kw_only=True):
+class NFSVolumeSource(ApiStruct, frozen=True, kw_only=True):
     server: Annotated[str, Meta(description="Host name or address of the server.", min_length=1, max_length=253)]
     path: Annotated[AbsolutePath, Meta(description="The exported path.")]
     read_only: ReadOnly = False
 
 
-class CSIVolumeSource(Part, frozen=True, kw_only=True):
+class CSIVolumeSource(ApiStruct, frozen=True, kw_only=True):
     driver: Annotated[DnsSubdomain, Meta(description="Name of the CSI driver.")]
     read_only: ReadOnly = False
     fs_type: FsType = ""
@@ -80,14 +80,14 @@ class CSIVolumeSource(Part, frozen=True, kw_only=True):
     ] = None
 
 
-class ImageVolumeSource(Part, frozen=True, kw_only=True):
+class ImageVolumeSource(ApiStruct, frozen=True, kw_only=True):
     reference: Annotated[Image, Meta(description="The OCI image or artifact whose files are mounted, read-only.")]
     pull_policy: Annotated[
         Literal["Always", "IfNotPresent", "Never"] | None, Meta(description="When it is pulled again.")
     ] = None
 
 
-class DownwardAPIVolumeFile(Part, frozen=True, kw_only=True):
+class DownwardAPIVolumeFile(ApiStruct, frozen=True, kw_only=True):
     path: Annotated[str, Meta(description="The file, relative to the mount.", min_length=1, max_length=1024)]
     field_ref: Annotated[ObjectFieldSelector | None, Meta(description="A field of the pod.")] = None
     resource_field_ref: Annotated[
@@ -96,32 +96,32 @@ class DownwardAPIVolumeFile(Part, frozen=True, kw_only=True):
     mode: Mode | None = None
 
 
-class DownwardAPIVolumeSource(Part, frozen=True, kw_only=True):
+class DownwardAPIVolumeSource(ApiStruct, frozen=True, kw_only=True):
     items: Annotated[
         tuple[DownwardAPIVolumeFile, ...], Meta(description="The files and what they hold.", max_length=32)
     ] = ()
     default_mode: Mode | None = None
 
 
-class DownwardAPIProjection(Part, frozen=True, kw_only=True):
+class DownwardAPIProjection(ApiStruct, frozen=True, kw_only=True):
     items: Annotated[
         tuple[DownwardAPIVolumeFile, ...], Meta(description="The files and what they hold.", max_length=32)
     ] = ()
 
 
-class ConfigMapProjection(Part, frozen=True, kw_only=True):
+class ConfigMapProjection(ApiStruct, frozen=True, kw_only=True):
     name: Annotated[DnsSubdomain, Meta(description="Name of the ConfigMap.")]
     items: Items = ()
     optional: Optional = False
 
 
-class SecretProjection(Part, frozen=True, kw_only=True):
+class SecretProjection(ApiStruct, frozen=True, kw_only=True):
     name: Annotated[DnsSubdomain, Meta(description="Name of the Secret.")]
     items: Items = ()
     optional: Optional = False
 
 
-class ServiceAccountTokenProjection(Part, frozen=True, kw_only=True):
+class ServiceAccountTokenProjection(ApiStruct, frozen=True, kw_only=True):
     path: Annotated[str, Meta(description="The file that holds the token.", min_length=1, max_length=1024)]
     audience: Annotated[str, Meta(description="Whom the token is for; the API server without it.", max_length=253)] = ""
     expiration_seconds: (
@@ -137,7 +137,7 @@ class ServiceAccountTokenProjection(Part, frozen=True, kw_only=True):
     ) = None
 
 
-class VolumeProjection(Part, frozen=True, kw_only=True):
+class VolumeProjection(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(
             rule="[has(self.configMap), has(self.secret), has(self.downwardAPI), has(self.serviceAccountToken)]"
@@ -157,14 +157,14 @@ class VolumeProjection(Part, frozen=True, kw_only=True):
     ] = None
 
 
-class ProjectedVolumeSource(Part, frozen=True, kw_only=True):
+class ProjectedVolumeSource(ApiStruct, frozen=True, kw_only=True):
     sources: Annotated[
         tuple[VolumeProjection, ...], Meta(description="What is put together in one folder.", max_length=16)
     ] = ()
     default_mode: Mode | None = None
 
 
-class Volume(Part, frozen=True, kw_only=True):
+class Volume(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(
             rule="[has(self.emptyDir), has(self.hostPath), has(self.configMap), has(self.secret), "

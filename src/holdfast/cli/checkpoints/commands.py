@@ -16,18 +16,28 @@ from msgspec import MsgspecError, convert
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import Checkpoint, TrainingJob
 from holdfast.checkpoints.errors import Corrupt
-from holdfast.checkpoints.names import Name
+from holdfast.checkpoints.names import CheckpointName
 from holdfast.cli.checkpoints import facts
-from holdfast.cli.checkpoints.facts import Doomed, End, Listing, Pruning, Saved, Trouble, Verification, Verified, Which
-from holdfast.cli.checkpoints.handover import hand_out
-from holdfast.cli.checkpoints.place import OnVolume
-from holdfast.cli.checkpoints.showing import document, doomed_line, size, table, verified_lines
-from holdfast.cli.checkpoints.sites import Reach, Site, site
-from holdfast.cli.checkpoints.work import do
+from holdfast.cli.checkpoints.facts import (
+    CheckpointInfo,
+    EndOfStream,
+    ListRequest,
+    PruneRequest,
+    PruneResult,
+    RequestFailed,
+    VerifyRequest,
+    VerifyResult,
+    Which,
+)
+from holdfast.cli.checkpoints.handover import send_checkpoint
+from holdfast.cli.checkpoints.place import VolumeView
+from holdfast.cli.checkpoints.showing import document, prune_line, size, table, verified_lines
+from holdfast.cli.checkpoints.sites import AccessOptions, CheckpointAccess, open_access
+from holdfast.cli.checkpoints.work import run_request
 from holdfast.cli.documents import to_json, to_yaml
-from holdfast.cli.failing import FAILED, INTERRUPTED, Misused, one_line, printable
+from holdfast.cli.failing import FAILED, INTERRUPTED, UsageError, errors_as_one_line, printable
 from holdfast.cli.naming import find_kind
-from holdfast.cli.target import Choice, ContextOption, KubeconfigOption, NamespaceOption, Session, run
+from holdfast.cli.target import ClusterOptions, ContextOption, KubeconfigOption, NamespaceOption, Session, run
 from holdfast.cluster.resources import TRAINING_JOBS
 from holdfast.errors import HoldfastError
 from holdfast.workloads.trainingjob.checkpoints import best_by
@@ -53,7 +63,7 @@ EndpointOption: TypeAlias = Annotated[
     str,
     typer.Option(help="Of the object store, where you reach it in another way than the pods do.", metavar="URL"),
 ]
-Command: TypeAlias = Callable[[Session, TrainingJob, Site], Awaitable[int]]
+Command: TypeAlias = Callable[[Session, TrainingJob, CheckpointAccess], Awaitable[int]]
 
 checkpoints = typer.Typer(name="checkpoints", no_args_is_help=True)
 
@@ -76,10 +86,12 @@ def list_(
 ) -> None:
     """Show a job's checkpoints, newest first, which one a restart would go on from, and which is the best."""
 
-    async def command(session: Session, found: TrainingJob, place: Site) -> int:
-        request = Listing(job=found.metadata.uid, attempt=attempt(found), running=_is_running(found), by=best_by(found))
-        async with aclosing(place.do(request)) as steps:
-            saved = [fact async for fact in steps if isinstance(fact, Saved)]
+    async def command(session: Session, found: TrainingJob, place: CheckpointAccess) -> int:
+        request = ListRequest(
+            job=found.metadata.uid, attempt=attempt(found), running=_is_running(found), by=best_by(found)
+        )
+        async with aclosing(place.run_request(request)) as steps:
+            saved = [fact async for fact in steps if isinstance(fact, CheckpointInfo)]
         if output in (Output.YAML, Output.JSON):
             whole = document(found.metadata.name, place.address, saved)
             typer.echo(to_yaml(whole) if output is Output.YAML else to_json(whole))
@@ -105,11 +117,11 @@ def verify(
 ) -> None:
     """Read every file and compare its digest; ends with 1 if something is damaged."""
 
-    async def command(_session: Session, found: TrainingJob, place: Site) -> int:
+    async def command(_session: Session, found: TrainingJob, place: CheckpointAccess) -> int:
         damaged, count = False, 0
-        async with aclosing(place.do(Verification(epoch=epoch))) as steps:
+        async with aclosing(place.run_request(VerifyRequest(epoch=epoch))) as steps:
             async for fact in steps:
-                if isinstance(fact, Verified):
+                if isinstance(fact, VerifyResult):
                     typer.echo("\n".join(verified_lines(fact)))
                     damaged, count = damaged or bool(fact.damage), count + 1
         if not count:
@@ -132,14 +144,14 @@ def prune(
 ) -> None:
     """Delete old checkpoints, never the best or one that a restart needs. What was set aside as damaged stays, too."""
 
-    async def command(_session: Session, found: TrainingJob, place: Site) -> int:
+    async def command(_session: Session, found: TrainingJob, place: CheckpointAccess) -> int:
         _check_retention(found, keep)
-        request = Pruning(job=found.metadata.uid, attempt=attempt(found), keep=keep, delete=yes, by=best_by(found))
+        request = PruneRequest(job=found.metadata.uid, attempt=attempt(found), keep=keep, delete=yes, by=best_by(found))
         gone, freed = 0, 0
-        async with aclosing(place.do(request)) as steps:
+        async with aclosing(place.run_request(request)) as steps:
             async for fact in steps:
-                if isinstance(fact, Doomed):
-                    typer.echo(doomed_line(fact))
+                if isinstance(fact, PruneResult):
+                    typer.echo(prune_line(fact))
                     gone, freed = gone + 1, freed + (fact.saved.bytes or 0)
         if not gone:
             typer.echo(
@@ -172,12 +184,12 @@ def download(
 ) -> None:
     """Copy one checkpoint into a new folder here, every digest checked."""
 
-    async def command(_session: Session, found: TrainingJob, place: Site) -> int:
+    async def command(_session: Session, found: TrainingJob, place: CheckpointAccess) -> int:
         if best and epoch is not None:
-            raise Misused("--best and --epoch name different checkpoints: use one of them")
-        made: dict[Name, Path] = {}
+            raise UsageError("--best and --epoch name different checkpoints: use one of them")
+        made: dict[CheckpointName, Path] = {}
 
-        def target(name: Name) -> Path:
+        def target(name: CheckpointName) -> Path:
             made[name] = _free(output or Path(f"{found.metadata.name}-epoch-{name.epoch}"))
             if sys.stderr.isatty():
                 typer.echo(f"downloading {name} …", err=True)
@@ -201,53 +213,53 @@ def download(
 
 
 @checkpoints.command(hidden=True)
-def inside(folder: Path, request: Annotated[str, typer.Argument()] = "") -> None:
+def run_in_pod_command(folder: Path, request: Annotated[str, typer.Argument()] = "") -> None:
     """In the pod that such a command has started: the same work, told in lines of JSON. Without any, just be there."""
     if not request:
         signal.pause()
     try:
-        for fact in do(OnVolume(folder), facts.decode_request(request)):
+        for fact in run_request(VolumeView(folder), facts.decode_request(request)):
             typer.echo(facts.encode(fact))
-        typer.echo(facts.encode(End()))
+        typer.echo(facts.encode(EndOfStream()))
     except (HoldfastError, MsgspecError, OSError) as error:
-        typer.echo(facts.encode(Trouble(message=str(error))))
+        typer.echo(facts.encode(RequestFailed(message=str(error))))
         raise typer.Exit(FAILED) from None
 
 
 @checkpoints.command("hand-out", hidden=True)
-def hand_out_(folder: Path, epoch: int | None = None, best_by: str | None = None) -> None:
+def send_command(folder: Path, epoch: int | None = None, best_by: str | None = None) -> None:
     """In the same pod: give a checkpoint to whoever has started this."""
-    with one_line():
+    with errors_as_one_line():
         which = convert({"epoch": epoch, "best_by": best_by}, Which)
-        hand_out(folder, which, sys.stdin.buffer, sys.stdout.buffer)
+        send_checkpoint(folder, which, sys.stdin.buffer, sys.stdout.buffer)
 
 
 def _run(
     command: Command, name: str, image: str, endpoint: str, namespace: str, kubeconfig: Path | None, context: str
 ) -> None:
-    reach = Reach(image=image, endpoint=endpoint)
+    reach = AccessOptions(image=image, endpoint=endpoint)
 
     async def on_site(session: Session) -> int:
         job = await session.cluster.get(TRAINING_JOBS, Key(session.namespace, _job_name(name)))
         try:
-            async with site(session, job, reach) as place:
+            async with open_access(session, job, reach) as place:
                 return await command(session, job, place)
         except asyncio.CancelledError:
             # A thread can't be told to stop, and the interpreter would wait for it: for the rest of a download, say.
             sys.stdout.flush()
             os._exit(INTERRUPTED)
 
-    run(Choice(kubeconfig=kubeconfig, context=context, namespace=namespace), on_site)
+    run(ClusterOptions(kubeconfig=kubeconfig, context=context, namespace=namespace), on_site)
 
 
 def _job_name(what: str) -> str:
     kind, slash, name = what.rpartition("/")
     if slash and find_kind(kind).resource.kind != "TrainingJob":
-        raise Misused(f"{what}: only TrainingJobs have checkpoints: write NAME or tj/NAME")
+        raise UsageError(f"{what}: only TrainingJobs have checkpoints: write NAME or tj/NAME")
     return name
 
 
-def _say_none(job: TrainingJob, place: Site) -> None:
+def _say_none(job: TrainingJob, place: CheckpointAccess) -> None:
     typer.echo(printable(f"{job.metadata.name} has no checkpoint yet in {place.address}."), err=True)
 
 
@@ -259,7 +271,7 @@ def _check_retention(job: TrainingJob, keep: int) -> None:
     retention = (job.spec.checkpoint or Checkpoint()).retention
     if _is_running(job) and keep < retention:
         state = (job.status and job.status.state) or "Pending"
-        raise Misused(
+        raise UsageError(
             f"{job.metadata.name} is {state} and keeps {retention} itself: use --keep {retention} or more, "
             "lower spec.checkpoint.retention, or suspend the job first"
         )
@@ -267,5 +279,5 @@ def _check_retention(job: TrainingJob, keep: int) -> None:
 
 def _free(folder: Path) -> Path:
     if os.path.lexists(folder):
-        raise Misused(f"{folder} is there already, and nothing is overwritten: choose another with --output")
+        raise UsageError(f"{folder} is there already, and nothing is overwritten: choose another with --output")
     return folder

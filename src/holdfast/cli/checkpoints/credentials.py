@@ -10,7 +10,7 @@ from holdfast.api.meta import Key, Object
 from holdfast.api.trainingjob import CheckpointStorage
 from holdfast.checkpoints.settings import AWS, AZURE, GOOGLE
 from holdfast.cluster.errors import Forbidden, NotFound
-from holdfast.cluster.kubernetes.private import Private
+from holdfast.cluster.kubernetes.private import RedactedStruct
 from holdfast.cluster.protocol import Cluster, Resource
 from holdfast.workloads.trainingjob.stores import AWS_SECRET, SERVICE_ACCOUNT_FILE, store_access
 
@@ -32,7 +32,7 @@ class Secret(Object, frozen=True, kw_only=True):
 SECRETS = Resource(group="", version="v1", kind="Secret", plural="secrets", model=Secret)
 
 
-class Credentials(Private, frozen=True, kw_only=True):
+class Credentials(RedactedStruct, frozen=True, kw_only=True):
     """What the Secret holds; `source` says to people whose credentials are used."""
 
     content: Mapping[str, bytes] = {}
@@ -61,10 +61,10 @@ def environ_for(kept: CheckpointStorage, found: Credentials) -> dict[str, str]:
         for name in VARIABLES - PLACES:
             os.environ.pop(name, None)
     own = {name: value for name, value in os.environ.items() if name in VARIABLES}
-    return {**own, **_said(kept), **secret}
+    return {**own, **_store_env(kept), **secret}
 
 
-def _said(kept: CheckpointStorage) -> dict[str, str]:
+def _store_env(kept: CheckpointStorage) -> dict[str, str]:
     """What the job says of the store, by the names that a container is told."""
     plain = {each["name"]: each["value"].replace("$$", "$") for each in store_access(kept).env if "value" in each}
     return {name: value for name, value in plain.items() if name not in GOOGLE}

@@ -12,7 +12,7 @@ from holdfast.checkpoints.retention import Metric
 State = Literal["valid", "undigested", "superseded", "unfinished", "damaged", "quarantined"]
 
 
-class Listing(Struct, frozen=True, kw_only=True, tag="list"):
+class ListRequest(Struct, frozen=True, kw_only=True, tag="list"):
     """job: its uid; attempt: the job's current one; running: whether it may be writing now.
 
     by: the metric that the best one is chosen by.
@@ -24,13 +24,13 @@ class Listing(Struct, frozen=True, kw_only=True, tag="list"):
     by: Metric = "loss"
 
 
-class Verification(Struct, frozen=True, kw_only=True, tag="verify"):
+class VerifyRequest(Struct, frozen=True, kw_only=True, tag="verify"):
     """Of one epoch, or of all."""
 
     epoch: int | None = None
 
 
-class Pruning(Struct, frozen=True, kw_only=True, tag="prune"):
+class PruneRequest(Struct, frozen=True, kw_only=True, tag="prune"):
     """Keep the newest so many valid ones and the best; without `delete`, only say what would go."""
 
     job: str
@@ -47,10 +47,10 @@ class Which(Struct, frozen=True, kw_only=True):
     best_by: Metric | None = None
 
 
-Request: TypeAlias = Listing | Verification | Pruning
+Request: TypeAlias = ListRequest | VerifyRequest | PruneRequest
 
 
-class Saved(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", tag="saved"):
+class CheckpointInfo(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", tag="saved"):
     """A checkpoint as it is found; `path` is below the job's own folder."""
 
     epoch: int
@@ -71,32 +71,32 @@ class Saved(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel
     """Whether it has the best metric of all valid ones, so that it is kept beside the newest."""
 
 
-class Verified(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="verified"):
+class VerifyResult(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="verified"):
     """Everything of it was read; each sentence of `damage` is about a file."""
 
-    saved: Saved
+    saved: CheckpointInfo
     damage: tuple[str, ...] = ()
 
 
-class Doomed(Struct, frozen=True, kw_only=True, tag="doomed"):
+class PruneResult(Struct, frozen=True, kw_only=True, tag="doomed"):
     """What goes, or has gone."""
 
-    saved: Saved
+    saved: CheckpointInfo
     deleted: bool
 
 
-class Trouble(Struct, frozen=True, kw_only=True, tag="trouble"):
+class RequestFailed(Struct, frozen=True, kw_only=True, tag="trouble"):
     """Why the work could not be done."""
 
     message: str
 
 
-class End(Struct, frozen=True, kw_only=True, tag="end"):
+class EndOfStream(Struct, frozen=True, kw_only=True, tag="end"):
     """Said last: what stops without it was interrupted."""
 
 
-Fact: TypeAlias = Saved | Verified | Doomed
-Line: TypeAlias = Fact | Trouble | End
+Fact: TypeAlias = CheckpointInfo | VerifyResult | PruneResult
+Line: TypeAlias = Fact | RequestFailed | EndOfStream
 
 _lines: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 _requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)

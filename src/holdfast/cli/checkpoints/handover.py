@@ -19,14 +19,14 @@ from holdfast.checkpoints import manifest as manifests
 from holdfast.checkpoints.content import CHUNK_BYTES
 from holdfast.checkpoints.errors import CheckpointError, Corrupt, StoreError
 from holdfast.checkpoints.manifest import File, Manifest
-from holdfast.checkpoints.names import Name, parse
-from holdfast.checkpoints.store import found
+from holdfast.checkpoints.names import CheckpointName, parse
+from holdfast.checkpoints.store import require_manifest
 from holdfast.checkpoints.unpack import Reading, unpack
 from holdfast.cli.checkpoints.facts import Which
-from holdfast.cli.checkpoints.place import OnVolume
-from holdfast.cli.checkpoints.work import chosen
+from holdfast.cli.checkpoints.place import VolumeView
+from holdfast.cli.checkpoints.work import select_checkpoint
 from holdfast.cluster.errors import ClusterError
-from holdfast.cluster.kubernetes.attached import Attached
+from holdfast.cluster.kubernetes.attached import ExecStream
 
 UNREADABLE = -1
 GOODBYE = b"\n"
@@ -36,7 +36,7 @@ LONGEST_LINE = 2 * manifests.MAX_BYTES
 T = TypeVar("T")
 
 
-class Offer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TransferHeader(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is handed over, or why nothing is."""
 
     attempt: int = 0
@@ -45,17 +45,17 @@ class Offer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     trouble: str = ""
 
 
-def hand_out(folder: Path, which: Which, asked: IO[bytes], out: IO[bytes]) -> None:
+def send_checkpoint(folder: Path, which: Which, asked: IO[bytes], out: IO[bytes]) -> None:
     """The pod's end, until the other one has said goodbye, or has gone."""
-    place = OnVolume(folder)
+    place = VolumeView(folder)
     try:
-        name = chosen(place.store, which)
-        manifest = found(place.store, name)
+        name = select_checkpoint(place.store, which)
+        manifest = require_manifest(place.store, name)
     except CheckpointError as error:
-        _say(out, msgspec.json.encode(Offer(trouble=str(error))))
+        _say(out, msgspec.json.encode(TransferHeader(trouble=str(error))))
         return
     text = manifests.encode(manifest).decode()
-    _say(out, msgspec.json.encode(Offer(attempt=name.attempt, leaf=name.leaf, manifest=text)))
+    _say(out, msgspec.json.encode(TransferHeader(attempt=name.attempt, leaf=name.folder_name, manifest=text)))
     files = {file.path: file for file in manifest.files}
     for line in asked:
         if line == GOODBYE:
@@ -63,7 +63,7 @@ def hand_out(folder: Path, which: Which, asked: IO[bytes], out: IO[bytes]) -> No
         _hand_out(place, name, files[msgspec.json.decode(line, type=str)], out)
 
 
-def _hand_out(place: OnVolume, name: Name, file: File, out: IO[bytes]) -> None:
+def _hand_out(place: VolumeView, name: CheckpointName, file: File, out: IO[bytes]) -> None:
     try:
         opened = place.open(name, file)
     except CheckpointError:
@@ -87,9 +87,11 @@ def _say(out: IO[bytes], line: bytes) -> None:
     out.flush()
 
 
-async def take(attached: Attached, target: Callable[[Name], Path]) -> tuple[Name, Manifest]:
+async def receive_checkpoint(
+    attached: ExecStream, target: Callable[[CheckpointName], Path]
+) -> tuple[CheckpointName, Manifest]:
     """This end: the checkpoint is in the folder that `target` names, whole and checked, or it raises."""
-    coming = _Coming(attached)
+    coming = _StreamReader(attached)
     name, manifest = _offered(await coming.line())
     try:
         # One file at a time: they share the connection.
@@ -100,7 +102,7 @@ async def take(attached: Attached, target: Callable[[Name], Path]) -> tuple[Name
     return name, manifest
 
 
-def _reading(attached: Attached, coming: "_Coming") -> Reading:
+def _reading(attached: ExecStream, coming: "_StreamReader") -> Reading:
     """For a thread: the conversation itself stays in this loop."""
     loop = asyncio.get_running_loop()
 
@@ -120,10 +122,10 @@ def _reading(attached: Attached, coming: "_Coming") -> Reading:
     return read
 
 
-class _Coming:
+class _StreamReader:
     """What the other end says, by lines and by counts."""
 
-    def __init__(self, attached: Attached) -> None:
+    def __init__(self, attached: ExecStream) -> None:
         self._attached = attached
         self._rest = b""
 
@@ -148,9 +150,9 @@ class _Coming:
         return piece
 
 
-def _offered(line: bytes) -> tuple[Name, Manifest]:
+def _offered(line: bytes) -> tuple[CheckpointName, Manifest]:
     try:
-        offer = msgspec.json.decode(line, type=Offer)
+        offer = msgspec.json.decode(line, type=TransferHeader)
     except MsgspecError:
         raise StoreError(f"the pod said {line[:200].decode(errors='replace')!a} instead of a checkpoint") from None
     if offer.trouble:

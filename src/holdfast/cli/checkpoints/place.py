@@ -8,24 +8,24 @@ from holdfast.checkpoints import disk
 from holdfast.checkpoints import manifest as manifests
 from holdfast.checkpoints.beneath import LeavesFolder, regular
 from holdfast.checkpoints.bucket import Bucket
-from holdfast.checkpoints.complete import complete_after_all
-from holdfast.checkpoints.content import CHUNK_BYTES, read_own
-from holdfast.checkpoints.errors import Corrupt, Incomplete, Refused
-from holdfast.checkpoints.folder import FolderStore
+from holdfast.checkpoints.complete import completed_before_exit
+from holdfast.checkpoints.content import CHUNK_BYTES, read_small_file
+from holdfast.checkpoints.errors import Corrupt, Incomplete, UnsafeContent
+from holdfast.checkpoints.folder import VolumeStore
 from holdfast.checkpoints.manifest import File
-from holdfast.checkpoints.names import MANIFEST, QUARANTINE, Name
+from holdfast.checkpoints.names import MANIFEST, QUARANTINE, CheckpointName
 from holdfast.checkpoints.objects import ObjectStore
 from holdfast.checkpoints.store import Store
 
 
-class Place(Protocol):
+class StorageView(Protocol):
     store: Store
 
-    def chunks(self, name: Name, file: File) -> Iterable[bytes | memoryview]:
+    def chunks(self, name: CheckpointName, file: File) -> Iterable[bytes | memoryview]:
         """The content of a file; raises Corrupt if it is not there."""
         ...
 
-    def is_complete(self, name: Name) -> bool:
+    def is_complete(self, name: CheckpointName) -> bool:
         """Of one without a manifest whose attempt is over: whether a resume would take it all the same."""
         ...
 
@@ -34,16 +34,16 @@ class Place(Protocol):
         ...
 
 
-class OnVolume:
+class VolumeView:
     """A folder that is mounted here."""
 
     def __init__(self, root: Path) -> None:
-        self._folder = FolderStore(root)
+        self._folder = VolumeStore(root)
         self.store: Store = self._folder
 
-    def open(self, name: Name, file: File) -> BinaryIO:
+    def open(self, name: CheckpointName, file: File) -> BinaryIO:
         """Raises Corrupt if there is no such file in the checkpoint's own folder."""
-        with disk.explained(f"read {file.path} of {name}"):
+        with disk.translate_os_errors(f"read {file.path} of {name}"):
             try:
                 with regular(self._folder.folder(name), file.path) as path:
                     return path.open("rb")
@@ -52,33 +52,33 @@ class OnVolume:
             except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
                 raise Corrupt(f"{file.path} is missing") from None
 
-    def chunks(self, name: Name, file: File) -> Iterator[bytes]:
-        with self.open(name, file) as opened, disk.explained(f"read {file.path} of {name}"):
+    def chunks(self, name: CheckpointName, file: File) -> Iterator[bytes]:
+        with self.open(name, file) as opened, disk.translate_os_errors(f"read {file.path} of {name}"):
             while chunk := opened.read(CHUNK_BYTES):
                 yield chunk
 
-    def is_complete(self, name: Name) -> bool:
-        with disk.explained(f"look at {self._folder.folder(name)}"):
+    def is_complete(self, name: CheckpointName) -> bool:
+        with disk.translate_os_errors(f"look at {self._folder.folder(name)}"):
             try:
-                return complete_after_all(self._folder.folder(name)) is not None
-            except (Incomplete, Refused):
+                return completed_before_exit(self._folder.folder(name)) is not None
+            except (Incomplete, UnsafeContent):
                 return False
 
     def quarantined(self) -> Iterator[tuple[str, bytes | None]]:
         aside = self._folder.root / QUARANTINE
-        with disk.explained(f"look into {aside}"):
+        with disk.translate_os_errors(f"look into {aside}"):
             for name in sorted(disk.names_in(aside)) if aside.is_dir() else ():
-                yield name, read_own(aside / name / MANIFEST, manifests.MAX_BYTES)
+                yield name, read_small_file(aside / name / MANIFEST, manifests.MAX_BYTES)
 
 
-class InBucket:
+class BucketView:
     """An object store, reached from here."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
         self.store: Store = ObjectStore(bucket)
 
-    def chunks(self, name: Name, file: File) -> Iterator[bytes | memoryview]:
+    def chunks(self, name: CheckpointName, file: File) -> Iterator[bytes | memoryview]:
         there = False
         for chunk in self._bucket.stream(f"{name.folder}/{file.key}"):
             there = True
@@ -86,7 +86,7 @@ class InBucket:
         if not there and file.size:
             raise Corrupt(f"{file.path} is missing")
 
-    def is_complete(self, name: Name) -> bool:
+    def is_complete(self, name: CheckpointName) -> bool:
         return False
 
     def quarantined(self) -> Iterator[tuple[str, bytes | None]]:

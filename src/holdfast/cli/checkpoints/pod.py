@@ -17,7 +17,9 @@ LONGEST_S = 6 * 3600
 
 def address_of(job: TrainingJob, kept: CheckpointStorage) -> str:
     """Where the job's folder is, for people."""
-    volume = f"pvc/{kept.pvc_name or names.claim(job)}" if kept.type == "pvc" else f"{kept.nfs_server}:{kept.nfs_path}"
+    volume = (
+        f"pvc/{kept.pvc_name or names.claim_name(job)}" if kept.type == "pvc" else f"{kept.nfs_server}:{kept.nfs_path}"
+    )
     return f"{volume}/{checkpoints.prefix(job, kept)}"
 
 

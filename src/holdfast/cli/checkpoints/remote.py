@@ -14,11 +14,20 @@ from holdfast.api.builtin import Pod
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import CheckpointStorage, TrainingJob
 from holdfast.checkpoints.manifest import Manifest
-from holdfast.checkpoints.names import Name
-from holdfast.cli.checkpoints.facts import End, Fact, Pruning, Request, Trouble, Which, decode, encode
-from holdfast.cli.checkpoints.handover import take
+from holdfast.checkpoints.names import CheckpointName
+from holdfast.cli.checkpoints.facts import (
+    EndOfStream,
+    Fact,
+    PruneRequest,
+    Request,
+    RequestFailed,
+    Which,
+    decode,
+    encode,
+)
+from holdfast.cli.checkpoints.handover import receive_checkpoint
 from holdfast.cli.checkpoints.pod import CONTAINER, address_of, pod
-from holdfast.cli.failing import complain, printable
+from holdfast.cli.failing import print_error, printable
 from holdfast.cli.naming import find_kind
 from holdfast.cli.target import Session
 from holdfast.cluster.errors import ClusterError, NotFound
@@ -37,11 +46,11 @@ HOPELESS = ("ErrImageNeverPull", "ImagePullBackOff", "InvalidImageName", "Create
 LAST_LINES = 3
 
 
-class NotDone(HoldfastError):
+class PodWorkFailed(HoldfastError):
     """The pod could not be run, or did not finish its work."""
 
 
-class InPod:
+class PodAccess:
     def __init__(self, session: Session, job: TrainingJob, kept: CheckpointStorage, image: str) -> None:
         self._session = session
         self._job = job
@@ -52,32 +61,32 @@ class InPod:
     def address(self) -> str:
         return address_of(self._job, self._kept)
 
-    async def do(self, request: Request) -> AsyncGenerator[Fact, None]:
+    async def run_request(self, request: Request) -> AsyncGenerator[Fact, None]:
         command = [*INSIDE, checkpoints.FOLDER, encode(request)]
-        async with self._running(command, writes=isinstance(request, Pruning) and request.delete) as key:
+        async with self._running(command, writes=isinstance(request, PruneRequest) and request.delete) as key:
             others: list[str] = []
             async with aclosing(self._lines(key)) as lines:
                 async for line in lines:
                     match _parsed(line):
-                        case End():
+                        case EndOfStream():
                             return
-                        case Trouble(message=message):
-                            raise NotDone(message)
+                        case RequestFailed(message=message):
+                            raise PodWorkFailed(message)
                         case None:
                             others.append(line.decode(errors="replace"))
                         case fact:
                             yield fact
             said = " / ".join(others[-LAST_LINES:]) or _ended(await self._session.cluster.get(PODS, key))
-            raise NotDone(f"pod {key} ended before its work was done: {said}")
+            raise PodWorkFailed(f"pod {key} ended before its work was done: {said}")
 
-    async def download(self, which: Which, target: Callable[[Name], Path]) -> tuple[Name, Manifest]:
+    async def download(self, which: Which, target: Callable[[CheckpointName], Path]) -> tuple[CheckpointName, Manifest]:
         """Not through the log, which the node would keep a copy of."""
         command = [*HAND_OUT, checkpoints.FOLDER, *options(which)]
         async with (
             self._running([*INSIDE, checkpoints.FOLDER], writes=False) as key,
             self._session.cluster.run_in_pod(key, command, container=CONTAINER) as attached,
         ):
-            return await take(attached, target)
+            return await receive_checkpoint(attached, target)
 
     @asynccontextmanager
     async def _running(self, command: list[str], *, writes: bool) -> AsyncIterator[Key]:
@@ -100,7 +109,7 @@ class InPod:
         except NotFound:
             pass
         except ClusterError as error:
-            complain(f"pod {key} is left behind, and goes with its job: {error}")
+            print_error(f"pod {key} is left behind, and goes with its job: {error}")
 
     async def _started(self, key: Key, image: str) -> None:
         reason = "nothing was heard of it"
@@ -113,7 +122,7 @@ class InPod:
                     await asyncio.sleep(LOOK_S)
                 else:
                     return
-        raise NotDone(
+        raise PodWorkFailed(
             f"pod {key} of image {image}, which was to look at {self.address}, did not start: {reason}; "
             "another image that has the holdfast command can be named with --image"
         )
@@ -139,7 +148,7 @@ class InPod:
         for each in newest:
             if image := _image_in(each.document):
                 return image
-        raise NotDone(
+        raise PodWorkFailed(
             f"a pod has to look at {self.address}, and {job.metadata.key} has no workers left to take its image from: "
             "name one that has the holdfast command with --image, such as the operator's own"
         )
@@ -151,7 +160,7 @@ def options(which: Which) -> list[str]:
     return [*epoch, *(["--best-by", which.best_by] if which.best_by is not None else [])]
 
 
-def _parsed(line: bytes) -> Fact | Trouble | End | None:
+def _parsed(line: bytes) -> Fact | RequestFailed | EndOfStream | None:
     try:
         return decode(line)
     except MsgspecError:

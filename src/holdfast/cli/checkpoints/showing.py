@@ -5,7 +5,7 @@ from datetime import datetime
 
 import msgspec
 
-from holdfast.cli.checkpoints.facts import Doomed, Saved, Verified
+from holdfast.cli.checkpoints.facts import CheckpointInfo, PruneResult, VerifyResult
 from holdfast.cli.failing import printable
 from holdfast.cli.tables import aligned
 from holdfast.cluster.printing.ages import age
@@ -18,13 +18,13 @@ WIDE_HEADERS = (*HEADERS, "WORKERS", "TIME", "PATH", "REASON")
 VALID = {"valid": "yes", "undigested": "yes, undigested"}
 
 
-def table(found: Iterable[Saved], now: datetime, *, wide: bool, headers: bool) -> list[str]:
+def table(found: Iterable[CheckpointInfo], now: datetime, *, wide: bool, headers: bool) -> list[str]:
     rows = [_row(saved, now, wide=wide) for saved in found]
     first: list[Sequence[str]] = [WIDE_HEADERS if wide else HEADERS] if headers else []
     return aligned([*first, *rows])
 
 
-def document(name: str, address: str, found: Sequence[Saved]) -> JSON:
+def document(name: str, address: str, found: Sequence[CheckpointInfo]) -> JSON:
     """For programs: everything that is known."""
     return {"job": name, "storage": address, "checkpoints": [_plain(saved) for saved in found]}
 
@@ -40,11 +40,11 @@ def size(count: int | None) -> str:
     return f"{value:.{digits}f} {UNITS[unit]}"
 
 
-def called(saved: Saved) -> str:
+def display_name(saved: CheckpointInfo) -> str:
     return f"epoch {saved.epoch} of attempt {saved.attempt}"
 
 
-def _row(saved: Saved, now: datetime, *, wide: bool) -> list[str]:
+def _row(saved: CheckpointInfo, now: datetime, *, wide: bool) -> list[str]:
     files = "-" if saved.files is None else str(saved.files)
     saved_age = f"{age(saved.saved_at, now)} ago" if saved.saved_at else "-"
     valid = VALID.get(saved.state, f"no, {saved.state}")
@@ -62,21 +62,21 @@ def _number(metric: float | None) -> str:
     return "-" if metric is None else f"{metric:.4g}"
 
 
-def _plain(saved: Saved) -> JSON:
+def _plain(saved: CheckpointInfo) -> JSON:
     facts: JSON = msgspec.to_builtins(saved)
     return {name: value for name, value in facts.items() if name != "type"}
 
 
-def verified_lines(fact: Verified) -> list[str]:
+def verified_lines(fact: VerifyResult) -> list[str]:
     """A line for the checkpoint, and one for each file that is damaged."""
     saved = fact.saved
     if fact.damage:
-        return [f"{called(saved)}: damaged", *(f"  {printable(sentence)}" for sentence in fact.damage)]
+        return [f"{display_name(saved)}: damaged", *(f"  {printable(sentence)}" for sentence in fact.damage)]
     if saved.files is None:
-        return [f"{called(saved)}: left out, {saved.state}"]
-    return [f"{called(saved)}: ok, {size(saved.bytes)} in {saved.files} files"]
+        return [f"{display_name(saved)}: left out, {saved.state}"]
+    return [f"{display_name(saved)}: ok, {size(saved.bytes)} in {saved.files} files"]
 
 
-def doomed_line(fact: Doomed) -> str:
+def prune_line(fact: PruneResult) -> str:
     saved = fact.saved
-    return f"{called(saved)}: {'deleted' if fact.deleted else 'would go'}, {size(saved.bytes)}"
+    return f"{display_name(saved)}: {'deleted' if fact.deleted else 'would go'}, {size(saved.bytes)}"

@@ -10,22 +10,22 @@ from msgspec import Struct
 
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import CheckpointStorage, TrainingJob
-from holdfast.checkpoints.errors import StoreError, WrongCredentials
+from holdfast.checkpoints.errors import AccessDenied, StoreError
 from holdfast.checkpoints.manifest import Manifest
-from holdfast.checkpoints.names import Name
+from holdfast.checkpoints.names import CheckpointName
 from holdfast.checkpoints.settings import open_bucket
 from holdfast.cli.checkpoints.credentials import environ_for, read_credentials
 from holdfast.cli.checkpoints.facts import Fact, Request, Which
-from holdfast.cli.checkpoints.place import InBucket, OnVolume, Place
-from holdfast.cli.checkpoints.remote import InPod
-from holdfast.cli.checkpoints.work import chosen, do
-from holdfast.cli.failing import Misused
+from holdfast.cli.checkpoints.place import BucketView, StorageView, VolumeView
+from holdfast.cli.checkpoints.remote import PodAccess
+from holdfast.cli.checkpoints.work import run_request, select_checkpoint
+from holdfast.cli.failing import UsageError
 from holdfast.cli.target import Session
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.resources import CLAIMS
 from holdfast.errors import HoldfastError
 from holdfast.workloads.trainingjob import names
-from holdfast.workloads.trainingjob.checkpoints import is_volume, prefix, storage
+from holdfast.workloads.trainingjob.checkpoints import checkpoint_storage, is_volume, prefix
 from holdfast.workloads.trainingjob.stores import store_url
 
 RETRY_S = 15.0
@@ -36,71 +36,71 @@ class NoStorage(HoldfastError):
     """There is no place to look at."""
 
 
-class Reach(Struct, frozen=True, kw_only=True):
+class AccessOptions(Struct, frozen=True, kw_only=True):
     """How the user wants a place to be reached, where that is not what the job says."""
 
     image: str = ""
     endpoint: str = ""
 
 
-class Site(Protocol):
+class CheckpointAccess(Protocol):
     @property
     def address(self) -> str:
         """Where the job's checkpoints are, for people."""
         ...
 
-    def do(self, request: Request) -> AsyncGenerator[Fact, None]: ...
+    def run_request(self, request: Request) -> AsyncGenerator[Fact, None]: ...
 
-    async def download(self, which: Which, target: Callable[[Name], Path]) -> tuple[Name, Manifest]:
+    async def download(self, which: Which, target: Callable[[CheckpointName], Path]) -> tuple[CheckpointName, Manifest]:
         """Put a checkpoint into a folder that is not there yet."""
         ...
 
 
-class Here:
+class LocalAccess:
     """The work is done by this process, in a thread."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: StorageView) -> None:
         self._place = place
 
     @property
     def address(self) -> str:
         return self._place.store.address
 
-    async def do(self, request: Request) -> AsyncGenerator[Fact, None]:
-        facts = await asyncio.to_thread(lambda: do(self._place, request))
+    async def run_request(self, request: Request) -> AsyncGenerator[Fact, None]:
+        facts = await asyncio.to_thread(lambda: run_request(self._place, request))
         while (fact := await asyncio.to_thread(lambda: next(facts, None))) is not None:
             yield fact
 
-    async def download(self, which: Which, target: Callable[[Name], Path]) -> tuple[Name, Manifest]:
+    async def download(self, which: Which, target: Callable[[CheckpointName], Path]) -> tuple[CheckpointName, Manifest]:
         store = self._place.store
-        name = await asyncio.to_thread(lambda: chosen(store, which))
+        name = await asyncio.to_thread(lambda: select_checkpoint(store, which))
         folder = target(name)
         return name, await asyncio.to_thread(lambda: store.get(name, folder))
 
 
 @asynccontextmanager
-async def site(session: Session, job: TrainingJob, reach: Reach) -> AsyncIterator[Site]:
-    kept = storage(job)
+async def open_access(session: Session, job: TrainingJob, reach: AccessOptions) -> AsyncIterator[CheckpointAccess]:
+    kept = checkpoint_storage(job)
     if kept is None:
         raise NoStorage(f"{job.metadata.key} keeps no checkpoints: its spec has no checkpoint block that is enabled")
     if not is_volume(kept):
         credentials = await read_credentials(session.cluster, job.metadata.namespace, kept)
         environ = environ_for(kept, credentials) | _endpoint(kept, reach.endpoint)
         try:
-            yield Here(InBucket(open_bucket(store_url(job, kept), environ, retry_s=RETRY_S)))
-        except WrongCredentials as error:
+            yield LocalAccess(BucketView(open_bucket(store_url(job, kept), environ, retry_s=RETRY_S)))
+        except AccessDenied as error:
             raise StoreError(f"{error} ({credentials.source})") from None
         return
     claim = await _claim(session, job, kept)
     if session.data is None:
-        yield InPod(session, job, kept, reach.image)
+        yield PodAccess(session, job, kept, reach.image)
     else:
-        yield Here(OnVolume(_local_folder(session.data, claim, job, kept) / prefix(job, kept)))
+        yield LocalAccess(VolumeView(_local_folder(session.data, claim, job, kept) / prefix(job, kept)))
 
 
 def _endpoint(kept: CheckpointStorage, endpoint: str) -> dict[str, str]:
     if endpoint and kept.type not in ENDPOINTS:
-        raise Misused("--endpoint goes with s3 and azure: for gcs, gcs_base_url in service-account.json says it")
+        raise UsageError("--endpoint goes with s3 and azure: for gcs, gcs_base_url in service-account.json says it")
     return {ENDPOINTS[kept.type]: endpoint} if endpoint else {}
 
 
@@ -119,7 +119,7 @@ def _local_folder(data: Path, claim: Key, job: TrainingJob, kept: CheckpointStor
 
 async def _claim(session: Session, job: TrainingJob, kept: CheckpointStorage) -> Key:
     """The claim, which must be there if there is to be one."""
-    key = Key(job.metadata.namespace, kept.pvc_name or names.claim(job))
+    key = Key(job.metadata.namespace, kept.pvc_name or names.claim_name(job))
     if kept.type == "pvc":
         try:
             await session.cluster.get(CLAIMS, key)

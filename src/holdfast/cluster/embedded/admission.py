@@ -8,7 +8,7 @@ from holdfast.api import refusal
 from holdfast.api.cel import rule_violations
 from holdfast.api.checking import BLOCKING, schema_violations
 from holdfast.api.schema import Schema
-from holdfast.api.structure import completed, unknown_fields
+from holdfast.api.structure import unknown_fields, with_defaults
 from holdfast.cluster.embedded.kind import ServedKind
 from holdfast.cluster.embedded.types import QUANTITY
 from holdfast.cluster.errors import BadRequest, Cause
@@ -18,14 +18,14 @@ _QUANTITY = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[
 WRONG_TYPE = "FieldValueTypeInvalid"
 
 
-class Reading(NamedTuple):
+class DecodedObject(NamedTuple):
     """A document as the server understands it, and what it already found wrong."""
 
     draft: JSON
     problems: list[Cause]
 
 
-def read(kind: ServedKind, version: str, document: JSON, known: JSON | None = None) -> Reading:
+def decode_object(kind: ServedKind, version: str, document: JSON, known: JSON | None = None) -> DecodedObject:
     """The document with its defaults; `BadRequest` when it has fields or types that the kind has not.
 
     Parts that are the very objects of `known`, which was read before, are not looked at again.
@@ -37,13 +37,13 @@ def read(kind: ServedKind, version: str, document: JSON, known: JSON | None = No
     unknown = [cause.message.partition(";")[0] for cause in unknown_fields(fresh, schema)]
     if unknown:
         raise BadRequest(f"strict decoding error: {', '.join(unknown)}")
-    fresh = {name: value for name, value in completed(fresh, schema).items() if name not in unchanged}
+    fresh = {name: value for name, value in with_defaults(fresh, schema).items() if name not in unchanged}
     if not kind.custom:
-        fresh = _tidied(fresh, schema)
+        fresh = _normalized(fresh, schema)
     problems = _problems(kind, version, fresh, schema)
     draft = {"metadata": {}, **fresh, **unchanged}
-    kind.special.complete(draft)
-    return Reading(draft, problems)
+    kind.special.set_defaults(draft)
+    return DecodedObject(draft, problems)
 
 
 def _identity(kind: ServedKind, version: str, document: JSON) -> JSON:
@@ -90,18 +90,18 @@ def _cause(cause: refusal.Cause) -> Cause:
     return Cause(cause.field, cause.message, cause.reason)
 
 
-def _tidied(value: Any, schema: Schema) -> Any:
+def _normalized(value: Any, schema: Schema) -> Any:
     """As the server writes its own types: empty lists and maps are left out, amounts are texts."""
     if isinstance(value, dict):
         properties, others = schema.get("properties", {}), schema.get("additionalProperties")
         children = {name: (child, properties.get(name, others)) for name, child in value.items()}
         return {
-            name: child if child_schema is None else _tidied(child, child_schema)
+            name: child if child_schema is None else _normalized(child, child_schema)
             for name, (child, child_schema) in children.items()
             if child_schema is None or not _is_empty_collection(child, child_schema)
         }
     if isinstance(value, list):
-        return [_tidied(element, schema.get("items", {})) for element in value]
+        return [_normalized(element, schema.get("items", {})) for element in value]
     return _quantity(value) if schema.get("format") == QUANTITY else value
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from holdfast.api.schema import Schema
-from holdfast.cluster.embedded.kind import ServedKind, Special
+from holdfast.cluster.embedded.kind import KindHooks, ServedKind
 from holdfast.cluster.embedded.kinds import (
     claims,
     data,
@@ -23,14 +23,14 @@ from holdfast.cluster.protocol import JSON
 DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 
 
-def _own(
+def _builtin(
     plural: str,
     kind: str,
     *,
     group: str = "",
     namespaced: bool = True,
     has_status: bool = False,
-    special: Special | None = None,
+    special: KindHooks | None = None,
     schema: str = "",
 ) -> ServedKind:
     return ServedKind(
@@ -41,7 +41,7 @@ def _own(
         schemas={"v1": _object_schema(schema or kind)},
         stored_version="v1",
         has_status=has_status,
-        special=special or Special(),
+        special=special or KindHooks(),
     )
 
 
@@ -51,27 +51,27 @@ def _object_schema(name: str) -> Schema:
     return {**schema, "properties": {**schema["properties"], **common}}
 
 
-def own_kinds() -> Iterable[ServedKind]:
-    yield _own("namespaces", "Namespace", namespaced=False, has_status=True, special=namespaces.NAMESPACES)
-    yield _own("nodes", "Node", namespaced=False, has_status=True, special=others.NODES)
-    yield _own("pods", "Pod", has_status=True, special=pods.PODS)
-    yield _own("services", "Service", has_status=True, special=services.SERVICES)
-    yield _own("configmaps", "ConfigMap", special=data.CONFIG_MAPS)
-    yield _own("secrets", "Secret", special=data.SECRETS)
-    yield _own("serviceaccounts", "ServiceAccount")
-    yield _own("persistentvolumeclaims", "PersistentVolumeClaim", has_status=True, special=claims.CLAIMS)
-    yield _own("events", "Event", special=others.EVENTS)
-    yield _own("jobs", "Job", group="batch", has_status=True, special=jobs.JOBS)
-    yield _own("deployments", "Deployment", group="apps", has_status=True, special=deployments.DEPLOYMENTS)
-    yield _own("leases", "Lease", group="coordination.k8s.io", special=others.LEASES)
-    yield _own(
+def builtin_kinds() -> Iterable[ServedKind]:
+    yield _builtin("namespaces", "Namespace", namespaced=False, has_status=True, special=namespaces.NAMESPACES)
+    yield _builtin("nodes", "Node", namespaced=False, has_status=True, special=others.NODES)
+    yield _builtin("pods", "Pod", has_status=True, special=pods.PODS)
+    yield _builtin("services", "Service", has_status=True, special=services.SERVICES)
+    yield _builtin("configmaps", "ConfigMap", special=data.CONFIG_MAPS)
+    yield _builtin("secrets", "Secret", special=data.SECRETS)
+    yield _builtin("serviceaccounts", "ServiceAccount")
+    yield _builtin("persistentvolumeclaims", "PersistentVolumeClaim", has_status=True, special=claims.CLAIMS)
+    yield _builtin("events", "Event", special=others.EVENTS)
+    yield _builtin("jobs", "Job", group="batch", has_status=True, special=jobs.JOBS)
+    yield _builtin("deployments", "Deployment", group="apps", has_status=True, special=deployments.DEPLOYMENTS)
+    yield _builtin("leases", "Lease", group="coordination.k8s.io", special=others.LEASES)
+    yield _builtin(
         "priorityclasses",
         "PriorityClass",
         group="scheduling.k8s.io",
         namespaced=False,
         special=priorities.PRIORITY_CLASSES,
     )
-    yield _own(
+    yield _builtin(
         "customresourcedefinitions",
         "CustomResourceDefinition",
         group="apiextensions.k8s.io",
@@ -84,7 +84,7 @@ def own_kinds() -> Iterable[ServedKind]:
 
 class Catalog:
     def __init__(self) -> None:
-        self._kinds = {kind.resource: kind for kind in own_kinds()}
+        self._kinds = {kind.resource: kind for kind in builtin_kinds()}
 
     def find(self, resource: str, version: str) -> ServedKind:
         kind = self._kinds.get(resource)
@@ -106,6 +106,6 @@ class Catalog:
         kind = definitions.defined_kind(definition)
         self._kinds[kind.resource] = kind
 
-    def undefine(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         """A definition's name is the resource that it defines."""
         self._kinds.pop(name, None)

@@ -8,23 +8,23 @@ from holdfast.cluster.embedded.kind import ServedKind
 from holdfast.cluster.embedded.kinds.namespaces import CONTENT, IMMORTAL
 from holdfast.cluster.embedded.metadata import FOREGROUND, ORPHAN
 from holdfast.cluster.embedded.stored import same
-from holdfast.cluster.embedded.times import parsed, written
+from holdfast.cluster.embedded.times import format_time, parse_time
 from holdfast.cluster.errors import Forbidden
 from holdfast.cluster.protocol import JSON, Propagation
 
 _FINALIZER = {Propagation.FOREGROUND: FOREGROUND, Propagation.ORPHAN: ORPHAN}
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class DeletionResult(Struct, frozen=True, kw_only=True):
     """The object as it is marked, if that changes it, and whether it ends now."""
 
     marked: JSON | None = None
     ends: bool
 
 
-def delete_verdict(
+def plan_deletion(
     kind: ServedKind, document: JSON, propagation: Propagation, grace_period_s: int | None, now: datetime
-) -> Verdict:
+) -> DeletionResult:
     if _has_content(document):
         if document["metadata"]["name"] in IMMORTAL:
             name = document["metadata"]["name"]
@@ -36,7 +36,7 @@ def delete_verdict(
             return graceful
     marked = _with_propagation(document, propagation)
     if not marked["metadata"].get("finalizers"):
-        return Verdict(ends=True)
+        return DeletionResult(ends=True)
     return _waiting(document, _mark(marked, now, 0))
 
 
@@ -59,7 +59,7 @@ def _has_content(document: JSON) -> bool:
 
 def _gracefully(
     kind: ServedKind, document: JSON, propagation: Propagation, asked_s: int | None, now: datetime
-) -> Verdict | None:
+) -> DeletionResult | None:
     """The verdict on an object whose runner ends it; None when there is no grace left to speak of."""
     metadata = document["metadata"]
     if "deletionTimestamp" in metadata:
@@ -67,14 +67,14 @@ def _gracefully(
         if not left_s:
             return None
         if asked_s is None or asked_s >= left_s:
-            return Verdict(ends=False)
+            return DeletionResult(ends=False)
         # Counted from the first request; in the past it can't lie.
-        asked_at = parsed(metadata["deletionTimestamp"]) - timedelta(seconds=left_s)
+        asked_at = parse_time(metadata["deletionTimestamp"]) - timedelta(seconds=left_s)
         ends_at = asked_at + timedelta(seconds=asked_s)
         period_s = asked_s if ends_at >= now or asked_s == 0 else 1
         marked = _with_propagation(document, propagation)
         marked["metadata"] |= {
-            "deletionTimestamp": written(max(ends_at, now)),
+            "deletionTimestamp": format_time(max(ends_at, now)),
             "deletionGracePeriodSeconds": period_s,
         }
     else:
@@ -82,7 +82,7 @@ def _gracefully(
         period_s = kind.special.grace_s(document, asked_s)
         marked = _mark(_with_propagation(document, propagation), now, period_s)
     stays = period_s > 0 or bool(marked["metadata"].get("finalizers"))
-    return Verdict(marked=marked, ends=not stays)
+    return DeletionResult(marked=marked, ends=not stays)
 
 
 def _with_propagation(document: JSON, propagation: Propagation) -> JSON:
@@ -100,16 +100,16 @@ def _mark(document: JSON, now: datetime, grace_period_s: int) -> JSON:
     if "deletionTimestamp" not in metadata and "generation" in metadata:
         metadata["generation"] += 1
     ends_at = now + timedelta(seconds=grace_period_s)
-    if "deletionTimestamp" not in metadata or parsed(metadata["deletionTimestamp"]) > ends_at:
-        metadata["deletionTimestamp"] = written(ends_at)
+    if "deletionTimestamp" not in metadata or parse_time(metadata["deletionTimestamp"]) > ends_at:
+        metadata["deletionTimestamp"] = format_time(ends_at)
     metadata["deletionGracePeriodSeconds"] = grace_period_s
     return document
 
 
 def _terminating(namespace: JSON, now: datetime) -> JSON:
-    metadata = {"deletionTimestamp": written(now), **namespace["metadata"]}
+    metadata = {"deletionTimestamp": format_time(now), **namespace["metadata"]}
     return {**namespace, "metadata": metadata, "status": {**namespace["status"], "phase": "Terminating"}}
 
 
-def _waiting(old: JSON, new: JSON) -> Verdict:
-    return Verdict(marked=None if same(old, new) else new, ends=False)
+def _waiting(old: JSON, new: JSON) -> DeletionResult:
+    return DeletionResult(marked=None if same(old, new) else new, ends=False)

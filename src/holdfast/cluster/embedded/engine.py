@@ -12,22 +12,22 @@ import msgspec
 
 from holdfast.api.meta import Key, Object
 from holdfast.cluster.embedded.catalog import DEFINITIONS, Catalog
-from holdfast.cluster.embedded.collector import Collector
+from holdfast.cluster.embedded.collector import GarbageCollector
 from holdfast.cluster.embedded.expiry import expire_events
-from holdfast.cluster.embedded.history import History
+from holdfast.cluster.embedded.history import WatchCache
 from holdfast.cluster.embedded.kind import ServedKind
 from holdfast.cluster.embedded.kinds.pods import bound
-from holdfast.cluster.embedded.ledger import Ledger, Place
+from holdfast.cluster.embedded.ledger import ObjectRef, ObjectTable
 from holdfast.cluster.embedded.refusals import not_found
-from holdfast.cluster.embedded.selection import Selection
+from holdfast.cluster.embedded.selection import WatchFilter
 from holdfast.cluster.embedded.storage import Storage
-from holdfast.cluster.embedded.stored import Stored, Write
-from holdfast.cluster.embedded.times import written
+from holdfast.cluster.embedded.stored import StoredObject, StoredWrite
+from holdfast.cluster.embedded.times import format_time
 from holdfast.cluster.embedded.tokens import Tokens
-from holdfast.cluster.embedded.writes import Writer
+from holdfast.cluster.embedded.writes import ObjectWriter
 from holdfast.cluster.errors import BadRequest, ClusterError, NotFound, Undecodable
 from holdfast.cluster.protocol import JSON, Body, Change, Event, Identity, Listing, Propagation, Resource
-from holdfast.cluster.whole import reader
+from holdfast.cluster.whole import decoder_for
 
 T = TypeVar("T", bound=Object)
 R = TypeVar("R")
@@ -56,14 +56,14 @@ class EmbeddedCluster:
         self._pod_logs = pod_logs
         self._follow_logs = follow_logs
         self._catalog = Catalog()
-        self._ledger = Ledger(Storage(path), self._publish)
-        self._history = History(self._ledger.version, window=window, bookmark_s=bookmark_s)
+        self._ledger = ObjectTable(Storage(path), self._publish)
+        self._history = WatchCache(self._ledger.version, window=window, bookmark_s=bookmark_s)
         # A seeded generator gives a restarted cluster the uids of its past again, unless the past is mixed in.
         mixed = Random(f"{rng.getrandbits(64)} {self._ledger.version}")  # noqa: S311  # for names, not for secrets
-        self._writer = Writer(self._ledger, now, mixed)
+        self._writer = ObjectWriter(self._ledger, now, mixed)
         self._tokens = Tokens(self._uid_of_pod)
-        self._collector = Collector(self._ledger, self._catalog, self._writer)
-        for definition in self._ledger.every(DEFINITIONS):
+        self._collector = GarbageCollector(self._ledger, self._catalog, self._writer)
+        for definition in self._ledger.list_staged(DEFINITIONS):
             self._catalog.define(definition.json())
         self._collector.notice_everything()
         self._tasks = (
@@ -75,8 +75,8 @@ class EmbeddedCluster:
         self, resource: Resource[T], *, namespace: str = "", labels: str = "", fields: str = ""
     ) -> Listing[T]:
         kind = self._kind(resource)
-        selection = Selection(kind, namespace, labels, fields)
-        chosen = sorted(filter(selection.holds, self._ledger.all_filed(kind.resource)), key=lambda each: each.key)
+        selection = WatchFilter(kind, namespace, labels, fields)
+        chosen = sorted(filter(selection.matches, self._ledger.all_filed(kind.resource)), key=lambda each: each.key)
         return Listing(tuple(_decoded(resource, each) for each in chosen), str(self._ledger.version))
 
     @asynccontextmanager
@@ -90,10 +90,10 @@ class EmbeddedCluster:
         fields: str = "",
     ) -> AsyncIterator[AsyncIterator[Event[T]]]:
         kind = self._kind(resource)
-        selection = Selection(kind, namespace, labels, fields)
+        selection = WatchFilter(kind, namespace, labels, fields)
         if not resource_version.isdecimal():
             raise BadRequest(f'Invalid value: "{resource_version}": a resource version is a number that a list gave')
-        writes = self._history.since(kind.resource, int(resource_version))
+        writes = self._history.watch_from(kind.resource, int(resource_version))
         events = self._events(resource, selection, writes)
         try:
             yield events
@@ -102,7 +102,7 @@ class EmbeddedCluster:
             await writes.aclose()
 
     async def get(self, resource: Resource[T], key: Key) -> T:
-        found = self._ledger.filed(Place(str(resource), _home(self._kind(resource), key)))
+        found = self._ledger.committed(ObjectRef(str(resource), _home(self._kind(resource), key)))
         if found is None:
             raise not_found(str(resource), key.name)
         return _decoded(resource, found)
@@ -154,7 +154,7 @@ class EmbeddedCluster:
 
         def step() -> None:
             found = self._writer.find(kind, pod)
-            self._writer.overwrite(kind, found, bound(found.json(), node, uid, written(self._writer.now())))
+            self._writer.overwrite(kind, found, bound(found.json(), node, uid, format_time(self._writer.now())))
 
         await self._filed(step)
 
@@ -191,9 +191,9 @@ class EmbeddedCluster:
         self._history.close()
         self._ledger.close()
 
-    def forget_history(self, resource: Resource[T]) -> None:
+    def compact(self, resource: Resource[T]) -> None:
         """Versions from before now can no longer be watched from, as after a compaction."""
-        self._history.forget(self._kind(resource).resource, self._ledger.version)
+        self._history.compact(self._kind(resource).resource, self._ledger.version)
 
     async def _patched(self, resource: Resource[T], key: Key, patch: Body, *, status: bool) -> T:
         kind = self._kind(resource)
@@ -202,7 +202,7 @@ class EmbeddedCluster:
             lambda: self._writer.patch(kind, resource.version, _home(kind, key), _plain(patch), status=status),
         )
 
-    async def _done(self, resource: Resource[T], step: Callable[[], Stored]) -> T:
+    async def _done(self, resource: Resource[T], step: Callable[[], StoredObject]) -> T:
         return _decoded(resource, await self._filed(step))
 
     async def _filed(self, step: Callable[[], R]) -> R:
@@ -210,40 +210,40 @@ class EmbeddedCluster:
             result = step()
         except ClusterError:
             # The refusal may rest on what somebody else wrote in this turn: it holds only if that is filed.
-            await self._ledger.settled()
+            await self._ledger.flushed()
             raise
-        await self._ledger.settled()
+        await self._ledger.flushed()
         return result
 
     def _uid_of_pod(self, pod: Key) -> str:
-        found = self._ledger.filed(Place("pods", pod))
+        found = self._ledger.committed(ObjectRef("pods", pod))
         return found.meta.uid if found is not None else ""
 
     def _check_has_log(self, pod: Key) -> None:
-        if self._ledger.filed(Place("pods", pod)) is None:
+        if self._ledger.committed(ObjectRef("pods", pod)) is None:
             raise not_found("pods", pod.name)
 
     def _kind(self, resource: Resource[T]) -> ServedKind:
         return self._catalog.find(str(resource), resource.version)
 
     async def _events(
-        self, resource: Resource[T], selection: Selection, writes: AsyncGenerator[Write | None, None]
+        self, resource: Resource[T], selection: WatchFilter, writes: AsyncGenerator[StoredWrite | None, None]
     ) -> AsyncGenerator[Event[T], None]:
         async for write in writes:
             if write is None:
                 yield Event(Change.BOOKMARK, str(self._ledger.version), None)
-            elif (seen := selection.seen(write)) is not None:
+            elif (seen := selection.visible_event(write)) is not None:
                 yield Event(seen.change, str(write.version), _decoded(resource, seen.new))
 
-    def _publish(self, writes: Sequence[Write]) -> None:
+    def _publish(self, writes: Sequence[StoredWrite]) -> None:
         for write in writes:
             if write.new.resource == DEFINITIONS:
                 if write.change is Change.DELETED:
-                    self._catalog.undefine(write.new.meta.name)
+                    self._catalog.remove(write.new.meta.name)
                 else:
                     self._catalog.define(write.new.json())
         self._history.append(writes)
-        self._collector.notice(writes)
+        self._collector.enqueue(writes)
 
 
 def _no_logs(pod: Key) -> NotFound:
@@ -273,10 +273,10 @@ def _home(kind: ServedKind, key: Key) -> Key:
     return key if kind.namespaced else Key("", key.name)
 
 
-def _decoded(resource: Resource[T], each: Stored) -> T:
+def _decoded(resource: Resource[T], each: StoredObject) -> T:
     try:
         if resource.api_version == each.api_version:
-            return reader(resource.model)(each.body)
-        return reader(resource.model)(msgspec.json.encode({**each.json(), "apiVersion": resource.api_version}))
+            return decoder_for(resource.model)(each.body)
+        return decoder_for(resource.model)(msgspec.json.encode({**each.json(), "apiVersion": resource.api_version}))
     except msgspec.ValidationError as error:
         raise Undecodable(f'{resource} "{each.meta.name}" does not fit its model: {error}') from error

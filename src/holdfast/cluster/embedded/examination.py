@@ -16,11 +16,11 @@ APPLICATION_ID = 0x68667374
 LAYOUT = 1
 
 
-class Unusable(ClusterError):
+class DatabaseUnusable(ClusterError):
     """The database file can't be served from; it is left as it was found."""
 
 
-def examine(path: Path) -> None:
+def check_database(path: Path) -> None:
     """Raise `Unusable` unless the file is absent, empty, or a sound database of ours."""
     if not _has_content(path):
         if _has_content(path.with_name(f"{path.name}-wal")):
@@ -39,9 +39,9 @@ def examine(path: Path) -> None:
 def _recognise(path: Path, db: sqlite3.Connection) -> None:
     tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if tables and _pragma(db, "application_id") != APPLICATION_ID:
-        raise Unusable(f"{path} is a database, but not holdfast's: name another file or folder")
+        raise DatabaseUnusable(f"{path} is a database, but not holdfast's: name another file or folder")
     if _pragma(db, "user_version") > LAYOUT:
-        raise Unusable(f"{path} was written by a newer holdfast: use that one, or name another folder")
+        raise DatabaseUnusable(f"{path} was written by a newer holdfast: use that one, or name another folder")
 
 
 def _check(path: Path, db: sqlite3.Connection) -> None:
@@ -54,18 +54,18 @@ def _check(path: Path, db: sqlite3.Connection) -> None:
             raise damaged(path, f"{resource} {namespace}/{name} is not what was written")
 
 
-def damaged(path: Path, what: str) -> Unusable:
-    return Unusable(
+def damaged(path: Path, what: str) -> DatabaseUnusable:
+    return DatabaseUnusable(
         f"{path} is damaged ({what}); nothing was changed: put a backup in its place, or move it and its -wal file "
         "away to start empty"
     )
 
 
-def unopened(path: Path, error: sqlite3.OperationalError | OSError) -> Unusable:
+def unopened(path: Path, error: sqlite3.OperationalError | OSError) -> DatabaseUnusable:
     busy = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
     if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode in busy:
-        return Unusable(f"{path} is in use by another process: stop that one, or name another folder")
-    return Unusable(f"{path} can't be opened: {error}; check that its folder exists and is writable")
+        return DatabaseUnusable(f"{path} is in use by another process: stop that one, or name another folder")
+    return DatabaseUnusable(f"{path} can't be opened: {error}; check that its folder exists and is writable")
 
 
 def _pragma(db: sqlite3.Connection, name: str) -> int:

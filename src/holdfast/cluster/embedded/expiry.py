@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from holdfast.cluster.embedded.ledger import Ledger
-from holdfast.cluster.embedded.times import parsed
+from holdfast.cluster.embedded.ledger import ObjectTable
+from holdfast.cluster.embedded.times import parse_time
 from holdfast.cluster.errors import ServerError
 from holdfast.cluster.protocol import JSON
 
@@ -18,20 +18,20 @@ SWEEP_S = 300.0
 log = structlog.get_logger(__name__)
 
 
-async def expire_events(ledger: Ledger, now: Callable[[], datetime]) -> None:
+async def expire_events(ledger: ObjectTable, now: Callable[[], datetime]) -> None:
     """Sweep, for ever."""
     while True:
         await asyncio.sleep(SWEEP_S)
-        for event in list(ledger.every(EVENTS)):
-            if last_told(event.json()) < now() - EVENT_LIFE:
+        for event in list(ledger.list_staged(EVENTS)):
+            if last_seen(event.json()) < now() - EVENT_LIFE:
                 ledger.remove(event)
         try:
-            await ledger.settled()
+            await ledger.flushed()
         except ServerError as error:
             log.warning("old events could not be removed", error=str(error), retry_s=SWEEP_S)
 
 
-def last_told(event: JSON) -> datetime:
+def last_seen(event: JSON) -> datetime:
     """The latest of the times that an event carries."""
     told = (
         event["metadata"]["creationTimestamp"],
@@ -39,4 +39,4 @@ def last_told(event: JSON) -> datetime:
         event.get("eventTime"),
         event.get("series", {}).get("lastObservedTime"),
     )
-    return max(parsed(time) for time in told if time)
+    return max(parse_time(time) for time in told if time)

@@ -8,7 +8,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Iterable
 
-from holdfast.cluster.embedded.stored import Write
+from holdfast.cluster.embedded.stored import StoredWrite
 from holdfast.cluster.errors import Expired
 
 
@@ -18,7 +18,7 @@ class _Log:
     def __init__(self, floor: int) -> None:
         self.floor = floor
         self.first = 0
-        self.writes: deque[Write] = deque()
+        self.writes: deque[StoredWrite] = deque()
         self.grown = asyncio.Event()
 
     @property
@@ -33,30 +33,30 @@ class _Log:
             position -= 1
         return position
 
-    def forget(self, keep: int) -> None:
+    def compact(self, keep: int) -> None:
         while len(self.writes) > keep:
             self.floor = self.writes.popleft().version
             self.first += 1
 
 
-class History:
+class WatchCache:
     def __init__(self, version: int, *, window: int, bookmark_s: float) -> None:
         self._window = window
         self._bookmark_s = bookmark_s
         self._logs: dict[str, _Log] = defaultdict(lambda: _Log(version))
         self._closed = False
 
-    def append(self, writes: Iterable[Write]) -> None:
+    def append(self, writes: Iterable[StoredWrite]) -> None:
         for write in writes:
             log = self._logs[write.new.resource]
             log.writes.append(write)
-            log.forget(self._window)
+            log.compact(self._window)
             log.grown.set()
 
-    def forget(self, resource: str, version: int) -> None:
+    def compact(self, resource: str, version: int) -> None:
         """Versions of the kind before `version` can no longer be watched from."""
         log = self._logs[resource]
-        log.forget(0)
+        log.compact(0)
         log.floor = version
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class History:
         for log in self._logs.values():
             log.grown.set()
 
-    async def since(self, resource: str, version: int) -> AsyncGenerator[Write | None, None]:
+    async def watch_from(self, resource: str, version: int) -> AsyncGenerator[StoredWrite | None, None]:
         """Every write to the kind after `version`, for ever; None now and then when nothing more has happened."""
         log = self._logs[resource]
         if version < log.floor:

@@ -15,7 +15,7 @@ from holdfast.cluster.protocol import JSON
 METADATA_FIELDS = frozenset({"metadata.name", "metadata.namespace"})
 
 
-class Surroundings(Protocol):
+class ObjectReader(Protocol):
     """What a new object may depend on."""
 
     rng: Random
@@ -33,7 +33,7 @@ def _nothing_to_do(_draft: JSON) -> None:
     pass
 
 
-def _nothing_to_make(_draft: JSON, _around: Surroundings) -> None:
+def _nothing_to_make(_draft: JSON, _around: ObjectReader) -> None:
     pass
 
 
@@ -45,7 +45,7 @@ def _nothing_wrong(_draft: JSON, _old: JSON | None) -> Iterable[Cause]:
     return ()
 
 
-class Special(Struct, frozen=True, kw_only=True):
+class KindHooks(Struct, frozen=True, kw_only=True):
     """Where a kind differs from the others. The functions change the draft that they are given."""
 
     name_problems: Callable[[str], list[str]] = dns_subdomain_problems
@@ -54,13 +54,13 @@ class Special(Struct, frozen=True, kw_only=True):
     keeps_status_of_creation: bool = False
     replaced_without_version: bool = True
     # Defaults that a schema can't express, at every write.
-    complete: Callable[[JSON], None] = _nothing_to_do
+    set_defaults: Callable[[JSON], None] = _nothing_to_do
     # What only a new object gets.
-    make: Callable[[JSON, Surroundings], None] = _nothing_to_make
+    prepare_create: Callable[[JSON, ObjectReader], None] = _nothing_to_make
     # What an update or a status update can't change.
-    carry: Callable[[JSON, JSON], None] = _nothing_to_carry
-    carry_status: Callable[[JSON, JSON], None] = _nothing_to_carry
-    problems: Callable[[JSON, JSON | None], Iterable[Cause]] = _nothing_wrong
+    prepare_update: Callable[[JSON, JSON], None] = _nothing_to_carry
+    prepare_status_update: Callable[[JSON, JSON], None] = _nothing_to_carry
+    validate: Callable[[JSON, JSON | None], Iterable[Cause]] = _nothing_wrong
     # How long a deleted object is left to end by itself, given the seconds asked for.
     grace_s: Callable[[JSON, int | None], int] | None = None
 
@@ -74,7 +74,7 @@ class ServedKind(Struct, frozen=True, kw_only=True):
     stored_version: str
     has_status: bool
     custom: bool = False
-    special: Special = Special()
+    special: KindHooks = KindHooks()
 
     @property
     def resource(self) -> str:

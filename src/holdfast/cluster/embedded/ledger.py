@@ -12,40 +12,40 @@ from typing import NamedTuple
 
 from holdfast.api.meta import Key
 from holdfast.cluster.embedded.storage import Row, Storage
-from holdfast.cluster.embedded.stored import Stored, Write, loaded, stored
+from holdfast.cluster.embedded.stored import StoredObject, StoredWrite, loaded, stored
 from holdfast.cluster.errors import ServerError
 from holdfast.cluster.protocol import JSON, Change
 
 
-class Place(NamedTuple):
+class ObjectRef(NamedTuple):
     """Where an object is filed."""
 
     resource: str
     key: Key
 
 
-class Ledger:
-    def __init__(self, storage: Storage, published: Callable[[Sequence[Write]], None]) -> None:
+class ObjectTable:
+    def __init__(self, storage: Storage, published: Callable[[Sequence[StoredWrite]], None]) -> None:
         self._storage = storage
         self._published = published
-        self._tables: dict[str, dict[Key, Stored]] = defaultdict(dict)
-        self._by_uid: dict[str, Stored] = {}
-        self._dependents: dict[str, set[Place]] = defaultdict(set)
-        self._staged: dict[Place, Stored | None] = {}
-        self._writes: list[Write] = []
+        self._tables: dict[str, dict[Key, StoredObject]] = defaultdict(dict)
+        self._by_uid: dict[str, StoredObject] = {}
+        self._dependents: dict[str, set[ObjectRef]] = defaultdict(set)
+        self._staged: dict[ObjectRef, StoredObject | None] = {}
+        self._writes: list[StoredWrite] = []
         self._filing: asyncio.Future[str] | None = None
         self.version, rows = storage.load()
         for row in rows:
             assert row.body is not None
             self._index(loaded(row.resource, row.body))
 
-    def find(self, place: Place) -> Stored | None:
+    def find(self, place: ObjectRef) -> StoredObject | None:
         """The object as the next write finds it."""
-        return self._staged[place] if place in self._staged else self.filed(place)
+        return self._staged[place] if place in self._staged else self.committed(place)
 
-    def every(self, resource: str) -> Iterator[Stored]:
+    def list_staged(self, resource: str) -> Iterator[StoredObject]:
         """All objects of a kind as the next write finds them."""
-        yield from (each for each in self.all_filed(resource) if Place(resource, each.key) not in self._staged)
+        yield from (each for each in self.all_filed(resource) if ObjectRef(resource, each.key) not in self._staged)
         yield from (each for place, each in self._staged.items() if each is not None and place.resource == resource)
 
     def resources(self) -> set[str]:
@@ -53,36 +53,36 @@ class Ledger:
         staged = {place.resource for place, each in self._staged.items() if each is not None}
         return staged.union(name for name, table in self._tables.items() if table)
 
-    def filed(self, place: Place) -> Stored | None:
+    def committed(self, place: ObjectRef) -> StoredObject | None:
         """The object as readers see it."""
         return self._tables[place.resource].get(place.key)
 
-    def all_filed(self, resource: str) -> Iterable[Stored]:
+    def all_filed(self, resource: str) -> Iterable[StoredObject]:
         return self._tables[resource].values()
 
-    def owner(self, uid: str) -> Stored | None:
+    def owner(self, uid: str) -> StoredObject | None:
         """The filed object with that uid."""
         return self._by_uid.get(uid)
 
-    def dependents(self, uid: str) -> list[Stored]:
+    def dependents(self, uid: str) -> list[StoredObject]:
         """The filed objects that name that uid as an owner, in a fixed order."""
         return [self._tables[place.resource][place.key] for place in sorted(self._dependents.get(uid, ()))]
 
-    def put(self, resource: str, draft: JSON) -> Stored:
+    def put(self, resource: str, draft: JSON) -> StoredObject:
         """Stage the object's new state."""
         new = stored(resource, draft, self.version + len(self._writes) + 1)
-        place = Place(resource, new.key)
+        place = ObjectRef(resource, new.key)
         old = self.find(place)
-        self._stage(place, new, Write(change=Change.MODIFIED if old else Change.ADDED, old=old, new=new))
+        self._stage(place, new, StoredWrite(change=Change.MODIFIED if old else Change.ADDED, old=old, new=new))
         return new
 
-    def remove(self, old: Stored) -> Stored:
+    def remove(self, old: StoredObject) -> StoredObject:
         """Stage the object's end; gives its last state, at the version of the removal."""
         last = stored(old.resource, old.json(), self.version + len(self._writes) + 1)
-        self._stage(Place(old.resource, old.key), None, Write(change=Change.DELETED, old=old, new=last))
+        self._stage(ObjectRef(old.resource, old.key), None, StoredWrite(change=Change.DELETED, old=old, new=last))
         return last
 
-    async def settled(self) -> None:
+    async def flushed(self) -> None:
         """Return when all that was staged is on disk; raise `ServerError` when it could not be."""
         if self._filing is None:
             return
@@ -95,7 +95,7 @@ class Ledger:
         self._file()
         self._storage.close()
 
-    def _stage(self, place: Place, new: Stored | None, write: Write) -> None:
+    def _stage(self, place: ObjectRef, new: StoredObject | None, write: StoredWrite) -> None:
         self._staged[place] = new
         self._writes.append(write)
         if self._filing is None:
@@ -120,23 +120,23 @@ class Ledger:
         self._published(writes)
         filing.set_result("")
 
-    def _apply(self, write: Write) -> None:
+    def _apply(self, write: StoredWrite) -> None:
         if write.old is not None:
             self._unindex(write.old)
         if write.change is not Change.DELETED:
             self._index(write.new)
 
-    def _index(self, each: Stored) -> None:
+    def _index(self, each: StoredObject) -> None:
         self._tables[each.resource][each.key] = each
         self._by_uid[each.meta.uid] = each
         for owner in each.meta.owner_references:
-            self._dependents[owner.uid].add(Place(each.resource, each.key))
+            self._dependents[owner.uid].add(ObjectRef(each.resource, each.key))
 
-    def _unindex(self, each: Stored) -> None:
+    def _unindex(self, each: StoredObject) -> None:
         del self._tables[each.resource][each.key]
         del self._by_uid[each.meta.uid]
         for owner in each.meta.owner_references:
             places = self._dependents[owner.uid]
-            places.discard(Place(each.resource, each.key))
+            places.discard(ObjectRef(each.resource, each.key))
             if not places:
                 del self._dependents[owner.uid]

@@ -5,7 +5,7 @@ from typing import Any
 from holdfast.cluster.protocol import JSON
 
 
-def merged(target: JSON, patch: JSON) -> JSON:
+def apply_merge_patch(target: JSON, patch: JSON) -> JSON:
     """`target` with `patch` applied; neither is changed, and unchanged parts are shared."""
     result = dict(target)
     for key, value in patch.items():
@@ -19,4 +19,4 @@ def merged(target: JSON, patch: JSON) -> JSON:
 def _merged_value(target: Any, patch: Any) -> Any:
     if not isinstance(patch, dict):
         return patch
-    return merged(target if isinstance(target, dict) else {}, patch)
+    return apply_merge_patch(target if isinstance(target, dict) else {}, patch)

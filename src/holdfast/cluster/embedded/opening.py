@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from holdfast.api.crd import definition
+from holdfast.api.crd import crd_manifest
 from holdfast.api.kinds import KINDS
 from holdfast.api.meta import Key, Object
 from holdfast.cluster.embedded.engine import BOOKMARK_S, WINDOW, EmbeddedCluster, FollowLogs, PodLogs
@@ -61,7 +61,7 @@ async def open_cluster(
             await _ensure(cluster, NAMESPACES, {"metadata": {"name": name}})
         for name, value in SYSTEM_PRIORITIES.items():
             await _ensure(cluster, PRIORITY_CLASSES, {"metadata": {"name": name}, "value": value})
-        await _define(cluster, map(definition, KINDS))
+        await _define(cluster, map(crd_manifest, KINDS))
     except BaseException:
         await cluster.close()
         raise

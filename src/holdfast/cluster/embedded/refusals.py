@@ -14,7 +14,7 @@ def already_exists(kind: ServedKind, name: str) -> AlreadyExists:
     return AlreadyExists(f'{kind.resource} "{name}" already exists')
 
 
-def modified(kind: ServedKind, name: str) -> Conflict:
+def conflict(kind: ServedKind, name: str) -> Conflict:
     return _unfulfilled(
         kind, name, "the object has been modified; please apply your changes to the latest version and try again"
     )

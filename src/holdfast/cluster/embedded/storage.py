@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-from holdfast.cluster.embedded.examination import APPLICATION_ID, LAYOUT, examine, unopened
+from holdfast.cluster.embedded.examination import APPLICATION_ID, LAYOUT, check_database, unopened
 from holdfast.cluster.errors import ServerError
 
 _TABLES = """
@@ -41,7 +41,7 @@ class Storage:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         if path is not None:
-            examine(path)
+            check_database(path)
             _touch(path)
         try:
             self._db = _opened(str(path or ":memory:"))

@@ -12,7 +12,7 @@ from holdfast.cluster.protocol import JSON, Change
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
-class Stored(Struct, frozen=True, kw_only=True, gc=False):
+class StoredObject(Struct, frozen=True, kw_only=True, gc=False):
     """`body` is the truth; it is decoded anew for every reader, so that none can change what another sees."""
 
     resource: str
@@ -30,12 +30,12 @@ class Stored(Struct, frozen=True, kw_only=True, gc=False):
         return decoded
 
 
-class Write(Struct, frozen=True, kw_only=True, gc=False):
+class StoredWrite(Struct, frozen=True, kw_only=True, gc=False):
     """One step of the history: the object before it, and after it or, for a removal, as it last was."""
 
     change: Change
-    old: Stored | None
-    new: Stored
+    old: StoredObject | None
+    new: StoredObject
 
     @property
     def version(self) -> int:
@@ -47,15 +47,15 @@ class _Header(Struct, rename="camel"):
     metadata: ObjectMeta
 
 
-def stored(resource: str, draft: JSON, version: int) -> Stored:
+def stored(resource: str, draft: JSON, version: int) -> StoredObject:
     """`draft` filed at `version`, which is written into it."""
     return loaded(resource, _encode({**draft, "metadata": {**draft["metadata"], "resourceVersion": str(version)}}))
 
 
-def loaded(resource: str, body: bytes) -> Stored:
+def loaded(resource: str, body: bytes) -> StoredObject:
     """The object whose text this is."""
     header = msgspec.json.decode(body, type=_Header)
-    return Stored(
+    return StoredObject(
         resource=resource,
         version=int(header.metadata.resource_version),
         api_version=header.api_version,

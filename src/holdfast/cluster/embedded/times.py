@@ -3,9 +3,9 @@
 from datetime import UTC, datetime
 
 
-def written(moment: datetime) -> str:
+def format_time(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def parsed(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     return datetime.fromisoformat(text)

@@ -6,11 +6,11 @@ from random import Random
 
 from holdfast.api.meta import Key
 from holdfast.cluster.embedded import admission
-from holdfast.cluster.embedded.admission import Reading
-from holdfast.cluster.embedded.deletion import delete_verdict, ends_with_update
+from holdfast.cluster.embedded.admission import DecodedObject
+from holdfast.cluster.embedded.deletion import ends_with_update, plan_deletion
 from holdfast.cluster.embedded.kind import ServedKind
-from holdfast.cluster.embedded.ledger import Ledger, Place
-from holdfast.cluster.embedded.merge import merged
+from holdfast.cluster.embedded.ledger import ObjectRef, ObjectTable
+from holdfast.cluster.embedded.merge import apply_merge_patch
 from holdfast.cluster.embedded.metadata import (
     generated_name,
     immutable_problems,
@@ -21,55 +21,55 @@ from holdfast.cluster.embedded.metadata import (
 from holdfast.cluster.embedded.refusals import (
     already_exists,
     bad_value,
+    conflict,
     invalid,
-    modified,
     not_found,
     precondition_failed,
 )
-from holdfast.cluster.embedded.stored import Stored, same, stored
-from holdfast.cluster.embedded.times import written
+from holdfast.cluster.embedded.stored import StoredObject, same, stored
+from holdfast.cluster.embedded.times import format_time
 from holdfast.cluster.errors import BadRequest, Cause, Forbidden, ServerError
 from holdfast.cluster.protocol import JSON, Propagation
 
 NAME_ATTEMPTS = 8
 
 
-class Writer:
-    def __init__(self, ledger: Ledger, now: Callable[[], datetime], rng: Random) -> None:
+class ObjectWriter:
+    def __init__(self, ledger: ObjectTable, now: Callable[[], datetime], rng: Random) -> None:
         self._ledger = ledger
         self.now = now
         self.rng = rng
 
     def document(self, resource: str, key: Key) -> JSON | None:
-        found = self._ledger.find(Place(resource, key))
+        found = self._ledger.find(ObjectRef(resource, key))
         return found.json() if found else None
 
     def documents(self, resource: str) -> Iterator[JSON]:
-        return (each.json() for each in self._ledger.every(resource))
+        return (each.json() for each in self._ledger.list_staged(resource))
 
-    def create(self, kind: ServedKind, version: str, body: JSON, namespace: str) -> Stored:
-        draft, found = admission.read(kind, version, body)
+    def create(self, kind: ServedKind, version: str, body: JSON, namespace: str) -> StoredObject:
+        draft, found = admission.decode_object(kind, version, body)
         _check_namespace(draft, namespace)
         if draft["metadata"].get("resourceVersion"):
             raise ServerError("resourceVersion should not be set on objects to be created")
         if kind.namespaced:
-            self._check_room(kind, draft, namespace)
-        draft["metadata"] = new_metadata(draft["metadata"], namespace, written(self.now()), self.rng)
+            self._check_namespace_active(kind, draft, namespace)
+        draft["metadata"] = new_metadata(draft["metadata"], namespace, format_time(self.now()), self.rng)
         self._name(kind, draft)
         if kind.has_status and not kind.special.keeps_status_of_creation:
             draft.pop("status", None)
         if kind.custom:
             draft["metadata"]["generation"] = 1
         _refuse(kind, draft, [*found, *_common_problems(kind, version, draft, None)])
-        kind.special.make(draft, self)
-        _refuse(kind, draft, kind.special.problems(draft, None))
-        if self._ledger.find(Place(kind.resource, Key(namespace, draft["metadata"]["name"]))):
+        kind.special.prepare_create(draft, self)
+        _refuse(kind, draft, kind.special.validate(draft, None))
+        if self._ledger.find(ObjectRef(kind.resource, Key(namespace, draft["metadata"]["name"]))):
             raise already_exists(kind, draft["metadata"]["name"])
         return self._put(kind, draft)
 
-    def replace(self, kind: ServedKind, version: str, key: Key, body: JSON) -> Stored:
+    def replace(self, kind: ServedKind, version: str, key: Key, body: JSON) -> StoredObject:
         old = self.find(kind, key)
-        reading = admission.read(kind, version, body)
+        reading = admission.decode_object(kind, version, body)
         draft, metadata = reading.draft, reading.draft["metadata"]
         _check_namespace(draft, key.namespace)
         _check_name(draft, key)
@@ -80,10 +80,10 @@ class Writer:
             raise invalid(kind, key.name, [unversioned])
         return self._update(kind, version, old, reading, status=False)
 
-    def patch(self, kind: ServedKind, version: str, key: Key, patch: JSON, *, status: bool) -> Stored:
+    def patch(self, kind: ServedKind, version: str, key: Key, patch: JSON, *, status: bool) -> StoredObject:
         old = self.find(kind, key)
         current = {**old.json(), "apiVersion": kind.api_version(version)}
-        reading = admission.read(kind, version, merged(current, patch), current)
+        reading = admission.decode_object(kind, version, apply_merge_patch(current, patch), current)
         _check_namespace(reading.draft, key.namespace)
         _check_name(reading.draft, key)
         return self._update(kind, version, old, reading, status=status)
@@ -104,12 +104,12 @@ class Writer:
         if resource_version and resource_version != old.meta.resource_version:
             found = old.meta.resource_version
             raise precondition_failed(kind, key.name, "ResourceVersion", resource_version, found)
-        verdict = delete_verdict(kind, old.json(), propagation, grace_period_s, self.now())
+        verdict = plan_deletion(kind, old.json(), propagation, grace_period_s, self.now())
         last = self._put(kind, verdict.marked) if verdict.marked else old
         if verdict.ends:
             self._ledger.remove(last)
 
-    def overwrite(self, kind: ServedKind, old: Stored, draft: JSON) -> Stored:
+    def overwrite(self, kind: ServedKind, old: StoredObject, draft: JSON) -> StoredObject:
         """The server's own change to an object: what it wants is right."""
         if same(draft, old.json()):
             return old
@@ -118,18 +118,20 @@ class Writer:
             return old
         return self._put(kind, draft)
 
-    def find(self, kind: ServedKind, key: Key) -> Stored:
-        found = self._ledger.find(Place(kind.resource, key))
+    def find(self, kind: ServedKind, key: Key) -> StoredObject:
+        found = self._ledger.find(ObjectRef(kind.resource, key))
         if found is None:
             raise not_found(kind.resource, key.name)
         return found
 
-    def _update(self, kind: ServedKind, version: str, old: Stored, reading: Reading, *, status: bool) -> Stored:
+    def _update(
+        self, kind: ServedKind, version: str, old: StoredObject, reading: DecodedObject, *, status: bool
+    ) -> StoredObject:
         draft, found = reading
         before = old.json()
         submitted = draft["metadata"]
         if submitted.get("resourceVersion", old.meta.resource_version) != old.meta.resource_version:
-            raise modified(kind, old.meta.name)
+            raise conflict(kind, old.meta.name)
         if not (status and kind.custom):
             # A custom kind's status update has its metadata put back before anybody looks at it.
             _refuse(kind, draft, immutable_problems(submitted, before["metadata"]))
@@ -139,17 +141,17 @@ class Writer:
         versioned = {**draft, "apiVersion": kind.api_version(version)}
         _refuse(kind, draft, [*found, *_common_problems(kind, version, versioned, before)])
         if not status:
-            _refuse(kind, draft, kind.special.problems(draft, before))
+            _refuse(kind, draft, kind.special.validate(draft, before))
         if ends_with_update(draft, before):
             self._ledger.remove(old)
             return stored(kind.resource, draft, old.version)
         return old if same(draft, before) else self._put(kind, draft)
 
-    def _put(self, kind: ServedKind, draft: JSON) -> Stored:
+    def _put(self, kind: ServedKind, draft: JSON) -> StoredObject:
         return self._ledger.put(kind.resource, {**draft, "apiVersion": kind.api_version(kind.stored_version)})
 
-    def _check_room(self, kind: ServedKind, draft: JSON, namespace: str) -> None:
-        home = self._ledger.find(Place("namespaces", Key("", namespace)))
+    def _check_namespace_active(self, kind: ServedKind, draft: JSON, namespace: str) -> None:
+        home = self._ledger.find(ObjectRef("namespaces", Key("", namespace)))
         if home is None:
             raise not_found("namespaces", namespace)
         if home.meta.deletion_timestamp:
@@ -165,22 +167,22 @@ class Writer:
             return
         for _ in range(NAME_ATTEMPTS):
             metadata["name"] = generated_name(metadata["generateName"], self.rng)
-            if not self._ledger.find(Place(kind.resource, Key(metadata.get("namespace", ""), metadata["name"]))):
+            if not self._ledger.find(ObjectRef(kind.resource, Key(metadata.get("namespace", ""), metadata["name"]))):
                 break
-        kind.special.complete(draft)
+        kind.special.set_defaults(draft)
 
 
 def _main_update(kind: ServedKind, draft: JSON, old: JSON) -> JSON:
     if kind.has_status:
         draft.pop("status", None)
         draft |= {"status": old["status"]} if "status" in old else {}
-    kind.special.carry(draft, old)
-    if kind.special.counts_generations and not same(_wanted(kind, draft), _wanted(kind, old)):
+    kind.special.prepare_update(draft, old)
+    if kind.special.counts_generations and not same(_desired_state(kind, draft), _desired_state(kind, old)):
         draft["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
     return draft
 
 
-def _wanted(kind: ServedKind, document: JSON) -> JSON:
+def _desired_state(kind: ServedKind, document: JSON) -> JSON:
     """What a generation is a state of."""
     if not kind.custom:
         return {"spec": document.get("spec")}
@@ -193,7 +195,7 @@ def _status_update(kind: ServedKind, draft: JSON, old: JSON) -> JSON:
         # Kubernetes' own kinds take the metadata along.
         kept["metadata"] = draft["metadata"]
     updated = {**kept, "status": draft["status"]} if "status" in draft else kept
-    kind.special.carry_status(updated, old)
+    kind.special.prepare_status_update(updated, old)
     return updated
 
 

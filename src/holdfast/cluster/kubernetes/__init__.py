@@ -9,8 +9,8 @@
 from holdfast.cluster.kubernetes.client import KubernetesCluster, connect
 from holdfast.cluster.kubernetes.config import Config
 from holdfast.cluster.kubernetes.pool import Gate
-from holdfast.cluster.kubernetes.retries import Patience
+from holdfast.cluster.kubernetes.retries import RetryLimits
 from holdfast.cluster.kubernetes.sources import load_config
 from holdfast.cluster.kubernetes.transport import Observe, Timeouts
 
-__all__ = ["Config", "Gate", "KubernetesCluster", "Observe", "Patience", "Timeouts", "connect", "load_config"]
+__all__ = ["Config", "Gate", "KubernetesCluster", "Observe", "RetryLimits", "Timeouts", "connect", "load_config"]

@@ -57,10 +57,12 @@ def parse_status(body: bytes) -> Status | None:
     return status if status.kind == "Status" else None
 
 
-def refusal(tried: str, *, code: int, body: bytes, source: str, retry_after_s: float | None = None) -> ClusterError:
+def error_from_status(
+    tried: str, *, code: int, body: bytes, source: str, retry_after_s: float | None = None
+) -> ClusterError:
     """The error for an answer of 300 and above, or for a watch's ERROR event."""
     status = parse_status(body)
-    message = f"{tried}: {_explained(code, status, source)}"
+    message = f"{tried}: {_message_with_hint(code, status, source)}"
     if code == 422:
         return Invalid(message, causes=_causes(status))
     kind = _BY_REASON.get(status.reason if status else "") or _BY_CODE.get(code)
@@ -74,7 +76,7 @@ def _causes(status: Status | None) -> tuple[Cause, ...]:
     return tuple(Cause(cause.field, cause.message, cause.reason) for cause in causes)
 
 
-def _explained(code: int, status: Status | None, source: str) -> str:
+def _message_with_hint(code: int, status: Status | None, source: str) -> str:
     said = _shortened(status.message) if status else ""
     match code:
         case 401:

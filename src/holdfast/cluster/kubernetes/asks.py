@@ -15,12 +15,12 @@ from holdfast.cluster.protocol import JSON, Body, Propagation, Resource
 _WRITING = {"fieldManager": "holdfast", "fieldValidation": "Strict"}
 
 
-class Ask(Struct, frozen=True, kw_only=True):
+class ApiRequest(Struct, frozen=True, kw_only=True):
     """One request; `tried` begins every error about it."""
 
     verb: str
     resource: str
-    tried: str
+    description: str
     method: str
     path: str
     query: Mapping[str, str | Sequence[str]] = {}
@@ -33,36 +33,42 @@ class Ask(Struct, frozen=True, kw_only=True):
         return self.method != "GET"
 
 
-def to_list(resource: Resource[Any], namespace: str, query: Mapping[str, str], *, verb: str = "list") -> Ask:
+def list_request(
+    resource: Resource[Any], namespace: str, query: Mapping[str, str], *, verb: str = "list"
+) -> ApiRequest:
     """Also a watch: it is a list that goes on."""
-    return Ask(
+    return ApiRequest(
         verb=verb,
         resource=str(resource),
-        tried=f"{verb} {resource}" + (f" in {namespace}" if namespace else ""),
+        description=f"{verb} {resource}" + (f" in {namespace}" if namespace else ""),
         method="GET",
         path=_collection(resource, namespace),
         query={name: value for name, value in query.items() if value},
     )
 
 
-def to_get(resource: Resource[Any], key: Key) -> Ask:
-    return Ask(
-        verb="get", resource=str(resource), tried=f"get {resource} {key}", method="GET", path=_object(resource, key)
+def to_get(resource: Resource[Any], key: Key) -> ApiRequest:
+    return ApiRequest(
+        verb="get",
+        resource=str(resource),
+        description=f"get {resource} {key}",
+        method="GET",
+        path=_object(resource, key),
     )
 
 
-def to_create(resource: Resource[Any], body: Body, namespace: str) -> Ask:
+def to_create(resource: Resource[Any], body: Body, namespace: str) -> ApiRequest:
     document = _document(resource, body)
     metadata = document.get("metadata") or {}
     namespace = namespace or metadata.get("namespace") or ""
     name = metadata.get("name") or f"{metadata.get('generateName', '')}*"
-    tried = f"create {resource} {Key(namespace, name)}"
+    description = f"create {resource} {Key(namespace, name)}"
     if resource.namespaced and not namespace:
-        raise BadRequest(f"{tried}: {resource.kind} lives in a namespace, and none was given")
-    return Ask(
+        raise BadRequest(f"{description}: {resource.kind} lives in a namespace, and none was given")
+    return ApiRequest(
         verb="create",
         resource=str(resource),
-        tried=tried,
+        description=description,
         method="POST",
         path=_collection(resource, namespace),
         query=_WRITING,
@@ -70,11 +76,11 @@ def to_create(resource: Resource[Any], body: Body, namespace: str) -> Ask:
     )
 
 
-def to_replace(resource: Resource[Any], key: Key, body: Body) -> Ask:
-    return Ask(
+def to_replace(resource: Resource[Any], key: Key, body: Body) -> ApiRequest:
+    return ApiRequest(
         verb="update",
         resource=str(resource),
-        tried=f"replace {resource} {key}",
+        description=f"replace {resource} {key}",
         method="PUT",
         path=_object(resource, key),
         query=_WRITING,
@@ -82,12 +88,12 @@ def to_replace(resource: Resource[Any], key: Key, body: Body) -> Ask:
     )
 
 
-def to_patch(resource: Resource[Any], key: Key, patch: Body, *, subresource: str = "") -> Ask:
+def to_patch(resource: Resource[Any], key: Key, patch: Body, *, subresource: str = "") -> ApiRequest:
     tail = f"/{subresource}" if subresource else ""
-    return Ask(
+    return ApiRequest(
         verb="patch",
         resource=f"{resource}{tail}",
-        tried=f"patch {resource}{tail} {key}",
+        description=f"patch {resource}{tail} {key}",
         method="PATCH",
         path=_object(resource, key) + tail,
         query=_WRITING,
@@ -104,16 +110,16 @@ def to_delete(
     resource_version: str,
     propagation: Propagation,
     grace_period_s: int | None,
-) -> Ask:
+) -> ApiRequest:
     options: JSON = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
     if preconditions := {name: value for name, value in (("uid", uid), ("resourceVersion", resource_version)) if value}:
         options["preconditions"] = preconditions
     if grace_period_s is not None:
         options["gracePeriodSeconds"] = grace_period_s
-    return Ask(
+    return ApiRequest(
         verb="delete",
         resource=str(resource),
-        tried=f"delete {resource} {key}",
+        description=f"delete {resource} {key}",
         method="DELETE",
         path=_object(resource, key),
         body=msgspec.json.encode(options),
@@ -122,17 +128,17 @@ def to_delete(
 
 def to_pod_log(
     key: Key, *, container: str, tail_lines: int | None, limit_bytes: int | None = None, follow: bool = False
-) -> Ask:
+) -> ApiRequest:
     query = {
         "follow": "true" if follow else "",
         "container": container,
         "tailLines": "" if tail_lines is None else str(tail_lines),
         "limitBytes": "" if limit_bytes is None else str(limit_bytes),
     }
-    return Ask(
+    return ApiRequest(
         verb="get",
         resource="pods/log",
-        tried=f"{'follow' if follow else 'read'} the log of pod {key}",
+        description=f"{'follow' if follow else 'read'} the log of pod {key}",
         method="GET",
         path=f"/api/v1/namespaces/{_segment(key.namespace)}/pods/{_segment(key.name)}/log",
         query={name: value for name, value in query.items() if value},
@@ -140,11 +146,11 @@ def to_pod_log(
     )
 
 
-def to_exec(key: Key, *, container: str, command: Sequence[str]) -> Ask:
-    return Ask(
+def to_exec(key: Key, *, container: str, command: Sequence[str]) -> ApiRequest:
+    return ApiRequest(
         verb="create",
         resource="pods/exec",
-        tried=f"run {command[0]} in pod {key}",
+        description=f"run {command[0]} in pod {key}",
         method="GET",
         path=f"/api/v1/namespaces/{_segment(key.namespace)}/pods/{_segment(key.name)}/exec",
         query={"container": container, "command": command, "stdin": "true", "stdout": "true", "stderr": "true"},

@@ -23,7 +23,7 @@ class _Status(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class Attached:
+class ExecStream:
     """`tried` begins every error about it."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, tried: str) -> None:

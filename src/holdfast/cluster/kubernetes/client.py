@@ -8,15 +8,15 @@ from typing import TypeVar
 
 from holdfast.api.meta import Key, Object
 from holdfast.cluster.kubernetes import asks
-from holdfast.cluster.kubernetes.asks import Ask
-from holdfast.cluster.kubernetes.attached import Attached
+from holdfast.cluster.kubernetes.asks import ApiRequest
+from holdfast.cluster.kubernetes.attached import ExecStream
 from holdfast.cluster.kubernetes.config import Config
-from holdfast.cluster.kubernetes.decoding import Line, OnUndecodable, Salvage, decode
-from holdfast.cluster.kubernetes.events import Reading, parse_event
+from holdfast.cluster.kubernetes.decoding import LenientDecoder, OnUndecodable, WatchLine, decode
+from holdfast.cluster.kubernetes.events import DecodeContext, parse_event
 from holdfast.cluster.kubernetes.listing import Lister
 from holdfast.cluster.kubernetes.pool import Gate
-from holdfast.cluster.kubernetes.retries import DEFAULT_PATIENCE, Patience
-from holdfast.cluster.kubernetes.reviewing import reviewed, to_review
+from holdfast.cluster.kubernetes.retries import DEFAULT_PATIENCE, RetryLimits
+from holdfast.cluster.kubernetes.reviewing import parse_token_review, to_review
 from holdfast.cluster.kubernetes.transport import DEFAULT_TIMEOUTS, Observe, Timeouts, Transport
 from holdfast.cluster.protocol import Body, Event, Identity, Listing, Propagation, Resource
 
@@ -26,7 +26,7 @@ T = TypeVar("T", bound=Object)
 class KubernetesCluster:
     """One API server; `connect` makes it. Views made by `gated` share its connections."""
 
-    def __init__(self, transport: Transport, lister: Lister, salvage: Salvage, gate: Gate | None = None) -> None:
+    def __init__(self, transport: Transport, lister: Lister, salvage: LenientDecoder, gate: Gate | None = None) -> None:
         self._transport = transport
         self._lister = lister
         self._salvage = salvage
@@ -59,7 +59,7 @@ class KubernetesCluster:
             # Spread, so that watches that began together don't all end together.
             "timeoutSeconds": str(self._transport.rng.randint(300, 600)),
         }
-        return self._watch(resource, asks.to_list(resource, namespace, query, verb="watch"))
+        return self._watch(resource, asks.list_request(resource, namespace, query, verb="watch"))
 
     async def get(self, resource: Resource[T], key: Key) -> T:
         return await self._ask(resource, asks.to_get(resource, key))
@@ -107,31 +107,35 @@ class KubernetesCluster:
     ) -> AsyncGenerator[bytes, None]:
         return self._transport.chunks(asks.to_pod_log(key, container=container, tail_lines=tail_lines, follow=True))
 
-    def run_in_pod(self, key: Key, command: Sequence[str], *, container: str) -> AbstractAsyncContextManager[Attached]:
+    def run_in_pod(
+        self, key: Key, command: Sequence[str], *, container: str
+    ) -> AbstractAsyncContextManager[ExecStream]:
         """Run a command in a container that runs; it is cut off at the end of the block."""
         return self._transport.attach(asks.to_exec(key, container=container, command=command))
 
     async def review_token(self, token: str, audience: str) -> Identity | None:
         # Not held back by the gate: it changes nothing, and a standby may ask too.
         ask = to_review(token, audience)
-        return reviewed(token, audience, await self._transport.send(ask), ask.tried)
+        return parse_token_review(token, audience, await self._transport.send(ask), ask.description)
 
     async def close(self) -> None:
         """Close the connections, of every view."""
         await self._transport.close()
 
-    async def _ask(self, resource: Resource[T], ask: Ask) -> T:
-        return decode(resource.model, await self._transport.send(ask, self._gate), ask.tried)
+    async def _ask(self, resource: Resource[T], ask: ApiRequest) -> T:
+        return decode(resource.model, await self._transport.send(ask, self._gate), ask.description)
 
     @asynccontextmanager
-    async def _watch(self, resource: Resource[T], ask: Ask) -> AsyncIterator[AsyncIterator[Event[T]]]:
+    async def _watch(self, resource: Resource[T], ask: ApiRequest) -> AsyncIterator[AsyncIterator[Event[T]]]:
         async with self._transport.stream(ask) as lines, aclosing(self._events(resource, ask, lines)) as events:
             yield events
 
-    async def _events(self, resource: Resource[T], ask: Ask, lines: AsyncIterator[bytes]) -> AsyncGenerator[Event[T]]:
-        reading = Reading(ask.tried, self._transport.source, self._salvage)
+    async def _events(
+        self, resource: Resource[T], ask: ApiRequest, lines: AsyncIterator[bytes]
+    ) -> AsyncGenerator[Event[T]]:
+        reading = DecodeContext(ask.description, self._transport.source, self._salvage)
         async for line in lines:
-            yield parse_event(resource, decode(Line, line, ask.tried), reading)
+            yield parse_event(resource, decode(WatchLine, line, ask.description), reading)
 
 
 def connect(
@@ -142,9 +146,9 @@ def connect(
     observe: Observe | None = None,
     on_undecodable: OnUndecodable | None = None,
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
-    patience: Patience = DEFAULT_PATIENCE,
+    patience: RetryLimits = DEFAULT_PATIENCE,
 ) -> KubernetesCluster:
     """A cluster that connects when it is first asked; `now` is the wall clock, with its zone."""
     transport = Transport(config, rng=rng, now=now, observe=observe, timeouts=timeouts, patience=patience)
-    salvage = Salvage(on_undecodable)
+    salvage = LenientDecoder(on_undecodable)
     return KubernetesCluster(transport, Lister(transport, salvage), salvage)

@@ -5,18 +5,18 @@ from typing import Protocol
 
 from holdfast.cluster.errors import Misconfigured
 from holdfast.cluster.kubernetes.config import User
-from holdfast.cluster.kubernetes.material import Rotating
-from holdfast.cluster.kubernetes.private import Private
+from holdfast.cluster.kubernetes.material import RotatingFile
+from holdfast.cluster.kubernetes.private import RedactedStruct
 
 
-class Certificate(Private, frozen=True, kw_only=True):
+class Certificate(RedactedStruct, frozen=True, kw_only=True):
     """A client certificate with its key, both in PEM."""
 
     chain: bytes
     key: bytes
 
 
-class Identity(Private, frozen=True, kw_only=True):
+class Identity(RedactedStruct, frozen=True, kw_only=True):
     """What one request shows to the server."""
 
     authorization: str = ""
@@ -33,14 +33,14 @@ class Credentials(Protocol):
         ...
 
 
-class Declared:
+class StaticCredentials:
     """What the kubeconfig or the service account names: tokens, passwords, certificates, in line or in files."""
 
     def __init__(self, user: User) -> None:
-        self._token = Rotating(user.token) if user.token else None
+        self._token = RotatingFile(user.token) if user.token else None
         self._basic = basic(user.username, user.password) if user.username else ""
-        self._certificate = Rotating(user.certificate) if user.certificate else None
-        self._key = Rotating(user.key) if user.key else None
+        self._certificate = RotatingFile(user.certificate) if user.certificate else None
+        self._key = RotatingFile(user.key) if user.key else None
 
     async def identity(self, now_s: float) -> Identity:
         return self._read(now_s, recheck=False)

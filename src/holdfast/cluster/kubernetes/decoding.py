@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 from holdfast.api.meta import Key, Object
 from holdfast.cluster.errors import Undecodable
 from holdfast.cluster.protocol import Resource
-from holdfast.cluster.whole import reader
+from holdfast.cluster.whole import decoder_for
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +32,7 @@ class Page(Struct, frozen=True, kw_only=True):
     items: list[Raw] | None = None
 
 
-class Line(Struct, frozen=True, kw_only=True):
+class WatchLine(Struct, frozen=True, kw_only=True):
     """One line of a watch."""
 
     type: str
@@ -46,7 +46,7 @@ class HeadMeta(Struct, frozen=True, kw_only=True, rename="camel"):
     annotations: dict[str, str] = {}
 
 
-class Head(Struct, frozen=True, kw_only=True):
+class ObjectHeader(Struct, frozen=True, kw_only=True):
     """What even a bookmark, or an object that does not fit its model, has."""
 
     metadata: HeadMeta = HeadMeta()
@@ -54,12 +54,12 @@ class Head(Struct, frozen=True, kw_only=True):
 
 def decode(model: type[S], data: bytes | Raw, tried: str) -> S:
     try:
-        return reader(model)(data)
+        return decoder_for(model)(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Undecodable(f"{tried}: the answer does not fit {model.__name__}: {error}") from None
 
 
-class Salvage:
+class LenientDecoder:
     """Decodes what a list or watch brings; what does not fit is logged and counted and is None."""
 
     def __init__(self, on_undecodable: OnUndecodable | None = None) -> None:
@@ -77,7 +77,7 @@ class Salvage:
 
 def _key(raw: Raw) -> str:
     try:
-        metadata = decode(Head, raw, "").metadata
+        metadata = decode(ObjectHeader, raw, "").metadata
     except Undecodable:
         return "unknown"
     return str(Key(metadata.namespace, metadata.name))

@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from holdfast.api.meta import Object
 from holdfast.cluster.errors import Expired, Undecodable
-from holdfast.cluster.kubernetes.answers import parse_status, refusal
-from holdfast.cluster.kubernetes.decoding import Head, Line, Salvage, decode
+from holdfast.cluster.kubernetes.answers import error_from_status, parse_status
+from holdfast.cluster.kubernetes.decoding import LenientDecoder, ObjectHeader, WatchLine, decode
 from holdfast.cluster.protocol import Change, Event, Resource
 
 T = TypeVar("T", bound=Object)
@@ -16,20 +16,20 @@ T = TypeVar("T", bound=Object)
 _INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
-class Reading(Struct, frozen=True):
+class DecodeContext(Struct, frozen=True):
     """What a stream is read with: `tried` and `source` are for the words of errors."""
 
     tried: str
     source: str
-    salvage: Salvage
+    salvage: LenientDecoder
 
 
-def parse_event(resource: Resource[T], line: Line, reading: Reading) -> Event[T]:
+def parse_event(resource: Resource[T], line: WatchLine, reading: DecodeContext) -> Event[T]:
     """The event; an object that does not fit its model becomes a bookmark, since the watch has come that far."""
     if line.type == "ERROR":
         body = bytes(line.object)
         status = parse_status(body)
-        raise refusal(reading.tried, code=status.code if status else 500, body=body, source=reading.source)
+        raise error_from_status(reading.tried, code=status.code if status else 500, body=body, source=reading.source)
     try:
         change = Change(line.type)
     except ValueError:
@@ -42,10 +42,10 @@ def parse_event(resource: Resource[T], line: Line, reading: Reading) -> Event[T]
     if change is Change.DELETED:
         # An earlier version of it may have been readable and be in a cache: only a new list takes it out.
         raise Expired(f"{reading.tried}: an object was deleted that can't be read")
-    return Event(Change.BOOKMARK, decode(Head, line.object, reading.tried).metadata.resource_version, None)
+    return Event(Change.BOOKMARK, decode(ObjectHeader, line.object, reading.tried).metadata.resource_version, None)
 
 
-def ends_initial_events(line: Line, reading: Reading) -> bool:
+def ends_initial_events(line: WatchLine, reading: DecodeContext) -> bool:
     if line.type != Change.BOOKMARK:
         return False
-    return decode(Head, line.object, reading.tried).metadata.annotations.get(_INITIAL_EVENTS_END) == "true"
+    return decode(ObjectHeader, line.object, reading.tried).metadata.annotations.get(_INITIAL_EVENTS_END) == "true"

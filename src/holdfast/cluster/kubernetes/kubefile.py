@@ -11,19 +11,19 @@ import msgspec
 from msgspec import field
 from msgspec.structs import replace
 
-from holdfast.api.manifests import Unreadable, documents
+from holdfast.api.manifests import InvalidManifest, documents
 from holdfast.cluster.errors import Misconfigured
-from holdfast.cluster.kubernetes.private import Private
+from holdfast.cluster.kubernetes.private import RedactedStruct
 
 _YAML: TypeAlias = Any  # what a YAML document holds before its shape is checked
 
 
-class ExecVariable(Private, frozen=True, kw_only=True):
+class ExecVariable(RedactedStruct, frozen=True, kw_only=True):
     name: str
     value: str = ""
 
 
-class ExecPlugin(Private, frozen=True, kw_only=True, rename="camel"):
+class ExecPlugin(RedactedStruct, frozen=True, kw_only=True, rename="camel"):
     """A command that prints credentials, as client.authentication.k8s.io describes it."""
 
     api_version: str
@@ -35,7 +35,7 @@ class ExecPlugin(Private, frozen=True, kw_only=True, rename="camel"):
     interactive_mode: str = "IfAvailable"
 
 
-class UserEntry(Private, frozen=True, kw_only=True, rename="kebab"):
+class UserEntry(RedactedStruct, frozen=True, kw_only=True, rename="kebab"):
     token: str = ""
     token_file: str = field(default="", name="tokenFile")
     username: str = ""
@@ -52,12 +52,12 @@ class UserEntry(Private, frozen=True, kw_only=True, rename="kebab"):
     as_user_extra: dict[str, tuple[str, ...]] = {}
 
 
-class Extension(Private, frozen=True, kw_only=True):
+class Extension(RedactedStruct, frozen=True, kw_only=True):
     name: str
     extension: _YAML = None
 
 
-class ClusterEntry(Private, frozen=True, kw_only=True, rename="kebab"):
+class ClusterEntry(RedactedStruct, frozen=True, kw_only=True, rename="kebab"):
     server: str = ""
     certificate_authority: str = ""
     certificate_authority_data: str = ""
@@ -68,35 +68,35 @@ class ClusterEntry(Private, frozen=True, kw_only=True, rename="kebab"):
     extensions: tuple[Extension, ...] = ()
 
 
-class ContextEntry(Private, frozen=True, kw_only=True):
+class ContextEntry(RedactedStruct, frozen=True, kw_only=True):
     cluster: str = ""
     user: str = ""
     namespace: str = ""
 
 
-class NamedUser(Private, frozen=True, kw_only=True):
+class NamedUser(RedactedStruct, frozen=True, kw_only=True):
     name: str
     user: UserEntry = UserEntry()
 
 
-class NamedCluster(Private, frozen=True, kw_only=True):
+class NamedCluster(RedactedStruct, frozen=True, kw_only=True):
     name: str
     cluster: ClusterEntry = ClusterEntry()
 
 
-class NamedContext(Private, frozen=True, kw_only=True):
+class NamedContext(RedactedStruct, frozen=True, kw_only=True):
     name: str
     context: ContextEntry = ContextEntry()
 
 
-class KubeFile(Private, frozen=True, kw_only=True, rename="kebab"):
+class Kubeconfig(RedactedStruct, frozen=True, kw_only=True, rename="kebab"):
     current_context: str = ""
     contexts: tuple[NamedContext, ...] = ()
     clusters: tuple[NamedCluster, ...] = ()
     users: tuple[NamedUser, ...] = ()
 
 
-class Merged(Private, frozen=True, kw_only=True):
+class MergedKubeconfig(RedactedStruct, frozen=True, kw_only=True):
     """All files as one; paths in it are absolute."""
 
     current_context: str
@@ -108,10 +108,10 @@ class Merged(Private, frozen=True, kw_only=True):
         return bool(self.current_context or self.contexts or self.clusters or self.users)
 
 
-def read_merged(paths: Iterable[Path]) -> Merged:
+def read_merged(paths: Iterable[Path]) -> MergedKubeconfig:
     """The first file that names a thing decides what it is, as kubectl has it."""
     files = [_read(path) for path in paths]
-    return Merged(
+    return MergedKubeconfig(
         current_context=next((file.current_context for file in files if file.current_context), ""),
         contexts={entry.name: entry.context for file in reversed(files) for entry in reversed(file.contexts)},
         clusters={entry.name: entry.cluster for file in reversed(files) for entry in reversed(file.clusters)},
@@ -127,14 +127,14 @@ def decoded(data: str, what: str) -> bytes:
         raise Misconfigured(f"the kubeconfig's {what} is not base64") from None
 
 
-def _read(path: Path) -> KubeFile:
+def _read(path: Path) -> Kubeconfig:
     try:
         # The reader of manifests: a date is text as kubectl has it, and neither aliases nor depth can exhaust it.
         read = [*documents(path.read_bytes().decode("utf-8-sig"))]
-        file = msgspec.convert(_without_nulls(read[0]) if read else {}, KubeFile)
+        file = msgspec.convert(_without_nulls(read[0]) if read else {}, Kubeconfig)
     except OSError as error:
         raise Misconfigured(f"cannot read the kubeconfig {path}: {error.strerror}") from None
-    except Unreadable as error:
+    except InvalidManifest as error:
         # The parser's own text quotes the file, which holds secrets.
         problem = re.sub(r"'[^']*'|\S+(?= is no)", "…", str(error))
         raise Misconfigured(f"the kubeconfig {path} is not YAML: {problem}") from None
@@ -154,7 +154,7 @@ def _without_nulls(value: _YAML) -> _YAML:
     return value
 
 
-def _resolved(file: KubeFile, folder: Path) -> KubeFile:
+def _resolved(file: Kubeconfig, folder: Path) -> Kubeconfig:
     clusters = tuple(replace(named, cluster=_resolved_cluster(named.cluster, folder)) for named in file.clusters)
     users = tuple(replace(named, user=_resolved_user(named.user, folder)) for named in file.users)
     return replace(file, clusters=clusters, users=users)

@@ -10,7 +10,7 @@ class LineTooLong(ValueError):
     """What comes in is not lines of JSON."""
 
 
-class Lines:
+class LineBuffer:
     """Feed it chunks; it gives the lines that are complete."""
 
     def __init__(self, longest: int = LONGEST_LINE) -> None:
@@ -19,7 +19,7 @@ class Lines:
         self._longest = longest
 
     @property
-    def torn(self) -> bool:
+    def has_partial_line(self) -> bool:
         """Has a line begun that has not ended?"""
         return bool(self._pending)
 

@@ -5,9 +5,9 @@ from typing import Any, TypeVar
 
 from holdfast.api.meta import Key, Object
 from holdfast.cluster.errors import BadRequest, Expired, Forbidden, Invalid, Unreachable
-from holdfast.cluster.kubernetes.asks import to_list
-from holdfast.cluster.kubernetes.decoding import Line, Page, Salvage, decode
-from holdfast.cluster.kubernetes.events import Reading, ends_initial_events, parse_event
+from holdfast.cluster.kubernetes.asks import list_request
+from holdfast.cluster.kubernetes.decoding import LenientDecoder, Page, WatchLine, decode
+from holdfast.cluster.kubernetes.events import DecodeContext, ends_initial_events, parse_event
 from holdfast.cluster.kubernetes.transport import Transport
 from holdfast.cluster.protocol import Change, Listing, Resource
 
@@ -25,7 +25,7 @@ _STREAMED = {
 class Lister:
     """Lists, and remembers for which kinds the server does not stream."""
 
-    def __init__(self, transport: Transport, salvage: Salvage) -> None:
+    def __init__(self, transport: Transport, salvage: LenientDecoder) -> None:
         self._transport = transport
         self._salvage = salvage
         self._unstreamed: set[Resource[Any]] = set()
@@ -47,12 +47,12 @@ class Lister:
 
     async def _streamed(self, resource: Resource[T], namespace: str, selectors: Mapping[str, str]) -> Listing[T] | None:
         """None from a server that takes the request for an ordinary watch."""
-        ask = to_list(resource, namespace, {**selectors, **_STREAMED})
-        reading = Reading(ask.tried, self._transport.source, self._salvage)
+        ask = list_request(resource, namespace, {**selectors, **_STREAMED})
+        reading = DecodeContext(ask.description, self._transport.source, self._salvage)
         objects: dict[Key, T] = {}
         async with self._transport.stream(ask) as lines:
             async for text in lines:
-                line = decode(Line, text, ask.tried)
+                line = decode(WatchLine, text, ask.description)
                 event = parse_event(resource, line, reading)
                 if ends_initial_events(line, reading):
                     return Listing(tuple(objects.values()), event.resource_version)
@@ -62,7 +62,7 @@ class Lister:
                     objects.pop(event.object.metadata.key, None)
                 elif event.object:
                     objects[event.object.metadata.key] = event.object
-        raise Unreachable(f"{ask.tried}: the server ended the list before all of it was there")
+        raise Unreachable(f"{ask.description}: the server ended the list before all of it was there")
 
     async def _paged(self, resource: Resource[T], namespace: str, selectors: Mapping[str, str]) -> Listing[T]:
         try:
@@ -77,9 +77,9 @@ class Lister:
         objects: list[T] = []
         query = {**selectors, "limit": str(limit) if limit else ""}
         while True:
-            ask = to_list(resource, namespace, query)
-            page = decode(Page, await self._transport.send(ask), ask.tried)
-            found = (self._salvage.object(resource, raw, ask.tried) for raw in page.items or ())
+            ask = list_request(resource, namespace, query)
+            page = decode(Page, await self._transport.send(ask), ask.description)
+            found = (self._salvage.object(resource, raw, ask.description) for raw in page.items or ())
             objects.extend(item for item in found if item is not None)
             if not page.metadata.continue_:
                 return Listing(tuple(objects), page.metadata.resource_version)

@@ -5,7 +5,7 @@ from pathlib import Path
 import structlog
 
 from holdfast.cluster.errors import Misconfigured
-from holdfast.cluster.kubernetes.private import Private
+from holdfast.cluster.kubernetes.private import RedactedStruct
 
 log = structlog.get_logger(__name__)
 
@@ -13,7 +13,7 @@ log = structlog.get_logger(__name__)
 RECHECK_S = 60.0
 
 
-class Material(Private, frozen=True, kw_only=True):
+class PemSource(RedactedStruct, frozen=True, kw_only=True):
     """Where a certificate, key or token comes from: `data`, or the file at `path`."""
 
     what: str
@@ -21,10 +21,10 @@ class Material(Private, frozen=True, kw_only=True):
     path: Path | None = None
 
 
-class Rotating:
+class RotatingFile:
     """The present content of a material; a file is read again once it has changed."""
 
-    def __init__(self, material: Material) -> None:
+    def __init__(self, material: PemSource) -> None:
         self._material = material
         self._content = material.data
         self._mark: tuple[int, int, int] | None = None

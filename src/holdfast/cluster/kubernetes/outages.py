@@ -14,7 +14,7 @@ _EXPIRED = 10
 _WRONG_NAME = (62, 64)
 
 
-def outage(tried: str, error: BaseException, config: Config) -> Unreachable:
+def connection_error(tried: str, error: BaseException, config: Config) -> Unreachable:
     return Unreachable(f"{tried}: {_explained(error, config)}")
 
 

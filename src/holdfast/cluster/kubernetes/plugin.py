@@ -15,13 +15,13 @@ from holdfast.cluster.errors import Misconfigured, Unauthorized
 from holdfast.cluster.kubernetes.config import Server
 from holdfast.cluster.kubernetes.credentials import Certificate, Identity, bearer
 from holdfast.cluster.kubernetes.kubefile import ExecPlugin
-from holdfast.cluster.kubernetes.material import Rotating
-from holdfast.cluster.kubernetes.private import Private
+from holdfast.cluster.kubernetes.material import RotatingFile
+from holdfast.cluster.kubernetes.private import RedactedStruct
 
 API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
 
-class Granted(Private, frozen=True, kw_only=True, rename="camel"):
+class ExecCredentialStatus(RedactedStruct, frozen=True, kw_only=True, rename="camel"):
     """The status of an ExecCredential: what the plugin grants, and until when."""
 
     token: str = ""
@@ -30,9 +30,9 @@ class Granted(Private, frozen=True, kw_only=True, rename="camel"):
     expiration_timestamp: Annotated[datetime, Meta(tz=True)] | None = None
 
 
-class ExecCredential(Private, frozen=True, kw_only=True, rename="camel"):
+class ExecCredential(RedactedStruct, frozen=True, kw_only=True, rename="camel"):
     api_version: str
-    status: Granted = Granted()
+    status: ExecCredentialStatus = ExecCredentialStatus()
 
 
 class ClusterInfo(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):
@@ -46,7 +46,7 @@ class ClusterInfo(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
     config: object = None
 
 
-class Plugin:
+class ExecPluginCredentials:
     """Runs the command at most once at a time, however many requests wait for what it prints."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Plugin:
         if self._identity is refused:
             self._identity = None
 
-    async def _ask(self, now_s: float) -> Granted:
+    async def _ask(self, now_s: float) -> ExecCredentialStatus:
         printed = await self._run(self._exec_info(now_s))
         try:
             credential = msgspec.json.decode(printed, type=ExecCredential)
@@ -156,7 +156,7 @@ class Plugin:
             server=server.url,
             tls_server_name=server.name,
             insecure_skip_tls_verify=server.insecure,
-            certificate_authority_data=Rotating(server.authority).read(now_s) if server.authority else b"",
+            certificate_authority_data=RotatingFile(server.authority).read(now_s) if server.authority else b"",
             proxy_url=server.proxy,
             config=server.exec_config,
         )
@@ -169,7 +169,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-def _identity(granted: Granted, command: str) -> Identity:
+def _identity(granted: ExecCredentialStatus, command: str) -> Identity:
     chain, key = granted.client_certificate_data, granted.client_key_data
     if bool(chain) != bool(key) or not (granted.token or chain):
         raise Unauthorized(f"the exec plugin {command} printed neither a token nor a certificate with its key")

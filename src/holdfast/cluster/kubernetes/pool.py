@@ -17,7 +17,7 @@ Gate: TypeAlias = Callable[[], None]
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 50_000}
 
 
-class Departure:
+class SendTracker:
     """The moment when a request's first byte leaves; before it nothing can have happened on the server."""
 
     def __init__(self, *, write: bool, gate: Gate | None) -> None:
@@ -25,7 +25,7 @@ class Departure:
         self._gate = gate if write else None
         self.sent = False
 
-    def leave(self) -> None:
+    def mark_sent(self) -> None:
         if self.sent and self._write:
             # aiohttp repeats PUT and DELETE by itself when a reused connection breaks; the first may have worked.
             raise aiohttp.ServerDisconnectedError
@@ -35,14 +35,14 @@ class Departure:
 
 
 # Of the request that the running task is making.
-departing: ContextVar[Departure] = ContextVar("departing")
+current_send: ContextVar[SendTracker] = ContextVar("departing")
 
 
 class _Request(ClientRequest):
     """Leaves when the connection stands, so that no wait for one lies between the gate and the write."""
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-        departing.get().leave()
+        current_send.get().mark_sent()
         return await super().send(conn)
 
 
@@ -50,7 +50,7 @@ def open_pool() -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
         limit=0,  # every watch holds a connection for minutes; the transport counts the other requests
         keepalive_timeout=60.0,
-        socket_factory=attentive_socket,
+        socket_factory=keepalive_socket,
     )
     return aiohttp.ClientSession(
         connector=connector,
@@ -61,7 +61,7 @@ def open_pool() -> aiohttp.ClientSession:
     )
 
 
-def hang_up(response: aiohttp.ClientResponse) -> None:
+def abort_response(response: aiohttp.ClientResponse) -> None:
     """Whoever leaves early is not interested in the rest: the connection can't be used again, and is gone at once.
 
     aiohttp would say goodbye over TLS first, and nobody waits for the answer: a loop that ends then leaves a socket.
@@ -71,7 +71,7 @@ def hang_up(response: aiohttp.ClientResponse) -> None:
     response.close()
 
 
-def attentive_socket(address: tuple[Any, ...]) -> socket.socket:
+def keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
     """A socket that notices within a minute when the other side is gone without a word."""
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 
-class Private(Struct, frozen=True, kw_only=True):
+class RedactedStruct(Struct, frozen=True, kw_only=True):
     """A struct whose text is its name alone."""
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ from random import Random
 from msgspec import Struct
 
 
-class Patience(Struct, frozen=True, kw_only=True):
+class RetryLimits(Struct, frozen=True, kw_only=True):
     """How long a caller waits for a server that asks for time, and for one that does not answer."""
 
     tries: int = 10
@@ -18,10 +18,10 @@ class Patience(Struct, frozen=True, kw_only=True):
     longest_backoff_s: float = 2.0
 
 
-DEFAULT_PATIENCE = Patience()
+DEFAULT_PATIENCE = RetryLimits()
 
 
-class Failure(Struct, frozen=True, kw_only=True):
+class FailedAttempt(Struct, frozen=True, kw_only=True):
     """One attempt's end: the server's answer, or none (`status` 0)."""
 
     write: bool
@@ -31,16 +31,16 @@ class Failure(Struct, frozen=True, kw_only=True):
     retry_after_s: float | None = None
 
 
-class Schedule:
+class RetrySchedule:
     """The waits of one request; None ends it."""
 
-    def __init__(self, patience: Patience, rng: Random) -> None:
+    def __init__(self, patience: RetryLimits, rng: Random) -> None:
         self._patience = patience
         self._rng = rng
         self._tries = 0
         self._waited_s = 0.0
 
-    def next_wait_s(self, failure: Failure) -> float | None:
+    def next_wait_s(self, failure: FailedAttempt) -> float | None:
         self._tries += 1
         wait_s = self._wait_s(failure)
         if wait_s is None or self._waited_s + wait_s > self._patience.total_wait_s:
@@ -48,7 +48,7 @@ class Schedule:
         self._waited_s += wait_s
         return wait_s
 
-    def _wait_s(self, failure: Failure) -> float | None:
+    def _wait_s(self, failure: FailedAttempt) -> float | None:
         if asked_to_wait(failure):
             if self._tries >= self._patience.tries:
                 return None
@@ -66,7 +66,7 @@ class Schedule:
         return min(doubled_s, self._patience.longest_backoff_s)
 
 
-def asked_to_wait(failure: Failure) -> bool:
+def asked_to_wait(failure: FailedAttempt) -> bool:
     """With 429, or 503 and Retry-After, the server says that it did nothing; with another 5xx only a read is safe."""
     if failure.status == 429:
         return True

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import Struct
 
-from holdfast.cluster.kubernetes.asks import Ask
+from holdfast.cluster.kubernetes.asks import ApiRequest
 from holdfast.cluster.kubernetes.decoding import decode
 from holdfast.cluster.protocol import Identity
 
@@ -35,23 +35,23 @@ class _Claims(Struct, frozen=True):
     exp: float | None = None
 
 
-def to_review(token: str, audience: str) -> Ask:
+def to_review(token: str, audience: str) -> ApiRequest:
     review = {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenReview",
         "spec": {"token": token, "audiences": [audience]},
     }
-    return Ask(
+    return ApiRequest(
         verb="create",
         resource="tokenreviews.authentication.k8s.io",
-        tried="review a token",
+        description="review a token",
         method="POST",
         path="/apis/authentication.k8s.io/v1/tokenreviews",
         body=msgspec.json.encode(review),
     )
 
 
-def reviewed(token: str, audience: str, answer: bytes, tried: str) -> Identity | None:
+def parse_token_review(token: str, audience: str, answer: bytes, tried: str) -> Identity | None:
     status = decode(_Review, answer, tried).status
     # A server that does not know audiences names none: the token may be meant for anybody.
     if not status.authenticated or audience not in status.audiences:

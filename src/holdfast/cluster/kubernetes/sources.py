@@ -10,8 +10,8 @@ from yarl import URL
 
 from holdfast.cluster.errors import Misconfigured
 from holdfast.cluster.kubernetes.config import Config, Server, User
-from holdfast.cluster.kubernetes.kubefile import ClusterEntry, Merged, UserEntry, decoded, read_merged
-from holdfast.cluster.kubernetes.material import Material
+from holdfast.cluster.kubernetes.kubefile import ClusterEntry, MergedKubeconfig, UserEntry, decoded, read_merged
+from holdfast.cluster.kubernetes.material import PemSource
 from holdfast.cluster.kubernetes.proxy import checked_proxy, proxy_from_environment
 from holdfast.cluster.login import DATA
 
@@ -26,7 +26,7 @@ def load_config(
     service_account: Path = SERVICE_ACCOUNT,
 ) -> Config:
     """Look where kubectl looks: the file given, $KUBECONFIG, ~/.kube/config, then the pod's service account."""
-    paths, place = _places(kubeconfig, environ)
+    paths, place = _candidate_files(kubeconfig, environ)
     merged = read_merged(paths)
     if merged:
         return _from_kubeconfig(merged, context, place, environ)
@@ -38,7 +38,7 @@ def load_config(
     )
 
 
-def _places(kubeconfig: str, environ: Mapping[str, str]) -> tuple[list[Path], str]:
+def _candidate_files(kubeconfig: str, environ: Mapping[str, str]) -> tuple[list[Path], str]:
     if kubeconfig:
         return [Path(kubeconfig)], kubeconfig
     if listed := environ.get("KUBECONFIG"):
@@ -55,7 +55,7 @@ def _is_there(path: Path) -> bool:
         return True  # and can't be looked at: reading it will say why
 
 
-def _from_kubeconfig(merged: Merged, wanted: str, place: str, environ: Mapping[str, str]) -> Config:
+def _from_kubeconfig(merged: MergedKubeconfig, wanted: str, place: str, environ: Mapping[str, str]) -> Config:
     name = wanted or merged.current_context
     known = ", ".join(sorted(merged.contexts)) or "none"
     if not name:
@@ -166,11 +166,11 @@ def _user(user: UserEntry, source: str) -> User:
     )
 
 
-def _token(user: UserEntry) -> Material | None:
+def _token(user: UserEntry) -> PemSource | None:
     """A file wins over a token beside it: the token is only the file's content as it once was."""
     if user.token_file:
-        return Material(what="token", path=Path(user.token_file))
-    return Material(what="token", data=user.token.encode()) if user.token else None
+        return PemSource(what="token", path=Path(user.token_file))
+    return PemSource(what="token", data=user.token.encode()) if user.token else None
 
 
 def _impersonation(user: UserEntry, source: str) -> tuple[tuple[str, str], ...]:
@@ -189,10 +189,10 @@ def _impersonation(user: UserEntry, source: str) -> tuple[tuple[str, str], ...]:
     return headers
 
 
-def _material(what: str, data: str, path: str) -> Material | None:
+def _material(what: str, data: str, path: str) -> PemSource | None:
     if data:
-        return Material(what=what, data=decoded(data, f"{what}-data"))
-    return Material(what=what, path=Path(path)) if path else None
+        return PemSource(what=what, data=decoded(data, f"{what}-data"))
+    return PemSource(what=what, path=Path(path)) if path else None
 
 
 def _is_in_cluster(environ: Mapping[str, str], service_account: Path) -> bool:
@@ -211,10 +211,10 @@ def _from_service_account(environ: Mapping[str, str], folder: Path) -> Config:
     return Config(
         server=Server(
             url=url,
-            authority=Material(what="certificate-authority", path=authority) if authority.exists() else None,
+            authority=PemSource(what="certificate-authority", path=authority) if authority.exists() else None,
             proxy=proxy_from_environment(URL(url), environ),
         ),
-        user=User(token=Material(what="token", path=folder / "token")),
+        user=User(token=PemSource(what="token", path=folder / "token")),
         namespace=namespace.read_text().strip() if namespace.exists() else "default",
         source=f"the pod's service account in {folder}",
     )

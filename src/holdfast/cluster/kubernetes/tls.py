@@ -9,7 +9,7 @@ import structlog
 from holdfast.cluster.errors import Misconfigured
 from holdfast.cluster.kubernetes.config import Server
 from holdfast.cluster.kubernetes.credentials import Certificate
-from holdfast.cluster.kubernetes.material import Rotating
+from holdfast.cluster.kubernetes.material import RotatingFile
 
 log = structlog.get_logger(__name__)
 
@@ -18,7 +18,7 @@ class Tls:
     """One context for as long as nothing changes: the pool reuses a connection only under the same context."""
 
     def __init__(self, server: Server) -> None:
-        self._authority = Rotating(server.authority) if server.authority else None
+        self._authority = RotatingFile(server.authority) if server.authority else None
         self._insecure = server.insecure
         self._made_of: tuple[bytes | None, Certificate | None] | None = None
         self._context: ssl.SSLContext | None = None

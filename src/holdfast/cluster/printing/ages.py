@@ -8,11 +8,11 @@ UNKNOWN = "<unknown>"
 
 def age(timestamp: object, now: datetime) -> str:
     """How long `timestamp`, as objects carry it, is in the past."""
-    moment = parsed(timestamp)
-    return UNKNOWN if moment is None else span(now.timestamp() - moment.timestamp())
+    moment = parse_time(timestamp)
+    return UNKNOWN if moment is None else short_duration(now.timestamp() - moment.timestamp())
 
 
-def parsed(timestamp: object) -> datetime | None:
+def parse_time(timestamp: object) -> datetime | None:
     """The moment, or None when it is none."""
     if not isinstance(timestamp, str) or not timestamp:
         return None
@@ -23,7 +23,7 @@ def parsed(timestamp: object) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def span(seconds: float) -> str:
+def short_duration(seconds: float) -> str:
     """The longer, the coarser: a second unit only where it still says something."""
     whole = int(seconds)
     if whole < -1:

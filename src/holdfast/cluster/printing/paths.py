@@ -18,7 +18,7 @@ _TOKEN = re.compile(
 )
 
 
-class BadPath(HoldfastError):
+class InvalidJsonPath(HoldfastError):
     """The text is no path that we can follow."""
 
 
@@ -31,7 +31,7 @@ def compile_path(text: str) -> Callable[[Any], list[Any]]:
     while position < len(path):
         token = _TOKEN.match(path, position)
         if token is None:
-            raise BadPath(f"{text} is no path: write it as {{.status.state}} or {{.items[0].name}}")
+            raise InvalidJsonPath(f"{text} is no path: write it as {{.status.state}} or {{.items[0].name}}")
         steps.append(_step(token))
         position = token.end()
     return lambda document: _found(document, steps)

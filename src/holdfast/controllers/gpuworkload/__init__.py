@@ -1,5 +1,5 @@
 """The GPUWorkload controller."""
 
-from holdfast.controllers.gpuworkload.controller import GPUWorkloads, gpu_workloads
+from holdfast.controllers.gpuworkload.controller import GPUWorkloadReconciler, gpu_workload_controller
 
-__all__ = ["GPUWorkloads", "gpu_workloads"]
+__all__ = ["GPUWorkloadReconciler", "gpu_workload_controller"]

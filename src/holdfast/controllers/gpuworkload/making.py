@@ -10,9 +10,9 @@ from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import JOBS
 from holdfast.errors import HoldfastError
 from holdfast.planning.gpuworkload.observed import Observed
-from holdfast.planning.gpuworkload.tries import last_try, place
+from holdfast.planning.gpuworkload.tries import last_attempt, reservation_id
 from holdfast.runtime.result import TerminalError
-from holdfast.runtime.writes import Session
+from holdfast.runtime.writes import TrackedClient
 from holdfast.workloads.gpuworkload.job import workload_job
 from holdfast.workloads.trainingjob.defaults import Defaults
 
@@ -21,19 +21,19 @@ class Obstacle(HoldfastError):
     """Something that is not ours to remove stands in the way; it may go by itself."""
 
 
-async def make_job(observed: Observed, cluster: Cluster, session: Session, defaults: Defaults) -> Observed:
+async def ensure_job(observed: Observed, cluster: Cluster, session: TrackedClient, defaults: Defaults) -> Observed:
     """With the Job of the try that is in status, made now or found: a crash after its creation makes no second one."""
     try:
-        job = await _made(observed.workload, cluster, session, defaults)
+        job = await _create_or_get(observed.workload, cluster, session, defaults)
     except (Obstacle, Forbidden) as error:
-        return structs.replace(observed, obstacle=str(error))
+        return structs.replace(observed, blocked_by=str(error))
     except Invalid as error:
         raise TerminalError("Refused", str(error)) from error
     return structs.replace(observed, job=job)
 
 
-async def _made(workload: GPUWorkload, cluster: Cluster, session: Session, defaults: Defaults) -> Job:
-    body = workload_job(workload, defaults, place(workload, last_try(workload)))
+async def _create_or_get(workload: GPUWorkload, cluster: Cluster, session: TrackedClient, defaults: Defaults) -> Job:
+    body = workload_job(workload, defaults, reservation_id(workload, last_attempt(workload)))
     namespace = workload.metadata.namespace
     try:
         return await session.create(JOBS, body, namespace=namespace)

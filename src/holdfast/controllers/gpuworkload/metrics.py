@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus, Strategy
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import AlreadyExists, Conflict, NotLeading
-from holdfast.planning.gpuworkload.status import why
+from holdfast.planning.gpuworkload.status import reason_of
 from holdfast.runtime.controller import Reconciler
 from holdfast.runtime.metrics import DURATIONS_S
 from holdfast.runtime.result import RequeueAfter, Result, TerminalError
@@ -47,7 +47,7 @@ class GPUWorkloadMetrics:
         if status.retry_count > old.retry_count:
             self._retries.inc()
         if status.phase == "Failed" != old.phase:
-            self._failed.labels(why(status)).inc()
+            self._failed.labels(reason_of(status)).inc()
 
     def reconciled(self, result: str, seconds: float) -> None:
         self._durations.labels(result).observe(seconds)
@@ -79,5 +79,5 @@ class Measured:
             self._metrics.reconciled(ended, loop.time() - began)
         return result
 
-    async def report(self, key: Key, error: TerminalError) -> None:
-        await self._reconciler.report(key, error)
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
+        await self._reconciler.report_terminal_error(key, error)

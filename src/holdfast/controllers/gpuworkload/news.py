@@ -3,37 +3,37 @@
 from collections.abc import Iterator
 
 from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus
-from holdfast.controllers.writing import News
-from holdfast.planning.gpuworkload.status import MAKING_JOB, why
+from holdfast.controllers.writing import EventMessage
+from holdfast.planning.gpuworkload.status import MAKING_JOB, reason_of
 
 
-def news(workload: GPUWorkload, status: GPUWorkloadStatus) -> Iterator[News]:
+def events_for(workload: GPUWorkload, status: GPUWorkloadStatus) -> Iterator[EventMessage]:
     """What the step from its present status to `status` means for people."""
     old, message = workload.status or GPUWorkloadStatus(), status.message or ""
-    if (status.phase, why(status)) == (old.phase, why(old)):
+    if (status.phase, reason_of(status)) == (old.phase, reason_of(old)):
         return  # other words for the same, such as its position in the line
     match status.phase:
         case "Pending":
             yield _pending(old, status)
         case "Scheduling" if status.job_name != old.job_name:
             strategy = workload.spec.scheduling_strategy
-            yield News("NodeChosen", f"{strategy} chose {status.assigned_node} for Job {status.job_name}")
+            yield EventMessage("NodeChosen", f"{strategy} chose {status.assigned_node} for Job {status.job_name}")
         case "Scheduling":
-            yield News(why(status), message, warning=not message.startswith(MAKING_JOB))
+            yield EventMessage(reason_of(status), message, warning=not message.startswith(MAKING_JOB))
         case "Running" if old.phase != "Running":
-            yield News("Started", message)
+            yield EventMessage("Started", message)
         case "Succeeded":
-            yield News("Succeeded", message)
+            yield EventMessage("Succeeded", message)
         case "Failed":
-            yield News("Failed", message, warning=True)
+            yield EventMessage("Failed", message, warning=True)
 
 
-def _pending(old: GPUWorkloadStatus, status: GPUWorkloadStatus) -> News:
+def _pending(old: GPUWorkloadStatus, status: GPUWorkloadStatus) -> EventMessage:
     message = status.message or ""
     if status.retry_count != old.retry_count:
-        return News("Retrying", f"retry {status.retry_count}: {message}", warning=True)
-    if why(status) == "Suspended":
-        return News("Suspended", message)
+        return EventMessage("Retrying", f"retry {status.retry_count}: {message}", warning=True)
+    if reason_of(status) == "Suspended":
+        return EventMessage("Suspended", message)
     if old.assigned_node and not status.assigned_node:
-        return News("Replacing", message, warning=True)
-    return News("Waiting", message, warning=True)
+        return EventMessage("Replacing", message, warning=True)
+    return EventMessage("Waiting", message, warning=True)

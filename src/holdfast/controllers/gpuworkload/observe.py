@@ -14,7 +14,7 @@ from holdfast.runtime.cache import Store
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.operator import Operator
 from holdfast.workloads.gpuworkload import names
-from holdfast.workloads.trainingjob.names import MANAGED_BY, OURS
+from holdfast.workloads.trainingjob.names import MANAGED_BY, MANAGED_SELECTOR
 
 BY_WORKLOAD = "gpu-workload"
 BY_ASSIGNED = "assigned-node"
@@ -52,7 +52,7 @@ class Caches(Struct, frozen=True):
     def of(cls, operator: Operator) -> "Caches":
         return cls(
             workloads=operator.store(GPU_WORKLOADS, {BY_ASSIGNED: assigned_to}),
-            jobs=operator.store(JOBS, {BY_OWNER: owner_uid}, labels=OURS),
+            jobs=operator.store(JOBS, {BY_OWNER: owner_uid}, labels=MANAGED_SELECTOR),
             pods=operator.store(PODS, {BY_WORKLOAD: workload_of, BY_NODE: node_of}),
             nodes=operator.store(NODES),
         )
@@ -70,13 +70,13 @@ class Caches(Struct, frozen=True):
         return Observed(
             workload=workload,
             job=job,
-            earlier=tuple(each for each in owned if each is not job),
+            old_jobs=tuple(each for each in owned if each is not job),
             pods=current,
-            other_pods=tuple(pod for pod in pods if pod not in current),
+            old_pods=tuple(pod for pod in pods if pod not in current),
             nodes=self._nodes(workload, pods),
         )
 
-    def concerned(self, node: str) -> Iterable[Key]:
+    def keys_on_node(self, node: str) -> Iterable[Key]:
         """Workloads that are on that node, or have pods there."""
         for workload in self.workloads.by(BY_ASSIGNED, node):
             yield workload.metadata.key
@@ -89,7 +89,7 @@ class Caches(Struct, frozen=True):
         return {name: node for name, node in found if node is not None}
 
 
-class NodeNews:
+class NodeReadinessWatch:
     """A source of news: workloads hear when their node is lost or comes back."""
 
     def __init__(self, caches: Caches) -> None:
@@ -99,7 +99,7 @@ class NodeNews:
         def changed(old: Node | None, new: Node | None) -> None:
             node = new or old
             if node is not None and (old is not None and old.is_ready) != (new is not None and new.is_ready):
-                for key in self._caches.concerned(node.metadata.name):
+                for key in self._caches.keys_on_node(node.metadata.name):
                     add(key)
 
         informers.of(NODES).handlers.append(changed)

@@ -13,12 +13,12 @@ from holdfast.api.meta import Key
 from holdfast.api.placing import PodSpec
 from holdfast.cluster.resources import GPU_WORKLOADS, PODS
 from holdfast.controllers.gpuworkload.observe import Caches, key_of
-from holdfast.controllers.room import Room
-from holdfast.planning.admission import Shape, shape_of
-from holdfast.planning.gpuworkload.attending import attend
+from holdfast.controllers.room import SharedLedger
+from holdfast.planning.admission import PodRequirements, shape_of
+from holdfast.planning.gpuworkload.attending import sync_placement
 from holdfast.planning.gpuworkload.observed import Observed
 from holdfast.planning.gpuworkload.timing import Timing
-from holdfast.planning.placement import Dice, Placement
+from holdfast.planning.placement import Placement, RandomSource
 from holdfast.runtime.clocks import Now
 from holdfast.runtime.informer import Informers
 from holdfast.workloads.gpuworkload.pod import pod_template
@@ -32,7 +32,7 @@ RETRY_S = 5.0
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Places:
+class PlacementQueue:
     """A source of news: a workload hears when it was given a node, and when it has to wait for one.
 
     Who stands in line and who has what is taken from the caches alone, with each of their changes: a workload is in
@@ -42,14 +42,14 @@ class Places:
 
     def __init__(
         self,
-        room: Room,
+        room: SharedLedger,
         caches: Caches,
         *,
         behind: Callable[[Key], bool],
         defaults: Defaults,
         timing: Timing,
         now: Now,
-        dice: Dice,
+        dice: RandomSource,
     ) -> None:
         self._room = room
         self._caches = caches
@@ -57,8 +57,10 @@ class Places:
         self._defaults = defaults
         self._timing = timing
         self._now = now
-        self._placement = Placement(room.ledger, dice, assumed_s=timing.assumed_s, patience_s=timing.patience_s)
-        self._shapes: dict[str, tuple[int, Shape]] = {}
+        self._placement = Placement(
+            room.ledger, dice, assumed_s=timing.reservation_timeout_s, patience_s=timing.starvation_timeout_s
+        )
+        self._shapes: dict[str, tuple[int, PodRequirements]] = {}
         self._add: Callable[[Key], None] = lambda _: None
         # Nobody asks before all stores are full and this process leads; until then a look would be wrong or in vain.
         self._is_asked = False
@@ -66,7 +68,7 @@ class Places:
         self._next: asyncio.TimerHandle | None = None
         self._later: asyncio.TimerHandle | None = None
         # After the placement's own: it knows then whether there is something to look at.
-        room.ledger.followers.append(lambda _: self._soon())
+        room.ledger.listeners.append(lambda _: self._schedule_pass())
 
     def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
         self._add = add
@@ -74,12 +76,12 @@ class Places:
         informers.of(GPU_WORKLOADS).handlers.append(self._changed)
         informers.of(PODS).handlers.append(self._pod_changed)
 
-    def attend(self, observed: Observed, now: datetime) -> tuple[Observed, float | None]:
+    def refresh(self, observed: Observed, now: datetime) -> tuple[Observed, float | None]:
         """What is seen with what its place in line comes to, and in how long to ask again while it waits."""
         if not self._is_asked:
             self._begin(now)
         found = self._attend(observed, now)
-        self._soon()
+        self._schedule_pass()
         return found
 
     def _begin(self, now: datetime) -> None:
@@ -87,7 +89,7 @@ class Places:
         self._is_asked = True
         for workload in self._caches.workloads:
             try:
-                self._take_in(workload.metadata.key, now)
+                self._track(workload.metadata.key, now)
             except Exception:
                 # One strange workload must not keep all others from starting.
                 log.exception("what the workload asks for can't be made out", key=str(workload.metadata.key))
@@ -96,20 +98,20 @@ class Places:
         if not self._is_asked:
             return
         if new is not None:
-            self._take_in(new.metadata.key, self._now())
+            self._track(new.metadata.key, self._now())
         elif old is not None:
             self._placement.leave(old.metadata.uid)
             self._shapes.pop(old.metadata.uid, None)
-        self._soon()
+        self._schedule_pass()
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         """Who waited for its last pod to stop is in line before the room of that pod is given to somebody else."""
         pod = new or old
         if self._is_asked and pod is not None:
             for key in key_of(pod):
-                self._take_in(key, self._now())
+                self._track(key, self._now())
 
-    def _take_in(self, key: Key, now: datetime) -> None:
+    def _track(self, key: Key, now: datetime) -> None:
         observed = self._caches.observe(key)
         if observed is None or self._behind(key):
             return
@@ -120,9 +122,9 @@ class Places:
 
     def _attend(self, observed: Observed, now: datetime) -> tuple[Observed, float | None]:
         shape = self._shape(observed.workload)
-        return attend(observed, self._placement, shape, now, asyncio.get_running_loop().time(), self._timing)
+        return sync_placement(observed, self._placement, shape, now, asyncio.get_running_loop().time(), self._timing)
 
-    def _shape(self, workload: GPUWorkload) -> Shape:
+    def _shape(self, workload: GPUWorkload) -> PodRequirements:
         """Worked out once for each spec."""
         uid, generation = workload.metadata.uid, workload.metadata.generation
         known = self._shapes.get(uid)
@@ -133,26 +135,26 @@ class Places:
             self._shapes[uid] = known
         return known[1]
 
-    def _soon(self) -> None:
+    def _schedule_pass(self) -> None:
         """A look that takes long is not taken more often than it lasts."""
         if self._is_asked and self._next is None and self._placement.is_due:
-            self._next = asyncio.get_running_loop().call_later(self._pause_s, self._look)
+            self._next = asyncio.get_running_loop().call_later(self._pause_s, self._run_pass)
 
-    def _look(self) -> None:
+    def _run_pass(self) -> None:
         loop = asyncio.get_running_loop()
         if self._next is not None:
             self._next.cancel()
         began, retry_s = loop.time(), None
         try:
-            look = self._placement.look(began)
-            for request in (*look.given, *look.put_off):
+            look = self._placement.run_pass(began)
+            for request in (*look.given, *look.newly_waiting):
                 self._add(request.key)
         except Exception:
             log.exception("placement failed, trying again", retry_in_s=RETRY_S)
             retry_s = RETRY_S
         self._pause_s = max(PAUSE_S, loop.time() - began)
-        self._next = loop.call_later(retry_s, self._look) if retry_s else None
-        self._soon()
+        self._next = loop.call_later(retry_s, self._run_pass) if retry_s else None
+        self._schedule_pass()
         self._look_when_room_ends()
 
     def _look_when_room_ends(self) -> None:
@@ -160,4 +162,4 @@ class Places:
         if self._later is not None:
             self._later.cancel()
         end_s = self._room.ledger.next_end_s
-        self._later = asyncio.get_running_loop().call_at(end_s, self._look) if end_s is not None else None
+        self._later = asyncio.get_running_loop().call_at(end_s, self._run_pass) if end_s is not None else None

@@ -1,5 +1,5 @@
 """The TrainingJob controller."""
 
-from holdfast.controllers.trainingjob.controller import TrainingJobs, training_jobs
+from holdfast.controllers.trainingjob.controller import TrainingJobReconciler, training_job_controller
 
-__all__ = ["TrainingJobs", "training_jobs"]
+__all__ = ["TrainingJobReconciler", "training_job_controller"]

@@ -15,29 +15,29 @@ from holdfast.cluster.protocol import Cluster, Resource
 from holdfast.cluster.resources import CLAIMS, DEPLOYMENTS, SERVICE_MONITORS, SERVICES
 from holdfast.controllers.trainingjob.children import (
     Child,
-    around_workers,
     belongs_to,
-    difference,
-    workers_of,
+    patch_for,
+    supporting_children,
+    workers_child,
 )
 from holdfast.controllers.trainingjob.observe import Caches
-from holdfast.controllers.trainingjob.stop import stop_for_good, stop_jobs, stop_leftovers
+from holdfast.controllers.trainingjob.stop import stop_finished, stop_jobs, stop_old_attempts
 from holdfast.errors import HoldfastError
-from holdfast.planning.trainingjob.course import Course, Finish, Go, Over, Park, Remake
+from holdfast.planning.trainingjob.course import Action, CleanUp, DeleteQueuedJob, EnsureJob, Finish, RecreateJob
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.timing import Timing
 from holdfast.runtime.result import TerminalError
-from holdfast.runtime.writes import Session
+from holdfast.runtime.writes import TrackedClient
 from holdfast.workloads.trainingjob import names
-from holdfast.workloads.trainingjob.claims import checkpoint_claim
+from holdfast.workloads.trainingjob.claims import checkpoint_pvc
 from holdfast.workloads.trainingjob.defaults import Defaults
 from holdfast.workloads.trainingjob.monitor import service_monitor
-from holdfast.workloads.trainingjob.tensorboard import wants_tensorboard
+from holdfast.workloads.trainingjob.tensorboard import has_tensorboard
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Obstacle(HoldfastError):
+class Blocked(HoldfastError):
     """Something that is not ours to remove stands in the way; it may go by itself."""
 
 
@@ -49,7 +49,7 @@ class Applier:
         observed: Observed,
         caches: Caches,
         cluster: Cluster,
-        session: Session,
+        session: TrackedClient,
         *,
         defaults: Defaults,
         timing: Timing,
@@ -66,45 +66,45 @@ class Applier:
         self._reports = reports
         self._avoided = avoided
 
-    async def take(self, course: Course) -> Observed:
+    async def apply(self, course: Action) -> Observed:
         """Returns what is seen after the step."""
         observed = self._observed
         if isinstance(course, Finish):
             return observed  # the status says so first; then what still runs is stopped
-        await stop_leftovers(self._session, observed, self._timing)
+        await stop_old_attempts(self._session, observed, self._timing)
         match course:
-            case Over():
-                await stop_for_good(self._session, observed)
-            case Remake() | Park() if observed.workers is not None:
-                await stop_jobs(self._session, (observed.workers,))
-                return structs.replace(observed, workers=None)
-            case Go():
-                return await self._go(course)
+            case CleanUp():
+                await stop_finished(self._session, observed)
+            case RecreateJob() | DeleteQueuedJob() if observed.current_job is not None:
+                await stop_jobs(self._session, (observed.current_job,))
+                return structs.replace(observed, current_job=None)
+            case EnsureJob():
+                return await self._ensure_workers(course)
         return observed
 
-    async def _go(self, course: Go) -> Observed:
+    async def _ensure_workers(self, course: EnsureJob) -> Observed:
         try:
-            await self._ensure_all(around_workers(self._job, self._defaults, self._reports))
-            if self._observed.workers is None:
-                await self._make_extras()
-            child = workers_of(self._job, self._defaults, suspended=course.suspended, avoided=self._avoided)
+            await self._ensure_all(supporting_children(self._job, self._defaults, self._reports))
+            if self._observed.current_job is None:
+                await self._create_once()
+            child = workers_child(self._job, self._defaults, suspended=course.suspended, avoided=self._avoided)
             # Not what the cache shows by now: a Job that went meanwhile is lost, and not to be made anew.
-            workers = await self._bring(child, self._observed.workers, suspended=course.suspended)
-        except (Obstacle, Forbidden) as error:
-            return structs.replace(self._observed, obstacle=str(error))
+            workers = await self._create_or_patch(child, self._observed.current_job, suspended=course.suspended)
+        except (Blocked, Forbidden) as error:
+            return structs.replace(self._observed, blocked_by=str(error))
         except Invalid as error:
             raise TerminalError("Refused", str(error)) from error
-        return structs.replace(self._observed, workers=cast("Job", workers))
+        return structs.replace(self._observed, current_job=cast("Job", workers))
 
-    async def _make_extras(self) -> None:
+    async def _create_once(self) -> None:
         """Made with each attempt and then left alone."""
-        claim = checkpoint_claim(self._job, self._defaults)
+        claim = checkpoint_pvc(self._job, self._defaults)
         if claim is not None:
             await self._make_claim(Child(CLAIMS, claim))
         monitor = service_monitor(self._job) if self._defaults.service_monitors else None
         if monitor is not None:
             await self._make_monitor(Child(SERVICE_MONITORS, monitor))
-        if not wants_tensorboard(self._job):
+        if not has_tensorboard(self._job):
             await self._remove_tensorboard()
 
     async def _make_claim(self, child: Child) -> None:
@@ -116,12 +116,12 @@ class Applier:
             seen = await self._cluster.get(CLAIMS, key)
             labels = child.body["metadata"]["labels"]
             if any(seen.metadata.labels.get(name) != value for name, value in labels.items()):
-                raise Obstacle(
+                raise Blocked(
                     f"PersistentVolumeClaim {key.name} is there already and was not made for a job of this name: write "
                     "checkpoint.storage.pvcName to use it, delete it, or give this job another name"
                 ) from None
             if seen.metadata.deletion_timestamp:
-                raise Obstacle(f"waiting for PersistentVolumeClaim {key.name} to be deleted") from None
+                raise Blocked(f"waiting for PersistentVolumeClaim {key.name} to be deleted") from None
 
     async def _make_monitor(self, child: Child) -> None:
         """A convenience: no training waits for it."""
@@ -153,9 +153,9 @@ class Applier:
 
     async def _ensure(self, child: Child) -> Object:
         key = Key(self._job.metadata.namespace, child.name)
-        return await self._bring(child, self._caches.child(child.resource.kind, key))
+        return await self._create_or_patch(child, self._caches.child(child.resource.kind, key))
 
-    async def _bring(self, child: Child, seen: Object | None, *, suspended: bool = False) -> Object:
+    async def _create_or_patch(self, child: Child, seen: Object | None, *, suspended: bool = False) -> Object:
         """Make the child, or mend the one that was seen."""
         key = Key(self._job.metadata.namespace, child.name)
         if seen is None:
@@ -165,7 +165,7 @@ class Applier:
                 # Somebody else's, or ours without the label that the caches go by.
                 seen = await self._cluster.get(child.resource, key)
         self._check_ours(child, seen)
-        patch = difference(self._job, child, seen, suspended=suspended)
+        patch = patch_for(self._job, child, seen, suspended=suspended)
         return await self._session.patch(child.resource, key, patch) if patch else seen
 
     def _check_ours(self, child: Child, seen: Object) -> None:
@@ -174,7 +174,7 @@ class Applier:
             owner = seen.metadata.controller
             whose = f"{owner.kind} {owner.name}" if owner else "nobody that this job knows"
             if owner and owner.kind == "TrainingJob" and owner.name == self._job.metadata.name:
-                raise Obstacle(f"waiting for {what} of an earlier TrainingJob of this name to be deleted")
-            raise Obstacle(f"{what} is there already and belongs to {whose}: delete it, or give this job another name")
+                raise Blocked(f"waiting for {what} of an earlier TrainingJob of this name to be deleted")
+            raise Blocked(f"{what} is there already and belongs to {whose}: delete it, or give this job another name")
         if seen.metadata.deletion_timestamp:
-            raise Obstacle(f"waiting for {what} to be deleted before it is made again")
+            raise Blocked(f"waiting for {what} to be deleted before it is made again")

@@ -13,17 +13,17 @@ from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.protocol import JSON, Resource
 from holdfast.cluster.resources import CONFIG_MAPS, DEPLOYMENTS, JOBS, SERVICE_ACCOUNTS, SERVICES
 from holdfast.workloads.trainingjob import names
-from holdfast.workloads.trainingjob.avoiding import avoiding, note
+from holdfast.workloads.trainingjob.avoiding import avoided_nodes_annotation, with_avoided_nodes
 from holdfast.workloads.trainingjob.config import config_map
 from holdfast.workloads.trainingjob.defaults import Defaults
-from holdfast.workloads.trainingjob.job import adjustable, workers_job
+from holdfast.workloads.trainingjob.job import mutable_fields, workers_job
 from holdfast.workloads.trainingjob.service_account import service_account
 from holdfast.workloads.trainingjob.services import headless_service, master_service
-from holdfast.workloads.trainingjob.sidecar import wants_sidecar
+from holdfast.workloads.trainingjob.sidecar import has_sidecar
 from holdfast.workloads.trainingjob.tensorboard import (
+    has_tensorboard,
     tensorboard_deployment,
     tensorboard_service,
-    wants_tensorboard,
 )
 
 
@@ -36,26 +36,29 @@ class Child(Struct, frozen=True):
         return str(self.body["metadata"]["name"])
 
 
-def around_workers(job: TrainingJob, defaults: Defaults, reports: str | None) -> Iterator[Child]:
+def supporting_children(job: TrainingJob, defaults: Defaults, reports: str | None) -> Iterator[Child]:
     """What must be there before the workers start: their task, their names and whom they run as.
 
     `reports` tells the sidecars where to report.
     """
-    yield Child(CONFIG_MAPS, config_map(job, reports if wants_sidecar(job) else None))
+    yield Child(CONFIG_MAPS, config_map(job, reports if has_sidecar(job) else None))
     yield Child(SERVICES, headless_service(job))
     yield Child(SERVICES, master_service(job))
     account = service_account(job)
     if account is not None:
         yield Child(SERVICE_ACCOUNTS, account)
-    if wants_tensorboard(job):
+    if has_tensorboard(job):
         yield Child(SERVICES, tensorboard_service(job))
         yield Child(DEPLOYMENTS, _with_digest(tensorboard_deployment(job, defaults)))
 
 
-def workers_of(job: TrainingJob, defaults: Defaults, *, suspended: bool, avoided: Collection[str]) -> Child:
+def workers_child(job: TrainingJob, defaults: Defaults, *, suspended: bool, avoided: Collection[str]) -> Child:
     body = workers_job(job, defaults, suspended=suspended)
-    metadata = {**body["metadata"], "annotations": {**body["metadata"]["annotations"], **note(avoided)}}
-    spec = {**body["spec"], "template": avoiding(body["spec"]["template"], avoided)}
+    metadata = {
+        **body["metadata"],
+        "annotations": {**body["metadata"]["annotations"], **avoided_nodes_annotation(avoided)},
+    }
+    spec = {**body["spec"], "template": with_avoided_nodes(body["spec"]["template"], avoided)}
     return Child(JOBS, {**body, "metadata": metadata, "spec": spec})
 
 
@@ -64,7 +67,7 @@ def belongs_to(child: Object, job: TrainingJob) -> bool:
     return owner is not None and owner.uid == job.metadata.uid
 
 
-def difference(job: TrainingJob, child: Child, seen: Object, *, suspended: bool = False) -> JSON:
+def patch_for(job: TrainingJob, child: Child, seen: Object, *, suspended: bool = False) -> JSON:
     """The merge patch that mends `seen`; empty when there is nothing to mend."""
     patch = _spec_difference(job, child, seen, suspended)
     metadata = child.body["metadata"]
@@ -88,7 +91,7 @@ def _spec_difference(job: TrainingJob, child: Child, seen: Object, suspended: bo
                 changed["ports"] = spec["ports"]
         case Job():
             there = {"suspend": seen.spec.suspend, "backoffLimit": seen.spec.backoff_limit}
-            wanted = adjustable(job, suspended=suspended)
+            wanted = mutable_fields(job, suspended=suspended)
             changed = {name: value for name, value in wanted.items() if there[name] != value}
         case ServiceAccount():
             wanted = child.body["automountServiceAccountToken"]

@@ -18,31 +18,31 @@ from holdfast.cluster.resources import (
     SERVICES,
     TRAINING_JOBS,
 )
-from holdfast.controllers.admission import Admission
-from holdfast.controllers.room import Room
+from holdfast.controllers.admission import GangAdmission
+from holdfast.controllers.room import SharedLedger
 from holdfast.controllers.trainingjob.apply import Applier
-from holdfast.controllers.trainingjob.explain import Boards, Explanations
-from holdfast.controllers.trainingjob.last_logs import keep_last_logs, keeping_last_logs
-from holdfast.controllers.trainingjob.listening import Listening
-from holdfast.controllers.trainingjob.metrics import Measured, TrainingJobMetrics
-from holdfast.controllers.trainingjob.news import news
-from holdfast.controllers.trainingjob.observe import Caches, FreedStores, NodeNews, board_of, key_of
-from holdfast.controllers.writing import delete_expired, tell, write_status
-from holdfast.planning.trainingjob.course import Again, decide
+from holdfast.controllers.trainingjob.explain import Boards, StartProblems
+from holdfast.controllers.trainingjob.last_logs import keeping_last_logs, save_worker_logs
+from holdfast.controllers.trainingjob.listening import WorkerMonitor
+from holdfast.controllers.trainingjob.metrics import InstrumentedReconciler, TrainingJobMetrics
+from holdfast.controllers.trainingjob.news import events_for
+from holdfast.controllers.trainingjob.observe import Caches, FreedStores, NodeReadinessWatch, board_of, training_job_key
+from holdfast.controllers.writing import delete_expired, record_events, write_status
+from holdfast.planning.trainingjob.course import StartNewAttempt, decide
 from holdfast.planning.trainingjob.deadline import expiry
 from holdfast.planning.trainingjob.observed import Observed
-from holdfast.planning.trainingjob.saved import troubles
-from holdfast.planning.trainingjob.status import next_status, why
+from holdfast.planning.trainingjob.saved import checkpoint_warnings
+from holdfast.planning.trainingjob.status import next_status, reason_of
 from holdfast.planning.trainingjob.timing import TIMING, Timing
-from holdfast.planning.trainingjob.wake import wake_at
-from holdfast.reports.office import Office
+from holdfast.planning.trainingjob.wake import requeue_at
+from holdfast.reports.office import ReportReceiver
 from holdfast.runtime.clocks import Now
 from holdfast.runtime.controller import Controller, Watch, owned_by
 from holdfast.runtime.events import Recorder
 from holdfast.runtime.operator import Operator
 from holdfast.runtime.result import Done, RequeueAfter, Result, TerminalError
-from holdfast.runtime.writes import Writer
-from holdfast.workloads.trainingjob.avoiding import avoiding
+from holdfast.runtime.writes import WriteTracker
+from holdfast.workloads.trainingjob.avoiding import with_avoided_nodes
 from holdfast.workloads.trainingjob.defaults import Defaults
 from holdfast.workloads.trainingjob.pod import pod_template
 from holdfast.workloads.trainingjob.security import refusal
@@ -55,19 +55,19 @@ OWNER = owned_by(TRAINING_JOBS)
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class TrainingJobs:
+class TrainingJobReconciler:
     """The reconciler of the kind."""
 
     def __init__(
         self,
         cluster: Cluster,
         caches: Caches,
-        admission: Admission,
-        writer: Writer,
+        admission: GangAdmission,
+        writer: WriteTracker,
         events: Recorder,
         metrics: TrainingJobMetrics,
-        office: Office,
-        listening: Listening,
+        office: ReportReceiver,
+        listening: WorkerMonitor,
         *,
         defaults: Defaults,
         timing: Timing,
@@ -84,7 +84,7 @@ class TrainingJobs:
         self._defaults = defaults
         self._timing = timing
         self._now = now
-        self._explanations = Explanations(cluster, timing)
+        self._explanations = StartProblems(cluster, timing)
         self._boards = Boards(caches.pods, events)
 
     async def reconcile(self, key: Key) -> Result:
@@ -92,39 +92,39 @@ class TrainingJobs:
         observed = await self._observe(key, now)
         if observed is None:
             return Done()
-        observed = await self._heard(await self._listening.add(observed, now), now)
+        observed = await self._record_reports(await self._listening.with_liveness(observed, now), now)
         course = decide(observed, now, self._timing)
-        if isinstance(course, Again) and await self._is_suspended_by_queue(observed):
+        if isinstance(course, StartNewAttempt) and await self._is_suspended_by_queue(observed):
             return Done()
         on_one_machine = self._defaults.shared_loopback
-        if isinstance(course, Again):
-            await keep_last_logs(self._cluster, observed, course, on_one_machine=on_one_machine)
+        if isinstance(course, StartNewAttempt):
+            await save_worker_logs(self._cluster, observed, course, on_one_machine=on_one_machine)
             observed = await self._next_attempt(observed, course, now)
             course = decide(observed, now, self._timing)
         applier = Applier(
             observed,
             self._caches,
             self._cluster,
-            self._writer.on(key),
+            self._writer.for_key(key),
             defaults=self._defaults,
             timing=self._timing,
-            reports=self._office.notice,
-            avoided=self._listening.avoided(observed.job),
+            reports=self._office.endpoint_json,
+            avoided=self._listening.nodes_to_avoid(observed.job),
         )
         async with keeping_last_logs(self._cluster, observed, course, on_one_machine=on_one_machine):
-            observed = await applier.take(course)
+            observed = await applier.apply(course)
         job = await self._write_status(observed.job, next_status(observed, course, now))
         observed = structs.replace(observed, job=job)
         self._boards.warn(job)
         if observed.finished:
             self._listening.forget(key)
-        return await self._later(observed, now)
+        return await self._requeue(observed, now)
 
-    async def report(self, key: Key, error: TerminalError) -> None:
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
         now = self._now()
         observed = await self._observe(key, now)
         if observed is not None and not observed.finished:
-            refused = structs.replace(observed, refusal=str(error))
+            refused = structs.replace(observed, rejected_reason=str(error))
             await self._write_status(observed.job, next_status(refused, decide(refused, now, self._timing), now))
 
     async def _observe(self, key: Key, now: datetime) -> Observed | None:
@@ -134,88 +134,88 @@ class TrainingJobs:
             self._boards.forget(key)
             self._listening.forget(key)
             return None
-        observed = structs.replace(observed, verdict=self._admission.verdict(observed.job))
-        return await self._explanations.add(self._judged(observed), now)
+        observed = structs.replace(observed, admission=self._admission.verdict(observed.job))
+        return await self._explanations.with_start_problems(self._judged(observed), now)
 
     def _judged(self, observed: Observed) -> Observed:
         """What is forbidden since an attempt was made stops the next one, not that one."""
-        if observed.workers is not None:
+        if observed.current_job is not None:
             return observed
-        return structs.replace(observed, refusal=refusal(observed.job, self._defaults.forbidden))
+        return structs.replace(observed, rejected_reason=refusal(observed.job, self._defaults.forbidden))
 
-    async def _heard(self, observed: Observed, now: datetime) -> Observed:
+    async def _record_reports(self, observed: Observed, now: datetime) -> Observed:
         """What the workers have told is in the status before anything is decided by it."""
-        key, letters = observed.job.metadata.key, self._listening.letters(observed, now)
+        key, letters = observed.job.metadata.key, self._listening.due_reports(observed, now)
         job = observed.job
         if not observed.finished:
-            job = await self._write_status(job, self._listening.read(observed, letters, now))
+            job = await self._write_status(job, self._listening.fold_reports(observed, letters, now))
         if letters:
-            self._listening.settle(key, letters)
-        for trouble in (trouble for letter in letters for trouble in troubles(letter.batch)):
+            self._listening.acknowledge(key, letters)
+        for trouble in (trouble for letter in letters for trouble in checkpoint_warnings(letter.batch)):
             self._events.warning(TRAINING_JOBS, job, trouble.reason, trouble.message)
         return structs.replace(observed, job=job)
 
     async def _is_suspended_by_queue(self, observed: Observed) -> bool:
         """Kueue takes a job back by suspending its Job: its pods may be seen to go before that is."""
-        if not observed.queued or observed.workers is None:
+        if not observed.queued or observed.current_job is None:
             return False
         try:
-            return (await self._cluster.get(JOBS, observed.workers.metadata.key)).spec.suspend
+            return (await self._cluster.get(JOBS, observed.current_job.metadata.key)).spec.suspend
         except NotFound:
             return False
 
-    async def _next_attempt(self, observed: Observed, course: Again, now: datetime) -> Observed:
+    async def _next_attempt(self, observed: Observed, course: StartNewAttempt, now: datetime) -> Observed:
         """The number is in status first; from then on all that belongs to the old attempt is in the way."""
         job = await self._write_status(observed.job, next_status(observed, course, now))
         return self._judged(observed.in_next_attempt(job, self._admission.verdict(job)))
 
     async def _write_status(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJob:
         """Nothing when nothing changed."""
-        session = self._writer.on(job.metadata.key)
+        session = self._writer.for_key(job.metadata.key)
         written = await write_status(session, TRAINING_JOBS, job, job.status, status)
         if written is None:
             return job
-        _log_step(job, status)
-        self._metrics.stepped(job, status)
-        tell(self._events, TRAINING_JOBS, job, news(job, status))
+        _log_transition(job, status)
+        self._metrics.status_written(job, status)
+        record_events(self._events, TRAINING_JOBS, job, events_for(job, status))
         return written
 
-    async def _later(self, observed: Observed, now: datetime) -> Result:
+    async def _requeue(self, observed: Observed, now: datetime) -> Result:
         due = expiry(observed.job) if observed.finished else None
         if due is not None and now >= due:
-            await delete_expired(self._writer.on(observed.job.metadata.key), TRAINING_JOBS, observed.job)
+            await delete_expired(self._writer.for_key(observed.job.metadata.key), TRAINING_JOBS, observed.job)
             return Done()
         moments = [
             (at - now).total_seconds()
-            for at in (wake_at(observed, now, self._timing), self._explanations.next_look(observed, now))
+            for at in (requeue_at(observed, now, self._timing), self._explanations.next_look(observed, now))
             if at is not None
         ]
-        if observed.obstacle:
+        if observed.blocked_by:
             moments.append(OBSTACLE_RECHECK_S)
-        if (look_s := self._listening.next_look_in_s(observed, now)) is not None:
+        if (look_s := self._listening.next_check_in_s(observed, now)) is not None:
             moments.append(look_s)
         if (write_at := self._office.inbox.due(observed.job.metadata.key, now)) is not None:
             moments.append(max(0.0, (write_at - now).total_seconds()))
         return RequeueAfter(min(moments)) if moments else Done()
 
 
-def _log_step(job: TrainingJob, status: TrainingJobStatus) -> None:
+def _log_transition(job: TrainingJob, status: TrainingJobStatus) -> None:
     """Not the message: it may end with a worker's last lines, and these belong to the job's user. Nor each epoch."""
     old = job.status or TrainingJobStatus()
-    step = (status.state, status.restart_count, why(status))
-    say = log.debug if step == (old.state, old.restart_count, why(old)) else log.info
-    say("status", key=str(job.metadata.key), state=status.state, attempt=status.restart_count, why=why(status))
+    step = (status.state, status.restart_count, reason_of(status))
+    say = log.debug if step == (old.state, old.restart_count, reason_of(old)) else log.info
+    say("status", key=str(job.metadata.key), state=status.state, attempt=status.restart_count, why=reason_of(status))
 
 
-def training_jobs(
+def training_job_controller(
     operator: Operator,
     cluster: Cluster,
     *,
     defaults: Defaults,
     now: Now,
     timing: Timing = TIMING,
-    office: Office | None = None,
-    room: Room | None = None,
+    office: ReportReceiver | None = None,
+    room: SharedLedger | None = None,
     gang_admission: bool = True,
     per_job_metrics: bool = True,
 ) -> Controller[TrainingJob]:
@@ -223,17 +223,17 @@ def training_jobs(
 
     Without an office that is opened, no worker is told to report.
     """
-    office = office or Office(now=now)
-    listening = Listening(office, cluster, timing)
+    office = office or ReportReceiver(now=now)
+    listening = WorkerMonitor(office, cluster, timing)
     writer = operator.writer()
     caches = Caches.of(operator)
-    admission = Admission.of(
+    admission = GangAdmission.of(
         operator,
-        room=room or Room(operator),
-        shape=lambda job: avoiding(pod_template(job, defaults), listening.avoided(job)),
-        avoided=listening.avoided,
+        room=room or SharedLedger(operator),
+        shape=lambda job: with_avoided_nodes(pod_template(job, defaults), listening.nodes_to_avoid(job)),
+        avoided=listening.nodes_to_avoid,
         now=now,
-        patience_s=timing.patience_s,
+        patience_s=timing.starvation_timeout_s,
         per_namespace=timing.reservations_per_namespace,
         enabled=gang_admission,
     )
@@ -244,7 +244,7 @@ def training_jobs(
         now=now,
         gpu_utilization_percent=listening.gpu_utilization_percent,
     )
-    reconciler = TrainingJobs(
+    reconciler = TrainingJobReconciler(
         cluster,
         caches,
         admission,
@@ -260,7 +260,7 @@ def training_jobs(
     return Controller(
         name="trainingjob",
         resource=TRAINING_JOBS,
-        reconciler=Measured(reconciler, metrics, caches.training_jobs),
+        reconciler=InstrumentedReconciler(reconciler, metrics, caches.training_jobs),
         writer=writer,
         watches=(
             Watch(CONFIG_MAPS, OWNER),
@@ -268,9 +268,9 @@ def training_jobs(
             Watch(SERVICE_ACCOUNTS, OWNER),
             Watch(DEPLOYMENTS, OWNER),
             Watch(JOBS, OWNER),
-            Watch(PODS, key_of),
+            Watch(PODS, training_job_key),
             Watch(PODS, board_of),
-            NodeNews(caches.pods),
+            NodeReadinessWatch(caches.pods),
             FreedStores(caches.training_jobs),
             admission,
             office.inbox,

@@ -10,11 +10,11 @@ from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import TRAINING_JOBS
 from holdfast.controllers.trainingjob.observe import BY_BOARD
-from holdfast.controllers.trainingjob.reasons import Explained, told
+from holdfast.controllers.trainingjob.reasons import EventExplanations, start_problems_from_events
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.timing import Timing
 from holdfast.planning.trainingjob.waiting import problem_of
-from holdfast.planning.trainingjob.wake import explain_from
+from holdfast.planning.trainingjob.wake import explain_after
 from holdfast.runtime.cache import Store
 from holdfast.runtime.events import Recorder
 
@@ -24,7 +24,7 @@ EVERY_S = 10.0
 class _Answer(Struct, frozen=True):
     job_uid: str
     at: datetime
-    explained: Explained
+    explained: EventExplanations
 
 
 class Boards:
@@ -46,7 +46,7 @@ class Boards:
         self._problems.pop(key, None)
 
 
-class Explanations:
+class StartProblems:
     """What events said last about each job that waits. It may be lost: it is asked for again."""
 
     def __init__(self, cluster: Cluster, timing: Timing) -> None:
@@ -54,9 +54,9 @@ class Explanations:
         self._timing = timing
         self._answers: dict[Key, _Answer] = {}
 
-    async def add(self, observed: Observed, now: datetime) -> Observed:
-        key, job = observed.job.metadata.key, observed.workers
-        due = explain_from(observed, self._timing)
+    async def with_start_problems(self, observed: Observed, now: datetime) -> Observed:
+        key, job = observed.job.metadata.key, observed.current_job
+        due = explain_after(observed, self._timing)
         if job is None or due is None:
             self.forget(key)
             return observed
@@ -64,12 +64,12 @@ class Explanations:
         if answer is None or answer.job_uid != job.metadata.uid or now >= answer.at + timedelta(seconds=EVERY_S):
             if now < due:
                 return observed
-            answer = _Answer(job.metadata.uid, now, await told(self._cluster, job, observed.pods))
+            answer = _Answer(job.metadata.uid, now, await start_problems_from_events(self._cluster, job, observed.pods))
             self._answers[key] = answer
-        return structs.replace(observed, told=answer.explained.pods, told_of_job=answer.explained.job)
+        return structs.replace(observed, pod_events=answer.explained.pods, job_event=answer.explained.job)
 
     def next_look(self, observed: Observed, now: datetime) -> datetime | None:
-        due = explain_from(observed, self._timing)
+        due = explain_after(observed, self._timing)
         if due is None:
             return None
         answer = self._answers.get(observed.job.metadata.key)

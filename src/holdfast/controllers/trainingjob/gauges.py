@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily
 
 from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
 from holdfast.api.trainingstatus import AllocatedResources, State
-from holdfast.planning.times import moment
+from holdfast.planning.times import parse_time
 
 PER_JOB = ("namespace", "training_job")
 STATES: tuple[str, ...] = get_args(State)
@@ -41,7 +41,7 @@ def gauges(
         yield _durations(jobs, now)
         yield from _reported(jobs)
         utilization = ((_labels(job), gpu_utilization_percent(job)) for job in jobs)
-        yield _filled(_family("gpu_utilization_percent", UTILIZATION, PER_JOB), utilization)
+        yield _with_samples(_family("gpu_utilization_percent", UTILIZATION, PER_JOB), utilization)
 
 
 def _total(jobs: Iterable[TrainingJob]) -> GaugeMetricFamily:
@@ -61,34 +61,36 @@ def _allocated(jobs: Iterable[TrainingJob], *, per_job: bool) -> Iterator[GaugeM
         held = _status(job).resources or _NO_RESOURCES
         gpus[labels] += held.gpus
         workers[labels] += held.workers
-    yield _filled(_family("allocated_gpus", "GPUs that the job holds.", PER_JOB), gpus.items())
-    yield _filled(_family("allocated_workers", "Workers that the job holds.", PER_JOB), workers.items())
+    yield _with_samples(_family("allocated_gpus", "GPUs that the job holds.", PER_JOB), gpus.items())
+    yield _with_samples(_family("allocated_workers", "Workers that the job holds.", PER_JOB), workers.items())
 
 
 def _progress(jobs: Sequence[TrainingJob]) -> Iterator[GaugeMetricFamily]:
     progress = ((_labels(job), _percent(_status(job).progress)) for job in jobs)
-    yield _filled(_family("progress_percent", "How far the training is.", PER_JOB), progress)
+    yield _with_samples(_family("progress_percent", "How far the training is.", PER_JOB), progress)
     epochs = ((_labels(job), _status(job).current_epoch) for job in jobs)
-    yield _filled(_family("current_epoch", "The epoch that is being trained.", PER_JOB), epochs)
+    yield _with_samples(_family("current_epoch", "The epoch that is being trained.", PER_JOB), epochs)
 
 
 def _durations(jobs: Iterable[TrainingJob], now: datetime) -> GaugeMetricFamily:
     family = _family("duration_seconds", "From the job's start to its end, or until now.", (*PER_JOB, "state"))
     seconds = (((*_labels(job), _state(job)), _seconds(_status(job), now)) for job in jobs)
-    return _filled(family, seconds)
+    return _with_samples(family, seconds)
 
 
 def _reported(jobs: Sequence[TrainingJob]) -> Iterator[GaugeMetricFamily]:
     for name, meaning in REPORTED.items():
         values = ((_labels(job), _status(job).metrics.get(name)) for job in jobs)
-        yield _filled(_family(name, meaning, PER_JOB), values)
+        yield _with_samples(_family(name, meaning, PER_JOB), values)
 
 
 def _family(name: str, meaning: str, labels: Sequence[str]) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"trainingjob_{name}", meaning, labels=labels)
 
 
-def _filled(family: GaugeMetricFamily, values: Iterable[tuple[tuple[str, ...], float | None]]) -> GaugeMetricFamily:
+def _with_samples(
+    family: GaugeMetricFamily, values: Iterable[tuple[tuple[str, ...], float | None]]
+) -> GaugeMetricFamily:
     """With all values that are known: what is not known is absent, never zero."""
     for labels, value in values:
         if value is not None:
@@ -118,7 +120,7 @@ def _seconds(status: TrainingJobStatus, now: datetime) -> float | None:
     if not status.start_time:
         return None
     try:
-        end = moment(status.completion_time) if status.completion_time else now
-        return max(0.0, (end - moment(status.start_time)).total_seconds())
+        end = parse_time(status.completion_time) if status.completion_time else now
+        return max(0.0, (end - parse_time(status.start_time)).total_seconds())
     except ValueError:  # RFC 3339 allows more than Python reads, and one job must not hide all the others
         return None

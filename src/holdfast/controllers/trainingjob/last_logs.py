@@ -18,8 +18,8 @@ from holdfast.cluster.errors import AlreadyExists, ClusterError, Conflict, NotFo
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import CONFIG_MAPS, JOBS, TRAINING_JOBS
 from holdfast.controllers.trainingjob.children import belongs_to
-from holdfast.planning.trainingjob.course import Again, Course, Finish
-from holdfast.planning.trainingjob.last_logs import ATTEMPTS, Dying, dying, is_outdated, whose_logs
+from holdfast.planning.trainingjob.course import Action, Finish, StartNewAttempt
+from holdfast.planning.trainingjob.last_logs import ATTEMPTS, LogToSave, dying, is_outdated, logs_to_save
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.workloads.trainingjob import names
 from holdfast.workloads.trainingjob.last_logs import (
@@ -28,9 +28,9 @@ from holdfast.workloads.trainingjob.last_logs import (
     POD,
     WORKER_LABEL,
     is_newer,
-    kept_logs,
-    last_log,
     log_name,
+    worker_log_config_map,
+    worker_log_selector,
 )
 
 # For all of it: the next attempt waits so long.
@@ -49,31 +49,31 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 @asynccontextmanager
 async def keeping_last_logs(
-    cluster: Cluster, observed: Observed, course: Course, *, on_one_machine: bool
+    cluster: Cluster, observed: Observed, course: Action, *, on_one_machine: bool
 ) -> AsyncIterator[None]:
     """Beside what is done meanwhile: workers that are to stop are not made to wait until their logs are read."""
-    if not whose_logs(observed, course):
+    if not logs_to_save(observed, course):
         yield
         return
-    keeping = asyncio.create_task(keep_last_logs(cluster, observed, course, on_one_machine=on_one_machine))
+    keeping = asyncio.create_task(save_worker_logs(cluster, observed, course, on_one_machine=on_one_machine))
     try:
         yield
     finally:
         await keeping
 
 
-async def keep_last_logs(
-    cluster: Cluster, observed: Observed, course: Course, *, on_one_machine: bool = False, within_s: float = WITHIN_S
+async def save_worker_logs(
+    cluster: Cluster, observed: Observed, course: Action, *, on_one_machine: bool = False, within_s: float = WITHIN_S
 ) -> None:
     """Before a broken attempt makes way, or the job ends, and while its workers stop."""
-    job, workers = observed.job, whose_logs(observed, course)
+    job, workers = observed.job, logs_to_save(observed, course)
     if not workers:
         return
     try:
         async with asyncio.timeout(within_s), asyncio.TaskGroup() as group:
             for worker in workers:
                 group.create_task(_keep(cluster, job, worker))
-            if isinstance(course, Again | Finish) and names.attempt(job) >= ATTEMPTS:
+            if isinstance(course, StartNewAttempt | Finish) and names.attempt(job) >= ATTEMPTS:
                 group.create_task(_drop_old(cluster, job, on_one_machine=on_one_machine))
     except TimeoutError:
         log.warning("not all logs kept in time", key=str(job.metadata.key), workers=len(workers), within_s=within_s)
@@ -98,7 +98,7 @@ async def keep_ended(cluster: Cluster, pod: Pod, read: Callable[[str], Awaitable
         log.warning("log not kept", key=str(worker.pod), container=worker.container, reason=str(error))
 
 
-async def _keep(cluster: Cluster, job: TrainingJob, worker: Dying) -> None:
+async def _keep(cluster: Cluster, job: TrainingJob, worker: LogToSave) -> None:
     async def read(lines: int, limit: int | None) -> bytes:
         return await cluster.pod_log(worker.pod, container=worker.container, tail_lines=lines, limit_bytes=limit)
 
@@ -106,25 +106,27 @@ async def _keep(cluster: Cluster, job: TrainingJob, worker: Dying) -> None:
     try:
         stored = await _stored(cluster, job, number, worker)
         if stored is None or is_newer(stored.data, _facts(worker)):
-            await _store(cluster, job, number, worker, await end_of(read))
+            await _store(cluster, job, number, worker, await log_tail(read))
     except ClusterError as error:
         log.warning("log not kept", key=str(worker.pod), container=worker.container, reason=str(error))
 
 
-async def _stored(cluster: Cluster, job: TrainingJob, number: int, worker: Dying) -> ConfigMap | None:
+async def _stored(cluster: Cluster, job: TrainingJob, number: int, worker: LogToSave) -> ConfigMap | None:
     with suppress(NotFound):
         return await cluster.get(CONFIG_MAPS, Key(job.metadata.namespace, log_name(job, number, worker.index)))
     return None
 
 
-async def _store(cluster: Cluster, job: TrainingJob, number: int, worker: Dying, text: bytes) -> None:
+async def _store(cluster: Cluster, job: TrainingJob, number: int, worker: LogToSave, text: bytes) -> None:
     """Beside what earlier pods of the attempt wrote. Not through the writer: no cache is to hold it."""
     facts = _facts(worker)
     for _ in range(TRIES):
         stored = await _stored(cluster, job, number, worker)
         if stored is not None and not (belongs_to(stored, job) and is_newer(stored.data, facts)):
             return
-        body = last_log(job, worker.index, text, facts, number=number, stored=stored.data if stored else None)
+        body = worker_log_config_map(
+            job, worker.index, text, facts, number=number, stored=stored.data if stored else None
+        )
         with suppress(AlreadyExists, Conflict):  # on one machine two write the same log
             if stored is None:
                 await cluster.create(CONFIG_MAPS, body, namespace=job.metadata.namespace)
@@ -136,7 +138,7 @@ async def _store(cluster: Cluster, job: TrainingJob, number: int, worker: Dying,
             return
 
 
-async def end_of(read: Read) -> bytes:
+async def log_tail(read: Read) -> bytes:
     """The last 64 KiB: as many lines as hold them and no more than can be taken at once."""
     lines, too_few, too_many = FIRST_LINES, 0, 0
     while True:
@@ -157,7 +159,9 @@ async def end_of(read: Read) -> bytes:
 async def _drop_old(cluster: Cluster, job: TrainingJob, *, on_one_machine: bool) -> None:
     namespace, current = job.metadata.namespace, names.attempt(job)
     try:
-        kept = (await cluster.list(CONFIG_MAPS, namespace=namespace, labels=kept_logs(job.metadata.name))).items
+        kept = (
+            await cluster.list(CONFIG_MAPS, namespace=namespace, labels=worker_log_selector(job.metadata.name))
+        ).items
         for each in kept:
             number, index = (each.metadata.labels.get(label, "") for label in (names.ATTEMPT_LABEL, WORKER_LABEL))
             if not belongs_to(each, job) or not (number.isdecimal() and index.isdecimal()):
@@ -169,7 +173,7 @@ async def _drop_old(cluster: Cluster, job: TrainingJob, *, on_one_machine: bool)
         log.warning("old logs not deleted", key=str(job.metadata.key), reason=str(error))
 
 
-def _facts(worker: Dying) -> dict[str, str]:
+def _facts(worker: LogToSave) -> dict[str, str]:
     where = {POD: worker.pod.name, "container": worker.container, "node": worker.node}
     end = worker.end
     if end is None:

@@ -13,33 +13,33 @@ from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
 from holdfast.cluster.errors import ClusterError
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import LEASES
-from holdfast.planning.trainingjob.classes import Loss
-from holdfast.planning.trainingjob.course import Again, Finish, Over, decide
+from holdfast.planning.trainingjob.classes import WorkerFailure
+from holdfast.planning.trainingjob.course import CleanUp, Finish, StartNewAttempt, decide
 from holdfast.planning.trainingjob.hang import find_hang, hang_due_s
-from holdfast.planning.trainingjob.heard import Heard, gpu_utilization_percent
-from holdfast.planning.trainingjob.last_word import last_word
-from holdfast.planning.trainingjob.loss import by_node, index_of, told_to_go_at
+from holdfast.planning.trainingjob.heard import AttemptReports, gpu_utilization_percent
+from holdfast.planning.trainingjob.last_word import termination_report
+from holdfast.planning.trainingjob.loss import deletion_requested_at, failure_class_of_node, index_of
 from holdfast.planning.trainingjob.observed import Observed
-from holdfast.planning.trainingjob.progress import fold, with_gpu_utilization
+from holdfast.planning.trainingjob.progress import apply_report, with_gpu_utilization
 from holdfast.planning.trainingjob.silence import (
     LOOK_EVERY_S,
-    Pulse,
-    feel,
-    find_dead,
-    find_doubtful,
-    fresh,
-    goes_on_without,
-    loss_of,
+    LeaseObservation,
+    can_continue_without,
     next_look_s,
     next_overdue,
+    node_failure,
+    observe_lease,
     overdue,
-    suspects,
+    silent_workers,
+    without_stale,
+    workers_on_dead_nodes,
+    workers_on_doubtful_nodes,
 )
 from holdfast.planning.trainingjob.timing import Timing
-from holdfast.reports.inbox import Letter
-from holdfast.reports.office import Office
+from holdfast.reports.inbox import PendingReport
+from holdfast.reports.office import ReportReceiver
 from holdfast.workloads.trainingjob import names
-from holdfast.workloads.trainingjob.avoiding import AVOIDS, note
+from holdfast.workloads.trainingjob.avoiding import AVOIDS, avoided_nodes_annotation
 
 NODE_LEASES = "kube-node-lease"
 # So long after its loss a node is avoided: by then Kubernetes has noticed, or the node is back.
@@ -48,7 +48,7 @@ AVOIDED_S = 120.0
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Lost(Struct, frozen=True):
+class LostWorker(Struct, frozen=True):
     """A worker that was given up with its node."""
 
     pod: str
@@ -57,73 +57,73 @@ class Lost(Struct, frozen=True):
     at_s: float
 
 
-class Listening:
+class WorkerMonitor:
     """It remembers by the operator's own clock; nothing of it outlives the operator, and all of it may be lost."""
 
-    def __init__(self, office: Office, cluster: Cluster, timing: Timing) -> None:
+    def __init__(self, office: ReportReceiver, cluster: Cluster, timing: Timing) -> None:
         self._office = office
         self._cluster = cluster
         self._timing = timing
         self._running: dict[Key, tuple[int, float]] = {}
-        self._pulses: dict[str, Pulse] = {}
-        self._lost: dict[Key, tuple[Lost, ...]] = {}
+        self._pulses: dict[str, LeaseObservation] = {}
+        self._lost: dict[Key, tuple[LostWorker, ...]] = {}
 
-    def letters(self, observed: Observed, now: datetime) -> tuple[Letter, ...]:
+    def due_reports(self, observed: Observed, now: datetime) -> tuple[PendingReport, ...]:
         """What is to be written now: when it is time, and before an attempt ends."""
         key = observed.job.metadata.key
         due = self._office.inbox.due(key, now)
         if due is None:
             return ()
-        is_ending = isinstance(decide(observed, now, self._timing), Again | Finish | Over)
-        return self._office.inbox.letters(key) if is_ending or due <= now else ()
+        is_ending = isinstance(decide(observed, now, self._timing), StartNewAttempt | Finish | CleanUp)
+        return self._office.inbox.pending(key) if is_ending or due <= now else ()
 
-    def read(self, observed: Observed, letters: Iterable[Letter], now: datetime) -> TrainingJobStatus:
+    def fold_reports(self, observed: Observed, letters: Iterable[PendingReport], now: datetime) -> TrainingJobStatus:
         """The status with what they tell, and with what was left unsaid."""
         spec, status = observed.job.spec, observed.status
         for letter in letters:
             if letter.batch.uid == observed.job.metadata.uid:  # not of an earlier job of this name
-                status = fold(spec, status, letter.batch, letter.received)
+                status = apply_report(spec, status, letter.batch, letter.received)
         if status != observed.status:  # the utilization alone is not worth a request to the API server
             status = with_gpu_utilization(status, self.gpu_utilization_percent(observed.job))
         told = structs.replace(observed, job=structs.replace(observed.job, status=status))
-        word = last_word(told)
-        return fold(spec, status, word, now) if word is not None else status
+        word = termination_report(told)
+        return apply_report(spec, status, word, now) if word is not None else status
 
     def gpu_utilization_percent(self, job: TrainingJob) -> float | None:
         """The mean over the workers of the current attempt that report it."""
         attempt = job.status.restart_count if job.status is not None else 0
-        heard = self._office.inbox.heard(job.metadata.key, attempt)
-        return gpu_utilization_percent(heard, self._office.clock(), self._timing.silent_s)
+        heard = self._office.inbox.reports_of(job.metadata.key, attempt)
+        return gpu_utilization_percent(heard, self._office.clock(), self._timing.report_timeout_s)
 
-    def settle(self, key: Key, letters: tuple[Letter, ...]) -> None:
-        self._office.inbox.settle(key, letters)
+    def acknowledge(self, key: Key, letters: tuple[PendingReport, ...]) -> None:
+        self._office.inbox.acknowledge(key, letters)
 
-    async def add(self, observed: Observed, now: datetime) -> Observed:
+    async def with_liveness(self, observed: Observed, now: datetime) -> Observed:
         """With what the workers' silence means, by now."""
         key, now_s = observed.job.metadata.key, self._office.clock()
         self._note_running(observed, now_s)
-        self._pulses = fresh(self._pulses, now_s)
+        self._pulses = without_stale(self._pulses, now_s)
         loss = None
         if observed.started and not observed.finished:
             heard = self._heard(observed)
-            loss = self._hang(observed, heard) or await self._death(observed, heard, now_s)
+            loss = self._hang(observed, heard) or await self._find_dead_worker(observed, heard, now_s)
         elif not observed.finished:
             await self._give_up_overdue(observed, now)
         return structs.replace(
             observed,
-            unheard=loss,
-            given_up=frozenset(lost.pod for lost in self._lost.get(key, ())),
-            saving=frozenset(pod.metadata.uid for pod in self._saving(observed) if now < self._saved_by(pod)),
-            misplaced=self._is_misplaced(observed),
+            liveness_failure=loss,
+            lost_pods=frozenset(lost.pod for lost in self._lost.get(key, ())),
+            saving_pods=frozenset(pod.metadata.uid for pod in self._pods_saving(observed) if now < self._saved_by(pod)),
+            avoids_wrong_nodes=self._avoids_wrong_nodes(observed),
         )
 
-    def avoided(self, job: TrainingJob) -> tuple[str, ...]:
+    def nodes_to_avoid(self, job: TrainingJob) -> tuple[str, ...]:
         """Nodes that the job's current attempt is not to start on."""
         lost, now_s = self._lost.get(job.metadata.key, ()), self._office.clock()
         attempt = names.attempt(job)
         return tuple(sorted({one.node for one in lost if one.attempt < attempt and now_s < one.at_s + AVOIDED_S}))
 
-    def next_look_in_s(self, observed: Observed, now: datetime) -> float | None:
+    def next_check_in_s(self, observed: Observed, now: datetime) -> float | None:
         """When silence may mean something else than now."""
         if observed.finished:
             return None
@@ -138,9 +138,9 @@ class Listening:
                 hang_s = now_s + LOOK_EVERY_S  # a sign of life that came after the deadline proves it
             moments += [at_s for at_s in (look_s, hang_s) if at_s is not None]
         later = [at_s - now_s for at_s in moments if at_s > now_s]
-        if not observed.started and (look_at := next_overdue(observed.leftovers, now)) is not None:
+        if not observed.started and (look_at := next_overdue(observed.running_old_pods, now)) is not None:
             later.append((look_at - now).total_seconds())
-        later += [(self._saved_by(pod) - now).total_seconds() for pod in self._saving(observed)]
+        later += [(self._saved_by(pod) - now).total_seconds() for pod in self._pods_saving(observed)]
         return min((seconds for seconds in later if seconds > 0), default=None)
 
     def forget(self, key: Key) -> None:
@@ -149,8 +149,8 @@ class Listening:
         self._office.inbox.forget(key)
         self._office.hearing.forget(key)
 
-    def _heard(self, observed: Observed) -> Heard | None:
-        return self._office.inbox.heard(observed.job.metadata.key, observed.status.restart_count)
+    def _heard(self, observed: Observed) -> AttemptReports | None:
+        return self._office.inbox.reports_of(observed.job.metadata.key, observed.status.restart_count)
 
     def _note_running(self, observed: Observed, now_s: float) -> None:
         key, attempt = observed.job.metadata.key, observed.status.restart_count
@@ -162,8 +162,8 @@ class Listening:
     def _running_since_s(self, key: Key, now_s: float) -> float:
         return self._running.get(key, (0, now_s))[1]
 
-    def _hang(self, observed: Observed, heard: Heard | None) -> Loss | None:
-        key, running = observed.job.metadata.key, [index_of(pod) for pod in observed.pods if not pod.has_ended]
+    def _hang(self, observed: Observed, heard: AttemptReports | None) -> WorkerFailure | None:
+        key, running = observed.job.metadata.key, [index_of(pod) for pod in observed.pods if not pod.is_finished]
         return find_hang(
             observed.job,
             heard,
@@ -172,27 +172,33 @@ class Listening:
             hearing_since_s=self._office.hearing.since_s(key),
         )
 
-    async def _death(self, observed: Observed, heard: Heard | None, now_s: float) -> Loss | None:
+    async def _find_dead_worker(
+        self, observed: Observed, heard: AttemptReports | None, now_s: float
+    ) -> WorkerFailure | None:
         since_s = self._office.hearing.since_s(observed.job.metadata.key)
-        suspected = suspects(observed.pods, heard, hearing_since_s=since_s, now_s=now_s, timing=self._timing)
+        suspected = silent_workers(observed.pods, heard, hearing_since_s=since_s, now_s=now_s, timing=self._timing)
         if not suspected:
             return None
-        await asyncio.gather(*(self._feel(name) for name in {pod.spec.node_name for pod in suspected}))
-        dead = find_dead(suspected, self._pulses, self._timing)
-        if not dead or goes_on_without(dead, observed.pods, observed.fewest):
+        await asyncio.gather(*(self._read_lease(name) for name in {pod.spec.node_name for pod in suspected}))
+        dead = workers_on_dead_nodes(suspected, self._pulses, self._timing)
+        if not dead or can_continue_without(dead, observed.pods, observed.min_workers):
             return None
-        self._give_up(observed, find_doubtful(suspected, self._pulses, self._timing), observed.status.restart_count)
+        self._mark_lost(
+            observed, workers_on_doubtful_nodes(suspected, self._pulses, self._timing), observed.status.restart_count
+        )
         first = min(dead, key=index_of)
-        return loss_of(first, by_node(observed.nodes.get(first.spec.node_name)), self._timing)
+        return node_failure(first, failure_class_of_node(observed.nodes.get(first.spec.node_name)), self._timing)
 
     async def _give_up_overdue(self, observed: Observed, now: datetime) -> None:
         """Workers of before that are not gone, with their node: the next attempt need not wait for them."""
-        late = overdue(observed.leftovers, now)
+        late = overdue(observed.running_old_pods, now)
         if late:
-            await asyncio.gather(*(self._feel(name) for name in {pod.spec.node_name for pod in late}))
-            self._give_up(observed, find_dead(late, self._pulses, self._timing), observed.status.restart_count - 1)
+            await asyncio.gather(*(self._read_lease(name) for name in {pod.spec.node_name for pod in late}))
+            self._mark_lost(
+                observed, workers_on_dead_nodes(late, self._pulses, self._timing), observed.status.restart_count - 1
+            )
 
-    async def _feel(self, node: str) -> None:
+    async def _read_lease(self, node: str) -> None:
         """A Lease that can't be read says nothing: the look is missed, and missed looks prove nothing."""
         try:
             lease = await self._cluster.get(LEASES, Key(NODE_LEASES, node))
@@ -200,33 +206,35 @@ class Listening:
             log.info("can't look at a node's Lease", node=node, reason=str(error))
             return
         now_s = self._office.clock()
-        self._pulses[node] = feel(self._pulses.get(node), lease.metadata.resource_version, now_s)
+        self._pulses[node] = observe_lease(self._pulses.get(node), lease.metadata.resource_version, now_s)
 
-    def _saving(self, observed: Observed) -> tuple[Pod, ...]:
+    def _pods_saving(self, observed: Observed) -> tuple[Pod, ...]:
         """Workers that are told to go, and whose training saves first."""
         heard = self._heard(observed)
-        if heard is None or not any(voice.heeds for voice in heard.voices.values()):
+        if heard is None or not any(voice.saves_on_notice for voice in heard.workers.values()):
             return ()
         return tuple(
             pod
             for pod in observed.pods
             if pod.is_terminating
-            and not pod.has_ended
+            and not pod.is_finished
             and (node := observed.nodes.get(pod.spec.node_name)) is not None
             and node.is_ready
         )
 
     def _saved_by(self, pod: Pod) -> datetime:
-        return told_to_go_at(pod) + timedelta(seconds=self._timing.final_save_s)
+        return deletion_requested_at(pod) + timedelta(seconds=self._timing.final_save_s)
 
-    def _give_up(self, observed: Observed, dead: Iterable[Pod], attempt: int) -> None:
+    def _mark_lost(self, observed: Observed, dead: Iterable[Pod], attempt: int) -> None:
         key, now_s = observed.job.metadata.key, self._office.clock()
         known = self._lost.get(key, ())
-        new = (Lost(pod.metadata.uid, pod.spec.node_name, attempt, now_s) for pod in dead)
+        new = (LostWorker(pod.metadata.uid, pod.spec.node_name, attempt, now_s) for pod in dead)
         self._lost[key] = known + tuple(one for one in new if one.pod not in {lost.pod for lost in known})
 
-    def _is_misplaced(self, observed: Observed) -> bool:
-        job = observed.workers
+    def _avoids_wrong_nodes(self, observed: Observed) -> bool:
+        job = observed.current_job
         if job is None or observed.started or job.metadata.deletion_timestamp or observed.job.spec.suspend:
             return False
-        return job.metadata.annotations.get(AVOIDS, "") != note(self.avoided(observed.job)).get(AVOIDS, "")
+        return job.metadata.annotations.get(AVOIDS, "") != avoided_nodes_annotation(
+            self.nodes_to_avoid(observed.job)
+        ).get(AVOIDS, "")

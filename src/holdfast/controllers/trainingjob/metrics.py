@@ -27,7 +27,7 @@ BOUNDS_S = (0.01, 0.1, 1.0, 10.0)
 RESULTS = {"Completed": "succeeded", "Failed": "failed"}
 
 
-class Work:
+class ReconcileStats:
     """What reconciling one job has cost so far."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class TrainingJobMetrics:
         self._now = now
         self._gpu_utilization_percent = gpu_utilization_percent
         self._works = False
-        self._work: dict[Key, Work] = {}
+        self._work: dict[Key, ReconcileStats] = {}
         self._created: Counter[str] = Counter()
         self._completed: Counter[tuple[str, str]] = Counter()
         self._failed: Counter[tuple[str, str]] = Counter()
@@ -76,7 +76,7 @@ class TrainingJobMetrics:
     def failed_to_reconcile(self, key: Key, error: BaseException) -> None:
         self._work_on(key).errors[type(error).__name__] += 1
 
-    def stepped(self, job: TrainingJob, status: TrainingJobStatus) -> None:
+    def status_written(self, job: TrainingJob, status: TrainingJobStatus) -> None:
         """`status` was written over the one in `job`: each step is written, and so counted, once."""
         namespace = job.metadata.namespace
         before = job.status.state if job.status is not None else None
@@ -102,8 +102,8 @@ class TrainingJobMetrics:
         yield from self._reconciliations()
         yield from self._lifecycle({job.metadata.namespace for job in jobs})
 
-    def _work_on(self, key: Key) -> Work:
-        return self._work.setdefault(key if self._per_job else Key(key.namespace, ""), Work())
+    def _work_on(self, key: Key) -> ReconcileStats:
+        return self._work.setdefault(key if self._per_job else Key(key.namespace, ""), ReconcileStats())
 
     def _reconciliations(self) -> Iterator[Metric]:
         total = _counter("reconciliation", "Reconciles by how they ended.", (*PER_JOB, "result"))
@@ -131,7 +131,7 @@ class TrainingJobMetrics:
         yield from (created, completed, failed)
 
 
-class Measured:
+class InstrumentedReconciler:
     """A reconciler whose reconciles are counted, and whose jobs are forgotten when they are gone."""
 
     def __init__(self, reconciler: Reconciler, metrics: TrainingJobMetrics, store: Store[TrainingJob]) -> None:
@@ -157,8 +157,8 @@ class Measured:
         self._count(key, "requeue" if isinstance(result, RequeueAfter) else "done", began)
         return result
 
-    async def report(self, key: Key, error: TerminalError) -> None:
-        await self._reconciler.report(key, error)
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
+        await self._reconciler.report_terminal_error(key, error)
 
     def _count(self, key: Key, result: str, began: float, error: BaseException | None = None) -> None:
         if self._store.get(key) is None:

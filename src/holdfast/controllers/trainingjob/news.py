@@ -2,22 +2,22 @@
 
 from collections.abc import Iterator
 
-from holdfast.api.trainingjob import CheckpointReport, TrainingJob, TrainingJobStatus
-from holdfast.controllers.writing import News
+from holdfast.api.trainingjob import CheckpointStatus, TrainingJob, TrainingJobStatus
+from holdfast.controllers.writing import EventMessage
 from holdfast.planning.trainingjob.waiting import RESTORING, is_ordinary
 
 
-def news(job: TrainingJob, status: TrainingJobStatus) -> Iterator[News]:
+def events_for(job: TrainingJob, status: TrainingJobStatus) -> Iterator[EventMessage]:
     """What the step from the job's present status to `status` means for people."""
     old = job.status or TrainingJobStatus()
     if status.restart_count != old.restart_count:
         # A new attempt that follows no failure was asked for: another number of workers, or a changed spec.
         failed = status.restarts != old.restarts
-        yield News("Restarting", f"attempt {status.restart_count}: {status.message}", warning=failed)
+        yield EventMessage("Restarting", f"attempt {status.restart_count}: {status.message}", warning=failed)
     elif status.state != old.state:
         yield from _step(old, status)
     elif status.message != old.message and _waits_for_something(status):
-        yield News("Waiting", status.message or "", warning=not is_ordinary(status.message or ""))
+        yield EventMessage("Waiting", status.message or "", warning=not is_ordinary(status.message or ""))
     yield from _resumed(old, status)
 
 
@@ -28,31 +28,31 @@ def _waits_for_something(status: TrainingJobStatus) -> bool:
     return status.state == "Pending" or (starting and not ordinary)
 
 
-def _resumed(old: TrainingJobStatus, status: TrainingJobStatus) -> Iterator[News]:
-    before, now = old.checkpoint or CheckpointReport(), status.checkpoint or CheckpointReport()
+def _resumed(old: TrainingJobStatus, status: TrainingJobStatus) -> Iterator[EventMessage]:
+    before, now = old.checkpoint or CheckpointStatus(), status.checkpoint or CheckpointStatus()
     # An attempt that saved nothing is followed by one that goes on from the same checkpoint.
     is_first_word = status.epochs is not None and (old.epochs is None or old.epochs.attempt != status.epochs.attempt)
     if now.resumed_from and (is_first_word or now.resumed_from != before.resumed_from):
-        yield News("Resumed", f"attempt {status.restart_count} goes on from {now.resumed_from}")
+        yield EventMessage("Resumed", f"attempt {status.restart_count} goes on from {now.resumed_from}")
 
 
-def _step(old: TrainingJobStatus, status: TrainingJobStatus) -> Iterator[News]:
+def _step(old: TrainingJobStatus, status: TrainingJobStatus) -> Iterator[EventMessage]:
     match status.state:
         case "Pending":
-            yield News("Waiting", status.message or "", warning=True)
+            yield EventMessage("Waiting", status.message or "", warning=True)
         case "Initializing":
             verb = "started" if old.state == "Suspended" else "made"
-            yield News("WorkersCreated", f"{verb} {_workers(status)}")
+            yield EventMessage("WorkersCreated", f"{verb} {_workers(status)}")
         case "Running":
-            yield News("Started", f"running with {_workers(status)}")
+            yield EventMessage("Started", f"running with {_workers(status)}")
         case "Restarting":
-            yield News("Restarting", status.message or "", warning=True)
+            yield EventMessage("Restarting", status.message or "", warning=True)
         case "Suspended":
-            yield News("Suspended", status.message or "")
+            yield EventMessage("Suspended", status.message or "")
         case "Completed":
-            yield News("Completed", f"finished after {status.duration}: {status.message}")
+            yield EventMessage("Completed", f"finished after {status.duration}: {status.message}")
         case "Failed":
-            yield News("Failed", status.failure_reason or "", warning=True)
+            yield EventMessage("Failed", status.failure_reason or "", warning=True)
 
 
 def _workers(status: TrainingJobStatus) -> str:

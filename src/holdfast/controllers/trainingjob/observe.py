@@ -23,8 +23,8 @@ from holdfast.runtime.cache import Store
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.operator import Operator
 from holdfast.workloads.trainingjob import names
-from holdfast.workloads.trainingjob.checkpoints import storage
-from holdfast.workloads.trainingjob.elastic import fewest_workers
+from holdfast.workloads.trainingjob.checkpoints import checkpoint_storage
+from holdfast.workloads.trainingjob.elastic import min_workers
 from holdfast.workloads.trainingjob.gpus import gpus_per_worker
 from holdfast.workloads.trainingjob.job import spec_digest
 
@@ -39,14 +39,14 @@ def owner_uid(obj: Object) -> Iterable[str]:
     return (owner.uid,) if owner is not None else ()
 
 
-def key_of(pod: Pod) -> Iterable[Key]:
+def training_job_key(pod: Pod) -> Iterable[Key]:
     """A worker belongs to a Job; the TrainingJob behind that is in its label."""
     if (key := names.worker_of(pod)) is not None:
         yield key
 
 
 def training_job_of(pod: Pod) -> Iterable[str]:
-    return map(str, key_of(pod))
+    return map(str, training_job_key(pod))
 
 
 def board_of(pod: Pod) -> Iterable[Key]:
@@ -84,7 +84,7 @@ def _state(job: TrainingJob) -> str | None:
     return job.status.state if job.status is not None else None
 
 
-class NodeNews:
+class NodeReadinessWatch:
     """A source of news: jobs hear when a node of their workers is lost or comes back."""
 
     def __init__(self, pods: Store[Pod]) -> None:
@@ -95,7 +95,7 @@ class NodeNews:
             node = new or old
             if node is not None and (old is not None and old.is_ready) != (new is not None and new.is_ready):
                 for pod in self._pods.by(BY_NODE, node.metadata.name):
-                    for key in key_of(pod):
+                    for key in training_job_key(pod):
                         add(key)
 
         informers.of(NODES).handlers.append(changed)
@@ -117,13 +117,13 @@ class Caches(Struct, frozen=True):
     def of(cls, operator: Operator) -> "Caches":
         return cls(
             training_jobs=operator.store(TRAINING_JOBS, {BY_PLACE: place_of}),
-            jobs=operator.store(JOBS, {BY_OWNER: owner_uid}, labels=names.OURS),
+            jobs=operator.store(JOBS, {BY_OWNER: owner_uid}, labels=names.MANAGED_SELECTOR),
             pods=operator.store(PODS, {BY_TRAINING_JOB: training_job_of, BY_NODE: node_of, BY_BOARD: board_name_of}),
             nodes=operator.store(NODES),
-            services=operator.store(SERVICES, labels=names.OURS),
-            config_maps=operator.store(CONFIG_MAPS, labels=names.OURS),
-            accounts=operator.store(SERVICE_ACCOUNTS, labels=names.OURS),
-            deployments=operator.store(DEPLOYMENTS, labels=names.OURS),
+            services=operator.store(SERVICES, labels=names.MANAGED_SELECTOR),
+            config_maps=operator.store(CONFIG_MAPS, labels=names.MANAGED_SELECTOR),
+            accounts=operator.store(SERVICE_ACCOUNTS, labels=names.MANAGED_SELECTOR),
+            deployments=operator.store(DEPLOYMENTS, labels=names.MANAGED_SELECTOR),
         )
 
     def child(self, kind: str, key: Key) -> Object | None:
@@ -142,22 +142,22 @@ class Caches(Struct, frozen=True):
         if job is None or job.metadata.deletion_timestamp:
             return None
         owned = self.jobs.by(BY_OWNER, job.metadata.uid)
-        workers = next((child for child in owned if child.metadata.name == names.workers(job)), None)
+        workers = next((child for child in owned if child.metadata.name == names.job_name(job)), None)
         digest = workers.metadata.annotations.get(names.SPEC_DIGEST) if workers else None
         pods = self.pods.by(BY_TRAINING_JOB, str(key))
         current = tuple(pod for pod in pods if workers is not None and _is_of(pod, workers))
         return Observed(
             job=job,
-            workers=workers,
-            earlier=tuple(child for child in owned if child is not workers),
+            current_job=workers,
+            old_jobs=tuple(child for child in owned if child is not workers),
             pods=current,
-            other_pods=tuple(pod for pod in pods if pod not in current),
+            old_pods=tuple(pod for pod in pods if pod not in current),
             nodes=self._nodes(pods),
             gpus_per_worker=gpus_per_worker(job.spec),
             claim=_claim(job),
-            outdated=workers is not None and digest != spec_digest(job.spec),
+            spec_changed=workers is not None and digest != spec_digest(job.spec),
             queued=names.QUEUE_LABEL in job.metadata.labels,
-            fewest=fewest_workers(job.spec),
+            min_workers=min_workers(job.spec),
             store_in_use=waits_for_store(job, self.training_jobs),
         )
 
@@ -167,8 +167,8 @@ class Caches(Struct, frozen=True):
 
 
 def _claim(job: TrainingJob) -> str:
-    kept = storage(job)
-    return (kept.pvc_name or names.claim(job)) if kept is not None and kept.type == "pvc" else ""
+    kept = checkpoint_storage(job)
+    return (kept.pvc_name or names.claim_name(job)) if kept is not None and kept.type == "pvc" else ""
 
 
 def _is_of(pod: Pod, job: Job) -> bool:

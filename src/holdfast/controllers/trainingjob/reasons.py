@@ -6,13 +6,19 @@ from collections.abc import Iterable, Mapping
 import structlog
 from msgspec import Struct
 
-from holdfast.api.builtin import Job, Pod, Told
+from holdfast.api.builtin import CoreEvent, Job, Pod
 from holdfast.api.meta import Object
 from holdfast.cluster.errors import ClusterError
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import EVENTS
-from holdfast.planning.times import moment
-from holdfast.planning.trainingjob.waiting import is_starting, ordinary_step, problem_of, refusal, unmade
+from holdfast.planning.times import parse_time
+from holdfast.planning.trainingjob.waiting import (
+    creation_refused_text,
+    is_starting,
+    missing_pods,
+    problem_of,
+    startup_step,
+)
 
 # The API server reads all Events of the namespace for each: workers of one gang rarely wait for different things.
 MOST_LISTS = 3
@@ -23,26 +29,26 @@ PAST = ("FailedScheduling", "FailedPreemption", "Scheduled")
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Explained(Struct, frozen=True):
+class EventExplanations(Struct, frozen=True):
     """For `why_waiting`: what is said about pods, by their uid, and about the Job that makes them."""
 
     pods: Mapping[str, str] = {}
     job: str = ""
 
 
-async def told(cluster: Cluster, job: Job, pods: Iterable[Pod]) -> Explained:
+async def start_problems_from_events(cluster: Cluster, job: Job, pods: Iterable[Pod]) -> EventExplanations:
     """What Events say, and of pods that these do not explain either how far they are."""
     pods = tuple(pods)
     silent = [pod for pod in sorted(pods, key=_name) if is_starting(pod) and not problem_of(pod)]
     bound = [pod for pod in silent if pod.spec.node_name]
-    lacking = not job.spec.suspend and unmade(pods, job.spec.parallelism)
+    lacking = not job.spec.suspend and missing_pods(pods, job.spec.parallelism)
     asked: list[Object] = [*([job] if lacking else []), *bound][:MOST_LISTS]
     answers = await asyncio.gather(*(newest_warning(cluster, each) for each in asked))
     said = {each.metadata.uid: text for each, text in zip(asked, answers, strict=True) if text}
-    refused = refusal(said.pop(job.metadata.uid)) if job.metadata.uid in said else ""
+    refused = creation_refused_text(said.pop(job.metadata.uid)) if job.metadata.uid in said else ""
     # A step that takes long is not the reason while a problem is known.
-    steps = {pod.metadata.uid: ordinary_step(pod) for pod in silent} if not said and not refused else {}
-    return Explained(pods=said or steps, job=refused)
+    steps = {pod.metadata.uid: startup_step(pod) for pod in silent} if not said and not refused else {}
+    return EventExplanations(pods=said or steps, job=refused)
 
 
 async def newest_warning(cluster: Cluster, about: Object) -> str:
@@ -62,10 +68,10 @@ async def newest_warning(cluster: Cluster, about: Object) -> str:
     return newest.message if newest is not None and newest.type == "Warning" else ""
 
 
-def _age(event: Told) -> tuple[float, str]:
+def _age(event: CoreEvent) -> tuple[float, str]:
     """Events of components that use the newer API have only eventTime."""
     at = event.last_timestamp or event.event_time or event.metadata.creation_timestamp
-    return moment(at).timestamp() if at else 0.0, event.message
+    return parse_time(at).timestamp() if at else 0.0, event.message
 
 
 def _name(pod: Pod) -> str:

@@ -13,13 +13,13 @@ from holdfast.plane.objects import Deployment, Pod
 REST_S = 10.0
 
 
-class Staffing(Struct, frozen=True, kw_only=True):
+class ScalePlan(Struct, frozen=True, kw_only=True):
     create: int
     stop: tuple[Pod, ...]
     again_s: float | None
 
 
-def staffing(deployment: Deployment, pods: Sequence[Pod], now: datetime) -> Staffing:
+def plan_scale(deployment: Deployment, pods: Sequence[Pod], now: datetime) -> ScalePlan:
     """A changed template ends the old pods before it makes new ones, whatever the strategy says."""
     current = [pod for pod in pods if is_current(pod, deployment)]
     active = sorted(filter(is_active, current), key=is_ready)
@@ -29,7 +29,7 @@ def staffing(deployment: Deployment, pods: Sequence[Pod], now: datetime) -> Staf
     old = [pod for pod in pods if not is_current(pod, deployment)]
     over = [pod for pod in current if pod.has_ended and pod.metadata.uid not in resting]
     has_left = all(pod.has_ended for pod in old)
-    return Staffing(
+    return ScalePlan(
         create=max(0, deployment.spec.replicas - len(active) - len(resting)) if has_left else 0,
         stop=tuple(pod for pod in (*old, *surplus, *over) if not pod.is_terminating),
         again_s=min(resting.values(), default=None),

@@ -6,7 +6,7 @@ from datetime import datetime
 from holdfast.plane.deployments.template import is_current
 from holdfast.plane.jobs.standing import is_active, is_ready
 from holdfast.plane.objects import Deployment, DeploymentCondition, DeploymentStatus, Pod
-from holdfast.runtime.clocks import second_time
+from holdfast.runtime.clocks import format_time
 
 AVAILABLE = "Available"
 
@@ -21,7 +21,7 @@ def status(deployment: Deployment, pods: Sequence[Pod], now: datetime) -> Deploy
         ready_replicas=ready,
         available_replicas=ready,
         unavailable_replicas=max(wanted, len(active)) - ready,
-        conditions=(_available(deployment, second_time(now), is_met=ready >= wanted),),
+        conditions=(_available(deployment, format_time(now), is_met=ready >= wanted),),
     )
 
 

@@ -7,10 +7,10 @@ can't be completed twice.
 
 from msgspec import Struct
 
-from holdfast.api.builtin import UncountedPods
-from holdfast.plane.jobs.census import Census
-from holdfast.plane.jobs.ending import Ending
-from holdfast.plane.jobs.failure_policy import judge
+from holdfast.api.builtin import UncountedTerminatedPods
+from holdfast.plane.jobs.census import JobPods
+from holdfast.plane.jobs.ending import JobOutcome
+from holdfast.plane.jobs.failure_policy import match_policy
 from holdfast.plane.jobs.standing import has_failed, index_of
 from holdfast.plane.objects import Pod
 
@@ -18,15 +18,15 @@ from holdfast.plane.objects import Pod
 MOST_UNCOUNTED = 500
 
 
-class Account(Struct, frozen=True, kw_only=True):
+class PodCounts(Struct, frozen=True, kw_only=True):
     succeeded: int
     failed: int
-    uncounted: UncountedPods
+    uncounted: UncountedTerminatedPods
     # To be let go, once the rest is in the status.
     release: tuple[Pod, ...]
 
 
-def account(census: Census, over: Ending | None) -> Account:
+def count_finished_pods(census: JobPods, over: JobOutcome | None) -> PodCounts:
     status = census.job.status
     before = status.uncounted_terminated_pods
     held = {pod.metadata.uid for pod in census.tracked}
@@ -35,7 +35,7 @@ def account(census: Census, over: Ending | None) -> Account:
     release = []
     for pod in census.tracked:
         is_new = pod.metadata.uid not in census.uncounted
-        if not _may_go(census, pod, over) or (is_new and len(succeeded) + len(failed) >= MOST_UNCOUNTED):
+        if not _can_remove_finalizer(census, pod, over) or (is_new and len(succeeded) + len(failed) >= MOST_UNCOUNTED):
             continue
         release.append(pod)
         if not is_new:
@@ -45,15 +45,15 @@ def account(census: Census, over: Ending | None) -> Account:
         elif _counts_as_failed(census, pod, over):
             failed.append(pod.metadata.uid)
     let_go = len(before.succeeded) - sum(uid in held for uid in before.succeeded)
-    return Account(
+    return PodCounts(
         succeeded=census.succeeded if census.job.is_indexed else status.succeeded + let_go,
         failed=status.failed + len(before.failed) - sum(uid in held for uid in before.failed),
-        uncounted=UncountedPods(succeeded=tuple(succeeded), failed=tuple(failed)),
+        uncounted=UncountedTerminatedPods(succeeded=tuple(succeeded), failed=tuple(failed)),
         release=tuple(release),
     )
 
 
-def _may_go(census: Census, pod: Pod, over: Ending | None) -> bool:
+def _can_remove_finalizer(census: JobPods, pod: Pod, over: JobOutcome | None) -> bool:
     if over is not None or pod.status.phase == "Succeeded":
         return True
     if not has_failed(pod, census.job):
@@ -64,7 +64,7 @@ def _may_go(census: Census, pod: Pod, over: Ending | None) -> bool:
     return last is None or last.metadata.uid != pod.metadata.uid
 
 
-def _counts_as_failed(census: Census, pod: Pod, over: Ending | None) -> bool:
+def _counts_as_failed(census: JobPods, pod: Pod, over: JobOutcome | None) -> bool:
     """When a Job fails, everything that still runs fails with it."""
     fails = has_failed(pod, census.job) or (over is not None and not over.is_success)
-    return fails and census.is_in_range(pod) and judge(census.job, pod).counts
+    return fails and census.is_in_range(pod) and match_policy(census.job, pod).counts

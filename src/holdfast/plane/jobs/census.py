@@ -4,12 +4,12 @@ from collections.abc import Set
 from functools import cached_property
 
 from holdfast.plane.jobs import indexes
-from holdfast.plane.jobs.failure_policy import FAIL_INDEX, judge
+from holdfast.plane.jobs.failure_policy import FAIL_INDEX, match_policy
 from holdfast.plane.jobs.standing import failures_before, has_failed, index_of, is_active
 from holdfast.plane.objects import Job, Pod
 
 
-class Census:
+class JobPods:
     """`released` are pods that this process has let go, though the cache may not show it yet."""
 
     def __init__(self, job: Job, pods: tuple[Pod, ...], released: Set[str] = frozenset()) -> None:
@@ -47,12 +47,12 @@ class Census:
     def failed(self) -> int:
         """All failures that count."""
         status = self.job.status
-        new = sum(judge(self.job, pod).counts for pod in self.new_failed if self.is_in_range(pod))
+        new = sum(match_policy(self.job, pod).counts for pod in self.new_failed if self.is_in_range(pod))
         return status.failed + len(status.uncounted_terminated_pods.failed) + new
 
     @cached_property
     def completed_indexes(self) -> frozenset[int]:
-        before = indexes.parsed(self.job.status.completed_indexes, self._limit)
+        before = indexes.parse_indexes(self.job.status.completed_indexes, self._limit)
         return before | self._indexes_of(self.new_succeeded)
 
     @cached_property
@@ -61,7 +61,7 @@ class Census:
         if self.job.spec.backoff_limit_per_index is None:
             return frozenset()
         given_up = tuple(pod for pod in self._new if self._gives_up(pod))
-        before = indexes.parsed(self.job.status.failed_indexes, self._limit)
+        before = indexes.parse_indexes(self.job.status.failed_indexes, self._limit)
         return (before | self._indexes_of(given_up)) - self.completed_indexes
 
     @cached_property
@@ -107,5 +107,5 @@ class Census:
     def _gives_up(self, pod: Pod) -> bool:
         if not has_failed(pod, self.job):
             return False
-        judgement, limit = judge(self.job, pod), self.job.spec.backoff_limit_per_index or 0
+        judgement, limit = match_policy(self.job, pod), self.job.spec.backoff_limit_per_index or 0
         return judgement.action == FAIL_INDEX or (judgement.counts and failures_before(pod) >= limit)

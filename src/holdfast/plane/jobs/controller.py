@@ -12,16 +12,16 @@ from holdfast.api.meta import Key
 from holdfast.cluster.errors import ClusterError, NotFound
 from holdfast.cluster.patches import merge_patch
 from holdfast.plane.jobs.plan import Plan, plan
-from holdfast.plane.jobs.replicas import Replica
+from holdfast.plane.jobs.replicas import NewPod
 from holdfast.plane.jobs.template import pod_body
-from holdfast.plane.objects import JOBS, PODS, TRACKING, Job, Pod, guard
-from holdfast.plane.together import together
+from holdfast.plane.objects import JOBS, PODS, TRACKING, Job, Pod, resource_version_precondition
+from holdfast.plane.together import gather_all
 from holdfast.runtime.cache import Store
 from holdfast.runtime.clocks import Now
 from holdfast.runtime.controller import Controller, Watch, owned_by
 from holdfast.runtime.operator import Operator
 from holdfast.runtime.result import Done, RequeueAfter, Result, TerminalError
-from holdfast.runtime.writes import Session, Writer
+from holdfast.runtime.writes import TrackedClient, WriteTracker
 
 MANAGED_HERE = ("", "kubernetes.io/job-controller")
 JOB_NAME = "batch.kubernetes.io/job-name"
@@ -43,10 +43,10 @@ def _index(pod: Pod) -> Iterable[str]:
     return map(str, job_of(pod))
 
 
-class Jobs:
+class JobReconciler:
     """The reconciler of the kind."""
 
-    def __init__(self, jobs: Store[Job], pods: Store[Pod], writer: Writer, now: Now) -> None:
+    def __init__(self, jobs: Store[Job], pods: Store[Pod], writer: WriteTracker, now: Now) -> None:
         self._jobs = jobs
         self._pods = pods
         self._writer = writer
@@ -55,65 +55,71 @@ class Jobs:
         self._released: dict[Key, set[str]] = {}
 
     async def reconcile(self, key: Key) -> Result:
-        job, session = self._jobs.get(key), self._writer.on(key)
+        job, session = self._jobs.get(key), self._writer.for_key(key)
         pods = self._pods.by(BY_JOB, str(key))
         self._forget(key, pods)
         ours = [pod for pod in pods if job and not job.metadata.deletion_timestamp and _belongs(pod, job)]
         owned = {pod.metadata.uid for pod in ours}
-        await self._release(key, session, [pod for pod in pods if pod.metadata.uid not in owned])
+        await self._remove_finalizers(key, session, [pod for pod in pods if pod.metadata.uid not in owned])
         if job is None or job.metadata.deletion_timestamp or job.finished_at or job.spec.managed_by not in MANAGED_HERE:
             return Done()
         steps = plan(job, tuple(ours), self._now(), self._released.get(key, frozenset()))
         await self._apply(job, steps, session)
         return Done() if steps.again_s is None else RequeueAfter(steps.again_s)
 
-    async def report(self, key: Key, error: TerminalError) -> None:
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
         """Nothing here is final."""
 
-    async def _apply(self, job: Job, steps: Plan, session: Session) -> None:
+    async def _apply(self, job: Job, steps: Plan, session: TrackedClient) -> None:
         """A pod that can't be made must not keep the rest of the news from the status."""
         key = job.metadata.key
         made, trouble = await self._create(job, steps.create, session)
         status = structs.replace(steps.status, active=steps.status.active - len(steps.create) + made)
         await self._write_status(job, status, session)
-        await self._release(key, session, (*steps.release, *steps.surplus))
-        await together(self._stop(pod, session) for pod in (*steps.stop, *steps.surplus))
+        await self._remove_finalizers(key, session, (*steps.release, *steps.surplus))
+        await gather_all(self._stop(pod, session) for pod in (*steps.stop, *steps.surplus))
         if trouble is not None:
             raise trouble
 
-    async def _create(self, job: Job, replicas: Sequence[Replica], session: Session) -> tuple[int, ClusterError | None]:
+    async def _create(
+        self, job: Job, replicas: Sequence[NewPod], session: TrackedClient
+    ) -> tuple[int, ClusterError | None]:
         """In batches that grow: what is refused for one pod is not tried for hundreds."""
         made, size = 0, 1
         while made < len(replicas):
             batch = replicas[made : made + size]
             bodies = [pod_body(job, replica) for replica in batch]
             try:
-                await together(session.create(PODS, body, namespace=job.metadata.namespace) for body in bodies)
+                await gather_all(session.create(PODS, body, namespace=job.metadata.namespace) for body in bodies)
             except ClusterError as error:
                 return made, error
             made, size = made + len(batch), size * 2
         return made, None
 
-    async def _write_status(self, job: Job, status: JobStatus, session: Session) -> None:
+    async def _write_status(self, job: Job, status: JobStatus, session: TrackedClient) -> None:
         patch = merge_patch(msgspec.to_builtins(job.status), msgspec.to_builtins(status))
         if patch:
-            await session.patch_status(JOBS, job.metadata.key, {"metadata": guard(job), "status": patch})
+            await session.patch_status(
+                JOBS, job.metadata.key, {"metadata": resource_version_precondition(job), "status": patch}
+            )
             log.debug("job", key=str(job.metadata.key), status=patch)
 
-    async def _stop(self, pod: Pod, session: Session) -> None:
+    async def _stop(self, pod: Pod, session: TrackedClient) -> None:
         with suppress(NotFound):
             await session.delete(PODS, pod.metadata.key, uid=pod.metadata.uid)
 
-    async def _release(self, key: Key, session: Session, pods: Sequence[Pod]) -> None:
+    async def _remove_finalizers(self, key: Key, session: TrackedClient, pods: Sequence[Pod]) -> None:
         done = self._released.get(key, ())
-        await together(
-            self._let_go(key, pod, session) for pod in pods if pod.is_tracked and pod.metadata.uid not in done
+        await gather_all(
+            self._remove_finalizer(key, pod, session) for pod in pods if pod.is_tracked and pod.metadata.uid not in done
         )
 
-    async def _let_go(self, key: Key, pod: Pod, session: Session) -> None:
+    async def _remove_finalizer(self, key: Key, pod: Pod, session: TrackedClient) -> None:
         left = [each for each in pod.metadata.finalizers if each != TRACKING]
         with suppress(NotFound):
-            await session.patch(PODS, pod.metadata.key, {"metadata": {**guard(pod), "finalizers": left}})
+            await session.patch(
+                PODS, pod.metadata.key, {"metadata": {**resource_version_precondition(pod), "finalizers": left}}
+            )
         self._released.setdefault(key, set()).add(pod.metadata.uid)
 
     def _forget(self, key: Key, pods: Sequence[Pod]) -> None:
@@ -133,5 +139,5 @@ def _belongs(pod: Pod, job: Job) -> bool:
 def jobs(operator: Operator, *, now: Now) -> Controller[Job]:
     """The controller, on the operator's stores."""
     writer = operator.writer()
-    reconciler = Jobs(operator.store(JOBS), operator.store(PODS, {BY_JOB: _index}), writer, now)
+    reconciler = JobReconciler(operator.store(JOBS), operator.store(PODS, {BY_JOB: _index}), writer, now)
     return Controller(name="job", resource=JOBS, reconciler=reconciler, writer=writer, watches=(Watch(PODS, job_of),))

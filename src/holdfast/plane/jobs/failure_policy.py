@@ -8,7 +8,7 @@ from holdfast.plane.objects import ExitCodes, FailurePolicy, FailureRule, Job, P
 COUNT, IGNORE, FAIL_JOB, FAIL_INDEX = "Count", "Ignore", "FailJob", "FailIndex"
 
 
-class Judgement(NamedTuple):
+class PolicyMatch(NamedTuple):
     action: str
     message: str = ""
 
@@ -17,15 +17,15 @@ class Judgement(NamedTuple):
         return self.action != IGNORE
 
 
-def judge(job: Job, pod: Pod) -> Judgement:
+def match_policy(job: Job, pod: Pod) -> PolicyMatch:
     """The first rule that matches decides; without one the failure counts."""
     policy = job.spec.pod_failure_policy or FailurePolicy()
     for number, rule in enumerate(policy.rules):
         if rule.action == FAIL_INDEX and job.spec.backoff_limit_per_index is None:
             continue
         for match in _matches(rule, pod):
-            return Judgement(rule.action, f"{match} matching {rule.action} rule at index {number}")
-    return Judgement(COUNT)
+            return PolicyMatch(rule.action, f"{match} matching {rule.action} rule at index {number}")
+    return PolicyMatch(COUNT)
 
 
 def _matches(rule: FailureRule, pod: Pod) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 
-def parsed(text: str, limit: int) -> frozenset[int]:
+def parse_indexes(text: str, limit: int) -> frozenset[int]:
     """The indexes below `limit`; what can't be read is left out, as a status that somebody broke is mended."""
     found: set[int] = set()
     for part in text.split(","):
@@ -13,7 +13,7 @@ def parsed(text: str, limit: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def written(indexes: Iterable[int]) -> str:
+def format_indexes(indexes: Iterable[int]) -> str:
     """In order, with runs of at least three drawn together as the API server does, and of two as a pair."""
     runs: list[list[int]] = []
     for index in sorted(indexes):

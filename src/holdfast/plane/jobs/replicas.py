@@ -7,8 +7,8 @@ from itertools import islice
 from msgspec import Struct
 
 from holdfast.plane.jobs import backoff
-from holdfast.plane.jobs.census import Census
-from holdfast.plane.jobs.failure_policy import judge
+from holdfast.plane.jobs.census import JobPods
+from holdfast.plane.jobs.failure_policy import match_policy
 from holdfast.plane.jobs.standing import failures_before, ignored_failures_before, index_of, is_ready
 from holdfast.plane.objects import Pod
 
@@ -16,7 +16,7 @@ from holdfast.plane.objects import Pod
 MOST_AT_ONCE = 500
 
 
-class Replica(Struct, frozen=True):
+class NewPod(Struct, frozen=True):
     """A pod to be made; an index that fails on its own hands its history down."""
 
     index: int | None = None
@@ -25,12 +25,12 @@ class Replica(Struct, frozen=True):
 
 
 class Staffing(Struct, frozen=True, kw_only=True):
-    create: tuple[Replica, ...] = ()
+    create: tuple[NewPod, ...] = ()
     surplus: tuple[Pod, ...] = ()
     again_s: float | None = None
 
 
-def staffing(census: Census, now: datetime) -> Staffing:
+def plan_scale(census: JobPods, now: datetime) -> Staffing:
     """Either pods go or pods come, never both in one step."""
     job = census.job
     if job.spec.suspend:
@@ -49,11 +49,11 @@ def staffing(census: Census, now: datetime) -> Staffing:
     if wait_s > 0:
         return Staffing(again_s=wait_s)
     if not job.is_indexed:
-        return Staffing(create=(Replica(),) * missing)
-    return Staffing(create=tuple(map(Replica, islice(_open_indexes(census), missing))))
+        return Staffing(create=(NewPod(),) * missing)
+    return Staffing(create=tuple(map(NewPod, islice(_open_indexes(census), missing))))
 
 
-def _wanted(census: Census) -> int:
+def _wanted(census: JobPods) -> int:
     spec = census.job.spec
     if spec.completions is None:
         # One success is enough: what runs may end, and nothing more is begun.
@@ -61,7 +61,7 @@ def _wanted(census: Census) -> int:
     return max(0, min(spec.completions - census.succeeded, spec.parallelism))
 
 
-def _surplus(census: Census, at_least: int) -> tuple[Pod, ...]:
+def _surplus(census: JobPods, at_least: int) -> tuple[Pod, ...]:
     """Pods without a place of their own, then those that lose least: not ready, of the highest index, the newest."""
     by_age = sorted(census.active, key=lambda pod: pod.metadata.creation_timestamp)
     keepers, misplaced = _placed(census, by_age) if census.job.is_indexed else (by_age, [])
@@ -70,7 +70,7 @@ def _surplus(census: Census, at_least: int) -> tuple[Pod, ...]:
     return (*misplaced, *keepers[: max(0, at_least - len(misplaced))])
 
 
-def _placed(census: Census, by_age: list[Pod]) -> tuple[list[Pod], list[Pod]]:
+def _placed(census: JobPods, by_age: list[Pod]) -> tuple[list[Pod], list[Pod]]:
     """The oldest pod of each index, and those that have no index to themselves."""
     keepers: dict[int, Pod] = {}
     misplaced = []
@@ -83,7 +83,7 @@ def _placed(census: Census, by_age: list[Pod]) -> tuple[list[Pod], list[Pod]]:
     return list(keepers.values()), misplaced
 
 
-def _wait_s(census: Census, now: datetime) -> float:
+def _wait_s(census: JobPods, now: datetime) -> float:
     """Only pods that were there to the end tell of a failure; one that was taken away does not."""
     failed = {pod.metadata.uid: pod for pod in census.new_failed}
     failed |= {pod.metadata.uid: pod for pod in census.pods if pod.status.phase == "Failed" and not pod.is_terminating}
@@ -91,14 +91,14 @@ def _wait_s(census: Census, now: datetime) -> float:
     return backoff.remaining_s(succeeded, list(failed.values()), now)
 
 
-def _open_indexes(census: Census) -> Iterator[int]:
+def _open_indexes(census: JobPods) -> Iterator[int]:
     taken = census.occupied_indexes | census.completed_indexes | census.failed_indexes
     return (index for index in range(census.job.spec.completions or 0) if index not in taken)
 
 
-def _independent(census: Census, missing: int, now: datetime) -> Staffing:
+def _independent(census: JobPods, missing: int, now: datetime) -> Staffing:
     """Where indexes fail on their own, each waits on its own."""
-    create: list[Replica] = []
+    create: list[NewPod] = []
     waits: list[float] = []
     for index in _open_indexes(census):
         last = census.last_failed.get(index)
@@ -110,9 +110,9 @@ def _independent(census: Census, missing: int, now: datetime) -> Staffing:
     return Staffing(create=tuple(create), again_s=min(waits, default=None))
 
 
-def _successor(census: Census, index: int, last: Pod | None) -> Replica:
+def _successor(census: JobPods, index: int, last: Pod | None) -> NewPod:
     if last is None:
-        return Replica(index, 0)
+        return NewPod(index, 0)
     failures, ignored = failures_before(last), ignored_failures_before(last)
-    counts = judge(census.job, last).counts
-    return Replica(index, failures + counts, ignored + (not counts))
+    counts = match_policy(census.job, last).counts
+    return NewPod(index, failures + counts, ignored + (not counts))

@@ -12,7 +12,7 @@ def satisfied_rule(job: Job, completed: frozenset[int]) -> int | None:
 
 
 def _holds(rule: SuccessRule, completed: frozenset[int], limit: int) -> bool:
-    wanted = indexes.parsed(rule.succeeded_indexes, limit)
+    wanted = indexes.parse_indexes(rule.succeeded_indexes, limit)
     counted = completed & wanted if rule.succeeded_indexes else completed
     if rule.succeeded_count is not None:
         return len(counted) >= rule.succeeded_count

@@ -3,7 +3,7 @@
 from typing import Any
 
 from holdfast.cluster.protocol import JSON
-from holdfast.plane.jobs.replicas import Replica
+from holdfast.plane.jobs.replicas import NewPod
 from holdfast.plane.jobs.standing import FAILURES, IGNORED_FAILURES, INDEX
 from holdfast.plane.objects import JOBS, TRACKING, Job
 
@@ -12,7 +12,7 @@ INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 LONGEST_PREFIX = 58
 
 
-def pod_body(job: Job, replica: Replica) -> JSON:
+def pod_body(job: Job, replica: NewPod) -> JSON:
     template = job.spec.template
     metadata, spec = template.get("metadata", {}), template.get("spec", {})
     marks: dict[str, str] = {}
@@ -22,7 +22,7 @@ def pod_body(job: Job, replica: Replica) -> JSON:
         marks[INDEX] = str(replica.index)
         hostname = f"{job.metadata.name}-{replica.index}"
         prefix = f"{hostname}-"
-        spec = _numbered(spec) | {"hostname": hostname}
+        spec = _with_index_env(spec) | {"hostname": hostname}
     if replica.failures is not None:
         annotations[FAILURES] = str(replica.failures)
         annotations |= {IGNORED_FAILURES: str(replica.ignored_failures)} if replica.ignored_failures else {}
@@ -53,12 +53,15 @@ def _owner(job: Job) -> JSON:
     }
 
 
-def _numbered(spec: JSON) -> JSON:
+def _with_index_env(spec: JSON) -> JSON:
     fields = ("initContainers", "containers")
-    return {**spec, **{field: [_told(each) for each in spec[field]] for field in fields if field in spec}}
+    return {
+        **spec,
+        **{field: [_container_with_index_env(each) for each in spec[field]] for field in fields if field in spec},
+    }
 
 
-def _told(container: dict[str, Any]) -> JSON:
+def _container_with_index_env(container: dict[str, Any]) -> JSON:
     """The container with its index in the environment, unless it sets that variable itself."""
     env = container.get("env", [])
     if any(variable["name"] == INDEX_VARIABLE for variable in env):

@@ -12,17 +12,17 @@ from holdfast.api.meta import Key
 from holdfast.api.placing import Taint
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.protocol import JSON, Cluster
-from holdfast.plane.nodes.eviction import disrupted, leaves_at, not_ready
-from holdfast.plane.nodes.health import Sign, readiness, sign_of_life, silenced
+from holdfast.plane.nodes.eviction import disrupted, eviction_time, not_ready
+from holdfast.plane.nodes.health import Heartbeat, readiness, sign_of_life, unknown_conditions
 from holdfast.plane.nodes.taints import wanted_taints
-from holdfast.plane.objects import LEASES, NODES, PODS, Condition, Node, Pod, guard
-from holdfast.plane.together import together
+from holdfast.plane.objects import LEASES, NODES, PODS, Condition, Node, Pod, resource_version_precondition
+from holdfast.plane.together import gather_all
 from holdfast.runtime.cache import Store
 from holdfast.runtime.clocks import Now
 from holdfast.runtime.controller import Controller, Watch
 from holdfast.runtime.operator import Operator
 from holdfast.runtime.result import Done, RequeueAfter, Result, TerminalError
-from holdfast.runtime.writes import Session, Writer
+from holdfast.runtime.writes import TrackedClient, WriteTracker
 
 GRACE_S = 40.0
 # As long as the API server's own collector waits: a machine that registers anew finds its pods.
@@ -48,7 +48,7 @@ def _index(pod: Pod) -> Iterable[str]:
     return (pod.spec.node_name,) if pod.spec.node_name else ()
 
 
-class Nodes:
+class NodeReconciler:
     """The reconciler of the kind; `grace_s` is how long a machine may be silent."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Nodes:
         nodes: Store[Node],
         pods: Store[Pod],
         leases: Store[Lease],
-        writer: Writer,
+        writer: WriteTracker,
         now: Now,
         *,
         grace_s: float,
@@ -71,31 +71,31 @@ class Nodes:
         self._grace_s = grace_s
         # Since when nothing new was heard, or the machine was missing, by this process' own clock: after a restart
         # everybody gets the whole time again.
-        self._heard: dict[str, tuple[Sign, datetime]] = {}
+        self._heard: dict[str, tuple[Heartbeat, datetime]] = {}
         self._missed: dict[str, datetime] = {}
 
     async def reconcile(self, key: Key) -> Result:
-        node, now, session = self._nodes.get(key), self._now(), self._writer.on(key)
+        node, now, session = self._nodes.get(key), self._now(), self._writer.for_key(key)
         if node is None:
             self._heard.pop(key.name, None)
-            return await self._clear(key, now, session)
+            return await self._delete_orphaned_pods(key, now, session)
         self._missed.pop(key.name, None)
-        left_s = self._patience_left_s(node, now)
-        if left_s <= 0 and await self._write_conditions(node, silenced(node, now), session):
+        left_s = self._grace_left_s(node, now)
+        if left_s <= 0 and await self._write_conditions(node, unknown_conditions(node, now), session):
             return Done()
         evict = readiness(node) == "True" or any(readiness(other) == "True" for other in self._nodes)
         if await self._write_taints(node, wanted_taints(node, evict=evict, now=now), session):
             return Done()
-        if readiness(node) != "True" and await self._doubt(key.name, now, session):
+        if readiness(node) != "True" and await self._mark_pods_not_ready(key.name, now, session):
             return Done()
         waits = [await self._evict(node, now, session), left_s if left_s > 0 else None, None if evict else RECHECK_S]
         wait_s = min((each for each in waits if each is not None), default=None)
         return Done() if wait_s is None else RequeueAfter(wait_s)
 
-    async def report(self, key: Key, error: TerminalError) -> None:
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
         """Nothing here is final."""
 
-    def _patience_left_s(self, node: Node, now: datetime) -> float:
+    def _grace_left_s(self, node: Node, now: datetime) -> float:
         name = node.metadata.name
         sign = sign_of_life(node, self._leases.get(Key(LEASE_NAMESPACE, name)))
         last, since = self._heard.get(name, (None, now))
@@ -103,41 +103,44 @@ class Nodes:
             self._heard[name] = sign, (since := now)
         return self._grace_s - (now - since).total_seconds()
 
-    async def _write_conditions(self, node: Node, conditions: tuple[Condition, ...], session: Session) -> bool:
+    async def _write_conditions(self, node: Node, conditions: tuple[Condition, ...], session: TrackedClient) -> bool:
         if conditions == node.status.conditions:
             return False
         log.warning("node not heard of", node=node.metadata.name, grace_s=self._grace_s)
-        patch = {"metadata": guard(node), "status": {"conditions": msgspec.to_builtins(conditions)}}
+        patch = {
+            "metadata": resource_version_precondition(node),
+            "status": {"conditions": msgspec.to_builtins(conditions)},
+        }
         await session.patch_status(NODES, node.metadata.key, patch)
         return True
 
-    async def _write_taints(self, node: Node, taints: tuple[Taint, ...], session: Session) -> bool:
+    async def _write_taints(self, node: Node, taints: tuple[Taint, ...], session: TrackedClient) -> bool:
         if taints == node.spec.taints:
             return False
         log.info("node marked", node=node.metadata.name, taints=[f"{each.key}:{each.effect}" for each in taints])
-        patch = {"metadata": guard(node), "spec": {"taints": msgspec.to_builtins(taints)}}
+        patch = {"metadata": resource_version_precondition(node), "spec": {"taints": msgspec.to_builtins(taints)}}
         await session.patch(NODES, node.metadata.key, patch)
         return True
 
-    async def _doubt(self, name: str, now: datetime, session: Session) -> bool:
+    async def _mark_pods_not_ready(self, name: str, now: datetime, session: TrackedClient) -> bool:
         """Nobody should count on pods of a machine that is not well; returns whether that was news."""
         told = [(pod, not_ready(pod, now)) for pod in self._pods.by(BY_NODE, name) if not pod.has_ended]
         news = [(pod, conditions) for pod, conditions in told if conditions != pod.status.conditions]
-        await together(self._write_status(pod, {}, conditions, session) for pod, conditions in news)
+        await gather_all(self._write_status(pod, {}, conditions, session) for pod, conditions in news)
         return bool(news)
 
-    async def _evict(self, node: Node, now: datetime, session: Session) -> float | None:
+    async def _evict(self, node: Node, now: datetime, session: TrackedClient) -> float | None:
         """Returns after how long the next pod has to leave."""
         if not any(taint.effect == "NoExecute" for taint in node.spec.taints):
             return None
         staying = [
             pod for pod in self._pods.by(BY_NODE, node.metadata.name) if not (pod.has_ended or pod.is_terminating)
         ]
-        times = [(pod, at) for pod in staying if (at := leaves_at(pod, node.spec.taints, now)) is not None]
-        await together(self._end(pod, EVICTED, now, session) for pod, at in times if at <= now)
+        times = [(pod, at) for pod in staying if (at := eviction_time(pod, node.spec.taints, now)) is not None]
+        await gather_all(self._end(pod, EVICTED, now, session) for pod, at in times if at <= now)
         return min(((at - now).total_seconds() for _, at in times if at > now), default=None)
 
-    async def _clear(self, key: Key, now: datetime, session: Session) -> Result:
+    async def _delete_orphaned_pods(self, key: Key, now: datetime, session: TrackedClient) -> Result:
         """Nobody will ever tell how the pods of a vanished machine ended."""
         pods = self._pods.by(BY_NODE, key.name)
         if not pods:
@@ -149,7 +152,7 @@ class Nodes:
         with suppress(NotFound):
             await self._cluster.get(NODES, key)
             return Done()  # the cache is about to show it
-        await together(self._end(pod, ORPHANED, now, session, phase="Failed", grace_period_s=0) for pod in pods)
+        await gather_all(self._end(pod, ORPHANED, now, session, phase="Failed", grace_period_s=0) for pod in pods)
         return Done()
 
     async def _end(
@@ -157,7 +160,7 @@ class Nodes:
         pod: Pod,
         cause: tuple[str, str],
         now: datetime,
-        session: Session,
+        session: TrackedClient,
         *,
         phase: str = "",
         grace_period_s: int | None = None,
@@ -171,14 +174,18 @@ class Nodes:
                 await self._write_status(pod, changed, conditions, session)
             await session.delete(PODS, pod.metadata.key, uid=pod.metadata.uid, grace_period_s=grace_period_s)
 
-    async def _write_status(self, pod: Pod, changed: JSON, conditions: tuple[Condition, ...], session: Session) -> None:
+    async def _write_status(
+        self, pod: Pod, changed: JSON, conditions: tuple[Condition, ...], session: TrackedClient
+    ) -> None:
         status = {**changed, "conditions": msgspec.to_builtins(conditions)}
-        await session.patch_status(PODS, pod.metadata.key, {"metadata": guard(pod), "status": status})
+        await session.patch_status(
+            PODS, pod.metadata.key, {"metadata": resource_version_precondition(pod), "status": status}
+        )
 
 
 def nodes(operator: Operator, cluster: Cluster, *, now: Now, grace_s: float = GRACE_S) -> Controller[Node]:
     writer = operator.writer()
-    reconciler = Nodes(
+    reconciler = NodeReconciler(
         cluster,
         operator.store(NODES),
         operator.store(PODS, {BY_NODE: _index}),

@@ -5,18 +5,18 @@ from datetime import datetime, timedelta
 from holdfast.api.placing import Taint
 from holdfast.plane.moments import moment
 from holdfast.plane.objects import Condition, Pod, condition, with_condition
-from holdfast.planning.placing.tolerance import tolerated
-from holdfast.runtime.clocks import second_time
+from holdfast.planning.placing.tolerance import find_toleration
+from holdfast.runtime.clocks import format_time
 
 
-def leaves_at(pod: Pod, taints: tuple[Taint, ...], now: datetime) -> datetime | None:
+def eviction_time(pod: Pod, taints: tuple[Taint, ...], now: datetime) -> datetime | None:
     """The moment from which the pod may no longer stay; None when it may stay for ever."""
     moments = []
     for taint in taints:
         if taint.effect != "NoExecute":
             continue
         since = moment(taint.time_added) if taint.time_added else now
-        toleration = tolerated(pod.spec.tolerations, taint)
+        toleration = find_toleration(pod.spec.tolerations, taint)
         if toleration is None:
             moments.append(since)
         elif toleration.toleration_seconds is not None:
@@ -34,7 +34,7 @@ def disrupted(pod: Pod, reason: str, message: str, now: datetime) -> tuple[Condi
         status="True",
         reason=reason,
         message=message,
-        last_transition_time=second_time(now),
+        last_transition_time=format_time(now),
     )
     return with_condition(pod.status.conditions, new)
 
@@ -44,5 +44,5 @@ def not_ready(pod: Pod, now: datetime) -> tuple[Condition, ...]:
     ready = condition(pod.status.conditions, "Ready")
     if ready is None or ready.status != "True":
         return pod.status.conditions
-    new = Condition(type="Ready", status="False", reason="NodeNotReady", last_transition_time=second_time(now))
+    new = Condition(type="Ready", status="False", reason="NodeNotReady", last_transition_time=format_time(now))
     return with_condition(pod.status.conditions, new)

@@ -6,7 +6,7 @@ from datetime import datetime
 from holdfast.api.placing import Taint
 from holdfast.plane.nodes.health import readiness
 from holdfast.plane.objects import Node
-from holdfast.runtime.clocks import second_time
+from holdfast.runtime.clocks import format_time
 
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
@@ -26,14 +26,14 @@ _OURS = {(key, "NoSchedule") for key in (*_LOST.values(), *_PRESSED.values(), _C
 
 def wanted_taints(node: Node, *, evict: bool, now: datetime) -> tuple[Taint, ...]:
     """The taints that the machine should have; those that are there stay as they are, with their time."""
-    wanted = dict.fromkeys(_called_for(node, evict))
+    wanted = dict.fromkeys(_taints_for_conditions(node, evict))
     kept = [taint for taint in node.spec.taints if _is_foreign(taint) or (taint.key, taint.effect) in wanted]
     there = {(taint.key, taint.effect) for taint in kept}
-    new = (Taint(key=key, effect=effect, time_added=second_time(now)) for key, effect in wanted.keys() - there)
+    new = (Taint(key=key, effect=effect, time_added=format_time(now)) for key, effect in wanted.keys() - there)
     return (*kept, *sorted(new, key=lambda taint: (taint.key, taint.effect)))
 
 
-def _called_for(node: Node, evict: bool) -> Iterator[tuple[str, str]]:
+def _taints_for_conditions(node: Node, evict: bool) -> Iterator[tuple[str, str]]:
     lost = _LOST.get(readiness(node))
     if lost:
         yield lost, "NoSchedule"

@@ -8,18 +8,29 @@ import structlog
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import Conflict, NotFound
-from holdfast.plane.claims import UNBOUND, waiting_for
-from holdfast.plane.objects import CLAIMS, NODES, PODS, Claim, Condition, Node, Pod, condition, guard, with_condition
+from holdfast.plane.claims import UNBOUND, unbound_claims_message
+from holdfast.plane.objects import (
+    CLAIMS,
+    NODES,
+    PODS,
+    Claim,
+    Condition,
+    Node,
+    Pod,
+    condition,
+    resource_version_precondition,
+    with_condition,
+)
 from holdfast.plane.scheduling.cycle import schedule
-from holdfast.plane.scheduling.occupancy import Occupancy
-from holdfast.plane.together import together
+from holdfast.plane.scheduling.occupancy import NodeSnapshot
+from holdfast.plane.together import gather_all
 from holdfast.runtime.cache import Store
-from holdfast.runtime.clocks import Now, second_time
+from holdfast.runtime.clocks import Now, format_time
 from holdfast.runtime.controller import Controller
 from holdfast.runtime.events import Recorder
 from holdfast.runtime.operator import Operator
 from holdfast.runtime.result import Done, Result, TerminalError
-from holdfast.runtime.writes import Session, Writer
+from holdfast.runtime.writes import TrackedClient, WriteTracker
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -38,8 +49,8 @@ class Scheduler:
         binder: Binder,
         nodes: Store[Node],
         claims: Store[Claim],
-        occupancy: Occupancy,
-        writer: Writer,
+        occupancy: NodeSnapshot,
+        writer: WriteTracker,
         events: Recorder,
         now: Now,
     ) -> None:
@@ -58,27 +69,27 @@ class Scheduler:
             if self._occupancy.dirty:
                 self._occupancy.dirty = False
                 try:
-                    await self._look(self._writer.on(key))
+                    await self._run_cycle(self._writer.for_key(key))
                 except BaseException:
                     self._occupancy.dirty = True
                     raise
         return Done()
 
-    async def report(self, key: Key, error: TerminalError) -> None:
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
         """Nothing here is final."""
 
-    async def _look(self, session: Session) -> None:
+    async def _run_cycle(self, session: TrackedClient) -> None:
         waiting = self._occupancy.waiting()
         if not waiting:
             return
         nodes = {node.metadata.name: node for node in sorted(self._nodes, key=lambda node: node.metadata.name)}
-        lacking = [(pod, why) for pod in waiting if (why := waiting_for(pod, self._claims))]
+        lacking = [(pod, why) for pod in waiting if (why := unbound_claims_message(pod, self._claims))]
         unready = {pod.metadata.uid for pod, _ in lacking}
         outcome = schedule([pod for pod in waiting if pod.metadata.uid not in unready], nodes, self._occupancy)
-        await together(self._bind(pod) for pod in outcome.placed)
+        await gather_all(self._bind(pod) for pod in outcome.placed)
         refused = [*outcome.refused, *((pod, f"0/{len(nodes)} nodes are available: {why}.") for pod, why in lacking)]
         news = [(pod, obstacle) for pod, obstacle in refused if not _says(pod, obstacle)]
-        await together(self._tell(pod, obstacle, session) for pod, obstacle in news)
+        await gather_all(self._report_unschedulable(pod, obstacle, session) for pod, obstacle in news)
 
     async def _bind(self, pod: Pod) -> None:
         try:
@@ -91,14 +102,14 @@ class Scheduler:
             self._occupancy.forget(pod)
             raise
 
-    async def _tell(self, pod: Pod, obstacle: str, session: Session) -> None:
+    async def _report_unschedulable(self, pod: Pod, obstacle: str, session: TrackedClient) -> None:
         before = condition(pod.status.conditions, "PodScheduled")
-        since = before.last_transition_time if before and before.status == "False" else second_time(self._now())
+        since = before.last_transition_time if before and before.status == "False" else format_time(self._now())
         new = Condition(
             type="PodScheduled", status="False", reason="Unschedulable", message=obstacle, last_transition_time=since
         )
         conditions = msgspec.to_builtins(with_condition(pod.status.conditions, new))
-        patch = {"metadata": guard(pod), "status": {"conditions": conditions}}
+        patch = {"metadata": resource_version_precondition(pod), "status": {"conditions": conditions}}
         try:
             await session.patch_status(PODS, pod.metadata.key, patch)
         except (Conflict, NotFound):
@@ -117,7 +128,7 @@ def _says(pod: Pod, obstacle: str) -> bool:
 
 
 def scheduler(operator: Operator, binder: Binder, *, now: Now) -> Controller[Pod]:
-    writer, occupancy = operator.writer(), Occupancy()
+    writer, occupancy = operator.writer(), NodeSnapshot()
     reconciler = Scheduler(
         binder, operator.store(NODES), operator.store(CLAIMS), occupancy, writer, operator.recorder, now
     )

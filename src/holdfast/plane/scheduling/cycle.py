@@ -8,11 +8,11 @@ from msgspec import Struct, structs
 
 from holdfast.plane.objects import Node, Pod
 from holdfast.plane.scheduling.choice import Score, score
-from holdfast.plane.scheduling.machine import refusals
-from holdfast.plane.scheduling.neighbours import Neighbours, neighbours
-from holdfast.plane.scheduling.occupancy import Occupancy
-from holdfast.plane.scheduling.spread import Evenness, evenness
-from holdfast.planning.placing.needs import needs
+from holdfast.plane.scheduling.machine import filter_failures
+from holdfast.plane.scheduling.neighbours import PodAffinityState, neighbours
+from holdfast.plane.scheduling.occupancy import NodeSnapshot
+from holdfast.plane.scheduling.spread import TopologySpread, topology_spreads
+from holdfast.planning.placing.needs import pod_requests
 
 
 class Outcome(Struct, frozen=True):
@@ -22,12 +22,12 @@ class Outcome(Struct, frozen=True):
     refused: tuple[tuple[Pod, str], ...]
 
 
-def schedule(waiting: Iterable[Pod], nodes: Mapping[str, Node], occupancy: Occupancy) -> Outcome:
+def schedule(waiting: Iterable[Pod], nodes: Mapping[str, Node], occupancy: NodeSnapshot) -> Outcome:
     """By priority, then by age, then in the order given. What is placed takes its room in `occupancy` at once."""
     placed, refused = [], []
     known: dict[bytes, str] = {}
     for pod in sorted(waiting, key=_rank):
-        kind = _kind(pod, occupancy)
+        kind = _equivalence_class(pod, occupancy)
         obstacle = known.get(kind) if kind else None
         if obstacle is None:
             node, obstacle = _choose(pod, nodes, occupancy)
@@ -45,27 +45,27 @@ def _rank(pod: Pod) -> tuple[int, str]:
     return -pod.spec.priority, pod.metadata.creation_timestamp
 
 
-def _kind(pod: Pod, occupancy: Occupancy) -> bytes:
+def _equivalence_class(pod: Pod, occupancy: NodeSnapshot) -> bytes:
     """Pods of one kind fare alike: when one fits nowhere, neither does the next. Empty for who depends on others."""
     spec = pod.spec
     is_social = (
         spec.topology_spread_constraints
         or spec.affinity.pod_affinity.required_during_scheduling_ignored_during_execution
         or spec.affinity.pod_anti_affinity.required_during_scheduling_ignored_during_execution
-        or any(True for _ in occupancy.repelling())
+        or any(True for _ in occupancy.pods_with_anti_affinity())
     )
     return b"" if is_social else msgspec.json.encode(structs.replace(spec, priority=0))
 
 
-def _choose(pod: Pod, nodes: Mapping[str, Node], occupancy: Occupancy) -> tuple[Node | None, str]:
+def _choose(pod: Pod, nodes: Mapping[str, Node], occupancy: NodeSnapshot) -> tuple[Node | None, str]:
     """The best machine, or why there is none."""
-    asked = needs(pod.spec)
-    around, spreads = neighbours(pod, occupancy, nodes), evenness(pod, occupancy, nodes)
+    asked = pod_requests(pod.spec)
+    around, spreads = neighbours(pod, occupancy, nodes), topology_spreads(pod, occupancy, nodes)
     obstacles: Counter[str] = Counter()
     fits: list[tuple[Score, Node]] = []
     for name, node in nodes.items():
         taken = occupancy.taken(name)
-        found = refusals(pod, node, asked, taken) or _social_refusals(node, around, spreads)
+        found = filter_failures(pod, node, asked, taken) or _inter_pod_failures(node, around, spreads)
         if found:
             obstacles.update(found)
         else:
@@ -75,7 +75,7 @@ def _choose(pod: Pod, nodes: Mapping[str, Node], occupancy: Occupancy) -> tuple[
     return None, _message(len(nodes), obstacles)
 
 
-def _social_refusals(node: Node, around: Neighbours, spreads: tuple[Evenness, ...]) -> tuple[str, ...]:
+def _inter_pod_failures(node: Node, around: PodAffinityState, spreads: tuple[TopologySpread, ...]) -> tuple[str, ...]:
     found = (*(each.refusal(node) for each in spreads), around.refusal(node))
     return next(((refusal,) for refusal in found if refusal), ())
 

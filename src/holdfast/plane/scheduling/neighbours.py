@@ -6,29 +6,29 @@ from msgspec import Struct
 
 from holdfast.api.placing import PodAffinityTerm
 from holdfast.plane.objects import Node, Pod
-from holdfast.plane.scheduling.occupancy import Occupancy
+from holdfast.plane.scheduling.occupancy import NodeSnapshot
 
 # A topology label and its value: one zone, one host.
 Domain = tuple[str, str]
 
 
-class Neighbours(Struct, frozen=True, kw_only=True):
+class PodAffinityState(Struct, frozen=True, kw_only=True):
     """Where a pod may not be, for the sake of others or its own; and where it must."""
 
-    repelled: frozenset[Domain] = frozenset()
+    rejected_by_others: frozenset[Domain] = frozenset()
     avoided: frozenset[Domain] = frozenset()
     # For each of its wishes: the label, and the values where someone is that it wants near; None: anywhere with it.
-    drawn: tuple[tuple[str, frozenset[str] | None], ...] = ()
+    required_topologies: tuple[tuple[str, frozenset[str] | None], ...] = ()
     preferred: dict[Domain, int] = {}
 
     def refusal(self, node: Node) -> str | None:
         labels = node.metadata.labels
-        for key, values in self.drawn:
+        for key, values in self.required_topologies:
             if key not in labels or (values is not None and labels[key] not in values):
                 return "node(s) didn't match pod affinity rules"
         if any(labels.get(key) == value for key, value in self.avoided):
             return "node(s) didn't match pod anti-affinity rules"
-        if any(labels.get(key) == value for key, value in self.repelled):
+        if any(labels.get(key) == value for key, value in self.rejected_by_others):
             return "node(s) didn't satisfy existing pods anti-affinity rules"
         return None
 
@@ -37,22 +37,22 @@ class Neighbours(Struct, frozen=True, kw_only=True):
         return sum(weight for (key, value), weight in self.preferred.items() if labels.get(key) == value)
 
 
-def neighbours(pod: Pod, occupancy: Occupancy, nodes: Mapping[str, Node]) -> Neighbours:
+def neighbours(pod: Pod, occupancy: NodeSnapshot, nodes: Mapping[str, Node]) -> PodAffinityState:
     wishes = pod.spec.affinity
     near = wishes.pod_affinity.required_during_scheduling_ignored_during_execution
     away = wishes.pod_anti_affinity.required_during_scheduling_ignored_during_execution
-    return Neighbours(
-        repelled=frozenset(_repelled(pod, occupancy.repelling(), nodes)),
+    return PodAffinityState(
+        rejected_by_others=frozenset(_repelled(pod, occupancy.pods_with_anti_affinity(), nodes)),
         avoided=frozenset(
             (term.topology_key, value) for term in away for value in _places(term, pod, occupancy, nodes)
         ),
-        drawn=_drawn(pod, near, occupancy, nodes),
+        required_topologies=_drawn(pod, near, occupancy, nodes),
         preferred=_preferred(pod, occupancy, nodes),
     )
 
 
 def _drawn(
-    pod: Pod, near: tuple[PodAffinityTerm, ...], occupancy: Occupancy, nodes: Mapping[str, Node]
+    pod: Pod, near: tuple[PodAffinityTerm, ...], occupancy: NodeSnapshot, nodes: Mapping[str, Node]
 ) -> tuple[tuple[str, frozenset[str] | None], ...]:
     """The first of a group that wants to be together would wait for ever: it may go anywhere."""
     places = [(term.topology_key, _places(term, pod, occupancy, nodes)) for term in near]
@@ -68,7 +68,7 @@ def _repelled(pod: Pod, others: Iterable[Pod], nodes: Mapping[str, Node]) -> Ite
                 yield term.topology_key, value
 
 
-def _preferred(pod: Pod, occupancy: Occupancy, nodes: Mapping[str, Node]) -> dict[Domain, int]:
+def _preferred(pod: Pod, occupancy: NodeSnapshot, nodes: Mapping[str, Node]) -> dict[Domain, int]:
     wishes, found = pod.spec.affinity, dict[Domain, int]()
     for sign, group in ((1, wishes.pod_affinity), (-1, wishes.pod_anti_affinity)):
         for wish in group.preferred_during_scheduling_ignored_during_execution:
@@ -79,9 +79,9 @@ def _preferred(pod: Pod, occupancy: Occupancy, nodes: Mapping[str, Node]) -> dic
     return found
 
 
-def _places(term: PodAffinityTerm, pod: Pod, occupancy: Occupancy, nodes: Mapping[str, Node]) -> frozenset[str]:
+def _places(term: PodAffinityTerm, pod: Pod, occupancy: NodeSnapshot, nodes: Mapping[str, Node]) -> frozenset[str]:
     """The values of the term's label where a pod is that the term speaks of."""
-    values = (_value(term, other, nodes) for other in occupancy.everyone() if _selects(term, pod, other))
+    values = (_value(term, other, nodes) for other in occupancy.all_pods() if _selects(term, pod, other))
     return frozenset(value for value in values if value is not None)
 
 
@@ -95,4 +95,4 @@ def _selects(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
     everywhere = term.namespace_selector is not None and term.namespace_selector.is_empty
     named = term.namespaces or (() if term.namespace_selector is not None else (owner.metadata.namespace,))
     in_reach = everywhere or other.metadata.namespace in named
-    return in_reach and term.label_selector is not None and term.label_selector.holds(other.metadata.labels)
+    return in_reach and term.label_selector is not None and term.label_selector.matches(other.metadata.labels)

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable
 from holdfast.api.meta import Key
 from holdfast.plane.objects import CLAIMS, NODES, PODS, Claim, Node, Pod
 from holdfast.planning.placing.amounts import Amounts, minus, plus
-from holdfast.planning.placing.needs import needs
+from holdfast.planning.placing.needs import pod_requests
 from holdfast.runtime.informer import Informers
 
 SCHEDULER_NAME = "default-scheduler"
 
 
-class Occupancy:
+class NodeSnapshot:
     """A source of news for the scheduler: `dirty` says whether something changed that may give a pod its place."""
 
     def __init__(self) -> None:
@@ -50,10 +50,10 @@ class Occupancy:
     def taken(self, node: str) -> Amounts:
         return self._taken.get(node, {})
 
-    def everyone(self) -> Iterable[Pod]:
+    def all_pods(self) -> Iterable[Pod]:
         return (pod for pods in self._pods.values() for pod in pods.values())
 
-    def repelling(self) -> Iterable[Pod]:
+    def pods_with_anti_affinity(self) -> Iterable[Pod]:
         """Pods on machines that want some others to keep away."""
         return self._repelling.values()
 
@@ -98,7 +98,7 @@ class Occupancy:
     def _enter(self, pod: Pod) -> None:
         node, uid = pod.spec.node_name, pod.metadata.uid
         self._pods.setdefault(node, {})[uid] = pod
-        self._taken[node] = plus(self._taken.get(node, {}), needs(pod.spec))
+        self._taken[node] = plus(self._taken.get(node, {}), pod_requests(pod.spec))
         if pod.spec.affinity.pod_anti_affinity.required_during_scheduling_ignored_during_execution:
             self._repelling[uid] = pod
 
@@ -106,7 +106,7 @@ class Occupancy:
         node, uid = pod.spec.node_name, pod.metadata.uid
         self._repelling.pop(uid, None)
         if self._pods.get(node, {}).pop(uid, None) is not None:
-            self._taken[node] = minus(self._taken[node], needs(pod.spec))
+            self._taken[node] = minus(self._taken[node], pod_requests(pod.spec))
         if not self._pods.get(node):
             self._pods.pop(node, None)
             self._taken.pop(node, None)

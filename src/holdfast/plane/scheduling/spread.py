@@ -4,18 +4,18 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from holdfast.api.placing import SpreadConstraint
+from holdfast.api.placing import TopologySpreadConstraint
 from holdfast.plane.objects import Node, Pod
-from holdfast.plane.scheduling.occupancy import Occupancy
-from holdfast.planning.placing.machines import wants
+from holdfast.plane.scheduling.occupancy import NodeSnapshot
+from holdfast.planning.placing.machines import matches_node
 
 REFUSAL = "node(s) didn't match pod topology spread constraints"
 
 
-class Evenness(Struct, frozen=True):
+class TopologySpread(Struct, frozen=True):
     """How many pods each domain of one constraint has; `own` is 1 when the pod itself is one of them."""
 
-    constraint: SpreadConstraint
+    constraint: TopologySpreadConstraint
     counts: dict[str, int]
     own: int
 
@@ -27,23 +27,25 @@ class Evenness(Struct, frozen=True):
         return REFUSAL if skew > self.constraint.max_skew else None
 
 
-def evenness(pod: Pod, occupancy: Occupancy, nodes: Mapping[str, Node]) -> tuple[Evenness, ...]:
+def topology_spreads(pod: Pod, occupancy: NodeSnapshot, nodes: Mapping[str, Node]) -> tuple[TopologySpread, ...]:
     hard = (each for each in pod.spec.topology_spread_constraints if each.when_unsatisfiable == "DoNotSchedule")
     return tuple(_counted(each, pod, occupancy, nodes) for each in hard)
 
 
-def _counted(constraint: SpreadConstraint, pod: Pod, occupancy: Occupancy, nodes: Mapping[str, Node]) -> Evenness:
+def _counted(
+    constraint: TopologySpreadConstraint, pod: Pod, occupancy: NodeSnapshot, nodes: Mapping[str, Node]
+) -> TopologySpread:
     """Only machines that the pod may choose from make a domain."""
     counts: dict[str, int] = {}
     for name, node in nodes.items():
         domain = node.metadata.labels.get(constraint.topology_key)
-        if domain is not None and wants(pod.spec, node.metadata.labels, name):
+        if domain is not None and matches_node(pod.spec, node.metadata.labels, name):
             there = sum(_is_counted(constraint, pod, other) for other in occupancy.on(name) if not other.is_terminating)
             counts[domain] = counts.get(domain, 0) + there
-    return Evenness(constraint, counts, int(_is_counted(constraint, pod, pod)))
+    return TopologySpread(constraint, counts, int(_is_counted(constraint, pod, pod)))
 
 
-def _is_counted(constraint: SpreadConstraint, pod: Pod, other: Pod) -> bool:
+def _is_counted(constraint: TopologySpreadConstraint, pod: Pod, other: Pod) -> bool:
     selector = constraint.label_selector
     same = other.metadata.namespace == pod.metadata.namespace
-    return same and selector is not None and selector.holds(other.metadata.labels)
+    return same and selector is not None and selector.matches(other.metadata.labels)

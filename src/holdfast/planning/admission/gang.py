@@ -6,23 +6,23 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from holdfast.api.meta import Key
-from holdfast.planning.admission.shape import Shape
-from holdfast.planning.times import moment
+from holdfast.planning.admission.shape import PodRequirements
+from holdfast.planning.times import parse_time
 
 # started: may start, or has; those without a machine yet get theirs first.
 # waiting: for its first start, or for another one after it was stopped.
 # keeping: it ran and is being restarted; who comes after it does not get its room.
-Standing: TypeAlias = Literal["started", "waiting", "keeping"]
+GangState: TypeAlias = Literal["started", "waiting", "keeping"]
 
 
 class Gang(Struct, frozen=True, kw_only=True):
     key: Key
     uid: str
     workers: int
-    shape: Shape
-    standing: Standing = "waiting"
+    shape: PodRequirements
+    state: GangState = "waiting"
     priority: int = 0
-    since: str = ""
+    created_at: str = ""
     """When the job was made: who came first goes first."""
     restarting_since: str = ""
     """Since when a keeping one is without its workers."""
@@ -34,14 +34,14 @@ class Gang(Struct, frozen=True, kw_only=True):
     @property
     def rank(self) -> tuple[int, bool, str, Key]:
         """Who restarts goes before those of its importance who wait: its room is not theirs."""
-        return -self.priority, self.standing != "keeping", self.since, self.key
+        return -self.priority, self.state != "keeping", self.created_at, self.key
 
     def waited_s(self, now: datetime) -> float:
-        began = self.restarting_since or self.since
-        return (now - moment(began)).total_seconds() if began else 0.0
+        began = self.restarting_since or self.created_at
+        return (now - parse_time(began)).total_seconds() if began else 0.0
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class AdmissionDecision(Struct, frozen=True, kw_only=True):
     admitted: bool
     message: str = ""
     """What it waits for, and what would change it."""
@@ -51,4 +51,4 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """It would not fit if every machine were empty."""
 
 
-ADMITTED = Verdict(admitted=True)
+ADMITTED = AdmissionDecision(admitted=True)

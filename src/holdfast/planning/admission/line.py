@@ -6,23 +6,23 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from holdfast.planning.admission.gang import ADMITTED, Gang, Verdict
-from holdfast.planning.admission.obstacles import Obstacle, beyond, obstacle, shortage
-from holdfast.planning.admission.room import Room
-from holdfast.planning.admission.shape import Shape
-from holdfast.planning.admission.words import needed, ordinal
+from holdfast.planning.admission.gang import ADMITTED, AdmissionDecision, Gang
+from holdfast.planning.admission.obstacles import PermanentObstacle, beyond, obstacle, shortage
+from holdfast.planning.admission.room import PassCapacity
+from holdfast.planning.admission.shape import PodRequirements
+from holdfast.planning.admission.words import demand_text, ordinal
 from holdfast.planning.ledger import Ledger
 from holdfast.planning.placing.amounts import Amounts
 
 # How many are told in numbers what is missing. The numbers change all the time, and each change is a write for each
 # job that is told: further back in a long line they would cost more than they say.
-TOLD = 10
+DETAILED_MESSAGES = 10
 
 
-class Outlook(Struct, frozen=True):
+class AdmissionResult(Struct, frozen=True):
     """What one look comes to."""
 
-    verdicts: dict[str, Verdict]
+    verdicts: dict[str, AdmissionDecision]
     """For every gang, by its uid."""
     taken: Mapping[str, Amounts]
     """What those who may start and have no machine yet are expected to take, by machine."""
@@ -30,14 +30,16 @@ class Outlook(Struct, frozen=True):
     """Machines that are kept for gangs that have waited long."""
 
 
-def admit(gangs: Iterable[Gang], ledger: Ledger, now: datetime, patience_s: float = 600.0) -> dict[str, Verdict]:
+def admit(
+    gangs: Iterable[Gang], ledger: Ledger, now: datetime, patience_s: float = 600.0
+) -> dict[str, AdmissionDecision]:
     """The verdicts alone."""
-    return survey(gangs, ledger, now, patience_s).verdicts
+    return run_admission(gangs, ledger, now, patience_s).verdicts
 
 
-def survey(
+def run_admission(
     gangs: Iterable[Gang], ledger: Ledger, now: datetime, patience_s: float = 600.0, per_namespace: int = 1
-) -> Outlook:
+) -> AdmissionResult:
     """Looks at everyone.
 
     Those who started get room for the workers that have none; then all others by importance and age. One that does not
@@ -45,22 +47,22 @@ def survey(
     could use, for at most `per_namespace` jobs of a namespace at a time.
     """
     everyone = list(gangs)
-    room, line = Room(ledger), []
+    room, line = PassCapacity(ledger), []
     for gang in everyone:
-        if gang.standing == "started":
+        if gang.state == "started":
             room.reserve(gang.shape, gang.unbound, gang.machines)
         else:
             line.append(gang)
-    look = _Look(room, now, patience_s, per_namespace)
+    look = _AdmissionPass(room, now, patience_s, per_namespace)
     judged = {gang.uid: look.judge(gang) for gang in sorted(line, key=lambda gang: gang.rank)}
     verdicts = {gang.uid: judged.get(gang.uid, ADMITTED) for gang in everyone}
-    return Outlook(verdicts, room.given, room.closed)
+    return AdmissionResult(verdicts, room.given, room.closed)
 
 
-class _Look:
+class _AdmissionPass:
     """Goes along the line once."""
 
-    def __init__(self, room: Room, now: datetime, patience_s: float, per_namespace: int) -> None:
+    def __init__(self, room: PassCapacity, now: datetime, patience_s: float, per_namespace: int) -> None:
         self._room = room
         self._now = now
         self._patience_s = patience_s
@@ -68,53 +70,53 @@ class _Look:
         self._reservations: Counter[str] = Counter()
         self._position = 0
         self._insisting: Gang | None = None
-        self._obstacles: dict[bytes, Obstacle | None] = {}
+        self._obstacles: dict[bytes, PermanentObstacle | None] = {}
 
-    def judge(self, gang: Gang) -> Verdict:
+    def judge(self, gang: Gang) -> AdmissionDecision:
         if self._room.put(gang.shape, gang.workers):
             return ADMITTED
         self._position += 1
         verdict = self._refusal(gang)
-        if self._insists(gang):
+        if self._holds_nodes(gang):
             self._reserve(gang)
         return verdict
 
     def _reserve(self, gang: Gang) -> None:
         shape, namespace = gang.shape, gang.key.namespace
-        if gang.standing == "keeping" and gang.waited_s(self._now) <= self._patience_s:
-            reserved = frozenset(shape.asked)  # what it had before it restarts
+        if gang.state == "keeping" and gang.waited_s(self._now) <= self._patience_s:
+            reserved = frozenset(shape.requests)  # what it had before it restarts
         elif self._reservations[namespace] < self._per_namespace:
             self._reservations[namespace] += 1
             reserved = self._room.scarce(shape, gang.workers)
         else:
             return
-        self._room.close(shape, reserved)
+        self._room.hold(shape, reserved)
         self._insisting = gang
 
-    def _refusal(self, gang: Gang) -> Verdict:
+    def _refusal(self, gang: Gang) -> AdmissionDecision:
         spots, found = self._room.spots(gang.shape), self._obstacle(gang.shape)
         message = found.message if found is not None else self._shortage(gang)
         impossible = found is not None and found.impossible
-        if spots.suiting and spots.most_ever < gang.workers:
+        if spots.suiting and spots.max_workers_ignoring_taints < gang.workers:
             message, impossible = message + beyond(spots), True
-        return Verdict(admitted=False, message=message, position=self._position, impossible=impossible)
+        return AdmissionDecision(admitted=False, message=message, position=self._position, impossible=impossible)
 
-    def _insists(self, gang: Gang) -> bool:
+    def _holds_nodes(self, gang: Gang) -> bool:
         """Whether room is kept for it. For who would not fit even then, it would be kept in vain and for ever."""
         fits_some_day = gang.workers <= self._room.spots(gang.shape).most
         is_patient = gang.waited_s(self._now) <= self._patience_s
         # Who was running may get back the machine that it lost: that is worth some waiting.
-        return fits_some_day or is_patient if gang.standing == "keeping" else fits_some_day and not is_patient
+        return fits_some_day or is_patient if gang.state == "keeping" else fits_some_day and not is_patient
 
-    def _obstacle(self, shape: Shape) -> Obstacle | None:
+    def _obstacle(self, shape: PodRequirements) -> PermanentObstacle | None:
         """Found once for gangs that are alike."""
         if shape.digest not in self._obstacles:
             self._obstacles[shape.digest] = obstacle(self._room.spots(shape), len(self._room.machines))
         return self._obstacles[shape.digest]
 
     def _shortage(self, gang: Gang) -> str:
-        if self._position > TOLD:
-            return f"{needed(gang.shape, gang.workers)}; at least {TOLD} jobs are in line before it"
+        if self._position > DETAILED_MESSAGES:
+            return f"{demand_text(gang.shape, gang.workers)}; at least {DETAILED_MESSAGES} jobs are in line before it"
         spots, ahead = self._room.spots(gang.shape), self._insisting
         if ahead is not None and spots.capacity(spots.counts) >= gang.workers:
             return f"{ordinal(self._position)} in line, behind {ahead.key} (priority {ahead.priority})"

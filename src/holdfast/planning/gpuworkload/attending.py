@@ -4,17 +4,17 @@ from datetime import datetime
 
 from msgspec import structs
 
-from holdfast.planning.admission import Shape
-from holdfast.planning.gpuworkload.binding import awaited
-from holdfast.planning.gpuworkload.course import wants_machine
+from holdfast.planning.admission import PodRequirements
+from holdfast.planning.gpuworkload.binding import pending_step
+from holdfast.planning.gpuworkload.course import needs_node
 from holdfast.planning.gpuworkload.observed import Observed
 from holdfast.planning.gpuworkload.request import request_for
 from holdfast.planning.gpuworkload.timing import Timing
 from holdfast.planning.placement import Placement
 
 
-def attend(
-    observed: Observed, placement: Placement, shape: Shape, now: datetime, now_s: float, timing: Timing
+def sync_placement(
+    observed: Observed, placement: Placement, shape: PodRequirements, now: datetime, now_s: float, timing: Timing
 ) -> tuple[Observed, float | None]:
     """What is seen, with what the placement says; and in how long to ask it again, while the workload waits.
 
@@ -22,14 +22,14 @@ def attend(
     every workload before the first look: so a choice that is written in a status counts from the start.
     """
     request, awaited_s = request_for(observed, shape), 0.0
-    if wants_machine(observed, now, timing):
-        placement.stand(request, now_s)
-    elif step := awaited(observed):
-        awaited_s = placement.take(request, observed.node, now_s, step)
+    if needs_node(observed, now, timing):
+        placement.enqueue(request, now_s)
+    elif step := pending_step(observed):
+        awaited_s = placement.confirm(request, observed.node, now_s, step)
     else:
         placement.leave(request.uid)
     found = placement.wait(request.uid, now_s)
     wait, again_s = found if found is not None else (None, None)
-    machine = placement.machine_for(request.uid) or ""
+    machine = placement.offered_node(request.uid) or ""
     is_late = awaited_s >= timing.explain_s
-    return structs.replace(observed, machine=machine, wait=wait, awaited_s=awaited_s, is_late=is_late), again_s
+    return structs.replace(observed, offered_node=machine, wait=wait, pending_s=awaited_s, is_late=is_late), again_s

@@ -18,7 +18,7 @@ def is_bound(observed: Observed) -> bool:
     return any(pod.spec.node_name for pod in observed.pods)
 
 
-def awaited(observed: Observed) -> Awaited:
+def pending_step(observed: Observed) -> Awaited:
     """What the try needs next to get to its node; "" when it is there, or has none."""
     job = observed.job
     if not observed.node or is_bound(observed):
@@ -29,49 +29,49 @@ def awaited(observed: Observed) -> Awaited:
     if job is None or not observed.job_is_made:
         return "Job"
     if observed.pods:
-        return "room" if any(map(_is_turned_away, observed.pods)) else "scheduler"
+        return "room" if any(map(_is_unschedulable, observed.pods)) else "scheduler"
     # Where somebody else has suspended its Job, no controller is late.
     return "pod" if job.status.start_time or job.spec.suspend else "Job controller"
 
 
 def is_overdue(observed: Observed, timing: Timing) -> bool:
     """Another node may be better, or somebody else could use this one."""
-    what = awaited(observed)
-    return what not in ("", *UNSEEN_BY) and observed.awaited_s >= _due_s(what, timing)
+    what = pending_step(observed)
+    return what not in ("", *UNSEEN_BY) and observed.pending_s >= _due_s(what, timing)
 
 
 def lacks_pod(observed: Observed) -> bool:
     """The Job controller was there, and made none: that has a reason."""
-    return awaited(observed) == "pod" and observed.is_late
+    return pending_step(observed) == "pod" and observed.is_late
 
 
-def look_in_s(observed: Observed, timing: Timing) -> Iterator[float]:
+def recheck_in_s(observed: Observed, timing: Timing) -> Iterator[float]:
     """When to look again although nothing happens; its room is also kept by that."""
-    what = awaited(observed)
+    what = pending_step(observed)
     if not what:
         return
     due_s = (timing.explain_s, timing.bind_timeout_s) if what == "pod" else (_due_s(what, timing),)
-    yield from (due - observed.awaited_s for due in due_s if due > observed.awaited_s)
+    yield from (due - observed.pending_s for due in due_s if due > observed.pending_s)
     yield timing.bind_timeout_s
 
 
-def problem(observed: Observed) -> str:
+def start_problem(observed: Observed) -> str:
     """What keeps its pod from starting, as far as anybody says; "" when nobody does."""
-    match awaited(observed):
+    match pending_step(observed):
         case "Job":
             return observed.status.message or ""
         case "pod" if observed.job is not None and observed.job.spec.suspend:
             return f"Job {observed.job.metadata.name} was suspended by somebody else"
-        case "pod" if observed.refused:
-            return f"it is refused: {observed.refused}"
+        case "pod" if observed.job_problem:
+            return f"it is refused: {observed.job_problem}"
         case ("Job controller" | "scheduler") as who if observed.is_late:
             return f"the {who} has not looked at it yet"
     return next(filter(None, map(problem_of, observed.pods)), "")
 
 
 def _due_s(what: Awaited, timing: Timing) -> float:
-    return timing.silent_s if what == "node" else timing.bind_timeout_s
+    return timing.node_not_ready_s if what == "node" else timing.bind_timeout_s
 
 
-def _is_turned_away(pod: Pod) -> bool:
+def _is_unschedulable(pod: Pod) -> bool:
     return any(each.type == "PodScheduled" and each.status == "False" for each in pod.status.conditions)

@@ -6,15 +6,15 @@ from datetime import datetime, timedelta
 from holdfast.api.builtin import Pod
 from holdfast.planning.gpuworkload.observed import Observed
 from holdfast.planning.gpuworkload.timing import Timing
-from holdfast.planning.times import moment
+from holdfast.planning.times import parse_time
 
 
-def holding_up(observed: Observed, now: datetime, timing: Timing) -> tuple[Pod, ...]:
+def blocking_pods(observed: Observed, now: datetime, timing: Timing) -> tuple[Pod, ...]:
     """Those that may still run. What was on a node that is gone does not; a silent node is given some time."""
     return tuple(pod for pod in observed.stopping if _may_run(pod, observed, now, timing))
 
 
-def given_up_at(observed: Observed, timing: Timing) -> Iterator[datetime]:
+def give_up_times(observed: Observed, timing: Timing) -> Iterator[datetime]:
     """When pods on silent nodes are no longer waited for."""
     for pod in observed.stopping:
         node = observed.nodes.get(pod.spec.node_name)
@@ -32,4 +32,4 @@ def _may_run(pod: Pod, observed: Observed, now: datetime, timing: Timing) -> boo
 
 
 def _given_up_at(pod: Pod, timing: Timing) -> datetime:
-    return moment(pod.metadata.deletion_timestamp) + timedelta(seconds=timing.stuck_s)
+    return parse_time(pod.metadata.deletion_timestamp) + timedelta(seconds=timing.lost_pod_timeout_s)

@@ -7,22 +7,22 @@ from msgspec import structs
 from holdfast.api.gpuworkload import GPUWorkloadStatus
 from holdfast.api.meta import Condition
 from holdfast.planning import conditions
-from holdfast.planning.gpuworkload.binding import problem
+from holdfast.planning.gpuworkload.binding import start_problem
 from holdfast.planning.gpuworkload.course import (
     BACKING_OFF,
-    Again,
-    Course,
-    Finding,
+    Action,
+    AssignNode,
+    CleanUp,
     Finish,
-    Go,
-    Hold,
-    Over,
-    Place,
-    Stop,
+    RetryAttempt,
+    RunJob,
+    StateReason,
+    Suspend,
+    Wait,
 )
 from holdfast.planning.gpuworkload.observed import Observed
-from holdfast.planning.gpuworkload.tries import job_name, last_try
-from holdfast.planning.times import next_try, timestamp
+from holdfast.planning.gpuworkload.tries import job_name, last_attempt
+from holdfast.planning.times import format_time, next_try
 
 # Of a message, in the schema.
 LONGEST = 32768
@@ -37,12 +37,12 @@ MAKING_JOB = "making its Job"
 ALWAYS_SHOWN = ("Scheduled", "Running")
 
 
-def next_status(observed: Observed, course: Course, now: datetime) -> GPUWorkloadStatus:
+def next_status(observed: Observed, course: Action, now: datetime) -> GPUWorkloadStatus:
     """The status that the workload should show; equal to the one that it shows when nothing has changed."""
-    old, finding = observed.status, find(observed, course, now)
+    old, finding = observed.status, state_reason(observed, course, now)
     if finding is None:
         return old
-    finding = Finding(finding.phase, finding.reason, finding.message[:LONGEST])
+    finding = StateReason(finding.phase, finding.reason, finding.message[:LONGEST])
     status = structs.replace(
         old,
         observed_generation=observed.workload.metadata.generation,
@@ -52,66 +52,66 @@ def next_status(observed: Observed, course: Course, now: datetime) -> GPUWorkloa
         conditions=conditions.merge(old.conditions, _conditions(observed, finding, now)),
     )
     match course:
-        case Place(machine):
-            name = job_name(observed.workload, last_try(observed.workload) + 1)
-            moment = timestamp(now)
+        case AssignNode(machine):
+            name = job_name(observed.workload, last_attempt(observed.workload) + 1)
+            moment = format_time(now)
             return structs.replace(
                 status, assigned_node=machine, job_name=name, last_schedule_time=moment, avoided_node=None
             )
-        case Again(retry):
-            at = timestamp(retry.at) if retry.at is not None else None
-            count = old.retry_count + (not retry.loss.free)
+        case RetryAttempt(retry):
+            at = format_time(retry.at) if retry.at is not None else None
+            count = old.retry_count + (not retry.loss.is_free)
             return structs.replace(
                 status, assigned_node=None, next_retry_time=at, retry_count=count, avoided_node=observed.node
             )
-        case Stop():
+        case Suspend():
             return structs.replace(status, assigned_node=None)
     return status
 
 
-def find(observed: Observed, course: Course, now: datetime) -> Finding | None:
+def state_reason(observed: Observed, course: Action, now: datetime) -> StateReason | None:
     """Where the workload stands; None when there is nothing new to say."""
     match course:
-        case Over():
+        case CleanUp():
             return None
-        case Finish(finding) | Hold(finding):
+        case Finish(finding) | Wait(finding):
             return finding
-        case Again():
+        case RetryAttempt():
             return _again(course, now)
-        case Stop():
-            return Finding("Pending", "Suspended", "spec.suspend is true: its pod is being stopped")
-        case Place(machine):
-            return Finding("Scheduling", "NodeChosen", f"making its Job for {machine}")
-        case Go():
-            return _under_way(observed)
+        case Suspend():
+            return StateReason("Pending", "Suspended", "spec.suspend is true: its pod is being stopped")
+        case AssignNode(machine):
+            return StateReason("Scheduling", "NodeChosen", f"making its Job for {machine}")
+        case RunJob():
+            return _running_state(observed)
 
 
-def why(status: GPUWorkloadStatus) -> str:
+def reason_of(status: GPUWorkloadStatus) -> str:
     """The word that stands for its phase."""
     return next((each.reason for each in status.conditions if each.type == "Running"), "")
 
 
-def _again(course: Again, now: datetime) -> Finding:
+def _again(course: RetryAttempt, now: datetime) -> StateReason:
     retry = course.retry
     if retry.at is None:
-        return Finding("Pending", "NodeLost", f"{retry.loss.message}; looking for another node")
+        return StateReason("Pending", "NodeLost", f"{retry.loss.message}; looking for another node")
     again = next_try(retry.at, (retry.at - now).total_seconds())
-    return Finding("Pending", BACKING_OFF, f"{retry.loss.message}; {again}")
+    return StateReason("Pending", BACKING_OFF, f"{retry.loss.message}; {again}")
 
 
-def _under_way(observed: Observed) -> Finding:
+def _running_state(observed: Observed) -> StateReason:
     node = observed.node
-    if observed.obstacle or not observed.job_is_made:
+    if observed.blocked_by or not observed.job_is_made:
         phase = observed.status.phase or "Scheduling"
-        return Finding(phase, "JobNotMade", observed.obstacle or f"{MAKING_JOB} for {node}")
+        return StateReason(phase, "JobNotMade", observed.blocked_by or f"{MAKING_JOB} for {node}")
     if observed.status.phase == "Running" or any(pod.status.phase in ("Running", "Succeeded") for pod in observed.pods):
-        return Finding("Running", "PodRunning", f"running on {node}")
-    because = problem(observed)
+        return StateReason("Running", "PodRunning", f"running on {node}")
+    because = start_problem(observed)
     message = f"its pod can't start on {node} yet: {because}" if because else f"waiting for its pod to start on {node}"
-    return Finding("Scheduled", "PodStarting", message)
+    return StateReason("Scheduled", "PodStarting", message)
 
 
-def _conditions(observed: Observed, finding: Finding, now: datetime) -> list[Condition]:
+def _conditions(observed: Observed, finding: StateReason, now: datetime) -> list[Condition]:
     known = {condition.type for condition in observed.status.conditions}
     shown = (kind for kind in TRUE_IN if kind in ALWAYS_SHOWN or kind in known or finding.phase in TRUE_IN[kind])
     return [
@@ -120,7 +120,7 @@ def _conditions(observed: Observed, finding: Finding, now: datetime) -> list[Con
             status="True" if finding.phase in TRUE_IN[kind] else "False",
             reason=finding.reason,
             message=finding.message,
-            last_transition_time=timestamp(now),
+            last_transition_time=format_time(now),
             observed_generation=observed.workload.metadata.generation,
         )
         for kind in shown

@@ -9,27 +9,27 @@ class Timing(Struct, frozen=True, kw_only=True):
 
     Where the Job controller or the scheduler have not looked at it at all it is kept: a new Job would help nobody.
     """
-    assumed_s: float = 600.0
+    reservation_timeout_s: float = 600.0
     """How long room counts as taken for a workload that is not looked at any more.
 
     Each look begins that anew, and there is one within `bind_timeout_s`: it may fail for as long as five of these.
     """
-    silent_s: float = 10.0
+    node_not_ready_s: float = 10.0
     """How long a node may be silent before a pod that is not there yet goes elsewhere.
 
     A control plane that comes back after a while takes all nodes for silent for a moment.
     """
     explain_s: float = 10.0
     """After so long it is worth asking why there is no pod, and telling who has not looked."""
-    patience_s: float = 600.0
+    starvation_timeout_s: float = 600.0
     """How long smaller workloads may pass one that does not fit."""
     retry_cap_s: float = 300.0
     """The longest wait before another try, whatever was the reason."""
-    lost_retry_s: float = 10.0
+    infrastructure_backoff_s: float = 10.0
     """Before a further new placement when nodes are lost in a row; doubled each time. The first is at once."""
-    lasting_s: float = 60.0
+    stable_after_s: float = 60.0
     """A try that ran so long is no part of such a row."""
-    stuck_s: float = 60.0
+    lost_pod_timeout_s: float = 60.0
     """How long after the end of its grace a pod on an unreachable node still holds up the next try."""
 
 

@@ -3,7 +3,7 @@
 from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus
 
 
-def last_try(workload: GPUWorkload) -> int:
+def last_attempt(workload: GPUWorkload) -> int:
     """The number of the try that status names, from 0; -1 before the first."""
     status = workload.status or GPUWorkloadStatus()
     if status.job_name is None:
@@ -16,7 +16,7 @@ def job_name(workload: GPUWorkload, number: int) -> str:
     return f"{_stem(workload)}-{number}" if number else _stem(workload)
 
 
-def place(workload: GPUWorkload, number: int) -> str:
+def reservation_id(workload: GPUWorkload, number: int) -> str:
     """A mark for the pod of that try, the same for no other pod ever."""
     return f"{workload.metadata.uid}-{number}"
 

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from holdfast.api.gpuworkload import GPUWorkload
-from holdfast.planning.gpuworkload.leftovers import given_up_at
+from holdfast.planning.gpuworkload.leftovers import give_up_times
 from holdfast.planning.gpuworkload.observed import Observed
 from holdfast.planning.gpuworkload.retry import retry_time
 from holdfast.planning.gpuworkload.timing import Timing
-from holdfast.planning.times import moment
+from holdfast.planning.times import parse_time
 
 
-def wake_at(observed: Observed, now: datetime, timing: Timing) -> datetime | None:
+def requeue_at(observed: Observed, now: datetime, timing: Timing) -> datetime | None:
     """The next moment at which a decision may differ; None when only news can change it."""
     return min((due for due in _moments(observed, now, timing) if due > now), default=None)
 
@@ -22,7 +22,7 @@ def expiry(workload: GPUWorkload) -> datetime | None:
     if ttl_s is None or status is None:
         return None
     ends = (each for each in status.conditions if each.type in ("Succeeded", "Failed") and each.status == "True")
-    ended = next((moment(each.last_transition_time) for each in ends), None)
+    ended = next((parse_time(each.last_transition_time) for each in ends), None)
     return ended + timedelta(seconds=ttl_s) if ended is not None else None
 
 
@@ -33,4 +33,4 @@ def _moments(observed: Observed, now: datetime, timing: Timing) -> Iterator[date
     due = retry_time(observed.status, now, timing)
     if due is not None:
         yield due
-    yield from given_up_at(observed, timing)
+    yield from give_up_times(observed, timing)

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 
-class Dice(Protocol):
+class RandomSource(Protocol):
     """random.Random is one."""
 
     def randrange(self, stop: int, /) -> int: ...

@@ -8,15 +8,15 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from holdfast.api.meta import Key
-from holdfast.planning.placement.request import Request, Sort, sort_of
+from holdfast.planning.placement.request import Request, SchedulingClass, scheduling_class_of
 
 Rank: TypeAlias = tuple[int, str, Key]
 Group: TypeAlias = tuple[bytes, bytes]
 
 
-class Waiter(Struct, frozen=True):
+class QueuedRequest(Struct, frozen=True):
     request: Request
-    sort: Sort
+    sort: SchedulingClass
     since_s: float
     """When it joined the line, by a clock that never jumps."""
 
@@ -26,26 +26,26 @@ class Waiter(Struct, frozen=True):
         return self.sort.digest, self.request.shape.digest
 
 
-class Line:
+class WaitQueue:
     """Who joins, leaves or asks for its position costs as little in a line of thousands as in a short one."""
 
     def __init__(self) -> None:
-        self._waiters: dict[str, Waiter] = {}
+        self._waiters: dict[str, QueuedRequest] = {}
         self._ranks: list[Rank] = []
         self._groups: defaultdict[Group, list[tuple[Rank, str]]] = defaultdict(list)
 
-    def get(self, uid: str) -> Waiter | None:
+    def get(self, uid: str) -> QueuedRequest | None:
         return self._waiters.get(uid)
 
     def join(self, request: Request, now_s: float) -> None:
         """Take a place; who asks for something else than before still has waited since then."""
         before = self.leave(request.uid)
-        waiter = Waiter(request, sort_of(request), before.since_s if before is not None else now_s)
+        waiter = QueuedRequest(request, scheduling_class_of(request), before.since_s if before is not None else now_s)
         self._waiters[request.uid] = waiter
         insort(self._ranks, request.rank)
         insort(self._groups[waiter.group], (request.rank, request.uid))
 
-    def leave(self, uid: str) -> Waiter | None:
+    def leave(self, uid: str) -> QueuedRequest | None:
         waiter = self._waiters.pop(uid, None)
         if waiter is None:
             return None
@@ -61,15 +61,15 @@ class Line:
         """From 1."""
         return bisect_left(self._ranks, self._waiters[uid].request.rank) + 1
 
-    def firsts(self) -> Iterator[Waiter]:
+    def group_heads(self) -> Iterator[QueuedRequest]:
         """The first of each group."""
         for group in self._groups.values():
             yield self._waiters[group[0][1]]
 
-    def first_of(self, group: Group) -> Waiter | None:
+    def first_of(self, group: Group) -> QueuedRequest | None:
         found = self._groups.get(group)
         return self._waiters[found[0][1]] if found else None
 
-    def sorts(self) -> set[bytes]:
+    def waiting_classes(self) -> set[bytes]:
         """The digests of all sorts that wait."""
         return {digest for digest, _ in self._groups}

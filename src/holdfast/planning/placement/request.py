@@ -4,7 +4,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.api.meta import Key
-from holdfast.planning.admission import Shape
+from holdfast.planning.admission import PodRequirements
 from holdfast.planning.ledger import GPU
 from holdfast.planning.placement.strategies import STRATEGIES
 from holdfast.planning.placement.strategy import Strategy
@@ -16,7 +16,7 @@ class Request(Struct, frozen=True, kw_only=True):
     uid: str
     place: str
     """The try that it is for: a mark on its pod, by which the ledger knows what has come of an assumption."""
-    shape: Shape
+    shape: PodRequirements
     gpus: int
     strategy: str
     priority: int = 0
@@ -30,19 +30,19 @@ class Request(Struct, frozen=True, kw_only=True):
         return -self.priority, self.since, self.key
 
     @property
-    def rest(self) -> Amounts:
+    def other_requests(self) -> Amounts:
         """All that it asks for beside GPUs."""
-        return {name: amount for name, amount in self.shape.asked.items() if name != GPU}
+        return {name: amount for name, amount in self.shape.requests.items() if name != GPU}
 
     @property
-    def rule(self) -> Strategy:
+    def strategy_impl(self) -> Strategy:
         return STRATEGIES[self.strategy]
 
 
-class Sort(Struct, frozen=True, kw_only=True):
+class SchedulingClass(Struct, frozen=True, kw_only=True):
     """Workloads that may use the same machines and prefer the same of them, however much they ask for there."""
 
-    shape: Shape
+    shape: PodRequirements
     """Of any of them: what it asks for does not matter here."""
     strategy: Strategy | None = None
     """The one whose preference is theirs."""
@@ -50,10 +50,10 @@ class Sort(Struct, frozen=True, kw_only=True):
     """Equal for equal sorts."""
 
 
-def sort_of(request: Request) -> Sort:
-    rule = request.rule if request.rule.prefers is not None else None
-    digest = msgspec.json.encode((request.shape.wishes, rule.name if rule is not None else ""))
-    return Sort(shape=request.shape, strategy=rule, digest=digest)
+def scheduling_class_of(request: Request) -> SchedulingClass:
+    rule = request.strategy_impl if request.strategy_impl.prefers is not None else None
+    digest = msgspec.json.encode((request.shape.constraints, rule.name if rule is not None else ""))
+    return SchedulingClass(shape=request.shape, strategy=rule, digest=digest)
 
 
 def gpus_in(amounts: Amounts) -> int:

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
-from holdfast.planning.placement.dice import Dice
+from holdfast.planning.placement.dice import RandomSource
 
 # Whether a machine will do, as far as the shelf does not know.
-Suits: TypeAlias = Callable[[str], bool]
+NodeFilter: TypeAlias = Callable[[str], bool]
 
 # More than this nobody can ask for: machines with more need not be told apart where only enough counts.
 MOST = 64
@@ -17,7 +17,7 @@ SLACK = 64
 TRIES = 16
 
 
-class Shelf:
+class FreeGpuIndex:
     """A change costs O(log n), on the average over all changes, and so does a choice for each machine it turns down."""
 
     def __init__(self) -> None:
@@ -66,11 +66,11 @@ class Shelf:
         self._clean()
         return -self._heap[0][0] if self._heap else 0
 
-    def fitting(self, gpus: int) -> int:
+    def count_with(self, gpus: int) -> int:
         """How many have so many free."""
         return sum(map(len, self._levels[gpus:]))
 
-    def roomiest(self, gpus: int, suits: Suits) -> str | None:
+    def most_free_node(self, gpus: int, suits: NodeFilter) -> str | None:
         """The one with the most free that will do, the first by name among equals."""
         aside, found = [], None
         while self._clean() and -self._heap[0][0] >= gpus:
@@ -82,9 +82,9 @@ class Shelf:
             heappush(self._heap, entry)
         return found
 
-    def any_of(self, gpus: int, suits: Suits, dice: Dice) -> str | None:
+    def random_node(self, gpus: int, suits: NodeFilter, dice: RandomSource) -> str | None:
         """One of those with enough that will do, each as likely as the others."""
-        count = self.fitting(gpus)
+        count = self.count_with(gpus)
         for _ in range(min(count, TRIES)):
             name = self._at(dice.randrange(count), gpus)
             if suits(name):

@@ -5,13 +5,13 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from holdfast.planning.ledger import Machine
-from holdfast.planning.placement.dice import Dice
-from holdfast.planning.placement.shelf import Shelf, Suits
+from holdfast.planning.ledger import NodeCapacity
+from holdfast.planning.placement.dice import RandomSource
+from holdfast.planning.placement.shelf import FreeGpuIndex, NodeFilter
 
 # From the shelf, a machine with so many GPUs free that will do; None when there is none.
-Pick: TypeAlias = Callable[[Shelf, int, Suits, Dice], str | None]
-Preference: TypeAlias = Callable[[Machine], bool]
+Pick: TypeAlias = Callable[[FreeGpuIndex, int, NodeFilter, RandomSource], str | None]
+Preference: TypeAlias = Callable[[NodeCapacity], bool]
 
 
 class Strategy(Struct, frozen=True, kw_only=True):

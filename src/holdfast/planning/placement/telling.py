@@ -2,21 +2,21 @@
 
 from msgspec import Struct
 
-from holdfast.planning.placement.words import Wait
+from holdfast.planning.placement.words import WaitMessage
 
 CALM_S = 60.0
 
 
 class _Told(Struct, frozen=True):
-    wait: Wait
+    wait: WaitMessage
     at_s: float
 
 
-class Telling:
+class MessageThrottle:
     def __init__(self) -> None:
         self._told: dict[str, _Told] = {}
 
-    def tell(self, uid: str, wait: Wait, now_s: float) -> tuple[Wait, float]:
+    def throttle(self, uid: str, wait: WaitMessage, now_s: float) -> tuple[WaitMessage, float]:
         """What it is to hear: the first words at once, others when the last ones are a minute old; and when to ask."""
         told = self._told.get(uid)
         if told is not None and wait.message != told.wait.message and now_s < told.at_s + CALM_S:

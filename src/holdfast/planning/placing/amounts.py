@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TypeAlias
 
-from holdfast.api.quantities import NotAQuantity, amount, whole
+from holdfast.api.quantities import InvalidQuantity, parse_quantity, round_up
 
 # The smallest part that a quantity can have; what is finer is rounded up, as the API server does.
 NANO = 10**9
@@ -14,16 +14,16 @@ Amounts: TypeAlias = Mapping[str, int]
 
 
 @lru_cache(maxsize=1024)
-def nanos(text: str | int | float) -> int:
+def parse_nanos(text: str | int | float) -> int:
     """The amount in billionths."""
-    return whole(amount(text) * NANO)
+    return round_up(parse_quantity(text) * NANO)
 
 
-def readable(text: str | int | float) -> int:
+def parse_nanos_or_zero(text: str | int | float) -> int:
     """The same for what others have written: nothing where it is no amount, or less than nothing."""
     try:
-        return max(0, nanos(text))
-    except NotAQuantity:
+        return max(0, parse_nanos(text))
+    except InvalidQuantity:
         return 0
 
 
@@ -35,12 +35,12 @@ def minus(one: Amounts, other: Amounts) -> dict[str, int]:
     return {name: one.get(name, 0) - other.get(name, 0) for name in {**one, **other}}
 
 
-def most(one: Amounts, other: Amounts) -> dict[str, int]:
+def elementwise_max(one: Amounts, other: Amounts) -> dict[str, int]:
     """The larger of the two, for each resource."""
     return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}
 
 
-def times(asked: Amounts, free: Amounts) -> int:
+def how_many_fit(asked: Amounts, free: Amounts) -> int:
     """How often `free` holds what is asked for; asking for nothing is answered with nothing."""
     counts = [free.get(name, 0) // amount for name, amount in asked.items() if amount > 0]
     return max(0, min(counts, default=0))

@@ -2,11 +2,11 @@
 
 from functools import reduce
 
-from holdfast.api.placing import Container, PodNeeds, Quantities, Resources
-from holdfast.planning.placing.amounts import NANO, Amounts, most, plus, readable
+from holdfast.api.placing import Container, PodResources, Quantities, Resources
+from holdfast.planning.placing.amounts import NANO, Amounts, elementwise_max, parse_nanos_or_zero, plus
 
 
-def needs(pod: PodNeeds) -> dict[str, int]:
+def pod_requests(pod: PodResources) -> dict[str, int]:
     """The larger of what its containers take together and of what its start takes at any moment.
 
     Init containers run one after the other; a sidecar stays, beside the ones after it and beside the containers.
@@ -17,16 +17,16 @@ def needs(pod: PodNeeds) -> dict[str, int]:
         asked = _asked(container)
         if container.is_sidecar:
             running = plus(running, asked)
-            peak = most(peak, running)
+            peak = elementwise_max(peak, running)
         else:
-            peak = most(peak, plus(running, asked))
+            peak = elementwise_max(peak, plus(running, asked))
     together = reduce(plus, map(_asked, pod.containers), running)
     # What is asked for the pod as a whole goes before what its containers ask.
-    total = {**most(together, peak), **_requests(pod.resources)}
+    total = {**elementwise_max(together, peak), **_requests(pod.resources)}
     return {**plus(total, _parsed(pod.overhead)), "pods": NANO}
 
 
-def sidecar_needs(pod: PodNeeds) -> dict[str, int]:
+def sidecar_needs(pod: PodResources) -> dict[str, int]:
     """The part of `needs` that the sidecars take."""
     none: dict[str, int] = {}
     return reduce(plus, (_asked(each) for each in pod.init_containers if each.is_sidecar), none)
@@ -42,4 +42,4 @@ def _requests(resources: Resources) -> dict[str, int]:
 
 
 def _parsed(amounts: Quantities) -> dict[str, int]:
-    return {name: readable(amount) for name, amount in amounts.items()}
+    return {name: parse_nanos_or_zero(amount) for name, amount in amounts.items()}

@@ -19,6 +19,6 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
     return False
 
 
-def tolerated(tolerations: Iterable[Toleration], taint: Taint) -> Toleration | None:
+def find_toleration(tolerations: Iterable[Toleration], taint: Taint) -> Toleration | None:
     """The first toleration that covers the taint."""
     return next((each for each in tolerations if tolerates(each, taint)), None)

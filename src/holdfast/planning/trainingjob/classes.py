@@ -8,14 +8,14 @@ from typing import Literal
 
 from msgspec import Struct
 
-Class = Literal["preemption", "infrastructure", "outOfMemory", "hang", "application"]
+FailureClass = Literal["preemption", "infrastructure", "outOfMemory", "hang", "application"]
 # In the order in which they explain each other.
-CLASSES: tuple[Class, ...] = ("preemption", "infrastructure", "outOfMemory", "hang", "application")
-FREE: tuple[Class, ...] = ("preemption", "infrastructure")
+CLASSES: tuple[FailureClass, ...] = ("preemption", "infrastructure", "outOfMemory", "hang", "application")
+FREE: tuple[FailureClass, ...] = ("preemption", "infrastructure")
 
 
-class Loss(Struct, frozen=True, kw_only=True):
-    cause: Class
+class WorkerFailure(Struct, frozen=True, kw_only=True):
+    cause: FailureClass
     message: str
     exit_code: int | None = None
     permanent: bool = False
@@ -24,5 +24,5 @@ class Loss(Struct, frozen=True, kw_only=True):
     """Its node was shut down, or holdfast on this machine was: that is no part of a row of failures."""
 
     @property
-    def free(self) -> bool:
+    def is_free(self) -> bool:
         return self.cause in FREE

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.api.builtin import ContainerStateTerminated
-from holdfast.planning.times import moment
+from holdfast.planning.times import parse_time
 
 # What the reference trainer writes as the reason of its termination message when a new attempt would fail in the same
 # way. The bare exit code 2 says nothing: argparse and a script that is not there end with 2 as well.
@@ -42,7 +42,7 @@ _FRAME = re.compile(r'\s+File "([^"]+)", line (\d+)')
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python\d|^<")
 
 
-class Told(Struct, frozen=True):
+class TerminationReason(Struct, frozen=True):
     """A termination message with a reason."""
 
     reason: str
@@ -67,14 +67,14 @@ def words(end: ContainerStateTerminated) -> str:
     """What it said last, as far as that explains its end."""
     if killed_by(end) in FROM_OUTSIDE and end.reason in ("", "Error"):
         return ""
-    told = _told(end)
+    told = _termination_reason(end)
     text = told.message if told is not None and told.message else end.message
     return traceback_gist(text) or text.strip()[-LONGEST:]
 
 
 def is_permanent(end: ContainerStateTerminated) -> bool:
     """Its own termination message says so."""
-    told = _told(end)
+    told = _termination_reason(end)
     return told is not None and told.reason == PERMANENT
 
 
@@ -84,7 +84,7 @@ def never_ran(end: ContainerStateTerminated) -> bool:
         return _NOT_FOUND.search(end.message) is not None
     if end.exit_code not in NOT_FOUND_CODES or not end.started_at or not end.finished_at:
         return False
-    return moment(end.finished_at) - moment(end.started_at) <= AT_ONCE
+    return parse_time(end.finished_at) - parse_time(end.started_at) <= AT_ONCE
 
 
 def traceback_gist(text: str) -> str:
@@ -109,10 +109,10 @@ def traceback_gist(text: str) -> str:
     return f"{exception[:LONGEST]} ({file}:{number})"
 
 
-def _told(end: ContainerStateTerminated) -> Told | None:
+def _termination_reason(end: ContainerStateTerminated) -> TerminationReason | None:
     if not end.message.startswith("{"):
         return None
     try:
-        return msgspec.json.decode(end.message, type=Told)
+        return msgspec.json.decode(end.message, type=TerminationReason)
     except (msgspec.MsgspecError, RecursionError):
         return None

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from holdfast.api.builtin import ContainerStateTerminated, ContainerStatus, Pod
 from holdfast.api.meta import Key
-from holdfast.planning.trainingjob.course import Again, Course, Finish, Go, Park
+from holdfast.planning.trainingjob.course import Action, DeleteQueuedJob, EnsureJob, Finish, StartNewAttempt
 from holdfast.planning.trainingjob.loss import SIDECAR, index_of
 from holdfast.planning.trainingjob.observed import Observed
 
@@ -19,7 +19,7 @@ ATTEMPTS = 3
 ATTEMPTS_ON_ONE_MACHINE = 100
 
 
-class Dying(Struct, frozen=True, kw_only=True):
+class LogToSave(Struct, frozen=True, kw_only=True):
     """A worker whose log is kept, and the container of it that has something to say."""
 
     pod: Key
@@ -30,13 +30,13 @@ class Dying(Struct, frozen=True, kw_only=True):
     """How that container ended; None while it runs."""
 
 
-def whose_logs(observed: Observed, course: Course) -> tuple[Dying, ...]:
+def logs_to_save(observed: Observed, course: Action) -> tuple[LogToSave, ...]:
     """The first that failed; when none did those that were told to go, and when nobody was lost those that run.
 
     Worker 0's is always among them, and the only one when the workers are stopped unbroken.
     """
     match course:
-        case Again(retry):
+        case StartNewAttempt(retry):
             nobody_lost = retry is not None and retry.loss.cause == "hang"
         case Finish(finding) if finding.state == "Failed":
             nobody_lost = True
@@ -54,12 +54,12 @@ def whose_logs(observed: Observed, course: Course) -> tuple[Dying, ...]:
     return tuple(map(dying, [*first, *(pod for pod in speaker if pod not in first)]))
 
 
-def _stopped(observed: Observed, course: Course) -> tuple[Dying, ...]:
+def _stopped(observed: Observed, course: Action) -> tuple[LogToSave, ...]:
     """Worker 0 when it is going to be stopped, and while it is: what it writes last is about its checkpoint."""
     match course:
-        case Go(suspended=True):
+        case EnsureJob(suspended=True):
             stops = observed.started and not observed.queued  # a queue's Job is suspended by Kueue alone
-        case Park():
+        case DeleteQueuedJob():
             stops = observed.started
         case Finish():
             stops = True
@@ -84,7 +84,7 @@ def _reachable(observed: Observed) -> Iterator[Pod]:
     last = {index_of(pod): pod for pod in sorted(observed.pods, key=lambda pod: pod.metadata.creation_timestamp)}
     for index, pod in last.items():
         node = observed.nodes.get(pod.spec.node_name)
-        if index >= 0 and node is not None and node.is_ready and pod.metadata.uid not in observed.given_up:
+        if index >= 0 and node is not None and node.is_ready and pod.metadata.uid not in observed.lost_pods:
             yield pod
 
 
@@ -105,9 +105,9 @@ def _trainer(pod: Pod) -> ContainerStatus | None:
     return next((status for status in ended if status.name == TRAINER), None)
 
 
-def dying(pod: Pod) -> Dying:
+def dying(pod: Pod) -> LogToSave:
     ended = _end(pod) or _trainer(pod)
-    return Dying(
+    return LogToSave(
         pod=pod.metadata.key,
         index=index_of(pod),
         node=pod.spec.node_name,

@@ -9,31 +9,31 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
 from holdfast.api.builtin import Job, Node, Pod
-from holdfast.planning.times import moment
+from holdfast.planning.times import parse_time
 from holdfast.planning.trainingjob.loss import INDEX_LABEL
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.timing import Timing
 
 
-def holding_up(observed: Observed, now: datetime, timing: Timing, pods: tuple[Pod, ...]) -> tuple[Pod, ...]:
+def blocking_pods(observed: Observed, now: datetime, timing: Timing, pods: tuple[Pod, ...]) -> tuple[Pod, ...]:
     """Those of the pods that the next attempt has to wait for."""
     return tuple(
         pod
         for pod in pods
-        if pod.metadata.uid not in observed.given_up and not _is_given_up(pod, observed.nodes, now, timing)
+        if pod.metadata.uid not in observed.lost_pods and not _is_given_up(pod, observed.nodes, now, timing)
     )
 
 
-def may_come(observed: Observed, now: datetime, timing: Timing) -> tuple[Job, ...]:
+def jobs_that_may_create_pods(observed: Observed, now: datetime, timing: Timing) -> tuple[Job, ...]:
     """Old Jobs that could still make a pod: they have not ended, and not every worker has had its pod.
 
     One that is being deleted makes none once its controller has seen that; a pod that can't be reached keeps it there.
     """
     return tuple(
         job
-        for job in observed.earlier
-        if not makes_no_more(job)
-        and not _has_made_all(job, observed.other_pods)
+        for job in observed.old_jobs
+        if not has_stopped_creating(job)
+        and not _has_made_all(job, observed.old_pods)
         and not (job.metadata.deletion_timestamp and now >= _given_up_at(job, timing))
     )
 
@@ -43,18 +43,18 @@ def unreachable(pods: tuple[Pod, ...], nodes: Mapping[str, Node]) -> tuple[Pod, 
     return tuple(pod for pod in pods if pod.is_terminating and not _is_reachable(pod, nodes))
 
 
-def given_up_at(observed: Observed, timing: Timing) -> Iterator[datetime]:
+def give_up_times(observed: Observed, timing: Timing) -> Iterator[datetime]:
     """When those that can't be reached are no longer waited for."""
-    for pod in unreachable((*observed.leftovers, *observed.pods), observed.nodes):
-        if not pod.has_ended:
+    for pod in unreachable((*observed.running_old_pods, *observed.pods), observed.nodes):
+        if not pod.is_finished:
             yield _given_up_at(pod, timing)
-    for job in observed.earlier:
+    for job in observed.old_jobs:
         if job.metadata.deletion_timestamp:
             yield _given_up_at(job, timing)
 
 
 def _given_up_at(deleted: Pod | Job, timing: Timing) -> datetime:
-    return moment(deleted.metadata.deletion_timestamp) + timedelta(seconds=timing.stuck_s)
+    return parse_time(deleted.metadata.deletion_timestamp) + timedelta(seconds=timing.lost_pod_timeout_s)
 
 
 def _is_given_up(pod: Pod, nodes: Mapping[str, Node], now: datetime, timing: Timing) -> bool:
@@ -69,7 +69,7 @@ def _is_reachable(pod: Pod, nodes: Mapping[str, Node]) -> bool:
     return not pod.spec.node_name or (node is not None and node.is_ready)
 
 
-def makes_no_more(job: Job) -> bool:
+def has_stopped_creating(job: Job) -> bool:
     return job.spec.suspend or any(job.condition(kind) for kind in ("Failed", "FailureTarget", "Complete"))
 
 

@@ -6,14 +6,14 @@ from msgspec import Struct, structs
 
 from holdfast.api.builtin import Job, Node, Pod
 from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
-from holdfast.planning.admission import Verdict
-from holdfast.planning.trainingjob.classes import Loss
+from holdfast.planning.admission import AdmissionDecision
+from holdfast.planning.trainingjob.classes import WorkerFailure
 
 FINISHED = ("Completed", "Failed")
 SPEC_CHANGED = "SpecChanged"
 
 
-def restarting_because(status: TrainingJobStatus) -> str:
+def restart_reason(status: TrainingJobStatus) -> str:
     """One word, told by the condition until the job runs again; "" when it does not restart."""
     held = (each for each in status.conditions if each.type == "Restarting" and each.status == "True")
     return next((each.reason for each in held), "")
@@ -21,44 +21,44 @@ def restarting_because(status: TrainingJobStatus) -> str:
 
 class Observed(Struct, frozen=True, kw_only=True):
     job: TrainingJob
-    workers: Job | None = None
+    current_job: Job | None = None
     """The Job of the current attempt."""
-    earlier: tuple[Job, ...] = ()
+    old_jobs: tuple[Job, ...] = ()
     """Jobs of earlier attempts that are not gone yet."""
     pods: tuple[Pod, ...] = ()
     """The workers of the current attempt."""
-    other_pods: tuple[Pod, ...] = ()
+    old_pods: tuple[Pod, ...] = ()
     """Workers of other attempts, and of an earlier job of this name."""
     nodes: Mapping[str, Node] = {}
     """The nodes of all these pods, as far as they are there."""
-    verdict: Verdict | None = None
+    admission: AdmissionDecision | None = None
     """Whether all workers fit; None while nobody has looked."""
     gpus_per_worker: int = 0
     claim: str = ""
     """The claim that the workers keep their checkpoints on, if they do."""
-    outdated: bool = False
+    spec_changed: bool = False
     """The current attempt was made for another spec than the one that is written now."""
     queued: bool = False
     """Kueue decides when the attempt starts."""
-    fewest: int = 0
+    min_workers: int = 0
     """Workers with which the launcher carries on: a lost one is replaced in the same attempt. 0: all are needed."""
-    unheard: Loss | None = None
+    liveness_failure: WorkerFailure | None = None
     """What the workers' reports, or their silence, say about the attempt."""
-    given_up: frozenset[str] = frozenset()
+    lost_pods: frozenset[str] = frozenset()
     """Pods, by uid, that are lost with their nodes although Kubernetes has not noticed yet."""
-    saving: frozenset[str] = frozenset()
+    saving_pods: frozenset[str] = frozenset()
     """Pods, by uid, that are told to go and have been asked to save first."""
-    misplaced: bool = False
+    avoids_wrong_nodes: bool = False
     """The attempt has not started, and was made to avoid other nodes than those that are lost now."""
-    told: Mapping[str, str] = {}
+    pod_events: Mapping[str, str] = {}
     """What events say about pods that show no problem themselves, by the pod's uid."""
-    told_of_job: str = ""
+    job_event: str = ""
     """What events say about pods that can't be made."""
     store_in_use: str = ""
     """Which earlier job keeps its checkpoints in the same place and has not ended, in a sentence."""
-    obstacle: str = ""
+    blocked_by: str = ""
     """What keeps the children from being made, in a sentence; it may pass."""
-    refusal: str = ""
+    rejected_reason: str = ""
     """Why the children can never be made as they are asked for."""
 
     @property
@@ -71,7 +71,7 @@ class Observed(Struct, frozen=True, kw_only=True):
 
     @property
     def elastic(self) -> bool:
-        return self.fewest > 0
+        return self.min_workers > 0
 
     @property
     def finished(self) -> bool:
@@ -79,44 +79,44 @@ class Observed(Struct, frozen=True, kw_only=True):
         return self.state in FINISHED
 
     @property
-    def restarting_because(self) -> str:
-        return restarting_because(self.status)
+    def restart_reason(self) -> str:
+        return restart_reason(self.status)
 
     @property
     def started(self) -> bool:
         """The current attempt was let go."""
-        job = self.workers
+        job = self.current_job
         return job is not None and not job.spec.suspend and not job.metadata.deletion_timestamp
 
     @property
-    def leftovers(self) -> tuple[Pod, ...]:
+    def running_old_pods(self) -> tuple[Pod, ...]:
         """Workers that are not of this attempt and have not ended."""
-        return tuple(pod for pod in self.other_pods if not pod.has_ended)
+        return tuple(pod for pod in self.old_pods if not pod.is_finished)
 
     @property
     def bound(self) -> tuple[Pod, ...]:
         """Workers that hold their place on a node."""
-        return tuple(pod for pod in self.pods if pod.spec.node_name and not pod.has_ended)
+        return tuple(pod for pod in self.pods if pod.spec.node_name and not pod.is_finished)
 
     @property
     def succeeded(self) -> bool:
-        return self.workers is not None and self.workers.condition("Complete") is not None
+        return self.current_job is not None and self.current_job.condition("Complete") is not None
 
-    def in_next_attempt(self, job: TrainingJob, verdict: Verdict | None) -> "Observed":
+    def in_next_attempt(self, job: TrainingJob, admission: AdmissionDecision | None) -> "Observed":
         """The same moment once `job` has the number of the next attempt: all that was is the old one's."""
-        old = (self.workers,) if self.workers is not None else ()
+        old = (self.current_job,) if self.current_job is not None else ()
         return structs.replace(
             self,
             job=job,
-            verdict=verdict,
-            workers=None,
+            admission=admission,
+            current_job=None,
             pods=(),
-            earlier=(*self.earlier, *old),
-            other_pods=(*self.other_pods, *self.pods),
-            outdated=False,
-            misplaced=False,
-            saving=frozenset(),
-            unheard=None,
-            told={},
-            told_of_job="",
+            old_jobs=(*self.old_jobs, *old),
+            old_pods=(*self.old_pods, *self.pods),
+            spec_changed=False,
+            avoids_wrong_nodes=False,
+            saving_pods=frozenset(),
+            liveness_failure=None,
+            pod_events={},
+            job_event="",
         )

@@ -12,7 +12,7 @@ _QUERY = re.compile(r"(https?://[^\s\"?]+)\?[^\s\"]*")
 _LOGIN = re.compile(r"(https?://)[^\s\"/]*@")
 
 
-def plain(text: str) -> str:
+def sanitize(text: str) -> str:
     text = _LOGIN.sub(r"\1", _QUERY.sub(r"\1", _ID.sub("…", _RPC.sub("", text))))
     text = " ".join(text.split())
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

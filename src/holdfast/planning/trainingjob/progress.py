@@ -9,39 +9,41 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from holdfast.api.trainingjob import EpochReport, TrainingJobSpec, TrainingJobStatus
-from holdfast.planning.times import moment, timestamp
+from holdfast.api.trainingjob import EpochProgress, TrainingJobSpec, TrainingJobStatus
+from holdfast.planning.times import format_time, parse_time
 from holdfast.planning.trainingjob import saved, success
-from holdfast.reports.wire import MOST_METRICS, Batch, Progress
+from holdfast.reports.wire import MOST_METRICS, Progress, WorkerReport
 from holdfast.train.gpus import METRIC as GPU_UTILIZATION
 
 # Worker 0 speaks for all: the others train the same epochs.
-SPEAKER = 0
+REPORTING_WORKER = 0
 WRITE_EVERY_S = 5.0
 # The pace is that of the last few epochs, or of a tenth of a training that has only a few.
 PACE_EPOCHS = 3.0
 FORESEEABLE_S = 10 * 365 * 86400.0
 
 
-class Mark(NamedTuple):
+class ProgressMark(NamedTuple):
     """Where a training was when."""
 
     position: float
     at: datetime
 
 
-def write_at(last_write: datetime | None, now: datetime) -> datetime:
+def next_write_at(last_write: datetime | None, now: datetime) -> datetime:
     """When progress may be written next: not before `now`, and seldom enough for an API server with many jobs."""
     if last_write is None or last_write > now:  # a clock that was set back must not hold up the next write
         return now
     return max(now, last_write + timedelta(seconds=WRITE_EVERY_S))
 
 
-def fold(spec: TrainingJobSpec, status: TrainingJobStatus, batch: Batch, received: datetime) -> TrainingJobStatus:
+def apply_report(
+    spec: TrainingJobSpec, status: TrainingJobStatus, batch: WorkerReport, received: datetime
+) -> TrainingJobStatus:
     """The status with what the batch tells; the same when it tells nothing new."""
-    if batch.attempt != status.restart_count or batch.index != SPEAKER:
+    if batch.attempt != status.restart_count or batch.index != REPORTING_WORKER:
         return status
-    status = structs.replace(status, checkpoint=saved.fold(spec, status.checkpoint, batch, received))
+    status = structs.replace(status, checkpoint=saved.apply_checkpoints(spec, status.checkpoint, batch, received))
     if not batch.progress and batch.resumed is None:
         return status
     status = _begin(spec, status, batch, received)
@@ -51,9 +53,9 @@ def fold(spec: TrainingJobSpec, status: TrainingJobStatus, batch: Batch, receive
             break  # the job ends with this epoch; what was trained beyond it does not count
         if _is_new(entry, _epochs(status)):
             status = _advance(spec, status, entry, received)
-            end = Mark(_epochs(status).position, received - timedelta(seconds=batch.age_s(entry)))
+            end = ProgressMark(_epochs(status).position, received - timedelta(seconds=batch.age_s(entry)))
             start = start or end
-    return status if start is None or end is None else _shown(_paced(status, start, end), end.at)
+    return status if start is None or end is None else _with_percent(_with_pace(status, start, end), end.at)
 
 
 def total_epochs(spec: TrainingJobSpec, status: TrainingJobStatus) -> int | None:
@@ -62,9 +64,11 @@ def total_epochs(spec: TrainingJobSpec, status: TrainingJobStatus) -> int | None
     return told or (spec.hyperparameters.epochs if spec.hyperparameters else None)
 
 
-def _begin(spec: TrainingJobSpec, status: TrainingJobStatus, batch: Batch, received: datetime) -> TrainingJobStatus:
+def _begin(
+    spec: TrainingJobSpec, status: TrainingJobStatus, batch: WorkerReport, received: datetime
+) -> TrainingJobStatus:
     """A new attempt stands where it resumed, and keeps what was learned about the pace and the best epoch."""
-    old, from_epoch = status.epochs or EpochReport(), batch.resumed.epoch if batch.resumed else 0
+    old, from_epoch = status.epochs or EpochProgress(), batch.resumed.epoch if batch.resumed else 0
     if status.epochs is None or old.attempt != batch.attempt:
         status = structs.replace(status, total_epochs=total_epochs(spec, status))
         if batch.resumed is None and status.checkpoint is not None:
@@ -72,14 +76,14 @@ def _begin(spec: TrainingJobSpec, status: TrainingJobStatus, batch: Batch, recei
         new = structs.replace(
             old, attempt=batch.attempt, done=from_epoch, position=float(from_epoch), position_time=None
         )
-        return _shown(structs.replace(status, epochs=new, current_epoch=from_epoch), received)
+        return _with_percent(structs.replace(status, epochs=new, current_epoch=from_epoch), received)
     if batch.sequence == 1:  # the time since the last word was not spent on training alone
         old = structs.replace(old, position_time=None)
     new = structs.replace(old, done=max(old.done, from_epoch), position=max(old.position, float(from_epoch)))
     return structs.replace(status, epochs=new)
 
 
-def _is_new(entry: Progress, epochs: EpochReport) -> bool:
+def _is_new(entry: Progress, epochs: EpochProgress) -> bool:
     """The end of an epoch may be told in several lines; a step that is behind was told before."""
     return entry.epoch >= epochs.done if entry.step is None else entry.position >= epochs.position
 
@@ -91,7 +95,7 @@ def _advance(
     epochs = structs.replace(epochs, position=max(epochs.position, entry.position))
     if entry.step is None:
         epochs = structs.replace(epochs, done=entry.epoch)
-        epochs = success.judge(spec.success_policy, epochs, entry, received)
+        epochs = success.update_goal(spec.success_policy, epochs, entry, received)
     return structs.replace(
         status,
         epochs=epochs,
@@ -119,11 +123,11 @@ def _without_gpus(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if name != GPU_UTILIZATION}
 
 
-def _mark(epochs: EpochReport) -> Mark | None:
-    return Mark(epochs.position, moment(epochs.position_time)) if epochs.position_time else None
+def _mark(epochs: EpochProgress) -> ProgressMark | None:
+    return ProgressMark(epochs.position, parse_time(epochs.position_time)) if epochs.position_time else None
 
 
-def _paced(status: TrainingJobStatus, start: Mark, end: Mark) -> TrainingJobStatus:
+def _with_pace(status: TrainingJobStatus, start: ProgressMark, end: ProgressMark) -> TrainingJobStatus:
     """With the pace from one word to the next, of which earlier ones have their share."""
     epochs = _epochs(status)
     gone, passed_s = end.position - start.position, (end.at - start.at).total_seconds()
@@ -142,7 +146,7 @@ def _blended(old_s: float | None, lately_s: float, gone: float, status: Training
     return round(share * old_s + (1 - share) * lately_s, 6)
 
 
-def _shown(status: TrainingJobStatus, at: datetime) -> TrainingJobStatus:
+def _with_percent(status: TrainingJobStatus, at: datetime) -> TrainingJobStatus:
     total, position = status.total_epochs, _epochs(status).position
     if not total:
         return status
@@ -161,10 +165,10 @@ def _end(status: TrainingJobStatus, left: float, at: datetime) -> str | None:
     if pace_s is None:
         return None
     left_s = max(0.0, left) * pace_s
-    return timestamp(at + timedelta(seconds=left_s)) if left_s < FORESEEABLE_S else None
+    return format_time(at + timedelta(seconds=left_s)) if left_s < FORESEEABLE_S else None
 
 
-def _epochs(status: TrainingJobStatus) -> EpochReport:
+def _epochs(status: TrainingJobStatus) -> EpochProgress:
     assert status.epochs is not None
     return status.epochs
 

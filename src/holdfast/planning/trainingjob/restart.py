@@ -5,15 +5,15 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from holdfast.api.builtin import Job
-from holdfast.api.trainingjob import FailurePolicy, Restarts, TrainingJob, TrainingJobStatus
-from holdfast.planning.times import moment
-from holdfast.planning.trainingjob.classes import Class, Loss
+from holdfast.api.trainingjob import FailurePolicy, RestartCounts, TrainingJob, TrainingJobStatus
+from holdfast.planning.times import parse_time
+from holdfast.planning.trainingjob.classes import FailureClass, WorkerFailure
 from holdfast.planning.trainingjob.exits import PERMANENT
 from holdfast.planning.trainingjob.timing import Timing
 
 # An exit code below 128 is the program's own verdict; above, a signal ended it.
 PERMANENT_EXIT_CODES = range(1, 128)
-FIELDS: dict[Class, str] = {
+FIELDS: dict[FailureClass, str] = {
     "preemption": "preemption",
     "infrastructure": "infrastructure",
     "outOfMemory": "out_of_memory",
@@ -28,45 +28,47 @@ class GiveUp(Struct, frozen=True):
 
 
 class Retry(Struct, frozen=True):
-    loss: Loss
+    loss: WorkerFailure
     at: datetime | None
     """When the next attempt may start; None means at once."""
-    in_a_row: int
+    consecutive: int
     """Attempts in a row that did not last, this one with them unless its node was stopped."""
 
 
-def after(loss: Loss, job: TrainingJob, workers: Job | None, now: datetime, timing: Timing) -> Retry | GiveUp:
-    refusal = None if loss.free else _refusal(loss, job)
+def restart_or_give_up(
+    loss: WorkerFailure, job: TrainingJob, workers: Job | None, now: datetime, timing: Timing
+) -> Retry | GiveUp:
+    refusal = None if loss.is_free else _refusal(loss, job)
     if refusal is not None:
         return refusal
-    before = 0 if _lasted(workers, now, timing) else _status(job).quick_restarts
+    before = 0 if _was_stable(workers, now, timing) else _status(job).quick_restarts
     if loss.node_stopped and loss.cause == "infrastructure":
         return Retry(loss, None, before)
-    in_a_row = before + 1
-    delay_s = wait_s(in_a_row, timing)
-    return Retry(loss, _full_second(now + timedelta(seconds=delay_s)) if delay_s else None, in_a_row)
+    consecutive = before + 1
+    delay_s = backoff_s(consecutive, timing)
+    return Retry(loss, _full_second(now + timedelta(seconds=delay_s)) if delay_s else None, consecutive)
 
 
-def wait_s(in_a_row: int, timing: Timing) -> float:
+def backoff_s(consecutive: int, timing: Timing) -> float:
     """Nothing before the first restart, then doubling up to the cap."""
-    if in_a_row <= 1:
+    if consecutive <= 1:
         return 0.0
-    return float(min(timing.retry_s * 2 ** min(in_a_row - 2, 32), timing.retry_cap_s))
+    return float(min(timing.retry_s * 2 ** min(consecutive - 2, 32), timing.retry_cap_s))
 
 
-def charged(restarts: Restarts | None) -> int:
+def restarts_against_limit(restarts: RestartCounts | None) -> int:
     """The restarts that count against backoffLimit."""
     return restarts.out_of_memory + restarts.hang + restarts.application if restarts is not None else 0
 
 
-def counted(restarts: Restarts | None, cause: Class) -> Restarts:
-    old = restarts or Restarts()
+def with_restart(restarts: RestartCounts | None, cause: FailureClass) -> RestartCounts:
+    old = restarts or RestartCounts()
     field = FIELDS[cause]
     counts = {name: getattr(old, name) + (name == field) for name in FIELDS.values()}
-    return Restarts(**counts)
+    return RestartCounts(**counts)
 
 
-def _refusal(loss: Loss, job: TrainingJob) -> GiveUp | None:
+def _refusal(loss: WorkerFailure, job: TrainingJob) -> GiveUp | None:
     policy = job.spec.failure_policy or FailurePolicy()
     if loss.permanent:
         return GiveUp(PERMANENT, f"{loss.message} (a new attempt would fail in the same way)")
@@ -74,15 +76,15 @@ def _refusal(loss: Loss, job: TrainingJob) -> GiveUp | None:
         return GiveUp("RestartPolicyNever", f"{loss.message} (restartPolicy is Never)")
     if policy.restart_policy == "ExitCode" and loss.exit_code in PERMANENT_EXIT_CODES:
         return GiveUp("PermanentExitCode", f"{loss.message} (restartPolicy ExitCode: codes 1 to 127 are final)")
-    used = charged(_status(job).restarts)
+    used = restarts_against_limit(_status(job).restarts)
     if used >= policy.backoff_limit:
         return GiveUp("BackoffLimitExceeded", f"{loss.message} (after {used} of {policy.backoff_limit} restarts)")
     return None
 
 
-def _lasted(workers: Job | None, now: datetime, timing: Timing) -> bool:
+def _was_stable(workers: Job | None, now: datetime, timing: Timing) -> bool:
     start = workers.status.start_time if workers is not None else ""
-    return bool(start) and (now - moment(start)).total_seconds() >= timing.lasting_s
+    return bool(start) and (now - parse_time(start)).total_seconds() >= timing.stable_after_s
 
 
 def _full_second(moment: datetime) -> datetime:

@@ -5,25 +5,25 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct, structs
 
-from holdfast.api.trainingjob import CheckpointReport, TrainingJobSpec
-from holdfast.planning.times import timestamp
-from holdfast.planning.trainingjob.plain import plain
-from holdfast.reports.wire import Batch, Checkpoint, Outcome
+from holdfast.api.trainingjob import CheckpointStatus, TrainingJobSpec
+from holdfast.planning.times import format_time
+from holdfast.planning.trainingjob.plain import sanitize
+from holdfast.reports.wire import Checkpoint, Outcome, WorkerReport
 
 
-class Trouble(Struct, frozen=True):
+class CheckpointWarning(Struct, frozen=True):
     """What people should hear of: one word, and a sentence."""
 
     reason: str
     message: str
 
 
-def fold(
-    spec: TrainingJobSpec, report: CheckpointReport | None, batch: Batch, received: datetime
-) -> CheckpointReport | None:
+def apply_checkpoints(
+    spec: TrainingJobSpec, report: CheckpointStatus | None, batch: WorkerReport, received: datetime
+) -> CheckpointStatus | None:
     if not batch.checkpoints and batch.resumed is None:
         return report
-    new = report or CheckpointReport()
+    new = report or CheckpointStatus()
     for entry in batch.checkpoints:
         new = _with(spec, new, entry, received - timedelta(seconds=batch.age_s(entry)))
     if batch.resumed is not None:
@@ -33,26 +33,26 @@ def fold(
     return new
 
 
-def troubles(batch: Batch) -> Iterator[Trouble]:
+def checkpoint_warnings(batch: WorkerReport) -> Iterator[CheckpointWarning]:
     """Of any worker."""
     for entry in batch.checkpoints:
-        because = plain(entry.reason) or "no reason was given"
+        because = sanitize(entry.reason) or "no reason was given"
         if entry.outcome == "quarantined":
             message = f"checkpoint {entry.path} is corrupt and was put aside, the one before it is used: {because}"
-            yield Trouble("CheckpointQuarantined", message)
+            yield CheckpointWarning("CheckpointQuarantined", message)
         elif entry.outcome == "failed":
             message = f"worker {batch.index} could not keep checkpoint {entry.path}, the training goes on: {because}"
-            yield Trouble("CheckpointFailed", message)
+            yield CheckpointWarning("CheckpointFailed", message)
         elif entry.outcome == "unrestored":
             message = f"worker {batch.index} can't start yet: what it resumes from is in {entry.path}: {because}"
-            yield Trouble("CheckpointNotRestored", message)
+            yield CheckpointWarning("CheckpointNotRestored", message)
 
 
-def is_kept(spec: TrainingJobSpec) -> bool:
+def checkpoints_enabled(spec: TrainingJobSpec) -> bool:
     return spec.checkpoint is not None and spec.checkpoint.enabled
 
 
-def _with(spec: TrainingJobSpec, report: CheckpointReport, entry: Checkpoint, at: datetime) -> CheckpointReport:
+def _with(spec: TrainingJobSpec, report: CheckpointStatus, entry: Checkpoint, at: datetime) -> CheckpointStatus:
     if entry.kept is not None:
         report = structs.replace(report, count=entry.kept, best=entry.best)
     if entry.outcome == "quarantined" and entry.path == report.best:
@@ -63,12 +63,12 @@ def _with(spec: TrainingJobSpec, report: CheckpointReport, entry: Checkpoint, at
     # What is saved within an epoch is replaced under its name. The end of an epoch is told again by a sidecar that
     # starts anew, which is no news.
     is_news = entry.path != report.last or entry.step is not None or entry.epoch != report.last_epoch
-    if entry.outcome == lasting(spec) and is_newer and is_news:
-        return structs.replace(report, last=entry.path, last_time=timestamp(at), last_epoch=entry.epoch)
+    if entry.outcome == durable_outcome(spec) and is_newer and is_news:
+        return structs.replace(report, last=entry.path, last_time=format_time(at), last_epoch=entry.epoch)
     return report
 
 
-def lasting(spec: TrainingJobSpec) -> Outcome:
+def durable_outcome(spec: TrainingJobSpec) -> Outcome:
     """From when on the next attempt finds it: what is not in the object store yet is lost with its node."""
     storage = spec.checkpoint.storage if spec.checkpoint is not None else None
     return "completed" if storage is None or storage.type in ("pvc", "nfs") else "uploaded"

@@ -12,22 +12,22 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from holdfast.api.builtin import Pod
-from holdfast.planning.times import moment
-from holdfast.planning.trainingjob.classes import Class, Loss
-from holdfast.planning.trainingjob.heard import Heard
-from holdfast.planning.trainingjob.loss import index_of, worker
+from holdfast.planning.times import parse_time
+from holdfast.planning.trainingjob.classes import FailureClass, WorkerFailure
+from holdfast.planning.trainingjob.heard import AttemptReports
+from holdfast.planning.trainingjob.loss import index_of, worker_text
 from holdfast.planning.trainingjob.timing import Timing
 
 # Two looks at a Lease that are further apart prove nothing: the API server may have been away, for the node too.
 LONGEST_GAP_S = 10.0
 LOOK_EVERY_S = 4.0
 # More than the ten seconds in which a kubelet renews its Lease.
-NEARLY = 0.75
+DOUBTFUL_FRACTION = 0.75
 # Beyond its grace, before a pod's node is looked at.
 OVERDUE_S = 3.0
 
 
-class Pulse(Struct, frozen=True):
+class LeaseObservation(Struct, frozen=True):
     """A node's Lease over several looks."""
 
     renewed: str
@@ -36,20 +36,20 @@ class Pulse(Struct, frozen=True):
     looked_s: float
 
 
-def feel(before: Pulse | None, renewed: str, now_s: float) -> Pulse:
+def observe_lease(before: LeaseObservation | None, renewed: str, now_s: float) -> LeaseObservation:
     """After a look that succeeded; `renewed` is what the Lease says, and only whether it differs counts."""
     if before is None or before.renewed != renewed or now_s - before.looked_s > LONGEST_GAP_S:
-        return Pulse(renewed, now_s, now_s)
-    return Pulse(renewed, before.since_s, now_s)
+        return LeaseObservation(renewed, now_s, now_s)
+    return LeaseObservation(renewed, before.since_s, now_s)
 
 
-def fresh(pulses: Mapping[str, Pulse], now_s: float) -> dict[str, Pulse]:
+def without_stale(pulses: Mapping[str, LeaseObservation], now_s: float) -> dict[str, LeaseObservation]:
     """Those that still prove something; `pulses` is by the node's name."""
     return {node: pulse for node, pulse in pulses.items() if now_s - pulse.looked_s <= LONGEST_GAP_S}
 
 
-def suspects(
-    pods: Iterable[Pod], heard: Heard | None, *, hearing_since_s: float, now_s: float, timing: Timing
+def silent_workers(
+    pods: Iterable[Pod], heard: AttemptReports | None, *, hearing_since_s: float, now_s: float, timing: Timing
 ) -> tuple[Pod, ...]:
     """Those of the current attempt's workers whose nodes' Leases are to be read now.
 
@@ -64,7 +64,7 @@ def suspects(
 
 
 def next_look_s(
-    pods: Iterable[Pod], heard: Heard | None, *, hearing_since_s: float, now_s: float, timing: Timing
+    pods: Iterable[Pod], heard: AttemptReports | None, *, hearing_since_s: float, now_s: float, timing: Timing
 ) -> float | None:
     """When to look again, if nothing is heard until then."""
     due = (_suspect_at_s(pod, heard, hearing_since_s, timing) for pod in pods if _runs(pod))
@@ -72,17 +72,21 @@ def next_look_s(
     return None if first_s is None else max(first_s, now_s + LOOK_EVERY_S if now_s >= first_s else first_s)
 
 
-def find_dead(suspected: Iterable[Pod], pulses: Mapping[str, Pulse], timing: Timing) -> tuple[Pod, ...]:
+def workers_on_dead_nodes(
+    suspected: Iterable[Pod], pulses: Mapping[str, LeaseObservation], timing: Timing
+) -> tuple[Pod, ...]:
     """Those whose node's Lease stood still as long as it was looked at; `pulses` is by the node's name."""
-    return _quiet(suspected, pulses, timing.lease_s)
+    return _quiet(suspected, pulses, timing.node_lease_timeout_s)
 
 
-def find_doubtful(suspected: Iterable[Pod], pulses: Mapping[str, Pulse], timing: Timing) -> tuple[Pod, ...]:
+def workers_on_doubtful_nodes(
+    suspected: Iterable[Pod], pulses: Mapping[str, LeaseObservation], timing: Timing
+) -> tuple[Pod, ...]:
     """Once one is dead, those who seem to follow, too: nodes are lost together, and missed one after another."""
-    return _quiet(suspected, pulses, timing.lease_s * NEARLY)
+    return _quiet(suspected, pulses, timing.node_lease_timeout_s * DOUBTFUL_FRACTION)
 
 
-def goes_on_without(dead: Collection[Pod], pods: Iterable[Pod], fewest: int) -> bool:
+def can_continue_without(dead: Collection[Pod], pods: Iterable[Pod], fewest: int) -> bool:
     """An elastic training does, as long as enough are left; but they meet at worker 0."""
     left = sum(_runs(pod) for pod in pods) - len(dead)
     return 0 < fewest <= left and all(index_of(pod) != 0 for pod in dead)
@@ -94,7 +98,7 @@ def overdue(pods: Iterable[Pod], now: datetime) -> tuple[Pod, ...]:
 
 
 def overdue_at(pod: Pod) -> datetime:
-    return moment(pod.metadata.deletion_timestamp) + timedelta(seconds=OVERDUE_S)
+    return parse_time(pod.metadata.deletion_timestamp) + timedelta(seconds=OVERDUE_S)
 
 
 def next_overdue(pods: Iterable[Pod], now: datetime) -> datetime | None:
@@ -103,15 +107,15 @@ def next_overdue(pods: Iterable[Pod], now: datetime) -> datetime | None:
     return min(due, default=None)
 
 
-def loss_of(pod: Pod, cause: Class, timing: Timing) -> Loss:
+def node_failure(pod: Pod, cause: FailureClass, timing: Timing) -> WorkerFailure:
     message = (
-        f"{worker(pod)} was lost: it has not reported for more than {timing.silent_s:g} s, and its node has not "
-        f"renewed its Lease for {timing.lease_s:g} s"
+        f"{worker_text(pod)} was lost: it has not reported for more than {timing.report_timeout_s:g} s, "
+        f"and its node has not renewed its Lease for {timing.node_lease_timeout_s:g} s"
     )
-    return Loss(cause=cause, message=message)
+    return WorkerFailure(cause=cause, message=message)
 
 
-def _quiet(suspected: Iterable[Pod], pulses: Mapping[str, Pulse], for_s: float) -> tuple[Pod, ...]:
+def _quiet(suspected: Iterable[Pod], pulses: Mapping[str, LeaseObservation], for_s: float) -> tuple[Pod, ...]:
     return tuple(
         pod
         for pod in suspected
@@ -120,15 +124,15 @@ def _quiet(suspected: Iterable[Pod], pulses: Mapping[str, Pulse], for_s: float) 
 
 
 def _stays(pod: Pod) -> bool:
-    return pod.is_terminating and not pod.has_ended and bool(pod.spec.node_name)
+    return pod.is_terminating and not pod.is_finished and bool(pod.spec.node_name)
 
 
 def _runs(pod: Pod) -> bool:
     return pod.status.phase == "Running" and not pod.is_terminating and bool(pod.spec.node_name)
 
 
-def _suspect_at_s(pod: Pod, heard: Heard | None, hearing_since_s: float, timing: Timing) -> float | None:
+def _suspect_at_s(pod: Pod, heard: AttemptReports | None, hearing_since_s: float, timing: Timing) -> float | None:
     if heard is None:
         return None
-    voice = heard.voices.get(index_of(pod))
-    return max(voice.heard_s if voice is not None else heard.first_s, hearing_since_s) + timing.silent_s
+    voice = heard.workers.get(index_of(pod))
+    return max(voice.heard_s if voice is not None else heard.first_s, hearing_since_s) + timing.report_timeout_s

@@ -7,21 +7,21 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct, structs
 
-from holdfast.api.trainingjob import EpochReport, SuccessPolicy, TrainingJob
-from holdfast.planning.times import moment, timestamp
-from holdfast.planning.trainingjob.saved import is_kept
+from holdfast.api.trainingjob import EpochProgress, SuccessPolicy, TrainingJob
+from holdfast.planning.times import format_time, parse_time
+from holdfast.planning.trainingjob.saved import checkpoints_enabled
 from holdfast.planning.trainingjob.timing import Timing
 from holdfast.reports.wire import Progress
 
 
-class Ending(Struct, frozen=True):
+class SuccessResult(Struct, frozen=True):
     """The job is Completed: one word why, and a sentence."""
 
     reason: str
     message: str
 
 
-def judge(policy: SuccessPolicy | None, epochs: EpochReport, ended: Progress, now: datetime) -> EpochReport:
+def update_goal(policy: SuccessPolicy | None, epochs: EpochProgress, ended: Progress, now: datetime) -> EpochProgress:
     """The best loss so far, and whether this epoch is the last.
 
     Epochs are compared by their numbers: one that is trained again after a restart counts once.
@@ -33,27 +33,29 @@ def judge(policy: SuccessPolicy | None, epochs: EpochReport, ended: Progress, no
         return epochs
     target, patience = policy.target_accuracy, policy.early_stopping_patience
     if target is not None and accuracy is not None and accuracy >= target:
-        return structs.replace(epochs, goal="TargetReached", goal_time=timestamp(now))
+        return structs.replace(epochs, goal="TargetReached", goal_time=format_time(now))
     since_best = ended.epoch - epochs.best_epoch if epochs.best_epoch is not None else 0
     if patience is not None and loss is not None and since_best >= patience:
-        return structs.replace(epochs, goal="EarlyStopped", goal_time=timestamp(now))
+        return structs.replace(epochs, goal="EarlyStopped", goal_time=format_time(now))
     return epochs
 
 
-def ending(job: TrainingJob, now: datetime, timing: Timing, *, is_ending: bool = False) -> Ending | None:
+def success_if_reached(
+    job: TrainingJob, now: datetime, timing: Timing, *, is_ending: bool = False
+) -> SuccessResult | None:
     """Once the goal is reached and the model saved, or is not going to be: `is_ending`, or too late."""
     epochs = job.status.epochs if job.status is not None else None
     if epochs is None or epochs.goal is None:
         return None
-    due = save_by(job, timing)
+    due = final_save_deadline(job, timing)
     return _ending(job, epochs) if is_ending or due is None or now >= due else None
 
 
-def save_by(job: TrainingJob, timing: Timing) -> datetime | None:
+def final_save_deadline(job: TrainingJob, timing: Timing) -> datetime | None:
     """Until when a last checkpoint is waited for; None when there is nothing to wait for."""
     status = job.status
     epochs = status.epochs if status is not None else None
-    if status is None or epochs is None or epochs.goal_time is None or not is_kept(job.spec):
+    if status is None or epochs is None or epochs.goal_time is None or not checkpoints_enabled(job.spec):
         return None
     saved = status.checkpoint.last_epoch if status.checkpoint is not None else None
     # Workers report before all of them are seen to run.
@@ -61,10 +63,10 @@ def save_by(job: TrainingJob, timing: Timing) -> datetime | None:
     can_save = is_there and epochs.attempt == status.restart_count
     if not can_save or (saved is not None and saved >= epochs.done):
         return None
-    return moment(epochs.goal_time) + timedelta(seconds=timing.final_save_s)
+    return parse_time(epochs.goal_time) + timedelta(seconds=timing.final_save_s)
 
 
-def _ending(job: TrainingJob, epochs: EpochReport) -> Ending:
+def _ending(job: TrainingJob, epochs: EpochProgress) -> SuccessResult:
     policy = job.spec.success_policy or SuccessPolicy()
     if epochs.goal == "TargetReached":
         target = "" if policy.target_accuracy is None else f" {policy.target_accuracy:g}"
@@ -74,4 +76,4 @@ def _ending(job: TrainingJob, epochs: EpochReport) -> Ending:
             f"no better loss than {epochs.best_loss:.4g} of epoch {epochs.best_epoch} came until epoch {epochs.done} "
             "(successPolicy.earlyStoppingPatience)"
         )
-    return Ending(str(epochs.goal), message)
+    return SuccessResult(str(epochs.goal), message)

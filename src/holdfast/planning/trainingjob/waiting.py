@@ -8,7 +8,7 @@ from holdfast.api.trainingjob import TrainingJob
 from holdfast.planning.trainingjob.exits import how, words
 from holdfast.planning.trainingjob.loss import SIDECAR
 from holdfast.planning.trainingjob.observed import FINISHED
-from holdfast.planning.trainingjob.plain import plain
+from holdfast.planning.trainingjob.plain import sanitize
 from holdfast.planning.trainingjob.pulling import IMAGE_REASONS, image_problem
 
 RESTORING = "the checkpoint to resume from is being brought back"
@@ -32,10 +32,10 @@ def why_waiting(
     """
     pods = tuple(pods)
     reasons = Counter(problem for pod in pods if (problem := problem_of(pod))) or Counter(
-        plain(told[pod.metadata.uid]) for pod in pods if is_starting(pod) and pod.metadata.uid in told
+        sanitize(told[pod.metadata.uid]) for pod in pods if is_starting(pod) and pod.metadata.uid in told
     )
-    if about_job and unmade(pods, desired):
-        reasons[plain(about_job)] += unmade(pods, desired)
+    if about_job and missing_pods(pods, desired):
+        reasons[sanitize(about_job)] += missing_pods(pods, desired)
     sentence = f"waiting for {missing} of {desired} workers"
     if not reasons:
         return f"{sentence} to start"
@@ -76,7 +76,7 @@ def is_starting(pod: Pod) -> bool:
     return pod.status.phase == "Pending" and not pod.is_terminating
 
 
-def unmade(pods: Iterable[Pod], desired: int) -> int:
+def missing_pods(pods: Iterable[Pod], desired: int) -> int:
     """How many workers have no pod; one that has failed or is leaving is to be replaced."""
     return max(0, desired - sum(pod.status.phase != "Failed" and not pod.is_terminating for pod in pods))
 
@@ -87,15 +87,15 @@ def problem_of(pod: Pod) -> str:
         return ""
     for condition in pod.status.conditions:
         if condition.type == "PodScheduled" and condition.status == "False":
-            return plain(condition.message or condition.reason)
+            return sanitize(condition.message or condition.reason)
     containers = (
         *(_init_problem(container) for container in pod.status.init_container_statuses),
         *(_waiting_problem(container, "container") for container in pod.status.container_statuses),
     )
-    return plain(next(filter(None, containers), ""))
+    return sanitize(next(filter(None, containers), ""))
 
 
-def ordinary_step(pod: Pod) -> str:
+def startup_step(pod: Pod) -> str:
     """Where a pod without a problem stands on its way; worth telling when it stays there."""
     if not pod.spec.node_name:
         return UNSCHEDULED
@@ -110,7 +110,7 @@ def ordinary_step(pod: Pod) -> str:
     return f'image "{next_one.image}" {MOUNTING}'
 
 
-def refusal(message: str) -> str:
+def creation_refused_text(message: str) -> str:
     return f"their pods are refused: {refused_because(message)}"
 
 

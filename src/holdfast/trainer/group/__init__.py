@@ -7,7 +7,7 @@ from holdfast.trainer.errors import TrainerError
 from holdfast.trainer.group.alone import Alone
 from holdfast.trainer.group.hub import gather_workers
 from holdfast.trainer.group.spoke import find_hub
-from holdfast.trainer.place import Place
+from holdfast.trainer.place import RankInfo
 
 
 class Group(Protocol):
@@ -28,7 +28,7 @@ class Group(Protocol):
     def close(self) -> None: ...
 
 
-def join(place: Place, digest: str, timeout_s: float) -> Group:
+def join(place: RankInfo, digest: str, timeout_s: float) -> Group:
     """Meet the other workers: worker 0 listens, the others come to it. digest is what all must have in common."""
     if place.size == 1:
         return Alone()

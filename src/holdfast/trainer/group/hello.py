@@ -3,13 +3,13 @@
 import json
 from dataclasses import asdict, dataclass
 
-from holdfast.trainer.place import Place
+from holdfast.trainer.place import RankInfo
 
 LIMIT = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class Handshake:
     rank: int
     size: int
     digest: str
@@ -18,18 +18,20 @@ class Hello:
         return json.dumps({"holdfast": 1, **asdict(self)}).encode()
 
 
-def decode(content: bytearray) -> Hello | None:
+def decode(content: bytearray) -> Handshake | None:
     """None for what no worker would send."""
     try:
         fields = json.loads(content)
         return (
-            Hello(int(fields["rank"]), int(fields["size"]), str(fields["digest"])) if fields["holdfast"] == 1 else None
+            Handshake(int(fields["rank"]), int(fields["size"]), str(fields["digest"]))
+            if fields["holdfast"] == 1
+            else None
         )
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def objection(hello: Hello, place: Place, digest: str, present: set[int]) -> str:
+def rejection_reason(hello: Handshake, place: RankInfo, digest: str, present: set[int]) -> str:
     """Why this worker can't take part; empty when it can."""
     if hello.size != place.size or not 0 < hello.rank < place.size:
         return f"this training has {place.size} workers: there is no place for worker {hello.rank} of {hello.size}"

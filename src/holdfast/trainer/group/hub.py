@@ -11,9 +11,9 @@ import numpy as np
 
 from holdfast.trainer.arrays import Doubles
 from holdfast.trainer.errors import GroupError, TrainerError, WorkerLost
-from holdfast.trainer.group.hello import LIMIT, decode, objection
-from holdfast.trainer.group.link import SILENCE_S, Link, told
-from holdfast.trainer.place import Place
+from holdfast.trainer.group.hello import LIMIT, decode, rejection_reason
+from holdfast.trainer.group.link import SILENCE_S, Link, with_rank
+from holdfast.trainer.place import RankInfo
 
 # One that connects and says nothing is not waited for: the others queue behind it.
 HELLO_S = 5.0
@@ -21,7 +21,7 @@ RESOLVE_AGAIN_S = 0.5
 UNKNOWN = -1
 
 
-class Hub:
+class RankZero:
     rank = 0
 
     def __init__(self, links: dict[int, Link], silence_s: float = SILENCE_S) -> None:
@@ -45,7 +45,7 @@ class Hub:
 
     def fail(self, error: TrainerError) -> None:
         for link in self._links:
-            link.fail(told(0, error), error.exit_code)
+            link.fail(with_rank(0, error), error.exit_code)
 
     def close(self) -> None:
         for link in self._links:
@@ -75,7 +75,7 @@ class Hub:
             link.send(payload)
 
 
-def gather_workers(place: Place, digest: str, timeout_s: float) -> Hub:
+def gather_workers(place: RankInfo, digest: str, timeout_s: float) -> RankZero:
     deadline = time.monotonic() + timeout_s
     links: dict[int, Link] = {}
     try:
@@ -83,17 +83,17 @@ def gather_workers(place: Place, digest: str, timeout_s: float) -> Hub:
             while len(links) < place.size - 1:
                 if not _admit_next(listener, place, digest, links, deadline):
                     raise GroupError(_missing(place, links, timeout_s))
-        hub = Hub(links)
+        hub = RankZero(links)
         hub.broadcast(b"")  # the welcome: all are here
     except TrainerError as error:
         for link in links.values():
-            link.fail(told(0, error), error.exit_code)
+            link.fail(with_rank(0, error), error.exit_code)
             link.close()
         raise
     return hub
 
 
-def _admit_next(listener: socket.socket, place: Place, digest: str, links: dict[int, Link], deadline: float) -> bool:
+def _admit_next(listener: socket.socket, place: RankInfo, digest: str, links: dict[int, Link], deadline: float) -> bool:
     """Wait for the next that comes, and for those who are here to stay; false when the time is over."""
     with selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
@@ -108,7 +108,7 @@ def _admit_next(listener: socket.socket, place: Place, digest: str, links: dict[
     return bool(ready)
 
 
-def _listen(place: Place, deadline: float) -> socket.socket:
+def _listen(place: RankInfo, deadline: float) -> socket.socket:
     """On the address that the others are told: several trainings on one machine may share the port's number."""
     family, address = _resolve(place, deadline)
     try:
@@ -121,7 +121,7 @@ def _listen(place: Place, deadline: float) -> socket.socket:
     return listener
 
 
-def _resolve(place: Place, deadline: float) -> tuple[socket.AddressFamily, tuple[str, int]]:
+def _resolve(place: RankInfo, deadline: float) -> tuple[socket.AddressFamily, tuple[str, int]]:
     """A pod's own name may take a moment to be known."""
     while True:
         try:
@@ -134,7 +134,7 @@ def _resolve(place: Place, deadline: float) -> tuple[socket.AddressFamily, tuple
             return family, (str(address[0]), place.port)
 
 
-def _admit(listener: socket.socket, place: Place, digest: str, links: dict[int, Link]) -> Link | None:
+def _admit(listener: socket.socket, place: RankInfo, digest: str, links: dict[int, Link]) -> Link | None:
     try:
         connection, address = listener.accept()
     except OSError:  # it was gone again
@@ -148,7 +148,7 @@ def _admit(listener: socket.socket, place: Place, digest: str, links: dict[int, 
         if hello is None:
             _warn(f"ignored a connection from {address[0]}: it is no worker")
             return None
-        refused = objection(hello, place, digest, set(links))
+        refused = rejection_reason(hello, place, digest, set(links))
         if refused:
             _warn(f"refused worker {hello.rank} at {address[0]}: {refused}")
             link.fail(refused, 1)
@@ -158,7 +158,7 @@ def _admit(listener: socket.socket, place: Place, digest: str, links: dict[int, 
     return link
 
 
-def _missing(place: Place, links: dict[int, Link], timeout_s: float) -> str:
+def _missing(place: RankInfo, links: dict[int, Link], timeout_s: float) -> str:
     missing = [str(rank) for rank in range(1, place.size) if rank not in links]
     return (
         f"{len(missing)} of {place.size} workers did not come to {place.host}:{place.port} within {timeout_s:g} s: "

@@ -41,7 +41,7 @@ class Link:
             self._connection.sendall(HEADER.pack(DATA, len(payload)))
             self._connection.sendall(payload)
         except ConnectionError as error:
-            raise self._last_words() or self._lost(error) from error
+            raise self._peer_failure() or self._lost(error) from error
         except OSError as error:
             raise self._lost(error) from error
 
@@ -63,7 +63,7 @@ class Link:
     def close(self) -> None:
         self._connection.close()
 
-    def _last_words(self) -> WorkerFailed | None:
+    def _peer_failure(self) -> WorkerFailed | None:
         """Why the other side went, if it said so before: that may still wait to be read."""
         try:
             self.receive(0)
@@ -92,7 +92,7 @@ class Link:
         return WorkerLost(f"lost worker {self.worker}: {error.strerror or error}")
 
 
-def told(rank: int, error: TrainerError) -> str:
+def with_rank(rank: int, error: TrainerError) -> str:
     """An error as the others shall read it: with the worker that it came from, named once."""
     return str(error) if isinstance(error, WorkerFailed) else f"worker {rank}: {error}"
 

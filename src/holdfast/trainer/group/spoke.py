@@ -7,17 +7,17 @@ import numpy as np
 
 from holdfast.trainer.arrays import Doubles
 from holdfast.trainer.errors import GroupError, TrainerError, WorkerLost
-from holdfast.trainer.group.hello import Hello
-from holdfast.trainer.group.link import SILENCE_S, Link, told
-from holdfast.trainer.place import Place
+from holdfast.trainer.group.hello import Handshake
+from holdfast.trainer.group.link import SILENCE_S, Link, with_rank
+from holdfast.trainer.place import RankInfo
 
 CONNECT_S = 5.0
 TRY_AGAIN_S = 0.2
 BROADCAST_LIMIT = 4 * 1024**3
 
 
-class Spoke:
-    def __init__(self, link: Link, place: Place) -> None:
+class Peer:
+    def __init__(self, link: Link, place: RankInfo) -> None:
         self.rank = place.rank
         self.size = place.size
         self._link = link
@@ -33,13 +33,13 @@ class Spoke:
         return bytes(self._link.receive(BROADCAST_LIMIT))
 
     def fail(self, error: TrainerError) -> None:
-        self._link.fail(told(self.rank, error), error.exit_code)
+        self._link.fail(with_rank(self.rank, error), error.exit_code)
 
     def close(self) -> None:
         self._link.close()
 
 
-def find_hub(place: Place, digest: str, timeout_s: float) -> Spoke:
+def find_hub(place: RankInfo, digest: str, timeout_s: float) -> Peer:
     """Worker 0 may start later than this one: not finding it is no error before the time is over."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -54,17 +54,17 @@ def find_hub(place: Place, digest: str, timeout_s: float) -> Spoke:
                 ) from error
             time.sleep(TRY_AGAIN_S)
         else:
-            return Spoke(link, place)
+            return Peer(link, place)
 
 
-def _introduce(place: Place, digest: str, deadline: float) -> Link:
+def _introduce(place: RankInfo, digest: str, deadline: float) -> Link:
     connection = socket.create_connection((place.host, place.port), timeout=CONNECT_S)
     link = Link(connection, 0, max(deadline - time.monotonic(), 0.1))
     try:
         if connection.getsockname() == connection.getpeername():
             # While nobody listens on it, a port of the ephemeral range can end up connected to itself.
             raise ConnectionRefusedError("connected to itself")
-        link.send(Hello(place.rank, place.size, digest).encode())
+        link.send(Handshake(place.rank, place.size, digest).encode())
         link.receive(0)
     except (TrainerError, OSError):
         link.close()

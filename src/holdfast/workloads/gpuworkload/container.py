@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast.api.gpuworkload import GPUWorkload
 from holdfast.workloads.trainingjob.defaults import Defaults
-from holdfast.workloads.trainingjob.environment import literal
+from holdfast.workloads.trainingjob.environment import escape_dollar
 from holdfast.workloads.trainingjob.gpus import GPU
 from holdfast.workloads.trainingjob.security import container_security
 
@@ -32,7 +32,7 @@ def container(workload: GPUWorkload, defaults: Defaults) -> dict[str, Any]:
 def _environment(workload: GPUWorkload) -> list[dict[str, Any]]:
     """The user's own last: a name that they write replaces ours."""
     own = [msgspec.to_builtins(variable) for variable in workload.spec.env]
-    ours = {"name": "MODEL", "value": literal(workload.spec.model_name)}
+    ours = {"name": "MODEL", "value": escape_dollar(workload.spec.model_name)}
     return own if any(variable["name"] == "MODEL" for variable in own) else [ours, *own]
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from holdfast.api.gpuworkload import GPUWorkload
 from holdfast.workloads.gpuworkload import names
-from holdfast.workloads.gpuworkload.pod import pinned, pod_template
+from holdfast.workloads.gpuworkload.pod import pinned_to_node, pod_template
 from holdfast.workloads.trainingjob.defaults import Defaults
 
 
@@ -24,6 +24,6 @@ def workload_job(workload: GPUWorkload, defaults: Defaults, place: str) -> dict[
             "parallelism": 1,
             "backoffLimit": 0,
             "podReplacementPolicy": "Failed",
-            "template": pinned(pod_template(workload, defaults), status.assigned_node, place),
+            "template": pinned_to_node(pod_template(workload, defaults), status.assigned_node, place),
         },
     }

@@ -32,7 +32,7 @@ def pod_template(workload: GPUWorkload, defaults: Defaults) -> dict[str, Any]:
     return {"metadata": {"labels": names.labels(workload)}, "spec": spec}
 
 
-def pinned(template: dict[str, Any], node: str, place: str) -> dict[str, Any]:
+def pinned_to_node(template: dict[str, Any], node: str, place: str) -> dict[str, Any]:
     """For one node alone, by affinity and not by nodeName: so the scheduler still sees to it that there is room."""
     only = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [only]}}

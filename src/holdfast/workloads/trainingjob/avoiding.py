@@ -6,7 +6,7 @@ from typing import Any
 AVOIDS = "holdfast.dev/avoids"
 
 
-def avoiding(template: dict[str, Any], nodes: Collection[str]) -> dict[str, Any]:
+def with_avoided_nodes(template: dict[str, Any], nodes: Collection[str]) -> dict[str, Any]:
     """The pod template with these nodes ruled out, whatever else its affinity says."""
     if not nodes:
         return template
@@ -24,6 +24,6 @@ def avoiding(template: dict[str, Any], nodes: Collection[str]) -> dict[str, Any]
     return {**template, "spec": {**spec, "affinity": {**affinity, "nodeAffinity": ruled}}}
 
 
-def note(nodes: Collection[str]) -> dict[str, str]:
+def avoided_nodes_annotation(nodes: Collection[str]) -> dict[str, str]:
     """The annotation that tells what a Job was made to avoid."""
     return {AVOIDS: ",".join(sorted(nodes))} if nodes else {}

@@ -6,17 +6,17 @@ A worker that was cut off and comes back writes into the folder of its own attem
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from holdfast.api.durations import seconds
+from holdfast.api.durations import parse_duration_s
 from holdfast.api.trainingjob import CheckpointStorage, TrainingJob
 from holdfast.workloads.trainingjob import names
-from holdfast.workloads.trainingjob.monitor import monitoring
+from holdfast.workloads.trainingjob.monitor import enabled_monitoring
 
 VOLUME = "holdfast-checkpoints"
 FOLDER = "/checkpoints"
 TENSORBOARD = "tensorboard"
 
 
-def storage(job: TrainingJob) -> CheckpointStorage | None:
+def checkpoint_storage(job: TrainingJob) -> CheckpointStorage | None:
     """Where checkpoints are kept; None when none are."""
     checkpoint = job.spec.checkpoint
     if checkpoint is None or not checkpoint.enabled:
@@ -30,51 +30,51 @@ def best_by(job: TrainingJob) -> Literal["accuracy", "loss"]:
     return "accuracy" if policy is not None and policy.target_accuracy is not None else "loss"
 
 
-def prefix(job: TrainingJob, kept: CheckpointStorage) -> str:
+def prefix(job: TrainingJob, storage: CheckpointStorage) -> str:
     """The job's folder in the bucket or volume; with the uid, a new job of an old name finds nothing of it."""
-    return kept.prefix or f"{job.metadata.namespace}/{job.metadata.name}/{job.metadata.uid}"
+    return storage.prefix or f"{job.metadata.namespace}/{job.metadata.name}/{job.metadata.uid}"
 
 
-def is_volume(kept: CheckpointStorage) -> bool:
+def is_volume(storage: CheckpointStorage) -> bool:
     """Whether checkpoints stay where they are written; those of an object store are written to the node first."""
-    return kept.type in ("pvc", "nfs")
+    return storage.type in ("pvc", "nfs")
 
 
-def volume(job: TrainingJob, kept: CheckpointStorage) -> dict[str, Any]:
-    return {"name": VOLUME, **_source(job, kept)}
+def volume(job: TrainingJob, storage: CheckpointStorage) -> dict[str, Any]:
+    return {"name": VOLUME, **_source(job, storage)}
 
 
-def mount(job: TrainingJob, kept: CheckpointStorage) -> dict[str, Any]:
+def mount(job: TrainingJob, storage: CheckpointStorage) -> dict[str, Any]:
     place = {"name": VOLUME, "mountPath": FOLDER}
-    return {**place, "subPath": prefix(job, kept)} if is_volume(kept) else place
+    return {**place, "subPath": prefix(job, storage)} if is_volume(storage) else place
 
 
-def folders(job: TrainingJob) -> Iterator[tuple[str, str]]:
+def folder_env(job: TrainingJob) -> Iterator[tuple[str, str]]:
     """The variables that training and restore share. RESUME_FROM exists only if there is something to resume from."""
     own = f"{FOLDER}/attempt-{names.attempt(job)}"
     yield "CHECKPOINT_DIR", own
     yield "RESUME_FROM", f"{own}.resume"
 
 
-def variables(job: TrainingJob) -> Iterator[tuple[str, str]]:
+def checkpoint_env(job: TrainingJob) -> Iterator[tuple[str, str]]:
     """What the training is told about its checkpoints; nothing when none are kept."""
     checkpoint = job.spec.checkpoint
     if checkpoint is None or not checkpoint.enabled:
         return
-    yield from folders(job)
+    yield from folder_env(job)
     yield "CHECKPOINT_FREQUENCY", str(checkpoint.frequency)
     if checkpoint.interval:
-        yield "CHECKPOINT_INTERVAL_SECONDS", f"{seconds(checkpoint.interval):.12g}"
-    watched = monitoring(job)
+        yield "CHECKPOINT_INTERVAL_SECONDS", f"{parse_duration_s(checkpoint.interval):.12g}"
+    watched = enabled_monitoring(job)
     if watched is not None and watched.tensorboard_enabled:
         yield "TENSORBOARD_DIR", f"{FOLDER}/{TENSORBOARD}"
 
 
-def _source(job: TrainingJob, kept: CheckpointStorage) -> dict[str, Any]:
-    match kept.type:
+def _source(job: TrainingJob, storage: CheckpointStorage) -> dict[str, Any]:
+    match storage.type:
         case "pvc":
-            return {"persistentVolumeClaim": {"claimName": kept.pvc_name or names.claim(job)}}
+            return {"persistentVolumeClaim": {"claimName": storage.pvc_name or names.claim_name(job)}}
         case "nfs":
-            return {"nfs": {"server": kept.nfs_server, "path": kept.nfs_path}}
+            return {"nfs": {"server": storage.nfs_server, "path": storage.nfs_path}}
         case _:
             return {"emptyDir": {}}

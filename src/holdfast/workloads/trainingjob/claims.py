@@ -4,13 +4,13 @@ from typing import Any
 
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.workloads.trainingjob import names
-from holdfast.workloads.trainingjob.checkpoints import storage
+from holdfast.workloads.trainingjob.checkpoints import checkpoint_storage
 from holdfast.workloads.trainingjob.defaults import Defaults
 
 
-def checkpoint_claim(job: TrainingJob, defaults: Defaults) -> dict[str, Any] | None:
+def checkpoint_pvc(job: TrainingJob, defaults: Defaults) -> dict[str, Any] | None:
     """None where no claim is to be made."""
-    kept = storage(job)
+    kept = checkpoint_storage(job)
     if kept is None or kept.type != "pvc" or kept.pvc_name:
         return None
     spec: dict[str, Any] = {
@@ -19,5 +19,5 @@ def checkpoint_claim(job: TrainingJob, defaults: Defaults) -> dict[str, Any] | N
     }
     if kept.storage_class_name:
         spec["storageClassName"] = kept.storage_class_name
-    metadata = {"name": names.claim(job), "namespace": job.metadata.namespace, "labels": names.job_labels(job)}
+    metadata = {"name": names.claim_name(job), "namespace": job.metadata.namespace, "labels": names.job_labels(job)}
     return {"metadata": metadata, "spec": spec}

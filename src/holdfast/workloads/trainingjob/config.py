@@ -11,7 +11,7 @@ from holdfast.reports.endpoint import FILE as REPORTS_FILE
 from holdfast.workloads.trainingjob import names
 from holdfast.workloads.trainingjob.environment import CONFIG_FILE
 from holdfast.workloads.trainingjob.networking import backend, master_port
-from holdfast.workloads.trainingjob.sidecar import wants_sidecar
+from holdfast.workloads.trainingjob.sidecar import has_sidecar
 
 YAML_FILE = "config.yaml"
 _WORDS = re.compile(r"[A-Za-z]{2}[ -~]*")
@@ -34,9 +34,9 @@ def config_map(job: TrainingJob, reports: str | None = None) -> dict[str, Any]:
         CONFIG_FILE: msgspec.json.format(msgspec.json.encode(task)).decode() + "\n",
         YAML_FILE: yaml.dump(task, Dumper=_Dumper, sort_keys=False, allow_unicode=True),
     }
-    if reports is not None and wants_sidecar(job):
+    if reports is not None and has_sidecar(job):
         data[REPORTS_FILE] = reports
-    return {"metadata": names.metadata(job, names.config(job)), "data": data}
+    return {"metadata": names.metadata(job, names.config_map_name(job)), "data": data}
 
 
 class _Dumper(yaml.SafeDumper):

@@ -11,10 +11,10 @@ _RANGE = re.compile(r"(\d{1,9}):(\d{1,9})", re.ASCII)
 
 def is_elastic(spec: TrainingJobSpec) -> bool:
     """A gang is as strong as its weakest worker; an elastic training goes on with those that are left."""
-    return fewest_workers(spec) > 0
+    return min_workers(spec) > 0
 
 
-def fewest_workers(spec: TrainingJobSpec) -> int:
+def min_workers(spec: TrainingJobSpec) -> int:
     """With so many an elastic training goes on; 0 for one that is not elastic."""
     nodes = _RANGE.fullmatch(_nodes(spec))
     return max(1, int(nodes[1])) if nodes is not None and int(nodes[1]) != int(nodes[2]) else 0

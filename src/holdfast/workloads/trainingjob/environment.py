@@ -25,9 +25,9 @@ def environment(job: TrainingJob, defaults: Defaults) -> list[Variable]:
     written = {variable["name"] for variable in own}
     ours = [
         index_variable(),
-        *sidecar.shared_variables(job),
-        *({"name": name, "value": value} for name, value in _place(job, defaults)),
-        *({"name": name, "value": literal(value)} for name, value in _task(job)),
+        *sidecar.shared_env(job),
+        *({"name": name, "value": value} for name, value in _rank_env(job, defaults)),
+        *({"name": name, "value": escape_dollar(value)} for name, value in _job_env(job)),
     ]
     return [variable for variable in ours if variable["name"] not in written] + own
 
@@ -40,12 +40,12 @@ def index_variable() -> Variable:
     }
 
 
-def literal(text: str) -> str:
+def escape_dollar(text: str) -> str:
     """A user's text as Kubernetes leaves it alone: it expands $(X) in values, and $$ is a plain $."""
     return text.replace("$", "$$")
 
 
-def _place(job: TrainingJob, defaults: Defaults) -> Iterator[tuple[str, str]]:
+def _rank_env(job: TrainingJob, defaults: Defaults) -> Iterator[tuple[str, str]]:
     """What a worker knows of the others."""
     yield "HOLDFAST_ATTEMPT", str(names.attempt(job))
     yield from sidecar.progress_url(job, defaults)
@@ -53,13 +53,13 @@ def _place(job: TrainingJob, defaults: Defaults) -> Iterator[tuple[str, str]]:
     yield from _framework(job)
 
 
-def _task(job: TrainingJob) -> Iterator[tuple[str, str]]:
+def _job_env(job: TrainingJob) -> Iterator[tuple[str, str]]:
     """What it is to do."""
     yield "MODEL", job.spec.model
     yield "DATASET", job.spec.dataset
     yield from _hyperparameters(job)
     yield "CONFIG_FILE", f"{CONFIG_FOLDER}/{CONFIG_FILE}"
-    yield from checkpoints.variables(job)
+    yield from checkpoints.checkpoint_env(job)
     if job.spec.monitoring is not None:
         if job.spec.monitoring.mlflow_tracking_uri:
             yield "MLFLOW_TRACKING_URI", job.spec.monitoring.mlflow_tracking_uri

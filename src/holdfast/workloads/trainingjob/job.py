@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from holdfast.api.trainingjob import FailurePolicy, Restarts, TrainingJob, TrainingJobSpec
+from holdfast.api.trainingjob import FailurePolicy, RestartCounts, TrainingJob, TrainingJobSpec
 from holdfast.workloads.trainingjob import names
 from holdfast.workloads.trainingjob.container import TRAINER
 from holdfast.workloads.trainingjob.defaults import Defaults
 from holdfast.workloads.trainingjob.elastic import is_elastic
 from holdfast.workloads.trainingjob.pod import pod_template
-from holdfast.workloads.trainingjob.sidecar import serves
+from holdfast.workloads.trainingjob.sidecar import needs_sidecar
 
 # An exit code below 128 is the program's own verdict; above, a signal ended it.
 PERMANENT_EXIT_CODES = list(range(1, 128))
@@ -20,7 +20,7 @@ PERMANENT_EXIT_CODES = list(range(1, 128))
 
 def workers_job(job: TrainingJob, defaults: Defaults, *, suspended: bool) -> dict[str, Any]:
     """One attempt. A gang's Job ends with the first worker that is lost; an elastic one's replaces it."""
-    metadata = names.metadata(job, names.workers(job), labelled={**names.labels(job), **names.queue_label(job)})
+    metadata = names.metadata(job, names.job_name(job), labelled={**names.labels(job), **names.queue_label(job)})
     metadata["annotations"] = {names.SPEC_DIGEST: spec_digest(job.spec)}
     spec = {
         "completionMode": "Indexed",
@@ -33,16 +33,16 @@ def workers_job(job: TrainingJob, defaults: Defaults, *, suspended: bool) -> dic
     }
     if is_elastic(job.spec):
         spec["podFailurePolicy"] = {"rules": _failure_rules(job)}
-    return {"metadata": metadata, "spec": {**spec, **adjustable(job, suspended=suspended)}}
+    return {"metadata": metadata, "spec": {**spec, **mutable_fields(job, suspended=suspended)}}
 
 
-def adjustable(job: TrainingJob, *, suspended: bool) -> dict[str, Any]:
+def mutable_fields(job: TrainingJob, *, suspended: bool) -> dict[str, Any]:
     """The fields of the Job that follow the TrainingJob while it runs; the others make a new attempt."""
     fields: dict[str, Any] = {}
     if not names.queue_label(job):
         fields["suspend"] = suspended
     if is_elastic(job.spec):
-        fields["backoffLimit"] = _failures_left(job)
+        fields["backoffLimit"] = _backoff_limit_left(job)
     return fields
 
 
@@ -56,17 +56,19 @@ def spec_digest(spec: TrainingJobSpec) -> str:
         wish.pop(harmless, None)
     wish["restartPolicy"] = (spec.failure_policy or FailurePolicy()).restart_policy
     wish.get("checkpoint", {}).pop("retention", None)
-    if serves(spec) and not serves(structs.replace(spec, success_policy=None, progress_deadline_seconds=None)):
+    if needs_sidecar(spec) and not needs_sidecar(
+        structs.replace(spec, success_policy=None, progress_deadline_seconds=None)
+    ):
         wish["sidecar"] = True  # what acts on progress can't act without one
     return hashlib.sha256(msgspec.json.encode(wish, order="sorted")).hexdigest()[:16]
 
 
-def _failures_left(job: TrainingJob) -> int:
+def _backoff_limit_left(job: TrainingJob) -> int:
     """What earlier attempts have left of backoffLimit."""
     policy = job.spec.failure_policy or FailurePolicy()
     if policy.restart_policy == "Never":
         return 0
-    restarts = (job.status and job.status.restarts) or Restarts()
+    restarts = (job.status and job.status.restarts) or RestartCounts()
     return max(0, policy.backoff_limit - restarts.out_of_memory - restarts.hang - restarts.application)
 
 

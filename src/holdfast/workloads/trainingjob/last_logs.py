@@ -20,7 +20,7 @@ def log_name(job: TrainingJob, number: int, index: int) -> str:
     return f"{job.metadata.name}-log-{number}-{index}"
 
 
-def last_log(
+def worker_log_config_map(
     job: TrainingJob,
     index: int,
     text: bytes,
@@ -61,6 +61,6 @@ def _end(text: bytes) -> bytes:
     return text[-KEPT_BYTES:]
 
 
-def kept_logs(name: str) -> str:
+def worker_log_selector(name: str) -> str:
     """Selects the kept logs of the jobs of that name; whose one is of several, its owner tells."""
     return f"{names.JOB_LABEL}={name},{WORKER_LABEL}"

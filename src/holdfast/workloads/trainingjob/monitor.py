@@ -9,14 +9,14 @@ METRICS_PATH = "/metrics"
 METRICS_PORT = "metrics"
 
 
-def monitoring(job: TrainingJob) -> Monitoring | None:
+def enabled_monitoring(job: TrainingJob) -> Monitoring | None:
     """How the training is watched; None when it is not."""
     wishes = job.spec.monitoring
     return wishes if wishes is not None and wishes.enabled else None
 
 
 def scrape_annotations(job: TrainingJob) -> dict[str, str]:
-    wishes = monitoring(job)
+    wishes = enabled_monitoring(job)
     if wishes is None:
         return {}
     return {
@@ -28,10 +28,10 @@ def scrape_annotations(job: TrainingJob) -> dict[str, str]:
 
 def service_monitor(job: TrainingJob) -> dict[str, Any] | None:
     """Scrapes worker 0 through the master Service, the only one with a metrics port; None for a job without one."""
-    if monitoring(job) is None:
+    if enabled_monitoring(job) is None:
         return None
     return {
-        "metadata": names.metadata(job, names.master(job)),
+        "metadata": names.metadata(job, names.master_service_name(job)),
         "spec": {
             "selector": {"matchLabels": names.job_labels(job)},
             "endpoints": [{"port": METRICS_PORT, "path": METRICS_PATH}],

@@ -15,7 +15,7 @@ JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 # Selects what holdfast made.
-OURS = f"{MANAGED_BY}=holdfast"
+MANAGED_SELECTOR = f"{MANAGED_BY}=holdfast"
 
 
 def attempt(job: TrainingJob) -> int:
@@ -23,7 +23,7 @@ def attempt(job: TrainingJob) -> int:
     return job.status.restart_count if job.status is not None else 0
 
 
-def workers(job: TrainingJob) -> str:
+def job_name(job: TrainingJob) -> str:
     """The Job whose pods are the workers of this attempt."""
     return _workers(job.metadata.name, attempt(job))
 
@@ -46,22 +46,22 @@ def _workers(job: str, number: int) -> str:
     return f"{job}-training-{number}" if number else f"{job}-training"
 
 
-def headless(job: TrainingJob) -> str:
+def headless_service_name(job: TrainingJob) -> str:
     """The Service that gives every worker a name."""
     return f"{job.metadata.name}-headless"
 
 
-def master(job: TrainingJob) -> str:
+def master_service_name(job: TrainingJob) -> str:
     """The Service in front of worker 0."""
     return f"{job.metadata.name}-master"
 
 
-def config(job: TrainingJob) -> str:
+def config_map_name(job: TrainingJob) -> str:
     """The ConfigMap with what the workers are to train."""
     return f"{job.metadata.name}-config"
 
 
-def claim(job: TrainingJob) -> str:
+def claim_name(job: TrainingJob) -> str:
     """The claim that is made for checkpoints when none is named."""
     return f"{job.metadata.name}-checkpoints"
 
@@ -79,7 +79,7 @@ def service_account(job: TrainingJob) -> str:
 
 def worker_host(job: TrainingJob, index: int) -> str:
     """The DNS name of one worker: the Job controller sets the pod's host name to the Job's name and the index."""
-    return f"{workers(job)}-{index}.{headless(job)}.{job.metadata.namespace}.svc"
+    return f"{job_name(job)}-{index}.{headless_service_name(job)}.{job.metadata.namespace}.svc"
 
 
 def labels(job: TrainingJob) -> dict[str, str]:

@@ -7,16 +7,16 @@ from holdfast.workloads.trainingjob.gpus import gpus_per_worker
 
 
 def master_port(job: TrainingJob) -> int:
-    return _wishes(job).master_port
+    return _settings(job).master_port
 
 
 def backend(job: TrainingJob) -> str:
     """nccl where there are GPUs to talk between, else gloo, unless it is written."""
-    return _wishes(job).backend or ("nccl" if gpus_per_worker(job.spec) else "gloo")
+    return _settings(job).backend or ("nccl" if gpus_per_worker(job.spec) else "gloo")
 
 
 def uses_rdma(job: TrainingJob) -> bool:
-    return _wishes(job).rdma_enabled
+    return _settings(job).rdma_enabled
 
 
 def variables(job: TrainingJob) -> Iterator[tuple[str, str]]:
@@ -27,5 +27,5 @@ def variables(job: TrainingJob) -> Iterator[tuple[str, str]]:
         yield "NCCL_IB_DISABLE", "0" if uses_rdma(job) else "1"
 
 
-def _wishes(job: TrainingJob) -> Networking:
+def _settings(job: TrainingJob) -> Networking:
     return job.spec.networking or Networking()

@@ -29,7 +29,7 @@ def _pod_spec(job: TrainingJob, overlay: PodTemplate, defaults: Defaults) -> dic
     beside = sidecar(job, defaults)
     return {
         "restartPolicy": "Never",
-        "subdomain": names.headless(job),
+        "subdomain": names.headless_service_name(job),
         "serviceAccountName": names.service_account(job),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,

@@ -18,7 +18,7 @@ _SIDECAR_LIMITS: Amounts = {"cpu": "500m", "memory": "256Mi", "ephemeral-storage
 
 def worker_resources(job: TrainingJob, defaults: Defaults) -> Resources:
     """What is written, with the devices in: Kubernetes wants a device's request and limit equal."""
-    written = _written(job)
+    written = _user_resources(job)
     devices: Amounts = {GPU: str(gpus_per_worker(job.spec))}
     if uses_rdma(job):
         devices[defaults.rdma_resource] = _written_amount(written, defaults.rdma_resource) or "1"
@@ -34,7 +34,7 @@ def sidecar_resources(job: TrainingJob, defaults: Defaults) -> Resources:
     """
     if not defaults.sidecar_reserves:
         return {}
-    written = _written(job)
+    written = _user_resources(job)
     asked, limits = (
         {name: amount for name, amount in _SIDECAR_LIMITS.items() if name in written.get(side, {})} for side in _SIDES
     )
@@ -42,7 +42,7 @@ def sidecar_resources(job: TrainingJob, defaults: Defaults) -> Resources:
     return {"requests": requests, "limits": limits} if limits else {"requests": requests}
 
 
-def _written(job: TrainingJob) -> Resources:
+def _user_resources(job: TrainingJob) -> Resources:
     resources: Resources = msgspec.to_builtins(job.spec.resources) if job.spec.resources is not None else {}
     return resources
 

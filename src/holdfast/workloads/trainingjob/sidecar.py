@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.api.trainingjob import TrainingJob, TrainingJobSpec
-from holdfast.workloads.trainingjob.checkpoints import is_volume, storage
+from holdfast.workloads.trainingjob.checkpoints import checkpoint_storage, is_volume
 from holdfast.workloads.trainingjob.defaults import Defaults
 
 CONTAINER = "holdfast-sidecar"
@@ -24,11 +24,11 @@ STOPPED_WITHIN_S = 5
 Variable = dict[str, Any]
 
 
-def wants_sidecar(job: TrainingJob) -> bool:
-    return serves(job.spec)
+def has_sidecar(job: TrainingJob) -> bool:
+    return needs_sidecar(job.spec)
 
 
-def serves(spec: TrainingJobSpec) -> bool:
+def needs_sidecar(spec: TrainingJobSpec) -> bool:
     """By default there is a sidecar: any program may report progress.
 
     `monitoring.enabled: false` leaves the sidecar out, unless checkpoints or a policy need one.
@@ -45,7 +45,7 @@ def serves(spec: TrainingJobSpec) -> bool:
 
 def grace_s(job: TrainingJob) -> int:
     """How long a worker may take to end: as the user writes, else what a save needs. One that is done ends earlier."""
-    template, kept = job.spec.pod_template, storage(job)
+    template, kept = job.spec.pod_template, checkpoint_storage(job)
     if template is not None and template.termination_grace_period_seconds is not None:
         return template.termination_grace_period_seconds
     if kept is None:
@@ -53,9 +53,9 @@ def grace_s(job: TrainingJob) -> int:
     return SAVING_GRACE_S if is_volume(kept) else UPLOADING_GRACE_S
 
 
-def shared_variables(job: TrainingJob) -> Iterator[Variable]:
+def shared_env(job: TrainingJob) -> Iterator[Variable]:
     """What both containers are told; nothing without a sidecar."""
-    if not wants_sidecar(job):
+    if not has_sidecar(job):
         return
     yield {"name": "HOLDFAST_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     yield {"name": "HOLDFAST_JOB", "value": job.metadata.name}
@@ -69,30 +69,30 @@ def progress_url(job: TrainingJob, defaults: Defaults) -> Iterator[tuple[str, st
 
     An IPv6 address would need brackets, and the kubelet that fills it in sets none.
     """
-    if wants_sidecar(job):
+    if has_sidecar(job):
         template = job.spec.pod_template
         is_shared = defaults.shared_loopback or (template is not None and template.host_network)
         host = "$(HOLDFAST_POD_IP)" if is_shared else "127.0.0.1"
         yield "PROGRESS_URL", f"http://{host}:{PROGRESS_PORT}/progress"
 
 
-def door(job: TrainingJob, name: str) -> dict[str, Any]:
+def probe_handler(job: TrainingJob, name: str) -> dict[str, Any]:
     """What the kubelet asks the sidecar. The job's uid keeps out who can reach the pod and does not know it."""
     return {"httpGet": {"path": f"/{job.metadata.uid}/{name}", "port": PORT}}
 
 
-def guarding(job: TrainingJob) -> dict[str, Any]:
+def trainer_probes(job: TrainingJob) -> dict[str, Any]:
     """How the sidecar stops a training that is over, and hears of a pod's end before the training does.
 
     The kubelet signals a native sidecar only after the training has exited, and no container can signal another.
     """
-    if not wants_sidecar(job):
+    if not has_sidecar(job):
         return {}
     live = {
-        **door(job, "live"),
+        **probe_handler(job, "live"),
         "periodSeconds": PROBED_EVERY_S,
         "timeoutSeconds": PROBED_EVERY_S,
         "failureThreshold": PROBES_MISSED,
         "terminationGracePeriodSeconds": STOPPED_WITHIN_S,
     }
-    return {"livenessProbe": live, "lifecycle": {"preStop": door(job, "prestop")}}
+    return {"livenessProbe": live, "lifecycle": {"preStop": probe_handler(job, "prestop")}}

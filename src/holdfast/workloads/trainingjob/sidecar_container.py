@@ -11,10 +11,10 @@ from holdfast.reports.wire import AUDIENCE
 from holdfast.workloads.trainingjob import checkpoints, names
 from holdfast.workloads.trainingjob.defaults import Defaults
 from holdfast.workloads.trainingjob.elastic import is_elastic
-from holdfast.workloads.trainingjob.environment import Variable, index_variable, literal
-from holdfast.workloads.trainingjob.monitor import monitoring
+from holdfast.workloads.trainingjob.environment import Variable, escape_dollar, index_variable
+from holdfast.workloads.trainingjob.monitor import enabled_monitoring
 from holdfast.workloads.trainingjob.resources import sidecar_resources
-from holdfast.workloads.trainingjob.resuming import start
+from holdfast.workloads.trainingjob.resuming import resume_source
 from holdfast.workloads.trainingjob.security import container_security
 from holdfast.workloads.trainingjob.sidecar import (
     CONTAINER,
@@ -23,12 +23,12 @@ from holdfast.workloads.trainingjob.sidecar import (
     PROGRESS_PORT,
     RUN_MOUNT,
     RUN_VOLUME,
-    door,
     grace_s,
-    shared_variables,
-    wants_sidecar,
+    has_sidecar,
+    probe_handler,
+    shared_env,
 )
-from holdfast.workloads.trainingjob.stores import Access, store_access, store_url
+from holdfast.workloads.trainingjob.stores import StoreAccess, store_access, store_url
 from holdfast.workloads.trainingjob.volumes import CONFIG_FOLDER, CONFIG_MOUNT
 
 STATE_FOLDER = "/holdfast-state"
@@ -44,7 +44,7 @@ METRIC_NAMES = "HOLDFAST_METRIC_NAMES"
 
 def sidecar(job: TrainingJob, defaults: Defaults) -> dict[str, Any] | None:
     """An init container that stays; the training starts when its startup probe passes. None where there is none."""
-    if not wants_sidecar(job):
+    if not has_sidecar(job):
         return None
     return {
         "name": CONTAINER,
@@ -55,7 +55,7 @@ def sidecar(job: TrainingJob, defaults: Defaults) -> dict[str, Any] | None:
         # With hostNetwork the scheduler then keeps two workers off the ports of one node.
         "ports": [{"name": "sidecar", "containerPort": PORT}, {"name": "progress", "containerPort": PROGRESS_PORT}],
         "startupProbe": {
-            **door(job, "started"),
+            **probe_handler(job, "started"),
             "periodSeconds": 1,
             "timeoutSeconds": PROBED_EVERY_S,
             "failureThreshold": STARTED_WITHIN_S,
@@ -69,7 +69,7 @@ def sidecar(job: TrainingJob, defaults: Defaults) -> dict[str, Any] | None:
 
 def sidecar_volumes(job: TrainingJob) -> list[dict[str, Any]]:
     """Those that no other container sees: who the pod is, and the store's credentials."""
-    if not wants_sidecar(job):
+    if not has_sidecar(job):
         return []
     token = {"audience": AUDIENCE, "expirationSeconds": TOKEN_LIFE_S, "path": TOKEN_FILE}
     return [
@@ -79,7 +79,7 @@ def sidecar_volumes(job: TrainingJob) -> list[dict[str, Any]]:
 
 
 def _mounts(job: TrainingJob) -> list[dict[str, Any]]:
-    kept = checkpoints.storage(job)
+    kept = checkpoints.checkpoint_storage(job)
     return [
         CONFIG_MOUNT,
         *([checkpoints.mount(job, kept)] if kept is not None else ()),
@@ -90,23 +90,23 @@ def _mounts(job: TrainingJob) -> list[dict[str, Any]]:
     ]
 
 
-def _access(job: TrainingJob) -> Access:
+def _access(job: TrainingJob) -> StoreAccess:
     """To the store that checkpoints are kept in, and to where the first one comes from."""
-    kept, first = checkpoints.storage(job), start(job)
-    own = store_access(kept) if kept is not None else Access()
-    other = first.access if first is not None else Access()
-    return Access(env=own.env + other.env, volumes=own.volumes + other.volumes, mounts=own.mounts + other.mounts)
+    kept, first = checkpoints.checkpoint_storage(job), resume_source(job)
+    own = store_access(kept) if kept is not None else StoreAccess()
+    other = first.access if first is not None else StoreAccess()
+    return StoreAccess(env=own.env + other.env, volumes=own.volumes + other.volumes, mounts=own.mounts + other.mounts)
 
 
 def _variables(job: TrainingJob) -> Iterator[Variable]:
     """The user's own are the training's, and can't break the sidecar."""
     yield index_variable()
-    yield from shared_variables(job)
-    yield from ({"name": name, "value": value} for name, value in _own(job))
+    yield from shared_env(job)
+    yield from ({"name": name, "value": value} for name, value in _sidecar_env(job))
     yield from (msgspec.to_builtins(variable) for variable in job.spec.env if variable.name == METRIC_NAMES)
 
 
-def _own(job: TrainingJob) -> Iterator[tuple[str, str]]:
+def _sidecar_env(job: TrainingJob) -> Iterator[tuple[str, str]]:
     yield "HOLDFAST_JOB_UID", job.metadata.uid
     yield "HOLDFAST_ATTEMPT", str(names.attempt(job))
     yield "HOLDFAST_WORKERS", str(job.spec.num_workers)
@@ -117,21 +117,21 @@ def _own(job: TrainingJob) -> Iterator[tuple[str, str]]:
     yield "HOLDFAST_REPORTS_FILE", f"{CONFIG_FOLDER}/{REPORTS_FILE}"
     yield "HOLDFAST_TOKEN_FILE", f"{TOKEN_FOLDER}/{TOKEN_FILE}"
     yield "TERMINATION_LOG", "/dev/termination-log"
-    watched = monitoring(job)
+    watched = enabled_monitoring(job)
     if watched is not None:
         yield "METRICS_PORT", str(watched.metrics_port)
     if job.spec.checkpoint is not None and job.spec.checkpoint.enabled:
-        yield from _keeping(job, job.spec.checkpoint)
+        yield from _checkpoint_env(job, job.spec.checkpoint)
 
 
-def _keeping(job: TrainingJob, checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
-    yield from checkpoints.folders(job)
+def _checkpoint_env(job: TrainingJob, checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
+    yield from checkpoints.folder_env(job)
     yield "HOLDFAST_RETENTION", str(checkpoint.retention)
     if (metric := checkpoints.best_by(job)) != "loss":
         yield "HOLDFAST_BEST_BY", metric
-    kept, first = checkpoints.storage(job), start(job)
+    kept, first = checkpoints.checkpoint_storage(job), resume_source(job)
     if kept is not None and not checkpoints.is_volume(kept):
-        yield "HOLDFAST_STORE", literal(store_url(job, kept))
-        yield from ((name, value) for name, value in checkpoints.variables(job) if name == "TENSORBOARD_DIR")
+        yield "HOLDFAST_STORE", escape_dollar(store_url(job, kept))
+        yield from ((name, value) for name, value in checkpoints.checkpoint_env(job) if name == "TENSORBOARD_DIR")
     if first is not None:
-        yield "HOLDFAST_RESUME_FROM", literal(first.address)
+        yield "HOLDFAST_RESUME_FROM", escape_dollar(first.address)

@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from holdfast.api.trainingjob import CheckpointStorage, TrainingJob
 from holdfast.workloads.trainingjob import names
-from holdfast.workloads.trainingjob.checkpoints import prefix, storage
-from holdfast.workloads.trainingjob.environment import literal
+from holdfast.workloads.trainingjob.checkpoints import checkpoint_storage, prefix
+from holdfast.workloads.trainingjob.environment import escape_dollar
 
 AWS_SECRET = "aws-credentials"  # noqa: S105  # the name of a Secret, not one
 AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ALLOW_HTTP")
@@ -17,7 +17,7 @@ SECRET_VOLUME = "holdfast-store"  # noqa: S105
 SECRET_FOLDER = "/etc/holdfast-store"  # noqa: S105
 
 
-class Access(Struct, frozen=True, kw_only=True):
+class StoreAccess(Struct, frozen=True, kw_only=True):
     """What a container needs to reach the store; without a Secret, the workload identity of its account counts."""
 
     env: tuple[dict[str, Any], ...] = ()
@@ -37,13 +37,13 @@ def store_url(job: TrainingJob, kept: CheckpointStorage) -> str:
 
 def shared_place(job: TrainingJob) -> str:
     """Where a job keeps its checkpoints, the same text for two jobs with one place; "" when it keeps none."""
-    kept = storage(job)
+    kept = checkpoint_storage(job)
     if kept is None:
         return ""
     below = posixpath.normpath(prefix(job, kept).strip("/"))
     match kept.type:
         case "pvc":
-            return f"PersistentVolumeClaim {job.metadata.namespace}/{kept.pvc_name or names.claim(job)}, {below}"
+            return f"PersistentVolumeClaim {job.metadata.namespace}/{kept.pvc_name or names.claim_name(job)}, {below}"
         case "nfs":
             return f"nfs://{kept.nfs_server}{posixpath.normpath(kept.nfs_path or '/')}, {below}"
         case "azure":
@@ -55,32 +55,32 @@ def shared_place(job: TrainingJob) -> str:
             return f"s3://{kept.s3_bucket}/{below}{at}"
 
 
-def store_access(kept: CheckpointStorage) -> Access:
+def store_access(kept: CheckpointStorage) -> StoreAccess:
     match kept.type:
         case "s3":
-            return Access(env=_s3(kept))
+            return StoreAccess(env=_s3(kept))
         case "gcs":
             return _gcs(kept)
         case "azure":
-            return Access(env=_azure(kept))
+            return StoreAccess(env=_azure(kept))
         case _:
-            return Access()
+            return StoreAccess()
 
 
 def _s3(kept: CheckpointStorage) -> tuple[dict[str, Any], ...]:
     secret = kept.secret_ref.name if kept.secret_ref is not None else AWS_SECRET
     places = {"AWS_REGION": kept.region, "AWS_DEFAULT_REGION": kept.region, "AWS_ENDPOINT_URL": kept.endpoint}
-    plain = ({"name": name, "value": literal(value)} for name, value in places.items() if value)
+    plain = ({"name": name, "value": escape_dollar(value)} for name, value in places.items() if value)
     return (*(_from_secret(key, secret, key) for key in AWS_KEYS), *plain)
 
 
-def _gcs(kept: CheckpointStorage) -> Access:
+def _gcs(kept: CheckpointStorage) -> StoreAccess:
     if kept.secret_ref is None:
-        return Access()
+        return StoreAccess()
     files = {"secretName": kept.secret_ref.name, "optional": True}
     # obstore finds an address in the file by the second.
     names = ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT")
-    return Access(
+    return StoreAccess(
         env=tuple({"name": name, "value": f"{SECRET_FOLDER}/{SERVICE_ACCOUNT_FILE}"} for name in names),
         volumes=({"name": SECRET_VOLUME, "secret": files},),
         mounts=({"name": SECRET_VOLUME, "mountPath": SECRET_FOLDER, "readOnly": True},),

@@ -6,24 +6,31 @@ import msgspec
 
 from holdfast.api.trainingjob import CheckpointStorage, PodTemplate, TrainingJob
 from holdfast.workloads.trainingjob import names
-from holdfast.workloads.trainingjob.checkpoints import TENSORBOARD, VOLUME, is_volume, prefix, storage, volume
+from holdfast.workloads.trainingjob.checkpoints import (
+    TENSORBOARD,
+    VOLUME,
+    checkpoint_storage,
+    is_volume,
+    prefix,
+    volume,
+)
 from holdfast.workloads.trainingjob.defaults import Defaults
-from holdfast.workloads.trainingjob.environment import literal
-from holdfast.workloads.trainingjob.monitor import monitoring
+from holdfast.workloads.trainingjob.environment import escape_dollar
+from holdfast.workloads.trainingjob.monitor import enabled_monitoring
 from holdfast.workloads.trainingjob.scheduling import tolerations
 from holdfast.workloads.trainingjob.security import container_security, pod_security
 from holdfast.workloads.trainingjob.sidecar import CONTAINER as SIDECAR
-from holdfast.workloads.trainingjob.stores import Access, store_access, store_url
+from holdfast.workloads.trainingjob.stores import StoreAccess, store_access, store_url
 
 PORT = 6006
 FOLDER = "/tensorboard"
 EVENTS_VOLUME = "events"
 
 
-def wants_tensorboard(job: TrainingJob) -> bool:
+def has_tensorboard(job: TrainingJob) -> bool:
     """Whether the job has one; it shows what lies beside the checkpoints, so without them there is nothing to show."""
-    watched = monitoring(job)
-    return watched is not None and watched.tensorboard_enabled and storage(job) is not None
+    watched = enabled_monitoring(job)
+    return watched is not None and watched.tensorboard_enabled and checkpoint_storage(job) is not None
 
 
 def tensorboard_deployment(job: TrainingJob, defaults: Defaults) -> dict[str, Any]:
@@ -55,7 +62,7 @@ def _selector(job: TrainingJob) -> dict[str, str]:
 
 
 def _pod_spec(job: TrainingJob, defaults: Defaults) -> dict[str, Any]:
-    kept = storage(job) or CheckpointStorage()
+    kept = checkpoint_storage(job) or CheckpointStorage()
     overlay = job.spec.pod_template or PodTemplate()
     spec: dict[str, Any] = {
         "serviceAccountName": names.service_account(job),
@@ -67,7 +74,7 @@ def _pod_spec(job: TrainingJob, defaults: Defaults) -> dict[str, Any]:
     if overlay.image_pull_secrets:
         spec["imagePullSecrets"] = msgspec.to_builtins(overlay.image_pull_secrets)
     if kept.type == "pvc" and job.spec.num_workers == 1:
-        spec |= _beside_the_worker(job)
+        spec |= _worker_affinity(job)
     return spec
 
 
@@ -103,9 +110,9 @@ def _container(events: dict[str, Any], defaults: Defaults) -> dict[str, Any]:
 
 
 def _sidecar(
-    job: TrainingJob, kept: CheckpointStorage, defaults: Defaults, access: Access, events: dict[str, Any]
+    job: TrainingJob, kept: CheckpointStorage, defaults: Defaults, access: StoreAccess, events: dict[str, Any]
 ) -> dict[str, Any]:
-    own = {"HOLDFAST_STORE": literal(store_url(job, kept)), "TENSORBOARD_DIR": FOLDER}
+    own = {"HOLDFAST_STORE": escape_dollar(store_url(job, kept)), "TENSORBOARD_DIR": FOLDER}
     resources = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
     return {
         "name": SIDECAR,
@@ -120,7 +127,7 @@ def _sidecar(
     }
 
 
-def _beside_the_worker(job: TrainingJob) -> dict[str, Any]:
+def _worker_affinity(job: TrainingJob) -> dict[str, Any]:
     """One worker's claim may be one that a single node at a time can mount: TensorBoard follows the worker there.
 
     The attempt is in the selector, so that every new one moves it: it must not keep the volume from the next worker.

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.api.trainingjob import PodTemplate, TrainingJob
 from holdfast.workloads.trainingjob import checkpoints, names
-from holdfast.workloads.trainingjob.sidecar import RUN_MOUNT, RUN_VOLUME, wants_sidecar
+from holdfast.workloads.trainingjob.sidecar import RUN_MOUNT, RUN_VOLUME, has_sidecar
 
 CONFIG_VOLUME = "holdfast-config"
 CONFIG_FOLDER = "/etc/holdfast"
@@ -27,17 +27,17 @@ def mounts(job: TrainingJob) -> list[dict[str, Any]]:
 
 def _ours(job: TrainingJob) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Each volume and where it is mounted."""
-    yield {"name": CONFIG_VOLUME, "configMap": {"name": names.config(job)}}, CONFIG_MOUNT
+    yield {"name": CONFIG_VOLUME, "configMap": {"name": names.config_map_name(job)}}, CONFIG_MOUNT
     if not _brings_shared_memory(job):
         # A runtime's own /dev/shm has 64 MiB: too little for the batches that PyTorch's data loaders hand over in it.
         yield (
             {"name": SHARED_MEMORY_VOLUME, "emptyDir": {"medium": "Memory"}},
             {"name": SHARED_MEMORY_VOLUME, "mountPath": SHARED_MEMORY},
         )
-    kept = checkpoints.storage(job)
+    kept = checkpoints.checkpoint_storage(job)
     if kept is not None:
         yield checkpoints.volume(job, kept), checkpoints.mount(job, kept)
-    if wants_sidecar(job):
+    if has_sidecar(job):
         yield {"name": RUN_VOLUME, "emptyDir": {}}, RUN_MOUNT
 
 

@@ -8,5 +8,5 @@ from holdfast.cluster.protocol import JSON
 JSON_TYPE = "application/json"
 
 
-def answer(document: JSON, *, status: int = 200) -> web.Response:
+def json_response(document: JSON, *, status: int = 200) -> web.Response:
     return web.Response(body=msgspec.json.encode(document), status=status, content_type=JSON_TYPE)

@@ -9,9 +9,9 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from holdfast.cluster.embedded.http import discovery, objects, openapi, reviews, subresources
-from holdfast.cluster.embedded.http.answers import answer
+from holdfast.cluster.embedded.http.answers import json_response
 from holdfast.cluster.embedded.http.bodies import LARGEST_BODY
-from holdfast.cluster.embedded.http.statuses import failure, refused, refused_request
+from holdfast.cluster.embedded.http.statuses import failure, refused_request, status_for_error
 from holdfast.cluster.embedded.http.targets import CLUSTER, NOW, Handler
 from holdfast.cluster.errors import ClusterError
 from holdfast.cluster.protocol import Cluster
@@ -71,7 +71,7 @@ def _authenticated(token: str) -> Middleware:
     async def authenticated(request: web.Request, handler: Handler) -> web.StreamResponse:
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if not hmac.compare_digest(given, expected):
-            refusal = answer(failure(401, "Unauthorized", "Unauthorized"), status=401)
+            refusal = json_response(failure(401, "Unauthorized", "Unauthorized"), status=401)
             refusal.force_close()  # a stranger's connection must not last like that of a client
             return refusal
         return await handler(request)
@@ -86,16 +86,16 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
     except ClusterError as error:
         if _has_begun(request):
             raise ConnectionResetError("broken off: a refusal can't follow half an answer") from error
-        return answer(refused(error), status=error.code or 500)
+        return json_response(status_for_error(error), status=error.code or 500)
     except web.HTTPException as error:
-        return answer(refused_request(error), status=error.status)
+        return json_response(refused_request(error), status=error.status)
     except ConnectionResetError:
         raise  # the client has left: there is nobody to answer
     except Exception:
         log.exception("request failed", method=request.method, path=request.path)
         if _has_begun(request):
             raise
-        return answer(failure(500, "InternalError", "an error in holdfast: its log says more"), status=500)
+        return json_response(failure(500, "InternalError", "an error in holdfast: its log says more"), status=500)
 
 
 def _has_begun(request: web.Request) -> bool:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from aiohttp import web
 
 from holdfast import __version__
-from holdfast.cluster.embedded.http.answers import answer
-from holdfast.cluster.embedded.http.kinds import Served, all_kinds, not_served
+from holdfast.cluster.embedded.http.answers import json_response
+from holdfast.cluster.embedded.http.kinds import ServedVersion, all_kinds, not_served
 from holdfast.cluster.embedded.http.targets import CLUSTER
 from holdfast.cluster.protocol import JSON
 
@@ -16,11 +16,11 @@ MAJOR, MINOR = "1", "36"
 
 
 async def version(_request: web.Request) -> web.Response:
-    return answer({"major": MAJOR, "minor": MINOR, "gitVersion": f"v{MAJOR}.{MINOR}.0+holdfast-{__version__}"})
+    return json_response({"major": MAJOR, "minor": MINOR, "gitVersion": f"v{MAJOR}.{MINOR}.0+holdfast-{__version__}"})
 
 
 async def core_versions(_request: web.Request) -> web.Response:
-    return answer({"kind": "APIVersions", "apiVersion": "v1", "versions": ["v1"]})
+    return json_response({"kind": "APIVersions", "apiVersion": "v1", "versions": ["v1"]})
 
 
 async def groups(request: web.Request) -> web.Response:
@@ -30,7 +30,7 @@ async def groups(request: web.Request) -> web.Response:
         if kind.resource.group and kind.resource.version not in known:
             known.append(kind.resource.version)
     named = [_group(group, names) for group, names in versions.items() if group]
-    return answer({"kind": "APIGroupList", "apiVersion": "v1", "groups": named})
+    return json_response({"kind": "APIGroupList", "apiVersion": "v1", "groups": named})
 
 
 async def resources(request: web.Request) -> web.Response:
@@ -40,7 +40,9 @@ async def resources(request: web.Request) -> web.Response:
     if not kinds:
         raise not_served(api_version)
     entries = [entry for kind in kinds for entry in _entries(kind)]
-    return answer({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": entries})
+    return json_response(
+        {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": entries}
+    )
 
 
 def _group(group: str, versions: Sequence[str]) -> JSON:
@@ -48,7 +50,7 @@ def _group(group: str, versions: Sequence[str]) -> JSON:
     return {"name": group, "versions": named, "preferredVersion": named[0]}
 
 
-def _entries(kind: Served) -> list[JSON]:
+def _entries(kind: ServedVersion) -> list[JSON]:
     known, resource = kind.known, kind.resource
     common: JSON = {"namespaced": resource.namespaced, "kind": resource.kind}
     entries: list[JSON] = [

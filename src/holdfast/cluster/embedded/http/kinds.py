@@ -8,10 +8,10 @@ from holdfast.api.kind import Column
 from holdfast.api.meta import Key, Object
 from holdfast.api.schema import Schema
 from holdfast.cluster.errors import NotFound
-from holdfast.cluster.known import BUILTIN, Known
+from holdfast.cluster.known import BUILTIN, KnownKind
 from holdfast.cluster.printing.columns import printer_columns
 from holdfast.cluster.protocol import Cluster, Resource
-from holdfast.cluster.whole import Whole
+from holdfast.cluster.whole import RawObject
 
 
 class ScalePaths(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -64,15 +64,15 @@ class Definition(Object, frozen=True, kw_only=True):
     spec: DefinitionSpec
 
 
-class Served(Struct, frozen=True, kw_only=True):
+class ServedVersion(Struct, frozen=True, kw_only=True):
     """A kind in one version."""
 
-    known: Known
+    known: KnownKind
     schema: Schema = {}
     scale: ScalePaths | None = None
 
     @property
-    def resource(self) -> Resource[Whole]:
+    def resource(self) -> Resource[RawObject]:
         return self.known.resource
 
 
@@ -84,10 +84,10 @@ DEFINITIONS = Resource(
     model=Definition,
     namespaced=False,
 )
-_BUILTIN = {(known.resource.api_version, known.resource.plural): Served(known=known) for known in BUILTIN}
+_BUILTIN = {(known.resource.api_version, known.resource.plural): ServedVersion(known=known) for known in BUILTIN}
 
 
-async def find_kind(cluster: Cluster, group: str, version: str, plural: str) -> Served:
+async def find_kind(cluster: Cluster, group: str, version: str, plural: str) -> ServedVersion:
     """The kind that a path names; raises `NotFound`."""
     api_version = f"{group}/{version}" if group else version
     if builtin := _BUILTIN.get((api_version, plural)):
@@ -102,7 +102,7 @@ async def find_kind(cluster: Cluster, group: str, version: str, plural: str) -> 
     raise not_served(f"{api_version} {plural}")
 
 
-async def all_kinds(cluster: Cluster) -> list[Served]:
+async def all_kinds(cluster: Cluster) -> list[ServedVersion]:
     definitions = (await cluster.list(DEFINITIONS)).items
     custom = [_defined(each.spec, version) for each in definitions for version in each.spec.versions if version.served]
     return [*_BUILTIN.values(), *custom]
@@ -112,7 +112,7 @@ def not_served(what: str) -> NotFound:
     return NotFound(f"the server could not find the requested resource ({what})")
 
 
-def _defined(spec: DefinitionSpec, version: Version) -> Served:
+def _defined(spec: DefinitionSpec, version: Version) -> ServedVersion:
     names = spec.names
     columns = [
         Column(
@@ -120,13 +120,13 @@ def _defined(spec: DefinitionSpec, version: Version) -> Served:
         )
         for each in version.additional_printer_columns
     ]
-    known = Known(
+    known = KnownKind(
         resource=Resource(
             group=spec.group,
             version=version.name,
             kind=names.kind,
             plural=names.plural,
-            model=Whole,
+            model=RawObject,
             namespaced=spec.scope == "Namespaced",
         ),
         singular=names.singular or names.kind.lower(),
@@ -136,4 +136,4 @@ def _defined(spec: DefinitionSpec, version: Version) -> Served:
         has_status=version.subresources.status is not None,
         has_scale=version.subresources.scale is not None,
     )
-    return Served(known=known, schema=version.schema.schema, scale=version.subresources.scale)
+    return ServedVersion(known=known, schema=version.schema.schema, scale=version.subresources.scale)

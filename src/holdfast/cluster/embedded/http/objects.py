@@ -3,15 +3,15 @@
 from aiohttp import web
 
 from holdfast.api.kinds import without_controller
-from holdfast.cluster.embedded.http.answers import answer
+from holdfast.cluster.embedded.http.answers import json_response
 from holdfast.cluster.embedded.http.bodies import part, read_object, read_options, read_patch, refuse_dry_run
 from holdfast.cluster.embedded.http.statuses import success
 from holdfast.cluster.embedded.http.tables import included, table, wants_table
-from holdfast.cluster.embedded.http.targets import Target, target_of
+from holdfast.cluster.embedded.http.targets import RequestTarget, target_of
 from holdfast.cluster.embedded.http.watches import is_watch, watch
 from holdfast.cluster.errors import BadRequest, NotFound
 from holdfast.cluster.protocol import JSON, Propagation
-from holdfast.cluster.whole import Whole
+from holdfast.cluster.whole import RawObject
 
 
 async def list_or_watch(request: web.Request) -> web.StreamResponse:
@@ -28,8 +28,8 @@ async def list_or_watch(request: web.Request) -> web.StreamResponse:
     documents = [each.document for each in listing.items]
     if wants_table(request):
         known = target.kind.known
-        return answer(table(known, documents, listing.resource_version, target.now(), included(request)))
-    return answer(
+        return json_response(table(known, documents, listing.resource_version, target.now(), included(request)))
+    return json_response(
         {
             "kind": f"{target.resource.kind}List",
             "apiVersion": target.resource.api_version,
@@ -80,24 +80,26 @@ async def delete(request: web.Request) -> web.Response:
         propagation=_propagation(options.get("propagationPolicy") or request.query.get("propagationPolicy")),
         grace_period_s=_grace_s(options.get("gracePeriodSeconds", request.query.get("gracePeriodSeconds"))),
     )
-    return answer(await _after_deletion(target, found))
+    return json_response(await _after_deletion(target, found))
 
 
-def shown(request: web.Request, target: Target, found: Whole, *, status: int = 200) -> web.Response:
+def shown(request: web.Request, target: RequestTarget, found: RawObject, *, status: int = 200) -> web.Response:
     if not wants_table(request):
-        return answer(found.document, status=status)
+        return json_response(found.document, status=status)
     version = found.metadata.resource_version
-    return answer(table(target.kind.known, [found.document], version, target.now(), included(request)), status=status)
+    return json_response(
+        table(target.kind.known, [found.document], version, target.now(), included(request)), status=status
+    )
 
 
-def _warned(target: Target, response: web.Response) -> web.Response:
+def _warned(target: RequestTarget, response: web.Response) -> web.Response:
     """With a warning that kubectl prints, where nothing follows from what was written."""
     if warning := without_controller(target.resource.group, target.resource.kind):
         response.headers["Warning"] = f'299 - "{warning}"'
     return response
 
 
-async def _after_deletion(target: Target, found: Whole) -> JSON:
+async def _after_deletion(target: RequestTarget, found: RawObject) -> JSON:
     """The object while something still holds it, else that it is gone."""
     try:
         left = await target.cluster.get(target.resource, target.key)

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
-from holdfast.cluster.embedded.http.answers import answer
-from holdfast.cluster.embedded.http.kinds import Served, all_kinds, not_served
+from holdfast.cluster.embedded.http.answers import json_response
+from holdfast.cluster.embedded.http.kinds import ServedVersion, all_kinds, not_served
 from holdfast.cluster.embedded.http.targets import CLUSTER
 from holdfast.cluster.protocol import JSON
 
@@ -15,7 +15,7 @@ _CHECKED = [{"name": "fieldValidation", "in": "query", "schema": {"type": "strin
 
 async def index(request: web.Request) -> web.Response:
     places = {_place(kind): None for kind in await all_kinds(request.app[CLUSTER])}
-    return answer({"paths": {place: {"serverRelativeURL": f"{ROOT}/{place}"} for place in places}})
+    return json_response({"paths": {place: {"serverRelativeURL": f"{ROOT}/{place}"} for place in places}})
 
 
 async def document(request: web.Request) -> web.Response:
@@ -23,7 +23,7 @@ async def document(request: web.Request) -> web.Response:
     kinds = [kind for kind in await all_kinds(request.app[CLUSTER]) if _place(kind) == place]
     if not kinds:
         raise not_served(f"{ROOT}/{place}")
-    return answer(
+    return json_response(
         {
             "openapi": "3.0.0",
             "info": {"title": "holdfast", "version": "v1"},
@@ -33,11 +33,11 @@ async def document(request: web.Request) -> web.Response:
     )
 
 
-def _place(kind: Served) -> str:
+def _place(kind: ServedVersion) -> str:
     return f"apis/{kind.resource.api_version}" if kind.resource.group else f"api/{kind.resource.version}"
 
 
-def _paths(kinds: Iterable[Served]) -> JSON:
+def _paths(kinds: Iterable[ServedVersion]) -> JSON:
     paths: JSON = {}
     for kind in kinds:
         home = "namespaces/{namespace}/" if kind.resource.namespaced else ""
@@ -52,15 +52,15 @@ def _paths(kinds: Iterable[Served]) -> JSON:
     return paths
 
 
-def _schema(kind: Served) -> JSON:
+def _schema(kind: ServedVersion) -> JSON:
     schema: JSON = dict(kind.schema) or {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     return {**schema, "x-kubernetes-group-version-kind": [_identity(kind)]}
 
 
-def _identity(kind: Served) -> JSON:
+def _identity(kind: ServedVersion) -> JSON:
     return {"group": kind.resource.group, "version": kind.resource.version, "kind": kind.resource.kind}
 
 
-def _name(kind: Served) -> str:
+def _name(kind: ServedVersion) -> str:
     reversed_group = ".".join(reversed(kind.resource.group.split("."))) or "core"
     return f"{reversed_group}.{kind.resource.version}.{kind.resource.kind}"

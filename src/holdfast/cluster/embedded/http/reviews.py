@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from holdfast.cluster.embedded.http.answers import answer
+from holdfast.cluster.embedded.http.answers import json_response
 from holdfast.cluster.embedded.http.bodies import part, read_object
 from holdfast.cluster.embedded.http.targets import CLUSTER
 from holdfast.cluster.errors import BadRequest
@@ -22,7 +22,7 @@ async def review_token(request: web.Request) -> web.Response:
     found = await request.app[CLUSTER].review_token(token, audiences[0])
     status = _known(found, audiences[0]) if found else {"authenticated": False}
     kind: JSON = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview"}
-    return answer({**kind, "metadata": {}, "status": status}, status=201)
+    return json_response({**kind, "metadata": {}, "status": status}, status=201)
 
 
 def _known(found: Identity, audience: str) -> JSON:

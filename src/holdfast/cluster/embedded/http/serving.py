@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from pathlib import Path
 
-from holdfast.cluster.certificate import own_identity
+from holdfast.cluster.certificate import self_signed_identity
 from holdfast.cluster.embedded.http.application import application
-from holdfast.cluster.login import login_file, login_text
+from holdfast.cluster.login import kubeconfig_file, kubeconfig_text
 from holdfast.cluster.protocol import Cluster
 from holdfast.errors import HoldfastError
 from holdfast.httpserver import Limits, listening
@@ -28,7 +28,7 @@ class CannotServe(HoldfastError):
 @contextlib.asynccontextmanager
 async def serve(cluster: Cluster, data: Path, *, now: Callable[[], datetime]) -> AsyncIterator[Path]:
     """Serve the cluster inside the block; yields the kubeconfig in `data`, which is there as long as it is served."""
-    token, identity = secrets.token_urlsafe(32), own_identity(HOST)
+    token, identity = secrets.token_urlsafe(32), self_signed_identity(HOST)
     async with contextlib.AsyncExitStack() as stack:
         serving = listening(
             application(cluster, token=token, now=now),
@@ -43,6 +43,6 @@ async def serve(cluster: Cluster, data: Path, *, now: Callable[[], datetime]) ->
             port = await stack.enter_async_context(serving)
         except OSError as error:
             raise CannotServe(f"cannot listen on {HOST}: {error.strerror or error}") from error
-        login = login_text(f"https://{HOST}:{port}", authority=identity.authority, token=token, data=data)
-        with login_file(data, login) as kubeconfig:
+        login = kubeconfig_text(f"https://{HOST}:{port}", authority=identity.authority, token=token, data=data)
+        with kubeconfig_file(data, login) as kubeconfig:
             yield kubeconfig

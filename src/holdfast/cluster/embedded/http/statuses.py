@@ -41,7 +41,7 @@ class Unsupported(ClusterError):
     code = 415
 
 
-def refused(error: ClusterError) -> JSON:
+def status_for_error(error: ClusterError) -> JSON:
     code = error.code or 500
     reason = _REASONS_BY_CODE.get(code) or _REASONS.get(type(error), "InternalError")
     status = failure(code, reason, str(error))

@@ -5,16 +5,16 @@ from typing import Any
 
 from aiohttp import web
 
-from holdfast.cluster.embedded.http.answers import answer
+from holdfast.cluster.embedded.http.answers import json_response
 from holdfast.cluster.embedded.http.bodies import part, read_object, read_patch, refuse_dry_run
 from holdfast.cluster.embedded.http.kinds import ScalePaths, not_served
 from holdfast.cluster.embedded.http.objects import shown
-from holdfast.cluster.embedded.http.targets import Target, target_of
+from holdfast.cluster.embedded.http.targets import RequestTarget, target_of
 from holdfast.cluster.errors import BadRequest
 from holdfast.cluster.patches import merge_patch
 from holdfast.cluster.printing.paths import compile_path
 from holdfast.cluster.protocol import JSON
-from holdfast.cluster.whole import Whole
+from holdfast.cluster.whole import RawObject
 
 
 async def get_status(request: web.Request) -> web.Response:
@@ -43,7 +43,7 @@ async def replace_status(request: web.Request) -> web.Response:
 
 async def get_scale(request: web.Request) -> web.Response:
     target, paths = await _with_scale(request)
-    return answer(_scale(await target.cluster.get(target.resource, target.key), paths))
+    return json_response(_scale(await target.cluster.get(target.resource, target.key), paths))
 
 
 async def replace_scale(request: web.Request) -> web.Response:
@@ -72,14 +72,14 @@ async def read_log(request: web.Request) -> web.StreamResponse:
     return stream
 
 
-async def _with_status(request: web.Request) -> Target:
+async def _with_status(request: web.Request) -> RequestTarget:
     target = await target_of(request)
     if not target.kind.known.has_status:
         raise not_served(f"{target.resource}/status")
     return target
 
 
-async def _with_scale(request: web.Request) -> tuple[Target, ScalePaths]:
+async def _with_scale(request: web.Request) -> tuple[RequestTarget, ScalePaths]:
     target = await target_of(request)
     if target.kind.scale is None:
         raise not_served(f"{target.resource}/scale")
@@ -95,7 +95,7 @@ async def _rescale(request: web.Request, wanted: JSON) -> web.Response:
     patch: JSON = _at(paths.spec_replicas_path, replicas)
     if version := part(wanted, "metadata").get("resourceVersion"):
         patch["metadata"] = {"resourceVersion": version}
-    return answer(_scale(await target.cluster.patch(target.resource, target.key, patch), paths))
+    return json_response(_scale(await target.cluster.patch(target.resource, target.key, patch), paths))
 
 
 def _at(path: str, value: Any) -> Any:
@@ -105,7 +105,7 @@ def _at(path: str, value: Any) -> Any:
     return value
 
 
-def _scale(found: Whole, paths: ScalePaths) -> JSON:
+def _scale(found: RawObject, paths: ScalePaths) -> JSON:
     metadata = found.metadata
     identity = {
         "name": metadata.name,
@@ -126,7 +126,7 @@ def _scale(found: Whole, paths: ScalePaths) -> JSON:
     }
 
 
-def _first(found: Whole, path: str, default: Any) -> Any:
+def _first(found: RawObject, path: str, default: Any) -> Any:
     values = compile_path(path)(found.document)
     return values[0] if values else default
 

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from aiohttp import web
 
-from holdfast.cluster.known import Known
+from holdfast.cluster.known import KnownKind
 from holdfast.cluster.protocol import JSON
 
 WANTED = "as=Table"
@@ -26,7 +26,7 @@ def included(request: web.Request) -> Callable[[JSON], JSON | None]:
 
 
 def table(
-    known: Known, documents: Iterable[JSON], version: str, now: datetime, include: Callable[[JSON], JSON | None]
+    known: KnownKind, documents: Iterable[JSON], version: str, now: datetime, include: Callable[[JSON], JSON | None]
 ) -> JSON:
     return {
         "kind": "Table",

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 from aiohttp import web
 
-from holdfast.cluster.embedded.http.statuses import refused
+from holdfast.cluster.embedded.http.statuses import status_for_error
 from holdfast.cluster.embedded.http.tables import included, table, wants_table
-from holdfast.cluster.embedded.http.targets import Target
+from holdfast.cluster.embedded.http.targets import RequestTarget
 from holdfast.cluster.errors import BadRequest, ClusterError
 from holdfast.cluster.protocol import JSON, Change, Event
-from holdfast.cluster.whole import Whole
+from holdfast.cluster.whole import RawObject
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
@@ -20,12 +20,12 @@ def is_watch(request: web.Request) -> bool:
     return request.query.get("watch", "") in ("1", "true")
 
 
-async def watch(request: web.Request, target: Target) -> web.StreamResponse:
+async def watch(request: web.Request, target: RequestTarget) -> web.StreamResponse:
     labels, fields = request.query.get("labelSelector", ""), request.query.get("fieldSelector", "")
     time_s = _time_s(request)
     version = request.query.get("resourceVersion", "")
     streamed_list = request.query.get("sendInitialEvents") == "true"
-    initial: tuple[Whole, ...] = ()
+    initial: tuple[RawObject, ...] = ()
     if streamed_list or version in ("", "0"):
         listing = await target.cluster.list(
             target.resource, namespace=target.key.namespace, labels=labels, fields=fields
@@ -50,7 +50,12 @@ async def watch(request: web.Request, target: Target) -> web.StreamResponse:
 
 
 async def _follow(
-    writer: "_Lines", target: Target, events: AsyncIterator[Event[Whole]], time_s: float | None, *, bookmarks: bool
+    writer: "_Lines",
+    target: RequestTarget,
+    events: AsyncIterator[Event[RawObject]],
+    time_s: float | None,
+    *,
+    bookmarks: bool,
 ) -> None:
     try:
         async with asyncio.timeout(time_s):
@@ -62,7 +67,7 @@ async def _follow(
     except TimeoutError:
         pass  # the client set the time itself, and watches on from where it is
     except ClusterError as error:
-        await writer.send("ERROR", refused(error))
+        await writer.send("ERROR", status_for_error(error))
 
 
 class _Lines:
@@ -73,7 +78,7 @@ class _Lines:
     async def write(self, change: Change, document: JSON) -> None:
         await self.send(change, self._shape(document))
 
-    async def bookmark(self, target: Target, version: str, annotations: JSON) -> None:
+    async def bookmark(self, target: RequestTarget, version: str, annotations: JSON) -> None:
         metadata = {"resourceVersion": version, **({"annotations": annotations} if annotations else {})}
         await self.send(
             Change.BOOKMARK,
@@ -84,7 +89,7 @@ class _Lines:
         await self._stream.write(msgspec.json.encode({"type": change, "object": document}) + b"\n")
 
 
-def _shape(request: web.Request, target: Target) -> Callable[[JSON], JSON]:
+def _shape(request: web.Request, target: RequestTarget) -> Callable[[JSON], JSON]:
     """The object as it is, or as the row of a table."""
     if not wants_table(request):
         return lambda document: document

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.cluster.embedded.kind import Special, Surroundings
+from holdfast.cluster.embedded.kind import KindHooks, ObjectReader
 from holdfast.cluster.embedded.refusals import forbidden, missing
 from holdfast.cluster.errors import Cause
 from holdfast.cluster.protocol import JSON
@@ -12,7 +12,7 @@ PROTECTION = "kubernetes.io/pvc-protection"
 _ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 
 
-def _make(claim: JSON, _around: Surroundings) -> None:
+def _make(claim: JSON, _around: ObjectReader) -> None:
     metadata = claim["metadata"]
     metadata["finalizers"] = [*metadata.get("finalizers", []), PROTECTION]
     claim["status"] = {"phase": "Pending"}
@@ -36,4 +36,4 @@ def _without(spec: JSON, fields: tuple[str, ...]) -> JSON:
     return {name: value for name, value in spec.items() if name not in fields}
 
 
-CLAIMS = Special(make=_make, problems=_problems)
+CLAIMS = KindHooks(prepare_create=_make, validate=_problems)

@@ -5,7 +5,7 @@ from base64 import b64decode, b64encode
 from binascii import Error
 from collections.abc import Iterator
 
-from holdfast.cluster.embedded.kind import Special
+from holdfast.cluster.embedded.kind import KindHooks
 from holdfast.cluster.embedded.refusals import bad_value, forbidden
 from holdfast.cluster.errors import BadRequest, Cause
 from holdfast.cluster.protocol import JSON
@@ -55,5 +55,5 @@ def _secret_problems(secret: JSON, old: JSON | None) -> Iterator[Cause]:
         yield bad_value("type", secret.get("type", ""), "field is immutable")
 
 
-CONFIG_MAPS = Special(problems=_problems)
-SECRETS = Special(fields=Special().fields | {"type"}, complete=_complete_secret, problems=_secret_problems)
+CONFIG_MAPS = KindHooks(validate=_problems)
+SECRETS = KindHooks(fields=KindHooks().fields | {"type"}, set_defaults=_complete_secret, validate=_secret_problems)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from holdfast.api.schema import Schema
 from holdfast.api.structure import PRESERVE
-from holdfast.cluster.embedded.kind import METADATA_FIELDS, ServedKind, Special, Surroundings
+from holdfast.cluster.embedded.kind import METADATA_FIELDS, KindHooks, ObjectReader, ServedKind
 from holdfast.cluster.embedded.metadata import CLEANUP
 from holdfast.cluster.embedded.refusals import bad_value
 from holdfast.cluster.embedded.types import type_schema
@@ -19,7 +19,7 @@ def _complete(definition: JSON) -> None:
         names.setdefault("listKind", f"{names['kind']}List")
 
 
-def _make(definition: JSON, _around: Surroundings) -> None:
+def _make(definition: JSON, _around: ObjectReader) -> None:
     spec, metadata = definition["spec"], definition["metadata"]
     metadata["generation"] = 1
     metadata["finalizers"] = [*metadata.get("finalizers", []), CLEANUP]
@@ -50,8 +50,12 @@ def _problems(definition: JSON, _old: JSON | None) -> Iterator[Cause]:
         yield bad_value("spec.versions", stored, "must have exactly one version marked as storage version")
 
 
-DEFINITIONS = Special(
-    counts_generations=True, replaced_without_version=False, complete=_complete, make=_make, problems=_problems
+DEFINITIONS = KindHooks(
+    counts_generations=True,
+    replaced_without_version=False,
+    set_defaults=_complete,
+    prepare_create=_make,
+    validate=_problems,
 )
 
 
@@ -68,7 +72,7 @@ def defined_kind(definition: JSON) -> ServedKind:
         stored_version=next(version["name"] for version in spec["versions"] if version.get("storage")),
         has_status=any("status" in version.get("subresources", {}) for version in versions),
         custom=True,
-        special=Special(
+        special=KindHooks(
             fields=METADATA_FIELDS | _selectable(versions), counts_generations=True, replaced_without_version=False
         ),
     )

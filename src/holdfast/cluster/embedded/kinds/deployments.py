@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.cluster.embedded.kind import Special, Surroundings
+from holdfast.cluster.embedded.kind import KindHooks, ObjectReader
 from holdfast.cluster.embedded.kinds.podspec import complete_pod_spec, pod_spec_problems
 from holdfast.cluster.embedded.refusals import bad_value, forbidden
 from holdfast.cluster.errors import Cause
@@ -19,7 +19,7 @@ def _complete(deployment: JSON) -> None:
         strategy["rollingUpdate"] = ROLLING | strategy.get("rollingUpdate", {})
 
 
-def _make(deployment: JSON, _around: Surroundings) -> None:
+def _make(deployment: JSON, _around: ObjectReader) -> None:
     deployment["metadata"]["generation"] = 1
     deployment["status"] = {}
 
@@ -54,4 +54,4 @@ def _selector_problems(selector: JSON, labels: dict[str, str]) -> Iterator[Cause
         yield bad_value("spec.template.metadata.labels", labels, "`selector` does not match template `labels`")
 
 
-DEPLOYMENTS = Special(counts_generations=True, complete=_complete, make=_make, problems=_problems)
+DEPLOYMENTS = KindHooks(counts_generations=True, set_defaults=_complete, prepare_create=_make, validate=_problems)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.cluster.embedded.kind import Special, Surroundings
+from holdfast.cluster.embedded.kind import KindHooks, ObjectReader
 from holdfast.cluster.embedded.kinds.failurepolicy import failure_policy_problems
 from holdfast.cluster.embedded.kinds.podspec import complete_pod_spec, pod_spec_problems
 from holdfast.cluster.embedded.names import dns_label_problems
@@ -37,7 +37,7 @@ def _complete(job: JSON) -> None:
     spec.setdefault("podReplacementPolicy", "Failed" if "podFailurePolicy" in spec else "TerminatingOrFailed")
 
 
-def _make(job: JSON, _around: Surroundings) -> None:
+def _make(job: JSON, _around: ObjectReader) -> None:
     spec, metadata = job["spec"], job["metadata"]
     if not spec.get("manualSelector"):
         labels = spec["template"].setdefault("metadata", {}).setdefault("labels", {})
@@ -117,11 +117,11 @@ def _update_problems(spec: JSON, old: JSON) -> Iterator[Cause]:
         elif spec.get("completions") != spec.get("parallelism"):
             why = "can only be modified in tandem with spec.parallelism"
             yield bad_value("spec.completions", spec.get("completions"), why)
-    if _fixed(spec["template"], old) != _fixed(before["template"], old):
+    if _immutable_template(spec["template"], old) != _immutable_template(before["template"], old):
         yield bad_value("spec.template", spec["template"], "field is immutable")
 
 
-def _fixed(template: JSON, old: JSON) -> JSON:
+def _immutable_template(template: JSON, old: JSON) -> JSON:
     """The template without what may change: where the pods of a suspended Job that never started may run."""
     if not old["spec"].get("suspend") or old.get("status", {}).get("startTime"):
         return template
@@ -131,9 +131,9 @@ def _fixed(template: JSON, old: JSON) -> JSON:
     return {"spec": {**spec, "affinity": affinity}}
 
 
-JOBS = Special(
+JOBS = KindHooks(
     counts_generations=True,
-    complete=_complete,
-    make=_make,
-    problems=_problems,
+    set_defaults=_complete,
+    prepare_create=_make,
+    validate=_problems,
 )

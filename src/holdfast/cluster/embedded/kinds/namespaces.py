@@ -1,6 +1,6 @@
 """Namespaces."""
 
-from holdfast.cluster.embedded.kind import METADATA_FIELDS, Special, Surroundings
+from holdfast.cluster.embedded.kind import METADATA_FIELDS, KindHooks, ObjectReader
 from holdfast.cluster.embedded.names import dns_label_problems
 from holdfast.cluster.protocol import JSON
 
@@ -17,7 +17,7 @@ def _complete(namespace: JSON) -> None:
         namespace["metadata"]["labels"] = {**labels, NAME_LABEL: name}
 
 
-def _make(namespace: JSON, _around: Surroundings) -> None:
+def _make(namespace: JSON, _around: ObjectReader) -> None:
     namespace["spec"] = {"finalizers": [CONTENT]}
     namespace["status"] = {"phase": "Active"}
 
@@ -26,10 +26,10 @@ def _carry(namespace: JSON, old: JSON) -> None:
     namespace["spec"] = old["spec"]
 
 
-NAMESPACES = Special(
+NAMESPACES = KindHooks(
     name_problems=dns_label_problems,
     fields=METADATA_FIELDS | {"status.phase"},
-    complete=_complete,
-    make=_make,
-    carry=_carry,
+    set_defaults=_complete,
+    prepare_create=_make,
+    prepare_update=_carry,
 )

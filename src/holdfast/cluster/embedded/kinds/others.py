@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.cluster.embedded.kind import METADATA_FIELDS, Special
+from holdfast.cluster.embedded.kind import METADATA_FIELDS, KindHooks
 from holdfast.cluster.embedded.refusals import bad_value
 from holdfast.cluster.errors import Cause
 from holdfast.cluster.protocol import JSON
@@ -21,10 +21,12 @@ def _event_problems(event: JSON, _old: JSON | None) -> Iterator[Cause]:
         yield bad_value("involvedObject.namespace", namespace, "does not match event.namespace")
 
 
-NODES = Special(fields=METADATA_FIELDS | {"spec.unschedulable"}, keeps_status_of_creation=True, complete=_complete_node)
-LEASES = Special(replaced_without_version=False)
-EVENTS = Special(
-    problems=_event_problems,
+NODES = KindHooks(
+    fields=METADATA_FIELDS | {"spec.unschedulable"}, keeps_status_of_creation=True, set_defaults=_complete_node
+)
+LEASES = KindHooks(replaced_without_version=False)
+EVENTS = KindHooks(
+    validate=_event_problems,
     fields=METADATA_FIELDS
     | {f"involvedObject.{name}" for name in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion")}
     | {"involvedObject.fieldPath"}

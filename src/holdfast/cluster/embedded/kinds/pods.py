@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.api.meta import Key
-from holdfast.cluster.embedded.kind import METADATA_FIELDS, Special, Surroundings
+from holdfast.cluster.embedded.kind import METADATA_FIELDS, KindHooks, ObjectReader
 from holdfast.cluster.embedded.kinds.podspec import complete_pod_spec, containers_of, pod_spec_problems
 from holdfast.cluster.embedded.kinds.priorities import assign_priority
 from holdfast.cluster.embedded.refusals import forbidden
@@ -29,16 +29,16 @@ def _complete(pod: JSON) -> None:
                 port.setdefault("hostPort", port.get("containerPort"))
 
 
-def _make(pod: JSON, around: Surroundings) -> None:
+def _make(pod: JSON, around: ObjectReader) -> None:
     spec, metadata = pod["spec"], pod["metadata"]
     _assign_account(pod, around)
     assign_priority(pod, around)
-    _tolerate_lost_nodes(spec)
+    _default_not_ready_tolerations(spec)
     metadata["generation"] = 1
-    pod["status"] = {"phase": "Pending", "qosClass": _quality(spec)}
+    pod["status"] = {"phase": "Pending", "qosClass": _qos_class(spec)}
 
 
-def _assign_account(pod: JSON, around: Surroundings) -> None:
+def _assign_account(pod: JSON, around: ObjectReader) -> None:
     spec, metadata = pod["spec"], pod["metadata"]
     account = spec.setdefault("serviceAccountName", DEFAULT_ACCOUNT)
     spec["serviceAccount"] = account
@@ -51,7 +51,7 @@ def _assign_account(pod: JSON, around: Surroundings) -> None:
         )
 
 
-def _tolerate_lost_nodes(spec: JSON) -> None:
+def _default_not_ready_tolerations(spec: JSON) -> None:
     """For a while, unless the pod says for how long."""
     tolerations = spec.get("tolerations", [])
     spec["tolerations"] = tolerations + [
@@ -66,7 +66,7 @@ def _tolerates(toleration: JSON, taint: str) -> bool:
     return tolerated
 
 
-def _quality(spec: JSON) -> str:
+def _qos_class(spec: JSON) -> str:
     """The class that tells who is evicted first."""
     resources = [container.get("resources", {}) for _, container in containers_of(spec)]
     if not any(each.get(part, {}).get(name) for each in resources for part in each for name in ("cpu", "memory")):
@@ -80,7 +80,7 @@ def _quality(spec: JSON) -> str:
 
 
 def _carry(pod: JSON, _old: JSON) -> None:
-    _tolerate_lost_nodes(pod["spec"])
+    _default_not_ready_tolerations(pod["spec"])
 
 
 def _carry_status(pod: JSON, old: JSON) -> None:
@@ -94,7 +94,7 @@ def _carry_status(pod: JSON, old: JSON) -> None:
 
 def _problems(pod: JSON, old: JSON | None) -> Iterator[Cause]:
     yield from pod_spec_problems(pod.get("spec", {}), "spec")
-    if old is not None and _fixed(pod["spec"], old["spec"]) != _fixed(old["spec"], old["spec"]):
+    if old is not None and _immutable_spec(pod["spec"], old["spec"]) != _immutable_spec(old["spec"], old["spec"]):
         yield forbidden(
             "spec",
             "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
@@ -103,7 +103,7 @@ def _problems(pod: JSON, old: JSON | None) -> Iterator[Cause]:
         )
 
 
-def _fixed(spec: JSON, old: JSON) -> JSON:
+def _immutable_spec(spec: JSON, old: JSON) -> JSON:
     """The spec without what may change."""
     known = old.get("tolerations", [])
     fixed = {name: value for name, value in spec.items() if name not in ("activeDeadlineSeconds", "tolerations")}
@@ -138,15 +138,15 @@ def bound(pod: JSON, node: str, uid: str, now: str) -> JSON:
     return {**pod, "spec": {**pod["spec"], "nodeName": node}, "status": status}
 
 
-PODS = Special(
+PODS = KindHooks(
     fields=METADATA_FIELDS
     | {"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "status.phase"}
     | {"status.podIP", "status.nominatedNodeName"},
     counts_generations=True,
-    complete=_complete,
-    make=_make,
-    carry=_carry,
-    carry_status=_carry_status,
-    problems=_problems,
+    set_defaults=_complete,
+    prepare_create=_make,
+    prepare_update=_carry,
+    prepare_status_update=_carry_status,
+    validate=_problems,
     grace_s=grace_s,
 )

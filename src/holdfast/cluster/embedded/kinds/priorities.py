@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.api.meta import Key
-from holdfast.cluster.embedded.kind import Special, Surroundings
+from holdfast.cluster.embedded.kind import KindHooks, ObjectReader
 from holdfast.cluster.embedded.refusals import bad_value, forbidden
 from holdfast.cluster.errors import Cause, Forbidden
 from holdfast.cluster.protocol import JSON
@@ -14,7 +14,7 @@ DEFAULT_POLICY = "PreemptLowerPriority"
 MOST_PRIORITY = 1_000_000_000
 
 
-def assign_priority(pod: JSON, around: Surroundings) -> None:
+def assign_priority(pod: JSON, around: ObjectReader) -> None:
     """By the pod's class, or the cluster's default one; what the pod says itself may only repeat that."""
     spec, refusal = pod["spec"], f'pods "{pod["metadata"].get("name")}" is forbidden: '
     if name := spec.get("priorityClassName", ""):
@@ -38,13 +38,13 @@ def assign_priority(pod: JSON, around: Surroundings) -> None:
             )
 
 
-def _default(around: Surroundings) -> JSON | None:
+def _default(around: ObjectReader) -> JSON | None:
     """The least of the default classes: there can be two when one was made a default later."""
     classes = (each for each in around.documents(CLASSES) if each.get("globalDefault"))
     return min(classes, key=lambda each: int(each.get("value", 0)), default=None)
 
 
-def _make(priority_class: JSON, around: Surroundings) -> None:
+def _make(priority_class: JSON, around: ObjectReader) -> None:
     priority_class["metadata"]["generation"] = 1
     if priority_class.get("globalDefault") and (other := _default(around)):
         raise Forbidden(
@@ -63,4 +63,4 @@ def _problems(priority_class: JSON, old: JSON | None) -> Iterator[Cause]:
                 yield bad_value(field, priority_class.get(field), "field is immutable")
 
 
-PRIORITY_CLASSES = Special(make=_make, problems=_problems)
+PRIORITY_CLASSES = KindHooks(prepare_create=_make, validate=_problems)

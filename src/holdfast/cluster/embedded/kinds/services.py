@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from ipaddress import IPv4Network
 
-from holdfast.cluster.embedded.kind import Special, Surroundings
+from holdfast.cluster.embedded.kind import KindHooks, ObjectReader
 from holdfast.cluster.embedded.names import dns_1035_problems
 from holdfast.cluster.embedded.refusals import bad_value, missing
 from holdfast.cluster.errors import Cause, ServerError
@@ -22,7 +22,7 @@ def _complete(service: JSON) -> None:
         spec.setdefault("internalTrafficPolicy", "Cluster")
 
 
-def _make(service: JSON, around: Surroundings) -> None:
+def _make(service: JSON, around: ObjectReader) -> None:
     spec = service["spec"]
     if spec["type"] != "ExternalName":
         address = spec.get("clusterIP") or _free_address(around)
@@ -31,7 +31,7 @@ def _make(service: JSON, around: Surroundings) -> None:
     service["status"] = {"loadBalancer": {}}
 
 
-def _free_address(around: Surroundings) -> str:
+def _free_address(around: ObjectReader) -> str:
     taken = {each["spec"].get("clusterIP") for each in around.documents("services")}
     for _ in range(1000):
         address = str(ADDRESSES[around.rng.randrange(1, ADDRESSES.num_addresses - 1)])
@@ -62,10 +62,10 @@ def _problems(service: JSON, old: JSON | None) -> Iterator[Cause]:
 
 
 # Since 1.34 a name may start with a digit, but not yet on the oldest server that we support.
-SERVICES = Special(
+SERVICES = KindHooks(
     name_problems=dns_1035_problems,
-    complete=_complete,
-    make=_make,
-    carry=_carry,
-    problems=_problems,
+    set_defaults=_complete,
+    prepare_create=_make,
+    prepare_update=_carry,
+    validate=_problems,
 )

@@ -7,9 +7,9 @@ from pkgutil import iter_modules
 from holdfast.planning.placement.strategy import Strategy
 
 
-def found() -> dict[str, Strategy]:
+def load_strategies() -> dict[str, Strategy]:
     modules = (import_module(f"{__name__}.{each.name}") for each in iter_modules(__path__))
     return {module.STRATEGY.name: module.STRATEGY for module in modules}
 
 
-STRATEGIES: Mapping[str, Strategy] = found()
+STRATEGIES: Mapping[str, Strategy] = load_strategies()

@@ -1,12 +1,12 @@
 """The machine with the most free GPUs."""
 
-from holdfast.planning.placement.dice import Dice
-from holdfast.planning.placement.shelf import Shelf, Suits
+from holdfast.planning.placement.dice import RandomSource
+from holdfast.planning.placement.shelf import FreeGpuIndex, NodeFilter
 from holdfast.planning.placement.strategy import Strategy
 
 
-def roomiest(shelf: Shelf, gpus: int, suits: Suits, _dice: Dice) -> str | None:
-    return shelf.roomiest(gpus, suits)
+def pick_most_free(shelf: FreeGpuIndex, gpus: int, suits: NodeFilter, _dice: RandomSource) -> str | None:
+    return shelf.most_free_node(gpus, suits)
 
 
-STRATEGY = Strategy(name="leastLoaded", pick=roomiest)
+STRATEGY = Strategy(name="leastLoaded", pick=pick_most_free)
