@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.api.builtin import Pod
 from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus
 from holdfast.api.meta import Key
-from holdfast.planning.gpuworkload.observed import FINISHED
+from holdfast.planning.gpuworkload.observed import FINISHED_PHASES
 from tests.chaos.history import Record
 from tests.control_plane.api import STRATEGIC, Session
 from tests.control_plane.changes import Change
@@ -108,7 +108,7 @@ def overpromised(changes: Iterable[Change[Any]], gpus: int) -> Iterator[str]:
         if not isinstance(obj, GPUWorkload):
             continue
         name, status = obj.metadata.name, status_of(obj)
-        node = status.assigned_node if status.phase not in FINISHED and not change.gone else None
+        node = status.assigned_node if status.phase not in FINISHED_PHASES and not change.gone else None
         if node is not None and where.get(name) != node:
             promised[where.get(name, "")].pop(name, None)
             promised[node][name] = obj.spec.gpu_count

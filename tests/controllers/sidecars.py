@@ -121,7 +121,7 @@ class Sidecars:
         config = await until(
             self._lab.cluster, CONFIG_MAPS, key, lambda it: endpoint.FILE in it.data, "says where to report"
         )
-        return endpoint.decode(config.data[endpoint.FILE].encode())
+        return endpoint.decode_endpoint(config.data[endpoint.FILE].encode())
 
     async def renew(self, node: str) -> Lease:
         """A sign of life of a node."""

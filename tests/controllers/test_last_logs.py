@@ -17,7 +17,7 @@ from holdfast.cluster.errors import ClusterError, NotFound, ServerError
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import CONFIG_MAPS, NAMESPACES, PODS, TRAINING_JOBS
 from holdfast.controllers.trainingjob.last_logs import FIRST_LINES, MOST_BYTES, log_tail, save_worker_logs
-from holdfast.machine.logs import tail
+from holdfast.machine.logs import tail_log
 from holdfast.planning.trainingjob.classes import WorkerFailure
 from holdfast.planning.trainingjob.course import StartNewAttempt
 from holdfast.planning.trainingjob.observed import Observed
@@ -46,7 +46,7 @@ class Reader:
 
     async def __call__(self, lines: int, limit: int | None) -> bytes:
         self.asked.append(lines)
-        text = tail(self._content, lines) if self._pieces is None else b"".join(self._pieces[-lines:])
+        text = tail_log(self._content, lines) if self._pieces is None else b"".join(self._pieces[-lines:])
         return text[:limit]
 
 
@@ -104,7 +104,7 @@ class Said:
         if isinstance(text, ClusterError):
             raise text
         assert text is not None
-        return (text if lines is None else tail(text, lines))[:limit]
+        return (text if lines is None else tail_log(text, lines))[:limit]
 
 
 @pytest.fixture

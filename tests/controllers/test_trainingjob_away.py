@@ -44,7 +44,7 @@ class Telling:
         self.bring(place)
 
     def bring(self, place: endpoint.Endpoint) -> None:
-        self._reports_file.write_text(endpoint.encode(place))
+        self._reports_file.write_text(endpoint.encode_endpoint(place))
 
     async def last_answer(self) -> ReportReply:
         return self._answer

@@ -104,7 +104,7 @@ def test_the_log_that_stands_in_is_cut_to_its_end(tmp_path: Path) -> None:
 @given(st.lists(st.sampled_from([b"a", b"bc", b"\n"]), max_size=30).map(b"".join), st.integers(0, 10))
 def test_the_tail_is_the_last_lines(data: bytes, lines: int) -> None:
     expected = data.splitlines(keepends=True)[-lines:] if lines else []
-    assert logs.tail(data, lines) == b"".join(expected)
+    assert logs.tail_log(data, lines) == b"".join(expected)
 
 
 @settings(deadline=None)
@@ -115,7 +115,7 @@ def test_a_rotated_log_holds_the_end_of_the_output_in_bounds(chunks: list[bytes]
         log = RotatingLog(str(path), limit)
         for chunk in chunks:
             log.write(chunk)
-        kept = logs.read(path)
+        kept = logs.read_log(path)
         log.close()
         assert b"".join(chunks).endswith(kept)
         assert len(kept) <= 2 * limit
@@ -134,7 +134,7 @@ async def test_following_passes_over_a_rotation_without_losing_the_rest(tmp_path
     log = RotatingLog(str(path), 8)
     log.write(b"first\n")
     seen: list[bytes] = []
-    async for chunk in logs.follow(path, lambda: len(seen) == 2):
+    async for chunk in logs.follow_log(path, lambda: len(seen) == 2):
         seen.append(chunk)
         if len(seen) == 1:
             log.write(b"second\n")
@@ -143,7 +143,7 @@ async def test_following_passes_over_a_rotation_without_losing_the_rest(tmp_path
 
 
 async def test_following_ends_where_there_never_was_a_log(tmp_path: Path) -> None:
-    assert b"".join([chunk async for chunk in logs.follow(tmp_path / "0.log", lambda: True)]) == b""
+    assert b"".join([chunk async for chunk in logs.follow_log(tmp_path / "0.log", lambda: True)]) == b""
 
 
 def test_only_the_last_two_starts_are_kept(tmp_path: Path) -> None:

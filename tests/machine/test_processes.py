@@ -180,14 +180,14 @@ def test_a_process_that_is_not_there_has_no_facts() -> None:
 
 def test_the_journal_is_read_back_without_a_line_that_was_cut(tmp_path: Path) -> None:
     assert not journal.started(tmp_path)
-    assert journal.read(tmp_path) == []
+    assert journal.read_processes(tmp_path) == []
     first_, second = ProcessId(1, 2, "b"), ProcessId(3, 4, "b")
     journal.record_process(tmp_path, first_)
     journal.record_process(tmp_path, second)
-    with (tmp_path / journal.NAME).open("ab") as file:
+    with (tmp_path / journal.PROCESS_JOURNAL).open("ab") as file:
         file.write(b'{"pid": 5')
     assert journal.started(tmp_path)
-    assert journal.read(tmp_path) == [first_, second]
+    assert journal.read_processes(tmp_path) == [first_, second]
 
 
 async def test_orphans_are_found_by_record_session_mark_and_descent() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import __version__
 from holdfast.machine.command import own_interpreter
-from holdfast.machine.tensorboard import NotInstalled, adapted
+from holdfast.machine.tensorboard import NotInstalled, adapted_to_tensorboard
 from tests.machine.bench import Bench, python, shell, state, status_of, terminated
 
 # Says what it was asked, and stays.
@@ -50,7 +50,7 @@ def test_tensorboard_listens_on_its_pods_own_address(tmp_path: Path) -> None:
     (tmp_path / "tensorboard").write_text(FAKE)
     (tmp_path / "tensorboard").chmod(0o700)
     argv = ("tensorboard", "--logdir", "/x", "--bind_all", "--port", "6006")
-    assert adapted(argv, address="127.3.2.1", path=str(tmp_path)) == (
+    assert adapted_to_tensorboard(argv, address="127.3.2.1", path=str(tmp_path)) == (
         "tensorboard",
         "--logdir",
         "/x",
@@ -62,12 +62,12 @@ def test_tensorboard_listens_on_its_pods_own_address(tmp_path: Path) -> None:
 
 def test_other_commands_stay_as_they_are() -> None:
     argv = ("sh", "-c", "tensorboard --bind_all", "--bind_all")
-    assert adapted(argv, address="127.3.2.1", path="/nowhere") == argv
+    assert adapted_to_tensorboard(argv, address="127.3.2.1", path="/nowhere") == argv
 
 
 def test_a_missing_tensorboard_says_what_to_install() -> None:
     with pytest.raises(NotInstalled, match="pip install tensorboard"):
-        adapted(("tensorboard",), address="127.3.2.1", path="/nowhere")
+        adapted_to_tensorboard(("tensorboard",), address="127.3.2.1", path="/nowhere")
 
 
 async def test_a_pod_waits_for_tensorboard_to_be_installed_and_others_run_meanwhile(

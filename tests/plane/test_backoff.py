@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.plane.jobs.backoff import BASE_S, CAP_S, remaining_of_index_s, remaining_s
+from holdfast.plane.jobs.backoff import BASE_S, CAP_S, backoff_remaining_s, remaining_of_index_s
 from tests.plane.things import NOW, ago, worker
 
 
@@ -27,17 +27,17 @@ def test_the_wait_grows_with_the_failures_since_the_last_success(
 ) -> None:
     good = [worker("Succeeded", ended=ago(seconds)) for seconds in succeeded]
     bad = [worker("Failed", ended=ago(seconds)) for seconds in failed]
-    assert remaining_s(good, bad, NOW) == left_s
+    assert backoff_remaining_s(good, bad, NOW) == left_s
 
 
 @given(st.lists(st.integers(0, 5000), min_size=1, max_size=30))
 def test_nobody_waits_longer_than_the_cap_after_the_last_failure(failed: list[int]) -> None:
-    left_s = remaining_s([], [worker("Failed", ended=ago(seconds)) for seconds in failed], NOW)
+    left_s = backoff_remaining_s([], [worker("Failed", ended=ago(seconds)) for seconds in failed], NOW)
     assert 0 <= left_s <= CAP_S - min(failed) or left_s == 0
 
 
 def test_an_end_that_lies_ahead_of_our_clock_is_waited_for() -> None:
-    assert remaining_s([], [worker("Failed", ended=ago(-5))], NOW) == BASE_S + 5
+    assert backoff_remaining_s([], [worker("Failed", ended=ago(-5))], NOW) == BASE_S + 5
 
 
 @pytest.mark.parametrize(("failures", "left_s"), [(0, 7), (1, 17), (2, 37), (9, 597), (10**6, 597)])

@@ -6,8 +6,8 @@ from datetime import timedelta
 from holdfast.api.builtin import JobStatus
 from holdfast.cluster.protocol import Propagation
 from holdfast.plane.jobs.standing import FAILURES, index_of
-from holdfast.plane.moments import moment
 from holdfast.plane.objects import JOBS, PODS, Job
+from holdfast.planning.times import parse_time
 from tests.plane.bench import PRIORITY_CLASSES, a_cluster, indexed, now, pod_spec
 from tests.runtime.virtual import virtual
 
@@ -61,7 +61,7 @@ async def test_failed_pods_are_replaced_after_a_time_that_doubles() -> None:
             await bench.end(pod, 1)
             await bench.job(key, lambda job: job.status.active == 0)
             (pod,) = await bench.running(1)
-            waits.append(round((moment(pod.metadata.creation_timestamp) - ended_at).total_seconds()))
+            waits.append(round((parse_time(pod.metadata.creation_timestamp) - ended_at).total_seconds()))
         assert waits == [10, 20, 40]
         await bench.end(pod, 1)
         failed = await bench.finished(key)
@@ -77,7 +77,7 @@ async def test_a_deadline_holds_while_nothing_happens() -> None:
         await bench.running(2)
         failed = await bench.finished(key)
         assert reason(failed) == "DeadlineExceeded"
-        lived = moment(failed.finished_at) - moment(failed.status.start_time)
+        lived = parse_time(failed.finished_at) - parse_time(failed.status.start_time)
         assert timedelta(seconds=600) <= lived < timedelta(seconds=610)
         assert failed.status.failed == 2
 
@@ -91,7 +91,7 @@ async def test_a_finished_job_stays_for_its_time_and_then_goes_with_its_pods() -
         await bench.end(pod)
         done = await bench.finished(key)
         await bench.gone(JOBS, key)
-        assert now() - moment(done.finished_at) >= timedelta(seconds=120)
+        assert now() - parse_time(done.finished_at) >= timedelta(seconds=120)
         await bench.gone(PODS, pod.metadata.key)
 
 

@@ -3,9 +3,9 @@
 from datetime import timedelta
 
 from holdfast.api.meta import Key
-from holdfast.plane.moments import moment
 from holdfast.plane.nodes.health import readiness
 from holdfast.plane.objects import LEASES, NODES, PODS, Node, Pod, condition
+from holdfast.planning.times import parse_time
 from tests.plane.bench import LEASE_NAMESPACE, a_cluster, indexed, now
 from tests.runtime.virtual import virtual
 
@@ -42,7 +42,9 @@ async def test_a_silent_machine_is_unknown_after_its_grace_and_loses_its_pods_af
         assert (await bench.job(key, lambda job: job.status.ready == 0)).status.active == 1
         evicted = await bench.until(PODS, pod.metadata.key, lambda pod: pod.is_terminating)
         assert disruption(evicted) == "DeletionByTaintManager"
-        assert timedelta(seconds=300) <= now() - moment(lost.spec.taints[0].time_added or "") <= timedelta(seconds=310)
+        assert (
+            timedelta(seconds=300) <= now() - parse_time(lost.spec.taints[0].time_added or "") <= timedelta(seconds=310)
+        )
         (again,) = await bench.running(1)
         assert again.spec.node_name == "m-2"
 

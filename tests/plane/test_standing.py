@@ -3,8 +3,8 @@ import pytest
 from msgspec import structs
 
 from holdfast.plane.jobs.standing import failures_before, finished_at, has_failed, index_of, is_active, is_ready
-from holdfast.plane.moments import moment
 from holdfast.plane.objects import ContainerState, ContainerStatus, Pod, Terminated
+from holdfast.planning.times import parse_time
 from tests.plane.things import NOW, ago, indexed_job, told, worker
 
 
@@ -59,18 +59,18 @@ def test_a_pod_finished_when_its_last_container_did() -> None:
         spec=structs.replace(pod.spec, init_containers=(sidecar,)),
         status=structs.replace(pod.status, init_container_statuses=(setup, late)),
     )
-    assert finished_at(pod) == moment(ago(30))
-    assert finished_at(both) == moment(ago(10)), "a sidecar counts, a step of the set-up does not"
+    assert finished_at(pod) == parse_time(ago(30))
+    assert finished_at(both) == parse_time(ago(10)), "a sidecar counts, a step of the set-up does not"
 
 
 def test_without_containers_other_signs_tell_when_a_pod_finished() -> None:
     made = without_containers(worker(made=ago(100)))
-    assert finished_at(made) == moment(ago(100))
+    assert finished_at(made) == parse_time(ago(100))
     deleted = without_containers(worker(made=ago(100), deleted=ago(20)))
-    assert finished_at(deleted) == moment(ago(50)), "30 s of grace before its end"
+    assert finished_at(deleted) == parse_time(ago(50)), "30 s of grace before its end"
     unready = told("Ready", "False", lastTransitionTime=ago(70))
     status = structs.replace(deleted.status, conditions=(unready,))
-    assert finished_at(structs.replace(deleted, status=status)) == moment(ago(70))
+    assert finished_at(structs.replace(deleted, status=status)) == parse_time(ago(70))
 
 
 def test_marks_that_are_no_numbers_are_as_good_as_none() -> None:
@@ -83,4 +83,4 @@ def test_marks_that_are_no_numbers_are_as_good_as_none() -> None:
 
 
 def test_a_time_without_a_zone_is_taken_as_utc() -> None:
-    assert moment("2026-04-05T12:00:00") == moment("2026-04-05T12:00:00Z") == NOW
+    assert parse_time("2026-04-05T12:00:00") == parse_time("2026-04-05T12:00:00Z") == NOW

@@ -25,7 +25,7 @@ from holdfast.planning.trainingjob.course import (
     Wait,
     decide,
 )
-from holdfast.planning.trainingjob.observed import FINISHED, Observed
+from holdfast.planning.trainingjob.observed import FINISHED_STATES, Observed
 from holdfast.planning.trainingjob.status import CONDITION_OF, next_status
 from holdfast.planning.trainingjob.timing import TIMING
 from holdfast.planning.trainingjob.wake import requeue_at
@@ -274,12 +274,12 @@ def document(job: TrainingJob) -> dict[str, Any]:
 def test_what_an_ended_or_waiting_job_shows_agrees_with_its_state(steps: list[tuple[Observed, float]]) -> None:
     for observed, now in lived(steps):
         status = look(observed, now)[1]
-        assert (status.completion_time is not None) == (status.state in FINISHED)
+        assert (status.completion_time is not None) == (status.state in FINISHED_STATES)
         if status.state == "Failed":
             assert status.failure_reason == status.message
         if status.next_retry_time is not None:
             assert status.state in ("Restarting", "Pending")
-        if status.state in FINISHED:
+        if status.state in FINISHED_STATES:
             assert status.resources is not None
             assert status.resources.gpus == 0
 

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from holdfast.cluster.certificate import self_signed_identity
 from holdfast.reports import wire
-from holdfast.reports.endpoint import FILE, Endpoint, encode
+from holdfast.reports.endpoint import FILE, Endpoint, encode_endpoint
 from holdfast.reports.wire import Checkpoint, Progress, ReportReply, WorkerReport
 
 TOKEN = "a-token"
@@ -58,7 +58,7 @@ class OperatorDouble:
         try:
             await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=identity.context).start()
             url = f"https://127.0.0.1:{runner.addresses[0][1]}"
-            self.reports_file.write_text(encode(Endpoint(url=url, authority=identity.authority.decode())))
+            self.reports_file.write_text(encode_endpoint(Endpoint(url=url, authority=identity.authority.decode())))
             yield self
         finally:
             await runner.cleanup()

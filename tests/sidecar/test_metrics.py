@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.reports.wire import Progress
-from holdfast.sidecar.metrics import NAMES, ScrapeState, read
+from holdfast.sidecar.metrics import NAMES, ScrapeState, read_samples
 
 PAGE = """
 # HELP training_epoch The epoch under way.
@@ -22,11 +22,11 @@ python_gc_objects_collected_total{generation="0"} 33
 
 
 def test_the_documented_names_are_read_and_each_first_value_counts() -> None:
-    assert read(PAGE, NAMES) == {"epoch": 3.0, "epochs": 10.0, "step": 120.0, "loss": 0.5}
+    assert read_samples(PAGE, NAMES) == {"epoch": 3.0, "epochs": 10.0, "step": 120.0, "loss": 0.5}
 
 
 def test_other_names_can_be_told() -> None:
-    assert read(PAGE, {**NAMES, "loss": "my_loss", "scale": "training_loss_scale"}) == {
+    assert read_samples(PAGE, {**NAMES, "loss": "my_loss", "scale": "training_loss_scale"}) == {
         "epoch": 3.0,
         "epochs": 10.0,
         "step": 120.0,
@@ -37,12 +37,12 @@ def test_other_names_can_be_told() -> None:
 
 @pytest.mark.parametrize("line", ["training_epoch", "training_epoch x", "training_epoch{ 3", 'training_epoch{a="} 3'])
 def test_a_broken_line_is_left_out_and_the_others_are_read(line: str) -> None:
-    assert read(f"{line}\ntraining_loss 0.5\n", NAMES) == {"loss": 0.5}
+    assert read_samples(f"{line}\ntraining_loss 0.5\n", NAMES) == {"loss": 0.5}
 
 
 @given(st.text(max_size=300))
 def test_no_page_is_a_surprise(page: str) -> None:
-    assert set(read(f"training_epoch{page}", NAMES)) <= set(NAMES)
+    assert set(read_samples(f"training_epoch{page}", NAMES)) <= set(NAMES)
 
 
 def entry(epoch: int, step: int | None = None, at: float = 0.0, **metrics: float) -> Progress:

@@ -24,7 +24,7 @@ from holdfast.checkpoints.resume import DecisionPending
 from holdfast.sidecar.deciding import withdraw_decision
 from holdfast.sidecar.settings import Checkpoints
 from holdfast.sidecar.starting import Restored, is_retryable, restore
-from holdfast.train.resuming import position
+from holdfast.train.resuming import resume_position
 from tests.sidecar.volumes import MODEL, checkpoint, tree
 
 ABOUT = SaveInfo("uid-1", "2026-01-01T00:00:00Z")
@@ -233,9 +233,9 @@ def test_the_step_of_a_save_within_an_epoch_is_begun_with(tmp_path: Path) -> Non
     within = {**MODEL, ".holdfast-complete": '{"step": 7}'}
     checkpoint(tmp_path, 0, "checkpoint-epoch-3", within)
     assert restored(tmp_path, 1).name == checkpoint_name(3, 0)
-    assert position(tmp_path / "attempt-1" / "checkpoint-epoch-3") == (2, 7)
+    assert resume_position(tmp_path / "attempt-1" / "checkpoint-epoch-3") == (2, 7)
     assert restored(tmp_path, 2).name == checkpoint_name(3, 1)
-    assert position(tmp_path / "attempt-2" / "checkpoint-epoch-3") == (2, 7)
+    assert resume_position(tmp_path / "attempt-2" / "checkpoint-epoch-3") == (2, 7)
 
 
 def test_what_was_being_replaced_when_its_process_was_killed_is_begun_with(tmp_path: Path) -> None:

@@ -74,4 +74,4 @@ def test_killed_ranks_leave_whole_checkpoints_and_some_that_say_what_is_missing(
     processes = [start(tmp_path, rank, 3) for rank in range(3)]
     kill_later(processes, random.Random(seed))
     check(tmp_path, 3)
-    assert all(markers.read(path) for path in tmp_path.glob("attempt-0/checkpoint-epoch-*"))
+    assert all(markers.read_marker(path) for path in tmp_path.glob("attempt-0/checkpoint-epoch-*"))

@@ -194,14 +194,14 @@ def test_a_volume_that_can_t_sync_is_used_as_it_is(tmp_path: Path, monkeypatch: 
 def test_all_is_on_the_disk_before_the_name_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files, then their folders; the folder that has the name comes last, after the name was given."""
     synced: list[str] = []
-    sync = publishing.sync
+    sync = publishing.sync_folder
 
     def note(path: Path) -> None:
         named = (tmp_path / "attempt-0" / "checkpoint-epoch-1").exists()
         synced.append(f"{path.name}{' after' if named else ''}")
         sync(path)
 
-    monkeypatch.setattr(publishing, "sync", note)
+    monkeypatch.setattr(publishing, "sync_folder", note)
     with worker(tmp_path).checkpoint(1) as folder:
         (folder / "nested").mkdir()
         (folder / "nested" / "weights").touch()

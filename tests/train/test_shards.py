@@ -58,7 +58,7 @@ def test_it_is_complete_when_the_last_rank_has_saved(tmp_path: Path) -> None:
 
 def test_the_first_shard_says_at_once_that_others_are_to_come(tmp_path: Path) -> None:
     save(ranks(tmp_path)[1], "new")
-    marker = markers.read(checkpoint(tmp_path))
+    marker = markers.read_marker(checkpoint(tmp_path))
     assert marker is not None
     assert marker.shards == WORLD
 
@@ -230,7 +230,7 @@ def test_what_was_resumed_from_stays_beside_shards_that_are_not_complete(
     )
     assert again.resumed is not None
     assert (again.resumed / "model-0").read_text() == "resumed"
-    assert markers.position(again.resumed) == (1, 2)
+    assert markers.saved_position(again.resumed) == (1, 2)
     for run in runs[1:]:
         save(run, "broken off")
     assert hidden(tmp_path) == set()

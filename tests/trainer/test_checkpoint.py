@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.train.resuming import position
+from holdfast.train.resuming import resume_position
 from holdfast.trainer import checkpoint
 from holdfast.trainer.errors import BadSetting, TrainerError, unusable
 from holdfast.trainer.optimizers import OPTIMIZERS
@@ -65,8 +65,8 @@ def test_a_checkpoint_of_the_same_epoch_replaces_the_older_one(tmp_path: Path) -
 def test_a_checkpoint_says_how_many_epochs_were_done(tmp_path: Path) -> None:
     training = task()
     begun, _ = train_epoch(training, trained(training, fresh(training), 1), lambda: StopOrSave(save=True))
-    assert position(save(training, begun, tmp_path))[0] == 1
-    assert position(save(training, trained(training, begun, 2), tmp_path)) == (2, 0)
+    assert resume_position(save(training, begun, tmp_path))[0] == 1
+    assert resume_position(save(training, trained(training, begun, 2), tmp_path)) == (2, 0)
 
 
 def test_the_weights_are_saved_under_their_names(tmp_path: Path) -> None:

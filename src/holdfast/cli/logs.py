@@ -20,9 +20,9 @@ from holdfast.cli.workload_logs import workload_pod
 from holdfast.cluster.errors import ClusterError, NotFound
 from holdfast.cluster.resources import PODS, TRAINING_JOBS
 from holdfast.errors import HoldfastError
-from holdfast.machine.logs import tail as last_lines
+from holdfast.machine.logs import tail_log as last_lines
 from holdfast.planning.trainingjob.loss import index_of
-from holdfast.planning.trainingjob.observed import FINISHED
+from holdfast.planning.trainingjob.observed import FINISHED_STATES
 from holdfast.workloads.trainingjob.names import ATTEMPT_LABEL, INDEX_LABEL, JOB_LABEL, attempt
 
 LOOK_S = 0.5
@@ -125,7 +125,7 @@ async def _workers(session: Session, key: Key, options: Options) -> list[Source]
         number = _attempt(job, options)
         pods = await _pods(session, job, number)
         complete = len(pods) >= job.spec.num_workers if options.all else options.worker in pods
-        may_come = number == attempt(job) and _state(job) not in FINISHED
+        may_come = number == attempt(job) and _state(job) not in FINISHED_STATES
         waits = options.follow and may_come and not complete
         kept = [] if waits or (complete and options.attempt is None) else await find_saved_logs(session.cluster, job)
         chosen = _chosen(pods, (each for each in kept if each.attempt == number), options)
@@ -246,7 +246,7 @@ async def _next_sources(
         is_suspended = _state(job) == "Suspended"
         pods = await _pods(session, job, current)
         fresh = {index: pod for index, pod in pods.items() if pod.metadata.uid not in seen}
-        has_ended = _state(job) in FINISHED
+        has_ended = _state(job) in FINISHED_STATES
         chosen = _chosen(fresh, (), options)
         if chosen and (has_ended or not options.all or len(pods) >= job.spec.num_workers):
             print_error(f"following attempt {current}")

@@ -11,7 +11,7 @@ import uvloop
 from holdfast.cli.failing import errors_as_one_line, printable
 from holdfast.cli.following import follow
 from holdfast.cli.naming import find_kind, this_command
-from holdfast.cluster.printing.ages import parse_time
+from holdfast.cluster.printing.ages import parse_optional_time
 from holdfast.cluster.protocol import JSON, Change, Cluster, Event, Listing
 from holdfast.cluster.whole import RawObject
 from holdfast.local.folder import default_folder
@@ -113,7 +113,7 @@ def sentence(event: JSON) -> str:
     about = event.get("involvedObject") or {}
     if about.get("kind") not in TOLD:
         return ""
-    at = (parse_time(event.get("lastTimestamp")) or utc_now()).astimezone()
+    at = (parse_optional_time(event.get("lastTimestamp")) or utc_now()).astimezone()
     namespace = about.get("namespace", "")
     name = about.get("name", "") if namespace in ("", "default") else f"{namespace}/{about.get('name', '')}"
     return printable(f"{at:%H:%M} {name}: {' '.join(str(event.get('message', '')).split())}")

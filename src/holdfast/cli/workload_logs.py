@@ -8,7 +8,7 @@ from holdfast.api.meta import Key
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import GPU_WORKLOADS, PODS
 from holdfast.errors import HoldfastError
-from holdfast.planning.gpuworkload.observed import FINISHED
+from holdfast.planning.gpuworkload.observed import FINISHED_PHASES
 from holdfast.workloads.gpuworkload.names import WORKLOAD_LABEL
 from holdfast.workloads.trainingjob.names import JOB_NAME_LABEL
 
@@ -29,13 +29,13 @@ async def workload_pod(cluster: Cluster, key: Key, *, waits: bool) -> Pod:
         newest = max(pods, key=lambda pod: pod.metadata.creation_timestamp, default=None)
         if newest is not None and (not waits or not _is_between_attempts(status)):
             return newest
-        if not waits or status.phase in FINISHED:
+        if not waits or status.phase in FINISHED_PHASES:
             raise PodNotFound(f"{key} has no pod: it is {_status_text(workload)}")
         await asyncio.sleep(LOOK_S)
 
 
 def _is_between_attempts(status: GPUWorkloadStatus) -> bool:
-    return status.phase not in FINISHED and not status.assigned_node
+    return status.phase not in FINISHED_PHASES and not status.assigned_node
 
 
 def _status_text(workload: GPUWorkload) -> str:

@@ -15,7 +15,7 @@ from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.resources import JOBS, PODS, PRIORITY_CLASSES, TRAINING_JOBS
 from holdfast.planning.admission import ADMITTED, AdmissionDecision, Gang, PodRequirements, shape_of
 from holdfast.planning.times import parse_time
-from holdfast.planning.trainingjob.observed import FINISHED
+from holdfast.planning.trainingjob.observed import FINISHED_STATES
 from holdfast.planning.trainingjob.waiting import store_in_use
 from holdfast.runtime.cache import Store
 from holdfast.runtime.operator import Operator
@@ -59,7 +59,7 @@ def needs_admission(job: TrainingJob, now: datetime) -> bool:
     if status is None:
         return True
     held_off = status.state == "Pending" and status.next_retry_time and now < parse_time(status.next_retry_time)
-    return status.state not in FINISHED and not held_off
+    return status.state not in FINISHED_STATES and not held_off
 
 
 def job_of_worker(pod: Pod) -> Iterable[str]:

@@ -6,24 +6,24 @@ import msgspec
 
 from holdfast.machine.identity import ProcessId
 
-NAME = "processes.jsonl"
+PROCESS_JOURNAL = "processes.jsonl"
 
 
 def record_process(folder: Path, identity: ProcessId) -> None:
     """Add one process. Not synced to the disk: a record that is lost with the machine speaks of nothing alive."""
-    with (folder / NAME).open("ab") as file:
+    with (folder / PROCESS_JOURNAL).open("ab") as file:
         file.write(msgspec.json.encode(identity) + b"\n")
 
 
 def started(folder: Path) -> bool:
     """Whether anything of this pod has ever been started."""
-    return (folder / NAME).exists()
+    return (folder / PROCESS_JOURNAL).exists()
 
 
-def read(folder: Path) -> list[ProcessId]:
+def read_processes(folder: Path) -> list[ProcessId]:
     """All that can be read: a last line that was cut short is passed over, since its process never got to run."""
     try:
-        lines = (folder / NAME).read_bytes().splitlines()
+        lines = (folder / PROCESS_JOURNAL).read_bytes().splitlines()
     except FileNotFoundError:
         return []
     found = []

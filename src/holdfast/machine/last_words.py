@@ -15,7 +15,7 @@ WINDOW = 1 << 16
 def termination_message(message_file: Path, log: Path, policy: str, exit_code: int) -> str:
     message = _end(message_file, MESSAGE_BYTES, from_start=True)
     if not message and policy == "FallbackToLogsOnError" and exit_code != 0:
-        message = logs.tail(_end(log, WINDOW), LOG_LINES)[-LOG_BYTES:]
+        message = logs.tail_log(_end(log, WINDOW), LOG_LINES)[-LOG_BYTES:]
     return message.decode(errors="replace")
 
 

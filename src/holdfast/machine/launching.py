@@ -55,7 +55,7 @@ async def prepare(container: Container, around: ContainerContext, restart: int) 
     cgroup = host.cgroups.make(around.uid, container) if host.cgroups else None
     argv = host.commands.argv(container, variables.values, rewrite)
     launch = Launch(
-        argv=tensorboard.adapted(argv, address=place.pod_ip, path=env["PATH"]),
+        argv=tensorboard.adapted_to_tensorboard(argv, address=place.pod_ip, path=env["PATH"]),
         env=env,
         cwd=Path(rewrite(container.working_dir)) if container.working_dir else own / "work",
         log=log,

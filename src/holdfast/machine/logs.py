@@ -28,17 +28,17 @@ def forget_old(folder: Path, container: str, restart: int) -> None:
             path.unlink()
 
 
-def read(path: Path | None, *, tail_lines: int | None = None, limit_bytes: int | None = None) -> bytes:
+def read_log(path: Path | None, *, tail_lines: int | None = None, limit_bytes: int | None = None) -> bytes:
     """What is kept of the output: the last lines of it, and of those the first bytes."""
     if path is None:
         return b""
     data = _content(path.with_name(f"{path.name}.1")) + _content(path)
     if tail_lines is not None:
-        data = tail(data, tail_lines)
+        data = tail_log(data, tail_lines)
     return data if limit_bytes is None else data[:limit_bytes]
 
 
-def tail(data: bytes, lines: int) -> bytes:
+def tail_log(data: bytes, lines: int) -> bytes:
     if lines <= 0:
         return b""
     position = len(data) - 1 if data.endswith(b"\n") else len(data)
@@ -49,12 +49,12 @@ def tail(data: bytes, lines: int) -> bytes:
     return data[position + 1 :]
 
 
-async def follow(path: Path, ended: Callable[[], bool], *, tail_lines: int | None = None) -> AsyncIterator[bytes]:
+async def follow_log(path: Path, ended: Callable[[], bool], *, tail_lines: int | None = None) -> AsyncIterator[bytes]:
     """What is there and what is added to it, across rotations, until `ended` and nothing is left."""
     before, file = _content(path.with_name(f"{path.name}.1")), _open(path)
     try:
         now = before + (file.read() if file else b"")
-        yield now if tail_lines is None else tail(now, tail_lines)
+        yield now if tail_lines is None else tail_log(now, tail_lines)
         while True:
             last_look = ended()
             while chunk := file.read(CHUNK) if file else b"":

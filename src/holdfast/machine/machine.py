@@ -167,14 +167,14 @@ class Kubelet:
         """As the cluster's own: it may be given to an engine as its source of logs."""
         pod = await self._cluster.get(PODS, key)
         path = logs.newest(self._host.logs(pod.metadata.uid), self._container(pod, container))
-        return await asyncio.to_thread(logs.read, path, tail_lines=tail_lines, limit_bytes=limit_bytes)
+        return await asyncio.to_thread(logs.read_log, path, tail_lines=tail_lines, limit_bytes=limit_bytes)
 
     async def follow_log(self, key: Key, *, container: str = "", tail_lines: int | None = None) -> AsyncIterator[bytes]:
         """The log, and what is added to it until the container's pod has ended."""
         pod = await self._cluster.get(PODS, key)
         uid, name = pod.metadata.uid, self._container(pod, container)
         path = logs.newest(self._host.logs(uid), name) or logs.log_file(self._host.logs(uid), name, 0)
-        async for chunk in logs.follow(path, lambda: uid not in self._runs, tail_lines=tail_lines):
+        async for chunk in logs.follow_log(path, lambda: uid not in self._runs, tail_lines=tail_lines):
             yield chunk
 
     async def reclaim(self, claim: Key) -> None:
@@ -234,7 +234,7 @@ class Kubelet:
         folder = self._host.logs(pod.metadata.uid)
 
         async def read(container: str) -> bytes:
-            return await asyncio.to_thread(logs.read, logs.newest(folder, container))
+            return await asyncio.to_thread(logs.read_log, logs.newest(folder, container))
 
         try:
             await self._ended(pod, pod_status(snapshot, (), self._host.time()), read)

@@ -21,13 +21,13 @@ class OrphansRemain(HoldfastError):
 
 async def end_left_behind(pods: Path, machine: str) -> int:
     """End whatever an earlier runner on this data folder started and is still there; returns how many those were."""
-    noted = [identity for folder in _folders(pods) for identity in journal.read(folder)]
+    noted = [identity for folder in _folders(pods) for identity in journal.read_processes(folder)]
     return await _end({MACHINE: machine}, noted)
 
 
 async def end_of_pod(folder: Path, machine: str, uid: str) -> int:
     """The same for one pod: what escaped its supervisors because one of them was killed."""
-    return await _end({MACHINE: machine, POD_UID: uid}, journal.read(folder))
+    return await _end({MACHINE: machine, POD_UID: uid}, journal.read_processes(folder))
 
 
 async def _end(marker: Mapping[str, str], noted: Iterable[ProcessId]) -> int:

@@ -10,7 +10,7 @@ from holdfast.cluster.protocol import JSON, Cluster
 from holdfast.machine.objects import PODS, Pod
 from holdfast.machine.status import Snapshot, pod_status
 
-RETRY_S = 1.0
+STATUS_RETRY_S = 1.0
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -54,7 +54,7 @@ class PodStatusWriter:
             log.error("pod status refused", pod=str(key), reason=str(error))
         except ClusterError as error:
             log.warning("pod status not written yet", pod=str(key), reason=str(error))
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(STATUS_RETRY_S)
             return False
         return True
 

@@ -4,7 +4,7 @@ import shutil
 
 from holdfast.machine.trouble import RetryLater
 
-PROGRAM = "tensorboard"
+TENSORBOARD = "tensorboard"
 EVERYWHERE = "--bind_all"
 
 
@@ -14,16 +14,16 @@ class NotInstalled(RetryLater):
     reason = "CreateContainerError"
 
 
-def adapted(argv: tuple[str, ...], *, address: str, path: str) -> tuple[str, ...]:
+def adapted_to_tensorboard(argv: tuple[str, ...], *, address: str, path: str) -> tuple[str, ...]:
     """The command, listening on the pod's own address: two jobs may have theirs at one port, and nobody else sees it.
 
     Any other command stays as it is. Raises `NotInstalled`, for the pod to wait until it is.
     """
-    if argv[0] != PROGRAM:
+    if argv[0] != TENSORBOARD:
         return argv
-    if shutil.which(PROGRAM, path=path) is None:
+    if shutil.which(TENSORBOARD, path=path) is None:
         raise NotInstalled(
-            f"{PROGRAM} is not on this machine: install it beside holdfast (pip install {PROGRAM}), and the pod "
-            "starts by itself"
+            f"{TENSORBOARD} is not on this machine: install it beside holdfast (pip install {TENSORBOARD}), and "
+            "the pod starts by itself"
         )
     return tuple(f"--host={address}" if word == EVERYWHERE else word for word in argv)

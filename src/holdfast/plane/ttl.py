@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import Propagation
-from holdfast.plane.moments import moment
 from holdfast.plane.objects import JOBS, Job
+from holdfast.planning.times import parse_time
 from holdfast.runtime.cache import Store
 from holdfast.runtime.clocks import Now
 from holdfast.runtime.controller import Controller
@@ -25,7 +25,7 @@ class JobTtlReconciler:
         kept_s = job.spec.ttl_seconds_after_finished if job else None
         if job is None or kept_s is None or not job.finished_at or job.metadata.deletion_timestamp:
             return Done()
-        left_s = (moment(job.finished_at) + timedelta(seconds=kept_s) - self._now()).total_seconds()
+        left_s = (parse_time(job.finished_at) + timedelta(seconds=kept_s) - self._now()).total_seconds()
         if left_s > 0:
             return RequeueAfter(left_s)
         # Of the version looked at: a time that was lengthened in this moment is respected.

@@ -7,7 +7,7 @@ from msgspec import structs
 from holdfast.api.meta import Condition
 
 
-def merge(old: Iterable[Condition], new: Iterable[Condition]) -> tuple[Condition, ...]:
+def merge_conditions(old: Iterable[Condition], new: Iterable[Condition]) -> tuple[Condition, ...]:
     """The new conditions in the old order; one whose status did not change keeps its time of transition."""
     merged = {condition.type: condition for condition in old}
     for condition in new:

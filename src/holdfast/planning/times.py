@@ -9,7 +9,9 @@ def format_time(moment: datetime) -> str:
 
 
 def parse_time(timestamp: str) -> datetime:
-    return datetime.fromisoformat(timestamp)
+    """RFC 3339. A time without a zone is taken as UTC."""
+    parsed = datetime.fromisoformat(timestamp)
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 
 def format_duration(start: str, end: str) -> str:

@@ -11,7 +11,7 @@ from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
 from holdfast.cluster.protocol import Identity
 from holdfast.errors import HoldfastError
 from holdfast.planning.trainingjob.loss import has_preemption_notice, index_of
-from holdfast.planning.trainingjob.observed import FINISHED, SPEC_CHANGED, restart_reason
+from holdfast.planning.trainingjob.observed import FINISHED_STATES, SPEC_CHANGED, restart_reason
 from holdfast.reports.wire import ReportReply, WorkerReport
 from holdfast.runtime.cache import Store
 from holdfast.workloads.trainingjob import names
@@ -86,8 +86,8 @@ def reply_for_attempt(caller: ReportingPod, job: TrainingJob) -> ReportReply:
     if caller.attempt > current:
         raise NotInCacheYet(f"attempt {caller.attempt} of {caller.job} is not known here: try again in a moment")
     status = job.status or TrainingJobStatus()
-    if caller.attempt < current or status.state in FINISHED:
-        is_next = caller.attempt == current - 1 and status.state not in FINISHED
+    if caller.attempt < current or status.state in FINISHED_STATES:
+        is_next = caller.attempt == current - 1 and status.state not in FINISHED_STATES
         return ReportReply(
             attempt=current, attempt_over=True, is_graceful=is_next and restart_reason(status) == SPEC_CHANGED
         )

@@ -21,11 +21,11 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     """The one certificate, in PEM, that the server at `url` shows."""
 
 
-def encode(endpoint: Endpoint) -> str:
+def encode_endpoint(endpoint: Endpoint) -> str:
     return msgspec.json.format(msgspec.json.encode(endpoint)).decode() + "\n"
 
 
-def decode(text: bytes) -> Endpoint:
+def decode_endpoint(text: bytes) -> Endpoint:
     try:
         return msgspec.json.decode(text, type=Endpoint)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

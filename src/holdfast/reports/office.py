@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import NODES, PODS, TRAINING_JOBS
 from holdfast.reports.callers import BY_ATTEMPT, attempt_of
-from holdfast.reports.endpoint import encode
+from holdfast.reports.endpoint import encode_endpoint
 from holdfast.reports.gone import DeletedJobs
 from holdfast.reports.hearing import ReceiverUptime
 from holdfast.reports.inbox import Inbox
@@ -52,7 +52,7 @@ class ReportReceiver:
             sink=self.inbox.put,
         )
         async with serve(desk, address=address, port=port, host=host) as endpoint:
-            self.endpoint_json = encode(endpoint)
+            self.endpoint_json = encode_endpoint(endpoint)
             attending = asyncio.create_task(self.hearing.run(), name="hearing")
             try:
                 yield

@@ -14,7 +14,7 @@ from holdfast.reports.wire import Checkpoint, Outcome
 from holdfast.sidecar.settings import Checkpoints, Settings
 from holdfast.sidecar.starting import Restored, is_retryable, restore
 from holdfast.sidecar.state import ResumeInfo
-from holdfast.train.resuming import position
+from holdfast.train.resuming import resume_position
 
 RETRY_S, RETRY_CAP_S = 1.0, 30.0
 UNDECIDED_S = 0.5
@@ -95,7 +95,7 @@ class RestoreLoop:
             log.info("nothing to resume from")
             return ResumeInfo()
         log.info("resuming", checkpoint=str(name), address=restored.address)
-        done, _ = position(self._place.folder / name.folder_name)
+        done, _ = resume_position(self._place.folder / name.folder_name)
         return ResumeInfo(restored.address, name.epoch, name.attempt, name.folder_name, done)
 
     def _report(self, path: str, epoch: int, outcome: Outcome, reason: str) -> None:

@@ -8,9 +8,8 @@ begin further back.
 import contextlib
 import json
 
-from holdfast.checkpoints import resume
 from holdfast.checkpoints.names import CheckpointName
-from holdfast.checkpoints.resume import DecisionPending
+from holdfast.checkpoints.resume import DecisionPending, read_decision
 from holdfast.checkpoints.store import Store
 
 WITHDRAWN = "withdrawn"
@@ -19,7 +18,7 @@ WITHDRAWN = "withdrawn"
 def standing_decision(store: Store, attempt: int, job: str) -> CheckpointName | None:
     if _facts(store, attempt).get(WITHDRAWN):
         raise DecisionPending(f"worker 0 has not written to {store.address} yet what attempt {attempt} goes on from")
-    return resume.read_decision(store, attempt, job)
+    return read_decision(store, attempt, job)
 
 
 def withdraw_decision(store: Store, attempt: int) -> bool:

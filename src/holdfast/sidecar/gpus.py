@@ -5,7 +5,7 @@ import asyncio
 from holdfast.reports.wire import Progress
 from holdfast.train.gpus import METRIC, Gpus
 
-LOOK_S = 5.0
+GPU_POLL_S = 5.0
 
 
 class GpuUtilization:
@@ -22,7 +22,7 @@ class GpuUtilization:
     async def run(self) -> None:
         await self.look()
         while self._gpus.is_there:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(GPU_POLL_S)
             await self.look()
 
     async def look(self) -> None:

@@ -15,7 +15,7 @@ from holdfast.sidecar.tail import Tail
 from holdfast.sidecar.told import InvalidProgress
 from holdfast.sidecar.users import is_own_server
 
-LOOK_S = 0.5
+FILE_POLL_S = 0.5
 SCRAPE_S = 5.0
 WITHIN_S = 4.0
 LARGEST_PAGE = 4 << 20
@@ -57,7 +57,7 @@ class ProgressFileReader:
                 if not self._is_full() and await self.read():
                     continue
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_S):
+                    async with asyncio.timeout(FILE_POLL_S):
                         await self._news.wait()
         finally:
             self._tail.close()
@@ -123,7 +123,7 @@ class MetricsScraper:
                 continue
             page = await _page(session, f"http://{f'[{host}]' if ':' in host else host}:{self._port}/metrics")
             if page is not None:
-                numbers = metrics.read(page.decode(errors="replace"), self._names)
+                numbers = metrics.read_samples(page.decode(errors="replace"), self._names)
                 for entry in self._scraped.new_entries(numbers, self._wall()):
                     self._tell(entry)
                 return

@@ -20,7 +20,7 @@ NAMES: Mapping[str, str] = {
 }
 
 
-def read(text: str, names: Mapping[str, str]) -> dict[str, float]:
+def read_samples(text: str, names: Mapping[str, str]) -> dict[str, float]:
     """The numbers that are asked for, each the first of its name, whatever its labels are."""
     found: dict[str, float] = {}
     wanted = frozenset(names.values())

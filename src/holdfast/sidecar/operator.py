@@ -60,7 +60,7 @@ class OperatorClient:
     def _endpoint_and_tls(self) -> tuple[Endpoint, ssl.SSLContext]:
         """Read anew each time: another operator may lead, with an address and a certificate of its own."""
         try:
-            found = endpoint.decode(self._reports_file.read_bytes())
+            found = endpoint.decode_endpoint(self._reports_file.read_bytes())
             if found != self._endpoint or self._tls is None:
                 self._tls = _pinned_tls_context(found)
                 self._endpoint = found

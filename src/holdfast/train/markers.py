@@ -17,7 +17,7 @@ from typing import NamedTuple
 WHOLE = ".holdfast-complete"
 CHECKPOINT = re.compile(r"checkpoint-epoch-([0-9]{1,15})", re.ASCII)
 SHARD = re.compile(re.escape(WHOLE) + r"-([0-9]{1,9})", re.ASCII)
-MAX_BYTES = 65536
+MAX_MARKER_BYTES = 65536
 MANIFEST = ".holdfast-manifest.json"
 MAX_MANIFEST_BYTES = 4 << 20
 
@@ -41,12 +41,14 @@ def shard_name(rank: int) -> str:
     return f"{WHOLE}-{rank}"
 
 
-def write(file: Path, save: SaveId, *, shards: int, rank: int, metrics: Mapping[str, float] | None = None) -> None:
+def write_marker(
+    file: Path, save: SaveId, *, shards: int, rank: int, metrics: Mapping[str, float] | None = None
+) -> None:
     said = {"shards": shards, "ranks": [rank], **save._asdict(), "metrics": dict(metrics or {})}
     file.write_text(json.dumps(said) + "\n", encoding="utf-8")
 
 
-def read(folder: Path) -> Marker | None:
+def read_marker(folder: Path) -> Marker | None:
     """What any marker of the folder says; None where none can be read."""
     return next(_markers(folder), None)
 
@@ -62,14 +64,14 @@ def is_complete(folder: Path) -> bool:
 
 def is_whole(folder: Path) -> bool:
     """Also of a copy, which has a manifest instead of markers."""
-    if read(folder) is None:
+    if read_marker(folder) is None:
         return (folder / MANIFEST).is_file()
     return is_complete(folder)
 
 
-def position(folder: Path) -> tuple[int, int | None]:
+def saved_position(folder: Path) -> tuple[int, int | None]:
     """The epoch, and the steps done of it, None meaning all. Without marker and manifest the name tells the epoch."""
-    marker = read(folder)
+    marker = read_marker(folder)
     if marker is not None:
         return marker.save.epoch, marker.save.step
     match = CHECKPOINT.fullmatch(folder.name)
@@ -97,7 +99,7 @@ def _markers(folder: Path) -> Iterator[Marker]:
 def _parse(file: Path) -> Marker | None:
     try:
         with file.open("rb") as stream:
-            said = json.loads(stream.read(MAX_BYTES))
+            said = json.loads(stream.read(MAX_MARKER_BYTES))
         save = SaveId(*(said[name] for name in SaveId._fields))
         shards = said["shards"]
     except (OSError, ValueError, KeyError, TypeError):

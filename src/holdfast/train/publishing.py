@@ -53,7 +53,7 @@ def publish_shard(partial: Path, final: Path, save: SaveId, rank: int) -> None:
         _settle(final.parent)
 
 
-def sync(path: Path) -> None:
+def sync_folder(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -75,7 +75,7 @@ def _took_name(partial: Path, final: Path) -> bool:
 
 
 def _is_of(folder: Path, save: SaveId) -> bool:
-    marker = markers.read(folder)
+    marker = markers.read_marker(folder)
     return marker is not None and marker.save == save
 
 
@@ -85,7 +85,7 @@ def _must_stay(final: Path, save: SaveId) -> bool:
     That all shards of this attempt are here says that the ranks share the volume. What was resumed from does not say
     it: every rank was given all shards of that.
     """
-    marker = markers.read(final)
+    marker = markers.read_marker(final)
     if marker is None or marker.save == save or marker.save.attempt != save.attempt:
         return False
     return markers.is_complete(final)
@@ -95,7 +95,7 @@ def _join(partial: Path, final: Path, rank: int) -> None:
     marker = partial / markers.shard_name(rank)
     _move_into(final, partial, except_for=marker)
     marker.rename(final / marker.name)
-    sync(final)
+    sync_folder(final)
 
 
 def _move_into(target: Path, source: Path, except_for: Path) -> None:
@@ -109,7 +109,7 @@ def _move_into(target: Path, source: Path, except_for: Path) -> None:
             raise CheckpointFailed(f"two ranks have saved {place}: give each rank's files names of their own")
         else:
             path.rename(place)
-    sync(target)
+    sync_folder(target)
 
 
 def replaced(final: Path) -> Path:
@@ -155,7 +155,7 @@ def _make_way(final: Path) -> None:
 
 def _settle(checkpoint_dir: Path) -> None:
     """The new name is on the disk before what it replaces is removed."""
-    sync(checkpoint_dir)
+    sync_folder(checkpoint_dir)
     for old, final in _all_replaced(checkpoint_dir):
         if markers.is_whole(final):
             shutil.rmtree(old, ignore_errors=True)

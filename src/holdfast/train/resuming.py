@@ -24,20 +24,20 @@ def resume_folder(told: Environment) -> Path | None:
         found.append(publishing.replaced(resumed) if _is_broken_off(resumed) else resumed)
     if told.restart and told.checkpoint_dir is not None and told.checkpoint_dir.is_dir():
         found.extend(_complete(told.checkpoint_dir))
-    return max(found, key=position, default=None)
+    return max(found, key=resume_position, default=None)
 
 
-def position(folder: Path | None) -> tuple[int, int]:
+def resume_position(folder: Path | None) -> tuple[int, int]:
     """The epochs that are done, and the steps of the one after them."""
     if folder is None:
         return 0, 0
-    epoch, step = markers.position(folder)
+    epoch, step = markers.saved_position(folder)
     return (epoch, 0) if step is None else (max(epoch - 1, 0), step)
 
 
 def _is_broken_off(folder: Path) -> bool:
     """What never had a marker counts as whole: RESUME_FROM says so."""
-    has_marker = markers.read(folder) is not None
+    has_marker = markers.read_marker(folder) is not None
     return has_marker and not markers.is_complete(folder) and markers.is_whole(publishing.replaced(folder))
 
 

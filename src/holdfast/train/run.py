@@ -49,7 +49,7 @@ class Run:
     ) -> None:
         self.rank, self.world, self.attempt = env.rank, env.world, env.attempt
         self.resumed: Path | None = resuming.resume_folder(env)
-        self.epoch, self._steps_done = resuming.position(self.resumed)
+        self.epoch, self._steps_done = resuming.resume_position(self.resumed)
         self.step: int | None = None
         self._total = env.epochs
         self._steps: int | None = None

@@ -61,9 +61,9 @@ def _seal(partial: Path, save: SaveId, writer: ShardWriter) -> None:
             raise CheckpointFailed(
                 f"the checkpoint of epoch {save.epoch} is empty: save into the folder that checkpoint() gives"
             )
-        markers.write(partial / markers.WHOLE, save, shards=1, rank=rank, metrics=metrics)
+        markers.write_marker(partial / markers.WHOLE, save, shards=1, rank=rank, metrics=metrics)
     else:
-        markers.write(partial / markers.shard_name(rank), save, shards=shards, rank=rank, metrics=metrics)
+        markers.write_marker(partial / markers.shard_name(rank), save, shards=shards, rank=rank, metrics=metrics)
     _sync_all(partial)
 
 
@@ -81,8 +81,8 @@ def _sync_all(folder: Path) -> None:
     for parent, _, files in os.walk(folder, onerror=fail):
         for path in (Path(parent, name) for name in files):
             if path.is_file() and not path.is_symlink():
-                publishing.sync(path)
-        publishing.sync(Path(parent))
+                publishing.sync_folder(path)
+        publishing.sync_folder(Path(parent))
 
 
 def _clear(partial: Path) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from holdfast.train import markers
 from holdfast.train.markers import SaveId
-from holdfast.train.publishing import publish, sync
+from holdfast.train.publishing import publish, sync_folder
 from holdfast.trainer.arrays import Floats
 from holdfast.trainer.errors import BadSetting, TrainerError, unusable
 from holdfast.trainer.network import Network
@@ -101,9 +101,9 @@ def _write(folder: Path, network: Network, state: State, shape: Shape) -> None:
 def _mark(folder: Path, state: State, metrics: Mapping[str, float] | None) -> None:
     # Within an epoch this trainer counts samples, where others count steps.
     saved = SaveId(attempt=0, restart=0, epoch=_number(state.at), step=state.at.samples or None)
-    markers.write(folder / markers.WHOLE, saved, shards=1, rank=0, metrics=metrics)
+    markers.write_marker(folder / markers.WHOLE, saved, shards=1, rank=0, metrics=metrics)
     for file in (*folder.iterdir(), folder):
-        sync(file)
+        sync_folder(file)
 
 
 def _same_training(folder: Path, saved: Shape, shape: Shape) -> None:

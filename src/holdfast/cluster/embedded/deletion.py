@@ -8,9 +8,9 @@ from holdfast.cluster.embedded.kind import ServedKind
 from holdfast.cluster.embedded.kinds.namespaces import CONTENT, IMMORTAL
 from holdfast.cluster.embedded.metadata import FOREGROUND, ORPHAN
 from holdfast.cluster.embedded.stored import same
-from holdfast.cluster.embedded.times import format_time, parse_time
 from holdfast.cluster.errors import Forbidden
 from holdfast.cluster.protocol import JSON, Propagation
+from holdfast.planning.times import format_time, parse_time
 
 _FINALIZER = {Propagation.FOREGROUND: FOREGROUND, Propagation.ORPHAN: ORPHAN}
 

@@ -22,12 +22,12 @@ from holdfast.cluster.embedded.refusals import not_found
 from holdfast.cluster.embedded.selection import WatchFilter
 from holdfast.cluster.embedded.storage import Storage
 from holdfast.cluster.embedded.stored import StoredObject, StoredWrite
-from holdfast.cluster.embedded.times import format_time
 from holdfast.cluster.embedded.tokens import Tokens
 from holdfast.cluster.embedded.writes import ObjectWriter
 from holdfast.cluster.errors import BadRequest, ClusterError, NotFound, Undecodable
 from holdfast.cluster.protocol import JSON, Body, Change, Event, Identity, Listing, Propagation, Resource
 from holdfast.cluster.whole import decoder_for
+from holdfast.planning.times import format_time
 
 T = TypeVar("T", bound=Object)
 R = TypeVar("R")

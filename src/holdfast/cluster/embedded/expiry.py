@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 import structlog
 
 from holdfast.cluster.embedded.ledger import ObjectTable
-from holdfast.cluster.embedded.times import parse_time
 from holdfast.cluster.errors import ServerError
 from holdfast.cluster.protocol import JSON
+from holdfast.planning.times import parse_time
 
 EVENTS = "events"
 EVENT_LIFE = timedelta(hours=1)

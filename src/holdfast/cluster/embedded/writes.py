@@ -27,9 +27,9 @@ from holdfast.cluster.embedded.refusals import (
     precondition_failed,
 )
 from holdfast.cluster.embedded.stored import StoredObject, same, stored
-from holdfast.cluster.embedded.times import format_time
 from holdfast.cluster.errors import BadRequest, Cause, Forbidden, ServerError
 from holdfast.cluster.protocol import JSON, Propagation
+from holdfast.planning.times import format_time
 
 NAME_ATTEMPTS = 8
 

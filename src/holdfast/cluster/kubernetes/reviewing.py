@@ -21,14 +21,14 @@ class _User(Struct, frozen=True):
     extra: dict[str, tuple[str, ...]] = {}
 
 
-class _Status(Struct, frozen=True):
+class _ReviewStatus(Struct, frozen=True):
     authenticated: bool = False
     user: _User = _User()
     audiences: tuple[str, ...] = ()
 
 
 class _Review(Struct, frozen=True):
-    status: _Status = _Status()
+    status: _ReviewStatus = _ReviewStatus()
 
 
 class _Claims(Struct, frozen=True):

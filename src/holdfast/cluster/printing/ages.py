@@ -8,11 +8,11 @@ UNKNOWN = "<unknown>"
 
 def age(timestamp: object, now: datetime) -> str:
     """How long `timestamp`, as objects carry it, is in the past."""
-    moment = parse_time(timestamp)
+    moment = parse_optional_time(timestamp)
     return UNKNOWN if moment is None else short_duration(now.timestamp() - moment.timestamp())
 
 
-def parse_time(timestamp: object) -> datetime | None:
+def parse_optional_time(timestamp: object) -> datetime | None:
     """The moment, or None when it is none."""
     if not isinstance(timestamp, str) or not timestamp:
         return None

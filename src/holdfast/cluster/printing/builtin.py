@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from holdfast.cluster.printing.ages import age, parse_time, short_duration
+from holdfast.cluster.printing.ages import age, parse_optional_time, short_duration
 from holdfast.cluster.printing.columns import AGE, NAME, Column, Show
 from holdfast.cluster.printing.pods import POD_COLUMNS
 from holdfast.cluster.protocol import JSON
@@ -32,7 +32,7 @@ def _job_completions(job: JSON, _now: datetime) -> str:
 
 def _job_duration(job: JSON, now: datetime) -> str:
     status = job.get("status", {})
-    start, end = parse_time(status.get("startTime")), parse_time(status.get("completionTime"))
+    start, end = parse_optional_time(status.get("startTime")), parse_optional_time(status.get("completionTime"))
     return short_duration((end or now).timestamp() - start.timestamp()) if start else ""
 
 

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from holdfast.cluster.printing.ages import age, parse_time
+from holdfast.cluster.printing.ages import age, parse_optional_time
 from holdfast.cluster.printing.columns import AGE, NAME, Column
 from holdfast.cluster.protocol import JSON
 
@@ -58,7 +58,7 @@ def _restarts(pod: JSON, now: datetime) -> str:
     statuses = [*_statuses(pod, "containerStatuses"), *_running_sidecars(pod)]
     count = sum(each.get("restartCount", 0) for each in statuses)
     ends = [(each.get("lastState") or {}).get("terminated", {}).get("finishedAt") for each in statuses]
-    last = max(filter(parse_time, ends), default="")
+    last = max(filter(parse_optional_time, ends), default="")
     return f"{count} ({age(last, now)} ago)" if count and last else str(count)
 
 

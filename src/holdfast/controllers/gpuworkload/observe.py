@@ -9,7 +9,7 @@ from holdfast.api.gpuworkload import GPUWorkload
 from holdfast.api.meta import Key
 from holdfast.cluster.resources import GPU_WORKLOADS, JOBS, NODES, PODS
 from holdfast.controllers.trainingjob.observe import BY_NODE, BY_OWNER, node_of, owner_uid
-from holdfast.planning.gpuworkload.observed import FINISHED, Observed
+from holdfast.planning.gpuworkload.observed import FINISHED_PHASES, Observed
 from holdfast.runtime.cache import Store
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.operator import Operator
@@ -36,7 +36,7 @@ def workload_of(pod: Pod) -> Iterable[str]:
 def assigned_to(workload: GPUWorkload) -> Iterable[str]:
     """The node that its try is on; where one that has ended was is of no interest."""
     status = workload.status
-    if status is not None and status.assigned_node and status.phase not in FINISHED:
+    if status is not None and status.assigned_node and status.phase not in FINISHED_PHASES:
         yield status.assigned_node
 
 

@@ -10,7 +10,7 @@ BASE_S = 10.0
 CAP_S = 600.0
 
 
-def remaining_s(succeeded: Sequence[Pod], failed: Sequence[Pod], now: datetime) -> float:
+def backoff_remaining_s(succeeded: Sequence[Pod], failed: Sequence[Pod], now: datetime) -> float:
     """Counted from the last failure; a success starts the series anew."""
     last_success = max(map(finished_at, succeeded), default=None)
     failures = [at for at in map(finished_at, failed) if last_success is None or at > last_success]

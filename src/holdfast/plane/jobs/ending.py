@@ -8,8 +8,8 @@ from holdfast.plane.jobs.census import JobPods
 from holdfast.plane.jobs.failure_policy import FAIL_JOB, match_policy
 from holdfast.plane.jobs.standing import has_failed
 from holdfast.plane.jobs.success_policy import satisfied_rule
-from holdfast.plane.moments import moment
 from holdfast.plane.objects import Job
+from holdfast.planning.times import parse_time
 
 FAILURE_TARGET, SUCCESS_CRITERIA_MET = "FailureTarget", "SuccessCriteriaMet"
 FINAL = {FAILURE_TARGET: "Failed", SUCCESS_CRITERIA_MET: "Complete"}
@@ -36,7 +36,7 @@ def deadline(job: Job) -> datetime | None:
     limit_s = job.spec.active_deadline_seconds
     if limit_s is None or job.spec.suspend or not job.status.start_time:
         return None
-    return moment(job.status.start_time) + timedelta(seconds=limit_s)
+    return parse_time(job.status.start_time) + timedelta(seconds=limit_s)
 
 
 def _decided(job: Job) -> JobOutcome | None:

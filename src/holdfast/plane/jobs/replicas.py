@@ -88,7 +88,7 @@ def _wait_s(census: JobPods, now: datetime) -> float:
     failed = {pod.metadata.uid: pod for pod in census.new_failed}
     failed |= {pod.metadata.uid: pod for pod in census.pods if pod.status.phase == "Failed" and not pod.is_terminating}
     succeeded = [pod for pod in census.pods if pod.status.phase == "Succeeded"]
-    return backoff.remaining_s(succeeded, list(failed.values()), now)
+    return backoff.backoff_remaining_s(succeeded, list(failed.values()), now)
 
 
 def _open_indexes(census: JobPods) -> Iterator[int]:

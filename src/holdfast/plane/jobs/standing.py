@@ -2,8 +2,8 @@
 
 from datetime import datetime, timedelta
 
-from holdfast.plane.moments import moment
 from holdfast.plane.objects import Job, Pod, condition
+from holdfast.planning.times import parse_time
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 FAILURES = "batch.kubernetes.io/job-index-failure-count"
@@ -46,10 +46,10 @@ def finished_at(pod: Pod) -> datetime:
     if ended is not None:
         return ended
     if ready is not None and ready.status == "False" and ready.last_transition_time:
-        return moment(ready.last_transition_time)
+        return parse_time(ready.last_transition_time)
     if meta.deletion_timestamp:
-        return moment(meta.deletion_timestamp) - timedelta(seconds=meta.deletion_grace_period_seconds or 0)
-    return moment(meta.creation_timestamp)
+        return parse_time(meta.deletion_timestamp) - timedelta(seconds=meta.deletion_grace_period_seconds or 0)
+    return parse_time(meta.creation_timestamp)
 
 
 def _containers_ended(pod: Pod) -> datetime | None:
@@ -59,7 +59,7 @@ def _containers_ended(pod: Pod) -> datetime | None:
         *(status for status in pod.status.init_container_statuses if status.name in sidecars),
     )
     ends = [status.state.terminated.finished_at if status.state.terminated else None for status in statuses]
-    moments = [moment(end) for end in ends if end]
+    moments = [parse_time(end) for end in ends if end]
     return max(moments) if moments and len(moments) == len(ends) else None
 
 

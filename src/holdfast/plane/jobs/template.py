@@ -32,7 +32,7 @@ def pod_body(job: Job, replica: NewPod) -> JSON:
             "labels": {**metadata.get("labels", {}), **marks},
             "annotations": {**metadata.get("annotations", {}), **marks, **annotations},
             "finalizers": [*metadata.get("finalizers", []), TRACKING],
-            "ownerReferences": [_owner(job)],
+            "ownerReferences": [_owner_reference(job)],
         },
         "spec": spec,
     }
@@ -42,7 +42,7 @@ def _prefix(text: str) -> str:
     return text if len(text) <= LONGEST_PREFIX else f"{text[: LONGEST_PREFIX - 1]}-"
 
 
-def _owner(job: Job) -> JSON:
+def _owner_reference(job: Job) -> JSON:
     return {
         "apiVersion": JOBS.api_version,
         "kind": JOBS.kind,

@@ -3,9 +3,9 @@
 from datetime import datetime, timedelta
 
 from holdfast.api.placing import Taint
-from holdfast.plane.moments import moment
 from holdfast.plane.objects import Condition, Pod, condition, with_condition
 from holdfast.planning.placing.tolerance import find_toleration
+from holdfast.planning.times import parse_time
 from holdfast.runtime.clocks import format_time
 
 
@@ -15,7 +15,7 @@ def eviction_time(pod: Pod, taints: tuple[Taint, ...], now: datetime) -> datetim
     for taint in taints:
         if taint.effect != "NoExecute":
             continue
-        since = moment(taint.time_added) if taint.time_added else now
+        since = parse_time(taint.time_added) if taint.time_added else now
         toleration = find_toleration(pod.spec.tolerations, taint)
         if toleration is None:
             moments.append(since)

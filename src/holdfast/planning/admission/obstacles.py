@@ -38,7 +38,7 @@ def obstacle(spots: CandidateNodes, machines: int) -> PermanentObstacle | None:
     if not spots.matching:
         return PermanentObstacle(f"no node matches {_wishes(spots.shape)} (of {nodes(machines)})")
     if not spots.suiting:
-        return PermanentObstacle(_too_large(spots), impossible=True)
+        return PermanentObstacle(_worker_too_large(spots), impossible=True)
     if not spots.entered:
         return PermanentObstacle(_all_barred(spots))
     return None
@@ -87,7 +87,7 @@ def _wishes(shape: PodRequirements) -> str:
     return join_words([*parts, "the required node affinity"] if required is not None else parts)
 
 
-def _too_large(spots: CandidateNodes) -> str:
+def _worker_too_large(spots: CandidateNodes) -> str:
     shape = spots.shape
     for name in by_importance(shape.requests):
         largest = max(each.offered.get(name, 0) for each in spots.matching)
@@ -112,15 +112,15 @@ def _all_barred(spots: CandidateNodes) -> str:
     count = len(spots.suiting)
     which = "the only matching node is" if count == 1 else f"all {count} matching nodes are"
     has = "has" if count == 1 else "have"
-    return f"{which} cordoned, not ready or {has} taints that the job does not tolerate: {_bars(spots)}"
+    return f"{which} cordoned, not ready or {has} taints that the job does not tolerate: {_worker_exclusions(spots)}"
 
 
 def _excluded_nodes_text(spots: CandidateNodes) -> str:
     """Machines that would count if they were not closed to the job."""
-    return f"; not counted: {_bars(spots)}" if len(spots.entered) < len(spots.suiting) else ""
+    return f"; not counted: {_worker_exclusions(spots)}" if len(spots.entered) < len(spots.suiting) else ""
 
 
-def _bars(spots: CandidateNodes) -> str:
+def _worker_exclusions(spots: CandidateNodes) -> str:
     bars = Counter(exclusion_reason(spots.shape, each) for each in spots.suiting if not spots.shape.can_run_on(each))
     return ", ".join(f"{count} {which}" for which, count in sorted(bars.items()))
 

@@ -8,7 +8,7 @@ from holdfast.api.builtin import Job, Node, Pod
 from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus
 from holdfast.planning.placement import WaitMessage
 
-FINISHED = ("Succeeded", "Failed")
+FINISHED_PHASES = ("Succeeded", "Failed")
 
 
 class Observed(Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     @property
     def finished(self) -> bool:
         """A workload that has ended stays as it ended, whatever becomes of its Job."""
-        return self.status.phase in FINISHED
+        return self.status.phase in FINISHED_PHASES
 
     @property
     def node(self) -> str:

@@ -49,7 +49,7 @@ def next_status(observed: Observed, course: Action, now: datetime) -> GPUWorkloa
         phase=finding.phase,
         message=finding.message,
         next_retry_time=old.next_retry_time if finding.reason == BACKING_OFF else None,
-        conditions=conditions.merge(old.conditions, _conditions(observed, finding, now)),
+        conditions=conditions.merge_conditions(old.conditions, _conditions(observed, finding, now)),
     )
     match course:
         case AssignNode(machine):

@@ -31,10 +31,10 @@ def wait_message(request: Request, position: int, index: NodeIndex, ledger: Ledg
         )
     largest = index.largest(request)
     if largest < request.gpus:
-        return WaitMessage(message=_too_large(request, largest), never=True)
+        return WaitMessage(message=_request_too_large(request, largest), never=True)
     what = f"needs {_wanted(request)} on one node"
     if index.largest_entered(request) < request.gpus:
-        how = _bars(request, index, ledger) if position <= TOLD else "cordoned, not ready or tainted"
+        how = _request_exclusions(request, index, ledger) if position <= TOLD else "cordoned, not ready or tainted"
         return WaitMessage(message=f"{what}; every node that is large enough is closed to it: {how}")
     if position > TOLD:
         return WaitMessage(message=f"{what}; at least {_round(position - 1)} workloads are in line before it")
@@ -48,7 +48,7 @@ def _wanted(request: Request) -> str:
     return quantity_text(GPU, request.gpus * NANO)
 
 
-def _too_large(request: Request, largest: int) -> str:
+def _request_too_large(request: Request, largest: int) -> str:
     asked = request.shape.requests
     everything = join_words(quantity_text(name, asked[name]) for name in by_importance(asked) if name != PODS)
     if len(asked) > 2:  # more than GPUs and the place in the list of pods
@@ -62,7 +62,7 @@ def _selector(request: Request) -> str:
     return ",".join(f"{key}={value}" for key, value in sorted(request.shape.constraints.node_selector.items()))
 
 
-def _bars(request: Request, index: NodeIndex, ledger: Ledger) -> str:
+def _request_exclusions(request: Request, index: NodeIndex, ledger: Ledger) -> str:
     closed = (each for each in ledger.machines.values() if index.is_large_enough(request, each.name))
     bars = Counter(exclusion_reason(request.shape, each) for each in closed)
     return ", ".join(f"{count} {which}" for which, count in sorted(bars.items()))

@@ -9,7 +9,7 @@ from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
 from holdfast.planning.admission import AdmissionDecision
 from holdfast.planning.trainingjob.classes import WorkerFailure
 
-FINISHED = ("Completed", "Failed")
+FINISHED_STATES = ("Completed", "Failed")
 SPEC_CHANGED = "SpecChanged"
 
 
@@ -76,7 +76,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     @property
     def finished(self) -> bool:
         """A job that has ended stays as it ended, whatever becomes of its children."""
-        return self.state in FINISHED
+        return self.state in FINISHED_STATES
 
     @property
     def restart_reason(self) -> str:

@@ -23,7 +23,7 @@ from holdfast.planning.trainingjob.course import (
     why_not_all_started,
 )
 from holdfast.planning.trainingjob.deadline import shown_duration, suspended_for_s
-from holdfast.planning.trainingjob.observed import FINISHED, SPEC_CHANGED, Observed
+from holdfast.planning.trainingjob.observed import FINISHED_STATES, SPEC_CHANGED, Observed
 from holdfast.planning.trainingjob.progress import total_epochs
 from holdfast.planning.trainingjob.restart import with_restart
 
@@ -65,7 +65,7 @@ def next_status(observed: Observed, course: Action, now: datetime) -> TrainingJo
         total_epochs=total_epochs(observed.job.spec, old),
         estimated_completion_time=old.estimated_completion_time if finding.state == "Running" else None,
         next_retry_time=format_time(course.retry_at) if isinstance(course, EnsureJob) and course.retry_at else None,
-        conditions=conditions.merge(old.conditions, _conditions(observed, finding, now)),
+        conditions=conditions.merge_conditions(old.conditions, _conditions(observed, finding, now)),
     )
     if old.state == "Suspended" and finding.state != "Suspended":
         status = structs.replace(status, suspended_seconds=old.suspended_seconds + round(suspended_for_s(old, now)))
@@ -179,12 +179,12 @@ def _workers(observed: Observed, finding: StateReason) -> WorkerCounts:
         return WorkerCounts(desired=desired)
     counted = observed.current_job.status
     # What still runs when a job ends is stopped, and nobody looks again.
-    active = 0 if finding.state in FINISHED else counted.active
+    active = 0 if finding.state in FINISHED_STATES else counted.active
     return WorkerCounts(desired=desired, active=active, succeeded=counted.succeeded, failed=counted.failed)
 
 
 def _resources(observed: Observed, finding: StateReason) -> AllocatedResources:
-    held = 0 if finding.state in FINISHED else len(observed.bound)
+    held = 0 if finding.state in FINISHED_STATES else len(observed.bound)
     return AllocatedResources(workers=held, gpus=held * observed.gpus_per_worker)
 
 
@@ -229,7 +229,7 @@ def _with_times(
     status: TrainingJobStatus, workers: Job | None, finding: StateReason, now: datetime
 ) -> TrainingJobStatus:
     start = status.start_time or (workers.status.start_time if workers else None) or None
-    if finding.state not in FINISHED:
+    if finding.state not in FINISHED_STATES:
         # Only a running job is woken up for it: what another shows stays until it runs.
         duration = shown_duration(start, now) if start and finding.state == "Running" else status.duration
         return structs.replace(status, start_time=start, duration=duration)

@@ -7,7 +7,7 @@ from holdfast.api.builtin import ContainerStatus, Pod
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.planning.trainingjob.exits import how, words
 from holdfast.planning.trainingjob.loss import SIDECAR
-from holdfast.planning.trainingjob.observed import FINISHED
+from holdfast.planning.trainingjob.observed import FINISHED_STATES
 from holdfast.planning.trainingjob.plain import sanitize
 from holdfast.planning.trainingjob.pulling import IMAGE_REASONS, image_problem
 
@@ -69,7 +69,7 @@ def _age(job: TrainingJob) -> tuple[str, str, str]:
 
 
 def _has_ended(job: TrainingJob) -> bool:
-    return job.status is not None and job.status.state in FINISHED
+    return job.status is not None and job.status.state in FINISHED_STATES
 
 
 def is_starting(pod: Pod) -> bool:

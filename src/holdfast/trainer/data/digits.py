@@ -7,16 +7,16 @@ import numpy as np
 
 from holdfast.trainer.data.split import Data, Split
 
-COUNT, SIDE, HELD_OUT = 1797, 8, 360
+DIGITS_COUNT, DIGITS_SIDE, DIGITS_HELD_OUT = 1797, 8, 360
 
 
 def digits() -> Data:
     file = resources.files("holdfast.trainer.data") / "digits.bin.z"
     raw = np.frombuffer(zlib.decompress(file.read_bytes()), np.uint8)
-    images = raw[: COUNT * SIDE * SIDE].reshape(COUNT, SIDE, SIDE)
-    labels = raw[COUNT * SIDE * SIDE :].astype(np.intp)
+    images = raw[: DIGITS_COUNT * DIGITS_SIDE * DIGITS_SIDE].reshape(DIGITS_COUNT, DIGITS_SIDE, DIGITS_SIDE)
+    labels = raw[DIGITS_COUNT * DIGITS_SIDE * DIGITS_SIDE :].astype(np.intp)
     # The file is in shuffled order: its end is a fair sample, and the same for every training.
     return Data(
-        train=Split(images[:-HELD_OUT], labels[:-HELD_OUT], 16.0),
-        test=Split(images[-HELD_OUT:], labels[-HELD_OUT:], 16.0),
+        train=Split(images[:-DIGITS_HELD_OUT], labels[:-DIGITS_HELD_OUT], 16.0),
+        test=Split(images[-DIGITS_HELD_OUT:], labels[-DIGITS_HELD_OUT:], 16.0),
     )

@@ -12,7 +12,7 @@ from holdfast.trainer.data.split import Data, Split
 from holdfast.trainer.errors import BadSetting, unusable
 
 UNSIGNED_BYTES = 8
-CLASSES = 10
+IDX_CLASSES = 10
 
 
 def mnist(folder: Path) -> Data:
@@ -27,7 +27,7 @@ def _split(folder: Path, part: str) -> Split:
     labels = _read(folder, f"{part}-labels", 1)
     if len(images) != len(labels) or not images.size:
         raise BadSetting(f"DATA_DIR {folder}: {len(images)} {part} images for {len(labels)} labels")
-    if labels.max() >= CLASSES:
+    if labels.max() >= IDX_CLASSES:
         raise BadSetting(f"DATA_DIR {folder}: {part} label {labels.max()} is not a digit")
     return Split(images, labels.astype(np.intp), 255.0)
 

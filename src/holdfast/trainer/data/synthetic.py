@@ -4,17 +4,17 @@ import numpy as np
 
 from holdfast.trainer.data.split import Data, Split
 
-CLASSES, SIDE, NOISE = 10, 8, 0.6
+SYNTHETIC_CLASSES, SYNTHETIC_SIDE, SYNTHETIC_NOISE = 10, 8, 0.6
 
 
 def synthetic(seed: int, samples: int) -> Data:
     """A fifth of the samples is held out."""
     random = np.random.default_rng([seed, 1])
-    patterns = random.random((CLASSES, SIDE, SIDE), dtype=np.float32)
+    patterns = random.random((SYNTHETIC_CLASSES, SYNTHETIC_SIDE, SYNTHETIC_SIDE), dtype=np.float32)
     # Every class as often as the others, in the first samples as in the last.
-    labels = np.arange(samples, dtype=np.intp) % CLASSES
-    noise = random.standard_normal((samples, SIDE, SIDE), dtype=np.float32)
-    images = patterns[labels] + np.float32(NOISE) * noise
+    labels = np.arange(samples, dtype=np.intp) % SYNTHETIC_CLASSES
+    noise = random.standard_normal((samples, SYNTHETIC_SIDE, SYNTHETIC_SIDE), dtype=np.float32)
+    images = patterns[labels] + np.float32(SYNTHETIC_NOISE) * noise
     held_out = samples // 5
     return Data(
         train=Split(images[:-held_out], labels[:-held_out], 1.0),

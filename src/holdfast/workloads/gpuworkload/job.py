@@ -18,7 +18,7 @@ def workload_job(workload: GPUWorkload, defaults: Defaults, place: str) -> dict[
     assert status.job_name
     assert status.assigned_node
     return {
-        "metadata": names.metadata(workload, status.job_name),
+        "metadata": names.workload_metadata(workload, status.job_name),
         "spec": {
             "completions": 1,
             "parallelism": 1,

@@ -10,11 +10,11 @@ WORKLOAD_LABEL = "gpu-workload"
 PLACE_LABEL = "holdfast.dev/place"
 
 
-def labels(workload: GPUWorkload) -> dict[str, str]:
+def workload_labels(workload: GPUWorkload) -> dict[str, str]:
     return {WORKLOAD_LABEL: workload.metadata.name, MANAGED_BY: "holdfast"}
 
 
-def metadata(workload: GPUWorkload, name: str) -> dict[str, Any]:
+def workload_metadata(workload: GPUWorkload, name: str) -> dict[str, Any]:
     """Metadata of a child: it goes when the workload goes."""
     owner = {
         "apiVersion": KIND.api_version,
@@ -27,6 +27,6 @@ def metadata(workload: GPUWorkload, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "namespace": workload.metadata.namespace,
-        "labels": labels(workload),
+        "labels": workload_labels(workload),
         "ownerReferences": [owner],
     }

@@ -29,7 +29,7 @@ def pod_template(workload: GPUWorkload, defaults: Defaults) -> dict[str, Any]:
         "containers": [container(workload, defaults)],
         **{name: value for name, value in fields.items() if value},
     }
-    return {"metadata": {"labels": names.labels(workload)}, "spec": spec}
+    return {"metadata": {"labels": names.workload_labels(workload)}, "spec": spec}
 
 
 def pinned_to_node(template: dict[str, Any], node: str, place: str) -> dict[str, Any]:

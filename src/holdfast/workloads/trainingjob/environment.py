@@ -49,7 +49,7 @@ def _rank_env(job: TrainingJob, defaults: Defaults) -> Iterator[tuple[str, str]]
     """What a worker knows of the others."""
     yield "HOLDFAST_ATTEMPT", str(names.attempt(job))
     yield from sidecar.progress_url(job, defaults)
-    yield from networking.variables(job)
+    yield from networking.network_variables(job)
     yield from _framework(job)
 
 

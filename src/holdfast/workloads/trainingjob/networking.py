@@ -19,7 +19,7 @@ def uses_rdma(job: TrainingJob) -> bool:
     return _settings(job).rdma_enabled
 
 
-def variables(job: TrainingJob) -> Iterator[tuple[str, str]]:
+def network_variables(job: TrainingJob) -> Iterator[tuple[str, str]]:
     """Which interface to use is left to NCCL and gloo: its name differs between clusters, and they find it."""
     yield "HOLDFAST_BACKEND", backend(job)
     if backend(job) == "nccl":

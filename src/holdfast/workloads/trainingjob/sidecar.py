@@ -21,8 +21,6 @@ PROBES_MISSED = 36
 # The probe fails when the attempt is over, or when the training has saved and is to end.
 STOPPED_WITHIN_S = 5
 
-Variable = dict[str, Any]
-
 
 def has_sidecar(job: TrainingJob) -> bool:
     return needs_sidecar(job.spec)
@@ -53,7 +51,7 @@ def grace_s(job: TrainingJob) -> int:
     return SAVING_GRACE_S if is_volume(kept) else UPLOADING_GRACE_S
 
 
-def shared_env(job: TrainingJob) -> Iterator[Variable]:
+def shared_env(job: TrainingJob) -> Iterator[dict[str, Any]]:
     """What both containers are told; nothing without a sidecar."""
     if not has_sidecar(job):
         return

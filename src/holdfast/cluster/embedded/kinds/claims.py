@@ -12,13 +12,13 @@ PROTECTION = "kubernetes.io/pvc-protection"
 _ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 
 
-def _make(claim: JSON, _around: ObjectReader) -> None:
+def _prepare_claim(claim: JSON, _around: ObjectReader) -> None:
     metadata = claim["metadata"]
     metadata["finalizers"] = [*metadata.get("finalizers", []), PROTECTION]
     claim["status"] = {"phase": "Pending"}
 
 
-def _problems(claim: JSON, old: JSON | None) -> Iterator[Cause]:
+def _validate_claim(claim: JSON, old: JSON | None) -> Iterator[Cause]:
     for mode in claim["spec"].get("accessModes", []):
         if mode not in _ACCESS_MODES:
             supported = ", ".join(f'"{each}"' for each in _ACCESS_MODES)
@@ -36,4 +36,4 @@ def _without(spec: JSON, fields: tuple[str, ...]) -> JSON:
     return {name: value for name, value in spec.items() if name not in fields}
 
 
-CLAIMS = KindHooks(prepare_create=_make, validate=_problems)
+CLAIMS = KindHooks(prepare_create=_prepare_claim, validate=_validate_claim)

@@ -18,7 +18,7 @@ _KEY_PROBLEM = (
 )
 
 
-def _problems(document: JSON, old: JSON | None) -> Iterator[Cause]:
+def _validate_data(document: JSON, old: JSON | None) -> Iterator[Cause]:
     for field in ("data", "binaryData"):
         # Keys become file names: one that leads out of its folder must never get in.
         for key in document.get(field, {}):
@@ -50,10 +50,10 @@ def _complete_secret(secret: JSON) -> None:
 
 
 def _secret_problems(secret: JSON, old: JSON | None) -> Iterator[Cause]:
-    yield from _problems(secret, old)
+    yield from _validate_data(secret, old)
     if old is not None and secret.get("type") != old.get("type"):
         yield bad_value("type", secret.get("type", ""), "field is immutable")
 
 
-CONFIG_MAPS = KindHooks(validate=_problems)
+CONFIG_MAPS = KindHooks(validate=_validate_data)
 SECRETS = KindHooks(fields=KindHooks().fields | {"type"}, set_defaults=_complete_secret, validate=_secret_problems)

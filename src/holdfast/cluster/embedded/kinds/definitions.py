@@ -12,14 +12,14 @@ from holdfast.cluster.errors import Cause
 from holdfast.cluster.protocol import JSON
 
 
-def _complete(definition: JSON) -> None:
+def _default_definition(definition: JSON) -> None:
     names = definition.get("spec", {}).get("names", {})
     if "kind" in names:
         names.setdefault("singular", names["kind"].lower())
         names.setdefault("listKind", f"{names['kind']}List")
 
 
-def _make(definition: JSON, _around: ObjectReader) -> None:
+def _prepare_definition(definition: JSON, _around: ObjectReader) -> None:
     spec, metadata = definition["spec"], definition["metadata"]
     metadata["generation"] = 1
     metadata["finalizers"] = [*metadata.get("finalizers", []), CLEANUP]
@@ -39,7 +39,7 @@ def _make(definition: JSON, _around: ObjectReader) -> None:
     }
 
 
-def _problems(definition: JSON, _old: JSON | None) -> Iterator[Cause]:
+def _validate_definition(definition: JSON, _old: JSON | None) -> Iterator[Cause]:
     spec = definition["spec"]
     name = f"{spec['names'].get('plural')}.{spec.get('group')}"
     if definition["metadata"].get("name") != name:
@@ -53,9 +53,9 @@ def _problems(definition: JSON, _old: JSON | None) -> Iterator[Cause]:
 DEFINITIONS = KindHooks(
     counts_generations=True,
     replaced_without_version=False,
-    set_defaults=_complete,
-    prepare_create=_make,
-    validate=_problems,
+    set_defaults=_default_definition,
+    prepare_create=_prepare_definition,
+    validate=_validate_definition,
 )
 
 

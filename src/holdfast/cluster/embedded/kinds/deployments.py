@@ -11,7 +11,7 @@ from holdfast.cluster.protocol import JSON
 ROLLING = {"maxSurge": "25%", "maxUnavailable": "25%"}
 
 
-def _complete(deployment: JSON) -> None:
+def _default_deployment(deployment: JSON) -> None:
     spec = deployment.get("spec", {})
     complete_pod_spec(spec.get("template", {}).get("spec", {}))
     strategy = spec.get("strategy", {})
@@ -19,12 +19,12 @@ def _complete(deployment: JSON) -> None:
         strategy["rollingUpdate"] = ROLLING | strategy.get("rollingUpdate", {})
 
 
-def _make(deployment: JSON, _around: ObjectReader) -> None:
+def _prepare_deployment(deployment: JSON, _around: ObjectReader) -> None:
     deployment["metadata"]["generation"] = 1
     deployment["status"] = {}
 
 
-def _problems(deployment: JSON, old: JSON | None) -> Iterator[Cause]:
+def _validate_deployment(deployment: JSON, old: JSON | None) -> Iterator[Cause]:
     spec = deployment["spec"]
     template = spec["template"]
     yield from _selector_problems(spec.get("selector", {}), template.get("metadata", {}).get("labels", {}))
@@ -54,4 +54,9 @@ def _selector_problems(selector: JSON, labels: dict[str, str]) -> Iterator[Cause
         yield bad_value("spec.template.metadata.labels", labels, "`selector` does not match template `labels`")
 
 
-DEPLOYMENTS = KindHooks(counts_generations=True, set_defaults=_complete, prepare_create=_make, validate=_problems)
+DEPLOYMENTS = KindHooks(
+    counts_generations=True,
+    set_defaults=_default_deployment,
+    prepare_create=_prepare_deployment,
+    validate=_validate_deployment,
+)

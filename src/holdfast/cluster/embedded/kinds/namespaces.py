@@ -10,26 +10,26 @@ CONTENT = "kubernetes"
 IMMORTAL = frozenset({"default", "kube-system", "kube-public"})
 
 
-def _complete(namespace: JSON) -> None:
+def _default_namespace(namespace: JSON) -> None:
     name = namespace["metadata"].get("name")
     if name:
         labels = namespace["metadata"].get("labels", {})
         namespace["metadata"]["labels"] = {**labels, NAME_LABEL: name}
 
 
-def _make(namespace: JSON, _around: ObjectReader) -> None:
+def _prepare_namespace(namespace: JSON, _around: ObjectReader) -> None:
     namespace["spec"] = {"finalizers": [CONTENT]}
     namespace["status"] = {"phase": "Active"}
 
 
-def _carry(namespace: JSON, old: JSON) -> None:
+def _update_namespace(namespace: JSON, old: JSON) -> None:
     namespace["spec"] = old["spec"]
 
 
 NAMESPACES = KindHooks(
     name_problems=dns_label_problems,
     fields=METADATA_FIELDS | {"status.phase"},
-    set_defaults=_complete,
-    prepare_create=_make,
-    prepare_update=_carry,
+    set_defaults=_default_namespace,
+    prepare_create=_prepare_namespace,
+    prepare_update=_update_namespace,
 )

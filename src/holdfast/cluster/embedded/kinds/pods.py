@@ -29,7 +29,7 @@ def _complete(pod: JSON) -> None:
                 port.setdefault("hostPort", port.get("containerPort"))
 
 
-def _make(pod: JSON, around: ObjectReader) -> None:
+def _prepare_pod(pod: JSON, around: ObjectReader) -> None:
     spec, metadata = pod["spec"], pod["metadata"]
     _assign_account(pod, around)
     assign_priority(pod, around)
@@ -92,7 +92,7 @@ def _carry_status(pod: JSON, old: JSON) -> None:
     pod.setdefault("status", {}).setdefault("qosClass", old.get("status", {}).get("qosClass", "BestEffort"))
 
 
-def _problems(pod: JSON, old: JSON | None) -> Iterator[Cause]:
+def _validate_pod(pod: JSON, old: JSON | None) -> Iterator[Cause]:
     yield from pod_spec_problems(pod.get("spec", {}), "spec")
     if old is not None and _immutable_spec(pod["spec"], old["spec"]) != _immutable_spec(old["spec"], old["spec"]):
         yield forbidden(
@@ -144,9 +144,9 @@ PODS = KindHooks(
     | {"status.podIP", "status.nominatedNodeName"},
     counts_generations=True,
     set_defaults=_complete,
-    prepare_create=_make,
+    prepare_create=_prepare_pod,
     prepare_update=_carry,
     prepare_status_update=_carry_status,
-    validate=_problems,
+    validate=_validate_pod,
     grace_s=grace_s,
 )

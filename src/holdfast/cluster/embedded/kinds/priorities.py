@@ -44,7 +44,7 @@ def _default(around: ObjectReader) -> JSON | None:
     return min(classes, key=lambda each: int(each.get("value", 0)), default=None)
 
 
-def _make(priority_class: JSON, around: ObjectReader) -> None:
+def _prepare_priority_class(priority_class: JSON, around: ObjectReader) -> None:
     priority_class["metadata"]["generation"] = 1
     if priority_class.get("globalDefault") and (other := _default(around)):
         raise Forbidden(
@@ -53,7 +53,7 @@ def _make(priority_class: JSON, around: ObjectReader) -> None:
         )
 
 
-def _problems(priority_class: JSON, old: JSON | None) -> Iterator[Cause]:
+def _validate_priority_class(priority_class: JSON, old: JSON | None) -> Iterator[Cause]:
     name, value = priority_class["metadata"]["name"], priority_class.get("value", 0)
     if value > MOST_PRIORITY and not name.startswith("system-"):
         yield forbidden("value", f"maximum allowed value of a user defined priority is {MOST_PRIORITY}")
@@ -63,4 +63,4 @@ def _problems(priority_class: JSON, old: JSON | None) -> Iterator[Cause]:
                 yield bad_value(field, priority_class.get(field), "field is immutable")
 
 
-PRIORITY_CLASSES = KindHooks(prepare_create=_make, validate=_problems)
+PRIORITY_CLASSES = KindHooks(prepare_create=_prepare_priority_class, validate=_validate_priority_class)

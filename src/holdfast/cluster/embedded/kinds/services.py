@@ -13,7 +13,7 @@ ADDRESSES = IPv4Network("10.96.0.0/12")
 HEADLESS = "None"
 
 
-def _complete(service: JSON) -> None:
+def _default_service(service: JSON) -> None:
     spec = service.get("spec", {})
     for port in spec.get("ports", []):
         if not port.get("targetPort"):
@@ -22,7 +22,7 @@ def _complete(service: JSON) -> None:
         spec.setdefault("internalTrafficPolicy", "Cluster")
 
 
-def _make(service: JSON, around: ObjectReader) -> None:
+def _prepare_service(service: JSON, around: ObjectReader) -> None:
     spec = service["spec"]
     if spec["type"] != "ExternalName":
         address = spec.get("clusterIP") or _free_address(around)
@@ -40,14 +40,14 @@ def _free_address(around: ObjectReader) -> str:
     raise ServerError("failed to allocate a service IP: the range is used up")
 
 
-def _carry(service: JSON, old: JSON) -> None:
+def _update_service(service: JSON, old: JSON) -> None:
     """What the server gave stays when a replacement does not name it."""
     for field in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
         if field in old["spec"]:
             service["spec"].setdefault(field, old["spec"][field])
 
 
-def _problems(service: JSON, old: JSON | None) -> Iterator[Cause]:
+def _validate_service(service: JSON, old: JSON | None) -> Iterator[Cause]:
     spec = service.get("spec", {})
     ports = spec.get("ports", [])
     if not ports and spec.get("type") != "ExternalName" and spec.get("clusterIP") != HEADLESS:
@@ -64,8 +64,8 @@ def _problems(service: JSON, old: JSON | None) -> Iterator[Cause]:
 # Since 1.34 a name may start with a digit, but not yet on the oldest server that we support.
 SERVICES = KindHooks(
     name_problems=dns_1035_problems,
-    set_defaults=_complete,
-    prepare_create=_make,
-    prepare_update=_carry,
-    validate=_problems,
+    set_defaults=_default_service,
+    prepare_create=_prepare_service,
+    prepare_update=_update_service,
+    validate=_validate_service,
 )
