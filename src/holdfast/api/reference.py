@@ -224,5 +224,5 @@ def _lines(lines: Iterable[str]) -> str:
 
 
 if __name__ == "__main__":
-    for _name, _text in pages().items():
-        (Path(sys.argv[1]) / _name).write_text(_text, encoding="utf-8")
+    for _name, _page in pages().items():
+        (Path(sys.argv[1]) / _name).write_text(_page, encoding="utf-8")

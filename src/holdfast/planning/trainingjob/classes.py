@@ -12,6 +12,8 @@ FailureClass = Literal["preemption", "infrastructure", "outOfMemory", "hang", "a
 # In the order in which they explain each other.
 CLASSES: tuple[FailureClass, ...] = ("preemption", "infrastructure", "outOfMemory", "hang", "application")
 FREE: tuple[FailureClass, ...] = ("preemption", "infrastructure")
+# The init container that runs beside the trainer.
+SIDECAR = "holdfast-sidecar"
 
 
 class WorkerFailure(Struct, frozen=True, kw_only=True):

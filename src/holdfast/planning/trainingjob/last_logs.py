@@ -6,8 +6,9 @@ from msgspec import Struct
 
 from holdfast.api.builtin import ContainerStateTerminated, ContainerStatus, Pod
 from holdfast.api.meta import Key
+from holdfast.planning.trainingjob.classes import SIDECAR
 from holdfast.planning.trainingjob.course import Action, DeleteQueuedJob, EnsureJob, Finish, StartNewAttempt
-from holdfast.planning.trainingjob.loss import SIDECAR, index_of
+from holdfast.planning.trainingjob.loss import index_of
 from holdfast.planning.trainingjob.observed import Observed
 
 TRAINER = "trainer"

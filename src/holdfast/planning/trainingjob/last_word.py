@@ -6,7 +6,8 @@ import msgspec
 
 from holdfast.api.builtin import Pod
 from holdfast.api.trainingjob import CheckpointStatus, EpochProgress
-from holdfast.planning.trainingjob.loss import SIDECAR, index_of
+from holdfast.planning.trainingjob.classes import SIDECAR
+from holdfast.planning.trainingjob.loss import index_of
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.progress import REPORTING_WORKER
 from holdfast.planning.trainingjob.saved import durable_outcome

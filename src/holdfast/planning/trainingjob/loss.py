@@ -11,12 +11,11 @@ from msgspec import structs
 
 from holdfast.api.builtin import ContainerStateTerminated, Job, Node, Pod
 from holdfast.planning.times import parse_time
-from holdfast.planning.trainingjob.classes import CLASSES, FailureClass, WorkerFailure
+from holdfast.planning.trainingjob.classes import CLASSES, SIDECAR, FailureClass, WorkerFailure
 from holdfast.planning.trainingjob.exits import how, is_permanent, never_ran, words
 from holdfast.planning.trainingjob.observed import Observed
 from holdfast.planning.trainingjob.plain import sanitize
 
-SIDECAR = "holdfast-sidecar"
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 # SIGTERM and SIGKILL: how a kubelet stops a container.
 STOPPED_EXIT_CODES = (143, 137)

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 
 from holdfast.api.builtin import ContainerStatus, Pod
 from holdfast.api.trainingjob import TrainingJob
+from holdfast.planning.trainingjob.classes import SIDECAR
 from holdfast.planning.trainingjob.exits import how, words
-from holdfast.planning.trainingjob.loss import SIDECAR
 from holdfast.planning.trainingjob.observed import FINISHED_STATES
 from holdfast.planning.trainingjob.plain import sanitize
 from holdfast.planning.trainingjob.pulling import IMAGE_REASONS, image_problem
