@@ -49,7 +49,7 @@ lint: $(STAMP) ## Style, types, layers
 .PHONY: crds
 crds: $(STAMP) ## Write manifests/crds and docs/fields from the models
 	$(BIN)/holdfast crds --output manifests/crds
-	$(BIN)/python -m holdfast.api.reference docs/fields
+	$(BIN)/python -m holdfast.api.schema.field_docs docs/fields
 
 .PHONY: run
 run: $(STAMP) ## Run the operator here, on the cluster of your kubeconfig

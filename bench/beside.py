@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from bench.steps import Step, Stretch, steps
-from holdfast.checkpoints.names import checkpoint_name
-from holdfast.sidecar.places import UPLOADED
+from holdfast.checkpoints.manifest import checkpoint_name
+from holdfast.sidecar.storage import UPLOADED
 from tests.checkpoints.making import await_tick
 from tests.control_plane.component import spawn
 from tests.control_plane.ports import free_ports

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from holdfast.api.builtin import Pod
+from holdfast.api.core.objects import Pod
 from tests.control_plane.api import Api, Session
 from tests.control_plane.changes import Change, changes, following
 

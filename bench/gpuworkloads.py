@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.many_jobs import memory_mb, say
 from bench.restart import percentile
-from holdfast.api.builtin import Job
+from holdfast.api.core.objects import Job
 from tests.chaos.placements import WORKLOADS, manifest
 from tests.control_plane.api import Api, Session
 from tests.control_plane.build import build

@@ -15,14 +15,15 @@ from random import Random
 import msgspec
 
 from bench.many_jobs import say
-from holdfast.api.builtin import Node, Pod
+from holdfast.api.core.objects import Node, Pod
+from holdfast.api.core.selectors import PodSpec
 from holdfast.api.meta import Key
-from holdfast.api.placing import PodSpec
-from holdfast.planning.admission import shape_of
-from holdfast.planning.ledger import GPU, Ledger
-from holdfast.planning.placement import STRATEGIES, Placement, Request
-from holdfast.planning.placement.request import gpus_in
-from holdfast.planning.placement.strategies.cost_optimized import CHEAP_LABEL, is_cheap
+from holdfast.scheduling.constraints import shape_of
+from holdfast.scheduling.ledger import GPU, Ledger
+from holdfast.scheduling.placement import Placement
+from holdfast.scheduling.request import Request, gpus_in
+from holdfast.scheduling.strategies import STRATEGIES
+from holdfast.scheduling.strategies.cost_optimized import CHEAP_LABEL, is_cheap
 
 SIZES = (10, 100, 1_000, 10_000, 100_000)
 GPUS = 8

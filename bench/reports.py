@@ -14,7 +14,7 @@ import msgspec
 import uvloop
 
 from bench.many_jobs import say
-from holdfast.reports import wire
+from holdfast.api import reports
 from tests.reports.batches import batch
 from tests.reports.test_server import opened
 
@@ -39,7 +39,7 @@ async def report(callers: Callers) -> None:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
             for sequence in range(1, ROUNDS + 1):
                 body = msgspec.json.encode(batch(index=index, sequence=sequence))
-                async with session.post(f"{callers.url}{wire.PATH}", data=body, headers=headers) as answer:
+                async with session.post(f"{callers.url}{reports.PATH}", data=body, headers=headers) as answer:
                     assert answer.status == 200, await answer.text()
 
     await asyncio.gather(*(one(index, token) for index, token in enumerate(callers.tokens)))

@@ -10,13 +10,12 @@ from typing import NamedTuple
 import obstore
 from obstore.store import S3Store
 
-from holdfast.checkpoints.manifest import SaveInfo
-from holdfast.checkpoints.names import checkpoint_name
-from holdfast.checkpoints.objects import ObjectStore
-from holdfast.checkpoints.parallel import map_in_threads
-from holdfast.checkpoints.remote import PART_BYTES, READ_BYTES
+from holdfast.checkpoints.manifest import SaveInfo, checkpoint_name
+from holdfast.checkpoints.object_store import ObjectStore
+from holdfast.checkpoints.obstore_bucket import PART_BYTES, READ_BYTES
 from holdfast.checkpoints.settings import open_bucket
-from holdfast.sidecar.process import WORKERS
+from holdfast.checkpoints.unpack import map_in_threads
+from holdfast.sidecar.sidecar import WORKERS
 from tests.checkpoints.servers.server import BUCKET, Server
 
 NAME = checkpoint_name(1, 0)

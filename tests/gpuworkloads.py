@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.api.builtin import Job, Node, Pod
+from holdfast.api.core.objects import Job, Node, Pod
 from holdfast.api.gpuworkload import GPUWorkload
-from holdfast.planning.gpuworkload.observed import Observed
+from holdfast.gpuworkload.snapshot import Observed
 from tests.trainingjobs import UID, node, stamp
 
 NODE = "gpu-3"

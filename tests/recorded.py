@@ -11,7 +11,7 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.api.builtin import Job, Pod
+from holdfast.api.core.objects import Job, Pod
 from tests.trainingjobs import workers
 
 SCENES = Path(__file__).parent / "fixtures" / "pods"

@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import structs
 
-from holdfast.api.builtin import Job, Node, Pod
+from holdfast.api.core.objects import Job, Node, Pod
 from holdfast.api.meta import OwnerReference
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.planning.times import format_time
+from holdfast.times import format_time
 
 UID = "11111111-2222-3333-4444-555555555555"
 INDEX = "batch.kubernetes.io/job-completion-index"

@@ -3,7 +3,7 @@
 import numpy as np
 
 from holdfast import train
-from holdfast.trainer.data.digits import digits
+from holdfast.trainer.data import digits
 
 BATCH, RATE, MOMENTUM = 32, 0.1, 0.9
 

@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.api import cel
-from holdfast.api.crd import object_schema
 from holdfast.api.kinds import KINDS, kind_of
 from holdfast.api.manifests import documents
-from holdfast.api.validation import ValidationFailed, subject, validate_object
+from holdfast.api.schema import cel
+from holdfast.api.schema.crd import object_schema
+from holdfast.api.schema.validation import subject, validate_object
+from holdfast.api.schema.violations import ValidationFailed
 from tests.api.cases import CASES, CHANGES, STATUSES, Case, Change, Report, merged
 from tests.api.cases.objects import JSON, backup, gpu_workload, spot_job, training_job
 

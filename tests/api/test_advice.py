@@ -7,9 +7,9 @@ import pytest
 
 from holdfast.api.advice import PATTERN_WORDS, advice, did_you_mean
 from holdfast.api.kinds import KINDS
-from holdfast.api.refusal import Cause
-from holdfast.api.schema import Schema
-from holdfast.api.validation import ValidationFailed, schema_of, validate_object
+from holdfast.api.schema.crd import Schema
+from holdfast.api.schema.validation import schema_of, validate_object
+from holdfast.api.schema.violations import Cause, ValidationFailed
 from tests.api.cases import CASES
 from tests.api.cases.objects import JSON, training_job
 

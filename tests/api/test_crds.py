@@ -10,9 +10,9 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from holdfast.api.crd import crd_manifest, object_schema
 from holdfast.api.kind import Kind
 from holdfast.api.kinds import KINDS, kind_of
+from holdfast.api.schema.crd import crd_manifest, object_schema
 from holdfast.cli.crds import crds, manifests
 from tests.api.conftest import ROOT
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.api.durations import is_duration, parse_duration_s
+from holdfast.times import is_duration, parse_duration_s
 
 
 @pytest.mark.parametrize(

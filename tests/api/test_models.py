@@ -8,14 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.api.checking import schema_violations
-from holdfast.api.crd import object_schema
+from holdfast.api.checkpoint import Checkpoint
 from holdfast.api.kind import Kind
 from holdfast.api.kinds import KINDS, kind_of
-from holdfast.api.schema import Schema
-from holdfast.api.structure import with_defaults
-from holdfast.api.trainingjob import Checkpoint, TrainingJob, TrainingJobSpec
-from holdfast.api.validation import validate_object
+from holdfast.api.schema.crd import Schema, object_schema
+from holdfast.api.schema.validation import validate_object
+from holdfast.api.schema.violations import schema_violations, with_defaults
+from holdfast.api.trainingjob import TrainingJob, TrainingJobSpec
 from tests.api.cases import CASES, Case
 from tests.api.cases.objects import JSON, training_job
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.api.kinds import KINDS
 from holdfast.api.manifests import documents
-from holdfast.api.validation import validate_object
+from holdfast.api.schema.validation import validate_object
 from holdfast.cli.crds import manifests
 from tests.api.cases import CASES, CHANGES, STATUSES, Case, Change, Report
 from tests.api.cases.objects import JSON, training_job

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.api.quantities import InvalidQuantity, parse_quantity, round_up
+from holdfast.api.scalars import InvalidQuantity, parse_quantity, round_up
 
 
 @pytest.mark.parametrize(

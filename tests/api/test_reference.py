@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import pytest
 
 from holdfast.api import checkpointbackup, trainingjob
-from holdfast.api.crd import object_schema
 from holdfast.api.kind import Kind
 from holdfast.api.kinds import KINDS
 from holdfast.api.meta import ApiStruct, Object
-from holdfast.api.reference import kind_page, pages, shared_page
-from holdfast.api.rules import Rule
+from holdfast.api.schema.crd import object_schema
+from holdfast.api.schema.field_docs import kind_page, pages, shared_page
+from holdfast.api.schema.rules import Rule
 from tests.api.conftest import ROOT
 from tests.docs.markdown import Table, tables, without_code
 
@@ -208,5 +208,5 @@ def test_parts_are_told_in_the_order_of_the_model_outer_before_inner() -> None:
 
 
 def test_the_module_writes_the_pages_into_a_folder(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "holdfast.api.reference", str(tmp_path)], check=True)
+    subprocess.run([sys.executable, "-m", "holdfast.api.schema.field_docs", str(tmp_path)], check=True)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == PAGES

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from holdfast.api.validation import Cause, ValidationFailed, validate_object
+from holdfast.api.schema.validation import validate_object
+from holdfast.api.schema.violations import Cause, ValidationFailed
 from tests.api.cases import CASES, CHANGES, merged
 from tests.api.cases.objects import JSON, training_job
 from tests.api.test_validate import VALIDATE

@@ -7,9 +7,9 @@ import pytest
 from msgspec import Meta, Struct
 
 from holdfast.api.meta import ApiStruct
-from holdfast.api.rules import Reason, Rule, immutable_while, unchanged
 from holdfast.api.scalars import Quantity, list_map_keys
-from holdfast.api.schema import struct_schema
+from holdfast.api.schema.crd import struct_schema
+from holdfast.api.schema.rules import Reason, Rule, immutable_while, unchanged
 
 
 def _field(annotation: Any, default: Any = ...) -> Any:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from holdfast.api.scalars import DnsLabel, DnsSubdomain, Labels, Port, Quantities, Quantity, Seconds, Timestamp
-from holdfast.api.schema import struct_schema
-from holdfast.api.typewords import code, describe_type
+from holdfast.api.schema.crd import struct_schema
+from holdfast.api.schema.field_docs import code, describe_type
 
 
 def _words(annotation: Any) -> str:

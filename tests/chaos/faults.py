@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 from random import Random
 
-from holdfast.api.builtin import Pod
+from holdfast.api.core.objects import Pod
 from tests.chaos.history import History
 from tests.control_plane.api import JSON, Refused, Session
 

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from holdfast.api.builtin import Node, Pod
+from holdfast.api.core.objects import Node, Pod
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
 from tests.control_plane.api import Api, Session

@@ -7,10 +7,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from holdfast.api.builtin import Node, Pod
+from holdfast.api.core.objects import Node, Pod
 from holdfast.api.meta import Key
-from holdfast.planning.placing.amounts import NANO
-from holdfast.planning.placing.needs import pod_requests
+from holdfast.scheduling.resources import NANO, pod_requests
 from tests.control_plane.changes import Change
 
 GPU = "nvidia.com/gpu"

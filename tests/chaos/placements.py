@@ -5,10 +5,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from holdfast.api.builtin import Pod
+from holdfast.api.core.objects import Pod
 from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus
 from holdfast.api.meta import Key
-from holdfast.planning.gpuworkload.observed import FINISHED_PHASES
+from holdfast.gpuworkload.snapshot import FINISHED_PHASES
 from tests.chaos.history import Record
 from tests.control_plane.api import STRATEGIC, Session
 from tests.control_plane.changes import Change

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.api.builtin import Node, Pod
+from holdfast.api.core.objects import Node, Pod
 from tests.chaos.invariants import busiest, orphans, overbooked, overlaps
 from tests.control_plane.changes import Change
 

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from holdfast.api.trainingjob import RestartCounts
-from holdfast.workloads.trainingjob import names
+from holdfast.api.trainingjob_status import RestartCounts
+from holdfast.trainingjob.objects import names
 from tests.chaos.faults import Faults
 from tests.chaos.gangs import JOBS, belongings, submit, until_completed
 from tests.chaos.history import History, recording

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.api.builtin import Pod
+from holdfast.api.core.objects import Pod
 from holdfast.api.gpuworkload import GPUWorkload
 from tests.chaos.placements import broken_rules, overpromised
 from tests.control_plane.changes import Change

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoints import disk
-from holdfast.checkpoints.complete import was_renamed
-from holdfast.checkpoints.content import list_files
+from holdfast.checkpoints import files
+from holdfast.checkpoints.completeness import was_renamed
+from holdfast.checkpoints.files import list_files
 from tests.checkpoints.making import await_tick
 from tests.checkpoints.memory import Died, MemoryBucket
 
@@ -47,7 +47,7 @@ class Fuse:
 
 
 class DyingOs:
-    """Stands for `os` in holdfast.checkpoints.disk, and knows what a machine would forget when its power is cut."""
+    """Stands for `os` in holdfast.checkpoints.files, and knows what a machine would forget when its power is cut."""
 
     def __init__(self) -> None:
         self.fuse = Fuse(None, Random(0))
@@ -158,7 +158,7 @@ def _take_back(source: Path, target: Path, renamed: bool) -> None:
 def dying_os() -> Iterator[DyingOs]:
     with pytest.MonkeyPatch.context() as patch:
         dying = DyingOs()
-        patch.setattr(disk, "os", dying)
+        patch.setattr(files, "os", dying)
         yield dying
 
 

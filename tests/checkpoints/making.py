@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from holdfast.checkpoints.manifest import SaveInfo
-from holdfast.checkpoints.names import CheckpointName
+from holdfast.checkpoints.manifest import CheckpointName, SaveInfo
 
 MODEL = {"model.bin": b"weights", "state/position.json": b"{}", "empty": b""}
 ABOUT = SaveInfo(job="uid-1", saved_at="2026-01-02T03:04:05Z", world=1)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.checkpoints.bucket import Object
 from holdfast.checkpoints.errors import UnsafeContent
+from holdfast.checkpoints.object_store import Object
 
 CHUNK_BYTES = 64
 

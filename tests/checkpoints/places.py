@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 
-from holdfast.checkpoints.bucket import Bucket
-from holdfast.checkpoints.folder import VolumeStore
-from holdfast.checkpoints.manifest import Manifest
-from holdfast.checkpoints.names import CheckpointName
-from holdfast.checkpoints.objects import ObjectStore
+from holdfast.checkpoints.manifest import CheckpointName, Manifest
+from holdfast.checkpoints.object_store import Bucket, ObjectStore
+from holdfast.checkpoints.volume_store import VolumeStore
 from tests.checkpoints.making import ABOUT, MODEL, save
 
 _numbers = count(1)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoints.complete import (
+from holdfast.checkpoints.completeness import (
     HEARTBEAT_FILE,
     MARKER,
     CheckpointWatcher,
@@ -18,8 +18,8 @@ from holdfast.checkpoints.complete import (
     open_for_writing,
     read_markers,
 )
-from holdfast.checkpoints.folder import VolumeStore
-from holdfast.checkpoints.names import checkpoint_name
+from holdfast.checkpoints.manifest import checkpoint_name
+from holdfast.checkpoints.volume_store import VolumeStore
 from tests.checkpoints.making import ABOUT, MODEL, ODD, Oddity, await_tick, fill, save, save_by_rename
 
 NAME = checkpoint_name(3, 0)
@@ -71,7 +71,7 @@ def test_every_change_makes_the_wait_begin_again(tmp_path: Path) -> None:
 
 
 def test_one_of_very_many_files_is_looked_at_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.checkpoints.complete.FILES_PER_S", 1)
+    monkeypatch.setattr("holdfast.checkpoints.completeness.FILES_PER_S", 1)
     folder = save(tmp_path, NAME)
     watch = watching(tmp_path)
     first = only(watch.scan(0))

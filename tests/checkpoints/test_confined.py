@@ -11,20 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.checkpoints import disk
-from holdfast.checkpoints.complete import HEARTBEAT_FILE, CheckpointWatcher, FolderScan
+from holdfast.checkpoints import files as disk
+from holdfast.checkpoints.completeness import HEARTBEAT_FILE, CheckpointWatcher, FolderScan
 from holdfast.checkpoints.errors import CheckpointError
 from holdfast.checkpoints.fetch import fetch, find
-from holdfast.checkpoints.folder import VolumeStore
-from holdfast.checkpoints.names import MANIFEST, CheckpointName, checkpoint_name
-from holdfast.checkpoints.objects import ObjectStore
+from holdfast.checkpoints.manifest import MANIFEST, CheckpointName, checkpoint_name
+from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.resume import read_decision, resume, write_decision
 from holdfast.checkpoints.retention import expired, stored_checkpoints
 from holdfast.checkpoints.settings import open_bucket
 from holdfast.checkpoints.store import Store
-from holdfast.sidecar.mirroring import TensorboardSync
-from holdfast.sidecar.notice import write_notice
-from holdfast.sidecar.places import UPLOADED, ObjectStoreUpload
+from holdfast.checkpoints.volume_store import VolumeStore
+from holdfast.sidecar.background import TensorboardSync
+from holdfast.sidecar.persister import write_notice
+from holdfast.sidecar.storage import UPLOADED, ObjectStoreUpload
 from tests.checkpoints.making import ABOUT, fill, save
 from tests.checkpoints.memory import MemoryBucket, Stored
 from tests.checkpoints.places import fresh_prefix

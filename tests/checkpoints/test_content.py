@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoints import content as contents
-from holdfast.checkpoints.content import ensure_unchanged, list_files, read_small_file, sha256_of
+from holdfast.checkpoints import files as contents
 from holdfast.checkpoints.errors import Incomplete, UnsafeContent
+from holdfast.checkpoints.files import ensure_unchanged, list_files, read_small_file, sha256_of
 from tests.checkpoints.making import ODD, Oddity, await_tick, fill
 
 
@@ -73,7 +73,7 @@ def test_too_many_files_are_refused_without_looking_at_all_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contents, "MAX_FILES", 3)
-    monkeypatch.setattr("holdfast.checkpoints.paths.MAX_FILES", 3)
+    monkeypatch.setattr("holdfast.checkpoints.manifest.MAX_FILES", 3)
     fill(tmp_path, {f"{number}": b"" for number in range(4)})
     with pytest.raises(UnsafeContent, match="more than 3 files"):
         list_files(tmp_path)
@@ -160,7 +160,7 @@ def test_folders_that_are_nested_too_deep_or_too_many_are_refused(
     fill(tmp_path / "deep", {f"{'d/' * 33}file": b""})
     with pytest.raises(UnsafeContent, match="more than 32 folders deep: nest them less"):
         list_files(tmp_path / "deep")
-    monkeypatch.setattr("holdfast.checkpoints.paths.MAX_FOLDERS", 3)
+    monkeypatch.setattr("holdfast.checkpoints.manifest.MAX_FOLDERS", 3)
     fill(tmp_path / "wide", {f"{number}/file": b"" for number in range(3)})
     with pytest.raises(UnsafeContent, match="more than 3 folders"):
         list_files(tmp_path / "wide")

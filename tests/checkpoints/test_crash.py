@@ -13,12 +13,12 @@ from random import Random
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.checkpoints.complete import MARKER, CheckpointWatcher
-from holdfast.checkpoints.folder import VolumeStore
-from holdfast.checkpoints.names import MANIFEST, CheckpointName, checkpoint_name
-from holdfast.checkpoints.objects import ObjectStore
+from holdfast.checkpoints.completeness import MARKER, CheckpointWatcher
+from holdfast.checkpoints.manifest import MANIFEST, CheckpointName, checkpoint_name
+from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.resume import resume, write_decision
 from holdfast.checkpoints.retention import expired, stored_checkpoints
+from holdfast.checkpoints.volume_store import VolumeStore
 from tests.checkpoints.crashing import DyingOs, Fuse, dies, dying_os
 from tests.checkpoints.making import ABOUT, await_tick, content, fill
 from tests.checkpoints.memory import MemoryBucket

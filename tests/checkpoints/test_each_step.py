@@ -9,10 +9,10 @@ from random import Random
 import pytest
 
 from holdfast.checkpoints.errors import CheckpointNotFound
-from holdfast.checkpoints.folder import VolumeStore
-from holdfast.checkpoints.names import MANIFEST, checkpoint_name
-from holdfast.checkpoints.objects import ObjectStore
+from holdfast.checkpoints.manifest import MANIFEST, checkpoint_name
+from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.store import Store
+from holdfast.checkpoints.volume_store import VolumeStore
 from tests.checkpoints.crashing import DyingOs, Fuse, dies, dying_os
 from tests.checkpoints.making import MODEL, content, save
 from tests.checkpoints.memory import MemoryBucket

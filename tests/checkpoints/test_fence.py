@@ -8,14 +8,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.checkpoints.fence import CheckpointPosition, Fence, ResumeDecision, decode, encode
-from holdfast.checkpoints.folder import VolumeStore
-from holdfast.checkpoints.manifest import SaveInfo
-from holdfast.checkpoints.names import CheckpointName, checkpoint_name
-from holdfast.checkpoints.objects import ObjectStore
-from holdfast.checkpoints.resume import DecisionPending, read_decision, resume, write_decision
+from holdfast.checkpoints.manifest import CheckpointName, SaveInfo, checkpoint_name
+from holdfast.checkpoints.object_store import ObjectStore
+from holdfast.checkpoints.resume import (
+    CheckpointPosition,
+    DecisionPending,
+    Fence,
+    ResumeDecision,
+    decode,
+    encode,
+    read_decision,
+    resume,
+    write_decision,
+)
 from holdfast.checkpoints.retention import StoredCheckpoint, expired, stored_checkpoints
 from holdfast.checkpoints.store import Store
+from holdfast.checkpoints.volume_store import VolumeStore
 from tests.checkpoints.making import ABOUT, content, save
 from tests.checkpoints.memory import MemoryBucket
 from tests.checkpoints.places import FolderPlace, ObjectPlace, Place

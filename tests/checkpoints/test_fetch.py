@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoints import fetch as fetching
-from holdfast.checkpoints.complete import MARKER
+from holdfast.checkpoints.completeness import MARKER
 from holdfast.checkpoints.errors import (
     CheckpointError,
     CheckpointNotFound,
@@ -16,10 +16,9 @@ from holdfast.checkpoints.errors import (
     InvalidCheckpointManifest,
     UnsafeContent,
 )
-from holdfast.checkpoints.folder import VolumeStore
-from holdfast.checkpoints.manifest import Manifest, SaveInfo
-from holdfast.checkpoints.names import MANIFEST, CheckpointName, checkpoint_name
+from holdfast.checkpoints.manifest import MANIFEST, CheckpointName, Manifest, SaveInfo, checkpoint_name
 from holdfast.checkpoints.settings import open_bucket, open_store
+from holdfast.checkpoints.volume_store import VolumeStore
 from tests.checkpoints.making import ABOUT, MODEL, content, fill, save
 from tests.checkpoints.places import fresh_prefix
 from tests.checkpoints.servers.server import BUCKET, Server

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoints.manifest import Manifest
-from holdfast.checkpoints.names import checkpoint_name
+from holdfast.checkpoints.manifest import Manifest, checkpoint_name
 from holdfast.checkpoints.resume import resume
 from holdfast.checkpoints.settings import open_store
 from tests.checkpoints.making import ABOUT, content, save

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.checkpoints.errors import Incomplete
 from holdfast.checkpoints.lease import LEASE_S, Holder, InUse, Lease, decode
-from holdfast.checkpoints.objects import ObjectStore
+from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.store import Store
 from tests.checkpoints.memory import MemoryBucket
 from tests.checkpoints.places import Place

@@ -9,11 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoints import paths
+from holdfast.checkpoints import manifest as paths
 from holdfast.checkpoints.errors import InvalidCheckpointManifest, UnsafeContent
-from holdfast.checkpoints.manifest import MAX_BYTES, File, Manifest, SaveInfo, decode, encode
-from holdfast.checkpoints.names import MANIFEST, CheckpointName, checkpoint_name, parse
-from holdfast.checkpoints.paths import check_path, check_path_set
+from holdfast.checkpoints.manifest import (
+    MANIFEST,
+    MAX_BYTES,
+    CheckpointName,
+    File,
+    Manifest,
+    SaveInfo,
+    check_path,
+    check_path_set,
+    checkpoint_name,
+    decode,
+    encode,
+    parse,
+)
 
 DIGEST = "0" * 64
 ABOUT = SaveInfo(job="uid", saved_at="2026-01-02T03:04:05Z", world=4)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoints.names import checkpoint_name
-from holdfast.checkpoints.paths import MAX_FILES
+from holdfast.checkpoints.manifest import MAX_FILES, checkpoint_name
 from tests.checkpoints.making import save
 from tests.checkpoints.places import fresh_prefix
 from tests.checkpoints.servers.server import Server

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from holdfast.checkpoints.parallel import map_in_threads
+from holdfast.checkpoints.unpack import map_in_threads
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoints import objects
-from holdfast.checkpoints.complete import MARKER
-from holdfast.checkpoints.content import list_files
+from holdfast.checkpoints import object_store
+from holdfast.checkpoints.completeness import MARKER
 from holdfast.checkpoints.errors import Incomplete
-from holdfast.checkpoints.manifest import SaveInfo
-from holdfast.checkpoints.names import checkpoint_name
-from holdfast.checkpoints.objects import ObjectStore
+from holdfast.checkpoints.files import list_files
+from holdfast.checkpoints.manifest import SaveInfo, checkpoint_name
+from holdfast.checkpoints.object_store import ObjectStore
 from tests.checkpoints.making import content, save
 from tests.checkpoints.memory import MemoryBucket
 
@@ -151,8 +150,8 @@ def test_of_a_checkpoint_of_many_files_one_large_one_is_sent_at_a_time(
                 self.under_way -= size > 1
 
     lock, counting = threading.Lock(), Counting()
-    monkeypatch.setattr(objects, "MANY_FILES", 3)
-    monkeypatch.setattr(objects, "LARGE_BYTES", 1)
+    monkeypatch.setattr(object_store, "MANY_FILES", 3)
+    monkeypatch.setattr(object_store, "LARGE_BYTES", 1)
     files = {f"large-{number}": b"12" for number in range(30)} | {"small": b"1"}
     ObjectStore(counting).put(NAME, worker(tmp_path, 0, **files), ABOUT)
     assert counting.most == 1

@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoints.complete import MARKER
+from holdfast.checkpoints.completeness import MARKER
 from holdfast.checkpoints.errors import InvalidCheckpointManifest, StoreError, Unreachable, UnsafeContent
-from holdfast.checkpoints.folder import VolumeStore
-from holdfast.checkpoints.manifest import Manifest
-from holdfast.checkpoints.names import MANIFEST, CheckpointName, checkpoint_name
-from holdfast.checkpoints.objects import ObjectStore
+from holdfast.checkpoints.manifest import MANIFEST, CheckpointName, Manifest, checkpoint_name
+from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.resume import TRIES, DecisionPending, read_decision, resume, write_decision
 from holdfast.checkpoints.store import Store
+from holdfast.checkpoints.volume_store import VolumeStore
 from tests.checkpoints.making import ABOUT, MODEL, content, save, save_by_rename
 from tests.checkpoints.memory import MemoryBucket
 from tests.checkpoints.places import FolderPlace, ObjectPlace, Place

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoints.names import CheckpointName, checkpoint_name
+from holdfast.checkpoints.manifest import CheckpointName, checkpoint_name
 from holdfast.checkpoints.retention import Metric, StoredCheckpoint, best, expired
 
 

@@ -9,8 +9,8 @@ from obstore.exceptions import UnknownConfigurationKeyError
 
 from holdfast.checkpoints import settings
 from holdfast.checkpoints.errors import InvalidStoreUrl, StoreError
-from holdfast.checkpoints.folder import VolumeStore
 from holdfast.checkpoints.settings import AWS, AZURE, GOOGLE, open_bucket, open_store
+from holdfast.checkpoints.volume_store import VolumeStore
 from tests.checkpoints.servers.server import AZURE_KEY, s3_environ
 
 

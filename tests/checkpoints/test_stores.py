@@ -15,8 +15,8 @@ from holdfast.checkpoints.errors import (
     InvalidCheckpointManifest,
     UnsafeContent,
 )
-from holdfast.checkpoints.folder import VolumeStore
-from holdfast.checkpoints.names import MANIFEST, checkpoint_name
+from holdfast.checkpoints.manifest import MANIFEST, checkpoint_name
+from holdfast.checkpoints.volume_store import VolumeStore
 from tests.checkpoints.making import ABOUT, MODEL, content, fill, save
 from tests.checkpoints.places import ObjectPlace, Place
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoints.errors import AccessDenied, BucketNotFound, ReadOnly, StorageFull, StoreError, Unreachable
-from holdfast.checkpoints.names import checkpoint_name
-from holdfast.checkpoints.objects import ObjectStore
+from holdfast.checkpoints.manifest import checkpoint_name
+from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.resume import resume
 from holdfast.checkpoints.settings import open_bucket
 from tests.checkpoints.making import ABOUT, save

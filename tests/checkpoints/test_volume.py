@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoints import disk
-from holdfast.checkpoints.complete import MARKER
+from holdfast.checkpoints import files as disk
+from holdfast.checkpoints.completeness import MARKER
 from holdfast.checkpoints.errors import (
     AccessDenied,
     CheckpointError,
@@ -21,11 +21,11 @@ from holdfast.checkpoints.errors import (
     StoreError,
     UnsafeContent,
 )
-from holdfast.checkpoints.folder import VolumeStore
-from holdfast.checkpoints.names import MANIFEST, checkpoint_name
+from holdfast.checkpoints.manifest import MANIFEST, checkpoint_name
 from holdfast.checkpoints.resume import resume
 from holdfast.checkpoints.retention import stored_checkpoints
 from holdfast.checkpoints.store import decision_path
+from holdfast.checkpoints.volume_store import VolumeStore
 from tests.checkpoints.crashing import dying_os
 from tests.checkpoints.making import ABOUT, MODEL, ODD, Oddity, content, fill, save
 

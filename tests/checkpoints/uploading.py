@@ -9,9 +9,9 @@ import os
 import sys
 from pathlib import Path
 
-from holdfast.checkpoints.folder import VolumeStore
 from holdfast.checkpoints.resume import resume
 from holdfast.checkpoints.settings import open_store
+from holdfast.checkpoints.volume_store import VolumeStore
 from tests.checkpoints.making import ABOUT
 
 

@@ -9,12 +9,13 @@ from random import Random
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.cluster.embedded import open_cluster
-from holdfast.cluster.embedded.http import serve
 from holdfast.cluster.errors import ServerError
-from holdfast.cluster.kubernetes import connect, load_config
+from holdfast.cluster.kubernetes.client import connect
+from holdfast.cluster.kubernetes.kubeconfig import load_config
 from holdfast.cluster.resources import NAMESPACES, PODS
-from holdfast.runtime.clocks import utc_now
+from holdfast.local.apiserver.http.app import serve
+from holdfast.local.apiserver.server import open_cluster
+from holdfast.runtime.process import utc_now
 from tests.cli.ground import Ground
 from tests.control_plane.server import ControlPlane
 from tests.operator.conftest import install_kinds

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.changing import LAST_APPLIED, apply_patch, patch_to, with_last_applied
-from holdfast.cluster.embedded.merge import apply_merge_patch
+from holdfast.cli.apply import LAST_APPLIED, apply_patch, patch_to, with_last_applied
+from holdfast.cluster.resources import apply_merge_patch
 
 WORDS = st.text("ab", min_size=1, max_size=2)
 VALUES = st.recursive(

@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.api.meta import ObjectMeta
 from holdfast.cli.describe import described
-from holdfast.cluster.whole import RawObject
+from holdfast.cluster.resources import RawObject
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 

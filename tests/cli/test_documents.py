@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.api.manifests import documents
-from holdfast.cli.documents import as_list, to_json, to_yaml, without_server_fields
+from holdfast.cli.get import as_list, to_json, to_yaml, without_server_fields
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 VALUES = st.recursive(

@@ -8,8 +8,8 @@ import pytest
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import CONFIG_MAPS, NODES, PODS, TRAINING_JOBS
-from holdfast.workloads.trainingjob.last_logs import worker_log_config_map
-from holdfast.workloads.trainingjob.names import ATTEMPT_LABEL, INDEX_LABEL, JOB_LABEL
+from holdfast.trainingjob.objects.config import worker_log_config_map
+from holdfast.trainingjob.objects.names import ATTEMPT_LABEL, INDEX_LABEL, JOB_LABEL
 from tests.cli.ground import Ground, finished, line_of
 
 LIVE = "line 1\nline 2\nline 3\n"

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast import __version__
-from holdfast.cli import operator_options
+from holdfast.cli import operator
 from holdfast.cli.main import COMMANDS, build
 
 SCRIPTS = Path(sys.executable).parent
@@ -49,7 +49,7 @@ def test_the_help_shows_what_people_call_and_nothing_internal() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_the_name_of_an_option_is_never_cut(width: int) -> None:
-    names = [name for name, value in vars(operator_options).items() if hasattr(value, "__metadata__")]
+    names = [name for name, value in vars(operator).items() if hasattr(value, "__metadata__")]
     options = ["--" + re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower() for name in names]
     assert len(options) > 20
     shown = said("operator", "-h", width=width).split()

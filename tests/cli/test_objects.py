@@ -9,7 +9,7 @@ import yaml
 
 from holdfast.api.meta import WORKING_DIRECTORY, Key
 from holdfast.cli.delete import checkpoints_left
-from holdfast.cli.naming import find_kind
+from holdfast.cli.resource_args import find_kind
 from holdfast.cluster.errors import NotFound
 from holdfast.runtime.events import EVENTS
 from tests.cli.conftest import EmbeddedGround

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.target import ClusterOptions, load_cluster_config, with_hint
+from holdfast.cli.session import ClusterOptions, load_cluster_config, with_hint
 from holdfast.cluster.errors import Misconfigured, NotFound, Unreachable
 from holdfast.cluster.login import KUBECONFIG, kubeconfig_text
 from tests.cli.ground import holdfast

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.api.meta import Key
 from holdfast.cluster.resources import PODS
-from holdfast.workloads.trainingjob.names import ATTEMPT_LABEL, INDEX_LABEL, JOB_LABEL
+from holdfast.trainingjob.objects.names import ATTEMPT_LABEL, INDEX_LABEL, JOB_LABEL
 from tests.cli.ground import Ground, condition, finished, interrupted, line_of
 from tests.contract.kinds import TRAINING_JOBS
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from holdfast.api.meta import ObjectMeta
-from holdfast.cli.failing import UsageError
-from holdfast.cli.naming import find_kind, kind_of, parse_named_resources, parse_resources
-from holdfast.cli.tables import Table, aligned, four_digits
+from holdfast.cli.get import Table, aligned, four_digits
+from holdfast.cli.resource_args import find_kind, kind_of, parse_named_resources, parse_resources
+from holdfast.cli.session import UsageError
 from holdfast.cli.up import StatusPrinter
-from holdfast.cli.waiting import parse_condition, parse_seconds, status_summary, unreachable_reason
+from holdfast.cli.wait_conditions import parse_condition, parse_seconds, status_summary, unreachable_reason
 from holdfast.cluster.protocol import Change, Event, Listing
-from holdfast.cluster.whole import RawObject
+from holdfast.cluster.resources import RawObject
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 

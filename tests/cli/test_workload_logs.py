@@ -3,8 +3,8 @@
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import GPU_WORKLOADS
-from holdfast.workloads.gpuworkload.names import WORKLOAD_LABEL
-from holdfast.workloads.trainingjob.names import JOB_NAME_LABEL
+from holdfast.gpuworkload.job import WORKLOAD_LABEL
+from holdfast.trainingjob.objects.names import JOB_NAME_LABEL
 from tests.cli.ground import Ground, finished
 
 SAID = "line 1\nline 2\nline 3\n"

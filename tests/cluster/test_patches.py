@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cluster.patches import merge_patch
+from holdfast.cluster.resources import merge_patch
 
 values: st.SearchStrategy[Any] = st.recursive(
     st.integers() | st.text(max_size=3) | st.booleans() | st.lists(st.integers(), max_size=2),

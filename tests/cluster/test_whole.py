@@ -6,11 +6,11 @@ from random import Random
 import msgspec
 import pytest
 
-from holdfast.api.builtin import Pod
+from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
-from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
 from holdfast.cluster.protocol import Resource
-from holdfast.cluster.whole import RawObject, decoder_for
+from holdfast.cluster.resources import RawObject, decoder_for
+from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
 from tests.cluster.embedded.clock import Clock
 
 TEXT = b'{"kind":"Pod","metadata":{"name":"a","managedFields":[{"manager":"x"}]},"spec":{"odd":1},"more":[null]}'

@@ -6,15 +6,15 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
-from holdfast.api.builtin import Pod
+from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
-from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
 from holdfast.cluster.protocol import Cluster, Resource
 from holdfast.cluster.resources import PODS
-from holdfast.plane import add_kube_controllers
-from holdfast.runtime.clocks import utc_now
+from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
+from holdfast.local.controllers import add_kube_controllers
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator
+from holdfast.runtime.process import utc_now
 from tests.plane.kubelets import Kubelets, kubelets
 
 from .engine import ROOMY

@@ -9,10 +9,11 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from holdfast.api.builtin import Pod
+from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import Expired
-from holdfast.cluster.kubernetes import connect, load_config
+from holdfast.cluster.kubernetes.client import connect
+from holdfast.cluster.kubernetes.kubeconfig import load_config
 from holdfast.cluster.protocol import JSON, Cluster, Resource
 from holdfast.cluster.resources import PODS
 from tests.control_plane.nodes import FAKE

@@ -6,9 +6,10 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from holdfast.cluster.embedded.http import serve
-from holdfast.cluster.kubernetes import connect, load_config
-from holdfast.runtime.clocks import utc_now
+from holdfast.cluster.kubernetes.client import connect
+from holdfast.cluster.kubernetes.kubeconfig import load_config
+from holdfast.local.apiserver.http.app import serve
+from holdfast.runtime.process import utc_now
 
 from .embedded_engine import EmbeddedEngine, embedded_engine
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.api.builtin import Pod
+from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import BadRequest, Invalid
 from holdfast.cluster.protocol import JSON, Cluster

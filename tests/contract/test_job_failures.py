@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from holdfast.api.builtin import Job
+from holdfast.api.core.objects import Job
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import Cluster, Propagation
 from holdfast.cluster.resources import JOBS, PODS

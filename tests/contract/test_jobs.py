@@ -2,7 +2,7 @@
 
 import asyncio
 
-from holdfast.api.builtin import Job
+from holdfast.api.core.objects import Job
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import Change, Cluster, Propagation
 from holdfast.cluster.resources import JOBS, PODS

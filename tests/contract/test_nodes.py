@@ -1,6 +1,6 @@
 """A machine that is no longer ready is marked, and loses its pods."""
 
-from holdfast.api.builtin import Pod
+from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.resources import PODS
 

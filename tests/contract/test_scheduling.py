@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.builtin import Pod
+from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.resources import PODS
 

@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from holdfast.api.builtin import ConfigMap
+from holdfast.api.core.objects import ConfigMap
 from tests.control_plane.api import JSON, Session
 from tests.control_plane.changes import Change, changes
 from tests.control_plane.server import ControlPlane

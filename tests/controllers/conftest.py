@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.crd import crd_manifest
 from holdfast.api.kinds import KINDS
 from holdfast.api.meta import Key
+from holdfast.api.schema.crd import crd_manifest
 from holdfast.cluster.errors import AlreadyExists
 from holdfast.cluster.protocol import Cluster
-from holdfast.reports.office import ReportReceiver
-from holdfast.runtime.clocks import utc_now
+from holdfast.pods.template import Defaults
 from holdfast.runtime.operator import Operator
-from holdfast.workloads.trainingjob.defaults import Defaults
+from holdfast.runtime.process import utc_now
+from holdfast.trainingjob.reports.server import ReportReceiver
 from tests.contract.conftest import ENGINES, Opening
 from tests.contract.engine import Engine
 from tests.contract.kinds import DEFINITIONS, established

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.api.builtin import Job
+from holdfast.api.core.objects import Job
 from holdfast.api.meta import Key, Object
-from holdfast.api.trainingjob import TrainingJobSpec, TrainingJobStatus, WorkerCounts
+from holdfast.api.trainingjob import TrainingJobSpec
+from holdfast.api.trainingjob_status import TrainingJobStatus, WorkerCounts
 from holdfast.cluster.protocol import JSON, Cluster, Resource
 from holdfast.cluster.resources import EVENTS, JOBS, TRAINING_JOBS
 from tests.contract.pods import POOL

@@ -9,13 +9,13 @@ from typing import Any
 from msgspec import structs
 
 from holdfast.cluster.protocol import Cluster
-from holdfast.controllers.trainingjob import training_job_controller
-from holdfast.planning.trainingjob.timing import Timing
-from holdfast.reports.office import ReportReceiver
-from holdfast.runtime.clocks import utc_now
+from holdfast.pods.template import Defaults
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator, Settings
-from holdfast.workloads.trainingjob.defaults import Defaults
+from holdfast.runtime.process import utc_now
+from holdfast.trainingjob.controller import training_job_controller
+from holdfast.trainingjob.decide.snapshot import Timing
+from holdfast.trainingjob.reports.server import ReportReceiver
 
 DEFAULTS = Defaults(image="holdfast:test", holdfast_image="holdfast:test")
 # Short where a test would only wait.

@@ -11,13 +11,13 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from holdfast.api.builtin import Lease, Pod
+from holdfast.api import reports
+from holdfast.api.core.objects import Lease, Pod
 from holdfast.api.meta import Key
+from holdfast.api.reports import Progress, WorkerReport
 from holdfast.cluster.errors import AlreadyExists, NotFound
 from holdfast.cluster.resources import CONFIG_MAPS, LEASES
-from holdfast.reports import endpoint, wire
-from holdfast.reports.wire import Progress, WorkerReport
-from holdfast.workloads.trainingjob import names
+from holdfast.trainingjob.objects import names
 from tests.contract.engine import Engine
 from tests.contract.kinds import PODS
 from tests.contract.waiting import until
@@ -101,7 +101,7 @@ class Sidecars:
     async def _of(self, pod: Pod) -> Sidecar:
         job = await self._lab.look(pod.metadata.labels[names.JOB_LABEL])
         account = (await self._lab.cluster.get(PODS, pod.metadata.key)).spec.get("serviceAccountName", "default")
-        token = await self._engine.token(pod, wire.AUDIENCE, account=account)
+        token = await self._engine.token(pod, reports.AUDIENCE, account=account)
         sidecar = Sidecar(self, pod, token, job.metadata.uid)
         # The operator's caches may be a moment behind: a real sidecar tries again as well.
         await eventually(lambda: sidecar.send(b""), lambda told: told[0] == 400, what=f"{pod.metadata.name} is known")
@@ -111,17 +111,17 @@ class Sidecars:
         place = await self.place(job)
         context = ssl.create_default_context(cadata=place.authority)
         headers = {"Authorization": f"Bearer {token}"}
-        url = f"{place.url}{wire.PATH}"
+        url = f"{place.url}{reports.PATH}"
         async with self._session.post(url, data=body, headers=headers, ssl=context) as answer:
             return answer.status, await answer.json()
 
-    async def place(self, job: str) -> endpoint.Endpoint:
+    async def place(self, job: str) -> reports.Endpoint:
         """Where to report, as the file in the workers' pods says it."""
         key = self._lab.key(f"{job}-config")
         config = await until(
-            self._lab.cluster, CONFIG_MAPS, key, lambda it: endpoint.FILE in it.data, "says where to report"
+            self._lab.cluster, CONFIG_MAPS, key, lambda it: reports.FILE in it.data, "says where to report"
         )
-        return endpoint.decode_endpoint(config.data[endpoint.FILE].encode())
+        return reports.decode_endpoint(config.data[reports.FILE].encode())
 
     async def renew(self, node: str) -> Lease:
         """A sign of life of a node."""

@@ -10,19 +10,18 @@ import pytest
 
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import KIND, TrainingJob
-from holdfast.cluster.embedded import open_cluster
 from holdfast.cluster.protocol import JSON, Cluster
 from holdfast.cluster.resources import JOBS, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, TRAINING_JOBS
-from holdfast.controllers import admission as admission_module
-from holdfast.controllers.admission import GangAdmission
-from holdfast.controllers.room import SharedLedger
-from holdfast.planning.admission import ADMITTED, AdmissionDecision
-from holdfast.planning.ledger import GPU
-from holdfast.runtime.clocks import utc_now
-from holdfast.runtime.controller import Controller
+from holdfast.local.apiserver.server import open_cluster
+from holdfast.runtime.controller import Controller, Done, Result, TerminalError
+from holdfast.runtime.ledger import SharedLedger
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator
-from holdfast.runtime.result import Done, Result, TerminalError
+from holdfast.runtime.process import utc_now
+from holdfast.scheduling.gang import ADMITTED, AdmissionDecision
+from holdfast.scheduling.ledger import GPU
+from holdfast.trainingjob import gang_admission as admission_module
+from holdfast.trainingjob.gang_admission import GangAdmission
 from tests.control_plane.waiting import eventually
 
 

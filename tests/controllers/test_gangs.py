@@ -7,19 +7,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.api.builtin import Job, Pod, PriorityClass
+from holdfast.api.core.objects import Job, Pod, PriorityClass
 from holdfast.api.meta import ObjectMeta
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import JOBS, PODS, PRIORITY_CLASSES, TRAINING_JOBS
-from holdfast.controllers.gangs import GangReader, attempt_key, needs_admission
-from holdfast.planning.admission import ADMITTED, AdmissionDecision, Gang
-from holdfast.planning.ledger import GPU
-from holdfast.planning.placing.amounts import NANO
-from holdfast.runtime.clocks import utc_now
+from holdfast.pods.template import MANAGED_SELECTOR
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator
-from holdfast.workloads.trainingjob import names
+from holdfast.runtime.process import utc_now
+from holdfast.scheduling.gang import ADMITTED, AdmissionDecision, Gang
+from holdfast.scheduling.ledger import GPU
+from holdfast.scheduling.resources import NANO
+from holdfast.trainingjob.gang_admission import GangReader, attempt_key, needs_admission
 from tests.runtime.scripted import ScriptedCluster
 
 NOW = datetime(2026, 4, 5, 12, tzinfo=UTC)
@@ -87,7 +87,7 @@ class Caches:
         self.built = 0
         self.avoided: tuple[str, ...] = ()
         self.gangs = GangReader(operator, self._template, lambda _: self.avoided)
-        self.jobs, self.attempts = operator.store(TRAINING_JOBS), operator.store(JOBS, labels=names.MANAGED_SELECTOR)
+        self.jobs, self.attempts = operator.store(TRAINING_JOBS), operator.store(JOBS, labels=MANAGED_SELECTOR)
         self.pods, self.classes = operator.store(PODS), operator.store(PRIORITY_CLASSES)
         self.put(*things)
 

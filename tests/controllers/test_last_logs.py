@@ -9,21 +9,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.api.builtin import ConfigMap, Pod
+from holdfast.api.core.objects import ConfigMap, Pod
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.cluster.embedded import open_cluster
 from holdfast.cluster.errors import ClusterError, NotFound, ServerError
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import CONFIG_MAPS, NAMESPACES, PODS, TRAINING_JOBS
-from holdfast.controllers.trainingjob.last_logs import FIRST_LINES, MOST_BYTES, log_tail, save_worker_logs
-from holdfast.machine.logs import tail_log
-from holdfast.planning.trainingjob.classes import WorkerFailure
-from holdfast.planning.trainingjob.course import StartNewAttempt
-from holdfast.planning.trainingjob.observed import Observed
-from holdfast.planning.trainingjob.restart import Retry
-from holdfast.runtime.clocks import utc_now
-from holdfast.workloads.trainingjob.last_logs import KEPT_BYTES, worker_log_config_map
+from holdfast.local.apiserver.server import open_cluster
+from holdfast.local.kubelet.logs import tail_log
+from holdfast.pods.failure import WorkerFailure
+from holdfast.runtime.process import utc_now
+from holdfast.trainingjob.decide.decision import StartNewAttempt
+from holdfast.trainingjob.decide.restart import Retry
+from holdfast.trainingjob.decide.snapshot import Observed
+from holdfast.trainingjob.objects.config import KEPT_BYTES, worker_log_config_map
+from holdfast.trainingjob.worker_logs import FIRST_LINES, MOST_BYTES, log_tail, save_worker_logs
 from tests.contract.engine import Engine
 from tests.contract.pods import INDEX, pod_spec
 from tests.contract.pool import Pool

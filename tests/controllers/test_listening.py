@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.api.builtin import Job, Pod
+from holdfast.api.core.objects import Job, Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import Unreachable
 from holdfast.cluster.resources import LEASES
-from holdfast.controllers.trainingjob.listening import AVOIDED_S, NODE_LEASES, WorkerMonitor
-from holdfast.planning.trainingjob.observed import Observed
-from holdfast.planning.trainingjob.timing import TIMING
-from holdfast.reports.office import ReportReceiver
+from holdfast.trainingjob.decide.snapshot import TIMING, Observed
+from holdfast.trainingjob.reports.server import ReportReceiver
+from holdfast.trainingjob.worker_monitor import AVOIDED_S, NODE_LEASES, WorkerMonitor
 from tests.reports.batches import batch, checkpoint, ended
 from tests.runtime.scripted import ScriptedCluster
 from tests.trainingjobs import at, deleted, failed, node, running, stamp, training_job, workers

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.conditions import is_true
 from holdfast.cluster.errors import Invalid, NotFound
 from holdfast.cluster.protocol import JSON, Resource
 from holdfast.cluster.resources import CLAIMS, CONFIG_MAPS, JOBS, PODS, SERVICE_ACCOUNTS, SERVICES, TRAINING_JOBS
-from holdfast.planning.conditions import is_true
 from holdfast.runtime.operator import Operator
 from tests.contract.kinds import resource
 from tests.contract.pool import Pool

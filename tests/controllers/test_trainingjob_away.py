@@ -8,15 +8,15 @@ from time import time
 
 import pytest
 
+from holdfast.api import reports
+from holdfast.api.reports import Checkpoint, Progress, ReportReply
 from holdfast.cluster.protocol import Cluster
-from holdfast.planning.trainingjob import progress
-from holdfast.reports import endpoint
-from holdfast.reports.office import ReportReceiver
-from holdfast.reports.wire import Checkpoint, Progress, ReportReply
-from holdfast.runtime.clocks import utc_now
-from holdfast.sidecar.backlog import ReportOutbox
-from holdfast.sidecar.operator import OperatorClient as Way
-from holdfast.sidecar.reporting import Reporter
+from holdfast.runtime.process import utc_now
+from holdfast.sidecar.outbox import ReportOutbox
+from holdfast.sidecar.reporter import OperatorClient as Way
+from holdfast.sidecar.reporter import Reporter
+from holdfast.trainingjob.decide import progress
+from holdfast.trainingjob.reports.server import ReportReceiver
 from tests.contract.pool import Pool
 from tests.control_plane.waiting import eventually
 from tests.controllers.lab import Lab
@@ -36,15 +36,15 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 class Telling:
     """The part of a real sidecar that tells the operator; the test plays the kubelet that brings its files."""
 
-    def __init__(self, sidecar: Sidecar, folder: Path, place: endpoint.Endpoint) -> None:
-        self._reports_file, self._token_file = folder / endpoint.FILE, folder / "token"
+    def __init__(self, sidecar: Sidecar, folder: Path, place: reports.Endpoint) -> None:
+        self._reports_file, self._token_file = folder / reports.FILE, folder / "token"
         self._token_file.write_text(sidecar.token)
         self._answer = ReportReply(attempt=0, attempt_over=False)
         self.backlog = ReportOutbox(sidecar.batch())
         self.bring(place)
 
-    def bring(self, place: endpoint.Endpoint) -> None:
-        self._reports_file.write_text(endpoint.encode_endpoint(place))
+    def bring(self, place: reports.Endpoint) -> None:
+        self._reports_file.write_text(reports.encode_endpoint(place))
 
     async def last_answer(self) -> ReportReply:
         return self._answer

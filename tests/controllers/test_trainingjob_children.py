@@ -7,9 +7,9 @@ import pytest
 
 from holdfast.api.meta import Object
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.controllers.trainingjob.children import Child, belongs_to, patch_for, supporting_children, workers_child
-from holdfast.workloads.trainingjob.defaults import Defaults
-from holdfast.workloads.trainingjob.names import SPEC_DIGEST
+from holdfast.pods.template import Defaults
+from holdfast.trainingjob.children import Child, belongs_to, patch_for, supporting_children, workers_child
+from holdfast.trainingjob.objects.names import SPEC_DIGEST
 from tests.trainingjobs import node, training_job
 
 DEFAULTS = Defaults(image="holdfast:test", holdfast_image="holdfast:test")

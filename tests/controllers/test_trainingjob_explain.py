@@ -5,12 +5,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.api.builtin import Job
+from holdfast.api.core.objects import Job
 from holdfast.cluster.errors import Forbidden
 from holdfast.cluster.resources import EVENTS
-from holdfast.controllers.trainingjob.explain import EVERY_S, StartProblems
-from holdfast.planning.trainingjob.observed import Observed
-from holdfast.planning.trainingjob.timing import TIMING
+from holdfast.trainingjob.decide.snapshot import TIMING, Observed
+from holdfast.trainingjob.start_problems import EVERY_S, StartProblems
 from tests.runtime.scripted import ScriptedCluster
 from tests.trainingjobs import at, stamp, training_job, workers
 

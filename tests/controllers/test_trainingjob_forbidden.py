@@ -4,7 +4,7 @@ from msgspec import structs
 
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import JOBS
-from holdfast.workloads.trainingjob.security import Forbidden
+from holdfast.pods.template import Forbidden
 from tests.contract.pool import Pool
 from tests.controllers.lab import Lab
 from tests.controllers.operating import DEFAULTS, operating

@@ -2,9 +2,9 @@
 
 import pytest
 
-from holdfast.api.builtin import ConfigMap
+from holdfast.api.core.objects import ConfigMap
 from holdfast.cluster.resources import CONFIG_MAPS, JOBS, TRAINING_JOBS
-from holdfast.workloads.trainingjob.last_logs import worker_log_config_map, worker_log_selector
+from holdfast.trainingjob.objects.config import worker_log_config_map, worker_log_selector
 from tests.contract.pool import Pool
 from tests.contract.waiting import gone
 from tests.controllers.lab import Lab

@@ -16,16 +16,16 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.api.meta import Key
-from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.api.trainingjob_status import TrainingJobStatus
 from holdfast.cluster.errors import AlreadyExists, Conflict, NotLeading, ServerError
 from holdfast.cluster.resources import TRAINING_JOBS
-from holdfast.controllers.trainingjob.metrics import InstrumentedReconciler, TrainingJobMetrics
-from holdfast.runtime.cache import Store
-from holdfast.runtime.clocks import utc_now
-from holdfast.runtime.controller import Controller
+from holdfast.runtime.controller import Controller, Done, RequeueAfter, Result, TerminalError
+from holdfast.runtime.informer import Store
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator
-from holdfast.runtime.result import Done, RequeueAfter, Result, TerminalError
+from holdfast.runtime.process import utc_now
+from holdfast.trainingjob.metrics import InstrumentedReconciler, TrainingJobMetrics
 from tests.control_plane.waiting import eventually
 from tests.runtime.scripted import ScriptedCluster
 from tests.trainingjobs import training_job

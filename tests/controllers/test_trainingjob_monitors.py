@@ -7,7 +7,7 @@ import pytest
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON, Cluster
 from holdfast.cluster.resources import SERVICE_MONITORS
-from holdfast.workloads.trainingjob.defaults import Defaults
+from holdfast.pods.template import Defaults
 from tests.contract.kinds import DEFINITIONS, established
 from tests.contract.pool import Pool
 from tests.contract.waiting import gone, until

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.api.trainingjob import TrainingJobStatus
-from holdfast.controllers.trainingjob.news import events_for
-from holdfast.planning.trainingjob.waiting import MOUNTING, NOT_FINISHED, NOT_TAKEN_UP, UNBOUND, UNSCHEDULED
+from holdfast.api.trainingjob_status import TrainingJobStatus
+from holdfast.pods.start_problems import MOUNTING, NOT_FINISHED, NOT_TAKEN_UP, UNBOUND, UNSCHEDULED
+from holdfast.trainingjob.events import events_for
 from tests.trainingjobs import training_job
 
 

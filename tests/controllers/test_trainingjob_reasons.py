@@ -6,13 +6,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from holdfast.api.builtin import CoreEvent, Job, Pod
+from holdfast.api.core.objects import CoreEvent, Job, Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import Forbidden, Unreachable
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import EVENTS, JOBS
-from holdfast.controllers.trainingjob.reasons import MOST_LISTS, EventExplanations, start_problems_from_events
-from holdfast.planning.trainingjob.waiting import why_waiting
+from holdfast.pods.start_problems import why_waiting
+from holdfast.trainingjob.start_problems import MOST_LISTS, EventExplanations, start_problems_from_events
 from tests.contract.engine import Engine
 from tests.contract.pods import indexed
 from tests.contract.waiting import until

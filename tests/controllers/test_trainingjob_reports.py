@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.api.builtin import Pod
-from holdfast.api.crd import crd_manifest
+from holdfast.api.core.objects import Pod
 from holdfast.api.kinds import KINDS
+from holdfast.api.reports import LARGEST_BODY, LARGEST_EPOCH, Checkpoint, Progress, Resumed, TerminationReport
+from holdfast.api.schema.crd import crd_manifest
 from holdfast.cluster.resources import CONFIG_MAPS, JOBS, PODS, TRAINING_JOBS
-from holdfast.planning.trainingjob import progress
-from holdfast.reports.office import ReportReceiver
-from holdfast.reports.wire import LARGEST_BODY, LARGEST_EPOCH, Checkpoint, Progress, Resumed, TerminationReport
 from holdfast.runtime.operator import Operator
+from holdfast.trainingjob.decide import progress
+from holdfast.trainingjob.reports.server import ReportReceiver
 from tests.contract.pool import Pool
 from tests.contract.waiting import until
 from tests.controllers.lab import Lab, Seen

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.builtin import Pod
+from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import CONFIG_MAPS, JOBS, NODES, PODS

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.builtin import Pod
+from holdfast.api.core.objects import Pod
+from holdfast.api.reports import Progress
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import PODS
-from holdfast.planning.trainingjob import progress
-from holdfast.reports.office import ReportReceiver
-from holdfast.reports.wire import Progress
-from holdfast.runtime.clocks import utc_now
+from holdfast.runtime.process import utc_now
+from holdfast.trainingjob.decide import progress
+from holdfast.trainingjob.reports.server import ReportReceiver
 from tests.contract.engine import Engine
 from tests.contract.kinds import JOBS
 from tests.contract.pool import Pool

@@ -6,20 +6,20 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.api.builtin import Job, Pod
+from holdfast.api.core.objects import Job, Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import Conflict, NotFound, Unreachable
 from holdfast.cluster.protocol import Propagation, Resource
 from holdfast.cluster.resources import JOBS
-from holdfast.controllers.trainingjob.stop import stop_finished, stop_jobs, stop_old_attempts, stop_pods
-from holdfast.planning.trainingjob.course import StartNewAttempt, decide
-from holdfast.planning.trainingjob.observed import Observed
-from holdfast.planning.trainingjob.restart import Retry
-from holdfast.planning.trainingjob.status import next_status
-from holdfast.planning.trainingjob.timing import TIMING, Timing
+from holdfast.runtime.children import stop_jobs
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.writes import TrackedClient, WriteTracker
+from holdfast.runtime.read_your_writes import TrackedClient, WriteTracker
+from holdfast.trainingjob.apply import stop_finished, stop_old_attempts, stop_pods
+from holdfast.trainingjob.decide.decision import StartNewAttempt, decide
+from holdfast.trainingjob.decide.restart import Retry
+from holdfast.trainingjob.decide.snapshot import TIMING, Observed, Timing
+from holdfast.trainingjob.decide.status import next_status
 from tests.runtime.scripted import ScriptedCluster
 from tests.trainingjobs import at, deleted, failed, running, stamp, training_job, workers
 

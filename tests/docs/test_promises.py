@@ -7,9 +7,10 @@ from typing import Any, get_args
 import pytest
 from msgspec import structs
 
-from holdfast.api.trainingjob import FailurePolicy, State
-from holdfast.planning.trainingjob.classes import CLASSES, FREE
-from holdfast.workloads.trainingjob.last_logs import worker_log_config_map
+from holdfast.api.trainingjob_blocks import FailurePolicy
+from holdfast.api.trainingjob_status import State
+from holdfast.pods.failure import CLASSES, FREE
+from holdfast.trainingjob.objects.config import worker_log_config_map
 from tests.docs.markdown import tables
 from tests.trainingjobs import training_job
 from tests.workloads.family import DEFAULTS, children, container

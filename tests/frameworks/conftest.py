@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.local.hardware import detect_hardware
-from holdfast.local.onebox import LocalCluster, local_cluster
+from holdfast.local.up import LocalCluster, detect_hardware, local_cluster
 from tests.conftest import deselect
 from tests.frameworks import provision
 

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from holdfast.api.builtin import Pod
+from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import PODS, TRAINING_JOBS
-from holdfast.local.onebox import LocalCluster
+from holdfast.local.up import LocalCluster
 from tests.control_plane.waiting import eventually
 
 NAMESPACE = "default"

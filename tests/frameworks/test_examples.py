@@ -17,16 +17,15 @@ import yaml
 from aiohttp import ClientSession
 
 from holdfast.api.meta import Key
-from holdfast.checkpoints.names import CheckpointName
+from holdfast.checkpoints.manifest import CheckpointName
 from holdfast.checkpoints.settings import open_bucket, open_store
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import NAMESPACES, PRIORITY_CLASSES, TRAINING_JOBS
-from holdfast.local.hardware import Hardware
-from holdfast.local.onebox import LocalCluster, local_cluster
-from holdfast.machine.machine import Kubelet
-from holdfast.machine.objects import NODES, SECRETS
-from holdfast.runtime.clocks import utc_now
-from holdfast.workloads.trainingjob.stores import AWS_KEYS, AWS_SECRET
+from holdfast.local.kubelet.kubelet import Kubelet
+from holdfast.local.kubelet.objects import NODES, SECRETS
+from holdfast.local.up import Hardware, LocalCluster, local_cluster
+from holdfast.runtime.process import utc_now
+from holdfast.trainingjob.objects.object_store import AWS_KEYS, AWS_SECRET
 from tests.checkpoints.servers.server import Server, s3
 from tests.frameworks.jobs import NAMESPACE, ROOT, completed, logs
 

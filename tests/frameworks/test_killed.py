@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.local.onebox import LocalCluster
+from holdfast.local.up import LocalCluster
 from tests.control_plane.ports import free_ports
 from tests.control_plane.waiting import eventually
 from tests.frameworks.jobs import NAMESPACE, ROOT, WITHIN_S, completed, logs, start

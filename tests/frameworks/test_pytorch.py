@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from holdfast.local.onebox import LocalCluster
+from holdfast.local.up import LocalCluster
 from tests.control_plane.ports import free_ports
 from tests.frameworks.jobs import PROGRAMS, said
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import TRAINING_JOBS
-from holdfast.local.onebox import LocalCluster
+from holdfast.local.up import LocalCluster
 from tests.control_plane.waiting import eventually
 from tests.frameworks.jobs import NAMESPACE, WITHIN_S, completed, logs
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientError, ClientSession
 
-from holdfast.api.builtin import Pod
+from holdfast.api.core.objects import Pod
 from holdfast.cluster.resources import EVENTS, PODS
-from holdfast.local.onebox import LocalCluster
-from holdfast.workloads.trainingjob.names import TENSORBOARD_LABEL
+from holdfast.local.up import LocalCluster
+from holdfast.trainingjob.objects.names import TENSORBOARD_LABEL
 from tests.checkpoints.servers.server import Server, s3
 from tests.control_plane.waiting import eventually
 from tests.frameworks.jobs import NAMESPACE, WITHIN_S, completed

@@ -18,7 +18,7 @@ import yaml
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import CONFIG_MAPS, TRAINING_JOBS
-from holdfast.local.onebox import LocalCluster
+from holdfast.local.up import LocalCluster
 from tests.control_plane.ports import free_ports
 from tests.control_plane.waiting import eventually
 from tests.frameworks.jobs import NAMESPACE, ROOT, WITHIN_S, completed, logs

@@ -15,7 +15,7 @@ from random import Random
 from msgspec import Struct
 
 from holdfast.cluster.resources import PODS
-from holdfast.local.onebox import LocalCluster
+from holdfast.local.up import LocalCluster
 from tests.local.trainings import NAMESPACE, WITHIN_S, change, start, status, stopped, until
 
 EPOCHS, BATCHES = 3, 5

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from holdfast.local.onebox import LocalCluster
+from holdfast.local.up import LocalCluster
 from tests.frameworks.jobs import completed
 from tests.local.trainings import NAMESPACE, checkpoint, kept, start, told, until
 

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import TRAINING_JOBS
-from holdfast.local.onebox import LocalCluster
+from holdfast.local.up import LocalCluster
 from tests.checkpoints.servers.server import Server
 from tests.frameworks.jobs import ROOT, completed, logs
 from tests.local.interrupted import Interrupting, Plan, all_batches, plans

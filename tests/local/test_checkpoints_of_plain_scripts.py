@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.checkpoints.names import checkpoint_name
-from holdfast.local.onebox import LocalCluster
+from holdfast.checkpoints.manifest import checkpoint_name
+from holdfast.local.up import LocalCluster
 from tests.control_plane.waiting import eventually
 from tests.frameworks.jobs import completed, logs
 from tests.local.trainings import NAMESPACE, WITHIN_S, checkpoint, start, until_kept

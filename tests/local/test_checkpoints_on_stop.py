@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.api.trainingjob import TrainingJobStatus
+from holdfast.api.trainingjob_status import TrainingJobStatus
 from holdfast.cluster.resources import NODES, PODS, TRAINING_JOBS
-from holdfast.local.onebox import LocalCluster
+from holdfast.local.up import LocalCluster
 from tests.contract.waiting import gone
 from tests.control_plane.waiting import eventually
 from tests.local.trainings import (

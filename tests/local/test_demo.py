@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli.demo import DemoFailed, Epoch, check, read_epochs
-from holdfast.cli.naming import this_command
+from holdfast.cli.resource_args import this_command
 from tests.api.conftest import ROOT
 from tests.trainingjobs import training_job
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.controllers.trainingjob import training_job_controller
-from holdfast.local import onebox
-from holdfast.planning.trainingjob.timing import Timing
+from holdfast.local import up
+from holdfast.trainingjob.controller import training_job_controller
+from holdfast.trainingjob.decide.snapshot import Timing
 from tests.local.conftest import ROOMY
 from tests.local.interrupted import WAYS, Interrupting, Plan, all_batches, plans
 
@@ -21,7 +21,7 @@ async def interrupted(data: Path, plans: list[Plan], interrupting: Interrupting)
     running = [asyncio.create_task(interrupting.run(plan)) for plan in plans]
     try:
         while not all(task.done() for task in running):
-            async with onebox.local_cluster(data, ROOMY, limits=False) as box:
+            async with up.local_cluster(data, ROOMY, limits=False) as box:
                 interrupting.begin(box)
                 await interrupting.until_it_may_end(running)
             interrupting.waiting.clear()
@@ -35,9 +35,7 @@ async def interrupted(data: Path, plans: list[Plan], interrupting: Interrupting)
 async def test_killed_suspended_scaled_drained_and_taken_down_it_trains_every_batch_once(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        onebox, "training_job_controller", partial(training_job_controller, timing=Timing(retry_s=0.01))
-    )
+    monkeypatch.setattr(up, "training_job_controller", partial(training_job_controller, timing=Timing(retry_s=0.01)))
     tried, interrupting = plans(seed, PLANS, WAYS, RESTARTS), Interrupting(tmp_path / "plans")
     await interrupted(tmp_path / "data", tried, interrupting)
     for plan in tried:

@@ -8,10 +8,9 @@ import pytest
 from holdfast.api.kinds import WITHOUT_CONTROLLER
 from holdfast.api.manifests import documents
 from holdfast.api.meta import Key
-from holdfast.cluster.known import KNOWN, KnownKind
 from holdfast.cluster.protocol import JSON
-from holdfast.cluster.resources import NAMESPACES
-from holdfast.local.onebox import LocalCluster
+from holdfast.cluster.resources import KNOWN, NAMESPACES, KnownKind
+from holdfast.local.up import LocalCluster
 from tests.control_plane.waiting import eventually
 
 ROOT = Path(__file__).parents[2]

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from holdfast.local.onebox import LocalCluster
+from holdfast.local.up import LocalCluster
 from tests.frameworks.jobs import completed
 from tests.local.conftest import ROOMY
 from tests.local.trainings import start

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.cluster.embedded import EmbeddedCluster
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import PODS
-from holdfast.local.hardware import detect_hardware
-from holdfast.local.onebox import local_cluster
+from holdfast.local.apiserver.server import EmbeddedCluster
+from holdfast.local.up import detect_hardware, local_cluster
 from tests.contract.kinds import CLAIMS
 from tests.contract.waiting import gone, until
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.cluster.protocol import JSON
-from holdfast.local.onebox import LocalCluster
+from holdfast.local.up import LocalCluster
 from tests.frameworks.jobs import completed
 from tests.local.trainings import NEVER, checkpoint, start
 

@@ -8,15 +8,16 @@ from pathlib import Path
 
 from aiohttp import ClientSession
 
-from holdfast.api.builtin import CoreEvent
+from holdfast.api.core.objects import CoreEvent
 from holdfast.api.meta import Key
-from holdfast.api.trainingjob import CheckpointStatus, TrainingJob, TrainingJobStatus
-from holdfast.checkpoints.names import CheckpointName
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.api.trainingjob_status import CheckpointStatus, TrainingJobStatus
+from holdfast.checkpoints.manifest import CheckpointName
 from holdfast.checkpoints.settings import open_store
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import EVENTS, PODS, TRAINING_JOBS
-from holdfast.local.onebox import LocalCluster
-from holdfast.machine.objects import SECRETS
+from holdfast.local.kubelet.objects import SECRETS
+from holdfast.local.up import LocalCluster
 from tests.checkpoints.servers.server import AZURE_ACCOUNT, BUCKET, Server
 from tests.control_plane.waiting import eventually
 

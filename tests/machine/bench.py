@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON, Cluster
-from holdfast.machine.machine import Kubelet
+from holdfast.local.kubelet.kubelet import Kubelet
 from tests.contract.kinds import PODS, Document
 from tests.contract.waiting import gone, until
 from tests.control_plane.waiting import eventually

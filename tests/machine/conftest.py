@@ -11,11 +11,12 @@ from typing import Any, Protocol
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.cluster.embedded import open_cluster
-from holdfast.cluster.kubernetes import connect, load_config
+from holdfast.cluster.kubernetes.client import connect
+from holdfast.cluster.kubernetes.kubeconfig import load_config
 from holdfast.cluster.protocol import Cluster
-from holdfast.machine.machine import Kubelet
-from holdfast.machine.objects import NAMESPACES, NODES
+from holdfast.local.apiserver.server import open_cluster
+from holdfast.local.kubelet.kubelet import Kubelet
+from holdfast.local.kubelet.objects import NAMESPACES, NODES
 from tests.control_plane.server import ControlPlane
 from tests.machine.bench import Bench, MakeBench
 

@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 from random import Random
 
-from holdfast.cluster.kubernetes import connect, load_config
-from holdfast.machine.machine import Kubelet
+from holdfast.cluster.kubernetes.client import connect
+from holdfast.cluster.kubernetes.kubeconfig import load_config
+from holdfast.local.kubelet.kubelet import Kubelet
 from tests.machine.conftest import RESOURCES, now
 
 

@@ -6,7 +6,7 @@ import socket
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.machine.addresses import PodAddresses, candidate
+from holdfast.local.kubelet.context import PodAddresses, candidate
 from tests.control_plane.ports import free_ports
 
 NAME = "job-0.workers.team.svc"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.machine.cgroups import Cgroup, Cgroups, find
-from holdfast.machine.objects import Container, ResourceRequirements
+from holdfast.local.kubelet.devices import Cgroup, Cgroups, find
+from holdfast.local.kubelet.objects import Container, ResourceRequirements
 from tests.machine.bench import MakeBench, shell, terminated
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.machine.identity import environment, processes
-from holdfast.machine.machine import identity_of
+from holdfast.local.kubelet.kubelet import identity_of
+from holdfast.local.kubelet.processes import environment, processes
 from tests.control_plane.server import ControlPlane
 from tests.control_plane.waiting import eventually
 from tests.machine.bench import Bench, MakeBench, condition, shell, terminated

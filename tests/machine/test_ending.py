@@ -5,7 +5,7 @@ import os
 import signal
 from pathlib import Path
 
-from holdfast.machine.identity import environment, processes
+from holdfast.local.kubelet.processes import environment, processes
 from tests.control_plane.waiting import eventually
 from tests.machine.bench import Bench, condition, python, shell, terminated
 

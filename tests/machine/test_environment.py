@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from holdfast.cluster.protocol import JSON
-from holdfast.machine.objects import SECRETS
+from holdfast.local.kubelet.objects import SECRETS
 from tests.contract.kinds import CONFIG_MAPS, Document
 from tests.machine.bench import Bench, env_lines, python, shell, state, terminated
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.machine.expansion import expand
+from holdfast.local.kubelet.environment import expand
 
 VARIABLES = {"A": "1", "B": "$(A)", "EMPTY": ""}
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.machine.gpus import RESOURCE, Gpus, NotEnoughGpus, cuda_env, needed_by
-from holdfast.machine.objects import Container, PodSpec, ResourceRequirements
+from holdfast.local.kubelet.devices import RESOURCE, Gpus, NotEnoughGpus, cuda_env, needed_by
+from holdfast.local.kubelet.objects import Container, PodSpec, ResourceRequirements
 
 
 def using(name: str, gpus: int, *, sidecar: bool = False) -> Container:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import BadRequest, NotFound
-from holdfast.machine import logs
-from holdfast.machine.last_words import termination_message
-from holdfast.machine.supervisor import RotatingLog
+from holdfast.local.kubelet import logs
+from holdfast.local.kubelet.logs import termination_message
+from holdfast.local.kubelet.supervisor import RotatingLog
 from tests.machine.bench import Bench, python, shell, terminated
 
 KEPT_AT_MOST = 2 * 10_000_000

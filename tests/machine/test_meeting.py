@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
-from holdfast.machine.addresses import PodAddresses
-from holdfast.machine.environment import DeclaredEnv
-from holdfast.machine.meeting import with_unique_ports
+from holdfast.local.kubelet.context import PodAddresses
+from holdfast.local.kubelet.environment import DeclaredEnv
+from holdfast.local.kubelet.launch import with_unique_ports
 from tests.control_plane.ports import free_ports
 from tests.machine.bench import Bench, env_lines, shell
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.machine.mounts import Mount, link, mounts, rewrite, within
-from holdfast.machine.objects import Container, VolumeMount
-from holdfast.machine.trouble import ConfigError
+from holdfast.local.kubelet.errors import ConfigError
+from holdfast.local.kubelet.objects import Container, VolumeMount
+from holdfast.local.kubelet.volumes import Mount, link, mounts, rewrite, within
 
 MOUNTS = [Mount("/data/cache", Path("/real/cache")), Mount("/data", Path("/real/data")), Mount("/tmp", Path("/tmp/x"))]
 

@@ -10,12 +10,22 @@ from typing import Any
 
 import pytest
 
-from holdfast.machine import journal, orphans
-from holdfast.machine.grace import GracePeriod
-from holdfast.machine.identity import ProcessId, boot_id, environment, identify, processes, stat
-from holdfast.machine.processes import Exit, Launch, Process, StartError
-from holdfast.machine.supervisor import MessageBuffer, encode
-from holdfast.machine.tasks import background_task, wait_first
+from holdfast.local.kubelet import processes as journal
+from holdfast.local.kubelet import processes as orphans
+from holdfast.local.kubelet.container import GracePeriod, background_task, wait_first
+from holdfast.local.kubelet.processes import (
+    Exit,
+    Launch,
+    Process,
+    ProcessId,
+    StartError,
+    boot_id,
+    environment,
+    identify,
+    processes,
+    stat,
+)
+from holdfast.local.kubelet.supervisor import MessageBuffer, encode
 from tests.control_plane.waiting import eventually
 
 MARK = {"HOLDFAST_MACHINE": "test-processes"}
@@ -72,7 +82,7 @@ async def test_a_command_starts_with_default_signals_whatever_its_caller_ignores
 async def test_a_supervisor_that_does_not_answer_is_ended_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.machine.processes.PATIENCE_S", 0.1)
+    monkeypatch.setattr("holdfast.local.kubelet.processes.PATIENCE_S", 0.1)
     noted: list[ProcessId] = []
     process = await start(tmp_path, "exec sleep 1000", noted)
     noted[0].send(signal.SIGSTOP)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import __version__
-from holdfast.machine.command import own_interpreter
-from holdfast.machine.tensorboard import NotInstalled, adapted_to_tensorboard
+from holdfast.local.kubelet.context import own_interpreter
+from holdfast.local.kubelet.launch import NotInstalled, adapted_to_tensorboard
 from tests.machine.bench import Bench, python, shell, state, status_of, terminated
 
 # Says what it was asked, and stays.

@@ -3,16 +3,21 @@
 import pytest
 
 from holdfast.cluster.protocol import JSON
-from holdfast.machine.facts import (
+from holdfast.local.kubelet.pod_status import (
     ContainerSnapshot,
+    PodResult,
     Running,
+    Snapshot,
     State,
     Terminated,
     Waiting,
+    container_status,
+    outcome,
+    phase,
+    pod_status,
     restart_delay_s,
     restarts_again,
 )
-from holdfast.machine.status import PodResult, Snapshot, container_status, outcome, phase, pod_status
 
 NOW = "2026-01-01T00:00:10Z"
 BEFORE = "2026-01-01T00:00:00Z"

@@ -1,7 +1,7 @@
 """A projected token: a file in the pod that proves who it is."""
 
 from holdfast.cluster.protocol import JSON
-from holdfast.machine.objects import Pod
+from holdfast.local.kubelet.objects import Pod
 from tests.machine.bench import MakeBench, shell
 
 SHOW = "cd /proof; for file in $(find . -type f | sort); do echo $file $(stat -c %a $file) $(cat $file); done"

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
-from holdfast.machine.machine import ReclaimFailed
-from holdfast.machine.objects import CLAIMS, SECRETS
+from holdfast.local.kubelet.kubelet import ReclaimFailed
+from holdfast.local.kubelet.objects import CLAIMS, SECRETS
 from tests.contract.kinds import CONFIG_MAPS
 from tests.control_plane.waiting import eventually
 from tests.machine.bench import Bench, MakeBench, python, shell, state, terminated
@@ -179,7 +179,7 @@ async def test_a_folder_that_stays_is_not_taken_for_removed(bench: Bench, monkey
         """As for files that not even their owner may remove."""
 
     (bench.data / "volumes" / "ns" / "data").mkdir(parents=True)
-    monkeypatch.setattr("holdfast.machine.folders.remove", in_vain)
+    monkeypatch.setattr("holdfast.local.kubelet.volumes.remove", in_vain)
     with pytest.raises(ReclaimFailed, match="the folder of claim ns/data, can't be removed: remove it by hand"):
         await bench.machine.reclaim(Key("ns", "data"))
 

@@ -17,7 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
-from holdfast.cluster.kubernetes import KubernetesCluster, connect, load_config
+from holdfast.cluster.kubernetes.client import KubernetesCluster, connect
+from holdfast.cluster.kubernetes.kubeconfig import load_config
 from tests.control_plane import build as control_plane
 from tests.control_plane.certificates import Authority
 from tests.control_plane.component import Component

@@ -9,10 +9,11 @@ from random import Random
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.checkpoints.names import checkpoint_name
-from holdfast.cluster.kubernetes import connect, load_config
+from holdfast.checkpoints.manifest import checkpoint_name
+from holdfast.cluster.kubernetes.client import connect
+from holdfast.cluster.kubernetes.kubeconfig import load_config
 from holdfast.cluster.resources import TRAINING_JOBS
-from holdfast.runtime.clocks import utc_now
+from holdfast.runtime.process import utc_now
 from tests.checkpoints.making import MODEL, content
 from tests.cli.checkpoints.jobs import fill_volume
 from tests.cli.ground import Done, holdfast

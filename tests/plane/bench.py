@@ -8,15 +8,15 @@ from random import Random
 from typing import Any, TypeVar
 
 from holdfast.api.meta import Key, Object
-from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.protocol import JSON, Resource
-from holdfast.plane import BindingCluster, add_kube_controllers
-from holdfast.plane.claims import Reclaim, nothing_to_reclaim
-from holdfast.plane.objects import JOBS, LEASES, NODES, PODS, Job, Node, Pod
-from holdfast.runtime.clocks import format_time, micro_time
+from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
+from holdfast.local.controllers import BindingCluster, add_kube_controllers
+from holdfast.local.controllers.objects import JOBS, LEASES, NODES, PODS, Job, Node, Pod
+from holdfast.local.controllers.storage import Reclaim, nothing_to_reclaim
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator
+from holdfast.runtime.process import format_time, micro_time
 from tests.plane.kubelets import Kubelets, ended, kubelets
 
 T = TypeVar("T", bound=Object)

@@ -5,9 +5,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 from holdfast.api.meta import Key, Object
-from holdfast.cluster.embedded import EmbeddedCluster
 from holdfast.cluster.errors import NotLeading
 from holdfast.cluster.protocol import Body, Event, Identity, Listing, Propagation, Resource
+from holdfast.local.apiserver.server import EmbeddedCluster
 
 T = TypeVar("T", bound=Object)
 S = TypeVar("S")

@@ -6,13 +6,12 @@ from datetime import datetime
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.protocol import JSON
-from holdfast.plane.objects import PODS, Pod
-from holdfast.runtime.cache import Store
-from holdfast.runtime.clocks import Now, format_time
-from holdfast.runtime.controller import Controller
+from holdfast.local.controllers.objects import PODS, Pod
+from holdfast.runtime.controller import Controller, Done, Result, TerminalError
+from holdfast.runtime.informer import Store
 from holdfast.runtime.operator import Operator
-from holdfast.runtime.result import Done, Result, TerminalError
-from holdfast.runtime.writes import WriteTracker
+from holdfast.runtime.process import Now, format_time
+from holdfast.runtime.read_your_writes import WriteTracker
 
 STOPPED = 143
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.plane.jobs.backoff import BASE_S, CAP_S, backoff_remaining_s, remaining_of_index_s
+from holdfast.local.controllers.job_policies import BASE_S, CAP_S, backoff_remaining_s, remaining_of_index_s
 from tests.plane.things import NOW, ago, worker
 
 

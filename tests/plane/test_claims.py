@@ -9,9 +9,9 @@ import pytest
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import EVENTS
-from holdfast.plane.claims import PROTECTION, unbound_claims_message, unsupported_reason, volume_of
-from holdfast.plane.objects import CLAIMS, PODS, Claim, condition
-from holdfast.runtime.cache import Store
+from holdfast.local.controllers.objects import CLAIMS, PODS, Claim, condition
+from holdfast.local.controllers.storage import PROTECTION, unbound_claims_message, unsupported_reason, volume_of
+from holdfast.runtime.informer import Store
 from tests.plane.bench import NAMESPACE, Bench, a_cluster
 from tests.plane.things import pod
 from tests.runtime.virtual import virtual

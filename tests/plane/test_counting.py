@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.api.builtin import JobStatus, UncountedTerminatedPods
-from holdfast.plane.jobs.accounting import MOST_UNCOUNTED
-from holdfast.plane.jobs.plan import Plan, plan
-from holdfast.plane.objects import Job, Pod
+from holdfast.api.core.objects import JobStatus, UncountedTerminatedPods
+from holdfast.local.controllers.job_policies import MOST_UNCOUNTED
+from holdfast.local.controllers.jobs import Plan, plan
+from holdfast.local.controllers.objects import Job, Pod
 from tests.plane.things import NOW, ago, indexed_job, job, worker
 
 LATER = NOW + timedelta(hours=1)

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.plane.jobs.standing import index_of
-from holdfast.plane.objects import JOBS, Job, Pod
+from holdfast.local.controllers.job_pods import index_of
+from holdfast.local.controllers.objects import JOBS, Job, Pod
 from tests.plane.bench import STEP_S, Bench, a_cluster, indexed
 from tests.plane.crashing import CrashingCluster
 from tests.runtime.virtual import virtual

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from holdfast.cluster.protocol import JSON
-from holdfast.plane.objects import Node, Pod
-from holdfast.plane.scheduling.cycle import schedule
-from holdfast.plane.scheduling.occupancy import NodeSnapshot
-from holdfast.planning.placing.amounts import NANO, parse_nanos
+from holdfast.local.controllers.node_snapshot import NodeSnapshot
+from holdfast.local.controllers.objects import Node, Pod
+from holdfast.local.controllers.scheduler import schedule
+from holdfast.scheduling.resources import NANO, parse_nanos
 from tests.plane.things import asking, node, pod
 
 HOST = "kubernetes.io/hostname"

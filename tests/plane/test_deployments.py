@@ -10,10 +10,8 @@ import pytest
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import SERVICE_ACCOUNTS
-from holdfast.plane.deployments.staffing import REST_S, plan_scale
-from holdfast.plane.deployments.status import status
-from holdfast.plane.deployments.template import HASH, is_current, pod_body
-from holdfast.plane.objects import DEPLOYMENTS, PODS, Deployment, Pod
+from holdfast.local.controllers.deployments import HASH, REST_S, is_current, plan_scale, pod_body, status
+from holdfast.local.controllers.objects import DEPLOYMENTS, PODS, Deployment, Pod
 from tests.plane.bench import NAMESPACE, Bench, a_cluster, pod_spec
 from tests.plane.things import NOW, ago
 from tests.runtime.virtual import virtual

@@ -1,7 +1,7 @@
 import pytest
 
 from holdfast.cluster.protocol import JSON
-from holdfast.plane.jobs.failure_policy import match_policy
+from holdfast.local.controllers.job_pods import match_policy
 from tests.plane.things import indexed_job, worker
 
 DISRUPTED = {"type": "DisruptionTarget", "status": "True"}

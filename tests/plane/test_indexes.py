@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.plane.jobs.indexes import format_indexes, parse_indexes
+from holdfast.local.controllers.job_pods import format_indexes, parse_indexes
 
 # (the indexes, how they are written): as the API server's own controller does it.
 CASES = [

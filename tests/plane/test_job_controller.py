@@ -6,15 +6,14 @@ from random import Random
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
 from holdfast.cluster.errors import Conflict
-from holdfast.plane.jobs.controller import BY_JOB, JobReconciler, job_of
-from holdfast.plane.objects import JOBS, PODS, Job, Pod
-from holdfast.runtime.cache import Store
-from holdfast.runtime.clocks import utc_now
-from holdfast.runtime.informer import Informers
+from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
+from holdfast.local.controllers.jobs import BY_JOB, JobReconciler, job_of
+from holdfast.local.controllers.objects import JOBS, PODS, Job, Pod
+from holdfast.runtime.informer import Informers, Store
 from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.writes import WriteTracker
+from holdfast.runtime.process import utc_now
+from holdfast.runtime.read_your_writes import WriteTracker
 from tests.plane.bench import NAMESPACE, indexed, pod_spec
 from tests.plane.kubelets import ended
 

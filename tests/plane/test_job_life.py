@@ -3,11 +3,11 @@
 import asyncio
 from datetime import timedelta
 
-from holdfast.api.builtin import JobStatus
+from holdfast.api.core.objects import JobStatus
 from holdfast.cluster.protocol import Propagation
-from holdfast.plane.jobs.standing import FAILURES, index_of
-from holdfast.plane.objects import JOBS, PODS, Job
-from holdfast.planning.times import parse_time
+from holdfast.local.controllers.job_pods import FAILURES, index_of
+from holdfast.local.controllers.objects import JOBS, PODS, Job
+from holdfast.times import parse_time
 from tests.plane.bench import PRIORITY_CLASSES, a_cluster, indexed, now, pod_spec
 from tests.runtime.virtual import virtual
 

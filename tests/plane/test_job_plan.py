@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import pytest
 
 from holdfast.cluster.protocol import JSON
-from holdfast.plane.jobs.plan import Plan, plan
-from holdfast.plane.jobs.replicas import MOST_AT_ONCE, NewPod
-from holdfast.plane.objects import Job, Pod
+from holdfast.local.controllers.job_policies import MOST_AT_ONCE, NewPod
+from holdfast.local.controllers.jobs import Plan, plan
+from holdfast.local.controllers.objects import Job, Pod
 from tests.plane.things import NOW, ago, indexed_job, job, worker
 
 

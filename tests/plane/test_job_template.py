@@ -1,10 +1,10 @@
 import msgspec
 import pytest
 
-from holdfast.plane.jobs.replicas import NewPod
-from holdfast.plane.jobs.standing import FAILURES, IGNORED_FAILURES, INDEX
-from holdfast.plane.jobs.template import pod_body
-from holdfast.plane.objects import TRACKING, Job
+from holdfast.local.controllers.job_pods import FAILURES, IGNORED_FAILURES, INDEX
+from holdfast.local.controllers.job_policies import NewPod
+from holdfast.local.controllers.jobs import pod_body
+from holdfast.local.controllers.objects import TRACKING, Job
 from tests.plane.things import indexed_job, job
 
 TEMPLATE = {

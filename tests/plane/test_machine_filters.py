@@ -3,10 +3,9 @@
 import pytest
 
 from holdfast.cluster.protocol import JSON
-from holdfast.plane.objects import Node
-from holdfast.plane.scheduling.machine import filter_failures
-from holdfast.planning.placing.amounts import parse_nanos
-from holdfast.planning.placing.needs import pod_requests
+from holdfast.local.controllers.objects import Node
+from holdfast.local.controllers.scheduler import filter_failures
+from holdfast.scheduling.resources import parse_nanos, pod_requests
 from tests.plane.things import asking, node, pod
 
 GPU = {"key": "gpu", "value": "present", "effect": "NoSchedule"}

@@ -3,9 +3,9 @@
 from datetime import timedelta
 
 from holdfast.api.meta import Key
-from holdfast.plane.nodes.health import readiness
-from holdfast.plane.objects import LEASES, NODES, PODS, Node, Pod, condition
-from holdfast.planning.times import parse_time
+from holdfast.local.controllers.nodes import readiness
+from holdfast.local.controllers.objects import LEASES, NODES, PODS, Node, Pod, condition
+from holdfast.times import parse_time
 from tests.plane.bench import LEASE_NAMESPACE, a_cluster, indexed, now
 from tests.runtime.virtual import virtual
 

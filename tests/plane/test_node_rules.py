@@ -6,14 +6,22 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from holdfast.api.builtin import Lease, LeaseSpec
+from holdfast.api.core.objects import Lease, LeaseSpec
+from holdfast.api.core.selectors import Taint
 from holdfast.api.meta import ObjectMeta
-from holdfast.api.placing import Taint
 from holdfast.cluster.protocol import JSON
-from holdfast.plane.nodes.eviction import disrupted, eviction_time, not_ready
-from holdfast.plane.nodes.health import readiness, sign_of_life, unknown_conditions
-from holdfast.plane.nodes.taints import NOT_READY, UNREACHABLE, wanted_taints
-from holdfast.plane.objects import Condition, Node, Pod, condition
+from holdfast.local.controllers.nodes import (
+    NOT_READY,
+    UNREACHABLE,
+    disrupted,
+    eviction_time,
+    not_ready,
+    readiness,
+    sign_of_life,
+    unknown_conditions,
+    wanted_taints,
+)
+from holdfast.local.controllers.objects import Condition, Node, Pod, condition
 from tests.plane.things import NOW, ago, node, pod, told
 
 CORDONED = "node.kubernetes.io/unschedulable"

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.plane.objects import Pod
-from holdfast.plane.scheduling.occupancy import NodeSnapshot, waits
-from holdfast.planning.placing.amounts import NANO
+from holdfast.local.controllers.node_snapshot import NodeSnapshot, waits
+from holdfast.local.controllers.objects import Pod
+from holdfast.scheduling.resources import NANO
 from tests.plane.things import asking, pod
 
 

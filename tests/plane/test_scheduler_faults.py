@@ -1,9 +1,9 @@
 """Bindings that fail, and pods that change while they are looked at."""
 
 from holdfast.api.meta import Key
-from holdfast.cluster.embedded import EmbeddedCluster
 from holdfast.cluster.errors import ClusterError, Conflict, ServerError
-from holdfast.plane.objects import PODS
+from holdfast.local.apiserver.server import EmbeddedCluster
+from holdfast.local.controllers.objects import PODS
 from tests.plane.bench import a_cluster
 from tests.plane.crashing import CrashingCluster
 from tests.plane.test_scheduling_life import gpus

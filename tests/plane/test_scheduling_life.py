@@ -3,7 +3,7 @@
 import asyncio
 
 from holdfast.api.meta import Key
-from holdfast.plane.objects import NODES, PODS, Condition, Pod, condition
+from holdfast.local.controllers.objects import NODES, PODS, Condition, Pod, condition
 from tests.plane.bench import Bench, a_cluster, indexed, now, pod_spec
 from tests.runtime.virtual import virtual
 

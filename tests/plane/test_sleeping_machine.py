@@ -3,9 +3,9 @@
 import asyncio
 from contextlib import suppress
 
-from holdfast.machine.node import NodeAgent
-from holdfast.plane.nodes.health import readiness
-from holdfast.plane.objects import condition
+from holdfast.local.controllers.nodes import readiness
+from holdfast.local.controllers.objects import condition
+from holdfast.local.kubelet.node import NodeAgent
 from tests.plane.bench import a_cluster, now
 from tests.runtime.virtual import virtual
 

@@ -2,9 +2,9 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from holdfast.plane.jobs.standing import failures_before, finished_at, has_failed, index_of, is_active, is_ready
-from holdfast.plane.objects import ContainerState, ContainerStatus, Pod, Terminated
-from holdfast.planning.times import parse_time
+from holdfast.local.controllers.job_pods import failures_before, finished_at, has_failed, index_of, is_active, is_ready
+from holdfast.local.controllers.objects import ContainerState, ContainerStatus, Pod, Terminated
+from holdfast.times import parse_time
 from tests.plane.things import NOW, ago, indexed_job, told, worker
 
 

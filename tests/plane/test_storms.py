@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.plane.jobs.standing import index_of
-from holdfast.plane.objects import JOBS, LEASES, NODES, PODS, Job, Pod
+from holdfast.local.controllers.job_pods import index_of
+from holdfast.local.controllers.objects import JOBS, LEASES, NODES, PODS, Job, Pod
 from tests.plane.bench import LEASE_NAMESPACE, NAMESPACE, Bench, a_cluster, indexed
 from tests.runtime.virtual import virtual
 

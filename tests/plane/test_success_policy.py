@@ -1,7 +1,7 @@
 import pytest
 
 from holdfast.cluster.protocol import JSON
-from holdfast.plane.jobs.success_policy import satisfied_rule
+from holdfast.local.controllers.job_policies import satisfied_rule
 from tests.plane.things import indexed_job
 
 LEADER: JSON = {"succeededIndexes": "0"}

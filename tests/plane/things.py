@@ -8,9 +8,9 @@ import msgspec
 
 from holdfast.api.meta import ObjectMeta, OwnerReference
 from holdfast.cluster.protocol import JSON
-from holdfast.plane.jobs.standing import FAILURES, INDEX
-from holdfast.plane.objects import TRACKING, Condition, Job, Node, Pod
-from holdfast.runtime.clocks import format_time
+from holdfast.local.controllers.job_pods import FAILURES, INDEX
+from holdfast.local.controllers.objects import TRACKING, Condition, Job, Node, Pod
+from holdfast.runtime.process import format_time
 
 NOW = datetime(2026, 4, 5, 12, tzinfo=UTC)
 _numbers = count()

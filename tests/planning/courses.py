@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from holdfast.api.builtin import Node
-from holdfast.planning.admission import AdmissionDecision
-from holdfast.planning.trainingjob.course import Action, Finish, StateReason, Wait, decide
-from holdfast.planning.trainingjob.observed import Observed
-from holdfast.planning.trainingjob.timing import TIMING
+from holdfast.api.core.objects import Node
+from holdfast.scheduling.gang import AdmissionDecision
+from holdfast.trainingjob.decide.decision import Action, Finish, StateReason, Wait, decide
+from holdfast.trainingjob.decide.snapshot import TIMING, Observed
 from tests.trainingjobs import at, node, running, training_job
 
 ROOM = AdmissionDecision(admitted=True)

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from holdfast.api.builtin import Job, Node, Pod
-from holdfast.planning.trainingjob.classes import WorkerFailure
-from holdfast.planning.trainingjob.loss import find_failure
-from holdfast.planning.trainingjob.observed import Observed
+from holdfast.api.core.objects import Job, Node, Pod
+from holdfast.pods.failure import WorkerFailure
+from holdfast.trainingjob.decide.failure import find_failure
+from holdfast.trainingjob.decide.snapshot import Observed
 from tests.trainingjobs import node, training_job, worker, workers
 
 RUNNING = training_job(status={"state": "Running"})

@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.api.builtin import Node, Pod
+from holdfast.api.core.objects import Node, Pod
 from holdfast.cluster.protocol import JSON
-from holdfast.planning.ledger import GPU, Ledger
+from holdfast.scheduling.ledger import GPU, Ledger
 
 
 def node(

@@ -4,12 +4,11 @@ from typing import Any
 
 from msgspec import structs
 
-from holdfast.api.trainingjob import TrainingJobStatus
-from holdfast.planning.admission import AdmissionDecision
-from holdfast.planning.trainingjob.course import decide
-from holdfast.planning.trainingjob.observed import Observed
-from holdfast.planning.trainingjob.status import next_status
-from holdfast.planning.trainingjob.timing import TIMING
+from holdfast.api.trainingjob_status import TrainingJobStatus
+from holdfast.scheduling.gang import AdmissionDecision
+from holdfast.trainingjob.decide.decision import decide
+from holdfast.trainingjob.decide.snapshot import TIMING, Observed
+from holdfast.trainingjob.decide.status import next_status
 from tests.trainingjobs import at, node, running, training_job
 
 ROOM = AdmissionDecision(admitted=True)

@@ -5,9 +5,9 @@ from math import inf
 
 import pytest
 
-from holdfast.planning.admission import run_admission
-from holdfast.planning.ledger import GPU, Ledger
-from holdfast.planning.placing.amounts import NANO
+from holdfast.scheduling.gang import run_admission
+from holdfast.scheduling.ledger import GPU, Ledger
+from holdfast.scheduling.resources import NANO
 from tests.planning.admission.gangs import NOW, admitted, gang
 from tests.planning.machines import ledger, node, pod
 from tests.planning.placement.requests import free_gpus, pod_of, request

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.planning.trainingjob.classes import WorkerFailure
-from holdfast.planning.trainingjob.course import (
+from holdfast.pods.failure import WorkerFailure
+from holdfast.trainingjob.decide.decision import (
     CleanUp,
     DeleteQueuedJob,
     EnsureJob,
@@ -15,7 +15,7 @@ from holdfast.planning.trainingjob.course import (
     StartNewAttempt,
     StateReason,
 )
-from holdfast.planning.trainingjob.observed import Observed
+from holdfast.trainingjob.decide.snapshot import Observed
 from tests.planning.courses import BOTH, HERE, LOST, course, ended, held, seen
 from tests.trainingjobs import at, deleted, failed, owned, running, stamp, workers
 

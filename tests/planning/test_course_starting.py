@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.api.builtin import Pod
-from holdfast.planning.admission import AdmissionDecision
-from holdfast.planning.trainingjob.course import (
+from holdfast.api.core.objects import Pod
+from holdfast.scheduling.gang import AdmissionDecision
+from holdfast.trainingjob.decide.decision import (
     DeleteQueuedJob,
     EnsureJob,
     StartNewAttempt,
@@ -16,7 +16,7 @@ from holdfast.planning.trainingjob.course import (
     bind_deadline,
     why_not_all_started,
 )
-from holdfast.planning.trainingjob.timing import TIMING
+from holdfast.trainingjob.decide.snapshot import TIMING
 from tests.planning.courses import BOTH, LOST, NO_ROOM, ROOM, course, held, seen
 from tests.trainingjobs import at, deleted, failed, running, stamp, unschedulable, worker, workers
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.planning.trainingjob.deadline import deadline, expiry, retry_time, suspended_for_s
+from holdfast.trainingjob.decide.restart import deadline, expiry, retry_time, suspended_for_s
 from tests.trainingjobs import at, stamp, training_job
 
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.planning.trainingjob.hang import find_hang, hang_due_s
-from holdfast.planning.trainingjob.heard import AttemptReports, WorkerReports
+from holdfast.trainingjob.decide.liveness import AttemptReports, WorkerReports, find_hang, hang_due_s
 from tests.trainingjobs import training_job
 
 LIMIT_S = 600

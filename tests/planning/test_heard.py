@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.planning.trainingjob.heard import AttemptReports, WorkerReports, gpu_utilization_percent, record_report
-from holdfast.reports.wire import WorkerReport
+from holdfast.api.reports import WorkerReport
+from holdfast.trainingjob.decide.liveness import AttemptReports, WorkerReports, gpu_utilization_percent, record_report
 from tests.reports.batches import batch, checkpoint, ended, step
 
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.api.builtin import ContainerStatus, Node, Pod
-from holdfast.planning.trainingjob.classes import WorkerFailure
-from holdfast.planning.trainingjob.course import (
+from holdfast.api.core.objects import ContainerStatus, Node, Pod
+from holdfast.pods.failure import WorkerFailure
+from holdfast.trainingjob.decide.decision import (
     Action,
     CleanUp,
     DeleteQueuedJob,
@@ -22,9 +22,9 @@ from holdfast.planning.trainingjob.course import (
     StateReason,
     Wait,
 )
-from holdfast.planning.trainingjob.last_logs import MOST_WORKERS, LogToSave, is_outdated, logs_to_save
-from holdfast.planning.trainingjob.observed import Observed
-from holdfast.planning.trainingjob.restart import Retry
+from holdfast.trainingjob.decide.restart import Retry
+from holdfast.trainingjob.decide.snapshot import Observed
+from holdfast.trainingjob.decide.worker_logs import MOST_WORKERS, LogToSave, is_outdated, logs_to_save
 from tests.trainingjobs import deleted, failed, node, running, stamp, training_job, worker, workers
 
 FAILED = Finish(StateReason("Failed", "BackoffLimitExceeded", "too often"))

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.api.builtin import Pod
-from holdfast.api.trainingjob import TrainingJobStatus
-from holdfast.planning.trainingjob.last_word import termination_report
-from holdfast.planning.trainingjob.observed import Observed
-from holdfast.planning.trainingjob.progress import apply_report
-from holdfast.reports.wire import LARGEST_EPOCH, WorkerReport
+from holdfast.api.core.objects import Pod
+from holdfast.api.reports import LARGEST_EPOCH, WorkerReport
+from holdfast.api.trainingjob_status import TrainingJobStatus
+from holdfast.trainingjob.decide.progress import apply_report, termination_report
+from holdfast.trainingjob.decide.snapshot import Observed
 from tests.trainingjobs import at, stamp, training_job, worker
 
 SAVED = "runs/attempt-0/checkpoint-epoch-5"

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.api.builtin import Node, Pod
-from holdfast.planning.ledger import GPU, GPU_COUNT_LABEL, Ledger
-from holdfast.planning.placing.amounts import NANO, parse_nanos_or_zero
+from holdfast.api.core.objects import Node, Pod
+from holdfast.scheduling.ledger import GPU, GPU_COUNT_LABEL, Ledger
+from holdfast.scheduling.resources import NANO, parse_nanos_or_zero
 from tests.planning.machines import ledger, node, pod
 
 

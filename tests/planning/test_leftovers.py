@@ -3,10 +3,9 @@
 import pytest
 from msgspec import structs
 
-from holdfast.api.builtin import Job, Node, Pod
-from holdfast.planning.trainingjob.leftovers import blocking_pods, give_up_times, jobs_that_may_create_pods
-from holdfast.planning.trainingjob.observed import Observed
-from holdfast.planning.trainingjob.timing import TIMING, Timing
+from holdfast.api.core.objects import Job, Node, Pod
+from holdfast.trainingjob.decide.old_pods import blocking_pods, give_up_times, jobs_that_may_create_pods
+from holdfast.trainingjob.decide.snapshot import TIMING, Observed, Timing
 from tests.trainingjobs import at, deleted, failed, node, owned, running, stamp, training_job, worker, workers
 
 READY = {"gpu-3": node()}

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.api.builtin import Node, Pod
-from holdfast.planning.trainingjob.classes import WorkerFailure
-from holdfast.planning.trainingjob.loss import PREEMPTION_TAINTS, SPOT, find_failure
-from holdfast.planning.trainingjob.observed import Observed
+from holdfast.api.core.objects import Node, Pod
+from holdfast.pods.failure import PREEMPTION_TAINTS, SPOT, WorkerFailure
+from holdfast.trainingjob.decide.failure import find_failure
+from holdfast.trainingjob.decide.snapshot import Observed
 from tests.planning.losses import ENDING, READY, SILENT, lost, thrown_out
 from tests.trainingjobs import deleted, disrupted, failed, node, running, stamp, training_job, worker, workers
 

@@ -4,11 +4,11 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from holdfast.api.builtin import Pod
-from holdfast.planning.trainingjob.course import Finish
-from holdfast.planning.trainingjob.exits import LONGEST
-from holdfast.planning.trainingjob.loss import find_failure
-from holdfast.planning.trainingjob.observed import Observed
+from holdfast.api.core.objects import Pod
+from holdfast.pods.failure import LONGEST
+from holdfast.trainingjob.decide.decision import Finish
+from holdfast.trainingjob.decide.failure import find_failure
+from holdfast.trainingjob.decide.snapshot import Observed
 from tests.planning.courses import course, ended, seen
 from tests.planning.losses import lost, thrown_out
 from tests.trainingjobs import deleted, failed, node, running, stamp, training_job, worker, workers

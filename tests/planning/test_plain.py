@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.planning.trainingjob.plain import LONGEST, sanitize
+from holdfast.pods.failure import LONGEST, sanitize
 
 
 @pytest.mark.parametrize(

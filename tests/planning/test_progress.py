@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.api.trainingjob import EpochProgress, TrainingJobStatus
-from holdfast.planning.times import parse_time
-from holdfast.planning.trainingjob.progress import (
+from holdfast.api.reports import MOST_METRICS, Progress, WorkerReport
+from holdfast.api.trainingjob_status import EpochProgress, TrainingJobStatus
+from holdfast.times import parse_time
+from holdfast.trainingjob.decide.progress import (
     WRITE_EVERY_S,
     apply_report,
     next_write_at,
@@ -20,7 +21,6 @@ from holdfast.planning.trainingjob.progress import (
     total_epochs,
     with_gpu_utilization,
 )
-from holdfast.reports.wire import MOST_METRICS, Progress, WorkerReport
 from tests.reports.batches import SENT_AT, batch, checkpoint, ended, resumed, step
 from tests.trainingjobs import at, stamp, training_job
 

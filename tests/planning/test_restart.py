@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.api.trainingjob import RestartCounts
-from holdfast.planning.trainingjob.classes import CLASSES, FREE, FailureClass, WorkerFailure
-from holdfast.planning.trainingjob.restart import (
+from holdfast.api.trainingjob_status import RestartCounts
+from holdfast.pods.failure import CLASSES, FREE, FailureClass, WorkerFailure
+from holdfast.trainingjob.decide.restart import (
     GiveUp,
     Retry,
     backoff_s,
@@ -17,7 +17,7 @@ from holdfast.planning.trainingjob.restart import (
     restarts_against_limit,
     with_restart,
 )
-from holdfast.planning.trainingjob.timing import TIMING, Timing
+from holdfast.trainingjob.decide.snapshot import TIMING, Timing
 from tests.trainingjobs import at, training_job, workers
 
 CHARGED = tuple(cause for cause in CLASSES if cause not in FREE)

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.api.trainingjob import CheckpointStatus, TrainingJobSpec
-from holdfast.planning.trainingjob.saved import CheckpointWarning, apply_checkpoints, checkpoint_warnings
-from holdfast.reports.wire import Checkpoint, WorkerReport
+from holdfast.api.reports import Checkpoint, WorkerReport
+from holdfast.api.trainingjob import TrainingJobSpec
+from holdfast.api.trainingjob_status import CheckpointStatus
+from holdfast.trainingjob.decide.checkpoints import CheckpointWarning, apply_checkpoints, checkpoint_warnings
 from tests.reports.batches import batch, checkpoint, resumed
 from tests.trainingjobs import at, stamp, training_job
 

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.api.builtin import Pod
-from holdfast.planning.trainingjob.heard import AttemptReports, WorkerReports
-from holdfast.planning.trainingjob.silence import (
+from holdfast.api.core.objects import Pod
+from holdfast.trainingjob.decide.liveness import (
     LONGEST_GAP_S,
     LOOK_EVERY_S,
     OVERDUE_S,
+    AttemptReports,
     LeaseObservation,
+    WorkerReports,
     next_look_s,
     next_overdue,
     node_failure,
@@ -23,7 +24,7 @@ from holdfast.planning.trainingjob.silence import (
     workers_on_dead_nodes,
     workers_on_doubtful_nodes,
 )
-from holdfast.planning.trainingjob.timing import TIMING
+from holdfast.trainingjob.decide.snapshot import TIMING
 from tests.trainingjobs import at, deleted, running, worker
 
 PODS = (running(0, node="a"), running(1, node="b"))

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
-from holdfast.planning.trainingjob.progress import apply_report
-from holdfast.planning.trainingjob.success import final_save_deadline, success_if_reached
-from holdfast.planning.trainingjob.timing import TIMING
-from holdfast.reports.wire import Progress
+from holdfast.api.reports import Progress
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.api.trainingjob_status import TrainingJobStatus
+from holdfast.trainingjob.decide.progress import apply_report
+from holdfast.trainingjob.decide.snapshot import TIMING
+from holdfast.trainingjob.decide.success import final_save_deadline, success_if_reached
 from tests.reports.batches import batch, checkpoint, ended, resumed, step
 from tests.trainingjobs import at, stamp, training_job
 

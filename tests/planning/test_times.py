@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from holdfast.planning.times import format_duration, format_time
+from holdfast.times import format_duration, format_time
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

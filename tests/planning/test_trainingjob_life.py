@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.api.builtin import Job, Pod
-from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
-from holdfast.api.validation import validate_object
-from holdfast.planning.admission import AdmissionDecision
-from holdfast.planning.trainingjob.course import (
+from holdfast.api.core.objects import Job, Pod
+from holdfast.api.schema.validation import validate_object
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.api.trainingjob_status import TrainingJobStatus
+from holdfast.scheduling.gang import AdmissionDecision
+from holdfast.trainingjob.decide.decision import (
     Action,
     CleanUp,
     DeleteQueuedJob,
@@ -24,11 +25,10 @@ from holdfast.planning.trainingjob.course import (
     StartNewAttempt,
     Wait,
     decide,
+    requeue_at,
 )
-from holdfast.planning.trainingjob.observed import FINISHED_STATES, Observed
-from holdfast.planning.trainingjob.status import CONDITION_OF, next_status
-from holdfast.planning.trainingjob.timing import TIMING
-from holdfast.planning.trainingjob.wake import requeue_at
+from holdfast.trainingjob.decide.snapshot import FINISHED_STATES, TIMING, Observed
+from holdfast.trainingjob.decide.status import CONDITION_OF, next_status
 from tests.trainingjobs import (
     at,
     deleted,

@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from holdfast.api.builtin import Pod
-from holdfast.api.trainingjob import TrainingJobStatus
-from holdfast.planning.conditions import is_true
-from holdfast.planning.trainingjob.observed import SPEC_CHANGED, Observed
-from holdfast.planning.trainingjob.status import CONDITION_OF
+from holdfast.api.conditions import is_true
+from holdfast.api.core.objects import Pod
+from holdfast.api.trainingjob_status import TrainingJobStatus
+from holdfast.trainingjob.decide.snapshot import SPEC_CHANGED, Observed
+from holdfast.trainingjob.decide.status import CONDITION_OF
 from tests.planning.statuses import BOTH, COMPLETE, NO_ROOM, READY, after, reasons, seen, shown
 from tests.trainingjobs import deleted, disrupted, failed, owned, running, stamp, unschedulable, worker, workers
 

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from holdfast.api.trainingjob import TrainingJobStatus
-from holdfast.planning.conditions import is_true
-from holdfast.planning.trainingjob.classes import WorkerFailure
-from holdfast.planning.trainingjob.course import StartNewAttempt, decide
-from holdfast.planning.trainingjob.status import MAX_MESSAGE
-from holdfast.planning.trainingjob.timing import TIMING
+from holdfast.api.conditions import is_true
+from holdfast.api.trainingjob_status import TrainingJobStatus
+from holdfast.pods.failure import WorkerFailure
+from holdfast.trainingjob.decide.decision import StartNewAttempt, decide
+from holdfast.trainingjob.decide.snapshot import TIMING
+from holdfast.trainingjob.decide.status import MAX_MESSAGE
 from tests.planning.statuses import BOTH, COMPLETE, NO_ROOM, READY, after, reasons, seen, shown
 from tests.trainingjobs import at, deleted, failed, running, stamp, unschedulable, worker, workers
 

@@ -7,16 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.api.builtin import Pod
+from holdfast.api.core.objects import Pod
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.planning.trainingjob.waiting import (
-    creation_refused_text,
-    missing_pods,
-    problem_of,
-    startup_step,
-    store_in_use,
-    why_waiting,
-)
+from holdfast.pods.start_problems import creation_refused_text, missing_pods, problem_of, startup_step, why_waiting
+from holdfast.trainingjob.decide.checkpoints import store_in_use
 from tests.recorded import names, recorded
 from tests.trainingjobs import training_job, unschedulable, worker
 

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.planning.trainingjob.deadline import shown_duration
-from holdfast.planning.trainingjob.observed import Observed
-from holdfast.planning.trainingjob.timing import TIMING
-from holdfast.planning.trainingjob.wake import explain_after, requeue_at
+from holdfast.trainingjob.decide.decision import explain_after, requeue_at
+from holdfast.trainingjob.decide.restart import shown_duration
+from holdfast.trainingjob.decide.snapshot import TIMING, Observed
 from tests.trainingjobs import at, deleted, node, running, stamp, training_job, unschedulable, worker, workers
 
 LIMITED = {"failurePolicy": {"activeDeadlineSeconds": 100}}

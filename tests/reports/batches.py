@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from holdfast.reports.wire import Checkpoint, Outcome, Progress, Resumed, WorkerReport
+from holdfast.api.reports import Checkpoint, Outcome, Progress, Resumed, WorkerReport
 from tests.trainingjobs import UID
 
 # By the sidecar's clock, which is not the operator's.

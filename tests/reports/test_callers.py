@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.api.builtin import Pod
+from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
+from holdfast.api.reports import ReportReply
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.protocol import Identity
-from holdfast.reports.callers import (
+from holdfast.runtime.informer import Store
+from holdfast.trainingjob.reports.authorization import (
     NotInCacheYet,
     ReportingPod,
     ReportNotAllowed,
@@ -17,8 +19,6 @@ from holdfast.reports.callers import (
     find_reply,
     identify_pod,
 )
-from holdfast.reports.wire import ReportReply
-from holdfast.runtime.cache import Store
 from tests.reports.batches import batch
 from tests.trainingjobs import UID, owned, running, training_job, workers
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.reports.endpoint import Endpoint, InvalidEndpointFile, decode_endpoint, encode_endpoint
+from holdfast.api.reports import Endpoint, InvalidEndpointFile, decode_endpoint, encode_endpoint
 
 ENDPOINT = Endpoint(url="https://10.0.0.7:8443", authority="-----BEGIN CERTIFICATE-----\nMII\n")
 

@@ -5,7 +5,7 @@ import pytest
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import Undecodable, Unreachable
 from holdfast.cluster.resources import TRAINING_JOBS
-from holdfast.reports.gone import DeletedJobs
+from holdfast.trainingjob.reports.authorization import DeletedJobs
 from tests.runtime.scripted import ScriptedCluster
 
 JOB = Key("ml", "bert")

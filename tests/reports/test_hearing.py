@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 
 from holdfast.api.meta import Key
-from holdfast.reports.hearing import ReceiverUptime
+from holdfast.trainingjob.reports.inbox import ReceiverUptime
 from tests.runtime.virtual import now_s, settled, virtual
 
 JOB = Key("ml", "bert")

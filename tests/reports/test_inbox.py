@@ -6,11 +6,11 @@ from random import Random
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.planning.trainingjob.heard import WorkerReports
-from holdfast.reports.inbox import MAX_PENDING, Inbox, InboxFull, PendingReport
-from holdfast.reports.wire import WorkerReport
+from holdfast.api.reports import WorkerReport
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.metrics import Metrics
+from holdfast.trainingjob.decide.liveness import WorkerReports
+from holdfast.trainingjob.reports.inbox import MAX_PENDING, Inbox, InboxFull, PendingReport
 from tests.reports.batches import batch, checkpoint, ended, resumed
 from tests.runtime.scripted import ScriptedCluster
 from tests.trainingjobs import at

@@ -5,12 +5,13 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from holdfast.api.meta import Key
-from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
-from holdfast.planning.trainingjob.progress import apply_report
-from holdfast.reports.callers import ReportingPod, reply_for_attempt
-from holdfast.reports.inbox import Inbox
-from holdfast.reports.wire import Progress
-from holdfast.runtime.cache import Store
+from holdfast.api.reports import Progress
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.api.trainingjob_status import TrainingJobStatus
+from holdfast.runtime.informer import Store
+from holdfast.trainingjob.decide.progress import apply_report
+from holdfast.trainingjob.reports.authorization import ReportingPod, reply_for_attempt
+from holdfast.trainingjob.reports.inbox import Inbox
 from tests.reports.batches import batch, ended
 from tests.trainingjobs import at, training_job
 

@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from holdfast.cluster.embedded import EmbeddedCluster
 from holdfast.cluster.errors import Unreachable
 from holdfast.cluster.protocol import Identity
-from holdfast.reports.reviews import KNOWN_FOR_S, UNKNOWN_FOR_S, TokenReviewCache
-from holdfast.runtime.clocks import utc_now
+from holdfast.local.apiserver.server import EmbeddedCluster
+from holdfast.runtime.process import utc_now
+from holdfast.trainingjob.reports.authorization import KNOWN_FOR_S, UNKNOWN_FOR_S, TokenReviewCache
 from tests.runtime.virtual import virtual
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

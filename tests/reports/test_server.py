@@ -14,24 +14,21 @@ import pytest
 from msgspec import structs
 from structlog.testing import capture_logs
 
-from holdfast.api.builtin import Node, Pod, PodStatus
+from holdfast.api import reports
+from holdfast.api.core.objects import Node, Pod, PodStatus
 from holdfast.api.meta import Key, OwnerReference
+from holdfast.api.reports import Endpoint, ReportReply, WorkerReport
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
 from holdfast.cluster.errors import BadRequest, Unreachable
 from holdfast.cluster.protocol import Identity
 from holdfast.cluster.resources import NAMESPACES, PODS, TRAINING_JOBS
-from holdfast.reports import server, wire
-from holdfast.reports.callers import BY_ATTEMPT, attempt_of
-from holdfast.reports.endpoint import Endpoint
-from holdfast.reports.gone import DeletedJobs
-from holdfast.reports.hearing import ReceiverUptime
-from holdfast.reports.inbox import InboxFull
-from holdfast.reports.reviews import TokenReviewCache
-from holdfast.reports.server import ReportHandler, serve
-from holdfast.reports.wire import ReportReply, WorkerReport
-from holdfast.runtime.cache import Store
-from holdfast.runtime.clocks import utc_now
+from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
+from holdfast.runtime.informer import Store
+from holdfast.runtime.process import utc_now
+from holdfast.trainingjob.reports import server
+from holdfast.trainingjob.reports.authorization import BY_ATTEMPT, DeletedJobs, TokenReviewCache, attempt_of
+from holdfast.trainingjob.reports.inbox import InboxFull, ReceiverUptime
+from holdfast.trainingjob.reports.server import ReportHandler, serve
 from tests.contract.pods import pod_spec
 from tests.reports.batches import batch, ended
 from tests.runtime.things import until
@@ -49,7 +46,7 @@ class Office:
         self.pods: Store[Pod] = Store({BY_ATTEMPT: attempt_of})
         self.nodes: Store[Node] = Store()
         self.jobs: Store[TrainingJob] = Store()
-        self.reviews = TokenReviewCache(cluster, wire.AUDIENCE, now=utc_now)
+        self.reviews = TokenReviewCache(cluster, reports.AUDIENCE, now=utc_now)
         self.seconds = 100.0
         self.hearing = ReceiverUptime(lambda: self.seconds)
         self.is_leading = True
@@ -83,7 +80,7 @@ class Office:
         *,
         attempt: int = 0,
         job: str = "bert",
-        audience: str = wire.AUDIENCE,
+        audience: str = reports.AUDIENCE,
         on: str = "",
         owned: bool = True,
     ) -> str:
@@ -109,7 +106,7 @@ class Office:
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        async with self.session() as session, session.post(wire.PATH, data=data, headers=headers) as answer:
+        async with self.session() as session, session.post(reports.PATH, data=data, headers=headers) as answer:
             return answer.status, await answer.json()
 
     async def raw(self, request: bytes) -> tuple[int, bytes]:
@@ -287,7 +284,7 @@ async def test_a_pod_that_is_no_worker_may_not_report(office: Office) -> None:
     pod = await office.cluster.create(PODS, {"metadata": {"name": "p"}, "spec": pod_spec("none")}, namespace="ml")
     office.pods.put(pod)
     token = office.cluster.issue_token(
-        pod.metadata.key, uid=pod.metadata.uid, account="default", audience=wire.AUDIENCE
+        pod.metadata.key, uid=pod.metadata.uid, account="default", audience=reports.AUDIENCE
     )
     assert await office.post(batch(), token) == (403, {"error": "pod ml/p is not a worker of a TrainingJob"})
 
@@ -319,9 +316,9 @@ async def test_a_report_that_can_not_be_read_is_refused_without_repeating_it(off
 
 
 async def test_a_report_that_is_too_large_is_refused(office: Office) -> None:
-    status, answer = await office.post(b" " * (wire.LARGEST_BODY + 1), await office.worker())
+    status, answer = await office.post(b" " * (reports.LARGEST_BODY + 1), await office.worker())
     assert (status, answer) == (413, {"error": "the body is larger than 65536 bytes"})
-    assert (await office.post(b" " * wire.LARGEST_BODY, await office.worker()))[0] == 400
+    assert (await office.post(b" " * reports.LARGEST_BODY, await office.worker()))[0] == 400
 
 
 async def test_a_report_that_does_not_arrive_is_given_up(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,7 +332,7 @@ async def test_a_report_that_does_not_arrive_is_given_up(office: Office, monkeyp
 
     async with office.session() as session:
         headers = {"Authorization": f"Bearer {token}"}
-        async with session.post(wire.PATH, data=slowly(), headers=headers) as answer:
+        async with session.post(reports.PATH, data=slowly(), headers=headers) as answer:
             assert answer.status == 408
             arrives.set()
 
@@ -454,7 +451,7 @@ async def test_a_bad_request_is_refused_and_interrupts_nothing(office: Office, w
 
 @pytest.mark.parametrize("begun", ["Content-Length: 100\r\n\r\n{", "Transfer-Encoding: chunked\r\n\r\n64\r\n{"])
 async def test_a_body_that_is_cut_short_interrupts_nothing(office: Office, begun: str) -> None:
-    head = f"POST {wire.PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {await office.worker()}\r\n"
+    head = f"POST {reports.PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {await office.worker()}\r\n"
     office.seconds = 130.0
     with capture_logs() as lines:
         async with office.connection() as (_, writer):
@@ -499,7 +496,7 @@ async def test_an_error_about_one_worker_interrupts_the_hearing_of_its_job_alone
 
 async def test_only_reports_are_served(office: Office) -> None:
     async with office.session() as session:
-        async with session.get(wire.PATH) as answer:
+        async with session.get(reports.PATH) as answer:
             assert answer.status == 405
         async with session.get("/") as answer:
             assert answer.status == 404
@@ -508,7 +505,7 @@ async def test_only_reports_are_served(office: Office) -> None:
 async def test_no_word_is_spoken_in_the_clear(office: Office) -> None:
     async with aiohttp.ClientSession() as session:
         with pytest.raises(aiohttp.ClientError):
-            await session.post(office.endpoint.url.replace("https", "http") + wire.PATH, data=b"{}")
+            await session.post(office.endpoint.url.replace("https", "http") + reports.PATH, data=b"{}")
 
 
 async def test_another_operators_certificate_is_not_trusted(office: Office) -> None:
@@ -521,8 +518,8 @@ async def test_another_operators_certificate_is_not_trusted(office: Office) -> N
 
 async def test_whoever_must_come_back_hears_when(office: Office) -> None:
     office.is_leading = False
-    async with office.session() as session, session.post(wire.PATH, data=b"{}") as answer:
+    async with office.session() as session, session.post(reports.PATH, data=b"{}") as answer:
         assert answer.headers["Retry-After"] == "5"
     office.is_leading = True
-    async with office.session() as session, session.post(wire.PATH, data=b"{}") as answer:
+    async with office.session() as session, session.post(reports.PATH, data=b"{}") as answer:
         assert answer.headers["WWW-Authenticate"] == "Bearer"

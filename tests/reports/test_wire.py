@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.reports.wire import LARGEST_BODY, MOST_ENTRIES, OLDEST_S, InvalidReport, Progress, ReportReply, decode
+from holdfast.api.reports import LARGEST_BODY, MOST_ENTRIES, OLDEST_S, InvalidReport, Progress, ReportReply, decode
 from tests.reports.batches import batch, checkpoint, ended, resumed, step
 
 PLAIN: dict[str, Any] = msgspec.to_builtins(batch())

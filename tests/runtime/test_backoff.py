@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from holdfast.runtime.backoff import backoff_s
-from holdfast.runtime.rate import RateLimiter
+from holdfast.runtime.http import RateLimiter
+from holdfast.runtime.queue import backoff_s
 
 
 @given(failures=st.integers(1, 10**9), seed=st.integers())

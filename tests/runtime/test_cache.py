@@ -7,7 +7,7 @@ import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from holdfast.api.meta import Key
-from holdfast.runtime.cache import Store
+from holdfast.runtime.informer import Store
 from tests.runtime.things import A, B, Thing, cached
 
 KEYS = st.builds(Key, st.sampled_from(["ns", "other"]), st.sampled_from(["a", "b", "c"]))

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import ClusterError, Conflict, Forbidden, NotLeading, Unreachable
 from holdfast.cluster.resources import LEASES
-from holdfast.runtime.lease import Elector, LeaseLost
+from holdfast.runtime.leader import Elector, LeaseLost
 from holdfast.runtime.metrics import Metrics
 from tests.runtime.scripted import ScriptedCluster
 from tests.runtime.things import noon, running

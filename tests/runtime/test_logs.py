@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from holdfast.api.meta import Key
-from holdfast.runtime.logs import UnknownLevel, configure, level_from
+from holdfast.runtime.process import UnknownLevel, configure, level_from
 
 
 @pytest.fixture(autouse=True)

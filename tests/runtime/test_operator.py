@@ -12,13 +12,12 @@ from structlog.testing import capture_logs
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import ClusterError, Forbidden, NotFound, NotLeading, Unauthorized, Unreachable
 from holdfast.cluster.resources import LEASES
-from holdfast.runtime.clocks import utc_now
-from holdfast.runtime.controller import Controller, Watch, owned_by
+from holdfast.runtime.controller import Controller, Done, Result, TerminalError, Watch, owned_by
 from holdfast.runtime.events import EVENTS
-from holdfast.runtime.lease import Elector, LeaseLost
+from holdfast.runtime.leader import Elector, LeaseLost
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator, Settings
-from holdfast.runtime.result import Done, Result, TerminalError
+from holdfast.runtime.process import utc_now
 from tests.runtime.scripted import WRITES, ScriptedCluster
 from tests.runtime.things import PARTS, THINGS, A, noon, part, running, thing, until
 from tests.runtime.virtual import now_s, settled, virtual

@@ -13,17 +13,18 @@ from random import Random
 
 import pytest
 
-from holdfast.api.builtin import ConfigMap
+from holdfast.api.core.objects import ConfigMap
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import NotLeading
-from holdfast.cluster.kubernetes import KubernetesCluster, connect, load_config
+from holdfast.cluster.kubernetes.client import KubernetesCluster, connect
+from holdfast.cluster.kubernetes.kubeconfig import load_config
 from holdfast.cluster.resources import CONFIG_MAPS, LEASES
-from holdfast.runtime.clocks import utc_now
 from holdfast.runtime.events import Recorder
 from holdfast.runtime.informer import Informers
-from holdfast.runtime.lease import Elector, LeaseTiming
+from holdfast.runtime.leader import Elector, LeaseTiming
 from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.writes import WriteTracker
+from holdfast.runtime.process import utc_now
+from holdfast.runtime.read_your_writes import WriteTracker
 from tests.control_plane.server import ControlPlane, FreshControlPlane
 from tests.control_plane.waiting import eventually
 from tests.runtime.things import running, until

@@ -10,9 +10,8 @@ from structlog.testing import capture_logs
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import ClusterError, Expired, Forbidden, NotFound, ServerError, Unreachable
-from holdfast.runtime.cache import Store
+from holdfast.runtime.informer import Reflector, Store
 from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.reflector import Reflector
 from tests.runtime.scripted import ScriptedCluster
 from tests.runtime.things import THINGS, A, B, C, Thing, running, thing
 from tests.runtime.virtual import now_s, settled, virtual

@@ -5,8 +5,8 @@ import socket
 import aiohttp
 import pytest
 
+from holdfast.runtime.http import CannotListen, health_app, metrics_app, serve_app
 from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.serve import CannotListen, health_app, metrics_app, serve_app
 
 
 async def fetch(port: int, path: str) -> tuple[int, str]:

@@ -11,12 +11,20 @@ from structlog.testing import capture_logs
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import AlreadyExists, Conflict, NotLeading, Unreachable
-from holdfast.runtime.controller import Controller, Watch, owned_by
+from holdfast.runtime.controller import (
+    RECONCILE_TIMEOUT_S,
+    Controller,
+    ControllerWorkers,
+    Done,
+    RequeueAfter,
+    Result,
+    TerminalError,
+    Watch,
+    owned_by,
+)
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.result import Done, RequeueAfter, Result, TerminalError
-from holdfast.runtime.worker import RECONCILE_TIMEOUT_S, ControllerWorkers
-from holdfast.runtime.writes import WriteTracker
+from holdfast.runtime.read_your_writes import WriteTracker
 from tests.runtime.scripted import ScriptedCluster
 from tests.runtime.things import PARTS, THINGS, A, part, running, thing
 from tests.runtime.virtual import now_s, settled, virtual

@@ -13,10 +13,9 @@ from structlog.testing import capture_logs
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import AlreadyExists, ClusterError, Conflict, NotFound, Unreachable
 from holdfast.cluster.protocol import Resource
-from holdfast.runtime.cache import Store
-from holdfast.runtime.informer import Informers
+from holdfast.runtime.informer import Informers, Store
 from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.writes import PATIENCE_S, TrackedClient, WriteTracker
+from holdfast.runtime.read_your_writes import PATIENCE_S, TrackedClient, WriteTracker
 from tests.runtime.scripted import ScriptedCluster
 from tests.runtime.things import PARTS, THINGS, A, B, Part, Thing, cached, part, running, thing
 from tests.runtime.virtual import settled, virtual

@@ -9,16 +9,15 @@ from random import Random
 import uvloop
 
 from holdfast.api.meta import Key
-from holdfast.cluster.kubernetes import connect, load_config
+from holdfast.cluster.kubernetes.client import connect
+from holdfast.cluster.kubernetes.kubeconfig import load_config
 from holdfast.cluster.resources import CONFIG_MAPS
 from holdfast.errors import HoldfastError
-from holdfast.runtime.clocks import utc_now
-from holdfast.runtime.controller import Controller
-from holdfast.runtime.lease import Elector, LeaseTiming
+from holdfast.runtime.controller import Controller, Done, RequeueAfter, Result, TerminalError
+from holdfast.runtime.leader import Elector, LeaseTiming
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator, Settings
-from holdfast.runtime.result import Done, RequeueAfter, Result, TerminalError
-from holdfast.runtime.signals import on_signal
+from holdfast.runtime.process import on_signal, utc_now
 
 LABELS = "tick=yes"
 # Shorter than the real one, and long enough for a busy machine.

@@ -8,10 +8,9 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
+from holdfast.api import reports
+from holdfast.api.reports import FILE, Checkpoint, Endpoint, Progress, ReportReply, WorkerReport, encode_endpoint
 from holdfast.cluster.certificate import self_signed_identity
-from holdfast.reports import wire
-from holdfast.reports.endpoint import FILE, Endpoint, encode_endpoint
-from holdfast.reports.wire import Checkpoint, Progress, ReportReply, WorkerReport
 
 TOKEN = "a-token"
 WITHIN_S = 120.0
@@ -52,7 +51,7 @@ class OperatorDouble:
     async def serving(self) -> AsyncIterator["OperatorDouble"]:
         identity = self_signed_identity("127.0.0.1")
         app = web.Application()
-        app.router.add_post(wire.PATH, self._take)
+        app.router.add_post(reports.PATH, self._take)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         try:
@@ -65,7 +64,7 @@ class OperatorDouble:
 
     async def _take(self, request: web.Request) -> web.Response:
         self.tokens.add(request.headers["Authorization"])
-        batch = wire.decode(await request.read())
+        batch = reports.decode(await request.read())
         self.bodies.append(batch)
         if self.status != 200:
             return web.json_response({"error": "not now"}, status=self.status)

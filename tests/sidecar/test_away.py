@@ -10,11 +10,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from holdfast.sidecar import backlog, process, reporting
-from holdfast.sidecar.metrics import NAMES
-from holdfast.sidecar.mirroring import TensorboardSync
-from holdfast.sidecar.process import Clocks, Sidecar
+from holdfast.sidecar import outbox, reporter
+from holdfast.sidecar import sidecar as process
+from holdfast.sidecar.background import TensorboardSync
+from holdfast.sidecar.progress import NAMES
 from holdfast.sidecar.settings import Settings
+from holdfast.sidecar.sidecar import Clocks, Sidecar
 from tests.control_plane.ports import free_ports
 from tests.sidecar.operators import OperatorDouble, until
 
@@ -24,7 +25,7 @@ EPOCHS = 20_000
 
 @pytest.fixture
 async def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OperatorDouble]:
-    monkeypatch.setattr(reporting, "GAP_S", 0.0)
+    monkeypatch.setattr(reporter, "GAP_S", 0.0)
     folder = tmp_path / "operator"
     folder.mkdir()
     async with OperatorDouble(folder).serving() as double:
@@ -84,7 +85,7 @@ async def test_a_day_of_epochs_stays_in_its_file_and_reaches_the_operator_whole(
     async with running(tmp_path, operator) as sidecar:
         held = sidecar._backlog
         await until(lambda: held.is_full and len(operator.bodies) > 2)
-        assert held._bytes <= backlog.MOST_BYTES < (tmp_path / "progress.jsonl").stat().st_size
+        assert held._bytes <= outbox.MOST_BYTES < (tmp_path / "progress.jsonl").stat().st_size
         operator.status = 200
         await until(lambda: newest(operator) == EPOCHS)
         assert held.dropped_epochs == 0
@@ -95,7 +96,7 @@ async def test_a_day_of_epochs_stays_in_its_file_and_reaches_the_operator_whole(
 async def test_so_does_what_was_posted(
     tmp_path: Path, operator: OperatorDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backlog, "FULL_BYTES", 20_000)
+    monkeypatch.setattr(outbox, "FULL_BYTES", 20_000)
     (port,) = free_ports(1)
     async with running(tmp_path, operator, progress_port=port) as sidecar:
         await until(lambda: bool(operator.bodies))
@@ -113,7 +114,7 @@ async def test_so_does_what_was_posted(
 async def test_a_training_that_ends_while_the_operator_is_away_leaves_its_last_word(
     tmp_path: Path, operator: OperatorDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backlog, "FULL_BYTES", 20_000)
+    monkeypatch.setattr(outbox, "FULL_BYTES", 20_000)
     async with running(tmp_path, operator):
         with (tmp_path / "progress.jsonl").open("w") as file:
             file.writelines(told(range(1, 2001)))

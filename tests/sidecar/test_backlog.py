@@ -4,10 +4,10 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.reports import wire
-from holdfast.reports.wire import Checkpoint, Progress, ReportReply, Resumed, WorkerReport
-from holdfast.sidecar import backlog as backlogs
-from holdfast.sidecar.backlog import RESEND_AFTER_S, ReportOutbox
+from holdfast.api import reports
+from holdfast.api.reports import Checkpoint, Progress, ReportReply, Resumed, WorkerReport
+from holdfast.sidecar import outbox as backlogs
+from holdfast.sidecar.outbox import RESEND_AFTER_S, ReportOutbox
 
 EMPTY = WorkerReport(job="j", namespace="n", uid="u", attempt=1, index=0, run="r", sequence=1, sent_at=0.0)
 
@@ -24,7 +24,7 @@ def step(epoch: int, number: int, **metrics: float) -> Progress:
     return Progress(epoch=epoch, step=number, metrics=metrics, at=float(epoch))
 
 
-def checkpoint(epoch: int, outcome: wire.Outcome = "completed", at: float = 0.0) -> Checkpoint:
+def checkpoint(epoch: int, outcome: reports.Outcome = "completed", at: float = 0.0) -> Checkpoint:
     return Checkpoint(path=f"/checkpoints/checkpoint-epoch-{epoch}", epoch=epoch, outcome=outcome, at=at)
 
 
@@ -176,7 +176,7 @@ def test_a_day_without_the_operator_loses_no_epoch_and_goes_out_in_batches_that_
     heard: list[int] = []
     now_s, written = 0.0, 0
     while not backlog.is_empty:
-        batch = wire.decode(msgspec.json.encode(backlog.batch(now_s, now_s)))
+        batch = reports.decode(msgspec.json.encode(backlog.batch(now_s, now_s)))
         heard += [entry.epoch for entry in batch.progress]
         backlog.acknowledged(answer(written), now_s)
         now_s += 1.0
@@ -215,7 +215,7 @@ def test_the_operator_hears_the_end_of_every_epoch_whatever_is_lost(events: list
         if isinstance(event, Progress):
             backlog.add_progress(event)
             continue
-        batch = wire.decode(msgspec.json.encode(backlog.batch(now_s, now_s)))
+        batch = reports.decode(msgspec.json.encode(backlog.batch(now_s, now_s)))
         if event != "lost":
             heard |= {entry.epoch for entry in batch.progress if entry.step is None}
         if event == "taken":

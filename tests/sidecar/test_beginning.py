@@ -4,15 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.api.reports import Checkpoint
 from holdfast.checkpoints.errors import AccessDenied, CheckpointError, Unreachable
-from holdfast.checkpoints.folder import VolumeStore
-from holdfast.checkpoints.manifest import SaveInfo
-from holdfast.checkpoints.names import checkpoint_name
-from holdfast.reports.wire import Checkpoint
-from holdfast.sidecar import beginning
-from holdfast.sidecar.beginning import RestoreLoop
+from holdfast.checkpoints.manifest import SaveInfo, checkpoint_name
+from holdfast.checkpoints.volume_store import VolumeStore
+from holdfast.sidecar import restore
+from holdfast.sidecar.restore import RestoreLoop, ResumeInfo
 from holdfast.sidecar.settings import Checkpoints, Settings
-from holdfast.sidecar.state import ResumeInfo
 from tests.sidecar.volumes import MODEL, checkpoint
 
 SAVED = '{"shards": 1, "ranks": [0], "attempt": 0, "restart": 0, "epoch": 5, "step": %s}'
@@ -21,7 +19,7 @@ ABOUT = SaveInfo("uid-1", "2026-01-01T00:00:00Z")
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beginning, "RETRY_S", 0.0)
+    monkeypatch.setattr(restore, "RETRY_S", 0.0)
 
 
 def begin(root: Path, faults: list[Exception], told: list[Checkpoint]) -> RestoreLoop:

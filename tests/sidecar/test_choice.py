@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoints.complete import FolderScan
-from holdfast.checkpoints.content import FileEntry, FileStamp
-from holdfast.checkpoints.names import CheckpointName, checkpoint_name
-from holdfast.sidecar.choice import RETRY_CAP_S, Failure, next_to_persist, record_failure
+from holdfast.checkpoints.completeness import FolderScan
+from holdfast.checkpoints.files import FileEntry, FileStamp
+from holdfast.checkpoints.manifest import CheckpointName, checkpoint_name
+from holdfast.sidecar.persister import RETRY_CAP_S, Failure, next_to_persist, record_failure
 
 Content = tuple[FileEntry, ...]
 

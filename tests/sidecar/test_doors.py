@@ -6,10 +6,18 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from holdfast.reports.wire import Progress
-from holdfast.sidecar import doors
-from holdfast.sidecar.doors import LARGEST_BODY, LOOPBACK, MOST_LINES, CannotListen, probe_app, progress_app, serve_app
-from holdfast.sidecar.standing import AttemptState
+from holdfast.api.reports import Progress
+from holdfast.sidecar import http
+from holdfast.sidecar.http import (
+    LARGEST_BODY,
+    LOOPBACK,
+    MOST_LINES,
+    AttemptState,
+    CannotListen,
+    probe_app,
+    progress_app,
+    serve_app,
+)
 
 
 @pytest.fixture
@@ -108,13 +116,13 @@ async def test_what_can_t_be_used_is_refused_as_a_whole(
     ],
 )
 def test_only_the_pod_itself_is_its_own(caller: str, called: str, own: bool) -> None:
-    assert doors.is_same_pod(caller, called) == own
+    assert http.is_same_pod(caller, called) == own
 
 
 async def test_progress_of_another_pod_is_refused(
     session: aiohttp.ClientSession, url: str, told: list[Progress], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doors, "_end", lambda _, name: {"peername": ("10.0.0.6", 1), "sockname": ("10.0.0.5", 2)}[name])
+    monkeypatch.setattr(http, "_end", lambda _, name: {"peername": ("10.0.0.6", 1), "sockname": ("10.0.0.5", 2)}[name])
     async with session.post(url, data=b'{"epoch": 1}') as response:
         assert response.status == 403
     assert told == []

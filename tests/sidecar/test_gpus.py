@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.reports.wire import Progress
-from holdfast.sidecar.gpus import GpuUtilization
-from holdfast.train.gpus import METRIC, Gpus
+from holdfast.api.reports import Progress
+from holdfast.sidecar.progress import GpuUtilization
+from holdfast.train.progress import METRIC, Gpus
 from tests.sidecar.operators import OperatorDouble, until
 from tests.sidecar.pods import Pod, ended
 

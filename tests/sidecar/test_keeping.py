@@ -6,15 +6,14 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from holdfast.checkpoints.complete import FolderScan, ShardMarkers
-from holdfast.checkpoints.content import FileEntry, FileStamp
+from holdfast.api.reports import Checkpoint, Outcome
+from holdfast.checkpoints.completeness import FolderScan, ShardMarkers
 from holdfast.checkpoints.errors import CheckpointError, Incomplete, MissingPart, StorageFull, UnsafeContent
-from holdfast.checkpoints.manifest import SaveInfo
-from holdfast.checkpoints.names import CheckpointName, checkpoint_name
+from holdfast.checkpoints.files import FileEntry, FileStamp
+from holdfast.checkpoints.manifest import CheckpointName, SaveInfo, checkpoint_name
 from holdfast.checkpoints.retention import Metric, StoredCheckpoint
-from holdfast.reports.wire import Checkpoint, Outcome
-from holdfast.sidecar.keeping import CheckpointPersister
-from holdfast.sidecar.places import POSSIBLY_PARTIAL, Remaining
+from holdfast.sidecar.persister import CheckpointPersister
+from holdfast.sidecar.storage import POSSIBLY_PARTIAL, Remaining
 from tests.sidecar.operators import until
 
 
@@ -363,7 +362,7 @@ async def test_missing_shards_are_missing_however_the_training_ended() -> None:
 async def test_the_part_of_a_worker_that_was_killed_is_not_waited_for_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("holdfast.sidecar.keeping.PARTS_S", 0.2)
+    monkeypatch.setattr("holdfast.sidecar.persister.PARTS_S", 0.2)
     place, told = FakePlace(), Told()
     place.save(1)
     place.next_errors = [MissingPart("worker 1")] * 1000
@@ -373,7 +372,7 @@ async def test_the_part_of_a_worker_that_was_killed_is_not_waited_for_for_ever(
 
 
 async def test_a_part_that_comes_in_time_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.sidecar.choice.RETRY_S", 0.01)
+    monkeypatch.setattr("holdfast.sidecar.persister.RETRY_S", 0.01)
     place, told = FakePlace(), Told()
     place.save(1)
     place.next_errors = [MissingPart("worker 1")] * 3
@@ -385,8 +384,8 @@ async def test_a_part_that_comes_in_time_is_joined(monkeypatch: pytest.MonkeyPat
 async def test_a_store_that_fails_is_tried_for_longer_than_parts_are_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("holdfast.sidecar.keeping.PARTS_S", 0.0)
-    monkeypatch.setattr("holdfast.sidecar.choice.RETRY_S", 0.05)
+    monkeypatch.setattr("holdfast.sidecar.persister.PARTS_S", 0.0)
+    monkeypatch.setattr("holdfast.sidecar.persister.RETRY_S", 0.05)
     place, told = FakePlace(), Told()
     place.save(1)
     place.next_errors = [StorageFull("no space")] * 3

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoints.folder import VolumeStore
-from holdfast.checkpoints.names import checkpoint_name
+from holdfast.checkpoints.manifest import checkpoint_name
+from holdfast.checkpoints.volume_store import VolumeStore
 from tests.sidecar.operators import OperatorDouble, until
 from tests.sidecar.pods import Pod, done, ended
 from tests.trainer.workers import loopback

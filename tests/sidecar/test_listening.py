@@ -8,11 +8,9 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from holdfast.reports.wire import Progress
-from holdfast.sidecar.doors import serve_app
-from holdfast.sidecar.listening import LARGEST_PAGE, MetricsScraper, ProgressFileReader
-from holdfast.sidecar.metrics import NAMES
-from holdfast.sidecar.told import parse_line
+from holdfast.api.reports import Progress
+from holdfast.sidecar.http import serve_app
+from holdfast.sidecar.progress import LARGEST_PAGE, NAMES, MetricsScraper, ProgressFileReader, parse_line
 
 
 def parse(line: bytes) -> Progress:

@@ -4,7 +4,7 @@ import asyncio
 
 from structlog.testing import capture_logs
 
-from holdfast.sidecar.loops import loops, run_unless_stopped
+from holdfast.sidecar.background import loops, run_unless_stopped
 from tests.sidecar.operators import until
 
 

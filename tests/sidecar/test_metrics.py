@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.reports.wire import Progress
-from holdfast.sidecar.metrics import NAMES, ScrapeState, read_samples
+from holdfast.api.reports import Progress
+from holdfast.sidecar.progress import NAMES, ScrapeState, read_samples
 
 PAGE = """
 # HELP training_epoch The epoch under way.

@@ -8,10 +8,10 @@ from signal import SIGKILL
 
 import pytest
 
-from holdfast.checkpoints.bucket import Bucket
 from holdfast.checkpoints.lease import InUse
+from holdfast.checkpoints.object_store import Bucket
 from holdfast.checkpoints.settings import open_bucket
-from holdfast.sidecar.mirroring import TensorboardSync
+from holdfast.sidecar.background import TensorboardSync
 from holdfast.sidecar.tensorboard import Events
 from tests.checkpoints.servers.server import Server, s3
 from tests.sidecar.operators import OperatorDouble, until

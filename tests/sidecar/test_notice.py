@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoints.complete import FolderScan
-from holdfast.checkpoints.content import FileEntry, FileStamp
-from holdfast.checkpoints.names import checkpoint_name
-from holdfast.sidecar.notice import (
+from holdfast.checkpoints.completeness import FolderScan
+from holdfast.checkpoints.files import FileEntry, FileStamp
+from holdfast.checkpoints.manifest import checkpoint_name
+from holdfast.sidecar.persister import (
     checkpoint_saved_since,
     contents,
     save_timeout_s,

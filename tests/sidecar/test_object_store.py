@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoints.manifest import SaveInfo
-from holdfast.checkpoints.names import checkpoint_name
-from holdfast.checkpoints.objects import ObjectStore
+from holdfast.checkpoints.manifest import SaveInfo, checkpoint_name
+from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.resume import write_decision
 from holdfast.checkpoints.settings import open_bucket
 from tests.checkpoints.servers.server import Server, s3

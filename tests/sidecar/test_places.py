@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoints.complete import HEARTBEAT_FILE, FolderScan
-from holdfast.checkpoints.content import list_files
-from holdfast.checkpoints.folder import VolumeStore
-from holdfast.checkpoints.manifest import SaveInfo
-from holdfast.checkpoints.names import CheckpointName, checkpoint_name
-from holdfast.checkpoints.objects import ObjectStore
-from holdfast.sidecar.places import (
+from holdfast.checkpoints.completeness import HEARTBEAT_FILE, FolderScan
+from holdfast.checkpoints.files import list_files
+from holdfast.checkpoints.manifest import CheckpointName, SaveInfo, checkpoint_name
+from holdfast.checkpoints.object_store import ObjectStore
+from holdfast.checkpoints.volume_store import VolumeStore
+from holdfast.sidecar.storage import (
     CheckpointBackend,
     ObjectStoreUpload,
     PrimaryVolume,

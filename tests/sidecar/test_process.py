@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoints.folder import VolumeStore
-from holdfast.checkpoints.names import checkpoint_name
+from holdfast.checkpoints.manifest import checkpoint_name
+from holdfast.checkpoints.volume_store import VolumeStore
 from tests.sidecar.operators import TOKEN, OperatorDouble, until
 from tests.sidecar.pods import Pod, done, ended, peak_mib
 
@@ -34,7 +34,7 @@ async def test_a_sidecar_imports_only_what_its_pod_needs(tmp_path: Path, operato
         await until(lambda: 1 in operator.epochs)
         assert await ended(sidecar) == 0, pod.log("sidecar")
     imported = {line.rpartition("|")[2].strip() for line in pod.log("sidecar").splitlines() if "import time:" in line}
-    assert {"aiohttp", "holdfast.sidecar.process"} <= imported
+    assert {"aiohttp", "holdfast.sidecar.sidecar"} <= imported
     assert imported & HEAVY == set()
 
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.planning.trainingjob.timing import TIMING
-from holdfast.reports.wire import Progress, ReportReply, WorkerReport
-from holdfast.sidecar.backlog import ReportOutbox
-from holdfast.sidecar.operator import OperatorClient, ReportNotDelivered, ReportRejected
-from holdfast.sidecar.reporting import Reporter
+from holdfast.api.reports import Progress, ReportReply, WorkerReport
+from holdfast.sidecar.outbox import ReportOutbox
+from holdfast.sidecar.reporter import OperatorClient, Reporter, ReportNotDelivered, ReportRejected
+from holdfast.trainingjob.decide.snapshot import TIMING
 from tests.runtime.virtual import now_s, virtual
 from tests.sidecar.operators import OperatorDouble, until
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.sidecar.metrics import NAMES
+from holdfast.sidecar.progress import NAMES
 from holdfast.sidecar.settings import BadSetting, settings
 
 LEAST = {

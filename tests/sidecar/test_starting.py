@@ -17,14 +17,12 @@ from holdfast.checkpoints.errors import (
     StoreError,
     Unreachable,
 )
-from holdfast.checkpoints.folder import VolumeStore
-from holdfast.checkpoints.manifest import SaveInfo
-from holdfast.checkpoints.names import checkpoint_name
+from holdfast.checkpoints.manifest import SaveInfo, checkpoint_name
 from holdfast.checkpoints.resume import DecisionPending
-from holdfast.sidecar.deciding import withdraw_decision
+from holdfast.checkpoints.volume_store import VolumeStore
+from holdfast.sidecar.restore import Restored, is_retryable, restore, withdraw_decision
 from holdfast.sidecar.settings import Checkpoints
-from holdfast.sidecar.starting import Restored, is_retryable, restore
-from holdfast.train.resuming import resume_position
+from holdfast.train.checkpoint import resume_position
 from tests.sidecar.volumes import MODEL, checkpoint, tree
 
 ABOUT = SaveInfo("uid-1", "2026-01-01T00:00:00Z")

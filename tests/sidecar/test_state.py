@@ -4,11 +4,10 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast.reports.wire import Progress, TerminationReport
-from holdfast.sidecar.last_word import MOST_BYTES, write_termination_report
-from holdfast.sidecar.state import RESTORED, TOLD, RestartState, ResumeInfo, read_noted
-from holdfast.sidecar.tail import Tail
-from holdfast.sidecar.told import InvalidProgress
+from holdfast.api.reports import Progress, TerminationReport
+from holdfast.sidecar.progress import InvalidProgress, Tail
+from holdfast.sidecar.restore import RESTORED, TOLD, RestartState, ResumeInfo, read_noted
+from holdfast.sidecar.shutdown import MOST_BYTES, write_termination_report
 
 
 def noted(folder: Path) -> list[Progress]:

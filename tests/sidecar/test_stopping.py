@@ -3,10 +3,10 @@
 import asyncio
 from pathlib import Path
 
-from holdfast.reports.wire import ReportReply
+from holdfast.api.reports import ReportReply
+from holdfast.sidecar.http import AttemptState
 from holdfast.sidecar.settings import Settings
-from holdfast.sidecar.standing import AttemptState
-from holdfast.sidecar.stopping import END_S, ShutdownCoordinator
+from holdfast.sidecar.shutdown import END_S, ShutdownCoordinator
 from holdfast.train.notice import announcement_file
 from tests.sidecar.operators import until
 from tests.sidecar.test_keeping import FakePlace, Told, keeping

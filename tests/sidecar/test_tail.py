@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.sidecar.tail import LINE_BYTES, READ_BYTES, Tail
+from holdfast.sidecar.progress import LINE_BYTES, READ_BYTES, Tail
 
 
 @pytest.fixture

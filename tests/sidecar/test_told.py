@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.reports import wire
-from holdfast.reports.wire import Progress, WorkerReport
-from holdfast.sidecar.told import InvalidProgress, parse_line
+from holdfast.api import reports
+from holdfast.api.reports import Progress, WorkerReport
+from holdfast.sidecar.progress import InvalidProgress, parse_line
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_line_without_any_use_is_refused_in_a_sentence(line: str, said: str) -
 
 def test_no_more_metrics_are_taken_than_a_report_holds() -> None:
     facts = {"epoch": 1, **{f"metric_{number}": number for number in range(500)}}
-    assert len(parse_line(json.dumps(facts).encode(), 1.0).metrics) == wire.MOST_METRICS
+    assert len(parse_line(json.dumps(facts).encode(), 1.0).metrics) == reports.MOST_METRICS
 
 
 numbers = st.one_of(st.integers(), st.floats(), st.integers(-5, 5), st.just(10**400))
@@ -78,7 +78,7 @@ def test_what_is_taken_from_any_object_can_be_reported(facts: dict[str, object])
     batch = WorkerReport(
         job="j", namespace="n", uid="u", attempt=0, index=0, run="r", sequence=1, sent_at=6.0, progress=(entry,)
     )
-    assert wire.decode(msgspec.json.encode(batch)).progress == (entry,)
+    assert reports.decode(msgspec.json.encode(batch)).progress == (entry,)
     assert all(math.isfinite(value) for value in entry.metrics.values())
 
 

@@ -10,11 +10,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from holdfast.reports.wire import Progress
-from holdfast.sidecar.doors import progress_app, serve_app
-from holdfast.sidecar.listening import MetricsScraper
-from holdfast.sidecar.metrics import NAMES
-from holdfast.sidecar.users import is_own_client, is_own_server
+from holdfast.api.reports import Progress
+from holdfast.sidecar.http import progress_app, serve_app
+from holdfast.sidecar.peers import is_own_client, is_own_server
+from holdfast.sidecar.progress import NAMES, MetricsScraper
 
 NOBODY = 65534
 POST = b'POST /progress HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 12\r\n\r\n{"epoch": 3}'

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.train import environment
-from holdfast.train.gpus import Gpus
+from holdfast.train.progress import Gpus
 from holdfast.train.run import Run
 
 # Also on a machine that has some.

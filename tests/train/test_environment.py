@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.train.environment import Environment, rank_and_world, read
-from holdfast.train.errors import BadEnvironment
-from holdfast.workloads.trainingjob.environment import environment
+from holdfast.train.environment import BadEnvironment, Environment, rank_and_world, read
+from holdfast.trainingjob.objects.environment import environment
 from tests.trainingjobs import training_job
 from tests.workloads.family import DEFAULTS
 

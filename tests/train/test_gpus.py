@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.train.gpus import METRIC, Gpus
+from holdfast.train.progress import METRIC, Gpus
 from tests.train.runs import lines, worker
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.train import markers
+from holdfast.train import checkpoint
 from tests.train.runs import worker
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def kill_later(processes: list[subprocess.Popen[str]], rng: random.Random) -> No
 
 def check(folder: Path, world: int) -> int:
     """How many complete checkpoints there are; each is of as many files as was said, all of one save."""
-    complete = [path for path in folder.glob("attempt-0/checkpoint-epoch-*") if markers.is_complete(path)]
+    complete = [path for path in folder.glob("attempt-0/checkpoint-epoch-*") if checkpoint.is_complete(path)]
     for path in complete:
         files = [file for file in path.iterdir() if not file.name.startswith(".holdfast-")]
         assert len(files) == FILES * world
@@ -74,4 +74,4 @@ def test_killed_ranks_leave_whole_checkpoints_and_some_that_say_what_is_missing(
     processes = [start(tmp_path, rank, 3) for rank in range(3)]
     kill_later(processes, random.Random(seed))
     check(tmp_path, 3)
-    assert all(markers.read_marker(path) for path in tmp_path.glob("attempt-0/checkpoint-epoch-*"))
+    assert all(checkpoint.read_marker(path) for path in tmp_path.glob("attempt-0/checkpoint-epoch-*"))

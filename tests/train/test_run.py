@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import train
-from holdfast.train.errors import TrainError
+from holdfast.train.environment import TrainError
 from holdfast.train.run import Run
 from tests.train.runs import Clock, lines, models, resume_from, save, worker
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.train import markers, publishing, saving
-from holdfast.train.errors import CheckpointFailed
+from holdfast.train import checkpoint
+from holdfast.train.environment import CheckpointFailed
 from holdfast.train.run import Run
 from tests.train.runs import Clock, leftovers, models, save, worker
 
@@ -27,7 +27,7 @@ def test_the_folder_is_a_checkpoint_when_the_block_has_ended(tmp_path: Path) -> 
         assert models(tmp_path) == {}
     saved = tmp_path / "attempt-0" / "checkpoint-epoch-3"
     assert (saved / "nested" / "weights").read_text() == "w"
-    assert markers.is_complete(saved)
+    assert checkpoint.is_complete(saved)
     assert models(tmp_path) == {"checkpoint-epoch-3": "m"}
     assert leftovers(tmp_path) == set()
 
@@ -41,7 +41,7 @@ def test_a_save_at_the_end_of_an_epoch_has_what_was_reported_and_one_within_it_w
     def metrics(**given: float) -> dict[str, float]:
         with run.checkpoint(metrics=given) as folder:
             (folder / "model").write_text("m")
-        marker = tmp_path / "attempt-0" / f"checkpoint-epoch-{run.epoch}" / markers.WHOLE
+        marker = tmp_path / "attempt-0" / f"checkpoint-epoch-{run.epoch}" / checkpoint.WHOLE
         found: dict[str, float] = json.loads(marker.read_text())["metrics"]
         return found
 
@@ -111,7 +111,10 @@ def test_what_a_killed_process_has_left_is_removed_by_the_next_save(tmp_path: Pa
     (partial / "model").write_text("half")
     (partial / "old").write_text("of another epoch")
     save(worker(tmp_path), "m", epoch=1)
-    assert {path.name for path in (tmp_path / "attempt-0" / "checkpoint-epoch-1").iterdir()} == {"model", markers.WHOLE}
+    assert {path.name for path in (tmp_path / "attempt-0" / "checkpoint-epoch-1").iterdir()} == {
+        "model",
+        checkpoint.WHOLE,
+    }
     assert leftovers(tmp_path) == set()
 
 
@@ -194,14 +197,14 @@ def test_a_volume_that_can_t_sync_is_used_as_it_is(tmp_path: Path, monkeypatch: 
 def test_all_is_on_the_disk_before_the_name_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files, then their folders; the folder that has the name comes last, after the name was given."""
     synced: list[str] = []
-    sync = publishing.sync_folder
+    sync = checkpoint.sync_folder
 
     def note(path: Path) -> None:
         named = (tmp_path / "attempt-0" / "checkpoint-epoch-1").exists()
         synced.append(f"{path.name}{' after' if named else ''}")
         sync(path)
 
-    monkeypatch.setattr(publishing, "sync_folder", note)
+    monkeypatch.setattr(checkpoint, "sync_folder", note)
     with worker(tmp_path).checkpoint(1) as folder:
         (folder / "nested").mkdir()
         (folder / "nested" / "weights").touch()
@@ -235,9 +238,9 @@ class Faults:
         for place, name in (
             (Path, "mkdir"),
             (Path, "rename"),
-            (publishing, "sync"),
-            (publishing, "exchange"),
-            (markers, "write"),
+            (checkpoint, "sync"),
+            (checkpoint, "exchange"),
+            (checkpoint, "write"),
             (shutil, "rmtree"),
         ):
             monkeypatch.setattr(place, name, self._counted(getattr(place, name)))
@@ -257,7 +260,7 @@ class Faults:
 @pytest.fixture
 def two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A volume that can't swap names, as NFS."""
-    monkeypatch.setattr(publishing, "exchange", lambda *_: False)
+    monkeypatch.setattr(checkpoint, "exchange", lambda *_: False)
 
 
 def replaced(folder: Path) -> Run:
@@ -283,7 +286,7 @@ def test_a_kill_at_any_operation_leaves_the_old_or_the_new_and_both_are_whole(
     assert killed == (counted.count >= moment)
     assert models(tmp_path)["checkpoint-epoch-1"] == "one"
     assert models(tmp_path)["checkpoint-epoch-2"] in ("old two", "new two")
-    assert all(markers.is_complete(tmp_path / "attempt-0" / name) for name in models(tmp_path))
+    assert all(checkpoint.is_complete(tmp_path / "attempt-0" / name) for name in models(tmp_path))
     save(worker(tmp_path), "again", epoch=2)
     assert models(tmp_path) == {"checkpoint-epoch-1": "one", "checkpoint-epoch-2": "again"}
     assert leftovers(tmp_path) == set()
@@ -299,10 +302,10 @@ def test_without_swapping_too_a_kill_leaves_the_old_or_the_new_and_both_are_whol
         Faults(faults, moment, None)
         with contextlib.suppress(Dead):
             save(run, "new two", epoch=2)
-    publishing.recover(tmp_path / "attempt-0")
+    checkpoint.recover(tmp_path / "attempt-0")
     assert models(tmp_path)["checkpoint-epoch-1"] == "one"
     assert models(tmp_path)["checkpoint-epoch-2"] in ("old two", "new two")
-    assert all(markers.is_complete(tmp_path / "attempt-0" / name) for name in models(tmp_path))
+    assert all(checkpoint.is_complete(tmp_path / "attempt-0" / name) for name in models(tmp_path))
     save(worker(tmp_path), "again", epoch=2)
     assert models(tmp_path)["checkpoint-epoch-2"] == "again"
     assert leftovers(tmp_path) == set()
@@ -316,7 +319,7 @@ def test_an_error_at_any_operation_is_told_and_keeps_a_whole_checkpoint(
     run = replaced(tmp_path)
     with monkeypatch.context() as faults:
         if not can_swap:
-            faults.setattr(publishing, "exchange", lambda *_: False)
+            faults.setattr(checkpoint, "exchange", lambda *_: False)
         Faults(faults, moment, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         possible = {"new two"}
         try:
@@ -334,8 +337,8 @@ def test_the_moments_reach_the_end_of_a_save(tmp_path: Path, monkeypatch: pytest
         run = replaced(tmp_path)
         with monkeypatch.context() as faults:
             if not can_swap:
-                faults.setattr(publishing, "exchange", lambda *_: False)
+                faults.setattr(checkpoint, "exchange", lambda *_: False)
             counted = Faults(faults, 10**9, None)
             save(run, "new two", epoch=2)
         assert 8 <= counted.count < max(MOMENTS)
-        assert saving.PARTIAL not in "".join(leftovers(tmp_path))
+        assert checkpoint.PARTIAL not in "".join(leftovers(tmp_path))

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.train import markers, publishing
-from holdfast.train.errors import CheckpointFailed
+from holdfast.train import checkpoint as markers
+from holdfast.train import checkpoint as publishing
+from holdfast.train.environment import CheckpointFailed
 from holdfast.train.run import Run
 from tests.train.runs import worker
 

@@ -2,12 +2,11 @@
 
 import numpy as np
 
+from holdfast.trainer.allreduce import Alone
 from holdfast.trainer.data import load
-from holdfast.trainer.group.alone import Alone
-from holdfast.trainer.models import build
+from holdfast.trainer.model import build
 from holdfast.trainer.settings import settings
-from holdfast.trainer.state import State
-from holdfast.trainer.training import StopOrSave, Task, end_epoch, train_epoch
+from holdfast.trainer.training import State, StopOrSave, Task, end_epoch, train_epoch
 
 
 def task(**environ: str) -> Task:

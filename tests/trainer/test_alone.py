@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.api.builtin import ContainerStateTerminated
-from holdfast.planning.trainingjob.exits import is_permanent, words
+from holdfast.api.core.objects import ContainerStateTerminated
+from holdfast.pods.failure import is_permanent, words
 from tests.trainer.test_data import write_mnist
 from tests.trainer.workers import Processes, end, epochs
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.trainer.batches import batches, evaluation, order, share
+from holdfast.trainer.training import batches, evaluation, order, share
 
 
 def test_an_epoch_s_order_follows_from_seed_and_epoch() -> None:

@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.train.resuming import resume_position
+from holdfast.train.checkpoint import resume_position
 from holdfast.trainer import checkpoint
-from holdfast.trainer.errors import BadSetting, TrainerError, unusable
 from holdfast.trainer.optimizers import OPTIMIZERS
-from holdfast.trainer.state import State
-from holdfast.trainer.training import StopOrSave, Task, fresh, train_epoch
+from holdfast.trainer.settings import BadSetting, TrainerError, unusable
+from holdfast.trainer.training import State, StopOrSave, Task, fresh, train_epoch
 from tests.trainer.tasks import same, task, trained
 
 

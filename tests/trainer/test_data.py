@@ -8,12 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.trainer.data import load
-from holdfast.trainer.data.digits import digits
-from holdfast.trainer.data.idx import mnist
-from holdfast.trainer.data.synthetic import synthetic
-from holdfast.trainer.errors import BadSetting
-from holdfast.trainer.settings import settings
+from holdfast.trainer.data import digits, load, mnist, synthetic
+from holdfast.trainer.settings import BadSetting, settings
 
 MISSING = r"has no train-images-idx3-ubyte \(or .gz\)"
 

@@ -12,13 +12,9 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from holdfast.trainer.errors import BadSetting, GroupError, WorkerFailed, WorkerLost
-from holdfast.trainer.group import Group, join
-from holdfast.trainer.group.hello import Handshake
-from holdfast.trainer.group.hub import RankZero
-from holdfast.trainer.group.link import DATA, HEADER, Link
-from holdfast.trainer.group.spoke import Peer
-from holdfast.trainer.place import RankInfo
+from holdfast.trainer.allreduce import Group, Peer, RankZero, join
+from holdfast.trainer.connection import DATA, HEADER, Handshake, Link
+from holdfast.trainer.settings import BadSetting, GroupError, RankInfo, WorkerFailed, WorkerLost
 from tests.trainer.workers import PORT, WAIT_S, loopback
 
 T = TypeVar("T")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.trainer.group.hello import Handshake, decode, rejection_reason
-from holdfast.trainer.place import RankInfo
+from holdfast.trainer.connection import Handshake, decode, rejection_reason
+from holdfast.trainer.settings import RankInfo
 
 HUB = RankInfo(rank=0, size=4, host="here", port=1)
 

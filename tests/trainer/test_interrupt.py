@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.trainer.errors import Stopped
-from holdfast.trainer.interrupt import SIGNALS, Interrupt
+from holdfast.trainer.run import SIGNALS, Interrupt
+from holdfast.trainer.settings import Stopped
 
 
 @pytest.fixture

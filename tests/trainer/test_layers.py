@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.trainer.arrays import Floats
-from holdfast.trainer.layers import Layer, convolution, dense, exact, flatten, pool, relu
+from holdfast.trainer.model import Floats, Layer, convolution, dense, exact, flatten, pool, relu
 
 SIZES = st.tuples(st.integers(0, 3), st.integers(2, 6), st.integers(2, 6), st.integers(1, 3))
 

@@ -3,12 +3,8 @@
 import numpy as np
 import pytest
 
-from holdfast.trainer.arrays import Floats, Labels
-from holdfast.trainer.errors import BadSetting
-from holdfast.trainer.layers import exact, half, pool
-from holdfast.trainer.models import build
-from holdfast.trainer.network import Network
-from holdfast.trainer.settings import MODELS, settings
+from holdfast.trainer.model import Floats, Labels, Network, build, exact, half, pool
+from holdfast.trainer.settings import MODELS, BadSetting, settings
 
 SHAPE, CLASSES = (6, 5), 4
 

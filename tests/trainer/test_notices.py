@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoints.complete import read_markers
-from holdfast.sidecar.notice import trainer_saves_on_notice, write_notice
+from holdfast.checkpoints.completeness import read_markers
+from holdfast.sidecar.persister import trainer_saves_on_notice, write_notice
 from tests.trainer.test_alone import files
 from tests.trainer.workers import PORT, WAIT_S, Processes, end, loopback
 

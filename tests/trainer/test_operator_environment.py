@@ -8,10 +8,9 @@ import msgspec
 import pytest
 
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.trainer.place import RankInfo, place
-from holdfast.trainer.settings import settings, with_config_file
-from holdfast.workloads.trainingjob.config import config_map
-from holdfast.workloads.trainingjob.environment import environment
+from holdfast.trainer.settings import RankInfo, place, settings, with_config_file
+from holdfast.trainingjob.objects.config import config_map
+from holdfast.trainingjob.objects.environment import environment
 from tests.workloads.family import DEFAULTS
 
 HYPERPARAMETERS = {

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.trainer.arrays import Floats
+from holdfast.trainer.model import Floats
 from holdfast.trainer.optimizers import EPSILON, OPTIMIZERS, Moments, Update, rate
 
 START = np.array([1.0, -2.0, 0.5], np.float32)

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from holdfast.trainer.errors import BadSetting
-from holdfast.trainer.place import RankInfo, place
+from holdfast.trainer.settings import BadSetting, RankInfo, place
 
 PYTORCH = {"RANK": "2", "WORLD_SIZE": "4", "MASTER_ADDR": "job-0.job-headless", "MASTER_PORT": "29500"}
 JAX = {"JAX_PROCESS_ID": "2", "JAX_NUM_PROCESSES": "4", "JAX_COORDINATOR_ADDRESS": "job-0.job-headless:29500"}

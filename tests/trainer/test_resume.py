@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from holdfast.trainer import checkpoint
-from holdfast.trainer.errors import BadSetting
+from holdfast.trainer.checkpoint import begin
 from holdfast.trainer.report import Report
-from holdfast.trainer.resume import begin
+from holdfast.trainer.settings import BadSetting
 from holdfast.trainer.training import Task, evaluate, fresh
 from tests.trainer.tasks import same, task, trained
 from tests.trainer.workers import epochs

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.trainer.errors import BadSetting
-from holdfast.trainer.settings import DATASETS, LEARNING_RATES, MODELS, PARAMS, settings, with_config_file
+from holdfast.trainer.settings import DATASETS, LEARNING_RATES, MODELS, PARAMS, BadSetting, settings, with_config_file
 
 
 def test_an_empty_environment_trains_the_mlp_on_the_digits() -> None:

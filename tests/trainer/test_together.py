@@ -9,12 +9,9 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from holdfast.trainer.errors import Diverged, TrainerError
-from holdfast.trainer.group import join
-from holdfast.trainer.place import RankInfo
-from holdfast.trainer.settings import MODELS
-from holdfast.trainer.state import State
-from holdfast.trainer.training import StopOrSave, Task, evaluate, fresh, train_epoch
+from holdfast.trainer.allreduce import join
+from holdfast.trainer.settings import MODELS, Diverged, RankInfo, TrainerError
+from holdfast.trainer.training import State, StopOrSave, Task, evaluate, fresh, train_epoch
 from tests.trainer.tasks import same, task, trained
 from tests.trainer.workers import PORT, WAIT_S, loopback
 

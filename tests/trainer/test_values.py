@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.trainer.errors import BadSetting
-from holdfast.trainer.values import choice, flag, integer, number, path
+from holdfast.trainer.settings import BadSetting, choice, flag, integer, number, path
 
 
 @settings(deadline=None)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.trainer.group.link import DATA
+from holdfast.trainer.connection import DATA
 from tests.trainer.test_alone import files
 from tests.trainer.test_data import write_mnist
 from tests.trainer.workers import PORT, WAIT_S, Ended, Processes, end, epochs, loopback, wait_for_epochs

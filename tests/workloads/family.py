@@ -7,15 +7,14 @@ from typing import Any
 import msgspec
 
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.workloads.trainingjob import names
-from holdfast.workloads.trainingjob.claims import checkpoint_pvc
-from holdfast.workloads.trainingjob.config import config_map
-from holdfast.workloads.trainingjob.defaults import Defaults
-from holdfast.workloads.trainingjob.job import workers_job
-from holdfast.workloads.trainingjob.monitor import service_monitor
-from holdfast.workloads.trainingjob.service_account import service_account
-from holdfast.workloads.trainingjob.services import headless_service, master_service
-from holdfast.workloads.trainingjob.tensorboard import has_tensorboard, tensorboard_deployment, tensorboard_service
+from holdfast.pods.template import Defaults
+from holdfast.trainingjob.objects import names
+from holdfast.trainingjob.objects.config import config_map
+from holdfast.trainingjob.objects.job import workers_job
+from holdfast.trainingjob.objects.monitoring import service_monitor
+from holdfast.trainingjob.objects.services import headless_service, master_service, service_account
+from holdfast.trainingjob.objects.storage import checkpoint_pvc
+from holdfast.trainingjob.objects.tensorboard import has_tensorboard, tensorboard_deployment, tensorboard_service
 from tests.trainingjobs import training_job
 
 DEFAULTS = Defaults(image="trainer:test", holdfast_image="holdfast:test", tensorboard_image="tensorboard:test")

@@ -11,8 +11,8 @@ import yaml
 from msgspec import structs
 
 from holdfast.api.manifests import documents
+from holdfast.api.schema.validation import validate_object
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.api.validation import validate_object
 from tests.trainingjobs import UID
 from tests.workloads.family import children
 

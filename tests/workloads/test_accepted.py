@@ -9,11 +9,11 @@ import yaml
 from msgspec import structs
 
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.cluster.embedded import open_cluster
 from holdfast.cluster.protocol import Resource
 from holdfast.cluster.resources import CLAIMS, CONFIG_MAPS, DEPLOYMENTS, SERVICE_ACCOUNTS, SERVICES
 from holdfast.cluster.resources import JOBS as WORKER_JOBS
-from holdfast.runtime.clocks import utc_now
+from holdfast.local.apiserver.server import open_cluster
+from holdfast.runtime.process import utc_now
 from tests.control_plane.kubectl import KubectlFailed
 from tests.control_plane.server import ControlPlane
 from tests.trainingjobs import training_job

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.workloads.trainingjob.stores import shared_place
+from holdfast.trainingjob.objects.object_store import shared_place
 from tests.trainingjobs import UID, training_job
 from tests.workloads.family import GONE, changed
 from tests.workloads.paths import JSON, POD, SIDECAR, TRAINER, no_variables, secret, variable, variables

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.manifests import documents
-from holdfast.workloads.trainingjob.config import config_map
+from holdfast.trainingjob.objects.config import config_map
 from tests.trainingjobs import training_job
 from tests.workloads.family import container, pod
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.workloads.trainingjob.elastic import is_elastic, min_workers
+from holdfast.trainingjob.objects.resources import is_elastic, min_workers
 from tests.trainingjobs import training_job
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.machine.expansion import expand
-from holdfast.workloads.trainingjob.environment import environment
+from holdfast.local.kubelet.environment import expand
+from holdfast.trainingjob.objects.environment import environment
 from tests.trainingjobs import training_job
 from tests.workloads.family import DEFAULTS
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.workloads.trainingjob.job import mutable_fields, spec_digest, workers_job
+from holdfast.trainingjob.objects.job import mutable_fields, spec_digest, workers_job
 from tests.trainingjobs import training_job
 from tests.workloads.family import DEFAULTS
 

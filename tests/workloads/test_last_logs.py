@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.workloads.trainingjob import names
-from holdfast.workloads.trainingjob.last_logs import (
+from holdfast.pods.template import MANAGED_BY
+from holdfast.trainingjob.objects.config import (
     KEPT_BYTES,
     LOG,
     WORKER_LABEL,
@@ -30,7 +30,7 @@ def test_it_is_named_after_the_attempt_and_the_worker_and_goes_with_its_job() ->
 
 
 def test_the_caches_of_the_operator_do_not_select_it() -> None:
-    assert names.MANAGED_BY not in worker_log_config_map(training_job(), 0, b"", {})["metadata"]["labels"]
+    assert MANAGED_BY not in worker_log_config_map(training_job(), 0, b"", {})["metadata"]["labels"]
 
 
 def test_it_is_found_by_the_name_of_its_job() -> None:

@@ -6,8 +6,8 @@ import pytest
 from msgspec import structs
 
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.workloads.trainingjob import names
-from holdfast.workloads.trainingjob.services import headless_service, master_service
+from holdfast.trainingjob.objects import names
+from holdfast.trainingjob.objects.services import headless_service, master_service
 from tests.trainingjobs import UID, training_job
 from tests.workloads.family import DEFAULTS, children
 

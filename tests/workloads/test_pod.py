@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from holdfast.api.meta import WORKING_DIRECTORY
-from holdfast.workloads.gpuworkload.container import container as gpu_container
+from holdfast.gpuworkload.job import container as gpu_container
 from tests.gpuworkloads import workload
 from tests.trainingjobs import training_job
 from tests.workloads.family import DEFAULTS, child, container, pod

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.workloads.trainingjob.gpus import gpus_per_worker
-from holdfast.workloads.trainingjob.resources import sidecar_resources, worker_resources
+from holdfast.trainingjob.objects.resources import gpus_per_worker, sidecar_resources, worker_resources
 from tests.trainingjobs import training_job
 from tests.workloads.family import DEFAULTS
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from holdfast.api.gpuworkload import GPUWorkload
-from holdfast.workloads.gpuworkload.pod import pod_template as workload_template
-from holdfast.workloads.trainingjob.defaults import Defaults
-from holdfast.workloads.trainingjob.pod import pod_template
-from holdfast.workloads.trainingjob.security import Forbidden, refusal
+from holdfast.gpuworkload.job import pod_template as workload_template
+from holdfast.pods.template import Defaults, Forbidden
+from holdfast.trainingjob.objects.pod import pod_template
+from holdfast.trainingjob.objects.security import refusal
 from tests.gpuworkloads import workload
 from tests.trainingjobs import training_job
 

@@ -8,16 +8,16 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from holdfast.api.placing import PodSpec
+from holdfast.api.core.selectors import PodSpec
+from holdfast.api.reports import AUDIENCE
 from holdfast.checkpoints.settings import AWS, AZURE, GOOGLE, open_bucket
-from holdfast.machine.expansion import expand
-from holdfast.planning.admission import shape_of
-from holdfast.planning.placing.amounts import parse_nanos
-from holdfast.reports.wire import AUDIENCE
-from holdfast.sidecar.metrics import NAMES
+from holdfast.local.kubelet.environment import expand
+from holdfast.scheduling.constraints import shape_of
+from holdfast.scheduling.resources import parse_nanos
+from holdfast.sidecar.progress import NAMES
 from holdfast.sidecar.settings import PORT, PROGRESS_PORT, Checkpoints, Settings, settings
-from holdfast.workloads.trainingjob.environment import environment
-from holdfast.workloads.trainingjob.sidecar import has_sidecar
+from holdfast.trainingjob.objects.environment import environment
+from holdfast.trainingjob.objects.sidecar import has_sidecar
 from tests.trainingjobs import UID, training_job
 from tests.workloads.family import DEFAULTS, JSON, child, container, pod, sidecar
 

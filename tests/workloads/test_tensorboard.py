@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.workloads.trainingjob.sidecar_container import sidecar
-from holdfast.workloads.trainingjob.tensorboard import has_tensorboard
+from holdfast.trainingjob.objects.sidecar_container import sidecar
+from holdfast.trainingjob.objects.tensorboard import has_tensorboard
 from tests.trainingjobs import UID, training_job
 from tests.workloads.family import DEFAULTS, child, children, container
 

@@ -12,12 +12,10 @@ from typing import Any, get_args
 
 import yaml
 
-from holdfast.api.checking import json_type
-from holdfast.api.refusal import Cause
 from holdfast.api.scalars import AbsolutePath, DnsLabel, DnsSubdomain, Image, LabelValue, Quantity
-from holdfast.api.schema import Schema
-from holdfast.api.structure import child_path
-from holdfast.api.validation import schema_of
+from holdfast.api.schema.crd import Schema
+from holdfast.api.schema.validation import schema_of
+from holdfast.api.schema.violations import Cause, child_path, json_type
 
 _FOUND = {
     "null": "empty",

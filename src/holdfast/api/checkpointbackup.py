@@ -4,11 +4,11 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from holdfast.api.core.references import ObjectReference
+from holdfast.api.core.pod import ObjectReference
 from holdfast.api.kind import AGE, Column, Kind
 from holdfast.api.meta import ApiStruct, Conditions, Object, ObservedGeneration
-from holdfast.api.rules import Rule, immutable_while
 from holdfast.api.scalars import DnsLabel, DnsSubdomain, Image, Timestamp, list_map_keys
+from holdfast.api.schema.rules import Rule, immutable_while
 
 Phase = Literal[
     "Checkpointing",

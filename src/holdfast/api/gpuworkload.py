@@ -4,18 +4,18 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from holdfast.api.core.container import EnvVar, ResourceRequirements, reserved_env_rule
+from holdfast.api.core.pod import EnvVar, ResourceRequirements, reserved_env_rule
 from holdfast.api.core.scheduling import Toleration
 from holdfast.api.kind import AGE, Column, Kind
 from holdfast.api.meta import ApiStruct, Conditions, Object, ObservedGeneration
-from holdfast.api.rules import (
+from holdfast.api.scalars import Argument, Count, Image, Labels, Seconds, Timestamp, list_map_keys
+from holdfast.api.schema.rules import (
     NAME_WITH_ROOM_FOR_SUFFIXES,
     Rule,
     immutable_while,
     label_keys_rule,
     suspend_immutable_while,
 )
-from holdfast.api.scalars import Argument, Count, Image, Labels, Seconds, Timestamp, list_map_keys
 
 Strategy = Literal["leastLoaded", "random", "costOptimized"]
 Phase = Literal["Pending", "Scheduling", "Scheduled", "Running", "Failed", "Succeeded"]

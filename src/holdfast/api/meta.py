@@ -4,8 +4,8 @@ from typing import Annotated, ClassVar, NamedTuple, TypeAlias
 
 from msgspec import Meta, Struct
 
-from holdfast.api.rules import Rule
 from holdfast.api.scalars import list_map_keys
+from holdfast.api.schema.rules import Rule
 
 # On one machine: the folder that a workload's command runs in. `holdfast apply` writes where it was called.
 WORKING_DIRECTORY = "holdfast.dev/working-directory"

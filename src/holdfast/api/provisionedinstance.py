@@ -4,11 +4,11 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, field
 
-from holdfast.api.core.references import LocalObjectReference
+from holdfast.api.core.pod import LocalObjectReference
 from holdfast.api.kind import AGE, Column, Kind
 from holdfast.api.meta import ApiStruct, Conditions, Object, ObservedGeneration
-from holdfast.api.rules import Reason, Rule
 from holdfast.api.scalars import Count, Timestamp
+from holdfast.api.schema.rules import Reason, Rule
 from holdfast.api.spotinstancevm import InstanceState, Zone
 
 

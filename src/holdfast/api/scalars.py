@@ -1,8 +1,12 @@
 """Values that many fields share: names, ports, quantities, times. The field adds its own description."""
 
+import re
+from fractions import Fraction
 from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta
+
+from holdfast.errors import HoldfastError
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 
@@ -39,3 +43,32 @@ Quantities: TypeAlias = Annotated[dict[str, Quantity], Meta(max_length=16)]
 def list_map_keys(*names: str) -> dict[str, Any]:
     """Extra schema of a list whose elements are told apart by these fields: no two alike, merged one by one."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [*names]}
+
+
+# Amounts as Kubernetes writes them: 500m, 1.5Gi, 2e3.
+
+_SHAPE = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d{1,3})?", re.ASCII)
+_UNITS = {
+    "": Fraction(1),
+    **{unit: Fraction(1, 1000**power) for power, unit in enumerate("mun", 1)},
+    **{unit: Fraction(1000**power) for power, unit in enumerate("kMGTPE", 1)},
+    **{f"{unit}i": Fraction(1024**power) for power, unit in enumerate("KMGTPE", 1)},
+}
+
+
+class InvalidQuantity(HoldfastError):
+    """The text is no amount."""
+
+
+def parse_quantity(text: str | int | float) -> Fraction:
+    """The exact value of a quantity."""
+    match = _SHAPE.fullmatch(str(text).strip())
+    if match is None:
+        raise InvalidQuantity(f"{text!r} is not a quantity: write a number with a unit, such as 500m, 2 or 1.5Gi")
+    number, unit = Fraction(match[1]), match[2] or ""
+    return number * (_UNITS[unit] if unit in _UNITS else Fraction(10) ** int(unit[1:]))
+
+
+def round_up(value: Fraction) -> int:
+    """Rounded up, as Kubernetes does where only whole units count."""
+    return -(-value.numerator // value.denominator)

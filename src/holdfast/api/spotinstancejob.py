@@ -4,11 +4,11 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, field
 
-from holdfast.api.core.references import LocalObjectReference, ObjectReference
+from holdfast.api.core.pod import LocalObjectReference, ObjectReference
 from holdfast.api.kind import AGE, Column, Kind
 from holdfast.api.meta import ApiStruct, Conditions, Object, ObservedGeneration
-from holdfast.api.rules import NAME_WITH_ROOM_FOR_SUFFIXES, Rule, duration_rule, immutable_while
 from holdfast.api.scalars import Count, Timestamp, list_map_keys
+from holdfast.api.schema.rules import NAME_WITH_ROOM_FOR_SUFFIXES, Rule, duration_rule, immutable_while
 
 
 class CheckpointStore(ApiStruct, frozen=True, kw_only=True):

@@ -4,11 +4,11 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, field
 
-from holdfast.api.core.references import ObjectReference
+from holdfast.api.core.pod import ObjectReference
 from holdfast.api.kind import AGE, Column, Kind
 from holdfast.api.meta import ApiStruct, Conditions, Object, ObservedGeneration
-from holdfast.api.rules import Reason, Rule, immutable_while
 from holdfast.api.scalars import Port, Timestamp, list_map_keys
+from holdfast.api.schema.rules import Reason, Rule, immutable_while
 
 InstanceState = Literal["PROVISIONING", "STAGING", "RUNNING", "STOPPING", "TERMINATED"]
 Zone = Annotated[str, Meta(max_length=63, pattern=r"^[a-z]+-[a-z]+[0-9]+-[a-z]$")]

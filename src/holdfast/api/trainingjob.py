@@ -4,22 +4,28 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from holdfast.api.checkpointing import Checkpoint, CheckpointStorage
-from holdfast.api.core.container import EnvVar, ResourceRequirements, reserved_env_rule
+from holdfast.api.checkpoint import Checkpoint, CheckpointStorage
+from holdfast.api.core.pod import EnvVar, ResourceRequirements, reserved_env_rule
 from holdfast.api.kind import AGE, Column, Kind, Scale
 from holdfast.api.meta import ApiStruct, Object
-from holdfast.api.podtemplate import PodTemplate
-from holdfast.api.rules import NAME_WITH_ROOM_FOR_SUFFIXES, Reason, Rule, immutable_while, suspend_immutable_while
 from holdfast.api.scalars import Argument, Image, PositiveSeconds, Seconds, list_map_keys
-from holdfast.api.trainingsettings import (
+from holdfast.api.schema.rules import (
+    NAME_WITH_ROOM_FOR_SUFFIXES,
+    Reason,
+    Rule,
+    immutable_while,
+    suspend_immutable_while,
+)
+from holdfast.api.trainingjob_blocks import (
     FailurePolicy,
     Hyperparameters,
     Monitoring,
     Networking,
+    PodTemplate,
     Scheduling,
     SuccessPolicy,
 )
-from holdfast.api.trainingstatus import (
+from holdfast.api.trainingjob_status import (
     AllocatedResources,
     CheckpointStatus,
     EpochProgress,

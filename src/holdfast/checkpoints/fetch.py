@@ -6,13 +6,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.checkpoints import manifest as manifests
-from holdfast.checkpoints.beneath import LeavesFolder, regular
-from holdfast.checkpoints.complete import MARKER, MARKER_BYTES, ShardMarkers, declared_by, read_markers
-from holdfast.checkpoints.content import CHUNK_BYTES, list_files, read_small_file
-from holdfast.checkpoints.disk import translate_os_errors
+from holdfast.checkpoints.completeness import MARKER, MARKER_BYTES, ShardMarkers, declared_by, read_markers
+from holdfast.checkpoints.confined_files import LeavesFolder, regular
 from holdfast.checkpoints.errors import CheckpointNotFound, UnsafeContent
-from holdfast.checkpoints.manifest import File, Manifest, SaveInfo
-from holdfast.checkpoints.names import CHECKPOINT, HOLDFAST_PREFIX, MANIFEST, CheckpointName
+from holdfast.checkpoints.files import CHUNK_BYTES, list_files, read_small_file, translate_os_errors
+from holdfast.checkpoints.manifest import (
+    CHECKPOINT,
+    HOLDFAST_PREFIX,
+    MANIFEST,
+    CheckpointName,
+    File,
+    Manifest,
+    SaveInfo,
+)
 from holdfast.checkpoints.settings import open_bucket
 from holdfast.checkpoints.unpack import UNKNOWN, Reading, unpack
 

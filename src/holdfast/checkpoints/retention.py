@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.checkpoints.errors import UnsafeContent
-from holdfast.checkpoints.fence import Fence
-from holdfast.checkpoints.names import CheckpointName
+from holdfast.checkpoints.manifest import CheckpointName
+from holdfast.checkpoints.resume import Fence
 from holdfast.checkpoints.store import Store
 
 # What the best checkpoint is chosen by: the highest accuracy, or the lowest loss.

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from holdfast.checkpoints.errors import InvalidStoreUrl
-from holdfast.checkpoints.folder import VolumeStore
-from holdfast.checkpoints.objects import ObjectStore
+from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.store import Store
+from holdfast.checkpoints.volume_store import VolumeStore
 
 if TYPE_CHECKING:
-    from holdfast.checkpoints.remote import ObstoreBucket
+    from holdfast.checkpoints.obstore_bucket import ObstoreBucket
 
 # Variables that obstore takes as settings under the same name. The rest of the environment is not its business.
 AWS = (
@@ -53,7 +53,7 @@ def open_bucket(address: str, environ: Mapping[str, str], *, retry_s: float = RE
     from obstore.exceptions import BaseError
     from obstore.store import AzureStore, GCSStore, S3Store
 
-    from holdfast.checkpoints.remote import ObstoreBucket
+    from holdfast.checkpoints.obstore_bucket import ObstoreBucket
 
     kinds = {"s3": (S3Store, AWS), "gs": (GCSStore, GOOGLE), "az": (AzureStore, AZURE)}
     kind, variables = kinds[scheme]

@@ -5,10 +5,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
-from holdfast.checkpoints.content import FileEntry
 from holdfast.checkpoints.errors import CheckpointNotFound
-from holdfast.checkpoints.manifest import Manifest, SaveInfo
-from holdfast.checkpoints.names import ATTEMPT, CheckpointName
+from holdfast.checkpoints.files import FileEntry
+from holdfast.checkpoints.manifest import ATTEMPT, CheckpointName, Manifest, SaveInfo
 
 NOTE = ".decision"
 NO_METRICS: Mapping[str, float] = MappingProxyType({})

@@ -2,16 +2,57 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
-from holdfast.checkpoints import beneath, disk
-from holdfast.checkpoints.beneath import opened
-from holdfast.checkpoints.content import sha256_of
+from holdfast.checkpoints import confined_files
+from holdfast.checkpoints import files as disk
+from holdfast.checkpoints.confined_files import opened
 from holdfast.checkpoints.errors import Corrupt, StorageFull
+from holdfast.checkpoints.files import sha256_of
 from holdfast.checkpoints.manifest import File, Manifest, encode
-from holdfast.checkpoints.parallel import map_in_threads
+
+# A few things at once, in threads: the work is reading, hashing and sending, which leave the interpreter free.
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def map_in_threads(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> list[Result]:
+    """The results, in order. After a failure nothing more is begun, and what is under way is waited for."""
+    if workers == 1 or len(items) < 2:
+        return [work(item) for item in items]
+    results: dict[int, Result] = {}
+    failures: list[BaseException] = []
+    # A number for each item and no future: for a checkpoint of many files those would take more memory than all else.
+    left = deque(range(len(items)))
+
+    def work_on() -> None:
+        while left:
+            try:
+                number = left.popleft()
+            except IndexError:
+                return
+            try:
+                results[number] = work(items[number])
+            except BaseException as error:
+                failures.append(error)
+                left.clear()
+                raise
+
+    with ThreadPoolExecutor(min(workers, len(items)), thread_name_prefix="checkpoints") as pool:
+        try:
+            wait([pool.submit(work_on) for _ in range(min(workers, len(items)))])
+        finally:
+            left.clear()
+    if failures:
+        raise failures[0]
+    return [results[number] for number in range(len(items))]
+
 
 # Of a file that was saved without holdfast: the digest that it turns out to have counts.
 UNKNOWN = ""
@@ -114,12 +155,12 @@ def _unpack_file(file: File, place: Path, read: Reading, durable: bool) -> File:
 def _is_there(file: File, place: Path, durable: bool) -> bool:
     """Whether an earlier try has unpacked the file."""
     try:
-        with beneath.regular(place.parent, place.name) as path:
+        with confined_files.regular(place.parent, place.name) as path:
             is_same = path.stat().st_size == file.size and sha256_of(path) == file.sha256
             if is_same and durable:
                 disk.sync_file(path)
             return is_same
-    except (FileNotFoundError, IsADirectoryError, beneath.LeavesFolder):
+    except (FileNotFoundError, IsADirectoryError, confined_files.LeavesFolder):
         return False
 
 

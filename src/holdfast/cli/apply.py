@@ -1,26 +1,117 @@
 """`holdfast apply`: make the cluster hold what manifests say."""
 
+import json
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from holdfast.api.advice import advice
 from holdfast.api.kinds import kind_of as our_kind
 from holdfast.api.kinds import without_controller
-from holdfast.api.meta import Key
-from holdfast.api.validation import ValidationFailed, validate_object
-from holdfast.api.validation import subject as subject_of
-from holdfast.cli.changing import in_folder, patch_to, with_last_applied
-from holdfast.cli.failing import FAILED, MISUSED, UsageError, print_error, printable
-from holdfast.cli.manifests import Manifest, read_manifests
-from holdfast.cli.naming import kind_of
-from holdfast.cli.one_machine import RUNS, apply_folder, create_object, image_note, running_in
-from holdfast.cli.target import ClusterOptions, ContextOption, KubeconfigOption, NamespaceOption, Session, run
-from holdfast.cli.waiting import ended
+from holdfast.api.meta import WORKING_DIRECTORY, Key
+from holdfast.api.schema.validation import subject as subject_of
+from holdfast.api.schema.validation import validate_object
+from holdfast.api.schema.violations import ValidationFailed
+from holdfast.cli.local_cluster import RUNS, apply_folder, create_object, image_note, running_in
+from holdfast.cli.resource_args import Manifest, kind_of, read_manifests
+from holdfast.cli.session import (
+    FAILED,
+    MISUSED,
+    ClusterOptions,
+    ContextOption,
+    KubeconfigOption,
+    NamespaceOption,
+    Session,
+    UsageError,
+    print_error,
+    printable,
+    run,
+)
+from holdfast.cli.wait_conditions import ended
 from holdfast.cluster.errors import BadRequest, ClusterError, Invalid, NotFound, Unreachable
-from holdfast.cluster.known import KnownKind
 from holdfast.cluster.protocol import JSON
+from holdfast.cluster.resources import KnownKind
+
+# What applying a manifest changes: the difference between what was applied, what is there, and what is wanted.
+
+# kubectl's own, so that the two commands understand each other.
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def with_last_applied(wanted: JSON) -> JSON:
+    """The object with a note of what was applied, by which a later apply knows what has been taken out."""
+    metadata = wanted["metadata"]
+    given = metadata.get("annotations") or {}
+    if not isinstance(given, dict):
+        return wanted  # the server says what is wrong with it
+    annotations = {name: text for name, text in given.items() if name != LAST_APPLIED}
+    applied = {**wanted, "metadata": {**metadata, "annotations": annotations}}
+    note = json.dumps(applied, sort_keys=True, separators=(",", ":"), ensure_ascii=False) + "\n"
+    return {**applied, "metadata": {**metadata, "annotations": {**annotations, LAST_APPLIED: note}}}
+
+
+def in_folder(part: JSON, folder: str) -> JSON:
+    """The object or patch with the folder that its command runs in, which the note of what was applied leaves out."""
+    metadata = part.get("metadata") or {}
+    annotations = metadata.get("annotations") or {}
+    if not folder or not isinstance(annotations, dict):
+        return part
+    return {**part, "metadata": {**metadata, "annotations": {**annotations, WORKING_DIRECTORY: folder}}}
+
+
+def patch_to(live: JSON, noted: JSON) -> JSON:
+    """The merge patch that makes of the live object what a manifest, with its note, says."""
+    metadata = noted["metadata"]
+    if "labels" in live["metadata"]:
+        # Others put labels there, too: a manifest that has none any more takes away its own.
+        metadata = {"labels": {}, **metadata}
+    return apply_patch(_last_applied(live), live, {**noted, "metadata": metadata})
+
+
+def _last_applied(live: JSON) -> JSON:
+    """What was applied before; nothing when it was made otherwise."""
+    note = (live["metadata"].get("annotations") or {}).get(LAST_APPLIED, "")
+    try:
+        applied = json.loads(note)
+    except ValueError:
+        return {}
+    return applied if isinstance(applied, dict) else {}
+
+
+def apply_patch(before: JSON, live: JSON, wanted: JSON) -> JSON:
+    """The merge patch that makes the live object hold `wanted`, without what only `before` held.
+
+    What others have added stays. Empty when nothing is to be done.
+    """
+    patch: JSON = {name: None for name in before if name not in wanted and name in live}
+    for name, value in wanted.items():
+        if value is None:
+            if name in live:
+                patch[name] = None
+        elif isinstance(value, dict) and isinstance(live.get(name), dict):
+            inner = apply_patch(_map(before.get(name)), live[name], value)
+            if inner:
+                patch[name] = inner
+        elif name not in live or not _contains(live[name], value):
+            patch[name] = value
+    return patch
+
+
+def _map(value: Any) -> JSON:
+    return value if isinstance(value, dict) else {}
+
+
+def _contains(live: Any, wanted: Any) -> bool:
+    """Is it there, defaults aside that the server has filled in?"""
+    if isinstance(wanted, dict):
+        return isinstance(live, dict) and all(
+            value is None or (name in live and _contains(live[name], value)) for name, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return isinstance(live, list) and len(live) == len(wanted) and all(map(_contains, live, wanted))
+    return bool(live == wanted) and isinstance(live, bool) == isinstance(wanted, bool)
+
 
 UNCHANGED = "unchanged"
 

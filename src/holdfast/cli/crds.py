@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 import yaml
 
-from holdfast.api.crd import crd_manifest
 from holdfast.api.kinds import KINDS
+from holdfast.api.schema.crd import crd_manifest
 
 
 def crds(

@@ -8,12 +8,19 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from holdfast.cli.failing import UsageError
-from holdfast.cli.naming import find_kind
-from holdfast.cli.one_machine import create_object
-from holdfast.cli.target import ClusterOptions, ContextOption, KubeconfigOption, NamespaceOption, Session, run
-from holdfast.cluster.known import KnownKind
+from holdfast.cli.local_cluster import create_object
+from holdfast.cli.resource_args import find_kind
+from holdfast.cli.session import (
+    ClusterOptions,
+    ContextOption,
+    KubeconfigOption,
+    NamespaceOption,
+    Session,
+    UsageError,
+    run,
+)
 from holdfast.cluster.protocol import JSON
+from holdfast.cluster.resources import KnownKind
 
 NameArgument: TypeAlias = Annotated[str, typer.Argument(help="The object's name.", metavar="NAME")]
 LiteralOption: TypeAlias = Annotated[

@@ -12,18 +12,28 @@ from msgspec import Struct, structs
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cli.apply import key_of
-from holdfast.cli.documents import to_flow
-from holdfast.cli.failing import FAILED, UsageError, print_error, printable
-from holdfast.cli.following import by_name, follow
-from holdfast.cli.manifests import read_manifests
-from holdfast.cli.naming import kind_of, parse_named_resources
-from holdfast.cli.target import ClusterOptions, ContextOption, KubeconfigOption, NamespaceOption, Session, run
+from holdfast.cli.get import to_flow
+from holdfast.cli.resource_args import kind_of, parse_named_resources, read_manifests
+from holdfast.cli.session import (
+    FAILED,
+    ClusterOptions,
+    ContextOption,
+    KubeconfigOption,
+    NamespaceOption,
+    Session,
+    UsageError,
+    by_name,
+    follow,
+    print_error,
+    printable,
+    run,
+)
 from holdfast.cluster.errors import ClusterError, Conflict, NotFound, Unreachable
-from holdfast.cluster.known import KnownKind
 from holdfast.cluster.protocol import JSON, Change, Listing
-from holdfast.workloads.trainingjob import names
-from holdfast.workloads.trainingjob.checkpoints import checkpoint_storage, is_volume, prefix
-from holdfast.workloads.trainingjob.stores import store_url
+from holdfast.cluster.resources import KnownKind
+from holdfast.trainingjob.objects import names
+from holdfast.trainingjob.objects.object_store import store_url
+from holdfast.trainingjob.objects.storage import checkpoint_storage, is_volume, prefix
 
 
 class DeletionTarget(Struct, frozen=True):

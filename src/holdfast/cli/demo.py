@@ -15,16 +15,16 @@ from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.api.builtin import Pod
+from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.cli.failing import errors_as_one_line
-from holdfast.cli.naming import this_command
+from holdfast.cli.resource_args import this_command
+from holdfast.cli.session import errors_as_one_line
 from holdfast.cluster.protocol import JSON, Cluster
 from holdfast.cluster.resources import PODS, TRAINING_JOBS
 from holdfast.errors import HoldfastError
-from holdfast.local.hardware import detect_hardware
-from holdfast.runtime.logs import configure, level_from
+from holdfast.local.up import detect_hardware
+from holdfast.runtime.process import configure, level_from
 
 EXAMPLE = "examples/trainingjob.yaml"
 NAME = "demo"
@@ -60,9 +60,7 @@ def demo() -> None:
 
 
 async def _demo(console: Console, folder: Path) -> None:
-    from holdfast.local.onebox import (
-        local_cluster,  # not at the top: the other commands have no use for a whole cluster
-    )
+    from holdfast.local.up import local_cluster
 
     console.print(f"A cluster of this machine alone, in {folder}")
     progress = folder / "progress.jsonl"

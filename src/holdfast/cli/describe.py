@@ -7,14 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.failing import printable
-from holdfast.cli.naming import find_kind, parse_resources
-from holdfast.cli.tables import aligned, four_digits
-from holdfast.cli.target import ClusterOptions, ContextOption, KubeconfigOption, NamespaceOption, Session, run
-from holdfast.cluster.known import KnownKind
-from holdfast.cluster.printing.ages import age
+from holdfast.cli.get import aligned, four_digits
+from holdfast.cli.resource_args import find_kind, parse_resources
+from holdfast.cli.session import (
+    ClusterOptions,
+    ContextOption,
+    KubeconfigOption,
+    NamespaceOption,
+    Session,
+    printable,
+    run,
+)
 from holdfast.cluster.protocol import JSON
-from holdfast.cluster.whole import RawObject
+from holdfast.cluster.resources import KnownKind, RawObject
+from holdfast.times import age
 
 INDENT = "  "
 NONE = "<none>"

@@ -1,22 +1,177 @@
 """`holdfast get`: objects as a table, or whole."""
 
-from collections.abc import Iterable
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
 import typer
+import yaml
 from msgspec import Struct
 
-from holdfast.cli.documents import as_list, to_json, to_yaml, without_server_fields
-from holdfast.cli.failing import FAILED, UsageError, print_error
-from holdfast.cli.following import by_name, follow
-from holdfast.cli.naming import ResourceArgs, parse_resources
-from holdfast.cli.tables import Table, wants_colours
-from holdfast.cli.target import ClusterOptions, ContextOption, KubeconfigOption, NamespaceOption, Session, run
+from holdfast.cli.resource_args import ResourceArgs, parse_resources
+from holdfast.cli.session import (
+    FAILED,
+    ClusterOptions,
+    ContextOption,
+    KubeconfigOption,
+    NamespaceOption,
+    Session,
+    UsageError,
+    by_name,
+    follow,
+    print_error,
+    printable,
+    run,
+)
 from holdfast.cluster.errors import NotFound
-from holdfast.cluster.known import KnownKind
+from holdfast.cluster.printing.columns import NAME, Column
 from holdfast.cluster.protocol import JSON, Change, Listing
+from holdfast.cluster.resources import KnownKind
+
+# Tables as kubectl prints them: columns three spaces apart, colours only on a terminal.
+
+GAP = "   "
+_COLOURED = ("STATE", "STATUS", "PHASE")
+_COLOURS = {
+    typer.colors.GREEN: ("Completed", "Complete", "Succeeded", "Ready", "Active", "Bound"),
+    typer.colors.CYAN: ("Running", "Initializing", "Scheduled", "Scheduling"),
+    typer.colors.YELLOW: ("Pending", "Restarting", "Suspended", "Terminating"),
+    typer.colors.RED: ("Failed", "Error", "OOMKilled", "NotReady", "CrashLoopBackOff"),
+}
+_COLOUR_OF = {word: colour for colour, words in _COLOURS.items() for word in words}
+
+
+class Table:
+    """Rows of one kind. It remembers its widths, so that rows which come later stand under the first."""
+
+    def __init__(
+        self,
+        known: KnownKind,
+        *,
+        wide: bool = False,
+        with_namespace: bool = False,
+        with_kind: bool = False,
+        coloured: bool = False,
+    ) -> None:
+        self._columns = [column for column in known.columns if wide or not column.wide]
+        self._prefix = f"{known.title}/" if with_kind else ""
+        self._with_namespace = with_namespace and known.resource.namespaced
+        self._coloured = coloured
+        self._widths: list[int] = []
+
+    @property
+    def headers(self) -> list[str]:
+        names = [column.name for column in self._columns]
+        return ["NAMESPACE", *names] if self._with_namespace else names
+
+    def row(self, document: JSON, now: datetime) -> list[str]:
+        cells = [self._cell(column, document, now) for column in self._columns]
+        return [document["metadata"].get("namespace", ""), *cells] if self._with_namespace else cells
+
+    def lines(self, rows: Iterable[Sequence[str]], *, headers: bool = True) -> list[str]:
+        whole = [self.headers, *rows] if headers else list(rows)
+        columns = range(len(self.headers))
+        known = self._widths or [0] * len(columns)
+        self._widths = [max([known[column], *(len(row[column]) for row in whole)]) for column in columns]
+        lines = [self._line(row, plain=headers and number == 0) for number, row in enumerate(whole)]
+        return [line.rstrip() for line in lines]
+
+    def _cell(self, column: Column, document: JSON, now: datetime) -> str:
+        value = column.show(document, now)
+        text = "" if value is None else printable(four_digits(value) if isinstance(value, float) else str(value))
+        return f"{self._prefix}{text}" if column is NAME else text
+
+    def _line(self, row: Sequence[str], *, plain: bool) -> str:
+        padded = [cell.ljust(width) for cell, width in zip(row, self._widths, strict=True)]
+        if self._coloured and not plain:
+            padded = [self._colour(name, cell) for name, cell in zip(self.headers, padded, strict=True)]
+        return GAP.join(padded)
+
+    @staticmethod
+    def _colour(header: str, cell: str) -> str:
+        colour = _COLOUR_OF.get(cell.strip()) if header in _COLOURED else None
+        return typer.style(cell, fg=colour) if colour else cell
+
+
+def four_digits(value: float) -> str:
+    """A measured number as people read it, such as a loss: 0.2275; the whole of it is in -o yaml."""
+    return f"{value:.0f}" if 10_000 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+def aligned(rows: Sequence[Sequence[str]], indent: str = "") -> list[str]:
+    """Plain columns, as wide as their widest cell."""
+    rows = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
+    return [
+        indent + GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def wants_colours() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+# Whole objects as YAML and JSON, in the order and the quoting that kubectl uses.
+
+
+def without_server_fields(document: JSON) -> JSON:
+    """Without what only the server itself is interested in."""
+    metadata = {name: value for name, value in document["metadata"].items() if name != "managedFields"}
+    return {**document, "metadata": metadata}
+
+
+def as_list(documents: Sequence[JSON]) -> JSON:
+    return {"apiVersion": "v1", "items": list(documents), "kind": "List", "metadata": {"resourceVersion": ""}}
+
+
+def to_json(document: JSON) -> str:
+    return json.dumps(document, indent=4, sort_keys=True, ensure_ascii=False)
+
+
+def to_yaml(document: JSON) -> str:
+    text: str = yaml.dump(document, Dumper=_Dumper, sort_keys=True, width=float("inf"), allow_unicode=True)
+    return text.removesuffix("\n")
+
+
+def to_flow(document: JSON) -> str:
+    """On one line, as a manifest may hold it."""
+    text: str = yaml.dump(
+        document, Dumper=_Dumper, sort_keys=False, width=float("inf"), allow_unicode=True, default_flow_style=True
+    )
+    return text.strip()
+
+
+class _Dumper(yaml.SafeDumper):
+    """Texts of several lines as blocks, and quotes around whatever another reader would take for a number."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+    def choose_scalar_style(self) -> str:
+        style: str = super().choose_scalar_style()
+        return '"' if style == "'" else style
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # A block can't hold what YAML has to escape, nor a line that ends with a space.
+    block = "\n" in text and not re.search(r"[^\n\x20-\x7e\xa0-\ud7ff]| \n| \Z", text)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if block else None)
+
+
+_Dumper.add_representer(str, _text)
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)\Z"),
+    list("-+.0123456789"),
+)
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"0o[0-7]+\Z"), ["0"])
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(?:y|Y|n|N)\Z"), list("yYnN"))
 
 
 class Output(StrEnum):

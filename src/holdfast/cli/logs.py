@@ -4,28 +4,146 @@ import asyncio
 import sys
 from collections.abc import Iterable
 from contextlib import aclosing, suppress
+from itertools import groupby
+from operator import attrgetter
 from typing import Annotated, Any, TypeAlias
 
 import typer
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from holdfast.api.builtin import Pod
+from holdfast.api.core.objects import ConfigMap, ContainerStateTerminated, Pod
+from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus
 from holdfast.api.meta import Key
-from holdfast.api.trainingjob import TrainingJob, TrainingJobStatus
-from holdfast.cli.failing import FAILED, UsageError, print_error
-from holdfast.cli.kept_logs import SavedLog, find_saved_logs, list_available
-from holdfast.cli.naming import find_kind
-from holdfast.cli.target import ClusterOptions, ContextOption, KubeconfigOption, NamespaceOption, Session, run
-from holdfast.cli.workload_logs import workload_pod
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.api.trainingjob_status import TrainingJobStatus
+from holdfast.cli.resource_args import find_kind
+from holdfast.cli.session import (
+    FAILED,
+    ClusterOptions,
+    ContextOption,
+    KubeconfigOption,
+    NamespaceOption,
+    Session,
+    UsageError,
+    print_error,
+    run,
+)
 from holdfast.cluster.errors import ClusterError, NotFound
-from holdfast.cluster.resources import PODS, TRAINING_JOBS
+from holdfast.cluster.protocol import Cluster
+from holdfast.cluster.resources import CONFIG_MAPS, GPU_WORKLOADS, PODS, TRAINING_JOBS
 from holdfast.errors import HoldfastError
-from holdfast.machine.logs import tail_log as last_lines
-from holdfast.planning.trainingjob.loss import index_of
-from holdfast.planning.trainingjob.observed import FINISHED_STATES
-from holdfast.workloads.trainingjob.names import ATTEMPT_LABEL, INDEX_LABEL, JOB_LABEL, attempt
+from holdfast.gpuworkload.job import WORKLOAD_LABEL
+from holdfast.gpuworkload.snapshot import FINISHED_PHASES
+from holdfast.local.kubelet.logs import tail_log as last_lines
+from holdfast.pods.failure import how, index_of
+from holdfast.trainingjob.decide.snapshot import FINISHED_STATES
+from holdfast.trainingjob.objects.config import EARLIER, LOG, POD, WORKER_LABEL, worker_log_selector
+from holdfast.trainingjob.objects.names import ATTEMPT_LABEL, INDEX_LABEL, JOB_LABEL, JOB_NAME_LABEL, attempt
+from holdfast.trainingjob.objects.pod import TRAINER
+
+# The logs of workers whose pods are gone, as the operator kept them.
+
+
+class SavedLog(Struct, frozen=True, kw_only=True):
+    attempt: int
+    index: int
+    text: bytes
+    earlier: bytes = b""
+    """What pods before the last one wrote in the same attempt."""
+    pod: str = ""
+    container: str
+    end: str
+    """How the worker ended and where, as far as that is known."""
+
+    def __str__(self) -> str:
+        who = f"worker {self.index} of attempt {self.attempt}"
+        if self.container != TRAINER:
+            who = f"container {self.container} of {who}"
+        return f"{who}{self.end}: the end of its log, as it was kept"
+
+    def before(self, pod: str) -> "SavedLog | None":
+        """What was written before that pod of the same worker and attempt."""
+        text = self.earlier + (self.text if self.pod and self.pod != pod else b"")
+        return structs.replace(self, earlier=b"", text=text) if text else None
+
+    def is_of(self, container: str) -> bool:
+        """Of the container asked for; "" asks for none in particular."""
+        return container in ("", self.container)
+
+
+async def find_saved_logs(cluster: Cluster, job: TrainingJob) -> list[SavedLog]:
+    """All that are kept of this job, in the order of attempts and workers."""
+    metadata = job.metadata
+    found = (
+        await cluster.list(CONFIG_MAPS, namespace=metadata.namespace, labels=worker_log_selector(metadata.name))
+    ).items
+    own = [each for each in found if each.metadata.controller and each.metadata.controller.uid == metadata.uid]
+    return sorted(map(_kept, own), key=attrgetter("attempt", "index"))
+
+
+def list_available(kept: Iterable[SavedLog]) -> str:
+    """For someone who asked for another one."""
+    attempts = []
+    for number, each in groupby(kept, attrgetter("attempt")):
+        indexes = [str(one.index) for one in each]
+        attempts.append(f"attempt {number} (worker{'s' if len(indexes) > 1 else ''} {', '.join(indexes)})")
+    return f"logs are kept of {', '.join(attempts)}" if attempts else "no log of a failed worker is kept"
+
+
+def _kept(config_map: ConfigMap) -> SavedLog:
+    labels, data = config_map.metadata.labels, config_map.data
+    code = data.get("exitCode", "")
+    end = f" {how(ContainerStateTerminated(exit_code=int(code), reason=data.get('reason', '')))}" if code else ""
+    end += f" on {data['node']}" if "node" in data else ""
+    end += f" at {data['finishedAt']}" if "finishedAt" in data else ""
+    return SavedLog(
+        attempt=_number(labels.get(ATTEMPT_LABEL, "")),
+        index=_number(labels.get(WORKER_LABEL, "")),
+        text=data.get(LOG, "").encode(),
+        earlier=data.get(EARLIER, "").encode(),
+        pod=data.get(POD, ""),
+        container=data.get("container", ""),
+        end=end,
+    )
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else -1
+
+
+# The pod whose log a GPUWorkload has: that of its present try, or of its last one.
 
 LOOK_S = 0.5
+
+
+class PodNotFound(HoldfastError):
+    """The workload has no pod, or not yet."""
+
+
+async def workload_pod(cluster: Cluster, key: Key, *, waits: bool) -> Pod:
+    """With `waits`, a pod that may still come is waited for."""
+    while True:
+        workload = await cluster.get(GPU_WORKLOADS, key)
+        status = workload.status or GPUWorkloadStatus()
+        labels = f"{WORKLOAD_LABEL}={key.name},{JOB_NAME_LABEL}={status.job_name}"
+        pods = (await cluster.list(PODS, namespace=key.namespace, labels=labels)).items if status.job_name else ()
+        newest = max(pods, key=lambda pod: pod.metadata.creation_timestamp, default=None)
+        if newest is not None and (not waits or not _is_between_attempts(status)):
+            return newest
+        if not waits or status.phase in FINISHED_PHASES:
+            raise PodNotFound(f"{key} has no pod: it is {_status_text(workload)}")
+        await asyncio.sleep(LOOK_S)
+
+
+def _is_between_attempts(status: GPUWorkloadStatus) -> bool:
+    return status.phase not in FINISHED_PHASES and not status.assigned_node
+
+
+def _status_text(workload: GPUWorkload) -> str:
+    status = workload.status or GPUWorkloadStatus()
+    return ": ".join(filter(None, (status.phase or "Pending", status.message)))
+
+
 DRAIN_S = 2.0
 # A line beyond this is shown in pieces: a worker may write for ever without ending one.
 LONGEST_LINE = 2**20

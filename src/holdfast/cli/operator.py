@@ -6,35 +6,137 @@ import platform
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from random import SystemRandom
+from typing import Annotated
 
 import structlog
+import typer
 import uvloop
 from msgspec import Struct
 
 from holdfast import __version__
 from holdfast.api.meta import Key
-from holdfast.api.quantities import InvalidQuantity, parse_quantity
-from holdfast.cli import operator_options as options
-from holdfast.cli.failing import UsageError, errors_as_one_line
+from holdfast.api.scalars import InvalidQuantity, parse_quantity
+from holdfast.cli.session import UsageError, errors_as_one_line
 from holdfast.cluster.errors import NotFound
-from holdfast.cluster.kubernetes import KubernetesCluster, connect, load_config
+from holdfast.cluster.kubernetes.client import KubernetesCluster, connect
+from holdfast.cluster.kubernetes.kubeconfig import load_config
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import LEASES
-from holdfast.controllers.gpuworkload import gpu_workload_controller
-from holdfast.controllers.room import SharedLedger
-from holdfast.controllers.trainingjob import training_job_controller
+from holdfast.gpuworkload.controller import gpu_workload_controller
+from holdfast.gpuworkload.snapshot import Timing as PlacingTiming
 from holdfast.httpserver import raise_descriptor_limit
-from holdfast.planning.gpuworkload.timing import Timing as PlacingTiming
-from holdfast.planning.trainingjob.timing import TIMING, Timing
-from holdfast.reports.office import ReportReceiver
-from holdfast.runtime.clocks import utc_now
-from holdfast.runtime.lease import Elector
-from holdfast.runtime.logs import configure, level_from
+from holdfast.pods.template import CLAIM_SIZE, RDMA_RESOURCE, TENSORBOARD_IMAGE, Defaults, Forbidden
+from holdfast.runtime.leader import Elector
+from holdfast.runtime.ledger import SharedLedger
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import SETTINGS, Operator, Settings
-from holdfast.runtime.signals import on_signal
-from holdfast.workloads.trainingjob.defaults import CLAIM_SIZE, RDMA_RESOURCE, TENSORBOARD_IMAGE, Defaults
+from holdfast.runtime.process import configure, level_from, on_signal, utc_now
+from holdfast.trainingjob.controller import training_job_controller
+from holdfast.trainingjob.decide.snapshot import TIMING, Timing
+from holdfast.trainingjob.reports.server import ReportReceiver
+
+# What `holdfast operator` can be told on its command line.
+
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(help="Which cluster; by default as kubectl finds it, or the one this pod runs in.", metavar="F"),
+]
+Namespace = Annotated[
+    list[str] | None, typer.Option(help="Look after this namespace only; may be repeated.", metavar="N")
+]
+Workers = Annotated[int, typer.Option(help="Reconciles that run at the same time, per kind.", min=1)]
+LeaderElect = Annotated[bool, typer.Option(help="Act only while holding the Lease, so that several replicas can run.")]
+LeaseNamespace = Annotated[
+    str, typer.Option(help="Where the Lease is; by default the namespace of the pod or of the context.")
+]
+MetricsPort = Annotated[int, typer.Option(help="Prometheus metrics: /metrics.", min=0, max=65535)]
+HealthPort = Annotated[int, typer.Option(help="Health: /healthz and /readyz.", min=0, max=65535)]
+ReportsPort = Annotated[int, typer.Option(help="Where the workers' sidecars report.", min=0, max=65535)]
+ReportsAddress = Annotated[
+    str,
+    typer.Option(
+        help="The address at which pods reach this operator; without one no progress is shown.", envvar="POD_IP"
+    ),
+]
+BindAddress = Annotated[str, typer.Option(help="Address that all three listen on; all by default.")]
+DefaultImage = Annotated[
+    str, typer.Option(help="What a TrainingJob without an image runs.", envvar="HOLDFAST_DEFAULT_IMAGE")
+]
+FrameworkImage = Annotated[
+    list[str] | None,
+    typer.Option(help="The same for one framework, such as jax=repo/jax:1; may be repeated.", metavar="F=IMAGE"),
+]
+HoldfastImage = Annotated[
+    str,
+    typer.Option(help="Image with the holdfast command, run beside the workers.", envvar="HOLDFAST_IMAGE"),
+]
+TensorboardImage = Annotated[
+    str, typer.Option(help="What runs for tensorboardEnabled.", envvar="HOLDFAST_TENSORBOARD_IMAGE")
+]
+RdmaResource = Annotated[str, typer.Option(help="The extended resource of one RDMA device, for rdmaEnabled.")]
+ClaimSize = Annotated[str, typer.Option(help="Size of a claim for checkpoints that says none, such as 10Gi.")]
+ServiceMonitors = Annotated[
+    bool, typer.Option(help="Make a ServiceMonitor for each job with monitoring (needs the Prometheus Operator).")
+]
+Forbid = Annotated[
+    list[Forbidden] | None,
+    typer.Option(help="Refuse jobs whose podTemplate asks for this; may be repeated."),
+]
+GangAdmission = Annotated[
+    bool,
+    typer.Option(
+        help="Start a job only when all its workers fit on the nodes that are there. Switch it off where an "
+        "autoscaler adds nodes for pods that wait."
+    ),
+]
+StarvationTimeout = Annotated[
+    float,
+    typer.Option(help="Seconds for which smaller jobs may pass one that does not fit.", min=0),
+]
+ReservationsPerNamespace = Annotated[
+    int,
+    typer.Option(help="Jobs of a namespace for which nodes are reserved at a time, after --patience.", min=0),
+]
+BindTimeout = Annotated[
+    float,
+    typer.Option(help="Seconds for an admitted job to get all its nodes, before it makes room again.", min=1),
+]
+LostPodTimeout = Annotated[
+    float,
+    typer.Option(help="Seconds beyond its grace that a pod on a lost node holds up a restart.", min=0),
+]
+RestartGracePeriod = Annotated[int, typer.Option(help="Seconds for the workers that are left when one is lost.", min=0)]
+RestartUploadGracePeriod = Annotated[
+    int,
+    typer.Option(help="The same where a checkpoint may still be on its way to an object store.", min=0),
+]
+ReportTimeout = Annotated[
+    float,
+    typer.Option(help="Seconds without a report after which a worker's node is looked at.", min=1),
+]
+NodeLeaseTimeout = Annotated[
+    float,
+    typer.Option(help="Seconds without a renewal of the node's Lease after which that worker is lost.", min=1),
+]
+FinalCheckpointTimeout = Annotated[
+    float,
+    typer.Option(help="Seconds for a last checkpoint when successPolicy is met or a worker is told to go.", min=0),
+]
+RetryBackoff = Annotated[
+    float,
+    typer.Option(help="Seconds before the second restart in a row; doubled with each further one.", min=0),
+]
+RetryBackoffCap = Annotated[float, typer.Option(help="The longest wait between restarts, in seconds.", min=0)]
+Resync = Annotated[
+    float,
+    typer.Option(help="Seconds within which every object is looked at again, in case a change was missed.", min=1),
+]
+PerJobMetrics = Annotated[
+    bool, typer.Option(help="Metrics with a label for each job; switch it off where jobs are many.")
+]
+
 
 LEASE = "holdfast-operator"
 DEFAULT_IMAGE = f"holdfast:{__version__}"
@@ -57,38 +159,38 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 def operator(
-    kubeconfig: options.Kubeconfig = None,
-    namespace: options.Namespace = None,
-    workers: options.Workers = 10,
-    resync: options.Resync = SETTINGS.resync_s,
-    leader_elect: options.LeaderElect = True,
-    lease_namespace: options.LeaseNamespace = "",
-    metrics_port: options.MetricsPort = 8080,
-    health_port: options.HealthPort = 8081,
-    reports_port: options.ReportsPort = 8082,
-    reports_address: options.ReportsAddress = "",
-    bind_address: options.BindAddress = "",
-    default_image: options.DefaultImage = DEFAULT_IMAGE,
-    framework_image: options.FrameworkImage = None,
-    holdfast_image: options.HoldfastImage = DEFAULT_IMAGE,
-    tensorboard_image: options.TensorboardImage = TENSORBOARD_IMAGE,
-    rdma_resource: options.RdmaResource = RDMA_RESOURCE,
-    claim_size: options.ClaimSize = CLAIM_SIZE,
-    service_monitors: options.ServiceMonitors = False,
-    forbid: options.Forbid = None,
-    gang_admission: options.GangAdmission = True,
-    patience: options.StarvationTimeout = TIMING.starvation_timeout_s,
-    reservations_per_namespace: options.ReservationsPerNamespace = TIMING.reservations_per_namespace,
-    bind_timeout: options.BindTimeout = TIMING.bind_timeout_s,
-    stuck_after: options.LostPodTimeout = TIMING.lost_pod_timeout_s,
-    survivors_grace: options.RestartGracePeriod = TIMING.restart_grace_s,
-    uploading_grace: options.RestartUploadGracePeriod = TIMING.restart_upload_grace_s,
-    silent_after: options.ReportTimeout = TIMING.report_timeout_s,
-    lease_after: options.NodeLeaseTimeout = TIMING.node_lease_timeout_s,
-    final_save: options.FinalCheckpointTimeout = TIMING.final_save_s,
-    retry_backoff: options.RetryBackoff = TIMING.retry_s,
-    retry_backoff_cap: options.RetryBackoffCap = TIMING.retry_cap_s,
-    per_job_metrics: options.PerJobMetrics = True,
+    kubeconfig: Kubeconfig = None,
+    namespace: Namespace = None,
+    workers: Workers = 10,
+    resync: Resync = SETTINGS.resync_s,
+    leader_elect: LeaderElect = True,
+    lease_namespace: LeaseNamespace = "",
+    metrics_port: MetricsPort = 8080,
+    health_port: HealthPort = 8081,
+    reports_port: ReportsPort = 8082,
+    reports_address: ReportsAddress = "",
+    bind_address: BindAddress = "",
+    default_image: DefaultImage = DEFAULT_IMAGE,
+    framework_image: FrameworkImage = None,
+    holdfast_image: HoldfastImage = DEFAULT_IMAGE,
+    tensorboard_image: TensorboardImage = TENSORBOARD_IMAGE,
+    rdma_resource: RdmaResource = RDMA_RESOURCE,
+    claim_size: ClaimSize = CLAIM_SIZE,
+    service_monitors: ServiceMonitors = False,
+    forbid: Forbid = None,
+    gang_admission: GangAdmission = True,
+    patience: StarvationTimeout = TIMING.starvation_timeout_s,
+    reservations_per_namespace: ReservationsPerNamespace = TIMING.reservations_per_namespace,
+    bind_timeout: BindTimeout = TIMING.bind_timeout_s,
+    stuck_after: LostPodTimeout = TIMING.lost_pod_timeout_s,
+    survivors_grace: RestartGracePeriod = TIMING.restart_grace_s,
+    uploading_grace: RestartUploadGracePeriod = TIMING.restart_upload_grace_s,
+    silent_after: ReportTimeout = TIMING.report_timeout_s,
+    lease_after: NodeLeaseTimeout = TIMING.node_lease_timeout_s,
+    final_save: FinalCheckpointTimeout = TIMING.final_save_s,
+    retry_backoff: RetryBackoff = TIMING.retry_s,
+    retry_backoff_cap: RetryBackoffCap = TIMING.retry_cap_s,
+    per_job_metrics: PerJobMetrics = True,
 ) -> None:
     """Run the controllers until asked to stop (SIGTERM, Ctrl-C)."""
     with errors_as_one_line():

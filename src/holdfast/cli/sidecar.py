@@ -10,12 +10,11 @@ import time
 from collections.abc import Awaitable, Callable
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.logs import configure, level_from
-from holdfast.runtime.signals import on_signal
-from holdfast.sidecar.last_word import write_failure_reason
-from holdfast.sidecar.loops import loops
-from holdfast.sidecar.process import Clocks, Sidecar
+from holdfast.runtime.process import configure, level_from, on_signal
+from holdfast.sidecar.background import loops
 from holdfast.sidecar.settings import settings, termination_log
+from holdfast.sidecar.shutdown import write_failure_reason
+from holdfast.sidecar.sidecar import Clocks, Sidecar
 
 # Of glibc's malloc.h; other libraries do without.
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8

@@ -8,17 +8,13 @@ from typing import Annotated
 import typer
 import uvloop
 
-from holdfast.cli.failing import errors_as_one_line, printable
-from holdfast.cli.following import follow
-from holdfast.cli.naming import find_kind, this_command
-from holdfast.cluster.printing.ages import parse_optional_time
+from holdfast.cli.resource_args import find_kind, this_command
+from holdfast.cli.session import errors_as_one_line, follow, printable
 from holdfast.cluster.protocol import JSON, Change, Cluster, Event, Listing
-from holdfast.cluster.whole import RawObject
-from holdfast.local.folder import default_folder
-from holdfast.local.hardware import Hardware, detect_hardware
-from holdfast.runtime.clocks import utc_now
-from holdfast.runtime.logs import configure, level_from
-from holdfast.runtime.signals import on_signal
+from holdfast.cluster.resources import RawObject
+from holdfast.local.up import Hardware, default_folder, detect_hardware
+from holdfast.runtime.process import configure, level_from, on_signal, utc_now
+from holdfast.times import parse_optional_time
 
 # The kinds whose events are told.
 TOLD = ("TrainingJob", "GPUWorkload")
@@ -46,8 +42,9 @@ def up(
 
 async def _up(data: Path, hardware: Hardware, *, limits: bool) -> None:
     # Not at the top: the other commands, and the operator's memory, have no use for a whole cluster.
-    from holdfast.cluster.embedded.http import KUBECONFIG, serve
-    from holdfast.local.onebox import local_cluster
+    from holdfast.cluster.login import KUBECONFIG
+    from holdfast.local.apiserver.http.app import serve
+    from holdfast.local.up import local_cluster
 
     asked = asyncio.Event()
     # Until the workers have stopped: a signal that comes meanwhile must not end this process before they have saved.

@@ -9,10 +9,11 @@ from msgspec import Struct
 from holdfast.api.advice import advice
 from holdfast.api.kinds import KINDS, kind_of
 from holdfast.api.manifests import InvalidManifest, documents
-from holdfast.api.validation import ValidationFailed, subject, validate_object
-from holdfast.cli.failing import UsageError, printable
-from holdfast.cli.manifests import items, texts
-from holdfast.cli.naming import kind_of as find_manifest_kind
+from holdfast.api.schema.validation import subject, validate_object
+from holdfast.api.schema.violations import ValidationFailed
+from holdfast.cli.resource_args import items, texts
+from holdfast.cli.resource_args import kind_of as find_manifest_kind
+from holdfast.cli.session import UsageError, printable
 
 REFUSED, UNREADABLE = 1, 2
 

@@ -8,13 +8,27 @@ import typer
 
 from holdfast.api.meta import Key
 from holdfast.cli.delete import until_gone
-from holdfast.cli.following import by_name, follow
-from holdfast.cli.naming import parse_named_resources
-from holdfast.cli.target import ClusterOptions, ContextOption, KubeconfigOption, NamespaceOption, Session, run
-from holdfast.cli.waiting import WaitCondition, parse_condition, parse_seconds, status_summary, unreachable_reason
+from holdfast.cli.resource_args import parse_named_resources
+from holdfast.cli.session import (
+    ClusterOptions,
+    ContextOption,
+    KubeconfigOption,
+    NamespaceOption,
+    Session,
+    by_name,
+    follow,
+    run,
+)
+from holdfast.cli.wait_conditions import (
+    WaitCondition,
+    parse_condition,
+    parse_seconds,
+    status_summary,
+    unreachable_reason,
+)
 from holdfast.cluster.errors import NotFound
-from holdfast.cluster.known import KnownKind
 from holdfast.cluster.protocol import JSON, Change, Listing
+from holdfast.cluster.resources import KnownKind
 from holdfast.errors import HoldfastError
 
 

@@ -1,6 +1,6 @@
 """What a cluster may answer instead of doing as asked."""
 
-from holdfast.api.refusal import Cause as Cause  # a part of Invalid
+from holdfast.api.schema.violations import Cause  # a part of Invalid
 from holdfast.errors import HoldfastError
 
 

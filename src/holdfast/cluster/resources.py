@@ -1,9 +1,13 @@
 """The kinds that holdfast talks to a cluster about."""
 
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
 
 from holdfast.api import gpuworkload, trainingjob
-from holdfast.api.builtin import (
+from holdfast.api.core.objects import (
     ConfigMap,
     CoreEvent,
     Deployment,
@@ -18,8 +22,11 @@ from holdfast.api.builtin import (
     ServiceAccount,
 )
 from holdfast.api.kind import Kind
+from holdfast.api.kinds import KINDS
 from holdfast.api.meta import Object
-from holdfast.cluster.protocol import Resource
+from holdfast.api.schema.crd import CATEGORY
+from holdfast.cluster.printing.columns import Column, columns_of, printer_columns
+from holdfast.cluster.protocol import JSON, Resource
 
 T = TypeVar("T", bound=Object)
 
@@ -59,3 +66,148 @@ SERVICE_MONITORS = Resource(
     group="monitoring.coreos.com", version="v1", kind="ServiceMonitor", plural="servicemonitors", model=Object
 )
 EVENTS = Resource(group="", version="v1", kind="Event", plural="events", model=CoreEvent)
+
+
+# Objects read whole: with every field that the cluster has, where a model keeps only what it names.
+
+S = TypeVar("S", bound=Struct)
+
+
+class RawObject(Object, frozen=True, kw_only=True):
+    """As the model of a resource it makes an engine keep the whole document."""
+
+    document: JSON
+
+
+def decoder_for(model: type[S]) -> Callable[[bytes | Raw], S]:
+    """What turns the JSON text of an object into the model; raises a `MsgspecError` when it does not fit."""
+    if model not in _readers:
+        _readers[model] = _whole if model is RawObject else msgspec.json.Decoder(model).decode
+    return _readers[model]
+
+
+_readers: dict[type[Struct], Callable[[bytes | Raw], Any]] = {}
+_head = msgspec.json.Decoder(Object)
+
+
+def _whole(text: bytes | Raw) -> RawObject:
+    return RawObject(metadata=_head.decode(text).metadata, document=msgspec.json.decode(text))
+
+
+# The kinds that people name on a command line: Kubernetes' own that holdfast uses, and holdfast's.
+
+ALL = "all"
+
+
+class KnownKind(Struct, frozen=True, kw_only=True):
+    """A kind, every name that it goes by, and what a table shows of it."""
+
+    resource: Resource[RawObject]
+    singular: str
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    columns: tuple[Column, ...]
+    has_status: bool = True
+    has_scale: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.singular, self.resource.plural, *self.short_names
+
+    @property
+    def title(self) -> str:
+        """As output names an object's kind: trainingjob.ml.example.com, pod."""
+        return f"{self.singular}.{self.resource.group}" if self.resource.group else self.singular
+
+
+def _builtin(
+    plural: str,
+    kind: str,
+    *short_names: str,
+    group: str = "",
+    namespaced: bool = True,
+    has_status: bool = True,
+    categories: tuple[str, ...] = (),
+) -> KnownKind:
+    resource = Resource(group=group, version="v1", kind=kind, plural=plural, model=RawObject, namespaced=namespaced)
+    return KnownKind(
+        resource=resource,
+        singular=kind.lower(),
+        short_names=short_names,
+        categories=categories,
+        columns=columns_of(str(resource)),
+        has_status=has_status,
+    )
+
+
+BUILTIN = (
+    _builtin("pods", "Pod", "po", categories=(ALL,)),
+    _builtin("services", "Service", "svc", categories=(ALL,)),
+    _builtin("jobs", "Job", group="batch", categories=(ALL,)),
+    _builtin("deployments", "Deployment", "deploy", group="apps", categories=(ALL,)),
+    _builtin("configmaps", "ConfigMap", "cm", has_status=False),
+    _builtin("secrets", "Secret", has_status=False),
+    _builtin("serviceaccounts", "ServiceAccount", "sa", has_status=False),
+    _builtin("persistentvolumeclaims", "PersistentVolumeClaim", "pvc"),
+    _builtin("events", "Event", "ev", has_status=False),
+    _builtin("namespaces", "Namespace", "ns", namespaced=False),
+    _builtin("nodes", "Node", "no", namespaced=False),
+    _builtin("leases", "Lease", group="coordination.k8s.io", has_status=False),
+    _builtin("priorityclasses", "PriorityClass", "pc", group="scheduling.k8s.io", namespaced=False, has_status=False),
+    _builtin(
+        "customresourcedefinitions",
+        "CustomResourceDefinition",
+        "crd",
+        "crds",
+        group="apiextensions.k8s.io",
+        namespaced=False,
+    ),
+)
+OURS = tuple(
+    KnownKind(
+        resource=Resource(
+            group=kind.group, version=kind.versions[0], kind=kind.kind, plural=kind.plural, model=RawObject
+        ),
+        singular=kind.singular,
+        short_names=(kind.short_name,),
+        categories=(CATEGORY, ALL),
+        columns=printer_columns(kind.columns),
+        has_scale=kind.scale is not None,
+    )
+    for kind in KINDS
+)
+KNOWN = (*OURS, *BUILTIN)
+
+
+# Merge patches (RFC 7386).
+
+
+def merge_patch(old: JSON, new: JSON) -> JSON:
+    """The smallest patch that makes `new` of `old`; empty when they are equal. A list is replaced as a whole."""
+    patch: JSON = dict.fromkeys(old.keys() - new.keys())
+    for name, value in new.items():
+        before = old.get(name)
+        if before == value:
+            continue
+        patch[name] = merge_patch(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+    return patch
+
+
+# JSON merge patch (RFC 7386).
+
+
+def apply_merge_patch(target: JSON, patch: JSON) -> JSON:
+    """`target` with `patch` applied; neither is changed, and unchanged parts are shared."""
+    result = dict(target)
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = _merged_value(result.get(key), value)
+    return result
+
+
+def _merged_value(target: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict):
+        return patch
+    return apply_merge_patch(target if isinstance(target, dict) else {}, patch)

@@ -1,15 +1,46 @@
 """What a controller is made of: whom it reconciles, and whose changes make it look."""
 
+import asyncio
 from collections.abc import Callable, Iterable
+from random import Random
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
+import structlog
 from msgspec import Struct
 
 from holdfast.api.meta import Key, Object
+from holdfast.cluster.errors import AlreadyExists, ClusterError, Conflict, NotLeading
 from holdfast.cluster.protocol import Resource
+from holdfast.errors import HoldfastError
 from holdfast.runtime.informer import Informers
-from holdfast.runtime.result import Result, TerminalError
-from holdfast.runtime.writes import WriteTracker
+from holdfast.runtime.metrics import Metrics
+from holdfast.runtime.queue import Queue
+from holdfast.runtime.read_your_writes import WriteTracker
+
+# What a reconcile says about when to look at its object again.
+
+
+class Done(Struct, frozen=True):
+    """Nothing to do until something changes."""
+
+
+class RequeueAfter(Struct, frozen=True):
+    """Look again after this long even if nothing changes."""
+
+    seconds: float
+
+
+Result: TypeAlias = Done | RequeueAfter
+
+
+class TerminalError(HoldfastError):
+    """What no retry can mend: it goes to the object's status and an event, and waits for the object to change."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
 
 T = TypeVar("T", bound=Object)
 U = TypeVar("U", bound=Object)
@@ -76,3 +107,102 @@ def owned_by(owner: Resource[U]) -> Mapper[Object]:
 
 def _group(api_version: str) -> str:
     return api_version.rpartition("/")[0]
+
+
+# Takes keys from a controller's queue to its reconciler, and is the one place that interprets what comes back.
+
+# The change that a key waits for usually wakes it; this is for stores whose changes concern no key.
+STALE_RECHECK_S = 1.0
+# Far beyond what the client's own timeouts allow: one reconcile that hangs must not hold its key and worker for ever.
+RECONCILE_TIMEOUT_S = 300.0
+
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class ControllerWorkers:
+    """The workers of one controller and the queue between them and the news."""
+
+    def __init__(self, controller: Controller[T], informers: Informers, *, metrics: Metrics, random: Random) -> None:
+        self.name = controller.name
+        self._reconciler = controller.reconciler
+        self._writer = controller.writer
+        self._metrics = metrics
+        self._random = random
+        self.queue: Queue[Key] = Queue(random)
+        self._keys = informers.of(controller.resource).store.keys
+        itself = Watch(controller.resource, lambda obj: (obj.metadata.key,))
+        for source in (itself, *controller.watches):
+            source.attach(informers, self.queue.add)
+        metrics.track_queue(controller.name, lambda: self.queue.depth)
+
+    async def run(self, count: int) -> None:
+        """Work until the queue is shut down and what runs has ended."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(count):
+                group.create_task(self._work())
+
+    async def resync(self, interval_s: float) -> None:
+        """Look at every object once per interval, each at a moment of its own, in case some news was lost."""
+        while True:
+            await asyncio.sleep(interval_s)
+            for key in self._keys():
+                self.queue.add_after(key, self._random.uniform(0, interval_s))
+
+    async def _work(self) -> None:
+        while (key := await self.queue.get()) is not None:
+            try:
+                if self._writer.is_cache_stale(key):
+                    self.queue.add_after(key, STALE_RECHECK_S)
+                else:
+                    await self._reconcile(key)
+            finally:
+                self.queue.done(key)
+
+    async def _reconcile(self, key: Key) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        result = await self._attempt(key)
+        self._metrics.reconciled(self.name, result, loop.time() - began)
+
+    async def _attempt(self, key: Key) -> str:
+        try:
+            async with asyncio.timeout(RECONCILE_TIMEOUT_S):
+                return await self._run(key)
+        except NotLeading:
+            raise  # another may lead: this process has to end
+        except (Conflict, AlreadyExists) as error:
+            self._retry(key)
+            log.debug("the cache was behind, trying again", controller=self.name, key=str(key), reason=str(error))
+            return "conflict"
+        except ClusterError as error:
+            # What the cluster answered says it all; in an outage tracebacks would only bury it.
+            log.warning("reconcile failed", reason=str(error), **self._failed(key))
+            return "error"
+        except Exception:
+            log.exception("reconcile failed", **self._failed(key))
+            return "error"
+
+    async def _run(self, key: Key) -> str:
+        try:
+            result = await self._reconciler.reconcile(key)
+        except TerminalError as error:
+            await self._reconciler.report_terminal_error(key, error)
+            self.queue.forget(key)
+            log.info("no retry until the object changes", controller=self.name, key=str(key), reason=error.reason)
+            return "terminal"
+        self.queue.forget(key)
+        if isinstance(result, RequeueAfter):
+            self.queue.add_after(key, result.seconds)
+            return "requeue"
+        return "done"
+
+    def _failed(self, key: Key) -> dict[str, object]:
+        """Try the key again later; what the log says about it."""
+        delay_s = self._retry(key)
+        failures = self.queue.failures(key)
+        return {"controller": self.name, "key": str(key), "failures": failures, "retry_in_s": round(delay_s, 1)}
+
+    def _retry(self, key: Key) -> float:
+        self._metrics.retried(self.name)
+        return self.queue.retry(key)

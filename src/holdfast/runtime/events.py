@@ -17,9 +17,9 @@ from msgspec import Struct
 from holdfast.api.meta import Key, Object
 from holdfast.cluster.errors import ClusterError, NotFound
 from holdfast.cluster.protocol import JSON, Cluster, Resource
-from holdfast.runtime.clocks import Now, format_time
+from holdfast.runtime.http import RateLimiter
 from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.rate import RateLimiter
+from holdfast.runtime.process import Now, format_time
 
 T = TypeVar("T", bound=Object)
 

@@ -1,17 +1,237 @@
-"""One store per resource, shared by everyone who reads it."""
+"""The local copy of a resource, typed and indexed, that reconciles read instead of asking the server."""
 
 import asyncio
-from collections.abc import Mapping
+import builtins
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from random import Random
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeAlias, TypeVar, cast
 
-from holdfast.api.meta import Object
-from holdfast.cluster.protocol import Cluster, Resource
-from holdfast.runtime.cache import Indexer, Store
+import structlog
+
+from holdfast.api.meta import Key, Object
+from holdfast.cluster.errors import ClusterError, Expired
+from holdfast.cluster.protocol import Change, Cluster, Event, Resource
 from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.reflector import Handler, Reflector
+from holdfast.runtime.queue import backoff_s
 
 T = TypeVar("T", bound=Object)
+
+Indexer: TypeAlias = Callable[[T], Iterable[str]]
+
+
+class Store(Generic[T]):
+    """Objects by key and by index. The objects are frozen: what was read stays what it was."""
+
+    def __init__(self, indexes: Mapping[str, Indexer[T]] | None = None) -> None:
+        self._objects: dict[Key, T] = {}
+        self._indexers: dict[str, Indexer[T]] = {}
+        self._indexes: dict[str, dict[str, dict[Key, T]]] = {}
+        self._versions: dict[str, str] = {}
+        for name, indexer in (indexes or {}).items():
+            self.index(name, indexer)
+
+    def get(self, key: Key) -> T | None:
+        return self._objects.get(key)
+
+    def list(self, namespace: str = "") -> builtins.list[T]:
+        return [obj for key, obj in self._objects.items() if namespace in ("", key.namespace)]
+
+    def by(self, index: str, value: str) -> builtins.list[T]:
+        return list(self._indexes[index].get(value, {}).values())
+
+    def keys(self, namespace: str = "") -> builtins.list[Key]:
+        return [key for key in self._objects if namespace in ("", key.namespace)]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._objects.values())
+
+    def resource_version(self, namespace: str = "") -> str:
+        """How far the copy of this namespace has come; "" when no watch covers it.
+
+        Each watch has its own version: one that covers all namespaces is kept under "".
+        """
+        return self._versions.get("") or self._versions.get(namespace, "")
+
+    def index(self, name: str, indexer: Indexer[T]) -> None:
+        """Keep one more index; two users of a store may ask for the same one."""
+        if self._indexers.setdefault(name, indexer) is not indexer:
+            raise ValueError(f"the index {name!r} is there already with another meaning")
+        self._indexes[name] = {}
+        for key, obj in self._objects.items():
+            self._enter(self._indexes[name], key, obj, indexer(obj))
+
+    def put(self, obj: T) -> T | None:
+        """Take in a new state; returns the one before."""
+        key = obj.metadata.key
+        # Every index is asked before anything changes, so that one that raises leaves the store whole.
+        entries = [(self._indexes[name], tuple(indexer(obj))) for name, indexer in self._indexers.items()]
+        old = self.remove(key)
+        self._objects[key] = obj
+        for index, values in entries:
+            self._enter(index, key, obj, values)
+        return old
+
+    def remove(self, key: Key) -> T | None:
+        old = self._objects.pop(key, None)
+        if old is not None:
+            for name, indexer in self._indexers.items():
+                self._leave(self._indexes[name], key, indexer(old))
+        return old
+
+    def set_resource_version(self, resource_version: str, namespace: str = "") -> None:
+        """The watch of `namespace` ("" for all) has come this far."""
+        self._versions[namespace] = resource_version
+
+    @staticmethod
+    def _enter(index: dict[str, dict[Key, T]], key: Key, obj: T, values: Iterable[str]) -> None:
+        for value in values:
+            index.setdefault(value, {})[key] = obj
+
+    @staticmethod
+    def _leave(index: dict[str, dict[Key, T]], key: Key, values: Iterable[str]) -> None:
+        for value in values:
+            members = index.get(value, {})
+            members.pop(key, None)
+            if not members:
+                index.pop(value, None)
+
+
+# Keeps a store equal to what the cluster holds: one list, then a watch, for ever.
+
+
+# Called after the store has taken in a change: no old one was added, no new one was deleted.
+Handler: TypeAlias = Callable[[T | None, T | None], None]
+
+BASE_S = 0.8
+CAP_S = 30.0
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class Reflector(Generic[T]):
+    """One resource of one namespace, or of all. What it misses while cut off it delivers when it is back."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        resource: Resource[T],
+        store: Store[T],
+        *,
+        handlers: Sequence[Handler[T]],
+        metrics: Metrics,
+        random: Random,
+        namespace: str = "",
+    ) -> None:
+        self._cluster = cluster
+        self._resource = resource
+        self._store = store
+        self._handlers = handlers
+        self._metrics = metrics
+        self._random = random
+        self._namespace = namespace
+        self.labels = ""
+        self._version = ""
+        self._failures = 0
+        self._error = ""
+
+    @property
+    def unready_reason(self) -> str:
+        """Why the store may be behind; "" while connected."""
+        what = f"{self._resource} in {self._namespace}" if self._namespace else str(self._resource)
+        if self._error:
+            return f"{what}: {self._error}"
+        return "" if self._version else f"{what}: not listed yet"
+
+    async def sync(self) -> None:
+        """The first list. It raises what goes wrong: at start-up a person is there to read it."""
+        await self._list()
+
+    async def run(self) -> None:
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+                reason = "ended"
+            except Expired:
+                reason, self._version = "expired", ""
+            except ClusterError as error:
+                reason, self._error = type(error).__name__.lower(), str(error)
+                log.warning("watch lost", resource=str(self._resource), namespace=self._namespace, reason=str(error))
+            self._metrics.watch_restarted(str(self._resource), reason)
+            await self._pause(reason)
+
+    async def _list(self) -> None:
+        listing = await self._cluster.list(self._resource, namespace=self._namespace, labels=self.labels)
+        gone = set(self._store.keys(self._namespace))
+        for obj in listing.items:
+            gone.discard(obj.metadata.key)
+            self._put(obj)
+        for key in gone:
+            self._remove(key)
+        self._advance(listing.resource_version)
+        self._error = ""
+
+    async def _watch(self) -> None:
+        watch = self._cluster.watch(
+            self._resource, resource_version=self._version, namespace=self._namespace, labels=self.labels
+        )
+        async with watch as events:
+            self._error = ""
+            async for event in events:
+                self._handle_event(event)
+                self._failures = 0
+
+    def _handle_event(self, event: Event[T]) -> None:
+        if event.object is not None:
+            if event.change is Change.DELETED:
+                self._remove(event.object.metadata.key)
+            else:
+                self._put(event.object)
+        self._advance(event.resource_version)
+
+    def _put(self, obj: T) -> None:
+        old = self._store.get(obj.metadata.key)
+        if old is not None and old.metadata.uid != obj.metadata.uid:
+            # Deleted and made again while nobody watched: two facts, not one change.
+            self._remove(obj.metadata.key)
+            old = None
+        changed = old is None or old.metadata.resource_version != obj.metadata.resource_version
+        if changed and self._safely(obj, partial(self._store.put, obj)):
+            self._notify(obj, old, obj)
+
+    def _remove(self, key: Key) -> None:
+        old = self._store.remove(key)
+        if old is not None:
+            self._notify(old, old, None)
+
+    def _notify(self, obj: T, old: T | None, new: T | None) -> None:
+        for handler in self._handlers:
+            self._safely(obj, partial(handler, old, new))
+
+    def _safely(self, obj: T, step: Callable[[], object]) -> bool:
+        """One strange object must not take away the news about all others, nor one handler that of the next."""
+        try:
+            step()
+        except Exception:
+            log.exception("change not taken in", resource=str(self._resource), key=str(obj.metadata.key))
+            self._metrics.handler_failed(str(self._resource))
+            return False
+        return True
+
+    def _advance(self, version: str) -> None:
+        self._version = version
+        self._store.set_resource_version(version, self._namespace)
+
+    async def _pause(self, reason: str) -> None:
+        """A stream that brought something is watched on at once; one that keeps failing is given time."""
+        self._failures += 1
+        if self._failures > 1 or reason not in ("ended", "expired"):
+            await asyncio.sleep(backoff_s(self._failures, base_s=BASE_S, cap_s=CAP_S, random=self._random))
+
+
+# One store per resource, shared by everyone who reads it.
 
 
 class Informer(Generic[T]):

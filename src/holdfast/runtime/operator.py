@@ -12,16 +12,14 @@ from prometheus_client import CollectorRegistry
 
 from holdfast.api.meta import Object
 from holdfast.cluster.protocol import Cluster, Resource
-from holdfast.runtime.cache import Indexer, Store
-from holdfast.runtime.clocks import Now
-from holdfast.runtime.controller import Controller
+from holdfast.runtime.controller import Controller, ControllerWorkers
 from holdfast.runtime.events import Recorder
-from holdfast.runtime.informer import Informers
-from holdfast.runtime.lease import Elector
+from holdfast.runtime.http import health_app, metrics_app, serve_app
+from holdfast.runtime.informer import Indexer, Informers, Store
+from holdfast.runtime.leader import Elector
 from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.serve import health_app, metrics_app, serve_app
-from holdfast.runtime.worker import ControllerWorkers
-from holdfast.runtime.writes import WriteTracker
+from holdfast.runtime.process import Now
+from holdfast.runtime.read_your_writes import WriteTracker
 
 T = TypeVar("T", bound=Object)
 

@@ -5,7 +5,14 @@ from collections.abc import Hashable
 from random import Random
 from typing import Generic, TypeVar
 
-from holdfast.runtime.backoff import backoff_s
+# How long to wait before trying again.
+
+
+def backoff_s(failures: int, *, base_s: float, cap_s: float, random: Random) -> float:
+    """A delay that doubles with every failure up to a cap; half of it is random, so that clients spread out."""
+    doublings = min(max(failures - 1, 0), 62)  # every cap is reached long before; a float overflows at 1024
+    return min(cap_s, base_s * 2.0**doublings) * random.uniform(0.5, 1.0)
+
 
 K = TypeVar("K", bound=Hashable)
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from holdfast.checkpoints.retention import Metric
 from holdfast.errors import HoldfastError
-from holdfast.sidecar.metrics import NAMES
+from holdfast.sidecar.progress import NAMES
 
 Environ: TypeAlias = Mapping[str, str]
 

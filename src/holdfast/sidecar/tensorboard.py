@@ -6,9 +6,9 @@ from pathlib import Path
 
 import structlog
 
-from holdfast.checkpoints.bucket import Bucket, Object
 from holdfast.checkpoints.errors import CheckpointError, UnsafeContent
-from holdfast.checkpoints.paths import MAX_FILES, check_path
+from holdfast.checkpoints.manifest import MAX_FILES, check_path
+from holdfast.checkpoints.object_store import Bucket, Object
 from holdfast.checkpoints.settings import open_bucket
 from holdfast.sidecar.settings import BadSetting
 

@@ -16,7 +16,7 @@
 It needs nothing but Python 3.8, and is the same script outside holdfast, where nothing is saved or reported.
 """
 
-from holdfast.train.errors import BadEnvironment, CheckpointFailed, TrainError
+from holdfast.train.environment import BadEnvironment, CheckpointFailed, TrainError
 from holdfast.train.run import Run, start
 
 __all__ = ["BadEnvironment", "CheckpointFailed", "Run", "TrainError", "start"]

@@ -12,7 +12,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.train.errors import BadEnvironment
+# What can go wrong, in words for the person who reads the worker's log.
+
+
+class TrainError(Exception):
+    """The root of what this package raises on purpose."""
+
+
+class BadEnvironment(TrainError):
+    """A variable that the process was started with can't be right."""
+
+
+class CheckpointFailed(TrainError):
+    """A checkpoint was not saved; nothing of it is left under a checkpoint's name."""
+
 
 PYTORCH = ("RANK", "WORLD_SIZE")
 JAX = ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES")

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.train import environment, resuming, saving
-from holdfast.train.environment import Environment
-from holdfast.train.errors import TrainError
-from holdfast.train.gpus import METRIC, Gpus
-from holdfast.train.markers import SaveId
+from holdfast.train import checkpoint as resuming
+from holdfast.train import checkpoint as saving
+from holdfast.train import environment
+from holdfast.train.checkpoint import SaveId
+from holdfast.train.environment import Environment, TrainError
 from holdfast.train.notice import Notice, NoticeState
-from holdfast.train.progress import Progress
+from holdfast.train.progress import METRIC, Gpus, Progress
 
 T = TypeVar("T")
 # Within an epoch a line is written no more often: a script may report thousands of steps a second.

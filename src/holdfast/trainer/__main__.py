@@ -3,9 +3,9 @@
 import os
 import sys
 
-from holdfast.trainer.errors import BadSetting, Stopped
-from holdfast.trainer.interrupt import Interrupt
 from holdfast.trainer.report import leave_permanent
+from holdfast.trainer.run import Interrupt
+from holdfast.trainer.settings import BadSetting, Stopped
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from holdfast.trainer.arrays import Floats
+from holdfast.trainer.model import Floats
 
 Moments = dict[str, Floats]
 BETA1, BETA2, RMS_DECAY, EPSILON = 0.9, 0.999, 0.99, 1e-8

@@ -3,24 +3,73 @@
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import FrameType
 
 import numpy as np
 
+from holdfast.train.notice import Notice
 from holdfast.trainer import checkpoint
-from holdfast.trainer.asked import Interruptions
+from holdfast.trainer.allreduce import Group, join
+from holdfast.trainer.checkpoint import begin
 from holdfast.trainer.data import load
-from holdfast.trainer.errors import BadSetting, Stopped, TrainerError
-from holdfast.trainer.group import Group, join
-from holdfast.trainer.interrupt import Interrupt
-from holdfast.trainer.models import build
-from holdfast.trainer.place import place
+from holdfast.trainer.model import build
 from holdfast.trainer.report import Report, Score, leave_permanent
-from holdfast.trainer.resume import begin
-from holdfast.trainer.settings import Settings, settings, with_config_file
-from holdfast.trainer.state import Position, State
-from holdfast.trainer.training import Task, end_epoch, evaluate, train_epoch
+from holdfast.trainer.settings import BadSetting, Settings, Stopped, TrainerError, place, settings, with_config_file
+from holdfast.trainer.training import Position, State, StopOrSave, Task, end_epoch, evaluate, train_epoch
+
+# SIGTERM and SIGINT: obeyed at once before the training starts, after the step under way from then on.
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Interrupt:
+    def __init__(self) -> None:
+        self.number = 0
+        self._patient = False
+
+    def listen(self) -> None:
+        for number in SIGNALS:
+            signal.signal(number, self._note)
+
+    def after_step(self) -> None:
+        """From now on the first signal is only noted, in number; a second one is still obeyed at once."""
+        self._patient = True
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        if self.number or not self._patient:
+            raise Stopped(number)
+        self.number = number
+
+
+# What this worker was asked to do: to end by a signal, to save by a notice, or by its clock when it is time.
+
+
+class Interruptions:
+    """Of one worker: the clock is looked at on worker 0 alone, a notice may come to any."""
+
+    def __init__(self, settings: Settings, interrupt: Interrupt, *, rank: int, clock: Callable[[], float]) -> None:
+        self._interrupt = interrupt
+        self._interval_s = settings.checkpoint_interval_s if rank == 0 else None
+        self._clock = clock
+        self._saves = settings.checkpoint_dir is not None
+        self._notice = Notice(settings.notice_file)
+        if self._saves:
+            self._notice.announce()
+        self._seen = self._notice.look()
+        self._saved_at_s = clock()
+
+    def poll(self) -> StopOrSave:
+        self._seen = self._notice.look()
+        is_time = self._interval_s is not None and self._clock() - self._saved_at_s >= self._interval_s
+        save = self._saves and (is_time or self._notice.pending() is not None)
+        return StopOrSave(stop=bool(self._interrupt.number), save=save)
+
+    def note_saved(self) -> None:
+        """What was seen before the last step is answered; what came since then is not."""
+        self._notice.answer(self._seen)
+        self._saved_at_s = self._clock()
 
 
 def run(environ: Mapping[str, str], interrupt: Interrupt) -> int:

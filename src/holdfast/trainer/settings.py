@@ -1,14 +1,112 @@
 """What to train and how, from the environment that the operator sets."""
 
+import errno
 import hashlib
 import json
+import math
 import re
-from collections.abc import Mapping
+import signal
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.trainer.errors import BadSetting
-from holdfast.trainer.values import Environ, choice, flag, integer, number, path
+from holdfast.errors import HoldfastError
+
+# How a training ends when it does not end well, and with which exit code.
+
+
+class TrainerError(HoldfastError):
+    """The training failed; its text is the one line that the user reads."""
+
+    exit_code = 1
+
+
+class BadSetting(TrainerError):
+    """What was asked for can't be done: trying again would not help."""
+
+    exit_code = 2
+
+
+# A disk that is full or does not answer may do so in the next attempt.
+PASSING = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE)
+
+
+def unusable(message: str, error: BaseException) -> TrainerError:
+    """For a path that can't be used as it was asked for."""
+    passes = isinstance(error, OSError) and error.errno in PASSING
+    return TrainerError(message) if passes else BadSetting(message)
+
+
+class Diverged(TrainerError):
+    """The loss is no longer a number."""
+
+
+class GroupError(TrainerError):
+    """The workers could not find each other."""
+
+
+class WorkerLost(GroupError):
+    """Another worker went away without a word."""
+
+
+class WorkerFailed(GroupError):
+    """Another worker said why it ends; this one ends for the same reason."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class Stopped(TrainerError):
+    """A signal asked for the end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.exit_code = 128 + number
+
+
+# Values out of an environment, each with the sentence that says what it should have been. Empty means not set.
+
+Environ = Mapping[str, str]
+
+
+def integer(environ: Environ, name: str, default: int, *, least: int = 0, most: int = 1_000_000_000) -> int:
+    text = environ.get(name, "") or str(default)
+    if re.fullmatch(r"[+-]?[0-9]{1,18}", text) is None or not least <= int(text) <= most:
+        raise BadSetting(f"{name} is {text!r}: write a whole number from {least} to {most}")
+    return int(text)
+
+
+def number(
+    environ: Environ, name: str, default: float, *, above: float | None = None, below: float = math.inf
+) -> float:
+    """A finite number ≥ 0, or > above where that is given, and < below."""
+    text = environ.get(name, "") or repr(default)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (0 <= value < below) or (above is not None and value <= above):
+        least = "of at least 0" if above is None else f"above {above:g}"
+        bound = "" if math.isinf(below) else f" and below {below:g}"
+        raise BadSetting(f"{name} is {text!r}: write a number {least}{bound}")
+    return value
+
+
+def flag(environ: Environ, name: str) -> bool:
+    return choice(environ, name, "false", ("true", "false")) == "true"
+
+
+def choice(environ: Environ, name: str, default: str, known: Collection[str], *, otherwise: str = "") -> str:
+    text = environ.get(name, "") or default
+    if text not in known:
+        raise BadSetting(f"{name} is {text!r}: the reference trainer knows {', '.join(known)}{otherwise}")
+    return text
+
+
+def path(environ: Environ, name: str) -> Path | None:
+    return Path(environ[name]) if environ.get(name) else None
+
 
 MODELS = ("linear", "mlp", "cnn")
 DATASETS = ("digits", "synthetic", "mnist")
@@ -143,3 +241,74 @@ def _variables(config: Mapping[str, object]) -> dict[str, str]:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+# Which worker of how many this process is, from the variables of the framework that the job names.
+
+MAX_WORKERS = 1000
+PYTORCH = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+JAX = ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_ADDRESS")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankInfo:
+    """A worker's rank among size workers; worker 0 listens on host and port."""
+
+    rank: int = 0
+    size: int = 1
+    host: str = ""
+    port: int = 0
+
+
+def place(environ: Mapping[str, str]) -> RankInfo:
+    if environ.get("RANK") or environ.get("WORLD_SIZE"):
+        return _pytorch(environ)
+    if environ.get("JAX_PROCESS_ID") or environ.get("JAX_NUM_PROCESSES"):
+        return _jax(environ)
+    if environ.get("TF_CONFIG"):
+        return _tensorflow(environ["TF_CONFIG"])
+    return RankInfo()
+
+
+def _pytorch(environ: Mapping[str, str]) -> RankInfo:
+    size = integer(_required(environ, PYTORCH), "WORLD_SIZE", 1, least=1, most=MAX_WORKERS)
+    rank = integer(environ, "RANK", 0, most=size - 1)
+    if size == 1:
+        return RankInfo()
+    port = integer(environ, "MASTER_PORT", 0, least=1, most=65535)
+    return RankInfo(rank=rank, size=size, host=environ["MASTER_ADDR"], port=port)
+
+
+def _jax(environ: Mapping[str, str]) -> RankInfo:
+    size = integer(_required(environ, JAX), "JAX_NUM_PROCESSES", 1, least=1, most=MAX_WORKERS)
+    rank = integer(environ, "JAX_PROCESS_ID", 0, most=size - 1)
+    return _at("JAX_COORDINATOR_ADDRESS", environ["JAX_COORDINATOR_ADDRESS"], rank, size)
+
+
+def _tensorflow(text: str) -> RankInfo:
+    try:
+        config = json.loads(text)
+        kind, rank = str(config["task"]["type"]), int(config["task"]["index"])
+        workers = [str(address) for address in config["cluster"]["worker"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadSetting('TF_CONFIG is not {"cluster": {"worker": […]}, "task": {"type": …, "index": …}}') from error
+    if kind != "worker" or not 0 <= rank < len(workers):
+        raise BadSetting(f"TF_CONFIG gives this process the task {kind} {rank}: there are {len(workers)} workers")
+    return _at("TF_CONFIG's first worker", workers[0], rank, len(workers))
+
+
+def _required(environ: Mapping[str, str], names: tuple[str, ...]) -> Mapping[str, str]:
+    missing = [name for name in names if not environ.get(name)]
+    if missing:
+        given = next(name for name in names if environ.get(name))
+        raise BadSetting(f"{given} is set and {', '.join(missing)} not: set all of {', '.join(names)}, or none")
+    return environ
+
+
+def _at(source: str, address: str, rank: int, size: int) -> RankInfo:
+    if size == 1:
+        return RankInfo()
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise BadSetting(f"{source} is {address!r}: write host:port")
+    return RankInfo(rank=rank, size=size, host=host.strip("[]"), port=int(port))

@@ -1,22 +1,71 @@
 """The training itself: every worker computes its share of a batch, the sums make the same step everywhere."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from holdfast.trainer.arrays import Doubles, Indices
-from holdfast.trainer.batches import batches, evaluation, order, share
-from holdfast.trainer.data.split import Data
-from holdfast.trainer.errors import Diverged
-from holdfast.trainer.group import Group
-from holdfast.trainer.network import Network
-from holdfast.trainer.optimizers import OPTIMIZERS, Update, rate
+from holdfast.trainer.allreduce import Group
+from holdfast.trainer.data import Data
+from holdfast.trainer.model import Doubles, Floats, Indices, Network
+from holdfast.trainer.optimizers import OPTIMIZERS, Moments, Update, rate
 from holdfast.trainer.report import Score
-from holdfast.trainer.settings import Settings
-from holdfast.trainer.state import Position, State
+from holdfast.trainer.settings import Diverged, Settings
+
+# Where a training stands: with the settings, all that is needed to go on as if it had never stopped.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """The order of the samples is a function of seed and epoch, so that no generator's state is part of it."""
+
+    epoch: int = 0
+    """Whole epochs that are done."""
+    samples: int = 0
+    """Samples that are done of the epoch after those."""
+    updates: int = 0
+    """Steps that are done since the beginning."""
+    train_loss: float = 0.0
+    """The summed loss of those samples."""
+    loss_before: float = 0.0
+    """The loss on the held-out data before the first step."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    parameters: Floats
+    moments: Moments
+    at: Position
+
+
+# Which samples belong to which step: the same for every worker, whatever their number.
+
+EVALUATION_BATCH = 256
+
+
+def order(seed: int, epoch: int, samples: int) -> Indices:
+    """The order in which an epoch takes the samples."""
+    return np.random.default_rng([seed, 2, epoch]).permutation(samples)
+
+
+def batches(rest: Indices, batch_size: int, accumulation_steps: int) -> list[Indices]:
+    """The batches of the next step, whose gradients are accumulated."""
+    return _cut(rest[: batch_size * accumulation_steps], batch_size)
+
+
+def share(batch: Indices, rank: int, size: int) -> Indices:
+    """A worker's part of a batch; empty where there are more workers than samples."""
+    return np.array_split(batch, size)[rank]
+
+
+def evaluation(samples: int, rank: int, size: int) -> Iterator[Indices]:
+    yield from _cut(share(np.arange(samples), rank, size), EVALUATION_BATCH)
+
+
+def _cut(indices: Indices, length: int) -> list[Indices]:
+    return [indices[start : start + length] for start in range(0, len(indices), length)]
 
 
 @dataclass(frozen=True, slots=True)

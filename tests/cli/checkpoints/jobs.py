@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.api.meta import Key
-from holdfast.checkpoints.folder import VolumeStore
-from holdfast.checkpoints.names import CheckpointName
-from holdfast.checkpoints.objects import ObjectStore
+from holdfast.checkpoints.manifest import CheckpointName
+from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.settings import open_bucket
-from holdfast.cli.checkpoints.credentials import SECRETS
+from holdfast.checkpoints.volume_store import VolumeStore
+from holdfast.cli.checkpoints.access import SECRETS
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import CLAIMS, TRAINING_JOBS
 from tests.checkpoints.making import ABOUT, MODEL, save

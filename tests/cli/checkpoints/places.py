@@ -1,8 +1,8 @@
 """A store of the checkpoints' tests, as the commands look at it."""
 
-from holdfast.checkpoints.names import CheckpointName
+from holdfast.checkpoints.manifest import CheckpointName
 from holdfast.checkpoints.resume import write_decision
-from holdfast.cli.checkpoints.facts import (
+from holdfast.cli.checkpoints.messages import (
     CheckpointInfo,
     ListRequest,
     PruneRequest,
@@ -11,9 +11,9 @@ from holdfast.cli.checkpoints.facts import (
     VerifyRequest,
     VerifyResult,
 )
-from holdfast.cli.checkpoints.place import BucketView, VolumeView
-from holdfast.cli.checkpoints.place import StorageView as Seen
-from holdfast.cli.checkpoints.work import run_request
+from holdfast.cli.checkpoints.operations import run_request
+from holdfast.cli.checkpoints.view import BucketView, VolumeView
+from holdfast.cli.checkpoints.view import StorageView as Seen
 from tests.checkpoints.making import ABOUT
 from tests.checkpoints.places import FolderPlace, Place
 

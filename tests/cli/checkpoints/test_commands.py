@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from holdfast.checkpoints.names import MANIFEST, checkpoint_name
+from holdfast.checkpoints.manifest import MANIFEST, checkpoint_name
 from tests.checkpoints.making import MODEL, content
 from tests.checkpoints.servers.refusing import Refusing
 from tests.checkpoints.servers.server import BUCKET, Server, s3_environ

@@ -9,16 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.api.checkpoint import CheckpointStorage
 from holdfast.api.meta import ObjectMeta
-from holdfast.api.trainingjob import CheckpointStorage
-from holdfast.checkpoints.names import checkpoint_name
+from holdfast.checkpoints.manifest import checkpoint_name
 from holdfast.checkpoints.settings import open_bucket
-from holdfast.cli.checkpoints.credentials import Credentials, Secret, environ_for, read_credentials
-from holdfast.cli.checkpoints.facts import Which
-from holdfast.cli.checkpoints.place import BucketView
-from holdfast.cli.checkpoints.work import select_checkpoint
-from holdfast.cluster.kubernetes import connect, load_config
-from holdfast.runtime.clocks import utc_now
+from holdfast.cli.checkpoints.access import Credentials, Secret, environ_for, read_credentials
+from holdfast.cli.checkpoints.messages import Which
+from holdfast.cli.checkpoints.operations import select_checkpoint
+from holdfast.cli.checkpoints.view import BucketView
+from holdfast.cluster.kubernetes.client import connect
+from holdfast.cluster.kubernetes.kubeconfig import load_config
+from holdfast.runtime.process import utc_now
 from tests.checkpoints.places import fresh_prefix
 from tests.checkpoints.servers.server import AZURE_ACCOUNT, AZURE_KEY, BUCKET, Server
 from tests.cli.checkpoints.jobs import KEYS, fill_bucket, secret

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoints.errors import Corrupt, InvalidCheckpointManifest, StoreError
-from holdfast.checkpoints.manifest import Manifest
-from holdfast.checkpoints.names import CheckpointName, checkpoint_name
+from holdfast.checkpoints.manifest import CheckpointName, Manifest, checkpoint_name
 from holdfast.checkpoints.retention import Metric
-from holdfast.cli.checkpoints.facts import Which
-from holdfast.cli.checkpoints.handover import receive_checkpoint
-from holdfast.cli.checkpoints.remote import options
+from holdfast.cli.checkpoints.messages import Which
+from holdfast.cli.checkpoints.pod import options
+from holdfast.cli.checkpoints.transfer import receive_checkpoint
 from holdfast.cluster.errors import Unreachable
-from holdfast.cluster.kubernetes.attached import ExecStream
+from holdfast.cluster.kubernetes.subresources import ExecStream
 from tests.checkpoints.making import MODEL, content
 from tests.cli.checkpoints.jobs import below, fill_volume
 

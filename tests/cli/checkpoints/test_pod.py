@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.api.checkpoint import CheckpointStorage
 from holdfast.api.meta import Key
-from holdfast.api.trainingjob import CheckpointStorage
 from holdfast.cli.checkpoints.pod import address_of, pod
 from holdfast.cluster.resources import PODS, TRAINING_JOBS
 from tests.cli.conftest import real_ground

@@ -11,9 +11,9 @@ import pytest
 
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.checkpoints.names import CheckpointName, checkpoint_name
-from holdfast.cli.checkpoints import remote
-from holdfast.cli.checkpoints.facts import (
+from holdfast.checkpoints.manifest import CheckpointName, checkpoint_name
+from holdfast.cli.checkpoints import pod as remote
+from holdfast.cli.checkpoints.messages import (
     CheckpointInfo,
     Fact,
     ListRequest,
@@ -24,18 +24,17 @@ from holdfast.cli.checkpoints.facts import (
     VerifyResult,
     Which,
 )
-from holdfast.cli.checkpoints.pod import LABEL
-from holdfast.cli.checkpoints.remote import PodAccess, PodWorkFailed
-from holdfast.cli.naming import find_kind
-from holdfast.cli.target import Session
-from holdfast.cluster.embedded.http import serve
-from holdfast.cluster.kubernetes import KubernetesCluster, connect, load_config
+from holdfast.cli.checkpoints.pod import LABEL, PodAccess, PodWorkFailed
+from holdfast.cli.resource_args import find_kind
+from holdfast.cli.session import Session
+from holdfast.cluster.kubernetes.client import KubernetesCluster, connect
+from holdfast.cluster.kubernetes.kubeconfig import load_config
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import JOBS, PODS, TRAINING_JOBS
-from holdfast.local.hardware import detect_hardware
-from holdfast.local.onebox import local_cluster
-from holdfast.runtime.clocks import utc_now
-from holdfast.workloads.trainingjob import checkpoints
+from holdfast.local.apiserver.http.app import serve
+from holdfast.local.up import detect_hardware, local_cluster
+from holdfast.runtime.process import utc_now
+from holdfast.trainingjob.objects import storage
 from tests.checkpoints.making import MODEL, content
 from tests.cli.checkpoints.jobs import claim_job, fill_volume, volume_of
 from tests.cli.conftest import real_ground
@@ -70,7 +69,7 @@ async def real(control_plane: ControlPlane) -> AsyncIterator[Ground]:
 async def in_pod(ground: Ground, name: str, image: str = IMAGE) -> PodAccess:
     job = await ground.cluster.get(TRAINING_JOBS, Key(ground.namespace, name))
     assert isinstance(ground.cluster, KubernetesCluster)
-    kept = checkpoints.checkpoint_storage(job)
+    kept = storage.checkpoint_storage(job)
     assert kept is not None
     return PodAccess(Session(cluster=ground.cluster, namespace=ground.namespace, now=utc_now), job, kept, image)
 
@@ -206,7 +205,7 @@ async def test_a_checkpoint_comes_out_of_a_pod_through_a_real_api_server(
     fill_volume(volume, checkpoint_name(2, 0), files=large)
     kept = {"type": "nfs", "nfsServer": "files.invalid", "nfsPath": "/export"}
     await real.job("digits", checkpoint={"storage": kept})
-    monkeypatch.setattr(checkpoints, "FOLDER", str(volume))
+    monkeypatch.setattr(storage, "FOLDER", str(volume))
     monkeypatch.setattr(remote, "HAND_OUT", (sys.executable, "-m", "holdfast", "checkpoints", "hand-out"))
     place = await in_pod(real, "digits")
     name, manifest = await place.download(Which(), into(tmp_path / "newest"))

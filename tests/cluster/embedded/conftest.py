@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
+from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
 
 from .clock import Clock
 

@@ -8,14 +8,14 @@ from random import Random
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.cluster.embedded import EmbeddedCluster
-from holdfast.cluster.embedded import collector as collecting
-from holdfast.cluster.embedded.catalog import Catalog
-from holdfast.cluster.embedded.collector import GarbageCollector
-from holdfast.cluster.embedded.stored import StoredObject
-from holdfast.cluster.embedded.writes import ObjectWriter
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.protocol import Propagation
+from holdfast.local.apiserver import garbage_collector as collecting
+from holdfast.local.apiserver.catalog import Catalog
+from holdfast.local.apiserver.garbage_collector import GarbageCollector
+from holdfast.local.apiserver.server import EmbeddedCluster
+from holdfast.local.apiserver.storage import StoredObject
+from holdfast.local.apiserver.writes import ObjectWriter
 from tests.contract.kinds import (
     CONFIG_MAPS,
     DEFINITIONS,

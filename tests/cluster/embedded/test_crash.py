@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from holdfast.cluster.embedded import open_cluster
+from holdfast.local.apiserver.server import open_cluster
 from tests.contract.kinds import CONFIG_MAPS, Document, config_map, key_of
 
 from .writer_process import CHANGES, GONE, WRITERS

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.cluster.embedded.catalog import builtin_kinds
-from holdfast.cluster.embedded.deletion import DeletionResult, ends_with_update, plan_deletion
 from holdfast.cluster.protocol import JSON, Propagation
+from holdfast.local.apiserver.catalog import builtin_kinds
+from holdfast.local.apiserver.writes import DeletionResult, ends_with_update, plan_deletion
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 AT_ONCE = "2026-01-02T03:04:05Z"

@@ -11,9 +11,9 @@ import pytest
 from msgspec import Struct
 
 from holdfast.api.meta import Key, Object
-from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
 from holdfast.cluster.errors import BadRequest, Conflict, Expired, Invalid, NotFound, ServerError, Undecodable
 from holdfast.cluster.protocol import JSON, Change, Cluster, Event, Resource
+from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
 from tests.contract.kinds import (
     CONFIG_MAPS,
     DEFINITIONS,

@@ -6,10 +6,10 @@ from datetime import datetime
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.cluster.embedded import expiry
-from holdfast.cluster.embedded.expiry import expire_events, last_seen
-from holdfast.cluster.embedded.ledger import ObjectRef
 from holdfast.cluster.protocol import JSON
+from holdfast.local.apiserver import garbage_collector
+from holdfast.local.apiserver.garbage_collector import expire_events, last_seen
+from holdfast.local.apiserver.objects import ObjectRef
 
 from .clock import Clock
 from .test_ledger import Desk
@@ -33,7 +33,7 @@ def event(name: str, created: str) -> JSON:
 
 
 async def test_only_events_older_than_an_hour_are_removed(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiry, "SWEEP_S", 0.01)
+    monkeypatch.setattr(garbage_collector, "SWEEP_S", 0.01)
     desk = Desk()
     desk.ledger.put("events", event("old", "2026-01-02T02:04:04Z"))
     desk.ledger.put("events", event("new", "2026-01-02T02:04:06Z"))

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.cluster.embedded.history import WatchCache
-from holdfast.cluster.embedded.stored import StoredWrite, stored
 from holdfast.cluster.errors import Expired
 from holdfast.cluster.protocol import Change
+from holdfast.local.apiserver.objects import WatchCache
+from holdfast.local.apiserver.storage import StoredWrite, stored
 
 NEVER_S = 3600.0
 

@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from holdfast.api.meta import Key
-from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
-from holdfast.cluster.embedded.http import KUBECONFIG, serve
 from holdfast.cluster.errors import NotFound
-from holdfast.cluster.login import KubeconfigNotWritable
+from holdfast.cluster.login import KUBECONFIG, KubeconfigNotWritable
+from holdfast.local.apiserver.http.app import serve
+from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
 from tests.contract.kinds import TRAINING_JOBS
 
 from .bodies import pod, training_job

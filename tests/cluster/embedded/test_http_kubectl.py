@@ -10,9 +10,9 @@ from random import Random
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
-from holdfast.cluster.embedded.http import serve
-from holdfast.runtime.clocks import utc_now
+from holdfast.local.apiserver.http.app import serve
+from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
+from holdfast.runtime.process import utc_now
 from tests.contract.kinds import TRAINING_JOBS
 from tests.control_plane import kubectl
 from tests.control_plane.kubectl import KubectlFailed

@@ -3,9 +3,9 @@
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.cluster.embedded import EmbeddedCluster
 from holdfast.cluster.errors import Invalid
 from holdfast.cluster.protocol import JSON
+from holdfast.local.apiserver.server import EmbeddedCluster
 from tests.contract.kinds import JOBS
 
 from .bodies import CONTAINER, job

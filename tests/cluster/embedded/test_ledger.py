@@ -7,11 +7,10 @@ from math import inf
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.cluster.embedded.ledger import ObjectRef, ObjectTable
-from holdfast.cluster.embedded.storage import Row, Storage
-from holdfast.cluster.embedded.stored import StoredWrite
 from holdfast.cluster.errors import ServerError
 from holdfast.cluster.protocol import JSON, Change
+from holdfast.local.apiserver.objects import ObjectRef, ObjectTable
+from holdfast.local.apiserver.storage import Row, Storage, StoredWrite
 
 KIND = "configmaps"
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.cluster.embedded.merge import apply_merge_patch
 from holdfast.cluster.protocol import JSON
+from holdfast.cluster.resources import apply_merge_patch
 
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.cluster.embedded.metadata import generated_name
-from holdfast.cluster.embedded.names import (
+from holdfast.local.apiserver.admission import generated_name
+from holdfast.local.apiserver.names import (
     dns_1035_problems,
     dns_label_problems,
     dns_subdomain_problems,

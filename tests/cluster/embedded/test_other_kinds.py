@@ -6,10 +6,10 @@ from ipaddress import IPv4Address
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.cluster.embedded import EmbeddedCluster
-from holdfast.cluster.embedded.kinds.services import ADDRESSES
 from holdfast.cluster.errors import BadRequest, Forbidden, Invalid, NotFound
 from holdfast.cluster.protocol import JSON, Resource
+from holdfast.local.apiserver.builtin.others import ADDRESSES
+from holdfast.local.apiserver.server import EmbeddedCluster
 from tests.contract.kinds import (
     CONFIG_MAPS,
     NAMESPACES,

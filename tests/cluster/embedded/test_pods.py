@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.cluster.embedded import EmbeddedCluster
 from holdfast.cluster.errors import BadRequest, Conflict, Forbidden, Invalid, NotFound
 from holdfast.cluster.protocol import JSON
+from holdfast.local.apiserver.server import EmbeddedCluster
 from tests.contract.kinds import PODS, PRIORITY_CLASSES, SERVICE_ACCOUNTS, Document, key_of
 
 from .bodies import CONTAINER, pod

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cluster.embedded.http.protobuf import decode
-from holdfast.cluster.embedded.http.statuses import Unsupported
 from holdfast.cluster.errors import BadRequest
+from holdfast.local.apiserver.http.protobuf import decode
+from holdfast.local.apiserver.http.responses import Unsupported
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
 

@@ -7,9 +7,10 @@ from random import Random
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.cluster.embedded import DatabaseUnusable, EmbeddedCluster, open_cluster
 from holdfast.cluster.errors import Expired, Invalid
 from holdfast.cluster.protocol import Propagation
+from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
+from holdfast.local.apiserver.storage import DatabaseUnusable
 from tests.contract.kinds import (
     CONFIG_MAPS,
     DEFINITIONS,

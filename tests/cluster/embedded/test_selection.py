@@ -2,10 +2,10 @@
 
 import pytest
 
-from holdfast.cluster.embedded.catalog import builtin_kinds
-from holdfast.cluster.embedded.selection import WatchFilter
-from holdfast.cluster.embedded.stored import StoredObject, StoredWrite, stored
 from holdfast.cluster.protocol import Change
+from holdfast.local.apiserver.catalog import builtin_kinds
+from holdfast.local.apiserver.selectors import WatchFilter
+from holdfast.local.apiserver.storage import StoredObject, StoredWrite, stored
 
 KINDS = {kind.kind: kind for kind in builtin_kinds()}
 

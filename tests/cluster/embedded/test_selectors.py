@@ -4,8 +4,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.cluster.embedded.selectors import field_selector, label_selector
 from holdfast.cluster.errors import BadRequest
+from holdfast.local.apiserver.selectors import field_selector, label_selector
 
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

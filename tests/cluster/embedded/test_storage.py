@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cluster.embedded import DatabaseUnusable
-from holdfast.cluster.embedded.examination import APPLICATION_ID, LAYOUT
-from holdfast.cluster.embedded.storage import Row, Storage
+from holdfast.local.apiserver.storage import APPLICATION_ID, LAYOUT, DatabaseUnusable, Row, Storage
 
 PAGE = 4096
 
@@ -75,7 +73,7 @@ def test_a_second_opening_is_refused_while_the_first_lasts(path: Path) -> None:
 
 def test_an_opening_in_another_process_is_refused(path: Path) -> None:
     script = (
-        "import sys, pathlib; from holdfast.cluster.embedded.storage import Storage; Storage(pathlib.Path(sys.argv[1]))"
+        "import sys, pathlib; from holdfast.local.apiserver.storage import Storage; Storage(pathlib.Path(sys.argv[1]))"
     )
     with closing(Storage(path)) as first:
         first.commit(1, [row("a")])

@@ -6,11 +6,10 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from holdfast.api.meta import Key
-from holdfast.cluster.embedded import EmbeddedCluster
-from holdfast.cluster.embedded.http.application import application
-from holdfast.cluster.embedded.tokens import Tokens
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.resources import PODS
+from holdfast.local.apiserver.http.app import application
+from holdfast.local.apiserver.server import EmbeddedCluster, Tokens
 
 from .bodies import pod
 from .clock import Clock

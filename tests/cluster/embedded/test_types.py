@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.api.checking import schema_violations
-from holdfast.api.schema import Schema
-from holdfast.cluster.embedded.catalog import builtin_kinds
-from holdfast.cluster.embedded.types import type_schema
+from holdfast.api.schema.crd import Schema
+from holdfast.api.schema.violations import schema_violations
+from holdfast.local.apiserver.catalog import builtin_kinds
+from holdfast.local.apiserver.kinds import type_schema
 
 KINDS = {kind.resource: kind for kind in builtin_kinds()}
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from random import Random
 
 from holdfast.api.meta import Key
-from holdfast.cluster.embedded import EmbeddedCluster, open_cluster
 from holdfast.cluster.errors import NotFound
+from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
 from tests.contract.kinds import CONFIG_MAPS, Document, config_map
 
 WRITERS = 4

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast.cluster.kubernetes import KubernetesCluster, Observe, RetryLimits, Timeouts, connect, load_config
-from holdfast.cluster.kubernetes.config import Config
+from holdfast.cluster.kubernetes.client import KubernetesCluster, connect
+from holdfast.cluster.kubernetes.kubeconfig import Config, load_config
+from holdfast.cluster.kubernetes.retries import RetryLimits
+from holdfast.cluster.kubernetes.transport import Observe, Timeouts
 from tests.control_plane.certificates import Authority
 
 # As patient as the real one in tries, with waits that a test can afford.

@@ -1,9 +1,10 @@
 import msgspec
 import pytest
 
+from holdfast.api.schema.violations import Cause
 from holdfast.cluster import errors
-from holdfast.cluster.errors import Cause, ClusterError, Invalid
-from holdfast.cluster.kubernetes.answers import error_from_status
+from holdfast.cluster.errors import ClusterError, Invalid
+from holdfast.cluster.kubernetes.responses import error_from_status
 
 from .faulty import status
 

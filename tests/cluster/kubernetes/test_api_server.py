@@ -21,7 +21,10 @@ from holdfast.cluster.errors import (
     Unauthorized,
     Unreachable,
 )
-from holdfast.cluster.kubernetes import KubernetesCluster, RetryLimits, listing, load_config
+from holdfast.cluster.kubernetes import watch
+from holdfast.cluster.kubernetes.client import KubernetesCluster
+from holdfast.cluster.kubernetes.kubeconfig import load_config
+from holdfast.cluster.kubernetes.retries import RetryLimits
 from holdfast.cluster.protocol import Change
 from tests.control_plane.audit import Request
 from tests.control_plane.server import ControlPlane, FreshControlPlane
@@ -114,7 +117,7 @@ class TestLists:
     ) -> None:
         names = await make(cluster, namespace, 8)
         streamed = await cluster.list(CONFIG_MAPS, namespace=namespace, labels="of=us")
-        monkeypatch.setattr(listing, "PAGE", 3)
+        monkeypatch.setattr(watch, "PAGE", 3)
         kubeconfig = self.user_who_may_only_list(control_plane, namespace)
         async with client(load_config(str(kubeconfig), environ={})) as lister:
             paged = await lister.list(CONFIG_MAPS, namespace=namespace, labels="of=us")
@@ -129,7 +132,7 @@ class TestLists:
     async def test_the_oldest_server_lists_in_pages(
         self, old_control_plane: ControlPlane, old_cluster: KubernetesCluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(listing, "PAGE", 3)
+        monkeypatch.setattr(watch, "PAGE", 3)
         async with old_control_plane.namespace() as namespace:
             names = await make(old_cluster, namespace, 8)
             found = await old_cluster.list(CONFIG_MAPS, namespace=namespace, labels="of=us")

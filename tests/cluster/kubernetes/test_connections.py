@@ -14,8 +14,8 @@ import pytest
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import Unreachable
-from holdfast.cluster.kubernetes import Config, Timeouts
-from holdfast.cluster.kubernetes.pool import keepalive_socket
+from holdfast.cluster.kubernetes.kubeconfig import Config
+from holdfast.cluster.kubernetes.transport import Timeouts, keepalive_socket
 from tests.control_plane.certificates import Authority
 
 from .conftest import client, config_for

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.cluster.errors import Misconfigured
-from holdfast.cluster.kubernetes.config import User
 from holdfast.cluster.kubernetes.credentials import Certificate, Identity, StaticCredentials
+from holdfast.cluster.kubernetes.kubeconfig import User
 from holdfast.cluster.kubernetes.material import RECHECK_S, PemSource
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import BadRequest, Unreachable
-from holdfast.cluster.kubernetes import KubernetesCluster, Timeouts
+from holdfast.cluster.kubernetes.client import KubernetesCluster
+from holdfast.cluster.kubernetes.transport import Timeouts
 
 from .conftest import client, config_for
 from .faulty import FaultyServer, answer, status, stream

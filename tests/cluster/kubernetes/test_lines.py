@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cluster.kubernetes.lines import LineBuffer, LineTooLong
+from holdfast.cluster.kubernetes.transport import LineBuffer, LineTooLong
 
 
 def cut_up(content: bytes, places: list[int]) -> list[bytes]:

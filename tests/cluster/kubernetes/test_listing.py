@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from holdfast.cluster.errors import BadRequest, Expired, Forbidden, NotFound, Undecodable
-from holdfast.cluster.kubernetes import KubernetesCluster
-from holdfast.cluster.kubernetes.listing import PAGE
+from holdfast.cluster.kubernetes.client import KubernetesCluster
+from holdfast.cluster.kubernetes.watch import PAGE
 
 from .conftest import client, config_for
 from .faulty import FaultyServer, Reply, answer, status, stream

@@ -13,10 +13,9 @@ import msgspec
 import pytest
 
 from holdfast.cluster.errors import Misconfigured, Unauthorized
-from holdfast.cluster.kubernetes.config import Server
-from holdfast.cluster.kubernetes.kubefile import ExecPlugin
+from holdfast.cluster.kubernetes.credentials import ExecPluginCredentials
+from holdfast.cluster.kubernetes.kubeconfig import ExecPlugin, Server
 from holdfast.cluster.kubernetes.material import PemSource
-from holdfast.cluster.kubernetes.plugin import ExecPluginCredentials
 from tests.control_plane.waiting import eventually
 
 V1 = "client.authentication.k8s.io/v1"

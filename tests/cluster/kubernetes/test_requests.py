@@ -19,7 +19,9 @@ from holdfast.cluster.errors import (
     Undecodable,
     Unreachable,
 )
-from holdfast.cluster.kubernetes import KubernetesCluster, RetryLimits, Timeouts
+from holdfast.cluster.kubernetes.client import KubernetesCluster
+from holdfast.cluster.kubernetes.retries import RetryLimits
+from holdfast.cluster.kubernetes.transport import Timeouts
 from holdfast.cluster.protocol import Propagation
 
 from .conftest import QUICK, client, config_for

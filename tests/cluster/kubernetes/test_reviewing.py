@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.cluster.errors import Undecodable
-from holdfast.cluster.kubernetes.reviewing import parse_token_review, to_review
+from holdfast.cluster.kubernetes.subresources import parse_token_review, to_review
 from holdfast.cluster.protocol import Identity
 
 EXTRA = {"authentication.kubernetes.io/pod-name": ["p"], "authentication.kubernetes.io/pod-uid": ["u"]}

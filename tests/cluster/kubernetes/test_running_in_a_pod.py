@@ -13,9 +13,10 @@ from aiohttp.test_utils import TestServer
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import Forbidden, NotFound, ServerError, Unreachable
-from holdfast.cluster.kubernetes import KubernetesCluster, connect, load_config
-from holdfast.cluster.kubernetes.attached import PROTOCOLS, ExecStream
-from holdfast.runtime.clocks import utc_now
+from holdfast.cluster.kubernetes.client import KubernetesCluster, connect
+from holdfast.cluster.kubernetes.kubeconfig import load_config
+from holdfast.cluster.kubernetes.subresources import PROTOCOLS, ExecStream
+from holdfast.runtime.process import utc_now
 from tests.cli.conftest import real_ground
 from tests.control_plane.server import ControlPlane
 

@@ -9,9 +9,8 @@ import pytest
 import yaml
 
 from holdfast.cluster.errors import Misconfigured
-from holdfast.cluster.kubernetes.config import Config
+from holdfast.cluster.kubernetes.kubeconfig import Config, load_config
 from holdfast.cluster.kubernetes.material import PemSource
-from holdfast.cluster.kubernetes.sources import load_config
 
 from .conftest import config_for, write_kubeconfig
 

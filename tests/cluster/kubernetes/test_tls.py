@@ -8,8 +8,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from holdfast.cluster.errors import Misconfigured
-from holdfast.cluster.kubernetes.config import Server
 from holdfast.cluster.kubernetes.credentials import Certificate
+from holdfast.cluster.kubernetes.kubeconfig import Server
 from holdfast.cluster.kubernetes.material import RECHECK_S, PemSource
 from holdfast.cluster.kubernetes.tls import Tls, make_context
 from tests.control_plane.certificates import Authority, Pair

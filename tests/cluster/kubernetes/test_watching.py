@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.cluster.errors import Expired, Forbidden, ServerError, Undecodable, Unreachable
-from holdfast.cluster.kubernetes import KubernetesCluster, Timeouts
+from holdfast.cluster.kubernetes.client import KubernetesCluster
+from holdfast.cluster.kubernetes.transport import Timeouts
 from holdfast.cluster.protocol import Change, Event
 
 from .conftest import client, config_for

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cluster.printing.ages import age, short_duration
+from holdfast.times import age, short_duration
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 MINUTE, HOUR, DAY, YEAR = 60, 3600, 86400, 365 * 86400

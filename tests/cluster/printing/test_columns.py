@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from holdfast.api.kind import Column
-from holdfast.cluster.known import KNOWN
-from holdfast.cluster.printing.builtin import columns_of
-from holdfast.cluster.printing.columns import printer_columns
+from holdfast.cluster.printing.columns import columns_of, printer_columns
+from holdfast.cluster.resources import KNOWN
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 AN_HOUR_AGO = "2026-01-01T23:00:00Z"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cluster.printing.paths import InvalidJsonPath, compile_path
+from holdfast.cluster.printing.jsonpath import InvalidJsonPath, compile_path
 
 DOCUMENT = {
     "spec": {"numWorkers": 2, "none": None, "list": ["a", "b"], "labels": {"a.b/c": "d"}},

@@ -8,16 +8,16 @@ from typing import Any
 
 from msgspec import structs
 
-from holdfast.api.builtin import Job, Pod
+from holdfast.api.core.objects import Job, Pod
 from holdfast.api.gpuworkload import GPUWorkloadSpec, GPUWorkloadStatus
 from holdfast.api.meta import Object
 from holdfast.cluster.protocol import Cluster, Resource
 from holdfast.cluster.resources import EVENTS, GPU_WORKLOADS, JOBS, NODES, PODS
-from holdfast.controllers.gpuworkload import gpu_workload_controller
-from holdfast.planning.gpuworkload.timing import Timing
-from holdfast.runtime.clocks import Now, format_time, utc_now
+from holdfast.gpuworkload.controller import gpu_workload_controller
+from holdfast.gpuworkload.snapshot import Timing
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator, Settings
+from holdfast.runtime.process import Now, format_time, utc_now
 from tests.contract.pods import POOL
 from tests.contract.waiting import gone, until
 from tests.control_plane.waiting import eventually

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 
-from holdfast.cluster.embedded import open_cluster
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import NAMESPACES, NODES
-from holdfast.runtime.clocks import utc_now
+from holdfast.local.apiserver.server import open_cluster
+from holdfast.runtime.process import utc_now
 from tests.contract.pods import POOL
 from tests.controllers.gpuworkload.lab import GPU
 

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.cluster.protocol import Propagation
 from holdfast.cluster.resources import GPU_WORKLOADS, JOBS
-from holdfast.controllers.gpuworkload.ending import FINALIZER
+from holdfast.gpuworkload.apply import FINALIZER
 from tests.contract.pool import Pool
 from tests.contract.waiting import gone, until
 from tests.controllers.gpuworkload.lab import GPU, GpuLab

@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry
 from holdfast.api.gpuworkload import GPUWorkloadStatus
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import AlreadyExists, Conflict, NotLeading, ServerError
-from holdfast.controllers.gpuworkload.metrics import GPUWorkloadMetrics, Measured
+from holdfast.gpuworkload.metrics import GPUWorkloadMetrics, Measured
+from holdfast.runtime.controller import Done, RequeueAfter, Result, TerminalError
 from holdfast.runtime.operator import Operator
-from holdfast.runtime.result import Done, RequeueAfter, Result, TerminalError
 from tests.contract.pool import Pool
 from tests.controllers.gpuworkload.lab import GPU, GpuLab
 from tests.gpuworkloads import RUNNING, workload

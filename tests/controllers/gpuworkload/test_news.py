@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from holdfast.api.gpuworkload import GPUWorkloadStatus
-from holdfast.controllers.gpuworkload.news import events_for
+from holdfast.gpuworkload.metrics import events_for
 from tests.gpuworkloads import workload
 
 JSON = dict[str, Any]

@@ -8,19 +8,19 @@ from typing import Any, cast
 
 from msgspec import structs
 
-from holdfast.api.builtin import Pod
+from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import GPU_WORKLOADS, JOBS, PODS
-from holdfast.controllers.gpuworkload.observe import Caches, key_of
-from holdfast.controllers.gpuworkload.places import PlacementQueue
-from holdfast.controllers.room import SharedLedger
-from holdfast.runtime.clocks import utc_now
+from holdfast.gpuworkload.job import WORKLOAD_LABEL
+from holdfast.gpuworkload.observe import Caches, key_of
+from holdfast.gpuworkload.placement_queue import PlacementQueue
+from holdfast.pods.template import MANAGED_BY
 from holdfast.runtime.informer import Informers
+from holdfast.runtime.ledger import SharedLedger
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator
-from holdfast.workloads.gpuworkload.names import WORKLOAD_LABEL
-from holdfast.workloads.trainingjob.names import MANAGED_BY
+from holdfast.runtime.process import utc_now
 from tests.contract.pods import POOL, pod
 from tests.control_plane.waiting import eventually
 from tests.controllers.gpuworkload.lab import GPU, TIMING, GpuLab

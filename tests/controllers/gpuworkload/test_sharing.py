@@ -9,12 +9,12 @@ import pytest
 
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import JOBS
-from holdfast.controllers.gpuworkload import gpu_workload_controller
-from holdfast.controllers.room import SharedLedger
-from holdfast.controllers.trainingjob import training_job_controller
-from holdfast.runtime.clocks import utc_now
+from holdfast.gpuworkload.controller import gpu_workload_controller
+from holdfast.runtime.ledger import SharedLedger
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator
+from holdfast.runtime.process import utc_now
+from holdfast.trainingjob.controller import training_job_controller
 from tests.contract.waiting import until
 from tests.controllers.gpuworkload.lab import GpuLab, choose
 from tests.controllers.gpuworkload.still import NAMESPACE, add_node, still_cluster

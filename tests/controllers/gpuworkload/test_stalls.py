@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.api.builtin import Job
+from holdfast.api.core.objects import Job
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import EVENTS, JOBS
-from holdfast.runtime.clocks import format_time, utc_now
+from holdfast.runtime.process import format_time, utc_now
 from tests.controllers.gpuworkload.lab import GpuLab, placing
 from tests.controllers.gpuworkload.still import NAMESPACE, add_node, still_cluster
 

@@ -8,8 +8,8 @@ import pytest
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import GPU_WORKLOADS, JOBS, NODES, PODS
-from holdfast.planning.times import parse_time
-from holdfast.runtime.clocks import utc_now
+from holdfast.runtime.process import utc_now
+from holdfast.times import parse_time
 from tests.contract.engine import ROOMY, Engine
 from tests.contract.pods import POOL, pod
 from tests.contract.pool import Pool

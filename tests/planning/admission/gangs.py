@@ -5,12 +5,13 @@ from typing import Any
 
 import msgspec
 
+from holdfast.api.core.selectors import PodSpec
 from holdfast.api.meta import Key
-from holdfast.api.placing import PodSpec
 from holdfast.cluster.protocol import JSON
-from holdfast.planning.admission import AdmissionDecision, Gang, GangState, PodRequirements, admit, shape_of
-from holdfast.planning.ledger import GPU, Ledger
-from holdfast.planning.times import format_time
+from holdfast.scheduling.constraints import PodRequirements, shape_of
+from holdfast.scheduling.gang import AdmissionDecision, Gang, GangState, admit
+from holdfast.scheduling.ledger import GPU, Ledger
+from holdfast.times import format_time
 
 NOW = datetime(2026, 4, 5, 12, tzinfo=UTC)
 LABELS = {"training-job": "bert"}

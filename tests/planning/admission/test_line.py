@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.api.builtin import Node, Pod
+from holdfast.api.core.objects import Node, Pod
 from holdfast.api.meta import Key
-from holdfast.planning.admission import Gang, admit, line, run_admission
-from holdfast.planning.admission.line import DETAILED_MESSAGES
-from holdfast.planning.admission.obstacles import PermanentObstacle, obstacle
-from holdfast.planning.admission.room import CandidateNodes
-from holdfast.planning.ledger import Ledger
+from holdfast.scheduling import gang as line
+from holdfast.scheduling.candidates import CandidateNodes
+from holdfast.scheduling.gang import DETAILED_MESSAGES, Gang, admit, run_admission
+from holdfast.scheduling.ledger import Ledger
+from holdfast.scheduling.messages import PermanentObstacle, obstacle
 from tests.planning.admission.gangs import NOW, admitted, apart, gang, shape, verdict
 from tests.planning.machines import ledger, node, pod
 

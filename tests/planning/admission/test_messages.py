@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.builtin import Node, Pod
+from holdfast.api.core.objects import Node, Pod
 from holdfast.cluster.protocol import JSON
 from tests.planning.admission.gangs import apart, gang, shape, verdict
 from tests.planning.machines import ledger, node, pod

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.api.builtin import Node
-from holdfast.planning.admission import ADMITTED, Gang, GangState, PodRequirements, admit, run_admission
-from holdfast.planning.ledger import GPU
-from holdfast.planning.placing.amounts import NANO, Amounts, minus
+from holdfast.api.core.objects import Node
+from holdfast.scheduling.constraints import PodRequirements
+from holdfast.scheduling.gang import ADMITTED, Gang, GangState, admit, run_admission
+from holdfast.scheduling.ledger import GPU
+from holdfast.scheduling.resources import NANO, Amounts, minus
 from tests.planning.admission.gangs import NOW, admitted, apart, gang, shape
 from tests.planning.machines import ledger, node, pod
 

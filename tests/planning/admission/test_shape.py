@@ -3,8 +3,8 @@
 import pytest
 
 from holdfast.cluster.protocol import JSON
-from holdfast.planning.ledger import machine
-from holdfast.planning.placing.amounts import NANO
+from holdfast.scheduling.ledger import machine
+from holdfast.scheduling.resources import NANO
 from tests.planning.admission.gangs import LABELS, apart, shape
 from tests.planning.machines import node
 

@@ -1,6 +1,6 @@
 import pytest
 
-from holdfast.planning.admission.words import (
+from holdfast.scheduling.messages import (
     by_importance,
     demand_text,
     join_words,
@@ -9,7 +9,7 @@ from holdfast.planning.admission.words import (
     ordinal,
     quantity_text,
 )
-from holdfast.planning.placing.amounts import NANO, parse_nanos
+from holdfast.scheduling.resources import NANO, parse_nanos
 from tests.planning.admission.gangs import shape
 
 

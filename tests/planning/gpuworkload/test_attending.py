@@ -6,14 +6,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.planning.gpuworkload.attending import sync_placement
-from holdfast.planning.gpuworkload.binding import pending_step, recheck_in_s
-from holdfast.planning.gpuworkload.observed import Observed
-from holdfast.planning.gpuworkload.request import request_for
-from holdfast.planning.gpuworkload.timing import TIMING
-from holdfast.planning.ledger import Ledger
-from holdfast.planning.placement import Placement
-from holdfast.planning.placement.telling import CALM_S
+from holdfast.gpuworkload.decision import sync_placement
+from holdfast.gpuworkload.snapshot import TIMING, Observed, pending_step, recheck_in_s, request_for
+from holdfast.scheduling.ledger import Ledger
+from holdfast.scheduling.messages import CALM_S
+from holdfast.scheduling.placement import Placement
 from tests.gpuworkloads import CHOSEN, NODE, RUNNING, SCHEDULED, job, pending, pod, seen, workload
 from tests.planning.machines import ledger, node
 from tests.planning.placement.requests import free_gpus, request

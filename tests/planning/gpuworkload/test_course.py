@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.api.builtin import Job, JobSpec, Node, Pod
+from holdfast.api.core.objects import Job, JobSpec, Node, Pod
 from holdfast.api.gpuworkload import GPUWorkload
-from holdfast.planning.gpuworkload.course import (
+from holdfast.gpuworkload.decision import (
     Action,
     AssignNode,
     CleanUp,
@@ -20,9 +20,8 @@ from holdfast.planning.gpuworkload.course import (
     decide,
     needs_node,
 )
-from holdfast.planning.gpuworkload.observed import Observed
-from holdfast.planning.gpuworkload.timing import TIMING
-from holdfast.planning.placement import WaitMessage
+from holdfast.gpuworkload.snapshot import TIMING, Observed
+from holdfast.scheduling.messages import WaitMessage
 from tests.gpuworkloads import (
     CHOSEN,
     NODE,

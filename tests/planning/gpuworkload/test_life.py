@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.api.builtin import Pod
-from holdfast.planning.gpuworkload.timing import TIMING
-from holdfast.planning.ledger import GPU
+from holdfast.api.core.objects import Pod
+from holdfast.gpuworkload.snapshot import TIMING
+from holdfast.scheduling.ledger import GPU
 from tests.planning.gpuworkload.world import World, gpu_node
 
 

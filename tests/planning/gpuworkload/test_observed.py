@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.api.builtin import Job, Pod
+from holdfast.api.core.objects import Job, Pod
 from tests.gpuworkloads import RUNNING, failed, job, pod, seen, workload
 
 WAITING = {**RUNNING, "phase": "Pending", "assignedNode": None}

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.api.gpuworkload import GPUWorkload
-from holdfast.planning.gpuworkload.retry import SPREAD, GiveUp, Retry, backoff_s, retry_or_give_up, retry_time
-from holdfast.planning.gpuworkload.timing import TIMING
-from holdfast.planning.trainingjob.classes import WorkerFailure
+from holdfast.gpuworkload.decision import SPREAD, GiveUp, Retry, backoff_s, retry_or_give_up, retry_time
+from holdfast.gpuworkload.snapshot import TIMING
+from holdfast.pods.failure import WorkerFailure
 from tests.gpuworkloads import RUNNING, SCHEDULED, workload
 from tests.trainingjobs import at, stamp
 

@@ -6,13 +6,11 @@ import msgspec
 import pytest
 
 from holdfast.api.gpuworkload import GPUWorkloadStatus
-from holdfast.planning.gpuworkload.course import decide
-from holdfast.planning.gpuworkload.observed import Observed
-from holdfast.planning.gpuworkload.status import LONGEST, next_status, reason_of
-from holdfast.planning.gpuworkload.timing import TIMING
-from holdfast.planning.gpuworkload.tries import last_attempt, reservation_id
-from holdfast.planning.placement import WaitMessage
-from holdfast.planning.times import parse_time
+from holdfast.gpuworkload.decision import decide
+from holdfast.gpuworkload.snapshot import TIMING, Observed, last_attempt, reservation_id
+from holdfast.gpuworkload.status import LONGEST, next_status, reason_of
+from holdfast.scheduling.messages import WaitMessage
+from holdfast.times import parse_time
 from tests.gpuworkloads import CHOSEN, NODE, RUNNING, SCHEDULED, failed, job, pending, pod, seen, workload
 from tests.trainingjobs import UID, at, stamp
 

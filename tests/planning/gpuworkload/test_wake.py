@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.planning.gpuworkload.observed import Observed
-from holdfast.planning.gpuworkload.timing import TIMING
-from holdfast.planning.gpuworkload.wake import expiry, requeue_at
+from holdfast.gpuworkload.decision import expiry, requeue_at
+from holdfast.gpuworkload.snapshot import TIMING, Observed
 from tests.gpuworkloads import NODE, RUNNING, SCHEDULED, job, pod, seen, workload
 from tests.trainingjobs import at, node, stamp
 

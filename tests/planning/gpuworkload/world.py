@@ -10,20 +10,16 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from holdfast.api.builtin import Job, Node, Pod
+from holdfast.api.core.objects import Job, Node, Pod
+from holdfast.api.core.selectors import PodSpec
 from holdfast.api.gpuworkload import GPUWorkload
-from holdfast.api.placing import PodSpec
-from holdfast.planning.admission import shape_of
-from holdfast.planning.gpuworkload.attending import sync_placement
-from holdfast.planning.gpuworkload.course import AssignNode, RetryAttempt, RunJob, Suspend, decide
-from holdfast.planning.gpuworkload.observed import Observed
-from holdfast.planning.gpuworkload.status import next_status
-from holdfast.planning.gpuworkload.timing import TIMING
-from holdfast.planning.gpuworkload.tries import last_attempt, reservation_id
-from holdfast.planning.ledger import GPU, Ledger
-from holdfast.planning.placement import Placement
-from holdfast.workloads.gpuworkload.job import workload_job
-from holdfast.workloads.gpuworkload.pod import pod_template
+from holdfast.gpuworkload.decision import AssignNode, RetryAttempt, RunJob, Suspend, decide, sync_placement
+from holdfast.gpuworkload.job import pod_template, workload_job
+from holdfast.gpuworkload.snapshot import TIMING, Observed, last_attempt, reservation_id
+from holdfast.gpuworkload.status import next_status
+from holdfast.scheduling.constraints import shape_of
+from holdfast.scheduling.ledger import GPU, Ledger
+from holdfast.scheduling.placement import Placement
 from tests.gpuworkloads import pending
 from tests.planning.machines import node
 from tests.trainingjobs import at, stamp

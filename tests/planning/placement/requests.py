@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from holdfast.api.builtin import Node, Pod
+from holdfast.api.core.objects import Node, Pod
+from holdfast.api.core.selectors import PodSpec
 from holdfast.api.meta import Key
-from holdfast.api.placing import PodSpec
 from holdfast.cluster.protocol import JSON
-from holdfast.planning.admission import shape_of
-from holdfast.planning.ledger import GPU, PLACE_LABEL, Ledger
-from holdfast.planning.placement import Placement, Request
-from holdfast.planning.placement.request import gpus_in
+from holdfast.scheduling.constraints import shape_of
+from holdfast.scheduling.ledger import GPU, PLACE_LABEL, Ledger
+from holdfast.scheduling.placement import Placement
+from holdfast.scheduling.request import Request, gpus_in
 from tests.planning import machines
 from tests.planning.admission.gangs import ago
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 from msgspec import structs
 
-from holdfast.planning.ledger import Ledger
-from holdfast.planning.placement import Placement, Request
-from holdfast.planning.placement import placement as placement_module
-from holdfast.planning.placement.placement import IDLE, PassResult
+from holdfast.scheduling import placement as placement_module
+from holdfast.scheduling.ledger import Ledger
+from holdfast.scheduling.placement import IDLE, PassResult, Placement
+from holdfast.scheduling.request import Request
 from tests.planning.machines import ledger, node, pod
 from tests.planning.placement.requests import (
     ASSUMED_S,

@@ -7,14 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from holdfast.api.builtin import Node, Pod
-from holdfast.planning.ledger import GPU, Ledger
-from holdfast.planning.placement import STRATEGIES, Placement, Request
-from holdfast.planning.placement.index import NodeIndex
-from holdfast.planning.placement.request import gpus_in, scheduling_class_of
-from holdfast.planning.placement.shelf import FreeGpuIndex
-from holdfast.planning.placement.strategies.cost_optimized import CHEAP_LABEL, is_cheap
-from holdfast.planning.placing.amounts import NANO, Amounts, how_many_fit, minus
+from holdfast.api.core.objects import Node, Pod
+from holdfast.scheduling.free_gpus import FreeGpuIndex
+from holdfast.scheduling.ledger import GPU, Ledger
+from holdfast.scheduling.node_index import NodeIndex
+from holdfast.scheduling.placement import Placement
+from holdfast.scheduling.request import Request, gpus_in, scheduling_class_of
+from holdfast.scheduling.resources import NANO, Amounts, how_many_fit, minus
+from holdfast.scheduling.strategies import STRATEGIES
+from holdfast.scheduling.strategies.cost_optimized import CHEAP_LABEL, is_cheap
 from tests.planning.machines import node, pod
 from tests.planning.placement.requests import ASSUMED_S, pod_of, request
 

@@ -3,9 +3,10 @@
 from collections import Counter
 from random import Random
 
-from holdfast.planning.ledger import Ledger
-from holdfast.planning.placement import Placement, Request
-from holdfast.planning.placement.strategies.cost_optimized import CHEAP_LABEL
+from holdfast.scheduling.ledger import Ledger
+from holdfast.scheduling.placement import Placement
+from holdfast.scheduling.request import Request
+from holdfast.scheduling.strategies.cost_optimized import CHEAP_LABEL
 from tests.planning.machines import node
 from tests.planning.placement.requests import pod_of, request
 

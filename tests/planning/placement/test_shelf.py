@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from holdfast.planning.placement.shelf import MOST, SLACK, TRIES, FreeGpuIndex, NodeFilter
+from holdfast.scheduling.free_gpus import MOST, SLACK, TRIES, FreeGpuIndex, NodeFilter
 
 NAMES = st.sampled_from("abcdef")
 # A number of free GPUs, or None for a machine that goes.

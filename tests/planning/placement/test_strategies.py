@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.api.builtin import Node, Pod
+from holdfast.api.core.objects import Node, Pod
 from holdfast.api.gpuworkload import GPUWorkloadSpec, Strategy
-from holdfast.planning.ledger import GPU, Ledger
-from holdfast.planning.placement import STRATEGIES, strategies
-from holdfast.planning.placement.shelf import MOST
-from holdfast.planning.placement.strategies.cost_optimized import CHEAP_LABEL
+from holdfast.scheduling import strategies
+from holdfast.scheduling.free_gpus import MOST
+from holdfast.scheduling.ledger import GPU, Ledger
+from holdfast.scheduling.strategies import STRATEGIES
+from holdfast.scheduling.strategies.cost_optimized import CHEAP_LABEL
 from tests.planning.machines import ledger, node, pod
 from tests.planning.placement.requests import gpu_nodes, placed, placement, request
 

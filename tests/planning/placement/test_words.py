@@ -2,9 +2,10 @@
 
 import pytest
 
-from holdfast.api.builtin import Node, Pod
-from holdfast.planning.placement import Placement, Request, WaitMessage
-from holdfast.planning.placement.telling import CALM_S, MessageThrottle
+from holdfast.api.core.objects import Node, Pod
+from holdfast.scheduling.messages import CALM_S, MessageThrottle, WaitMessage
+from holdfast.scheduling.placement import Placement
+from holdfast.scheduling.request import Request
 from tests.planning.machines import ledger, node, pod
 from tests.planning.placement.requests import gpu_nodes, placement, request
 

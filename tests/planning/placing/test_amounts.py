@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.api.quantities import InvalidQuantity
-from holdfast.planning.placing.amounts import (
+from holdfast.api.scalars import InvalidQuantity
+from holdfast.scheduling.resources import (
     NANO,
     elementwise_max,
     how_many_fit,

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from holdfast.api.placing import NodeSpec, PodSpec
+from holdfast.api.core.selectors import NodeSpec, PodSpec
 from holdfast.cluster.protocol import JSON
-from holdfast.planning.placing.machines import CORDONED, matches_node, untolerated_taint
+from holdfast.scheduling.constraints import CORDONED, matches_node, untolerated_taint
 
 GPU = {"key": "gpu", "value": "present", "effect": "NoSchedule"}
 GOING = {"key": "going", "effect": "NoExecute"}

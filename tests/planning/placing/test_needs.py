@@ -1,8 +1,7 @@
 import pytest
 
 from holdfast.cluster.protocol import JSON
-from holdfast.planning.placing.amounts import NANO
-from holdfast.planning.placing.needs import pod_requests
+from holdfast.scheduling.resources import NANO, pod_requests
 from tests.plane.things import pod
 
 

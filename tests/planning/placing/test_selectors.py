@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from holdfast.api.placing import LabelSelector, NodeSelector, Requirement
+from holdfast.api.core.selectors import LabelSelector, NodeSelector, Requirement
 from holdfast.cluster.protocol import JSON
 
 LABELS = {"zone": "a", "cores": "8", "empty": ""}

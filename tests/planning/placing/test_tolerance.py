@@ -1,9 +1,9 @@
 import msgspec
 import pytest
 
-from holdfast.api.placing import Taint, Toleration
+from holdfast.api.core.selectors import Taint, Toleration
 from holdfast.cluster.protocol import JSON
-from holdfast.planning.placing.tolerance import find_toleration, tolerates
+from holdfast.scheduling.constraints import find_toleration, tolerates
 
 TAINT = Taint(key="gpu", value="present", effect="NoSchedule")
 

@@ -12,9 +12,9 @@ from msgspec import structs
 
 from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus
 from holdfast.api.manifests import documents
-from holdfast.api.validation import validate_object
-from holdfast.planning.gpuworkload.tries import job_name, reservation_id
-from holdfast.workloads.gpuworkload.job import workload_job
+from holdfast.api.schema.validation import validate_object
+from holdfast.gpuworkload.job import workload_job
+from holdfast.gpuworkload.snapshot import job_name, reservation_id
 from tests.trainingjobs import UID
 from tests.workloads.family import DEFAULTS
 from tests.workloads.golden import FIXTURES, NAMESPACE, written

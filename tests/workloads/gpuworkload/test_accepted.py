@@ -6,9 +6,9 @@ import pytest
 from msgspec import structs
 
 from holdfast.api.gpuworkload import GPUWorkload
-from holdfast.cluster.embedded import open_cluster
 from holdfast.cluster.resources import JOBS
-from holdfast.runtime.clocks import utc_now
+from holdfast.local.apiserver.server import open_cluster
+from holdfast.runtime.process import utc_now
 from tests.control_plane.server import ControlPlane
 from tests.workloads.family import GONE, differences, fields
 from tests.workloads.gpuworkload.golden import EXAMPLES, example, made

@@ -6,15 +6,13 @@ import msgspec
 import pytest
 import yaml
 
+from holdfast.api.core.selectors import PodSpec
 from holdfast.api.gpuworkload import GPUWorkloadSpec
-from holdfast.api.placing import PodSpec
-from holdfast.planning.ledger import PLACE_LABEL
-from holdfast.planning.placing.amounts import NANO
-from holdfast.planning.placing.machines import matches_node
-from holdfast.planning.placing.needs import pod_requests
-from holdfast.workloads.gpuworkload import names
-from holdfast.workloads.gpuworkload.job import workload_job
-from holdfast.workloads.gpuworkload.pod import pod_template
+from holdfast.gpuworkload import job
+from holdfast.gpuworkload.job import pod_template, workload_job
+from holdfast.scheduling.constraints import matches_node
+from holdfast.scheduling.ledger import PLACE_LABEL
+from holdfast.scheduling.resources import NANO, pod_requests
 from tests.gpuworkloads import CHOSEN, workload
 from tests.trainingjobs import UID
 from tests.workloads.family import DEFAULTS, GONE, differences, fields
@@ -115,6 +113,6 @@ def test_it_goes_with_its_workload_and_never_replaces_its_pod() -> None:
 
 
 def test_the_ledger_knows_the_pod_by_its_label_and_counts_its_gpus() -> None:
-    assert names.PLACE_LABEL == PLACE_LABEL
+    assert job.PLACE_LABEL == PLACE_LABEL
     pod = msgspec.convert(pod_template(workload({"gpuCount": 4}), DEFAULTS)["spec"], PodSpec)
     assert pod_requests(pod) == {"nvidia.com/gpu": 4 * NANO, "pods": NANO}

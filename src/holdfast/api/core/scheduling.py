@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from holdfast.api.meta import ApiStruct
-from holdfast.api.rules import Reason, Rule
 from holdfast.api.scalars import DnsLabel, Labels, LabelValue, QualifiedName
+from holdfast.api.schema.rules import Reason, Rule
 
 Weight = Annotated[int, Meta(description="How much this counts among the preferences, 1 to 100.", ge=1, le=100)]
 LabelKeys = Annotated[tuple[QualifiedName, ...], Meta(max_length=16)]

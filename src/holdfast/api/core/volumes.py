@@ -4,11 +4,10 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, field
 
-from holdfast.api.core.container import ObjectFieldSelector, ResourceFieldSelector
-from holdfast.api.core.references import LocalObjectReference
+from holdfast.api.core.pod import LocalObjectReference, ObjectFieldSelector, ResourceFieldSelector
 from holdfast.api.meta import ApiStruct
-from holdfast.api.rules import Rule
 from holdfast.api.scalars import AbsolutePath, DnsLabel, DnsSubdomain, Image, Quantity
+from holdfast.api.schema.rules import Rule
 
 Mode = Annotated[
     int, Meta(description="Permission bits of the files, as a decimal number (420 is 0644).", ge=0, le=511)

@@ -13,12 +13,14 @@ from typing import Annotated, TypeAlias
 import typer
 from msgspec import MsgspecError, convert
 
+from holdfast.api.checkpoint import Checkpoint
 from holdfast.api.meta import Key
-from holdfast.api.trainingjob import Checkpoint, TrainingJob
+from holdfast.api.trainingjob import TrainingJob
 from holdfast.checkpoints.errors import Corrupt
-from holdfast.checkpoints.names import CheckpointName
-from holdfast.cli.checkpoints import facts
-from holdfast.cli.checkpoints.facts import (
+from holdfast.checkpoints.manifest import CheckpointName
+from holdfast.cli.checkpoints import messages
+from holdfast.cli.checkpoints.access import AccessOptions, CheckpointAccess, open_access
+from holdfast.cli.checkpoints.messages import (
     CheckpointInfo,
     EndOfStream,
     ListRequest,
@@ -29,19 +31,29 @@ from holdfast.cli.checkpoints.facts import (
     VerifyResult,
     Which,
 )
-from holdfast.cli.checkpoints.handover import send_checkpoint
-from holdfast.cli.checkpoints.place import VolumeView
-from holdfast.cli.checkpoints.showing import document, prune_line, size, table, verified_lines
-from holdfast.cli.checkpoints.sites import AccessOptions, CheckpointAccess, open_access
-from holdfast.cli.checkpoints.work import run_request
-from holdfast.cli.documents import to_json, to_yaml
-from holdfast.cli.failing import FAILED, INTERRUPTED, UsageError, errors_as_one_line, printable
-from holdfast.cli.naming import find_kind
-from holdfast.cli.target import ClusterOptions, ContextOption, KubeconfigOption, NamespaceOption, Session, run
+from holdfast.cli.checkpoints.operations import run_request
+from holdfast.cli.checkpoints.output import document, prune_line, size, table, verified_lines
+from holdfast.cli.checkpoints.transfer import send_checkpoint
+from holdfast.cli.checkpoints.view import VolumeView
+from holdfast.cli.get import to_json, to_yaml
+from holdfast.cli.resource_args import find_kind
+from holdfast.cli.session import (
+    FAILED,
+    INTERRUPTED,
+    ClusterOptions,
+    ContextOption,
+    KubeconfigOption,
+    NamespaceOption,
+    Session,
+    UsageError,
+    errors_as_one_line,
+    printable,
+    run,
+)
 from holdfast.cluster.resources import TRAINING_JOBS
 from holdfast.errors import HoldfastError
-from holdfast.workloads.trainingjob.checkpoints import best_by
-from holdfast.workloads.trainingjob.names import attempt
+from holdfast.trainingjob.objects.names import attempt
+from holdfast.trainingjob.objects.storage import best_by
 
 # Nothing writes then; a suspended job's workers are gone, too.
 STILL = ("Completed", "Failed", "Suspended")
@@ -218,11 +230,11 @@ def run_in_pod_command(folder: Path, request: Annotated[str, typer.Argument()] =
     if not request:
         signal.pause()
     try:
-        for fact in run_request(VolumeView(folder), facts.decode_request(request)):
-            typer.echo(facts.encode(fact))
-        typer.echo(facts.encode(EndOfStream()))
+        for fact in run_request(VolumeView(folder), messages.decode_request(request)):
+            typer.echo(messages.encode(fact))
+        typer.echo(messages.encode(EndOfStream()))
     except (HoldfastError, MsgspecError, OSError) as error:
-        typer.echo(facts.encode(RequestFailed(message=str(error))))
+        typer.echo(messages.encode(RequestFailed(message=str(error))))
         raise typer.Exit(FAILED) from None
 
 

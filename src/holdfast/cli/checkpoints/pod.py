@@ -1,13 +1,45 @@
 """The short-lived pod that does the work where only a pod can mount the volume: on pvc and nfs of a real cluster."""
 
+import asyncio
+import secrets
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import typer
+from msgspec import MsgspecError
 
-from holdfast.api.trainingjob import KIND, CheckpointStorage, PodTemplate, TrainingJob
-from holdfast.workloads.trainingjob import checkpoints, names
-from holdfast.workloads.trainingjob.scheduling import scheduling
-from holdfast.workloads.trainingjob.security import container_security, pod_security
+from holdfast.api.checkpoint import CheckpointStorage
+from holdfast.api.core.objects import Pod
+from holdfast.api.meta import Key
+from holdfast.api.trainingjob import KIND, TrainingJob
+from holdfast.api.trainingjob_blocks import PodTemplate
+from holdfast.checkpoints.manifest import CheckpointName, Manifest
+from holdfast.cli.checkpoints.messages import (
+    EndOfStream,
+    Fact,
+    PruneRequest,
+    Request,
+    RequestFailed,
+    Which,
+    decode,
+    encode,
+)
+from holdfast.cli.checkpoints.transfer import receive_checkpoint
+from holdfast.cli.resource_args import find_kind
+from holdfast.cli.session import Session, print_error, printable
+from holdfast.cluster.errors import ClusterError, NotFound
+from holdfast.cluster.protocol import JSON
+from holdfast.cluster.resources import PODS
+from holdfast.errors import HoldfastError
+from holdfast.pods.template import container_security
+from holdfast.trainingjob.objects import names, storage
+from holdfast.trainingjob.objects.pod import scheduling
+from holdfast.trainingjob.objects.security import pod_security
+from holdfast.trainingjob.objects.sidecar import CONTAINER as SIDECAR
 
 CONTAINER = "checkpoints"
 # Not the workers' own label: the operator and the job's Services would take it for one.
@@ -20,7 +52,7 @@ def address_of(job: TrainingJob, kept: CheckpointStorage) -> str:
     volume = (
         f"pvc/{kept.pvc_name or names.claim_name(job)}" if kept.type == "pvc" else f"{kept.nfs_server}:{kept.nfs_path}"
     )
-    return f"{volume}/{checkpoints.prefix(job, kept)}"
+    return f"{volume}/{storage.prefix(job, kept)}"
 
 
 def pod(
@@ -51,7 +83,7 @@ def pod(
             "enableServiceLinks": False,
             "securityContext": pod_security(job),
             "containers": [_container(job, kept, image, command, writes=writes)],
-            "volumes": [checkpoints.volume(job, kept)],
+            "volumes": [storage.volume(job, kept)],
             "affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [_beside_workers(job)]}},
             **pull,
             **where,
@@ -62,7 +94,7 @@ def pod(
 def _container(
     job: TrainingJob, kept: CheckpointStorage, image: str, command: list[str], *, writes: bool
 ) -> dict[str, Any]:
-    mount = checkpoints.mount(job, kept)
+    mount = storage.mount(job, kept)
     return {
         "name": CONTAINER,
         "image": image,
@@ -81,3 +113,160 @@ def _beside_workers(job: TrainingJob) -> dict[str, Any]:
         "topologyKey": "kubernetes.io/hostname",
     }
     return {"weight": 100, "podAffinityTerm": term}
+
+
+# The work is done in a pod that mounts the volume; what it finds comes back in its log.
+
+INSIDE = ("holdfast", "checkpoints", "inside")
+HAND_OUT = ("holdfast", "checkpoints", "hand-out")
+START_S = 180.0
+LOOK_S = 0.3
+# What a kubelet says of an image that it won't get, however long it tries.
+HOPELESS = ("ErrImageNeverPull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError")
+LAST_LINES = 3
+
+
+class PodWorkFailed(HoldfastError):
+    """The pod could not be run, or did not finish its work."""
+
+
+class PodAccess:
+    def __init__(self, session: Session, job: TrainingJob, kept: CheckpointStorage, image: str) -> None:
+        self._session = session
+        self._job = job
+        self._kept = kept
+        self._image = image
+
+    @property
+    def address(self) -> str:
+        return address_of(self._job, self._kept)
+
+    async def run_request(self, request: Request) -> AsyncGenerator[Fact, None]:
+        command = [*INSIDE, storage.FOLDER, encode(request)]
+        async with self._running(command, writes=isinstance(request, PruneRequest) and request.delete) as key:
+            others: list[str] = []
+            async with aclosing(self._lines(key)) as lines:
+                async for line in lines:
+                    match _parsed(line):
+                        case EndOfStream():
+                            return
+                        case RequestFailed(message=message):
+                            raise PodWorkFailed(message)
+                        case None:
+                            others.append(line.decode(errors="replace"))
+                        case fact:
+                            yield fact
+            said = " / ".join(others[-LAST_LINES:]) or _ended(await self._session.cluster.get(PODS, key))
+            raise PodWorkFailed(f"pod {key} ended before its work was done: {said}")
+
+    async def download(self, which: Which, target: Callable[[CheckpointName], Path]) -> tuple[CheckpointName, Manifest]:
+        """Not through the log, which the node would keep a copy of."""
+        command = [*HAND_OUT, storage.FOLDER, *options(which)]
+        async with (
+            self._running([*INSIDE, storage.FOLDER], writes=False) as key,
+            self._session.cluster.run_in_pod(key, command, container=CONTAINER) as attached,
+        ):
+            return await receive_checkpoint(attached, target)
+
+    @asynccontextmanager
+    async def _running(self, command: list[str], *, writes: bool) -> AsyncIterator[Key]:
+        """A pod that has started; it is gone after the block, however that ends."""
+        key = Key(self._job.metadata.namespace, f"{self._job.metadata.name}-checkpoints-{secrets.token_hex(3)}")
+        image = self._image or await self._sidecar_image()
+        body = pod(self._job, self._kept, name=key.name, image=image, command=command, writes=writes)
+        await self._session.cluster.create(PODS, body, namespace=key.namespace)
+        if sys.stderr.isatty():
+            typer.echo(printable(f"pod {key.name} is started to look at {self.address}"), err=True)
+        try:
+            await self._started(key, image)
+            yield key
+        finally:
+            await self._delete(key)
+
+    async def _delete(self, key: Key) -> None:
+        try:
+            await self._session.cluster.delete(PODS, key)
+        except NotFound:
+            pass
+        except ClusterError as error:
+            print_error(f"pod {key} is left behind, and goes with its job: {error}")
+
+    async def _started(self, key: Key, image: str) -> None:
+        reason = "nothing was heard of it"
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START_S):
+                while (found := await self._session.cluster.get(PODS, key)).status.phase == "Pending":
+                    is_hopeless, reason = _waits_for(found)
+                    if is_hopeless:
+                        break
+                    await asyncio.sleep(LOOK_S)
+                else:
+                    return
+        raise PodWorkFailed(
+            f"pod {key} of image {image}, which was to look at {self.address}, did not start: {reason}; "
+            "another image that has the holdfast command can be named with --image"
+        )
+
+    async def _lines(self, key: Key) -> AsyncGenerator[bytes, None]:
+        rest = b""
+        async with aclosing(self._session.cluster.follow_log(key, container=CONTAINER)) as chunks:
+            async for chunk in chunks:
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    yield line
+        if rest:
+            yield rest
+
+    async def _sidecar_image(self) -> str:
+        """The operator's own, as the job's newest workers have it beside them."""
+        job = self._job
+        labels = f"{names.JOB_LABEL}={job.metadata.name}"
+        listing = await self._session.cluster.list(
+            find_kind("jobs").resource, namespace=job.metadata.namespace, labels=labels
+        )
+        newest = sorted(listing.items, key=lambda each: each.metadata.creation_timestamp, reverse=True)
+        for each in newest:
+            if image := _image_in(each.document):
+                return image
+        raise PodWorkFailed(
+            f"a pod has to look at {self.address}, and {job.metadata.key} has no workers left to take its image from: "
+            "name one that has the holdfast command with --image, such as the operator's own"
+        )
+
+
+def options(which: Which) -> list[str]:
+    """For the command that hands it out."""
+    epoch = ["--epoch", str(which.epoch)] if which.epoch is not None else []
+    return [*epoch, *(["--best-by", which.best_by] if which.best_by is not None else [])]
+
+
+def _parsed(line: bytes) -> Fact | RequestFailed | EndOfStream | None:
+    try:
+        return decode(line)
+    except MsgspecError:
+        return None
+
+
+def _waits_for(found: Pod) -> tuple[bool, str]:
+    """Whether it will never start, and what is known of why it has not."""
+    for container in found.status.container_statuses:
+        waiting = container.state.waiting
+        if waiting and waiting.reason not in ("", "ContainerCreating", "PodInitializing"):
+            return waiting.reason in HOPELESS, f"{waiting.reason}: {waiting.message}".rstrip(": ")
+    for condition in found.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return False, condition.message or condition.reason
+    return False, "its volume or its image is still being brought to its node"
+
+
+def _ended(found: Pod) -> str:
+    """Why a pod that has said nothing has ended."""
+    states = [container.state.terminated for container in found.status.container_statuses]
+    words = [f"{state.reason} {state.message}".strip() for state in states if state]
+    return " / ".join(words) or found.status.message or found.status.reason or "it said nothing"
+
+
+def _image_in(document: JSON) -> str:
+    spec = document["spec"]["template"]["spec"]
+    containers = spec.get("initContainers", [])
+    return next((each["image"] for each in containers if each["name"] == SIDECAR), "")

@@ -7,17 +7,14 @@ from random import Random
 from typing import TypeVar
 
 from holdfast.api.meta import Key, Object
-from holdfast.cluster.kubernetes import asks
-from holdfast.cluster.kubernetes.asks import ApiRequest
-from holdfast.cluster.kubernetes.attached import ExecStream
-from holdfast.cluster.kubernetes.config import Config
-from holdfast.cluster.kubernetes.decoding import LenientDecoder, OnUndecodable, WatchLine, decode
-from holdfast.cluster.kubernetes.events import DecodeContext, parse_event
-from holdfast.cluster.kubernetes.listing import Lister
-from holdfast.cluster.kubernetes.pool import Gate
+from holdfast.cluster.kubernetes import requests
+from holdfast.cluster.kubernetes.kubeconfig import Config
+from holdfast.cluster.kubernetes.requests import ApiRequest
+from holdfast.cluster.kubernetes.responses import LenientDecoder, OnUndecodable, WatchLine, decode
 from holdfast.cluster.kubernetes.retries import DEFAULT_PATIENCE, RetryLimits
-from holdfast.cluster.kubernetes.reviewing import parse_token_review, to_review
-from holdfast.cluster.kubernetes.transport import DEFAULT_TIMEOUTS, Observe, Timeouts, Transport
+from holdfast.cluster.kubernetes.subresources import ExecStream, parse_token_review, to_review
+from holdfast.cluster.kubernetes.transport import DEFAULT_TIMEOUTS, Gate, Observe, Timeouts, Transport
+from holdfast.cluster.kubernetes.watch import DecodeContext, Lister, parse_event
 from holdfast.cluster.protocol import Body, Event, Identity, Listing, Propagation, Resource
 
 T = TypeVar("T", bound=Object)
@@ -59,22 +56,22 @@ class KubernetesCluster:
             # Spread, so that watches that began together don't all end together.
             "timeoutSeconds": str(self._transport.rng.randint(300, 600)),
         }
-        return self._watch(resource, asks.list_request(resource, namespace, query, verb="watch"))
+        return self._watch(resource, requests.list_request(resource, namespace, query, verb="watch"))
 
     async def get(self, resource: Resource[T], key: Key) -> T:
-        return await self._ask(resource, asks.to_get(resource, key))
+        return await self._ask(resource, requests.to_get(resource, key))
 
     async def create(self, resource: Resource[T], body: Body, *, namespace: str = "") -> T:
-        return await self._ask(resource, asks.to_create(resource, body, namespace))
+        return await self._ask(resource, requests.to_create(resource, body, namespace))
 
     async def replace(self, resource: Resource[T], key: Key, body: Body) -> T:
-        return await self._ask(resource, asks.to_replace(resource, key, body))
+        return await self._ask(resource, requests.to_replace(resource, key, body))
 
     async def patch(self, resource: Resource[T], key: Key, patch: Body) -> T:
-        return await self._ask(resource, asks.to_patch(resource, key, patch))
+        return await self._ask(resource, requests.to_patch(resource, key, patch))
 
     async def patch_status(self, resource: Resource[T], key: Key, patch: Body) -> T:
-        return await self._ask(resource, asks.to_patch(resource, key, patch, subresource="status"))
+        return await self._ask(resource, requests.to_patch(resource, key, patch, subresource="status"))
 
     async def delete(
         self,
@@ -86,7 +83,7 @@ class KubernetesCluster:
         propagation: Propagation = Propagation.BACKGROUND,
         grace_period_s: int | None = None,
     ) -> None:
-        ask = asks.to_delete(
+        ask = requests.to_delete(
             resource,
             key,
             uid=uid,
@@ -99,19 +96,19 @@ class KubernetesCluster:
     async def pod_log(
         self, key: Key, *, container: str = "", tail_lines: int | None = None, limit_bytes: int | None = None
     ) -> bytes:
-        ask = asks.to_pod_log(key, container=container, tail_lines=tail_lines, limit_bytes=limit_bytes)
+        ask = requests.to_pod_log(key, container=container, tail_lines=tail_lines, limit_bytes=limit_bytes)
         return await self._transport.send(ask)
 
     def follow_log(
         self, key: Key, *, container: str = "", tail_lines: int | None = None
     ) -> AsyncGenerator[bytes, None]:
-        return self._transport.chunks(asks.to_pod_log(key, container=container, tail_lines=tail_lines, follow=True))
+        return self._transport.chunks(requests.to_pod_log(key, container=container, tail_lines=tail_lines, follow=True))
 
     def run_in_pod(
         self, key: Key, command: Sequence[str], *, container: str
     ) -> AbstractAsyncContextManager[ExecStream]:
         """Run a command in a container that runs; it is cut off at the end of the block."""
-        return self._transport.attach(asks.to_exec(key, container=container, command=command))
+        return self._transport.attach(requests.to_exec(key, container=container, command=command))
 
     async def review_token(self, token: str, audience: str) -> Identity | None:
         # Not held back by the gate: it changes nothing, and a standby may ask too.

@@ -1,12 +1,20 @@
 """Who asks, as a request shows it: a header, a certificate, or both."""
 
+import asyncio
 import base64
-from typing import Protocol
+import os
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Annotated, Protocol
 
-from holdfast.cluster.errors import Misconfigured
-from holdfast.cluster.kubernetes.config import User
-from holdfast.cluster.kubernetes.material import RotatingFile
-from holdfast.cluster.kubernetes.private import RedactedStruct
+import msgspec
+from msgspec import Meta, Struct
+
+from holdfast.cluster.errors import Misconfigured, Unauthorized
+from holdfast.cluster.kubernetes.kubeconfig import ExecPlugin, Server, User
+from holdfast.cluster.kubernetes.material import RedactedStruct, RotatingFile
 
 
 class Certificate(RedactedStruct, frozen=True, kw_only=True):
@@ -69,3 +77,172 @@ def bearer(token: str) -> str:
 
 def basic(username: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
+
+
+# Credentials from an exec plugin: a command that prints them, run anew when they expire or are refused.
+
+API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+
+
+class ExecCredentialStatus(RedactedStruct, frozen=True, kw_only=True, rename="camel"):
+    """The status of an ExecCredential: what the plugin grants, and until when."""
+
+    token: str = ""
+    client_certificate_data: str = ""
+    client_key_data: str = ""
+    expiration_timestamp: Annotated[datetime, Meta(tz=True)] | None = None
+
+
+class ExecCredential(RedactedStruct, frozen=True, kw_only=True, rename="camel"):
+    api_version: str
+    status: ExecCredentialStatus = ExecCredentialStatus()
+
+
+class ClusterInfo(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):
+    """What a plugin with provideClusterInfo is told of the server."""
+
+    server: str
+    tls_server_name: str = ""
+    insecure_skip_tls_verify: bool = False
+    certificate_authority_data: bytes = b""
+    proxy_url: str = ""
+    config: object = None
+
+
+class ExecPluginCredentials:
+    """Runs the command at most once at a time, however many requests wait for what it prints."""
+
+    def __init__(
+        self,
+        spec: ExecPlugin,
+        server: Server,
+        *,
+        now: Callable[[], datetime],
+        environ: Mapping[str, str] = os.environ,
+        timeout_s: float = 60.0,
+    ) -> None:
+        if spec.api_version not in API_VERSIONS:
+            raise Misconfigured(
+                f"the exec plugin {spec.command} speaks {spec.api_version!r}: use a version of it that speaks "
+                f"{' or '.join(API_VERSIONS)}"
+            )
+        self._spec = spec
+        self._server = server
+        self._now = now
+        self._environ = environ
+        self._timeout_s = timeout_s
+        self._running = asyncio.Lock()
+        self._identity: Identity | None = None
+        self._expires: datetime | None = None
+
+    async def identity(self, now_s: float) -> Identity:
+        async with self._running:
+            if self._identity is None or (self._expires and self._now() >= self._expires):
+                granted = await self._ask(now_s)
+                self._identity, self._expires = _identity(granted, self._spec.command), granted.expiration_timestamp
+            return self._identity
+
+    async def renew(self, refused: Identity, now_s: float) -> None:
+        # Of many requests refused at once, the first one's renewal serves all.
+        if self._identity is refused:
+            self._identity = None
+
+    async def _ask(self, now_s: float) -> ExecCredentialStatus:
+        printed = await self._run(self._exec_info(now_s))
+        try:
+            credential = msgspec.json.decode(printed, type=ExecCredential)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            # Such an error names fields and types, never values.
+            raise Unauthorized(f"the exec plugin {self._spec.command} did not print a credential: {error}") from None
+        if credential.api_version != self._spec.api_version:
+            raise Unauthorized(
+                f"the exec plugin {self._spec.command} printed {credential.api_version!r}, and the kubeconfig says "
+                f"{self._spec.api_version!r}: make them the same"
+            )
+        return credential.status
+
+    async def _run(self, exec_info: bytes) -> bytes:
+        command = self._spec.command
+        process = await self._started(exec_info)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                printed, complaint = await process.communicate()
+        except TimeoutError:
+            await _end(process)
+            raise Unauthorized(f"the exec plugin {command} did not answer within {self._timeout_s:g} s") from None
+        except asyncio.CancelledError:
+            await _end(process)
+            raise
+        if process.returncode != 0:
+            raise Unauthorized(f"the exec plugin {command} failed ({process.returncode}): {_last_line(complaint)}")
+        return printed
+
+    async def _started(self, exec_info: bytes) -> asyncio.subprocess.Process:
+        starting = asyncio.create_task(self._start(exec_info))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # Cancelled itself, asyncio would end the command alone and wait for ever for what that has started.
+            await _end(await starting)
+            raise
+
+    async def _start(self, exec_info: bytes) -> asyncio.subprocess.Process:
+        command = self._spec.command
+        environment = {
+            **self._environ,
+            **{variable.name: variable.value for variable in self._spec.env},
+            "KUBERNETES_EXEC_INFO": exec_info.decode(),
+        }
+        try:
+            return await asyncio.create_subprocess_exec(
+                command,
+                *self._spec.args,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            hint = " ".join(self._spec.install_hint.split()) or "install it, or correct the command in the kubeconfig"
+            raise Misconfigured(f"cannot run the exec plugin {command} ({error.strerror}): {hint}") from None
+
+    def _exec_info(self, now_s: float) -> bytes:
+        spec: dict[str, object] = {"interactive": False}
+        if self._spec.provide_cluster_info:
+            spec["cluster"] = self._cluster_info(now_s)
+        return msgspec.json.encode({"apiVersion": self._spec.api_version, "kind": "ExecCredential", "spec": spec})
+
+    def _cluster_info(self, now_s: float) -> ClusterInfo:
+        server = self._server
+        return ClusterInfo(
+            server=server.url,
+            tls_server_name=server.name,
+            insecure_skip_tls_verify=server.insecure,
+            certificate_authority_data=RotatingFile(server.authority).read(now_s) if server.authority else b"",
+            proxy_url=server.proxy,
+            config=server.exec_config,
+        )
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """A plugin that was given up on leaves nothing behind, nor do the helpers that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+def _identity(granted: ExecCredentialStatus, command: str) -> Identity:
+    chain, key = granted.client_certificate_data, granted.client_key_data
+    if bool(chain) != bool(key) or not (granted.token or chain):
+        raise Unauthorized(f"the exec plugin {command} printed neither a token nor a certificate with its key")
+    return Identity(
+        authorization=bearer(granted.token) if granted.token else "",
+        certificate=Certificate(chain=chain.encode(), key=key.encode()) if chain else None,
+    )
+
+
+def _last_line(complaint: bytes) -> str:
+    """What a plugin writes to stderr is meant for people, and its last line mostly says what to do."""
+    lines = complaint.decode(errors="replace").strip().splitlines()
+    return lines[-1][:300] if lines else "it wrote nothing to stderr"

@@ -1,11 +1,25 @@
-"""Certificates, keys and tokens: said in line, or kept in a file that is replaced while we run."""
+"""Facts that hold secrets show none of them, in whatever way they get printed."""
 
 from pathlib import Path
 
 import structlog
+from msgspec import Struct
 
 from holdfast.cluster.errors import Misconfigured
-from holdfast.cluster.kubernetes.private import RedactedStruct
+
+
+class RedactedStruct(Struct, frozen=True, kw_only=True):
+    """A struct whose text is its name alone."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        """Rich, and with it a traceback that shows local variables, asks here."""
+        return []
+
+
+# Certificates, keys and tokens: said in line, or kept in a file that is replaced while we run.
 
 log = structlog.get_logger(__name__)
 

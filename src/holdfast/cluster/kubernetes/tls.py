@@ -7,8 +7,8 @@ from tempfile import TemporaryDirectory
 import structlog
 
 from holdfast.cluster.errors import Misconfigured
-from holdfast.cluster.kubernetes.config import Server
 from holdfast.cluster.kubernetes.credentials import Certificate
+from holdfast.cluster.kubernetes.kubeconfig import Server
 from holdfast.cluster.kubernetes.material import RotatingFile
 
 log = structlog.get_logger(__name__)

@@ -1,34 +1,148 @@
 """HTTP to one API server: one pool, credentials that are renewed, retries that never repeat a write by accident."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from random import Random
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import aiohttp
+from aiohttp.client_reqrep import ClientRequest
+from aiohttp.connector import Connection
 from msgspec import Struct
 from yarl import URL
 
+from holdfast import __version__
 from holdfast.cluster.errors import ClusterError, Undecodable, Unreachable
-from holdfast.cluster.kubernetes.answers import error_from_status
-from holdfast.cluster.kubernetes.asks import ApiRequest
-from holdfast.cluster.kubernetes.attached import HEARTBEAT_S, PROTOCOLS, ExecStream, refused
-from holdfast.cluster.kubernetes.config import Config
-from holdfast.cluster.kubernetes.credentials import Credentials, Identity, StaticCredentials
-from holdfast.cluster.kubernetes.lines import LineBuffer, LineTooLong
-from holdfast.cluster.kubernetes.outages import connection_error, is_final, is_untrusted
-from holdfast.cluster.kubernetes.plugin import ExecPluginCredentials
-from holdfast.cluster.kubernetes.pool import Gate, SendTracker, abort_response, current_send, open_pool
+from holdfast.cluster.kubernetes.credentials import Credentials, ExecPluginCredentials, Identity, StaticCredentials
+from holdfast.cluster.kubernetes.kubeconfig import Config
+from holdfast.cluster.kubernetes.requests import ApiRequest
+from holdfast.cluster.kubernetes.responses import error_from_status
 from holdfast.cluster.kubernetes.retries import (
     DEFAULT_PATIENCE,
     FailedAttempt,
     RetryLimits,
     RetrySchedule,
+    connection_error,
+    is_final,
+    is_untrusted,
     parse_retry_after,
 )
+from holdfast.cluster.kubernetes.subresources import HEARTBEAT_S, PROTOCOLS, ExecStream, refused
 from holdfast.cluster.kubernetes.tls import Tls
+
+# The connections to one API server, as aiohttp keeps them, with what we need to know of them.
+
+Gate: TypeAlias = Callable[[], None]
+
+# Three unanswered probes after twenty quiet seconds, or nothing acknowledged for fifty: the other side is gone.
+_KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 50_000}
+
+
+class SendTracker:
+    """The moment when a request's first byte leaves; before it nothing can have happened on the server."""
+
+    def __init__(self, *, write: bool, gate: Gate | None) -> None:
+        self._write = write
+        self._gate = gate if write else None
+        self.sent = False
+
+    def mark_sent(self) -> None:
+        if self.sent and self._write:
+            # aiohttp repeats PUT and DELETE by itself when a reused connection breaks; the first may have worked.
+            raise aiohttp.ServerDisconnectedError
+        if self._gate:
+            self._gate()
+        self.sent = True
+
+
+# Of the request that the running task is making.
+current_send: ContextVar[SendTracker] = ContextVar("departing")
+
+
+class _Request(ClientRequest):
+    """Leaves when the connection stands, so that no wait for one lies between the gate and the write."""
+
+    async def send(self, conn: Connection) -> aiohttp.ClientResponse:
+        current_send.get().mark_sent()
+        return await super().send(conn)
+
+
+def open_pool() -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(
+        limit=0,  # every watch holds a connection for minutes; the transport counts the other requests
+        keepalive_timeout=60.0,
+        socket_factory=keepalive_socket,
+    )
+    return aiohttp.ClientSession(
+        connector=connector,
+        request_class=_Request,
+        headers={"User-Agent": f"holdfast/{__version__}"},
+        cookie_jar=aiohttp.DummyCookieJar(),
+        read_bufsize=2**18,
+    )
+
+
+def abort_response(response: aiohttp.ClientResponse) -> None:
+    """Whoever leaves early is not interested in the rest: the connection can't be used again, and is gone at once.
+
+    aiohttp would say goodbye over TLS first, and nobody waits for the answer: a loop that ends then leaves a socket.
+    """
+    if response.connection is not None and response.connection.transport is not None:
+        response.connection.transport.abort()
+    response.close()
+
+
+def keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
+    """A socket that notices within a minute when the other side is gone without a word."""
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if option := getattr(socket, name, None):  # not every system has all of them
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
+
+
+# A watch's lines, whole again however the network cut them.
+
+# Far above any object that etcd takes: a line beyond it is not a line of the API server.
+LONGEST_LINE = 64 * 2**20
+
+
+class LineTooLong(ValueError):
+    """What comes in is not lines of JSON."""
+
+
+class LineBuffer:
+    """Feed it chunks; it gives the lines that are complete."""
+
+    def __init__(self, longest: int = LONGEST_LINE) -> None:
+        self._pending: list[bytes] = []
+        self._size = 0
+        self._longest = longest
+
+    @property
+    def has_partial_line(self) -> bool:
+        """Has a line begun that has not ended?"""
+        return bool(self._pending)
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            line = b"".join((*self._pending, end))
+            self._pending, self._size = [], 0
+            if line.strip():
+                yield line
+        if rest:
+            self._size += len(rest)
+            if self._size > self._longest:
+                raise LineTooLong(f"a line of more than {self._longest} bytes")
+            self._pending.append(rest)
+
 
 # verb, resource, HTTP status (0: no answer), seconds until the answer began
 Observe: TypeAlias = Callable[[str, str, int, float], None]

@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from holdfast.api import kind
-from holdfast.cluster.printing.ages import age
-from holdfast.cluster.printing.paths import compile_path
+from holdfast.cluster.printing.jsonpath import compile_path
 from holdfast.cluster.protocol import JSON
+from holdfast.times import age, parse_optional_time, short_duration
 
 # From the object and the time now; None is an empty cell.
 Cell: TypeAlias = str | int | float | bool | None
@@ -63,3 +63,287 @@ def _cell(found: list[Any], type_: str, now: datetime) -> Cell:
         return ",".join(map(str, found))
     value = found[0]
     return value if isinstance(value, str | int | float) else str(value)
+
+
+# A pod's columns: the one word that says how it stands has many sources.
+
+
+def _ready(pod: JSON, _now: datetime) -> str:
+    statuses = [*_statuses(pod, "containerStatuses"), *_running_sidecars(pod)]
+    spec = pod.get("spec", {})
+    sidecars = [each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"]
+    return f"{sum(1 for each in statuses if each.get('ready'))}/{len(spec.get('containers', ())) + len(sidecars)}"
+
+
+def _status(pod: JSON, _now: datetime) -> str:
+    status = pod.get("status", {})
+    word = status.get("reason") or status.get("phase") or "Pending"
+    initializing = _initializing(pod)
+    if initializing:
+        word = initializing
+    else:
+        for each in reversed(_statuses(pod, "containerStatuses")):
+            word = _container_word(each) or word
+    if pod["metadata"].get("deletionTimestamp") and status.get("phase") not in ("Succeeded", "Failed"):
+        return "Terminating"
+    return word
+
+
+def _initializing(pod: JSON) -> str:
+    """Which of the init containers is not done, if one is not."""
+    declared = {each["name"]: each for each in pod.get("spec", {}).get("initContainers") or ()}
+    for number, each in enumerate(_statuses(pod, "initContainerStatuses")):
+        state = each.get("state") or {}
+        sidecar = declared.get(each.get("name"), {}).get("restartPolicy") == "Always"
+        if (state.get("terminated") or {}).get("exitCode") == 0 or (sidecar and each.get("started")):
+            continue
+        word = _container_word(each)
+        return f"Init:{word}" if word and word != "PodInitializing" else f"Init:{number}/{len(declared)}"
+    return ""
+
+
+def _container_word(container: JSON) -> str:
+    state = container.get("state") or {}
+    waiting, ended = state.get("waiting") or {}, state.get("terminated")
+    if waiting.get("reason"):
+        return str(waiting["reason"])
+    if ended is None:
+        return ""
+    if ended.get("reason"):
+        return str(ended["reason"])
+    return f"Signal:{ended['signal']}" if ended.get("signal") else f"ExitCode:{ended.get('exitCode', 0)}"
+
+
+def _restarts(pod: JSON, now: datetime) -> str:
+    statuses = [*_statuses(pod, "containerStatuses"), *_running_sidecars(pod)]
+    count = sum(each.get("restartCount", 0) for each in statuses)
+    ends = [(each.get("lastState") or {}).get("terminated", {}).get("finishedAt") for each in statuses]
+    last = max(filter(parse_optional_time, ends), default="")
+    return f"{count} ({age(last, now)} ago)" if count and last else str(count)
+
+
+def _running_sidecars(pod: JSON) -> list[Any]:
+    sidecars = {
+        each["name"]
+        for each in pod.get("spec", {}).get("initContainers") or ()
+        if each.get("restartPolicy") == "Always"
+    }
+    return [each for each in _statuses(pod, "initContainerStatuses") if each.get("name") in sidecars]
+
+
+def _statuses(pod: JSON, which: str) -> list[Any]:
+    return pod.get("status", {}).get(which) or []
+
+
+def _ip(pod: JSON, _now: datetime) -> str:
+    return str(pod.get("status", {}).get("podIP") or "<none>")
+
+
+def _node(pod: JSON, _now: datetime) -> str:
+    return str(pod.get("spec", {}).get("nodeName") or "<none>")
+
+
+POD_COLUMNS = (
+    NAME,
+    Column(name="READY", show=_ready),
+    Column(name="STATUS", show=_status),
+    Column(name="RESTARTS", show=_restarts),
+    AGE,
+    Column(name="IP", show=_ip, wide=True),
+    Column(name="NODE", show=_node, wide=True),
+)
+
+
+# The columns of Kubernetes' own kinds, as kubectl shows them.
+
+NONE = "<none>"
+
+
+def columns_of(resource: str) -> tuple[Column, ...]:
+    """By the name that a resource goes by, such as jobs.batch; name and age for those that have no more to say."""
+    return _COLUMNS.get(resource, (NAME, AGE))
+
+
+def _job_status(job: JSON, _now: datetime) -> str:
+    held = {each["type"] for each in job.get("status", {}).get("conditions") or () if each.get("status") == "True"}
+    ends = {"Complete": "Complete", "Failed": "Failed", "SuccessCriteriaMet": "SuccessCriteriaMet"}
+    state = next((state for kind, state in ends.items() if kind in held), "")
+    if job["metadata"].get("deletionTimestamp"):
+        return "Terminating"
+    return state or ("Suspended" if "Suspended" in held else "Running")
+
+
+def _job_completions(job: JSON, _now: datetime) -> str:
+    spec = job.get("spec", {})
+    wanted = spec.get("completions") or spec.get("parallelism") or 1
+    return f"{job.get('status', {}).get('succeeded', 0)}/{wanted}"
+
+
+def _job_duration(job: JSON, now: datetime) -> str:
+    status = job.get("status", {})
+    start, end = parse_optional_time(status.get("startTime")), parse_optional_time(status.get("completionTime"))
+    return short_duration((end or now).timestamp() - start.timestamp()) if start else ""
+
+
+def _images(job: JSON, _now: datetime) -> str:
+    containers = job.get("spec", {}).get("template", {}).get("spec", {}).get("containers", [])
+    return ",".join(container.get("image", "") for container in containers)
+
+
+def _service_type(service: JSON, _now: datetime) -> str:
+    return str(service.get("spec", {}).get("type", "ClusterIP"))
+
+
+def _cluster_ip(service: JSON, _now: datetime) -> str:
+    return str(service.get("spec", {}).get("clusterIP") or NONE)
+
+
+def _external_ip(service: JSON, _now: datetime) -> str:
+    balancer = service.get("status", {}).get("loadBalancer", {}).get("ingress") or ()
+    addresses = [*service.get("spec", {}).get("externalIPs", ()), *(each.get("ip", "") for each in balancer)]
+    return ",".join(addresses) or NONE
+
+
+def _ports(service: JSON, _now: datetime) -> str:
+    ports = service.get("spec", {}).get("ports") or ()
+    return ",".join(f"{port['port']}/{port.get('protocol', 'TCP')}" for port in ports) or NONE
+
+
+def _selector(service: JSON, _now: datetime) -> str:
+    selector = service.get("spec", {}).get("selector") or {}
+    return ",".join(f"{name}={value}" for name, value in sorted(selector.items())) or NONE
+
+
+def _node_status(node: JSON, _now: datetime) -> str:
+    conditions = {each["type"]: each["status"] for each in node.get("status", {}).get("conditions") or ()}
+    ready = {"True": "Ready", None: "Unknown"}.get(conditions.get("Ready"), "NotReady")
+    return f"{ready},SchedulingDisabled" if node.get("spec", {}).get("unschedulable") else ready
+
+
+def _node_roles(node: JSON, _now: datetime) -> str:
+    prefix = "node-role.kubernetes.io/"
+    labels = node["metadata"].get("labels") or {}
+    return ",".join(sorted(name.removeprefix(prefix) for name in labels if name.startswith(prefix))) or NONE
+
+
+def _node_version(node: JSON, _now: datetime) -> str:
+    return str(node.get("status", {}).get("nodeInfo", {}).get("kubeletVersion", ""))
+
+
+def _node_gpus(node: JSON, _now: datetime) -> str:
+    return str(node.get("status", {}).get("allocatable", {}).get("nvidia.com/gpu", "0"))
+
+
+def _internal_ip(node: JSON, _now: datetime) -> str:
+    addresses = node.get("status", {}).get("addresses") or ()
+    return next((each["address"] for each in addresses if each.get("type") == "InternalIP"), NONE)
+
+
+def _last_seen(event: JSON, now: datetime) -> str:
+    series = event.get("series") or {}
+    seen = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+    return age(seen or event["metadata"].get("creationTimestamp"), now)
+
+
+def _event_object(event: JSON, _now: datetime) -> str:
+    about = event.get("involvedObject", {})
+    return f"{about.get('kind', '').lower()}/{about.get('name', '')}"
+
+
+def _message(event: JSON, _now: datetime) -> str:
+    return " ".join(str(event.get("message", "")).split())
+
+
+def _entries(holder: JSON, _now: datetime) -> int:
+    return len(holder.get("data") or ()) + len(holder.get("binaryData") or ())
+
+
+def _phase(document: JSON, _now: datetime) -> str:
+    return "Terminating" if _is_leaving(document) else str(document.get("status", {}).get("phase", ""))
+
+
+def _is_leaving(document: JSON) -> bool:
+    return bool(document["metadata"].get("deletionTimestamp"))
+
+
+def _capacity(claim: JSON, _now: datetime) -> str:
+    return str(claim.get("status", {}).get("capacity", {}).get("storage", ""))
+
+
+def _deployment_ready(deployment: JSON, _now: datetime) -> str:
+    ready, wanted = deployment.get("status", {}).get("readyReplicas", 0), deployment.get("spec", {}).get("replicas", 1)
+    return f"{ready}/{wanted}"
+
+
+def _deployment_count(field: str) -> Show:
+    return lambda deployment, _now: int(deployment.get("status", {}).get(field, 0))
+
+
+_COLUMNS: dict[str, tuple[Column, ...]] = {
+    "pods": POD_COLUMNS,
+    "jobs.batch": (
+        NAME,
+        Column(name="STATUS", show=_job_status),
+        Column(name="COMPLETIONS", show=_job_completions),
+        Column(name="DURATION", show=_job_duration),
+        AGE,
+        Column(name="IMAGES", show=_images, wide=True),
+    ),
+    "deployments.apps": (
+        NAME,
+        Column(name="READY", show=_deployment_ready),
+        Column(name="UP-TO-DATE", show=_deployment_count("updatedReplicas"), type="integer"),
+        Column(name="AVAILABLE", show=_deployment_count("availableReplicas"), type="integer"),
+        AGE,
+    ),
+    "services": (
+        NAME,
+        Column(name="TYPE", show=_service_type),
+        Column(name="CLUSTER-IP", show=_cluster_ip),
+        Column(name="EXTERNAL-IP", show=_external_ip),
+        Column(name="PORT(S)", show=_ports),
+        AGE,
+        Column(name="SELECTOR", show=_selector, wide=True),
+    ),
+    "nodes": (
+        NAME,
+        Column(name="STATUS", show=_node_status),
+        Column(name="ROLES", show=_node_roles),
+        AGE,
+        Column(name="VERSION", show=_node_version),
+        Column(name="INTERNAL-IP", show=_internal_ip, wide=True),
+        Column(name="GPUS", show=_node_gpus, wide=True),
+    ),
+    "events": (
+        Column(name="LAST SEEN", show=_last_seen),
+        Column(name="TYPE", show=lambda event, _now: event.get("type", "")),
+        Column(name="REASON", show=lambda event, _now: event.get("reason", "")),
+        Column(name="OBJECT", show=_event_object),
+        Column(name="MESSAGE", show=_message),
+    ),
+    "configmaps": (NAME, Column(name="DATA", show=_entries, type="integer"), AGE),
+    "secrets": (
+        NAME,
+        Column(name="TYPE", show=lambda secret, _now: secret.get("type", "")),
+        Column(name="DATA", show=_entries, type="integer"),
+        AGE,
+    ),
+    "namespaces": (NAME, Column(name="STATUS", show=_phase), AGE),
+    "persistentvolumeclaims": (
+        NAME,
+        Column(name="STATUS", show=_phase),
+        Column(name="VOLUME", show=lambda claim, _now: claim.get("spec", {}).get("volumeName", "")),
+        Column(name="CAPACITY", show=_capacity),
+        AGE,
+    ),
+    "leases.coordination.k8s.io": (
+        NAME,
+        Column(name="HOLDER", show=lambda lease, _now: lease.get("spec", {}).get("holderIdentity", "")),
+        AGE,
+    ),
+    "priorityclasses.scheduling.k8s.io": (
+        NAME,
+        Column(name="VALUE", show=lambda each, _now: each.get("value", 0), type="integer"),
+        AGE,
+    ),
+}

@@ -1,0 +1,141 @@
+"""What commands do and say only where the cluster is a `holdfast up` of this machine."""
+
+import ast
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import typer
+
+from holdfast.api.kinds import kind_of
+from holdfast.api.meta import WORKING_DIRECTORY, Key
+from holdfast.cli.resource_args import find_kind
+from holdfast.cli.session import Session, printable
+from holdfast.cluster.errors import AlreadyExists, ClusterError, NotFound
+from holdfast.cluster.protocol import JSON
+from holdfast.cluster.resources import KnownKind, RawObject
+
+INTERPRETERS = ("python", "python3")
+# Kinds that run a program of the user's, and the fields that say which.
+PROGRAMS = ("TrainingJob", "GPUWorkload")
+RUNS = {"command", "args"}
+
+
+async def create_object(session: Session, known: KnownKind, document: JSON) -> RawObject:
+    """Create it. A missing namespace is created first on one machine; elsewhere it is the administrator's to create."""
+    namespace = document["metadata"].get("namespace", "") if known.resource.namespaced else ""
+    try:
+        return await session.cluster.create(known.resource, document, namespace=namespace)
+    except NotFound as error:
+        if not namespace or f'namespaces "{namespace}" not found' not in str(error):
+            raise
+        if session.data is None:
+            raise NotFound(f"{error}: create it with `holdfast create namespace {namespace}`") from None
+    try:
+        await session.cluster.create(find_kind("namespace").resource, {"metadata": {"name": namespace}})
+        typer.echo(f"namespace/{namespace} created, because it was missing")
+    except AlreadyExists:
+        pass  # another command was quicker
+    return await session.cluster.create(known.resource, document, namespace=namespace)
+
+
+def apply_folder(session: Session, wanted: JSON) -> str:
+    """Where a command of the manifest runs on `holdfast up`; empty where no folder of this machine counts."""
+    kind, spec = kind_of(str(wanted.get("apiVersion")), str(wanted.get("kind"))), wanted.get("spec")
+    if session.data is None or kind is None or kind.kind not in PROGRAMS or not isinstance(spec, dict):
+        return ""
+    annotations = wanted["metadata"].get("annotations")
+    if not any(spec.get(name) for name in RUNS) or (isinstance(annotations, dict) and WORKING_DIRECTORY in annotations):
+        return ""
+    with suppress(OSError):  # the folder is gone
+        return str(Path.cwd())
+    return ""
+
+
+def running_in(folder: str) -> str:
+    return f"; its command runs in {printable(folder)}" if folder else ""
+
+
+async def image_note(session: Session, namespace: str, document: JSON) -> str:
+    """What to know about a job with an image: that it is not run here, and what its command lacks on this machine."""
+    spec = document.get("spec")
+    if session.data is None or not isinstance(spec, dict) or not spec.get("image") or not spec.get("command"):
+        return ""
+    words = [word for field in ("command", "args") for word in spec.get(field) or () if isinstance(word, str)]
+    lacking = await _lacking(session, namespace, spec, words)
+    python = f"Python {platform.python_version()}"
+    return f"its image is not run on one machine: {words[0]} runs on this machine, with {python}{lacking}"
+
+
+async def _lacking(session: Session, namespace: str, spec: JSON, words: list[str]) -> str:
+    program, arguments = words[0], words[1:]
+    if program not in INTERPRETERS:
+        path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+        return (
+            ""
+            if shutil.which(program, path=path)
+            else f"; there is no {program} here: install it where holdfast is installed"
+        )
+    script = arguments[0] if arguments and arguments[0].endswith(".py") else ""
+    imported = dict.fromkeys(_imports(await _text(session, namespace, spec, script)))
+    missing = [name for name in imported if not _is_installed(name) and not _is_beside(name, Path(script))]
+    return f"; {PurePosixPath(script).name} imports {', '.join(missing)}, which it does not have" if missing else ""
+
+
+async def _text(session: Session, namespace: str, spec: JSON, script: str) -> str:
+    """The script, where it can be read: from the ConfigMap that is mounted where it lies, or from this machine."""
+    path = PurePosixPath(script)
+    name = _config_map_at(spec.get("podTemplate"), str(path.parent)) if script else ""
+    try:
+        if name:
+            found = await session.cluster.get(find_kind("configmap").resource, Key(namespace, name))
+            return str((found.document.get("data") or {}).get(path.name, ""))
+    except ClusterError:
+        return ""  # the job itself says what it waits for
+    return _read(Path(script)) if script else ""
+
+
+def _read(script: Path) -> str:
+    try:
+        return script.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _config_map_at(overlay: Any, folder: str) -> str:
+    """The name of the ConfigMap that a job mounts as that folder."""
+    try:
+        mounted = [mount["name"] for mount in overlay["volumeMounts"] if mount["mountPath"].rstrip("/") == folder]
+        return next(str(volume["configMap"]["name"]) for volume in overlay["volumes"] if volume["name"] in mounted)
+    except (LookupError, TypeError, AttributeError, StopIteration):
+        return ""
+
+
+def _imports(text: str) -> Iterator[str]:
+    """The packages that a script imports when it starts; those within functions and conditions may be optional."""
+    try:
+        statements = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for statement in statements:
+        if isinstance(statement, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom) and not statement.level and statement.module:
+            yield statement.module.partition(".")[0]
+
+
+def _is_beside(package: str, script: Path) -> bool:
+    return any((script.parent / name).exists() for name in (package, f"{package}.py"))
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False

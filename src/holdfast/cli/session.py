@@ -1,0 +1,188 @@
+"""Which cluster a command talks to.
+
+In this order: --kubeconfig or --context, $KUBECONFIG, a `holdfast up` that runs on this machine, and then where
+kubectl looks: ~/.kube/config, and the service account of the pod.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from random import SystemRandom
+from typing import Annotated, TypeAlias
+
+import typer
+import uvloop
+from msgspec import Struct
+
+from holdfast.api.meta import Key
+from holdfast.cluster.errors import ClusterError, Expired, Misconfigured, NotFound, Unreachable
+from holdfast.cluster.kubernetes.client import KubernetesCluster, connect
+from holdfast.cluster.kubernetes.kubeconfig import Config, load_config
+from holdfast.cluster.login import KUBECONFIG
+from holdfast.cluster.protocol import Cluster, Event, Listing, Resource
+from holdfast.cluster.resources import KnownKind, RawObject
+from holdfast.errors import HoldfastError
+from holdfast.local.up import default_folder
+from holdfast.runtime.process import configure, level_from, utc_now
+
+# How a command fails: one line, no traceback, and nothing of what it quotes commands the terminal.
+
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+
+
+class UsageError(HoldfastError):
+    """The command line, or a file that it names, makes no sense."""
+
+
+@contextmanager
+def errors_as_one_line() -> Iterator[None]:
+    """Say what went wrong and end with 1, or with 2 when the command line was at fault."""
+    try:
+        yield
+    except HoldfastError as error:
+        print_error(str(error))
+        raise typer.Exit(MISUSED if isinstance(error, UsageError) else FAILED) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def print_error(text: str) -> None:
+    typer.echo(f"holdfast: {printable(' '.join(text.split()))}", err=True)
+
+
+def printable(text: str) -> str:
+    """On one line, and without what would command a terminal."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
+KubeconfigOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--kubeconfig",
+        help="Which cluster; by default $KUBECONFIG, a running `holdfast up`, ~/.kube/config.",
+        metavar="F",
+    ),
+]
+ContextOption: TypeAlias = Annotated[str, typer.Option("--context", help="Which context of the kubeconfig.")]
+NamespaceOption: TypeAlias = Annotated[
+    str, typer.Option("--namespace", "-n", help="Which namespace; by default the context's.")
+]
+
+
+class ClusterOptions(Struct, frozen=True, kw_only=True):
+    """What the command line says about the cluster."""
+
+    kubeconfig: Path | None = None
+    context: str = ""
+    namespace: str = ""
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    """A cluster, and the namespace that a command is about."""
+
+    cluster: KubernetesCluster
+    namespace: str
+    now: Callable[[], datetime]
+    data: Path | None = None
+    """The folder of the `holdfast up` that the cluster is; None for any other cluster."""
+
+    async def get(self, known: KnownKind, key: Key) -> RawObject:
+        """The object; raises `NotFound` with where it was looked for and what lists those that are there."""
+        try:
+            return await self.cluster.get(known.resource, key)
+        except NotFound as error:
+            if f'"{key.name}" not found' not in str(error):
+                raise
+            where = f" in namespace {key.namespace}" if key.namespace else ""
+            kind = known.short_names[0] if known.short_names else known.resource.plural
+            lists = f"holdfast get {kind}{f' -n {key.namespace}' if key.namespace not in ('', 'default') else ''}"
+            raise NotFound(f'{known.resource} "{key.name}" not found{where}: `{lists}` shows what is there') from None
+
+    def key(self, known: KnownKind, name: str) -> Key:
+        return Key(self.namespace_for(known), name)
+
+    def namespace_for(self, known: KnownKind) -> str:
+        return self.namespace if known.resource.namespaced else ""
+
+
+def run(choice: ClusterOptions, command: Callable[[Session], Awaitable[int]]) -> None:
+    """Run a command on the chosen cluster and end with the exit code that it gives."""
+    with errors_as_one_line():
+        configure(level_from({"LOG_LEVEL": "error", **os.environ}))
+        code = uvloop.run(_run(choice, command))
+    raise typer.Exit(code)
+
+
+def load_cluster_config(choice: ClusterOptions, environ: Mapping[str, str]) -> Config:
+    """How to reach the cluster; raises `Misconfigured` with the places that were looked at."""
+    if choice.kubeconfig or choice.context or environ.get("KUBECONFIG"):
+        return load_config(str(choice.kubeconfig or ""), context=choice.context, environ=environ)
+    local = _local(environ)
+    if local.exists():
+        return load_config(str(local), environ=environ)
+    try:
+        return load_config(environ=environ)
+    except Misconfigured as error:
+        other = str(error).removeprefix("no cluster to talk to: ")
+        raise Misconfigured(
+            f"no `holdfast up` runs on this machine: start it in another terminal; and for another cluster, {other}"
+        ) from None
+
+
+def with_hint(error: ClusterError, config: Config, environ: Mapping[str, str]) -> ClusterError:
+    """The error with what to do about it, where a command knows more than the client."""
+    if isinstance(error, Unreachable) and config.source.startswith(str(_local(environ))):
+        return Unreachable(f"{error}; `holdfast up` has ended without saying so: start it again, or pass --kubeconfig")
+    if isinstance(error, NotFound) and "does not serve this kind" in str(error):
+        return NotFound(f"{error}: install holdfast's with `holdfast crds | kubectl apply --server-side -f -`")
+    return error
+
+
+async def _run(choice: ClusterOptions, command: Callable[[Session], Awaitable[int]]) -> int:
+    config = load_cluster_config(choice, os.environ)
+    cluster = connect(config, rng=SystemRandom(), now=utc_now)
+    data = Path(config.server.data) if config.server.data else None
+    namespace = choice.namespace or config.namespace
+    try:
+        return await command(Session(cluster=cluster, namespace=namespace, now=utc_now, data=data))
+    except ClusterError as error:
+        raise with_hint(error, config, os.environ) from None
+    finally:
+        await cluster.close()
+
+
+def _local(environ: Mapping[str, str]) -> Path:
+    return default_folder(environ) / KUBECONFIG
+
+
+# Objects as they are, and then every change, across the ends and gaps of watches.
+
+BREATH_S = 0.2
+
+
+async def follow(
+    cluster: Cluster, resource: Resource[RawObject], *, namespace: str = "", labels: str = "", fields: str = ""
+) -> AsyncGenerator[Listing[RawObject] | Event[RawObject], None]:
+    """A listing, then what changes; again a listing when changes may have been missed. It does not end by itself."""
+    while True:
+        listing = await cluster.list(resource, namespace=namespace, labels=labels, fields=fields)
+        yield listing
+        version = listing.resource_version
+        with suppress(Expired):
+            while True:
+                async with cluster.watch(
+                    resource, resource_version=version, namespace=namespace, labels=labels, fields=fields
+                ) as events:
+                    # Cut off in the middle is as good as ended; a server that is gone does not let us back in.
+                    with suppress(Unreachable):
+                        async for event in events:
+                            version = event.resource_version
+                            yield event
+                await asyncio.sleep(BREATH_S)
+
+
+def by_name(name: str) -> str:
+    return f"metadata.name={name}"

@@ -1,1 +1,0 @@
-"""What is special about each of Kubernetes' own kinds that holdfast uses."""

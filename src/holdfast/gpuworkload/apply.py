@@ -1,0 +1,117 @@
+"""A clean end: a workload that is deleted is gone only when its pods are, so that its GPUs are free then."""
+
+from collections.abc import Collection
+from contextlib import suppress
+from datetime import datetime
+
+from msgspec import structs
+
+from holdfast.api.core.objects import Job
+from holdfast.api.gpuworkload import GPUWorkload
+from holdfast.api.meta import Key
+from holdfast.cluster.errors import AlreadyExists, Forbidden, Invalid, NotFound
+from holdfast.cluster.protocol import Cluster
+from holdfast.cluster.resources import GPU_WORKLOADS, JOBS
+from holdfast.errors import HoldfastError
+from holdfast.gpuworkload.decision import blocking_pods, give_up_times
+from holdfast.gpuworkload.job import workload_job
+from holdfast.gpuworkload.snapshot import Observed, Timing, lacks_pod, last_attempt, reservation_id
+from holdfast.pods.failure import sanitize
+from holdfast.pods.start_problems import refused_because
+from holdfast.pods.template import Defaults
+from holdfast.runtime.children import newest_warning, owner_uid, stop_jobs
+from holdfast.runtime.controller import Done, RequeueAfter, Result, TerminalError
+from holdfast.runtime.read_your_writes import TrackedClient
+
+FINALIZER = "gpu.warp.dev/workload"
+# The garbage collector's, while it takes the children of an object from it that they shall outlive.
+ORPHAN = "orphan"
+
+
+async def add_finalizer(session: TrackedClient, workload: GPUWorkload) -> GPUWorkload:
+    """With the finalizer on it: before a node is taken for it, and so before there is anything to clean up."""
+    if FINALIZER in workload.metadata.finalizers:
+        return workload
+    return await _set_finalizers(session, workload, (*workload.metadata.finalizers, FINALIZER))
+
+
+async def finalize(session: TrackedClient, observed: Observed, now: datetime, timing: Timing) -> Result:
+    """The workload is being deleted. A pod on a node that is silent does not hold it up for ever."""
+    workload = observed.workload
+    held = workload.metadata.finalizers
+    if FINALIZER not in held:
+        return Done()
+    if ORPHAN not in held:
+        jobs = tuple(filter(None, (*observed.old_jobs, observed.job)))
+        await stop_jobs(session, jobs)
+        stopping = _without_node(observed, {job.metadata.uid for job in jobs})
+        if blocking_pods(stopping, now, timing):
+            due = min((at for at in give_up_times(stopping, timing) if at > now), default=None)
+            return RequeueAfter((due - now).total_seconds()) if due is not None else Done()
+    with suppress(NotFound):  # it is gone already
+        await _set_finalizers(session, workload, tuple(each for each in held if each != FINALIZER))
+    return Done()
+
+
+def _without_node(observed: Observed, jobs: Collection[str]) -> Observed:
+    """As if it were on no node: all pods of its own Jobs have to stop."""
+    workload, status = observed.workload, structs.replace(observed.status, assigned_node=None)
+    pods = (*observed.pods, *observed.old_pods)
+    own = tuple(pod for pod in pods if any(uid in jobs for uid in owner_uid(pod)))
+    return structs.replace(observed, workload=structs.replace(workload, status=status), pods=(), old_pods=own)
+
+
+async def _set_finalizers(session: TrackedClient, workload: GPUWorkload, finalizers: tuple[str, ...]) -> GPUWorkload:
+    guard = {"resourceVersion": workload.metadata.resource_version, "finalizers": list(finalizers)}
+    return await session.patch(GPU_WORKLOADS, workload.metadata.key, {"metadata": guard})
+
+
+# Makes the Job of a GPUWorkload's try, without ever touching one that is not its own.
+
+
+class Obstacle(HoldfastError):
+    """Something that is not ours to remove stands in the way; it may go by itself."""
+
+
+async def ensure_job(observed: Observed, cluster: Cluster, session: TrackedClient, defaults: Defaults) -> Observed:
+    """With the Job of the try that is in status, made now or found: a crash after its creation makes no second one."""
+    try:
+        job = await _create_or_get(observed.workload, cluster, session, defaults)
+    except (Obstacle, Forbidden) as error:
+        return structs.replace(observed, blocked_by=str(error))
+    except Invalid as error:
+        raise TerminalError("Refused", str(error)) from error
+    return structs.replace(observed, job=job)
+
+
+async def _create_or_get(workload: GPUWorkload, cluster: Cluster, session: TrackedClient, defaults: Defaults) -> Job:
+    body = workload_job(workload, defaults, reservation_id(workload, last_attempt(workload)))
+    namespace = workload.metadata.namespace
+    try:
+        return await session.create(JOBS, body, namespace=namespace)
+    except AlreadyExists:
+        seen = await cluster.get(JOBS, Key(namespace, body["metadata"]["name"]))
+    _check_own(seen, workload)
+    return seen
+
+
+def _check_own(seen: Job, workload: GPUWorkload) -> None:
+    owner, what = seen.metadata.controller, f"Job {seen.metadata.name}"
+    if owner is None or owner.uid != workload.metadata.uid:
+        if owner is not None and (owner.kind, owner.name) == ("GPUWorkload", workload.metadata.name):
+            raise Obstacle(f"waiting for {what} of an earlier GPUWorkload of this name to be deleted")
+        whose = f"{owner.kind} {owner.name}" if owner is not None else "nobody that this workload knows"
+        raise Obstacle(f"{what} is there already and belongs to {whose}: delete it, or give this workload another name")
+    if seen.metadata.deletion_timestamp:
+        raise Obstacle(f"waiting for {what} to be deleted before it is made again")
+
+
+# Finds out why a try has no pod; only the Events of its Job tell.
+
+
+async def with_job_problem(observed: Observed, cluster: Cluster) -> Observed:
+    """Asked with each look, of which there are few: without a pod there is no news."""
+    if observed.job is None or not lacks_pod(observed):
+        return observed
+    said = await newest_warning(cluster, observed.job)
+    return structs.replace(observed, job_problem=sanitize(refused_because(said))) if said else observed

@@ -1,0 +1,131 @@
+"""The container of a GPUWorkload."""
+
+from typing import Any
+
+import msgspec
+
+from holdfast.api.gpuworkload import KIND, GPUWorkload
+from holdfast.pods.template import GPU, GPU_TOLERATION, MANAGED_BY, Defaults, container_security, escape_dollar
+
+WORKLOAD = "workload"
+
+
+def container(workload: GPUWorkload, defaults: Defaults) -> dict[str, Any]:
+    spec = workload.spec
+    folder = defaults.working_directory(workload.metadata)
+    optional = {"command": spec.command, "args": spec.args, "workingDir": folder}
+    return {
+        "name": WORKLOAD,
+        "image": spec.image or defaults.image,
+        **{name: msgspec.to_builtins(value) for name, value in optional.items() if value},
+        "env": _environment(workload),
+        "resources": _resources(workload),
+        "securityContext": container_security(),
+        # Without a message of its own, the last lines of a failed container's log say why.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+
+
+def _environment(workload: GPUWorkload) -> list[dict[str, Any]]:
+    """The user's own last: a name that they write replaces ours."""
+    own = [msgspec.to_builtins(variable) for variable in workload.spec.env]
+    ours = {"name": "MODEL", "value": escape_dollar(workload.spec.model_name)}
+    return own if any(variable["name"] == "MODEL" for variable in own) else [ours, *own]
+
+
+def _resources(workload: GPUWorkload) -> dict[str, dict[str, Any]]:
+    """What is written, with the GPUs in: Kubernetes wants a device's request and limit equal."""
+    resources = workload.spec.resources
+    written = msgspec.to_builtins(resources) if resources is not None else {}
+    return {side: {**written.get(side, {}), GPU: str(workload.spec.gpu_count)} for side in ("requests", "limits")}
+
+
+# How what belongs to a GPUWorkload is labelled.
+
+WORKLOAD_LABEL = "gpu-workload"
+# The try that a pod is of: what was assumed for it is made good when it is bound.
+PLACE_LABEL = "holdfast.dev/place"
+
+
+def workload_labels(workload: GPUWorkload) -> dict[str, str]:
+    return {WORKLOAD_LABEL: workload.metadata.name, MANAGED_BY: "holdfast"}
+
+
+def workload_metadata(workload: GPUWorkload, name: str) -> dict[str, Any]:
+    """Metadata of a child: it goes when the workload goes."""
+    owner = {
+        "apiVersion": KIND.api_version,
+        "kind": KIND.kind,
+        "name": workload.metadata.name,
+        "uid": workload.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return {
+        "name": name,
+        "namespace": workload.metadata.namespace,
+        "labels": workload_labels(workload),
+        "ownerReferences": [owner],
+    }
+
+
+# The pod template of a GPUWorkload, as it could run on any node; and pinned to one.
+
+# The restricted profile of the Pod Security Standards.
+_SECURITY = {
+    "runAsNonRoot": True,
+    "runAsUser": 1000,
+    "runAsGroup": 1000,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def pod_template(workload: GPUWorkload, defaults: Defaults) -> dict[str, Any]:
+    fields = {"nodeSelector": workload.spec.node_selector, "tolerations": _tolerations(workload)}
+    spec = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": _SECURITY,
+        "containers": [container(workload, defaults)],
+        **{name: value for name, value in fields.items() if value},
+    }
+    return {"metadata": {"labels": workload_labels(workload)}, "spec": spec}
+
+
+def pinned_to_node(template: dict[str, Any], node: str, place: str) -> dict[str, Any]:
+    """For one node alone, by affinity and not by nodeName: so the scheduler still sees to it that there is room."""
+    only = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [only]}}
+    metadata = {**template["metadata"], "labels": {**template["metadata"]["labels"], PLACE_LABEL: place}}
+    return {"metadata": metadata, "spec": {**template["spec"], "affinity": {"nodeAffinity": required}}}
+
+
+def _tolerations(workload: GPUWorkload) -> list[dict[str, Any]]:
+    """Where nothing is written the taint of GPU nodes; an empty list means none."""
+    written = workload.spec.tolerations
+    return [GPU_TOLERATION] if written is None else [msgspec.to_builtins(each) for each in written]
+
+
+# The Job of one try of a GPUWorkload.
+
+
+def workload_job(workload: GPUWorkload, defaults: Defaults, place: str) -> dict[str, Any]:
+    """Named and pinned as the workload's status says, so that a Job that is made again after a crash is the same.
+
+    It never replaces its pod: that is the operator's, which looks for the right node again.
+    """
+    status = workload.status
+    assert status is not None
+    assert status.job_name
+    assert status.assigned_node
+    return {
+        "metadata": workload_metadata(workload, status.job_name),
+        "spec": {
+            "completions": 1,
+            "parallelism": 1,
+            "backoffLimit": 0,
+            "podReplacementPolicy": "Failed",
+            "template": pinned_to_node(pod_template(workload, defaults), status.assigned_node, place),
+        },
+    }

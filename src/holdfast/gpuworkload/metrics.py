@@ -1,0 +1,119 @@
+"""The `warp_gpuworkload_*` metrics."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import get_args
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus, Strategy
+from holdfast.api.meta import Key
+from holdfast.cluster.errors import AlreadyExists, Conflict, NotLeading
+from holdfast.gpuworkload.status import MAKING_JOB, reason_of
+from holdfast.runtime.controller import Reconciler, RequeueAfter, Result, TerminalError
+from holdfast.runtime.metrics import DURATIONS_S
+from holdfast.runtime.status import EventMessage
+
+FAILURES = ("RetriesExhausted", "PermanentFailure", "Refused")
+
+
+class GPUWorkloadMetrics:
+    """Counters begin at zero: Prometheus' `increase` does not see one that begins at one."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._scheduled = Counter(
+            "warp_gpuworkload_scheduled", "Nodes chosen, by strategy.", ("strategy",), registry=registry
+        )
+        self._failed = Counter(
+            "warp_gpuworkload_failed", "Workloads that have failed for good.", ("reason",), registry=registry
+        )
+        self._retries = Counter("warp_gpuworkload_retries", "Failed tries that another follows.", registry=registry)
+        self._durations = Histogram(
+            "warp_gpuworkload_reconcile_duration_seconds",
+            "How long one reconcile takes, by how it ended.",
+            ("result",),
+            buckets=DURATIONS_S,
+            registry=registry,
+        )
+        for strategy in get_args(Strategy):
+            self._scheduled.labels(strategy)
+        for reason in FAILURES:
+            self._failed.labels(reason)
+
+    def stepped(self, workload: GPUWorkload, status: GPUWorkloadStatus) -> None:
+        """`status` was written over the one of the workload: each step is written, and so counted, once."""
+        old = workload.status or GPUWorkloadStatus()
+        if status.assigned_node and status.job_name != old.job_name:
+            self._scheduled.labels(workload.spec.scheduling_strategy).inc()
+        if status.retry_count > old.retry_count:
+            self._retries.inc()
+        if status.phase == "Failed" != old.phase:
+            self._failed.labels(reason_of(status)).inc()
+
+    def reconciled(self, result: str, seconds: float) -> None:
+        self._durations.labels(result).observe(seconds)
+
+
+class Measured:
+    """A reconciler whose reconciles are timed."""
+
+    def __init__(self, reconciler: Reconciler, metrics: GPUWorkloadMetrics) -> None:
+        self._reconciler = reconciler
+        self._metrics = metrics
+
+    async def reconcile(self, key: Key) -> Result:
+        loop = asyncio.get_running_loop()
+        began, ended = loop.time(), "error"
+        try:
+            result = await self._reconciler.reconcile(key)
+            ended = "requeue" if isinstance(result, RequeueAfter) else "done"
+        except NotLeading:
+            ended = "not_leading"
+            raise
+        except (Conflict, AlreadyExists):
+            ended = "conflict"
+            raise
+        except TerminalError:
+            ended = "terminal"
+            raise
+        finally:
+            self._metrics.reconciled(ended, loop.time() - began)
+        return result
+
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
+        await self._reconciler.report_terminal_error(key, error)
+
+
+# What a GPUWorkload's user is told in events: one for each step of its life.
+
+
+def events_for(workload: GPUWorkload, status: GPUWorkloadStatus) -> Iterator[EventMessage]:
+    """What the step from its present status to `status` means for people."""
+    old, message = workload.status or GPUWorkloadStatus(), status.message or ""
+    if (status.phase, reason_of(status)) == (old.phase, reason_of(old)):
+        return  # other words for the same, such as its position in the line
+    match status.phase:
+        case "Pending":
+            yield _pending(old, status)
+        case "Scheduling" if status.job_name != old.job_name:
+            strategy = workload.spec.scheduling_strategy
+            yield EventMessage("NodeChosen", f"{strategy} chose {status.assigned_node} for Job {status.job_name}")
+        case "Scheduling":
+            yield EventMessage(reason_of(status), message, warning=not message.startswith(MAKING_JOB))
+        case "Running" if old.phase != "Running":
+            yield EventMessage("Started", message)
+        case "Succeeded":
+            yield EventMessage("Succeeded", message)
+        case "Failed":
+            yield EventMessage("Failed", message, warning=True)
+
+
+def _pending(old: GPUWorkloadStatus, status: GPUWorkloadStatus) -> EventMessage:
+    message = status.message or ""
+    if status.retry_count != old.retry_count:
+        return EventMessage("Retrying", f"retry {status.retry_count}: {message}", warning=True)
+    if reason_of(status) == "Suspended":
+        return EventMessage("Suspended", message)
+    if old.assigned_node and not status.assigned_node:
+        return EventMessage("Replacing", message, warning=True)
+    return EventMessage("Waiting", message, warning=True)

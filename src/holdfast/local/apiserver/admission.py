@@ -1,0 +1,240 @@
+"""A submitted document, taken apart as the API server does: what it can't read, what it completes, what it refuses."""
+
+import re
+from collections.abc import Iterator
+from random import Random
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from holdfast.api.schema import violations
+from holdfast.api.schema.cel import rule_violations
+from holdfast.api.schema.crd import Schema
+from holdfast.api.schema.violations import BLOCKING, Cause, schema_violations, unknown_fields, with_defaults
+from holdfast.cluster.errors import BadRequest
+from holdfast.cluster.protocol import JSON
+from holdfast.local.apiserver.errors import bad_value, forbidden, missing
+from holdfast.local.apiserver.kinds import QUANTITY, ServedKind
+from holdfast.local.apiserver.names import (
+    PREFIX_LENGTH,
+    SUFFIX_ALPHABET,
+    SUFFIX_LENGTH,
+    label_key_problems,
+    label_value_problems,
+)
+
+_QUANTITY = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
+WRONG_TYPE = "FieldValueTypeInvalid"
+
+
+class DecodedObject(NamedTuple):
+    """A document as the server understands it, and what it already found wrong."""
+
+    draft: JSON
+    problems: list[Cause]
+
+
+def decode_object(kind: ServedKind, version: str, document: JSON, known: JSON | None = None) -> DecodedObject:
+    """The document with its defaults; `BadRequest` when it has fields or types that the kind has not.
+
+    Parts that are the very objects of `known`, which was read before, are not looked at again.
+    """
+    schema = kind.schemas[version]
+    document = {**document, **_identity(kind, version, document)}
+    unchanged = {name: value for name, value in document.items() if known is not None and value is known.get(name)}
+    fresh = {name: value for name, value in document.items() if name not in unchanged}
+    unknown = [cause.message.partition(";")[0] for cause in unknown_fields(fresh, schema)]
+    if unknown:
+        raise BadRequest(f"strict decoding error: {', '.join(unknown)}")
+    fresh = {name: value for name, value in with_defaults(fresh, schema).items() if name not in unchanged}
+    if not kind.custom:
+        fresh = _normalized(fresh, schema)
+    problems = _problems(kind, version, fresh, schema)
+    draft = {"metadata": {}, **fresh, **unchanged}
+    kind.special.set_defaults(draft)
+    return DecodedObject(draft, problems)
+
+
+def _identity(kind: ServedKind, version: str, document: JSON) -> JSON:
+    """apiVersion and kind, which may be left out but not be another's."""
+    identity = {"apiVersion": kind.api_version(version), "kind": kind.kind}
+    for field, expected in identity.items():
+        found = document.get(field, expected)
+        if found != expected:
+            raise BadRequest(f"the {field} in the data ({found}) does not match the expected {field} ({expected})")
+    return identity
+
+
+def _problems(kind: ServedKind, version: str, fresh: JSON, schema: Schema) -> list[Cause]:
+    """What the schema says of the server's own types; of a custom kind, of its metadata only: the rest comes later."""
+    looked_at = {"metadata": schema["properties"]["metadata"]} if kind.custom else schema["properties"]
+    part = {name: fresh[name] for name in looked_at if name in fresh}
+    problems = [_cause(cause) for cause in schema_violations(part, {"type": "object", "properties": looked_at})]
+    for cause in problems:
+        if cause.reason == WRONG_TYPE:
+            raise BadRequest(
+                f'{kind.kind} in version "{version}" cannot be handled as a {kind.kind}: {cause.field}: {cause.message}'
+            )
+    return problems
+
+
+def schema_problems(kind: ServedKind, version: str, draft: JSON, old: JSON | None) -> Iterator[Cause]:
+    """What a custom kind's schema and rules refuse; the rules are asked only where types and bounds hold."""
+    if not kind.custom:
+        return
+    schema = kind.schemas[version]
+    found = list(schema_violations(draft, schema) if old is None else schema_violations(draft, schema, old=old))
+    if not any(cause.reason in BLOCKING for cause in found):
+        found += rule_violations(_visible(draft), schema, _visible(old) if old else None)
+    yield from map(_cause, found)
+
+
+def _visible(document: JSON) -> JSON:
+    """What rules can see: of the metadata the name alone, so that a new label gives no cause to ask them again."""
+    metadata = {name: document["metadata"][name] for name in ("name", "generateName") if name in document["metadata"]}
+    return {**document, "metadata": metadata}
+
+
+def _cause(cause: violations.Cause) -> Cause:
+    return Cause(cause.field, cause.message, cause.reason)
+
+
+def _normalized(value: Any, schema: Schema) -> Any:
+    """As the server writes its own types: empty lists and maps are left out, amounts are texts."""
+    if isinstance(value, dict):
+        properties, others = schema.get("properties", {}), schema.get("additionalProperties")
+        children = {name: (child, properties.get(name, others)) for name, child in value.items()}
+        return {
+            name: child if child_schema is None else _normalized(child, child_schema)
+            for name, (child, child_schema) in children.items()
+            if child_schema is None or not _is_empty_collection(child, child_schema)
+        }
+    if isinstance(value, list):
+        return [_normalized(element, schema.get("items", {})) for element in value]
+    return _quantity(value) if schema.get("format") == QUANTITY else value
+
+
+def _quantity(value: Any) -> str:
+    text = str(value)
+    if isinstance(value, bool) or not _QUANTITY.fullmatch(text):
+        raise BadRequest(f'quantities must be numbers with an optional unit, such as 500m, 4 or 32Gi, not "{text}"')
+    return text
+
+
+def _is_empty_collection(value: Any, schema: Schema) -> bool:
+    return (value == [] and "items" in schema) or (value == {} and "additionalProperties" in schema)
+
+
+# What every object carries: who may write which part of it, and what it may hold.
+
+ORPHAN = "orphan"
+FOREGROUND = "foregroundDeletion"
+# Holds the definition of a kind until the objects of the kind are gone.
+CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
+STANDARD_FINALIZERS = frozenset({ORPHAN, FOREGROUND, CLEANUP, "kubernetes"})
+ANNOTATIONS_BYTES = 256 * 1024
+
+# Only the server writes these; a client that sends them back, as it read them, means no harm.
+_SERVERS_OWN = (
+    "uid",
+    "creationTimestamp",
+    "generation",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)
+_DROPPED = ("managedFields", "selfLink")
+_OMITTED_WHEN_EMPTY = ("labels", "annotations", "finalizers", "ownerReferences", "generateName", "namespace")
+
+
+def new_metadata(submitted: JSON, namespace: str, now: str, rng: Random) -> JSON:
+    """The metadata of a new object."""
+    kept = tidied({name: value for name, value in submitted.items() if name not in _SERVERS_OWN})
+    kept |= {"uid": str(UUID(int=rng.getrandbits(128), version=4)), "creationTimestamp": now}
+    return {**kept, "namespace": namespace} if namespace else kept
+
+
+def updated_metadata(submitted: JSON, old: JSON) -> JSON:
+    """The metadata of an object after an update: what is the server's own stays as it was."""
+    kept = {name: value for name, value in submitted.items() if name not in _SERVERS_OWN}
+    names = (*_SERVERS_OWN, "resourceVersion")
+    return tidied(kept | {name: old[name] for name in names if name in old})
+
+
+def tidied(metadata: JSON) -> JSON:
+    """Without what the server does not keep, and without empty parts."""
+    return {
+        name: value
+        for name, value in metadata.items()
+        if name not in _DROPPED and (value or name not in _OMITTED_WHEN_EMPTY)
+    }
+
+
+def generated_name(prefix: str, rng: Random) -> str:
+    return prefix[:PREFIX_LENGTH] + "".join(rng.choice(SUFFIX_ALPHABET) for _ in range(SUFFIX_LENGTH))
+
+
+def immutable_problems(submitted: JSON, old: JSON) -> Iterator[Cause]:
+    """What an update must not try to change; other things of the server's own are silently put back."""
+    given_once = ("uid", "deletionGracePeriodSeconds", *(() if "deletionTimestamp" in old else ("deletionTimestamp",)))
+    for name in given_once:
+        if name in submitted and submitted[name] != old.get(name):
+            yield bad_value(f"metadata.{name}", submitted[name], "field is immutable")
+
+
+def metadata_problems(kind: ServedKind, metadata: JSON, old: JSON | None) -> Iterator[Cause]:
+    """What is wrong with the metadata of a new object, or of an update of `old`."""
+    yield from _name_problems(kind, metadata)
+    for key, value in metadata.get("labels", {}).items():
+        yield from (bad_value("metadata.labels", key, problem) for problem in label_key_problems(key))
+        yield from (bad_value("metadata.labels", value, problem) for problem in label_value_problems(value))
+    yield from _annotation_problems(metadata.get("annotations", {}))
+    yield from _finalizer_problems(metadata.get("finalizers", []), custom=kind.custom)
+    yield from _owner_problems(metadata.get("ownerReferences", []))
+    if old is not None and old.get("deletionTimestamp"):
+        added = sorted(set(metadata.get("finalizers", [])) - set(old.get("finalizers", [])))
+        if added:
+            why = f"no new finalizers can be added if the object is being deleted, found new finalizers {added}"
+            yield forbidden("metadata.finalizers", why)
+
+
+def _name_problems(kind: ServedKind, metadata: JSON) -> Iterator[Cause]:
+    name = metadata.get("name", "")
+    if not name:
+        yield missing("metadata.name", "name or generateName is required")
+        return
+    yield from (bad_value("metadata.name", name, problem) for problem in kind.special.name_problems(name))
+    # A prefix may end as a name may not.
+    prefix = metadata.get("generateName", "")
+    problems = kind.special.name_problems(f"{prefix}x"[:PREFIX_LENGTH]) if prefix else []
+    yield from (bad_value("metadata.generateName", prefix, problem) for problem in problems)
+
+
+def _annotation_problems(annotations: dict[str, str]) -> Iterator[Cause]:
+    for key in annotations:
+        # Unlike a label's, the prefix of an annotation may be in upper case.
+        yield from (bad_value("metadata.annotations", key, problem) for problem in label_key_problems(key.lower()))
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
+    if size > ANNOTATIONS_BYTES:
+        why = f"Too long: may not be more than {ANNOTATIONS_BYTES} bytes"
+        yield Cause("metadata.annotations", why, "FieldValueTooLong")
+
+
+def _finalizer_problems(finalizers: list[str], *, custom: bool) -> Iterator[Cause]:
+    for index, finalizer in enumerate(finalizers):
+        problems = label_key_problems(finalizer)
+        if not (problems or custom or "/" in finalizer or finalizer in STANDARD_FINALIZERS):
+            problems = ["name is neither a standard finalizer name nor is it fully qualified"]
+        yield from (bad_value(f"metadata.finalizers[{index}]", finalizer, problem) for problem in problems)
+    if ORPHAN in finalizers and FOREGROUND in finalizers:
+        yield bad_value("metadata.finalizers", finalizers, f"{ORPHAN} and {FOREGROUND} cannot be both set")
+
+
+def _owner_problems(owners: list[JSON]) -> Iterator[Cause]:
+    for owner in owners:
+        for field in ("apiVersion", "kind", "name", "uid"):
+            if not owner.get(field):
+                yield bad_value(f"metadata.ownerReferences.{field}", "", "must not be empty")
+    controllers = [f"{owner.get('kind')}/{owner.get('name')}" for owner in owners if owner.get("controller")]
+    if len(controllers) > 1:
+        found = " and ".join(controllers[:2])
+        why = f'Only one reference can have Controller set to true. Found "true" in references for {found}'
+        yield bad_value("metadata.ownerReferences", [owner.get("name") for owner in owners], why)

@@ -1,0 +1,230 @@
+"""All objects in memory, and the one way to change them.
+
+A write is staged where later writes see it, and filed with all others of the same turn of the event loop in one
+transaction. Nobody is answered, and no reader or watcher sees anything, before that transaction is on disk; when it
+fails, what was staged is dropped, and memory is as it was.
+"""
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from holdfast.api.meta import Key
+from holdfast.cluster.errors import Expired, ServerError
+from holdfast.cluster.protocol import JSON, Change
+from holdfast.local.apiserver.storage import Row, Storage, StoredObject, StoredWrite, loaded, stored
+
+
+class ObjectRef(NamedTuple):
+    """Where an object is filed."""
+
+    resource: str
+    key: Key
+
+
+class ObjectTable:
+    def __init__(self, storage: Storage, published: Callable[[Sequence[StoredWrite]], None]) -> None:
+        self._storage = storage
+        self._published = published
+        self._tables: dict[str, dict[Key, StoredObject]] = defaultdict(dict)
+        self._by_uid: dict[str, StoredObject] = {}
+        self._dependents: dict[str, set[ObjectRef]] = defaultdict(set)
+        self._staged: dict[ObjectRef, StoredObject | None] = {}
+        self._writes: list[StoredWrite] = []
+        self._filing: asyncio.Future[str] | None = None
+        self.version, rows = storage.load()
+        for row in rows:
+            assert row.body is not None
+            self._index(loaded(row.resource, row.body))
+
+    def find(self, place: ObjectRef) -> StoredObject | None:
+        """The object as the next write finds it."""
+        return self._staged[place] if place in self._staged else self.committed(place)
+
+    def list_staged(self, resource: str) -> Iterator[StoredObject]:
+        """All objects of a kind as the next write finds them."""
+        yield from (each for each in self.all_filed(resource) if ObjectRef(resource, each.key) not in self._staged)
+        yield from (each for place, each in self._staged.items() if each is not None and place.resource == resource)
+
+    def resources(self) -> set[str]:
+        """The kinds that have objects for the next write to find."""
+        staged = {place.resource for place, each in self._staged.items() if each is not None}
+        return staged.union(name for name, table in self._tables.items() if table)
+
+    def committed(self, place: ObjectRef) -> StoredObject | None:
+        """The object as readers see it."""
+        return self._tables[place.resource].get(place.key)
+
+    def all_filed(self, resource: str) -> Iterable[StoredObject]:
+        return self._tables[resource].values()
+
+    def owner(self, uid: str) -> StoredObject | None:
+        """The filed object with that uid."""
+        return self._by_uid.get(uid)
+
+    def dependents(self, uid: str) -> list[StoredObject]:
+        """The filed objects that name that uid as an owner, in a fixed order."""
+        return [self._tables[place.resource][place.key] for place in sorted(self._dependents.get(uid, ()))]
+
+    def put(self, resource: str, draft: JSON) -> StoredObject:
+        """Stage the object's new state."""
+        new = stored(resource, draft, self.version + len(self._writes) + 1)
+        place = ObjectRef(resource, new.key)
+        old = self.find(place)
+        self._stage(place, new, StoredWrite(change=Change.MODIFIED if old else Change.ADDED, old=old, new=new))
+        return new
+
+    def remove(self, old: StoredObject) -> StoredObject:
+        """Stage the object's end; gives its last state, at the version of the removal."""
+        last = stored(old.resource, old.json(), self.version + len(self._writes) + 1)
+        self._stage(ObjectRef(old.resource, old.key), None, StoredWrite(change=Change.DELETED, old=old, new=last))
+        return last
+
+    async def flushed(self) -> None:
+        """Return when all that was staged is on disk; raise `ServerError` when it could not be."""
+        if self._filing is None:
+            return
+        # A caller that gives up must not take the others' answer along.
+        if problem := await asyncio.shield(self._filing):
+            raise ServerError(problem)
+
+    def close(self) -> None:
+        """File what is staged, and let go of the database."""
+        self._file()
+        self._storage.close()
+
+    def _stage(self, place: ObjectRef, new: StoredObject | None, write: StoredWrite) -> None:
+        self._staged[place] = new
+        self._writes.append(write)
+        if self._filing is None:
+            loop = asyncio.get_running_loop()
+            self._filing = loop.create_future()
+            loop.call_soon(self._file)
+
+    def _file(self) -> None:
+        if self._filing is None:
+            return
+        filing, writes, staged = self._filing, self._writes, self._staged
+        self._filing, self._writes, self._staged = None, [], {}
+        try:
+            rows = [Row(place.resource, *place.key, new.body if new else None) for place, new in staged.items()]
+            self._storage.commit(writes[-1].version, rows)
+        except ServerError as error:
+            filing.set_result(str(error))
+            return
+        self.version = writes[-1].version
+        for write in writes:
+            self._apply(write)
+        self._published(writes)
+        filing.set_result("")
+
+    def _apply(self, write: StoredWrite) -> None:
+        if write.old is not None:
+            self._unindex(write.old)
+        if write.change is not Change.DELETED:
+            self._index(write.new)
+
+    def _index(self, each: StoredObject) -> None:
+        self._tables[each.resource][each.key] = each
+        self._by_uid[each.meta.uid] = each
+        for owner in each.meta.owner_references:
+            self._dependents[owner.uid].add(ObjectRef(each.resource, each.key))
+
+    def _unindex(self, each: StoredObject) -> None:
+        del self._tables[each.resource][each.key]
+        del self._by_uid[each.meta.uid]
+        for owner in each.meta.owner_references:
+            places = self._dependents[owner.uid]
+            places.discard(ObjectRef(each.resource, each.key))
+            if not places:
+                del self._dependents[owner.uid]
+
+
+# What happened lately to each kind, for any number of watchers to read at their own pace.
+#
+# Watchers share one window of writes for each kind instead of a buffer each. One that falls behind the window is cut
+# off; it then learns from `Expired` that it has to list again.
+
+
+class _Log:
+    """The window of one kind. Positions count all writes that ever were, so that a reader's stays good."""
+
+    def __init__(self, floor: int) -> None:
+        self.floor = floor
+        self.first = 0
+        self.writes: deque[StoredWrite] = deque()
+        self.grown = asyncio.Event()
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.writes)
+
+    def position_after(self, version: int) -> int:
+        position = self.end
+        for write in reversed(self.writes):
+            if write.version <= version:
+                break
+            position -= 1
+        return position
+
+    def compact(self, keep: int) -> None:
+        while len(self.writes) > keep:
+            self.floor = self.writes.popleft().version
+            self.first += 1
+
+
+class WatchCache:
+    def __init__(self, version: int, *, window: int, bookmark_s: float) -> None:
+        self._window = window
+        self._bookmark_s = bookmark_s
+        self._logs: dict[str, _Log] = defaultdict(lambda: _Log(version))
+        self._closed = False
+
+    def append(self, writes: Iterable[StoredWrite]) -> None:
+        for write in writes:
+            log = self._logs[write.new.resource]
+            log.writes.append(write)
+            log.compact(self._window)
+            log.grown.set()
+
+    def compact(self, resource: str, version: int) -> None:
+        """Versions of the kind before `version` can no longer be watched from."""
+        log = self._logs[resource]
+        log.compact(0)
+        log.floor = version
+
+    def close(self) -> None:
+        """End every stream."""
+        self._closed = True
+        for log in self._logs.values():
+            log.grown.set()
+
+    async def watch_from(self, resource: str, version: int) -> AsyncGenerator[StoredWrite | None, None]:
+        """Every write to the kind after `version`, for ever; None now and then when nothing more has happened."""
+        log = self._logs[resource]
+        if version < log.floor:
+            raise Expired(f"too old resource version: {version} ({log.floor})")
+        position = log.position_after(version)
+        bookmark_at = self._next_bookmark()
+        while not self._closed and position >= log.first:
+            if position < log.end:
+                write = log.writes[position - log.first]
+                position += 1
+                if write.version > version:
+                    yield write
+            elif not await self._grows_before(bookmark_at, log):
+                bookmark_at = self._next_bookmark()
+                yield None
+
+    def _next_bookmark(self) -> float:
+        return asyncio.get_running_loop().time() + self._bookmark_s
+
+    async def _grows_before(self, deadline: float, log: _Log) -> bool:
+        log.grown.clear()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await log.grown.wait()
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,179 @@
+"""The Deployment controller. The pods belong to the Deployment itself, without a ReplicaSet between them."""
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.api.meta import Key
+from holdfast.cluster.errors import NotFound
+from holdfast.cluster.protocol import JSON
+from holdfast.cluster.resources import merge_patch
+from holdfast.local.controllers.job_pods import finished_at, is_active, is_ready
+from holdfast.local.controllers.objects import (
+    DEPLOYMENTS,
+    PODS,
+    Deployment,
+    DeploymentCondition,
+    DeploymentStatus,
+    Pod,
+    resource_version_precondition,
+)
+from holdfast.local.controllers.tasks import gather_all
+from holdfast.runtime.controller import Controller, Done, RequeueAfter, Result, TerminalError, Watch, owned_by
+from holdfast.runtime.informer import Store
+from holdfast.runtime.operator import Operator
+from holdfast.runtime.process import Now, format_time
+from holdfast.runtime.read_your_writes import TrackedClient, WriteTracker
+
+# A Deployment's pod, and which template it was made from.
+
+HASH = "pod-template-hash"
+
+
+def is_current(pod: Pod, deployment: Deployment) -> bool:
+    return pod.metadata.labels.get(HASH) == _hash(deployment)
+
+
+def pod_body(deployment: Deployment) -> JSON:
+    template, own, mark = deployment.spec.template, deployment.metadata, _hash(deployment)
+    metadata = template.get("metadata", {})
+    identity = {"apiVersion": DEPLOYMENTS.api_version, "kind": DEPLOYMENTS.kind, "name": own.name, "uid": own.uid}
+    return {
+        "metadata": {
+            "generateName": f"{own.name}-{mark}-",
+            "labels": {**metadata.get("labels", {}), HASH: mark},
+            "annotations": metadata.get("annotations", {}),
+            "ownerReferences": [{**identity, "controller": True, "blockOwnerDeletion": True}],
+        },
+        "spec": template.get("spec", {}),
+    }
+
+
+def _hash(deployment: Deployment) -> str:
+    return hashlib.sha256(msgspec.json.encode(deployment.spec.template, order="sorted")).hexdigest()[:10]
+
+
+# Which pods a Deployment makes, and which it takes away.
+
+# A pod that has ended keeps its place for so long: one that can't run must not be made again and again without a pause.
+REST_S = 10.0
+
+
+class ScalePlan(Struct, frozen=True, kw_only=True):
+    create: int
+    stop: tuple[Pod, ...]
+    again_s: float | None
+
+
+def plan_scale(deployment: Deployment, pods: Sequence[Pod], now: datetime) -> ScalePlan:
+    """A changed template ends the old pods before it makes new ones, whatever the strategy says."""
+    current = [pod for pod in pods if is_current(pod, deployment)]
+    active = sorted(filter(is_active, current), key=is_ready)
+    rests = {pod.metadata.uid: _rest_s(pod, now) for pod in current if pod.has_ended and not pod.is_terminating}
+    resting = {uid: left_s for uid, left_s in rests.items() if left_s > 0}
+    surplus = active[: max(0, len(active) - deployment.spec.replicas)]
+    old = [pod for pod in pods if not is_current(pod, deployment)]
+    over = [pod for pod in current if pod.has_ended and pod.metadata.uid not in resting]
+    has_left = all(pod.has_ended for pod in old)
+    return ScalePlan(
+        create=max(0, deployment.spec.replicas - len(active) - len(resting)) if has_left else 0,
+        stop=tuple(pod for pod in (*old, *surplus, *over) if not pod.is_terminating),
+        again_s=min(resting.values(), default=None),
+    )
+
+
+def _rest_s(pod: Pod, now: datetime) -> float:
+    return REST_S - (now - finished_at(pod)).total_seconds()
+
+
+# What a Deployment says of its pods.
+
+AVAILABLE = "Available"
+
+
+def status(deployment: Deployment, pods: Sequence[Pod], now: datetime) -> DeploymentStatus:
+    active, wanted = [pod for pod in pods if is_active(pod)], deployment.spec.replicas
+    ready = sum(map(is_ready, active))
+    return DeploymentStatus(
+        observed_generation=deployment.metadata.generation,
+        replicas=len(active),
+        updated_replicas=sum(is_current(pod, deployment) for pod in active),
+        ready_replicas=ready,
+        available_replicas=ready,
+        unavailable_replicas=max(wanted, len(active)) - ready,
+        conditions=(_available(deployment, format_time(now), is_met=ready >= wanted),),
+    )
+
+
+def _available(deployment: Deployment, now: str, *, is_met: bool) -> DeploymentCondition:
+    before = next((each for each in deployment.status.conditions if each.type == AVAILABLE), None)
+    new = DeploymentCondition(
+        type=AVAILABLE,
+        status="True" if is_met else "False",
+        reason="MinimumReplicasAvailable" if is_met else "MinimumReplicasUnavailable",
+        message=f"Deployment {'has' if is_met else 'does not have'} minimum availability.",
+        last_update_time=now,
+        last_transition_time=now,
+    )
+    return before if before is not None and before.status == new.status else new
+
+
+BY_DEPLOYMENT = "deployment"
+
+_owner = owned_by(DEPLOYMENTS)
+
+
+def _index(pod: Pod) -> list[str]:
+    return [str(key) for key in _owner(pod)]
+
+
+class DeploymentReconciler:
+    def __init__(self, deployments: Store[Deployment], pods: Store[Pod], writer: WriteTracker, now: Now) -> None:
+        self._deployments = deployments
+        self._pods = pods
+        self._writer = writer
+        self._now = now
+
+    async def reconcile(self, key: Key) -> Result:
+        deployment, session = self._deployments.get(key), self._writer.for_key(key)
+        if deployment is None or deployment.metadata.deletion_timestamp:
+            return Done()
+        pods = [pod for pod in self._pods.by(BY_DEPLOYMENT, str(key)) if _belongs(pod, deployment)]
+        steps = plan_scale(deployment, pods, self._now())
+        await self._write_status(deployment, pods, session)
+        await gather_all(self._stop(pod, session) for pod in steps.stop)
+        body = pod_body(deployment)
+        await gather_all(session.create(PODS, body, namespace=key.namespace) for _ in range(steps.create))
+        return Done() if steps.again_s is None else RequeueAfter(steps.again_s)
+
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
+        """Nothing here is final."""
+
+    async def _stop(self, pod: Pod, session: TrackedClient) -> None:
+        with suppress(NotFound):
+            await session.delete(PODS, pod.metadata.key, uid=pod.metadata.uid)
+
+    async def _write_status(self, deployment: Deployment, pods: Sequence[Pod], session: TrackedClient) -> None:
+        new = status(deployment, pods, self._now())
+        patch = merge_patch(msgspec.to_builtins(deployment.status), msgspec.to_builtins(new))
+        if patch:
+            body = {"metadata": resource_version_precondition(deployment), "status": patch}
+            await session.patch_status(DEPLOYMENTS, deployment.metadata.key, body)
+
+
+def _belongs(pod: Pod, deployment: Deployment) -> bool:
+    owner = pod.metadata.controller
+    return owner is not None and owner.uid == deployment.metadata.uid
+
+
+def deployments(operator: Operator, *, now: Now) -> Controller[Deployment]:
+    writer = operator.writer()
+    pods = operator.store(PODS, {BY_DEPLOYMENT: _index})
+    reconciler = DeploymentReconciler(operator.store(DEPLOYMENTS), pods, writer, now)
+    return Controller(
+        name="deployment", resource=DEPLOYMENTS, reconciler=reconciler, writer=writer, watches=(Watch(PODS, _owner),)
+    )

@@ -1,0 +1,248 @@
+"""A Job and its pods at one moment: what runs, what has ended, and what of that is counted already."""
+
+from collections.abc import Iterable, Iterator, Set
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import NamedTuple
+
+from holdfast.local.controllers.objects import ExitCodes, FailurePolicy, FailureRule, Job, Pod, condition
+from holdfast.times import parse_time
+
+# How one pod of a Job stands.
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+FAILURES = "batch.kubernetes.io/job-index-failure-count"
+IGNORED_FAILURES = "batch.kubernetes.io/job-index-ignored-failure-count"
+
+
+def index_of(pod: Pod) -> int | None:
+    return _number(pod, INDEX)
+
+
+def failures_before(pod: Pod) -> int:
+    """How often its index had failed when the pod was made."""
+    return _number(pod, FAILURES) or 0
+
+
+def ignored_failures_before(pod: Pod) -> int:
+    return _number(pod, IGNORED_FAILURES) or 0
+
+
+def is_active(pod: Pod) -> bool:
+    return not pod.has_ended and not pod.is_terminating
+
+
+def has_failed(pod: Pod, job: Job) -> bool:
+    """A pod that is being deleted may never get to say that it failed; it counts as that, unless the Job waits."""
+    if pod.status.phase == "Failed":
+        return True
+    return pod.is_terminating and pod.status.phase != "Succeeded" and not job.replaces_only_failed
+
+
+def is_ready(pod: Pod) -> bool:
+    ready = condition(pod.status.conditions, "Ready")
+    return ready is not None and ready.status == "True"
+
+
+def finished_at(pod: Pod) -> datetime:
+    """When its containers ended; failing that, when it was no longer ready, or was told to end, or was made."""
+    meta, ready = pod.metadata, condition(pod.status.conditions, "Ready")
+    ended = _containers_ended(pod)
+    if ended is not None:
+        return ended
+    if ready is not None and ready.status == "False" and ready.last_transition_time:
+        return parse_time(ready.last_transition_time)
+    if meta.deletion_timestamp:
+        return parse_time(meta.deletion_timestamp) - timedelta(seconds=meta.deletion_grace_period_seconds or 0)
+    return parse_time(meta.creation_timestamp)
+
+
+def _containers_ended(pod: Pod) -> datetime | None:
+    sidecars = {container.name for container in pod.spec.init_containers if container.is_sidecar}
+    statuses = (
+        *pod.status.container_statuses,
+        *(status for status in pod.status.init_container_statuses if status.name in sidecars),
+    )
+    ends = [status.state.terminated.finished_at if status.state.terminated else None for status in statuses]
+    moments = [parse_time(end) for end in ends if end]
+    return max(moments) if moments and len(moments) == len(ends) else None
+
+
+def _number(pod: Pod, annotation: str) -> int | None:
+    text = pod.metadata.annotations.get(annotation, "")
+    return int(text) if text.isdecimal() and len(text) < 10 else None
+
+
+# Sets of completion indexes as a Job's status has them: 0-2,4.
+
+
+def parse_indexes(text: str, limit: int) -> frozenset[int]:
+    """The indexes below `limit`; what can't be read is left out, as a status that somebody broke is mended."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if all(end.isdecimal() and len(end) < 19 for end in (first, last or first)):
+            found.update(range(int(first), min(int(last or first) + 1, limit)))
+    return frozenset(found)
+
+
+def format_indexes(indexes: Iterable[int]) -> str:
+    """In order, with runs of at least three drawn together as the API server does, and of two as a pair."""
+    runs: list[list[int]] = []
+    for index in sorted(indexes):
+        if runs and runs[-1][1] == index - 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ",".join(_run(first, last) for first, last in runs)
+
+
+def _run(first: int, last: int) -> str:
+    if first == last:
+        return str(first)
+    return f"{first},{last}" if last == first + 1 else f"{first}-{last}"
+
+
+# What a Job's podFailurePolicy says about a failed pod.
+
+COUNT, IGNORE, FAIL_JOB, FAIL_INDEX = "Count", "Ignore", "FailJob", "FailIndex"
+
+
+class PolicyMatch(NamedTuple):
+    action: str
+    message: str = ""
+
+    @property
+    def counts(self) -> bool:
+        return self.action != IGNORE
+
+
+def match_policy(job: Job, pod: Pod) -> PolicyMatch:
+    """The first rule that matches decides; without one the failure counts."""
+    policy = job.spec.pod_failure_policy or FailurePolicy()
+    for number, rule in enumerate(policy.rules):
+        if rule.action == FAIL_INDEX and job.spec.backoff_limit_per_index is None:
+            continue
+        for match in _matches(rule, pod):
+            return PolicyMatch(rule.action, f"{match} matching {rule.action} rule at index {number}")
+    return PolicyMatch(COUNT)
+
+
+def _matches(rule: FailureRule, pod: Pod) -> Iterator[str]:
+    if rule.on_exit_codes is not None:
+        yield from _exit_codes(rule.on_exit_codes, pod)
+    for pattern in rule.on_pod_conditions:
+        found = condition(pod.status.conditions, pattern.type)
+        if found is not None and found.status == pattern.status:
+            yield f"Pod {pod.metadata.key} has condition {pattern.type}"
+
+
+def _exit_codes(wanted: ExitCodes, pod: Pod) -> Iterator[str]:
+    for status in (*pod.status.container_statuses, *pod.status.init_container_statuses):
+        ended = status.state.terminated
+        if ended is None or ended.exit_code == 0 or wanted.container_name not in ("", status.name):
+            continue
+        if (ended.exit_code in wanted.values) == (wanted.operator == "In"):
+            yield f"Container {status.name} for pod {pod.metadata.key} failed with exit code {ended.exit_code}"
+
+
+class JobPods:
+    """`released` are pods that this process has let go, though the cache may not show it yet."""
+
+    def __init__(self, job: Job, pods: tuple[Pod, ...], released: Set[str] = frozenset()) -> None:
+        self.job = job
+        self.pods = pods
+        self.tracked = tuple(pod for pod in pods if pod.is_tracked and pod.metadata.uid not in released)
+        uncounted = job.status.uncounted_terminated_pods
+        self.uncounted = frozenset((*uncounted.succeeded, *uncounted.failed))
+
+    @cached_property
+    def active(self) -> tuple[Pod, ...]:
+        return tuple(pod for pod in self.pods if is_active(pod))
+
+    @cached_property
+    def terminating(self) -> tuple[Pod, ...]:
+        return tuple(pod for pod in self.pods if pod.is_terminating and not pod.has_ended)
+
+    @cached_property
+    def new_succeeded(self) -> tuple[Pod, ...]:
+        return tuple(pod for pod in self._new if pod.status.phase == "Succeeded")
+
+    @cached_property
+    def new_failed(self) -> tuple[Pod, ...]:
+        return tuple(pod for pod in self._new if has_failed(pod, self.job))
+
+    @cached_property
+    def succeeded(self) -> int:
+        """All successes, those included that no status shows yet."""
+        if self.job.is_indexed:
+            return len(self.completed_indexes)
+        status = self.job.status
+        return status.succeeded + len(status.uncounted_terminated_pods.succeeded) + len(self.new_succeeded)
+
+    @cached_property
+    def failed(self) -> int:
+        """All failures that count."""
+        status = self.job.status
+        new = sum(match_policy(self.job, pod).counts for pod in self.new_failed if self.is_in_range(pod))
+        return status.failed + len(status.uncounted_terminated_pods.failed) + new
+
+    @cached_property
+    def completed_indexes(self) -> frozenset[int]:
+        before = parse_indexes(self.job.status.completed_indexes, self._limit)
+        return before | self._indexes_of(self.new_succeeded)
+
+    @cached_property
+    def failed_indexes(self) -> frozenset[int]:
+        """Those that are given up, where indexes fail on their own."""
+        if self.job.spec.backoff_limit_per_index is None:
+            return frozenset()
+        given_up = tuple(pod for pod in self._new if self._gives_up(pod))
+        before = parse_indexes(self.job.status.failed_indexes, self._limit)
+        return (before | self._indexes_of(given_up)) - self.completed_indexes
+
+    @cached_property
+    def active_indexes(self) -> frozenset[int]:
+        return self._indexes_of(self.active)
+
+    @cached_property
+    def occupied_indexes(self) -> frozenset[int]:
+        """Those whose place is taken."""
+        leaving = self.terminating if self.job.replaces_only_failed else ()
+        return self.active_indexes | self._indexes_of(leaving)
+
+    @cached_property
+    def last_failed(self) -> dict[int, Pod]:
+        """Where indexes fail on their own: the last failure of each that neither was replaced nor is given up."""
+        last: dict[int, Pod] = {}
+        if self.job.spec.backoff_limit_per_index is None:
+            return last
+        settled = self.active_indexes | self.completed_indexes | self.failed_indexes
+        for pod in sorted(self.tracked, key=failures_before):
+            index = index_of(pod)
+            if index is not None and index < self._limit and index not in settled and has_failed(pod, self.job):
+                last[index] = pod
+        return last
+
+    def is_in_range(self, pod: Pod) -> bool:
+        """A pod of an index that a smaller Job no longer has counts for nothing."""
+        index = index_of(pod)
+        return not self.job.is_indexed or (index is not None and index < self._limit)
+
+    @cached_property
+    def _new(self) -> tuple[Pod, ...]:
+        return tuple(pod for pod in self.tracked if pod.metadata.uid not in self.uncounted)
+
+    @property
+    def _limit(self) -> int:
+        return self.job.spec.completions or 0
+
+    def _indexes_of(self, pods: tuple[Pod, ...]) -> frozenset[int]:
+        found = (index_of(pod) for pod in pods)
+        return frozenset(index for index in found if index is not None and index < self._limit)
+
+    def _gives_up(self, pod: Pod) -> bool:
+        if not has_failed(pod, self.job):
+            return False
+        judgement, limit = match_policy(self.job, pod), self.job.spec.backoff_limit_per_index or 0
+        return judgement.action == FAIL_INDEX or (judgement.counts and failures_before(pod) >= limit)

@@ -1,0 +1,317 @@
+"""How long a Job waits after failed pods before it makes another."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+
+from msgspec import Struct
+
+from holdfast.api.core.objects import UncountedTerminatedPods
+from holdfast.local.controllers import job_pods
+from holdfast.local.controllers.job_pods import (
+    FAIL_JOB,
+    JobPods,
+    failures_before,
+    finished_at,
+    has_failed,
+    ignored_failures_before,
+    index_of,
+    is_ready,
+    match_policy,
+)
+from holdfast.local.controllers.objects import Job, Pod, SuccessPolicy, SuccessRule
+from holdfast.times import parse_time
+
+BASE_S = 10.0
+CAP_S = 600.0
+
+
+def backoff_remaining_s(succeeded: Sequence[Pod], failed: Sequence[Pod], now: datetime) -> float:
+    """Counted from the last failure; a success starts the series anew."""
+    last_success = max(map(finished_at, succeeded), default=None)
+    failures = [at for at in map(finished_at, failed) if last_success is None or at > last_success]
+    return _left_s(len(failures), max(failures), now) if failures else 0.0
+
+
+def remaining_of_index_s(last: Pod | None, now: datetime) -> float:
+    """The same for an index that fails on its own; each of its pods knows how many came before."""
+    if last is None:
+        return 0.0
+    return _left_s(failures_before(last) + ignored_failures_before(last) + 1, finished_at(last), now)
+
+
+def _left_s(failures: int, last: datetime, now: datetime) -> float:
+    delay_s = min(CAP_S, BASE_S * 2.0 ** min(failures - 1, 16))
+    return max(0.0, delay_s - (now - last).total_seconds())
+
+
+# When the indexes that have succeeded are enough for the whole Job.
+
+
+def satisfied_rule(job: Job, completed: frozenset[int]) -> int | None:
+    """The number of the first rule that holds."""
+    policy = job.spec.success_policy or SuccessPolicy()
+    limit = job.spec.completions or 0
+    return next((number for number, rule in enumerate(policy.rules) if _holds(rule, completed, limit)), None)
+
+
+def _holds(rule: SuccessRule, completed: frozenset[int], limit: int) -> bool:
+    wanted = job_pods.parse_indexes(rule.succeeded_indexes, limit)
+    counted = completed & wanted if rule.succeeded_indexes else completed
+    if rule.succeeded_count is not None:
+        return len(counted) >= rule.succeeded_count
+    return bool(wanted) and counted == wanted
+
+
+# Whether a Job is over, and why: the first reason that holds stays the reason.
+
+FAILURE_TARGET, SUCCESS_CRITERIA_MET = "FailureTarget", "SuccessCriteriaMet"
+FINAL = {FAILURE_TARGET: "Failed", SUCCESS_CRITERIA_MET: "Complete"}
+
+
+class JobOutcome(Struct, frozen=True):
+    """`type` is the condition that comes first; the final one follows when nothing runs any more."""
+
+    type: str
+    reason: str
+    message: str
+
+    @property
+    def is_success(self) -> bool:
+        return self.type == SUCCESS_CRITERIA_MET
+
+
+def job_outcome(census: JobPods, now: datetime) -> JobOutcome | None:
+    """Failures are looked for before successes, and what was decided before is not decided again."""
+    return _decided(census.job) or _failure(census, now) or _success(census)
+
+
+def deadline(job: Job) -> datetime | None:
+    limit_s = job.spec.active_deadline_seconds
+    if limit_s is None or job.spec.suspend or not job.status.start_time:
+        return None
+    return parse_time(job.status.start_time) + timedelta(seconds=limit_s)
+
+
+def _decided(job: Job) -> JobOutcome | None:
+    for kind in (SUCCESS_CRITERIA_MET, FAILURE_TARGET):
+        for condition in job.status.conditions:
+            if (condition.type, condition.status) == (kind, "True"):
+                return JobOutcome(kind, condition.reason, condition.message)
+    return None
+
+
+def _failure(census: JobPods, now: datetime) -> JobOutcome | None:
+    job, due = census.job, deadline(census.job)
+    for pod in census.tracked:
+        if has_failed(pod, job) and (judgement := match_policy(job, pod)).action == FAIL_JOB:
+            return JobOutcome(FAILURE_TARGET, "PodFailurePolicy", judgement.message)
+    if census.failed > job.spec.backoff_limit or _restarted_too_often(census):
+        return JobOutcome(FAILURE_TARGET, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+    if due is not None and now >= due:
+        return JobOutcome(FAILURE_TARGET, "DeadlineExceeded", "Job was active longer than specified deadline")
+    return _failed_indexes(census)
+
+
+def _restarted_too_often(census: JobPods) -> bool:
+    """Containers that are restarted in their pod use up the same limit."""
+    limit = census.job.spec.backoff_limit
+    running = [pod for pod in census.pods if pod.spec.restart_policy == "OnFailure" and not pod.has_ended]
+    restarts = sum(
+        status.restart_count
+        for pod in running
+        for status in (*pod.status.container_statuses, *pod.status.init_container_statuses)
+    )
+    return restarts > 0 and restarts >= limit
+
+
+def _failed_indexes(census: JobPods) -> JobOutcome | None:
+    spec, failed = census.job.spec, len(census.failed_indexes)
+    if spec.max_failed_indexes is not None and failed > spec.max_failed_indexes:
+        message = "Job has exceeded the specified maximal number of failed indexes"
+        return JobOutcome(FAILURE_TARGET, "MaxFailedIndexesExceeded", message)
+    if failed and failed + len(census.completed_indexes) >= (spec.completions or 0):
+        return JobOutcome(FAILURE_TARGET, "FailedIndexes", "Job has failed indexes")
+    return None
+
+
+def _success(census: JobPods) -> JobOutcome | None:
+    job = census.job
+    rule = satisfied_rule(job, census.completed_indexes) if job.is_indexed else None
+    if rule is not None:
+        return JobOutcome(SUCCESS_CRITERIA_MET, "SuccessPolicy", f"Matched rules at index {rule}")
+    wanted = 1 if job.spec.completions is None else job.spec.completions
+    if census.succeeded >= wanted and not census.active:
+        message = "Reached expected number of succeeded pods"
+        return JobOutcome(SUCCESS_CRITERIA_MET, "CompletionsReached", message)
+    return None
+
+
+# Which pods a Job that goes on makes, and which it can do without.
+
+# As many at a time as the API server's own controller makes: a big Job must not keep the others waiting.
+MOST_AT_ONCE = 500
+
+
+class NewPod(Struct, frozen=True):
+    """A pod to be made; an index that fails on its own hands its history down."""
+
+    index: int | None = None
+    failures: int | None = None
+    ignored_failures: int = 0
+
+
+class Staffing(Struct, frozen=True, kw_only=True):
+    create: tuple[NewPod, ...] = ()
+    surplus: tuple[Pod, ...] = ()
+    again_s: float | None = None
+
+
+def plan_scale(census: JobPods, now: datetime) -> Staffing:
+    """Either pods go or pods come, never both in one step."""
+    job = census.job
+    if job.spec.suspend:
+        return Staffing(surplus=census.active)
+    wanted = _wanted(census)
+    surplus = _surplus(census, len(census.active) - wanted)
+    if surplus:
+        return Staffing(surplus=surplus[:MOST_AT_ONCE])
+    leaving = len(census.terminating) if job.replaces_only_failed else 0
+    missing = min(wanted - leaving - len(census.active), MOST_AT_ONCE)
+    if missing <= 0:
+        return Staffing()
+    if job.spec.backoff_limit_per_index is not None:
+        return _independent(census, missing, now)
+    wait_s = _wait_s(census, now)
+    if wait_s > 0:
+        return Staffing(again_s=wait_s)
+    if not job.is_indexed:
+        return Staffing(create=(NewPod(),) * missing)
+    return Staffing(create=tuple(map(NewPod, islice(_open_indexes(census), missing))))
+
+
+def _wanted(census: JobPods) -> int:
+    spec = census.job.spec
+    if spec.completions is None:
+        # One success is enough: what runs may end, and nothing more is begun.
+        return len(census.active) if census.succeeded else spec.parallelism
+    return max(0, min(spec.completions - census.succeeded, spec.parallelism))
+
+
+def _surplus(census: JobPods, at_least: int) -> tuple[Pod, ...]:
+    """Pods without a place of their own, then those that lose least: not ready, of the highest index, the newest."""
+    by_age = sorted(census.active, key=lambda pod: pod.metadata.creation_timestamp)
+    keepers, misplaced = _placed(census, by_age) if census.job.is_indexed else (by_age, [])
+    keepers.reverse()
+    keepers.sort(key=lambda pod: (is_ready(pod), -(index_of(pod) or 0)))
+    return (*misplaced, *keepers[: max(0, at_least - len(misplaced))])
+
+
+def _placed(census: JobPods, by_age: list[Pod]) -> tuple[list[Pod], list[Pod]]:
+    """The oldest pod of each index, and those that have no index to themselves."""
+    keepers: dict[int, Pod] = {}
+    misplaced = []
+    for pod in by_age:
+        index = index_of(pod)
+        if index is None or index in keepers or not census.is_in_range(pod):
+            misplaced.append(pod)
+        else:
+            keepers[index] = pod
+    return list(keepers.values()), misplaced
+
+
+def _wait_s(census: JobPods, now: datetime) -> float:
+    """Only pods that were there to the end tell of a failure; one that was taken away does not."""
+    failed = {pod.metadata.uid: pod for pod in census.new_failed}
+    failed |= {pod.metadata.uid: pod for pod in census.pods if pod.status.phase == "Failed" and not pod.is_terminating}
+    succeeded = [pod for pod in census.pods if pod.status.phase == "Succeeded"]
+    return backoff_remaining_s(succeeded, list(failed.values()), now)
+
+
+def _open_indexes(census: JobPods) -> Iterator[int]:
+    taken = census.occupied_indexes | census.completed_indexes | census.failed_indexes
+    return (index for index in range(census.job.spec.completions or 0) if index not in taken)
+
+
+def _independent(census: JobPods, missing: int, now: datetime) -> Staffing:
+    """Where indexes fail on their own, each waits on its own."""
+    create: list[NewPod] = []
+    waits: list[float] = []
+    for index in _open_indexes(census):
+        last = census.last_failed.get(index)
+        wait_s = remaining_of_index_s(last, now)
+        if wait_s > 0:
+            waits.append(wait_s)
+        elif len(create) < missing:
+            create.append(_successor(census, index, last))
+    return Staffing(create=tuple(create), again_s=min(waits, default=None))
+
+
+def _successor(census: JobPods, index: int, last: Pod | None) -> NewPod:
+    if last is None:
+        return NewPod(index, 0)
+    failures, ignored = failures_before(last), ignored_failures_before(last)
+    counts = match_policy(census.job, last).counts
+    return NewPod(index, failures + counts, ignored + (not counts))
+
+
+# Counts each ended pod once and only once, whatever crashes in between.
+#
+# A pod is held by a finalizer until its uid is in the Job's status (`uncountedTerminatedPods`); then it is let go;
+# then, when nothing holds it any more, the uid turns into a number. An Indexed Job needs no uids for its successes:
+# an index can't be completed twice.
+
+# Keeps a status below 20 KB; the rest is counted in the next steps.
+MOST_UNCOUNTED = 500
+
+
+class PodCounts(Struct, frozen=True, kw_only=True):
+    succeeded: int
+    failed: int
+    uncounted: UncountedTerminatedPods
+    # To be let go, once the rest is in the status.
+    release: tuple[Pod, ...]
+
+
+def count_finished_pods(census: JobPods, over: JobOutcome | None) -> PodCounts:
+    status = census.job.status
+    before = status.uncounted_terminated_pods
+    held = {pod.metadata.uid for pod in census.tracked}
+    succeeded = [uid for uid in before.succeeded if uid in held]
+    failed = [uid for uid in before.failed if uid in held]
+    release = []
+    for pod in census.tracked:
+        is_new = pod.metadata.uid not in census.uncounted
+        if not _can_remove_finalizer(census, pod, over) or (is_new and len(succeeded) + len(failed) >= MOST_UNCOUNTED):
+            continue
+        release.append(pod)
+        if not is_new:
+            continue
+        if pod.status.phase == "Succeeded":
+            succeeded += [] if census.job.is_indexed else [pod.metadata.uid]
+        elif _counts_as_failed(census, pod, over):
+            failed.append(pod.metadata.uid)
+    let_go = len(before.succeeded) - sum(uid in held for uid in before.succeeded)
+    return PodCounts(
+        succeeded=census.succeeded if census.job.is_indexed else status.succeeded + let_go,
+        failed=status.failed + len(before.failed) - sum(uid in held for uid in before.failed),
+        uncounted=UncountedTerminatedPods(succeeded=tuple(succeeded), failed=tuple(failed)),
+        release=tuple(release),
+    )
+
+
+def _can_remove_finalizer(census: JobPods, pod: Pod, over: JobOutcome | None) -> bool:
+    if over is not None or pod.status.phase == "Succeeded":
+        return True
+    if not has_failed(pod, census.job):
+        return False
+    # The last failure of an index is what its next pod takes the count from.
+    index = index_of(pod)
+    last = census.last_failed.get(index) if index is not None else None
+    return last is None or last.metadata.uid != pod.metadata.uid
+
+
+def _counts_as_failed(census: JobPods, pod: Pod, over: JobOutcome | None) -> bool:
+    """When a Job fails, everything that still runs fails with it."""
+    fails = has_failed(pod, census.job) or (over is not None and not over.is_success)
+    return fails and census.is_in_range(pod) and match_policy(census.job, pod).counts

@@ -1,0 +1,310 @@
+"""The Job controller: observe, plan, apply, status."""
+
+from collections.abc import Iterable, Sequence, Set
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import structlog
+from msgspec import Struct, structs
+
+from holdfast.api.core.objects import JobCondition, JobStatus
+from holdfast.api.meta import Key
+from holdfast.cluster.errors import ClusterError, NotFound
+from holdfast.cluster.protocol import JSON
+from holdfast.cluster.resources import merge_patch
+from holdfast.local.controllers import job_pods
+from holdfast.local.controllers.job_pods import FAILURES, IGNORED_FAILURES, INDEX, JobPods, is_ready
+from holdfast.local.controllers.job_policies import (
+    FINAL,
+    JobOutcome,
+    NewPod,
+    PodCounts,
+    Staffing,
+    count_finished_pods,
+    deadline,
+    job_outcome,
+    plan_scale,
+)
+from holdfast.local.controllers.objects import JOBS, PODS, TRACKING, Job, Pod, resource_version_precondition
+from holdfast.local.controllers.tasks import gather_all
+from holdfast.runtime.controller import Controller, Done, RequeueAfter, Result, TerminalError, Watch, owned_by
+from holdfast.runtime.informer import Store
+from holdfast.runtime.operator import Operator
+from holdfast.runtime.process import Now, format_time
+from holdfast.runtime.read_your_writes import TrackedClient, WriteTracker
+
+# What a Job needs next: its pods and its status, from what is seen of both.
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """In this order: pods to make, the status, pods to let go, pods to stop with their Job, pods too many.
+
+    Those too many are let go before they are stopped, so that they count for nothing.
+    """
+
+    create: tuple[NewPod, ...]
+    status: JobStatus
+    release: tuple[Pod, ...]
+    stop: tuple[Pod, ...]
+    surplus: tuple[Pod, ...]
+    again_s: float | None
+
+
+def plan(job: Job, pods: tuple[Pod, ...], now: datetime, released: Set[str] = frozenset()) -> Plan:
+    """`released` are pods that this process has let go, though the cache may not show it yet."""
+    census = JobPods(_started(job, now), pods, released)
+    over = job_outcome(census, now)
+    staff = Staffing() if over else plan_scale(census, now)
+    counts = count_finished_pods(census, over)
+    stop = census.active if over else ()
+    going = {pod.metadata.uid for pod in (*stop, *staff.surplus)}
+    staying = [pod for pod in census.active if pod.metadata.uid not in going]
+    status = structs.replace(
+        census.job.status,
+        active=len(staying) + len(staff.create),
+        ready=sum(map(is_ready, staying)),
+        terminating=len(census.terminating) + len(going),
+        succeeded=counts.succeeded,
+        failed=counts.failed,
+        uncounted_terminated_pods=counts.uncounted,
+        completed_indexes=job_pods.format_indexes(census.completed_indexes) if census.job.is_indexed else "",
+        failed_indexes=job_pods.format_indexes(census.failed_indexes),
+        conditions=_with_suspended_condition(census, now),
+    )
+    return Plan(
+        create=staff.create,
+        status=_with_terminal_conditions(census, status, over, counts, now) if over else status,
+        stop=stop,
+        surplus=staff.surplus,
+        release=counts.release,
+        again_s=None if over else _again_s(census, staff, now),
+    )
+
+
+def _started(job: Job, now: datetime) -> Job:
+    """The clock of a suspended Job stands at nothing; the one of a resumed Job starts anew."""
+    start = "" if job.spec.suspend else job.status.start_time or format_time(now)
+    return structs.replace(job, status=structs.replace(job.status, start_time=start))
+
+
+def _with_suspended_condition(census: JobPods, now: datetime) -> tuple[JobCondition, ...]:
+    conditions, suspend = census.job.status.conditions, census.job.spec.suspend
+    was = any(condition.type == "Suspended" and condition.status == "True" for condition in conditions)
+    if was == suspend:
+        return conditions
+    reason, message = ("JobSuspended", "Job suspended") if suspend else ("JobResumed", "Job resumed")
+    new = _condition("Suspended", reason, message, now, status="True" if suspend else "False")
+    return (*(condition for condition in conditions if condition.type != "Suspended"), new)
+
+
+def _with_terminal_conditions(
+    census: JobPods, status: JobStatus, over: JobOutcome, counts: PodCounts, now: datetime
+) -> JobStatus:
+    """Final only when everything has stopped and is counted: whoever sees it may rely on the numbers."""
+    settled = not (status.active or status.terminating or census.tracked or _has_uncounted(counts))
+    kinds = (over.type, FINAL[over.type]) if settled else (over.type,)
+    there = {condition.type for condition in status.conditions if condition.status == "True"}
+    new = tuple(_condition(kind, over.reason, over.message, now) for kind in kinds if kind not in there)
+    completed = format_time(now) if settled and over.is_success else status.completion_time
+    return structs.replace(status, conditions=(*status.conditions, *new), completion_time=completed)
+
+
+def _has_uncounted(counts: PodCounts) -> bool:
+    return bool(counts.uncounted.succeeded or counts.uncounted.failed)
+
+
+def _condition(kind: str, reason: str, message: str, now: datetime, *, status: str = "True") -> JobCondition:
+    return JobCondition(type=kind, status=status, reason=reason, message=message, last_transition_time=format_time(now))
+
+
+def _again_s(census: JobPods, staff: Staffing, now: datetime) -> float | None:
+    due = deadline(census.job)
+    times = [staff.again_s, (due - now).total_seconds() if due else None]
+    return min((time for time in times if time is not None), default=None)
+
+
+# A Job's pod, as its template says and its index completes it.
+
+INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
+# Five random characters follow, and a name has 63.
+LONGEST_PREFIX = 58
+
+
+def pod_body(job: Job, replica: NewPod) -> JSON:
+    template = job.spec.template
+    metadata, spec = template.get("metadata", {}), template.get("spec", {})
+    marks: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    prefix = f"{job.metadata.name}-"
+    if replica.index is not None:
+        marks[INDEX] = str(replica.index)
+        hostname = f"{job.metadata.name}-{replica.index}"
+        prefix = f"{hostname}-"
+        spec = _with_index_env(spec) | {"hostname": hostname}
+    if replica.failures is not None:
+        annotations[FAILURES] = str(replica.failures)
+        annotations |= {IGNORED_FAILURES: str(replica.ignored_failures)} if replica.ignored_failures else {}
+    return {
+        "metadata": {
+            "generateName": _prefix(prefix),
+            "labels": {**metadata.get("labels", {}), **marks},
+            "annotations": {**metadata.get("annotations", {}), **marks, **annotations},
+            "finalizers": [*metadata.get("finalizers", []), TRACKING],
+            "ownerReferences": [_owner_reference(job)],
+        },
+        "spec": spec,
+    }
+
+
+def _prefix(text: str) -> str:
+    return text if len(text) <= LONGEST_PREFIX else f"{text[: LONGEST_PREFIX - 1]}-"
+
+
+def _owner_reference(job: Job) -> JSON:
+    return {
+        "apiVersion": JOBS.api_version,
+        "kind": JOBS.kind,
+        "name": job.metadata.name,
+        "uid": job.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def _with_index_env(spec: JSON) -> JSON:
+    fields = ("initContainers", "containers")
+    return {
+        **spec,
+        **{field: [_container_with_index_env(each) for each in spec[field]] for field in fields if field in spec},
+    }
+
+
+def _container_with_index_env(container: dict[str, Any]) -> JSON:
+    """The container with its index in the environment, unless it sets that variable itself."""
+    env = container.get("env", [])
+    if any(variable["name"] == INDEX_VARIABLE for variable in env):
+        return container
+    source = {"fieldRef": {"fieldPath": f"metadata.labels['{INDEX}']"}}
+    return {**container, "env": [*env, {"name": INDEX_VARIABLE, "valueFrom": source}]}
+
+
+MANAGED_HERE = ("", "kubernetes.io/job-controller")
+JOB_NAME = "batch.kubernetes.io/job-name"
+BY_JOB = "job"
+
+_owner = owned_by(JOBS)
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+def job_of(pod: Pod) -> Iterable[Key]:
+    """The Job that a pod belongs to; or did, when it has lost its owner and is still held for being counted."""
+    if pod.metadata.controller is None and pod.is_tracked and JOB_NAME in pod.metadata.labels:
+        return (Key(pod.metadata.namespace, pod.metadata.labels[JOB_NAME]),)
+    return _owner(pod)
+
+
+def _index(pod: Pod) -> Iterable[str]:
+    return map(str, job_of(pod))
+
+
+class JobReconciler:
+    """The reconciler of the kind."""
+
+    def __init__(self, jobs: Store[Job], pods: Store[Pod], writer: WriteTracker, now: Now) -> None:
+        self._jobs = jobs
+        self._pods = pods
+        self._writer = writer
+        self._now = now
+        # Pods let go that the cache may still show as held: counting one twice would be the worst that can happen.
+        self._released: dict[Key, set[str]] = {}
+
+    async def reconcile(self, key: Key) -> Result:
+        job, session = self._jobs.get(key), self._writer.for_key(key)
+        pods = self._pods.by(BY_JOB, str(key))
+        self._forget(key, pods)
+        ours = [pod for pod in pods if job and not job.metadata.deletion_timestamp and _belongs(pod, job)]
+        owned = {pod.metadata.uid for pod in ours}
+        await self._remove_finalizers(key, session, [pod for pod in pods if pod.metadata.uid not in owned])
+        if job is None or job.metadata.deletion_timestamp or job.finished_at or job.spec.managed_by not in MANAGED_HERE:
+            return Done()
+        steps = plan(job, tuple(ours), self._now(), self._released.get(key, frozenset()))
+        await self._apply(job, steps, session)
+        return Done() if steps.again_s is None else RequeueAfter(steps.again_s)
+
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
+        """Nothing here is final."""
+
+    async def _apply(self, job: Job, steps: Plan, session: TrackedClient) -> None:
+        """A pod that can't be made must not keep the rest of the news from the status."""
+        key = job.metadata.key
+        made, trouble = await self._create(job, steps.create, session)
+        status = structs.replace(steps.status, active=steps.status.active - len(steps.create) + made)
+        await self._write_status(job, status, session)
+        await self._remove_finalizers(key, session, (*steps.release, *steps.surplus))
+        await gather_all(self._stop(pod, session) for pod in (*steps.stop, *steps.surplus))
+        if trouble is not None:
+            raise trouble
+
+    async def _create(
+        self, job: Job, replicas: Sequence[NewPod], session: TrackedClient
+    ) -> tuple[int, ClusterError | None]:
+        """In batches that grow: what is refused for one pod is not tried for hundreds."""
+        made, size = 0, 1
+        while made < len(replicas):
+            batch = replicas[made : made + size]
+            bodies = [pod_body(job, replica) for replica in batch]
+            try:
+                await gather_all(session.create(PODS, body, namespace=job.metadata.namespace) for body in bodies)
+            except ClusterError as error:
+                return made, error
+            made, size = made + len(batch), size * 2
+        return made, None
+
+    async def _write_status(self, job: Job, status: JobStatus, session: TrackedClient) -> None:
+        patch = merge_patch(msgspec.to_builtins(job.status), msgspec.to_builtins(status))
+        if patch:
+            await session.patch_status(
+                JOBS, job.metadata.key, {"metadata": resource_version_precondition(job), "status": patch}
+            )
+            log.debug("job", key=str(job.metadata.key), status=patch)
+
+    async def _stop(self, pod: Pod, session: TrackedClient) -> None:
+        with suppress(NotFound):
+            await session.delete(PODS, pod.metadata.key, uid=pod.metadata.uid)
+
+    async def _remove_finalizers(self, key: Key, session: TrackedClient, pods: Sequence[Pod]) -> None:
+        done = self._released.get(key, ())
+        await gather_all(
+            self._remove_finalizer(key, pod, session) for pod in pods if pod.is_tracked and pod.metadata.uid not in done
+        )
+
+    async def _remove_finalizer(self, key: Key, pod: Pod, session: TrackedClient) -> None:
+        left = [each for each in pod.metadata.finalizers if each != TRACKING]
+        with suppress(NotFound):
+            await session.patch(
+                PODS, pod.metadata.key, {"metadata": {**resource_version_precondition(pod), "finalizers": left}}
+            )
+        self._released.setdefault(key, set()).add(pod.metadata.uid)
+
+    def _forget(self, key: Key, pods: Sequence[Pod]) -> None:
+        """Once the cache shows that a pod is let go, it need not be remembered."""
+        held = {pod.metadata.uid for pod in pods if pod.is_tracked}
+        left = self._released.get(key, set()) & held
+        self._released.pop(key, None)
+        if left:
+            self._released[key] = left
+
+
+def _belongs(pod: Pod, job: Job) -> bool:
+    owner = pod.metadata.controller
+    return owner is not None and owner.uid == job.metadata.uid
+
+
+def jobs(operator: Operator, *, now: Now) -> Controller[Job]:
+    """The controller, on the operator's stores."""
+    writer = operator.writer()
+    reconciler = JobReconciler(operator.store(JOBS), operator.store(PODS, {BY_JOB: _index}), writer, now)
+    return Controller(name="job", resource=JOBS, reconciler=reconciler, writer=writer, watches=(Watch(PODS, job_of),))

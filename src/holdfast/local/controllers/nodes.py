@@ -1,0 +1,339 @@
+"""The node lifecycle: silence is noticed, marks are set, pods leave; what a vanished machine left behind is cleared."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+import msgspec
+import structlog
+from msgspec import structs
+
+from holdfast.api.core.objects import Lease
+from holdfast.api.core.selectors import Taint
+from holdfast.api.meta import Key
+from holdfast.cluster.errors import NotFound
+from holdfast.cluster.protocol import JSON, Cluster
+from holdfast.local.controllers.objects import (
+    LEASES,
+    NODES,
+    PODS,
+    Condition,
+    Node,
+    Pod,
+    condition,
+    resource_version_precondition,
+    with_condition,
+)
+from holdfast.local.controllers.tasks import gather_all
+from holdfast.runtime.controller import Controller, Done, RequeueAfter, Result, TerminalError, Watch
+from holdfast.runtime.informer import Store
+from holdfast.runtime.operator import Operator
+from holdfast.runtime.process import Now, format_time
+from holdfast.runtime.read_your_writes import TrackedClient, WriteTracker
+from holdfast.scheduling.constraints import find_toleration
+from holdfast.times import parse_time
+
+# When a pod has to leave a machine that is marked, or that is gone.
+
+
+def eviction_time(pod: Pod, taints: tuple[Taint, ...], now: datetime) -> datetime | None:
+    """The moment from which the pod may no longer stay; None when it may stay for ever."""
+    moments = []
+    for taint in taints:
+        if taint.effect != "NoExecute":
+            continue
+        since = parse_time(taint.time_added) if taint.time_added else now
+        toleration = find_toleration(pod.spec.tolerations, taint)
+        if toleration is None:
+            moments.append(since)
+        elif toleration.toleration_seconds is not None:
+            moments.append(since + timedelta(seconds=max(0, toleration.toleration_seconds)))
+    return min(moments, default=None)
+
+
+def disrupted(pod: Pod, reason: str, message: str, now: datetime) -> tuple[Condition, ...]:
+    """The pod's conditions with the one that says that it is not its own fault."""
+    there = condition(pod.status.conditions, "DisruptionTarget")
+    if there is not None and (there.status, there.reason) == ("True", reason):
+        return pod.status.conditions
+    new = Condition(
+        type="DisruptionTarget",
+        status="True",
+        reason=reason,
+        message=message,
+        last_transition_time=format_time(now),
+    )
+    return with_condition(pod.status.conditions, new)
+
+
+def not_ready(pod: Pod, now: datetime) -> tuple[Condition, ...]:
+    """The conditions of a pod whose machine is lost."""
+    ready = condition(pod.status.conditions, "Ready")
+    if ready is None or ready.status != "True":
+        return pod.status.conditions
+    new = Condition(type="Ready", status="False", reason="NodeNotReady", last_transition_time=format_time(now))
+    return with_condition(pod.status.conditions, new)
+
+
+# What a machine's own words say, and what its silence does.
+
+# What a machine tells about itself; when it tells nothing any more, all of it is unknown.
+_TOLD = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
+
+
+class Heartbeat(NamedTuple):
+    """The last sign of life, as it was written: only that it changes counts, since machines' clocks differ."""
+
+    renewed: str
+    heartbeat: str
+
+
+def sign_of_life(node: Node, lease: Lease | None) -> Heartbeat:
+    ready = condition(node.status.conditions, "Ready")
+    return Heartbeat(lease.spec.renew_time or "" if lease else "", ready.last_heartbeat_time or "" if ready else "")
+
+
+def readiness(node: Node) -> str:
+    ready = condition(node.status.conditions, "Ready")
+    return ready.status if ready else ""
+
+
+def unknown_conditions(node: Node, now: datetime) -> tuple[Condition, ...]:
+    """The conditions of a machine that is not heard of any more."""
+    conditions = node.status.conditions
+    if condition(conditions, "Ready") is None:
+        never = "Kubelet never posted node status."
+        new = Condition(type="Ready", status="Unknown", reason="NodeStatusNeverUpdated", message=never)
+        conditions = (*conditions, structs.replace(new, last_transition_time=format_time(now)))
+    return tuple(_unknown(each, now) if each.type in _TOLD else each for each in conditions)
+
+
+def _unknown(told: Condition, now: datetime) -> Condition:
+    if told.status == "Unknown":
+        return told
+    return structs.replace(
+        told,
+        status="Unknown",
+        reason="NodeStatusUnknown",
+        message="Kubelet stopped posting node status.",
+        last_transition_time=format_time(now),
+    )
+
+
+# The marks that a machine's state puts on it.
+
+NOT_READY = "node.kubernetes.io/not-ready"
+UNREACHABLE = "node.kubernetes.io/unreachable"
+_LOST = {"False": NOT_READY, "Unknown": UNREACHABLE}
+_PRESSED = {
+    "MemoryPressure": "node.kubernetes.io/memory-pressure",
+    "DiskPressure": "node.kubernetes.io/disk-pressure",
+    "PIDPressure": "node.kubernetes.io/pid-pressure",
+    "NetworkUnavailable": "node.kubernetes.io/network-unavailable",
+}
+_CORDONED = "node.kubernetes.io/unschedulable"
+# Only these marks are ours to set and to take off.
+_OURS = {(key, "NoSchedule") for key in (*_LOST.values(), *_PRESSED.values(), _CORDONED)} | {
+    (key, "NoExecute") for key in _LOST.values()
+}
+
+
+def wanted_taints(node: Node, *, evict: bool, now: datetime) -> tuple[Taint, ...]:
+    """The taints that the machine should have; those that are there stay as they are, with their time."""
+    wanted = dict.fromkeys(_taints_for_conditions(node, evict))
+    kept = [taint for taint in node.spec.taints if _is_foreign(taint) or (taint.key, taint.effect) in wanted]
+    there = {(taint.key, taint.effect) for taint in kept}
+    new = (Taint(key=key, effect=effect, time_added=format_time(now)) for key, effect in wanted.keys() - there)
+    return (*kept, *sorted(new, key=lambda taint: (taint.key, taint.effect)))
+
+
+def _taints_for_conditions(node: Node, evict: bool) -> Iterator[tuple[str, str]]:
+    lost = _LOST.get(readiness(node))
+    if lost:
+        yield lost, "NoSchedule"
+        if evict:
+            yield lost, "NoExecute"
+    for each in node.status.conditions:
+        if each.status == "True" and each.type in _PRESSED:
+            yield _PRESSED[each.type], "NoSchedule"
+    if node.spec.unschedulable:
+        yield _CORDONED, "NoSchedule"
+
+
+def _is_foreign(taint: Taint) -> bool:
+    return (taint.key, taint.effect) not in _OURS
+
+
+GRACE_S = 40.0
+# As long as the API server's own collector waits: a machine that registers anew finds its pods.
+VANISHED_S = 40.0
+RECHECK_S = 5.0
+LEASE_NAMESPACE = "kube-node-lease"
+BY_NODE = "node"
+EVICTED = ("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
+ORPHANED = ("DeletionByPodGC", "PodGC: node no longer exists")
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+def node_of(pod: Pod) -> Iterable[Key]:
+    return (Key("", pod.spec.node_name),) if pod.spec.node_name else ()
+
+
+def node_of_lease(lease: Lease) -> Iterable[Key]:
+    return (Key("", lease.metadata.name),) if lease.metadata.namespace == LEASE_NAMESPACE else ()
+
+
+def _index(pod: Pod) -> Iterable[str]:
+    return (pod.spec.node_name,) if pod.spec.node_name else ()
+
+
+class NodeReconciler:
+    """The reconciler of the kind; `grace_s` is how long a machine may be silent."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        nodes: Store[Node],
+        pods: Store[Pod],
+        leases: Store[Lease],
+        writer: WriteTracker,
+        now: Now,
+        *,
+        grace_s: float,
+    ) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._pods = pods
+        self._leases = leases
+        self._writer = writer
+        self._now = now
+        self._grace_s = grace_s
+        # Since when nothing new was heard, or the machine was missing, by this process' own clock: after a restart
+        # everybody gets the whole time again.
+        self._heard: dict[str, tuple[Heartbeat, datetime]] = {}
+        self._missed: dict[str, datetime] = {}
+
+    async def reconcile(self, key: Key) -> Result:
+        node, now, session = self._nodes.get(key), self._now(), self._writer.for_key(key)
+        if node is None:
+            self._heard.pop(key.name, None)
+            return await self._delete_orphaned_pods(key, now, session)
+        self._missed.pop(key.name, None)
+        left_s = self._grace_left_s(node, now)
+        if left_s <= 0 and await self._write_conditions(node, unknown_conditions(node, now), session):
+            return Done()
+        evict = readiness(node) == "True" or any(readiness(other) == "True" for other in self._nodes)
+        if await self._write_taints(node, wanted_taints(node, evict=evict, now=now), session):
+            return Done()
+        if readiness(node) != "True" and await self._mark_pods_not_ready(key.name, now, session):
+            return Done()
+        waits = [await self._evict(node, now, session), left_s if left_s > 0 else None, None if evict else RECHECK_S]
+        wait_s = min((each for each in waits if each is not None), default=None)
+        return Done() if wait_s is None else RequeueAfter(wait_s)
+
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
+        """Nothing here is final."""
+
+    def _grace_left_s(self, node: Node, now: datetime) -> float:
+        name = node.metadata.name
+        sign = sign_of_life(node, self._leases.get(Key(LEASE_NAMESPACE, name)))
+        last, since = self._heard.get(name, (None, now))
+        if sign != last:
+            self._heard[name] = sign, (since := now)
+        return self._grace_s - (now - since).total_seconds()
+
+    async def _write_conditions(self, node: Node, conditions: tuple[Condition, ...], session: TrackedClient) -> bool:
+        if conditions == node.status.conditions:
+            return False
+        log.warning("node not heard of", node=node.metadata.name, grace_s=self._grace_s)
+        patch = {
+            "metadata": resource_version_precondition(node),
+            "status": {"conditions": msgspec.to_builtins(conditions)},
+        }
+        await session.patch_status(NODES, node.metadata.key, patch)
+        return True
+
+    async def _write_taints(self, node: Node, taints: tuple[Taint, ...], session: TrackedClient) -> bool:
+        if taints == node.spec.taints:
+            return False
+        log.info("node marked", node=node.metadata.name, taints=[f"{each.key}:{each.effect}" for each in taints])
+        patch = {"metadata": resource_version_precondition(node), "spec": {"taints": msgspec.to_builtins(taints)}}
+        await session.patch(NODES, node.metadata.key, patch)
+        return True
+
+    async def _mark_pods_not_ready(self, name: str, now: datetime, session: TrackedClient) -> bool:
+        """Nobody should count on pods of a machine that is not well; returns whether that was news."""
+        told = [(pod, not_ready(pod, now)) for pod in self._pods.by(BY_NODE, name) if not pod.has_ended]
+        news = [(pod, conditions) for pod, conditions in told if conditions != pod.status.conditions]
+        await gather_all(self._write_status(pod, {}, conditions, session) for pod, conditions in news)
+        return bool(news)
+
+    async def _evict(self, node: Node, now: datetime, session: TrackedClient) -> float | None:
+        """Returns after how long the next pod has to leave."""
+        if not any(taint.effect == "NoExecute" for taint in node.spec.taints):
+            return None
+        staying = [
+            pod for pod in self._pods.by(BY_NODE, node.metadata.name) if not (pod.has_ended or pod.is_terminating)
+        ]
+        times = [(pod, at) for pod in staying if (at := eviction_time(pod, node.spec.taints, now)) is not None]
+        await gather_all(self._end(pod, EVICTED, now, session) for pod, at in times if at <= now)
+        return min(((at - now).total_seconds() for _, at in times if at > now), default=None)
+
+    async def _delete_orphaned_pods(self, key: Key, now: datetime, session: TrackedClient) -> Result:
+        """Nobody will ever tell how the pods of a vanished machine ended."""
+        pods = self._pods.by(BY_NODE, key.name)
+        if not pods:
+            self._missed.pop(key.name, None)
+            return Done()
+        left_s = VANISHED_S - (now - self._missed.setdefault(key.name, now)).total_seconds()
+        if left_s > 0:
+            return RequeueAfter(left_s)
+        with suppress(NotFound):
+            await self._cluster.get(NODES, key)
+            return Done()  # the cache is about to show it
+        await gather_all(self._end(pod, ORPHANED, now, session, phase="Failed", grace_period_s=0) for pod in pods)
+        return Done()
+
+    async def _end(
+        self,
+        pod: Pod,
+        cause: tuple[str, str],
+        now: datetime,
+        session: TrackedClient,
+        *,
+        phase: str = "",
+        grace_period_s: int | None = None,
+    ) -> None:
+        """First the reason, then the deletion: whoever sees the pod go can tell why."""
+        log.info("pod ended", key=str(pod.metadata.key), reason=cause[0], node=pod.spec.node_name)
+        with suppress(NotFound):
+            conditions = disrupted(pod, *cause, now)
+            changed = {"phase": phase} if phase and not pod.has_ended else {}
+            if not pod.has_ended and (changed or conditions != pod.status.conditions):
+                await self._write_status(pod, changed, conditions, session)
+            await session.delete(PODS, pod.metadata.key, uid=pod.metadata.uid, grace_period_s=grace_period_s)
+
+    async def _write_status(
+        self, pod: Pod, changed: JSON, conditions: tuple[Condition, ...], session: TrackedClient
+    ) -> None:
+        status = {**changed, "conditions": msgspec.to_builtins(conditions)}
+        await session.patch_status(
+            PODS, pod.metadata.key, {"metadata": resource_version_precondition(pod), "status": status}
+        )
+
+
+def nodes(operator: Operator, cluster: Cluster, *, now: Now, grace_s: float = GRACE_S) -> Controller[Node]:
+    writer = operator.writer()
+    reconciler = NodeReconciler(
+        cluster,
+        operator.store(NODES),
+        operator.store(PODS, {BY_NODE: _index}),
+        operator.store(LEASES),
+        writer,
+        now,
+        grace_s=grace_s,
+    )
+    watches = (Watch(PODS, node_of), Watch(LEASES, node_of_lease))
+    return Controller(name="node", resource=NODES, reconciler=reconciler, writer=writer, watches=watches)

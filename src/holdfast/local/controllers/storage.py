@@ -1,0 +1,177 @@
+"""Claims on storage. One machine has a folder for each of them, so that a claim gets its storage at once.
+
+A claim that is deleted stays while a pod on a machine uses it, as on any cluster; then its storage goes, then the
+claim: one of the same name never finds what its predecessor left.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from datetime import timedelta
+from typing import TypeAlias
+
+import msgspec
+
+from holdfast.api.meta import Key
+from holdfast.cluster.errors import NotFound
+from holdfast.cluster.protocol import Cluster, Propagation
+from holdfast.local.controllers.objects import (
+    CLAIMS,
+    JOBS,
+    PODS,
+    Claim,
+    ClaimStatus,
+    Job,
+    Pod,
+    resource_version_precondition,
+)
+from holdfast.runtime.controller import Controller, Done, RequeueAfter, Result, TerminalError, Watch
+from holdfast.runtime.events import Recorder
+from holdfast.runtime.informer import Store
+from holdfast.runtime.operator import Operator
+from holdfast.runtime.process import Now
+from holdfast.runtime.read_your_writes import TrackedClient, WriteTracker
+from holdfast.times import parse_time
+
+PROTECTION = "kubernetes.io/pvc-protection"
+
+Reclaim: TypeAlias = Callable[[Key], Awaitable[None]]
+
+
+async def nothing_to_reclaim(_claim: Key) -> None:
+    """Where claims have no storage behind them."""
+
+
+def volume_of(claim: Claim) -> str:
+    return f"pvc-{claim.metadata.uid}"
+
+
+def unsupported_reason(claim: Claim) -> str:
+    """What keeps a claim from having a folder; empty when nothing does."""
+    spec = claim.spec
+    if spec.volume_name not in ("", volume_of(claim)):
+        return f'there is no PersistentVolume "{spec.volume_name}" here; leave volumeName out to be given a folder'
+    if spec.selector is not None:
+        return "there are no PersistentVolumes here to select from; leave selector out to be given a folder"
+    if spec.volume_mode != "Filesystem":
+        return f"the volumeMode {spec.volume_mode} can't be had here, where a claim is a folder; use Filesystem"
+    return ""
+
+
+UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
+
+
+def unbound_claims_message(pod: Pod, claims: Store[Claim]) -> str:
+    """What the scheduler says of a pod whose claims are not ready; empty when they are."""
+    for key in pod.claims:
+        claim = claims.get(key)
+        if claim is None:
+            return f'persistentvolumeclaim "{key.name}" not found'
+        if claim.metadata.deletion_timestamp:
+            return f'persistentvolumeclaim "{key.name}" is being deleted'
+        if claim.status.phase != "Bound":
+            return UNBOUND
+    return ""
+
+
+class ClaimReconciler:
+    def __init__(
+        self, cluster: Cluster, claims: Store[Claim], writer: WriteTracker, events: Recorder, reclaim: Reclaim
+    ) -> None:
+        self._cluster = cluster
+        self._claims = claims
+        self._writer = writer
+        self._events = events
+        self._reclaim = reclaim
+
+    async def reconcile(self, key: Key) -> Result:
+        claim, session = self._claims.get(key), self._writer.for_key(key)
+        if claim is None:
+            return Done()
+        if claim.metadata.deletion_timestamp:
+            await self._finalize(claim, session)
+        elif trouble := unsupported_reason(claim):
+            self._events.warning(CLAIMS, claim, "ProvisioningFailed", trouble)
+        else:
+            await self._bind(claim, session)
+        return Done()
+
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
+        """Nothing here is final."""
+
+    async def _bind(self, claim: Claim, session: TrackedClient) -> None:
+        key, spec, finalizers = claim.metadata.key, claim.spec, claim.metadata.finalizers
+        given = ClaimStatus(phase="Bound", access_modes=spec.access_modes, capacity=_capacity(claim))
+        protected = finalizers if PROTECTION in finalizers else (*finalizers, PROTECTION)
+        with suppress(NotFound):
+            if not spec.volume_name or protected != finalizers:
+                metadata = {**resource_version_precondition(claim), "finalizers": protected}
+                patch = {"metadata": metadata, "spec": {"volumeName": volume_of(claim)}}
+                claim = await session.patch(CLAIMS, key, patch)
+            if claim.status != given:
+                patch = {"metadata": resource_version_precondition(claim), "status": msgspec.to_builtins(given)}
+                await session.patch_status(CLAIMS, key, patch)
+
+    async def _finalize(self, claim: Claim, session: TrackedClient) -> None:
+        key = claim.metadata.key
+        if PROTECTION not in claim.metadata.finalizers or await self._is_used(key):
+            return
+        await self._reclaim(key)
+        left = [each for each in claim.metadata.finalizers if each != PROTECTION]
+        with suppress(NotFound):
+            await session.patch(CLAIMS, key, {"metadata": {**resource_version_precondition(claim), "finalizers": left}})
+
+    async def _is_used(self, key: Key) -> bool:
+        """Asked of the cluster: a cache that shows the claim's deletion may not show yet who was bound before it."""
+        pods = (await self._cluster.list(PODS, namespace=key.namespace)).items
+        return any(key in pod.claims for pod in pods if pod.spec.node_name)
+
+
+def _capacity(claim: Claim) -> dict[str, str | int | float]:
+    return {name: amount for name, amount in claim.spec.resources.requests.items() if name == "storage"}
+
+
+def _claims_of(pod: Pod) -> Iterable[Key]:
+    return pod.claims
+
+
+def claims(operator: Operator, cluster: Cluster, *, reclaim: Reclaim) -> Controller[Claim]:
+    writer = operator.writer()
+    reconciler = ClaimReconciler(cluster, operator.store(CLAIMS), writer, operator.recorder, reclaim)
+    return Controller(
+        name="claims", resource=CLAIMS, reconciler=reconciler, writer=writer, watches=(Watch(PODS, _claims_of),)
+    )
+
+
+# Takes finished Jobs away when their time is over.
+
+
+class JobTtlReconciler:
+    def __init__(self, jobs: Store[Job], writer: WriteTracker, now: Now) -> None:
+        self._jobs = jobs
+        self._writer = writer
+        self._now = now
+
+    async def reconcile(self, key: Key) -> Result:
+        job = self._jobs.get(key)
+        kept_s = job.spec.ttl_seconds_after_finished if job else None
+        if job is None or kept_s is None or not job.finished_at or job.metadata.deletion_timestamp:
+            return Done()
+        left_s = (parse_time(job.finished_at) + timedelta(seconds=kept_s) - self._now()).total_seconds()
+        if left_s > 0:
+            return RequeueAfter(left_s)
+        # Of the version looked at: a time that was lengthened in this moment is respected.
+        meta = job.metadata
+        session = self._writer.for_key(key)
+        await session.delete(
+            JOBS, key, uid=meta.uid, resource_version=meta.resource_version, propagation=Propagation.FOREGROUND
+        )
+        return Done()
+
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
+        """Nothing here is final."""
+
+
+def finished_jobs(operator: Operator, *, now: Now) -> Controller[Job]:
+    writer = operator.writer()
+    reconciler = JobTtlReconciler(operator.store(JOBS), writer, now)
+    return Controller(name="job-ttl", resource=JOBS, reconciler=reconciler, writer=writer)

@@ -1,0 +1,302 @@
+"""One container's life: started, asked how it is, restarted, stopped."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+from msgspec.structs import replace
+
+from holdfast.cluster.errors import ClusterError
+from holdfast.local.kubelet import processes
+from holdfast.local.kubelet.context import ContainerContext
+from holdfast.local.kubelet.errors import RetryLater
+from holdfast.local.kubelet.launch import LaunchPlan, prepare
+from holdfast.local.kubelet.logs import termination_message
+from holdfast.local.kubelet.objects import Container, Probe
+from holdfast.local.kubelet.pod_status import (
+    HEALTHY_AFTER_S,
+    ContainerSnapshot,
+    Running,
+    State,
+    Terminated,
+    Waiting,
+    restart_delay_s,
+    restarts_again,
+)
+from holdfast.local.kubelet.probes import Target, probe_loop, run_handler
+from holdfast.local.kubelet.processes import Exit, Process, StartError
+
+# The time that what is to stop is given to do so. It can become shorter while it runs, never longer.
+
+
+class GracePeriod:
+    def __init__(self) -> None:
+        self._deadline: float | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def began(self) -> bool:
+        return self._deadline is not None
+
+    def begin(self, seconds: float) -> None:
+        """Count from now; a period that would end earlier already stays."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        if self._deadline is None or deadline < self._deadline:
+            self._deadline = deadline
+            self._changed.set()
+
+    async def start(self) -> None:
+        """Until it has begun."""
+        while not self.began:
+            await self._changed.wait()
+
+    async def wait_expired(self) -> None:
+        """Until it has begun and is used up."""
+        while (left := self.left) is None or left > 0:
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), left)
+            except TimeoutError:
+                continue
+
+    @property
+    def left(self) -> float | None:
+        return None if self._deadline is None else self._deadline - asyncio.get_running_loop().time()
+
+
+# Two shapes of waiting: for the first of several, and beside something that ends with the block.
+
+
+async def wait_first(*awaitables: Awaitable[object]) -> None:
+    """Until one of them is done. Coroutines are cancelled then; futures belong to the caller and go on."""
+    tasks = [asyncio.ensure_future(one) for one in awaitables]
+    own = [task for task, given in zip(tasks, awaitables, strict=True) if task is not given]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await _end(own)
+
+
+@asynccontextmanager
+async def background_task(coroutine: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+    """Run it beside the block, and no longer."""
+    task = asyncio.ensure_future(coroutine)
+    try:
+        yield
+    finally:
+        await _end([task])
+
+
+async def _end(tasks: "Sequence[asyncio.Future[object]]") -> None:
+    """Cancel what still runs; an error of what had ended is the caller's to know."""
+    for task in tasks:
+        task.cancel()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, Exception):
+            raise result
+
+
+RETRY_S = 1.0
+CANNOT_START = 128
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class ContainerRun:
+    """`policy` says whether it is restarted; `changed` is called after every change of `fact`."""
+
+    def __init__(
+        self, spec: Container, *, policy: str, is_init: bool, grace_s: float, changed: Callable[[], None]
+    ) -> None:
+        self.spec = spec
+        self.fact = ContainerSnapshot(name=spec.name, image=spec.image, is_sidecar=is_init and spec.is_sidecar)
+        self._policy = policy
+        self._grace_s = grace_s
+        self._is_init = is_init
+        self._changed = changed
+        self._halt = GracePeriod()  # of the container: no further start
+        self._ending = GracePeriod()  # of the process that runs now
+        self._complaint = ""
+        self.has_started = asyncio.Event()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._halt.began
+
+    def set_waiting(self, reason: str, message: str = "") -> None:
+        self._set(state=Waiting(reason, message))
+
+    def set_rejected(self, message: str, now: str) -> None:
+        """It will never be started."""
+        self._set(
+            state=Terminated(exit_code=CANNOT_START, reason="ContainerCannotRun", message=message, finished_at=now)
+        )
+
+    def stop(self, grace_s: float) -> None:
+        """Let what runs end within this time, and start nothing more."""
+        self._halt.begin(grace_s)
+        self._ending.begin(grace_s)
+
+    async def run(self, around: ContainerContext) -> None:
+        """Until it has ended for good; the last state tells how."""
+        loop = asyncio.get_running_loop()
+        crashes = 0
+        while not self._halt.began:
+            began = loop.time()
+            end = await self._run_once(around)
+            if end is None:
+                return
+            if self._halt.began or not restarts_again(self._policy, end.exit_code):
+                self._set(state=end, started=False, ready=self._is_init and end.exit_code == 0)
+                return
+            crashes = 1 if loop.time() - began >= HEALTHY_AFTER_S else crashes + 1
+            await self._back_off(end, restart_delay_s(crashes))
+            self._set(restarts=self.fact.restarts + 1)
+
+    async def _back_off(self, end: Terminated, delay_s: float) -> None:
+        self._set(state=end, last=end, started=False, ready=False)
+        if delay_s:
+            self.set_waiting(
+                "CrashLoopBackOff", f"back-off {delay_s:.0f}s restarting failed container {self.spec.name}"
+            )
+            await self._pause(delay_s)
+
+    async def _run_once(self, around: ContainerContext) -> Terminated | None:
+        """One start to its end; None when it was stopped before it began."""
+        prepared = await self._prepared(around)
+        if prepared is None:
+            return None
+        try:
+            return await self._start(prepared, around)
+        finally:
+            if prepared.cgroup:
+                prepared.cgroup.remove()
+
+    async def _start(self, prepared: LaunchPlan, around: ContainerContext) -> Terminated:
+        started_at = around.host.time()
+        self._ending, self._complaint = GracePeriod(), ""
+        self.has_started.clear()
+        try:
+            process = await Process.start(
+                prepared.launch, marker=around.marker, note=lambda one: processes.record_process(around.folder, one)
+            )
+        except (StartError, OSError) as error:
+            now = around.host.time()
+            return Terminated(
+                exit_code=CANNOT_START, reason="StartError", message=str(error), started_at=started_at, finished_at=now
+            )
+        try:
+            exit_ = await self._supervise(process, prepared, around)
+        finally:
+            await process.close()
+        await self._kill_orphans(exit_, around)
+        return self._terminated(exit_, prepared, started_at, around.host.time())
+
+    async def _prepared(self, around: ContainerContext) -> LaunchPlan | None:
+        while not self._halt.began:
+            try:
+                return await prepare(self.spec, around, self.fact.restarts)
+            except RetryLater as trouble:
+                self.set_waiting(trouble.reason, str(trouble))
+            except (ClusterError, OSError) as trouble:
+                self.set_waiting("CreateContainerError", str(trouble))
+            await self._pause(RETRY_S)
+        return None
+
+    async def _supervise(self, process: Process, prepared: LaunchPlan, around: ContainerContext) -> Exit:
+        target = Target(self.spec, process, around.place.pod_ip, around.host.http, prepared.rewrite)
+        self._set(state=Running(around.host.time()))
+        if self.spec.startup_probe is None:
+            self._start_passed()
+        if (left := self._halt.left) is not None:  # it was stopped while it was being started
+            self._ending.begin(left)
+        async with background_task(self._probe(target)):
+            ended = asyncio.ensure_future(process.wait())
+            await wait_first(ended, self._ending.start())
+            if not ended.done():
+                await self._end(target, ended)
+            return await ended
+
+    async def _end(self, target: Target, ended: "asyncio.Future[Exit]") -> None:
+        """preStop, then SIGTERM, then, when the time is over, the end of everything."""
+        if hook := self.spec.lifecycle.pre_stop:
+            await wait_first(ended, self._ending.wait_expired(), run_handler(target, hook, timeout_s=float("inf")))
+        target.process.signal(signal.SIGTERM)
+        await wait_first(ended, self._ending.wait_expired())
+        if not ended.done():
+            await target.process.force()
+
+    async def _probe(self, target: Target) -> None:
+        spec = self.spec
+        if (hook := spec.lifecycle.post_start) and (trouble := await run_handler(target, hook, timeout_s=float("inf"))):
+            self._kill_unhealthy(f"postStart hook failed: {trouble}", None)
+        if spec.startup_probe:
+            async with background_task(
+                probe_loop(target, spec.startup_probe, passed=False, tell=self._on_startup_probe)
+            ):
+                await self.has_started.wait()
+        async with asyncio.TaskGroup() as group:
+            if spec.liveness_probe:
+                group.create_task(probe_loop(target, spec.liveness_probe, passed=True, tell=self._on_liveness_probe))
+            if spec.readiness_probe:
+                group.create_task(probe_loop(target, spec.readiness_probe, passed=False, tell=self._on_readiness_probe))
+
+    def _on_startup_probe(self, passed: bool, reason: str) -> None:
+        if passed:
+            self._start_passed()
+        else:
+            self._failed("startup", self.spec.startup_probe, reason)
+
+    def _on_liveness_probe(self, passed: bool, reason: str) -> None:
+        if not passed:
+            self._failed("liveness", self.spec.liveness_probe, reason)
+
+    def _on_readiness_probe(self, passed: bool, reason: str) -> None:
+        self._set(ready=passed)
+
+    def _start_passed(self) -> None:
+        self._set(started=True, ready=self.spec.readiness_probe is None)
+        self.has_started.set()
+
+    def _failed(self, kind: str, probe: Probe | None, reason: str) -> None:
+        assert probe is not None
+        complaint = f"{kind} probe failed {probe.failure_threshold} times: {reason}"
+        self._kill_unhealthy(complaint, probe.termination_grace_period_seconds)
+
+    def _kill_unhealthy(self, complaint: str, grace_s: float | None) -> None:
+        """The process is stopped; the restart policy says what comes after it."""
+        self._complaint = complaint
+        log.info("container stopped", container=self.spec.name, reason=complaint)
+        self._ending.begin(self._grace_s if grace_s is None else grace_s)
+
+    async def _kill_orphans(self, exit_: Exit, around: ContainerContext) -> None:
+        """A supervisor that was killed can't have ended what it supervised."""
+        if exit_.message or exit_.left:
+            await processes.end_of_pod(around.folder, around.host.identity, around.uid)
+
+    def _terminated(self, exit_: Exit, prepared: LaunchPlan, started_at: str, now: str) -> Terminated:
+        spec, launch = self.spec, prepared.launch
+        message = termination_message(prepared.message_file, launch.log, spec.termination_message_policy, exit_.code)
+        reason = "Completed" if exit_.code == 0 else "Error"
+        if exit_.code and prepared.cgroup and prepared.cgroup.oom_killed:
+            reason = "OOMKilled"
+        return Terminated(
+            exit_code=exit_.code,
+            signal=exit_.signal,
+            reason=reason,
+            message=message or self._complaint or exit_.message,
+            started_at=started_at,
+            finished_at=now,
+        )
+
+    async def _pause(self, seconds: float) -> None:
+        await wait_first(self._halt.start(), asyncio.sleep(seconds))
+
+    def _set(self, **changes: State | bool | int | None) -> None:
+        fact = replace(self.fact, **changes)
+        if fact != self.fact:
+            self.fact = fact
+            self._changed()

@@ -1,0 +1,186 @@
+"""CPU and memory limits, where the kernel lets this process set them.
+
+Groups are made below the one that holdfast itself runs in, so that whatever limits it has hold for its pods too.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from holdfast.api.scalars import parse_quantity, round_up
+from holdfast.errors import HoldfastError
+from holdfast.local.kubelet.objects import Container, PodSpec
+
+PERIOD_US = 100_000
+CONTROLLERS = ("cpu", "memory")
+
+
+class Cgroup(Struct, frozen=True):
+    """The groups of one container: one, or with the older kernel interface one for each controller."""
+
+    entries: tuple[Path, ...]
+
+    @property
+    def oom_killed(self) -> bool:
+        """Whether the kernel ended a process of it for want of memory."""
+        return any(count > 0 for count in self._oom_kills())
+
+    def _oom_kills(self) -> Iterator[int]:
+        for entry in self.entries:
+            for name in ("memory.events", "memory.oom_control"):
+                with contextlib.suppress(OSError):
+                    fields = dict(line.split() for line in (entry / name).read_text().splitlines())
+                    yield int(fields.get("oom_kill", 0))
+
+    def remove(self) -> None:
+        for entry in self.entries:
+            with contextlib.suppress(OSError):
+                entry.rmdir()
+
+
+class Cgroups(Struct, frozen=True, kw_only=True):
+    """Where this machine's pods have their groups, by controller."""
+
+    parents: dict[str, Path]
+    is_unified: bool
+
+    def make(self, uid: str, container: Container) -> Cgroup | None:
+        """None for a container without limits that could be enforced."""
+        entries = {}
+        for controller, settings in self._settings(container).items():
+            entry = self.parents[controller] / f"{uid}-{container.name}"
+            entry.mkdir(exist_ok=True)
+            for name, value in settings.items():
+                (entry / name).write_text(value)
+            entries[entry] = True
+        return Cgroup(tuple(entries)) if entries else None
+
+    def _settings(self, container: Container) -> dict[str, dict[str, str]]:
+        limits, settings = container.resources.limits, {}
+        if "cpu" in limits and "cpu" in self.parents:
+            quota = max(round_up(parse_quantity(limits["cpu"]) * PERIOD_US), 1000)
+            settings["cpu"] = (
+                {"cpu.max": f"{quota} {PERIOD_US}"}
+                if self.is_unified
+                else {"cpu.cfs_period_us": str(PERIOD_US), "cpu.cfs_quota_us": str(quota)}
+            )
+        if "memory" in limits and "memory" in self.parents:
+            limit = round_up(parse_quantity(limits["memory"]))
+            settings["memory"] = {"memory.max" if self.is_unified else "memory.limit_in_bytes": str(limit)}
+        return settings
+
+    def remove(self) -> None:
+        """Take away the groups of a run before this one, and our own."""
+        for parent in self.parents.values():
+            with contextlib.suppress(OSError):
+                Cgroup(tuple(entry for entry in parent.iterdir() if entry.is_dir())).remove()
+                parent.rmdir()
+
+
+def find(identity: str, proc: Path = Path("/proc/self")) -> Cgroups | None:
+    """A group of our own below the one that we are in; None where that is not allowed, and no limit is enforced."""
+    memberships = {
+        controller: path
+        for line in (proc / "cgroup").read_text().splitlines()
+        for _, names, path in [line.split(":", 2)]
+        for controller in names.split(",")
+    }
+    parents: dict[str, Path] = {}
+    for line in (proc / "mountinfo").read_text().splitlines():
+        fields, _, source = line.partition(" - ")
+        mount, kind, options = fields.split()[4], source.split()[0], source.split()[2].split(",")
+        if kind == "cgroup":
+            parents |= _v1(Path(mount), options, memberships, identity)
+        elif kind == "cgroup2" and (unified := _v2(Path(mount) / memberships.get("", "/").lstrip("/"), identity)):
+            return Cgroups(parents=dict.fromkeys(CONTROLLERS, unified), is_unified=True)
+    return Cgroups(parents=parents, is_unified=False) if parents else None
+
+
+def _v1(mount: Path, options: list[str], memberships: dict[str, str], identity: str) -> dict[str, Path]:
+    found = {}
+    for controller in CONTROLLERS:
+        if controller in options and controller in memberships:
+            folder = mount / memberships[controller].lstrip("/") / f"holdfast-{identity}"
+            with contextlib.suppress(OSError):
+                folder.mkdir(exist_ok=True)
+                found[controller] = folder
+    return found
+
+
+def _v2(own: Path, identity: str) -> Path | None:
+    """Children get a controller only where their parent hands it on, and only where no process is beside them."""
+    folder = own / f"holdfast-{identity}"
+    try:
+        if not set(CONTROLLERS) <= set((own / "cgroup.controllers").read_text().split()):
+            return None
+        folder.mkdir(exist_ok=True)
+        for parent in (own, folder):
+            for controller in CONTROLLERS:
+                (parent / "cgroup.subtree_control").write_text(f"+{controller}")
+    except OSError:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        return None
+    return folder
+
+
+# Which GPU of this machine belongs to which container: each to one at a time.
+
+RESOURCE = "nvidia.com/gpu"
+
+
+class NotEnoughGpus(HoldfastError):
+    """Fewer are free than the pod asks for."""
+
+
+class Gpus:
+    def __init__(self, count: int) -> None:
+        self._free = set(range(count))
+        self._taken: dict[str, tuple[int, ...]] = {}
+
+    def take(self, pod: str, spec: PodSpec) -> dict[str, tuple[int, ...]]:
+        """The devices of each container, by its name."""
+        needed = needed_by(spec)
+        if needed > len(self._free):
+            raise NotEnoughGpus(f"the pod asks for {needed} {RESOURCE}, and {len(self._free)} are free on this machine")
+        devices = tuple(sorted(self._free)[:needed])
+        self._free.difference_update(devices)
+        self._taken[pod] = devices
+        return assign_devices(spec, devices)
+
+    def release(self, pod: str) -> None:
+        self._free.update(self._taken.pop(pod, ()))
+
+
+def needed_by(spec: PodSpec) -> int:
+    """What runs side by side adds up; an init container runs beside the sidecars before it and nothing else."""
+    sidecars = peak = 0
+    for container in spec.init_containers:
+        if container.is_sidecar:
+            sidecars += requested_gpus(container)
+        else:
+            peak = max(peak, sidecars + requested_gpus(container))
+    return max(peak, sidecars + sum(map(requested_gpus, spec.containers)))
+
+
+def assign_devices(spec: PodSpec, devices: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    shares: dict[str, tuple[int, ...]] = {}
+    used = 0
+    for container in (*spec.init_containers, *spec.containers):
+        shares[container.name] = devices[used : used + requested_gpus(container)]
+        if container.is_sidecar or container in spec.containers:
+            used += requested_gpus(container)
+    return shares
+
+
+def requested_gpus(container: Container) -> int:
+    resources = container.resources
+    return round_up(parse_quantity(resources.limits.get(RESOURCE) or resources.requests.get(RESOURCE) or 0))
+
+
+def cuda_env(devices: Iterable[int]) -> dict[str, str]:
+    """What CUDA and the container runtimes go by; an empty list hides every device."""
+    text = ",".join(map(str, devices))
+    return {"CUDA_VISIBLE_DEVICES": text, "NVIDIA_VISIBLE_DEVICES": text or "void"}

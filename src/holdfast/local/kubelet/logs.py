@@ -1,0 +1,122 @@
+"""The log files of a pod's containers, as `kubectl logs` shows them."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import BinaryIO
+
+POLL_S = 0.2
+CHUNK = 1 << 16
+
+
+def log_file(folder: Path, container: str, restart: int) -> Path:
+    """Each start of a container has a file of its own; a `.1` beside it is the older half."""
+    return folder / container / f"{restart}.log"
+
+
+def newest(folder: Path, container: str) -> Path | None:
+    """The file of the container's last start."""
+    files = (folder / container).glob("*.log")
+    return max(files, key=lambda path: int(path.stem), default=None)
+
+
+def forget_old(folder: Path, container: str, restart: int) -> None:
+    """Keep this start's log and the one before it."""
+    for path in (folder / container).glob("*.log*"):
+        if int(path.name.partition(".")[0]) < restart - 1:
+            path.unlink()
+
+
+def read_log(path: Path | None, *, tail_lines: int | None = None, limit_bytes: int | None = None) -> bytes:
+    """What is kept of the output: the last lines of it, and of those the first bytes."""
+    if path is None:
+        return b""
+    data = _content(path.with_name(f"{path.name}.1")) + _content(path)
+    if tail_lines is not None:
+        data = tail_log(data, tail_lines)
+    return data if limit_bytes is None else data[:limit_bytes]
+
+
+def tail_log(data: bytes, lines: int) -> bytes:
+    if lines <= 0:
+        return b""
+    position = len(data) - 1 if data.endswith(b"\n") else len(data)
+    for _ in range(lines):
+        position = data.rfind(b"\n", 0, position)
+        if position < 0:
+            return data
+    return data[position + 1 :]
+
+
+async def follow_log(path: Path, ended: Callable[[], bool], *, tail_lines: int | None = None) -> AsyncIterator[bytes]:
+    """What is there and what is added to it, across rotations, until `ended` and nothing is left."""
+    before, file = _content(path.with_name(f"{path.name}.1")), _open(path)
+    try:
+        now = before + (file.read() if file else b"")
+        yield now if tail_lines is None else tail_log(now, tail_lines)
+        while True:
+            last_look = ended()
+            while chunk := file.read(CHUNK) if file else b"":
+                yield chunk
+            newer = _open(path)
+            if newer is not None and (file is None or not _same(file, newer)):
+                _close(file)
+                file = newer
+                continue
+            _close(newer)
+            if last_look:
+                return
+            await asyncio.sleep(POLL_S)
+    finally:
+        _close(file)
+
+
+def _open(path: Path) -> BinaryIO | None:
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        return None
+
+
+def _close(file: BinaryIO | None) -> None:
+    if file is not None:
+        file.close()
+
+
+def _same(one: BinaryIO, other: BinaryIO) -> bool:
+    return os.path.sameopenfile(one.fileno(), other.fileno())
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+# The termination message: what a container leaves to be read in its pod's status.
+
+MESSAGE_BYTES = 4096
+# Of the log, when there is no message: as a kubelet takes.
+LOG_BYTES = 2048
+LOG_LINES = 80
+# How much of a log's end is looked at for its last lines.
+WINDOW = 1 << 16
+
+
+def termination_message(message_file: Path, log: Path, policy: str, exit_code: int) -> str:
+    message = _end(message_file, MESSAGE_BYTES, from_start=True)
+    if not message and policy == "FallbackToLogsOnError" and exit_code != 0:
+        message = tail_log(_end(log, WINDOW), LOG_LINES)[-LOG_BYTES:]
+    return message.decode(errors="replace")
+
+
+def _end(path: Path, size: int, *, from_start: bool = False) -> bytes:
+    try:
+        with path.open("rb") as file:
+            if not from_start:
+                file.seek(max(path.stat().st_size - size, 0))
+            return file.read(size)
+    except OSError:
+        return b""

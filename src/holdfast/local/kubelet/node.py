@@ -1,0 +1,110 @@
+"""This machine as a Node, and the sign of life that it gives."""
+
+import asyncio
+import contextlib
+import os
+import platform
+from collections.abc import Mapping
+from datetime import UTC
+
+import structlog
+
+from holdfast.api.meta import Key
+from holdfast.cluster.errors import AlreadyExists, ClusterError, NotFound
+from holdfast.cluster.protocol import JSON, Cluster
+from holdfast.local.kubelet.context import HOST_IP, Now
+from holdfast.local.kubelet.devices import RESOURCE
+from holdfast.local.kubelet.objects import LEASES, NAMESPACES, NODES
+
+LEASE_NAMESPACE = "kube-node-lease"
+HEARTBEAT_S = 10.0
+LEASE_S = 40
+MAX_PODS = 110
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+def capacity(gpus: int) -> dict[str, str]:
+    """What this machine has; GPUs are counted elsewhere, since they may be pretended."""
+    pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return {
+        "cpu": str(len(os.sched_getaffinity(0))),
+        "memory": f"{pages * page_bytes // 1024}Ki",
+        "pods": str(MAX_PODS),
+        RESOURCE: str(gpus),
+    }
+
+
+class NodeAgent:
+    def __init__(self, cluster: Cluster, name: str, resources: Mapping[str, str], now: Now) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._resources = dict(resources)
+        self._now = now
+
+    async def register(self) -> None:
+        """Make the Node and say that it is ready. One that is there already is taken over: the name is ours."""
+        key = Key("", self._name)
+        labels = {
+            "kubernetes.io/hostname": self._name,
+            "kubernetes.io/os": platform.system().lower(),
+            "kubernetes.io/arch": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
+        }
+        try:
+            await self._cluster.create(NODES, {"metadata": {"name": self._name, "labels": labels}})
+        except AlreadyExists:
+            await self._cluster.patch(NODES, key, {"metadata": {"labels": labels}})
+        await self._cluster.patch_status(NODES, key, {"status": self._status()})
+        await self._renew()
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            try:
+                await self._renew()
+                await self._contradict()
+            except ClusterError as error:
+                log.warning("no sign of life given", node=self._name, reason=str(error))
+
+    async def _contradict(self) -> None:
+        """A machine that slept was taken to be lost; nobody but itself says that it is not."""
+        key = Key("", self._name)
+        conditions = (await self._cluster.get(NODES, key)).status.get("conditions", [])
+        if any((each["type"], each["status"]) == ("Ready", "Unknown") for each in conditions):
+            others = [each for each in conditions if each["type"] != "Ready"]
+            told = [*others, *self._status()["conditions"]]
+            await self._cluster.patch_status(NODES, key, {"status": {"conditions": told}})
+
+    async def _renew(self) -> None:
+        moment = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = {"holderIdentity": self._name, "leaseDurationSeconds": LEASE_S, "renewTime": moment}
+        try:
+            await self._cluster.patch(LEASES, Key(LEASE_NAMESPACE, self._name), {"spec": spec})
+        except NotFound:
+            await self._create_lease(spec)
+
+    async def _create_lease(self, spec: JSON) -> None:
+        with contextlib.suppress(AlreadyExists):
+            await self._cluster.create(NAMESPACES, {"metadata": {"name": LEASE_NAMESPACE}})
+        body = {"metadata": {"name": self._name}, "spec": spec}
+        await self._cluster.create(LEASES, body, namespace=LEASE_NAMESPACE)
+
+    def _status(self) -> JSON:
+        now = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        ready = {
+            "type": "Ready",
+            "status": "True",
+            "reason": "RunnerReady",
+            "message": "holdfast runs pods as processes here",
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
+        }
+        return {
+            "capacity": self._resources,
+            "allocatable": self._resources,
+            "conditions": [ready],
+            "addresses": [
+                {"type": "InternalIP", "address": HOST_IP},
+                {"type": "Hostname", "address": self._name},
+            ],
+        }

@@ -1,1 +1,0 @@
-"""What a kubelet is to a node, for one machine and without containers: pods run as processes."""

@@ -1,1 +1,0 @@
-"""Machines: lost ones are marked, and their pods moved."""

@@ -1,1 +1,0 @@
-"""Gives each pod that waits a machine, the most important first."""

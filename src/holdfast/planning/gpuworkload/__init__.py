@@ -1,1 +1,0 @@
-"""What a GPUWorkload needs next, given what is seen of it."""

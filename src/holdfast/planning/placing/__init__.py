@@ -1,1 +1,0 @@
-"""Whether a pod may be on a machine: the rules that the scheduler keeps, for whoever has to foresee them."""

@@ -1,1 +1,0 @@
-"""What a TrainingJob's state is, given what is seen of it."""

@@ -1,0 +1,23 @@
+"""What the machines have left, in one ledger for all controllers of an operator: none gives away what another has."""
+
+from holdfast.cluster.resources import NODES, PODS
+from holdfast.runtime.informer import Informers
+from holdfast.runtime.operator import Operator
+from holdfast.scheduling.ledger import Ledger
+
+
+class SharedLedger:
+    """Made once for an operator, and attached by every controller that gives room away."""
+
+    def __init__(self, operator: Operator) -> None:
+        self.ledger = Ledger()
+        self._is_attached = False
+        operator.store(NODES)
+        operator.store(PODS)
+
+    def attach(self, informers: Informers) -> None:
+        """Have the ledger follow the stores; once is enough, and twice would count everything twice."""
+        if not self._is_attached:
+            self._is_attached = True
+            informers.of(NODES).handlers.append(self.ledger.node_changed)
+            informers.of(PODS).handlers.append(self.ledger.pod_changed)

@@ -1,0 +1,148 @@
+"""SIGTERM, SIGINT and SIGHUP: the first asks to stop in order, a second one ends the process at once.
+
+SIGHUP comes when the terminal is closed, from the shell and again from the kernel: it asks, and never hurries.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TextIO, TypeAlias
+
+import msgspec
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from holdfast.errors import HoldfastError
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STDOUT, STDERR = 1, 2
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+@contextmanager
+def on_signal(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` on the first signal inside the block. What nohup has the process ignore stays ignored."""
+    loop = asyncio.get_running_loop()
+    received: list[signal.Signals] = []
+
+    def receive(number: signal.Signals) -> None:
+        if number == signal.SIGHUP:
+            _leave_terminal()
+            if received:
+                return
+        received.append(number)
+        if len(received) > 1:
+            log.warning("asked again, ending at once", signal=number.name)
+            os._exit(128 + number)
+        log.info("stopping; a second signal ends at once", signal=number.name)
+        stop()
+
+    is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    heard = [number for number in SIGNALS if number != signal.SIGHUP or not is_ignored]
+    for number in heard:
+        loop.add_signal_handler(number, receive, number)
+    try:
+        yield
+    finally:
+        for number in heard:
+            loop.remove_signal_handler(number)
+
+
+def _leave_terminal() -> None:
+    """A write to a terminal that is closed fails, and must not end what still has to be done."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (STDOUT, STDERR):
+        if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+            os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+# Log lines for programs: one JSON object each on stderr, or plain text when a person watches the terminal.
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+class UnknownLevel(HoldfastError):
+    """LOG_LEVEL says nothing that can be followed."""
+
+
+def level_from(environment: Mapping[str, str]) -> int:
+    """The level that LOG_LEVEL asks for; info without it."""
+    name = environment.get("LOG_LEVEL", "").strip() or "info"
+    if name.lower() not in LEVELS:
+        raise UnknownLevel(f"LOG_LEVEL is {name!r}: use one of {', '.join(LEVELS)}")
+    return LEVELS[name.lower()]
+
+
+def configure(level: int, stream: TextIO = sys.stderr) -> None:
+    """Send everything, also what libraries log, to `stream` in one shape."""
+    common: list[Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+    ]
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*common, structlog.stdlib.ExtraAdder()],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_rendering(stream.isatty())],
+        )
+    )
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    structlog.configure(
+        processors=[*common, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )
+
+
+def _rendering(for_people: bool) -> list[Processor]:
+    # Tracebacks are without local variables: those may hold what nobody should read.
+    if for_people:
+        plain = structlog.dev.plain_traceback
+        return [structlog.dev.ConsoleRenderer(timestamp_key="time", exception_formatter=plain)]
+    return [structlog.processors.format_exc_info, _in_order, structlog.processors.JSONRenderer(_json)]
+
+
+def _in_order(_: WrappedLogger, __: str, fields: EventDict) -> EventDict:
+    first = {name: fields.pop(name) for name in ("time", "level", "event") if name in fields}
+    return {**first, **fields}
+
+
+def _json(fields: EventDict, **_: object) -> str:
+    return msgspec.json.encode(fields, enc_hook=repr).decode()
+
+
+# The clocks of the real world. What must run in virtual time takes a clock as an argument instead.
+
+Now: TypeAlias = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def boottime_s() -> float:
+    """Seconds that also pass while the process is stopped or the machine sleeps."""
+    # CLOCK_MONOTONIC, which the event loop uses, stands still while a Linux machine is suspended.
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
+def micro_time(moment: datetime) -> str:
+    """As metav1.MicroTime is written."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def format_time(moment: datetime) -> str:
+    """As metav1.Time is written."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,380 @@
+"""One word of a training about how far it is: a JSON object, from a line of PROGRESS_FILE or a request."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import aiohttp
+import structlog
+
+from holdfast.api.reports import LARGEST_EPOCH, MOST_METRICS, Progress
+from holdfast.errors import HoldfastError
+from holdfast.sidecar.peers import is_own_server
+from holdfast.train.progress import METRIC, Gpus
+
+# As reports/wire.py bounds them.
+LARGEST = 2**53
+HUGE = 3.5e38
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]{0,63}", re.ASCII)
+TOTALS = ("totalEpochs", "epochs", "total_epochs")
+STEPS = ("steps", "totalSteps", "total_steps")
+POSITION_KEYS = frozenset(("epoch", "step", *TOTALS, *STEPS))
+
+
+class InvalidProgress(HoldfastError):
+    """Nothing that could be reported."""
+
+
+def parse_line(line: bytes, at: float) -> Progress:
+    """What a line says; numbers that no report can carry are left out."""
+    try:
+        facts = json.loads(line)
+    except (ValueError, RecursionError):
+        raise InvalidProgress("it is not JSON") from None
+    if not isinstance(facts, dict):
+        raise InvalidProgress("it is not a JSON object")
+    return progress({name: value for name, value in facts.items() if type(value) in (int, float)}, at)
+
+
+def progress(numbers: Mapping[str, float], at: float) -> Progress:
+    epoch = _count(numbers.get("epoch"), LARGEST_EPOCH)
+    if epoch is None:
+        raise InvalidProgress("it has no epoch, a whole number of at least 0")
+    return Progress(
+        epoch=epoch,
+        total_epochs=_first(numbers, TOTALS, LARGEST_EPOCH),
+        step=_count(numbers.get("step")),
+        steps=_first(numbers, STEPS),
+        metrics=_metrics(numbers),
+        at=at,
+    )
+
+
+def _metrics(numbers: Mapping[str, float]) -> dict[str, float]:
+    usable = {
+        name: float(value)
+        for name, value in numbers.items()
+        if name not in POSITION_KEYS and NAME.fullmatch(name) and -HUGE <= value <= HUGE
+    }
+    return dict(list(usable.items())[:MOST_METRICS])
+
+
+def _first(numbers: Mapping[str, float], names: tuple[str, ...], most: int = LARGEST) -> int | None:
+    """The first of these that counts something: a total of 0 is not known yet."""
+    return next((count for name in names if (count := _count(numbers.get(name), most))), None)
+
+
+def _count(value: float | None, most: int = LARGEST) -> int | None:
+    if value is None or not 0 <= value <= most or value != int(value):
+        return None
+    return int(value)
+
+
+# Reads what is appended to a file, line by line: also when it is truncated, replaced, or not there yet.
+
+READ_BYTES = 256 << 10
+LINE_BYTES = 64 << 10
+
+
+class Tail:
+    """Of a file that another process writes. `too_long` counts lines that no report could hold."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._descriptor: int | None = None
+        self._offset = 0
+        self._rest = b""
+        self._is_skipping = False
+        self.too_long = 0
+
+    def lines(self) -> list[bytes]:
+        """The lines that were ended since the last time; half a line is kept for the next."""
+        if self._descriptor is None and not self._open():
+            return []
+        lines = self._read()
+        # A file that was renamed is read to its end before the one that took its place.
+        if not lines and self._is_replaced():
+            self.close()
+            return self._read() if self._open() else []
+        return lines
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor, self._offset, self._rest, self._is_skipping = None, 0, b"", False
+
+    def _open(self) -> bool:
+        try:
+            # Without O_NONBLOCK, opening a pipe would wait for its writer.
+            descriptor = os.open(self._file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        return True
+
+    def _read(self) -> list[bytes]:
+        assert self._descriptor is not None
+        if os.fstat(self._descriptor).st_size < self._offset:  # truncated: what follows is new
+            self._offset, self._rest, self._is_skipping = 0, b"", False
+        content = os.pread(self._descriptor, READ_BYTES, self._offset)
+        self._offset += len(content)
+        *ended, rest = (self._rest + content).split(b"\n")
+        if ended and self._is_skipping:
+            self._is_skipping = False
+            del ended[0]
+        self._rest = b"" if self._is_skipping else rest
+        if len(self._rest) > LINE_BYTES:
+            self._rest, self._is_skipping = b"", True
+            self.too_long += 1
+        whole = [line for line in ended if len(line) <= LINE_BYTES]
+        self.too_long += len(ended) - len(whole)
+        return [line for line in whole if line.strip()]
+
+    def _is_replaced(self) -> bool:
+        assert self._descriptor is not None
+        try:
+            there = self._file.stat()
+        except FileNotFoundError:
+            return False
+        held = os.fstat(self._descriptor)
+        return (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino)
+
+
+# How far a training is, from the Prometheus metrics that it serves.
+#
+# `training_epoch` is the epoch under way where there is a `training_step`, and the epochs that are done where there is
+# none. What passes between two looks is not seen.
+
+# What is reported as what; HOLDFAST_METRIC_NAMES changes and adds to it.
+NAMES: Mapping[str, str] = {
+    "epoch": "training_epoch",
+    "epochs": "training_epochs_total",
+    "step": "training_step",
+    "steps": "training_steps_total",
+    "loss": "training_loss",
+    "accuracy": "training_accuracy",
+}
+
+
+def read_samples(text: str, names: Mapping[str, str]) -> dict[str, float]:
+    """The numbers that are asked for, each the first of its name, whatever its labels are."""
+    found: dict[str, float] = {}
+    wanted = frozenset(names.values())
+    for line in text.splitlines():
+        if line.startswith("#") or not line.startswith(tuple(wanted)):
+            continue
+        for name, value in _samples(line):
+            if name in wanted:
+                found.setdefault(name, value)
+    return {name: found[metric] for name, metric in names.items() if metric in found}
+
+
+def _samples(line: str) -> list[tuple[str, float]]:
+    # Most trainings have no such page, and every pod would carry it.
+    from prometheus_client.parser import text_string_to_metric_families
+
+    try:
+        families = list(text_string_to_metric_families(f"{line}\n"))
+    except (ValueError, IndexError, KeyError):
+        return []
+    return [(sample.name, sample.value) for family in families for sample in family.samples]
+
+
+class ScrapeState:
+    """What is new in one look after the other."""
+
+    def __init__(self) -> None:
+        self._before: Progress | None = None
+
+    def new_entries(self, numbers: Mapping[str, float], at: float) -> list[Progress]:
+        try:
+            now = progress(numbers, at)
+        except InvalidProgress:
+            return []
+        before, self._before = self._before, now
+        if before is not None and (before.epoch, before.step, before.metrics) == (now.epoch, now.step, now.metrics):
+            return []
+        if before is None or before.step is None or now.step is None or now.epoch <= before.epoch:
+            return [now]
+        return [_ended(before, now.epoch - 1), now]
+
+
+def _ended(before: Progress, epoch: int) -> Progress:
+    """The end of an epoch, with what was last seen of it; of those that passed unseen only the last is known."""
+    metrics = before.metrics if before.epoch == epoch else {}
+    return Progress(epoch=epoch, total_epochs=before.total_epochs, metrics=metrics, at=before.at)
+
+
+# What a training says about its progress without asking anybody: in PROGRESS_FILE, or as Prometheus metrics.
+
+FILE_POLL_S = 0.5
+SCRAPE_S = 5.0
+WITHIN_S = 4.0
+LARGEST_PAGE = 4 << 20
+
+Tell: TypeAlias = Callable[[Progress], None]
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class ProgressFileReader:
+    """Of a file with progress, such as PROGRESS_FILE. What can't be used is counted, and told once.
+
+    While it `is_full`, what hears of them, they are left in the file.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        tell: Tell,
+        parse: Callable[[bytes], Progress],
+        *,
+        is_full: Callable[[], bool],
+    ) -> None:
+        self._file = file
+        self._tail = Tail(file)
+        self._tell = tell
+        self._parse = parse
+        self._is_full = is_full
+        self._turn = asyncio.Lock()
+        self._news = asyncio.Event()
+        self.rejected_lines = 0
+
+    def wake(self) -> None:
+        self._news.set()
+
+    async def run(self) -> None:
+        try:
+            while True:
+                self._news.clear()
+                if not self._is_full() and await self.read():
+                    continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(FILE_POLL_S):
+                        await self._news.wait()
+        finally:
+            self._tail.close()
+
+    async def read(self) -> bool:
+        """Whether there was anything."""
+        try:
+            async with self._turn:
+                lines = await asyncio.to_thread(self._tail.lines)
+        except OSError as error:
+            self._count(1, f"it can't be read: {error.strerror}")
+            return False
+        if self._tail.too_long:
+            self._count(self._tail.too_long, "a line is too long")
+            self._tail.too_long = 0
+        for line in lines:
+            try:
+                self._tell(self._parse(line))
+            except InvalidProgress as error:
+                self._count(1, str(error))
+        return bool(lines)
+
+    def _count(self, lines: int, reason: str) -> None:
+        if not self.rejected_lines:
+            log.warning("a line is not used; this is said once", file=str(self._file), reason=reason)
+        self.rejected_lines += lines
+
+
+class MetricsScraper:
+    """The metrics that the training serves, once it does, at the first of the hosts that answers.
+
+    `shared`: the network is that of a machine with other users, whose servers are not asked.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        port: int,
+        names: Mapping[str, str],
+        tell: Tell,
+        wall: Callable[[], float],
+        *,
+        shared: bool = False,
+    ) -> None:
+        self._hosts = hosts
+        self._port = port
+        self._shared = shared
+        self._names = names
+        self._tell = tell
+        self._wall = wall
+        self._scraped = ScrapeState()
+
+    async def run(self) -> None:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=WITHIN_S)) as session:
+            while True:
+                await self.read(session)
+                await asyncio.sleep(SCRAPE_S)
+
+    async def read(self, session: aiohttp.ClientSession) -> None:
+        for host in self._hosts:
+            if self._shared and not await asyncio.to_thread(is_own_server, host, self._port):
+                log.debug("no metrics: another user's server is at the port", host=host, port=self._port)
+                continue
+            page = await _page(session, f"http://{f'[{host}]' if ':' in host else host}:{self._port}/metrics")
+            if page is not None:
+                numbers = read_samples(page.decode(errors="replace"), self._names)
+                for entry in self._scraped.new_entries(numbers, self._wall()):
+                    self._tell(entry)
+                return
+
+
+async def _page(session: aiohttp.ClientSession, url: str) -> bytes | None:
+    try:
+        async with session.get(url, allow_redirects=False) as response:
+            return await _at_most(response.content, LARGEST_PAGE) if response.status == 200 else None
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        log.debug("no metrics", url=url, reason=type(error).__name__)
+        return None
+
+
+async def _at_most(content: aiohttp.StreamReader, limit: int) -> bytes | None:
+    page = bytearray()
+    async for chunk in content.iter_chunked(64 << 10):
+        page += chunk
+        if len(page) > limit:
+            return None
+    return bytes(page)
+
+
+# How busy the worker's GPUs are: as its training reports it, else as NVML shows them to this container.
+
+GPU_POLL_S = 5.0
+
+
+class GpuUtilization:
+    def __init__(self, gpus: Gpus) -> None:
+        self._gpus = gpus
+        self._seen: float | None = None
+        self._reported: float | None = None
+
+    @property
+    def percent(self) -> float | None:
+        """None while it is unknown. The training knows which GPUs are its own: its value counts where there is one."""
+        return self._seen if self._reported is None else self._reported
+
+    async def run(self) -> None:
+        await self.look()
+        while self._gpus.is_there:
+            await asyncio.sleep(GPU_POLL_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """NVML only reads counters of the driver: no GPU memory and no CUDA context is allocated."""
+        self._seen = await asyncio.to_thread(self._gpus.utilization_percent)
+
+    def reported(self, entry: Progress) -> None:
+        percent = entry.metrics.get(METRIC)
+        if percent is not None and 0 <= percent <= 100:  # the operator refuses a report with any other
+            self._reported = percent

@@ -1,0 +1,223 @@
+"""Takes a TrainingJob's children one step towards what they should be, without ever touching what is not its own."""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, cast
+
+import structlog
+from msgspec import structs
+
+from holdfast.api.core.objects import Job, Pod
+from holdfast.api.meta import Key, Object
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.cluster.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
+from holdfast.cluster.protocol import Cluster, Resource
+from holdfast.cluster.resources import CLAIMS, DEPLOYMENTS, JOBS, PODS, SERVICE_MONITORS, SERVICES
+from holdfast.errors import HoldfastError
+from holdfast.pods.template import Defaults
+from holdfast.runtime.children import stop_jobs
+from holdfast.runtime.controller import TerminalError
+from holdfast.runtime.read_your_writes import TrackedClient
+from holdfast.trainingjob.children import Child, belongs_to, patch_for, supporting_children, workers_child
+from holdfast.trainingjob.decide.decision import Action, CleanUp, DeleteQueuedJob, EnsureJob, Finish, RecreateJob
+from holdfast.trainingjob.decide.old_pods import has_stopped_creating
+from holdfast.trainingjob.decide.snapshot import SPEC_CHANGED, Observed, Timing
+from holdfast.trainingjob.objects import names
+from holdfast.trainingjob.objects.monitoring import service_monitor
+from holdfast.trainingjob.objects.storage import checkpoint_pvc, checkpoint_storage, is_volume
+from holdfast.trainingjob.objects.tensorboard import has_tensorboard
+from holdfast.trainingjob.observe import Caches
+
+# Stops what must not run any longer: the workers of an earlier attempt, of a broken one, of a job that has ended.
+
+
+async def stop_old_attempts(session: TrackedClient, observed: Observed, timing: Timing) -> None:
+    """Workers of a broken gang get a short grace; those that make way for another spec, or nobody, all they have."""
+    patient = observed.restart_reason == SPEC_CHANGED or observed.job.spec.suspend
+    kept = checkpoint_storage(observed.job)
+    is_uploaded = kept is not None and not is_volume(kept)
+    grace_s = None if patient else timing.restart_upload_grace_s if is_uploaded else timing.restart_grace_s
+    await stop_jobs(session, observed.old_jobs)  # first, so that no pod is made in the place of one that goes
+    await stop_pods(
+        session, (pod for pod in observed.running_old_pods if _is_of_earlier_attempt(pod, observed)), grace_s
+    )
+
+
+async def stop_finished(session: TrackedClient, observed: Observed) -> None:
+    """The workers of a job that has ended; its Job stays to be looked at, and makes no others in their place."""
+    job = observed.current_job
+    if job is not None and not has_stopped_creating(job) and not job.metadata.deletion_timestamp:
+        if observed.queued:
+            await stop_jobs(session, (job,))  # its suspend is Kueue's
+        else:
+            guard = {"resourceVersion": job.metadata.resource_version}
+            with suppress(NotFound):
+                await session.patch(JOBS, job.metadata.key, {"metadata": guard, "spec": {"suspend": True}})
+    await stop_pods(session, observed.pods, None)
+
+
+async def stop_pods(session: TrackedClient, pods: Iterable[Pod], grace_s: int | None) -> None:
+    for pod in pods:
+        if not pod.is_finished and _can_shorten_grace(pod, grace_s):
+            with suppress(NotFound, Conflict):
+                await session.delete(PODS, pod.metadata.key, uid=pod.metadata.uid, grace_period_s=grace_s)
+
+
+def _can_shorten_grace(pod: Pod, grace_s: int | None) -> bool:
+    if not pod.is_terminating:
+        return True
+    given_s = pod.metadata.deletion_grace_period_seconds
+    return grace_s is not None and given_s is not None and given_s > grace_s
+
+
+def _is_of_earlier_attempt(pod: Pod, observed: Observed) -> bool:
+    """Those of an earlier job of this name are not this job's to stop; they go with their own."""
+    number = pod.metadata.labels.get(names.ATTEMPT_LABEL, "")
+    return number.isdecimal() and int(number) < names.attempt(observed.job)
+
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class Blocked(HoldfastError):
+    """Something that is not ours to remove stands in the way; it may go by itself."""
+
+
+class Applier:
+    """What one reconcile does for one job."""
+
+    def __init__(
+        self,
+        observed: Observed,
+        caches: Caches,
+        cluster: Cluster,
+        session: TrackedClient,
+        *,
+        defaults: Defaults,
+        timing: Timing,
+        reports: str | None = None,
+        avoided: tuple[str, ...] = (),
+    ) -> None:
+        self._job: TrainingJob = observed.job
+        self._observed = observed
+        self._caches = caches
+        self._cluster = cluster
+        self._session = session
+        self._defaults = defaults
+        self._timing = timing
+        self._reports = reports
+        self._avoided = avoided
+
+    async def apply(self, course: Action) -> Observed:
+        """Returns what is seen after the step."""
+        observed = self._observed
+        if isinstance(course, Finish):
+            return observed  # the status says so first; then what still runs is stopped
+        await stop_old_attempts(self._session, observed, self._timing)
+        match course:
+            case CleanUp():
+                await stop_finished(self._session, observed)
+            case RecreateJob() | DeleteQueuedJob() if observed.current_job is not None:
+                await stop_jobs(self._session, (observed.current_job,))
+                return structs.replace(observed, current_job=None)
+            case EnsureJob():
+                return await self._ensure_workers(course)
+        return observed
+
+    async def _ensure_workers(self, course: EnsureJob) -> Observed:
+        try:
+            await self._ensure_all(supporting_children(self._job, self._defaults, self._reports))
+            if self._observed.current_job is None:
+                await self._create_once()
+            child = workers_child(self._job, self._defaults, suspended=course.suspended, avoided=self._avoided)
+            # Not what the cache shows by now: a Job that went meanwhile is lost, and not to be made anew.
+            workers = await self._create_or_patch(child, self._observed.current_job, suspended=course.suspended)
+        except (Blocked, Forbidden) as error:
+            return structs.replace(self._observed, blocked_by=str(error))
+        except Invalid as error:
+            raise TerminalError("Refused", str(error)) from error
+        return structs.replace(self._observed, current_job=cast("Job", workers))
+
+    async def _create_once(self) -> None:
+        """Made with each attempt and then left alone."""
+        claim = checkpoint_pvc(self._job, self._defaults)
+        if claim is not None:
+            await self._make_claim(Child(CLAIMS, claim))
+        monitor = service_monitor(self._job) if self._defaults.service_monitors else None
+        if monitor is not None:
+            await self._make_monitor(Child(SERVICE_MONITORS, monitor))
+        if not has_tensorboard(self._job):
+            await self._remove_tensorboard()
+
+    async def _make_claim(self, child: Child) -> None:
+        """It outlives its job, so it has no owner: its labels tell whether it is of a job of this name."""
+        key = Key(self._job.metadata.namespace, child.name)
+        try:
+            await self._session.create(child.resource, child.body, namespace=key.namespace)
+        except AlreadyExists:
+            seen = await self._cluster.get(CLAIMS, key)
+            labels = child.body["metadata"]["labels"]
+            if any(seen.metadata.labels.get(name) != value for name, value in labels.items()):
+                raise Blocked(
+                    f"PersistentVolumeClaim {key.name} is there already and was not made for a job of this name: write "
+                    "checkpoint.storage.pvcName to use it, delete it, or give this job another name"
+                ) from None
+            if seen.metadata.deletion_timestamp:
+                raise Blocked(f"waiting for PersistentVolumeClaim {key.name} to be deleted") from None
+
+    async def _make_monitor(self, child: Child) -> None:
+        """A convenience: no training waits for it."""
+        try:
+            await self._session.create(child.resource, child.body, namespace=self._job.metadata.namespace)
+        except AlreadyExists:
+            return
+        except (NotFound, Forbidden, Invalid) as error:
+            log.warning(
+                "no ServiceMonitor; are the Prometheus Operator's definitions installed?",
+                key=str(self._job.metadata.key),
+                reason=str(error),
+            )
+
+    async def _remove_tensorboard(self) -> None:
+        key = Key(self._job.metadata.namespace, names.tensorboard(self._job))
+        resources: tuple[Resource[Any], ...] = (DEPLOYMENTS, SERVICES)
+        for resource in resources:
+            seen = self._caches.child(resource.kind, key)
+            if seen is not None and belongs_to(seen, self._job):
+                await self._session.delete(resource, key, uid=seen.metadata.uid)
+
+    async def _ensure_all(self, children: Iterable[Child]) -> None:
+        """At the same time: a busy API server takes a second for a Service. Of several failures the first is raised."""
+        ends = await asyncio.gather(*map(self._ensure, children), return_exceptions=True)
+        for end in ends:
+            if isinstance(end, BaseException):
+                raise end
+
+    async def _ensure(self, child: Child) -> Object:
+        key = Key(self._job.metadata.namespace, child.name)
+        return await self._create_or_patch(child, self._caches.child(child.resource.kind, key))
+
+    async def _create_or_patch(self, child: Child, seen: Object | None, *, suspended: bool = False) -> Object:
+        """Make the child, or mend the one that was seen."""
+        key = Key(self._job.metadata.namespace, child.name)
+        if seen is None:
+            try:
+                return await self._session.create(child.resource, child.body, namespace=key.namespace)
+            except AlreadyExists:
+                # Somebody else's, or ours without the label that the caches go by.
+                seen = await self._cluster.get(child.resource, key)
+        self._check_ours(child, seen)
+        patch = patch_for(self._job, child, seen, suspended=suspended)
+        return await self._session.patch(child.resource, key, patch) if patch else seen
+
+    def _check_ours(self, child: Child, seen: Object) -> None:
+        what = f"{child.resource.kind} {seen.metadata.name}"
+        if not belongs_to(seen, self._job):
+            owner = seen.metadata.controller
+            whose = f"{owner.kind} {owner.name}" if owner else "nobody that this job knows"
+            if owner and owner.kind == "TrainingJob" and owner.name == self._job.metadata.name:
+                raise Blocked(f"waiting for {what} of an earlier TrainingJob of this name to be deleted")
+            raise Blocked(f"{what} is there already and belongs to {whose}: delete it, or give this job another name")
+        if seen.metadata.deletion_timestamp:
+            raise Blocked(f"waiting for {what} to be deleted before it is made again")

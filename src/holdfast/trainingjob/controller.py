@@ -1,0 +1,267 @@
+"""Takes a TrainingJob to its workers and follows them to the end: observe, decide, apply, status."""
+
+from datetime import datetime
+
+import structlog
+from msgspec import structs
+
+from holdfast.api.meta import Key
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.api.trainingjob_status import TrainingJobStatus
+from holdfast.cluster.errors import NotFound
+from holdfast.cluster.protocol import Cluster
+from holdfast.cluster.resources import CONFIG_MAPS, DEPLOYMENTS, JOBS, PODS, SERVICE_ACCOUNTS, SERVICES, TRAINING_JOBS
+from holdfast.pods.template import Defaults
+from holdfast.runtime.controller import Controller, Done, RequeueAfter, Result, TerminalError, Watch, owned_by
+from holdfast.runtime.events import Recorder
+from holdfast.runtime.ledger import SharedLedger
+from holdfast.runtime.operator import Operator
+from holdfast.runtime.process import Now
+from holdfast.runtime.read_your_writes import WriteTracker
+from holdfast.runtime.status import delete_expired, record_events, write_status
+from holdfast.trainingjob.apply import Applier
+from holdfast.trainingjob.decide.checkpoints import checkpoint_warnings
+from holdfast.trainingjob.decide.decision import StartNewAttempt, decide, requeue_at
+from holdfast.trainingjob.decide.restart import expiry
+from holdfast.trainingjob.decide.snapshot import TIMING, Observed, Timing
+from holdfast.trainingjob.decide.status import next_status, reason_of
+from holdfast.trainingjob.events import events_for
+from holdfast.trainingjob.gang_admission import GangAdmission
+from holdfast.trainingjob.metrics import InstrumentedReconciler, TrainingJobMetrics
+from holdfast.trainingjob.objects.pod import pod_template, with_avoided_nodes
+from holdfast.trainingjob.objects.security import refusal
+from holdfast.trainingjob.observe import Caches, FreedStores, NodeReadinessWatch, board_of, training_job_key
+from holdfast.trainingjob.reports.server import ReportReceiver
+from holdfast.trainingjob.start_problems import Boards, StartProblems
+from holdfast.trainingjob.worker_logs import keeping_last_logs, save_worker_logs
+from holdfast.trainingjob.worker_monitor import WorkerMonitor
+
+# What stands in the way (a name, a quota, a right) is not ours to watch; it is looked at again this often.
+OBSTACLE_RECHECK_S = 30.0
+
+OWNER = owned_by(TRAINING_JOBS)
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class TrainingJobReconciler:
+    """The reconciler of the kind."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        caches: Caches,
+        admission: GangAdmission,
+        writer: WriteTracker,
+        events: Recorder,
+        metrics: TrainingJobMetrics,
+        office: ReportReceiver,
+        listening: WorkerMonitor,
+        *,
+        defaults: Defaults,
+        timing: Timing,
+        now: Now,
+    ) -> None:
+        self._cluster = cluster
+        self._caches = caches
+        self._admission = admission
+        self._writer = writer
+        self._events = events
+        self._metrics = metrics
+        self._office = office
+        self._listening = listening
+        self._defaults = defaults
+        self._timing = timing
+        self._now = now
+        self._explanations = StartProblems(cluster, timing)
+        self._boards = Boards(caches.pods, events)
+
+    async def reconcile(self, key: Key) -> Result:
+        now = self._now()
+        observed = await self._observe(key, now)
+        if observed is None:
+            return Done()
+        observed = await self._record_reports(await self._listening.with_liveness(observed, now), now)
+        course = decide(observed, now, self._timing)
+        if isinstance(course, StartNewAttempt) and await self._is_suspended_by_queue(observed):
+            return Done()
+        on_one_machine = self._defaults.shared_loopback
+        if isinstance(course, StartNewAttempt):
+            await save_worker_logs(self._cluster, observed, course, on_one_machine=on_one_machine)
+            observed = await self._next_attempt(observed, course, now)
+            course = decide(observed, now, self._timing)
+        applier = Applier(
+            observed,
+            self._caches,
+            self._cluster,
+            self._writer.for_key(key),
+            defaults=self._defaults,
+            timing=self._timing,
+            reports=self._office.endpoint_json,
+            avoided=self._listening.nodes_to_avoid(observed.job),
+        )
+        async with keeping_last_logs(self._cluster, observed, course, on_one_machine=on_one_machine):
+            observed = await applier.apply(course)
+        job = await self._write_status(observed.job, next_status(observed, course, now))
+        observed = structs.replace(observed, job=job)
+        self._boards.warn(job)
+        if observed.finished:
+            self._listening.forget(key)
+        return await self._requeue(observed, now)
+
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
+        now = self._now()
+        observed = await self._observe(key, now)
+        if observed is not None and not observed.finished:
+            refused = structs.replace(observed, rejected_reason=str(error))
+            await self._write_status(observed.job, next_status(refused, decide(refused, now, self._timing), now))
+
+    async def _observe(self, key: Key, now: datetime) -> Observed | None:
+        observed = self._caches.observe(key)
+        if observed is None:
+            self._explanations.forget(key)
+            self._boards.forget(key)
+            self._listening.forget(key)
+            return None
+        observed = structs.replace(observed, admission=self._admission.verdict(observed.job))
+        return await self._explanations.with_start_problems(self._judged(observed), now)
+
+    def _judged(self, observed: Observed) -> Observed:
+        """What is forbidden since an attempt was made stops the next one, not that one."""
+        if observed.current_job is not None:
+            return observed
+        return structs.replace(observed, rejected_reason=refusal(observed.job, self._defaults.forbidden))
+
+    async def _record_reports(self, observed: Observed, now: datetime) -> Observed:
+        """What the workers have told is in the status before anything is decided by it."""
+        key, letters = observed.job.metadata.key, self._listening.due_reports(observed, now)
+        job = observed.job
+        if not observed.finished:
+            job = await self._write_status(job, self._listening.fold_reports(observed, letters, now))
+        if letters:
+            self._listening.acknowledge(key, letters)
+        for trouble in (trouble for letter in letters for trouble in checkpoint_warnings(letter.batch)):
+            self._events.warning(TRAINING_JOBS, job, trouble.reason, trouble.message)
+        return structs.replace(observed, job=job)
+
+    async def _is_suspended_by_queue(self, observed: Observed) -> bool:
+        """Kueue takes a job back by suspending its Job: its pods may be seen to go before that is."""
+        if not observed.queued or observed.current_job is None:
+            return False
+        try:
+            return (await self._cluster.get(JOBS, observed.current_job.metadata.key)).spec.suspend
+        except NotFound:
+            return False
+
+    async def _next_attempt(self, observed: Observed, course: StartNewAttempt, now: datetime) -> Observed:
+        """The number is in status first; from then on all that belongs to the old attempt is in the way."""
+        job = await self._write_status(observed.job, next_status(observed, course, now))
+        return self._judged(observed.in_next_attempt(job, self._admission.verdict(job)))
+
+    async def _write_status(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJob:
+        """Nothing when nothing changed."""
+        session = self._writer.for_key(job.metadata.key)
+        written = await write_status(session, TRAINING_JOBS, job, job.status, status)
+        if written is None:
+            return job
+        _log_transition(job, status)
+        self._metrics.status_written(job, status)
+        record_events(self._events, TRAINING_JOBS, job, events_for(job, status))
+        return written
+
+    async def _requeue(self, observed: Observed, now: datetime) -> Result:
+        due = expiry(observed.job) if observed.finished else None
+        if due is not None and now >= due:
+            await delete_expired(self._writer.for_key(observed.job.metadata.key), TRAINING_JOBS, observed.job)
+            return Done()
+        moments = [
+            (at - now).total_seconds()
+            for at in (requeue_at(observed, now, self._timing), self._explanations.next_look(observed, now))
+            if at is not None
+        ]
+        if observed.blocked_by:
+            moments.append(OBSTACLE_RECHECK_S)
+        if (look_s := self._listening.next_check_in_s(observed, now)) is not None:
+            moments.append(look_s)
+        if (write_at := self._office.inbox.due(observed.job.metadata.key, now)) is not None:
+            moments.append(max(0.0, (write_at - now).total_seconds()))
+        return RequeueAfter(min(moments)) if moments else Done()
+
+
+def _log_transition(job: TrainingJob, status: TrainingJobStatus) -> None:
+    """Not the message: it may end with a worker's last lines, and these belong to the job's user. Nor each epoch."""
+    old = job.status or TrainingJobStatus()
+    step = (status.state, status.restart_count, reason_of(status))
+    say = log.debug if step == (old.state, old.restart_count, reason_of(old)) else log.info
+    say("status", key=str(job.metadata.key), state=status.state, attempt=status.restart_count, why=reason_of(status))
+
+
+def training_job_controller(
+    operator: Operator,
+    cluster: Cluster,
+    *,
+    defaults: Defaults,
+    now: Now,
+    timing: Timing = TIMING,
+    office: ReportReceiver | None = None,
+    room: SharedLedger | None = None,
+    gang_admission: bool = True,
+    per_job_metrics: bool = True,
+) -> Controller[TrainingJob]:
+    """The controller, on the operator's stores; `room` is the one that its other controllers have as well.
+
+    Without an office that is opened, no worker is told to report.
+    """
+    office = office or ReportReceiver(now=now)
+    listening = WorkerMonitor(office, cluster, timing)
+    writer = operator.writer()
+    caches = Caches.of(operator)
+    admission = GangAdmission.of(
+        operator,
+        room=room or SharedLedger(operator),
+        shape=lambda job: with_avoided_nodes(pod_template(job, defaults), listening.nodes_to_avoid(job)),
+        avoided=listening.nodes_to_avoid,
+        now=now,
+        patience_s=timing.starvation_timeout_s,
+        per_namespace=timing.reservations_per_namespace,
+        enabled=gang_admission,
+    )
+    metrics = TrainingJobMetrics(
+        operator.registry,
+        caches.training_jobs,
+        per_job=per_job_metrics,
+        now=now,
+        gpu_utilization_percent=listening.gpu_utilization_percent,
+    )
+    reconciler = TrainingJobReconciler(
+        cluster,
+        caches,
+        admission,
+        writer,
+        operator.recorder,
+        metrics,
+        office,
+        listening,
+        defaults=defaults,
+        timing=timing,
+        now=now,
+    )
+    return Controller(
+        name="trainingjob",
+        resource=TRAINING_JOBS,
+        reconciler=InstrumentedReconciler(reconciler, metrics, caches.training_jobs),
+        writer=writer,
+        watches=(
+            Watch(CONFIG_MAPS, OWNER),
+            Watch(SERVICES, OWNER),
+            Watch(SERVICE_ACCOUNTS, OWNER),
+            Watch(DEPLOYMENTS, OWNER),
+            Watch(JOBS, OWNER),
+            Watch(PODS, training_job_key),
+            Watch(PODS, board_of),
+            NodeReadinessWatch(caches.pods),
+            FreedStores(caches.training_jobs),
+            admission,
+            office.inbox,
+        ),
+    )

@@ -1,0 +1,83 @@
+"""Workers of earlier attempts: how long they hold up the next one.
+
+On a node that can be reached two attempts never run at once. A pod on a node that is gone or silent may never be
+reported as ended; it is waited for until its grace and a little more are over. Should it come back, it is deleted,
+and what it wrote lies in its own attempt's folder.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+
+from holdfast.api.core.objects import Job, Node, Pod
+from holdfast.pods.failure import INDEX_LABEL
+from holdfast.times import parse_time
+from holdfast.trainingjob.decide.snapshot import Observed, Timing
+
+
+def blocking_pods(observed: Observed, now: datetime, timing: Timing, pods: tuple[Pod, ...]) -> tuple[Pod, ...]:
+    """Those of the pods that the next attempt has to wait for."""
+    return tuple(
+        pod
+        for pod in pods
+        if pod.metadata.uid not in observed.lost_pods and not _is_given_up(pod, observed.nodes, now, timing)
+    )
+
+
+def jobs_that_may_create_pods(observed: Observed, now: datetime, timing: Timing) -> tuple[Job, ...]:
+    """Old Jobs that could still make a pod: they have not ended, and not every worker has had its pod.
+
+    One that is being deleted makes none once its controller has seen that; a pod that can't be reached keeps it there.
+    """
+    return tuple(
+        job
+        for job in observed.old_jobs
+        if not has_stopped_creating(job)
+        and not _has_made_all(job, observed.old_pods)
+        and not (job.metadata.deletion_timestamp and now >= _given_up_at(job, timing))
+    )
+
+
+def unreachable(pods: tuple[Pod, ...], nodes: Mapping[str, Node]) -> tuple[Pod, ...]:
+    """Those who are to stop and may never be heard of again."""
+    return tuple(pod for pod in pods if pod.is_terminating and not _is_reachable(pod, nodes))
+
+
+def give_up_times(observed: Observed, timing: Timing) -> Iterator[datetime]:
+    """When those that can't be reached are no longer waited for."""
+    for pod in unreachable((*observed.running_old_pods, *observed.pods), observed.nodes):
+        if not pod.is_finished:
+            yield _given_up_at(pod, timing)
+    for job in observed.old_jobs:
+        if job.metadata.deletion_timestamp:
+            yield _given_up_at(job, timing)
+
+
+def _given_up_at(deleted: Pod | Job, timing: Timing) -> datetime:
+    return parse_time(deleted.metadata.deletion_timestamp) + timedelta(seconds=timing.lost_pod_timeout_s)
+
+
+def _is_given_up(pod: Pod, nodes: Mapping[str, Node], now: datetime, timing: Timing) -> bool:
+    if not pod.is_terminating or _is_reachable(pod, nodes):
+        return False
+    return now >= _given_up_at(pod, timing)
+
+
+def _is_reachable(pod: Pod, nodes: Mapping[str, Node]) -> bool:
+    """A pod without a node does not run, and is deleted at once."""
+    node = nodes.get(pod.spec.node_name)
+    return not pod.spec.node_name or (node is not None and node.is_ready)
+
+
+def has_stopped_creating(job: Job) -> bool:
+    return job.spec.suspend or any(job.condition(kind) for kind in ("Failed", "FailureTarget", "Complete"))
+
+
+def _has_made_all(job: Job, pods: tuple[Pod, ...]) -> bool:
+    """A Job of ours makes one pod for each worker and none in its place."""
+    made = {pod.metadata.labels.get(INDEX_LABEL) for pod in pods if _is_of(job, pod)}
+    return len(made) >= (job.spec.completions or 1)
+
+
+def _is_of(job: Job, pod: Pod) -> bool:
+    owner = pod.metadata.controller
+    return owner is not None and owner.uid == job.metadata.uid

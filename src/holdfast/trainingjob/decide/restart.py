@@ -1,0 +1,152 @@
+"""What follows a broken attempt: another one, at once or after a wait, or the end of the job."""
+
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from holdfast.api.core.objects import Job
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.api.trainingjob_blocks import FailurePolicy
+from holdfast.api.trainingjob_status import RestartCounts, TrainingJobStatus
+from holdfast.pods.failure import PERMANENT, FailureClass, WorkerFailure
+from holdfast.times import format_duration, format_time, parse_time
+from holdfast.trainingjob.decide.snapshot import Timing
+
+# An exit code below 128 is the program's own verdict; above, a signal ended it.
+PERMANENT_EXIT_CODES = range(1, 128)
+FIELDS: dict[FailureClass, str] = {
+    "preemption": "preemption",
+    "infrastructure": "infrastructure",
+    "outOfMemory": "out_of_memory",
+    "hang": "hang",
+    "application": "application",
+}
+
+
+class GiveUp(Struct, frozen=True):
+    reason: str
+    message: str
+
+
+class Retry(Struct, frozen=True):
+    loss: WorkerFailure
+    at: datetime | None
+    """When the next attempt may start; None means at once."""
+    consecutive: int
+    """Attempts in a row that did not last, this one with them unless its node was stopped."""
+
+
+def restart_or_give_up(
+    loss: WorkerFailure, job: TrainingJob, workers: Job | None, now: datetime, timing: Timing
+) -> Retry | GiveUp:
+    refusal = None if loss.is_free else _refusal(loss, job)
+    if refusal is not None:
+        return refusal
+    before = 0 if _was_stable(workers, now, timing) else _status(job).quick_restarts
+    if loss.node_stopped and loss.cause == "infrastructure":
+        return Retry(loss, None, before)
+    consecutive = before + 1
+    delay_s = backoff_s(consecutive, timing)
+    return Retry(loss, _full_second(now + timedelta(seconds=delay_s)) if delay_s else None, consecutive)
+
+
+def backoff_s(consecutive: int, timing: Timing) -> float:
+    """Nothing before the first restart, then doubling up to the cap."""
+    if consecutive <= 1:
+        return 0.0
+    return float(min(timing.retry_s * 2 ** min(consecutive - 2, 32), timing.retry_cap_s))
+
+
+def restarts_against_limit(restarts: RestartCounts | None) -> int:
+    """The restarts that count against backoffLimit."""
+    return restarts.out_of_memory + restarts.hang + restarts.application if restarts is not None else 0
+
+
+def with_restart(restarts: RestartCounts | None, cause: FailureClass) -> RestartCounts:
+    old = restarts or RestartCounts()
+    field = FIELDS[cause]
+    counts = {name: getattr(old, name) + (name == field) for name in FIELDS.values()}
+    return RestartCounts(**counts)
+
+
+def _refusal(loss: WorkerFailure, job: TrainingJob) -> GiveUp | None:
+    policy = job.spec.failure_policy or FailurePolicy()
+    if loss.permanent:
+        return GiveUp(PERMANENT, f"{loss.message} (a new attempt would fail in the same way)")
+    if policy.restart_policy == "Never":
+        return GiveUp("RestartPolicyNever", f"{loss.message} (restartPolicy is Never)")
+    if policy.restart_policy == "ExitCode" and loss.exit_code in PERMANENT_EXIT_CODES:
+        return GiveUp("PermanentExitCode", f"{loss.message} (restartPolicy ExitCode: codes 1 to 127 are final)")
+    used = restarts_against_limit(_status(job).restarts)
+    if used >= policy.backoff_limit:
+        return GiveUp("BackoffLimitExceeded", f"{loss.message} (after {used} of {policy.backoff_limit} restarts)")
+    return None
+
+
+def _was_stable(workers: Job | None, now: datetime, timing: Timing) -> bool:
+    start = workers.status.start_time if workers is not None else ""
+    return bool(start) and (now - parse_time(start)).total_seconds() >= timing.stable_after_s
+
+
+def _full_second(moment: datetime) -> datetime:
+    """Not earlier: a timestamp in status has no parts of a second."""
+    return (moment + timedelta(microseconds=999_999)).replace(microsecond=0)
+
+
+def _status(job: TrainingJob) -> TrainingJobStatus:
+    return job.status or TrainingJobStatus()
+
+
+# Moments in a TrainingJob's life that come by themselves: its deadline, the next try, its deletion.
+
+
+def deadline(job: TrainingJob, now: datetime) -> datetime | None:
+    """When activeDeadlineSeconds are used up: over all attempts, without the time that the job was suspended."""
+    policy, status = job.spec.failure_policy, job.status
+    if policy is None or policy.active_deadline_seconds is None or status is None or not status.start_time:
+        return None
+    suspended_s = status.suspended_seconds + suspended_for_s(status, now)
+    return parse_time(status.start_time) + timedelta(seconds=policy.active_deadline_seconds + suspended_s)
+
+
+def suspended_for_s(status: TrainingJobStatus, now: datetime) -> float:
+    """How long the present suspension has lasted."""
+    for condition in status.conditions:
+        if condition.type == "Suspended" and condition.status == "True":
+            return max(0.0, (now - parse_time(condition.last_transition_time)).total_seconds())
+    return 0.0
+
+
+def retry_time(job: TrainingJob) -> datetime | None:
+    return parse_time(job.status.next_retry_time) if job.status is not None and job.status.next_retry_time else None
+
+
+def shown_duration(start: str, now: datetime) -> str | None:
+    """How long a job that has not ended has taken, in steps that grow: each is a write of its status."""
+    elapsed_s = _elapsed_s(start, now)
+    shown_s = elapsed_s - elapsed_s % _step_s(elapsed_s)
+    return format_duration(start, format_time(parse_time(start) + timedelta(seconds=shown_s))) if shown_s else None
+
+
+def next_duration(start: str, now: datetime) -> datetime:
+    """When the next step is reached."""
+    elapsed_s = _elapsed_s(start, now)
+    step_s = _step_s(elapsed_s)
+    return parse_time(start) + timedelta(seconds=elapsed_s - elapsed_s % step_s + step_s)
+
+
+def _elapsed_s(start: str, now: datetime) -> int:
+    return max(0, int((now - parse_time(start)).total_seconds()))
+
+
+def _step_s(elapsed_s: int) -> int:
+    """Minutes at first, then ten of them, then hours."""
+    return 60 if elapsed_s < 600 else 600 if elapsed_s < 7200 else 3600
+
+
+def expiry(job: TrainingJob) -> datetime | None:
+    """When a job that has ended is to be deleted."""
+    ttl_s, status = job.spec.ttl_seconds_after_finished, job.status
+    if ttl_s is None or status is None or not status.completion_time:
+        return None
+    return parse_time(status.completion_time) + timedelta(seconds=ttl_s)

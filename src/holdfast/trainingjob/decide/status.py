@@ -1,0 +1,242 @@
+"""The status of a TrainingJob, from what is seen of it and the course that is taken."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from msgspec import structs
+
+from holdfast.api import conditions
+from holdfast.api.core.objects import Job, Pod
+from holdfast.api.meta import Condition
+from holdfast.api.trainingjob_status import AllocatedResources, TrainingJobStatus, WorkerCounts
+from holdfast.pods.failure import FailureClass
+from holdfast.times import format_duration, format_time, next_try
+from holdfast.trainingjob.decide.decision import (
+    Action,
+    CleanUp,
+    DeleteQueuedJob,
+    EnsureJob,
+    Finish,
+    StartNewAttempt,
+    StateReason,
+    Wait,
+    why_not_all_started,
+)
+from holdfast.trainingjob.decide.progress import total_epochs
+from holdfast.trainingjob.decide.restart import shown_duration, suspended_for_s, with_restart
+from holdfast.trainingjob.decide.snapshot import FINISHED_STATES, SPEC_CHANGED, Observed
+
+CHILDREN_MADE = StateReason("", "ChildrenMade", "the workers' Job, Services and ConfigMap were made")
+# Which condition is true in which state; Created is told apart, it stays true once the workers were made.
+CONDITION_OF = {
+    "Running": "Running",
+    "Suspended": "Suspended",
+    "Restarting": "Restarting",
+    "Completed": "Succeeded",
+    "Failed": "Failed",
+}
+# Of a message, in the schema.
+MAX_MESSAGE = 32768
+REASON_OF: dict[FailureClass, str] = {
+    "preemption": "Preempted",
+    "infrastructure": "InfrastructureLost",
+    "outOfMemory": "OutOfMemory",
+    "hang": "NoProgress",
+    "application": "WorkerFailed",
+}
+
+
+def next_status(observed: Observed, course: Action, now: datetime) -> TrainingJobStatus:
+    """The status that the job should show; equal to the one that it shows when nothing has changed."""
+    old = observed.status
+    finding = state_reason(observed, course, now)
+    if finding is None:
+        return old if isinstance(course, Wait) else structs.replace(old, observed_generation=_generation(observed))
+    finding = _clipped(observed, course, finding)
+    status = structs.replace(
+        old,
+        observed_generation=_generation(observed),
+        state=finding.state,
+        message=finding.message,
+        workers=_workers(observed, finding),
+        resources=_resources(observed, finding),
+        selector=f"training-job={observed.job.metadata.name}",
+        total_epochs=total_epochs(observed.job.spec, old),
+        estimated_completion_time=old.estimated_completion_time if finding.state == "Running" else None,
+        next_retry_time=format_time(course.retry_at) if isinstance(course, EnsureJob) and course.retry_at else None,
+        conditions=conditions.merge_conditions(old.conditions, _conditions(observed, finding, now)),
+    )
+    if old.state == "Suspended" and finding.state != "Suspended":
+        status = structs.replace(status, suspended_seconds=old.suspended_seconds + round(suspended_for_s(old, now)))
+    match course:
+        case StartNewAttempt():
+            status = _with_restart(status, course)
+        case Wait():
+            status = structs.replace(status, next_retry_time=old.next_retry_time)
+    return _with_times(status, observed.current_job, finding, now)
+
+
+def state_reason(observed: Observed, course: Action, now: datetime) -> StateReason | None:
+    """Where the job stands; None when there is nothing new to say."""
+    match course:
+        case CleanUp():
+            return None
+        case Finish(finding):
+            return finding
+        case StartNewAttempt(retry):
+            return _again(course, now) if retry is not None else _changed(observed)
+        case Wait(finding) if not observed.blocked_by:
+            return finding
+        case DeleteQueuedJob():
+            return _suspended(observed)
+        case EnsureJob(finding=StateReason() as finding) if not observed.blocked_by:
+            return finding
+    return _children_state(observed)
+
+
+def reason_of(status: TrainingJobStatus) -> str:
+    """The word that stands for the job's state; Running is the condition that is always there."""
+    return next((each.reason for each in status.conditions if each.type == "Running"), "")
+
+
+def _generation(observed: Observed) -> int:
+    return observed.job.metadata.generation
+
+
+def _clipped(observed: Observed, course: Action, finding: StateReason) -> StateReason:
+    """As it fits into a status; and why the job restarts stays its reason while it waits for this and that."""
+    because = (
+        observed.restart_reason if finding.state == "Restarting" and not isinstance(course, StartNewAttempt) else ""
+    )
+    return StateReason(finding.state, because or finding.reason, finding.message[:MAX_MESSAGE])
+
+
+def _again(course: StartNewAttempt, now: datetime) -> StateReason:
+    retry = course.retry
+    assert retry is not None
+    when = next_try(retry.at, (retry.at - now).total_seconds()) if retry.at else "starting again at once"
+    return StateReason("Restarting", REASON_OF[retry.loss.cause], f"{retry.loss.message}; {when}")
+
+
+def _changed(observed: Observed) -> StateReason:
+    if observed.job.spec.suspend:
+        return StateReason("Suspended", SPEC_CHANGED, "the spec has changed: the next start is a new attempt")
+    return StateReason("Restarting", SPEC_CHANGED, "stopping the workers: the spec has changed")
+
+
+def _children_state(observed: Observed) -> StateReason:
+    """The children are there, or on their way."""
+    if observed.blocked_by:
+        return StateReason(observed.state or "Pending", "ChildNotMade", observed.blocked_by)
+    workers = observed.current_job
+    if workers is None or workers.metadata.deletion_timestamp:
+        state = observed.state if observed.state in ("Restarting", "Suspended") else "Pending"
+        return StateReason(state, "CreatingWorkers", "making the workers")
+    if observed.job.spec.suspend:
+        return _suspended(observed)
+    if workers.spec.suspend and observed.queued:
+        state = "Restarting" if observed.status.restart_count else "Pending"
+        return StateReason(state, "Queued", "waiting in its queue: Kueue lets the job start when its quota allows")
+    return _workers_state(observed, workers)
+
+
+def _suspended(observed: Observed) -> StateReason:
+    stopping = sum(not pod.is_finished for pod in (*observed.pods, *observed.running_old_pods))
+    if stopping:
+        return StateReason("Suspended", "StoppingWorkers", f"waiting for {stopping} workers to stop")
+    return StateReason("Suspended", "Suspended", "spec.suspend is true; set it to false to go on")
+
+
+def _workers_state(observed: Observed, workers: Job) -> StateReason:
+    desired = observed.job.spec.num_workers
+    started = workers.status.ready + _succeeded(workers)
+    if started >= desired or (observed.state == "Running" and _keeps_running(observed)):
+        return StateReason("Running", "WorkersReady", "every worker is running or has succeeded")
+    message = why_not_all_started(observed, desired - started)
+    if observed.state in ("Running", "Restarting"):
+        return StateReason("Restarting", "WorkersLost", message)
+    return StateReason("Initializing", "WorkersStarting", message)
+
+
+def _keeps_running(observed: Observed) -> bool:
+    """One that is ending is not ready any more and not counted yet: not lost. An elastic gang may really miss some."""
+    return not observed.elastic or _present(observed.pods) >= observed.job.spec.num_workers
+
+
+def _present(pods: Iterable[Pod]) -> int:
+    return sum(pod.status.phase in ("Running", "Succeeded") and not pod.is_terminating for pod in pods)
+
+
+def _succeeded(workers: Job) -> int:
+    # A pod that has just ended is in neither count for a moment; without these a job would seem to lose workers.
+    return workers.status.succeeded + len(workers.status.uncounted_terminated_pods.succeeded)
+
+
+def _workers(observed: Observed, finding: StateReason) -> WorkerCounts:
+    desired = observed.job.spec.num_workers
+    if observed.current_job is None:
+        return WorkerCounts(desired=desired)
+    counted = observed.current_job.status
+    # What still runs when a job ends is stopped, and nobody looks again.
+    active = 0 if finding.state in FINISHED_STATES else counted.active
+    return WorkerCounts(desired=desired, active=active, succeeded=counted.succeeded, failed=counted.failed)
+
+
+def _resources(observed: Observed, finding: StateReason) -> AllocatedResources:
+    held = 0 if finding.state in FINISHED_STATES else len(observed.bound)
+    return AllocatedResources(workers=held, gpus=held * observed.gpus_per_worker)
+
+
+def _with_restart(status: TrainingJobStatus, course: StartNewAttempt) -> TrainingJobStatus:
+    retry = course.retry
+    status = structs.replace(status, restart_count=status.restart_count + 1)
+    if retry is None:
+        return structs.replace(status, quick_restarts=0)
+    return structs.replace(
+        status,
+        restarts=with_restart(status.restarts, retry.loss.cause),
+        failure_reason=retry.loss.message,
+        quick_restarts=retry.consecutive,
+        next_retry_time=format_time(retry.at) if retry.at else None,
+    )
+
+
+def _conditions(observed: Observed, finding: StateReason, now: datetime) -> list[Condition]:
+    old = observed.status.conditions
+    known = {condition.type for condition in old}
+    holding = CONDITION_OF.get(finding.state)
+
+    def condition(kind: str, true: bool, told: StateReason) -> Condition:
+        return Condition(
+            type=kind,
+            status="True" if true else "False",
+            reason=told.reason,
+            message=told.message,
+            last_transition_time=format_time(now),
+            observed_generation=_generation(observed),
+        )
+
+    created = observed.current_job is not None or conditions.is_true(old, "Created")
+    shown = (kind for kind in CONDITION_OF.values() if kind in (holding, "Running") or kind in known)
+    return [
+        condition("Created", created, CHILDREN_MADE if created else finding),
+        *(condition(kind, kind == holding, finding) for kind in shown),
+    ]
+
+
+def _with_times(
+    status: TrainingJobStatus, workers: Job | None, finding: StateReason, now: datetime
+) -> TrainingJobStatus:
+    start = status.start_time or (workers.status.start_time if workers else None) or None
+    if finding.state not in FINISHED_STATES:
+        # Only a running job is woken up for it: what another shows stays until it runs.
+        duration = shown_duration(start, now) if start and finding.state == "Running" else status.duration
+        return structs.replace(status, start_time=start, duration=duration)
+    end = (workers.status.completion_time if workers and finding.state == "Completed" else "") or format_time(now)
+    return structs.replace(
+        status,
+        start_time=start,
+        completion_time=end,
+        duration=format_duration(start or end, end),
+        failure_reason=finding.message if finding.state == "Failed" else None,
+    )

@@ -1,0 +1,303 @@
+"""The `trainingjob_*` metrics: what the jobs show of themselves, and what the operator counts about them.
+
+The counts are kept here and not in prometheus_client's own counters: forgetting a job is one step, and no `_created`
+series doubles their number.
+"""
+
+import asyncio
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import accumulate
+from typing import get_args
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from holdfast.api.meta import Key
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.api.trainingjob_status import AllocatedResources, State, TrainingJobStatus
+from holdfast.cluster.errors import AlreadyExists, Conflict, NotLeading
+from holdfast.runtime.controller import Reconciler, RequeueAfter, Result, TerminalError
+from holdfast.runtime.informer import Store
+from holdfast.runtime.process import Now
+from holdfast.times import parse_time
+
+# What the TrainingJobs show of themselves, as gauges: read when asked for, so that a deleted job leaves nothing.
+
+PER_JOB = ("namespace", "training_job")
+STATES: tuple[str, ...] = get_args(State)
+# By the name that a training reports them under.
+REPORTED = {
+    "loss": "The loss that was reported last.",
+    "accuracy": "The accuracy that was reported last.",
+}
+UTILIZATION = "How busy the job's GPUs are: the mean over the workers that report it."
+
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
+_NOTHING = TrainingJobStatus()
+_NO_RESOURCES = AllocatedResources()
+
+
+def gauges(
+    jobs: Sequence[TrainingJob],
+    now: datetime,
+    gpu_utilization_percent: Callable[[TrainingJob], float | None],
+    *,
+    per_job: bool,
+) -> Iterator[GaugeMetricFamily]:
+    """All gauges; without `per_job` only those that mean something as a sum, with an empty name for the job."""
+    yield _total(jobs)
+    yield from _allocated(jobs, per_job=per_job)
+    if per_job:
+        yield from _progress(jobs)
+        yield _durations(jobs, now)
+        yield from _reported(jobs)
+        utilization = ((_labels(job), gpu_utilization_percent(job)) for job in jobs)
+        yield _with_samples(_family("gpu_utilization_percent", UTILIZATION, PER_JOB), utilization)
+
+
+def _total(jobs: Iterable[TrainingJob]) -> GaugeMetricFamily:
+    family = _family("total", "TrainingJobs by their state.", ("namespace", "state"))
+    counts = Counter((job.metadata.namespace, _state(job)) for job in jobs)
+    for namespace in sorted({namespace for namespace, _ in counts}):
+        for state in STATES:
+            family.add_metric((namespace, state), counts[namespace, state])
+    return family
+
+
+def _allocated(jobs: Iterable[TrainingJob], *, per_job: bool) -> Iterator[GaugeMetricFamily]:
+    gpus: Counter[tuple[str, str]] = Counter()
+    workers: Counter[tuple[str, str]] = Counter()
+    for job in jobs:
+        labels = (job.metadata.namespace, job.metadata.name if per_job else "")
+        held = _status(job).resources or _NO_RESOURCES
+        gpus[labels] += held.gpus
+        workers[labels] += held.workers
+    yield _with_samples(_family("allocated_gpus", "GPUs that the job holds.", PER_JOB), gpus.items())
+    yield _with_samples(_family("allocated_workers", "Workers that the job holds.", PER_JOB), workers.items())
+
+
+def _progress(jobs: Sequence[TrainingJob]) -> Iterator[GaugeMetricFamily]:
+    progress = ((_labels(job), _percent(_status(job).progress)) for job in jobs)
+    yield _with_samples(_family("progress_percent", "How far the training is.", PER_JOB), progress)
+    epochs = ((_labels(job), _status(job).current_epoch) for job in jobs)
+    yield _with_samples(_family("current_epoch", "The epoch that is being trained.", PER_JOB), epochs)
+
+
+def _durations(jobs: Iterable[TrainingJob], now: datetime) -> GaugeMetricFamily:
+    family = _family("duration_seconds", "From the job's start to its end, or until now.", (*PER_JOB, "state"))
+    seconds = (((*_labels(job), _state(job)), _seconds(_status(job), now)) for job in jobs)
+    return _with_samples(family, seconds)
+
+
+def _reported(jobs: Sequence[TrainingJob]) -> Iterator[GaugeMetricFamily]:
+    for name, meaning in REPORTED.items():
+        values = ((_labels(job), _status(job).metrics.get(name)) for job in jobs)
+        yield _with_samples(_family(name, meaning, PER_JOB), values)
+
+
+def _family(name: str, meaning: str, labels: Sequence[str]) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"trainingjob_{name}", meaning, labels=labels)
+
+
+def _with_samples(
+    family: GaugeMetricFamily, values: Iterable[tuple[tuple[str, ...], float | None]]
+) -> GaugeMetricFamily:
+    """With all values that are known: what is not known is absent, never zero."""
+    for labels, value in values:
+        if value is not None:
+            family.add_metric(labels, value)
+    return family
+
+
+def _labels(job: TrainingJob) -> tuple[str, str]:
+    return job.metadata.namespace, job.metadata.name
+
+
+def _status(job: TrainingJob) -> TrainingJobStatus:
+    return job.status or _NOTHING
+
+
+def _state(job: TrainingJob) -> str:
+    # One that nobody has looked at yet waits to be.
+    return _status(job).state or "Pending"
+
+
+def _percent(progress: str | None) -> float | None:
+    written = _PERCENT.fullmatch(progress or "")
+    return float(written[1]) if written else None
+
+
+def _seconds(status: TrainingJobStatus, now: datetime) -> float | None:
+    if not status.start_time:
+        return None
+    try:
+        end = parse_time(status.completion_time) if status.completion_time else now
+        return max(0.0, (end - parse_time(status.start_time)).total_seconds())
+    except ValueError:  # RFC 3339 allows more than Python reads, and one job must not hide all the others
+        return None
+
+
+# Few, since every job has its own; holdfast_reconcile_duration_seconds has more, for all jobs together.
+BOUNDS_S = (0.01, 0.1, 1.0, 10.0)
+RESULTS = {"Completed": "succeeded", "Failed": "failed"}
+
+
+class ReconcileStats:
+    """What reconciling one job has cost so far."""
+
+    def __init__(self) -> None:
+        self.results: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.times = [0] * (len(BOUNDS_S) + 1)
+        self.seconds = 0.0
+
+    def took(self, seconds: float) -> None:
+        self.times[bisect_left(BOUNDS_S, seconds)] += 1
+        self.seconds += seconds
+
+
+class TrainingJobMetrics:
+    """Collects all fifteen; without `per_job` no series is about a single job.
+
+    `gpu_utilization_percent` is known from the workers' reports: a status is not written for every change of it.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        store: Store[TrainingJob],
+        *,
+        per_job: bool,
+        now: Now,
+        gpu_utilization_percent: Callable[[TrainingJob], float | None] = lambda _: None,
+    ) -> None:
+        self._store = store
+        self._per_job = per_job
+        self._now = now
+        self._gpu_utilization_percent = gpu_utilization_percent
+        self._works = False
+        self._work: dict[Key, ReconcileStats] = {}
+        self._created: Counter[str] = Counter()
+        self._completed: Counter[tuple[str, str]] = Counter()
+        self._failed: Counter[tuple[str, str]] = Counter()
+        registry.register(self)
+
+    def reconciled(self, key: Key, result: str, seconds: float) -> None:
+        self._works = True
+        work = self._work_on(key)
+        work.results[result] += 1
+        work.took(seconds)
+
+    def failed_to_reconcile(self, key: Key, error: BaseException) -> None:
+        self._work_on(key).errors[type(error).__name__] += 1
+
+    def status_written(self, job: TrainingJob, status: TrainingJobStatus) -> None:
+        """`status` was written over the one in `job`: each step is written, and so counted, once."""
+        namespace = job.metadata.namespace
+        before = job.status.state if job.status is not None else None
+        if before is None:
+            self._created[namespace] += 1
+        if status.state is None or status.state == before:
+            return
+        if status.state in RESULTS:
+            self._completed[namespace, RESULTS[status.state]] += 1
+        if status.state == "Failed":
+            self._failed[namespace, _failure(status)] += 1
+
+    def forget(self, key: Key) -> None:
+        """The job is gone, and its series with it; sums over all jobs are under no job's name and stay."""
+        self._work.pop(key, None)
+
+    def collect(self) -> Iterator[Metric]:
+        # A standby has the same jobs in its store: if it showed them too, every sum would be double.
+        if not self._works:
+            return
+        jobs = self._store.list()
+        yield from gauges(jobs, self._now(), self._gpu_utilization_percent, per_job=self._per_job)
+        yield from self._reconciliations()
+        yield from self._lifecycle({job.metadata.namespace for job in jobs})
+
+    def _work_on(self, key: Key) -> ReconcileStats:
+        return self._work.setdefault(key if self._per_job else Key(key.namespace, ""), ReconcileStats())
+
+    def _reconciliations(self) -> Iterator[Metric]:
+        total = _counter("reconciliation", "Reconciles by how they ended.", (*PER_JOB, "result"))
+        errors = _counter("reconciliation_errors", "Reconciles that failed.", (*PER_JOB, "error_type"))
+        duration = HistogramMetricFamily(
+            "trainingjob_reconciliation_duration_seconds", "How long one reconcile takes.", labels=PER_JOB
+        )
+        for key, work in self._work.items():
+            _fill(total, (((*key, result), count) for result, count in work.results.items()))
+            _fill(errors, (((*key, error), count) for error, count in work.errors.items()))
+            bounds = (*(str(bound) for bound in BOUNDS_S), "+Inf")
+            duration.add_metric(key, tuple(zip(bounds, accumulate(work.times), strict=True)), work.seconds)
+        yield from (total, duration, errors)
+
+    def _lifecycle(self, namespaces: Iterable[str]) -> Iterator[Metric]:
+        """A namespace's counters begin at zero: `increase` does not see a counter that begins at one."""
+        created = _counter("created", "Jobs seen for the first time.", ("namespace",))
+        completed = _counter("completed", "Jobs that have ended.", ("namespace", "result"))
+        failed = _counter("failed", "Jobs that have failed for good.", ("namespace", "reason"))
+        zeros = dict.fromkeys(namespaces, 0)
+        _fill(created, (((namespace,), count) for namespace, count in (zeros | self._created).items()))
+        none = {(namespace, result): 0 for namespace in namespaces for result in RESULTS.values()}
+        _fill(completed, (none | self._completed).items())
+        _fill(failed, self._failed.items())
+        yield from (created, completed, failed)
+
+
+class InstrumentedReconciler:
+    """A reconciler whose reconciles are counted, and whose jobs are forgotten when they are gone."""
+
+    def __init__(self, reconciler: Reconciler, metrics: TrainingJobMetrics, store: Store[TrainingJob]) -> None:
+        self._reconciler = reconciler
+        self._metrics = metrics
+        self._store = store
+
+    async def reconcile(self, key: Key) -> Result:
+        began = asyncio.get_running_loop().time()
+        try:
+            result = await self._reconciler.reconcile(key)
+        except NotLeading:
+            raise
+        except (Conflict, AlreadyExists):
+            self._count(key, "conflict", began)
+            raise
+        except TerminalError:
+            self._count(key, "terminal", began)
+            raise
+        except (Exception, asyncio.CancelledError) as error:  # cancelled: it took longer than the operator allows
+            self._count(key, "error", began, error)
+            raise
+        self._count(key, "requeue" if isinstance(result, RequeueAfter) else "done", began)
+        return result
+
+    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
+        await self._reconciler.report_terminal_error(key, error)
+
+    def _count(self, key: Key, result: str, began: float, error: BaseException | None = None) -> None:
+        if self._store.get(key) is None:
+            self._metrics.forget(key)
+            return
+        self._metrics.reconciled(key, result, asyncio.get_running_loop().time() - began)
+        if error is not None:
+            self._metrics.failed_to_reconcile(key, error)
+
+
+def _counter(name: str, meaning: str, labels: Sequence[str]) -> CounterMetricFamily:
+    """Shown as trainingjob_{name}_total."""
+    return CounterMetricFamily(f"trainingjob_{name}", meaning, labels=labels)
+
+
+def _fill(family: CounterMetricFamily, counts: Iterable[tuple[tuple[str, ...], int]]) -> None:
+    for labels, count in counts:
+        family.add_metric(labels, count)
+
+
+def _failure(status: TrainingJobStatus) -> str:
+    """One word: the reason of the condition Failed."""
+    return next((each.reason for each in status.conditions if each.type == "Failed"), "Unknown")

@@ -1,0 +1,113 @@
+"""The ConfigMap that tells the workers what to train, as a JSON file and as the same in YAML."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import yaml
+
+from holdfast.api.reports import FILE as REPORTS_FILE
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.trainingjob.objects import names
+from holdfast.trainingjob.objects.environment import CONFIG_FILE
+from holdfast.trainingjob.objects.resources import backend, master_port
+from holdfast.trainingjob.objects.sidecar import has_sidecar
+
+YAML_FILE = "config.yaml"
+_WORDS = re.compile(r"[A-Za-z]{2}[ -~]*")
+
+
+def config_map(job: TrainingJob, reports: str | None = None) -> dict[str, Any]:
+    """`reports` tells the sidecars where to report, as `holdfast.api.reports` writes it."""
+    # Maps come back from an API server in another order than they were written in.
+    hyperparameters = msgspec.to_builtins(job.spec.hyperparameters, order="deterministic")
+    task = {
+        "name": job.metadata.name,
+        "namespace": job.metadata.namespace,
+        "model": job.spec.model,
+        "dataset": job.spec.dataset,
+        "framework": str(job.spec.framework),
+        "hyperparameters": hyperparameters or {},
+        "networking": {"backend": backend(job), "masterPort": master_port(job)},
+    }
+    data = {
+        CONFIG_FILE: msgspec.json.format(msgspec.json.encode(task)).decode() + "\n",
+        YAML_FILE: yaml.dump(task, Dumper=_Dumper, sort_keys=False, allow_unicode=True),
+    }
+    if reports is not None and has_sidecar(job):
+        data[REPORTS_FILE] = reports
+    return {"metadata": names.metadata(job, names.config_map_name(job)), "data": data}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that some reader of YAML could take for something else: 1e-4, 0o7, y."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if _WORDS.fullmatch(text) else '"')
+
+
+_Dumper.add_representer(str, _text)
+
+
+# The ConfigMap that keeps the end of a worker's log when its pod is gone.
+
+# Whose log it is, by the worker's number; what carries this label is a kept log.
+WORKER_LABEL = "holdfast.dev/log-of-worker"
+LOG = "log"
+# What earlier pods of the same attempt wrote: those that were stopped when the job was suspended.
+EARLIER = "earlier"
+POD = "pod"
+FINISHED_AT = "finishedAt"
+KEPT_BYTES = 64 * 1024
+
+
+def log_name(job: TrainingJob, number: int, index: int) -> str:
+    return f"{job.metadata.name}-log-{number}-{index}"
+
+
+def worker_log_config_map(
+    job: TrainingJob,
+    index: int,
+    text: bytes,
+    facts: Mapping[str, str],
+    *,
+    number: int | None = None,
+    stored: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Of a worker of attempt `number`, by default the current one.
+
+    `facts` say how it ended and where, as far as that is known; `stored` is what the ConfigMap holds so far.
+    """
+    number = names.attempt(job) if number is None else number
+    # Without the label that the operator's caches go by: thousands of logs would fill its memory for nothing.
+    labels = {names.JOB_LABEL: job.metadata.name, names.ATTEMPT_LABEL: str(number), WORKER_LABEL: str(index)}
+    known = {name: value for name, value in facts.items() if value}
+    if earlier := _earlier(stored or {}, facts.get(POD, "")):
+        known[EARLIER] = earlier
+    return {
+        "metadata": names.metadata(job, log_name(job, number, index), labelled=labels),
+        "data": {**known, LOG: _end(text).decode(errors="replace")},
+    }
+
+
+def is_newer(stored: Mapping[str, str], facts: Mapping[str, str]) -> bool:
+    """Whether a log adds to what is stored: it is another pod's, or the same pod has ended since."""
+    return stored.get(POD) != facts.get(POD) or (FINISHED_AT not in stored and bool(facts.get(FINISHED_AT)))
+
+
+def _earlier(stored: Mapping[str, str], pod: str) -> str:
+    earlier = stored.get(EARLIER, "")
+    if stored.get(POD) != pod:
+        earlier += stored.get(LOG, "")
+    return _end(earlier.encode()).decode(errors="replace")
+
+
+def _end(text: bytes) -> bytes:
+    return text[-KEPT_BYTES:]
+
+
+def worker_log_selector(name: str) -> str:
+    """Selects the kept logs of the jobs of that name; whose one is of several, its owner tells."""
+    return f"{names.JOB_LABEL}={name},{WORKER_LABEL}"

@@ -1,0 +1,48 @@
+"""The two Services of a TrainingJob: names for all workers, and a door to worker 0."""
+
+from typing import Any
+
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.trainingjob.objects import names
+from holdfast.trainingjob.objects.monitoring import METRICS_PORT, enabled_monitoring
+from holdfast.trainingjob.objects.resources import master_port
+
+
+def headless_service(job: TrainingJob) -> dict[str, Any]:
+    """Resolves workers before they are ready: they look for each other in order to become so."""
+    return {
+        "metadata": names.metadata(job, names.headless_service_name(job)),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {names.JOB_LABEL: job.metadata.name},
+            "ports": [_port("master", master_port(job))],
+        },
+    }
+
+
+def master_service(job: TrainingJob) -> dict[str, Any]:
+    """Worker 0 of the current attempt: the meeting point, and its metrics when they are on."""
+    ports = [_port("master", master_port(job))]
+    watched = enabled_monitoring(job)
+    if watched is not None:
+        ports.append(_port(METRICS_PORT, watched.metrics_port))
+    selector = {names.JOB_NAME_LABEL: names.job_name(job), names.INDEX_LABEL: "0"}
+    return {
+        "metadata": names.metadata(job, names.master_service_name(job)),
+        "spec": {"selector": selector, "ports": ports},
+    }
+
+
+def _port(name: str, number: int) -> dict[str, Any]:
+    return {"name": name, "port": number, "targetPort": number, "protocol": "TCP"}
+
+
+# The service account that a job's pods run as, where the user names none: an identity of their own, with no rights.
+
+
+def service_account(job: TrainingJob) -> dict[str, Any] | None:
+    """None where the user names one."""
+    if job.spec.pod_template is not None and job.spec.pod_template.service_account_name:
+        return None
+    return {"metadata": names.metadata(job, names.service_account(job)), "automountServiceAccountToken": False}

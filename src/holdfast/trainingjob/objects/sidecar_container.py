@@ -1,0 +1,135 @@
+"""The sidecar of a worker: it restores, keeps and reports, so that a training image needs no change."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from holdfast.api.checkpoint import Checkpoint
+from holdfast.api.reports import AUDIENCE
+from holdfast.api.reports import FILE as REPORTS_FILE
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.pods.template import Defaults, container_security, escape_dollar
+from holdfast.trainingjob.objects import names, storage
+from holdfast.trainingjob.objects.environment import Variable, index_variable
+from holdfast.trainingjob.objects.monitoring import enabled_monitoring
+from holdfast.trainingjob.objects.object_store import StoreAccess, resume_source, store_access, store_url
+from holdfast.trainingjob.objects.resources import is_elastic, sidecar_resources
+from holdfast.trainingjob.objects.sidecar import (
+    CONTAINER,
+    PORT,
+    PROBED_EVERY_S,
+    PROGRESS_PORT,
+    RUN_MOUNT,
+    RUN_VOLUME,
+    grace_s,
+    has_sidecar,
+    probe_handler,
+    shared_env,
+)
+from holdfast.trainingjob.objects.volumes import CONFIG_FOLDER, CONFIG_MOUNT
+
+STATE_FOLDER = "/holdfast-state"
+TOKEN_VOLUME = "holdfast-token"  # noqa: S105  # the name of a volume, not a token
+TOKEN_FOLDER = "/var/run/secrets/holdfast"  # noqa: S105
+TOKEN_FILE = "token"  # noqa: S105
+TOKEN_LIFE_S = 3600
+# The largest checkpoint is back within a week.
+STARTED_WITHIN_S = 7 * 24 * 3600
+# What users may tell the sidecar, among the variables of their training.
+METRIC_NAMES = "HOLDFAST_METRIC_NAMES"
+
+
+def sidecar(job: TrainingJob, defaults: Defaults) -> dict[str, Any] | None:
+    """An init container that stays; the training starts when its startup probe passes. None where there is none."""
+    if not has_sidecar(job):
+        return None
+    return {
+        "name": CONTAINER,
+        "image": defaults.holdfast_image,
+        "command": ["holdfast", "sidecar"],
+        "restartPolicy": "Always",
+        "env": [*_variables(job), *_access(job).env],
+        # With hostNetwork the scheduler then keeps two workers off the ports of one node.
+        "ports": [{"name": "sidecar", "containerPort": PORT}, {"name": "progress", "containerPort": PROGRESS_PORT}],
+        "startupProbe": {
+            **probe_handler(job, "started"),
+            "periodSeconds": 1,
+            "timeoutSeconds": PROBED_EVERY_S,
+            "failureThreshold": STARTED_WITHIN_S,
+        },
+        "resources": sidecar_resources(job, defaults),
+        "securityContext": {**container_security(), "readOnlyRootFilesystem": True},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": _mounts(job),
+    }
+
+
+def sidecar_volumes(job: TrainingJob) -> list[dict[str, Any]]:
+    """Those that no other container sees: who the pod is, and the store's credentials."""
+    if not has_sidecar(job):
+        return []
+    token = {"audience": AUDIENCE, "expirationSeconds": TOKEN_LIFE_S, "path": TOKEN_FILE}
+    return [
+        {"name": TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}},
+        *_access(job).volumes,
+    ]
+
+
+def _mounts(job: TrainingJob) -> list[dict[str, Any]]:
+    kept = storage.checkpoint_storage(job)
+    return [
+        CONFIG_MOUNT,
+        *([storage.mount(job, kept)] if kept is not None else ()),
+        RUN_MOUNT,
+        {"name": RUN_VOLUME, "mountPath": STATE_FOLDER, "subPath": "state"},
+        {"name": TOKEN_VOLUME, "mountPath": TOKEN_FOLDER, "readOnly": True},
+        *_access(job).mounts,
+    ]
+
+
+def _access(job: TrainingJob) -> StoreAccess:
+    """To the store that checkpoints are kept in, and to where the first one comes from."""
+    kept, first = storage.checkpoint_storage(job), resume_source(job)
+    own = store_access(kept) if kept is not None else StoreAccess()
+    other = first.access if first is not None else StoreAccess()
+    return StoreAccess(env=own.env + other.env, volumes=own.volumes + other.volumes, mounts=own.mounts + other.mounts)
+
+
+def _variables(job: TrainingJob) -> Iterator[Variable]:
+    """The user's own are the training's, and can't break the sidecar."""
+    yield index_variable()
+    yield from shared_env(job)
+    yield from ({"name": name, "value": value} for name, value in _sidecar_env(job))
+    yield from (msgspec.to_builtins(variable) for variable in job.spec.env if variable.name == METRIC_NAMES)
+
+
+def _sidecar_env(job: TrainingJob) -> Iterator[tuple[str, str]]:
+    yield "HOLDFAST_JOB_UID", job.metadata.uid
+    yield "HOLDFAST_ATTEMPT", str(names.attempt(job))
+    yield "HOLDFAST_WORKERS", str(job.spec.num_workers)
+    if is_elastic(job.spec):
+        yield "HOLDFAST_ELASTIC", "true"
+    yield "HOLDFAST_GRACE_SECONDS", str(grace_s(job))
+    yield "HOLDFAST_STATE_DIR", STATE_FOLDER
+    yield "HOLDFAST_REPORTS_FILE", f"{CONFIG_FOLDER}/{REPORTS_FILE}"
+    yield "HOLDFAST_TOKEN_FILE", f"{TOKEN_FOLDER}/{TOKEN_FILE}"
+    yield "TERMINATION_LOG", "/dev/termination-log"
+    watched = enabled_monitoring(job)
+    if watched is not None:
+        yield "METRICS_PORT", str(watched.metrics_port)
+    if job.spec.checkpoint is not None and job.spec.checkpoint.enabled:
+        yield from _checkpoint_env(job, job.spec.checkpoint)
+
+
+def _checkpoint_env(job: TrainingJob, checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
+    yield from storage.folder_env(job)
+    yield "HOLDFAST_RETENTION", str(checkpoint.retention)
+    if (metric := storage.best_by(job)) != "loss":
+        yield "HOLDFAST_BEST_BY", metric
+    kept, first = storage.checkpoint_storage(job), resume_source(job)
+    if kept is not None and not storage.is_volume(kept):
+        yield "HOLDFAST_STORE", escape_dollar(store_url(job, kept))
+        yield from ((name, value) for name, value in storage.checkpoint_env(job) if name == "TENSORBOARD_DIR")
+    if first is not None:
+        yield "HOLDFAST_RESUME_FROM", escape_dollar(first.address)

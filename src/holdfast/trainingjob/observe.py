@@ -1,0 +1,165 @@
+"""Reads a TrainingJob and what belongs to it from the caches."""
+
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+
+from holdfast.api.core.objects import ConfigMap, Deployment, Job, Node, Pod, Service, ServiceAccount
+from holdfast.api.meta import Key, Object
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.cluster.resources import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    JOBS,
+    NODES,
+    PODS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    TRAINING_JOBS,
+)
+from holdfast.pods.template import MANAGED_BY, MANAGED_SELECTOR
+from holdfast.runtime.children import BY_NODE, BY_OWNER, node_of, owner_uid
+from holdfast.runtime.informer import Informers, Store
+from holdfast.runtime.operator import Operator
+from holdfast.trainingjob.decide.snapshot import Observed
+from holdfast.trainingjob.gang_admission import BY_PLACE, place_of, waits_for_store
+from holdfast.trainingjob.objects import names
+from holdfast.trainingjob.objects.job import spec_digest
+from holdfast.trainingjob.objects.resources import gpus_per_worker, min_workers
+from holdfast.trainingjob.objects.storage import checkpoint_storage
+
+BY_TRAINING_JOB = "training-job"
+BY_BOARD = "tensorboard"
+
+
+def training_job_key(pod: Pod) -> Iterable[Key]:
+    """A worker belongs to a Job; the TrainingJob behind that is in its label."""
+    if (key := names.worker_of(pod)) is not None:
+        yield key
+
+
+def training_job_of(pod: Pod) -> Iterable[str]:
+    return map(str, training_job_key(pod))
+
+
+def board_of(pod: Pod) -> Iterable[Key]:
+    """The job whose TensorBoard the pod is."""
+    labels = pod.metadata.labels
+    if labels.get(MANAGED_BY) == "holdfast" and names.TENSORBOARD_LABEL in labels:
+        yield Key(pod.metadata.namespace, labels[names.TENSORBOARD_LABEL])
+
+
+def board_name_of(pod: Pod) -> Iterable[str]:
+    return map(str, board_of(pod))
+
+
+class FreedStores:
+    """A source of news: jobs hear when another one with the same place for checkpoints has ended or is gone."""
+
+    def __init__(self, jobs: Store[TrainingJob]) -> None:
+        self._jobs = jobs
+
+    def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
+        def changed(old: TrainingJob | None, new: TrainingJob | None) -> None:
+            if old is not None and (new is None or _state(old) != _state(new)):
+                for place in place_of(old):
+                    for job in self._jobs.by(BY_PLACE, place):
+                        add(job.metadata.key)
+
+        informers.of(TRAINING_JOBS).handlers.append(changed)
+
+
+def _state(job: TrainingJob) -> str | None:
+    return job.status.state if job.status is not None else None
+
+
+class NodeReadinessWatch:
+    """A source of news: jobs hear when a node of their workers is lost or comes back."""
+
+    def __init__(self, pods: Store[Pod]) -> None:
+        self._pods = pods
+
+    def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
+        def changed(old: Node | None, new: Node | None) -> None:
+            node = new or old
+            if node is not None and (old is not None and old.is_ready) != (new is not None and new.is_ready):
+                for pod in self._pods.by(BY_NODE, node.metadata.name):
+                    for key in training_job_key(pod):
+                        add(key)
+
+        informers.of(NODES).handlers.append(changed)
+
+
+class Caches(Struct, frozen=True):
+    """The stores that the controller reads: all nodes and pods; of the other built-in kinds only what holdfast made."""
+
+    training_jobs: Store[TrainingJob]
+    jobs: Store[Job]
+    pods: Store[Pod]
+    nodes: Store[Node]
+    services: Store[Service]
+    config_maps: Store[ConfigMap]
+    accounts: Store[ServiceAccount]
+    deployments: Store[Deployment]
+
+    @classmethod
+    def of(cls, operator: Operator) -> "Caches":
+        return cls(
+            training_jobs=operator.store(TRAINING_JOBS, {BY_PLACE: place_of}),
+            jobs=operator.store(JOBS, {BY_OWNER: owner_uid}, labels=MANAGED_SELECTOR),
+            pods=operator.store(PODS, {BY_TRAINING_JOB: training_job_of, BY_NODE: node_of, BY_BOARD: board_name_of}),
+            nodes=operator.store(NODES),
+            services=operator.store(SERVICES, labels=MANAGED_SELECTOR),
+            config_maps=operator.store(CONFIG_MAPS, labels=MANAGED_SELECTOR),
+            accounts=operator.store(SERVICE_ACCOUNTS, labels=MANAGED_SELECTOR),
+            deployments=operator.store(DEPLOYMENTS, labels=MANAGED_SELECTOR),
+        )
+
+    def child(self, kind: str, key: Key) -> Object | None:
+        found: dict[str, Callable[[Key], Object | None]] = {
+            "ConfigMap": self.config_maps.get,
+            "Service": self.services.get,
+            "ServiceAccount": self.accounts.get,
+            "Deployment": self.deployments.get,
+            "Job": self.jobs.get,
+        }
+        return found[kind](key)
+
+    def observe(self, key: Key) -> Observed | None:
+        """All that a decision needs; None when there is no such job or it is being deleted."""
+        job = self.training_jobs.get(key)
+        if job is None or job.metadata.deletion_timestamp:
+            return None
+        owned = self.jobs.by(BY_OWNER, job.metadata.uid)
+        workers = next((child for child in owned if child.metadata.name == names.job_name(job)), None)
+        digest = workers.metadata.annotations.get(names.SPEC_DIGEST) if workers else None
+        pods = self.pods.by(BY_TRAINING_JOB, str(key))
+        current = tuple(pod for pod in pods if workers is not None and _is_of(pod, workers))
+        return Observed(
+            job=job,
+            current_job=workers,
+            old_jobs=tuple(child for child in owned if child is not workers),
+            pods=current,
+            old_pods=tuple(pod for pod in pods if pod not in current),
+            nodes=self._nodes(pods),
+            gpus_per_worker=gpus_per_worker(job.spec),
+            claim=_claim(job),
+            spec_changed=workers is not None and digest != spec_digest(job.spec),
+            queued=names.QUEUE_LABEL in job.metadata.labels,
+            min_workers=min_workers(job.spec),
+            store_in_use=waits_for_store(job, self.training_jobs),
+        )
+
+    def _nodes(self, pods: Iterable[Pod]) -> dict[str, Node]:
+        found = ((name, self.nodes.get(Key("", name))) for name in {pod.spec.node_name for pod in pods} if name)
+        return {name: node for name, node in found if node is not None}
+
+
+def _claim(job: TrainingJob) -> str:
+    kept = checkpoint_storage(job)
+    return (kept.pvc_name or names.claim_name(job)) if kept is not None and kept.type == "pvc" else ""
+
+
+def _is_of(pod: Pod, job: Job) -> bool:
+    owner = pod.metadata.controller
+    return owner is not None and owner.uid == job.metadata.uid

@@ -1,0 +1,231 @@
+"""Who may report what: a pod about its own worker of its own job, while its attempt is the current one."""
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from holdfast.api.core.objects import Node, Pod
+from holdfast.api.meta import Key
+from holdfast.api.reports import ReportReply, WorkerReport
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.api.trainingjob_status import TrainingJobStatus
+from holdfast.cluster.errors import NotFound, Undecodable
+from holdfast.cluster.protocol import Cluster, Identity
+from holdfast.cluster.resources import TRAINING_JOBS
+from holdfast.errors import HoldfastError
+from holdfast.pods.failure import has_preemption_notice, index_of
+from holdfast.runtime.informer import Store
+from holdfast.runtime.process import Now
+from holdfast.trainingjob.decide.snapshot import FINISHED_STATES, SPEC_CHANGED, restart_reason
+from holdfast.trainingjob.objects import names
+
+BY_ATTEMPT = "attempt"
+
+# Of the job of that name and uid.
+IsGone: TypeAlias = Callable[[Key, str], Awaitable[bool]]
+
+
+class ReportNotAllowed(HoldfastError):
+    """The caller is known, and this is not for it to say."""
+
+
+class NotInCacheYet(HoldfastError):
+    """The caches do not show yet what the caller speaks of; it may try again."""
+
+
+class ReportingPod(Struct, frozen=True):
+    """A worker's pod, as the cluster has it."""
+
+    pod: Key
+    uid: str
+    job: Key
+    attempt: int
+    index: int
+
+
+def identify_pod(identity: Identity, pods: Store[Pod]) -> ReportingPod:
+    if not identity.pod_name or not identity.pod_uid:
+        raise ReportNotAllowed("the token is not bound to a pod: use the projected one of the worker's own pod")
+    key = Key(identity.namespace, identity.pod_name)
+    pod = pods.get(key)
+    if pod is None:
+        raise NotInCacheYet(f"pod {key} is not known here: try again in a moment")
+    labels = pod.metadata.labels
+    job, index = names.worker_of(pod), labels.get(names.INDEX_LABEL, "")
+    if pod.metadata.uid != identity.pod_uid or job is None or not _is_number(index):
+        raise ReportNotAllowed(f"pod {key} is not a worker of a TrainingJob")
+    return ReportingPod(key, pod.metadata.uid, job, int(labels[names.ATTEMPT_LABEL]), int(index))
+
+
+def ensure_own_report(caller: ReportingPod, batch: WorkerReport) -> None:
+    """The batch must speak of the caller itself."""
+    told = (Key(batch.namespace, batch.job), batch.attempt, batch.index)
+    if told != (caller.job, caller.attempt, caller.index):
+        raise ReportNotAllowed(
+            f"pod {caller.pod} is worker {caller.index} of attempt {caller.attempt} of {caller.job}, "
+            "and may report nothing else"
+        )
+
+
+async def find_reply(caller: ReportingPod, uid: str, jobs: Store[TrainingJob], is_gone: IsGone) -> ReportReply:
+    """How the caller's attempt stands; `uid` is the job that it was made for.
+
+    Whoever hears that it is over stops a training: what a cache does not show is no reason for that.
+    """
+    job = jobs.get(caller.job)
+    if job is None or job.metadata.uid != uid:
+        if not await is_gone(caller.job, uid):
+            raise NotInCacheYet(f"{caller.job} is not known here: try again in a moment")
+        # It was deleted, and perhaps made anew under the same name. Its workers save before they stop; the workers of
+        # the new job begin when they are gone, so that what they save until then counts.
+        has_begun = job is not None and job.status is not None and bool(job.status.start_time)
+        attempt = names.attempt(job) if job is not None else caller.attempt
+        return ReportReply(attempt=attempt, attempt_over=True, is_graceful=not has_begun)
+    return reply_for_attempt(caller, job)
+
+
+def reply_for_attempt(caller: ReportingPod, job: TrainingJob) -> ReportReply:
+    current = names.attempt(job)
+    if caller.attempt > current:
+        raise NotInCacheYet(f"attempt {caller.attempt} of {caller.job} is not known here: try again in a moment")
+    status = job.status or TrainingJobStatus()
+    if caller.attempt < current or status.state in FINISHED_STATES:
+        is_next = caller.attempt == current - 1 and status.state not in FINISHED_STATES
+        return ReportReply(
+            attempt=current, attempt_over=True, is_graceful=is_next and restart_reason(status) == SPEC_CHANGED
+        )
+    epochs = status.epochs
+    if epochs is None or epochs.attempt != current:
+        return ReportReply(attempt=current, attempt_over=False)
+    return ReportReply(attempt=current, attempt_over=False, stop=epochs.goal or "", recorded_epoch=epochs.done)
+
+
+def trainer_succeeded(caller: ReportingPod, pods: Store[Pod]) -> bool:
+    """Whether the training in the caller's pod has ended with exit code 0; the sidecar itself can't know."""
+    pod = pods.get(caller.pod)
+    ends = [status.state.terminated for status in pod.status.container_statuses] if pod is not None else []
+    return bool(ends) and all(end is not None and not end.exit_code and not end.signal for end in ends)
+
+
+def save_notice(caller: ReportingPod, pods: Store[Pod], nodes: Store[Node]) -> str:
+    """Why the caller's training should save now: another worker, or the machine under one, is about to go."""
+    gang = pods.by(BY_ATTEMPT, _gang(caller.job, caller.attempt))
+    if any(pod.metadata.uid == caller.uid and pod.is_terminating for pod in gang):
+        return ""  # it is asked itself, by its own pod's end
+    places = {pod.spec.node_name for pod in gang}
+    leaving = sorted(
+        name for name in places if (node := nodes.get(Key("", name))) is not None and has_preemption_notice(node)
+    )
+    if leaving:
+        return f"node {', '.join(leaving)} is about to be taken back"
+    stopping = min((index_of(pod) for pod in gang if pod.is_terminating and not pod.is_finished), default=None)
+    return f"worker {stopping} is about to be stopped" if stopping is not None else ""
+
+
+def attempt_of(pod: Pod) -> Iterable[str]:
+    """An index of the workers by their attempt."""
+    if (job := names.worker_of(pod)) is not None:
+        yield _gang(job, int(pod.metadata.labels[names.ATTEMPT_LABEL]))
+
+
+def _gang(job: Key, attempt: int) -> str:
+    return f"{job}#{attempt}"
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10
+
+
+# Whose token a report carries, asked of the cluster once and then remembered for a while.
+
+KNOWN_FOR_S = 300.0
+UNKNOWN_FOR_S = 10.0
+
+
+class _Found(Struct, frozen=True):
+    identity: Identity | None
+    until_s: float
+
+
+class TokenReviewCache:
+    """Remembers at most `memory` tokens, by their digest; those that were not used for the longest time go first."""
+
+    def __init__(self, cluster: Cluster, audience: str, *, now: Now, memory: int = 10_000) -> None:
+        self._cluster = cluster
+        self._audience = audience
+        self._now = now
+        self._memory = memory
+        self._found: OrderedDict[bytes, _Found] = OrderedDict()
+
+    def remembered(self, token: str) -> bool:
+        """Whether an answer costs nothing."""
+        found = self._found.get(_digest(token))
+        return found is not None and _clock_s() < found.until_s
+
+    def last_identity(self, token: str) -> Identity | None:
+        """Who showed the token when it was reviewed last, however long ago."""
+        found = self._found.get(_digest(token))
+        return found.identity if found is not None else None
+
+    async def identity(self, token: str) -> Identity | None:
+        """None for a token that is not valid; raises a `ClusterError` when nobody can tell."""
+        digest = _digest(token)
+        found = self._found.get(digest)
+        if found is None or _clock_s() >= found.until_s:
+            identity = await self._cluster.review_token(token, self._audience)
+            found = _Found(identity, _clock_s() + _valid_s(identity, self._now()))
+        self._found[digest] = found
+        self._found.move_to_end(digest)
+        if len(self._found) > self._memory:
+            self._found.popitem(last=False)
+        return found.identity
+
+
+def _valid_s(identity: Identity | None, now: datetime) -> float:
+    if identity is None:
+        return UNKNOWN_FOR_S
+    if identity.expires_at is None:
+        return KNOWN_FOR_S
+    return min(KNOWN_FOR_S, (identity.expires_at - now).total_seconds())
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def _clock_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+# Which jobs are gone for certain: a cache that lags, or is not filled yet, does not show a job that is there.
+
+
+class DeletedJobs:
+    """Asks the cluster, and remembers at most `memory` jobs that are gone: a uid never comes back."""
+
+    def __init__(self, cluster: Cluster, *, memory: int = 10_000) -> None:
+        self._cluster = cluster
+        self._memory = memory
+        self._gone: OrderedDict[tuple[Key, str], None] = OrderedDict()
+
+    async def is_gone(self, job: Key, uid: str) -> bool:
+        """Raises a `ClusterError` when nobody can tell."""
+        if (job, uid) in self._gone:
+            return True
+        try:
+            found = await self._cluster.get(TRAINING_JOBS, job)
+            if found.metadata.uid == uid:
+                return False
+        except Undecodable:
+            return False  # no cache can show it, and it is there
+        except NotFound:
+            pass
+        self._gone[job, uid] = None
+        if len(self._gone) > self._memory:
+            self._gone.popitem(last=False)
+        return True

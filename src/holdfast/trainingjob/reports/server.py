@@ -1,0 +1,264 @@
+"""Takes reports from the sidecars over TLS: each from a pod that proves who it is, about that pod's own job alone."""
+
+import asyncio
+import ipaddress
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+import msgspec
+import structlog
+from aiohttp import web
+from msgspec import structs
+
+from holdfast.api import reports
+from holdfast.api.core.objects import Node, Pod
+from holdfast.api.meta import Key
+from holdfast.api.reports import AUDIENCE, Endpoint, InvalidReport, WorkerReport, encode_endpoint
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.cluster.certificate import self_signed_identity
+from holdfast.cluster.errors import BadRequest, ClusterError, Invalid
+from holdfast.cluster.protocol import Cluster, Identity
+from holdfast.cluster.resources import NODES, PODS, TRAINING_JOBS
+from holdfast.httpserver import BadBody, Limits, read_body
+from holdfast.runtime.http import RateLimiter, serve_app
+from holdfast.runtime.informer import Store
+from holdfast.runtime.operator import Operator
+from holdfast.runtime.process import Now, boottime_s
+from holdfast.trainingjob.reports.authorization import (
+    BY_ATTEMPT,
+    DeletedJobs,
+    NotInCacheYet,
+    ReportingPod,
+    ReportNotAllowed,
+    TokenReviewCache,
+    attempt_of,
+    ensure_own_report,
+    find_reply,
+    identify_pod,
+    save_notice,
+    trainer_succeeded,
+)
+from holdfast.trainingjob.reports.inbox import Inbox, InboxFull, ReceiverUptime
+
+Sink: TypeAlias = Callable[[Key, WorkerReport], None]
+
+# A sidecar reports every five seconds, and at once when an epoch ends.
+BURST, REFILL_S = 20, 1.0
+# What one address may ask to have reviewed: a node's workers, all at once.
+UNKNOWN_TOKEN_BURST, STRANGERS_REFILL_S = 100, 0.2
+MEMORY = 20_000
+BODY_WITHIN_S = 10.0
+RETRY_AFTER_S = 5
+# A connection for each sidecar of a large cluster.
+LIMITS = Limits(connections=16_384, fresh=256, per_peer=1024)
+# What an API server answers because of the request itself, whoever asks.
+CAUSED_BY_A_REQUEST = (BadRequest, Invalid)
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class HttpRefusal(Exception):
+    """An answer other than 200, and the sentence in it."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ReportHandler:
+    """Where reports are handed in. `leading`: a standby takes none, since it would keep them from the leader.
+
+    `pods` has the index `attempt_of`.
+    """
+
+    def __init__(
+        self,
+        *,
+        pods: Store[Pod],
+        nodes: Store[Node],
+        jobs: Store[TrainingJob],
+        reviews: TokenReviewCache,
+        gone: DeletedJobs,
+        hearing: ReceiverUptime,
+        leading: Callable[[], bool],
+        sink: Sink,
+    ) -> None:
+        self._pods = pods
+        self._nodes = nodes
+        self._jobs = jobs
+        self._reviews = reviews
+        self._gone = gone
+        self._hearing = hearing
+        self._leading = leading
+        self._sink = sink
+        self._unknown_token_limit: RateLimiter[str] = RateLimiter(
+            burst=UNKNOWN_TOKEN_BURST, refill_s=STRANGERS_REFILL_S, memory=MEMORY
+        )
+        self._pod_limit: RateLimiter[str] = RateLimiter(burst=BURST, refill_s=REFILL_S, memory=MEMORY)
+        self._taken: OrderedDict[str, tuple[str, int]] = OrderedDict()
+
+    def application(self) -> web.Application:
+        app = web.Application(client_max_size=reports.LARGEST_BODY)
+        app.router.add_post(reports.PATH, self._answered)
+        return app
+
+    async def _answered(self, request: web.Request) -> web.Response:
+        try:
+            return await self._take(request)
+        except (HttpRefusal, BadBody) as refusal:
+            log.debug("report refused", peer=request.remote, status=refusal.status, reason=str(refusal))
+            return _refusal(refusal.status, str(refusal))
+        except (ReportNotAllowed, InvalidReport) as error:
+            log.info("report refused", peer=request.remote, reason=str(error))
+            return _refusal(403 if isinstance(error, ReportNotAllowed) else 400, str(error))
+        except (NotInCacheYet, InboxFull) as error:
+            return _refusal(503, str(error))
+        except ClusterError as error:
+            job = self._job_of(request)
+            if job is not None or not isinstance(error, CAUSED_BY_A_REQUEST):
+                self._hearing.reset(job)
+            log.warning("report not taken: the cluster can't be asked about it", reason=str(error))
+            return _refusal(503, "the cluster can't be asked about it at the moment: try again later")
+        except Exception:
+            # Whoever is not known interrupts nothing: it may be the request of a stranger that leads to the error.
+            if (job := self._job_of(request)) is not None:
+                self._hearing.reset(job)
+            log.exception("report not taken")
+            return _refusal(500, "an error in holdfast: the operator's log says more")
+
+    def _job_of(self, request: web.Request) -> Key | None:
+        """The job of the worker that showed its token before; None for a stranger."""
+        try:
+            identity = self._reviews.last_identity(_token(request))
+            return identify_pod(identity, self._pods).job if identity is not None else None
+        except (HttpRefusal, ReportNotAllowed, NotInCacheYet):
+            return None
+
+    async def _take(self, request: web.Request) -> web.Response:
+        if not self._leading():
+            raise HttpRefusal(503, "this operator does not lead: look for the address of the one that does")
+        caller = identify_pod(await self._authenticated(request), self._pods)
+        if not self._pod_limit.take(caller.uid, _clock_s()):
+            raise HttpRefusal(429, f"pod {caller.pod} reports too often: send more in one report")
+        batch = reports.decode(await read_body(request, BODY_WITHIN_S))
+        ensure_own_report(caller, batch)
+        answer = await find_reply(caller, batch.uid, self._jobs, self._gone.is_gone)
+        if answer.attempt_over:
+            return _json(answer, status=409)
+        if self._is_first(caller, batch):
+            self._sink(caller.job, batch)
+            self._note(caller, batch)
+        ended_well, save = trainer_succeeded(caller, self._pods), save_notice(caller, self._pods, self._nodes)
+        return _json(structs.replace(answer, ended_well=ended_well, save=save))
+
+    async def _authenticated(self, request: web.Request) -> Identity:
+        token = _token(request)
+        if not self._reviews.remembered(token) and not self._unknown_token_limit.take(request.remote or "", _clock_s()):
+            raise HttpRefusal(429, "too many tokens that are not known yet came from this address: try again later")
+        identity = await self._reviews.identity(token)
+        if identity is None:
+            raise HttpRefusal(401, f"the token is not valid for the audience {reports.AUDIENCE}")
+        return identity
+
+    def _is_first(self, caller: ReportingPod, batch: WorkerReport) -> bool:
+        """One that was sent again, because its answer was lost, is answered and not counted twice."""
+        run, sequence = self._taken.get(caller.uid, ("", 0))
+        return run != batch.run or batch.sequence > sequence
+
+    def _note(self, caller: ReportingPod, batch: WorkerReport) -> None:
+        self._taken[caller.uid] = (batch.run, batch.sequence)
+        self._taken.move_to_end(caller.uid)
+        if len(self._taken) > MEMORY:
+            self._taken.popitem(last=False)
+
+
+@asynccontextmanager
+async def serve(desk: ReportHandler, *, address: str, port: int, host: str | None = None) -> AsyncIterator[Endpoint]:
+    """Serve inside the block. `address` is how pods reach this process; `host` is what to listen on, all by default."""
+    identity = self_signed_identity(address)
+    serving = serve_app(
+        desk.application(), host=host, port=port, option="--reports-port", limits=LIMITS, tls=identity.context
+    )
+    async with serving as chosen:
+        shown = f"[{address}]" if ipaddress.ip_address(address).version == 6 else address
+        yield Endpoint(url=f"https://{shown}:{chosen}", authority=identity.authority.decode())
+
+
+def _token(request: web.Request) -> str:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    token = token.strip()
+    if scheme.lower() != "bearer" or not token:
+        raise HttpRefusal(401, "no bearer token came with the report")
+    if not token.isascii() or not token.isprintable():
+        raise HttpRefusal(401, "the bearer token has characters that no token has")
+    return token
+
+
+def _refusal(status: int, message: str) -> web.Response:
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else {}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    response = _json({"error": message}, status=status, headers=headers)
+    if status in (400, 401, 403, 408, 413):
+        response.force_close()  # a stranger's connection must not last like that of a sidecar
+    return response
+
+
+def _json(
+    content: reports.ReportReply | dict[str, str], *, status: int = 200, headers: dict[str, str] | None = None
+) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode(content), status=status, headers=headers, content_type="application/json"
+    )
+
+
+def _clock_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+# Where the workers' reports arrive for the controller that writes them into status.
+
+
+class ReportReceiver:
+    """Before it is open, nobody is told where to report. `clock` also counts while the machine sleeps."""
+
+    def __init__(self, *, now: Now, clock: Callable[[], float] = boottime_s) -> None:
+        self._now = now
+        self.clock = clock
+        self.inbox = Inbox(now=now, clock=clock)
+        self.hearing = ReceiverUptime(clock)
+        self.endpoint_json: str | None = None
+        """Where to report and whom to trust there, as the file says it that each worker is given."""
+
+    @asynccontextmanager
+    async def serve(
+        self,
+        operator: Operator,
+        cluster: Cluster,
+        *,
+        leading: Callable[[], bool],
+        address: str,
+        port: int,
+        host: str | None = None,
+    ) -> AsyncIterator[None]:
+        """Take reports inside the block, before the operator runs. `address` is how pods reach this process."""
+        desk = ReportHandler(
+            pods=operator.store(PODS, {BY_ATTEMPT: attempt_of}),
+            nodes=operator.store(NODES),
+            jobs=operator.store(TRAINING_JOBS),
+            reviews=TokenReviewCache(cluster, AUDIENCE, now=self._now),
+            gone=DeletedJobs(cluster),
+            hearing=self.hearing,
+            leading=leading,
+            sink=self.inbox.put,
+        )
+        async with serve(desk, address=address, port=port, host=host) as endpoint:
+            self.endpoint_json = encode_endpoint(endpoint)
+            attending = asyncio.create_task(self.hearing.run(), name="hearing")
+            try:
+                yield
+            finally:
+                attending.cancel()
+                await asyncio.wait([attending])

@@ -1,1 +1,0 @@
-"""The objects that make a TrainingJob so, as the API server takes them."""
