@@ -11,7 +11,7 @@ from holdfast.api.meta import Key
 from holdfast.cluster.protocol import Resource
 from holdfast.cluster.resources import RawObject, decoder_for
 from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
-from tests.cluster.embedded.clock import Clock
+from tests.local.apiserver.clock import Clock
 
 TEXT = b'{"kind":"Pod","metadata":{"name":"a","managedFields":[{"manager":"x"}]},"spec":{"odd":1},"more":[null]}'
 

@@ -15,7 +15,7 @@ from holdfast.local.controllers import add_kube_controllers
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator
 from holdfast.runtime.process import utc_now
-from tests.plane.kubelets import Kubelets, kubelets
+from tests.local.controllers.kubelets import Kubelets, kubelets
 
 from .engine import ROOMY
 from .kinds import NAMESPACES, NODES

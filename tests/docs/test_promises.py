@@ -12,8 +12,8 @@ from holdfast.api.trainingjob_status import State
 from holdfast.pods.failure import CLASSES, FREE
 from holdfast.trainingjob.objects.config import worker_log_config_map
 from tests.docs.markdown import tables
+from tests.trainingjob.objects.family import DEFAULTS, children, container
 from tests.trainingjobs import training_job
-from tests.workloads.family import DEFAULTS, children, container
 
 DOCS = Path(__file__).parents[2] / "docs"
 # Everything that adds a variable or an object.

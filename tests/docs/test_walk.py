@@ -13,7 +13,7 @@ import yaml
 from holdfast import __version__
 from tests.docs.markdown import blocks, runnable
 from tests.docs.test_pages import PAGES, ROOT
-from tests.local.up import Up
+from tests.local.up.up import Up
 
 WALKED = {page.relative_to(ROOT).as_posix(): runnable(page.read_text()) for page in PAGES}
 # They hold objects of the block before; what a page leaves is deleted before the next.

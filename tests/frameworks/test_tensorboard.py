@@ -14,7 +14,7 @@ from holdfast.trainingjob.objects.names import TENSORBOARD_LABEL
 from tests.checkpoints.servers.server import Server, s3
 from tests.control_plane.waiting import eventually
 from tests.frameworks.jobs import NAMESPACE, WITHIN_S, completed
-from tests.local.trainings import in_store, start, write_secret
+from tests.local.up.trainings import in_store, start, write_secret
 
 WRITE = """
 import os

@@ -13,9 +13,9 @@ from tests.control_plane.server import ControlPlane
 from tests.control_plane.waiting import eventually
 from tests.operator.conftest import StartOperator
 from tests.operator.user import kubectl, until_state
+from tests.trainingjob.objects.family import DEFAULTS
+from tests.trainingjob.objects.golden import EXAMPLES, FIXTURES, NAMESPACE, golden
 from tests.trainingjobs import UID
-from tests.workloads.family import DEFAULTS
-from tests.workloads.golden import EXAMPLES, FIXTURES, NAMESPACE, golden
 
 JSON = dict[str, Any]
 

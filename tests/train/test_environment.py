@@ -7,8 +7,8 @@ import pytest
 
 from holdfast.train.environment import BadEnvironment, Environment, rank_and_world, read
 from holdfast.trainingjob.objects.environment import environment
+from tests.trainingjob.objects.family import DEFAULTS
 from tests.trainingjobs import training_job
-from tests.workloads.family import DEFAULTS
 
 ALONE = Environment(
     rank=0,

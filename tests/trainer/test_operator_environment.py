@@ -11,7 +11,7 @@ from holdfast.api.trainingjob import TrainingJob
 from holdfast.trainer.settings import RankInfo, place, settings, with_config_file
 from holdfast.trainingjob.objects.config import config_map
 from holdfast.trainingjob.objects.environment import environment
-from tests.workloads.family import DEFAULTS
+from tests.trainingjob.objects.family import DEFAULTS
 
 HYPERPARAMETERS = {
     "learningRate": 5e-05,

@@ -1,0 +1,28 @@
+"""An operator for GPUWorkloads inside the test's own event loop, on every engine of the contract."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from holdfast.cluster.protocol import Cluster
+from holdfast.runtime.operator import Operator
+from tests.gpuworkload.lab import GpuLab, placing
+from tests.trainingjob.conftest import cluster, defaults, engine, namespace, opening, operator_options, pool
+
+__all__ = ["cluster", "defaults", "engine", "namespace", "opening", "operator_options", "pool"]
+
+
+@pytest.fixture
+async def operator(
+    cluster: Cluster, namespace: str, lab: GpuLab, operator_options: dict[str, Any]
+) -> AsyncIterator[Operator]:
+    """It looks after the test's namespace until the test ends."""
+    async with placing(cluster, namespace, **operator_options) as operator:
+        lab.operator = operator
+        yield operator
+
+
+@pytest.fixture
+def lab(cluster: Cluster, namespace: str) -> GpuLab:
+    return GpuLab(cluster, namespace)

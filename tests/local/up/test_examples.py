@@ -1,0 +1,93 @@
+"""Every manifest of examples/ and of the specification on one machine: it runs, or says what the machine lacks."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from holdfast.api.kinds import WITHOUT_CONTROLLER
+from holdfast.api.manifests import documents
+from holdfast.api.meta import Key
+from holdfast.cluster.protocol import JSON
+from holdfast.cluster.resources import KNOWN, NAMESPACES, KnownKind
+from holdfast.local.up import LocalCluster
+from tests.control_plane.waiting import eventually
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "examples"
+SPECIFICATION = ROOT / "tests/fixtures/manifests"
+DONE = "every worker succeeded"
+GPUS = "no node has any: add a node with GPUs"
+SECRET = "there are no credentials; create the Secret of secretRef, or name one that is there"
+
+
+def framework(name: str) -> str:
+    return DONE if find_spec(name) else f"No module named '{name}'"
+
+
+# What status.message comes to say. Kinds without a controller have no status: apply says so (tests/cli/test_create.py).
+SAID = {
+    "examples/trainingjob.yaml": DONE,
+    "examples/trainingjob-checkpoints.yaml": DONE,
+    "examples/train/numpy_digits.yaml": DONE,
+    "examples/train/torch_ddp.yaml": framework("torch"),
+    "examples/train/jax_data_parallel.yaml": framework("jax"),
+    "examples/train/keras_multiworker.yaml": framework("keras"),
+    "examples/trainingjob-s3.yaml": SECRET,
+    "examples/trainingjob-resume.yaml": SECRET,
+    "examples/trainingjob-torchrun.yaml": GPUS,
+    "examples/trainingjob-elastic.yaml": GPUS,
+    "examples/trainingjob-advanced.yaml": GPUS,
+    "examples/trainingjob-kueue.yaml": "waiting in its queue: Kueue lets the job start when its quota allows",
+    "examples/gpuworkload.yaml": GPUS,
+    "examples/gpuworkload-random.yaml": GPUS,
+    "examples/gpuworkload-cost-optimized.yaml": GPUS,
+    "examples/gpuworkload-advanced.yaml": "no node matches nodeSelector nvidia.com/gpu.product=A100-SXM4-80GB",
+    "tests/fixtures/manifests/trainingjob-basic.yaml": GPUS,
+    "tests/fixtures/manifests/trainingjob-distributed.yaml": GPUS,
+    "tests/fixtures/manifests/trainingjob-resume.yaml": GPUS,
+    "tests/fixtures/manifests/trainingjob-with-status.yaml": GPUS,
+    "tests/fixtures/manifests/trainingjob-advanced.yaml": "PriorityClass high-priority does not exist: create it",
+}
+
+
+def kind_of(document: JSON) -> KnownKind:
+    return next(known for known in KNOWN if known.resource.kind == document["kind"])
+
+
+def test_every_manifest_is_in_the_table_or_has_no_controller() -> None:
+    idle = {kind.singular for kind in WITHOUT_CONTROLLER}
+    files = [*EXAMPLES.rglob("*.yaml"), *SPECIFICATION.glob("*.yaml")]
+    assert {file.relative_to(ROOT).as_posix() for file in files if file.stem not in idle} == set(SAID)
+
+
+@pytest.fixture(scope="module")
+async def applied(box: LocalCluster) -> dict[str, tuple[KnownKind, Key]]:
+    """All of them at once, each folder in a namespace of its own: names are used twice."""
+    cluster, found = box.cluster, dict[str, tuple[KnownKind, Key]]()
+    scripts = {file.name: file.read_text() for file in (EXAMPLES / "train").iterdir() if file.is_file()}
+    config_maps = next(known.resource for known in KNOWN if known.singular == "configmap")
+    await cluster.create(config_maps, {"metadata": {"name": "train-examples"}, "data": scripts}, namespace="default")
+    for file in SAID:
+        (document,) = documents((ROOT / file).read_text())
+        namespace = document["metadata"].pop("namespace", "default") + ("-spec" if file.startswith("tests/") else "")
+        if namespace not in ("default", *(key.namespace for _, key in found.values())):
+            await cluster.create(NAMESPACES, {"metadata": {"name": namespace}})
+        known = kind_of(document)
+        document.pop("status", None)
+        made = await cluster.create(known.resource, document, namespace=namespace)
+        found[file] = known, made.metadata.key
+    return found
+
+
+@pytest.mark.parametrize("file", SAID)
+async def test_a_manifest_runs_or_says_in_one_sentence_what_is_missing(
+    box: LocalCluster, applied: dict[str, tuple[KnownKind, Key]], file: str
+) -> None:
+    known, key = applied[file]
+
+    async def message() -> str:
+        found = await box.cluster.get(known.resource, key)
+        return str(found.document.get("status", {}).get("message", ""))
+
+    await eventually(message, lambda said: SAID[file] in said, what=f"{file}: {SAID[file]}", within_s=240.0)
