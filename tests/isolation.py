@@ -11,6 +11,7 @@ import functools
 import inspect
 import os
 import signal
+import time
 from collections.abc import Awaitable, Callable, Generator
 from types import FrameType
 from typing import IO, Any
@@ -26,6 +27,7 @@ COROUTINE_SHARE = 0.75
 LAST_RESORT_S = 60.0
 
 _STDERR = pytest.StashKey[IO[str]]()
+_STARTED_S = pytest.StashKey[float]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -63,6 +65,7 @@ def limit_s(item: pytest.Item) -> float:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    item.stash[_STARTED_S] = time.monotonic()
     faulthandler.dump_traceback_later(limit_s(item) + LAST_RESORT_S, file=item.config.stash[_STDERR], exit=True)
     try:
         return (yield)
@@ -74,18 +77,20 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if not isinstance(item, pytest.Function):
         return
+    # SIGALRM counts from the start of the set-up, so this limit does too: a slow set-up never lets SIGALRM come first.
     seconds = COROUTINE_SHARE * limit_s(item)
+    end_s = item.stash[_STARTED_S] + seconds
     if inspect.iscoroutinefunction(item.obj):
-        item.obj = limited(item.obj, seconds)
+        item.obj = limited(item.obj, seconds, end_s)
     elif inspect.iscoroutinefunction(inner := getattr(getattr(item.obj, "hypothesis", None), "inner_test", None)):
-        item.obj.hypothesis.inner_test = limited(inner, seconds)
+        item.obj.hypothesis.inner_test = limited(inner, seconds, end_s)
 
 
-def limited(test: Callable[..., Awaitable[None]], seconds: float) -> Callable[..., Awaitable[None]]:
+def limited(test: Callable[..., Awaitable[None]], seconds: float, end_s: float) -> Callable[..., Awaitable[None]]:
     @functools.wraps(test)
     async def run(*args: Any, **kwargs: Any) -> None:
         try:
-            async with asyncio.timeout(seconds) as limit:
+            async with asyncio.timeout(end_s - time.monotonic()) as limit:
                 await test(*args, **kwargs)
         except TimeoutError:
             if limit.expired():

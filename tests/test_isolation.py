@@ -73,10 +73,10 @@ def run(folder: Path, source: str, *options: str, ignoring: bool = False) -> sub
 
 
 def test_tests_that_never_end_fail_alone(tmp_path: Path) -> None:
-    done = run(tmp_path, SLEEPING, "--timeout=8")
+    done = run(tmp_path, SLEEPING, "--timeout=16")
     assert "2 failed, 1 passed" in done.stdout
-    assert "Failed: The test was cancelled after 6 s" in done.stdout
-    assert "Failed: Timeout (>8.0s)" in done.stdout
+    assert "Failed: The test was cancelled after 12 s" in done.stdout
+    assert "Failed: Timeout (>16.0s)" in done.stdout
 
 
 def test_a_lost_process_ends_the_run_with_its_report_and_leaves_nothing(tmp_path: Path) -> None:
