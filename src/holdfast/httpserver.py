@@ -1,9 +1,9 @@
-"""The HTTP servers of holdfast. Each of them bounds what strangers can use up: connections, memory and time.
+"""The HTTP servers of holdfast. Each server bounds what unknown clients can use up: connections, memory and time.
 
-A connection has to bring a whole request head within `FIRST_REQUEST_S`, TLS handshake included, and is closed when it
-brings no other for `IDLE_S`. A server that has all its connections closes the oldest one without a request, then the
-one that is idle for the longest time, so that a new client is always served. A connection whose request is being
-answered, such as a watch, is never closed for another one.
+A connection has to send a whole request head within `FIRST_REQUEST_S`, TLS handshake included, and is closed when it
+sends no other request for `IDLE_S`. A server at its connection limit closes the oldest connection without a request,
+then the connection that is idle for the longest time, so that a new client is always served. A connection whose request
+is being answered, such as a watch, is never closed for another connection.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from holdfast.errors import HoldfastError
 FIRST_REQUEST_S = 10.0
 # Longer than Prometheus and the kubelet wait between two requests.
 IDLE_S = 75.0
-# For a client that still sends a body which nobody reads, to get its answer first.
+# For a client that still sends a body which the server does not read, so that the client gets its answer first.
 LINGERING_S = 1.0
 # After the last of many connections, until its buffers are freed.
 MEMORY_S = 1.0
@@ -52,9 +52,9 @@ class BadBody(HoldfastError):
 class Limits(Struct, frozen=True, kw_only=True):
     connections: int = 256
     fresh: int = 128
-    """Connections that have not brought a request yet. With TLS each costs some 30 KB."""
+    """Connections that have not sent a request yet. With TLS each connection costs some 30 KB."""
     per_peer: int = 128
-    """Connections of one address. Loopback addresses are exempt: all users of a machine share them."""
+    """Connections of one address. Loopback addresses are exempt: all users of a host share them."""
 
 
 DEFAULT_LIMITS = Limits()
@@ -68,7 +68,7 @@ def raise_descriptor_limit() -> None:
 
 
 async def read_body(request: web.Request, within_s: float) -> bytes:
-    """The whole body. `client_max_size` of the application bounds it; a compressed one is refused unread."""
+    """The whole body, bounded by `client_max_size` of the application; a compressed body is refused unread."""
     if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         raise BadBody(400, "the body is compressed: send it without a Content-Encoding")
     try:
@@ -93,12 +93,12 @@ async def listening(
     shutdown_timeout_s: float = 1.0,
     handler_cancellation: bool = False,
 ) -> AsyncIterator[int]:
-    """Serve `app` inside the block; yields the port, chosen by the system when asked for 0.
+    """Serve `app` inside the block; yields the port, chosen by the system when `port` is 0.
 
     Raises the `OSError` of a port that is not free.
     """
     connections = _Connections(limits)
-    app.middlewares.insert(0, _followed)
+    app.middlewares.insert(0, _track_requests)
     runner = web.AppRunner(
         app, access_log=None, shutdown_timeout=shutdown_timeout_s, handler_cancellation=handler_cancellation
     )
@@ -107,8 +107,8 @@ async def listening(
         assert runner.server is not None
         sockets = await _bind(host, port)
         try:
-            entrance = _Entrance(runner.server, connections, tls)
-            accepting = [asyncio.create_task(entrance.accept(each), name="accept") for each in sockets]
+            acceptor = _Acceptor(runner.server, connections, tls)
+            accepting = [asyncio.create_task(acceptor.accept(each), name="accept") for each in sockets]
             try:
                 yield sockets[0].getsockname()[1]
             finally:
@@ -142,36 +142,36 @@ class _Connection:
 
 
 class _Connections:
-    """The connections of one server by what they do, those that are closed first at the front."""
+    """The connections of one server by state, each group in the order in which connections are closed."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         # Other files and sockets of this process need descriptors too.
-        self._most = min(limits.connections, max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+        self._max_connections = min(limits.connections, max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
         self._fresh: OrderedDict[_Connection, None] = OrderedDict()
         self._idle: OrderedDict[_Connection, None] = OrderedDict()
         self._busy: set[_Connection] = set()
         self._peers: Counter[str] = Counter()
-        self._was_crowded = False
+        self._reached_fresh_limit = False
 
     def admit(self, peer: str) -> _Connection | None:
-        """A connection from `peer`; None when every one that would have to make room is being answered."""
+        """A connection from `peer`; None when no connection can be closed for it, since all are being answered."""
         limits = self._limits
         while not _is_loopback(peer) and self._peers[peer] >= limits.per_peer:
             if not self.evict(peer):
                 return None
-        while len(self._fresh) >= limits.fresh or self._peers.total() >= self._most:
+        while len(self._fresh) >= limits.fresh or self._peers.total() >= self._max_connections:
             if not self.evict():
                 return None
         connection = _Connection(peer)
-        self._was_crowded |= len(self._fresh) + 1 >= limits.fresh
+        self._reached_fresh_limit |= len(self._fresh) + 1 >= limits.fresh
         self._peers[peer] += 1
         self._fresh[connection] = None
-        self._expect(connection, FIRST_REQUEST_S)
+        self._close_after(connection, FIRST_REQUEST_S)
         return connection
 
     def evict(self, peer: str | None = None) -> bool:
-        """Close the connection that can be missed most easily, of one peer or of all; False when there is none."""
+        """Close the least useful connection, of one peer or of all; False when there is none to close."""
         for group in (self._fresh, self._idle):
             for connection in group:
                 if peer is None or connection.peer == peer:
@@ -189,7 +189,7 @@ class _Connections:
         if self._remove(connection):
             self._peers[connection.peer] += 1
             self._idle[connection] = None
-            self._expect(connection, IDLE_S)
+            self._close_after(connection, IDLE_S)
 
     def closed(self, connection: _Connection) -> None:
         self._remove(connection)
@@ -198,7 +198,7 @@ class _Connections:
         for connection in (*self._fresh, *self._idle, *self._busy):
             self._abort(connection)
 
-    def _expect(self, connection: _Connection, within_s: float) -> None:
+    def _close_after(self, connection: _Connection, within_s: float) -> None:
         loop = asyncio.get_running_loop()
         connection.timer = loop.call_later(within_s, self._abort, connection)
 
@@ -207,7 +207,7 @@ class _Connections:
         connection.abort()
 
     def _remove(self, connection: _Connection) -> bool:
-        """Whether it was there."""
+        """Whether the connection was registered."""
         if connection in self._busy:
             self._busy.remove(connection)
         elif connection in self._fresh:
@@ -222,14 +222,14 @@ class _Connections:
         self._peers[connection.peer] -= 1
         if not self._peers[connection.peer]:
             del self._peers[connection.peer]
-        if self._was_crowded and not self._fresh:
-            self._was_crowded = False
+        if self._reached_fresh_limit and not self._fresh:
+            self._reached_fresh_limit = False
             asyncio.get_running_loop().call_later(MEMORY_S, _return_memory)
         return True
 
 
 class _Handler(web.RequestHandler):
-    """aiohttp's connection, which says when it is there and gone."""
+    """aiohttp's request handler, which registers the start and the end of its connection."""
 
     def __init__(self, server: web.Server, connections: _Connections, connection: _Connection) -> None:
         options: dict[str, Any] = {"access_log": None, "auto_decompress": False, "lingering_time": LINGERING_S}
@@ -238,7 +238,7 @@ class _Handler(web.RequestHandler):
         self.connection = connection
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """A request that is not HTTP is the client's fault: strangers must not be able to fill the log."""
+        """A request that is not HTTP is the client's fault: unknown clients must not be able to fill the log."""
         if isinstance(kw.get("exc_info"), HttpProcessingError):
             log.debug("bad request", peer=self.connection.peer)
         else:
@@ -253,7 +253,7 @@ class _Handler(web.RequestHandler):
         super().connection_lost(exc)
 
 
-class _Entrance:
+class _Acceptor:
     """Accepts connections. asyncio's own server shows a connection only after its TLS handshake."""
 
     def __init__(self, server: web.Server, connections: _Connections, tls: ssl.SSLContext | None) -> None:
@@ -273,7 +273,7 @@ class _Entrance:
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
             self._admit(accepted, str(address[0]))
-            await asyncio.sleep(0)  # an accept that does not wait must not keep others from their turn
+            await asyncio.sleep(0)  # an accept that does not wait must not starve other tasks
 
     def _admit(self, accepted: socket.socket, peer: str) -> None:
         connection = self._connections.admit(peer)
@@ -299,7 +299,7 @@ class _Entrance:
 
 
 @web.middleware
-async def _followed(
+async def _track_requests(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     protocol = request.protocol
@@ -312,7 +312,7 @@ async def _followed(
 
 
 async def _bind(host: str | None, port: int) -> list[socket.socket]:
-    """A listening socket for each address of the host; None means every address of the machine."""
+    """A listening socket for each address of `host`; None means every address of this host."""
     loop, sockets = asyncio.get_running_loop(), list[socket.socket]()
     found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     try:
@@ -320,7 +320,7 @@ async def _bind(host: str | None, port: int) -> list[socket.socket]:
             try:
                 sockets.append(each := socket.socket(family, kind, protocol))
             except OSError:
-                continue  # the machine has no IPv6
+                continue  # this host has no IPv6
             each.setblocking(False)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
@@ -336,8 +336,8 @@ async def _bind(host: str | None, port: int) -> list[socket.socket]:
 
 
 def _return_memory() -> None:
-    """The C library keeps what many connections needed, unless it is asked for it."""
-    with contextlib.suppress(AttributeError):  # glibc has it, and others give memory back by themselves
+    """Return freed memory to the system: the C library retains what many connections needed."""
+    with contextlib.suppress(AttributeError):  # glibc has malloc_trim; other C libraries return memory by themselves
         ctypes.CDLL(None).malloc_trim(0)
 
 

@@ -18,7 +18,7 @@ LIMIT_MIB = 72
 PROGRAM = """
 import os, re, sys
 from pathlib import Path
-from holdfast.checkpoints.names import named
+from holdfast.checkpoints.manifest import named
 from holdfast.checkpoints.settings import open_store
 from tests.checkpoints.making import ABOUT
 what, address, folder = sys.argv[1:]

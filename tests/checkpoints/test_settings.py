@@ -93,7 +93,7 @@ def test_settings_that_can_not_be_used_are_refused_without_repeating_them(
 
 def test_a_job_with_a_volume_does_not_load_obstore() -> None:
     """The sidecar is in every pod, and has 80 MiB."""
-    modules = "settings", "resume", "retention", "complete", "fetch"
+    modules = "settings", "resume", "retention", "completeness", "fetch"
     program = "\n".join(
         (
             "import sys",

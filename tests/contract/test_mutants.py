@@ -6,7 +6,7 @@ from .mutant import Mutant
 from .mutants import MUTANTS, ROOT, SOURCES, SUITE, Useless, mutated, verdict
 
 TEST = "test_conflicts.py::test_a_replacement_of_a_stale_version_is_refused"
-WRITES = "holdfast/cluster/embedded/writes.py"
+WRITES = "holdfast/local/apiserver/writes.py"
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.behaviour)
@@ -24,7 +24,7 @@ def test_what_is_not_there_exactly_once_cannot_be_mutated(text: str) -> None:
 
 
 def test_a_fault_is_caught_and_a_harmless_change_survives() -> None:
-    faulty = Mutant("conflicts", WRITES, "raise modified(kind, old.meta.name)", "pass", TEST)
+    faulty = Mutant("conflicts", WRITES, "raise conflict(kind, old.meta.name)", "pass", TEST)
     harmless = Mutant("conflicts", WRITES, "NAME_ATTEMPTS = 8", "NAME_ATTEMPTS = 9", TEST)
     assert (verdict(faulty), verdict(harmless)) == ("caught", "survived")
 

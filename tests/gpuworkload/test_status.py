@@ -8,7 +8,7 @@ import pytest
 from holdfast.api.gpuworkload import GPUWorkloadStatus
 from holdfast.gpuworkload.decision import decide
 from holdfast.gpuworkload.snapshot import TIMING, Observed, last_attempt, reservation_id
-from holdfast.gpuworkload.status import LONGEST, next_status, reason_of
+from holdfast.gpuworkload.status import MAX_MESSAGE, next_status, reason_of
 from holdfast.scheduling.messages import WaitMessage
 from holdfast.times import parse_time
 from tests.gpuworkloads import CHOSEN, NODE, RUNNING, SCHEDULED, failed, job, pending, pod, seen, workload
@@ -192,8 +192,8 @@ def test_a_second_look_changes_nothing(observed: Observed) -> None:
 
 def test_a_message_fits_into_the_schema() -> None:
     status = settled(tried(CHOSEN, job=None, rejected_reason="x" * 100_000))
-    assert len(status.message or "") == LONGEST
-    assert max(len(each.message) for each in status.conditions) == LONGEST
+    assert len(status.message or "") == MAX_MESSAGE
+    assert max(len(each.message) for each in status.conditions) == MAX_MESSAGE
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from msgspec import structs
 
 from holdfast.api.core.objects import Pod
-from holdfast.pods.failure import LONGEST
+from holdfast.pods.failure import MAX_TERMINATION_TEXT
 from holdfast.trainingjob.decide.decision import Finish
 from holdfast.trainingjob.decide.failure import find_failure
 from holdfast.trainingjob.decide.snapshot import Observed
@@ -43,7 +43,7 @@ def test_last_words_are_cut_from_the_front() -> None:
     loss = lost(failed(0, 1, at=stamp(60), message="x" * 100_000 + "the end"))
     assert loss is not None
     assert loss.message.endswith("xthe end")
-    assert len(loss.message) < LONGEST + 100
+    assert len(loss.message) < MAX_TERMINATION_TEXT + 100
 
 
 def test_what_others_say_is_made_plain() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.pods.failure import LONGEST, sanitize
+from holdfast.pods.failure import MAX_MESSAGE, sanitize
 
 
 @pytest.mark.parametrize(
@@ -28,13 +28,13 @@ def test_only_what_helps_is_kept(said: str, shown: str) -> None:
 
 
 def test_a_long_story_is_cut() -> None:
-    assert sanitize("x" * LONGEST) == "x" * LONGEST
-    assert sanitize("x" * (LONGEST + 1)) == "x" * (LONGEST - 1) + "…"
+    assert sanitize("x" * MAX_MESSAGE) == "x" * MAX_MESSAGE
+    assert sanitize("x" * (MAX_MESSAGE + 1)) == "x" * (MAX_MESSAGE - 1) + "…"
 
 
 @given(st.text())
 def test_it_is_one_short_line_whatever_was_said(said: str) -> None:
     shown = sanitize(said)
-    assert len(shown) <= LONGEST
+    assert len(shown) <= MAX_MESSAGE
     assert shown == sanitize(shown)
     assert len(shown.splitlines()) <= 1

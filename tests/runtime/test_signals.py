@@ -14,7 +14,7 @@ import pytest
 
 PROGRAM = """
 import asyncio
-from holdfast.runtime.signals import on_signal
+from holdfast.runtime.process import on_signal
 
 async def main():
     stop = asyncio.Event()

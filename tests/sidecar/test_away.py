@@ -131,7 +131,7 @@ async def test_the_last_word_is_left_before_what_may_take_longer_than_there_is_t
         def __init__(self) -> None:
             """Without a store."""
 
-        def bring(self) -> None:
+        def upload_new(self) -> None:
             found.append((tmp_path / "message").exists())
 
     async with running(tmp_path, operator) as sidecar:

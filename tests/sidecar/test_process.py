@@ -23,7 +23,7 @@ async def operator(tmp_path: Path) -> AsyncIterator[OperatorDouble]:
 
 # What a sidecar without an object store has no use for, and every pod of a cluster would carry.
 HEAVY = {"obstore", "typer", "click", "rich.console", "pygments", "uvloop", "numpy", "yaml", "jsonschema", "cel"}
-HEAVY |= {"prometheus_client", "cryptography", "sqlite3", "holdfast.api", "holdfast.cluster", "holdfast.planning"}
+HEAVY |= {"prometheus_client", "cryptography", "sqlite3", "holdfast.api.meta", "holdfast.cluster"}
 
 
 async def test_a_sidecar_imports_only_what_its_pod_needs(tmp_path: Path, operator: OperatorDouble) -> None:

@@ -238,9 +238,9 @@ class Faults:
         for place, name in (
             (Path, "mkdir"),
             (Path, "rename"),
-            (checkpoint, "sync"),
+            (checkpoint, "sync_folder"),
             (checkpoint, "exchange"),
-            (checkpoint, "write"),
+            (checkpoint, "write_marker"),
             (shutil, "rmtree"),
         ):
             monkeypatch.setattr(place, name, self._counted(getattr(place, name)))

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.sidecar.persister import trainer_saves_on_notice, write_notice
-from holdfast.trainer.run import Interrupt, Interruptions
+from holdfast.trainer.interrupt import Interrupt
+from holdfast.trainer.run import Interruptions
 from holdfast.trainer.settings import settings
 from holdfast.trainer.training import StopOrSave
 from tests.train.runs import Clock

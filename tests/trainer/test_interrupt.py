@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.trainer.run import SIGNALS, Interrupt
+from holdfast.trainer.interrupt import SIGNALS, Interrupt
 from holdfast.trainer.settings import Stopped
 
 

@@ -1,1 +1,1 @@
-"""Checkpoints that are there whole or not at all: on a volume, or in an object store."""
+"""Checkpoints on a volume or in an object store. A checkpoint is complete, or it does not count."""

@@ -1,8 +1,8 @@
-"""Files and folders on a volume that the training may change at any moment.
+"""Safe access to files and folders on a volume that the training may change at any moment.
 
 A path that was checked may lead elsewhere when it is used: the training can replace any folder on the way by a link to
-the sidecar's credentials. So a folder is opened one component at a time, without following links, and everything in it
-is reached relative to that descriptor.
+the sidecar's credentials. So a folder is opened one component at a time, without following links, and its content is
+reached relative to that descriptor.
 """
 
 import contextlib
@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Such a descriptor names a file or a folder without opening it: a pipe is not waited at.
+# Such a descriptor names a file or a folder without opening it: a pipe does not block.
 NAMED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-# As many as Linux follows.
+# The limit of Linux.
 MAX_LINKS = 40
 
 
 class LeavesFolder(OSError):
-    """A link leads out of the folder that it is in."""
+    """A link leads out of its folder."""
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def opened(folder: Path) -> Iterator[int]:
             try:
                 descriptor = os.open(part, flags, dir_fd=above)
             except OSError as error:
-                raise _explained(error, above, part, Path(folder.anchor, *parts[:number])) from None
+                raise _with_path(error, above, part, Path(folder.anchor, *parts[:number])) from None
             os.close(above)
         yield descriptor
     finally:
@@ -77,7 +77,7 @@ def found(folder: int, path: str, where: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def regular(folder: Path, path: str) -> Iterator[Path]:
-    """Where the content of a file in a folder is read, whatever its path leads to meanwhile."""
+    """A path to read a file in a folder, whatever the file's own path leads to meanwhile."""
     with opened(folder) as above, found(above, path, folder) as descriptor:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise IsADirectoryError(errno.EISDIR, "it is not a file", path)
@@ -85,19 +85,19 @@ def regular(folder: Path, path: str) -> Iterator[Path]:
 
 
 def reopened(descriptor: int) -> Path:
-    """A path that leads to what the descriptor names, and to nothing else, while it is open."""
+    """A path that leads to the file of the descriptor, and to nothing else, while the descriptor is open."""
     return Path(f"/proc/self/fd/{descriptor}")
 
 
 def _inside(target: str, where: Path, path: str) -> str:
-    """An absolute link to a place in the folder, seen from the folder."""
+    """The target of an absolute link, relative to the folder; raises LeavesFolder for a target outside."""
     if target != str(where) and not target.startswith(f"{where}/"):
         raise LeavesFolder(errno.EXDEV, "a link leads out of the folder", path)
     return target[len(str(where)) :]
 
 
-def _explained(error: OSError, above: int, part: str, place: Path) -> OSError:
+def _with_path(error: OSError, above: int, part: str, path: Path) -> OSError:
     with contextlib.suppress(OSError):
         if stat.S_ISLNK(os.stat(part, dir_fd=above, follow_symlinks=False).st_mode):
-            return NotADirectoryError(errno.ENOTDIR, "a link is in the place of a folder", str(place))
-    return type(error)(error.errno, error.strerror, str(place))
+            return NotADirectoryError(errno.ENOTDIR, "a link is in the place of a folder", str(path))
+    return type(error)(error.errno, error.strerror, str(path))

@@ -1,18 +1,18 @@
-"""What can go wrong with checkpoints. Each text says what was tried, on what, and what the user can do."""
+"""Errors of checkpoints. Each message names the operation, its target, and what the user can do."""
 
 from holdfast.errors import HoldfastError
 
 
 class CheckpointError(HoldfastError):
-    """The root of them all."""
+    """The base class of all checkpoint errors."""
 
 
 class StoreError(CheckpointError):
-    """The place where checkpoints are kept does not do what it should; nothing is said about the checkpoint."""
+    """The checkpoint store fails; the error tells nothing about the checkpoint."""
 
 
 class AccessDenied(StoreError):
-    """The store does not know the caller, or does not let it in."""
+    """The store does not accept the credentials, or does not allow the access."""
 
 
 class BucketNotFound(StoreError):
@@ -20,7 +20,7 @@ class BucketNotFound(StoreError):
 
 
 class ReadOnly(StoreError):
-    """It can be read, and not written."""
+    """The store can be read, but not written."""
 
 
 class StorageFull(StoreError):
@@ -28,19 +28,19 @@ class StorageFull(StoreError):
 
 
 class Unreachable(StoreError):
-    """No answer, or one that says to come back later."""
+    """The store does not answer, or asks to retry later."""
 
 
 class InvalidStoreUrl(StoreError):
-    """The address or the settings of the store make no sense."""
+    """The address or the settings of the store are invalid."""
 
 
 class CheckpointNotFound(CheckpointError):
-    """There is no checkpoint of that name, or it has no manifest."""
+    """There is no checkpoint of that name, or the checkpoint has no manifest."""
 
 
 class Incomplete(CheckpointError):
-    """It is still being written, or a part of it is missing."""
+    """The checkpoint is still being written, or a part of it is missing."""
 
 
 class MissingPart(Incomplete):
@@ -48,12 +48,12 @@ class MissingPart(Incomplete):
 
 
 class UnsafeContent(CheckpointError):
-    """What the folder or the manifest holds can't be kept, or would be dangerous to unpack."""
+    """The content of the folder or the manifest can't be stored, or would be dangerous to unpack."""
 
 
 class InvalidCheckpointManifest(UnsafeContent):
-    """The manifest can't be read, is of an unknown version, or describes something else."""
+    """The manifest can't be read, is of an unknown version, or describes another checkpoint."""
 
 
 class Corrupt(CheckpointError):
-    """The content is not what the manifest says."""
+    """The content differs from the manifest."""

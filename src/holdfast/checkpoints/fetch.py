@@ -1,4 +1,4 @@
-"""A checkpoint of another job, or one that holdfast did not save, from wherever it is (checkpoint.resumeFrom)."""
+"""Fetches a checkpoint of another job, or one that holdfast did not save, from any address (checkpoint.resumeFrom)."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ WORKERS = 3
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is at an address: `said` is its manifest, or `declared` what its markers tell where it has none."""
+    """The checkpoint at an address: `said` is its manifest; without a manifest, `declared` holds its markers."""
 
     address: str
     files: tuple[File, ...]
@@ -37,14 +37,14 @@ class Source:
 
     @property
     def epoch(self) -> int:
-        """That of its name, if it has one, else that of its manifest."""
+        """The epoch in the folder name, if it has one, else the epoch of the manifest."""
         match = CHECKPOINT.fullmatch(self.address.rstrip("/").rpartition("/")[2])
         if match:
             return int(match[1])
         return self.said.epoch if self.said is not None else 0
 
     def manifest(self, name: CheckpointName, about: SaveInfo) -> Manifest:
-        """As a checkpoint of this job."""
+        """The manifest of the source as a checkpoint of this job."""
         own = Manifest(name.epoch, name.attempt, about, self.files)
         if self.said is not None and self.said.epoch == name.epoch:
             return replace(own, step=self.said.step, metrics=self.said.metrics)
@@ -54,7 +54,7 @@ class Source:
 
 
 def find(address: str, environ: Mapping[str, str]) -> Source:
-    """What is at `address`: s3://, gs://, az:// or a path."""
+    """The checkpoint at `address`: s3://, gs://, az:// or a path."""
     source = _folder(address) if address.startswith("/") else _objects(address, environ)
     if not source.files:
         raise CheckpointNotFound(f"there is no file in {address}: correct checkpoint.resumeFrom")
@@ -65,9 +65,9 @@ def find(address: str, environ: Mapping[str, str]) -> Source:
 
 
 def fetch(source: Source, target: Path, name: CheckpointName, about: SaveInfo) -> Manifest:
-    """Put it into the folder `target`, as this job's checkpoint `name`.
+    """Put the source into the folder `target`, as this job's checkpoint `name`.
 
-    What its manifest says is checked; without one, the user's word that it is whole counts.
+    The content is verified against the manifest; without a manifest, the user is trusted that it is complete.
     """
     manifest = source.manifest(name, about)
     unpack(manifest, target, source.read, workers=WORKERS)
@@ -75,29 +75,31 @@ def fetch(source: Source, target: Path, name: CheckpointName, about: SaveInfo) -
 
 
 def _folder(address: str) -> Source:
-    # The user's path may hold links, as far as its last folder; in there they must not lead out.
+    # The user's path may contain links, up to its last folder; links inside that folder must not lead out of it.
     folder = Path(os.path.realpath(address))
     with translate_os_errors(f"read {folder}"):
         if not folder.is_dir():
             raise CheckpointNotFound(f"there is no folder {folder}: correct checkpoint.resumeFrom")
-        there = list_files(folder)
+        entries = list_files(folder)
         content, declared = read_small_file(folder / MANIFEST, manifests.MAX_BYTES), read_markers(folder)
-    files = tuple(File(entry.path, entry.stamp.size, UNKNOWN) for entry in there)
-    said = _manifest(content, address)
-    return Source(address, said.files if said else files, lambda file: _chunks(folder, file.path), said, declared)
+    files = tuple(File(entry.path, entry.stamp.size, UNKNOWN) for entry in entries)
+    manifest = _manifest(content, address)
+    return Source(
+        address, manifest.files if manifest else files, lambda file: _chunks(folder, file.path), manifest, declared
+    )
 
 
 def _objects(address: str, environ: Mapping[str, str]) -> Source:
     bucket = open_bucket(address, environ)
-    said = _manifest(bucket.read(MANIFEST, manifests.MAX_BYTES), address)
-    if said is not None:
-        return Source(address, said.files, lambda file: bucket.stream(file.key), said)
-    there = bucket.objects("")
-    folders = {one.key[:end] for one in there for end in range(len(one.key)) if one.key[end] == "/"}
-    # The web pages of some stores make a folder by an empty object of its name.
-    real = (one for one in there if one.key and (one.size or one.key not in folders))
-    files = tuple(File(one.key, one.size, UNKNOWN) for one in real if not one.key.startswith(HOLDFAST_PREFIX))
-    markers = (one.key for one in there if one.key.startswith(MARKER) and one.size <= MARKER_BYTES)
+    manifest = _manifest(bucket.read(MANIFEST, manifests.MAX_BYTES), address)
+    if manifest is not None:
+        return Source(address, manifest.files, lambda file: bucket.stream(file.key), manifest)
+    objects = bucket.objects("")
+    folders = {item.key[:end] for item in objects for end in range(len(item.key)) if item.key[end] == "/"}
+    # The web consoles of some stores create a folder as an empty object of its name.
+    real = (item for item in objects if item.key and (item.size or item.key not in folders))
+    files = tuple(File(item.key, item.size, UNKNOWN) for item in real if not item.key.startswith(HOLDFAST_PREFIX))
+    markers = (item.key for item in objects if item.key.startswith(MARKER) and item.size <= MARKER_BYTES)
     declared = declared_by((key, bucket.read(key, MARKER_BYTES)) for key in markers)
     return Source(address, files, lambda file: bucket.stream(file.key), None, declared)
 

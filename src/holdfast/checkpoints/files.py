@@ -1,4 +1,4 @@
-"""What is in the folder of a checkpoint: its files, how to tell that they changed, and their digests."""
+"""The files of a checkpoint's folder: listing, change detection, digests, and crash-safe changes."""
 
 import contextlib
 import errno
@@ -30,12 +30,12 @@ from holdfast.checkpoints.manifest import (
 )
 
 CHUNK_BYTES = 1 << 20
-# Links to folders that hold such links double with every level.
+# The paths double with every level where links lead to folders that hold such links.
 MAX_LINKED = 1000
 
 
 class FileStamp(NamedTuple):
-    """What changes when a file is written to or replaced, even if its size stays."""
+    """Changes when a file is written to or replaced, even if its size stays the same."""
 
     size: int
     inode: int
@@ -50,14 +50,14 @@ class FileEntry(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The files of a folder, which stays open: each is read where it was listed."""
+    """The files of a folder that stays open: each file is read from the folder that was listed."""
 
     where: Path
     descriptor: int
     content: tuple[FileEntry, ...]
 
     def must_be(self, expected: tuple[FileEntry, ...] | None) -> None:
-        """Raise Incomplete unless there are files, and those that were found complete."""
+        """Raise Incomplete unless there are files, and they are the expected ones."""
         if not self.content:
             raise Incomplete(f"{self.where} holds no file yet")
         if expected is not None and self.content != expected:
@@ -65,48 +65,51 @@ class Listing(NamedTuple):
 
     @contextlib.contextmanager
     def reading(self, entry: FileEntry) -> Iterator[Path]:
-        """Where the content of a file is read; raises Incomplete if there is another file in its place."""
+        """A path to read the file; raises Incomplete if another file has replaced it."""
         with contextlib.ExitStack() as stack:
             try:
-                with _being_changed(self.where):
-                    there = stack.enter_context(found(self.descriptor, entry.path, self.where))
+                with _translate_concurrent_changes(self.where):
+                    descriptor = stack.enter_context(found(self.descriptor, entry.path, self.where))
             except LeavesFolder:
-                raise UnsafeContent(_leaves(self.where / entry.path)) from None
-            if _stamp(os.fstat(there)) != entry.stamp:
+                raise UnsafeContent(_leaves_message(self.where / entry.path)) from None
+            if _stamp(os.fstat(descriptor)) != entry.stamp:
                 raise Incomplete(f"{self.where / entry.path} was written to while it was read: it is taken again later")
-            yield reopened(there)
+            yield reopened(descriptor)
 
 
 @contextlib.contextmanager
 def listing(folder: Path) -> Iterator[Listing]:
     with contextlib.ExitStack() as stack:
-        with _being_changed(folder):
+        with _translate_concurrent_changes(folder):
             descriptor = stack.enter_context(opened(folder))
         yield Listing(folder, descriptor, _listed(descriptor, folder))
 
 
 def list_files(folder: Path) -> tuple[FileEntry, ...]:
-    """Every file, by path. Links that stay in the folder count as what they lead to; others are refused."""
-    with listing(folder) as there:
-        return there.content
+    """Every file, by path. A link that stays in the folder counts as its target; other links are refused."""
+    with listing(folder) as listed:
+        return listed.content
 
 
 def _listed(descriptor: int, folder: Path) -> tuple[FileEntry, ...]:
-    there: list[FileEntry] = []
-    with _being_changed(folder), contextlib.closing(_Walk(descriptor, folder).files(descriptor, "", ())) as walk:
+    entries: list[FileEntry] = []
+    with (
+        _translate_concurrent_changes(folder),
+        contextlib.closing(_Walk(descriptor, folder).files(descriptor, "", ())) as walk,
+    ):
         for entry in walk:
-            there.append(entry)
-            if len(there) > MAX_FILES:
+            entries.append(entry)
+            if len(entries) > MAX_FILES:
                 break
-    for entry in there:
+    for entry in entries:
         check_path(entry.path)
-    check_path_set(entry.path for entry in there)
-    there.sort()
-    return tuple(there)
+    check_path_set(entry.path for entry in entries)
+    entries.sort()
+    return tuple(entries)
 
 
 def sha256_of(file: Path) -> str:
-    """The digest, read in pieces: the memory that it takes does not depend on the file's size."""
+    """The digest of a file. The file is read in chunks: the memory does not depend on its size."""
     digest = hashlib.sha256()
     with file.open("rb", buffering=0) as source:
         size = os.fstat(source.fileno()).st_size
@@ -117,9 +120,9 @@ def sha256_of(file: Path) -> str:
 
 
 def read_small_file(file: Path, limit: int) -> bytes | None:
-    """A small file of holdfast's own, or one byte more than the limit; None if there is none.
+    """The content of a small file of holdfast, at most one byte more than the limit; None if there is no file.
 
-    What a training has put in its place reads as empty: a pipe would be waited at for ever, a link may lead anywhere.
+    A pipe or a link that a training has put there reads as empty: a pipe would block for ever, a link lead anywhere.
     """
     try:
         with opened(file.parent) as above:
@@ -140,13 +143,13 @@ def read_small_file(file: Path, limit: int) -> bytes | None:
 
 
 def ensure_unchanged(folder: Path, before: tuple[FileEntry, ...]) -> None:
-    """Raise if the folder holds anything else than it did."""
+    """Raise Incomplete if the content of the folder has changed."""
     if list_files(folder) != before:
         raise Incomplete(f"{folder} was written to while it was read: it is taken again when it is quiet")
 
 
 class _Walk:
-    """A folder without files is walked once: nested links may name it exponentially often."""
+    """Walks a folder. An empty folder is walked once: nested links may lead to it exponentially often."""
 
     def __init__(self, root: int, where: Path) -> None:
         self._root = root
@@ -167,59 +170,59 @@ class _Walk:
         check_depth(below)
         is_empty = True
         with os.scandir(folder) as listing:
-            for one in sorted(listing, key=lambda one: one.name):
-                if not below and one.name.startswith(HOLDFAST_PREFIX):
+            for item in sorted(listing, key=lambda item: item.name):
+                if not below and item.name.startswith(HOLDFAST_PREFIX):
                     continue
-                for entry in self._files_of(folder, one, f"{below}{one.name}", (*above, itself)):
+                for entry in self._files_of(folder, item, f"{below}{item.name}", (*above, itself)):
                     is_empty = False
                     yield entry
         if is_empty:
             self._empty.add(itself)
 
     def _files_of(
-        self, folder: int, one: os.DirEntry[str], path: str, above: tuple[tuple[int, int], ...]
+        self, folder: int, item: os.DirEntry[str], path: str, above: tuple[tuple[int, int], ...]
     ) -> Iterator[FileEntry]:
-        if one.is_symlink():
-            with self._led_to(path) as there:
-                yield from self._files_at(there, path, above)
-        elif one.is_dir(follow_symlinks=False):
-            with _closing(os.open(one.name, FOLDER, dir_fd=folder)) as inner:
+        if item.is_symlink():
+            with self._link_target(path) as target:
+                yield from self._files_at(target, path, above)
+        elif item.is_dir(follow_symlinks=False):
+            with _closing(os.open(item.name, FOLDER, dir_fd=folder)) as inner:
                 yield from self.files(inner, f"{path}/", above)
-        elif one.is_file(follow_symlinks=False):
-            yield FileEntry(path, _stamp(one.stat(follow_symlinks=False)))
+        elif item.is_file(follow_symlinks=False):
+            yield FileEntry(path, _stamp(item.stat(follow_symlinks=False)))
         else:
-            raise self._odd(path)
+            raise self._unsupported(path)
 
-    def _files_at(self, there: int, path: str, above: tuple[tuple[int, int], ...]) -> Iterator[FileEntry]:
-        """What a link leads to; its own times say nothing."""
-        about = os.fstat(there)
-        if stat.S_ISDIR(about.st_mode):
+    def _files_at(self, target: int, path: str, above: tuple[tuple[int, int], ...]) -> Iterator[FileEntry]:
+        """The files at the target of a link; the times of the link itself do not count."""
+        status = os.fstat(target)
+        if stat.S_ISDIR(status.st_mode):
             self._linked += 1
             if self._linked > MAX_LINKED:
                 raise UnsafeContent(
                     f"links lead to folders of {self._where} in more than {MAX_LINKED} ways: remove some"
                 )
-            with _closing(os.open(reopened(there), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as inner:
+            with _closing(os.open(reopened(target), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as inner:
                 yield from self.files(inner, f"{path}/", above)
-        elif stat.S_ISREG(about.st_mode):
-            yield FileEntry(path, _stamp(about))
+        elif stat.S_ISREG(status.st_mode):
+            yield FileEntry(path, _stamp(status))
         else:
-            raise self._odd(path)
+            raise self._unsupported(path)
 
     @contextlib.contextmanager
-    def _led_to(self, path: str) -> Iterator[int]:
+    def _link_target(self, path: str) -> Iterator[int]:
         with contextlib.ExitStack() as stack:
             try:
-                there = stack.enter_context(found(self._root, path, self._where))
+                target = stack.enter_context(found(self._root, path, self._where))
             except LeavesFolder:
-                raise UnsafeContent(_leaves(self._where / path)) from None
+                raise UnsafeContent(_leaves_message(self._where / path)) from None
             except OSError:
                 raise UnsafeContent(
                     f"the link {self._where / path} leads nowhere: remove it from the checkpoint"
                 ) from None
-            yield there
+            yield target
 
-    def _odd(self, path: str) -> UnsafeContent:
+    def _unsupported(self, path: str) -> UnsafeContent:
         return UnsafeContent(f"{self._where / path} is neither a file nor a folder: remove it from the checkpoint")
 
 
@@ -232,8 +235,8 @@ def _closing(descriptor: int) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _being_changed(folder: Path) -> Iterator[None]:
-    """A folder that vanishes, or is replaced by a link, while it is read."""
+def _translate_concurrent_changes(folder: Path) -> Iterator[None]:
+    """Turn the errors of a folder that vanishes, or is replaced by a link, while it is read into Incomplete."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -244,29 +247,29 @@ def _being_changed(folder: Path) -> Iterator[None]:
         raise Incomplete(f"{folder} is being changed: {error.filename} is a link all at once") from None
 
 
-def _leaves(link: Path) -> str:
+def _leaves_message(link: Path) -> str:
     return f"the link {link} leads out of the checkpoint's folder: save a copy of the file instead"
 
 
-def _stamp(about: os.stat_result) -> FileStamp:
-    return FileStamp(about.st_size, about.st_ino, about.st_mtime_ns, about.st_ctime_ns, about.st_dev)
+def _stamp(status: os.stat_result) -> FileStamp:
+    return FileStamp(status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_dev)
 
 
 # Every change that this package makes to a file system, each durable and in an order that survives a crash.
 #
-# All of it is here, in calls of `os` alone, so that a test can end the process, or cut the power, at any of them.
-# Each is made relative to a folder that was opened without following a link: the training, which shares the volume,
-# can't lead it elsewhere.
+# All changes are made here, in calls of `os` alone, so that a test can end the process, or cut the power, at any call.
+# Each call is relative to a folder that was opened without following a link: the training, which shares the volume,
+# can't redirect it.
 
-# Names that no training program gives: leftovers can be told from what a program is writing.
+# Prefixes that no training program uses: remains of interrupted operations differ from files that a program is writing.
 RESTORING = f"{HOLDFAST_PREFIX}restoring-"
 DELETED = f"{HOLDFAST_PREFIX}deleted-"
 PARTIAL = f"{HOLDFAST_PREFIX}partial-"
-# Each level of folders takes a descriptor while it is removed.
+# Each level of folders needs an open descriptor during removal.
 MAX_LEVELS = 200
 
-# Trouble with the volume itself, and what to do about it; anything else is raised as it is.
-_TROUBLE: dict[int, tuple[type[StoreError], str]] = {
+# Errors of the volume itself, and what to do about them; any other error becomes a StoreError.
+_VOLUME_ERRORS: dict[int, tuple[type[StoreError], str]] = {
     errno.ENOSPC: (StorageFull, "remove old checkpoints, or give the volume more space"),
     errno.EDQUOT: (StorageFull, "remove old checkpoints, or raise the quota"),
     errno.EFBIG: (StorageFull, "write smaller files, or use a volume that takes larger ones"),
@@ -279,18 +282,18 @@ _TROUBLE: dict[int, tuple[type[StoreError], str]] = {
 
 @contextlib.contextmanager
 def translate_os_errors(tried: str) -> Iterator[None]:
-    """Turn an error of the volume into one that says what to do."""
+    """Turn an OSError of the volume into a StoreError that tells what to do."""
     try:
         yield
     except OSError as error:
-        kind, hint = _TROUBLE.get(error.errno or 0, (StoreError, "look at the volume and at the node's log"))
-        place = f" ({error.filename})" if error.filename else ""
+        kind, hint = _VOLUME_ERRORS.get(error.errno or 0, (StoreError, "look at the volume and at the node's log"))
+        filename = f" ({error.filename})" if error.filename else ""
         hint = hint.format(uid=os.getuid(), gid=os.getgid())
-        raise kind(f"can't {tried}: {error.strerror or type(error).__name__}{place}; {hint}") from None
+        raise kind(f"can't {tried}: {error.strerror or type(error).__name__}{filename}; {hint}") from None
 
 
 def write(path: Path, content: bytes) -> None:
-    """The file holds this, or what it held before, whenever the machine stops."""
+    """Replace the file atomically: after a crash it holds the new content or the old one."""
     partial = path.with_name(f"{PARTIAL}{path.name}")
     write_stream(partial, (content,))
     with opened(partial.parent) as source, opened(path.parent) as target:
@@ -299,9 +302,9 @@ def write(path: Path, content: bytes) -> None:
 
 
 def write_manifest(folder: Path, content: bytes, descriptor: int) -> None:
-    """As `write`, into the folder that the descriptor names, whatever has its name meanwhile.
+    """As `write`, into the folder of the descriptor, even if another folder has its name meanwhile.
 
-    Nothing else ever appears in the folder: that it was renamed can be seen up to this moment.
+    No temporary file appears in the folder: until the manifest is there, it can be seen that the folder was renamed.
     """
     partial = folder.with_name(f"{PARTIAL}{folder.name}")
     write_stream(partial, (content,))
@@ -311,9 +314,9 @@ def write_manifest(folder: Path, content: bytes, descriptor: int) -> None:
 
 
 def write_stream(path: Path, chunks: Iterable[bytes | memoryview], *, durable: bool = True) -> None:
-    """A new file with this content; if `durable`, on the disk when it returns. Its folder is the caller's to sync.
+    """Write a file with this content; if `durable`, it is synced. The caller has to sync the folder.
 
-    A link in its place is not followed, and a pipe not waited at.
+    A link at the path is not followed, and a pipe does not block.
     """
     descriptor = _open_to_write(path, os.O_TRUNC)
     try:
@@ -328,7 +331,7 @@ def write_stream(path: Path, chunks: Iterable[bytes | memoryview], *, durable: b
 
 
 def touch(path: Path) -> None:
-    """The file is there, and was changed just now."""
+    """Create the file if it is missing, and set its times to now."""
     descriptor = _open_to_write(path, 0)
     try:
         os.utime(descriptor)
@@ -343,7 +346,7 @@ def _open_to_write(path: Path, flags: int) -> int:
 
 
 def sync_file(file: Path) -> None:
-    """Of a path that somebody holds open, see `beneath.reopened`."""
+    """Sync a file by a path that stays open, see `confined_files.reopened`."""
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -357,7 +360,7 @@ def sync(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """It and its parents, each of them noted in the one above. A link is no folder: it might lead anywhere."""
+    """Create the folder and its parents, each synced in its parent. A link is no folder: it might lead anywhere."""
     with contextlib.suppress(FileNotFoundError), opened(folder):
         return
     make_folder(folder.parent)
@@ -368,7 +371,7 @@ def make_folder(folder: Path) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """A folder gets its new name, for good."""
+    """Rename a folder durably."""
     with opened(source.parent) as old, opened(target.parent) as new:
         os.rename(source.name, target.name, src_dir_fd=old, dst_dir_fd=new)
         os.fsync(new)
@@ -377,7 +380,7 @@ def rename(source: Path, target: Path) -> None:
 
 
 def delete_folder_atomically(folder: Path) -> None:
-    """Let a folder vanish at once, by another name, and free its space after that."""
+    """Remove a folder at once, by a rename, and free its space after that."""
     trash = folder.with_name(f"{DELETED}{folder.name}")
     remove_any(trash)
     rename(folder, trash)
@@ -385,32 +388,32 @@ def delete_folder_atomically(folder: Path) -> None:
 
 
 def remove_any(path: Path) -> None:
-    """Remove whatever is there; a link goes, and what it leads to stays."""
+    """Remove a file, a folder or a link; the target of a link stays."""
     with contextlib.suppress(FileNotFoundError), opened(path.parent) as above:
-        _discard(path.name, above, path, 0)
+        _remove(path.name, above, path, 0)
 
 
-def _discard(name: str, above: int, path: Path, level: int) -> None:
+def _remove(name: str, above: int, path: Path, level: int) -> None:
     mode = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode
     if not stat.S_ISDIR(mode):
         os.unlink(name, dir_fd=above)
         return
     if level > MAX_LEVELS:
         raise OSError(errno.ENAMETOOLONG, f"folders are nested more than {MAX_LEVELS} deep", str(path))
-    # A folder that its owner may not change can't be emptied, whatever made it so.
+    # A folder without permissions for its owner can't be emptied.
     if mode & 0o700 != 0o700:
-        _allow(name, above)
+        _make_writable(name, above)
     folder = os.open(name, FOLDER, dir_fd=above)
     try:
         for inner in os.listdir(folder):  # noqa: PTH208  # of a descriptor
             with contextlib.suppress(FileNotFoundError):
-                _discard(inner, folder, path, level + 1)
+                _remove(inner, folder, path, level + 1)
     finally:
         os.close(folder)
     os.rmdir(name, dir_fd=above)
 
 
-def _allow(name: str, above: int) -> None:
+def _make_writable(name: str, above: int) -> None:
     folder = os.open(name, NAMED | os.O_DIRECTORY, dir_fd=above)
     try:
         os.chmod(reopened(folder), os.fstat(folder).st_mode | 0o700)  # noqa: PTH101
@@ -424,7 +427,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """What interrupted deletions, restores and writes have left in an attempt's folder."""
+    """Remove the remains of interrupted deletions, restores and writes from an attempt's folder."""
     for name in names_in(folder):
         if name.startswith((RESTORING, DELETED, PARTIAL)):
             remove_any(folder / name)

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: its files, their sizes and digests. It is written last, and makes a checkpoint one."""
+"""The manifest of a checkpoint: its files, their sizes and digests. It is written last, and makes it complete."""
 
 import json
 import math
@@ -10,21 +10,21 @@ from typing import Any, NamedTuple
 
 from holdfast.checkpoints.errors import InvalidCheckpointManifest, UnsafeContent
 
-# Names of checkpoints: every attempt has a folder of its own, and of all attempts the newest checkpoint counts.
+# Names of checkpoints: every attempt has a folder of its own, and the newest checkpoint of all attempts counts.
 
 ATTEMPT = re.compile(r"attempt-(0|[1-9][0-9]{0,8})")
-# The whole name: what is still being written has another one (a dot before it, .tmp or .partial after it). A script
-# may fill the number up with zeros, so the spelling is kept.
+# The whole name: a folder that is still being written has another name (a dot before it, .tmp or .partial after it). A
+# script may pad the number with zeros, so the spelling is retained.
 CHECKPOINT = re.compile(r"checkpoint-epoch-(0*[0-9]{1,9})")
 
-# Everything of this package's own, beside or in a checkpoint, begins with this; no file of a training does.
+# All files of this package, beside or in a checkpoint, begin with this prefix; no file of a training does.
 HOLDFAST_PREFIX = ".holdfast-"
 MANIFEST = f"{HOLDFAST_PREFIX}manifest.json"
 QUARANTINE = "quarantine"
 
 
 class CheckpointName(NamedTuple):
-    """The order of the fields is the order of checkpoints: of two with one epoch, the later attempt's is newer."""
+    """The order of the fields is the order of checkpoints: with equal epochs, the later attempt's is newer."""
 
     epoch: int
     attempt: int
@@ -32,12 +32,12 @@ class CheckpointName(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """Where it is, below the job's prefix."""
+        """The path of the checkpoint below the job's prefix."""
         return f"attempt-{self.attempt}/{self._checked_leaf}"
 
     @property
     def quarantined(self) -> str:
-        """Where it goes when it turns out to be damaged."""
+        """The path of the checkpoint in quarantine, for damaged checkpoints."""
         return f"{QUARANTINE}/attempt-{self.attempt}-{self._checked_leaf}"
 
     @property
@@ -55,45 +55,45 @@ def checkpoint_name(epoch: int, attempt: int) -> CheckpointName:
 
 
 def parse(attempt: str, folder_name: str) -> CheckpointName | None:
-    """The checkpoint that two parts of a path name, if they do."""
+    """The checkpoint with these two path components; None if they do not name a checkpoint."""
     number, epoch = ATTEMPT.fullmatch(attempt), CHECKPOINT.fullmatch(folder_name)
     return CheckpointName(int(epoch[1]), int(number[1]), folder_name) if number and epoch else None
 
 
-# Which paths a checkpoint may hold. They come from scripts and from manifests, and may name anything at all.
+# Which paths a checkpoint may hold. Paths come from scripts and from manifests, and are not trusted.
 
-# What a sidecar can hold of a checkpoint and stay below 80 MiB: it took 72 MiB with 10,000 files, 89 with 20,000.
+# Keeps the memory of the sidecar below 80 MiB: it took 72 MiB with 10,000 files, 89 MiB with 20,000.
 MAX_FILES = 10_000
 # Object stores allow keys of 1,024 bytes: a job's prefix has up to 512, and some are for holdfast's own folders.
 MAX_PATH_BYTES = 400
 MAX_KEY_BYTES = 450
 MAX_NAME_BYTES = 255
-# Far more than any framework writes. Without them 10,000 paths of 400 bytes would be 195,000 folders to make.
+# Far more than any framework writes. Without these limits 10,000 paths of 400 bytes could need 195,000 folders.
 MAX_FOLDERS = 20_000
 MAX_DEPTH = 32
 
 
 def check_path(path: str, max_bytes: int = MAX_PATH_BYTES) -> None:
-    """Refuse what would leave the checkpoint's folder, or what some storage can't hold."""
+    """Refuse a path that would leave the checkpoint's folder, or that some storage can't hold."""
     reason = _path_error(path, max_bytes)
     if reason:
         raise UnsafeContent(f"the file name {_quoted(path)} {reason}: give the file another name")
 
 
 def check_path_set(paths: Iterable[str]) -> None:
-    """Refuse names that some file system takes for one, a file where another needs a folder, and too many of them."""
+    """Refuse names that are equal on some file system, a file where another path needs a folder, and too many files."""
     seen: dict[str, str] = {}
     for path in paths:
         same = seen.setdefault(_folded(path), path)
         if same != path or len(seen) > MAX_FILES:
-            raise UnsafeContent(_conflict_error(path, same) if same != path else _too_many())
+            raise UnsafeContent(_conflict_message(path, same) if same != path else _too_many_files_message())
     folders = {folded.rpartition("/")[0] for folded in seen}
-    every = set[str]()
+    all_folders = set[str]()
     for folder in folders:
         check_depth(f"{folder}/")
         parts = folder.split("/")
-        every.update("/".join(parts[:end]) for end in range(1, len(parts) + 1))
-        check_folders(len(every))
+        all_folders.update("/".join(parts[:end]) for end in range(1, len(parts) + 1))
+        check_folders(len(all_folders))
         for end in range(1, len(parts) + 1):
             if (file := seen.get("/".join(parts[:end]))) is not None:
                 path = next(path for folded, path in seen.items() if folded.startswith(f"{folder}/"))
@@ -108,7 +108,7 @@ def check_folders(count: int) -> None:
 
 
 def check_depth(folder: str) -> None:
-    """Of a folder's path, which ends with a slash."""
+    """Refuse a folder that is nested too deep; its path ends with a slash."""
     if folder.count("/") > MAX_DEPTH:
         raise UnsafeContent(f"the folder {_quoted(folder)} is more than {MAX_DEPTH} folders deep: nest them less")
 
@@ -125,7 +125,9 @@ def _path_error(path: str, max_bytes: int) -> str | None:
         return "has an empty part, '.' or '..'"
     if "\\" in path:
         return "holds a backslash, which Azure takes for a '/'"
-    if not path.isprintable() and any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in path):
+    if not path.isprintable() and any(
+        unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in path
+    ):
         return "holds a control character"
     if max(sizes) > MAX_NAME_BYTES or sum(sizes) + len(parts) > max_bytes:
         return f"is longer than {max_bytes} bytes, or a part of it longer than {MAX_NAME_BYTES}"
@@ -135,15 +137,15 @@ def _path_error(path: str, max_bytes: int) -> str | None:
 def _folded(path: str) -> str:
     if path.isascii():
         folded = path.lower()
-        return path if folded == path else folded  # one text takes less memory than two
+        return path if folded == path else folded  # one string takes less memory than two
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
 
 
-def _conflict_error(path: str, same: str) -> str:
+def _conflict_message(path: str, same: str) -> str:
     return f"the file names {_quoted(same)} and {_quoted(path)} are one name for some file systems: rename one"
 
 
-def _too_many() -> str:
+def _too_many_files_message() -> str:
     return f"there are more than {MAX_FILES} files in the checkpoint: pack them into fewer, larger ones"
 
 
@@ -153,7 +155,7 @@ def _quoted(path: str) -> str:
 
 
 VERSION = 1
-# Of a file it says 120 bytes and its path.
+# The entry of a file takes 120 bytes and its path.
 MAX_BYTES = 4 << 20
 MAX_SIZE = 1 << 62
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -164,7 +166,7 @@ class File:
     path: str
     size: int
     sha256: str
-    # In an object store: where it is below the checkpoint's folder, if that is not its path.
+    # In an object store: the key below the checkpoint's folder, if it differs from the path.
     stored_at: str = ""
 
     @property
@@ -174,7 +176,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class SaveInfo:
-    """Who has saved a checkpoint, and when. `job` is the uid of the job `namespace`/`name`."""
+    """Which job has saved a checkpoint, and when. `job` is the uid of the job `namespace`/`name`."""
 
     job: str
     saved_at: str
@@ -185,9 +187,9 @@ class SaveInfo:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """`step` is how many batches of the epoch are done; None: all of them, or the program does not say.
+    """`step` is how many batches of the epoch are done; None: all batches, or the program does not report it.
 
-    save: of several shards, which save they are of: those of two saves never make one checkpoint.
+    save: with several shards, the id of their save: shards of two saves never make one checkpoint.
     """
 
     epoch: int
@@ -204,9 +206,9 @@ class Manifest:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Files come in the order of their paths, so that the same checkpoint has the same manifest."""
+    """Encode the manifest. Files are sorted by path, so that the same checkpoint has the same manifest."""
     validated_files(manifest.files)
-    facts: dict[str, object] = {
+    fields: dict[str, object] = {
         "version": VERSION,
         "epoch": manifest.epoch,
         "attempt": manifest.attempt,
@@ -216,8 +218,8 @@ def encode(manifest: Manifest) -> bytes:
         **_optional(manifest),
     }
     files = sorted(manifest.files, key=lambda file: file.path)
-    # File by file: the facts of all of them at once would take several times the memory of what is written.
-    content = b'%s,"files":[%s]}' % (_json(facts)[:-1], b",".join(_json(_facts(file)) for file in files))
+    # File by file: the entries of all files at once would take several times the memory of the manifest.
+    content = b'%s,"files":[%s]}' % (_json(fields)[:-1], b",".join(_json(_file_fields(file)) for file in files))
     if len(content) > MAX_BYTES:
         raise UnsafeContent(
             f"the manifest would be larger than {MAX_BYTES >> 20} MiB: use fewer files or shorter names"
@@ -226,28 +228,28 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(content: bytes, where: str) -> Manifest:
-    """The manifest, with every path checked; `where` is for the messages."""
+    """The manifest, with every path checked; `where` is for error messages."""
     if len(content) > MAX_BYTES:
         raise InvalidCheckpointManifest(
             f"the manifest of {where} is larger than {MAX_BYTES >> 20} MiB: it is not one of holdfast's"
         )
     try:
-        facts = json.loads(content)
-        version = facts["version"]
+        fields = json.loads(content)
+        version = fields["version"]
         if version != VERSION or isinstance(version, bool):
-            raise InvalidCheckpointManifest(_unknown(where, version))
+            raise InvalidCheckpointManifest(_unknown_version_message(where, version))
         about = SaveInfo(
-            job=_text(facts["job"]),
-            saved_at=_text(facts["savedAt"]),
-            world=_number(facts["world"]),
-            namespace=_text(facts.get("namespace", "")),
-            name=_text(facts.get("name", "")),
+            job=_text(fields["job"]),
+            saved_at=_text(fields["savedAt"]),
+            world=_number(fields["world"]),
+            namespace=_text(fields.get("namespace", "")),
+            name=_text(fields.get("name", "")),
         )
-        files = tuple(_file(file) for file in facts["files"])
-        step = None if facts.get("step") is None else _number(facts["step"])
-        metrics = _metrics(facts.get("metrics", {}))
-        save = _text(facts.get("save", ""))
-        found = Manifest(_number(facts["epoch"]), _number(facts["attempt"]), about, files, step, metrics, save)
+        files = tuple(_file(file) for file in fields["files"])
+        step = None if fields.get("step") is None else _number(fields["step"])
+        metrics = _metrics(fields.get("metrics", {}))
+        save = _text(fields.get("save", ""))
+        found = Manifest(_number(fields["epoch"]), _number(fields["attempt"]), about, files, step, metrics, save)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InvalidCheckpointManifest(
             f"the manifest of {where} can't be read ({type(error).__name__}): it is damaged"
@@ -276,32 +278,32 @@ def validated_files(files: tuple[File, ...]) -> None:
         raise UnsafeContent("two files of the checkpoint are kept at one place")
 
 
-def _json(facts: Mapping[str, object]) -> bytes:
-    return json.dumps(facts, separators=(",", ":")).encode()
+def _json(fields: Mapping[str, object]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def _optional(manifest: Manifest) -> dict[str, object]:
-    """What is left out where it is not known, as in manifests of programs that do not say it."""
+    """The fields that are omitted where they are not known, since not every program reports them."""
     about = manifest.about
-    facts: dict[str, object] = {"namespace": about.namespace, "name": about.name, "save": manifest.save}
-    facts = {name: value for name, value in facts.items() if value}
+    fields: dict[str, object] = {"namespace": about.namespace, "name": about.name, "save": manifest.save}
+    fields = {name: value for name, value in fields.items() if value}
     if manifest.step is not None:
-        facts["step"] = manifest.step
+        fields["step"] = manifest.step
     if metrics := {name: value for name, value in manifest.metrics.items() if math.isfinite(value)}:
-        facts["metrics"] = metrics
-    return facts
+        fields["metrics"] = metrics
+    return fields
 
 
-def _facts(file: File) -> dict[str, object]:
-    facts: dict[str, object] = {"path": file.path, "size": file.size, "sha256": file.sha256}
-    return {**facts, "keptAt": file.stored_at} if file.stored_at else facts
+def _file_fields(file: File) -> dict[str, object]:
+    fields: dict[str, object] = {"path": file.path, "size": file.size, "sha256": file.sha256}
+    return {**fields, "keptAt": file.stored_at} if file.stored_at else fields
 
 
-def _file(facts: dict[str, Any]) -> File:
-    sha256 = _text(facts["sha256"])
+def _file(fields: dict[str, Any]) -> File:
+    sha256 = _text(fields["sha256"])
     if not SHA256.fullmatch(sha256):
         raise ValueError("not a digest")
-    return File(_text(facts["path"]), _number(facts["size"]), sha256, _text(facts.get("keptAt", "")))
+    return File(_text(fields["path"]), _number(fields["size"]), sha256, _text(fields.get("keptAt", "")))
 
 
 def _text(value: object) -> str:
@@ -317,7 +319,7 @@ def _number(value: object) -> int:
 
 
 def _metrics(value: object) -> dict[str, float]:
-    """JSON has no NaN, and Python reads it all the same: such a number is left out."""
+    """JSON has no NaN, but Python's parser accepts it: such a number is dropped."""
     if not isinstance(value, dict):
         raise TypeError("not an object")
     if not all(type(number) in (int, float) for number in value.values()):
@@ -326,6 +328,6 @@ def _metrics(value: object) -> dict[str, float]:
     return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
 
-def _unknown(where: str, version: object) -> str:
-    said = f"{version!a}"[:40]
-    return f"the manifest of {where} has the version {said}, and this holdfast knows {VERSION}: use a newer holdfast"
+def _unknown_version_message(where: str, version: object) -> str:
+    shown = f"{version!a}"[:40]
+    return f"the manifest of {where} has the version {shown}, and this holdfast knows {VERSION}: use a newer holdfast"

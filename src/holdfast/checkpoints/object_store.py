@@ -1,7 +1,7 @@
-"""Checkpoints in an object store. The layout is that of a volume: {prefix}/attempt-{n}/checkpoint-epoch-{N}/…
+"""The store in a bucket. The layout is that of a volume: {prefix}/attempt-{n}/checkpoint-epoch-{N}/…
 
-No object that a manifest speaks of is ever overwritten: when a checkpoint is saved anew under its old name, files that
-differ are put at a place of their own, then the manifest is replaced, and only then are the old ones deleted.
+No object that a manifest references is ever overwritten: when a checkpoint is saved anew under its old name, files that
+differ get keys of their own, then the manifest is replaced, and only then are the old objects deleted.
 """
 
 import re
@@ -20,7 +20,7 @@ from holdfast.checkpoints.manifest import HOLDFAST_PREFIX, MANIFEST, CheckpointN
 from holdfast.checkpoints.store import LEASE, NO_METRICS, decided_attempts, decision_path, require_manifest
 from holdfast.checkpoints.unpack import map_in_threads, unpack, verify_stream
 
-# The few things that are asked of an object store, below one prefix of one bucket.
+# The operations that an object store has to provide, below one prefix of one bucket.
 
 
 class Object(NamedTuple):
@@ -29,15 +29,15 @@ class Object(NamedTuple):
 
 
 class Bucket(Protocol):
-    """Keys are relative to the prefix. An object is there whole or not at all, and can be seen once it was put."""
+    """Keys are relative to the prefix. Writes are atomic, and an object is visible once it was put."""
 
     @property
     def address(self) -> str:
-        """Where it is, for people; never with credentials."""
+        """The address of the bucket for messages; never with credentials."""
         ...
 
     def objects(self, folder: str) -> list[Object]:
-        """Everything below a folder."""
+        """All objects below a folder."""
         ...
 
     def folders(self, folder: str) -> list[str]:
@@ -49,42 +49,42 @@ class Bucket(Protocol):
         ...
 
     def read(self, key: str, limit: int) -> bytes | None:
-        """The object, or None if there is none. Refused if it is larger than the limit."""
+        """The content of the object, or None if there is none. Raises UnsafeContent if it is larger than the limit."""
         ...
 
     def sha256(self, key: str) -> str | None:
-        """The digest that it was put with, if it is there and was put with one."""
+        """The digest that the object was put with; None without an object or without a digest."""
         ...
 
     def put(self, key: str, content: bytes) -> None: ...
 
     def put_file(self, key: str, file: Path, size: int, sha256: str, *, parts_at_once: int) -> None:
-        """`file` leads to the content for as long as this takes."""
+        """Put a file. The path `file` has to stay valid during the call."""
         ...
 
     def stream(self, key: str, offset: int = 0) -> Iterator[bytes | memoryview]:
-        """The content from `offset` on, which is less than its size, in pieces; nothing if there is no such object."""
+        """The content from `offset` on, which is less than its size, in chunks; empty if there is no such object."""
         ...
 
     def copy(self, source: str, target: str, size: int) -> None:
-        """Within the bucket."""
+        """Copy an object within the bucket."""
         ...
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Those that are there."""
+        """Delete the objects that exist."""
         ...
 
 
-# Each takes two parts of memory while it uploads: with the interpreter 63 MiB, and four were not faster.
+# Each worker holds two parts in memory while it uploads: with the interpreter 63 MiB, and four were not faster.
 WORKERS = 3
-# Large files take memory while they are sent, and what is known of many files takes some, too: not both at once.
+# Large files take memory while they are sent, and so does the metadata of many files: not both at once.
 MANY_FILES, LARGE_BYTES = 1000, 1 << 20
 NOTE_BYTES = 64 << 10
 PART = re.compile(rf"{re.escape(HOLDFAST_PREFIX)}part-(0|[1-9][0-9]{{0,5}})\.json")
 
 
 class ObjectStore:
-    """One prefix of a bucket. `workers` is how many files, or parts of one, are under way at once."""
+    """One prefix of a bucket. `workers` is how many files, or parts of a file, are transferred at once."""
 
     def __init__(self, bucket: Bucket, *, workers: int = WORKERS) -> None:
         self._bucket = bucket
@@ -112,15 +112,15 @@ class ObjectStore:
         ranks: Collection[int] | None = None,
         metrics: Mapping[str, float] = NO_METRICS,
     ) -> Manifest:
-        """Upload, and join what other workers have put as parts: those of `ranks`, or else those that are there."""
+        """Upload, and merge the parts of other workers: the parts of `ranks`, or else all that are stored."""
         before = self._referenced_keys(name)
         declared, files = self._upload(name, source, "", before, expected)
         manifest = described(name, about, files, declared, metrics)
         if about.world > 1:
             manifest = replace(manifest, files=self._merge_shards(name, manifest, ranks))
         self._bucket.put(f"{name.folder}/{MANIFEST}", manifests.encode(manifest))
-        kept = {file.key for file in manifest.files}
-        self._delete(name, [file.key for file in before if file.key not in kept])
+        referenced = {file.key for file in manifest.files}
+        self._delete(name, [file.key for file in before if file.key not in referenced])
         return manifest
 
     def put_shard(
@@ -131,7 +131,7 @@ class ObjectStore:
         about: SaveInfo,
         expected: tuple[FileEntry, ...] | None = None,
     ) -> Manifest:
-        """What a worker other than the first has of a checkpoint. It counts once the first one's put has joined it."""
+        """Upload the part of a worker other than the first. It counts once the first worker's `put` has merged it."""
         part = f"{HOLDFAST_PREFIX}part-{rank}.json"
         before = (*self._referenced_keys(name), *self._referenced_keys(name, part))
         declared, files = self._upload(name, source, f"{HOLDFAST_PREFIX}rank-{rank}/", before, expected)
@@ -140,13 +140,13 @@ class ObjectStore:
         return manifest
 
     def forget_parts(self, attempt: int) -> None:
-        """Those of saves that nobody ends any more: a later save of the same step must not join them."""
+        """Delete the parts of saves that will never be finished: a later save of the same step must not merge them."""
         for name in self.names(attempt):
             if name.attempt == attempt:
                 self._delete(name, [f"{HOLDFAST_PREFIX}part-{rank}.json" for rank in self._parts(name)])
 
     def write_missing_manifest(self, name: CheckpointName, about: SaveInfo) -> Manifest | None:
-        """Never: without a manifest, nobody can tell what is missing."""
+        """Never writes one: without a manifest, the missing files are not known."""
         return None
 
     def get(self, name: CheckpointName, target: Path) -> Manifest:
@@ -162,17 +162,17 @@ class ObjectStore:
         return manifest
 
     def delete(self, name: CheckpointName) -> None:
-        """Its manifest goes first: from then on it is no checkpoint, however far the rest gets."""
-        keys = [one.key.removeprefix(f"{name.folder}/") for one in self._bucket.objects(name.folder)]
+        """Delete the manifest first: from then on it is no checkpoint, even if the other deletions fail."""
+        keys = [item.key.removeprefix(f"{name.folder}/") for item in self._bucket.objects(name.folder)]
         self._delete(name, [key for key in keys if key == MANIFEST])
         self._delete(name, [key for key in keys if PART.fullmatch(key)])
         self._delete(name, [key for key in keys if key != MANIFEST and not PART.fullmatch(key)])
 
     def quarantine(self, name: CheckpointName) -> str:
-        """All is copied, and deleted only after that; the manifest is copied last, and deleted first."""
+        """Copy all objects, and delete them only after that; the manifest is copied last, and deleted first."""
         target = self._unused_prefix(name.quarantined)
         manifest = f"{name.folder}/{MANIFEST}"
-        for key, size in sorted(self._bucket.objects(name.folder), key=lambda one: one.key == manifest):
+        for key, size in sorted(self._bucket.objects(name.folder), key=lambda item: item.key == manifest):
             self._bucket.copy(key, f"{target}{key.removeprefix(name.folder)}", size)
         self.delete(name)
         return f"{self.address}/{target}"
@@ -196,59 +196,65 @@ class ObjectStore:
         self,
         name: CheckpointName,
         source: Path,
-        area: str,
+        key_prefix: str,
         before: Sequence[File],
         expected: tuple[FileEntry, ...] | None,
     ) -> tuple[ShardMarkers | None, list[File]]:
-        with listing(source) as there:
-            there.must_be(expected)
+        with listing(source) as listed:
+            listed.must_be(expected)
             declared = read_markers(source)
-            files = self._send(name, there, area, {file.key: file.sha256 for file in before})
-        ensure_unchanged(source, there.content)
+            files = self._send(name, listed, key_prefix, {file.key: file.sha256 for file in before})
+        ensure_unchanged(source, listed.content)
         return declared, files
 
-    def _send(self, name: CheckpointName, listed: Listing, area: str, taken: Mapping[str, str]) -> list[File]:
+    def _send(
+        self, name: CheckpointName, listed: Listing, key_prefix: str, referenced: Mapping[str, str]
+    ) -> list[File]:
         content = listed.content
-        there = {one.key.removeprefix(f"{name.folder}/"): one.size for one in self._bucket.objects(name.folder)}
+        stored_sizes = {
+            item.key.removeprefix(f"{name.folder}/"): item.size for item in self._bucket.objects(name.folder)
+        }
         # A single large file is sent in several parts at once, many small ones next to each other.
-        at_once = max(1, self._workers // len(content))
-        large = Semaphore(1 if len(content) > MANY_FILES else self._workers)
+        parts_at_once = max(1, self._workers // len(content))
+        large_file_slots = Semaphore(1 if len(content) > MANY_FILES else self._workers)
 
         def send(entry: FileEntry) -> File:
             with listed.reading(entry) as path:
-                file = _target_key(entry, sha256_of(path), area, taken)
-                with large if file.size > LARGE_BYTES else nullcontext():
-                    if not self._is_uploaded(name, file, there):
+                file = _target_key(entry, sha256_of(path), key_prefix, referenced)
+                with large_file_slots if file.size > LARGE_BYTES else nullcontext():
+                    if not self._is_uploaded(name, file, stored_sizes):
                         key = f"{name.folder}/{file.key}"
-                        self._bucket.put_file(key, path, file.size, file.sha256, parts_at_once=at_once)
+                        self._bucket.put_file(key, path, file.size, file.sha256, parts_at_once=parts_at_once)
                 return file
 
         return map_in_threads(send, content, self._workers)
 
-    def _is_uploaded(self, name: CheckpointName, file: File, there: Mapping[str, int]) -> bool:
-        """Sent already, by a try that was interrupted or for an earlier manifest."""
-        return there.get(file.key) == file.size and self._bucket.sha256(f"{name.folder}/{file.key}") == file.sha256
+    def _is_uploaded(self, name: CheckpointName, file: File, stored_sizes: Mapping[str, int]) -> bool:
+        """Whether the file was uploaded already, by an interrupted attempt or for an earlier manifest."""
+        return (
+            stored_sizes.get(file.key) == file.size and self._bucket.sha256(f"{name.folder}/{file.key}") == file.sha256
+        )
 
     def _merge_shards(self, name: CheckpointName, own: Manifest, ranks: Collection[int] | None) -> tuple[File, ...]:
-        """The own files and those of the parts. A part of another save is none of this checkpoint's."""
+        """The own files and the files of the parts. A part of another save does not belong to this checkpoint."""
         wanted = self._parts(name) if ranks is None else sorted(ranks)
-        joined = {file.path: file for file in own.files}
+        merged = {file.path: file for file in own.files}
         for rank in wanted:
             part = self._read_manifest(name, f"{HOLDFAST_PREFIX}part-{rank}.json")
-            is_other = part is not None and own.save != part.save
-            if part is None or (is_other and ranks is not None):
+            is_other_save = part is not None and own.save != part.save
+            if part is None or (is_other_save and ranks is not None):
                 raise MissingPart(f"{name} lacks the part of worker {rank}: it is waited for")
-            if not is_other:
+            if not is_other_save:
                 for file in part.files:
-                    joined.setdefault(file.path, file)
-        return tuple(joined.values())
+                    merged.setdefault(file.path, file)
+        return tuple(merged.values())
 
     def _parts(self, name: CheckpointName) -> list[int]:
-        keys = (one.key.removeprefix(f"{name.folder}/") for one in self._bucket.objects(name.folder))
+        keys = (item.key.removeprefix(f"{name.folder}/") for item in self._bucket.objects(name.folder))
         return sorted(int(match[1]) for match in map(PART.fullmatch, keys) if match)
 
     def _referenced_keys(self, name: CheckpointName, key: str = MANIFEST) -> tuple[File, ...]:
-        """The files that a manifest speaks of, which must not be overwritten."""
+        """The files that a manifest references, which must not be overwritten."""
         try:
             manifest = self._read_manifest(name, key)
         except UnsafeContent:
@@ -268,11 +274,11 @@ class ObjectStore:
         return self._bucket.stream(f"{name.folder}/{file.key}")
 
     def _delete(self, name: CheckpointName, keys: Iterable[str]) -> None:
-        if doomed := [f"{name.folder}/{key}" for key in keys]:
-            self._bucket.delete(doomed)
+        if paths := [f"{name.folder}/{key}" for key in keys]:
+            self._bucket.delete(paths)
 
     def _unused_prefix(self, target: str) -> str:
-        """A place that holds no finished quarantine yet."""
+        """A prefix without a finished quarantine."""
         number, free = 2, target
         while self._bucket.read(f"{free}/{MANIFEST}", manifests.MAX_BYTES) is not None:
             free = f"{target}-{number}"
@@ -280,10 +286,10 @@ class ObjectStore:
         return free
 
 
-def _target_key(entry: FileEntry, sha256: str, area: str, taken: Mapping[str, str]) -> File:
-    """Where a file goes: to its path, unless a manifest speaks of something else there."""
-    key = f"{area}{entry.path}"
-    if taken.get(key, sha256) != sha256:
+def _target_key(entry: FileEntry, sha256: str, key_prefix: str, referenced: Mapping[str, str]) -> File:
+    """The key of a file: its path, unless a manifest references other content there."""
+    key = f"{key_prefix}{entry.path}"
+    if referenced.get(key, sha256) != sha256:
         key = f"{HOLDFAST_PREFIX}{sha256[:16]}/{key}"
     return File(entry.path, entry.stamp.size, sha256, key if key != entry.path else "")
 

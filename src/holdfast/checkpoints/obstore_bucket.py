@@ -21,7 +21,7 @@ from holdfast.checkpoints.errors import (
 )
 from holdfast.checkpoints.object_store import Object
 
-# What an object store's answer means to a person. obstore's own words are not passed on: they may hold secrets.
+# Error messages for the answers of an object store. obstore's own messages are not passed on: they may hold secrets.
 
 STATUS = re.compile(r"status code: (\d{3})")
 CODE = re.compile(r"<Code>(\w{1,64})</Code>")
@@ -34,18 +34,18 @@ WRONG = {
 }
 SKEWED = {"RequestTimeTooSkewed", "RequestExpired"}
 FULL = {"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "AccountQuotaExceeded", "StorageQuotaExceeded"}
-# Where credentials are asked for when none are set; no answer means that there are none.
+# Metadata servers, which are queried for credentials when none are set; no answer means that there are none.
 METADATA = ("169.254.169.254", "169.254.170", "metadata.google.internal", "metadata.goog", "login.microsoftonline")
 SETTINGS = ("credential", "missing", "configuration", "unable to parse", "invalid", "private key", "decode")
 
 
 def translate_error(error: Exception, tried: str, address: str, *, writing: bool) -> StoreError:
-    """The error of this package's own for one of obstore's."""
+    """Translate an error of obstore into an error of this package."""
     text = str(error)
     status, code = STATUS.search(text), CODE.search(text)
     kind, hint = _classify(error, text, int(status[1]) if status else 0, code[1] if code else "", writing=writing)
-    said = code[1] if code else f"HTTP {status[1]}" if status else kind.__name__
-    return kind(f"can't {tried} in {address} ({said}): {hint}")
+    reason = code[1] if code else f"HTTP {status[1]}" if status else kind.__name__
+    return kind(f"can't {tried} in {address} ({reason}): {hint}")
 
 
 def _classify(error: Exception, text: str, status: int, code: str, *, writing: bool) -> tuple[type[StoreError], str]:
@@ -60,7 +60,7 @@ def _classify(error: Exception, text: str, status: int, code: str, *, writing: b
             StorageFull,
             "the store is full, or its quota used up; free space there, or keep fewer checkpoints (retention)",
         )
-    if any(place in text for place in METADATA):
+    if any(host in text for host in METADATA):
         return AccessDenied, "there are no credentials; create the Secret of secretRef, or name one that is there"
     if code in WRONG or status == 401 or isinstance(error, UnauthenticatedError):
         return AccessDenied, "the store does not accept the credentials; correct the Secret of secretRef"
@@ -70,7 +70,7 @@ def _classify(error: Exception, text: str, status: int, code: str, *, writing: b
         return Unreachable, "the store has trouble of its own or too much to do; it is tried again"
     if not status and isinstance(error, BaseError) and _is_network(text):
         return Unreachable, "no answer; check the endpoint and the network between, it is tried again"
-    if not status and any(word in text.lower() for word in SETTINGS):
+    if not status and any(keyword in text.lower() for keyword in SETTINGS):
         return InvalidStoreUrl, "the settings or credentials can't be used; correct checkpoint.storage and its Secret"
     if status == 404:
         return BucketNotFound, "there is no such bucket or container; create it, or correct checkpoint.storage"
@@ -84,17 +84,17 @@ def _forbidden(*, writing: bool) -> tuple[type[StoreError], str]:
 
 
 def _is_network(text: str) -> bool:
-    words = ("error sending request", "HTTP error", "timed out", "operation timed out", "connection", "dns error")
-    return any(word.lower() in text.lower() for word in words)
+    phrases = ("error sending request", "HTTP error", "timed out", "operation timed out", "connection", "dns error")
+    return any(phrase.lower() in text.lower() for phrase in phrases)
 
 
 # S3 takes no smaller part than 5 MiB, and no more than 10,000 of them.
 PART_BYTES = 5 << 20
 MAX_PARTS = 9_000
 READ_BYTES = 1 << 20
-# A stream that breaks is gone on with where it broke, as long as it gets anywhere.
+# A broken stream is resumed at its offset, as long as attempts make progress.
 TRIES_WITHOUT_PROGRESS = 4
-# S3 copies no larger object by itself.
+# S3 copies no larger object in one request.
 COPY_BYTES = 4 << 30
 SHA256 = "sha256"
 FAILURES = (BaseError, OSError, ValueError)
@@ -131,7 +131,7 @@ class ObstoreBucket:
                     )
                 return bytes(answer.bytes())
             except FileNotFoundError as error:
-                self._bucket_is_there(error)
+                self._ensure_bucket_exists(error)
                 return None
 
     def sha256(self, key: str) -> str | None:
@@ -160,7 +160,7 @@ class ObstoreBucket:
 
     def stream(self, key: str, offset: int = 0) -> Iterator[bytes | memoryview]:
         size, failures = -1, 0
-        # A range that begins at the end is an error to a store: what broke right there is whole.
+        # Stores reject a range that begins at the end: a stream that broke right there is complete.
         while offset != size:
             try:
                 answer = obstore.get(self._store, key, options={"range": {"offset": offset}} if offset else None)
@@ -170,7 +170,7 @@ class ObstoreBucket:
                     offset, failures = offset + len(chunk), 0
                 return
             except FileNotFoundError as error:
-                self._bucket_is_there(error)
+                self._ensure_bucket_exists(error)
                 return
             except FAILURES as error:
                 failures += 1
@@ -190,19 +190,19 @@ class ObstoreBucket:
             try:
                 obstore.delete(self._store, keys)
             except FileNotFoundError:
-                # Some stores mind when one of them is gone already, and leave the others.
+                # Some stores fail when one of the keys is gone already, and do not delete the others.
                 for key in keys:
                     with contextlib.suppress(FileNotFoundError):
                         obstore.delete(self._store, key)
 
     def _listed(self, folder: str) -> tuple[list[str], list[str]]:
-        """The names of its folders, and of its files."""
+        """The names of the folders, and of the files, in a folder."""
         with self._translating_errors(f"list {folder or 'checkpoints'}"):
             found = obstore.list_with_delimiter(self._store, folder or None)
         files = (item["path"] for item in found["objects"])
         return [_leaf(path) for path in found["common_prefixes"]], [_leaf(path) for path in files]
 
-    def _bucket_is_there(self, error: FileNotFoundError) -> None:
+    def _ensure_bucket_exists(self, error: FileNotFoundError) -> None:
         """A missing bucket must not pass for a missing checkpoint: a training would begin anew."""
         code = CODE.search(str(error))
         if code and code[1] in NO_BUCKET:
@@ -219,7 +219,7 @@ class ObstoreBucket:
 
 
 def _not_found(error: FileNotFoundError, tried: str, address: str, *, writing: bool) -> StoreError:
-    """Of a list or a write: the bucket is not there, whatever the store calls that."""
+    """Not found in a list or a write means that the bucket is missing, whatever the error code of the store."""
     found = translate_error(error, tried, address, writing=writing)
     return (
         found

@@ -1,4 +1,4 @@
-"""Which checkpoints may be deleted: those that no resume will ask for, and never the best or one being written."""
+"""Which checkpoints may be deleted: those that no resume needs, and never the best one or one being written."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping
@@ -9,14 +9,15 @@ from holdfast.checkpoints.manifest import CheckpointName
 from holdfast.checkpoints.resume import Fence
 from holdfast.checkpoints.store import Store
 
-# What the best checkpoint is chosen by: the highest accuracy, or the lowest loss.
+# The metric that selects the best checkpoint: the highest accuracy, or the lowest loss.
 Metric: TypeAlias = Literal["accuracy", "loss"]
 
 
 class StoredCheckpoint(NamedTuple):
-    """A checkpoint as it is found; `valid` means that it has a manifest that can be used.
+    """A checkpoint in the store; `valid` means that it has a usable manifest.
 
-    fenced: a later attempt had begun further back when it was saved, so that it is no part of the job's history.
+    fenced: a later attempt had begun further back when the checkpoint was saved, so the checkpoint is not a part of the
+    job's history.
     """
 
     name: CheckpointName
@@ -26,77 +27,91 @@ class StoredCheckpoint(NamedTuple):
 
     @property
     def is_resumable(self) -> bool:
-        """Whether a resume may ask for it."""
+        """Whether an attempt may resume from the checkpoint."""
         return self.valid and not self.fenced
 
 
 def stored_checkpoints(store: Store, until: int) -> list[StoredCheckpoint]:
     """Every checkpoint of the attempts up to `until`, newest first."""
     fence = Fence(store)
-    return [_found(store, fence, name) for name in store.names(until)]
+    return [_stored_checkpoint(store, fence, name) for name in store.names(until)]
 
 
-def best(there: Iterable[StoredCheckpoint], by: Metric) -> StoredCheckpoint | None:
-    """The valid one with the best metric, of equal ones the newer; None where none has that metric, as NaN is none."""
-    scored = [(_score(found, by), found.name, found) for found in there if found.is_resumable and by in found.metrics]
-    finite = [one for one in scored if math.isfinite(one[0])]
-    return max(finite, key=lambda one: one[:2])[2] if finite else None
+def best(checkpoints: Iterable[StoredCheckpoint], by: Metric) -> StoredCheckpoint | None:
+    """The valid checkpoint with the best metric, the newer of equal ones; None if none has the metric, or only NaN."""
+    scored = [
+        (_score(checkpoint, by), checkpoint.name, checkpoint)
+        for checkpoint in checkpoints
+        if checkpoint.is_resumable and by in checkpoint.metrics
+    ]
+    finite = [entry for entry in scored if math.isfinite(entry[0])]
+    return max(finite, key=lambda entry: entry[:2])[2] if finite else None
 
 
 def expired(
-    there: Iterable[StoredCheckpoint],
+    checkpoints: Iterable[StoredCheckpoint],
     keep: int,
     attempt: int,
     needed: Collection[CheckpointName] = (),
     by: Metric = "loss",
 ) -> list[CheckpointName]:
-    """What goes when the newest `keep` valid epochs and the best one stay, oldest first.
+    """The checkpoints to delete when the newest `keep` valid epochs and the best one stay, oldest first.
 
-    attempt: whose sidecar asks. It never touches a newer attempt's, nor what has no manifest yet in its own.
-    needed: what a worker may be reading now, such as the checkpoint that the attempt was told to resume from.
+    attempt: the attempt of the calling sidecar. Checkpoints of a newer attempt, and those of its own attempt without a
+    manifest, are never deleted.
+    needed: checkpoints that a worker may be reading now, such as the one that the attempt resumes from.
     """
-    mine = sorted((found for found in there if found.name.attempt <= attempt), key=lambda one: one.name, reverse=True)
-    oldest = _oldest_retained_epoch((found for found in mine if found.is_resumable), keep)
-    # They are in nobody's way, but a worker that was cut off may save on and on.
-    oldest_fenced = max(oldest, _oldest_retained_epoch((found for found in mine if found.valid and found.fenced), keep))
-    seconds = _duplicate_copies(mine, attempt)
-    top = best(mine, by)
-    stays = {*needed, *({top.name} if top is not None else ())}
+    candidates = sorted(
+        (checkpoint for checkpoint in checkpoints if checkpoint.name.attempt <= attempt),
+        key=lambda checkpoint: checkpoint.name,
+        reverse=True,
+    )
+    oldest = _oldest_retained_epoch((checkpoint for checkpoint in candidates if checkpoint.is_resumable), keep)
+    # Fenced checkpoints do no harm, but a worker on a partitioned node may go on saving without end.
+    oldest_fenced = max(
+        oldest,
+        _oldest_retained_epoch(
+            (checkpoint for checkpoint in candidates if checkpoint.valid and checkpoint.fenced), keep
+        ),
+    )
+    duplicates = _duplicate_copies(candidates, attempt)
+    best_checkpoint = best(candidates, by)
+    retained = {*needed, *({best_checkpoint.name} if best_checkpoint is not None else ())}
     return [
-        found.name
-        for found in reversed(mine)
-        if (found.name.epoch < (oldest_fenced if found.fenced else oldest) or found.name in seconds)
-        and (found.valid or found.name.attempt < attempt)
-        and found.name not in stays
+        checkpoint.name
+        for checkpoint in reversed(candidates)
+        if (checkpoint.name.epoch < (oldest_fenced if checkpoint.fenced else oldest) or checkpoint.name in duplicates)
+        and (checkpoint.valid or checkpoint.name.attempt < attempt)
+        and checkpoint.name not in retained
     ]
 
 
-def _score(found: StoredCheckpoint, by: Metric) -> float:
-    return found.metrics[by] if by == "accuracy" else -found.metrics[by]
+def _score(checkpoint: StoredCheckpoint, by: Metric) -> float:
+    return checkpoint.metrics[by] if by == "accuracy" else -checkpoint.metrics[by]
 
 
-def _oldest_retained_epoch(found: Iterable[StoredCheckpoint], keep: int) -> int:
-    """The first epoch that stays. With fewer than may stay, nothing is old: some may yet turn out to be whole."""
-    epochs = sorted({one.name.epoch for one in found}, reverse=True)[: max(keep, 1)]
+def _oldest_retained_epoch(checkpoints: Iterable[StoredCheckpoint], keep: int) -> int:
+    """The first epoch that stays. With fewer than `keep` epochs all stay: some checkpoints may yet become complete."""
+    epochs = sorted({checkpoint.name.epoch for checkpoint in checkpoints}, reverse=True)[: max(keep, 1)]
     return epochs[-1] if len(epochs) == max(keep, 1) else -1
 
 
 def _duplicate_copies(newest_first: Iterable[StoredCheckpoint], attempt: int) -> set[CheckpointName]:
-    """Every attempt is given a copy of what it resumes from; of the attempts that are over, one copy is enough.
+    """Every attempt gets a copy of the checkpoint that it resumes from; one copy in the finished attempts is enough.
 
-    That of the attempt itself does not replace it: the training may save anew under that name, and be killed.
+    The copy of the current attempt does not replace it: the training may save anew under that name, and be killed.
     """
-    first, seconds = set[int](), set[CheckpointName]()
-    for found in newest_first:
-        if not found.is_resumable or found.name.attempt == attempt:
+    seen_epochs, duplicates = set[int](), set[CheckpointName]()
+    for checkpoint in newest_first:
+        if not checkpoint.is_resumable or checkpoint.name.attempt == attempt:
             continue
-        if found.name.epoch in first:
-            seconds.add(found.name)
-        first.add(found.name.epoch)
-    return seconds
+        if checkpoint.name.epoch in seen_epochs:
+            duplicates.add(checkpoint.name)
+        seen_epochs.add(checkpoint.name.epoch)
+    return duplicates
 
 
-def _found(store: Store, fence: Fence, name: CheckpointName) -> StoredCheckpoint:
+def _stored_checkpoint(store: Store, fence: Fence, name: CheckpointName) -> StoredCheckpoint:
     try:
         manifest = store.manifest(name)
     except UnsafeContent:

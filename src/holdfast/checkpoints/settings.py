@@ -1,4 +1,4 @@
-"""How a store is reached: its address is a URL, all else comes from the variables that a container is given."""
+"""Opens a store: the address is a URL, all other settings come from environment variables of the container."""
 
 import contextlib
 import ipaddress
@@ -17,7 +17,7 @@ from holdfast.checkpoints.volume_store import VolumeStore
 if TYPE_CHECKING:
     from holdfast.checkpoints.obstore_bucket import ObstoreBucket
 
-# Variables that obstore takes as settings under the same name. The rest of the environment is not its business.
+# Variables that obstore takes as settings under the same name. The rest of the environment is not passed on.
 AWS = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"),
     *("AWS_ENDPOINT_URL", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN", "AWS_ROLE_SESSION_NAME"),
@@ -29,9 +29,9 @@ AZURE = (
     *("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ENDPOINT"),
     *("AZURE_CLIENT_ID", "AZURE_TENANT_ID", "AZURE_FEDERATED_TOKEN_FILE", "AZURE_AUTHORITY_HOST", "AZURE_ALLOW_HTTP"),
 )
-# Says that credentials may be sent unencrypted.
+# Allows to send credentials unencrypted.
 ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP")
-# Whoever reads a request that is signed with a key does not learn the key. These credentials are sent themselves.
+# A request that is signed with a key does not reveal the key. The credentials in SENT are sent themselves.
 KEYS = {"s3": "AWS_ACCESS_KEY_ID", "az": "AZURE_STORAGE_ACCOUNT_KEY"}
 SENT = ("AWS_SESSION_TOKEN", "AWS_WEB_IDENTITY_TOKEN_FILE", "AZURE_FEDERATED_TOKEN_FILE")
 LARGEST_KEY_FILE = 64 << 10
@@ -47,9 +47,9 @@ def open_store(address: str, environ: Mapping[str, str]) -> Store:
 
 
 def open_bucket(address: str, environ: Mapping[str, str], *, retry_s: float = RETRY_S) -> "ObstoreBucket":
-    """Nothing is asked of the store yet."""
+    """Open a bucket without a request to the store."""
     scheme, bucket, prefix = _parse_url(address)
-    # Half a second and 15 MB that a job with a volume does not need.
+    # The import costs half a second and 15 MB, which a job with a volume does not need.
     from obstore.exceptions import BaseError
     from obstore.store import AzureStore, GCSStore, S3Store
 
@@ -60,7 +60,7 @@ def open_bucket(address: str, environ: Mapping[str, str], *, retry_s: float = RE
     config = {name.lower(): environ[name] for name in variables if environ.get(name) and name not in ALLOW_HTTP}
     allow_http = is_unencrypted(address, environ)
     if allow_http:
-        _check_asked_for(scheme, environ)
+        _check_http_allowed(scheme, environ)
     try:
         store = kind(
             bucket,
@@ -82,12 +82,12 @@ def open_bucket(address: str, environ: Mapping[str, str], *, retry_s: float = RE
 
 
 def is_unencrypted(address: str, environ: Mapping[str, str]) -> bool:
-    """Whether the store is reached by http://, which only somebody who writes that gets."""
+    """Whether the store is reached by http://, which has to be configured explicitly."""
     return _endpoint(address.partition("://")[0], environ).lower().startswith("http://")
 
 
-def _check_asked_for(scheme: str, environ: Mapping[str, str]) -> None:
-    """Raise BadAddress if credentials would be sent unencrypted, and nobody said that they may."""
+def _check_http_allowed(scheme: str, environ: Mapping[str, str]) -> None:
+    """Raise InvalidStoreUrl if credentials would be sent unencrypted, and the settings do not allow that."""
     endpoint = _endpoint(scheme, environ)
     if _is_loopback(urlsplit(endpoint).hostname or ""):
         return
@@ -96,9 +96,9 @@ def _check_asked_for(scheme: str, environ: Mapping[str, str]) -> None:
         hint = 'or write "disable_oauth": true into service-account.json if the server asks for no login'
     else:
         is_sent = not environ.get(KEYS[scheme]) or any(environ.get(name) for name in SENT)
-        asked = ALLOW_HTTP[scheme == "az"]
-        is_sent = is_sent and environ.get(asked, "").lower() != "true"
-        hint = f'or add {asked}: "true" to the Secret of secretRef if everybody on that network may have them'
+        variable = ALLOW_HTTP[scheme == "az"]
+        is_sent = is_sent and environ.get(variable, "").lower() != "true"
+        hint = f'or add {variable}: "true" to the Secret of secretRef if everybody on that network may have them'
     if is_sent:
         raise InvalidStoreUrl(
             f"temporary credentials would be sent unencrypted to {endpoint[:200]!a}: use https://, {hint}"
@@ -113,14 +113,14 @@ def _endpoint(scheme: str, environ: Mapping[str, str]) -> str:
 
 
 def _key_file(environ: Mapping[str, str]) -> dict[str, object]:
-    """What service-account.json says; nothing where there is none that can be read."""
+    """The content of service-account.json; empty without a readable file."""
     text = environ.get("GOOGLE_SERVICE_ACCOUNT_KEY", "")
     with contextlib.suppress(OSError, ValueError, RecursionError):
         if path := environ.get("GOOGLE_SERVICE_ACCOUNT") or environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
             with Path(path).open(encoding="utf-8") as opened:
                 text = opened.read(LARGEST_KEY_FILE)
-        facts = json.loads(text or "{}")
-        return facts if isinstance(facts, dict) else {}
+        content = json.loads(text or "{}")
+        return content if isinstance(content, dict) else {}
     return {}
 
 
@@ -135,10 +135,10 @@ def _parse_url(address: str) -> tuple[str, str, str]:
     scheme, _, rest = address.partition("://")
     bucket, _, prefix = rest.partition("/")
     prefix = prefix.strip("/")
-    steps = prefix.split("/")
-    # A login does not belong here, where it would be shown with the address.
+    parts = prefix.split("/")
+    # A login does not belong into the address, which is shown in messages.
     is_bucket = bool(bucket) and "@" not in bucket
-    if scheme not in ("s3", "gs", "az") or not is_bucket or any(step in ("", ".", "..") for step in steps):
+    if scheme not in ("s3", "gs", "az") or not is_bucket or any(part in ("", ".", "..") for part in parts):
         raise InvalidStoreUrl(
             f"{_redacted(address)!a} is no place for checkpoints: "
             "write s3://bucket/folder, gs://bucket/folder, az://container/folder or an absolute path"

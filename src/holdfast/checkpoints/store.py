@@ -1,4 +1,4 @@
-"""What the rest of holdfast asks of a place for checkpoints, whether it is a volume or an object store."""
+"""The interface of a checkpoint store, whether it is a volume or an object store."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,19 +15,19 @@ LEASE = ".holdfast-lease.json"
 
 
 class Store(Protocol):
-    """One job's checkpoints. Nothing outside the job's own prefix is ever read or written."""
+    """The checkpoints of one job. Nothing outside the job's own prefix is ever read or written."""
 
     @property
     def address(self) -> str:
-        """Where it is, for people; never with credentials."""
+        """The address of the store for messages; never with credentials."""
         ...
 
     def names(self, until: int) -> list[CheckpointName]:
-        """Every checkpoint of the attempts up to `until`, newest first, whether it is whole or not."""
+        """Every checkpoint of the attempts up to `until`, newest first, complete or not."""
         ...
 
     def manifest(self, name: CheckpointName) -> Manifest | None:
-        """None if there is none, so that the checkpoint does not count; raises BadManifest if it can't be used."""
+        """None without a manifest: the checkpoint does not count. Raises UnsafeContent if it can't be used."""
         ...
 
     def put(
@@ -39,50 +39,51 @@ class Store(Protocol):
         *,
         metrics: Mapping[str, float] = NO_METRICS,
     ) -> Manifest:
-        """Keep the complete checkpoint in the folder `source`; its manifest comes last. May be repeated at any time.
+        """Store the complete checkpoint in the folder `source`; its manifest comes last. May be repeated at any time.
 
-        What was kept under that name before stays valid until then. expected: what was found complete; where something
-        else is there by now, it raises Incomplete. metrics: of its epoch, where its own markers give none.
+        A checkpoint stored under the same name stays valid until then. expected: the files that were found complete;
+        raises Incomplete if the folder holds other files by now. metrics: the metrics of the epoch, used where the
+        markers of the checkpoint have none.
         """
         ...
 
     def write_missing_manifest(self, name: CheckpointName, about: SaveInfo) -> Manifest | None:
-        """A manifest for a checkpoint of an attempt that is over, if it turns out to be complete."""
+        """Write the manifest for a checkpoint of an attempt that is over, if the checkpoint is complete."""
         ...
 
     def get(self, name: CheckpointName, target: Path) -> Manifest:
-        """Put the checkpoint into the folder `target`, whole and checked, or raise and leave it alone."""
+        """Put the checkpoint into the folder `target`, complete and verified, or raise and leave `target` unchanged."""
         ...
 
     def verify(self, name: CheckpointName) -> Manifest:
-        """Read everything, and raise Corrupt if something is not as it was saved."""
+        """Read all files, and raise Corrupt if a file differs from what was saved."""
         ...
 
     def delete(self, name: CheckpointName) -> None: ...
 
     def quarantine(self, name: CheckpointName) -> str:
-        """Set a damaged checkpoint aside, where nothing reads or deletes it; where that is."""
+        """Move a damaged checkpoint to where nothing reads or deletes it, and return its new address."""
         ...
 
     def read_decision(self, attempt: int) -> bytes | None:
-        """What was written down for the workers of an attempt."""
+        """The stored resume decision for the workers of an attempt."""
         ...
 
     def write_decision(self, attempt: int, content: bytes) -> None: ...
 
     def lease(self) -> bytes | None:
-        """Who may write here, see `lease`."""
+        """The stored lease: which job may write to the store, see the module `lease`."""
         ...
 
     def write_lease(self, content: bytes) -> None: ...
 
     def decided_attempts(self) -> list[int]:
-        """The attempts that something was written down for, in order."""
+        """The attempts that have a stored resume decision, in order."""
         ...
 
 
 def require_manifest(store: Store, name: CheckpointName) -> Manifest:
-    """The manifest of a checkpoint that must be there."""
+    """The manifest of a checkpoint; raises CheckpointNotFound without one."""
     manifest = store.manifest(name)
     if manifest is None:
         raise CheckpointNotFound(f"there is no complete {name} in {store.address}")
@@ -90,11 +91,11 @@ def require_manifest(store: Store, name: CheckpointName) -> Manifest:
 
 
 def decision_path(attempt: int) -> str:
-    """Where a note is, beside the attempts' folders."""
+    """The path of a resume decision, beside the attempts' folders."""
     return f"attempt-{attempt}{NOTE}"
 
 
 def decided_attempts(files: Iterable[str]) -> list[int]:
-    """The attempts whose notes are among these files."""
+    """The attempts whose resume decisions are among these files."""
     folders = (file.removesuffix(NOTE) for file in files if file.endswith(NOTE))
     return sorted(int(match[1]) for match in map(ATTEMPT.fullmatch, folders) if match)

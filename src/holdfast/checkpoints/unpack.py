@@ -1,4 +1,4 @@
-"""A checkpoint is put into a folder: under a temporary name, every digest checked, on the disk, and then renamed."""
+"""Unpacks a checkpoint into a folder: under a temporary name, with every digest verified, synced, and then renamed."""
 
 import hashlib
 import os
@@ -16,19 +16,19 @@ from holdfast.checkpoints.errors import Corrupt, StorageFull
 from holdfast.checkpoints.files import sha256_of
 from holdfast.checkpoints.manifest import File, Manifest, encode
 
-# A few things at once, in threads: the work is reading, hashing and sending, which leave the interpreter free.
+# Parallel work in threads: reading, hashing and sending release the interpreter lock.
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def map_in_threads(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> list[Result]:
-    """The results, in order. After a failure nothing more is begun, and what is under way is waited for."""
+    """The results, in order. After a failure no further item is begun, and the running ones are waited for."""
     if workers == 1 or len(items) < 2:
         return [work(item) for item in items]
     results: dict[int, Result] = {}
     failures: list[BaseException] = []
-    # A number for each item and no future: for a checkpoint of many files those would take more memory than all else.
+    # A number for each item instead of a future: for many files, futures would take more memory than everything else.
     left = deque(range(len(items)))
 
     def work_on() -> None:
@@ -54,15 +54,15 @@ def map_in_threads(work: Callable[[Item], Result], items: Sequence[Item], worker
     return [results[number] for number in range(len(items))]
 
 
-# Of a file that was saved without holdfast: the digest that it turns out to have counts.
+# The digest of a file that was saved without holdfast: any content is accepted, and its digest recorded.
 UNKNOWN = ""
 Reading = Callable[[File], Iterable[bytes | memoryview]]
 
 
 def unpack(manifest: Manifest, target: Path, read: Reading, *, workers: int, durable: bool = True) -> None:
-    """`target` is the checkpoint when this returns, and is what it was before when it raises.
+    """`target` holds the checkpoint when this returns, and is unchanged when this raises.
 
-    durable: it survives a power cut, too. A folder that is the pod's own need not: its pod does not survive one.
+    durable: the folder survives a power cut, too. A folder of the pod's own need not: the pod does not survive one.
     """
     partial = target.with_name(f"{disk.RESTORING}{target.name}")
     with disk.translate_os_errors(f"put a checkpoint into {target}"):
@@ -79,13 +79,13 @@ def unpack(manifest: Manifest, target: Path, read: Reading, *, workers: int, dur
                 disk.delete_folder_atomically(target)
             disk.rename(partial, target)
         except (OSError, StorageFull, Corrupt):
-            # What can't be finished must not fill the volume; after a network fault it is gone on with.
+            # A restore that can't be finished must not fill the volume; after a network fault it is continued.
             disk.remove_any(partial)
             raise
 
 
 class VerifiedStream:
-    """A file's content on its way: it raises at the end, or when there is too much, if it is not what was saved."""
+    """Verifies a file's content while it is streamed: raises at the end, or on excess data, if it differs."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -104,26 +104,26 @@ class VerifiedStream:
 
     @property
     def file(self) -> File:
-        """With the digest that it really has, and at its own path."""
+        """The file with its actual size and digest, at its own path."""
         return File(self._file.path, self._size, self._digest.hexdigest())
 
     def _check(self) -> None:
-        wanted = self._file
-        if self._size != wanted.size:
-            found = f"more than {wanted.size}" if self._size > wanted.size else str(self._size)
-            raise Corrupt(f"{wanted.path} should have {wanted.size} bytes and has {found}")
-        if wanted.sha256 not in (UNKNOWN, self._digest.hexdigest()):
-            raise Corrupt(f"the content of {wanted.path} is not what was saved: its digest differs")
+        expected = self._file
+        if self._size != expected.size:
+            found = f"more than {expected.size}" if self._size > expected.size else str(self._size)
+            raise Corrupt(f"{expected.path} should have {expected.size} bytes and has {found}")
+        if expected.sha256 not in (UNKNOWN, self._digest.hexdigest()):
+            raise Corrupt(f"the content of {expected.path} is not what was saved: its digest differs")
 
 
 def verify_stream(file: File, read: Reading) -> None:
-    """Raise Corrupt unless the content is the file's."""
+    """Raise Corrupt unless the content has the size and the digest of the file."""
     for _ in VerifiedStream(file).verified(read(file)):
         pass
 
 
 def _prepare(partial: Path, manifest: Manifest) -> None:
-    """Folders for the files, and nothing else than what an earlier try has left of them."""
+    """Create the folders for the files, and remove all but the files that an earlier attempt has unpacked."""
     if partial.is_symlink():
         disk.remove_any(partial)
     disk.make_folder(partial)
@@ -142,20 +142,20 @@ def _clear(folder: Path, wanted: set[Path], folders: set[Path]) -> None:
             disk.remove_any(path)
 
 
-def _unpack_file(file: File, place: Path, read: Reading, durable: bool) -> File:
-    if _is_there(file, place, durable):
+def _unpack_file(file: File, target: Path, read: Reading, durable: bool) -> File:
+    if _is_unpacked(file, target, durable):
         return replace(file, stored_at="")
     try:
-        return _write(file, place, read, durable)
+        return _write(file, target, read, durable)
     except Corrupt:
-        # Once more before it is called damaged: the line, or a cache on the way, may have garbled it.
-        return _write(file, place, read, durable)
+        # Retry once before the file counts as damaged: the network, or a cache on the way, may have garbled it.
+        return _write(file, target, read, durable)
 
 
-def _is_there(file: File, place: Path, durable: bool) -> bool:
-    """Whether an earlier try has unpacked the file."""
+def _is_unpacked(file: File, target: Path, durable: bool) -> bool:
+    """Whether an earlier attempt has unpacked the file."""
     try:
-        with confined_files.regular(place.parent, place.name) as path:
+        with confined_files.regular(target.parent, target.name) as path:
             is_same = path.stat().st_size == file.size and sha256_of(path) == file.sha256
             if is_same and durable:
                 disk.sync_file(path)
@@ -164,10 +164,10 @@ def _is_there(file: File, place: Path, durable: bool) -> bool:
         return False
 
 
-def _write(file: File, place: Path, read: Reading, durable: bool) -> File:
-    passing = VerifiedStream(file)
-    disk.write_stream(place, passing.verified(read(file)), durable=durable)
-    return passing.file
+def _write(file: File, target: Path, read: Reading, durable: bool) -> File:
+    stream = VerifiedStream(file)
+    disk.write_stream(target, stream.verified(read(file)), durable=durable)
+    return stream.file
 
 
 def _sync_folders(partial: Path, manifest: Manifest) -> None:

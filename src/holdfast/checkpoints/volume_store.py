@@ -1,4 +1,4 @@
-"""Checkpoints on a volume (pvc, nfs): they stay where the training wrote them, and get a manifest."""
+"""The store on a volume (pvc, nfs): checkpoints stay where the training wrote them, and get a manifest."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ NOTE_BYTES = 64 << 10
 
 
 class VolumeStore:
-    """The job's own folder on a volume, which every worker sees."""
+    """The job's own folder on a volume that all workers share."""
 
     def __init__(self, root: Path, *, workers: int = WORKERS, quiet_s: float = SETTLE_S) -> None:
         self.root = Path(os.path.realpath(root))
@@ -63,7 +63,7 @@ class VolumeStore:
         if content is None:
             return None
         manifest = manifests.decode(content, str(name))
-        # The copy that an attempt was given of an older one's keeps its manifest.
+        # A copy of an older attempt's checkpoint retains the manifest of the original.
         if manifest.epoch != name.epoch or manifest.attempt > name.attempt:
             raise InvalidCheckpointManifest(f"the manifest in {self.folder(name)} is that of another checkpoint")
         return manifest
@@ -77,26 +77,26 @@ class VolumeStore:
         *,
         metrics: Mapping[str, float] = NO_METRICS,
     ) -> Manifest:
-        """In place: `source` is the checkpoint's own folder on the volume."""
+        """Store in place: `source` is the checkpoint's own folder on the volume."""
         if source.resolve() != self.folder(name):
             raise UnsafeContent(
                 f"{source} is not where {name} is kept: on a volume, checkpoints stay where they are written"
             )
         source = self.folder(name)
-        with disk.translate_os_errors(f"digest {source}"), listing(source) as there:
-            there.must_be(expected)
+        with disk.translate_os_errors(f"digest {source}"), listing(source) as listed:
+            listed.must_be(expected)
             declared = read_markers(source)
             if declared is not None and not declared.all_shards_present:
                 raise Incomplete(f"{source} lacks shards: they are waited for")
-            files = map_in_threads(lambda entry: _digested(there, entry), there.content, self._workers)
-            for folder in {entry.path.rpartition("/")[0] for entry in there.content}:
-                with confined_files.found(there.descriptor, folder, source) as descriptor:
+            files = map_in_threads(lambda entry: _digested(listed, entry), listed.content, self._workers)
+            for folder in {entry.path.rpartition("/")[0] for entry in listed.content}:
+                with confined_files.found(listed.descriptor, folder, source) as descriptor:
                     disk.sync_file(confined_files.reopened(descriptor))
-            ensure_unchanged(source, there.content)
+            ensure_unchanged(source, listed.content)
             manifest = described(name, about, files, declared, metrics)
             # A training may save anew under that name at any moment: the manifest goes into the folder that was read.
             try:
-                disk.write_manifest(source, manifests.encode(manifest), there.descriptor)
+                disk.write_manifest(source, manifests.encode(manifest), listed.descriptor)
             except FileNotFoundError:
                 raise Incomplete(f"{source} was replaced while it was read: it is taken again") from None
         return manifest
@@ -121,7 +121,7 @@ class VolumeStore:
         return manifest
 
     def delete(self, name: CheckpointName) -> None:
-        """It vanishes whole, by a rename: a folder half emptied, without its manifest, might pass for a checkpoint."""
+        """Delete by a rename: a half emptied folder without its manifest might pass for a checkpoint."""
         with disk.translate_os_errors(f"delete {name} in {self.root}"):
             if self.folder(name).is_dir():
                 disk.delete_folder_atomically(self.folder(name))
@@ -156,20 +156,20 @@ class VolumeStore:
             return decided_attempts(os.listdir(self.root)) if self.root.is_dir() else []  # noqa: PTH208  # names are enough
 
     def remove_leftovers(self, until: int) -> None:
-        """What interrupted deletions and restores have left in the attempts' folders."""
+        """Remove the remains of interrupted deletions and restores from the attempts' folders."""
         with disk.translate_os_errors(f"tidy {self.root}"):
             for path in self.attempt_folders(until):
                 disk.remove_leftovers(path)
 
     def _ensure_files_present(self, name: CheckpointName, manifest: Manifest) -> None:
-        """Raise unless every file is there, in this folder and in no other."""
+        """Raise unless every file of the manifest is in this folder itself."""
         try:
-            there = {entry.path for entry in list_files(self.folder(name))}
+            present = {entry.path for entry in list_files(self.folder(name))}
         except UnsafeContent as error:
             raise Corrupt(f"{name} was changed after it was saved: {error}") from None
         except Incomplete:
             raise CheckpointNotFound(f"{name} was removed meanwhile") from None
-        if missing := [file.path for file in manifest.files if file.path not in there]:
+        if missing := [file.path for file in manifest.files if file.path not in present]:
             raise Corrupt(f"{name}: {len(missing)} of {len(manifest.files)} files are missing, the first: {missing[0]}")
 
     def _chunks(self, name: CheckpointName, file: File) -> Iterator[bytes]:
@@ -185,16 +185,16 @@ class VolumeStore:
             verify_stream(file, lambda file: self._chunks(name, file))
 
 
-def _digested(there: Listing, entry: FileEntry) -> File:
-    with there.reading(entry) as path:
+def _digested(listed: Listing, entry: FileEntry) -> File:
+    with listed.reading(entry) as path:
         sha256 = sha256_of(path)
-        # A manifest that outlives a power cut must not speak of files that don't.
+        # A manifest that survives a power cut must not list files that do not.
         disk.sync_file(path)
     return File(entry.path, entry.stamp.size, sha256)
 
 
 def _folders(root: Path) -> list[Path]:
-    """The attempts' folders; links are none, since they may lead out of the job's own."""
+    """The attempts' folders. Links do not count, since they may lead out of the job's folder."""
     try:
         with os.scandir(root) as listing:
             return [Path(root, entry.name) for entry in listing if _is_attempt(entry)]
@@ -211,7 +211,7 @@ def _number(folder: Path) -> int:
 
 
 def _unused_path(target: Path) -> Path:
-    """A name that nothing has yet: what is in quarantine is never replaced."""
+    """An unused path: a quarantined checkpoint is never replaced."""
     number, free = 2, target
     while os.path.lexists(free):
         free = target.with_name(f"{target.name}-{number}")

@@ -1,4 +1,4 @@
-"""`holdfast apply`: make the cluster hold what manifests say."""
+"""`holdfast apply`: create or patch the objects of manifests."""
 
 import json
 from contextlib import suppress
@@ -33,26 +33,25 @@ from holdfast.cluster.errors import BadRequest, ClusterError, Invalid, NotFound,
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import KnownKind
 
-# What applying a manifest changes: the difference between what was applied, what is there, and what is wanted.
-
-# kubectl's own, so that the two commands understand each other.
+# A three-way merge of the last applied, the live and the new object. The annotation is that of kubectl, so that both
+# commands can apply the same object.
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def with_last_applied(wanted: JSON) -> JSON:
-    """The object with a note of what was applied, by which a later apply knows what has been taken out."""
+    """The object with the last-applied annotation, by which a later apply knows which fields were removed."""
     metadata = wanted["metadata"]
-    given = metadata.get("annotations") or {}
-    if not isinstance(given, dict):
-        return wanted  # the server says what is wrong with it
-    annotations = {name: text for name, text in given.items() if name != LAST_APPLIED}
+    existing = metadata.get("annotations") or {}
+    if not isinstance(existing, dict):
+        return wanted  # the server reports the error
+    annotations = {name: text for name, text in existing.items() if name != LAST_APPLIED}
     applied = {**wanted, "metadata": {**metadata, "annotations": annotations}}
     note = json.dumps(applied, sort_keys=True, separators=(",", ":"), ensure_ascii=False) + "\n"
     return {**applied, "metadata": {**metadata, "annotations": {**annotations, LAST_APPLIED: note}}}
 
 
 def in_folder(part: JSON, folder: str) -> JSON:
-    """The object or patch with the folder that its command runs in, which the note of what was applied leaves out."""
+    """The object or patch with its working directory, which is not part of the last-applied annotation."""
     metadata = part.get("metadata") or {}
     annotations = metadata.get("annotations") or {}
     if not folder or not isinstance(annotations, dict):
@@ -61,16 +60,16 @@ def in_folder(part: JSON, folder: str) -> JSON:
 
 
 def patch_to(live: JSON, noted: JSON) -> JSON:
-    """The merge patch that makes of the live object what a manifest, with its note, says."""
+    """The merge patch from the live object to `noted`, a manifest with its last-applied annotation."""
     metadata = noted["metadata"]
     if "labels" in live["metadata"]:
-        # Others put labels there, too: a manifest that has none any more takes away its own.
+        # Others set labels too: a manifest without labels removes only its own labels.
         metadata = {"labels": {}, **metadata}
     return apply_patch(_last_applied(live), live, {**noted, "metadata": metadata})
 
 
 def _last_applied(live: JSON) -> JSON:
-    """What was applied before; nothing when it was made otherwise."""
+    """The last applied object; empty if the live object was not created by apply."""
     note = (live["metadata"].get("annotations") or {}).get(LAST_APPLIED, "")
     try:
         applied = json.loads(note)
@@ -80,9 +79,9 @@ def _last_applied(live: JSON) -> JSON:
 
 
 def apply_patch(before: JSON, live: JSON, wanted: JSON) -> JSON:
-    """The merge patch that makes the live object hold `wanted`, without what only `before` held.
+    """The merge patch that puts `wanted` into the live object and removes fields that only `before` had.
 
-    What others have added stays. Empty when nothing is to be done.
+    Fields of others stay. Empty when there is no change.
     """
     patch: JSON = {name: None for name in before if name not in wanted and name in live}
     for name, value in wanted.items():
@@ -103,7 +102,7 @@ def _map(value: Any) -> JSON:
 
 
 def _contains(live: Any, wanted: Any) -> bool:
-    """Is it there, defaults aside that the server has filled in?"""
+    """Whether `live` contains `wanted`, apart from defaults of the server."""
     if isinstance(wanted, dict):
         return isinstance(live, dict) and all(
             value is None or (name in live and _contains(live[name], value)) for name, value in wanted.items()
@@ -135,7 +134,7 @@ def apply(
 
 
 async def _apply(session: Session, manifest: Manifest, namespace: str) -> int:
-    """The exit code that this object calls for."""
+    """Apply one object; returns the exit code."""
     try:
         known = kind_of(manifest.document)
         key = key_of(session, known, manifest, namespace)
@@ -159,7 +158,7 @@ async def _apply(session: Session, manifest: Manifest, namespace: str) -> int:
 
 
 async def _notes(session: Session, known: KnownKind, key: Key, document: JSON) -> list[str]:
-    """What to know about an object that is accepted, and that its status does not tell."""
+    """Hints about an accepted object that its status does not show."""
     notes = [without_controller(known.resource.group, known.resource.kind)]
     if known.resource.kind in ("TrainingJob", "GPUWorkload"):
         notes.append(await image_note(session, key.namespace, document))
@@ -167,27 +166,30 @@ async def _notes(session: Session, known: KnownKind, key: Key, document: JSON) -
 
 
 def key_of(session: Session, known: KnownKind, manifest: Manifest, namespace: str) -> Key:
-    """Where the manifest's object is, or is to be."""
+    """The key of the object of a manifest."""
     metadata = manifest.document.get("metadata")
     if not isinstance(metadata, dict) or not (metadata.get("name") or metadata.get("generateName")):
         raise UsageError("metadata.name is missing")
-    written = metadata.get("namespace") or ""
-    if namespace and written and known.resource.namespaced and written != namespace:
+    manifest_namespace = metadata.get("namespace") or ""
+    if namespace and manifest_namespace and known.resource.namespaced and manifest_namespace != namespace:
         raise UsageError(
-            f"its metadata.namespace is {written}, and --namespace says {namespace}: leave out one of them"
+            f"its metadata.namespace is {manifest_namespace}, and --namespace says {namespace}: leave out one of them"
         )
-    return Key(str(written or session.namespace) if known.resource.namespaced else "", str(metadata.get("name") or ""))
+    return Key(
+        str(manifest_namespace or session.namespace) if known.resource.namespaced else "",
+        str(metadata.get("name") or ""),
+    )
 
 
 async def _applied(session: Session, known: KnownKind, key: Key, document: JSON) -> tuple[str, str]:
-    """The object's name, and what has been done."""
-    home = {"namespace": key.namespace} if key.namespace else {}
-    wanted: JSON = {**document, "metadata": {**document["metadata"], **home}}
+    """Apply one object; returns its name and the action."""
+    namespace_field = {"namespace": key.namespace} if key.namespace else {}
+    wanted: JSON = {**document, "metadata": {**document["metadata"], **namespace_field}}
     cluster, resource = session.cluster, known.resource
     folder = apply_folder(session, wanted)
     if not key.name:
-        made = await create_object(session, known, in_folder(wanted, folder))
-        return made.metadata.name, f"created{running_in(folder)}"
+        created = await create_object(session, known, in_folder(wanted, folder))
+        return created.metadata.name, f"created{running_in(folder)}"
     noted = with_last_applied(wanted)
     try:
         live = await cluster.get(resource, key)
@@ -196,27 +198,27 @@ async def _applied(session: Session, known: KnownKind, key: Key, document: JSON)
         return key.name, f"created{running_in(folder)}"
     patch = patch_to(live.document, noted)
     if folder and patch.get("spec", {}).keys() & RUNS:
-        # What runs has changed, so that it runs in the folder of this apply.
+        # The command has changed, so it runs in the folder of this apply.
         patch = in_folder(patch, folder)
     after = await cluster.patch(resource, key, patch) if patch else live
     done = UNCHANGED if after.metadata.resource_version == live.metadata.resource_version else "configured"
     end = ended(known, live.document, session.now())
-    return key.name, f"{done}, and {end}: {_again(known, key)} first" if end else done
+    return key.name, f"{done}, and {end}: {_delete_command(known, key)} first" if end else done
 
 
 async def _reasons(session: Session, known: KnownKind, key: Key, error: ClusterError, document: JSON) -> list[str]:
-    """Each thing that is wrong, with its field; a server that can't read an object names the first one only."""
+    """All problems, with their fields; a server that can't decode an object reports only the first problem."""
     if isinstance(error, Invalid) and error.causes:
         end = await _end(session, known, key)
-        # What may not change is one fact about an object that has ended; advice for each field would contradict it.
+        # For a finished object, one message covers all immutable fields; advice per field would contradict it.
         causes = [cause for cause in error.causes if not end or cause.reason != "FieldValueForbidden"]
-        late = f"{end}: {_again(known, key)} first, or give the manifest another name"
-        return [*([late] if end else []), *advice(document, causes)]
+        finished = f"{end}: {_delete_command(known, key)} first, or give the manifest another name"
+        return [*([finished] if end else []), *advice(document, causes)]
     if isinstance(error, BadRequest) and our_kind(str(document.get("apiVersion")), str(document.get("kind"))):
         try:
             validate_object(document)
-        except ValidationFailed as refusal:
-            return advice(document, refusal.causes)
+        except ValidationFailed as failure:
+            return advice(document, failure.causes)
     return [str(error)]
 
 
@@ -228,5 +230,5 @@ async def _end(session: Session, known: KnownKind, key: Key) -> str:
     return ""
 
 
-def _again(known: KnownKind, key: Key) -> str:
+def _delete_command(known: KnownKind, key: Key) -> str:
     return f"holdfast delete {known.short_names[0] if known.short_names else known.singular} {key.name}"

@@ -29,13 +29,13 @@ def crds(
 
 
 def manifests() -> dict[str, str]:
-    """The YAML of each definition, by the name of its file."""
+    """The YAML of each definition, by file name."""
     return {f"{kind.group}_{kind.plural}.yaml": _yaml(crd_manifest(kind)) for kind in KINDS}
 
 
 class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: object) -> bool:
-        """Spell out what is shared: kubectl reads anchors, people don't."""
+        """Repeat shared parts instead of anchors, which are hard to read."""
         return True
 
 

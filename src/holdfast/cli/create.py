@@ -1,4 +1,4 @@
-"""`holdfast create`: namespaces, and the ConfigMaps and Secrets that manifests name, as kubectl makes them."""
+"""`holdfast create`: creates namespaces, ConfigMaps and Secrets like kubectl."""
 
 import base64
 import re
@@ -102,18 +102,18 @@ def _create(choice: ClusterOptions, kind: str, name: str, content: Callable[[], 
 
 
 def _document(session: Session, known: KnownKind, name: str, content: JSON) -> JSON:
-    home = {"namespace": session.namespace_for(known)} if known.resource.namespaced else {}
+    namespace_field = {"namespace": session.namespace_for(known)} if known.resource.namespaced else {}
     resource = known.resource
     return {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
-        "metadata": {"name": name, **home},
+        "metadata": {"name": name, **namespace_field},
         **content,
     }
 
 
 def _values(files: list[str], literals: list[str]) -> dict[str, bytes]:
-    """Every key with its value; raises `Misused` for what can't be read and for a key that is given twice."""
+    """All keys and values; raises `UsageError` for an unreadable file or a duplicate key."""
     found: dict[str, bytes] = {}
     for key, value in (*_literals(literals), *_files(files)):
         if key in found:
@@ -122,17 +122,17 @@ def _values(files: list[str], literals: list[str]) -> dict[str, bytes]:
     return found
 
 
-def _literals(written: list[str]) -> Iterator[tuple[str, bytes]]:
-    for number, text in enumerate(written, start=1):
+def _literals(options: list[str]) -> Iterator[tuple[str, bytes]]:
+    for number, text in enumerate(options, start=1):
         key, equals, value = text.partition("=")
         if not equals or not key:
-            # Not with what is written: it may be a secret.
+            # The message omits the value: it may be a secret.
             raise UsageError(f"--from-literal number {number} is not KEY=VALUE")
         yield key, value.encode(errors="surrogateescape")
 
 
-def _files(written: list[str]) -> Iterator[tuple[str, bytes]]:
-    for text in written:
+def _files(options: list[str]) -> Iterator[tuple[str, bytes]]:
+    for text in options:
         key, equals, name = text.rpartition("=")
         path = Path(name)
         if equals and not key:

@@ -1,4 +1,4 @@
-"""`holdfast delete`: take objects away."""
+"""`holdfast delete`: delete objects."""
 
 import re
 from collections.abc import Iterator
@@ -63,10 +63,10 @@ def delete(
 
     async def command(session: Session) -> int:
         targets = _targets(session, what or [], filenames or [], namespace)
-        code, doomed = 0, []
+        code, deleted = 0, []
         for known, key in targets:
             try:
-                doomed.append(await _delete(session, known, key))
+                deleted.append(await _delete(session, known, key))
             except Unreachable:
                 raise
             except ClusterError as error:
@@ -74,7 +74,7 @@ def delete(
                     continue
                 print_error(str(error))
                 code = FAILED
-        for each in doomed:
+        for each in deleted:
             last = await until_gone(session, each.known, each.key, each.uid) if wait else None
             for line in checkpoints_left(each.known, last or each.document):
                 typer.echo(printable(line))
@@ -94,45 +94,53 @@ def _targets(session: Session, what: list[str], filenames: list[str], namespace:
 
 
 async def _delete(session: Session, known: KnownKind, key: Key) -> DeletionTarget:
-    """Exactly the object that is there now: one made anew meanwhile is not meant."""
+    """Delete exactly the current object, not a new object of the same name."""
     found = await session.get(known, key)
-    with suppress(NotFound, Conflict):  # somebody else was quicker
+    with suppress(NotFound, Conflict):  # somebody else has deleted the object meanwhile
         await session.cluster.delete(known.resource, key, uid=found.metadata.uid)
     typer.echo(f'{known.title} "{key.name}" deleted')
     return DeletionTarget(known, key, found.document)
 
 
 def checkpoints_left(known: KnownKind, document: JSON) -> Iterator[str]:
-    """Where the checkpoints of a deleted TrainingJob are, and what a job writes that goes on from the last one."""
+    """Where the checkpoints of a deleted TrainingJob are, and the spec of a job that resumes from the last one."""
     if known.resource.kind != "TrainingJob":
         return
     try:
         job = msgspec.convert(document, TrainingJob)
-    except msgspec.ValidationError:  # of another version of holdfast
+    except msgspec.ValidationError:  # an object of another holdfast version
         return
-    kept, report = checkpoint_storage(job), job.status.checkpoint if job.status else None
+    storage_spec, report = checkpoint_storage(job), job.status.checkpoint if job.status else None
     last = re.search(r"attempt-\d+/[^/]+$", report.last or "") if report else None
-    if kept is None or last is None:
+    if storage_spec is None or last is None:
         return
-    if is_volume(kept):
-        kept = structs.replace(kept, pvc_name=kept.pvc_name or names.claim_name(job)) if kept.type == "pvc" else kept
-        place = f"the claim {kept.pvc_name}" if kept.type == "pvc" else f"{kept.nfs_server}:{kept.nfs_path}"
-        folder = prefix(job, kept)
+    if is_volume(storage_spec):
+        storage_spec = (
+            structs.replace(storage_spec, pvc_name=storage_spec.pvc_name or names.claim_name(job))
+            if storage_spec.type == "pvc"
+            else storage_spec
+        )
+        location = (
+            f"the claim {storage_spec.pvc_name}"
+            if storage_spec.type == "pvc"
+            else f"{storage_spec.nfs_server}:{storage_spec.nfs_path}"
+        )
+        folder = prefix(job, storage_spec)
     else:
-        folder = place = store_url(job, kept)
-    # Two jobs never share a prefix: the next one has its own.
-    written = {"type": kept.type, **msgspec.to_builtins(structs.replace(kept, prefix=None))}
-    example = to_flow({"resumeFrom": f"{folder}/{last[0]}", "storage": written})
-    yield f"The checkpoints of {job.metadata.name} stay in {place}. A job that goes on from the last one writes:"
+        folder = location = store_url(job, storage_spec)
+    # Two jobs never share a prefix: the next job has its own prefix.
+    storage_fields = {"type": storage_spec.type, **msgspec.to_builtins(structs.replace(storage_spec, prefix=None))}
+    example = to_flow({"resumeFrom": f"{folder}/{last[0]}", "storage": storage_fields})
+    yield f"The checkpoints of {job.metadata.name} stay in {location}. A job that goes on from the last one writes:"
     yield f"  checkpoint: {example}"
-    if kept.type == "pvc":
-        yield f"To delete them: holdfast delete pvc {kept.pvc_name}"
+    if storage_spec.type == "pvc":
+        yield f"To delete them: holdfast delete pvc {storage_spec.pvc_name}"
 
 
 async def until_gone(session: Session, known: KnownKind, key: Key, uid: str) -> JSON | None:
-    """Return when no object with that uid is there; with no uid, when none of that name is.
+    """Wait until no object with that uid exists; with uid "", until no object of that name exists.
 
-    Gives the object as it was last seen, where the deletion itself was seen.
+    Returns the last version of the object if the watch received its deletion.
     """
     steps = follow(session.cluster, known.resource, namespace=key.namespace, fields=by_name(key.name))
     async with aclosing(steps):

@@ -1,4 +1,4 @@
-"""`holdfast demo`: a real model, trained by two real workers on this machine, in a folder of its own."""
+"""`holdfast demo`: trains a real model with two real workers on this host, in a new folder."""
 
 import asyncio
 import os
@@ -33,15 +33,15 @@ KEY = Key(NAMESPACE, NAME)
 WORKERS, EPOCHS = 2, 15
 FLOOR = 0.90
 WITHIN_S = 300.0
-LOOK_S = 0.1
+POLL_S = 0.1
 
 
 class DemoFailed(HoldfastError):
-    """The training did not end as it should."""
+    """The training failed or its model is too bad."""
 
 
 class Epoch(Struct, frozen=True):
-    """One line of the trainer's progress; epoch 0 is the untrained model."""
+    """One progress line of the trainer; epoch 0 is the untrained model."""
 
     epoch: int
     epochs: int
@@ -51,7 +51,7 @@ class Epoch(Struct, frozen=True):
 
 def demo() -> None:
     """Train a small model with two workers on this machine and show how it goes."""
-    # A log file or a pipe has no width: nothing is cut there.
+    # A log file or a pipe has no width: do not truncate lines there.
     console = Console(width=None if sys.stdout.isatty() else 240)
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     with errors_as_one_line():
@@ -67,18 +67,18 @@ async def _demo(console: Console, folder: Path) -> None:
     try:
         async with (
             asyncio.timeout(WITHIN_S),
-            local_cluster(folder / "data", detect_hardware(gpus=0), limits=False) as box,
+            local_cluster(folder / "data", detect_hardware(gpus=0), limits=False) as local,
         ):
             began_s = asyncio.get_running_loop().time()
-            await box.cluster.create(TRAINING_JOBS, _manifest(progress), namespace=NAMESPACE)
+            await local.cluster.create(TRAINING_JOBS, _manifest(progress), namespace=NAMESPACE)
             console.print(f"TrainingJob {NAME}: an mlp on handwritten digits, {WORKERS} workers")
-            async for epoch in _epochs(box.cluster, progress):
+            async for epoch in _epochs(local.cluster, progress):
                 console.print(
                     f"epoch {epoch.epoch:2}/{epoch.epochs}  loss {epoch.loss:.4f}  accuracy {epoch.accuracy:.1%}"
                 )
             took_s = asyncio.get_running_loop().time() - began_s
-            await _keep_logs(box.cluster, folder)
-            job = await box.cluster.get(TRAINING_JOBS, KEY)
+            await _save_logs(local.cluster, folder)
+            job = await local.cluster.get(TRAINING_JOBS, KEY)
     except TimeoutError:
         raise DemoFailed(f"not done after {WITHIN_S:.0f} s; what there is of it is in {folder}") from None
     shutil.rmtree(folder / "data")
@@ -113,7 +113,7 @@ def _manifest(progress: Path) -> JSON:
 
 
 async def _epochs(cluster: Cluster, progress: Path) -> AsyncIterator[Epoch]:
-    """Every epoch as it is done, until the job has ended."""
+    """Yield every epoch when it is done, until the job has ended."""
     shown, state = 0, ""
     while True:
         done = read_epochs(progress)
@@ -124,18 +124,18 @@ async def _epochs(cluster: Cluster, progress: Path) -> AsyncIterator[Epoch]:
             return
         job = await cluster.get(TRAINING_JOBS, KEY)
         state = str(job.status.state) if job.status else ""
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 def read_epochs(progress: Path) -> list[Epoch]:
-    """The epochs that are done; a line about a step within an epoch has no loss yet."""
+    """The finished epochs; a progress line of a step within an epoch has no loss yet."""
     lines = progress.read_bytes().splitlines() if progress.exists() else []
-    told = (msgspec.json.decode(line, type=dict[str, Any]) for line in lines)
-    return [msgspec.convert(facts, Epoch) for facts in told if "step" not in facts]
+    reports = (msgspec.json.decode(line, type=dict[str, Any]) for line in lines)
+    return [msgspec.convert(report, Epoch) for report in reports if "step" not in report]
 
 
-async def _keep_logs(cluster: Cluster, folder: Path) -> None:
-    """The workers' logs, which go with the cluster otherwise."""
+async def _save_logs(cluster: Cluster, folder: Path) -> None:
+    """Save the logs of the workers, which are deleted with the cluster."""
     for pod in (await cluster.list(PODS, namespace=NAMESPACE, labels=f"training-job={NAME}")).items:
         (folder / f"worker-{_index(pod)}.log").write_bytes(await cluster.pod_log(pod.metadata.key))
 
@@ -164,7 +164,7 @@ def _table(job: TrainingJob, epochs: list[Epoch], took_s: float, folder: Path) -
 
 
 def check(job: TrainingJob, epochs: list[Epoch]) -> None:
-    """Raises what is wrong with how it ended."""
+    """Raises `DemoFailed` unless the training completed with a good model."""
     if job.status is None or job.status.state != "Completed":
         reason = job.status.failure_reason if job.status else "nothing is known of it"
         raise DemoFailed(f"the training failed: {reason}")

@@ -1,4 +1,4 @@
-"""`holdfast describe`: all that is known of an object, to be read by people."""
+"""`holdfast describe`: all fields and events of an object, in readable form."""
 
 import re
 from collections.abc import Iterator
@@ -59,18 +59,20 @@ async def _objects(session: Session, known: KnownKind, names: tuple[str, ...]) -
     return list((await session.cluster.list(known.resource, namespace=session.namespace_for(known))).items)
 
 
-async def _events(session: Session, known: KnownKind, about: RawObject) -> list[JSON]:
-    """What was told of exactly this object, oldest first."""
+async def _events(session: Session, known: KnownKind, described_object: RawObject) -> list[JSON]:
+    """The events of exactly this object, oldest first."""
     events = find_kind("events").resource
-    name, uid = about.metadata.name, about.metadata.uid
+    name, uid = described_object.metadata.name, described_object.metadata.uid
     fields = f"involvedObject.kind={known.resource.kind},involvedObject.name={name}"
-    listing = await session.cluster.list(events, namespace=about.metadata.namespace or "default", fields=fields)
-    told = [each.document for each in listing.items if each.document["involvedObject"].get("uid") in (uid, None)]
-    return sorted(told, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+    listing = await session.cluster.list(
+        events, namespace=described_object.metadata.namespace or "default", fields=fields
+    )
+    own_events = [each.document for each in listing.items if each.document["involvedObject"].get("uid") in (uid, None)]
+    return sorted(own_events, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
 
 
-def described(about: RawObject, events: list[JSON], now: datetime) -> Iterator[str]:
-    document, metadata = about.document, about.document["metadata"]
+def described(described_object: RawObject, events: list[JSON], now: datetime) -> Iterator[str]:
+    document, metadata = described_object.document, described_object.document["metadata"]
     annotations = {name: text for name, text in metadata.get("annotations", {}).items() if name != _LAST_APPLIED}
     head = [
         ("Name", metadata["name"]),
@@ -101,12 +103,12 @@ def _other(document: JSON, name: str, value: Any) -> Iterator[str]:
         return
     yield f"{_title(name)}:"
     secret = document.get("kind") == "Secret"
-    # Keys are the user's own words; of secrets only how long they are.
+    # Keys are user-defined and shown unchanged; for Secrets only the length of a value is shown.
     yield from _fields({key: f"{len(str(text))} characters" if secret else text for key, text in value.items()}, INDENT)
 
 
 def _measured(value: Any) -> Any:
-    """What a status holds, its numbers with four digits."""
+    """The status with numbers of four digits."""
     match value:
         case dict():
             return {name: _measured(inner) for name, inner in value.items()}
@@ -129,7 +131,7 @@ def _section(title: str, value: Any) -> Iterator[str]:
 
 
 def _fields(fields: dict[str, Any], indent: str) -> Iterator[str]:
-    """A line for each, the values under one another; what has parts follows further in."""
+    """A line per field, with aligned values; nested fields are indented."""
     fields = {printable(title): value for title, value in fields.items()}
     width = max((len(title) for title, value in fields.items() if not _has_parts(value)), default=0) + 3
     for title, value in fields.items():
@@ -156,7 +158,7 @@ def _element(value: Any, indent: str) -> Iterator[str]:
         return
     named = value.items() if isinstance(value, dict) else enumerate(value)
     lines = _fields({_title(str(name)): inner for name, inner in named}, indent + INDENT)
-    # The dash marks where an element begins.
+    # The dash marks the begin of an element.
     yield from (line if number else f"{indent}- {line.lstrip()}" for number, line in enumerate(lines))
 
 
@@ -167,7 +169,7 @@ def _scalar(value: Any) -> str:
 
 
 def _title(name: str) -> str:
-    """numWorkers is shown as Num Workers; what is no field's name stays as it is."""
+    """numWorkers is shown as Num Workers; text that is no field name stays unchanged."""
     if not re.fullmatch(r"[a-z][A-Za-z0-9]*", name):
         return name
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)
@@ -181,7 +183,7 @@ def _conditions(conditions: list[JSON], now: datetime) -> Iterator[str]:
     rows = [["TYPE", "STATUS", "REASON", "AGE", "MESSAGE"]]
     for each in conditions:
         changed = age(each.get("lastTransitionTime"), now)
-        rows.append([*(str(each.get(name, "")) for name in ("type", "status", "reason")), changed, _words(each)])
+        rows.append([*(str(each.get(name, "")) for name in ("type", "status", "reason")), changed, _message(each)])
     yield from aligned(rows, INDENT)
 
 
@@ -196,11 +198,11 @@ def _event_table(events: list[JSON], now: datetime) -> Iterator[str]:
             event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp"), now
         )
         count = event.get("count") or 1
-        often = f"{last} (x{count} over {age(event.get('firstTimestamp'), now)})" if count > 1 else last
+        frequency = f"{last} (x{count} over {age(event.get('firstTimestamp'), now)})" if count > 1 else last
         source = event.get("reportingComponent") or (event.get("source") or {}).get("component") or ""
-        rows.append([str(event.get("type", "")), str(event.get("reason", "")), often, str(source), _words(event)])
+        rows.append([str(event.get("type", "")), str(event.get("reason", "")), frequency, str(source), _message(event)])
     yield from aligned(rows, INDENT)
 
 
-def _words(said: JSON) -> str:
-    return " ".join(str(said.get("message", "")).split())
+def _message(entry: JSON) -> str:
+    return " ".join(str(entry.get("message", "")).split())

@@ -1,4 +1,4 @@
-"""`holdfast get`: objects as a table, or whole."""
+"""`holdfast get`: objects as a table, or as YAML and JSON."""
 
 import json
 import os
@@ -34,7 +34,7 @@ from holdfast.cluster.printing.columns import NAME, Column
 from holdfast.cluster.protocol import JSON, Change, Listing
 from holdfast.cluster.resources import KnownKind
 
-# Tables as kubectl prints them: columns three spaces apart, colours only on a terminal.
+# Tables in the format of kubectl: columns three spaces apart, colours only on a terminal.
 
 GAP = "   "
 _COLOURED = ("STATE", "STATUS", "PHASE")
@@ -48,7 +48,7 @@ _COLOUR_OF = {word: colour for colour, words in _COLOURS.items() for word in wor
 
 
 class Table:
-    """Rows of one kind. It remembers its widths, so that rows which come later stand under the first."""
+    """Rows of one kind. The table remembers its column widths, so that later rows of a watch stay aligned."""
 
     def __init__(
         self,
@@ -100,12 +100,12 @@ class Table:
 
 
 def four_digits(value: float) -> str:
-    """A measured number as people read it, such as a loss: 0.2275; the whole of it is in -o yaml."""
+    """A measured number with four digits, such as a loss: 0.2275; -o yaml has all digits."""
     return f"{value:.0f}" if 10_000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def aligned(rows: Sequence[Sequence[str]], indent: str = "") -> list[str]:
-    """Plain columns, as wide as their widest cell."""
+    """Rows as aligned text columns."""
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
     return [
@@ -117,11 +117,11 @@ def wants_colours() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
-# Whole objects as YAML and JSON, in the order and the quoting that kubectl uses.
+# Whole objects as YAML and JSON, with the order and quoting of kubectl.
 
 
 def without_server_fields(document: JSON) -> JSON:
-    """Without what only the server itself is interested in."""
+    """The document without managedFields, which only the server needs."""
     metadata = {name: value for name, value in document["metadata"].items() if name != "managedFields"}
     return {**document, "metadata": metadata}
 
@@ -140,7 +140,7 @@ def to_yaml(document: JSON) -> str:
 
 
 def to_flow(document: JSON) -> str:
-    """On one line, as a manifest may hold it."""
+    """YAML in flow style on one line, to copy into a manifest."""
     text: str = yaml.dump(
         document, Dumper=_Dumper, sort_keys=False, width=float("inf"), allow_unicode=True, default_flow_style=True
     )
@@ -148,7 +148,7 @@ def to_flow(document: JSON) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Texts of several lines as blocks, and quotes around whatever another reader would take for a number."""
+    """Multi-line strings as blocks, and quotes around strings that another parser would take for numbers."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -159,7 +159,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    # A block can't hold what YAML has to escape, nor a line that ends with a space.
+    # A block can't contain characters that need escapes, nor a line that ends with a space.
     block = "\n" in text and not re.search(r"[^\n\x20-\x7e\xa0-\ud7ff]| \n| \Z", text)
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if block else None)
 
@@ -199,7 +199,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 class FetchedKind(Struct, frozen=True):
-    """The objects of one kind."""
+    """The fetched objects of one kind."""
 
     known: KnownKind
     documents: list[JSON]
@@ -256,7 +256,7 @@ async def _get(session: Session, wanted: list[ResourceArgs], options: Options) -
 
 
 async def _documents(session: Session, wanted: ResourceArgs, options: Options) -> tuple[list[JSON], bool]:
-    """What there is, and whether it is all that was asked for."""
+    """The objects that exist, and whether these are all requested objects."""
     if wanted.names and options.all_namespaces:
         raise UsageError("an object of that name may be in every namespace: leave out the name, or name a namespace")
     resource = wanted.known.resource
@@ -265,7 +265,7 @@ async def _documents(session: Session, wanted: ResourceArgs, options: Options) -
         try:
             listing = await session.cluster.list(resource, namespace=namespace, labels=options.selector)
         except NotFound:
-            if wanted.by_category:  # a kind that this cluster does not have
+            if wanted.by_category:  # the cluster does not have this kind
                 return [], True
             raise
         ordered = sorted(listing.items, key=lambda each: each.metadata.key)

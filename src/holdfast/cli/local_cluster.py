@@ -1,4 +1,4 @@
-"""What commands do and say only where the cluster is a `holdfast up` of this machine."""
+"""Behaviour of commands that applies only to a `holdfast up` on this host."""
 
 import ast
 import os
@@ -22,13 +22,13 @@ from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import KnownKind, RawObject
 
 INTERPRETERS = ("python", "python3")
-# Kinds that run a program of the user's, and the fields that say which.
+# Kinds that run a program of the user, and the fields with the program.
 PROGRAMS = ("TrainingJob", "GPUWorkload")
 RUNS = {"command", "args"}
 
 
 async def create_object(session: Session, known: KnownKind, document: JSON) -> RawObject:
-    """Create it. A missing namespace is created first on one machine; elsewhere it is the administrator's to create."""
+    """Create an object. Only `holdfast up` creates a missing namespace first; elsewhere an administrator has to."""
     namespace = document["metadata"].get("namespace", "") if known.resource.namespaced else ""
     try:
         return await session.cluster.create(known.resource, document, namespace=namespace)
@@ -41,12 +41,12 @@ async def create_object(session: Session, known: KnownKind, document: JSON) -> R
         await session.cluster.create(find_kind("namespace").resource, {"metadata": {"name": namespace}})
         typer.echo(f"namespace/{namespace} created, because it was missing")
     except AlreadyExists:
-        pass  # another command was quicker
+        pass  # another command has created it meanwhile
     return await session.cluster.create(known.resource, document, namespace=namespace)
 
 
 def apply_folder(session: Session, wanted: JSON) -> str:
-    """Where a command of the manifest runs on `holdfast up`; empty where no folder of this machine counts."""
+    """The working directory of the manifest's command on `holdfast up`; empty where none applies."""
     kind, spec = kind_of(str(wanted.get("apiVersion")), str(wanted.get("kind"))), wanted.get("spec")
     if session.data is None or kind is None or kind.kind not in PROGRAMS or not isinstance(spec, dict):
         return ""
@@ -63,18 +63,20 @@ def running_in(folder: str) -> str:
 
 
 async def image_note(session: Session, namespace: str, document: JSON) -> str:
-    """What to know about a job with an image: that it is not run here, and what its command lacks on this machine."""
+    """A hint for a job with an image: `holdfast up` does not run images, and what the command lacks on this host."""
     spec = document.get("spec")
     if session.data is None or not isinstance(spec, dict) or not spec.get("image") or not spec.get("command"):
         return ""
-    words = [word for field in ("command", "args") for word in spec.get(field) or () if isinstance(word, str)]
-    lacking = await _lacking(session, namespace, spec, words)
+    command = [
+        argument for field in ("command", "args") for argument in spec.get(field) or () if isinstance(argument, str)
+    ]
+    missing_note = await _missing_note(session, namespace, spec, command)
     python = f"Python {platform.python_version()}"
-    return f"its image is not run on one machine: {words[0]} runs on this machine, with {python}{lacking}"
+    return f"its image is not run on one machine: {command[0]} runs on this machine, with {python}{missing_note}"
 
 
-async def _lacking(session: Session, namespace: str, spec: JSON, words: list[str]) -> str:
-    program, arguments = words[0], words[1:]
+async def _missing_note(session: Session, namespace: str, spec: JSON, command: list[str]) -> str:
+    program, arguments = command[0], command[1:]
     if program not in INTERPRETERS:
         path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
         return (
@@ -89,7 +91,7 @@ async def _lacking(session: Session, namespace: str, spec: JSON, words: list[str
 
 
 async def _text(session: Session, namespace: str, spec: JSON, script: str) -> str:
-    """The script, where it can be read: from the ConfigMap that is mounted where it lies, or from this machine."""
+    """The script, from the ConfigMap that is mounted at its folder or from this host; empty if unreadable."""
     path = PurePosixPath(script)
     name = _config_map_at(spec.get("podTemplate"), str(path.parent)) if script else ""
     try:
@@ -97,7 +99,7 @@ async def _text(session: Session, namespace: str, spec: JSON, script: str) -> st
             found = await session.cluster.get(find_kind("configmap").resource, Key(namespace, name))
             return str((found.document.get("data") or {}).get(path.name, ""))
     except ClusterError:
-        return ""  # the job itself says what it waits for
+        return ""  # the job itself reports what it waits for
     return _read(Path(script)) if script else ""
 
 
@@ -109,7 +111,7 @@ def _read(script: Path) -> str:
 
 
 def _config_map_at(overlay: Any, folder: str) -> str:
-    """The name of the ConfigMap that a job mounts as that folder."""
+    """The name of the ConfigMap that a job mounts at that folder."""
     try:
         mounted = [mount["name"] for mount in overlay["volumeMounts"] if mount["mountPath"].rstrip("/") == folder]
         return next(str(volume["configMap"]["name"]) for volume in overlay["volumes"] if volume["name"] in mounted)
@@ -118,7 +120,7 @@ def _config_map_at(overlay: Any, folder: str) -> str:
 
 
 def _imports(text: str) -> Iterator[str]:
-    """The packages that a script imports when it starts; those within functions and conditions may be optional."""
+    """The packages that a script imports at top level; imports in functions and conditions may be optional."""
     try:
         statements = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,4 +1,4 @@
-"""`holdfast logs`: what a pod, a GPUWorkload, or a TrainingJob's workers, have said."""
+"""`holdfast logs`: the logs of a pod, of a GPUWorkload, or of the workers of a TrainingJob."""
 
 import asyncio
 import sys
@@ -41,19 +41,19 @@ from holdfast.trainingjob.objects.config import EARLIER, LOG, POD, WORKER_LABEL,
 from holdfast.trainingjob.objects.names import ATTEMPT_LABEL, INDEX_LABEL, JOB_LABEL, JOB_NAME_LABEL, attempt
 from holdfast.trainingjob.objects.pod import TRAINER
 
-# The logs of workers whose pods are gone, as the operator kept them.
-
 
 class SavedLog(Struct, frozen=True, kw_only=True):
+    """The log of a worker whose pod is gone, as the operator saved it."""
+
     attempt: int
     index: int
     text: bytes
     earlier: bytes = b""
-    """What pods before the last one wrote in the same attempt."""
+    """The output of earlier pods of the worker in the same attempt."""
     pod: str = ""
     container: str
     end: str
-    """How the worker ended and where, as far as that is known."""
+    """How and where the worker ended, as far as known."""
 
     def __str__(self) -> str:
         who = f"worker {self.index} of attempt {self.attempt}"
@@ -62,35 +62,35 @@ class SavedLog(Struct, frozen=True, kw_only=True):
         return f"{who}{self.end}: the end of its log, as it was kept"
 
     def before(self, pod: str) -> "SavedLog | None":
-        """What was written before that pod of the same worker and attempt."""
+        """The output of earlier pods of the same worker and attempt."""
         text = self.earlier + (self.text if self.pod and self.pod != pod else b"")
         return structs.replace(self, earlier=b"", text=text) if text else None
 
     def is_of(self, container: str) -> bool:
-        """Of the container asked for; "" asks for none in particular."""
+        """Whether the log is of the requested container; "" matches every container."""
         return container in ("", self.container)
 
 
 async def find_saved_logs(cluster: Cluster, job: TrainingJob) -> list[SavedLog]:
-    """All that are kept of this job, in the order of attempts and workers."""
+    """All saved logs of the job, in the order of attempts and workers."""
     metadata = job.metadata
     found = (
         await cluster.list(CONFIG_MAPS, namespace=metadata.namespace, labels=worker_log_selector(metadata.name))
     ).items
     own = [each for each in found if each.metadata.controller and each.metadata.controller.uid == metadata.uid]
-    return sorted(map(_kept, own), key=attrgetter("attempt", "index"))
+    return sorted(map(_saved_log, own), key=attrgetter("attempt", "index"))
 
 
-def list_available(kept: Iterable[SavedLog]) -> str:
-    """For someone who asked for another one."""
+def list_available(saved: Iterable[SavedLog]) -> str:
+    """A list of the available logs, for the error about a missing log."""
     attempts = []
-    for number, each in groupby(kept, attrgetter("attempt")):
-        indexes = [str(one.index) for one in each]
+    for number, each in groupby(saved, attrgetter("attempt")):
+        indexes = [str(log.index) for log in each]
         attempts.append(f"attempt {number} (worker{'s' if len(indexes) > 1 else ''} {', '.join(indexes)})")
     return f"logs are kept of {', '.join(attempts)}" if attempts else "no log of a failed worker is kept"
 
 
-def _kept(config_map: ConfigMap) -> SavedLog:
+def _saved_log(config_map: ConfigMap) -> SavedLog:
     labels, data = config_map.metadata.labels, config_map.data
     code = data.get("exitCode", "")
     end = f" {how(ContainerStateTerminated(exit_code=int(code), reason=data.get('reason', '')))}" if code else ""
@@ -111,17 +111,17 @@ def _number(text: str) -> int:
     return int(text) if text.isdecimal() else -1
 
 
-# The pod whose log a GPUWorkload has: that of its present try, or of its last one.
+# The pod of the current or last attempt of a GPUWorkload.
 
-LOOK_S = 0.5
+POLL_S = 0.5
 
 
 class PodNotFound(HoldfastError):
-    """The workload has no pod, or not yet."""
+    """The workload has no pod (yet)."""
 
 
 async def workload_pod(cluster: Cluster, key: Key, *, waits: bool) -> Pod:
-    """With `waits`, a pod that may still come is waited for."""
+    """The newest pod of the workload; `waits` waits for a pod that may still be created."""
     while True:
         workload = await cluster.get(GPU_WORKLOADS, key)
         status = workload.status or GPUWorkloadStatus()
@@ -132,7 +132,7 @@ async def workload_pod(cluster: Cluster, key: Key, *, waits: bool) -> Pod:
             return newest
         if not waits or status.phase in FINISHED_PHASES:
             raise PodNotFound(f"{key} has no pod: it is {_status_text(workload)}")
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 def _is_between_attempts(status: GPUWorkloadStatus) -> bool:
@@ -145,14 +145,14 @@ def _status_text(workload: GPUWorkload) -> str:
 
 
 DRAIN_S = 2.0
-# A line beyond this is shown in pieces: a worker may write for ever without ending one.
+# A longer line is printed in pieces: a worker may write without ever ending a line.
 LONGEST_LINE = 2**20
 
 Source: TypeAlias = Pod | SavedLog
 
 
 class NoWorker(HoldfastError):
-    """The job has no such worker, or not yet."""
+    """The job has no such worker (yet)."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -201,7 +201,7 @@ def logs(
 
 
 async def _sources(session: Session, what: str, options: Options) -> tuple[list[Source], Key | None]:
-    """And the TrainingJob that they are workers of, if one was asked for."""
+    """The sources of the logs, and the key of their TrainingJob if a TrainingJob was requested."""
     word, slash, name = what.rpartition("/")
     key = Key(session.namespace, name)
     kind = find_kind(word).resource.kind if slash else ""
@@ -237,7 +237,7 @@ async def _pod(session: Session, key: Key, options: Options) -> Pod:
 
 
 async def _workers(session: Session, key: Key, options: Options) -> list[Source]:
-    """Those asked for, of one attempt: their pods, or what is kept of them. With --follow pods are waited for."""
+    """The requested workers of one attempt: pods or saved logs. With --follow, wait for missing pods."""
     while True:
         job = await session.cluster.get(TRAINING_JOBS, key)
         number = _attempt(job, options)
@@ -245,15 +245,15 @@ async def _workers(session: Session, key: Key, options: Options) -> list[Source]
         complete = len(pods) >= job.spec.num_workers if options.all else options.worker in pods
         may_come = number == attempt(job) and _state(job) not in FINISHED_STATES
         waits = options.follow and may_come and not complete
-        kept = [] if waits or (complete and options.attempt is None) else await find_saved_logs(session.cluster, job)
-        chosen = _chosen(pods, (each for each in kept if each.attempt == number), options)
+        saved = [] if waits or (complete and options.attempt is None) else await find_saved_logs(session.cluster, job)
+        chosen = _chosen(pods, (each for each in saved if each.attempt == number), options)
         if chosen and not waits:
             return chosen
         if may_come and options.worker >= job.spec.num_workers:
             raise NoWorker(f"{key} has {job.spec.num_workers} workers, 0 to {job.spec.num_workers - 1}")
         if not waits:
-            raise NoWorker(f"{_not_found_message(job, number, options)}; {list_available(kept)}")
-        await asyncio.sleep(LOOK_S)
+            raise NoWorker(f"{_not_found_message(job, number, options)}; {list_available(saved)}")
+        await asyncio.sleep(POLL_S)
 
 
 def _attempt(job: TrainingJob, options: Options) -> int:
@@ -263,9 +263,9 @@ def _attempt(job: TrainingJob, options: Options) -> int:
     return current if options.attempt is None else options.attempt
 
 
-def _chosen(pods: dict[int, Pod], kept: Iterable[SavedLog], options: Options) -> list[Source]:
-    """A pod that is there knows more than what is kept of it. What was written before it is shown with --attempt."""
-    gone = {each.index: each for each in kept if each.is_of(options.container)}
+def _chosen(pods: dict[int, Pod], saved: Iterable[SavedLog], options: Options) -> list[Source]:
+    """An existing pod has more than its saved log. Output of earlier pods is included with --attempt."""
+    gone = {each.index: each for each in saved if each.is_of(options.container)}
     chosen: list[Source] = []
     for index in sorted({*gone, *pods}):
         if not options.all and index != options.worker:
@@ -278,7 +278,7 @@ def _chosen(pods: dict[int, Pod], kept: Iterable[SavedLog], options: Options) ->
 
 
 def _several(sources: list[Source]) -> bool:
-    """Whether they are of more than one worker."""
+    """Whether the sources are of more than one worker."""
     return len({_worker_of(source) for source in sources}) > 1
 
 
@@ -288,11 +288,11 @@ def _worker_of(source: Source) -> str:
 
 def _not_found_message(job: TrainingJob, number: int, options: Options) -> str:
     whose = "any worker" if options.all else f"worker {options.worker}"
-    said = f"{job.metadata.key} has no log of {whose} in attempt {number}"
+    prefix = f"{job.metadata.key} has no log of {whose} in attempt {number}"
     if number < attempt(job):
-        return f"{said}, whose pods are gone"
+        return f"{prefix}, whose pods are gone"
     message = (job.status and job.status.message) or "its pods are not there"
-    return f"{said}: it is {_state(job)}: {message}"
+    return f"{prefix}: it is {_state(job)}: {message}"
 
 
 def _state(job: TrainingJob) -> str:
@@ -300,7 +300,7 @@ def _state(job: TrainingJob) -> str:
 
 
 def _newest(pods: tuple[Pod, ...]) -> dict[int, Pod]:
-    """Each worker's last pod, by the worker's number."""
+    """The last pod of each worker, by worker index."""
     ordered = sorted(pods, key=lambda pod: pod.metadata.creation_timestamp)
     numbered = {index: pod for pod in ordered if (index := index_of(pod)) >= 0}
     return dict(sorted(numbered.items()))
@@ -314,14 +314,14 @@ async def _read_log(session: Session, source: Source, options: Options) -> bytes
     try:
         return await session.cluster.pod_log(source.metadata.key, container=options.container, tail_lines=options.tail)
     except ClusterError:
-        # The pod is still there, but its node is lost, or has cleaned up.
-        kept = await _kept_of(session, source, options)
-        if kept is None:
+        # The pod object exists, but its node is lost or has removed the logs.
+        saved = await _saved_log_of(session, source, options)
+        if saved is None:
             raise
-        return await _read_log(session, kept, options)
+        return await _read_log(session, saved, options)
 
 
-async def _kept_of(session: Session, pod: Pod, options: Options) -> SavedLog | None:
+async def _saved_log_of(session: Session, pod: Pod, options: Options) -> SavedLog | None:
     labels = pod.metadata.labels
     with suppress(ClusterError):
         job = await session.cluster.get(TRAINING_JOBS, Key(pod.metadata.namespace, labels.get(JOB_LABEL, "")))
@@ -333,7 +333,7 @@ async def _kept_of(session: Session, pod: Pod, options: Options) -> SavedLog | N
 
 
 async def _follow_job(session: Session, key: Key, sources: list[Source], options: Options) -> int:
-    """From attempt to attempt until the job has ended: 0 when it has completed."""
+    """Follow attempt after attempt until the job has ended; 0 when the job has completed."""
     seen: set[str] = set()
     number = max(map(_attempt_of, sources))
     while True:
@@ -347,13 +347,13 @@ async def _follow_job(session: Session, key: Key, sources: list[Source], options
 async def _next_sources(
     session: Session, key: Key, number: int, seen: set[str], options: Options
 ) -> tuple[list[Source], int, str]:
-    """What is to be followed after attempt `number`, and its attempt; nothing when the job has ended."""
+    """The next sources after attempt `number`, their attempt, and the job state; no sources when the job has ended."""
     followed, is_suspended = number, False
     while True:
         job = await session.cluster.get(TRAINING_JOBS, key)
         current = attempt(job)
         if current > number:
-            # It may have begun and ended between two looks.
+            # The attempt may have begun and ended between two polls.
             if number > followed and (missed := await _missed(session, job, number, options)):
                 return missed, number, _state(job)
             print_error(_ending(job, number))
@@ -372,30 +372,30 @@ async def _next_sources(
         if has_ended:
             missed = await _missed(session, job, current, options) if current > followed else []
             return missed, current, _state(job)
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 def _ending(job: TrainingJob, number: int) -> str:
     status = job.status or TrainingJobStatus()
-    # The status tells of the last one alone.
+    # The status describes only the last attempt.
     why = (status.failure_reason or status.message) if number == attempt(job) - 1 else ""
     return f"attempt {number} has ended: {why or 'a new one follows'}"
 
 
 async def _missed(session: Session, job: TrainingJob, number: int, options: Options) -> list[Source]:
-    """What is there of an attempt that nobody followed."""
-    kept = await find_saved_logs(session.cluster, job)
-    return _chosen(await _pods(session, job, number), (each for each in kept if each.attempt == number), options)
+    """The sources of an attempt that was not followed."""
+    saved = await find_saved_logs(session.cluster, job)
+    return _chosen(await _pods(session, job, number), (each for each in saved if each.attempt == number), options)
 
 
 async def _follow_attempt(session: Session, key: Key, number: int, sources: list[Source], options: Options) -> None:
-    """Until its workers have ended; one on a lost node never says so, and the next attempt begins without it."""
+    """Follow an attempt until its workers have ended or a later attempt runs: a log on a lost node never ends."""
     several = _several(sources)
-    streams = asyncio.gather(*(_follow_one(session, source, options, several=several) for source in sources))
-    replaced = asyncio.create_task(_until_replaced(session, key, number))
+    streams = asyncio.gather(*(_follow_unless_deleted(session, source, options, several=several) for source in sources))
+    replaced = asyncio.create_task(_wait_replaced(session, key, number))
     try:
-        waited_for: set[asyncio.Future[Any]] = {streams, replaced}
-        await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
+        awaited: set[asyncio.Future[Any]] = {streams, replaced}
+        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
         if streams.done():
             await streams
     finally:
@@ -404,19 +404,19 @@ async def _follow_attempt(session: Session, key: Key, number: int, sources: list
         await asyncio.gather(streams, replaced, return_exceptions=True)
 
 
-async def _follow_one(session: Session, source: Source, options: Options, *, several: bool) -> None:
-    with suppress(NotFound):  # it was deleted meanwhile
+async def _follow_unless_deleted(session: Session, source: Source, options: Options, *, several: bool) -> None:
+    with suppress(NotFound):  # the pod was deleted meanwhile
         await _follow(session, source, options, several=several)
 
 
-async def _until_replaced(session: Session, key: Key, number: int) -> None:
-    """Until the workers of a later attempt run, and then some: what the old ones said last may be on its way."""
+async def _wait_replaced(session: Session, key: Key, number: int) -> None:
+    """Wait until workers of a later attempt run, plus a delay for the last output of the old workers."""
     while True:
         with suppress(ClusterError):
             job = await session.cluster.get(TRAINING_JOBS, key)
             if attempt(job) > number and await _pods(session, job, attempt(job)):
                 break
-        await asyncio.sleep(4 * LOOK_S)
+        await asyncio.sleep(4 * POLL_S)
     await asyncio.sleep(DRAIN_S)
 
 
@@ -438,25 +438,25 @@ async def _follow(session: Session, pod: Source, options: Options, *, several: b
         _write(pod, await _read_log(session, pod, options), several=several)
         return
     key = pod.metadata.key
-    await _until_started(session, key)
+    await _wait_started(session, key)
     rest = b""
     chunks = session.cluster.follow_log(key, container=options.container, tail_lines=options.tail)
     async with aclosing(chunks):
         async for chunk in chunks:
-            # Whole lines only where several write, and what is there at once where one does.
-            whole, end, rest = (rest + chunk).rpartition(b"\n") if several else (chunk, b"", b"")
+            # Whole lines for several workers; immediate output for a single worker.
+            complete, end, rest = (rest + chunk).rpartition(b"\n") if several else (chunk, b"", b"")
             if len(rest) > LONGEST_LINE:
                 end, rest = end + rest, b""
-            _write(pod, whole + end, several=several)
+            _write(pod, complete + end, several=several)
     _write(pod, rest, several=several)
 
 
-async def _until_started(session: Session, key: Key) -> None:
+async def _wait_started(session: Session, key: Key) -> None:
     while True:
         pod = await session.cluster.get(PODS, key)
         if pod.status.phase != "Pending":
             return
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 def _write(source: Source, text: bytes, *, several: bool) -> None:

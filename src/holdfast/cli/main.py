@@ -1,6 +1,6 @@
 """The command `holdfast`.
 
-Only the command that is asked for is imported: help, the version and completions come at once.
+Only the module of the requested command is imported, so that help, version and completion are fast.
 """
 
 import importlib
@@ -16,7 +16,7 @@ from typer._completion_shared import get_completion_script
 
 from holdfast import __version__
 
-# Each with its summary; the module of that name has the command.
+# Summary by command; the command is in the module of that name.
 COMMANDS = {
     "up": "Run jobs on this machine, without Kubernetes.",
     "demo": "Train a small model here, and show how it goes.",
@@ -46,13 +46,13 @@ class Shell(StrEnum):
 
 def main() -> None:
     completion_init()
-    asked = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
-    words = asked.split()[1:] if COMPLETE in os.environ else sys.argv[1:]
-    build(next((word for word in words if not word.startswith("-")), ""))(prog_name="holdfast")
+    completion_words = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+    arguments = completion_words.split()[1:] if COMPLETE in os.environ else sys.argv[1:]
+    build(next((argument for argument in arguments if not argument.startswith("-")), ""))(prog_name="holdfast")
 
 
 def build(name: str) -> typer.Typer:
-    """The command line with one command loaded; of the others it knows the summary alone."""
+    """The command line with one loaded command; the other commands have only a summary."""
     app = typer.Typer(
         name="holdfast",
         help="Machine-learning training on Kubernetes that survives the loss of its machines.",

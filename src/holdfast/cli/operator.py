@@ -1,4 +1,4 @@
-"""`holdfast operator`: the controllers on a real cluster."""
+"""`holdfast operator`: runs the controllers on a cluster."""
 
 import ipaddress
 import os
@@ -37,7 +37,7 @@ from holdfast.trainingjob.controller import training_job_controller
 from holdfast.trainingjob.decide.snapshot import TIMING, Timing
 from holdfast.trainingjob.reports.server import ReportReceiver
 
-# What `holdfast operator` can be told on its command line.
+# The options of `holdfast operator`.
 
 Kubeconfig = Annotated[
     Path | None,
@@ -194,7 +194,7 @@ def operator(
 ) -> None:
     """Run the controllers until asked to stop (SIGTERM, Ctrl-C)."""
     with errors_as_one_line():
-        chosen = Options(
+        options = Options(
             kubeconfig=str(kubeconfig) if kubeconfig else "",
             settings=Settings(
                 namespaces=tuple(dict.fromkeys(namespace or ())),
@@ -237,11 +237,11 @@ def operator(
         )
         configure(level_from(os.environ))
         raise_descriptor_limit()  # each sidecar holds a connection
-        uvloop.run(_run(chosen))
+        uvloop.run(_run(options))
 
 
-def _images(written: list[str]) -> dict[str, str]:
-    images = dict(entry.partition("=")[::2] for entry in written)
+def _images(entries: list[str]) -> dict[str, str]:
+    images = dict(entry.partition("=")[::2] for entry in entries)
     for framework, image in images.items():
         if framework not in FRAMEWORKS or not image:
             raise UsageError(f"--framework-image {framework}: write one of {', '.join(FRAMEWORKS)}, =, and an image")
@@ -263,9 +263,9 @@ def _address(text: str) -> str:
         raise UsageError(f"--reports-address {text}: write the IP address at which pods reach this operator") from error
 
 
-async def _run(chosen: Options) -> None:
+async def _run(options: Options) -> None:
     metrics = Metrics()
-    config = load_config(chosen.kubeconfig)
+    config = load_config(options.kubeconfig)
     cluster = connect(
         config,
         rng=SystemRandom(),
@@ -274,8 +274,8 @@ async def _run(chosen: Options) -> None:
         on_undecodable=metrics.undecodable,
     )
     try:
-        lease = Key(chosen.lease_namespace or config.namespace, LEASE)
-        await _run_operator(cluster, lease, metrics, chosen)
+        lease = Key(options.lease_namespace or config.namespace, LEASE)
+        await _run_operator(cluster, lease, metrics, options)
     except NotFound as error:
         raise NotFound(f"{error}; {_hint(error)}") from error
     finally:
@@ -288,11 +288,11 @@ def _hint(error: NotFound) -> str:
     return "are the resource definitions installed? run: holdfast crds | kubectl apply --server-side -f -"
 
 
-async def _run_operator(cluster: KubernetesCluster, lease: Key, metrics: Metrics, chosen: Options) -> None:
+async def _run_operator(cluster: KubernetesCluster, lease: Key, metrics: Metrics, options: Options) -> None:
     identity = f"{platform.node()}_{uuid.uuid4()}"
     elector = (
         Elector(cluster, lease, identity, now=utc_now, random=SystemRandom(), metrics=metrics)
-        if chosen.leader_elect
+        if options.leader_elect
         else None
     )
     guarded = cluster.gated(elector.require_leadership) if elector else cluster
@@ -303,37 +303,37 @@ async def _run_operator(cluster: KubernetesCluster, lease: Key, metrics: Metrics
         random=SystemRandom(),
         metrics=metrics,
         elector=elector,
-        settings=chosen.settings,
+        settings=options.settings,
     )
-    office, room = ReportReceiver(now=utc_now), SharedLedger(operator)
+    receiver, ledger = ReportReceiver(now=utc_now), SharedLedger(operator)
     operator.add(
         training_job_controller(
             operator,
             guarded,
-            defaults=chosen.defaults,
+            defaults=options.defaults,
             now=utc_now,
-            timing=chosen.timing,
-            office=office,
-            room=room,
-            gang_admission=chosen.gang_admission,
-            per_job_metrics=chosen.per_job_metrics,
+            timing=options.timing,
+            office=receiver,
+            room=ledger,
+            gang_admission=options.gang_admission,
+            per_job_metrics=options.per_job_metrics,
         )
     )
     operator.add(
         gpu_workload_controller(
-            operator, guarded, defaults=chosen.defaults, now=utc_now, timing=chosen.gpuworkload_timing, room=room
+            operator, guarded, defaults=options.defaults, now=utc_now, timing=options.gpuworkload_timing, room=ledger
         )
     )
-    async with _serve_reports(office, operator, cluster, elector, chosen):
+    async with _serve_reports(receiver, operator, cluster, elector, options):
         with on_signal(operator.stop):
             await operator.run()
 
 
 @asynccontextmanager
 async def _serve_reports(
-    office: ReportReceiver, operator: Operator, cluster: Cluster, elector: Elector | None, chosen: Options
+    receiver: ReportReceiver, operator: Operator, cluster: Cluster, elector: Elector | None, options: Options
 ) -> AsyncIterator[None]:
-    if not chosen.reports_address:
+    if not options.reports_address:
         log.warning(
             "progress, metrics and saved checkpoints of jobs are not shown, and hung trainings are not found: sidecars "
             "can't reach the reports port of an operator outside the cluster; run it there (make deploy), or set "
@@ -341,13 +341,13 @@ async def _serve_reports(
         )
         yield
         return
-    opening = office.serve(
+    server = receiver.serve(
         operator,
         cluster,
         leading=lambda: elector is None or elector.is_leading,
-        address=chosen.reports_address,
-        port=chosen.reports_port,
-        host=chosen.settings.host,
+        address=options.reports_address,
+        port=options.reports_port,
+        host=options.settings.host,
     )
-    async with opening:
+    async with server:
         yield

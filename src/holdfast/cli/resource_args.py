@@ -1,4 +1,4 @@
-"""The kinds and names on a command line: pods, tj/mnist, job a b, holdfast."""
+"""Arguments of commands: kinds and names such as pods, tj/mnist, job a b, holdfast, and manifest files."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ from holdfast.cluster.resources import KNOWN, KnownKind
 
 
 class ResourceArgs(Struct, frozen=True):
-    """Objects of one kind: those named, or all. A category stands for kinds that need not all be there."""
+    """Objects of one kind: the named objects, or all. Kinds of a category may be missing in the cluster."""
 
     known: KnownKind
     names: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class ResourceArgs(Struct, frozen=True):
 
 
 def this_command() -> str:
-    """How the user starts holdfast, for commands to copy: it need not be on the PATH."""
+    """The command that starts holdfast, to print in hints: holdfast may not be on the PATH."""
     program = sys.argv[0]
     if shutil.which("holdfast") or not program:
         return "holdfast"
@@ -38,28 +38,28 @@ def this_command() -> str:
 
 
 def parse_resources(arguments: Sequence[str]) -> list[ResourceArgs]:
-    """KIND, KIND,KIND, KIND NAME…, or KIND/NAME…"""
+    """Parse KIND, KIND,KIND, KIND NAME…, or KIND/NAME…"""
     if not arguments:
         raise UsageError("say which kind: for example tj, pods or holdfast")
     if any("/" in argument for argument in arguments):
-        return [_one(argument) for argument in arguments]
+        return [_parse_one(argument) for argument in arguments]
     kinds, *names = arguments
-    wanted = [each for kind in kinds.split(",") for each in _of_kind(kind)]
-    if names and len(wanted) > 1:
+    resources = [each for kind in kinds.split(",") for each in _of_kind(kind)]
+    if names and len(resources) > 1:
         raise UsageError(f"{kinds} are several kinds: name objects of one kind, or write KIND/NAME for each")
-    return [ResourceArgs(each.known, tuple(dict.fromkeys(names)), each.by_category) for each in wanted]
+    return [ResourceArgs(each.known, tuple(dict.fromkeys(names)), each.by_category) for each in resources]
 
 
 def parse_named_resources(arguments: Sequence[str]) -> list[ResourceArgs]:
-    """The same where every object must be named."""
-    wanted = parse_resources(arguments)
-    if not all(each.names for each in wanted):
+    """Like `parse_resources`, but every object must be named."""
+    resources = parse_resources(arguments)
+    if not all(each.names for each in resources):
         raise UsageError(f"name the object: {arguments[0]}/NAME or {arguments[0]} NAME")
-    return wanted
+    return resources
 
 
 def find_kind(word: str) -> KnownKind:
-    """By singular, plural, short name, or any of them with the group; raises `Misused` with near matches."""
+    """Find a kind by singular, plural or short name, with or without group; raises `UsageError` with near matches."""
     found = _find(word)
     if found is None:
         raise _unknown(word)
@@ -67,7 +67,7 @@ def find_kind(word: str) -> KnownKind:
 
 
 def kind_of(document: JSON) -> KnownKind:
-    """The kind that a manifest's apiVersion and kind name."""
+    """The kind of a manifest, by apiVersion and kind."""
     api_version, kind = document.get("apiVersion"), document.get("kind")
     group, _, version = str(api_version).rpartition("/")
     for known in KNOWN:
@@ -78,7 +78,7 @@ def kind_of(document: JSON) -> KnownKind:
 
 
 def unknown_kind(api_version: object, kind: object) -> str:
-    """What is wrong with an apiVersion and kind that no command knows."""
+    """The error message for an unknown apiVersion and kind."""
     if not isinstance(kind, str) or not kind:
         return f"kind is {'no text' if kind else 'missing'}: write a kind, such as kind: TrainingJob"
     same = [known for known in KNOWN if known.resource.kind == kind]
@@ -95,11 +95,11 @@ def unknown_kind(api_version: object, kind: object) -> str:
     in_group = [known.resource.kind for known in KNOWN if known.resource.group == group]
     near = did_you_mean(kind, in_group or [known.resource.kind for known in KNOWN])
     if near or in_group:
-        return f"{api_version} has no kind {kind}: {f'did you mean {near}?' if near else f'it has {_all(in_group)}'}"
+        return f"{api_version} has no kind {kind}: {f'did you mean {near}?' if near else f'it has {_joined(in_group)}'}"
     return f"{api_version} {kind} is no kind that holdfast knows: use kubectl for it"
 
 
-def _all(words: Sequence[str]) -> str:
+def _joined(words: Sequence[str]) -> str:
     *most, last = words
     return f"{', '.join(most)} and {last}" if most else last
 
@@ -110,7 +110,7 @@ def _versions(known: KnownKind) -> tuple[str, ...]:
     return served[0] if served else (resource.version,)
 
 
-def _one(argument: str) -> ResourceArgs:
+def _parse_one(argument: str) -> ResourceArgs:
     kind, _, name = argument.partition("/")
     if not kind or not name or "/" in name:
         raise UsageError(f"{argument} is not KIND/NAME; with one object written so, write all so")
@@ -148,14 +148,14 @@ SUFFIXES = (".yaml", ".yml", ".json")
 
 
 class Manifest(Struct, frozen=True):
-    """One object, and where it was found."""
+    """One object, and its file and document number."""
 
     place: str
     document: JSON
 
 
 def read_manifests(names: Iterable[str]) -> list[Manifest]:
-    """Every object of every file, or none: what can't be read is found before anything is done."""
+    """All objects of all files; an unreadable file raises before any object is processed."""
     found = [manifest for name in names for manifest in _read(name)]
     if not found:
         raise UsageError("the files hold no object: write apiVersion, kind, metadata and spec")
@@ -163,7 +163,7 @@ def read_manifests(names: Iterable[str]) -> list[Manifest]:
 
 
 def texts(name: str) -> Iterator[tuple[str, bytes]]:
-    """The file itself, or every manifest of a folder, each with its name."""
+    """Name and content of the file, or of every manifest of a folder."""
     if name == STDIN:
         yield "standard input", sys.stdin.buffer.read()
         return
@@ -179,7 +179,7 @@ def texts(name: str) -> Iterator[tuple[str, bytes]]:
 
 
 def items(document: Any) -> Iterator[Any]:
-    """The object itself, or the objects of a List, as kubectl get -o yaml writes them."""
+    """The object itself, or the objects of a List, as in the output of kubectl get -o yaml."""
     if isinstance(document, dict) and document.get("kind") == "List" and isinstance(document.get("items"), list):
         yield from document["items"]
     else:

@@ -1,7 +1,7 @@
-"""Which cluster a command talks to.
+"""The cluster connection and error handling of commands.
 
-In this order: --kubeconfig or --context, $KUBECONFIG, a `holdfast up` that runs on this machine, and then where
-kubectl looks: ~/.kube/config, and the service account of the pod.
+The cluster is chosen in this order: --kubeconfig or --context, $KUBECONFIG, a `holdfast up` that runs on this host, and
+then as in kubectl: ~/.kube/config, and the service account of the pod.
 """
 
 import asyncio
@@ -28,18 +28,18 @@ from holdfast.errors import HoldfastError
 from holdfast.local.up import default_folder
 from holdfast.runtime.process import configure, level_from, utc_now
 
-# How a command fails: one line, no traceback, and nothing of what it quotes commands the terminal.
+# A command fails with one line, without traceback, and without control characters for the terminal.
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
 
 class UsageError(HoldfastError):
-    """The command line, or a file that it names, makes no sense."""
+    """The command line, or a file on the command line, is invalid."""
 
 
 @contextmanager
 def errors_as_one_line() -> Iterator[None]:
-    """Say what went wrong and end with 1, or with 2 when the command line was at fault."""
+    """Print an error as one line and exit with 1, or with 2 for a usage error."""
     try:
         yield
     except HoldfastError as error:
@@ -54,8 +54,10 @@ def print_error(text: str) -> None:
 
 
 def printable(text: str) -> str:
-    """On one line, and without what would command a terminal."""
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+    """The text with line breaks and terminal control characters escaped."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
 
 
 KubeconfigOption: TypeAlias = Annotated[
@@ -73,7 +75,7 @@ NamespaceOption: TypeAlias = Annotated[
 
 
 class ClusterOptions(Struct, frozen=True, kw_only=True):
-    """What the command line says about the cluster."""
+    """The options of the command line about the cluster."""
 
     kubeconfig: Path | None = None
     context: str = ""
@@ -81,7 +83,7 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
 
 
 class Session(Struct, frozen=True, kw_only=True):
-    """A cluster, and the namespace that a command is about."""
+    """A cluster and the namespace of a command."""
 
     cluster: KubernetesCluster
     namespace: str
@@ -90,7 +92,7 @@ class Session(Struct, frozen=True, kw_only=True):
     """The folder of the `holdfast up` that the cluster is; None for any other cluster."""
 
     async def get(self, known: KnownKind, key: Key) -> RawObject:
-        """The object; raises `NotFound` with where it was looked for and what lists those that are there."""
+        """The object; `NotFound` names the namespace and the command that lists existing objects."""
         try:
             return await self.cluster.get(known.resource, key)
         except NotFound as error:
@@ -109,7 +111,7 @@ class Session(Struct, frozen=True, kw_only=True):
 
 
 def run(choice: ClusterOptions, command: Callable[[Session], Awaitable[int]]) -> None:
-    """Run a command on the chosen cluster and end with the exit code that it gives."""
+    """Run a command on the chosen cluster and exit with the exit code of the command."""
     with errors_as_one_line():
         configure(level_from({"LOG_LEVEL": "error", **os.environ}))
         code = uvloop.run(_run(choice, command))
@@ -117,10 +119,10 @@ def run(choice: ClusterOptions, command: Callable[[Session], Awaitable[int]]) ->
 
 
 def load_cluster_config(choice: ClusterOptions, environ: Mapping[str, str]) -> Config:
-    """How to reach the cluster; raises `Misconfigured` with the places that were looked at."""
+    """The configuration of the cluster; raises `Misconfigured` with the paths that were checked."""
     if choice.kubeconfig or choice.context or environ.get("KUBECONFIG"):
         return load_config(str(choice.kubeconfig or ""), context=choice.context, environ=environ)
-    local = _local(environ)
+    local = _local_kubeconfig(environ)
     if local.exists():
         return load_config(str(local), environ=environ)
     try:
@@ -133,8 +135,8 @@ def load_cluster_config(choice: ClusterOptions, environ: Mapping[str, str]) -> C
 
 
 def with_hint(error: ClusterError, config: Config, environ: Mapping[str, str]) -> ClusterError:
-    """The error with what to do about it, where a command knows more than the client."""
-    if isinstance(error, Unreachable) and config.source.startswith(str(_local(environ))):
+    """The error with a hint, where a command knows more than the client."""
+    if isinstance(error, Unreachable) and config.source.startswith(str(_local_kubeconfig(environ))):
         return Unreachable(f"{error}; `holdfast up` has ended without saying so: start it again, or pass --kubeconfig")
     if isinstance(error, NotFound) and "does not serve this kind" in str(error):
         return NotFound(f"{error}: install holdfast's with `holdfast crds | kubectl apply --server-side -f -`")
@@ -154,19 +156,19 @@ async def _run(choice: ClusterOptions, command: Callable[[Session], Awaitable[in
         await cluster.close()
 
 
-def _local(environ: Mapping[str, str]) -> Path:
+def _local_kubeconfig(environ: Mapping[str, str]) -> Path:
     return default_folder(environ) / KUBECONFIG
 
 
-# Objects as they are, and then every change, across the ends and gaps of watches.
+# List and watch, across the ends and gaps of watches.
 
-BREATH_S = 0.2
+WATCH_PAUSE_S = 0.2
 
 
 async def follow(
     cluster: Cluster, resource: Resource[RawObject], *, namespace: str = "", labels: str = "", fields: str = ""
 ) -> AsyncGenerator[Listing[RawObject] | Event[RawObject], None]:
-    """A listing, then what changes; again a listing when changes may have been missed. It does not end by itself."""
+    """Yield a listing, then events; a new listing after a gap in the watch. The generator does not end by itself."""
     while True:
         listing = await cluster.list(resource, namespace=namespace, labels=labels, fields=fields)
         yield listing
@@ -176,12 +178,12 @@ async def follow(
                 async with cluster.watch(
                     resource, resource_version=version, namespace=namespace, labels=labels, fields=fields
                 ) as events:
-                    # Cut off in the middle is as good as ended; a server that is gone does not let us back in.
+                    # A broken stream counts as ended; if the server is gone, the next watch request fails.
                     with suppress(Unreachable):
                         async for event in events:
                             version = event.resource_version
                             yield event
-                await asyncio.sleep(BREATH_S)
+                await asyncio.sleep(WATCH_PAUSE_S)
 
 
 def by_name(name: str) -> str:

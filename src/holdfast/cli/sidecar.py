@@ -1,4 +1,4 @@
-"""`holdfast sidecar`: what runs in a worker's pod beside its training program."""
+"""`holdfast sidecar`: the container that runs beside the training in a worker's pod."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from holdfast.sidecar.settings import settings, termination_log
 from holdfast.sidecar.shutdown import write_failure_reason
 from holdfast.sidecar.sidecar import Clocks, Sidecar
 
-# Of glibc's malloc.h; other libraries do without.
+# From glibc's malloc.h; other C libraries lack mallopt.
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
 
 
@@ -24,13 +24,13 @@ def sidecar() -> None:
     """Restore, watch and report beside a training. The operator runs it in a worker's pod."""
     _tune_allocator()
     try:
-        told = settings(os.environ)
+        configuration = settings(os.environ)
         configure(level_from(os.environ))
-        asyncio.run(_run(Sidecar(told, os.environ, clocks=Clocks(time.time), run_id=secrets.token_hex(8))))
+        asyncio.run(_run(Sidecar(configuration, os.environ, clocks=Clocks(time.time), run_id=secrets.token_hex(8))))
     except HoldfastError as error:
         sys.stderr.write(f"holdfast: {error}\n")
         write_failure_reason(termination_log(os.environ), str(error))
-        _end(1)
+        _exit(1)
 
 
 def tensorboard_sidecar() -> None:
@@ -43,11 +43,11 @@ def tensorboard_sidecar() -> None:
         asyncio.run(_until_stopped(events(os.environ).run))
     except HoldfastError as error:
         sys.stderr.write(f"holdfast: {error}\n")
-        _end(1)
+        _exit(1)
 
 
 def _tune_allocator() -> None:
-    """Memory that uploads have used goes back at once; by default glibc keeps it, for each thread on its own."""
+    """Return the memory of uploads to the system at once; by default glibc retains it, per thread."""
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(M_ARENA_MAX, 2)
@@ -58,7 +58,7 @@ async def _run(sidecar: Sidecar) -> None:
     stop = asyncio.Event()
     with on_signal(stop.set):
         await sidecar.run(stop)
-        _end(0)
+        _exit(0)
 
 
 async def _until_stopped(run: Callable[[], Awaitable[None]]) -> None:
@@ -67,11 +67,11 @@ async def _until_stopped(run: Callable[[], Awaitable[None]]) -> None:
         async with loops() as running:
             running.keep_running(run)
             await stop.wait()
-            _end(0)
+            _exit(0)
 
 
-def _end(code: int) -> None:
-    """At once: an upload that hangs in a thread must not use up the grace period."""
+def _exit(code: int) -> None:
+    """Exit at once: a hanging upload thread must not use up the grace period."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,4 +1,4 @@
-"""`holdfast up`: a cluster of this machine alone."""
+"""`holdfast up`: a single-node cluster on this host."""
 
 import asyncio
 import os
@@ -16,8 +16,8 @@ from holdfast.local.up import Hardware, default_folder, detect_hardware
 from holdfast.runtime.process import configure, level_from, on_signal, utc_now
 from holdfast.times import parse_optional_time
 
-# The kinds whose events are told.
-TOLD = ("TrainingJob", "GPUWorkload")
+# The kinds whose events are printed.
+REPORTED_KINDS = ("TrainingJob", "GPUWorkload")
 
 
 def up(
@@ -41,60 +41,60 @@ def up(
 
 
 async def _up(data: Path, hardware: Hardware, *, limits: bool) -> None:
-    # Not at the top: the other commands, and the operator's memory, have no use for a whole cluster.
+    # Not at the top: other commands and the operator should not load a whole cluster.
     from holdfast.cluster.login import KUBECONFIG
     from holdfast.local.apiserver.http.app import serve
     from holdfast.local.up import local_cluster
 
-    asked = asyncio.Event()
-    # Until the workers have stopped: a signal that comes meanwhile must not end this process before they have saved.
-    with on_signal(asked.set):
-        async with local_cluster(data, hardware, limits=limits) as box, serve(box.cluster, data, now=utc_now):
+    stop_requested = asyncio.Event()
+    # Until the workers have stopped: a second signal must not end this process before the workers have saved.
+    with on_signal(stop_requested.set):
+        async with local_cluster(data, hardware, limits=limits) as local, serve(local.cluster, data, now=utc_now):
             typer.echo(f"holdfast is up with {hardware}; its data is in {data}")
             command = this_command()
             typer.echo(f"In another terminal: {command} apply -f job.yaml, {command} get tj -w")
             typer.echo(f"kubectl works too: export KUBECONFIG={data / KUBECONFIG}")
-            telling = asyncio.create_task(_tell(box.cluster))
-            stop = asyncio.create_task(asked.wait())
-            await asyncio.wait([stop, box.operating, telling], return_when=asyncio.FIRST_COMPLETED)
+            printing = asyncio.create_task(_print_events(local.cluster))
+            stop = asyncio.create_task(stop_requested.wait())
+            await asyncio.wait([stop, local.operating, printing], return_when=asyncio.FIRST_COMPLETED)
             stop.cancel()
-            if telling.done():
-                await telling
-            telling.cancel()
-            if box.operating.done():
-                await box.operating  # a part has crashed: say why
+            if printing.done():
+                await printing
+            printing.cancel()
+            if local.operating.done():
+                await local.operating  # a part has crashed: raise its error
             typer.echo("stopping the workers; the jobs go on at the next start")
 
 
-async def _tell(cluster: Cluster) -> None:
-    """A line for each event of a job or workload: 14:13 mine: running with 2 workers."""
-    told = StatusPrinter()
+async def _print_events(cluster: Cluster) -> None:
+    """Print a line for each event of a job or workload: 14:13 mine: running with 2 workers."""
+    printer = StatusPrinter()
     async for step in follow(cluster, find_kind("events").resource):
-        for line in told.lines(step):
+        for line in printer.lines(step):
             typer.echo(line)
 
 
 class StatusPrinter:
-    """How often each event was told. A repeat raises the count of an event that is there."""
+    """Selects new events by their counts. A repeated event raises the count of an existing event."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] | None = None
 
     def lines(self, step: Listing[RawObject] | Event[RawObject]) -> list[str]:
-        """What is new. The events of the first listing were told by the run that wrote them."""
+        """The lines for new events. The run that wrote the events of the first listing has printed them already."""
         if isinstance(step, Listing):
             counts = {each.metadata.uid: _count(each) for each in step.items}
             before, self._counts = self._counts, counts
-            news = [] if before is None else [each for each in step.items if self._is_new(each, before)]
+            new_events = [] if before is None else [each for each in step.items if self._is_new(each, before)]
         elif step.object is None or self._counts is None:
             return []
-        elif step.change is Change.DELETED:  # an event goes after an hour
+        elif step.change is Change.DELETED:  # events expire after an hour
             self._counts.pop(step.object.metadata.uid, None)
             return []
         else:
-            news = [step.object] if self._is_new(step.object, self._counts) else []
+            new_events = [step.object] if self._is_new(step.object, self._counts) else []
             self._counts[step.object.metadata.uid] = _count(step.object)
-        return [line for each in news if (line := sentence(each.document))]
+        return [line for each in new_events if (line := sentence(each.document))]
 
     @staticmethod
     def _is_new(event: RawObject, counts: dict[str, int]) -> bool:
@@ -106,11 +106,11 @@ def _count(event: RawObject) -> int:
 
 
 def sentence(event: JSON) -> str:
-    """What an event tells the user of this machine; empty for what concerns only the parts of a job."""
-    about = event.get("involvedObject") or {}
-    if about.get("kind") not in TOLD:
+    """The line for an event; empty for events of the parts of a job."""
+    involved = event.get("involvedObject") or {}
+    if involved.get("kind") not in REPORTED_KINDS:
         return ""
-    at = (parse_optional_time(event.get("lastTimestamp")) or utc_now()).astimezone()
-    namespace = about.get("namespace", "")
-    name = about.get("name", "") if namespace in ("", "default") else f"{namespace}/{about.get('name', '')}"
-    return printable(f"{at:%H:%M} {name}: {' '.join(str(event.get('message', '')).split())}")
+    time = (parse_optional_time(event.get("lastTimestamp")) or utc_now()).astimezone()
+    namespace = involved.get("namespace", "")
+    name = involved.get("name", "") if namespace in ("", "default") else f"{namespace}/{involved.get('name', '')}"
+    return printable(f"{time:%H:%M} {name}: {' '.join(str(event.get('message', '')).split())}")

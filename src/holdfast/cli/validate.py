@@ -1,4 +1,4 @@
-"""`holdfast validate`: what the API server would say of a manifest, without one."""
+"""`holdfast validate`: validates manifests like the API server, without a cluster."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ REFUSED, UNREADABLE = 1, 2
 
 
 class ValidationLine(Struct, frozen=True):
-    """One line of the answer, and the exit code that it calls for."""
+    """One line of the output, and its exit code."""
 
     text: str
     code: int = 0
@@ -48,7 +48,7 @@ def _findings(name: str) -> Iterator[ValidationLine]:
 
 
 def _checked(source: str, text: bytes) -> Iterator[ValidationLine]:
-    """A line for every problem of every object, or that it is fine."""
+    """A line for every problem of every object, or one line for a valid object."""
     number = 0
     try:
         for number, document in enumerate(documents(text.decode("utf-8-sig")), start=1):
@@ -63,25 +63,25 @@ def _checked(source: str, text: bytes) -> Iterator[ValidationLine]:
             yield ValidationLine(f"{source}: holds no object", UNREADABLE)
 
 
-def _validate_object(place: str, document: Any) -> Iterator[ValidationLine]:
+def _validate_object(location: str, document: Any) -> Iterator[ValidationLine]:
     if not isinstance(document, dict):
-        yield ValidationLine(f"{place}: is no object: write apiVersion, kind, metadata and spec", REFUSED)
+        yield ValidationLine(f"{location}: is no object: write apiVersion, kind, metadata and spec", REFUSED)
         return
-    name = f"{place}: {subject(document)}"
-    stranger = _foreign_object(document)
-    if stranger is not None:
-        yield ValidationLine(f"{name} {stranger.text}", stranger.code)
+    name = f"{location}: {subject(document)}"
+    foreign = _foreign_object(document)
+    if foreign is not None:
+        yield ValidationLine(f"{name} {foreign.text}", foreign.code)
         return
     try:
         validate_object(document)
-    except ValidationFailed as refusal:
-        yield from (ValidationLine(f"{name}: {sentence}", REFUSED) for sentence in advice(document, refusal.causes))
+    except ValidationFailed as failure:
+        yield from (ValidationLine(f"{name}: {sentence}", REFUSED) for sentence in advice(document, failure.causes))
     else:
         yield ValidationLine(f"{name} ok")
 
 
 def _foreign_object(document: dict[str, Any]) -> ValidationLine | None:
-    """What to say of an object that is none of ours, or only nearly."""
+    """The line for an object that is not of a holdfast kind; None for holdfast kinds."""
     api_version, kind = document.get("apiVersion"), document.get("kind")
     if isinstance(api_version, str) and isinstance(kind, str) and kind_of(api_version, kind):
         return None

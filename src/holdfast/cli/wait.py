@@ -1,4 +1,4 @@
-"""`holdfast wait`: until a condition holds, a field has a value, or an object is gone."""
+"""`holdfast wait`: waits until a condition is met, a field has a value, or an object is deleted."""
 
 import asyncio
 from contextlib import aclosing
@@ -33,7 +33,7 @@ from holdfast.errors import HoldfastError
 
 
 class WaitFailed(HoldfastError):
-    """What was waited for has not come, or can't come any more."""
+    """The condition was not met in time, or can't be met any more."""
 
 
 def wait(
@@ -50,15 +50,15 @@ def wait(
     """Wait for objects: holdfast wait tj/mnist --for=condition=Succeeded --timeout=1h"""
 
     async def command(session: Session) -> int:
-        wanted, aim, time_s = parse_named_resources(what), parse_condition(goal), parse_seconds(timeout)
+        wanted, condition, time_s = parse_named_resources(what), parse_condition(goal), parse_seconds(timeout)
         deadline_s = asyncio.get_running_loop().time() + time_s
         for known, name in [(each.known, name) for each in wanted for name in each.names]:
             try:
-                await _wait(session, known, session.key(known, name), aim, deadline_s)
+                await _wait(session, known, session.key(known, name), condition, deadline_s)
             except TimeoutError as error:
-                words = aim.words if aim else "its deletion"
+                description = condition.words if condition else "its deletion"
                 raise WaitFailed(
-                    f"{known.title}/{name}: timed out after {timeout} waiting for {words}{error}"
+                    f"{known.title}/{name}: timed out after {timeout} waiting for {description}{error}"
                 ) from None
             typer.echo(f"{known.title}/{name} condition met")
         return 0
@@ -67,7 +67,7 @@ def wait(
 
 
 async def _wait(session: Session, known: KnownKind, key: Key, goal: WaitCondition | None, deadline_s: float) -> None:
-    # The first look counts, however little time there is.
+    # Check once before the timeout starts, so that --timeout=0 checks once.
     try:
         last = (await session.get(known, key)).document
     except NotFound:
@@ -104,7 +104,7 @@ async def _until_reached(session: Session, known: KnownKind, key: Key, goal: Wai
 
 
 class _Seen:
-    """The object as it was seen last, for the words of a time-out."""
+    """The last received version of the object, for the message of a timeout."""
 
     def __init__(self, document: JSON) -> None:
         self.document = document

@@ -1,4 +1,4 @@
-"""What can be waited for, and when waiting has become pointless."""
+"""The conditions of `holdfast wait`, and when a condition has become unreachable."""
 
 import re
 from collections.abc import Callable
@@ -12,18 +12,18 @@ from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import OURS, KnownKind
 from holdfast.times import age, is_duration, parse_duration_s
 
-# Conditions with which an object is done for good, by kind.
+# Terminal conditions by kind.
 _LAST_CONDITIONS = {
     "TrainingJob": ("Succeeded", "Failed"),
     "GPUWorkload": ("Succeeded", "Failed"),
     "Job": ("Complete", "Failed"),
 }
-# Fields that say how an object stands: once it is done, they stay.
-_STANDING = (".status.state", ".status.phase")
+# Paths of the state of an object: the state of a finished object does not change.
+_STATE_PATHS = (".status.state", ".status.phase")
 
 
 class WaitCondition(Struct, frozen=True, kw_only=True):
-    """`words` says it to people; `stays` that an object which is done won't change in this respect."""
+    """`words` describes the condition for users; `stays`: the condition of a finished object does not change."""
 
     words: str
     is_met: Callable[[JSON], bool]
@@ -31,7 +31,7 @@ class WaitCondition(Struct, frozen=True, kw_only=True):
 
 
 def parse_condition(text: str) -> WaitCondition | None:
-    """None stands for deletion."""
+    """Parse --for; None means deletion."""
     if text == "delete":
         return None
     if not text:
@@ -45,7 +45,7 @@ def parse_condition(text: str) -> WaitCondition | None:
 
 
 def parse_seconds(text: str) -> float:
-    """A duration as Go writes it, or a plain number of seconds."""
+    """Parse a Go duration or a plain number of seconds."""
     if re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII):
         return float(text)
     if not is_duration(text):
@@ -53,17 +53,17 @@ def parse_seconds(text: str) -> float:
     return parse_duration_s(text)
 
 
-def unreachable_reason(kind: str, document: JSON, goal: WaitCondition) -> str:
-    """Why the goal can't be reached any more; empty while it can."""
+def unreachable_reason(kind: str, document: JSON, condition: WaitCondition) -> str:
+    """Why the condition can't be met any more; empty while it can."""
     last = _last_condition(kind, document)
-    if not goal.stays or last is None:
+    if not condition.stays or last is None:
         return ""
-    said = last.get("message") or last.get("reason") or ""
-    return f"it has ended as {last['type']}" + (f": {said}" if said else "")
+    message = last.get("message") or last.get("reason") or ""
+    return f"it has ended as {last['type']}" + (f": {message}" if message else "")
 
 
 def ended(known: KnownKind, document: JSON, now: datetime) -> str:
-    """How and when an object of ours has ended, in words; empty while it has not."""
+    """How and when a holdfast object has ended, as text; empty while it has not."""
     last = _last_condition(known.resource.kind, document)
     if last is None or known not in OURS:
         return ""
@@ -73,7 +73,7 @@ def ended(known: KnownKind, document: JSON, now: datetime) -> str:
 
 
 def _last_condition(kind: str, document: JSON) -> JSON | None:
-    """The condition with which the object is done for good."""
+    """The terminal condition of the object."""
     for condition in (document.get("status") or {}).get("conditions") or ():
         if condition.get("type") in _LAST_CONDITIONS.get(kind, ()) and condition.get("status") == "True":
             return dict(condition)
@@ -81,7 +81,7 @@ def _last_condition(kind: str, document: JSON) -> JSON | None:
 
 
 def status_summary(document: JSON) -> str:
-    """How an object stands, in the words of its status."""
+    """State and message of the status of an object."""
     status = document.get("status") or {}
     state, message = status.get("state") or status.get("phase") or "", status.get("message") or ""
     return ": ".join(filter(None, (state, message)))
@@ -118,7 +118,7 @@ def _jsonpath(text: str) -> WaitCondition:
         found = find(document)
         return bool(found) and (any_value or any(_text(each) == value for each in found))
 
-    return WaitCondition(words=f"{path} {value}".strip(), is_met=is_met, stays=path.strip("{}") in _STANDING)
+    return WaitCondition(words=f"{path} {value}".strip(), is_met=is_met, stays=path.strip("{}") in _STATE_PATHS)
 
 
 def _text(value: object) -> str:

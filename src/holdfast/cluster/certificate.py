@@ -1,4 +1,4 @@
-"""A certificate of a server's own: no token is sent in the clear, not even on one machine."""
+"""A self-signed server certificate: no token is sent in the clear, not even on one host."""
 
 import os
 import ssl
@@ -12,20 +12,20 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-# Always: clients trust this one certificate and no other, and their clocks may be wrong.
+# Always valid: clients trust exactly this certificate, and their clocks may be wrong.
 VALID_FROM = datetime(1970, 1, 1, tzinfo=UTC)
 VALID_UNTIL = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
 class ServerIdentity(NamedTuple):
-    """What a server shows, and what a client must know to trust it."""
+    """The TLS context of a server, and the certificate by which clients trust the server."""
 
     context: ssl.SSLContext
     authority: bytes
 
 
 def self_signed_identity(host: str) -> ServerIdentity:
-    """A key that never leaves this process, and a certificate for the address `host` that it has signed itself."""
+    """A self-signed certificate for the address `host`; the key never leaves this process."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "holdfast")])
     certificate = (
@@ -50,7 +50,7 @@ def self_signed_identity(host: str) -> ServerIdentity:
 def _context(certificate: bytes, secret: bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # The ssl module reads keys from files only: this one is on no disk.
+    # The ssl module reads keys from files only: this file is only in memory.
     with os.fdopen(os.memfd_create("pair.pem"), "wb") as pair:
         pair.write(secret + certificate)
         pair.flush()

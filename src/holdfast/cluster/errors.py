@@ -1,11 +1,11 @@
-"""What a cluster may answer instead of doing as asked."""
+"""Errors of requests to a cluster."""
 
 from holdfast.api.schema.violations import Cause  # a part of Invalid
 from holdfast.errors import HoldfastError
 
 
 class ClusterError(HoldfastError):
-    """The cluster refused, or could not be asked; `code` is the HTTP status, 0 when there was no answer."""
+    """The cluster rejected a request or was unreachable; `code` is the HTTP status, 0 without a response."""
 
     code = 0
 
@@ -17,43 +17,43 @@ class ClusterError(HoldfastError):
 
 
 class BadRequest(ClusterError):
-    """The request itself makes no sense to the server."""
+    """The server does not understand the request."""
 
     code = 400
 
 
 class Unauthorized(ClusterError):
-    """The server does not know who asks: the credentials are missing, wrong or expired."""
+    """The server can't authenticate the client: the credentials are missing, wrong or expired."""
 
     code = 401
 
 
 class Forbidden(ClusterError):
-    """The server knows who asks, and they may not."""
+    """The client is authenticated, but lacks permission."""
 
     code = 403
 
 
 class NotFound(ClusterError):
-    """The object, or its kind, is not there."""
+    """The object or its kind does not exist."""
 
     code = 404
 
 
 class Conflict(ClusterError):
-    """The object is not the one that was looked at: its version or uid has changed."""
+    """The object differs from what the caller has read: its version or uid has changed."""
 
     code = 409
 
 
 class AlreadyExists(ClusterError):
-    """An object of that name is there already."""
+    """An object of that name exists already."""
 
     code = 409
 
 
 class Expired(ClusterError):
-    """The version asked for is no longer kept; list again."""
+    """The server has compacted the requested version; list again."""
 
     code = 410
 
@@ -69,7 +69,7 @@ class Invalid(ClusterError):
 
 
 class TooManyRequests(ClusterError):
-    """The server asks to come back later, and the client's patience is used up."""
+    """The server throttles the client, and the retry limit is reached."""
 
     code = 429
 
@@ -81,16 +81,16 @@ class ServerError(ClusterError):
 
 
 class Unreachable(ClusterError):
-    """No answer: not connected, cut off, or timed out."""
+    """No response: connection failed, broken, or timed out."""
 
 
 class Undecodable(ClusterError):
-    """The object that came back does not fit its model."""
+    """The received object does not fit its model."""
 
 
 class NotLeading(ClusterError):
-    """A write was held back because this process may no longer be the leader."""
+    """A write was not sent because this process may no longer be the leader."""
 
 
 class Misconfigured(ClusterError):
-    """How to reach the cluster is not said, or makes no sense."""
+    """The configuration of the cluster connection is missing or invalid."""

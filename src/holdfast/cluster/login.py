@@ -1,4 +1,4 @@
-"""The kubeconfig by which commands find the cluster of this machine, and prove that they may use it."""
+"""The kubeconfig of a local cluster: commands find the cluster by this file, and authenticate with it."""
 
 import base64
 import os
@@ -12,12 +12,12 @@ from holdfast.errors import HoldfastError
 
 KUBECONFIG = "kubeconfig"
 _NAME = "holdfast"
-# An entry of the kubeconfig's cluster: the folder of the `holdfast up` that it is.
+# Extension of the cluster entry in the kubeconfig: the data folder of the `holdfast up`.
 DATA = "holdfast.dev/data"
 
 
 class KubeconfigNotWritable(HoldfastError):
-    """Nobody could connect: the kubeconfig can't be written."""
+    """The kubeconfig can't be written, so that no client could connect."""
 
 
 def kubeconfig_text(url: str, *, authority: bytes, token: str, data: Path | None = None) -> str:
@@ -40,19 +40,19 @@ def kubeconfig_text(url: str, *, authority: bytes, token: str, data: Path | None
 
 @contextmanager
 def kubeconfig_file(folder: Path, text: str) -> Iterator[Path]:
-    """The kubeconfig of that folder, inside the block."""
+    """Write the kubeconfig into the folder; it is removed after the block."""
     path = folder / KUBECONFIG
     _write(path, text)
     try:
         yield path
     finally:
         with suppress(OSError):
-            if path.read_bytes() == text.encode():  # unless somebody else has put their own there meanwhile
+            if path.read_bytes() == text.encode():  # unless another process has replaced the file meanwhile
                 path.unlink()
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all, and readable by its owner alone from its first byte on."""
+    """Write atomically; from the first byte on, only the owner can read the file."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.unlink(missing_ok=True)

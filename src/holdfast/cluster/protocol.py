@@ -1,7 +1,7 @@
-"""The small surface that the rest of holdfast knows of a cluster.
+"""The interface of a cluster for the rest of holdfast.
 
-Two engines serve it: `kubernetes` over HTTP, and an embedded one in this process. Where they differ, the real API
-server is right. Nothing above this module knows which of them it talks to.
+Two engines implement it: `kubernetes` over HTTP, and an embedded engine in this process. Where the engines differ, the
+real API server is right. No code above this module knows which engine it uses.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -17,15 +17,15 @@ from holdfast.api.meta import Key, Object
 T = TypeVar("T", bound=Object)
 T_co = TypeVar("T_co", bound=Object, covariant=True)
 
-# What may be written: a model, or plain JSON. apiVersion and kind are added from the resource.
+# The body of a write: a model, or plain JSON. apiVersion and kind are added from the resource.
 Body: TypeAlias = Struct | Mapping[str, Any]
 JSON: TypeAlias = dict[str, Any]
 
 
 class Resource(Struct, Generic[T], frozen=True, kw_only=True):
-    """A kind as the API serves it, and the model that its objects are decoded into.
+    """A kind as the API serves it, and the model for its objects.
 
-    Decoding keeps only the model's fields: a model names what the cache needs and nothing more.
+    Decoding drops all other fields: a model has only the fields that the cache needs.
     """
 
     group: str
@@ -44,7 +44,7 @@ class Resource(Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class Listing(Struct, Generic[T], frozen=True):
-    """All objects at one moment, and the version to watch on from."""
+    """All objects at one moment, and the resourceVersion from which to watch."""
 
     items: tuple[T, ...]
     resource_version: str
@@ -58,7 +58,7 @@ class Change(StrEnum):
 
 
 class Event(Struct, Generic[T], frozen=True):
-    """One step of a watch. A bookmark carries no object, only how far the watch has come."""
+    """One event of a watch. A bookmark carries no object, only the resourceVersion that the watch has reached."""
 
     change: Change
     resource_version: str
@@ -66,7 +66,7 @@ class Event(Struct, Generic[T], frozen=True):
 
 
 class Propagation(StrEnum):
-    """What happens to what the deleted object owns."""
+    """What happens to the dependents of the deleted object."""
 
     BACKGROUND = "Background"
     FOREGROUND = "Foreground"
@@ -74,7 +74,7 @@ class Propagation(StrEnum):
 
 
 class Identity(Struct, frozen=True, kw_only=True):
-    """Whom a token belongs to. What it does not say is "": only a token that is bound to a pod names one."""
+    """The owner of a token. Unknown fields are "": only a token that is bound to a pod has a pod name."""
 
     username: str
     namespace: str = ""
@@ -104,27 +104,27 @@ class Cluster(Protocol):
     ) -> AbstractAsyncContextManager[AsyncIterator[Event[T]]]:
         """Every change after `resource_version`, in order, until the server ends the stream.
 
-        Raises `Expired` when the version is no longer kept. A stream that merely ends is watched on from the last
-        version seen.
+        Raises `Expired` when the server has compacted the version. After a normal end of the stream, the caller
+        continues from the last received version.
         """
         ...
 
     async def get(self, resource: Resource[T], key: Key) -> T: ...
 
     async def create(self, resource: Resource[T], body: Body, *, namespace: str = "") -> T:
-        """Make the object; with metadata.generateName the server completes the name. Unknown fields are refused."""
+        """Create the object; with metadata.generateName the server completes the name. Unknown fields are rejected."""
         ...
 
     async def replace(self, resource: Resource[T], key: Key, body: Body) -> T:
-        """Put `body` in the object's place; metadata.resourceVersion in it guards against a lost update."""
+        """Replace the object by `body`; metadata.resourceVersion in `body` guards against a lost update."""
         ...
 
     async def patch(self, resource: Resource[T], key: Key, patch: Body) -> T:
-        """Merge (RFC 7386) into all but status. metadata.resourceVersion in the patch guards it (`Conflict`)."""
+        """Merge (RFC 7386) into all but status. A resourceVersion in the patch is a precondition (`Conflict`)."""
         ...
 
     async def patch_status(self, resource: Resource[T], key: Key, patch: Body) -> T:
-        """The same for status and nothing else; a uid in the patch guards nothing here."""
+        """Like `patch`, only for status; a uid in the patch is no precondition here."""
         ...
 
     async def delete(
@@ -137,7 +137,7 @@ class Cluster(Protocol):
         propagation: Propagation = Propagation.BACKGROUND,
         grace_period_s: int | None = None,
     ) -> None:
-        """Delete exactly the object that was looked at: another uid or version there is a `Conflict`."""
+        """Delete exactly the object that the caller has read: a different uid or version is a `Conflict`."""
         ...
 
     async def pod_log(
@@ -147,11 +147,11 @@ class Cluster(Protocol):
     def follow_log(
         self, key: Key, *, container: str = "", tail_lines: int | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """What the log holds and what is added to it, in pieces of any size, until the container has ended."""
+        """The log and everything that is appended, in chunks of any size, until the container has ended."""
         ...
 
     async def review_token(self, token: str, audience: str) -> Identity | None:
-        """Who shows this token, if it is valid now and was given out for that audience; otherwise None."""
+        """The identity behind a token; None unless the token is valid now and was issued for that audience."""
         ...
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The kinds that holdfast talks to a cluster about."""
+"""The resource kinds that holdfast uses, and JSON merge patches of their objects."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -32,7 +32,7 @@ T = TypeVar("T", bound=Object)
 
 
 def resource_of(kind: Kind[T]) -> Resource[T]:
-    """A kind of ours, in its stored version."""
+    """A holdfast kind in its stored version."""
     return Resource(group=kind.group, version=kind.versions[0], kind=kind.kind, plural=kind.plural, model=kind.model)
 
 
@@ -61,46 +61,46 @@ PRIORITY_CLASSES = Resource(
     model=PriorityClass,
     namespaced=False,
 )
-# The Prometheus Operator's; a cluster may not have it.
+# A kind of the Prometheus Operator; a cluster may not have it.
 SERVICE_MONITORS = Resource(
     group="monitoring.coreos.com", version="v1", kind="ServiceMonitor", plural="servicemonitors", model=Object
 )
 EVENTS = Resource(group="", version="v1", kind="Event", plural="events", model=CoreEvent)
 
 
-# Objects read whole: with every field that the cluster has, where a model keeps only what it names.
+# Whole objects, with every field of the cluster; a model decodes only its own fields.
 
 S = TypeVar("S", bound=Struct)
 
 
 class RawObject(Object, frozen=True, kw_only=True):
-    """As the model of a resource it makes an engine keep the whole document."""
+    """As the model of a resource, it makes an engine return the whole document."""
 
     document: JSON
 
 
 def decoder_for(model: type[S]) -> Callable[[bytes | Raw], S]:
-    """What turns the JSON text of an object into the model; raises a `MsgspecError` when it does not fit."""
-    if model not in _readers:
-        _readers[model] = _whole if model is RawObject else msgspec.json.Decoder(model).decode
-    return _readers[model]
+    """A function that decodes the JSON of an object into the model; it raises a `MsgspecError` on a mismatch."""
+    if model not in _decoders:
+        _decoders[model] = _decode_raw if model is RawObject else msgspec.json.Decoder(model).decode
+    return _decoders[model]
 
 
-_readers: dict[type[Struct], Callable[[bytes | Raw], Any]] = {}
-_head = msgspec.json.Decoder(Object)
+_decoders: dict[type[Struct], Callable[[bytes | Raw], Any]] = {}
+_metadata_decoder = msgspec.json.Decoder(Object)
 
 
-def _whole(text: bytes | Raw) -> RawObject:
-    return RawObject(metadata=_head.decode(text).metadata, document=msgspec.json.decode(text))
+def _decode_raw(text: bytes | Raw) -> RawObject:
+    return RawObject(metadata=_metadata_decoder.decode(text).metadata, document=msgspec.json.decode(text))
 
 
-# The kinds that people name on a command line: Kubernetes' own that holdfast uses, and holdfast's.
+# The kinds that users can name on a command line: the built-in kinds that holdfast uses, and the holdfast kinds.
 
 ALL = "all"
 
 
 class KnownKind(Struct, frozen=True, kw_only=True):
-    """A kind, every name that it goes by, and what a table shows of it."""
+    """A kind, all its names, and its table columns."""
 
     resource: Resource[RawObject]
     singular: str
@@ -116,7 +116,7 @@ class KnownKind(Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """As output names an object's kind: trainingjob.ml.example.com, pod."""
+        """The kind as printed before the name of an object: trainingjob.ml.example.com, pod."""
         return f"{self.singular}.{self.resource.group}" if self.resource.group else self.singular
 
 
@@ -179,11 +179,11 @@ OURS = tuple(
 KNOWN = (*OURS, *BUILTIN)
 
 
-# Merge patches (RFC 7386).
+# JSON merge patches (RFC 7386).
 
 
 def merge_patch(old: JSON, new: JSON) -> JSON:
-    """The smallest patch that makes `new` of `old`; empty when they are equal. A list is replaced as a whole."""
+    """The smallest patch from `old` to `new`; empty when both are equal. A list is replaced as a whole."""
     patch: JSON = dict.fromkeys(old.keys() - new.keys())
     for name, value in new.items():
         before = old.get(name)
@@ -193,11 +193,8 @@ def merge_patch(old: JSON, new: JSON) -> JSON:
     return patch
 
 
-# JSON merge patch (RFC 7386).
-
-
 def apply_merge_patch(target: JSON, patch: JSON) -> JSON:
-    """`target` with `patch` applied; neither is changed, and unchanged parts are shared."""
+    """`target` with `patch` applied; both arguments stay unchanged, and unchanged parts are shared."""
     result = dict(target)
     for key, value in patch.items():
         if value is None:

@@ -1,4 +1,7 @@
-"""A clean end: a workload that is deleted is gone only when its pods are, so that its GPUs are free then."""
+"""Writes the finalizer of a GPUWorkload and the Job of its attempt, and reads why the Job has no pod.
+
+A deleted workload is gone only when its pods are gone, so that its GPUs are free then.
+"""
 
 from collections.abc import Collection
 from contextlib import suppress
@@ -24,37 +27,37 @@ from holdfast.runtime.controller import Done, RequeueAfter, Result, TerminalErro
 from holdfast.runtime.read_your_writes import TrackedClient
 
 FINALIZER = "gpu.warp.dev/workload"
-# The garbage collector's, while it takes the children of an object from it that they shall outlive.
+# The garbage collector's finalizer, while it orphans the children that are to outlive their owner.
 ORPHAN = "orphan"
 
 
 async def add_finalizer(session: TrackedClient, workload: GPUWorkload) -> GPUWorkload:
-    """With the finalizer on it: before a node is taken for it, and so before there is anything to clean up."""
+    """Adds the finalizer before a node is reserved, and so before there is anything to clean up."""
     if FINALIZER in workload.metadata.finalizers:
         return workload
     return await _set_finalizers(session, workload, (*workload.metadata.finalizers, FINALIZER))
 
 
 async def finalize(session: TrackedClient, observed: Observed, now: datetime, timing: Timing) -> Result:
-    """The workload is being deleted. A pod on a node that is silent does not hold it up for ever."""
+    """The workload is being deleted. A pod on an unreachable node does not delay the deletion for ever."""
     workload = observed.workload
-    held = workload.metadata.finalizers
-    if FINALIZER not in held:
+    finalizers = workload.metadata.finalizers
+    if FINALIZER not in finalizers:
         return Done()
-    if ORPHAN not in held:
+    if ORPHAN not in finalizers:
         jobs = tuple(filter(None, (*observed.old_jobs, observed.job)))
         await stop_jobs(session, jobs)
         stopping = _without_node(observed, {job.metadata.uid for job in jobs})
         if blocking_pods(stopping, now, timing):
             due = min((at for at in give_up_times(stopping, timing) if at > now), default=None)
             return RequeueAfter((due - now).total_seconds()) if due is not None else Done()
-    with suppress(NotFound):  # it is gone already
-        await _set_finalizers(session, workload, tuple(each for each in held if each != FINALIZER))
+    with suppress(NotFound):  # the workload is gone already
+        await _set_finalizers(session, workload, tuple(finalizer for finalizer in finalizers if finalizer != FINALIZER))
     return Done()
 
 
 def _without_node(observed: Observed, jobs: Collection[str]) -> Observed:
-    """As if it were on no node: all pods of its own Jobs have to stop."""
+    """The observation as if no node were assigned: all pods of the workload's own Jobs have to stop."""
     workload, status = observed.workload, structs.replace(observed.status, assigned_node=None)
     pods = (*observed.pods, *observed.old_pods)
     own = tuple(pod for pod in pods if any(uid in jobs for uid in owner_uid(pod)))
@@ -66,15 +69,15 @@ async def _set_finalizers(session: TrackedClient, workload: GPUWorkload, finaliz
     return await session.patch(GPU_WORKLOADS, workload.metadata.key, {"metadata": guard})
 
 
-# Makes the Job of a GPUWorkload's try, without ever touching one that is not its own.
+# Creates the Job of an attempt, and never touches a Job of another owner.
 
 
 class Obstacle(HoldfastError):
-    """Something that is not ours to remove stands in the way; it may go by itself."""
+    """An object that holdfast must not remove blocks the Job; the object may go by itself."""
 
 
 async def ensure_job(observed: Observed, cluster: Cluster, session: TrackedClient, defaults: Defaults) -> Observed:
-    """With the Job of the try that is in status, made now or found: a crash after its creation makes no second one."""
+    """Creates or finds the Job of the attempt in status: a crash after its creation makes no second Job."""
     try:
         job = await _create_or_get(observed.workload, cluster, session, defaults)
     except (Obstacle, Forbidden) as error:
@@ -91,11 +94,11 @@ async def _create_or_get(workload: GPUWorkload, cluster: Cluster, session: Track
         return await session.create(JOBS, body, namespace=namespace)
     except AlreadyExists:
         seen = await cluster.get(JOBS, Key(namespace, body["metadata"]["name"]))
-    _check_own(seen, workload)
+    _check_owner(seen, workload)
     return seen
 
 
-def _check_own(seen: Job, workload: GPUWorkload) -> None:
+def _check_owner(seen: Job, workload: GPUWorkload) -> None:
     owner, what = seen.metadata.controller, f"Job {seen.metadata.name}"
     if owner is None or owner.uid != workload.metadata.uid:
         if owner is not None and (owner.kind, owner.name) == ("GPUWorkload", workload.metadata.name):
@@ -106,12 +109,12 @@ def _check_own(seen: Job, workload: GPUWorkload) -> None:
         raise Obstacle(f"waiting for {what} to be deleted before it is made again")
 
 
-# Finds out why a try has no pod; only the Events of its Job tell.
+# Finds out why an attempt has no pod; only the Events of its Job report the reason.
 
 
 async def with_job_problem(observed: Observed, cluster: Cluster) -> Observed:
-    """Asked with each look, of which there are few: without a pod there is no news."""
+    """Reads the Events with each reconcile. These are few: without a pod nothing changes."""
     if observed.job is None or not lacks_pod(observed):
         return observed
-    said = await newest_warning(cluster, observed.job)
-    return structs.replace(observed, job_problem=sanitize(refused_because(said))) if said else observed
+    warning = await newest_warning(cluster, observed.job)
+    return structs.replace(observed, job_problem=sanitize(refused_because(warning))) if warning else observed

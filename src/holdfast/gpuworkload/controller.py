@@ -40,7 +40,7 @@ from holdfast.runtime.read_your_writes import WriteTracker
 from holdfast.runtime.status import delete_expired, record_events, write_status
 from holdfast.scheduling.free_gpus import RandomSource
 
-# What stands in the way (a name, a quota, a right) is not ours to watch; it is looked at again this often.
+# An obstacle (a name, a quota, a missing right) can't be watched, so it is checked this often.
 OBSTACLE_RECHECK_S = 30.0
 
 OWNER = owned_by(GPU_WORKLOADS)
@@ -55,7 +55,7 @@ class GPUWorkloadReconciler:
         self,
         cluster: Cluster,
         caches: Caches,
-        places: PlacementQueue,
+        placement_queue: PlacementQueue,
         writer: WriteTracker,
         events: Recorder,
         metrics: GPUWorkloadMetrics,
@@ -66,7 +66,7 @@ class GPUWorkloadReconciler:
     ) -> None:
         self._cluster = cluster
         self._caches = caches
-        self._places = places
+        self._placement_queue = placement_queue
         self._writer = writer
         self._events = events
         self._metrics = metrics
@@ -80,11 +80,11 @@ class GPUWorkloadReconciler:
             return Done()
         if observed.workload.metadata.deletion_timestamp:
             return await finalize(self._writer.for_key(key), observed, now, self._timing)
-        observed, ask_in_s = self._places.refresh(observed, now)
+        observed, refresh_in_s = self._placement_queue.refresh(observed, now)
         observed = await with_job_problem(observed, self._cluster)
-        course = decide(observed, now, self._timing)
-        observed = await self._apply(course, observed, now)
-        return await self._requeue(observed, now, ask_in_s)
+        action = decide(observed, now, self._timing)
+        observed = await self._apply(action, observed, now)
+        return await self._requeue(observed, now, refresh_in_s)
 
     async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
         observed = self._caches.observe(key)
@@ -92,28 +92,28 @@ class GPUWorkloadReconciler:
             refused, now = structs.replace(observed, rejected_reason=str(error)), self._now()
             await self._with_status(refused, decide(refused, now, self._timing), now)
 
-    async def _apply(self, course: Action, observed: Observed, now: datetime) -> Observed:
-        """What is decided is in status before it is done: after a crash it is seen, and done then."""
+    async def _apply(self, action: Action, observed: Observed, now: datetime) -> Observed:
+        """Status has the decision before it is carried out: after a crash the next reconcile carries it out."""
         session = self._writer.for_key(observed.workload.metadata.key)
-        match course:
+        match action:
             case AssignNode():
                 observed = structs.replace(observed, workload=await add_finalizer(session, observed.workload))
-                observed = _in_next_attempt(await self._with_status(observed, course, now), observed.past_jobs)
+                observed = _in_next_attempt(await self._with_status(observed, action, now), observed.past_jobs)
                 return await self._apply(RunJob(), observed, now)
             case Finish():
-                return await self._with_status(observed, course, now)
+                return await self._with_status(observed, action, now)
             case RetryAttempt() | Suspend():
-                observed = await self._with_status(observed, course, now)
+                observed = await self._with_status(observed, action, now)
                 await stop_jobs(session, observed.jobs_to_delete)
                 return observed
             case RunJob() if not observed.job_is_made:
                 observed = await ensure_job(observed, self._cluster, session, self._defaults)
         await stop_jobs(session, observed.jobs_to_delete)
-        return await self._with_status(observed, course, now)
+        return await self._with_status(observed, action, now)
 
-    async def _with_status(self, observed: Observed, course: Action, now: datetime) -> Observed:
-        """With the status that follows from the course; nothing is written when nothing changed."""
-        workload = await self._write_status(observed.workload, next_status(observed, course, now))
+    async def _with_status(self, observed: Observed, action: Action, now: datetime) -> Observed:
+        """With the status that follows from the action. Nothing is written when nothing changed."""
+        workload = await self._write_status(observed.workload, next_status(observed, action, now))
         return structs.replace(observed, workload=workload)
 
     async def _write_status(self, workload: GPUWorkload, status: GPUWorkloadStatus) -> GPUWorkload:
@@ -126,38 +126,38 @@ class GPUWorkloadReconciler:
         record_events(self._events, GPU_WORKLOADS, workload, events_for(workload, status))
         return written
 
-    async def _requeue(self, observed: Observed, now: datetime, ask_in_s: float | None) -> Result:
+    async def _requeue(self, observed: Observed, now: datetime, refresh_in_s: float | None) -> Result:
         due = expiry(observed.workload) if observed.finished else None
         if due is not None and now >= due:
             await delete_expired(self._writer.for_key(observed.workload.metadata.key), GPU_WORKLOADS, observed.workload)
             return Done()
-        soonest_s = min(self._requeue_times_s(observed, now, ask_in_s), default=None)
+        soonest_s = min(self._requeue_times_s(observed, now, refresh_in_s), default=None)
         return RequeueAfter(soonest_s) if soonest_s is not None else Done()
 
-    def _requeue_times_s(self, observed: Observed, now: datetime, ask_in_s: float | None) -> Iterator[float]:
+    def _requeue_times_s(self, observed: Observed, now: datetime, refresh_in_s: float | None) -> Iterator[float]:
         wake = requeue_at(observed, now, self._timing)
         if wake is not None:
             yield (wake - now).total_seconds()
-        if ask_in_s is not None:
-            yield ask_in_s
+        if refresh_in_s is not None:
+            yield refresh_in_s
         yield from recheck_in_s(observed, self._timing)
         if observed.blocked_by:
             yield OBSTACLE_RECHECK_S
 
 
-def _in_next_attempt(observed: Observed, tried: tuple[Job, ...]) -> Observed:
-    """What was seen of the try before belongs to an earlier one now."""
-    other_pods = (*observed.old_pods, *observed.pods)
-    return structs.replace(observed, job=None, old_jobs=tried, pods=(), old_pods=other_pods)
+def _in_next_attempt(observed: Observed, past_jobs: tuple[Job, ...]) -> Observed:
+    """The observed Job and pods belong to an old attempt now."""
+    old_pods = (*observed.old_pods, *observed.pods)
+    return structs.replace(observed, job=None, old_jobs=past_jobs, pods=(), old_pods=old_pods)
 
 
 def _log_step(workload: GPUWorkload, status: GPUWorkloadStatus) -> None:
-    """Not the message: it may end with the program's last lines, and these belong to the workload's user."""
+    """Without the message: it may end with the program's last lines, which belong to the workload's user."""
     old = workload.status or GPUWorkloadStatus()
     is_step = (status.phase, reason_of(status)) != (old.phase, reason_of(old))
-    say = log.info if is_step else log.debug
+    write = log.info if is_step else log.debug
     key = str(workload.metadata.key)
-    say("status", key=key, phase=status.phase, why=reason_of(status), node=status.assigned_node, job=status.job_name)
+    write("status", key=key, phase=status.phase, why=reason_of(status), node=status.assigned_node, job=status.job_name)
 
 
 def gpu_workload_controller(
@@ -170,10 +170,10 @@ def gpu_workload_controller(
     room: SharedLedger | None = None,
     dice: RandomSource | None = None,
 ) -> Controller[GPUWorkload]:
-    """The controller, on the operator's stores; `room` is the one that its other controllers have as well."""
+    """The controller, on the operator's stores. All controllers of an operator share one ledger (`room`)."""
     writer = operator.writer()
     caches = Caches.of(operator)
-    places = PlacementQueue(
+    placement_queue = PlacementQueue(
         room or SharedLedger(operator),
         caches,
         behind=writer.is_cache_stale,
@@ -184,12 +184,12 @@ def gpu_workload_controller(
     )
     metrics = GPUWorkloadMetrics(operator.registry)
     reconciler = GPUWorkloadReconciler(
-        cluster, caches, places, writer, operator.recorder, metrics, defaults=defaults, timing=timing, now=now
+        cluster, caches, placement_queue, writer, operator.recorder, metrics, defaults=defaults, timing=timing, now=now
     )
     return Controller(
         name="gpuworkload",
         resource=GPU_WORKLOADS,
         reconciler=Measured(reconciler, metrics),
         writer=writer,
-        watches=(Watch(JOBS, OWNER), Watch(PODS, key_of), NodeReadinessWatch(caches), places),
+        watches=(Watch(JOBS, OWNER), Watch(PODS, key_of), NodeReadinessWatch(caches), placement_queue),
     )

@@ -1,4 +1,4 @@
-"""What is to be done about a GPUWorkload next: one course of several."""
+"""Decides the next action for a GPUWorkload. Pure functions: no I/O, no clock."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -29,29 +29,34 @@ from holdfast.scheduling.constraints import PodRequirements
 from holdfast.scheduling.placement import Placement
 from holdfast.times import format_time, parse_time
 
-# What has become of a workload's try, if it is lost.
+# Whether and why the present attempt has failed.
 
 
 def find_failure(observed: Observed, timing: Timing) -> WorkerFailure | None:
-    """Why the present try can't go on; None while it can."""
+    """Why the present attempt can't go on; None while the attempt can."""
     if any(pod.status.phase == "Succeeded" for pod in observed.pods):
-        return None  # its Job will say so
-    return _of_pod(observed) or _of_node(observed, timing) or _of_job(observed) or _unbound(observed, timing)
+        return None  # the Job will report the success
+    return (
+        _pod_failure(observed)
+        or _node_failure(observed, timing)
+        or _job_failure(observed)
+        or _bind_failure(observed, timing)
+    )
 
 
-def _of_pod(observed: Observed) -> WorkerFailure | None:
+def _pod_failure(observed: Observed) -> WorkerFailure | None:
     broken = (pod for pod in observed.pods if pod.status.phase == "Failed" or pod.is_terminating)
     for pod in broken:
-        loss = classify_failure(pod, observed.nodes, collateral=False)
-        if loss is not None:
-            # In a later try the command was found before, or its node differs.
-            is_first = last_attempt(observed.workload) == 0 and not loss.is_free
-            return structs.replace(loss, permanent=True) if is_first and could_not_start(pod) else loss
+        failure = classify_failure(pod, observed.nodes, collateral=False)
+        if failure is not None:
+            # In a later attempt the command was found before, or the node differs.
+            is_first = last_attempt(observed.workload) == 0 and not failure.is_free
+            return structs.replace(failure, permanent=True) if is_first and could_not_start(pod) else failure
     return None
 
 
-def _of_node(observed: Observed, timing: Timing) -> WorkerFailure | None:
-    """A node that is silent may come back to a pod that it has; one that has none yet is soon better off elsewhere."""
+def _node_failure(observed: Observed, timing: Timing) -> WorkerFailure | None:
+    """An unready node may come back to its running pod; a pod that is not there yet soon moves to another node."""
     node = observed.nodes.get(observed.node)
     if node is None:
         return WorkerFailure(cause="infrastructure", message=f"node {observed.node} is gone")
@@ -63,20 +68,20 @@ def _of_node(observed: Observed, timing: Timing) -> WorkerFailure | None:
     )
 
 
-def _of_job(observed: Observed) -> WorkerFailure | None:
+def _job_failure(observed: Observed) -> WorkerFailure | None:
     job = observed.job
     if job is None or job.metadata.deletion_timestamp:
         if observed.status.phase == "Scheduling":
-            return None  # it is still to be made
+            return None  # the Job is still to be made
         return WorkerFailure(cause="infrastructure", message="its Job was deleted from outside")
     is_over = job.condition("Failed") or job.condition("FailureTarget")
-    # A pod that failed by itself stays to be looked at. One that still seems to run will be seen to have failed.
+    # A pod that failed by itself is retained for inspection. A pod that still seems to run will be seen to have failed.
     if is_over and not observed.pods:
         return WorkerFailure(cause="infrastructure", message="its pod was deleted from outside")
     return None
 
 
-def _unbound(observed: Observed, timing: Timing) -> WorkerFailure | None:
+def _bind_failure(observed: Observed, timing: Timing) -> WorkerFailure | None:
     if not is_overdue(observed, timing):
         return None
     message = f"its pod did not get node {observed.node} within {timing.bind_timeout_s:.0f} s"
@@ -84,38 +89,38 @@ def _unbound(observed: Observed, timing: Timing) -> WorkerFailure | None:
     return WorkerFailure(cause="infrastructure", message=f"{message}: {because}" if because else message)
 
 
-# Pods of earlier tries: how long they hold up the next one, so that no workload runs twice.
+# Pods of earlier attempts: how long they delay the next attempt, so that no workload runs twice.
 
 
 def blocking_pods(observed: Observed, now: datetime, timing: Timing) -> tuple[Pod, ...]:
-    """Those that may still run. What was on a node that is gone does not; a silent node is given some time."""
+    """Old pods that may still run. A pod on a deleted node does not; an unready node is given some time."""
     return tuple(pod for pod in observed.stopping if _may_run(pod, observed, now, timing))
 
 
 def give_up_times(observed: Observed, timing: Timing) -> Iterator[datetime]:
-    """When pods on silent nodes are no longer waited for."""
+    """When pods on unready nodes are no longer waited for."""
     for pod in observed.stopping:
         node = observed.nodes.get(pod.spec.node_name)
         if pod.is_terminating and node is not None and not node.is_ready:
-            yield _given_up_at(pod, timing)
+            yield _give_up_at(pod, timing)
 
 
 def _may_run(pod: Pod, observed: Observed, now: datetime, timing: Timing) -> bool:
     if not pod.spec.node_name:
-        return True  # until it is deleted, which takes a moment, the scheduler may bind it
+        return True  # until the pod is deleted, which takes a moment, the scheduler may bind it
     node = observed.nodes.get(pod.spec.node_name)
     if node is None:
         return False
-    return node.is_ready or not pod.is_terminating or now < _given_up_at(pod, timing)
+    return node.is_ready or not pod.is_terminating or now < _give_up_at(pod, timing)
 
 
-def _given_up_at(pod: Pod, timing: Timing) -> datetime:
+def _give_up_at(pod: Pod, timing: Timing) -> datetime:
     return parse_time(pod.metadata.deletion_timestamp) + timedelta(seconds=timing.lost_pod_timeout_s)
 
 
-# When a failed try is followed by another.
+# When a failed attempt is retried.
 
-# By how much a wait differs from its even length, so that what failed together does not come back together.
+# The jitter of a backoff, so that workloads that failed together do not come back together.
 SPREAD = 0.1
 
 
@@ -127,35 +132,35 @@ class GiveUp(Struct, frozen=True):
 class Retry(Struct, frozen=True):
     loss: WorkerFailure
     at: datetime | None
-    """When the next try may start; None means at once."""
+    """When the next attempt may start; None means at once."""
 
 
-def retry_or_give_up(loss: WorkerFailure, workload: GPUWorkload, now: datetime, timing: Timing) -> Retry | GiveUp:
-    """What is nobody's fault is free; the workload's own failures use up its retries."""
+def retry_or_give_up(failure: WorkerFailure, workload: GPUWorkload, now: datetime, timing: Timing) -> Retry | GiveUp:
+    """Failures of the infrastructure are free; the workload's own failures use up its retries."""
     status, policy = workload.status or GPUWorkloadStatus(), workload.spec.retry_policy or RetryPolicy()
-    if loss.is_free:
-        delay_s = _infrastructure_backoff_s(loss, workload, status, now, timing)
-    elif loss.permanent:
-        return GiveUp(PERMANENT, f"{loss.message} (another try would fail in the same way)")
+    if failure.is_free:
+        delay_s = _infrastructure_backoff_s(failure, workload, status, now, timing)
+    elif failure.permanent:
+        return GiveUp(PERMANENT, f"{failure.message} (another try would fail in the same way)")
     elif status.retry_count >= policy.max_retries:
         used = f"after {status.retry_count} of {policy.max_retries} retries"
-        return GiveUp("RetriesExhausted", f"{loss.message} ({used})")
+        return GiveUp("RetriesExhausted", f"{failure.message} ({used})")
     else:
         delay_s = backoff_s(policy.backoff_seconds, status.retry_count, workload.metadata.uid, timing)
-    return Retry(loss, _moment_after(now, delay_s, timing) if delay_s else None)
+    return Retry(failure, _time_after(now, delay_s, timing) if delay_s else None)
 
 
 def backoff_s(base_s: float, retries: int, uid: str, timing: Timing) -> float:
-    """After so many retries, before the next: doubled each time, spread a little, and never longer than the cap.
+    """The delay before the next retry: doubled with each retry, with some jitter, and never longer than the cap.
 
-    The spread is the workload's own, so that a decision that is made again is the same.
+    The jitter is a function of the workload's uid, so that a repeated decision is the same.
     """
-    spread = 1 + SPREAD * (2 * _fraction(f"{uid} {retries}") - 1)
-    return float(min(base_s * 2 ** min(max(retries, 0), 32) * spread, timing.retry_cap_s))
+    jitter = 1 + SPREAD * (2 * _fraction(f"{uid} {retries}") - 1)
+    return float(min(base_s * 2 ** min(max(retries, 0), 32) * jitter, timing.retry_cap_s))
 
 
 def retry_time(status: GPUWorkloadStatus, now: datetime, timing: Timing) -> datetime | None:
-    """When the next try may start; None means now. A moment too far away to be meant was written by another clock."""
+    """When the next attempt may start; None means now. A time beyond the cap was written by another clock."""
     if not status.next_retry_time:
         return None
     due = parse_time(status.next_retry_time)
@@ -163,29 +168,29 @@ def retry_time(status: GPUWorkloadStatus, now: datetime, timing: Timing) -> date
 
 
 def _infrastructure_backoff_s(
-    loss: WorkerFailure, workload: GPUWorkload, status: GPUWorkloadStatus, now: datetime, timing: Timing
+    failure: WorkerFailure, workload: GPUWorkload, status: GPUWorkloadStatus, now: datetime, timing: Timing
 ) -> float:
-    """A node that breaks whatever comes to it, or never takes it, must not be fed without a pause."""
-    if loss.node_stopped and loss.cause == "infrastructure":
+    """A node that breaks every pod, or never takes one, must not get new pods without a pause."""
+    if failure.node_stopped and failure.cause == "infrastructure":
         return 0.0
-    # By our own clock on both sides: that of whoever writes the Job's times may be another.
+    # Both times are of the operator's clock: the times in the Job may be of another clock.
     began = status.last_schedule_time if status.phase == "Running" else None
     if began and (now - parse_time(began)).total_seconds() >= timing.stable_after_s:
         return 0.0
-    lost_before = last_attempt(workload) - status.retry_count
-    if lost_before <= 0:
+    failed_before = last_attempt(workload) - status.retry_count
+    if failed_before <= 0:
         return 0.0
-    return float(min(timing.infrastructure_backoff_s * 2 ** min(lost_before - 1, 32), timing.retry_cap_s))
+    return float(min(timing.infrastructure_backoff_s * 2 ** min(failed_before - 1, 32), timing.retry_cap_s))
 
 
-def _moment_after(now: datetime, delay_s: float, timing: Timing) -> datetime:
-    """A timestamp in status has no parts of a second: the next whole one, unless that would be beyond the cap."""
+def _time_after(now: datetime, delay_s: float, timing: Timing) -> datetime:
+    """A timestamp in status has whole seconds: rounded up, unless the result would be beyond the cap."""
     due = (now + timedelta(seconds=delay_s, microseconds=999_999)).replace(microsecond=0)
     return min(due, (now + timedelta(seconds=timing.retry_cap_s)).replace(microsecond=0))
 
 
 def _fraction(text: str) -> float:
-    """From 0 to 1, always the same for the same text."""
+    """A number from 0 to 1, always the same for the same text."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) / 2**64
 
 
@@ -193,7 +198,7 @@ BACKING_OFF = "BackingOff"
 
 
 class StateReason(Struct, frozen=True):
-    """Where the workload stands: its phase, one word why, and a sentence for people."""
+    """The state of the workload: its phase, a one-word reason, and a sentence for people."""
 
     phase: Phase
     reason: str
@@ -201,39 +206,39 @@ class StateReason(Struct, frozen=True):
 
 
 class CleanUp(Struct, frozen=True):
-    """It has ended: nothing of it may run on."""
+    """The workload has ended: none of its pods may run on."""
 
 
 class Finish(Struct, frozen=True):
-    """It ends now."""
+    """The workload ends now."""
 
     finding: StateReason
 
 
 class RetryAttempt(Struct, frozen=True):
-    """The try is lost and another follows: that is in status before anything is deleted, so that a crash is seen."""
+    """The attempt failed and another follows. Status has the retry before anything is deleted, to survive a crash."""
 
     retry: Retry
 
 
 class Suspend(Struct, frozen=True):
-    """It is suspended: its try ends, and its GPUs are given back."""
+    """The workload is suspended: its attempt ends, and its GPUs become free."""
 
 
 class Wait(Struct, frozen=True):
-    """Nothing is made. Without a finding not even the status changes."""
+    """No object is made. Without a finding not even the status changes."""
 
     finding: StateReason | None
 
 
 class AssignNode(Struct, frozen=True):
-    """A node is chosen: that is in status before the Job is made."""
+    """A node is chosen. Status has the node before the Job is made."""
 
-    machine: str
+    node: str
 
 
 class RunJob(Struct, frozen=True):
-    """The try's Job is made, and followed."""
+    """The attempt's Job is made, and followed."""
 
 
 Action = CleanUp | Finish | RetryAttempt | Suspend | Wait | AssignNode | RunJob
@@ -248,9 +253,9 @@ def decide(observed: Observed, now: datetime, timing: Timing) -> Action:
         return Finish(StateReason("Succeeded", "Completed", f"the workload succeeded on {observed.node}"))
     if observed.node:
         return _follow(observed, now, timing)
-    held = _wait_reason(observed, now, timing)
-    if held is not None:
-        return Wait(held)
+    hold = _hold_reason(observed, now, timing)
+    if hold is not None:
+        return Wait(hold)
     if observed.offered_node:
         return AssignNode(observed.offered_node)
     wait = observed.wait
@@ -260,32 +265,32 @@ def decide(observed: Observed, now: datetime, timing: Timing) -> Action:
 
 
 def needs_node(observed: Observed, now: datetime, timing: Timing) -> bool:
-    """Whether it stands in line, or keeps what it was given there."""
-    return not (observed.finished or observed.rejected_reason or observed.node or _wait_reason(observed, now, timing))
+    """Whether the workload is in the queue, or holds a node that the queue offered."""
+    return not (observed.finished or observed.rejected_reason or observed.node or _hold_reason(observed, now, timing))
 
 
 def _follow(observed: Observed, now: datetime, timing: Timing) -> Action:
     if observed.workload.spec.suspend:
         return Suspend()
-    loss = find_failure(observed, timing)
-    if loss is None:
+    failure = find_failure(observed, timing)
+    if failure is None:
         return RunJob()
-    match retry_or_give_up(loss, observed.workload, now, timing):
+    match retry_or_give_up(failure, observed.workload, now, timing):
         case GiveUp(reason, message):
             return Finish(StateReason("Failed", reason, message))
         case retry:
             return RetryAttempt(retry)
 
 
-def _wait_reason(observed: Observed, now: datetime, timing: Timing) -> StateReason | None:
-    """Why it does not even ask for a node yet."""
+def _hold_reason(observed: Observed, now: datetime, timing: Timing) -> StateReason | None:
+    """Why the workload does not request a node yet."""
     stopping = blocking_pods(observed, now, timing)
     if observed.workload.spec.suspend:
         message = "spec.suspend is true; set it to false to go on"
         return StateReason("Pending", "Suspended", f"waiting for its pod to stop: {message}" if stopping else message)
     due = retry_time(observed.status, now, timing)
     if due is not None:
-        # What failed stays the message; it was written together with the time.
+        # The message stays the failure; it was written together with the time.
         return StateReason("Pending", BACKING_OFF, observed.status.message or f"next try at {format_time(due)}")
     if stopping:
         return StateReason(
@@ -294,16 +299,16 @@ def _wait_reason(observed: Observed, now: datetime, timing: Timing) -> StateReas
     return None
 
 
-# When a GPUWorkload has to be looked at again although nothing happens.
+# When a GPUWorkload has to be reconciled again without a change.
 
 
 def requeue_at(observed: Observed, now: datetime, timing: Timing) -> datetime | None:
-    """The next moment at which a decision may differ; None when only news can change it."""
+    """The next moment at which the decision may differ; None when only an event can change the decision."""
     return min((due for due in _moments(observed, now, timing) if due > now), default=None)
 
 
 def expiry(workload: GPUWorkload) -> datetime | None:
-    """When a workload that has ended is to be deleted."""
+    """When a finished workload is to be deleted."""
     ttl_s, status = workload.spec.ttl_seconds_after_finished, workload.status
     if ttl_s is None or status is None:
         return None
@@ -322,26 +327,26 @@ def _moments(observed: Observed, now: datetime, timing: Timing) -> Iterator[date
     yield from give_up_times(observed, timing)
 
 
-# Where a workload and the placement meet: it stands in line, keeps its room, or gives it back.
+# Syncs a workload with the placement: the workload waits in the queue, holds its reservation, or releases it.
 
 
 def sync_placement(
     observed: Observed, placement: Placement, shape: PodRequirements, now: datetime, now_s: float, timing: Timing
 ) -> tuple[Observed, float | None]:
-    """What is seen, with what the placement says; and in how long to ask it again, while the workload waits.
+    """The observation with the result of the placement; and in how long to ask again, while the workload waits.
 
-    `shape` is of its pod; `now_s` is the time by a clock that never jumps. To be called before every decision, and for
-    every workload before the first look: so a choice that is written in a status counts from the start.
+    `shape` is the requirements of the pod; `now_s` is the time by a monotonic clock. Call this before every decision,
+    and for every workload before the first pass: a node that a status assigns then counts from the start.
     """
-    request, awaited_s = request_for(observed, shape), 0.0
+    request, pending_s = request_for(observed, shape), 0.0
     if needs_node(observed, now, timing):
         placement.enqueue(request, now_s)
     elif step := pending_step(observed):
-        awaited_s = placement.confirm(request, observed.node, now_s, step)
+        pending_s = placement.confirm(request, observed.node, now_s, step)
     else:
         placement.leave(request.uid)
     found = placement.wait(request.uid, now_s)
     wait, again_s = found if found is not None else (None, None)
-    machine = placement.offered_node(request.uid) or ""
-    is_late = awaited_s >= timing.explain_s
-    return structs.replace(observed, offered_node=machine, wait=wait, pending_s=awaited_s, is_late=is_late), again_s
+    node = placement.offered_node(request.uid) or ""
+    is_late = pending_s >= timing.explain_s
+    return structs.replace(observed, offered_node=node, wait=wait, pending_s=pending_s, is_late=is_late), again_s

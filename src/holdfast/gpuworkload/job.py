@@ -1,4 +1,4 @@
-"""The container of a GPUWorkload."""
+"""The Job of a GPUWorkload's attempt: container, labels, pod template."""
 
 from typing import Any
 
@@ -21,29 +21,29 @@ def container(workload: GPUWorkload, defaults: Defaults) -> dict[str, Any]:
         "env": _environment(workload),
         "resources": _resources(workload),
         "securityContext": container_security(),
-        # Without a message of its own, the last lines of a failed container's log say why.
+        # Without a termination message, the last lines of a failed container's log show the reason.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
 
 
 def _environment(workload: GPUWorkload) -> list[dict[str, Any]]:
-    """The user's own last: a name that they write replaces ours."""
-    own = [msgspec.to_builtins(variable) for variable in workload.spec.env]
-    ours = {"name": "MODEL", "value": escape_dollar(workload.spec.model_name)}
-    return own if any(variable["name"] == "MODEL" for variable in own) else [ours, *own]
+    """The user's variables come last: a variable of the user replaces one of holdfast."""
+    variables = [msgspec.to_builtins(variable) for variable in workload.spec.env]
+    default = {"name": "MODEL", "value": escape_dollar(workload.spec.model_name)}
+    return variables if any(variable["name"] == "MODEL" for variable in variables) else [default, *variables]
 
 
 def _resources(workload: GPUWorkload) -> dict[str, dict[str, Any]]:
-    """What is written, with the GPUs in: Kubernetes wants a device's request and limit equal."""
+    """The resources of the spec, with the GPUs added: Kubernetes requires equal requests and limits of a device."""
     resources = workload.spec.resources
     written = msgspec.to_builtins(resources) if resources is not None else {}
     return {side: {**written.get(side, {}), GPU: str(workload.spec.gpu_count)} for side in ("requests", "limits")}
 
 
-# How what belongs to a GPUWorkload is labelled.
+# Labels of a GPUWorkload's children.
 
 WORKLOAD_LABEL = "gpu-workload"
-# The try that a pod is of: what was assumed for it is made good when it is bound.
+# The attempt of a pod: the reservation of the attempt turns into real use when the pod is bound.
 PLACE_LABEL = "holdfast.dev/place"
 
 
@@ -52,7 +52,7 @@ def workload_labels(workload: GPUWorkload) -> dict[str, str]:
 
 
 def workload_metadata(workload: GPUWorkload, name: str) -> dict[str, Any]:
-    """Metadata of a child: it goes when the workload goes."""
+    """Metadata of a child: the child is deleted together with the workload."""
     owner = {
         "apiVersion": KIND.api_version,
         "kind": KIND.kind,
@@ -69,7 +69,7 @@ def workload_metadata(workload: GPUWorkload, name: str) -> dict[str, Any]:
     }
 
 
-# The pod template of a GPUWorkload, as it could run on any node; and pinned to one.
+# The pod template of a GPUWorkload, as it could run on any node, and pinned to one node.
 
 # The restricted profile of the Pod Security Standards.
 _SECURITY = {
@@ -93,27 +93,27 @@ def pod_template(workload: GPUWorkload, defaults: Defaults) -> dict[str, Any]:
     return {"metadata": {"labels": workload_labels(workload)}, "spec": spec}
 
 
-def pinned_to_node(template: dict[str, Any], node: str, place: str) -> dict[str, Any]:
-    """For one node alone, by affinity and not by nodeName: so the scheduler still sees to it that there is room."""
+def pinned_to_node(template: dict[str, Any], node: str, reservation: str) -> dict[str, Any]:
+    """The template for one node, by affinity and not by nodeName: the scheduler then still checks the capacity."""
     only = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [only]}}
-    metadata = {**template["metadata"], "labels": {**template["metadata"]["labels"], PLACE_LABEL: place}}
+    metadata = {**template["metadata"], "labels": {**template["metadata"]["labels"], PLACE_LABEL: reservation}}
     return {"metadata": metadata, "spec": {**template["spec"], "affinity": {"nodeAffinity": required}}}
 
 
 def _tolerations(workload: GPUWorkload) -> list[dict[str, Any]]:
-    """Where nothing is written the taint of GPU nodes; an empty list means none."""
+    """Without tolerations in the spec the taint of GPU nodes is tolerated; an empty list means none."""
     written = workload.spec.tolerations
     return [GPU_TOLERATION] if written is None else [msgspec.to_builtins(each) for each in written]
 
 
-# The Job of one try of a GPUWorkload.
+# The Job of one attempt of a GPUWorkload.
 
 
-def workload_job(workload: GPUWorkload, defaults: Defaults, place: str) -> dict[str, Any]:
-    """Named and pinned as the workload's status says, so that a Job that is made again after a crash is the same.
+def workload_job(workload: GPUWorkload, defaults: Defaults, reservation: str) -> dict[str, Any]:
+    """Name and node come from the workload's status, so that a Job that is created again after a crash is the same.
 
-    It never replaces its pod: that is the operator's, which looks for the right node again.
+    The Job never replaces its pod. The operator does, because it selects a node again.
     """
     status = workload.status
     assert status is not None
@@ -126,6 +126,6 @@ def workload_job(workload: GPUWorkload, defaults: Defaults, place: str) -> dict[
             "parallelism": 1,
             "backoffLimit": 0,
             "podReplacementPolicy": "Failed",
-            "template": pinned_to_node(pod_template(workload, defaults), status.assigned_node, place),
+            "template": pinned_to_node(pod_template(workload, defaults), status.assigned_node, reservation),
         },
     }

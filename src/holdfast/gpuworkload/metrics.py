@@ -1,4 +1,4 @@
-"""The `warp_gpuworkload_*` metrics."""
+"""The `warp_gpuworkload_*` metrics, and the Events of a GPUWorkload."""
 
 import asyncio
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ FAILURES = ("RetriesExhausted", "PermanentFailure", "Refused")
 
 
 class GPUWorkloadMetrics:
-    """Counters begin at zero: Prometheus' `increase` does not see one that begins at one."""
+    """Counters start at zero: Prometheus' `increase` does not see a counter that starts at one."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._scheduled = Counter(
@@ -41,7 +41,7 @@ class GPUWorkloadMetrics:
             self._failed.labels(reason)
 
     def stepped(self, workload: GPUWorkload, status: GPUWorkloadStatus) -> None:
-        """`status` was written over the one of the workload: each step is written, and so counted, once."""
+        """`status` replaced the status of the workload. Each transition is written, and so counted, once."""
         old = workload.status or GPUWorkloadStatus()
         if status.assigned_node and status.job_name != old.job_name:
             self._scheduled.labels(workload.spec.scheduling_strategy).inc()
@@ -55,7 +55,7 @@ class GPUWorkloadMetrics:
 
 
 class Measured:
-    """A reconciler whose reconciles are timed."""
+    """Measures the duration of a reconciler's reconciles."""
 
     def __init__(self, reconciler: Reconciler, metrics: GPUWorkloadMetrics) -> None:
         self._reconciler = reconciler
@@ -63,38 +63,38 @@ class Measured:
 
     async def reconcile(self, key: Key) -> Result:
         loop = asyncio.get_running_loop()
-        began, ended = loop.time(), "error"
+        began, outcome = loop.time(), "error"
         try:
             result = await self._reconciler.reconcile(key)
-            ended = "requeue" if isinstance(result, RequeueAfter) else "done"
+            outcome = "requeue" if isinstance(result, RequeueAfter) else "done"
         except NotLeading:
-            ended = "not_leading"
+            outcome = "not_leading"
             raise
         except (Conflict, AlreadyExists):
-            ended = "conflict"
+            outcome = "conflict"
             raise
         except TerminalError:
-            ended = "terminal"
+            outcome = "terminal"
             raise
         finally:
-            self._metrics.reconciled(ended, loop.time() - began)
+            self._metrics.reconciled(outcome, loop.time() - began)
         return result
 
     async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
         await self._reconciler.report_terminal_error(key, error)
 
 
-# What a GPUWorkload's user is told in events: one for each step of its life.
+# The Events of a GPUWorkload for its user: one for each transition.
 
 
 def events_for(workload: GPUWorkload, status: GPUWorkloadStatus) -> Iterator[EventMessage]:
-    """What the step from its present status to `status` means for people."""
+    """The Events for the transition from the workload's present status to `status`."""
     old, message = workload.status or GPUWorkloadStatus(), status.message or ""
     if (status.phase, reason_of(status)) == (old.phase, reason_of(old)):
-        return  # other words for the same, such as its position in the line
+        return  # only the message differs, such as the position in the queue
     match status.phase:
         case "Pending":
-            yield _pending(old, status)
+            yield _pending_event(old, status)
         case "Scheduling" if status.job_name != old.job_name:
             strategy = workload.spec.scheduling_strategy
             yield EventMessage("NodeChosen", f"{strategy} chose {status.assigned_node} for Job {status.job_name}")
@@ -108,7 +108,7 @@ def events_for(workload: GPUWorkload, status: GPUWorkloadStatus) -> Iterator[Eve
             yield EventMessage("Failed", message, warning=True)
 
 
-def _pending(old: GPUWorkloadStatus, status: GPUWorkloadStatus) -> EventMessage:
+def _pending_event(old: GPUWorkloadStatus, status: GPUWorkloadStatus) -> EventMessage:
     message = status.message or ""
     if status.retry_count != old.retry_count:
         return EventMessage("Retrying", f"retry {status.retry_count}: {message}", warning=True)

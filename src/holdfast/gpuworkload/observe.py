@@ -1,4 +1,4 @@
-"""Reads a GPUWorkload and what belongs to it from the caches."""
+"""Reads a GPUWorkload, its Jobs, their pods and the nodes from the caches."""
 
 from collections.abc import Callable, Iterable
 
@@ -20,7 +20,7 @@ BY_ASSIGNED = "assigned-node"
 
 
 def key_of(pod: Pod) -> Iterable[Key]:
-    """A pod belongs to a Job; the workload behind that is in its label. Labels alone can be copied by anybody."""
+    """A pod is owned by a Job; a label of the pod names the workload. Anybody can copy a label, so both are checked."""
     labels, owner = pod.metadata.labels, pod.metadata.controller
     if labels.get(MANAGED_BY) != "holdfast" or names.WORKLOAD_LABEL not in labels or owner is None:
         return
@@ -33,7 +33,7 @@ def workload_of(pod: Pod) -> Iterable[str]:
 
 
 def assigned_to(workload: GPUWorkload) -> Iterable[str]:
-    """The node that its try is on; where one that has ended was is of no interest."""
+    """The node of the workload's attempt; the node of a finished workload does not matter."""
     status = workload.status
     if status is not None and status.assigned_node and status.phase not in FINISHED_PHASES:
         yield status.assigned_node
@@ -57,7 +57,7 @@ class Caches(Struct, frozen=True):
         )
 
     def observe(self, key: Key) -> Observed | None:
-        """All that the caches know about it; None when there is no such workload."""
+        """Everything that the caches hold about the workload; None when the workload does not exist."""
         workload = self.workloads.get(key)
         if workload is None:
             return None
@@ -76,7 +76,7 @@ class Caches(Struct, frozen=True):
         )
 
     def keys_on_node(self, node: str) -> Iterable[Key]:
-        """Workloads that are on that node, or have pods there."""
+        """Workloads that are assigned to the node, or have pods there."""
         for workload in self.workloads.by(BY_ASSIGNED, node):
             yield workload.metadata.key
         for pod in self.pods.by(BY_NODE, node):
@@ -89,7 +89,7 @@ class Caches(Struct, frozen=True):
 
 
 class NodeReadinessWatch:
-    """A source of news: workloads hear when their node is lost or comes back."""
+    """An event source: requeues workloads when their node is lost or comes back."""
 
     def __init__(self, caches: Caches) -> None:
         self._caches = caches

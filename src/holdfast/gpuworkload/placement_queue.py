@@ -1,4 +1,4 @@
-"""Keeps the line of workloads as the caches show it, and looks along it a moment after something changed."""
+"""The queue of GPUWorkloads that wait for a node, as the caches show it. A pass runs shortly after a change."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,25 +24,26 @@ from holdfast.scheduling.constraints import PodRequirements, shape_of
 from holdfast.scheduling.free_gpus import RandomSource
 from holdfast.scheduling.placement import Placement
 
-# News comes in swarms: whoever comes within this is looked at together, and so in the right order.
+# Changes come in bursts: workloads that arrive within this time are placed in one pass, and so in the right order.
 PAUSE_S = 0.005
-# After a look that failed; whatever it was may pass.
+# After a failed pass; the cause may be temporary.
 RETRY_S = 5.0
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class PlacementQueue:
-    """A source of news: a workload hears when it was given a node, and when it has to wait for one.
+    """An event source: requeues a workload when it is offered a node, and when it has to wait for a node.
 
-    Who stands in line and who has what is taken from the caches alone, with each of their changes: a workload is in
-    line before it is reconciled, which may last while many come at once. Where the caches are `behind` what was written
-    of a workload, nothing is: they may show its pod and not yet its node, as if the room were free.
+    The queue and the reservations come from the caches alone, and follow each change of the caches: a workload is in
+    the queue before its reconcile, which may take a while when many workloads arrive at once. While the caches are
+    `behind` the writes about a workload, its entry is left alone: the caches may show its pod and not yet its node, as
+    if the capacity were free.
     """
 
     def __init__(
         self,
-        room: SharedLedger,
+        shared_ledger: SharedLedger,
         caches: Caches,
         *,
         behind: Callable[[Key], bool],
@@ -51,51 +52,52 @@ class PlacementQueue:
         now: Now,
         dice: RandomSource,
     ) -> None:
-        self._room = room
+        self._shared_ledger = shared_ledger
         self._caches = caches
         self._behind = behind
         self._defaults = defaults
         self._timing = timing
         self._now = now
         self._placement = Placement(
-            room.ledger, dice, assumed_s=timing.reservation_timeout_s, patience_s=timing.starvation_timeout_s
+            shared_ledger.ledger, dice, assumed_s=timing.reservation_timeout_s, patience_s=timing.starvation_timeout_s
         )
         self._shapes: dict[str, tuple[int, PodRequirements]] = {}
         self._add: Callable[[Key], None] = lambda _: None
-        # Nobody asks before all stores are full and this process leads; until then a look would be wrong or in vain.
-        self._is_asked = False
+        # No reconcile asks before all stores are synced and this process leads. Until then a pass would be wrong or
+        # useless.
+        self._is_active = False
         self._pause_s = PAUSE_S
-        self._next: asyncio.TimerHandle | None = None
-        self._later: asyncio.TimerHandle | None = None
-        # After the placement's own: it knows then whether there is something to look at.
-        room.ledger.listeners.append(lambda _: self._schedule_pass())
+        self._next_pass: asyncio.TimerHandle | None = None
+        self._expiry_pass: asyncio.TimerHandle | None = None
+        # After the placement's own listener: the placement knows then whether a pass is due.
+        shared_ledger.ledger.listeners.append(lambda _: self._schedule_pass())
 
     def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
         self._add = add
-        self._room.attach(informers)
-        informers.of(GPU_WORKLOADS).handlers.append(self._changed)
-        informers.of(PODS).handlers.append(self._pod_changed)
+        self._shared_ledger.attach(informers)
+        informers.of(GPU_WORKLOADS).handlers.append(self._on_workload_change)
+        informers.of(PODS).handlers.append(self._on_pod_change)
 
     def refresh(self, observed: Observed, now: datetime) -> tuple[Observed, float | None]:
-        """What is seen with what its place in line comes to, and in how long to ask again while it waits."""
-        if not self._is_asked:
-            self._begin(now)
-        found = self._attend(observed, now)
+        """The observation with the result of the queue, and in how long to ask again while the workload waits."""
+        if not self._is_active:
+            self._activate(now)
+        result = self._sync(observed, now)
         self._schedule_pass()
-        return found
+        return result
 
-    def _begin(self, now: datetime) -> None:
-        """Everyone before the first look: what is written in a status counts, and the line is in order."""
-        self._is_asked = True
+    def _activate(self, now: datetime) -> None:
+        """Tracks all workloads before the first pass: nodes assigned in a status count, and the queue is in order."""
+        self._is_active = True
         for workload in self._caches.workloads:
             try:
                 self._track(workload.metadata.key, now)
             except Exception:
-                # One strange workload must not keep all others from starting.
+                # One malformed workload must not keep all other workloads from starting.
                 log.exception("what the workload asks for can't be made out", key=str(workload.metadata.key))
 
-    def _changed(self, old: GPUWorkload | None, new: GPUWorkload | None) -> None:
-        if not self._is_asked:
+    def _on_workload_change(self, old: GPUWorkload | None, new: GPUWorkload | None) -> None:
+        if not self._is_active:
             return
         if new is not None:
             self._track(new.metadata.key, self._now())
@@ -104,10 +106,10 @@ class PlacementQueue:
             self._shapes.pop(old.metadata.uid, None)
         self._schedule_pass()
 
-    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        """Who waited for its last pod to stop is in line before the room of that pod is given to somebody else."""
+    def _on_pod_change(self, old: Pod | None, new: Pod | None) -> None:
+        """A workload that waited for its last pod to stop is queued before the capacity of the pod is given away."""
         pod = new or old
-        if self._is_asked and pod is not None:
+        if self._is_active and pod is not None:
             for key in key_of(pod):
                 self._track(key, self._now())
 
@@ -116,16 +118,16 @@ class PlacementQueue:
         if observed is None or self._behind(key):
             return
         if not observed.workload.metadata.deletion_timestamp:
-            self._attend(observed, now)
-        elif not observed.node:  # else its pod may still come: the room is its own until it is gone
+            self._sync(observed, now)
+        elif not observed.node:  # else its pod may still come: the capacity stays reserved until the workload is gone
             self._placement.leave(observed.workload.metadata.uid)
 
-    def _attend(self, observed: Observed, now: datetime) -> tuple[Observed, float | None]:
+    def _sync(self, observed: Observed, now: datetime) -> tuple[Observed, float | None]:
         shape = self._shape(observed.workload)
         return sync_placement(observed, self._placement, shape, now, asyncio.get_running_loop().time(), self._timing)
 
     def _shape(self, workload: GPUWorkload) -> PodRequirements:
-        """Worked out once for each spec."""
+        """The pod requirements, computed once for each spec."""
         uid, generation = workload.metadata.uid, workload.metadata.generation
         known = self._shapes.get(uid)
         if known is None or known[0] != generation:
@@ -136,30 +138,30 @@ class PlacementQueue:
         return known[1]
 
     def _schedule_pass(self) -> None:
-        """A look that takes long is not taken more often than it lasts."""
-        if self._is_asked and self._next is None and self._placement.is_due:
-            self._next = asyncio.get_running_loop().call_later(self._pause_s, self._run_pass)
+        """The pause before a pass is at least as long as the last pass took."""
+        if self._is_active and self._next_pass is None and self._placement.is_due:
+            self._next_pass = asyncio.get_running_loop().call_later(self._pause_s, self._run_pass)
 
     def _run_pass(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._next is not None:
-            self._next.cancel()
+        if self._next_pass is not None:
+            self._next_pass.cancel()
         began, retry_s = loop.time(), None
         try:
-            look = self._placement.run_pass(began)
-            for request in (*look.given, *look.newly_waiting):
+            result = self._placement.run_pass(began)
+            for request in (*result.given, *result.newly_waiting):
                 self._add(request.key)
         except Exception:
             log.exception("placement failed, trying again", retry_in_s=RETRY_S)
             retry_s = RETRY_S
         self._pause_s = max(PAUSE_S, loop.time() - began)
-        self._next = loop.call_later(retry_s, self._run_pass) if retry_s else None
+        self._next_pass = loop.call_later(retry_s, self._run_pass) if retry_s else None
         self._schedule_pass()
-        self._look_when_room_ends()
+        self._schedule_expiry_pass()
 
-    def _look_when_room_ends(self) -> None:
-        """Room that was kept for a pod in vain is free after some time, and nothing else tells."""
-        if self._later is not None:
-            self._later.cancel()
-        end_s = self._room.ledger.next_end_s
-        self._later = asyncio.get_running_loop().call_at(end_s, self._run_pass) if end_s is not None else None
+    def _schedule_expiry_pass(self) -> None:
+        """An unused reservation for a pod expires after some time, and no event reports that."""
+        if self._expiry_pass is not None:
+            self._expiry_pass.cancel()
+        end_s = self._shared_ledger.ledger.next_end_s
+        self._expiry_pass = asyncio.get_running_loop().call_at(end_s, self._run_pass) if end_s is not None else None

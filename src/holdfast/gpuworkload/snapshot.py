@@ -1,4 +1,4 @@
-"""What is seen of a GPUWorkload at one moment."""
+"""The observation of a GPUWorkload at one moment, as `decide` reads it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Literal
@@ -20,27 +20,27 @@ class Observed(Struct, frozen=True, kw_only=True):
     job: Job | None = None
     """The Job that status names."""
     old_jobs: tuple[Job, ...] = ()
-    """Jobs of earlier tries that are not gone yet."""
+    """Jobs of earlier attempts that are not gone yet."""
     pods: tuple[Pod, ...] = ()
-    """Those of the Job that status names."""
+    """Pods of the Job that status names."""
     old_pods: tuple[Pod, ...] = ()
-    """Those of other tries, and of an earlier workload of this name."""
+    """Pods of other attempts, and of an earlier workload of this name."""
     nodes: Mapping[str, Node] = {}
-    """The assigned node and those of all these pods, as far as they are there."""
+    """The assigned node and the nodes of all these pods, as far as these nodes exist."""
     offered_node: str = ""
-    """The node that it has been given; "" while it waits for one."""
+    """The node that the placement offers; "" while the workload waits for a node."""
     wait: WaitMessage | None = None
-    """What it waits for in the line; None while nobody has looked."""
+    """What the workload waits for in the queue; None before the first pass."""
     pending_s: float = 0.0
-    """How long it has waited for the next step to its node, by a clock that never jumps."""
+    """How long the attempt has waited for the next step to its node, by a monotonic clock."""
     is_late: bool = False
-    """That takes longer than usual: worth asking and telling why."""
+    """The step takes longer than usual: worth asking and reporting why."""
     job_problem: str = ""
-    """Why its pod can't be made, as the Job controller says."""
+    """Why the pod can't be made, as the Job controller reports."""
     blocked_by: str = ""
-    """What keeps its Job from being made, in a sentence; it may pass."""
+    """What keeps the Job from being made, in a sentence; the obstacle may be temporary."""
     rejected_reason: str = ""
-    """Why its Job can never be made as it is asked for."""
+    """Why the Job can never be made as the spec requests it."""
 
     @property
     def status(self) -> GPUWorkloadStatus:
@@ -48,28 +48,28 @@ class Observed(Struct, frozen=True, kw_only=True):
 
     @property
     def finished(self) -> bool:
-        """A workload that has ended stays as it ended, whatever becomes of its Job."""
+        """A finished workload stays finished, whatever becomes of its Job."""
         return self.status.phase in FINISHED_PHASES
 
     @property
     def node(self) -> str:
-        """Where its present try is, or is to be; "" while it has none."""
+        """The node of the present attempt; "" while there is none."""
         return "" if self.finished else self.status.assigned_node or ""
 
     @property
     def past_jobs(self) -> tuple[Job, ...]:
-        """Jobs that are of no try any more, the last one last."""
+        """Jobs of past attempts, the newest last."""
         return self.old_jobs if self.node or self.job is None else (*self.old_jobs, self.job)
 
     @property
     def stopping(self) -> tuple[Pod, ...]:
-        """Pods that are of no try any more and have not ended."""
+        """Pods of past attempts that have not ended."""
         pods = self.old_pods if self.node else (*self.old_pods, *self.pods)
         return tuple(pod for pod in pods if not pod.is_finished)
 
     @property
     def jobs_to_delete(self) -> tuple[Job, ...]:
-        """Jobs to delete. One that has ended stays to be looked at until another try is under way."""
+        """Jobs to delete. A finished Job is retained for inspection until another attempt is under way."""
         if self.finished:
             return self.old_jobs
         return tuple(job for job in self.past_jobs if self.job_is_made or not self._has_ended(job))
@@ -79,7 +79,7 @@ class Observed(Struct, frozen=True, kw_only=True):
         return bool(self.node) and self.job is not None and not self.job.metadata.deletion_timestamp
 
     def _has_ended(self, job: Job) -> bool:
-        """A pod that has failed says so before its Job does, which makes no other."""
+        """A failed pod shows the end before its Job does; the Job makes no other pod."""
         if job is self.job and self.pods and all(pod.is_finished for pod in self.pods):
             return True
         return any(job.condition(kind) is not None for kind in ("Complete", "Failed"))
@@ -89,56 +89,58 @@ class Observed(Struct, frozen=True, kw_only=True):
         return bool(self.node) and self.job is not None and self.job.condition("Complete") is not None
 
 
-# How long things may take before something is done about them.
+# Timeouts and delays.
 
 
 class Timing(Struct, frozen=True, kw_only=True):
     bind_timeout_s: float = 120.0
-    """How long the chosen node is kept for a pod that is turned away: a scheduler tries again within seconds of news.
+    """How long the chosen node is reserved for an unschedulable pod: a scheduler retries within seconds of a change.
 
-    Where the Job controller or the scheduler have not looked at it at all it is kept: a new Job would help nobody.
+    While the Job controller or the scheduler has not processed the attempt at all, the node stays reserved: a new Job
+    would not help.
     """
     reservation_timeout_s: float = 600.0
-    """How long room counts as taken for a workload that is not looked at any more.
+    """How long capacity stays reserved for a workload that is not reconciled any more.
 
-    Each look begins that anew, and there is one within `bind_timeout_s`: it may fail for as long as five of these.
+    Each reconcile restarts this time, and there is one within `bind_timeout_s`: reconciles may fail for five times as
+    long.
     """
     node_not_ready_s: float = 10.0
-    """How long a node may be silent before a pod that is not there yet goes elsewhere.
+    """How long a node may be unready before a pod that is not there yet moves to another node.
 
-    A control plane that comes back after a while takes all nodes for silent for a moment.
+    A control plane that comes back after a while shows all nodes as unready for a moment.
     """
     explain_s: float = 10.0
-    """After so long it is worth asking why there is no pod, and telling who has not looked."""
+    """After so long it is worth asking why there is no pod, and reporting which component has not acted."""
     starvation_timeout_s: float = 600.0
-    """How long smaller workloads may pass one that does not fit."""
+    """How long smaller workloads may pass a workload that does not fit."""
     retry_cap_s: float = 300.0
-    """The longest wait before another try, whatever was the reason."""
+    """The longest backoff before another attempt, whatever the reason."""
     infrastructure_backoff_s: float = 10.0
-    """Before a further new placement when nodes are lost in a row; doubled each time. The first is at once."""
+    """The backoff before another placement when nodes fail in a row; doubled each time. The first is at once."""
     stable_after_s: float = 60.0
-    """A try that ran so long is no part of such a row."""
+    """An attempt that ran so long is not part of such a row."""
     lost_pod_timeout_s: float = 60.0
-    """How long after the end of its grace a pod on an unreachable node still holds up the next try."""
+    """How long after its grace period a pod on an unreachable node still delays the next attempt."""
 
 
 TIMING = Timing()
 
 
-# The way of a try to its node: what it waits for, and for how long by a clock that never jumps.
+# The steps of an attempt to its node: which step is pending, and for how long by a monotonic clock.
 
 Awaited = Literal["", "node", "Job", "Job controller", "pod", "scheduler", "room"]
-# They have not looked at it yet, and it would be no different with another node: there is no hurry to look for one.
+# These components have not acted yet, and another node would not change that: there is no hurry to choose one.
 UNSEEN_BY = ("Job controller", "scheduler")
 
 
 def is_bound(observed: Observed) -> bool:
-    """The pod of the present try has its node."""
+    """The pod of the present attempt is bound to a node."""
     return any(pod.spec.node_name for pod in observed.pods)
 
 
 def pending_step(observed: Observed) -> Awaited:
-    """What the try needs next to get to its node; "" when it is there, or has none."""
+    """What the attempt needs next to get to its node; "" when its pod is bound, or there is no node."""
     job = observed.job
     if not observed.node or is_bound(observed):
         return ""
@@ -149,33 +151,33 @@ def pending_step(observed: Observed) -> Awaited:
         return "Job"
     if observed.pods:
         return "room" if any(map(_is_unschedulable, observed.pods)) else "scheduler"
-    # Where somebody else has suspended its Job, no controller is late.
+    # When somebody else has suspended the Job, no controller is late.
     return "pod" if job.status.start_time or job.spec.suspend else "Job controller"
 
 
 def is_overdue(observed: Observed, timing: Timing) -> bool:
-    """Another node may be better, or somebody else could use this one."""
-    what = pending_step(observed)
-    return what not in ("", *UNSEEN_BY) and observed.pending_s >= _due_s(what, timing)
+    """Another node may be better, or another workload could use this node."""
+    step = pending_step(observed)
+    return step not in ("", *UNSEEN_BY) and observed.pending_s >= _due_s(step, timing)
 
 
 def lacks_pod(observed: Observed) -> bool:
-    """The Job controller was there, and made none: that has a reason."""
+    """The Job controller has acted and made no pod: there is a reason."""
     return pending_step(observed) == "pod" and observed.is_late
 
 
 def recheck_in_s(observed: Observed, timing: Timing) -> Iterator[float]:
-    """When to look again although nothing happens; its room is also kept by that."""
-    what = pending_step(observed)
-    if not what:
+    """When to reconcile again without a change; the reconcile also renews the reservation."""
+    step = pending_step(observed)
+    if not step:
         return
-    due_s = (timing.explain_s, timing.bind_timeout_s) if what == "pod" else (_due_s(what, timing),)
+    due_s = (timing.explain_s, timing.bind_timeout_s) if step == "pod" else (_due_s(step, timing),)
     yield from (due - observed.pending_s for due in due_s if due > observed.pending_s)
     yield timing.bind_timeout_s
 
 
 def start_problem(observed: Observed) -> str:
-    """What keeps its pod from starting, as far as anybody says; "" when nobody does."""
+    """What keeps the pod from starting; "" when no component reports a reason."""
     match pending_step(observed):
         case "Job":
             return observed.status.message or ""
@@ -188,19 +190,19 @@ def start_problem(observed: Observed) -> str:
     return next(filter(None, map(problem_of, observed.pods)), "")
 
 
-def _due_s(what: Awaited, timing: Timing) -> float:
-    return timing.node_not_ready_s if what == "node" else timing.bind_timeout_s
+def _due_s(step: Awaited, timing: Timing) -> float:
+    return timing.node_not_ready_s if step == "node" else timing.bind_timeout_s
 
 
 def _is_unschedulable(pod: Pod) -> bool:
     return any(each.type == "PodScheduled" and each.status == "False" for each in pod.status.conditions)
 
 
-# Which try of a workload is which: the Job's name in status counts them all, also those that are not retries.
+# The number of an attempt: the Job's name in status counts all attempts, also those that are not retries.
 
 
 def last_attempt(workload: GPUWorkload) -> int:
-    """The number of the try that status names, from 0; -1 before the first."""
+    """The number of the attempt that status names, from 0; -1 before the first."""
     status = workload.status or GPUWorkloadStatus()
     if status.job_name is None:
         return -1
@@ -213,7 +215,7 @@ def job_name(workload: GPUWorkload, number: int) -> str:
 
 
 def reservation_id(workload: GPUWorkload, number: int) -> str:
-    """A mark for the pod of that try, the same for no other pod ever."""
+    """The id for the pod of the attempt; no other pod ever has the same id."""
     return f"{workload.metadata.uid}-{number}"
 
 
@@ -221,11 +223,11 @@ def _stem(workload: GPUWorkload) -> str:
     return f"{workload.metadata.name}-job"
 
 
-# What a GPUWorkload asks of the placement: a node for its next try.
+# The request of a GPUWorkload to the placement: a node for its next attempt.
 
 
 def request_for(observed: Observed, shape: PodRequirements) -> Request:
-    """`shape` is of its pod. Where its last try was lost is taken only if nothing else will do."""
+    """`shape` is the requirements of the pod. The node of a failed attempt is used only if no other node fits."""
     workload = observed.workload
     avoided = observed.status.avoided_node
     number = last_attempt(workload) + (0 if observed.node else 1)

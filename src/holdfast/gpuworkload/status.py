@@ -1,4 +1,4 @@
-"""The status of a GPUWorkload, from what is seen of it and the course that is taken."""
+"""The status of a GPUWorkload, from the observation and the chosen action."""
 
 from datetime import datetime
 
@@ -22,9 +22,9 @@ from holdfast.gpuworkload.decision import (
 from holdfast.gpuworkload.snapshot import Observed, job_name, last_attempt, start_problem
 from holdfast.times import format_time, next_try
 
-# Of a message, in the schema.
-LONGEST = 32768
-# In which phases a condition is true.
+# The maximum length of a message in the schema.
+MAX_MESSAGE = 32768
+# The phases in which a condition is true.
 TRUE_IN = {
     "Scheduled": ("Scheduled", "Running", "Succeeded"),
     "Running": ("Running",),
@@ -35,12 +35,12 @@ MAKING_JOB = "making its Job"
 ALWAYS_SHOWN = ("Scheduled", "Running")
 
 
-def next_status(observed: Observed, course: Action, now: datetime) -> GPUWorkloadStatus:
-    """The status that the workload should show; equal to the one that it shows when nothing has changed."""
-    old, finding = observed.status, state_reason(observed, course, now)
+def next_status(observed: Observed, action: Action, now: datetime) -> GPUWorkloadStatus:
+    """The status that the workload should show; equal to its present status when nothing has changed."""
+    old, finding = observed.status, state_reason(observed, action, now)
     if finding is None:
         return old
-    finding = StateReason(finding.phase, finding.reason, finding.message[:LONGEST])
+    finding = StateReason(finding.phase, finding.reason, finding.message[:MAX_MESSAGE])
     status = structs.replace(
         old,
         observed_generation=observed.workload.metadata.generation,
@@ -49,12 +49,12 @@ def next_status(observed: Observed, course: Action, now: datetime) -> GPUWorkloa
         next_retry_time=old.next_retry_time if finding.reason == BACKING_OFF else None,
         conditions=conditions.merge_conditions(old.conditions, _conditions(observed, finding, now)),
     )
-    match course:
-        case AssignNode(machine):
+    match action:
+        case AssignNode(node):
             name = job_name(observed.workload, last_attempt(observed.workload) + 1)
             moment = format_time(now)
             return structs.replace(
-                status, assigned_node=machine, job_name=name, last_schedule_time=moment, avoided_node=None
+                status, assigned_node=node, job_name=name, last_schedule_time=moment, avoided_node=None
             )
         case RetryAttempt(retry):
             at = format_time(retry.at) if retry.at is not None else None
@@ -67,30 +67,30 @@ def next_status(observed: Observed, course: Action, now: datetime) -> GPUWorkloa
     return status
 
 
-def state_reason(observed: Observed, course: Action, now: datetime) -> StateReason | None:
-    """Where the workload stands; None when there is nothing new to say."""
-    match course:
+def state_reason(observed: Observed, action: Action, now: datetime) -> StateReason | None:
+    """The state of the workload with its reason; None when the status stays as it is."""
+    match action:
         case CleanUp():
             return None
         case Finish(finding) | Wait(finding):
             return finding
         case RetryAttempt():
-            return _again(course, now)
+            return _retry_state(action, now)
         case Suspend():
             return StateReason("Pending", "Suspended", "spec.suspend is true: its pod is being stopped")
-        case AssignNode(machine):
-            return StateReason("Scheduling", "NodeChosen", f"making its Job for {machine}")
+        case AssignNode(node):
+            return StateReason("Scheduling", "NodeChosen", f"making its Job for {node}")
         case RunJob():
             return _running_state(observed)
 
 
 def reason_of(status: GPUWorkloadStatus) -> str:
-    """The word that stands for its phase."""
+    """The reason of the phase, in one word."""
     return next((each.reason for each in status.conditions if each.type == "Running"), "")
 
 
-def _again(course: RetryAttempt, now: datetime) -> StateReason:
-    retry = course.retry
+def _retry_state(action: RetryAttempt, now: datetime) -> StateReason:
+    retry = action.retry
     if retry.at is None:
         return StateReason("Pending", "NodeLost", f"{retry.loss.message}; looking for another node")
     again = next_try(retry.at, (retry.at - now).total_seconds())

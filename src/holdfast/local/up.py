@@ -1,4 +1,4 @@
-"""Puts the parts of a one-machine cluster together, and takes them apart in order."""
+"""Starts the parts of a single-node cluster, and stops them in order."""
 
 import asyncio
 import fcntl
@@ -34,13 +34,13 @@ from holdfast.trainingjob.controller import training_job_controller
 from holdfast.trainingjob.reports.server import ReportReceiver
 from holdfast.trainingjob.worker_logs import keep_ended
 
-# The data folder: one `up` at a time uses it.
+# Only one `up` at a time may use a data folder.
 
 LOCK = "lock"
 
 
 class InUse(HoldfastError):
-    """Another process works in the data folder."""
+    """Another process uses the data folder."""
 
 
 class DataDirUnusable(HoldfastError):
@@ -48,7 +48,7 @@ class DataDirUnusable(HoldfastError):
 
 
 def default_folder(environment: Mapping[str, str]) -> Path:
-    """$HOLDFAST_DATA, else where programs of this user keep their data."""
+    """$HOLDFAST_DATA, else holdfast in the XDG data folder of the user."""
     if chosen := environment.get("HOLDFAST_DATA"):
         return Path(chosen)
     home = environment.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
@@ -57,7 +57,7 @@ def default_folder(environment: Mapping[str, str]) -> Path:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Use the folder inside the block; the kernel lets go of it when the process ends, in whatever way."""
+    """Lock the folder inside the block; the kernel releases the lock however the process ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -81,7 +81,7 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-# What this machine has to offer as a node.
+# The hardware of this host, as the resources of a node.
 
 PODS = 1000
 NVIDIA_SMI = ("nvidia-smi", "--query-gpu=index", "--format=csv,noheader")
@@ -94,7 +94,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
 
     @property
     def resources(self) -> dict[str, str]:
-        """As a Node's capacity says it."""
+        """The capacity of the Node."""
         amounts = {"cpu": str(self.cpus), "memory": f"{self.memory_mib}Mi", "pods": str(PODS)}
         return {**amounts, "nvidia.com/gpu": str(self.gpus)} if self.gpus else amounts
 
@@ -103,7 +103,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
 
 
 def detect_hardware(gpus: int | None = None) -> Hardware:
-    """Count what is there; `gpus` overrides what nvidia-smi says."""
+    """Detect CPUs, memory and GPUs; `gpus` overrides the output of nvidia-smi."""
     return Hardware(
         cpus=len(os.sched_getaffinity(0)),
         memory_mib=_memory_mib(),
@@ -117,9 +117,9 @@ def _memory_mib() -> int:
 
 
 def _count_gpus() -> int:
-    """One line for each GPU; none where there is no driver."""
+    """The number of GPUs: nvidia-smi prints one line per GPU; 0 without a driver."""
     try:
-        # The command is fixed; where it is found is the user's PATH, as everything that jobs run here.
+        # The command is fixed; its location is the user's PATH, as for every command of a job here.
         done = subprocess.run(NVIDIA_SMI, capture_output=True, text=True, timeout=30, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return 0
@@ -128,12 +128,12 @@ def _count_gpus() -> int:
 
 DATABASE = "cluster.db"
 LOOPBACK = "127.0.0.1"
-# What a job without an image is given; the machine runs the reference trainer for it.
+# The image of a job without an image; the kubelet runs the reference trainer for it.
 DEFAULT_IMAGE = f"holdfast:{__version__}"
 
 
 class LocalCluster(Struct, frozen=True):
-    """A cluster of one machine, under way. `operating` ends early only by a crash, with its reason."""
+    """A running single-node cluster. The task `operating` ends early only by a crash, with its exception."""
 
     cluster: EmbeddedCluster
     machine: Kubelet
@@ -142,9 +142,9 @@ class LocalCluster(Struct, frozen=True):
 
 @asynccontextmanager
 async def local_cluster(data: Path, hardware: Hardware, *, limits: bool) -> AsyncIterator[LocalCluster]:
-    """Everything in the folder `data`; the jobs that were under way there go on.
+    """Run a cluster with all its state in the folder `data`; unfinished jobs in the folder continue.
 
-    With `limits`, a container is held to its CPU and memory limits where the kernel lets this process do so.
+    With `limits`, CPU and memory limits of containers are enforced where the kernel lets this process do so.
     """
     logs = _Logs()
     with locked(data):
@@ -152,7 +152,7 @@ async def local_cluster(data: Path, hardware: Hardware, *, limits: bool) -> Asyn
             data / DATABASE, now=utc_now, rng=SystemRandom(), pod_logs=logs.read, follow_logs=logs.follow
         )
         try:
-            logs.machine = Kubelet(
+            logs.kubelet = Kubelet(
                 cluster,
                 name=platform.node().lower(),
                 data=data,
@@ -161,16 +161,16 @@ async def local_cluster(data: Path, hardware: Hardware, *, limits: bool) -> Asyn
                 default_image=DEFAULT_IMAGE,
                 cgroups=find(identity_of(data)) if limits else None,
                 issue_token=partial(_issue_token, cluster),
-                ended=partial(_keep_log, cluster),
+                ended=partial(_store_log, cluster),
             )
-            async with logs.machine.running(), _operating(cluster, logs.machine) as operating:
-                yield LocalCluster(cluster, logs.machine, operating)
+            async with logs.kubelet.running(), _operating(cluster, logs.kubelet) as operating:
+                yield LocalCluster(cluster, logs.kubelet, operating)
         finally:
             await cluster.close()
 
 
-async def _keep_log(cluster: EmbeddedCluster, pod: Pod, status: JSON, read: ReadLog) -> None:
-    """Of every worker that ends, so that the logs of all workers of an attempt are there after it."""
+async def _store_log(cluster: EmbeddedCluster, pod: Pod, status: JSON, read: ReadLog) -> None:
+    """Store the log of every worker that ends, so that the logs of all workers of an attempt exist afterwards."""
     metadata, spec = msgspec.to_builtins(pod.metadata), {"nodeName": pod.spec.node_name}
     await keep_ended(cluster, msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, AnyPod), read)
 
@@ -181,19 +181,19 @@ def _issue_token(cluster: EmbeddedCluster, pod: Pod, audience: str) -> str:
 
 
 class _Logs:
-    """The machine keeps the logs, and the cluster that serves them is there before it."""
+    """Serves logs from the kubelet, which is created after the cluster that serves the logs."""
 
-    machine: Kubelet
+    kubelet: Kubelet
 
     async def read(self, key: Key, container: str, tail_lines: int | None, limit_bytes: int | None) -> bytes:
-        return await self.machine.pod_log(key, container=container, tail_lines=tail_lines, limit_bytes=limit_bytes)
+        return await self.kubelet.pod_log(key, container=container, tail_lines=tail_lines, limit_bytes=limit_bytes)
 
     def follow(self, key: Key, container: str, tail_lines: int | None) -> AsyncIterator[bytes]:
-        return self.machine.follow_log(key, container=container, tail_lines=tail_lines)
+        return self.kubelet.follow_log(key, container=container, tail_lines=tail_lines)
 
 
 @asynccontextmanager
-async def _operating(cluster: EmbeddedCluster, machine: Kubelet) -> AsyncIterator["asyncio.Task[None]"]:
+async def _operating(cluster: EmbeddedCluster, kubelet: Kubelet) -> AsyncIterator["asyncio.Task[None]"]:
     operator = Operator(
         cluster,
         identity=f"{platform.node()}-up",
@@ -202,7 +202,7 @@ async def _operating(cluster: EmbeddedCluster, machine: Kubelet) -> AsyncIterato
         metrics=Metrics(),
         settings=Settings(),
     )
-    add_kube_controllers(operator, cluster, now=utc_now, reclaim=machine.reclaim)
+    add_kube_controllers(operator, cluster, now=utc_now, reclaim=kubelet.reclaim)
     defaults = Defaults(
         image=DEFAULT_IMAGE,
         holdfast_image=DEFAULT_IMAGE,
@@ -210,10 +210,12 @@ async def _operating(cluster: EmbeddedCluster, machine: Kubelet) -> AsyncIterato
         sidecar_reserves=False,
         local_folders=True,
     )
-    office, room = ReportReceiver(now=utc_now), SharedLedger(operator)
-    operator.add(training_job_controller(operator, cluster, defaults=defaults, now=utc_now, office=office, room=room))
-    operator.add(gpu_workload_controller(operator, cluster, defaults=defaults, now=utc_now, room=room))
-    reports = office.serve(operator, cluster, leading=lambda: True, address=LOOPBACK, port=0, host=LOOPBACK)
+    receiver, ledger = ReportReceiver(now=utc_now), SharedLedger(operator)
+    operator.add(
+        training_job_controller(operator, cluster, defaults=defaults, now=utc_now, office=receiver, room=ledger)
+    )
+    operator.add(gpu_workload_controller(operator, cluster, defaults=defaults, now=utc_now, room=ledger))
+    reports = receiver.serve(operator, cluster, leading=lambda: True, address=LOOPBACK, port=0, host=LOOPBACK)
     async with reports:
         operating = asyncio.create_task(operator.run(), name="operator")
         try:

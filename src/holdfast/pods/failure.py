@@ -1,6 +1,6 @@
-"""The five classes of failure.
+"""Why a pod failed, and which of the five failure classes that is.
 
-preemption and infrastructure are nobody's fault and cost nothing; outOfMemory, hang and application use up the
+preemption and infrastructure are not the job's fault and cost nothing; outOfMemory, hang and application use up the
 backoffLimit.
 """
 
@@ -31,36 +31,37 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
     permanent: bool = False
     """A new attempt would fail in the same way."""
     node_stopped: bool = False
-    """Its node was shut down, or holdfast on this machine was: that is no part of a row of failures."""
+    """The node was shut down, or `holdfast up` was stopped: this is not part of a row of failures."""
 
     @property
     def is_free(self) -> bool:
         return self.cause in FREE
 
 
-# How a container ended, in words, and whether its command was found at all.
+# How a container ended, as text, and whether its command was found at all.
 
 # What the reference trainer writes as the reason of its termination message when a new attempt would fail in the same
-# way. The bare exit code 2 says nothing: argparse and a script that is not there end with 2 as well.
+# way. The bare exit code 2 proves nothing: argparse and a missing script end with 2 as well.
 PERMANENT = "PermanentFailure"
-LONGEST = 2048
-# From a signal the shell makes the exit code 128 + its number.
+MAX_TERMINATION_TEXT = 2048
+# The shell reports a signal as exit code 128 + the number of the signal.
 FROM_SIGNAL = 128
-# Others, such as SIGCHLD, end no process.
+# Other signals, such as SIGCHLD, end no process.
 FATAL = (
     *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS),
     *(signal.SIGFPE, signal.SIGKILL, signal.SIGUSR1, signal.SIGSEGV, signal.SIGUSR2, signal.SIGPIPE, signal.SIGALRM),
     *(signal.SIGTERM, signal.SIGXCPU, signal.SIGXFSZ),
 )
-# Whoever ends by these was stopped by somebody else: the last lines of its log tell nothing about that.
+# A process that ends by these signals was stopped from outside: the last lines of its log do not explain the end.
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 START_ERRORS = ("StartError", "ContainerCannotRun")
-# A shell's 127, and 128 of runtimes that give no reason.
+# 127 of a shell, and 128 of runtimes that give no reason.
 NOT_FOUND_CODES = (127, 128)
-# A program that ran for longer has found its command: it is a later one that is missing.
+# A program that ran for longer has found its command: a later command is missing.
 AT_ONCE = timedelta(seconds=10)
 
-# As runc, crun and this machine's own runner say it. Other start errors, such as those of a GPU's hook, may pass.
+# As runc, crun and the runner of `holdfast up` report it. Other start errors, such as those of a GPU's hook, may be
+# temporary.
 _NOT_FOUND = re.compile(
     r"(\bexec\b|executable file|can't run|working directory).*"
     r"(not found|no such file or directory|permission denied|exec format error|is a directory)",
@@ -94,22 +95,22 @@ def killed_by(end: ContainerStateTerminated) -> signal.Signals | None:
 
 
 def words(end: ContainerStateTerminated) -> str:
-    """What it said last, as far as that explains its end."""
+    """The last message of the container, as far as it explains the end."""
     if killed_by(end) in FROM_OUTSIDE and end.reason in ("", "Error"):
         return ""
-    told = _termination_reason(end)
-    text = told.message if told is not None and told.message else end.message
-    return traceback_gist(text) or text.strip()[-LONGEST:]
+    termination = _termination_reason(end)
+    text = termination.message if termination is not None and termination.message else end.message
+    return traceback_gist(text) or text.strip()[-MAX_TERMINATION_TEXT:]
 
 
 def is_permanent(end: ContainerStateTerminated) -> bool:
-    """Its own termination message says so."""
-    told = _termination_reason(end)
-    return told is not None and told.reason == PERMANENT
+    """The container's own termination message declares the failure permanent."""
+    termination = _termination_reason(end)
+    return termination is not None and termination.reason == PERMANENT
 
 
 def never_ran(end: ContainerStateTerminated) -> bool:
-    """Its command could not be found or executed."""
+    """The command could not be found or executed."""
     if end.reason in START_ERRORS:
         return _NOT_FOUND.search(end.message) is not None
     if end.exit_code not in NOT_FOUND_CODES or not end.started_at or not end.finished_at:
@@ -120,7 +121,7 @@ def never_ran(end: ContainerStateTerminated) -> bool:
 def traceback_gist(text: str) -> str:
     """The last exception of a Python traceback and where it was raised; "" when there is no traceback.
 
-    The line is of the user's own code, if any of that is in the traceback.
+    The location is in the user's own code, if the traceback has any of it.
     """
     frames: list[tuple[str, str]] = []
     exception = ""
@@ -136,7 +137,7 @@ def traceback_gist(text: str) -> str:
         return ""
     own = [frame for frame in frames if not _LIBRARY.search(frame[0])]
     file, number = (own or frames)[-1]
-    return f"{exception[:LONGEST]} ({file}:{number})"
+    return f"{exception[:MAX_TERMINATION_TEXT]} ({file}:{number})"
 
 
 def _termination_reason(end: ContainerStateTerminated) -> TerminationReason | None:
@@ -148,14 +149,14 @@ def _termination_reason(end: ContainerStateTerminated) -> TerminationReason | No
         return None
 
 
-# What schedulers, kubelets and registries say, made fit for a status: one line, no secrets, the same for every try.
+# Messages of schedulers, kubelets and registries, made fit for a status: one line, no secrets, stable over retries.
 
-LONGEST = 1024
+MAX_MESSAGE = 1024
 
 _RPC = re.compile(r"rpc error: code = \w+ desc = ")
-# The sandbox and container of one try: the next has others, and the message would change for ever.
+# The sandbox and container ids of one try: the next try has others, and the message would change for ever.
 _ID = re.compile(r"(?<!sha256:)\b[0-9a-f]{64}\b")
-# Registries redirect to addresses that carry a signature, and somebody may have written a password into one.
+# Registries redirect to URLs that carry a signature, and a user may have written a password into a URL.
 _QUERY = re.compile(r"(https?://[^\s\"?]+)\?[^\s\"]*")
 _LOGIN = re.compile(r"(https?://)[^\s\"/]*@")
 
@@ -163,10 +164,10 @@ _LOGIN = re.compile(r"(https?://)[^\s\"/]*@")
 def sanitize(text: str) -> str:
     text = _LOGIN.sub(r"\1", _QUERY.sub(r"\1", _ID.sub("…", _RPC.sub("", text))))
     text = " ".join(text.split())
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"
 
 
-# Why a pod failed, and of which class that failure is.
+# The failure of a pod, and its class.
 
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 
@@ -175,7 +176,7 @@ INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 STOPPED_EXIT_CODES = (143, 137)
 
 
-# Marks that a machine is about to be taken back, ours and the clouds' own.
+# Taints and conditions of a node that is about to be reclaimed, of holdfast and of the clouds.
 PREEMPTION_TAINTS = (
     "holdfast.dev/preempted",
     "cloud.google.com/impending-node-termination",
@@ -184,7 +185,7 @@ PREEMPTION_TAINTS = (
 )
 
 
-# Labels of machines that are cheap because they may be taken back: one of these that goes was preempted.
+# Labels of spot nodes: cheap because the cloud may reclaim them. A spot node that goes was preempted.
 SPOT = {
     "cloud.google.com/gke-spot": "true",
     "cloud.google.com/gke-preemptible": "true",
@@ -194,22 +195,22 @@ SPOT = {
 }
 
 
-# What the kubelet writes into a pod that it turned away or threw out.
+# Reasons that the kubelet writes into a pod that it rejected or evicted.
 KUBELETS_REASONS = ("Evicted", "NodeShutdown", "Shutdown", "Terminated", "NodeLost", "NodeAffinity")
 
 
 ADMISSION_REASONS = ("UnexpectedAdmissionError", "TopologyAffinityError", "OutOf")
 
 
-# Of these, what a kubelet writes when its node is shut down, and `holdfast up` for pods that ran when it ended.
+# Of these reasons, those that a kubelet writes at a node shutdown, and `holdfast up` for pods that ran when it ended.
 NODE_STOPPED = ("Terminated", "NodeShutdown", "NodeLost")
 
 
-# What stands in a container whose end nobody has seen: its machine or its runtime was started anew.
+# Reasons of a container whose end was not seen: its node or its runtime was restarted.
 UNSEEN_ENDS = ("ContainerStatusUnknown", "Unknown")
 
 
-# Of pods that the runner of one machine refuses as they are written.
+# Reasons of pods that the runner of `holdfast up` rejects because of their spec.
 REFUSED = ("ImageNotRun", "VolumeNotSupported")
 
 
@@ -222,9 +223,9 @@ def could_not_start(pod: Pod) -> bool:
 
 
 def classify_failure(pod: Pod, nodes: Mapping[str, Node], *, collateral: bool) -> WorkerFailure | None:
-    """What became of a pod that has failed or was told to go.
+    """The failure of a pod that has failed or is terminating.
 
-    `collateral`: the Job controller is ending the others because one has failed.
+    `collateral`: the Job controller deletes the other pods because one has failed.
     """
     if pod.status.phase == "Succeeded":
         return None
@@ -257,13 +258,17 @@ def classify_failure(pod: Pod, nodes: Mapping[str, Node], *, collateral: bool) -
 
 
 def _taken_away(pod: Pod, nodes: Mapping[str, Node]) -> WorkerFailure | None:
-    """By the scheduler, an eviction, the kubelet or with the machine itself."""
+    """By the scheduler, by an eviction, by the kubelet, or together with the node itself."""
     node = nodes.get(pod.spec.node_name)
-    told = pod.condition("DisruptionTarget")
-    reason = told.reason if told is not None else pod.status.reason
-    if told is None and not reason.startswith(ADMISSION_REASONS) and reason not in (*KUBELETS_REASONS, "Preempting"):
+    condition = pod.condition("DisruptionTarget")
+    reason = condition.reason if condition is not None else pod.status.reason
+    if (
+        condition is None
+        and not reason.startswith(ADMISSION_REASONS)
+        and reason not in (*KUBELETS_REASONS, "Preempting")
+    ):
         return lost_with_node(pod, nodes)
-    message = (told.message if told is not None else "") or pod.status.message
+    message = (condition.message if condition is not None else "") or pod.status.message
     because = sanitize(f"{reason}: {message}" if message else reason)
     if reason in ("PreemptionByScheduler", "Preempting"):
         return WorkerFailure(cause="preemption", message=f"{worker_text(pod)} was preempted ({because})")
@@ -274,7 +279,7 @@ def _taken_away(pod: Pod, nodes: Mapping[str, Node]) -> WorkerFailure | None:
 
 
 def lost_with_node(pod: Pod, nodes: Mapping[str, Node]) -> WorkerFailure | None:
-    """Nobody can say what became of a worker whose node is lost."""
+    """The end of a worker whose node is lost is unknown."""
     node = nodes.get(pod.spec.node_name)
     if not pod.spec.node_name or (node is not None and node.is_ready):
         return None
@@ -283,7 +288,7 @@ def lost_with_node(pod: Pod, nodes: Mapping[str, Node]) -> WorkerFailure | None:
 
 
 def failure_class_of_node(node: Node | None) -> FailureClass:
-    """Whoever loses its place on a machine that is being taken back was preempted."""
+    """A pod that fails with a reclaimed or spot node was preempted."""
     if node is None:
         return "infrastructure"
     is_spot = any(node.metadata.labels.get(label) == value for label, value in SPOT.items())
@@ -291,14 +296,14 @@ def failure_class_of_node(node: Node | None) -> FailureClass:
 
 
 def has_preemption_notice(node: Node) -> bool:
-    """It has a notice."""
-    marks = {taint.key for taint in node.spec.taints}
-    marks |= {condition.type for condition in node.status.conditions if condition.status == "True"}
-    return not marks.isdisjoint(PREEMPTION_TAINTS)
+    """Whether a taint or a condition of the node announces a preemption."""
+    markers = {taint.key for taint in node.spec.taints}
+    markers |= {condition.type for condition in node.status.conditions if condition.status == "True"}
+    return not markers.isdisjoint(PREEMPTION_TAINTS)
 
 
 def was_deleted_first(pod: Pod) -> bool:
-    """Before it ended by itself."""
+    """Whether the pod was deleted before it ended by itself."""
     if not pod.is_terminating:
         return False
     end = failed_container(pod)
@@ -308,7 +313,7 @@ def was_deleted_first(pod: Pod) -> bool:
 
 
 def is_being_removed(pod: Pod) -> bool:
-    """It has ended, and the kubelet deletes it without grace: its timestamp moves and tells nothing any more."""
+    """The pod has ended and the kubelet deletes it without grace: the timestamp moves and proves nothing any more."""
     return pod.is_finished and not pod.metadata.deletion_grace_period_seconds
 
 
@@ -317,7 +322,7 @@ def _was_stopped(end: ContainerStateTerminated) -> bool:
 
 
 def deletion_requested_at(pod: Pod) -> datetime:
-    """deletionTimestamp is the end of the grace; it was asked for that much earlier."""
+    """deletionTimestamp is the end of the grace period; the deletion was requested that much earlier."""
     grace = timedelta(seconds=pod.metadata.deletion_grace_period_seconds or 0)
     return parse_time(pod.metadata.deletion_timestamp) - grace
 
@@ -328,9 +333,9 @@ def failed_at(pod: Pod) -> datetime:
 
 
 def failed_container(pod: Pod) -> ContainerStateTerminated | None:
-    """How a container of the pod failed; an init container before the others, since these did not start then.
+    """How a container of the pod failed; an init container first, since the other containers did not start then.
 
-    The sidecar is started anew when it fails, and stopped last: its end says nothing about the training.
+    The sidecar is restarted when it fails, and stopped last: its end does not explain the end of the training.
     """
     first = (status for status in pod.status.init_container_statuses if status.name != SIDECAR)
     statuses = (*first, *pod.status.container_statuses)
@@ -345,20 +350,20 @@ def _exited(pod: Pod, end: ContainerStateTerminated) -> str:
 
 
 def _init_container(pod: Pod, end: ContainerStateTerminated) -> str:
-    """Which one ended so; "" when it was the training itself."""
+    """The init container that ended so; "" when the training itself did."""
     return next((each.name for each in pod.status.init_container_statuses if each.state.terminated is end), "")
 
 
 def _with_termination_message(message: str, end: ContainerStateTerminated) -> str:
-    said = words(end)
-    return f"{message}: {said}" if said else message
+    text = words(end)
+    return f"{message}: {text}" if text else message
 
 
 def worker_text(pod: Pod) -> str:
-    """As people call it: worker 3 on gpu-7; a pod without a number is alone."""
-    place = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
+    """The worker as people call it: worker 3 on gpu-7. A pod without an index is the only one."""
+    on_node = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
     number = pod.metadata.labels.get(INDEX_LABEL)
-    return f"worker {number}{place}" if number is not None else f"its pod{place}"
+    return f"worker {number}{on_node}" if number is not None else f"its pod{on_node}"
 
 
 def index_of(pod: Pod) -> int:

@@ -1,4 +1,4 @@
-"""Why a TrainingJob's workers have not started, in a sentence for its user."""
+"""Why pods have not started, in a sentence for the user."""
 
 import re
 from collections import Counter
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from holdfast.api.core.objects import ContainerStatus, Pod
 from holdfast.pods.failure import SIDECAR, how, sanitize, words
 
-# Why an image can't be pulled, in the same words whether the kubelet is trying or waits for its next try.
+# Why an image can't be pulled, with the same message whether the kubelet pulls or backs off.
 
 IMAGE_REASONS = (
     "ErrImagePull",
@@ -18,18 +18,18 @@ IMAGE_REASONS = (
     "RegistryUnavailable",
     "SignatureValidationFailed",
 )
-# While it waits the kubelet puts words of its own before those of the last try.
+# During the back-off the kubelet puts its own text before the error of the last pull.
 _BACK_OFF = re.compile(rf'^Back-off pulling image "[^"]*"(: )?(({"|".join(IMAGE_REASONS)}): )?')
 
 
-# Containers that holdfast adds are named for it.
-_OURS = "holdfast-"
+# The name prefix of containers that holdfast adds.
+_HOLDFAST_PREFIX = "holdfast-"
 
 
 def image_problem(container: str, image: str, reason: str, message: str) -> str:
     name = f'image "{image}"'
     cause = _BACK_OFF.sub("", message).strip() or "the kubelet does not say why"
-    if container.startswith(_OURS):
+    if container.startswith(_HOLDFAST_PREFIX):
         return f"{name} can't be pulled: {cause}; it comes with the operator: tell those who run it"
     match reason:
         case "InvalidImageName":
@@ -48,23 +48,23 @@ UNSCHEDULED = "the scheduler has not looked at them yet"
 NOT_TAKEN_UP = "has not taken up its pod yet"
 NOT_FINISHED = "has not finished yet"
 MOUNTING = "is being pulled, or volumes are being mounted"
-# A claim's volume is made while the pod waits; the scheduler says so of every pod with a new claim.
+# A claim's volume is provisioned while the pod waits; the scheduler reports this for every pod with a new claim.
 UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
-# The ordinary steps of a start: they say nothing about a problem.
+# The ordinary steps of a start: they indicate no problem.
 ORDINARY = ("", "ContainerCreating", "PodInitializing")
 ORDINARY_WAITS = (RESTORING, UNSCHEDULED, NOT_TAKEN_UP, NOT_FINISHED, MOUNTING, UNBOUND)
 
 
 def why_waiting(
-    pods: Iterable[Pod], missing: int, desired: int, told: Mapping[str, str] = {}, about_job: str = ""
+    pods: Iterable[Pod], missing: int, desired: int, events: Mapping[str, str] = {}, about_job: str = ""
 ) -> str:
-    """What most of the missing workers wait for, as the scheduler and the kubelet say it.
+    """What most of the missing workers wait for, as the scheduler and the kubelet report it.
 
-    `told` is by pod uid what others say about pods that show no problem themselves, `about_job` why no pod is made.
+    `events` is by pod uid what Events report about pods that show no problem, `about_job` why no pod is made.
     """
     pods = tuple(pods)
     reasons = Counter(problem for pod in pods if (problem := problem_of(pod))) or Counter(
-        sanitize(told[pod.metadata.uid]) for pod in pods if is_starting(pod) and pod.metadata.uid in told
+        sanitize(events[pod.metadata.uid]) for pod in pods if is_starting(pod) and pod.metadata.uid in events
     )
     if about_job and missing_pods(pods, desired):
         reasons[sanitize(about_job)] += missing_pods(pods, desired)
@@ -77,7 +77,7 @@ def why_waiting(
 
 
 def is_ordinary(message: str) -> bool:
-    """Whether workers only take their time to start, as the message of `why_waiting` tells it."""
+    """Whether the message of `why_waiting` reports only an ordinary step of the start."""
     return any(step in message for step in ORDINARY_WAITS)
 
 
@@ -86,12 +86,12 @@ def is_starting(pod: Pod) -> bool:
 
 
 def missing_pods(pods: Iterable[Pod], desired: int) -> int:
-    """How many workers have no pod; one that has failed or is leaving is to be replaced."""
+    """How many workers have no pod; a failed or terminating pod is to be replaced."""
     return max(0, desired - sum(pod.status.phase != "Failed" and not pod.is_terminating for pod in pods))
 
 
 def problem_of(pod: Pod) -> str:
-    """What keeps the pod from running, as its own status says it; "" when that names no problem."""
+    """What keeps the pod from running, as its own status reports; "" when the status names no problem."""
     if not is_starting(pod):
         return ""
     for condition in pod.status.conditions:
@@ -105,18 +105,18 @@ def problem_of(pod: Pod) -> str:
 
 
 def startup_step(pod: Pod) -> str:
-    """Where a pod without a problem stands on its way; worth telling when it stays there."""
+    """The startup step of a pod without a problem; worth reporting when the pod stays there."""
     if not pod.spec.node_name:
         return UNSCHEDULED
     containers = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    next_one = next((each for each in containers if not each.ready and each.state.terminated is None), None)
-    if next_one is None:
+    pending = next((each for each in containers if not each.ready and each.state.terminated is None), None)
+    if pending is None:
         return f"the kubelet of {pod.spec.node_name} {NOT_TAKEN_UP}"
-    if next_one.state.waiting is None:
-        if next_one.name == SIDECAR:
+    if pending.state.waiting is None:
+        if pending.name == SIDECAR:
             return RESTORING
-        return f"init container {next_one.name} {NOT_FINISHED}"
-    return f'image "{next_one.image}" {MOUNTING}'
+        return f"init container {pending.name} {NOT_FINISHED}"
+    return f'image "{pending.image}" {MOUNTING}'
 
 
 def creation_refused_text(message: str) -> str:
@@ -124,7 +124,7 @@ def creation_refused_text(message: str) -> str:
 
 
 def refused_because(message: str) -> str:
-    """Why the Job controller could not make a pod, without the pod's name: it is another one in every try."""
+    """Why the Job controller could not make a pod, without the pod's name, which differs with every retry."""
     cause = message.removeprefix("Error creating: ")
     if cause.startswith('pods "') and "is forbidden: " in cause:
         cause = cause.split("is forbidden: ", 1)[1]
@@ -132,11 +132,11 @@ def refused_because(message: str) -> str:
 
 
 def _init_problem(container: ContainerStatus) -> str:
-    # A sidecar that failed before it was ready is started again and again: its last end says more than where it stands.
+    # A sidecar that failed before it was ready is restarted again and again: its last end explains more than its state.
     end = container.state.terminated or (None if container.ready else container.last_state.terminated)
     if end is not None and (end.exit_code or end.signal):
-        said = words(end)
-        return f"init container {container.name} {how(end)}" + (f": {said}" if said else "")
+        text = words(end)
+        return f"init container {container.name} {how(end)}" + (f": {text}" if text else "")
     return _waiting_problem(container, "init container")
 
 
@@ -151,5 +151,5 @@ def _waiting_problem(container: ContainerStatus, what: str) -> str:
             f"{what} {container.name} can't be configured: {waiting.message or 'the kubelet does not say why'}; "
             "it starts by itself when that is mended"
         )
-    told = f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
-    return f"{what} {container.name} can't be started: {told}"
+    cause = f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
+    return f"{what} {container.name} can't be started: {cause}"

@@ -10,7 +10,7 @@ from holdfast.api.meta import WORKING_DIRECTORY, ObjectMeta
 
 
 class Forbidden(StrEnum):
-    """What an operator can be told to refuse, in the words of a pod's spec."""
+    """Features that an operator can be configured to refuse, as named in a pod's spec."""
 
     HOST_PATH = "hostPath"
     HOST_NETWORK = "hostNetwork"
@@ -20,7 +20,7 @@ class Forbidden(StrEnum):
 
 
 def container_security(*, locks_memory: bool = False) -> dict[str, Any]:
-    """RDMA registers memory with its device, for which it must be locked: the one exception to the profile."""
+    """RDMA registers memory with its device, and this memory must be locked: the one exception to the profile."""
     capabilities = {"drop": ["ALL"], **({"add": ["IPC_LOCK"]} if locks_memory else {})}
     return {"allowPrivilegeEscalation": False, "capabilities": capabilities}
 
@@ -28,7 +28,7 @@ def container_security(*, locks_memory: bool = False) -> dict[str, Any]:
 MANAGED_BY = "app.kubernetes.io/managed-by"
 
 
-# Selects what holdfast made.
+# Selects objects that holdfast made.
 MANAGED_SELECTOR = f"{MANAGED_BY}=holdfast"
 
 
@@ -39,11 +39,11 @@ GPU_TOLERATION = {"key": GPU, "operator": "Exists"}
 
 
 def escape_dollar(text: str) -> str:
-    """A user's text as Kubernetes leaves it alone: it expands $(X) in values, and $$ is a plain $."""
+    """Escapes a user's text: Kubernetes expands $(X) in values, and $$ is a plain $."""
     return text.replace("$", "$$")
 
 
-# What the operator's settings say where a TrainingJob says nothing.
+# Defaults of the operator for fields that a spec leaves out.
 
 TENSORBOARD_IMAGE = "tensorflow/tensorflow:2.19.0"
 RDMA_RESOURCE = "rdma/hca_shared_devices_a"
@@ -61,11 +61,11 @@ class Defaults(Struct, frozen=True, kw_only=True):
     claim_size: str = CLAIM_SIZE
     service_monitors: bool = False
     forbidden: frozenset[Forbidden] = frozenset()
-    """What a job is refused for."""
+    """Features that a job is refused for."""
     shared_loopback: bool = False
-    """All pods run on this machine, and 127.0.0.1 is nobody's own."""
+    """All pods run on this machine and share 127.0.0.1."""
     sidecar_reserves: bool = True
-    """Whether sidecars and TensorBoard request CPU and memory. On one machine a share kept free for each worker would
+    """Whether sidecars and TensorBoard request CPU and memory. On one machine a share reserved for each worker would
     leave a core empty."""
     local_folders: bool = False
     """Pods see the files of this machine: commands run in the folder that the working-directory annotation names."""
@@ -74,6 +74,6 @@ class Defaults(Struct, frozen=True, kw_only=True):
         return self.images.get(framework) or self.image
 
     def working_directory(self, metadata: ObjectMeta) -> str:
-        """Where the command of a workload runs; empty for where the image or the machine says."""
+        """The folder that the command of a workload runs in; empty for the default of the image or the machine."""
         folder = metadata.annotations.get(WORKING_DIRECTORY, "")
         return folder if self.local_folders and posixpath.isabs(folder) else ""

@@ -1,4 +1,4 @@
-"""Children of an object: indexes by owner and by node, how their Jobs are stopped, and their newest warning."""
+"""Children of an object: indexes by owner and by node, the stop of Jobs, and the newest warning about an object."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -15,10 +15,10 @@ from holdfast.times import parse_time
 
 
 async def stop_jobs(session: TrackedClient, jobs: Iterable[Job]) -> None:
-    """Foreground: the Job is gone only when its pods are, and until then it makes no new ones."""
+    """Deletes in the foreground: a Job is gone only when its pods are, and until then the Job makes no new pods."""
     for job in jobs:
         if not job.metadata.deletion_timestamp:
-            # It may be gone, perhaps with another in its place.
+            # The Job may be gone, perhaps replaced by another Job of the same name.
             with suppress(NotFound, Conflict):
                 await session.delete(JOBS, job.metadata.key, uid=job.metadata.uid, propagation=Propagation.FOREGROUND)
 
@@ -38,8 +38,8 @@ def node_of(pod: Pod) -> Iterable[str]:
     return (pod.spec.node_name,) if pod.spec.node_name else ()
 
 
-# About the time until the pod had a node. The last of these has fractions of a second, and a kubelet's events have not:
-# its first ones would seem older.
+# Events about the time until the pod was bound. The last of these has fractions of a second, and a kubelet's Events do
+# not: the first Events of the kubelet would seem older.
 PAST = ("FailedScheduling", "FailedPreemption", "Scheduled")
 
 
@@ -47,23 +47,23 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 async def newest_warning(cluster: Cluster, about: Object) -> str:
-    """The newest Event about the object, if it is a warning: one from before a later step has been overcome."""
+    """The newest Event about the object, if it is a warning: a warning before a later step is resolved."""
     fields = f"involvedObject.uid={about.metadata.uid}"
     if isinstance(about, Job):
-        # The pods that could be made are told in Events of the same moment.
+        # Events of the same moment report the pods that could be made.
         fields += ",reason=FailedCreate"
     try:
         listing = await cluster.list(EVENTS, namespace=about.metadata.namespace, fields=fields)
     except ClusterError as error:
-        # The job goes on without an explanation; whoever runs the operator has to know.
+        # The job goes on without an explanation; the administrator of the operator has to know.
         log.warning("events not read", key=str(about.metadata.key), reason=str(error))
         return ""
-    known = (event for event in listing.items if event.reason not in PAST)
-    newest = max(known, key=_age, default=None)
+    candidates = (event for event in listing.items if event.reason not in PAST)
+    newest = max(candidates, key=_time_of, default=None)
     return newest.message if newest is not None and newest.type == "Warning" else ""
 
 
-def _age(event: CoreEvent) -> tuple[float, str]:
+def _time_of(event: CoreEvent) -> tuple[float, str]:
     """Events of components that use the newer API have only eventTime."""
     at = event.last_timestamp or event.event_time or event.metadata.creation_timestamp
     return parse_time(at).timestamp() if at else 0.0, event.message

@@ -1,4 +1,4 @@
-"""What a controller is made of: whom it reconciles, and whose changes make it look."""
+"""A controller: the kind it reconciles, the events that trigger a reconcile, and the workers that run it."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.queue import Queue
 from holdfast.runtime.read_your_writes import WriteTracker
 
-# What a reconcile says about when to look at its object again.
+# The result of a reconcile: when to reconcile the object again.
 
 
 class Done(Struct, frozen=True):
@@ -25,7 +25,7 @@ class Done(Struct, frozen=True):
 
 
 class RequeueAfter(Struct, frozen=True):
-    """Look again after this long even if nothing changes."""
+    """Reconcile again after this time even if nothing changes."""
 
     seconds: float
 
@@ -34,7 +34,7 @@ Result: TypeAlias = Done | RequeueAfter
 
 
 class TerminalError(HoldfastError):
-    """What no retry can mend: it goes to the object's status and an event, and waits for the object to change."""
+    """An error that no retry can fix: it is reported in status and an Event, and waits for the object to change."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -49,22 +49,22 @@ Mapper: TypeAlias = Callable[[T], Iterable[Key]]
 
 
 class Reconciler(Protocol):
-    """Makes the world look as one object says. It is called for a key, whatever it was that changed."""
+    """Brings the cluster to the state that one object specifies. It is called for a key, whatever has changed."""
 
     async def reconcile(self, key: Key) -> Result:
-        """Observe, decide, apply, write status; the object may be gone. Raises `TerminalError` for what stays wrong."""
+        """Observe, decide, apply, write status; the object may be gone. Raises `TerminalError` if no retry helps."""
         ...
 
     async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
-        """Tell the object's owner, in status and an event, what no retry can mend."""
+        """Report to the object's owner, in status and an Event, what no retry can fix."""
         ...
 
 
 class EventSource(Protocol):
-    """Where news comes from."""
+    """A source of events that trigger reconciles."""
 
     def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
-        """Have `add` called with every key that some news concerns."""
+        """Have `add` called with every key that an event concerns."""
         ...
 
 
@@ -84,7 +84,7 @@ class Watch(Struct, Generic[T], frozen=True):
 
 
 class Controller(Struct, Generic[T], frozen=True):
-    """One kind and its reconciler. `writer` is the one that the reconciler writes through."""
+    """One kind and its reconciler. The reconciler writes through `writer`."""
 
     name: str
     resource: Resource[T]
@@ -94,12 +94,12 @@ class Controller(Struct, Generic[T], frozen=True):
 
 
 def owned_by(owner: Resource[U]) -> Mapper[Object]:
-    """The owner that controls an object, when it is of this kind; its version may differ, its group may not."""
+    """The controlling owner of an object, when the owner is of this kind; its version may differ, its group may not."""
 
     def owners(obj: Object) -> Iterable[Key]:
         reference = obj.metadata.controller
         if reference and reference.kind == owner.kind and _group(reference.api_version) == owner.group:
-            # Owners live in the namespace of what they own, or in none.
+            # An owner is in the namespace of the owned object, or cluster-scoped.
             yield Key(obj.metadata.namespace if owner.namespaced else "", reference.name)
 
     return owners
@@ -109,11 +109,11 @@ def _group(api_version: str) -> str:
     return api_version.rpartition("/")[0]
 
 
-# Takes keys from a controller's queue to its reconciler, and is the one place that interprets what comes back.
+# Workers take keys from a controller's queue to its reconciler. Only they interpret the result.
 
-# The change that a key waits for usually wakes it; this is for stores whose changes concern no key.
+# The change that a key waits for usually requeues the key; this is for stores whose changes concern no key.
 STALE_RECHECK_S = 1.0
-# Far beyond what the client's own timeouts allow: one reconcile that hangs must not hold its key and worker for ever.
+# Far beyond the client's own timeouts: a hanging reconcile must not block its key and worker for ever.
 RECONCILE_TIMEOUT_S = 300.0
 
 
@@ -121,7 +121,7 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class ControllerWorkers:
-    """The workers of one controller and the queue between them and the news."""
+    """The workers of one controller, and the queue between its events and the workers."""
 
     def __init__(self, controller: Controller[T], informers: Informers, *, metrics: Metrics, random: Random) -> None:
         self.name = controller.name
@@ -131,19 +131,19 @@ class ControllerWorkers:
         self._random = random
         self.queue: Queue[Key] = Queue(random)
         self._keys = informers.of(controller.resource).store.keys
-        itself = Watch(controller.resource, lambda obj: (obj.metadata.key,))
-        for source in (itself, *controller.watches):
+        own_kind = Watch(controller.resource, lambda obj: (obj.metadata.key,))
+        for source in (own_kind, *controller.watches):
             source.attach(informers, self.queue.add)
         metrics.track_queue(controller.name, lambda: self.queue.depth)
 
     async def run(self, count: int) -> None:
-        """Work until the queue is shut down and what runs has ended."""
+        """Work until the queue is shut down and the running reconciles have ended."""
         async with asyncio.TaskGroup() as group:
             for _ in range(count):
                 group.create_task(self._work())
 
     async def resync(self, interval_s: float) -> None:
-        """Look at every object once per interval, each at a moment of its own, in case some news was lost."""
+        """Reconcile every object once per interval, each at a random moment, in case an event was lost."""
         while True:
             await asyncio.sleep(interval_s)
             for key in self._keys():
@@ -170,17 +170,17 @@ class ControllerWorkers:
             async with asyncio.timeout(RECONCILE_TIMEOUT_S):
                 return await self._run(key)
         except NotLeading:
-            raise  # another may lead: this process has to end
+            raise  # another process may lead: this process has to end
         except (Conflict, AlreadyExists) as error:
             self._retry(key)
             log.debug("the cache was behind, trying again", controller=self.name, key=str(key), reason=str(error))
             return "conflict"
         except ClusterError as error:
-            # What the cluster answered says it all; in an outage tracebacks would only bury it.
-            log.warning("reconcile failed", reason=str(error), **self._failed(key))
+            # The answer of the cluster is enough; in an outage tracebacks would only bury the answer.
+            log.warning("reconcile failed", reason=str(error), **self._retry_fields(key))
             return "error"
         except Exception:
-            log.exception("reconcile failed", **self._failed(key))
+            log.exception("reconcile failed", **self._retry_fields(key))
             return "error"
 
     async def _run(self, key: Key) -> str:
@@ -197,8 +197,8 @@ class ControllerWorkers:
             return "requeue"
         return "done"
 
-    def _failed(self, key: Key) -> dict[str, object]:
-        """Try the key again later; what the log says about it."""
+    def _retry_fields(self, key: Key) -> dict[str, object]:
+        """Retry the key later; returns the fields for the log."""
         delay_s = self._retry(key)
         failures = self.queue.failures(key)
         return {"controller": self.name, "key": str(key), "failures": failures, "retry_in_s": round(delay_s, 1)}

@@ -1,8 +1,8 @@
-"""Tells people what happened to their objects, without ever holding up the work.
+"""Writes Events about objects for their users, without ever delaying a reconcile.
 
 These are core/v1 Events: `kubectl describe` and `kubectl get events` show their count and both times ("x12 over 2h"),
-and a repeat is a plain patch of the count. The newer events.k8s.io/v1 allows no change but its series, which older
-tools leave out.
+and a repeat is a plain patch of the count. The newer events.k8s.io/v1 allows no change but the series, which older
+tools do not show.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from holdfast.runtime.process import Now, format_time
 
 T = TypeVar("T", bound=Object)
 
-# Nothing of an Event but its name is read again.
+# Only the name of an Event is read again.
 EVENTS = Resource(group="", version="v1", kind="Event", plural="events", model=Object)
 
 COMPONENT = "holdfast"
@@ -32,7 +32,7 @@ WAITING_LIMIT = 10_000
 # Per object, as client-go has it: 25 writes at once, then one in five minutes.
 BURST = 25
 REFILL_S = 300.0
-# How many notes and objects are remembered; the ones not heard of for longest are forgotten.
+# How many Events and objects are remembered; the least recently used are forgotten.
 MEMORY = 4096
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -44,7 +44,7 @@ class EventType(StrEnum):
 
 
 class EventKey(NamedTuple):
-    """What is said about which object; the same note again is a repeat."""
+    """One message about one object; the same key again is a repeat."""
 
     api_version: str
     kind: str
@@ -56,7 +56,7 @@ class EventKey(NamedTuple):
 
 
 class EventCounts(Struct, frozen=True):
-    """When a note was made, and how often."""
+    """When an Event was recorded, and how often."""
 
     first: datetime
     last: datetime
@@ -67,7 +67,7 @@ class EventCounts(Struct, frozen=True):
 
 
 class Recorder:
-    """Takes notes at once and writes them in the background; a repeat raises a count."""
+    """Records Events at once and writes them in the background; a repeat raises a count."""
 
     def __init__(self, cluster: Cluster, *, instance: str, now: Now, metrics: Metrics) -> None:
         self._cluster = cluster
@@ -81,19 +81,19 @@ class Recorder:
         self._stopping = False
 
     def normal(self, resource: Resource[T], obj: T, reason: str, message: str) -> None:
-        """Something went as it should."""
+        """An expected step."""
         self._record(resource, obj, EventType.NORMAL, reason, message)
 
     def warning(self, resource: Resource[T], obj: T, reason: str, message: str) -> None:
-        """Something that the object's owner may have to mend."""
+        """A problem that the object's owner may have to fix."""
         self._record(resource, obj, EventType.WARNING, reason, message)
 
     async def run(self) -> None:
-        """Write what comes; ends once it is stopped and everything is written."""
+        """Write recorded Events; ends after `stop` once all Events are written."""
         while self._waiting or not self._stopping:
             if self._waiting:
-                note = next(iter(self._waiting))
-                await self._write(note, self._waiting.pop(note))
+                event = next(iter(self._waiting))
+                await self._write(event, self._waiting.pop(event))
             else:
                 self._changed.clear()
                 await self._changed.wait()
@@ -104,69 +104,69 @@ class Recorder:
 
     def _record(self, resource: Resource[T], obj: T, kind: EventType, reason: str, message: str) -> None:
         meta = obj.metadata
-        note = EventKey(resource.api_version, resource.kind, meta.key, meta.uid, kind, reason, _cut(message))
-        times = EventCounts(now := self._now(), now, 1)
-        if note in self._waiting:
-            times = self._waiting[note].and_then(times)
+        event = EventKey(resource.api_version, resource.kind, meta.key, meta.uid, kind, reason, _truncate(message))
+        counts = EventCounts(now := self._now(), now, 1)
+        if event in self._waiting:
+            counts = self._waiting[event].and_then(counts)
         elif len(self._waiting) >= WAITING_LIMIT:
             self._metrics.event_dropped("overflow")
             return
-        self._waiting[note] = times
+        self._waiting[event] = counts
         self._changed.set()
 
-    async def _write(self, note: EventKey, times: EventCounts) -> None:
-        if not self._buckets.take(note.uid, asyncio.get_running_loop().time()):
-            self._metrics.event_dropped("rate", times.count)
+    async def _write(self, event: EventKey, counts: EventCounts) -> None:
+        if not self._buckets.take(event.uid, asyncio.get_running_loop().time()):
+            self._metrics.event_dropped("rate", counts.count)
             return
         try:
-            key, times = await self._put(note, times)
+            key, counts = await self._put(event, counts)
         except ClusterError as error:
-            self._metrics.event_dropped("error", times.count)
-            log.warning("event not written", key=str(note.key), kind=note.kind, reason=note.reason, error=str(error))
+            self._metrics.event_dropped("error", counts.count)
+            log.warning("event not written", key=str(event.key), kind=event.kind, reason=event.reason, error=str(error))
             return
-        self._written[note] = key, times
-        self._written.move_to_end(note)
+        self._written[event] = key, counts
+        self._written.move_to_end(event)
         if len(self._written) > MEMORY:
             self._written.popitem(last=False)
 
-    async def _put(self, note: EventKey, times: EventCounts) -> tuple[Key, EventCounts]:
-        if note in self._written:
-            key, before = self._written[note]
-            times = before.and_then(times)
+    async def _put(self, event: EventKey, counts: EventCounts) -> tuple[Key, EventCounts]:
+        if event in self._written:
+            key, before = self._written[event]
+            counts = before.and_then(counts)
             try:
-                await self._cluster.patch(EVENTS, key, _repeat(times))
-                return key, times
-            except NotFound:  # the server keeps an Event for an hour after its last change
+                await self._cluster.patch(EVENTS, key, _count_fields(counts))
+                return key, counts
+            except NotFound:  # the API server retains an Event for an hour after its last change
                 pass
-        # An object that lives in no namespace has its Events in this one.
-        namespace = note.key.namespace or "default"
-        made = await self._cluster.create(EVENTS, self._body(note, times), namespace=namespace)
-        return made.metadata.key, times
+        # A cluster-scoped object has its Events in the namespace default.
+        namespace = event.key.namespace or "default"
+        created = await self._cluster.create(EVENTS, self._body(event, counts), namespace=namespace)
+        return created.metadata.key, counts
 
-    def _body(self, note: EventKey, times: EventCounts) -> JSON:
+    def _body(self, event: EventKey, counts: EventCounts) -> JSON:
         return {
-            "metadata": {"generateName": f"{note.key.name}."},
+            "metadata": {"generateName": f"{event.key.name}."},
             "involvedObject": {
-                "apiVersion": note.api_version,
-                "kind": note.kind,
-                "namespace": note.key.namespace,
-                "name": note.key.name,
-                "uid": note.uid,
+                "apiVersion": event.api_version,
+                "kind": event.kind,
+                "namespace": event.key.namespace,
+                "name": event.key.name,
+                "uid": event.uid,
             },
-            "type": note.type.value,
-            "reason": note.reason,
-            "message": note.message,
-            "firstTimestamp": format_time(times.first),
-            **_repeat(times),
+            "type": event.type.value,
+            "reason": event.reason,
+            "message": event.message,
+            "firstTimestamp": format_time(counts.first),
+            **_count_fields(counts),
             "source": {"component": COMPONENT},
             "reportingComponent": COMPONENT,
             "reportingInstance": self._instance,
         }
 
 
-def _repeat(times: EventCounts) -> JSON:
-    return {"count": times.count, "lastTimestamp": format_time(times.last)}
+def _count_fields(counts: EventCounts) -> JSON:
+    return {"count": counts.count, "lastTimestamp": format_time(counts.last)}
 
 
-def _cut(message: str) -> str:
+def _truncate(message: str) -> str:
     return message if len(message) <= MESSAGE_LIMIT else message[: MESSAGE_LIMIT - 1] + "…"

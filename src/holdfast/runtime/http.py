@@ -1,4 +1,4 @@
-"""The small HTTP servers of an operator: its health, its metrics, and whatever else is to be served."""
+"""The small HTTP servers of an operator, such as health and metrics, and a rate limiter."""
 
 import contextlib
 import ssl
@@ -12,7 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from holdfast.errors import HoldfastError
 from holdfast.httpserver import DEFAULT_LIMITS, Limits, listening
 
-# What is not as it should be, a line each; nothing means well.
+# The problems, a line each; no line means healthy.
 Complaints: TypeAlias = Callable[[], Sequence[str]]
 
 
@@ -21,9 +21,9 @@ class CannotListen(HoldfastError):
 
 
 def health_app(*, live: Complaints, ready: Complaints) -> web.Application:
-    """/healthz says whether to restart this process, /readyz whether it does its work.
+    """/healthz shows whether to restart this process, /readyz whether the process does its work.
 
-    That /healthz answers at all shows that the event loop turns: it is served by the same loop.
+    An answer of /healthz shows that the event loop runs: the same loop serves the endpoint.
     """
     app = web.Application()
     app.router.add_get("/healthz", _check(live))
@@ -50,7 +50,7 @@ async def serve_app(
     limits: Limits = DEFAULT_LIMITS,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[int]:
-    """Serve `app` inside the block; yields the port, chosen by the system when asked for 0."""
+    """Serve `app` inside the block; yields the port, which the system chooses for port 0."""
     async with contextlib.AsyncExitStack() as stack:
         try:
             chosen = await stack.enter_async_context(listening(app, host=host, port=port, limits=limits, tls=tls))
@@ -69,7 +69,7 @@ def _check(complaints: Complaints) -> Callable[[web.Request], Awaitable[web.Resp
     return answer
 
 
-# Token buckets: a burst is let through, then a trickle.
+# Token buckets: a burst passes, then a steady trickle.
 
 K = TypeVar("K", bound=Hashable)
 

@@ -1,4 +1,4 @@
-"""The local copy of a resource, typed and indexed, that reconciles read instead of asking the server."""
+"""Informers: typed and indexed local copies of resources, which reconciles read instead of the API server."""
 
 import asyncio
 import builtins
@@ -21,7 +21,7 @@ Indexer: TypeAlias = Callable[[T], Iterable[str]]
 
 
 class Store(Generic[T]):
-    """Objects by key and by index. The objects are frozen: what was read stays what it was."""
+    """Objects by key and by index. The objects are frozen: an object that was read never changes."""
 
     def __init__(self, indexes: Mapping[str, Indexer[T]] | None = None) -> None:
         self._objects: dict[Key, T] = {}
@@ -47,49 +47,49 @@ class Store(Generic[T]):
         return iter(self._objects.values())
 
     def resource_version(self, namespace: str = "") -> str:
-        """How far the copy of this namespace has come; "" when no watch covers it.
+        """The resource version that the copy of this namespace has reached; "" when no watch covers the namespace.
 
-        Each watch has its own version: one that covers all namespaces is kept under "".
+        Each watch has its own version: the version of a watch over all namespaces is stored under "".
         """
         return self._versions.get("") or self._versions.get(namespace, "")
 
     def index(self, name: str, indexer: Indexer[T]) -> None:
-        """Keep one more index; two users of a store may ask for the same one."""
+        """Add an index; two users of a store may request the same index."""
         if self._indexers.setdefault(name, indexer) is not indexer:
             raise ValueError(f"the index {name!r} is there already with another meaning")
         self._indexes[name] = {}
         for key, obj in self._objects.items():
-            self._enter(self._indexes[name], key, obj, indexer(obj))
+            self._add_to_index(self._indexes[name], key, obj, indexer(obj))
 
     def put(self, obj: T) -> T | None:
-        """Take in a new state; returns the one before."""
+        """Store the new state of an object; returns the previous state."""
         key = obj.metadata.key
-        # Every index is asked before anything changes, so that one that raises leaves the store whole.
+        # Every indexer runs before anything changes, so that an indexer that raises leaves the store intact.
         entries = [(self._indexes[name], tuple(indexer(obj))) for name, indexer in self._indexers.items()]
         old = self.remove(key)
         self._objects[key] = obj
         for index, values in entries:
-            self._enter(index, key, obj, values)
+            self._add_to_index(index, key, obj, values)
         return old
 
     def remove(self, key: Key) -> T | None:
         old = self._objects.pop(key, None)
         if old is not None:
             for name, indexer in self._indexers.items():
-                self._leave(self._indexes[name], key, indexer(old))
+                self._remove_from_index(self._indexes[name], key, indexer(old))
         return old
 
     def set_resource_version(self, resource_version: str, namespace: str = "") -> None:
-        """The watch of `namespace` ("" for all) has come this far."""
+        """The watch of `namespace` ("" for all) has reached this version."""
         self._versions[namespace] = resource_version
 
     @staticmethod
-    def _enter(index: dict[str, dict[Key, T]], key: Key, obj: T, values: Iterable[str]) -> None:
+    def _add_to_index(index: dict[str, dict[Key, T]], key: Key, obj: T, values: Iterable[str]) -> None:
         for value in values:
             index.setdefault(value, {})[key] = obj
 
     @staticmethod
-    def _leave(index: dict[str, dict[Key, T]], key: Key, values: Iterable[str]) -> None:
+    def _remove_from_index(index: dict[str, dict[Key, T]], key: Key, values: Iterable[str]) -> None:
         for value in values:
             members = index.get(value, {})
             members.pop(key, None)
@@ -97,10 +97,11 @@ class Store(Generic[T]):
                 index.pop(value, None)
 
 
-# Keeps a store equal to what the cluster holds: one list, then a watch, for ever.
+# Keeps a store equal to the cluster: one list, then a watch, for ever.
 
 
-# Called after the store has taken in a change: no old one was added, no new one was deleted.
+# Called with the old and the new object after the store has changed: without an old one the object was added, without
+# a new one it was deleted.
 Handler: TypeAlias = Callable[[T | None, T | None], None]
 
 BASE_S = 0.8
@@ -110,7 +111,7 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class Reflector(Generic[T]):
-    """One resource of one namespace, or of all. What it misses while cut off it delivers when it is back."""
+    """One resource of one namespace, or of all. Changes that are missed while disconnected are delivered afterwards."""
 
     def __init__(
         self,
@@ -144,7 +145,7 @@ class Reflector(Generic[T]):
         return "" if self._version else f"{what}: not listed yet"
 
     async def sync(self) -> None:
-        """The first list. It raises what goes wrong: at start-up a person is there to read it."""
+        """The first list. Errors are raised: at start-up a person is there to read them."""
         await self._list()
 
     async def run(self) -> None:
@@ -194,7 +195,7 @@ class Reflector(Generic[T]):
     def _put(self, obj: T) -> None:
         old = self._store.get(obj.metadata.key)
         if old is not None and old.metadata.uid != obj.metadata.uid:
-            # Deleted and made again while nobody watched: two facts, not one change.
+            # Deleted and created again while no watch ran: two changes, not one.
             self._remove(obj.metadata.key)
             old = None
         changed = old is None or old.metadata.resource_version != obj.metadata.resource_version
@@ -211,7 +212,7 @@ class Reflector(Generic[T]):
             self._safely(obj, partial(handler, old, new))
 
     def _safely(self, obj: T, step: Callable[[], object]) -> bool:
-        """One strange object must not take away the news about all others, nor one handler that of the next."""
+        """One malformed object must not block the events of other objects, nor one handler those of the next."""
         try:
             step()
         except Exception:
@@ -225,17 +226,17 @@ class Reflector(Generic[T]):
         self._store.set_resource_version(version, self._namespace)
 
     async def _pause(self, reason: str) -> None:
-        """A stream that brought something is watched on at once; one that keeps failing is given time."""
+        """A watch that delivered events is resumed at once; a watch that keeps failing backs off."""
         self._failures += 1
         if self._failures > 1 or reason not in ("ended", "expired"):
             await asyncio.sleep(backoff_s(self._failures, base_s=BASE_S, cap_s=CAP_S, random=self._random))
 
 
-# One store per resource, shared by everyone who reads it.
+# One store per resource, shared by all its readers.
 
 
 class Informer(Generic[T]):
-    """A store, the reflectors that fill it (one for all namespaces, or one for each), and who wants to know."""
+    """A store, the reflectors that fill the store (one for all namespaces, or one for each), and the handlers."""
 
     def __init__(
         self, cluster: Cluster, resource: Resource[T], namespaces: tuple[str, ...], *, metrics: Metrics, random: Random
@@ -259,7 +260,7 @@ class Informer(Generic[T]):
         )
 
     def select(self, labels: str) -> None:
-        """Keep only objects with these labels; all users of the store have to agree on them."""
+        """Store only objects with these labels; all users of the store have to agree on the labels."""
         if self._labels not in (None, labels):
             raise ValueError(f"the store of {self._resource} is used with labels {self._labels!r} and {labels!r}")
         self._labels = labels
@@ -268,7 +269,7 @@ class Informer(Generic[T]):
 
 
 class Informers:
-    """The informers of one operator. All are asked for before the first list."""
+    """The informers of one operator. All are declared before the first list."""
 
     def __init__(self, cluster: Cluster, namespaces: tuple[str, ...], *, metrics: Metrics, random: Random) -> None:
         self._cluster = cluster
@@ -279,19 +280,19 @@ class Informers:
         self._sealed = False
 
     def of(self, resource: Resource[T]) -> Informer[T]:
-        """The informer of `resource`, made when first asked for."""
+        """The informer of `resource`, made at the first request."""
         key = cast("Resource[Object]", resource)
         if key not in self._informers:
             if self._sealed:
                 raise RuntimeError(f"{resource} is asked for after the start; declare its store before")
-            made = Informer(self._cluster, resource, self._namespaces, metrics=self._metrics, random=self._random)
-            self._informers[key] = cast("Informer[Object]", made)
+            informer = Informer(self._cluster, resource, self._namespaces, metrics=self._metrics, random=self._random)
+            self._informers[key] = cast("Informer[Object]", informer)
         return cast("Informer[T]", self._informers[key])
 
     def store(
         self, resource: Resource[T], indexes: Mapping[str, Indexer[T]] | None = None, *, labels: str = ""
     ) -> Store[T]:
-        """The shared store of `resource`, with these indexes among others; `labels` leaves out what does not match."""
+        """The shared store of `resource`, with these indexes among others; only objects that match `labels`."""
         informer = self.of(resource)
         informer.select(labels)
         for name, indexer in (indexes or {}).items():
@@ -299,12 +300,12 @@ class Informers:
         return informer.store
 
     def find(self, resource: Resource[T]) -> Store[T] | None:
-        """The store of `resource` if somebody reads it."""
+        """The store of `resource` if any reader declared it."""
         informer = self._informers.get(cast("Resource[Object]", resource))
         return cast("Store[T]", informer.store) if informer else None
 
     async def sync(self) -> None:
-        """List everything once; of several failures the one of the first resource is raised."""
+        """List all resources once; of several failures the failure of the first resource is raised."""
         self._sealed = True
         failures = await asyncio.gather(*(reflector.sync() for reflector in self._reflectors()), return_exceptions=True)
         for failure in failures:
@@ -317,7 +318,7 @@ class Informers:
                 group.create_task(reflector.run())
 
     def unready_reasons(self) -> list[str]:
-        """A line for each reflector that is not in touch with the cluster."""
+        """A line for each reflector that is not connected to the cluster."""
         return [reflector.unready_reason for reflector in self._reflectors() if reflector.unready_reason]
 
     def _reflectors(self) -> list[Reflector[Object]]:

@@ -1,4 +1,4 @@
-"""Which of several operators acts: the one that holds a Lease and has lately renewed it."""
+"""Leader election: of several operators only the holder of a recently renewed Lease acts."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,7 +22,7 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class LeaseTiming(Struct, frozen=True):
-    """A candidate takes over `duration_s` after the last renewal that it saw; the holder gives up before that."""
+    """A candidate takes over `duration_s` after the last renewal that it saw; the holder gives up before."""
 
     duration_s: int = 15
     renew_deadline_s: float = 10.0
@@ -37,7 +37,7 @@ class LeaseLost(HoldfastError):
 
 
 class Elector:
-    """One candidate for a Lease. The cluster that it writes through is not held back by its own gate."""
+    """One candidate for a Lease. Its own writes do not pass through the leadership check."""
 
     def __init__(
         self,
@@ -68,15 +68,15 @@ class Elector:
         return self._left_s() > 0
 
     def require_leadership(self) -> None:
-        """The gate before every write: raises `NotLeading` unless the Lease is surely ours for a while yet.
+        """The check before every write: raises `NotLeading` unless this process certainly still holds the Lease.
 
-        A process that was stopped or asleep comes back here with its clock far ahead, before it knows anything else.
+        A process that was stopped or suspended resumes here with its clock far ahead, before it knows anything else.
         """
         if not self.is_leading:
             raise NotLeading(f"nothing is written: {self._identity} does not hold the Lease {self._key} any more")
 
     async def acquire(self) -> None:
-        """Wait until the Lease is ours. The first attempt raises what keeps this candidate from ever taking part."""
+        """Wait until this process holds the Lease. The first attempt raises errors that exclude it for good."""
         if not await self._attempt():
             log.info("waiting for the Lease", lease=str(self._key), holder=self._holder())
             while not await self._attempt_again():
@@ -85,10 +85,11 @@ class Elector:
         self._metrics.leading(True)
 
     async def hold(self) -> None:
-        """Renew until that fails for too long; always ends in `LeaseLost`."""
+        """Renew until renewals fail for too long; always ends in `LeaseLost`."""
         try:
             await asyncio.sleep(self._timing.retry_s)
-            # After a pause this ends even if nobody took the Lease: what began before the pause went on unguarded.
+            # After a pause of the process this ends even if no other process took the Lease: work that began before the
+            # pause went on unguarded.
             while (left_s := self._left_s()) > 0:
                 await self._renew(left_s)
                 await asyncio.sleep(self._timing.retry_s)
@@ -97,13 +98,13 @@ class Elector:
             self._metrics.leading(False)
 
     async def release(self) -> None:
-        """Let another take over at once. Call it when nothing is left that writes."""
+        """Let another process take over at once. Call this when nothing is left that writes."""
         if self._left_s() <= 0:
             return
         self._renewed = None
         try:
             async with asyncio.timeout(RELEASE_S):
-                await self._look()  # the last renewal may have been cut short, and its version never seen here
+                await self._read()  # the last renewal may have been cancelled before its version was seen here
                 if self._seen and self._holder() == self._identity:
                     body = {"metadata": _guard(self._seen), "spec": {"holderIdentity": ""}}
                     await self._cluster.patch(LEASES, self._key, body)
@@ -112,7 +113,7 @@ class Elector:
             log.warning("Lease not released, it will expire", lease=str(self._key), reason=repr(error))
 
     async def _attempt_again(self) -> bool:
-        # Candidates that started together must not stay in step.
+        # Candidates that started together must not retry in lockstep.
         await asyncio.sleep(self._timing.retry_s * self._random.uniform(1.0, 1.2))
         try:
             return await self._attempt()
@@ -131,16 +132,16 @@ class Elector:
             raise LeaseLost(f"the Lease {self._key} was taken over by {self._holder()}")
 
     async def _attempt(self) -> bool:
-        """Take or renew the Lease; whether it is ours now."""
+        """Take or renew the Lease; returns whether this process holds the Lease now."""
         began = self._clock()
         if self._holder() != self._identity:
-            await self._look()
-        if self._free():
+            await self._read()
+        if self._is_free():
             try:
                 self._observe(await self._claim())
             except (AlreadyExists, Conflict, NotFound):
-                await self._look()  # someone was quicker, or edited or deleted the Lease
-                if self._free():
+                await self._read()  # another process was quicker, or edited or deleted the Lease
+                if self._is_free():
                     raise
             else:
                 self._renewed = began
@@ -148,7 +149,7 @@ class Elector:
         self._renewed = None
         return False
 
-    async def _look(self) -> None:
+    async def _read(self) -> None:
         try:
             self._observe(await self._cluster.get(LEASES, self._key))
         except NotFound:
@@ -170,12 +171,12 @@ class Elector:
         return await self._cluster.patch(LEASES, self._key, {"metadata": _guard(self._seen), "spec": spec})
 
     def _observe(self, lease: Lease) -> None:
-        """Whether a holder is alive is told by changes that arrive here, never by comparing two machines' clocks."""
+        """Changes that arrive here show that a holder is alive; the clocks of two nodes are never compared."""
         if self._seen is None or self._seen.spec != lease.spec:
             self._seen_at = self._clock()
         self._seen = lease
 
-    def _free(self) -> bool:
+    def _is_free(self) -> bool:
         if self._seen is None or self._holder() in ("", self._identity):
             return True
         duration_s = self._seen.spec.lease_duration_seconds or self._timing.duration_s
@@ -185,7 +186,7 @@ class Elector:
         return (self._seen.spec.holder_identity or "") if self._seen else ""
 
     def _left_s(self) -> float:
-        """How long the Lease is surely ours yet, counted from the beginning of the last renewal."""
+        """How long this process certainly holds the Lease, counted from the start of the last renewal."""
         return self._renewed + self._timing.renew_deadline_s - self._clock() if self._renewed is not None else 0.0
 
 

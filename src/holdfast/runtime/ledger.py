@@ -1,4 +1,4 @@
-"""What the machines have left, in one ledger for all controllers of an operator: none gives away what another has."""
+"""One ledger of free capacity for all controllers of an operator: no controller gives away another's reservation."""
 
 from holdfast.cluster.resources import NODES, PODS
 from holdfast.runtime.informer import Informers
@@ -7,7 +7,7 @@ from holdfast.scheduling.ledger import Ledger
 
 
 class SharedLedger:
-    """Made once for an operator, and attached by every controller that gives room away."""
+    """Made once for an operator, and attached by every controller that reserves capacity."""
 
     def __init__(self, operator: Operator) -> None:
         self.ledger = Ledger()
@@ -16,7 +16,7 @@ class SharedLedger:
         operator.store(PODS)
 
     def attach(self, informers: Informers) -> None:
-        """Have the ledger follow the stores; once is enough, and twice would count everything twice."""
+        """Have the ledger follow the stores; only once, since a second time would count everything twice."""
         if not self._is_attached:
             self._is_attached = True
             informers.of(NODES).handlers.append(self.ledger.node_changed)

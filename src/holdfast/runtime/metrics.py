@@ -1,4 +1,4 @@
-"""What the operator counts about itself, in a registry of its own."""
+"""The metrics of the operator itself, in a separate registry."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +9,7 @@ DURATIONS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class Metrics:
-    """One registry per operator, so that two in one process do not mix."""
+    """One registry per operator, so that two operators in one process do not mix."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()

@@ -1,4 +1,4 @@
-"""Puts the parts together and takes them apart again in order."""
+"""The operator: starts its parts in order and stops them in order."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
@@ -32,7 +32,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     namespaces: tuple[str, ...] = ()
     workers: int = 10
     resync_s: float = 300.0
-    # Together less than the 30 s that a pod is given to end: for reconciles that run, and for unwritten events.
+    # Together less than the 30 s grace period of a pod: for running reconciles, and for unwritten Events.
     grace_s: float = 20.0
     flush_s: float = 5.0
     host: str | None = None
@@ -46,8 +46,8 @@ SETTINGS = Settings()
 class Operator:
     """Shared stores, controllers, and the Lease that decides whether they act.
 
-    `cluster` holds writes back unless `elector` leads; without an elector this operator always acts. Who opened the
-    cluster closes it.
+    `cluster` blocks writes unless `elector` leads; without an elector this operator always acts. The caller opens and
+    closes the cluster.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class Operator:
     ) -> Store[T]:
         """The shared store of `resource`, kept equal to the cluster while the operator runs.
 
-        With `labels` it holds only what matches them; what a reconcile writes has to match as well, or the store
-        never shows it.
+        With `labels` the store holds only matching objects; an object that a reconcile writes has to match as well, or
+        the store never shows the write.
         """
         return self._informers.store(resource, indexes, labels=labels)
 
     def writer(self) -> WriteTracker:
-        """A way to write for one controller and its reconciler."""
+        """The write tracker for one controller and its reconciler."""
         return WriteTracker(self._cluster, self._informers)
 
     def add(self, controller: Controller[T]) -> None:
@@ -95,21 +95,21 @@ class Operator:
 
     @property
     def registry(self) -> CollectorRegistry:
-        """Where controllers add metrics of their own."""
+        """The registry to which controllers add their metrics."""
         return self._metrics.registry
 
     def stop(self) -> None:
         self._stop.set()
 
     def unready_reasons(self) -> list[str]:
-        """What keeps it from being ready, a line each. A standby with its stores up to date is ready."""
+        """Why the operator is not ready, a line each. A standby with its stores up to date is ready."""
         return ["stopping"] if self._stop.is_set() else self._informers.unready_reasons()
 
     async def run(self) -> None:
         """Work until `stop`.
 
-        Raises what keeps it from starting (the cluster's answer to the first list or to the first try for the Lease),
-        `LeaseLost`, or whatever made a part of it crash: nothing goes on in silence without that part.
+        Raises the error that prevents the start (the cluster's answer to the first list or to the first attempt to take
+        the Lease), `LeaseLost`, or the error that crashed a part: the operator never goes on without a part.
         """
         async with self._serving():
             try:
@@ -149,7 +149,7 @@ class Operator:
         await self._end("lease")
 
     async def _end(self, part: str, *, within_s: float = 0.0) -> None:
-        """Give a part some time to end by itself, then cancel it."""
+        """Give a part some time to end by itself, then cancel the part."""
         tasks = self._tasks.get(part)
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=within_s)

@@ -1,6 +1,7 @@
-"""SIGTERM, SIGINT and SIGHUP: the first asks to stop in order, a second one ends the process at once.
+"""The process of an operator: signals, logging and clocks.
 
-SIGHUP comes when the terminal is closed, from the shell and again from the kernel: it asks, and never hurries.
+The first SIGTERM, SIGINT or SIGHUP requests an orderly stop, a second signal ends the process at once. SIGHUP comes
+when the terminal is closed, from the shell and again from the kernel: a SIGHUP never ends the process at once.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 @contextmanager
 def on_signal(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` on the first signal inside the block. What nohup has the process ignore stays ignored."""
+    """Call `stop` on the first signal inside the block. A SIGHUP that nohup ignores stays ignored."""
     loop = asyncio.get_running_loop()
     received: list[signal.Signals] = []
 
@@ -46,36 +47,36 @@ def on_signal(stop: Callable[[], None]) -> Iterator[None]:
         stop()
 
     is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    heard = [number for number in SIGNALS if number != signal.SIGHUP or not is_ignored]
-    for number in heard:
+    handled = [number for number in SIGNALS if number != signal.SIGHUP or not is_ignored]
+    for number in handled:
         loop.add_signal_handler(number, receive, number)
     try:
         yield
     finally:
-        for number in heard:
+        for number in handled:
             loop.remove_signal_handler(number)
 
 
 def _leave_terminal() -> None:
-    """A write to a terminal that is closed fails, and must not end what still has to be done."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    """A write to a closed terminal fails, and must not interrupt the orderly stop."""
+    null = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (STDOUT, STDERR):
         if stat.S_ISCHR(os.fstat(descriptor).st_mode):
-            os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+            os.dup2(null, descriptor)
+    os.close(null)
 
 
-# Log lines for programs: one JSON object each on stderr, or plain text when a person watches the terminal.
+# Logging to stderr: one JSON object per line, or plain text when stderr is a terminal.
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 class UnknownLevel(HoldfastError):
-    """LOG_LEVEL says nothing that can be followed."""
+    """LOG_LEVEL names no known level."""
 
 
 def level_from(environment: Mapping[str, str]) -> int:
-    """The level that LOG_LEVEL asks for; info without it."""
+    """The level in LOG_LEVEL; info by default."""
     name = environment.get("LOG_LEVEL", "").strip() or "info"
     if name.lower() not in LEVELS:
         raise UnknownLevel(f"LOG_LEVEL is {name!r}: use one of {', '.join(LEVELS)}")
@@ -83,7 +84,7 @@ def level_from(environment: Mapping[str, str]) -> int:
 
 
 def configure(level: int, stream: TextIO = sys.stderr) -> None:
-    """Send everything, also what libraries log, to `stream` in one shape."""
+    """Send all logs, also those of libraries, to `stream` in one format."""
     common: list[Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
@@ -105,7 +106,7 @@ def configure(level: int, stream: TextIO = sys.stderr) -> None:
 
 
 def _rendering(for_people: bool) -> list[Processor]:
-    # Tracebacks are without local variables: those may hold what nobody should read.
+    # Tracebacks are without local variables: variables may hold secrets.
     if for_people:
         plain = structlog.dev.plain_traceback
         return [structlog.dev.ConsoleRenderer(timestamp_key="time", exception_formatter=plain)]
@@ -121,7 +122,7 @@ def _json(fields: EventDict, **_: object) -> str:
     return msgspec.json.encode(fields, enc_hook=repr).decode()
 
 
-# The clocks of the real world. What must run in virtual time takes a clock as an argument instead.
+# The real clocks. Code that must run in virtual time takes a clock as an argument instead.
 
 Now: TypeAlias = Callable[[], datetime]
 
@@ -131,7 +132,7 @@ def utc_now() -> datetime:
 
 
 def boottime_s() -> float:
-    """Seconds that also pass while the process is stopped or the machine sleeps."""
+    """Seconds that also pass while the process is stopped or the machine is suspended."""
     # CLOCK_MONOTONIC, which the event loop uses, stands still while a Linux machine is suspended.
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -139,10 +140,10 @@ def boottime_s() -> float:
 
 
 def micro_time(moment: datetime) -> str:
-    """As metav1.MicroTime is written."""
+    """The format of metav1.MicroTime."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def format_time(moment: datetime) -> str:
-    """As metav1.Time is written."""
+    """The format of metav1.Time."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,16 +1,16 @@
-"""The queue between what changed and who looks at it."""
+"""The work queue between the events and the workers of a controller."""
 
 import asyncio
 from collections.abc import Hashable
 from random import Random
 from typing import Generic, TypeVar
 
-# How long to wait before trying again.
+# The backoff before a retry.
 
 
 def backoff_s(failures: int, *, base_s: float, cap_s: float, random: Random) -> float:
     """A delay that doubles with every failure up to a cap; half of it is random, so that clients spread out."""
-    doublings = min(max(failures - 1, 0), 62)  # every cap is reached long before; a float overflows at 1024
+    doublings = min(max(failures - 1, 0), 62)  # every cap is reached long before 62; a float overflows at 1024
     return min(cap_s, base_s * 2.0**doublings) * random.uniform(0.5, 1.0)
 
 
@@ -23,15 +23,15 @@ CAP_S = 300.0
 class Queue(Generic[K]):
     """Each key waits at most once, ready or delayed, and is never handed out twice at the same time.
 
-    A key that is added while someone works on it comes again after `done`. An earlier time replaces a later one: the
-    reconcile that runs then says itself when it wants to be called again.
+    A key that is added during its reconcile comes again after `done`. An earlier time replaces a later time: the
+    reconcile that runs then returns when it wants to run again.
     """
 
     def __init__(self, random: Random, *, base_s: float = BASE_S, cap_s: float = CAP_S) -> None:
         self._random = random
         self._base_s = base_s
         self._cap_s = cap_s
-        self._ready: dict[K, None] = {}  # a set that keeps its order
+        self._ready: dict[K, None] = {}  # an ordered set
         self._delayed: dict[K, tuple[float, asyncio.TimerHandle]] = {}
         self._running: set[K] = set()
         self._failures: dict[K, int] = {}
@@ -66,7 +66,7 @@ class Queue(Generic[K]):
         return delay_s
 
     def forget(self, key: K) -> None:
-        """The key is well again: its next failure is its first."""
+        """The key has succeeded: its next failure counts as the first."""
         self._failures.pop(key, None)
 
     def failures(self, key: K) -> int:
@@ -90,7 +90,7 @@ class Queue(Generic[K]):
             self._changed.set()
 
     def shut_down(self) -> None:
-        """Hand out nothing more; who works on a key now may finish."""
+        """Hand out no more keys; running reconciles may finish."""
         self._closed = True
         self._ready.clear()
         for key in list(self._delayed):

@@ -1,7 +1,7 @@
-"""A cache runs behind the cluster. This keeps a reconcile from reading less than its last run wrote.
+"""Read your writes: a reconcile waits until the caches show the writes of its last run.
 
-Without it a reconcile that follows closely on its own writes sees the state before them, and makes its objects twice
-or runs into conflicts.
+A cache lags behind the cluster. Without this wait a reconcile that closely follows its own writes sees the state before
+the writes, and makes its objects twice or runs into conflicts.
 """
 
 import asyncio
@@ -17,15 +17,15 @@ from holdfast.runtime.informer import Informers, Store
 
 T = TypeVar("T", bound=Object)
 
-# A write that no watch shows by then (a cut-off watch, an etcd restored to an older version) is no longer waited for:
-# names and versions still guard against doing things twice, and waiting for ever would be worse.
+# A write that no watch shows by then (a disconnected watch, an etcd restored to an older version) is no longer waited
+# for: names and versions still guard against duplicates, and waiting for ever would be worse.
 PATIENCE_S = 30.0
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class WriteTracker:
-    """The way to write for one controller; remembers for each key what the stores have yet to show."""
+    """The writes of one controller; remembers for each key the writes that the stores do not show yet."""
 
     def __init__(self, cluster: Cluster, informers: Informers) -> None:
         self._cluster = cluster
@@ -34,11 +34,11 @@ class WriteTracker:
         self._last_write: dict[Key, float] = {}
 
     def for_key(self, key: Key) -> "TrackedClient":
-        """Write on behalf of the reconcile of `key`."""
+        """A client for the writes of the reconcile of `key`."""
         return TrackedClient(self._cluster, self, key)
 
     def is_cache_stale(self, key: Key) -> bool:
-        """Whether a store does not show yet what the reconcile of `key` wrote."""
+        """Whether a store does not show a write of the reconcile of `key` yet."""
         unseen = [shows for shows in self._unseen.get(key, ()) if not shows()]
         if unseen and asyncio.get_running_loop().time() - self._last_write[key] < PATIENCE_S:
             self._unseen[key] = unseen
@@ -53,15 +53,15 @@ class WriteTracker:
         store = self._informers.find(resource)
         if store is not None:
             meta = answer.metadata
-            self._note(key, partial(_has_reached, store, meta.namespace, meta.resource_version))
+            self._track(key, partial(_has_reached, store, meta.namespace, meta.resource_version))
 
     def note_delete(self, key: Key, resource: Resource[T], deleted: Key, uid: str) -> None:
         store = self._informers.find(resource)
         obj = store.get(deleted) if store is not None else None
         if store is not None and obj is not None:
-            self._note(key, partial(_shows_deletion, store, deleted, uid or obj.metadata.uid))
+            self._track(key, partial(_shows_deletion, store, deleted, uid or obj.metadata.uid))
 
-    def _note(self, key: Key, shows: Callable[[], bool]) -> None:
+    def _track(self, key: Key, shows: Callable[[], bool]) -> None:
         self._unseen.setdefault(key, []).append(shows)
         self._last_write[key] = asyncio.get_running_loop().time()
 
@@ -75,16 +75,16 @@ class TrackedClient:
         self._key = key
 
     async def create(self, resource: Resource[T], body: Body, *, namespace: str = "") -> T:
-        return self._noted(resource, await self._cluster.create(resource, body, namespace=namespace))
+        return self._tracked(resource, await self._cluster.create(resource, body, namespace=namespace))
 
     async def replace(self, resource: Resource[T], key: Key, body: Body) -> T:
-        return self._noted(resource, await self._cluster.replace(resource, key, body))
+        return self._tracked(resource, await self._cluster.replace(resource, key, body))
 
     async def patch(self, resource: Resource[T], key: Key, patch: Body) -> T:
-        return self._noted(resource, await self._cluster.patch(resource, key, patch))
+        return self._tracked(resource, await self._cluster.patch(resource, key, patch))
 
     async def patch_status(self, resource: Resource[T], key: Key, patch: Body) -> T:
-        return self._noted(resource, await self._cluster.patch_status(resource, key, patch))
+        return self._tracked(resource, await self._cluster.patch_status(resource, key, patch))
 
     async def delete(
         self,
@@ -106,13 +106,13 @@ class TrackedClient:
         )
         self._writer.note_delete(self._key, resource, key, uid)
 
-    def _noted(self, resource: Resource[T], answer: T) -> T:
+    def _tracked(self, resource: Resource[T], answer: T) -> T:
         self._writer.note_write(self._key, resource, answer)
         return answer
 
 
 def _has_reached(store: Store[T], namespace: str, version: str) -> bool:
-    """Versions of one resource are ordered numbers; one that is not, or a namespace nobody watches, counts as seen."""
+    """Versions of one resource are ordered numbers; another version, or a namespace without a watch, counts as seen."""
     seen = store.resource_version(namespace)
     return not (seen.isdecimal() and version.isdecimal()) or int(seen) >= int(version)
 

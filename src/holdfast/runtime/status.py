@@ -1,4 +1,4 @@
-"""What every controller writes of its own kind: status, news for people, and the end of what has had its time."""
+"""Writes of every controller to its own kind: status, Events, and the deletion of expired objects."""
 
 from collections.abc import Iterable
 from typing import TypeVar
@@ -26,7 +26,7 @@ class EventMessage(Struct, frozen=True):
 
 
 async def write_status(session: TrackedClient, kind: Resource[T], obj: T, old: Struct | None, new: Struct) -> T | None:
-    """The object as it is then; None when nothing changed. Guarded by the version that was looked at."""
+    """Returns the updated object; None when nothing changed. The write is guarded by the version that was read."""
     patch = merge_patch(msgspec.to_builtins(old) if old is not None else {}, msgspec.to_builtins(new))
     if not patch:
         return None
@@ -34,16 +34,16 @@ async def write_status(session: TrackedClient, kind: Resource[T], obj: T, old: S
     return await session.patch_status(kind, obj.metadata.key, {"metadata": guard, "status": patch})
 
 
-def record_events(events: Recorder, kind: Resource[T], obj: T, told: Iterable[EventMessage]) -> None:
-    for item in told:
-        record = events.warning if item.warning else events.normal
-        record(kind, obj, item.reason, item.message)
+def record_events(events: Recorder, kind: Resource[T], obj: T, messages: Iterable[EventMessage]) -> None:
+    for event in messages:
+        record = events.warning if event.warning else events.normal
+        record(kind, obj, event.reason, event.message)
 
 
 async def delete_expired(session: TrackedClient, kind: Resource[T], obj: T) -> None:
-    """Its time to live is over; one of the same name that came later is another one."""
+    """Deletes an object after its time to live, but never a later object of the same name."""
     log.info("time to live is over", key=str(obj.metadata.key))
     try:
         await session.delete(kind, obj.metadata.key, uid=obj.metadata.uid)
     except (NotFound, Conflict):
-        return  # it is gone already
+        return  # the object is gone already

@@ -1,4 +1,4 @@
-"""The room on all machines during one pass, as it is given to one gang after the other."""
+"""The free capacity of all nodes during one admission pass, as it is assigned to one gang after the other."""
 
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
@@ -9,50 +9,48 @@ from holdfast.scheduling.constraints import PodRequirements
 from holdfast.scheduling.ledger import Ledger, NodeCapacity
 from holdfast.scheduling.resources import Amounts, how_many_fit, minus
 
-# What every machine has, and every pod needs.
+# Resources that every node has, and every pod needs.
 NATIVE = frozenset({"cpu", "memory", "ephemeral-storage", "pods"})
 
 
 class CandidateNodes:
-    """Where workers of one shape can be, and how many fit there. During a pass that only ever gets less."""
+    """The nodes for workers of one shape, and how many workers fit there. The counts only shrink during a pass."""
 
-    def __init__(self, shape: PodRequirements, room: "PassCapacity") -> None:
+    def __init__(self, shape: PodRequirements, capacity: "PassCapacity") -> None:
         self.shape = shape
-        self.matching = [machine for machine in room.machines if shape.matches(machine)]
-        self.suiting = [machine for machine in self.matching if how_many_fit(shape.requests, machine.offered)]
-        self.entered = [machine for machine in self.suiting if shape.can_run_on(machine)]
-        self.counts = {machine.name: how_many_fit(shape.requests, room.free(machine.name)) for machine in self.entered}
+        self.matching = [node for node in capacity.machines if shape.matches(node)]
+        self.suiting = [node for node in self.matching if how_many_fit(shape.requests, node.offered)]
+        self.entered = [node for node in self.suiting if shape.can_run_on(node)]
+        self.counts = {node.name: how_many_fit(shape.requests, capacity.free(node.name)) for node in self.entered}
         self._open = dict(self.counts)
         self._total = sum(self._open.values())
-        self._domains = (
-            {machine.name: shape.domains(machine) for machine in self.suiting} if shape.anti_affinity_keys else {}
-        )
-        # The roomiest first. An entry is only good while `_open` says the same.
+        self._domains = {node.name: shape.domains(node) for node in self.suiting} if shape.anti_affinity_keys else {}
+        # The node with the most capacity first. An entry is valid only while `_open` holds the same count.
         self._heap = [(-count, name) for name, count in self._open.items()]
         heapify(self._heap)
-        # Where a gang found too little, one that is as large finds too little as well.
-        self._too_many: int | None = None
+        # If a gang does not fit, no gang of the same or a larger size fits.
+        self._smallest_rejected: int | None = None
 
     def choose(self, workers: int) -> list[str]:
-        """A machine for each worker; none at all when there is not room for everyone."""
+        """A node for each worker; empty if not all workers fit."""
         if not self.shape.anti_affinity_keys:
             return self.choose_some(workers) if workers <= self._total else []
-        if self._too_many is not None and workers >= self._too_many:
+        if self._smallest_rejected is not None and workers >= self._smallest_rejected:
             return []
         chosen = self.choose_some(workers)
         if len(chosen) == workers:
             return chosen
-        self._too_many = workers
+        self._smallest_rejected = workers
         return []
 
-    def choose_some(self, workers: int, beside: Collection[str] = ()) -> list[str]:
-        """Machines for as many workers as there is room for; `beside` are those that fellows are on.
+    def choose_some(self, workers: int, occupied: Collection[str] = ()) -> list[str]:
+        """Nodes for as many workers as fit; `occupied` are the nodes of the other workers of the gang.
 
-        The roomiest goes first, as with the scheduler: a guess at where the workers will really be. What is gathered
-        is to be taken.
+        The node with the most capacity goes first, as in the scheduler: a guess at the real nodes of the workers. The
+        caller has to take the returned nodes.
         """
         if self.shape.anti_affinity_keys:
-            return list(islice(self._apart(self._open, beside), workers))
+            return list(islice(self._spread_over_domains(self._open, occupied), workers))
         chosen: list[str] = []
         while self._heap and len(chosen) < workers:
             count, name = heappop(self._heap)
@@ -62,7 +60,7 @@ class CandidateNodes:
         return chosen
 
     def recount(self, name: str, free: Amounts) -> None:
-        """Something was taken on that machine."""
+        """Update the count of a node after capacity was taken there."""
         if name in self.counts:
             self.counts[name] = how_many_fit(self.shape.requests, free)
         if name in self._open:
@@ -72,18 +70,20 @@ class CandidateNodes:
         self._total -= self._open.pop(name, 0)
 
     def capacity(self, counts: Mapping[str, int]) -> int:
-        """How many workers there would be room for with so much room on each machine."""
-        return sum(1 for _ in self._apart(counts)) if self.shape.anti_affinity_keys else sum(counts.values())
+        """How many workers fit in all, with these counts per node."""
+        return (
+            sum(1 for _ in self._spread_over_domains(counts)) if self.shape.anti_affinity_keys else sum(counts.values())
+        )
 
     @cached_property
     def most(self) -> int:
-        """How many there would be room for if the machines that it may enter were empty."""
-        return self.capacity({each.name: how_many_fit(self.shape.requests, each.offered) for each in self.entered})
+        """How many workers would fit if the nodes that they can run on were empty."""
+        return self.capacity({node.name: how_many_fit(self.shape.requests, node.offered) for node in self.entered})
 
     @cached_property
     def max_workers_ignoring_taints(self) -> int:
-        """The same if all that suit could be entered as well."""
-        return self.capacity({each.name: how_many_fit(self.shape.requests, each.offered) for each in self.suiting})
+        """As `most`, if all taints were tolerated and all nodes were ready."""
+        return self.capacity({node.name: how_many_fit(self.shape.requests, node.offered) for node in self.suiting})
 
     def _set(self, name: str, count: int) -> None:
         if count != self._open[name]:
@@ -91,8 +91,8 @@ class CandidateNodes:
             self._open[name] = count
             heappush(self._heap, (-count, name))
 
-    def _apart(self, counts: Mapping[str, int], beside: Collection[str] = ()) -> Iterator[str]:
-        used = {domain for name in beside for domain in self._domains.get(name, ())}
+    def _spread_over_domains(self, counts: Mapping[str, int], occupied: Collection[str] = ()) -> Iterator[str]:
+        used = {domain for name in occupied for domain in self._domains.get(name, ())}
         for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
             domains = self._domains[name]
             if not domains:
@@ -103,13 +103,13 @@ class CandidateNodes:
 
 
 class PassCapacity:
-    """What is free, less what is given away in this pass."""
+    """Free capacity, less what was assigned in this pass."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._free: dict[str, Amounts] = {}
-        self._closed: dict[str, frozenset[str]] = {}
-        self._spots: dict[bytes, CandidateNodes] = {}
+        self._reserved: dict[str, frozenset[str]] = {}
+        self._candidates: dict[bytes, CandidateNodes] = {}
 
     @property
     def machines(self) -> Collection[NodeCapacity]:
@@ -121,55 +121,55 @@ class PassCapacity:
 
     @property
     def given(self) -> dict[str, Amounts]:
-        """What was given away so far, by machine."""
+        """The amounts assigned so far, by node."""
         return {name: minus(self._ledger.free(name), left) for name, left in self._free.items()}
 
     @property
     def closed(self) -> Collection[str]:
-        """Machines of which something is reserved."""
-        return self._closed.keys()
+        """Nodes with reserved resources."""
+        return self._reserved.keys()
 
     def spots(self, shape: PodRequirements) -> CandidateNodes:
-        if shape.digest not in self._spots:
-            spots = self._spots[shape.digest] = CandidateNodes(shape, self)
-            for name, reserved in self._closed.items():
+        if shape.digest not in self._candidates:
+            candidates = self._candidates[shape.digest] = CandidateNodes(shape, self)
+            for name, reserved in self._reserved.items():
                 if not reserved.isdisjoint(shape.requests):
-                    spots.hold(name)
-        return self._spots[shape.digest]
+                    candidates.hold(name)
+        return self._candidates[shape.digest]
 
     def put(self, shape: PodRequirements, workers: int) -> bool:
-        """Give all workers their room, or none."""
+        """Assign capacity to all workers, or to none."""
         chosen = self.spots(shape).choose(workers)
         self._take(chosen, shape)
         return bool(chosen)
 
-    def reserve(self, shape: PodRequirements, workers: int, beside: Collection[str]) -> None:
-        """Give as many workers their room as there is room for."""
-        self._take(self.spots(shape).choose_some(workers, beside), shape)
+    def reserve(self, shape: PodRequirements, workers: int, occupied: Collection[str]) -> None:
+        """Assign capacity to as many workers as fit."""
+        self._take(self.spots(shape).choose_some(workers, occupied), shape)
 
     def scarce(self, shape: PodRequirements, workers: int) -> frozenset[str]:
-        """The resources for lack of which such workers wait: their devices while there are too few, else all they ask.
+        """The resources that such workers wait for: their devices while too few are free, else all their requests.
 
-        Devices stay scarce when something else is missing as well: jobs that take the one and jobs that take the other
-        would keep such workers waiting in turns.
+        Devices stay scarce when another resource is missing as well: jobs that take the devices and jobs that take the
+        other resource would keep such workers waiting in turns.
         """
         devices = {name: amount for name, amount in shape.requests.items() if name not in NATIVE}
-        spots = self.spots(shape)
-        free = {machine.name: how_many_fit(devices, self.free(machine.name)) for machine in spots.entered}
-        return frozenset(devices if devices and spots.capacity(free) < workers else shape.requests)
+        candidates = self.spots(shape)
+        free = {node.name: how_many_fit(devices, self.free(node.name)) for node in candidates.entered}
+        return frozenset(devices if devices and candidates.capacity(free) < workers else shape.requests)
 
     def hold(self, shape: PodRequirements, reserved: frozenset[str]) -> None:
-        """From now on nobody gets any of the reserved resources where such workers could be."""
-        for machine in self.spots(shape).entered:
-            before = self._closed.get(machine.name, frozenset())
-            self._closed[machine.name] = before | reserved
-            for spots in self._spots.values():
-                if not reserved.isdisjoint(spots.shape.requests):
-                    spots.hold(machine.name)
+        """Stop assigning the reserved resources on all nodes that such workers could run on."""
+        for node in self.spots(shape).entered:
+            before = self._reserved.get(node.name, frozenset())
+            self._reserved[node.name] = before | reserved
+            for candidates in self._candidates.values():
+                if not reserved.isdisjoint(candidates.shape.requests):
+                    candidates.hold(node.name)
 
     def _take(self, names: Collection[str], shape: PodRequirements) -> None:
         for name in names:
             self._free[name] = minus(self.free(name), shape.requests)
         for name in dict.fromkeys(names):
-            for spots in self._spots.values():
-                spots.recount(name, self._free[name])
+            for candidates in self._candidates.values():
+                candidates.recount(name, self._free[name])

@@ -1,4 +1,4 @@
-"""The workers of one job, who start together, and what is decided about them."""
+"""Gang admission: the workers of a job start together, and each pass decides which gangs may start."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -15,9 +15,9 @@ from holdfast.scheduling.messages import PermanentObstacle, beyond, demand_text,
 from holdfast.scheduling.resources import Amounts
 from holdfast.times import parse_time
 
-# started: may start, or has; those without a machine yet get theirs first.
-# waiting: for its first start, or for another one after it was stopped.
-# keeping: it ran and is being restarted; who comes after it does not get its room.
+# started: the gang may start, or has started; its workers without a node get capacity first.
+# waiting: the gang waits for its first start, or for the next start after it was stopped.
+# keeping: the gang ran and is being restarted; gangs behind it do not get its capacity.
 GangState: TypeAlias = Literal["started", "waiting", "keeping"]
 
 
@@ -29,143 +29,143 @@ class Gang(Struct, frozen=True, kw_only=True):
     state: GangState = "waiting"
     priority: int = 0
     created_at: str = ""
-    """When the job was made: who came first goes first."""
+    """Creation time of the job: the older job goes first."""
     restarting_since: str = ""
-    """Since when a keeping one is without its workers."""
+    """Since when a gang in state keeping has no workers."""
     unbound: int = 0
-    """How many of a started one's workers have no machine yet."""
+    """How many workers of a started gang have no node yet."""
     machines: tuple[str, ...] = ()
-    """Where a started one's other workers are."""
+    """The nodes of the other workers of a started gang."""
 
     @property
     def rank(self) -> tuple[int, bool, str, Key]:
-        """Who restarts goes before those of its importance who wait: its room is not theirs."""
+        """The queue order. A restarting gang goes before waiting gangs of its priority: its capacity is not theirs."""
         return -self.priority, self.state != "keeping", self.created_at, self.key
 
     def waited_s(self, now: datetime) -> float:
-        began = self.restarting_since or self.created_at
-        return (now - parse_time(began)).total_seconds() if began else 0.0
+        since = self.restarting_since or self.created_at
+        return (now - parse_time(since)).total_seconds() if since else 0.0
 
 
 class AdmissionDecision(Struct, frozen=True, kw_only=True):
     admitted: bool
     message: str = ""
-    """What it waits for, and what would change it."""
+    """What the gang waits for, and what would change that."""
     position: int = 0
-    """Its place among those who wait, from 1; 0 for who does not wait in line."""
+    """The queue position, from 1; 0 for a gang that does not wait."""
     impossible: bool = False
-    """It would not fit if every machine were empty."""
+    """The gang would not fit even if every node were empty."""
 
 
 ADMITTED = AdmissionDecision(admitted=True)
 
 
-# One look at everyone who waits, in order: who may start, and what the others wait for.
+# One pass over all waiting gangs, in queue order: which gangs may start, and what the others wait for.
 
-# How many are told in numbers what is missing. The numbers change all the time, and each change is a write for each
-# job that is told: further back in a long line they would cost more than they say.
+# How many gangs get a message with the missing amounts. The amounts change all the time, and each change is a status
+# write for each such job: further back in a long queue the writes cost more than the amounts are worth.
 DETAILED_MESSAGES = 10
 
 
 class AdmissionResult(Struct, frozen=True):
-    """What one look comes to."""
+    """The result of one pass."""
 
     verdicts: dict[str, AdmissionDecision]
-    """For every gang, by its uid."""
+    """The decision for every gang, by its uid."""
     taken: Mapping[str, Amounts]
-    """What those who may start and have no machine yet are expected to take, by machine."""
+    """Expected requests of admitted workers that have no node yet, by node."""
     kept: Collection[str]
-    """Machines that are kept for gangs that have waited long."""
+    """Nodes that are held for gangs that have waited long."""
 
 
 def admit(
     gangs: Iterable[Gang], ledger: Ledger, now: datetime, patience_s: float = 600.0
 ) -> dict[str, AdmissionDecision]:
-    """The verdicts alone."""
+    """Only the decisions of `run_admission`."""
     return run_admission(gangs, ledger, now, patience_s).verdicts
 
 
 def run_admission(
     gangs: Iterable[Gang], ledger: Ledger, now: datetime, patience_s: float = 600.0, per_namespace: int = 1
 ) -> AdmissionResult:
-    """Looks at everyone.
+    """One admission pass over all gangs.
 
-    Those who started get room for the workers that have none; then all others by importance and age. One that does not
-    fit lets those behind it pass until its patience ends; then what it lacks is reserved for it on the machines that it
-    could use, for at most `per_namespace` jobs of a namespace at a time.
+    Started gangs get capacity for their workers without a node; then all other gangs follow by priority and age. A gang
+    that does not fit lets the gangs behind it pass until its patience ends. Then the resources that it lacks are
+    reserved on the nodes that it could use, for at most `per_namespace` jobs of a namespace at a time.
     """
-    everyone = list(gangs)
-    room, line = PassCapacity(ledger), []
-    for gang in everyone:
+    all_gangs = list(gangs)
+    capacity, waiting = PassCapacity(ledger), []
+    for gang in all_gangs:
         if gang.state == "started":
-            room.reserve(gang.shape, gang.unbound, gang.machines)
+            capacity.reserve(gang.shape, gang.unbound, gang.machines)
         else:
-            line.append(gang)
-    look = _AdmissionPass(room, now, patience_s, per_namespace)
-    judged = {gang.uid: look.judge(gang) for gang in sorted(line, key=lambda gang: gang.rank)}
-    verdicts = {gang.uid: judged.get(gang.uid, ADMITTED) for gang in everyone}
-    return AdmissionResult(verdicts, room.given, room.closed)
+            waiting.append(gang)
+    admission_pass = _AdmissionPass(capacity, now, patience_s, per_namespace)
+    decisions = {gang.uid: admission_pass.judge(gang) for gang in sorted(waiting, key=lambda gang: gang.rank)}
+    verdicts = {gang.uid: decisions.get(gang.uid, ADMITTED) for gang in all_gangs}
+    return AdmissionResult(verdicts, capacity.given, capacity.closed)
 
 
 class _AdmissionPass:
-    """Goes along the line once."""
+    """Walks the queue once."""
 
-    def __init__(self, room: PassCapacity, now: datetime, patience_s: float, per_namespace: int) -> None:
-        self._room = room
+    def __init__(self, capacity: PassCapacity, now: datetime, patience_s: float, per_namespace: int) -> None:
+        self._capacity = capacity
         self._now = now
         self._patience_s = patience_s
         self._per_namespace = per_namespace
         self._reservations: Counter[str] = Counter()
         self._position = 0
-        self._insisting: Gang | None = None
+        self._blocking_gang: Gang | None = None
         self._obstacles: dict[bytes, PermanentObstacle | None] = {}
 
     def judge(self, gang: Gang) -> AdmissionDecision:
-        if self._room.put(gang.shape, gang.workers):
+        if self._capacity.put(gang.shape, gang.workers):
             return ADMITTED
         self._position += 1
-        verdict = self._refusal(gang)
+        decision = self._refusal(gang)
         if self._holds_nodes(gang):
             self._reserve(gang)
-        return verdict
+        return decision
 
     def _reserve(self, gang: Gang) -> None:
         shape, namespace = gang.shape, gang.key.namespace
         if gang.state == "keeping" and gang.waited_s(self._now) <= self._patience_s:
-            reserved = frozenset(shape.requests)  # what it had before it restarts
+            reserved = frozenset(shape.requests)  # what the gang had before the restart
         elif self._reservations[namespace] < self._per_namespace:
             self._reservations[namespace] += 1
-            reserved = self._room.scarce(shape, gang.workers)
+            reserved = self._capacity.scarce(shape, gang.workers)
         else:
             return
-        self._room.hold(shape, reserved)
-        self._insisting = gang
+        self._capacity.hold(shape, reserved)
+        self._blocking_gang = gang
 
     def _refusal(self, gang: Gang) -> AdmissionDecision:
-        spots, found = self._room.spots(gang.shape), self._obstacle(gang.shape)
+        candidates, found = self._capacity.spots(gang.shape), self._obstacle(gang.shape)
         message = found.message if found is not None else self._shortage(gang)
         impossible = found is not None and found.impossible
-        if spots.suiting and spots.max_workers_ignoring_taints < gang.workers:
-            message, impossible = message + beyond(spots), True
+        if candidates.suiting and candidates.max_workers_ignoring_taints < gang.workers:
+            message, impossible = message + beyond(candidates), True
         return AdmissionDecision(admitted=False, message=message, position=self._position, impossible=impossible)
 
     def _holds_nodes(self, gang: Gang) -> bool:
-        """Whether room is kept for it. For who would not fit even then, it would be kept in vain and for ever."""
-        fits_some_day = gang.workers <= self._room.spots(gang.shape).most
+        """Whether to reserve capacity for the gang. A gang that can never fit would hold it in vain, for ever."""
+        can_ever_fit = gang.workers <= self._capacity.spots(gang.shape).most
         is_patient = gang.waited_s(self._now) <= self._patience_s
-        # Who was running may get back the machine that it lost: that is worth some waiting.
-        return fits_some_day or is_patient if gang.state == "keeping" else fits_some_day and not is_patient
+        # A gang that was running may get back the node that it lost: that is worth some waiting.
+        return can_ever_fit or is_patient if gang.state == "keeping" else can_ever_fit and not is_patient
 
     def _obstacle(self, shape: PodRequirements) -> PermanentObstacle | None:
-        """Found once for gangs that are alike."""
+        """Computed once for all gangs of the same shape."""
         if shape.digest not in self._obstacles:
-            self._obstacles[shape.digest] = obstacle(self._room.spots(shape), len(self._room.machines))
+            self._obstacles[shape.digest] = obstacle(self._capacity.spots(shape), len(self._capacity.machines))
         return self._obstacles[shape.digest]
 
     def _shortage(self, gang: Gang) -> str:
         if self._position > DETAILED_MESSAGES:
             return f"{demand_text(gang.shape, gang.workers)}; at least {DETAILED_MESSAGES} jobs are in line before it"
-        spots, ahead = self._room.spots(gang.shape), self._insisting
-        if ahead is not None and spots.capacity(spots.counts) >= gang.workers:
+        candidates, ahead = self._capacity.spots(gang.shape), self._blocking_gang
+        if ahead is not None and candidates.capacity(candidates.counts) >= gang.workers:
             return f"{ordinal(self._position)} in line, behind {ahead.key} (priority {ahead.priority})"
-        return shortage(spots, gang.workers, self._room)
+        return shortage(candidates, gang.workers, self._capacity)

@@ -1,8 +1,8 @@
-"""What every machine offers and what is taken of it: kept up with every change instead of counted anew.
+"""Capacity and usage of every node, updated with every event instead of recounted.
 
-One ledger for all kinds that use GPUs. A gang leaves it to the scheduler where its workers go: what is expected of
-those that may start is a guess, made anew with each look at them (`expect`). A workload of one pod knows its machine
-before the scheduler does: its room counts as taken until its pod is seen there (`assume`).
+One ledger serves all kinds that use GPUs. The scheduler chooses the nodes of a gang's workers: the demand of admitted
+gangs is a guess, computed anew with each admission pass (`set_gang_demand`). A workload of one pod knows its node
+before the scheduler does: its requests count as taken until its pod is seen on the node (`reserve`).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -19,14 +19,14 @@ from holdfast.scheduling.resources import NANO, Amounts, minus, parse_nanos_or_z
 GPU = "nvidia.com/gpu"
 # Set by NVIDIA's feature discovery, also where the device plugin has not reported yet.
 GPU_COUNT_LABEL = "nvidia.com/gpu.count"
-# Of anything on one machine.
+# The largest amount of any resource on one node.
 MOST = (2**63 - 1) * NANO
-# On a pod: the assumption that it makes good.
+# On a pod: the id of the reservation that the pod fulfils.
 PLACE_LABEL = "holdfast.dev/place"
 
 
 class NodeCapacity(Struct, frozen=True, kw_only=True):
-    """What is looked at of a node: heartbeats and the like are not."""
+    """The part of a node that matters for scheduling; heartbeats and the like do not."""
 
     name: str
     labels: dict[str, str]
@@ -36,128 +36,128 @@ class NodeCapacity(Struct, frozen=True, kw_only=True):
 
 
 Machines: TypeAlias = Mapping[str, NodeCapacity]
-# Is told the name of a machine on which something has changed.
+# Receives the name of a node whose capacity or usage has changed.
 Follower: TypeAlias = Callable[[str], None]
 
 
 class Reservation(Struct, frozen=True, kw_only=True):
-    """Room that is given away, to a pod that the scheduler has not bound yet."""
+    """Capacity for a pod that the scheduler has not bound yet."""
 
     machine: str
     asked: Amounts
     until_s: float
-    """By a clock that never jumps: an assumption that nothing came of must not hold its room for ever."""
+    """By a monotonic clock: a reservation whose pod never comes must not hold its capacity for ever."""
 
 
 class Ledger:
-    """Follows the nodes and all pods. `version` grows with every change that may matter to someone who waits."""
+    """Follows the nodes and all pods. `version` grows with every change that may matter to a waiting workload."""
 
     def __init__(self) -> None:
         self.version = 0
         self.listeners: list[Follower] = []
-        self._machines: dict[str, NodeCapacity] = {}
+        self._nodes: dict[str, NodeCapacity] = {}
         self._taken: dict[str, Amounts] = {}
         self._free: dict[str, Amounts] = {}
-        self._assumptions: dict[str, Reservation] = {}
+        self._reservations: dict[str, Reservation] = {}
         self._assumed: dict[str, Amounts] = {}
         self._ends: list[tuple[float, str]] = []
         self._arrived: dict[str, int] = {}
-        self._expected: Mapping[str, Amounts] = {}
-        self._kept: frozenset[str] = frozenset()
+        self._gang_demand: Mapping[str, Amounts] = {}
+        self._held_nodes: frozenset[str] = frozenset()
 
     @property
     def machines(self) -> Machines:
-        return self._machines
+        return self._nodes
 
     @property
     def assumptions(self) -> Mapping[str, Reservation]:
-        return self._assumptions
+        return self._reservations
 
     def free(self, name: str) -> Amounts:
-        """What is left on a machine; less than nothing where more is taken than it offers."""
+        """The free resources of a node; negative where more is taken than the node offers."""
         if name not in self._free:
-            left = minus(self._machines[name].offered, self._taken.get(name, {}))
+            left = minus(self._nodes[name].offered, self._taken.get(name, {}))
             self._free[name] = minus(left, self._assumed[name]) if name in self._assumed else left
         return self._free[name]
 
     def available(self, name: str) -> Amounts:
-        """What is left for a workload that no gang is expected to take."""
-        free, expected = self.free(name), self._expected.get(name)
+        """The free resources without the expected demand of gangs."""
+        free, expected = self.free(name), self._gang_demand.get(name)
         return free if expected is None else minus(free, expected)
 
     @property
     def nodes_held_for_gangs(self) -> frozenset[str]:
-        """Machines that are kept free for gangs that have waited long."""
-        return self._kept
+        """Nodes that are held free for gangs that have waited long."""
+        return self._held_nodes
 
-    def reserve(self, reservation_id: str, machine: str, asked: Amounts, until_s: float) -> None:
-        """The room is taken from now on. `place` is on the pod that will take it; one that is bound already counts."""
+    def reserve(self, reservation_id: str, node_name: str, requests: Amounts, until_s: float) -> None:
+        """Count the requests as taken from now on, unless the pod with the label `reservation_id` is bound already."""
         self.release(reservation_id)
         if reservation_id in self._arrived:
             return
-        self._assumptions[reservation_id] = Reservation(machine=machine, asked=asked, until_s=until_s)
-        self._assumed[machine] = plus(self._assumed.get(machine, {}), asked)
+        self._reservations[reservation_id] = Reservation(machine=node_name, asked=requests, until_s=until_s)
+        self._assumed[node_name] = plus(self._assumed.get(node_name, {}), requests)
         if until_s < inf:
             heappush(self._ends, (until_s, reservation_id))
-        self._change(machine)
+        self._change(node_name)
 
     def release(self, reservation_id: str) -> None:
-        """The pod is not going to come, or has come."""
-        ended = self._assumptions.pop(reservation_id, None)
-        if ended is None:
+        """End a reservation: its pod has come, or never will."""
+        reservation = self._reservations.pop(reservation_id, None)
+        if reservation is None:
             return
-        left = minus(self._assumed[ended.machine], ended.asked)
-        self._assumed[ended.machine] = left
+        left = minus(self._assumed[reservation.machine], reservation.asked)
+        self._assumed[reservation.machine] = left
         if not any(left.values()):
-            del self._assumed[ended.machine]
-        self._change(ended.machine)
+            del self._assumed[reservation.machine]
+        self._change(reservation.machine)
 
     def expire(self, now_s: float) -> list[str]:
-        """Give up assumptions whose time is over: their places."""
-        over = []
+        """Release the reservations that have expired, and return their ids."""
+        expired = []
         while self._ends and self._ends[0][0] <= now_s:
             until_s, reservation_id = heappop(self._ends)
-            found = self._assumptions.get(reservation_id)
-            if found is not None and found.until_s == until_s:
+            reservation = self._reservations.get(reservation_id)
+            if reservation is not None and reservation.until_s == until_s:
                 self.release(reservation_id)
-                over.append(reservation_id)
-        return over
+                expired.append(reservation_id)
+        return expired
 
     @property
     def next_end_s(self) -> float | None:
-        """When the next assumption may end by itself."""
+        """When the next reservation may expire."""
         return self._ends[0][0] if self._ends else None
 
-    def set_gang_demand(self, taken: Mapping[str, Amounts], kept: Collection[str] = ()) -> None:
-        """What gangs that may start are going to take, and the machines that are kept for those who waited long.
+    def set_gang_demand(self, taken: Mapping[str, Amounts], held_nodes: Collection[str] = ()) -> None:
+        """Set the expected demand of admitted gangs, and the nodes that are held for gangs that have waited long.
 
-        It replaces what was expected before. `free` stays as it is: gangs count their own.
+        The new demand replaces the old one. `free` does not change: gangs count their own demand.
         """
-        before, was_kept = self._expected, self._kept
-        self._expected, self._kept = dict(taken), frozenset(kept)
-        moved = {name for name in {**before, **taken} if before.get(name) != taken.get(name)}
-        for name in sorted(moved | (was_kept ^ self._kept)):
+        before, old_held_nodes = self._gang_demand, self._held_nodes
+        self._gang_demand, self._held_nodes = dict(taken), frozenset(held_nodes)
+        changed = {name for name in {**before, **taken} if before.get(name) != taken.get(name)}
+        for name in sorted(changed | (old_held_nodes ^ self._held_nodes)):
             self._notify(name)
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
-        before = self._machines.pop(old.metadata.name, None) if old is not None else None
+        before = self._nodes.pop(old.metadata.name, None) if old is not None else None
         after = machine(new) if new is not None else None
         if after is not None:
-            self._machines[after.name] = after
+            self._nodes[after.name] = after
         if before != after:
             for changed in filter(None, (before, after)):
                 self._change(changed.name)
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        before, after = _holding(old), _holding(new)
-        if before == after and _place(old) == _place(new):
+        before, after = _spec_using_capacity(old), _spec_using_capacity(new)
+        if before == after and _reservation_id(old) == _reservation_id(new):
             return
         if before is not None:
             self._take(before.node_name, minus(self._taken[before.node_name], pod_requests(before)))
-            self._on_pod_arrived(_place(old), -1)
+            self._on_pod_arrived(_reservation_id(old), -1)
         if after is not None:
             self._take(after.node_name, plus(self._taken.get(after.node_name, {}), pod_requests(after)))
-            self._on_pod_arrived(_place(new), 1)
+            self._on_pod_arrived(_reservation_id(new), 1)
 
     def _take(self, name: str, taken: Amounts) -> None:
         self._taken[name] = taken
@@ -166,7 +166,7 @@ class Ledger:
         self._change(name)
 
     def _on_pod_arrived(self, reservation_id: str, by: int) -> None:
-        """A pod that was waited for has come, or one that had come is gone."""
+        """Count the pods of a reservation: one has been bound, or a bound one is gone."""
         if not reservation_id:
             return
         self._arrived[reservation_id] = self._arrived.get(reservation_id, 0) + by
@@ -181,8 +181,8 @@ class Ledger:
         self._notify(name)
 
     def _notify(self, name: str) -> None:
-        for follower in self.listeners:
-            follower(name)
+        for listener in self.listeners:
+            listener(name)
 
 
 def machine(node: Node) -> NodeCapacity:
@@ -195,20 +195,20 @@ def machine(node: Node) -> NodeCapacity:
     )
 
 
-def _holding(pod: Pod | None) -> PodSpec | None:
-    """The spec of a pod that takes room: it has a machine and has not ended. One that is being stopped still does."""
+def _spec_using_capacity(pod: Pod | None) -> PodSpec | None:
+    """The spec of a pod that uses capacity: bound to a node and not finished. A terminating pod still uses capacity."""
     return pod.spec if pod is not None and pod.spec.node_name and not pod.is_finished else None
 
 
-def _place(pod: Pod | None) -> str:
+def _reservation_id(pod: Pod | None) -> str:
     return pod.metadata.labels.get(PLACE_LABEL, "") if pod is not None else ""
 
 
 def _offered(node: Node) -> dict[str, int]:
-    """A machine that claims more for pods than it has offers what it has; nonsense is nothing."""
+    """The allocatable amounts, at most the capacity; an invalid quantity counts as zero."""
     capacity = {name: _sane_quantity(amount) for name, amount in node.status.capacity.items()}
-    written = node.status.allocatable or node.status.capacity
-    allocatable = {name: _sane_quantity(amount) for name, amount in written.items()}
+    source = node.status.allocatable or node.status.capacity
+    allocatable = {name: _sane_quantity(amount) for name, amount in source.items()}
     offered = {name: min(amount, capacity.get(name, amount)) for name, amount in allocatable.items()}
     if GPU not in offered and (GPU in capacity or GPU_COUNT_LABEL in node.metadata.labels):
         offered[GPU] = capacity.get(GPU, _sane_quantity(node.metadata.labels.get(GPU_COUNT_LABEL, 0)))
@@ -216,6 +216,6 @@ def _offered(node: Node) -> dict[str, int]:
 
 
 def _sane_quantity(text: str | int | float) -> int:
-    """The scheduler counts in 64 bits, and finds no room where more is written."""
+    """The scheduler counts in 64 bits, and finds no capacity where a larger quantity is written."""
     amount = parse_nanos_or_zero(text)
     return amount if amount <= MOST else 0

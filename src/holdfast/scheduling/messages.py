@@ -1,7 +1,7 @@
-"""Why a gang can't start, in words that say what would change it.
+"""Status messages of gangs and workloads that wait: what is missing, and what would change that.
 
-A message is written into a job's status, so it names only numbers that matter to the job: it must not change with every
-machine that others use.
+A message is written into a job's status, so it names only numbers that matter to the job: the message must not change
+with every node that other jobs use.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from holdfast.scheduling.node_index import NodeIndex
 from holdfast.scheduling.request import Request
 from holdfast.scheduling.resources import NANO, Amounts
 
-# Amounts and counts as people read them.
+# Amounts and counts in human-readable form.
 
 PODS = "pods"
 _FIRST = (GPU, "cpu", "memory", "ephemeral-storage")
@@ -24,13 +24,15 @@ _BYTES = {"memory": "memory", "ephemeral-storage": "ephemeral storage"}
 _UNITS = (("Ti", 1024**4), ("Gi", 1024**3), ("Mi", 1024**2), ("Ki", 1024))
 
 
-def by_importance(asked: Amounts) -> list[str]:
-    """The resources, those first that people think of first; a place in the list of pods is the last."""
-    return sorted(asked, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name == PODS, name))
+def by_importance(requests: Amounts) -> list[str]:
+    """The resource names, the most familiar first; the pod slot comes last."""
+    return sorted(
+        requests, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name == PODS, name)
+    )
 
 
 def demand_text(shape: PodRequirements, workers: int, name: str = "") -> str:
-    """What is asked for in all: needs 4 × 2 GPUs."""
+    """The total request: needs 4 × 2 GPUs."""
     name = name or by_importance(shape.requests)[0]
     if name == PODS:
         return f"needs room for {quantity_text(PODS, workers * NANO)}"
@@ -58,7 +60,7 @@ def quantity_text(name: str, nanos: int) -> str:
 
 
 def number_text(name: str, nanos: int, *, down: bool = False) -> str:
-    """The number alone, with at most two decimals: rounded up, or down for what is there to be had."""
+    """The number alone, with at most two decimals: requests are rounded up, available amounts down."""
     unit, size = "", 1
     if name in _BYTES:
         unit, size = next((each for each in _UNITS if nanos >= each[1] * NANO), ("", 1))
@@ -83,72 +85,80 @@ def join_words(items: Iterable[str]) -> str:
 
 
 class PermanentObstacle(Struct, frozen=True):
-    """What no end of another job would change."""
+    """A reason to wait that does not go away when other jobs end."""
 
     message: str
     impossible: bool = False
 
 
-def obstacle(spots: CandidateNodes, machines: int) -> PermanentObstacle | None:
-    """What keeps such workers from all machines, of so many; None when it is only their use."""
-    if not machines:
+def obstacle(candidates: CandidateNodes, node_count: int) -> PermanentObstacle | None:
+    """Why no node can take such workers; None when the nodes are only in use. `node_count` counts all nodes."""
+    if not node_count:
         return PermanentObstacle("no node is there")
-    if not spots.matching:
-        return PermanentObstacle(f"no node matches {_wishes(spots.shape)} (of {nodes(machines)})")
-    if not spots.suiting:
-        return PermanentObstacle(_worker_too_large(spots), impossible=True)
-    if not spots.entered:
-        return PermanentObstacle(_all_barred(spots))
+    if not candidates.matching:
+        return PermanentObstacle(f"no node matches {_constraints_text(candidates.shape)} (of {nodes(node_count)})")
+    if not candidates.suiting:
+        return PermanentObstacle(_worker_too_large(candidates), impossible=True)
+    if not candidates.entered:
+        return PermanentObstacle(_all_excluded(candidates))
     return None
 
 
-def shortage(spots: CandidateNodes, workers: int, room: PassCapacity) -> str:
-    """What is missing at the moment, and on how many machines it is there."""
-    shape = spots.shape
+def shortage(candidates: CandidateNodes, workers: int, capacity: PassCapacity) -> str:
+    """The resource that is missing at the moment, and how many nodes have it free."""
+    shape = candidates.shape
     for name in by_importance(shape.requests):
         counts = {
-            each.name: max(0, room.free(each.name).get(name, 0) // shape.requests[name]) for each in spots.entered
+            each.name: max(0, capacity.free(each.name).get(name, 0) // shape.requests[name])
+            for each in candidates.entered
         }
         if sum(counts.values()) < workers:
-            return f"{demand_text(shape, workers, name)}; {_there(name, shape, counts)}{_excluded_nodes_text(spots)}"
-    there = sum(1 for count in spots.counts.values() if count > 0)
-    if sum(spots.counts.values()) < workers:
+            return (
+                f"{demand_text(shape, workers, name)}; {_available_text(name, shape, counts)}"
+                f"{_excluded_nodes_text(candidates)}"
+            )
+    node_count = sum(1 for count in candidates.counts.values() if count > 0)
+    if sum(candidates.counts.values()) < workers:
         everything = join_words(per_worker(shape, name) for name in by_importance(shape.requests) if name != PODS)
         return (
-            f"needs {workers} × {everything}; {nodes(there)} {_have(there)} all of it free{_excluded_nodes_text(spots)}"
+            f"needs {workers} × {everything}; {nodes(node_count)} {_have(node_count)} all of it free"
+            f"{_excluded_nodes_text(candidates)}"
         )
-    return f"{_needed_apart(shape, workers)}; {spots.capacity(spots.counts)} can be placed{_excluded_nodes_text(spots)}"
+    return (
+        f"{_anti_affinity_text(shape, workers)}; {candidates.capacity(candidates.counts)} can be placed"
+        f"{_excluded_nodes_text(candidates)}"
+    )
 
 
-def beyond(spots: CandidateNodes) -> str:
-    """What is added for a gang that is larger than all machines together."""
-    return f"; even on empty nodes only {spots.max_workers_ignoring_taints} fit: lower numWorkers or add nodes"
+def beyond(candidates: CandidateNodes) -> str:
+    """The suffix for a gang that is larger than all nodes together."""
+    return f"; even on empty nodes only {candidates.max_workers_ignoring_taints} fit: lower numWorkers or add nodes"
 
 
-def _there(name: str, shape: PodRequirements, counts: Mapping[str, int]) -> str:
-    machines, workers = sum(count > 0 for count in counts.values()), sum(counts.values())
-    if workers > machines:
-        return f"{nodes(machines)} {_have(machines)} room for {workers}"
+def _available_text(name: str, shape: PodRequirements, counts: Mapping[str, int]) -> str:
+    node_count, workers = sum(count > 0 for count in counts.values()), sum(counts.values())
+    if workers > node_count:
+        return f"{nodes(node_count)} {_have(node_count)} room for {workers}"
     if name == PODS:
-        return f"{nodes(machines)} {_have(machines)} room for one more"
-    return f"{nodes(machines)} {_have(machines)} {number_text(name, shape.requests[name])} free"
+        return f"{nodes(node_count)} {_have(node_count)} room for one more"
+    return f"{nodes(node_count)} {_have(node_count)} {number_text(name, shape.requests[name])} free"
 
 
 def _have(count: int) -> str:
     return "have" if count > 1 else "has"
 
 
-def _wishes(shape: PodRequirements) -> str:
+def _constraints_text(shape: PodRequirements) -> str:
     selector = ",".join(f"{key}={value}" for key, value in sorted(shape.constraints.node_selector.items()))
     required = shape.constraints.affinity.node_affinity.required_during_scheduling_ignored_during_execution
     parts = [f"nodeSelector {selector}"] if selector else []
     return join_words([*parts, "the required node affinity"] if required is not None else parts)
 
 
-def _worker_too_large(spots: CandidateNodes) -> str:
-    shape = spots.shape
+def _worker_too_large(candidates: CandidateNodes) -> str:
+    shape = candidates.shape
     for name in by_importance(shape.requests):
-        largest = max(each.offered.get(name, 0) for each in spots.matching)
+        largest = max(each.offered.get(name, 0) for each in candidates.matching)
         if largest < shape.requests[name]:
             has = f"the largest node has {number_text(name, largest, down=True)}" if largest else "no node has any"
             return f"needs {per_worker(shape, name)} per worker; {has}: {_advice(name, largest)}"
@@ -162,53 +172,59 @@ def _advice(name: str, largest: int) -> str:
     return "lower resources or add a node"
 
 
-def _needed_apart(shape: PodRequirements, workers: int) -> str:
+def _anti_affinity_text(shape: PodRequirements, workers: int) -> str:
     return f"{demand_text(shape, workers)}, no two in one {join_words(shape.anti_affinity_keys)} (podAntiAffinity)"
 
 
-def _all_barred(spots: CandidateNodes) -> str:
-    count = len(spots.suiting)
+def _all_excluded(candidates: CandidateNodes) -> str:
+    count = len(candidates.suiting)
     which = "the only matching node is" if count == 1 else f"all {count} matching nodes are"
     has = "has" if count == 1 else "have"
-    return f"{which} cordoned, not ready or {has} taints that the job does not tolerate: {_worker_exclusions(spots)}"
+    return (
+        f"{which} cordoned, not ready or {has} taints that the job does not tolerate: {_worker_exclusions(candidates)}"
+    )
 
 
-def _excluded_nodes_text(spots: CandidateNodes) -> str:
-    """Machines that would count if they were not closed to the job."""
-    return f"; not counted: {_worker_exclusions(spots)}" if len(spots.entered) < len(spots.suiting) else ""
+def _excluded_nodes_text(candidates: CandidateNodes) -> str:
+    """Nodes that would count if the job could be scheduled to them."""
+    return (
+        f"; not counted: {_worker_exclusions(candidates)}" if len(candidates.entered) < len(candidates.suiting) else ""
+    )
 
 
-def _worker_exclusions(spots: CandidateNodes) -> str:
-    bars = Counter(exclusion_reason(spots.shape, each) for each in spots.suiting if not spots.shape.can_run_on(each))
-    return ", ".join(f"{count} {which}" for which, count in sorted(bars.items()))
+def _worker_exclusions(candidates: CandidateNodes) -> str:
+    reasons = Counter(
+        exclusion_reason(candidates.shape, node) for node in candidates.suiting if not candidates.shape.can_run_on(node)
+    )
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
 
 
-def exclusion_reason(shape: PodRequirements, machine: NodeCapacity) -> str:
-    """Why such a pod may not enter the machine."""
-    taint = untolerated_taint(shape.constraints.tolerations, machine.spec)
+def exclusion_reason(shape: PodRequirements, node: NodeCapacity) -> str:
+    """Why such a pod can't be scheduled to the node."""
+    taint = untolerated_taint(shape.constraints.tolerations, node.spec)
     if taint is CORDONED:
         return "cordoned"
-    if not machine.ready or taint is None:
+    if not node.ready or taint is None:
         return "not ready"
     return f"with taint {taint.key}={taint.value}" if taint.value else f"with taint {taint.key}"
 
 
-# What a workload waits for, in a sentence that says what would change it.
+# What a workload waits for, and what would change that.
 
-# So many are told their place, and what is free or closed right now. Further back that would change with everyone who
-# starts, and each change is a write for each of them.
+# Only the first workloads of the queue get their position and the current free GPUs in the message. Further back the
+# message would change whenever a workload starts, and each change is a status write for each waiting workload.
 TOLD = 10
 
 
 class WaitMessage(Struct, frozen=True, kw_only=True):
     message: str
     never: bool = False
-    """It would not fit if every machine were empty."""
+    """The workload would not fit even if every node were empty."""
 
 
 def wait_message(request: Request, position: int, index: NodeIndex, ledger: Ledger) -> WaitMessage:
     if not ledger.machines:
-        return WaitMessage(message=f"needs {_wanted(request)}; no node is there")
+        return WaitMessage(message=f"needs {_gpus_text(request)}; no node is there")
     if not len(index.by_capacity):
         return WaitMessage(
             message=f"no node matches nodeSelector {_selector(request)} (of {nodes(len(ledger.machines))})"
@@ -216,26 +232,26 @@ def wait_message(request: Request, position: int, index: NodeIndex, ledger: Ledg
     largest = index.largest(request)
     if largest < request.gpus:
         return WaitMessage(message=_request_too_large(request, largest), never=True)
-    what = f"needs {_wanted(request)} on one node"
+    demand = f"needs {_gpus_text(request)} on one node"
     if index.largest_entered(request) < request.gpus:
-        how = _request_exclusions(request, index, ledger) if position <= TOLD else "cordoned, not ready or tainted"
-        return WaitMessage(message=f"{what}; every node that is large enough is closed to it: {how}")
+        reasons = _request_exclusions(request, index, ledger) if position <= TOLD else "cordoned, not ready or tainted"
+        return WaitMessage(message=f"{demand}; every node that is large enough is closed to it: {reasons}")
     if position > TOLD:
-        return WaitMessage(message=f"{what}; at least {_round(position - 1)} workloads are in line before it")
+        return WaitMessage(message=f"{demand}; at least {_round(position - 1)} workloads are in line before it")
     free = index.most_free(request)
-    there = f"the most that a node has free is {free}" if free else "no node has any free"
-    kept = f" ({nodes(len(ledger.nodes_held_for_gangs))} kept for a TrainingJob)" if ledger.nodes_held_for_gangs else ""
-    return WaitMessage(message=f"{what}; {there}{kept}; {ordinal(position)} in line")
+    available = f"the most that a node has free is {free}" if free else "no node has any free"
+    held = f" ({nodes(len(ledger.nodes_held_for_gangs))} kept for a TrainingJob)" if ledger.nodes_held_for_gangs else ""
+    return WaitMessage(message=f"{demand}; {available}{held}; {ordinal(position)} in line")
 
 
-def _wanted(request: Request) -> str:
+def _gpus_text(request: Request) -> str:
     return quantity_text(GPU, request.gpus * NANO)
 
 
 def _request_too_large(request: Request, largest: int) -> str:
-    asked = request.shape.requests
-    everything = join_words(quantity_text(name, asked[name]) for name in by_importance(asked) if name != PODS)
-    if len(asked) > 2:  # more than GPUs and the place in the list of pods
+    requests = request.shape.requests
+    everything = join_words(quantity_text(name, requests[name]) for name in by_importance(requests) if name != PODS)
+    if len(requests) > 2:  # more than GPUs and the pod slot
         return f"needs {everything} on one node, and no node is that large: ask for less or add a larger node"
     if not largest:
         return f"needs {everything} on one node, and no node has any: add a node with GPUs"
@@ -247,37 +263,41 @@ def _selector(request: Request) -> str:
 
 
 def _request_exclusions(request: Request, index: NodeIndex, ledger: Ledger) -> str:
-    closed = (each for each in ledger.machines.values() if index.is_large_enough(request, each.name))
-    bars = Counter(exclusion_reason(request.shape, each) for each in closed)
-    return ", ".join(f"{count} {which}" for which, count in sorted(bars.items()))
+    excluded = (node for node in ledger.machines.values() if index.is_large_enough(request, node.name))
+    reasons = Counter(exclusion_reason(request.shape, node) for node in excluded)
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
 
 
 def _round(count: int) -> int:
-    """10, 100, 1,000: what changes seldom."""
+    """Rounded down to 10, 100, 1,000, so that the message seldom changes."""
     return int(10 ** (len(str(count)) - 1))
 
 
-# How often a workload is told what it waits for: each time is a write, and a long line must not write for ever.
+# How often the message of a waiting workload may change: each change is a status write, and a long queue must not write
+# all the time.
 
 CALM_S = 60.0
 
 
-class _Told(Struct, frozen=True):
+class _ReportedMessage(Struct, frozen=True):
     wait: WaitMessage
     at_s: float
 
 
 class MessageThrottle:
     def __init__(self) -> None:
-        self._told: dict[str, _Told] = {}
+        self._told: dict[str, _ReportedMessage] = {}
 
     def throttle(self, uid: str, wait: WaitMessage, now_s: float) -> tuple[WaitMessage, float]:
-        """What it is to hear: the first words at once, others when the last ones are a minute old; and when to ask."""
-        told = self._told.get(uid)
-        if told is not None and wait.message != told.wait.message and now_s < told.at_s + CALM_S:
-            return told.wait, told.at_s + CALM_S - now_s
-        if told is None or wait.message != told.wait.message:
-            self._told[uid] = _Told(wait, now_s)
+        """The message to report, and in how many seconds to ask again.
+
+        The first message is reported at once, a new one when the last one is a minute old.
+        """
+        reported = self._told.get(uid)
+        if reported is not None and wait.message != reported.wait.message and now_s < reported.at_s + CALM_S:
+            return reported.wait, reported.at_s + CALM_S - now_s
+        if reported is None or wait.message != reported.wait.message:
+            self._told[uid] = _ReportedMessage(wait, now_s)
         return wait, CALM_S
 
     def forget(self, uid: str) -> None:

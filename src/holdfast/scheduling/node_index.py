@@ -1,4 +1,4 @@
-"""Which machines workloads of one sort can go to, by free GPUs: kept with the ledger instead of looked for."""
+"""The nodes that workloads of one scheduling class can use, by free GPUs: updated with the ledger, not searched."""
 
 from holdfast.scheduling.free_gpus import FreeGpuIndex, NodeFilter, RandomSource
 from holdfast.scheduling.ledger import Ledger, NodeCapacity
@@ -7,89 +7,89 @@ from holdfast.scheduling.resources import how_many_fit
 
 
 class NodeIndex:
-    """For workloads of one sort. Whoever made it tells it what has changed.
+    """The nodes of one scheduling class. The owner calls `refresh` for every changed node.
 
-    Shelves count GPUs alone. Whether there is room for all else that a workload asks for is looked at when it asks,
-    beginning with the best machine: mostly that will do, and nobody has to keep shelves for every mixture of needs.
+    The indexes count GPUs alone. Capacity for the other requests of a workload is checked at placement, beginning with
+    the best node: mostly that node fits, and no index is needed for every combination of requests.
     """
 
-    def __init__(self, sort: SchedulingClass, ledger: Ledger) -> None:
-        self._shape = sort.shape
-        self._prefers = sort.strategy.prefers if sort.strategy is not None else None
+    def __init__(self, scheduling_class: SchedulingClass, ledger: Ledger) -> None:
+        self._shape = scheduling_class.shape
+        self._prefers = scheduling_class.strategy.prefers if scheduling_class.strategy is not None else None
         self._ledger = ledger
-        # All machines that are asked for, and those of them that may be entered, by what each would have if empty.
+        # All matching nodes, and the schedulable nodes among them, by the GPUs that each node would have if empty.
         self.by_capacity = FreeGpuIndex()
         self.schedulable = FreeGpuIndex()
-        # The latter by what they have free.
+        # The schedulable nodes by free GPUs.
         self.preferred = FreeGpuIndex()
         self.others = FreeGpuIndex()
         for name in ledger.machines:
             self.refresh(name)
 
     def refresh(self, name: str) -> None:
-        """Something has changed on that machine."""
-        machine = self._ledger.machines.get(name)
-        if machine is None or not self._shape.matches(machine):
-            for shelf in (self.by_capacity, self.schedulable, self.preferred, self.others):
-                shelf.remove(name)
+        """Update the indexes after a change of the node."""
+        node = self._ledger.machines.get(name)
+        if node is None or not self._shape.matches(node):
+            for index in (self.by_capacity, self.schedulable, self.preferred, self.others):
+                index.remove(name)
             return
-        size = gpus_in(machine.offered)
+        size = gpus_in(node.offered)
         self.by_capacity.put(name, size)
-        if self._shape.can_run_on(machine):
+        if self._shape.can_run_on(node):
             self.schedulable.put(name, size)
         else:
             self.schedulable.remove(name)
-        self._refresh_room(machine)
+        self._refresh_free(node)
 
-    def choose(self, request: Request, dice: RandomSource) -> str | None:
-        """The machine for it; one that it avoids only if there is no other."""
-        suits = self._has_room(request)
-        better = [lambda name: name not in request.avoided and suits(name)] if request.avoided else []
-        for will_do in (*better, suits):
-            for shelf in (self.preferred, self.others):
-                found = request.strategy_impl.pick(shelf, request.gpus, will_do, dice)
+    def choose(self, request: Request, rng: RandomSource) -> str | None:
+        """The node for the request; an avoided node only if no other node fits."""
+        suits = self._has_capacity(request)
+        not_avoided = [lambda name: name not in request.avoided and suits(name)] if request.avoided else []
+        for node_filter in (*not_avoided, suits):
+            for index in (self.preferred, self.others):
+                found = request.strategy_impl.pick(index, request.gpus, node_filter, rng)
                 if found is not None:
                     return found
         return None
 
     def most_free(self, request: Request) -> int:
-        """The most GPUs that are free on a machine where there is room for all else that it asks for."""
-        suits = self._has_room(request)
-        return max(_most(shelf, suits) for shelf in (self.preferred, self.others))
+        """The most free GPUs of a node that has capacity for the other requests."""
+        suits = self._has_capacity(request)
+        return max(_most(index, suits) for index in (self.preferred, self.others))
 
     def largest(self, request: Request) -> int:
-        """The most GPUs of a machine that is large enough for all else that it asks for."""
-        return _most(self.by_capacity, self._is_large(request))
+        """The most GPUs of a node that is large enough for the other requests."""
+        return _most(self.by_capacity, self._is_large_enough_without_gpus(request))
 
     def largest_entered(self, request: Request) -> int:
-        """Of those that may be entered."""
-        return _most(self.schedulable, self._is_large(request))
+        """As `largest`, among schedulable nodes."""
+        return _most(self.schedulable, self._is_large_enough_without_gpus(request))
 
     def is_large_enough(self, request: Request, name: str) -> bool:
-        """Whether that machine would do if it were empty and open."""
-        return self.by_capacity.free(name) >= request.gpus and self._is_large(request)(name)
+        """Whether the node would fit if it were empty and schedulable."""
+        return self.by_capacity.free(name) >= request.gpus and self._is_large_enough_without_gpus(request)(name)
 
-    def _has_room(self, request: Request) -> NodeFilter:
-        """For all that it asks for beside GPUs."""
-        rest = request.other_requests
-        return lambda name: how_many_fit(rest, self._ledger.available(name)) > 0
+    def _has_capacity(self, request: Request) -> NodeFilter:
+        """Whether a node has free capacity for all requests but GPUs."""
+        other_requests = request.other_requests
+        return lambda name: how_many_fit(other_requests, self._ledger.available(name)) > 0
 
-    def _is_large(self, request: Request) -> NodeFilter:
-        """Whether there would be, if the machine were empty."""
-        rest = request.other_requests
-        return lambda name: how_many_fit(rest, self._ledger.machines[name].offered) > 0
+    def _is_large_enough_without_gpus(self, request: Request) -> NodeFilter:
+        """Whether a node would have the capacity for all requests but GPUs if it were empty."""
+        other_requests = request.other_requests
+        return lambda name: how_many_fit(other_requests, self._ledger.machines[name].offered) > 0
 
-    def _refresh_room(self, machine: NodeCapacity) -> None:
-        name = machine.name
-        is_preferred = self._prefers is not None and self._prefers(machine)
-        shelf, other = (self.preferred, self.others) if is_preferred else (self.others, self.preferred)
+    def _refresh_free(self, node: NodeCapacity) -> None:
+        name = node.name
+        is_preferred = self._prefers is not None and self._prefers(node)
+        index, other = (self.preferred, self.others) if is_preferred else (self.others, self.preferred)
         other.remove(name)
         if name in self.schedulable and name not in self._ledger.nodes_held_for_gangs:
-            shelf.put(name, gpus_in(self._ledger.available(name)))
+            index.put(name, gpus_in(self._ledger.available(name)))
         else:
-            shelf.remove(name)
+            index.remove(name)
 
 
-def _most(shelf: FreeGpuIndex, suits: NodeFilter) -> int:
-    name = shelf.most_free_node(1, suits)
-    return shelf.free(name) if name is not None else 0
+def _most(index: FreeGpuIndex, suits: NodeFilter) -> int:
+    name = index.most_free_node(1, suits)
+    return index.free(name) if name is not None else 0

@@ -1,4 +1,4 @@
-"""What a workload asks for: one machine with so many GPUs, and all else that its pod needs there."""
+"""The scheduling request of a workload: a number of GPUs on one node, and the other requests of its pod."""
 
 import msgspec
 from msgspec import Struct
@@ -15,15 +15,15 @@ class Request(Struct, frozen=True, kw_only=True):
     key: Key
     uid: str
     place: str
-    """The try that it is for: a mark on its pod, by which the ledger knows what has come of an assumption."""
+    """The reservation id of the attempt. The pod carries it as a label, so that the ledger can match the two."""
     shape: PodRequirements
     gpus: int
     strategy: str
     priority: int = 0
     since: str = ""
-    """When the workload was made: who came first goes first."""
+    """Creation time of the workload: the older workload goes first."""
     avoided: tuple[str, ...] = ()
-    """Machines that are taken only if no other will do."""
+    """Nodes that are used only if no other node fits."""
 
     @property
     def rank(self) -> tuple[int, str, Key]:
@@ -31,7 +31,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
     @property
     def other_requests(self) -> Amounts:
-        """All that it asks for beside GPUs."""
+        """All requests but GPUs."""
         return {name: amount for name, amount in self.shape.requests.items() if name != GPU}
 
     @property
@@ -40,22 +40,22 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 class SchedulingClass(Struct, frozen=True, kw_only=True):
-    """Workloads that may use the same machines and prefer the same of them, however much they ask for there."""
+    """Workloads that may use the same nodes and prefer the same nodes, whatever their requests are."""
 
     shape: PodRequirements
-    """Of any of them: what it asks for does not matter here."""
+    """The shape of any workload of the class; its requests do not matter here."""
     strategy: Strategy | None = None
-    """The one whose preference is theirs."""
+    """The strategy whose node preference applies; None without a preference."""
     digest: bytes
-    """Equal for equal sorts."""
+    """Equal for equal classes."""
 
 
 def scheduling_class_of(request: Request) -> SchedulingClass:
-    rule = request.strategy_impl if request.strategy_impl.prefers is not None else None
-    digest = msgspec.json.encode((request.shape.constraints, rule.name if rule is not None else ""))
-    return SchedulingClass(shape=request.shape, strategy=rule, digest=digest)
+    strategy = request.strategy_impl if request.strategy_impl.prefers is not None else None
+    digest = msgspec.json.encode((request.shape.constraints, strategy.name if strategy is not None else ""))
+    return SchedulingClass(shape=request.shape, strategy=strategy, digest=digest)
 
 
 def gpus_in(amounts: Amounts) -> int:
-    """Whole ones: a part of a GPU is of no use."""
+    """Whole GPUs: a fraction of a GPU is of no use."""
     return max(0, amounts.get(GPU, 0) // NANO)

@@ -1,4 +1,4 @@
-"""Amounts as exact whole numbers: what is counted for thousands of pods is counted with integers."""
+"""Resource amounts as exact integers, since they are summed over thousands of pods."""
 
 from collections.abc import Mapping
 from functools import lru_cache, reduce
@@ -7,10 +7,10 @@ from typing import TypeAlias
 from holdfast.api.core.selectors import Container, PodResources, Quantities, Resources
 from holdfast.api.scalars import InvalidQuantity, parse_quantity, round_up
 
-# The smallest part that a quantity can have; what is finer is rounded up, as the API server does.
+# The smallest fraction of a quantity; a finer fraction is rounded up, as the API server does.
 NANO = 10**9
 
-# In billionths, by resource; the place in the machine's list of pods is one of them.
+# In billionths, by resource; the pod slot on the node is one of the resources.
 Amounts: TypeAlias = Mapping[str, int]
 
 
@@ -21,7 +21,7 @@ def parse_nanos(text: str | int | float) -> int:
 
 
 def parse_nanos_or_zero(text: str | int | float) -> int:
-    """The same for what others have written: nothing where it is no amount, or less than nothing."""
+    """As `parse_nanos`, for quantities written by others: 0 for an invalid or a negative quantity."""
     try:
         return max(0, parse_nanos(text))
     except InvalidQuantity:
@@ -37,51 +37,53 @@ def minus(one: Amounts, other: Amounts) -> dict[str, int]:
 
 
 def elementwise_max(one: Amounts, other: Amounts) -> dict[str, int]:
-    """The larger of the two, for each resource."""
+    """The larger amount of each resource."""
     return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}
 
 
-def how_many_fit(asked: Amounts, free: Amounts) -> int:
-    """How often `free` holds what is asked for; asking for nothing is answered with nothing."""
-    counts = [free.get(name, 0) // amount for name, amount in asked.items() if amount > 0]
+def how_many_fit(requests: Amounts, free: Amounts) -> int:
+    """How often the requests fit into `free`; 0 for empty requests."""
+    counts = [free.get(name, 0) // amount for name, amount in requests.items() if amount > 0]
     return max(0, min(counts, default=0))
 
 
-# What a pod takes of a machine.
+# What a pod requests from a node.
 
 
 def pod_requests(pod: PodResources) -> dict[str, int]:
-    """The larger of what its containers take together and of what its start takes at any moment.
+    """The larger of the sum over the containers and the peak during initialization.
 
-    Init containers run one after the other; a sidecar stays, beside the ones after it and beside the containers.
+    Init containers run one after the other; a sidecar keeps running beside later init containers and the containers.
     """
     running: Amounts = {}
     peak: Amounts = {}
     for container in pod.init_containers:
-        asked = _asked(container)
+        requests = _container_requests(container)
         if container.is_sidecar:
-            running = plus(running, asked)
+            running = plus(running, requests)
             peak = elementwise_max(peak, running)
         else:
-            peak = elementwise_max(peak, plus(running, asked))
-    together = reduce(plus, map(_asked, pod.containers), running)
-    # What is asked for the pod as a whole goes before what its containers ask.
-    total = {**elementwise_max(together, peak), **_requests(pod.resources)}
+            peak = elementwise_max(peak, plus(running, requests))
+    sum_of_containers = reduce(plus, map(_container_requests, pod.containers), running)
+    # Requests at the level of the pod override the sum over its containers.
+    total = {**elementwise_max(sum_of_containers, peak), **_effective_requests(pod.resources)}
     return {**plus(total, _parsed(pod.overhead)), "pods": NANO}
 
 
 def sidecar_needs(pod: PodResources) -> dict[str, int]:
-    """The part of `needs` that the sidecars take."""
+    """The part of `pod_requests` that the sidecars take."""
     none: dict[str, int] = {}
-    return reduce(plus, (_asked(each) for each in pod.init_containers if each.is_sidecar), none)
+    return reduce(
+        plus, (_container_requests(container) for container in pod.init_containers if container.is_sidecar), none
+    )
 
 
-def _asked(container: Container) -> dict[str, int]:
-    return _requests(container.resources)
+def _container_requests(container: Container) -> dict[str, int]:
+    return _effective_requests(container.resources)
 
 
-def _requests(resources: Resources) -> dict[str, int]:
-    """A limit stands for a request that is not there."""
+def _effective_requests(resources: Resources) -> dict[str, int]:
+    """The requests; a limit stands in for a missing request."""
     return _parsed({**resources.limits, **resources.requests})
 
 

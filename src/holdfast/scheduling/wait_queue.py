@@ -1,4 +1,4 @@
-"""Those who wait, by importance and then by age."""
+"""The queue of waiting workloads, by priority and then by age."""
 
 from bisect import bisect_left, insort
 from collections import defaultdict
@@ -22,16 +22,16 @@ class QueuedRequest(Struct, frozen=True):
     request: Request
     sort: SchedulingClass
     since_s: float
-    """When it joined the line, by a clock that never jumps."""
+    """When the request joined the queue, by a monotonic clock."""
 
     @property
     def group(self) -> Group:
-        """Where the first of a group does not fit, none of it does."""
+        """Requests that fit alike: if the first request of a group does not fit, no other one does."""
         return self.sort.digest, self.request.shape.digest
 
 
 class WaitQueue:
-    """Who joins, leaves or asks for its position costs as little in a line of thousands as in a short one."""
+    """Joining, leaving and asking for the position stay cheap in a queue of thousands."""
 
     def __init__(self) -> None:
         self._waiters: dict[str, QueuedRequest] = {}
@@ -42,7 +42,7 @@ class WaitQueue:
         return self._waiters.get(uid)
 
     def join(self, request: Request, now_s: float) -> None:
-        """Take a place; who asks for something else than before still has waited since then."""
+        """Add or replace the request; a changed request keeps the time since when its workload waits."""
         before = self.leave(request.uid)
         waiter = QueuedRequest(request, scheduling_class_of(request), before.since_s if before is not None else now_s)
         self._waiters[request.uid] = waiter
@@ -62,11 +62,11 @@ class WaitQueue:
         return waiter
 
     def position(self, uid: str) -> int:
-        """From 1."""
+        """The queue position, from 1."""
         return bisect_left(self._ranks, self._waiters[uid].request.rank) + 1
 
     def group_heads(self) -> Iterator[QueuedRequest]:
-        """The first of each group."""
+        """The first request of each group."""
         for group in self._groups.values():
             yield self._waiters[group[0][1]]
 
@@ -75,59 +75,59 @@ class WaitQueue:
         return self._waiters[found[0][1]] if found else None
 
     def waiting_classes(self) -> set[bytes]:
-        """The digests of all sorts that wait."""
+        """The digests of all scheduling classes that wait."""
         return {digest for digest, _ in self._groups}
 
 
-# Who has waited too long gets a machine kept: those behind it in the line no longer pass it there.
+# A workload that has waited too long gets a node reserved: workloads behind it in the queue no longer pass it there.
 #
-# Without that, a workload that needs all GPUs of a machine would wait for ever while small ones come and go.
+# Without the reservation, a workload that needs all GPUs of a node would wait for ever while small ones come and go.
 
 
 class StarvationGuard:
-    """Kept is only from those behind: each look goes along the line anew, and ends with nothing kept."""
+    """Reserves only against requests behind: each pass walks the queue anew, and ends without reservations."""
 
     def __init__(self, ledger: Ledger, patience_s: float) -> None:
         self._ledger = ledger
         self._patience_s = patience_s
-        self._kept: dict[str, str] = {}
-        self._now: dict[str, str] = {}
+        self._last_reserved: dict[str, str] = {}
+        self._reserved: dict[str, str] = {}
 
     @contextmanager
     def one_pass(self) -> Iterator[None]:
-        self._now = {}
+        self._reserved = {}
         try:
             yield
         finally:
-            for uid in self._now:
-                self._ledger.release(_place(uid))
-            self._kept = self._now
+            for uid in self._reserved:
+                self._ledger.release(_reservation_id(uid))
+            self._last_reserved = self._reserved
 
     def reserve_if_starved(self, waiter: QueuedRequest, index: NodeIndex, now_s: float) -> None:
-        """It does not fit. Once its patience is over, a machine is kept from all who come after it in this look."""
-        uid, asked = waiter.request.uid, waiter.request.shape.requests
+        """For a request that does not fit: after its patience, reserve a node against later requests of this pass."""
+        uid, requests = waiter.request.uid, waiter.request.shape.requests
         if now_s - waiter.since_s < self._patience_s:
             return
-        machine = self._machine(waiter, index)
-        if machine is not None:
-            self._now[uid] = machine
-            self._ledger.reserve(_place(uid), machine, asked, inf)
+        node = self._choose_node(waiter, index)
+        if node is not None:
+            self._reserved[uid] = node
+            self._ledger.reserve(_reservation_id(uid), node, requests, inf)
 
-    def _machine(self, waiter: QueuedRequest, index: NodeIndex) -> str | None:
-        """The same as before, so that it empties; else the one that lacks the least."""
+    def _choose_node(self, waiter: QueuedRequest, index: NodeIndex) -> str | None:
+        """The node of the last pass, so that it drains; else the fitting node with the most free GPUs."""
         request = waiter.request
         if index.schedulable.most() < request.gpus:
             return None
 
-        def will_do(name: str) -> bool:
+        def can_fit(name: str) -> bool:
             return name in index.schedulable and index.is_large_enough(request, name)
 
-        before = self._kept.get(request.uid)
-        if before is not None and will_do(before):
+        before = self._last_reserved.get(request.uid)
+        if before is not None and can_fit(before):
             return before
-        fitting = filter(will_do, self._ledger.machines)
+        fitting = filter(can_fit, self._ledger.machines)
         return min(fitting, key=lambda name: (-gpus_in(self._ledger.available(name)), name), default=None)
 
 
-def _place(uid: str) -> str:
+def _reservation_id(uid: str) -> str:
     return f"kept for {uid}"

@@ -1,1 +1,1 @@
-"""What runs in a worker's pod beside the training program. It starts in every pod, so it imports next to nothing."""
+"""The sidecar container of a worker pod. Every worker pod starts one, so the package imports next to nothing."""

@@ -1,4 +1,4 @@
-"""What a sidecar does over and over, all at the same time. No error of one ends another."""
+"""The background loops of a sidecar. They run concurrently, and an error in one loop ends no other loop."""
 
 import asyncio
 import contextlib
@@ -17,13 +17,13 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class BackgroundTasks:
-    """Loops that never end by themselves: what breaks one is logged, and it begins anew."""
+    """Loops that run until `end`. An error in a loop is logged, and the loop starts again."""
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
 
     def keep_running(self, run: Callable[[], Awaitable[None]]) -> None:
-        self._tasks.append(asyncio.create_task(_again(run)))
+        self._tasks.append(asyncio.create_task(_run_with_retries(run)))
 
     async def end(self) -> None:
         for task in self._tasks:
@@ -31,29 +31,29 @@ class BackgroundTasks:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def _again(run: Callable[[], Awaitable[None]]) -> None:
+async def _run_with_retries(run: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await run()
             return
         except Exception:
-            # A sidecar that dies takes the training with it, whose probes it answers.
+            # The sidecar answers the training container's probes: if the sidecar dies, the kubelet kills the training.
             log.exception("an error in holdfast; it goes on")
             await asyncio.sleep(RETRY_S)
 
 
 @contextlib.asynccontextmanager
 async def loops() -> AsyncIterator[BackgroundTasks]:
-    """They run until the block ends."""
-    running = BackgroundTasks()
+    """Background tasks that run until the block ends."""
+    tasks = BackgroundTasks()
     try:
-        yield running
+        yield tasks
     finally:
-        await running.end()
+        await tasks.end()
 
 
 async def run_unless_stopped(stop: asyncio.Event, work: Awaitable[None]) -> bool:
-    """Whether the work was done before `stop` was set."""
+    """Whether the work finished before `stop` was set. Unfinished work is cancelled."""
     working, stopping = asyncio.ensure_future(work), asyncio.create_task(stop.wait())
     await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -64,26 +64,26 @@ async def run_unless_stopped(stop: asyncio.Event, work: Awaitable[None]) -> bool
     return False
 
 
-# Brings what a training writes for TensorBoard to the object store, where TensorBoard reads it.
+# Uploads the TensorBoard event files of a training to the object store, where TensorBoard reads them.
 #
-# On a volume it lies where it is written. Files of event logs only grow, so that one that has changed is put again.
+# On a volume no upload is needed. Event files only grow, so a file that has changed is uploaded again.
 
 EVERY_S = 30.0
 PARTS_AT_ONCE = 2
 
 
 class TensorboardSync:
-    """A convenience: what can't be brought is tried again with the next look, and nobody waits for it.
+    """Best effort: a failed upload is retried in the next pass, and nothing waits for an upload.
 
-    `must_hold` raises while another job may be using the place.
+    `must_hold` raises while another job may hold the lease of the store.
     """
 
     def __init__(self, folder: Path, bucket: Bucket, must_hold: Callable[[], None] = lambda: None) -> None:
         self._folder = folder
         self._bucket = bucket
         self._must_hold = must_hold
-        self._brought: dict[str, FileStamp] = {}
-        self._trouble = ""
+        self._uploaded: dict[str, FileStamp] = {}
+        self._last_error = ""
 
     async def run(self) -> None:
         while True:
@@ -93,21 +93,21 @@ class TensorboardSync:
     def upload_new(self) -> None:
         try:
             if self._folder.is_dir():
-                with listing(self._folder) as there:
-                    for entry in there.content:
-                        if self._brought.get(entry.path) != entry.stamp:
-                            self._put(there, entry)
+                with listing(self._folder) as files:
+                    for entry in files.content:
+                        if self._uploaded.get(entry.path) != entry.stamp:
+                            self._put(files, entry)
         except (CheckpointError, OSError) as error:
-            if str(error) != self._trouble:
+            if str(error) != self._last_error:
                 log.warning("TensorBoard's files are not brought to the store", reason=str(error))
-            self._trouble = str(error)
+            self._last_error = str(error)
         else:
-            self._trouble = ""
+            self._last_error = ""
 
-    def _put(self, there: Listing, entry: FileEntry) -> None:
-        """A file that is written to meanwhile is not put, or put again with the next look."""
+    def _put(self, files: Listing, entry: FileEntry) -> None:
+        """A file that the training writes to during the upload is skipped, or uploaded again in the next pass."""
         self._must_hold()
         key = f"{self._folder.name}/{entry.path}"
-        with there.reading(entry) as file:
+        with files.reading(entry) as file:
             self._bucket.put_file(key, file, entry.stamp.size, sha256_of(file), parts_at_once=PARTS_AT_ONCE)
-        self._brought[entry.path] = entry.stamp
+        self._uploaded[entry.path] = entry.stamp

@@ -1,7 +1,7 @@
-"""What a sidecar answers: the kubelet's probes and preStop, and the progress that the training of its own pod posts.
+"""The HTTP endpoints of a sidecar: the kubelet's probes and preStop hook, and progress from its own pod's training.
 
-The probes' paths begin with the job's uid, which the kubelet knows and a neighbour in the network can't guess: an
-unasked preStop would have the training save again and again.
+The paths of the probes begin with the job's uid. The kubelet knows the uid, other clients on the network can't guess
+it: with unauthorized preStop requests they could make the training save again and again.
 """
 
 import asyncio
@@ -18,26 +18,26 @@ from holdfast.httpserver import BadBody, listening, read_body
 from holdfast.sidecar.peers import is_own_client
 from holdfast.sidecar.progress import InvalidProgress, parse_line
 
-# How the attempt stands, as far as its sidecar knows: what the probes answer.
-
 
 class AttemptState:
+    """The state of the attempt as the sidecar knows it. The probes report it."""
+
     def __init__(self) -> None:
         self.is_started = False
-        """What there is to resume from is in its place."""
+        """The checkpoint to resume from, if any, is restored."""
         self.is_over = False
-        """The operator says that this attempt has ended: nothing more of it counts."""
+        """The operator reports that this attempt has ended: nothing that it still does counts."""
         self.stop = ""
-        """Why the training is to end, in one word; "" while it is to go on."""
+        """Why the training must stop, in one word; "" while it may continue."""
         self.is_saved = False
-        """Asked to end, the training has saved, or has had its time to."""
+        """The training was asked to stop, and has saved a checkpoint or used up the time to save one."""
 
         self.trainer_succeeded = False
-        """The training has ended by itself, and says that all went well."""
+        """The training has exited by itself, and reports success."""
 
     @property
     def is_live(self) -> bool:
-        """What the kubelet is told about the trainer: it stops one that is not."""
+        """The result of the trainer's liveness probe: the kubelet stops a trainer that is not live."""
         return not self.is_over and not self.is_saved
 
 
@@ -50,19 +50,19 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class CannotListen(HoldfastError):
-    """A port that the sidecar needs is not free."""
+    """The sidecar can't listen on a port that it needs."""
 
 
-def probe_app(standing: AttemptState, before_stop: Callable[[], Awaitable[str]], uid: str) -> web.Application:
-    """/uid/started: the training may start. /uid/live: it may go on. /uid/prestop: answered when it has saved."""
+def probe_app(state: AttemptState, before_stop: Callable[[], Awaitable[str]], uid: str) -> web.Application:
+    """/uid/started: the training may start. /uid/live: it may continue. /uid/prestop: returns once it has saved."""
 
     async def started(_: web.Request) -> web.Response:
-        return _text("started") if standing.is_started else _text("restoring the checkpoint to resume from", 503)
+        return _text("started") if state.is_started else _text("restoring the checkpoint to resume from", 503)
 
     async def live(_: web.Request) -> web.Response:
-        if standing.is_live:
+        if state.is_live:
             return _text("ok")
-        return _text("this attempt is over" if standing.is_over else f"the training is to end: {standing.stop}", 500)
+        return _text("this attempt is over" if state.is_over else f"the training is to end: {state.stop}", 500)
 
     async def prestop(_: web.Request) -> web.Response:
         return _text(await before_stop())
@@ -75,17 +75,17 @@ def probe_app(standing: AttemptState, before_stop: Callable[[], Awaitable[str]],
 
 
 def progress_app(
-    tell: Callable[[Progress], None], wall: Callable[[], float], *, shared: bool = False
+    on_progress: Callable[[Progress], None], wall: Callable[[], float], *, shared: bool = False
 ) -> web.Application:
-    """POST /progress: a JSON object, or several, each on a line of its own.
+    """POST /progress: JSON lines, one progress object per line.
 
-    `shared`: the network is that of a machine with other users, who are not heard.
+    `shared`: the pod uses the network of a node with other users. Requests of other users are rejected.
     """
 
-    async def take(request: web.Request) -> web.Response:
-        caller, called = _end(request, "peername"), _end(request, "sockname")
-        if not is_same_pod(caller[0], called[0]) or (
-            shared and not await asyncio.to_thread(is_own_client, caller, called)
+    async def post_progress(request: web.Request) -> web.Response:
+        client, server = _end(request, "peername"), _end(request, "sockname")
+        if not is_same_pod(client[0], server[0]) or (
+            shared and not await asyncio.to_thread(is_own_client, client, server)
         ):
             return _text("only this pod's own training is heard here", 403)
         try:
@@ -99,17 +99,17 @@ def progress_app(
         except InvalidProgress as error:
             return _text(f"nothing was taken: {error}", 400)
         for entry in entries:
-            tell(entry)
+            on_progress(entry)
         return web.Response(status=204)
 
     app = web.Application(client_max_size=LARGEST_BODY)
-    app.router.add_post("/progress", take)
+    app.router.add_post("/progress", post_progress)
     return app
 
 
-def is_same_pod(caller: str, called: str) -> bool:
-    """Whether a connection comes from this pod itself: from the address that it goes to, or from a loopback one."""
-    return caller == called or is_loopback(caller)
+def is_same_pod(client: str, server: str) -> bool:
+    """Whether a connection comes from this pod: the client has the server's address, or a loopback address."""
+    return client == server or is_loopback(client)
 
 
 def is_loopback(address: str) -> bool:
@@ -121,21 +121,21 @@ def is_loopback(address: str) -> bool:
 
 @contextlib.asynccontextmanager
 async def serve_app(app: web.Application, host: str, port: int) -> AsyncIterator[int]:
-    """Serve inside the block; yields the port. The pod's end must not wait for those who still ask."""
+    """Serve inside the block; yields the port. Open requests must not delay the termination of the pod."""
     async with contextlib.AsyncExitStack() as stack:
         try:
             serving = listening(app, host=host or None, port=port, shutdown_timeout_s=0.5)
             chosen = await stack.enter_async_context(serving)
         except OSError as error:
-            place = f"port {port} of {host or 'this pod'}"
+            endpoint = f"port {port} of {host or 'this pod'}"
             raise CannotListen(
-                f"can't listen on {place}: {error.strerror}; the sidecar needs it, let the training use another"
+                f"can't listen on {endpoint}: {error.strerror}; the sidecar needs it, let the training use another"
             ) from None
         yield chosen
 
 
 def _end(request: web.Request, name: str) -> tuple[str, int]:
-    """Address and port of one end of the connection; "" when it is gone already."""
+    """Address and port of one end of the connection; ("", 0) when the connection is closed already."""
     address = request.transport.get_extra_info(name) if request.transport is not None else None
     return (str(address[0]), int(address[1])) if address else ("", 0)
 

@@ -1,8 +1,9 @@
-"""What the operator has not heard yet, and what it has heard and not written down. It is bounded, whatever happens.
+"""Reports that the operator has not received yet, or has received and not recorded in the job's status.
 
-Within an epoch only the newest word counts. The end of each epoch is told until the operator says that it is in the
-job's status: policies count epochs, and an operator that dies may take with it what it has heard. When there are more
-than fit, the rest stays in the files that it comes from; the oldest go only where there is no such file.
+Within an epoch only the newest progress counts. The end of each epoch is sent again until the operator confirms that
+the job's status records it: policies count epochs, and an operator that dies may lose what it has received. The outbox
+is always bounded. When it is full, further entries stay in the files that they come from; the oldest entries are
+dropped only where there is no such file.
 """
 
 from dataclasses import dataclass
@@ -22,21 +23,21 @@ from holdfast.api.reports import (
     WorkerReport,
 )
 
-# Room for what is in every batch: names, and what the attempt resumed from.
+# Reserved for the fields of every batch: names, and the checkpoint that the attempt resumed from.
 HEAD_BYTES = 8 << 10
 MOST_BYTES = 2 << 20
-# From here on more is left in the files that it comes from; what was read already still finds room.
+# From this size on, new entries stay in the files that they come from; entries that were read already still fit.
 FULL_BYTES = 1 << 20
 MOST_CHECKPOINTS = 256
-# A checkpoint is kept within seconds of its epoch, or after an upload or two.
+# A checkpoint is persisted within seconds of its epoch, or after an upload or two.
 MOST_REMEMBERED = 64
-# The operator writes a status every five seconds: what is not in it by then was lost on the way.
+# The operator writes the status every five seconds: an epoch that is not recorded after this time was lost.
 RESEND_AFTER_S = 20.0
 
 
 @dataclass(slots=True)
 class PendingEpoch:
-    """The end of an epoch; `sent_s` is when it was last taken by the operator."""
+    """The end of an epoch; `sent_s` is when the operator last received it."""
 
     entry: Progress
     size: int
@@ -44,7 +45,7 @@ class PendingEpoch:
 
 
 class ReportOutbox:
-    """`empty` is a batch that says who tells it, and nothing."""
+    """`empty` is a batch without entries, which identifies the worker."""
 
     def __init__(self, empty: WorkerReport) -> None:
         self._empty = empty
@@ -55,17 +56,17 @@ class ReportOutbox:
         self._is_step_new = False
         self._checkpoints: dict[tuple[str, str], Checkpoint] = {}
         self._resumed: Resumed | None = None
-        self._under_way: WorkerReport | None = None
+        self._in_flight: WorkerReport | None = None
         self._metrics: dict[int, dict[str, float]] = {}
         self.dropped_epochs = 0
         self.newest: Progress | None = None
-        """How far the training is."""
+        """The newest progress of the training."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything was told at least once."""
-        unsent = any(held.sent_s is None for held in self._epochs.values())
-        return not (self._under_way or unsent or self._is_step_new or self._checkpoints or self._resumed)
+        """Whether every entry was delivered at least once."""
+        unsent = any(pending.sent_s is None for pending in self._epochs.values())
+        return not (self._in_flight or unsent or self._is_step_new or self._checkpoints or self._resumed)
 
     @property
     def is_full(self) -> bool:
@@ -75,27 +76,27 @@ class ReportOutbox:
         self._resumed = resumed
 
     def add_progress(self, entry: Progress) -> bool:
-        """Whether it is the end of an epoch, which is told at once."""
+        """Whether the entry is the end of an epoch, which is reported at once."""
         if entry.step is not None:
             before = self._step
             if before is not None and before.epoch == entry.epoch:
                 entry = structs.replace(entry, metrics=_merged(before.metrics, entry.metrics))
             self._step, self._is_step_new, self.newest = entry, True, entry
             return False
-        held = self._epochs.get(entry.epoch)
-        if held is not None:
-            if (held.entry.metrics, held.entry.total_epochs) == (entry.metrics, entry.total_epochs):
+        pending = self._epochs.get(entry.epoch)
+        if pending is not None:
+            if (pending.entry.metrics, pending.entry.total_epochs) == (entry.metrics, entry.total_epochs):
                 return False
-            entry = structs.replace(entry, metrics=_merged(held.entry.metrics, entry.metrics))
+            entry = structs.replace(entry, metrics=_merged(pending.entry.metrics, entry.metrics))
         self.newest = entry
-        self._hold(entry)
-        self._remember(entry)
+        self._add_pending(entry)
+        self._remember_metrics(entry)
         if self._step is not None and self._step.epoch <= entry.epoch:
             self._step, self._is_step_new = None, False
         return True
 
     def metrics_of(self, epoch: int) -> dict[str, float]:
-        """What was reported at the end of a recent epoch, whether the operator has heard it or not."""
+        """The metrics at the end of a recent epoch, whether the operator has received them or not."""
         return self._metrics.get(epoch, {})
 
     def add_checkpoint(self, entry: Checkpoint) -> None:
@@ -105,92 +106,92 @@ class ReportOutbox:
             del self._checkpoints[next(iter(self._checkpoints))]
 
     def batch(self, now_s: float, sent_at: float) -> WorkerReport:
-        """What to send now; one that was not taken comes again, as it was."""
-        if self._under_way is not None:
-            return structs.replace(self._under_way, sent_at=sent_at)
+        """The batch to send now. A batch that was not delivered is sent again unchanged."""
+        if self._in_flight is not None:
+            return structs.replace(self._in_flight, sent_at=sent_at)
         self._sequence += 1
-        room = _BatchBudget()
-        checkpoints = tuple(entry for entry in self._checkpoints.values() if room.takes(entry))
-        self._under_way = structs.replace(
+        budget = _BatchBudget()
+        checkpoints = tuple(entry for entry in self._checkpoints.values() if budget.takes(entry))
+        self._in_flight = structs.replace(
             self._empty,
             sequence=self._sequence,
             sent_at=sent_at,
             resumed=self._resumed,
             checkpoints=checkpoints,
-            progress=self._progress(now_s, room),
+            progress=self._progress(now_s, budget),
         )
-        return self._under_way
+        return self._in_flight
 
-    def acknowledged(self, answer: ReportReply, now_s: float) -> None:
-        """The batch under way has arrived."""
-        batch, self._under_way = self._under_way, None
+    def acknowledged(self, reply: ReportReply, now_s: float) -> None:
+        """The operator has received the batch in flight."""
+        batch, self._in_flight = self._in_flight, None
         if batch is None:
             return
         for entry in batch.progress:
-            held = self._epochs.get(entry.epoch)
-            if held is not None and held.entry is entry:
-                held.sent_s = now_s
+            pending = self._epochs.get(entry.epoch)
+            if pending is not None and pending.entry is entry:
+                pending.sent_s = now_s
             elif entry is self._step:
                 self._is_step_new = False
-        for told in batch.checkpoints:
-            if self._checkpoints.get((told.path, told.outcome)) is told:
-                del self._checkpoints[told.path, told.outcome]
+        for sent in batch.checkpoints:
+            if self._checkpoints.get((sent.path, sent.outcome)) is sent:
+                del self._checkpoints[sent.path, sent.outcome]
         if batch.resumed is self._resumed:
             self._resumed = None
-        written = [epoch for epoch in self._epochs if epoch <= answer.recorded_epoch]
-        for epoch in written:
+        recorded = [epoch for epoch in self._epochs if epoch <= reply.recorded_epoch]
+        for epoch in recorded:
             if self._epochs[epoch].sent_s is not None:
-                self._forget(epoch)
+                self._drop_epoch(epoch)
 
     def drop_rejected(self) -> None:
-        """The batch under way will never be taken: what is in it is not sent again."""
-        batch, self._under_way = self._under_way, None
+        """The operator will never accept the batch in flight: its entries are not sent again."""
+        batch, self._in_flight = self._in_flight, None
         if batch is None:
             return
         for entry in batch.progress:
             if entry.step is None:
-                self._forget(entry.epoch)
-        for told in batch.checkpoints:
-            self._checkpoints.pop((told.path, told.outcome), None)
+                self._drop_epoch(entry.epoch)
+        for sent in batch.checkpoints:
+            self._checkpoints.pop((sent.path, sent.outcome), None)
         self._is_step_new, self._resumed = False, None
 
-    def _progress(self, now_s: float, room: "_BatchBudget") -> tuple[Progress, ...]:
-        """The ends of epochs go in order, the oldest first that is not written down: an operator passes over none.
+    def _progress(self, now_s: float, budget: "_BatchBudget") -> tuple[Progress, ...]:
+        """The ends of epochs in order, from the oldest that is not recorded: the operator must not skip an epoch.
 
-        Those that do not fit wait until the operator has written down what was before them.
+        Epochs that do not fit wait until the operator has recorded the epochs before them.
         """
         in_order = (self._epochs[epoch] for epoch in sorted(self._epochs))
-        oldest = list(takewhile(lambda held: room.takes(held.entry), in_order))
-        is_due = any(_is_due(held, now_s) for held in oldest)
-        entries = [held.entry for held in oldest] if is_due else []
-        whole = len(oldest) == len(self._epochs)
-        # An epoch that is told again is no news; where the training is now comes last, so that it is not taken for one.
-        if self._step is not None and whole and (entries or self._is_step_new) and room.takes(self._step):
+        oldest = list(takewhile(lambda pending: budget.takes(pending.entry), in_order))
+        is_due = any(_is_due(pending, now_s) for pending in oldest)
+        entries = [pending.entry for pending in oldest] if is_due else []
+        all_fit = len(oldest) == len(self._epochs)
+        # An epoch that is sent again is not new. The current step comes last, so that it counts as the newest.
+        if self._step is not None and all_fit and (entries or self._is_step_new) and budget.takes(self._step):
             entries.append(self._step)
         return tuple(entries)
 
-    def _hold(self, entry: Progress) -> None:
-        self._forget(entry.epoch)
-        held = PendingEpoch(entry, len(msgspec.json.encode(entry)))
-        self._epochs[entry.epoch] = held
-        self._bytes += held.size
+    def _add_pending(self, entry: Progress) -> None:
+        self._drop_epoch(entry.epoch)
+        pending = PendingEpoch(entry, len(msgspec.json.encode(entry)))
+        self._epochs[entry.epoch] = pending
+        self._bytes += pending.size
         while self._bytes > MOST_BYTES and len(self._epochs) > 1:
-            self._forget(min(self._epochs))
+            self._drop_epoch(min(self._epochs))
             self.dropped_epochs += 1
 
-    def _remember(self, entry: Progress) -> None:
+    def _remember_metrics(self, entry: Progress) -> None:
         self._metrics.pop(entry.epoch, None)
         self._metrics[entry.epoch] = entry.metrics
         while len(self._metrics) > MOST_REMEMBERED:
             del self._metrics[next(iter(self._metrics))]
 
-    def _forget(self, epoch: int) -> None:
-        held = self._epochs.pop(epoch, None)
-        self._bytes -= held.size if held is not None else 0
+    def _drop_epoch(self, epoch: int) -> None:
+        pending = self._epochs.pop(epoch, None)
+        self._bytes -= pending.size if pending is not None else 0
 
 
 class _BatchBudget:
-    """What still fits into a batch. After the first entry that does not, none does: they stay in order."""
+    """The capacity that a batch has left. After the first entry that does not fit, none does: entries stay in order."""
 
     def __init__(self) -> None:
         self._bytes = LARGEST_BODY - HEAD_BYTES
@@ -202,11 +203,11 @@ class _BatchBudget:
         return self._bytes >= 0 and self._entries >= 0
 
 
-def _is_due(held: PendingEpoch, now_s: float) -> bool:
-    return held.sent_s is None or now_s - held.sent_s >= RESEND_AFTER_S
+def _is_due(pending: PendingEpoch, now_s: float) -> bool:
+    return pending.sent_s is None or now_s - pending.sent_s >= RESEND_AFTER_S
 
 
 def _merged(old: dict[str, float], new: dict[str, float]) -> dict[str, float]:
-    """What is told now comes first where there is not room for all."""
-    kept = [name for name in old if name not in new][: MOST_METRICS - len(new)]
-    return {**{name: old[name] for name in kept}, **new}
+    """New metrics take precedence where not all metrics fit."""
+    retained = [name for name in old if name not in new][: MOST_METRICS - len(new)]
+    return {**{name: old[name] for name in retained}, **new}

@@ -1,8 +1,8 @@
-"""Whose the other end of a connection is, on a machine that several users share.
+"""Which user owns the other end of a connection, on a node that several users share.
 
-The pods of one machine share its network, so that a loopback address alone proves nothing. Linux lists the owner of
-every socket in /proc/net/tcp. On Kubernetes a pod has its own network, and its containers may run as different users:
-nothing is asked there.
+The pods of a local node share its network, so a loopback address alone proves nothing. Linux lists the owner of every
+socket in /proc/net/tcp. On Kubernetes a pod has its own network, and its containers may run as different users: there
+the owner is not checked.
 """
 
 import os
@@ -28,27 +28,27 @@ class _Socket(NamedTuple):
 
 
 def is_own_client(client: tuple[str, int], server: tuple[str, int]) -> bool:
-    """Whether the program at the client's end of a connection runs as this process' user, or as root.
+    """Whether the client of a connection runs as the user of this process, or as root.
 
-    A socket that its program has closed shows no owner: its request is not taken.
+    A socket that its program has closed shows no owner: its request is rejected.
     """
     ends = (_address(*client), _address(*server))
     return any(
-        each.uid in (os.geteuid(), 0)
-        for each in _sockets()
-        if (each.local, each.remote) == ends and each.state == ESTABLISHED and each.inode
+        sock.uid in (os.geteuid(), 0)
+        for sock in _sockets()
+        if (sock.local, sock.remote) == ends and sock.state == ESTABLISHED and sock.inode
     )
 
 
 def is_own_server(host: str, port: int) -> bool:
-    """Whether all that listens at the address, if anything, runs as this process' user."""
-    asked, _ = _address(host, port)
+    """Whether every server that listens at the address, if any, runs as the user of this process."""
+    address, _ = _address(host, port)
     return all(
-        each.uid == os.geteuid()
-        for each in _sockets()
-        if each.state == LISTENING
-        and each.local[1] == port
-        and (each.local[0] == asked or each.local[0].is_unspecified)
+        sock.uid == os.geteuid()
+        for sock in _sockets()
+        if sock.state == LISTENING
+        and sock.local[1] == port
+        and (sock.local[0] == address or sock.local[0].is_unspecified)
     )
 
 
@@ -57,14 +57,14 @@ def _sockets() -> Iterator[_Socket]:
         try:
             lines = table.read_text().splitlines()[1:]
         except OSError:
-            continue  # without IPv6
+            continue  # a kernel without IPv6 has no tcp6 table
         for line in lines:
             fields = line.split()
             yield _Socket(_read(fields[1]), _read(fields[2]), fields[3], int(fields[7]), int(fields[9]))
 
 
 def _read(text: str) -> Address:
-    """An address as the kernel writes it: words of four bytes in the machine's order."""
+    """An address as the kernel writes it: 32-bit words in the byte order of the host."""
     digits, _, port = text.partition(":")
     words = [int(digits[start : start + 8], 16) for start in range(0, len(digits), 8)]
     packed = struct.pack(f"={len(words)}I", *words)

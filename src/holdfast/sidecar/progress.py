@@ -1,4 +1,4 @@
-"""One word of a training about how far it is: a JSON object, from a line of PROGRESS_FILE or a request."""
+"""The sources of a training's progress: JSON lines of PROGRESS_FILE or of a request, Prometheus metrics, and NVML."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from holdfast.errors import HoldfastError
 from holdfast.sidecar.peers import is_own_server
 from holdfast.train.progress import METRIC, Gpus
 
-# As reports/wire.py bounds them.
+# The same bounds as in api/reports.py.
 LARGEST = 2**53
 HUGE = 3.5e38
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]{0,63}", re.ASCII)
@@ -28,11 +28,11 @@ POSITION_KEYS = frozenset(("epoch", "step", *TOTALS, *STEPS))
 
 
 class InvalidProgress(HoldfastError):
-    """Nothing that could be reported."""
+    """A line holds no progress that could be reported."""
 
 
 def parse_line(line: bytes, at: float) -> Progress:
-    """What a line says; numbers that no report can carry are left out."""
+    """The progress in a line, without the numbers that no report can carry."""
     try:
         facts = json.loads(line)
     except (ValueError, RecursionError):
@@ -66,7 +66,7 @@ def _metrics(numbers: Mapping[str, float]) -> dict[str, float]:
 
 
 def _first(numbers: Mapping[str, float], names: tuple[str, ...], most: int = LARGEST) -> int | None:
-    """The first of these that counts something: a total of 0 is not known yet."""
+    """The first of these totals that is above 0: a total of 0 is not known yet."""
     return next((count for name in names if (count := _count(numbers.get(name), most))), None)
 
 
@@ -76,14 +76,14 @@ def _count(value: float | None, most: int = LARGEST) -> int | None:
     return int(value)
 
 
-# Reads what is appended to a file, line by line: also when it is truncated, replaced, or not there yet.
+# Reads the lines that are appended to a file, also when the file is truncated, replaced, or does not exist yet.
 
 READ_BYTES = 256 << 10
 LINE_BYTES = 64 << 10
 
 
 class Tail:
-    """Of a file that another process writes. `too_long` counts lines that no report could hold."""
+    """The tail of a file that another process writes. `too_long` counts lines that no report could hold."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -94,11 +94,11 @@ class Tail:
         self.too_long = 0
 
     def lines(self) -> list[bytes]:
-        """The lines that were ended since the last time; half a line is kept for the next."""
+        """The lines that were completed since the last call; a partial line is buffered for the next call."""
         if self._descriptor is None and not self._open():
             return []
         lines = self._read()
-        # A file that was renamed is read to its end before the one that took its place.
+        # A renamed file is read to its end before the file that replaces it.
         if not lines and self._is_replaced():
             self.close()
             return self._read() if self._open() else []
@@ -142,19 +142,19 @@ class Tail:
     def _is_replaced(self) -> bool:
         assert self._descriptor is not None
         try:
-            there = self._file.stat()
+            current = self._file.stat()
         except FileNotFoundError:
             return False
-        held = os.fstat(self._descriptor)
-        return (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino)
+        opened = os.fstat(self._descriptor)
+        return (current.st_dev, current.st_ino) != (opened.st_dev, opened.st_ino)
 
 
-# How far a training is, from the Prometheus metrics that it serves.
+# Progress from the Prometheus metrics that a training serves.
 #
-# `training_epoch` is the epoch under way where there is a `training_step`, and the epochs that are done where there is
-# none. What passes between two looks is not seen.
+# With a `training_step`, `training_epoch` is the current epoch; without one, the number of completed epochs. A change
+# between two scrapes is not seen.
 
-# What is reported as what; HOLDFAST_METRIC_NAMES changes and adds to it.
+# The metric for each reported name; HOLDFAST_METRIC_NAMES changes and adds to these.
 NAMES: Mapping[str, str] = {
     "epoch": "training_epoch",
     "epochs": "training_epochs_total",
@@ -166,7 +166,7 @@ NAMES: Mapping[str, str] = {
 
 
 def read_samples(text: str, names: Mapping[str, str]) -> dict[str, float]:
-    """The numbers that are asked for, each the first of its name, whatever its labels are."""
+    """The requested samples; of several samples with one name the first, whatever its labels are."""
     found: dict[str, float] = {}
     wanted = frozenset(names.values())
     for line in text.splitlines():
@@ -179,7 +179,7 @@ def read_samples(text: str, names: Mapping[str, str]) -> dict[str, float]:
 
 
 def _samples(line: str) -> list[tuple[str, float]]:
-    # Most trainings have no such page, and every pod would carry it.
+    # Imported late: most trainings serve no metrics, and every sidecar would load the parser.
     from prometheus_client.parser import text_string_to_metric_families
 
     try:
@@ -190,7 +190,7 @@ def _samples(line: str) -> list[tuple[str, float]]:
 
 
 class ScrapeState:
-    """What is new in one look after the other."""
+    """Finds the new entries of successive scrapes."""
 
     def __init__(self) -> None:
         self._before: Progress | None = None
@@ -205,16 +205,16 @@ class ScrapeState:
             return []
         if before is None or before.step is None or now.step is None or now.epoch <= before.epoch:
             return [now]
-        return [_ended(before, now.epoch - 1), now]
+        return [_epoch_end(before, now.epoch - 1), now]
 
 
-def _ended(before: Progress, epoch: int) -> Progress:
-    """The end of an epoch, with what was last seen of it; of those that passed unseen only the last is known."""
+def _epoch_end(before: Progress, epoch: int) -> Progress:
+    """The end of an epoch, with its last scraped metrics. Of epochs between two scrapes only the last is known."""
     metrics = before.metrics if before.epoch == epoch else {}
     return Progress(epoch=epoch, total_epochs=before.total_epochs, metrics=metrics, at=before.at)
 
 
-# What a training says about its progress without asking anybody: in PROGRESS_FILE, or as Prometheus metrics.
+# The loops that read progress from PROGRESS_FILE and from Prometheus metrics.
 
 FILE_POLL_S = 0.5
 SCRAPE_S = 5.0
@@ -226,47 +226,47 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class ProgressFileReader:
-    """Of a file with progress, such as PROGRESS_FILE. What can't be used is counted, and told once.
+    """Reads a file with progress, such as PROGRESS_FILE. Unusable lines are counted, and logged once.
 
-    While it `is_full`, what hears of them, they are left in the file.
+    While the outbox `is_full`, lines stay in the file.
     """
 
     def __init__(
         self,
         file: Path,
-        tell: Tell,
+        on_progress: Tell,
         parse: Callable[[bytes], Progress],
         *,
         is_full: Callable[[], bool],
     ) -> None:
         self._file = file
         self._tail = Tail(file)
-        self._tell = tell
+        self._on_progress = on_progress
         self._parse = parse
         self._is_full = is_full
-        self._turn = asyncio.Lock()
-        self._news = asyncio.Event()
+        self._read_lock = asyncio.Lock()
+        self._wake = asyncio.Event()
         self.rejected_lines = 0
 
     def wake(self) -> None:
-        self._news.set()
+        self._wake.set()
 
     async def run(self) -> None:
         try:
             while True:
-                self._news.clear()
+                self._wake.clear()
                 if not self._is_full() and await self.read():
                     continue
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(FILE_POLL_S):
-                        await self._news.wait()
+                        await self._wake.wait()
         finally:
             self._tail.close()
 
     async def read(self) -> bool:
-        """Whether there was anything."""
+        """Whether the file had new lines."""
         try:
-            async with self._turn:
+            async with self._read_lock:
                 lines = await asyncio.to_thread(self._tail.lines)
         except OSError as error:
             self._count(1, f"it can't be read: {error.strerror}")
@@ -276,7 +276,7 @@ class ProgressFileReader:
             self._tail.too_long = 0
         for line in lines:
             try:
-                self._tell(self._parse(line))
+                self._on_progress(self._parse(line))
             except InvalidProgress as error:
                 self._count(1, str(error))
         return bool(lines)
@@ -288,9 +288,9 @@ class ProgressFileReader:
 
 
 class MetricsScraper:
-    """The metrics that the training serves, once it does, at the first of the hosts that answers.
+    """Scrapes the metrics that the training serves, once it does, from the first host that answers.
 
-    `shared`: the network is that of a machine with other users, whose servers are not asked.
+    `shared`: the pod uses the network of a node with other users. Servers of other users are not scraped.
     """
 
     def __init__(
@@ -298,7 +298,7 @@ class MetricsScraper:
         hosts: Sequence[str],
         port: int,
         names: Mapping[str, str],
-        tell: Tell,
+        on_progress: Tell,
         wall: Callable[[], float],
         *,
         shared: bool = False,
@@ -307,7 +307,7 @@ class MetricsScraper:
         self._port = port
         self._shared = shared
         self._names = names
-        self._tell = tell
+        self._on_progress = on_progress
         self._wall = wall
         self._scraped = ScrapeState()
 
@@ -326,20 +326,20 @@ class MetricsScraper:
             if page is not None:
                 numbers = read_samples(page.decode(errors="replace"), self._names)
                 for entry in self._scraped.new_entries(numbers, self._wall()):
-                    self._tell(entry)
+                    self._on_progress(entry)
                 return
 
 
 async def _page(session: aiohttp.ClientSession, url: str) -> bytes | None:
     try:
         async with session.get(url, allow_redirects=False) as response:
-            return await _at_most(response.content, LARGEST_PAGE) if response.status == 200 else None
+            return await _read_at_most(response.content, LARGEST_PAGE) if response.status == 200 else None
     except (aiohttp.ClientError, OSError, ValueError) as error:
         log.debug("no metrics", url=url, reason=type(error).__name__)
         return None
 
 
-async def _at_most(content: aiohttp.StreamReader, limit: int) -> bytes | None:
+async def _read_at_most(content: aiohttp.StreamReader, limit: int) -> bytes | None:
     page = bytearray()
     async for chunk in content.iter_chunked(64 << 10):
         page += chunk
@@ -348,7 +348,7 @@ async def _at_most(content: aiohttp.StreamReader, limit: int) -> bytes | None:
     return bytes(page)
 
 
-# How busy the worker's GPUs are: as its training reports it, else as NVML shows them to this container.
+# The utilization of the worker's GPUs: as the training reports it, else as NVML shows it to this container.
 
 GPU_POLL_S = 5.0
 
@@ -356,13 +356,13 @@ GPU_POLL_S = 5.0
 class GpuUtilization:
     def __init__(self, gpus: Gpus) -> None:
         self._gpus = gpus
-        self._seen: float | None = None
+        self._measured: float | None = None
         self._reported: float | None = None
 
     @property
     def percent(self) -> float | None:
-        """None while it is unknown. The training knows which GPUs are its own: its value counts where there is one."""
-        return self._seen if self._reported is None else self._reported
+        """None while unknown. The training knows which GPUs it uses: a value that it reports takes precedence."""
+        return self._measured if self._reported is None else self._reported
 
     async def run(self) -> None:
         await self.look()
@@ -372,9 +372,9 @@ class GpuUtilization:
 
     async def look(self) -> None:
         """NVML only reads counters of the driver: no GPU memory and no CUDA context is allocated."""
-        self._seen = await asyncio.to_thread(self._gpus.utilization_percent)
+        self._measured = await asyncio.to_thread(self._gpus.utilization_percent)
 
     def reported(self, entry: Progress) -> None:
         percent = entry.metrics.get(METRIC)
-        if percent is not None and 0 <= percent <= 100:  # the operator refuses a report with any other
+        if percent is not None and 0 <= percent <= 100:  # the operator rejects a report with any other value
             self._reported = percent

@@ -1,6 +1,6 @@
-"""Tells the operator what is new: every few seconds, at once when an epoch has ended, and half as often that we live.
+"""Sends reports to the operator: every few seconds, at once when an epoch ends, and half as often as a heartbeat.
 
-An operator that can't be reached is never a reason to stop anything: what it missed is told when it is back.
+An unreachable operator is never a reason to stop anything: it receives what it missed when it is back.
 """
 
 import asyncio
@@ -19,20 +19,20 @@ from holdfast.api.reports import PATH, Endpoint, ReportReply, WorkerReport
 from holdfast.errors import HoldfastError
 from holdfast.sidecar.outbox import ReportOutbox
 
-# The way to the operator: where it is, who we are, and what it answers. Both files may change at any time.
+# The client of the operator's report endpoint. The endpoint file and the token file may change at any time.
 
 WITHIN_S = 10.0
 LARGEST_ANSWER = 16 << 10
-# Statuses that say something about the batch, and not about this moment.
+# HTTP statuses that concern the batch itself: a retry would not help.
 NEVER = frozenset((400, 413))
 
 
 class ReportNotDelivered(HoldfastError):
-    """The operator did not take the report; it may do so later."""
+    """The operator did not accept the report; a retry may succeed."""
 
 
 class ReportRejected(HoldfastError):
-    """The operator will never take this report."""
+    """The operator will never accept this report."""
 
 
 class OperatorClient:
@@ -55,19 +55,21 @@ class OperatorClient:
 
     async def report(self, batch: WorkerReport) -> ReportReply:
         assert self._session is not None, "the operator is asked inside the block"
-        place, tls = self._endpoint_and_tls()
+        endpoint, tls = self._endpoint_and_tls()
         headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/json"}
         body = msgspec.json.encode(batch)
         try:
             async with self._session.post(
-                f"{place.url}{PATH}", data=body, headers=headers, ssl=tls, allow_redirects=False
+                f"{endpoint.url}{PATH}", data=body, headers=headers, ssl=tls, allow_redirects=False
             ) as response:
                 return _read(response.status, await response.content.read(LARGEST_ANSWER))
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise ReportNotDelivered(f"the operator at {place.url} does not answer: {type(error).__name__}") from None
+            raise ReportNotDelivered(
+                f"the operator at {endpoint.url} does not answer: {type(error).__name__}"
+            ) from None
 
     def _endpoint_and_tls(self) -> tuple[Endpoint, ssl.SSLContext]:
-        """Read anew each time: another operator may lead, with an address and a certificate of its own."""
+        """Read for each report: another operator may become leader, with its own address and certificate."""
         try:
             found = reports.decode_endpoint(self._reports_file.read_bytes())
             if found != self._endpoint or self._tls is None:
@@ -82,7 +84,7 @@ class OperatorClient:
         return found, self._tls
 
     def _token(self) -> str:
-        """The kubelet replaces it long before it expires."""
+        """Read for each report: the kubelet replaces the token long before it expires."""
         try:
             token = self._token_file.read_text().strip()
         except (OSError, ValueError) as error:
@@ -92,12 +94,12 @@ class OperatorClient:
         return token
 
 
-def _pinned_tls_context(place: Endpoint) -> ssl.SSLContext:
-    """The one certificate and no other, not even those that the system trusts."""
-    if not place.url.startswith("https://"):
-        raise ReportNotDelivered(f"the operator's address {place.url[:100]!a} is not https: no token is sent there")
+def _pinned_tls_context(endpoint: Endpoint) -> ssl.SSLContext:
+    """Trusts the certificate of the endpoint file alone, not those that the system trusts."""
+    if not endpoint.url.startswith("https://"):
+        raise ReportNotDelivered(f"the operator's address {endpoint.url[:100]!a} is not https: no token is sent there")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(cadata=place.authority)
+    context.load_verify_locations(cadata=endpoint.authority)
     return context
 
 
@@ -108,50 +110,50 @@ def _read(status: int, body: bytes) -> ReportReply:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise ReportNotDelivered(f"the operator's answer (HTTP {status}) can't be read") from None
     if status in NEVER:
-        raise ReportRejected(f"the operator refuses the report (HTTP {status}): {_sentence(body)}")
-    raise ReportNotDelivered(f"the operator did not take the report (HTTP {status}): {_sentence(body)}")
+        raise ReportRejected(f"the operator refuses the report (HTTP {status}): {_error_text(body)}")
+    raise ReportNotDelivered(f"the operator did not take the report (HTTP {status}): {_error_text(body)}")
 
 
-def _sentence(body: bytes) -> str:
+def _error_text(body: bytes) -> str:
     try:
         return str(msgspec.json.decode(body, type=dict[str, str])["error"])[:300]
     except (msgspec.MsgspecError, UnicodeDecodeError, KeyError):
         return "no reason was given"
 
 
-# The operator takes about one report a second from each pod.
+# The operator accepts about one report per second from each pod.
 GAP_S = 1.0
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class Reporter:
-    """`wall` is the clock of the world, in seconds since 1970; `heeds` tells whether the training saves when asked.
+    """`wall` is the wall clock, in seconds since 1970; `heeds` returns whether the training saves on notice.
 
-    `gpu_percent` is the utilization of the worker's GPUs: every report carries it, and no report is sent for its sake.
+    `gpu_percent` is the utilization of the worker's GPUs: every report carries it, but it never triggers a report.
     """
 
     def __init__(
         self,
-        backlog: ReportOutbox,
+        outbox: ReportOutbox,
         operator: OperatorClient,
-        heard: Callable[[ReportReply], None],
+        on_reply: Callable[[ReportReply], None],
         *,
         every_s: float,
         wall: Callable[[], float],
         heeds: Callable[[], bool] = lambda: False,
         gpu_percent: Callable[[], float | None] = lambda: None,
     ) -> None:
-        self._backlog = backlog
+        self._outbox = outbox
         self._operator = operator
-        self._heard = heard
+        self._on_reply = on_reply
         self._every_s = every_s
         self._wall = wall
-        self._heeds = heeds
+        self._saves_on_notice = heeds
         self._gpu_percent = gpu_percent
         self._urgent = asyncio.Event()
-        self._turn = asyncio.Lock()
-        self._trouble = ""
+        self._send_lock = asyncio.Lock()
+        self._last_error = ""
 
     def send_now(self) -> None:
         self._urgent.set()
@@ -159,13 +161,13 @@ class Reporter:
     async def run(self) -> None:
         while True:
             self._urgent.clear()
-            is_heard = await self.send()
+            is_delivered = await self.send()
             await asyncio.sleep(GAP_S)
-            if is_heard and not self._backlog.is_empty:
+            if is_delivered and not self._outbox.is_empty:
                 continue
             is_urgent = await self._is_urgent_within(max(0.0, self._every_s - GAP_S))
-            if not is_urgent and is_heard and self._backlog.is_empty:
-                # With nothing new every second turn is enough: the operator misses nobody before three have passed.
+            if not is_urgent and is_delivered and self._outbox.is_empty:
+                # With nothing new every second interval is enough: the operator misses a worker only after three.
                 await self._is_urgent_within(self._every_s)
 
     async def _is_urgent_within(self, seconds: float) -> bool:
@@ -176,30 +178,32 @@ class Reporter:
             return False
 
     async def send(self) -> bool:
-        """Whether the operator has heard a batch."""
-        async with self._turn:
-            clock = asyncio.get_running_loop()
+        """Whether the operator has received a batch."""
+        async with self._send_lock:
+            loop = asyncio.get_running_loop()
             try:
-                batch = self._backlog.batch(clock.time(), self._wall())
-                answer = await self._operator.report(
-                    structs.replace(batch, saves_on_notice=self._heeds(), gpu_utilization_percent=self._gpu_percent())
+                batch = self._outbox.batch(loop.time(), self._wall())
+                reply = await self._operator.report(
+                    structs.replace(
+                        batch, saves_on_notice=self._saves_on_notice(), gpu_utilization_percent=self._gpu_percent()
+                    )
                 )
             except ReportNotDelivered as error:
-                self._say(str(error))
+                self._log_change(str(error))
                 return False
             except ReportRejected as error:
-                self._backlog.drop_rejected()
-                self._say(str(error))
+                self._outbox.drop_rejected()
+                self._log_change(str(error))
                 return False
-            self._say("")
-            self._backlog.acknowledged(answer, clock.time())
-            self._heard(answer)
+            self._log_change("")
+            self._outbox.acknowledged(reply, loop.time())
+            self._on_reply(reply)
             return True
 
-    def _say(self, trouble: str) -> None:
-        """Once for each change: an operator that is away for a day is two lines."""
-        if trouble and trouble != self._trouble:
-            log.warning("the operator was not told", reason=trouble)
-        elif self._trouble and not trouble:
+    def _log_change(self, error: str) -> None:
+        """Logs changes only: an operator that is away for a day costs two log lines."""
+        if error and error != self._last_error:
+            log.warning("the operator was not told", reason=error)
+        elif self._last_error and not error:
             log.info("the operator hears us again")
-        self._trouble = trouble
+        self._last_error = error

@@ -1,4 +1,4 @@
-"""Tries until what the attempt resumes from is in its place, and tells what was found on the way."""
+"""Restores the checkpoint that the attempt resumes from, with retries, and reports damaged checkpoints."""
 
 import asyncio
 import contextlib
@@ -26,51 +26,51 @@ from holdfast.sidecar.progress import InvalidProgress
 from holdfast.sidecar.settings import Checkpoints, Settings
 from holdfast.train.checkpoint import JOINING, recover, resume_position
 
-# What worker 0 has decided that all workers begin with, and for how long that counts.
+# Worker 0's decision which checkpoint all workers resume from, and how long the decision is valid.
 #
-# A job that is suspended goes on with new pods in the same attempt, from what was saved meanwhile. So a decision ends
-# with the pod that made it, if that was told to go: who starts before the next worker 0 has decided waits, and does not
-# begin further back.
+# A suspended job continues with new pods in the same attempt, from the checkpoints saved meanwhile. So a decision ends
+# with the pod that made it, if that pod is terminated: a worker that starts before the next worker 0 has decided waits,
+# and does not resume from an older checkpoint.
 
 WITHDRAWN = "withdrawn"
 
 
 def standing_decision(store: Store, attempt: int, job: str) -> CheckpointName | None:
-    if _facts(store, attempt).get(WITHDRAWN):
+    if _decision_fields(store, attempt).get(WITHDRAWN):
         raise DecisionPending(f"worker 0 has not written to {store.address} yet what attempt {attempt} goes on from")
     return read_decision(store, attempt, job)
 
 
 def withdraw_decision(store: Store, attempt: int) -> bool:
-    """Whether it was withdrawn before, so that the attempt's earlier pods have ended.
+    """Whether the decision was withdrawn before, which means that the attempt's earlier pods have ended.
 
-    The rest of the note stays: where the attempt began counts for what earlier ones still save.
+    The other fields of the decision stay: where the attempt began matters for what earlier attempts still save.
     """
-    facts = _facts(store, attempt)
+    facts = _decision_fields(store, attempt)
     if facts and not facts.get(WITHDRAWN):
         store.write_decision(attempt, json.dumps({**facts, WITHDRAWN: True}).encode())
     return bool(facts.get(WITHDRAWN))
 
 
-def _facts(store: Store, attempt: int) -> dict[str, object]:
+def _decision_fields(store: Store, attempt: int) -> dict[str, object]:
     with contextlib.suppress(ValueError, RecursionError):
         facts = json.loads(store.read_decision(attempt) or b"{}")
         return facts if isinstance(facts, dict) else {}
     return {}
 
 
-# Puts what an attempt resumes from in its place, before the training starts. Worker 0 decides for all workers.
+# Restores the checkpoint before the training starts. Worker 0 decides for all workers.
 
 
 class QuarantinedCheckpoint(Struct, frozen=True):
-    """A damaged checkpoint that nobody resumes from any more."""
+    """A damaged checkpoint. No attempt resumes from it any more."""
 
     name: CheckpointName
     reason: str
 
 
 class Restored(Struct, frozen=True):
-    """`name` is where it came from; None: there is nothing to resume from."""
+    """`name` is the checkpoint that was restored; None: there is none to resume from."""
 
     name: CheckpointName | None
     address: str
@@ -78,12 +78,12 @@ class Restored(Struct, frozen=True):
 
 
 def is_retryable(error: CheckpointError) -> bool:
-    """Whether to try again: the network and other workers change by themselves, credentials do not."""
+    """Whether to retry: network errors and waits for other workers may pass, wrong credentials do not."""
     return isinstance(error, Unreachable | DecisionPending | Incomplete | InUse) or type(error) is StoreError
 
 
 def restore(
-    place: Checkpoints,
+    checkpoints: Checkpoints,
     store: Store,
     *,
     attempt: int,
@@ -92,56 +92,57 @@ def restore(
     environ: Mapping[str, str],
     note: Callable[[str], None],
 ) -> Restored:
-    """RESUME_FROM leads to the checkpoint when this returns, and does not exist when there is none."""
-    with files.translate_os_errors(f"make the folder {place.folder}"):
-        files.make_folder(place.folder)
+    """When this returns, RESUME_FROM links to the checkpoint, or does not exist when there is none."""
+    with files.translate_os_errors(f"make the folder {checkpoints.folder}"):
+        files.make_folder(checkpoints.folder)
     if index == 0:
-        return _decided(place, store, attempt, about, environ, note)
+        return _restore_as_worker0(checkpoints, store, attempt, about, environ, note)
     name = standing_decision(store, attempt, about.job)
     if isinstance(store, VolumeStore):
-        # Worker 0's volume is theirs, too, with what it has put there.
-        return Restored(name, _address(name, store.address, place))
-    return _fetched(place, store, attempt, name, about, environ)
+        # All workers share the volume, so worker 0 has restored the checkpoint for them, too.
+        return Restored(name, _address(name, store.address, checkpoints))
+    return _restore_as_other(checkpoints, store, attempt, name, about, environ)
 
 
-def _decided(
-    place: Checkpoints,
+def _restore_as_worker0(
+    checkpoints: Checkpoints,
     store: Store,
     attempt: int,
     about: SaveInfo,
     environ: Mapping[str, str],
     note: Callable[[str], None],
 ) -> Restored:
-    said: list[str] = []
+    messages: list[str] = []
 
-    def heard(sentence: str) -> None:
-        said.append(sentence)
-        note(sentence)
+    def collect(message: str) -> None:
+        messages.append(message)
+        note(message)
 
-    is_anew = withdraw_decision(store, attempt)
+    earlier_pods_ended = withdraw_decision(store, attempt)
     if isinstance(store, VolumeStore):
         store.remove_leftovers(attempt)
-        if is_anew:
-            _remove_unfinished(place.folder, store)
+        if earlier_pods_ended:
+            _remove_unfinished(checkpoints.folder, store)
         for folder in store.attempt_folders(attempt):
             recover(folder)
     elif isinstance(store, ObjectStore):
         store.forget_parts(attempt)
     before = set(store.names(attempt))
-    name, address = resume(store, place.folder, attempt, about, heard), store.address
-    aside = tuple(
-        QuarantinedCheckpoint(gone, _about(gone, said)) for gone in sorted(before - set(store.names(attempt)))
+    name, address = resume(store, checkpoints.folder, attempt, about, collect), store.address
+    quarantined = tuple(
+        QuarantinedCheckpoint(removed, _reason_for(removed, messages))
+        for removed in sorted(before - set(store.names(attempt)))
     )
-    if name is None and place.resume_from:
-        name, address = _fetch_resume_from(place, attempt, about, environ), ""
-    # Whoever reads the decision starts a training at once.
-    _link(place, name)
+    if name is None and checkpoints.resume_from:
+        name, address = _fetch_resume_from(checkpoints, attempt, about, environ), ""
+    # A worker that reads the decision starts its training at once, so the link comes first.
+    _link(checkpoints, name)
     write_decision(store, attempt, name, about.job)
-    return Restored(name, _address(name, address, place), aside)
+    return Restored(name, _address(name, address, checkpoints), quarantined)
 
 
 def _remove_unfinished(folder: Path, store: VolumeStore) -> None:
-    """Shards of a save that nobody ends any more: those of the next save under that name must not join them."""
+    """Remove shards of interrupted saves: shards of the next save under the same name must not join them."""
     with files.translate_os_errors(f"tidy {folder}"):
         files.remove_any(folder / JOINING)
         for name in list_checkpoints(folder):
@@ -150,54 +151,56 @@ def _remove_unfinished(folder: Path, store: VolumeStore) -> None:
                 store.delete(name)
 
 
-def _fetched(
-    place: Checkpoints,
+def _restore_as_other(
+    checkpoints: Checkpoints,
     store: Store,
     attempt: int,
     name: CheckpointName | None,
     about: SaveInfo,
     environ: Mapping[str, str],
 ) -> Restored:
-    """The other workers have folders of their own, and need what worker 0 has."""
+    """With an object store the other workers have folders of their own, and need the same checkpoint as worker 0."""
     address = store.address
-    if name is not None and place.resume_from and store.manifest(name) is None:
-        name, address = _fetch_resume_from(place, attempt, about, environ), ""
+    if name is not None and checkpoints.resume_from and store.manifest(name) is None:
+        name, address = _fetch_resume_from(checkpoints, attempt, about, environ), ""
     elif name is not None:
-        store.get(name, place.folder / name.folder_name)
-    _link(place, name)
-    return Restored(name, _address(name, address, place))
+        store.get(name, checkpoints.folder / name.folder_name)
+    _link(checkpoints, name)
+    return Restored(name, _address(name, address, checkpoints))
 
 
-def _fetch_resume_from(place: Checkpoints, attempt: int, about: SaveInfo, environ: Mapping[str, str]) -> CheckpointName:
-    source = find(place.resume_from, environ)
+def _fetch_resume_from(
+    checkpoints: Checkpoints, attempt: int, about: SaveInfo, environ: Mapping[str, str]
+) -> CheckpointName:
+    source = find(checkpoints.resume_from, environ)
     name = checkpoint_name(source.epoch, attempt)
-    fetch(source, place.folder / name.folder_name, name, about)
+    fetch(source, checkpoints.folder / name.folder_name, name, about)
     return name
 
 
-def _address(name: CheckpointName | None, store: str, place: Checkpoints) -> str:
+def _address(name: CheckpointName | None, store: str, checkpoints: Checkpoints) -> str:
     if name is None:
         return ""
-    return f"{store}/{name.folder}" if store else place.resume_from
+    return f"{store}/{name.folder}" if store else checkpoints.resume_from
 
 
-def _about(name: CheckpointName, said: list[str]) -> str:
-    return next((sentence for sentence in said if sentence.startswith(f"{name} ")), f"{name} is damaged")
+def _reason_for(name: CheckpointName, messages: list[str]) -> str:
+    return next((message for message in messages if message.startswith(f"{name} ")), f"{name} is damaged")
 
 
-def _link(place: Checkpoints, name: CheckpointName | None) -> None:
-    link = place.resume_link
+def _link(checkpoints: Checkpoints, name: CheckpointName | None) -> None:
+    link = checkpoints.resume_link
     with files.translate_os_errors(f"set RESUME_FROM {link}"):
         if name is None:
             link.unlink(missing_ok=True)
             return
         partial = link.with_name(f".{link.name}.partial")
         partial.unlink(missing_ok=True)
-        partial.symlink_to(os.path.relpath(place.folder / name.folder_name, link.parent))
+        partial.symlink_to(os.path.relpath(checkpoints.folder / name.folder_name, link.parent))
         files.rename(partial, link)
 
 
-# What a sidecar that starts anew in the same pod goes on from. Without a folder for it, nothing is remembered.
+# The state that a sidecar needs after a restart in the same pod. Without a folder for the state, nothing is stored.
 
 RESTORED = "restored.json"
 TOLD = "told.jsonl"
@@ -206,14 +209,14 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class ResumeInfo(Struct, frozen=True):
-    """What the attempt resumed from; the training may have started since, so that it is not looked for again."""
+    """The checkpoint that the attempt resumed from. A restarted sidecar does not restore: the training may run."""
 
     path: str = ""
     epoch: int = 0
     attempt: int = 0
     leaf: str = ""
     done: int = 0
-    """The epochs that were done when it was saved: less than its number if that was within an epoch."""
+    """The completed epochs at the save: less than `epoch` if the checkpoint was saved within an epoch."""
 
 
 class RestartState:
@@ -227,22 +230,22 @@ class RestartState:
             return msgspec.json.decode((self._folder / RESTORED).read_bytes(), type=ResumeInfo)
         return None
 
-    def begin(self, began: ResumeInfo) -> None:
-        with _trying():
+    def begin(self, resume_info: ResumeInfo) -> None:
+        with _best_effort():
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 partial = self._folder / f".{RESTORED}"
-                partial.write_bytes(msgspec.json.encode(began))
+                partial.write_bytes(msgspec.json.encode(resume_info))
                 partial.replace(self._folder / RESTORED)
 
     @property
     def progress_journal(self) -> Path | None:
-        """The file of what was noted, which is read as the training's own is."""
+        """The file with progress that came by other ways than PROGRESS_FILE. It is read like PROGRESS_FILE."""
         return self._folder / TOLD if self._folder is not None else None
 
     def journal_progress(self, entry: Progress) -> bool:
-        """Whether the end of an epoch that is in no file of the training's is in this one."""
-        with _trying():
+        """Write the end of an epoch that PROGRESS_FILE does not hold; whether the journal holds it now."""
+        with _best_effort():
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 with (self._folder / TOLD).open("ab") as file:
@@ -259,8 +262,8 @@ def read_noted(line: bytes) -> Progress:
 
 
 @contextlib.contextmanager
-def _trying() -> Iterator[None]:
-    """It is a convenience: a full disk is no reason to stop anything."""
+def _best_effort() -> Iterator[None]:
+    """Log errors only: a full disk is no reason to stop anything."""
     try:
         yield
     except OSError as error:
@@ -274,15 +277,15 @@ MOST_REASON = 1000
 
 
 class RestoreLoop:
-    """`open_store` may fail as a restore does; `tell` hears of trouble, and `wall` is the clock of the world.
+    """`open_store` may fail like a restore; `tell` receives problems with checkpoints; `wall` is the wall clock.
 
-    lease: what worker 0 needs before it writes to the store.
+    lease: worker 0 must hold this lease before it writes to the store.
     """
 
     def __init__(
         self,
         settings: Settings,
-        place: Checkpoints,
+        checkpoints: Checkpoints,
         open_store: Callable[[], Store],
         *,
         environ: Mapping[str, str],
@@ -292,61 +295,65 @@ class RestoreLoop:
         lease: Lease | None,
     ) -> None:
         self._settings = settings
-        self._place = place
+        self._checkpoints = checkpoints
         self._open_store = open_store
         self._environ = environ
         self._about = about
-        self._tell = tell
+        self._on_checkpoint = tell
         self._wall = wall
         self._lease = lease
 
     async def run(self) -> ResumeInfo:
-        """Raises what no retry mends."""
-        tries = 0
+        """Raises the errors that no retry fixes."""
+        attempts = 0
         while True:
             try:
                 store = await asyncio.to_thread(self._open_store)
-                return self._began(await asyncio.to_thread(self._restore, store), store.address)
+                return self._resume_info(await asyncio.to_thread(self._restore, store), store.address)
             except (CheckpointError, OSError) as error:
                 if isinstance(error, CheckpointError) and not is_retryable(error):
                     raise
-                tries += 1
-                await asyncio.sleep(self._pause_s(error, tries))
+                attempts += 1
+                await asyncio.sleep(self._pause_s(error, attempts))
 
     def _restore(self, store: Store) -> Restored:
         if self._lease is not None:
             self._lease.acquire(store)
         return restore(
-            self._place,
+            self._checkpoints,
             store,
             attempt=self._settings.attempt,
             index=self._settings.index,
             about=self._about(),
             environ=self._environ,
-            note=lambda sentence: log.warning("a checkpoint is not resumed from", reason=sentence),
+            note=lambda message: log.warning("a checkpoint is not resumed from", reason=message),
         )
 
-    def _pause_s(self, error: Exception, tries: int) -> float:
+    def _pause_s(self, error: Exception, attempts: int) -> float:
         if isinstance(error, DecisionPending):
-            if tries % POLLS_PER_LINE == 0:
+            if attempts % POLLS_PER_LINE == 0:
                 log.info("waiting for worker 0", reason=str(error))
             return UNDECIDED_S
-        log.warning("can't have the checkpoint to resume from yet; it is tried again", reason=str(error), tries=tries)
-        if tries == 1:
-            self._report(self._place.store or str(self._place.folder), 0, "unrestored", str(error))
-        return min(RETRY_CAP_S, RETRY_S * 2.0 ** min(tries - 1, 30))
+        log.warning(
+            "can't have the checkpoint to resume from yet; it is tried again", reason=str(error), tries=attempts
+        )
+        if attempts == 1:
+            self._report(self._checkpoints.store or str(self._checkpoints.folder), 0, "unrestored", str(error))
+        return min(RETRY_CAP_S, RETRY_S * 2.0 ** min(attempts - 1, 30))
 
-    def _began(self, restored: Restored, address: str) -> ResumeInfo:
-        for aside in restored.aside:
-            self._report(f"{address}/{aside.name.folder}", aside.name.epoch, "quarantined", aside.reason)
+    def _resume_info(self, restored: Restored, address: str) -> ResumeInfo:
+        for quarantined in restored.aside:
+            self._report(
+                f"{address}/{quarantined.name.folder}", quarantined.name.epoch, "quarantined", quarantined.reason
+            )
         name = restored.name
         if name is None:
             log.info("nothing to resume from")
             return ResumeInfo()
         log.info("resuming", checkpoint=str(name), address=restored.address)
-        done, _ = resume_position(self._place.folder / name.folder_name)
+        done, _ = resume_position(self._checkpoints.folder / name.folder_name)
         return ResumeInfo(restored.address, name.epoch, name.attempt, name.folder_name, done)
 
     def _report(self, path: str, epoch: int, outcome: Outcome, reason: str) -> None:
         entry = Checkpoint(path=path, epoch=epoch, outcome=outcome, reason=reason[:MOST_REASON], at=self._wall())
-        self._tell(entry)
+        self._on_checkpoint(entry)

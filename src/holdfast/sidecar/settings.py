@@ -1,4 +1,4 @@
-"""What the operator tells a sidecar, by environment variables. Empty means not set."""
+"""The settings of a sidecar, from environment variables that the operator sets. An empty variable counts as not set."""
 
 import os
 import re
@@ -21,11 +21,11 @@ KUBELET_LOG = "/dev/termination-log"
 
 
 class BadSetting(HoldfastError):
-    """A variable that the operator sets is missing or makes no sense."""
+    """A variable that the operator sets is missing or invalid."""
 
 
 class Checkpoints(Struct, frozen=True, kw_only=True):
-    """Where the training saves, and where that is kept."""
+    """Where the training saves checkpoints, and where they are persisted."""
 
     folder: Path
     resume_link: Path
@@ -33,11 +33,11 @@ class Checkpoints(Struct, frozen=True, kw_only=True):
     """The address of an object store; "" where the folder is on a volume that outlives the pod."""
     keep: int = 3
     best_by: Metric = "loss"
-    """The metric that the best checkpoint is chosen by, which is kept, too."""
+    """The metric that selects the best checkpoint, which retention never deletes."""
     resume_from: str = ""
-    """Where a job goes on from that has no checkpoint of its own (checkpoint.resumeFrom)."""
+    """The checkpoint to resume from while the job has none of its own (checkpoint.resumeFrom)."""
     tensorboard: Path | None = None
-    """What the training writes for TensorBoard, if that has to be brought to the object store."""
+    """The folder of TensorBoard event files, if they must be uploaded to the object store."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -48,12 +48,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     index: int
     workers: int = 1
     elastic: bool = False
-    """A worker that fails is replaced in the same attempt."""
+    """A failed worker is replaced in the same attempt."""
     checkpoints: Checkpoints | None = None
     progress_file: Path | None = None
     notice_file: Path | None = None
     state_dir: Path | None = None
-    """A folder that lives as long as the pod: what a sidecar that starts anew goes on from."""
+    """A folder that lives as long as the pod: the state that a restarted sidecar needs."""
     metrics_port: int | None = None
     metric_names: Mapping[str, str] = {}
     reports_file: Path | None = None
@@ -61,7 +61,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     report_s: float = 5.0
     grace_s: float = 30.0
     host: str = ""
-    """The pod's own address; "" is all of them."""
+    """The pod's own address; "" means all addresses."""
     port: int = PORT
     progress_port: int = PROGRESS_PORT
     termination_log: Path = Path(KUBELET_LOG)
@@ -129,12 +129,12 @@ def _metric(environ: Environ, name: str) -> Metric:
 
 
 def _real(folder: Path) -> Path:
-    """The volume that a folder is on may be reached through links; what the training makes in it must not be one."""
+    """The path of the volume may contain links; a folder that the training creates on the volume must not be a link."""
     return Path(os.path.realpath(folder.parent)) / folder.name
 
 
 def _renamed(text: str) -> dict[str, str]:
-    """loss=my_loss,accuracy=top1: what is reported under which name, and what the training calls it."""
+    """loss=my_loss,accuracy=top1: the reported name, and the training's name for the metric."""
     renamed: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         match = REMAPPED.fullmatch(part)
@@ -152,7 +152,7 @@ def _text(environ: Environ, name: str) -> str:
 
 def _uid(environ: Environ) -> str:
     uid = _text(environ, "HOLDFAST_JOB_UID")
-    if re.fullmatch(r"[A-Za-z0-9._-]{1,253}", uid, re.ASCII) is None:  # it is a part of the probes' paths
+    if re.fullmatch(r"[A-Za-z0-9._-]{1,253}", uid, re.ASCII) is None:  # the uid is part of the probes' paths
         raise BadSetting(f"HOLDFAST_JOB_UID is {uid!a}: the operator sets it to the job's metadata.uid")
     return uid
 

@@ -1,6 +1,6 @@
-"""Where a worker's checkpoints are kept, and which part of that is this worker's: three cases, one shape.
+"""The storage backends for checkpoints: worker 0 on a volume, the other workers on a volume, and object stores.
 
-On a volume that all workers share, worker 0 keeps for all. In an object store each worker puts what it has itself.
+On a volume that all workers share, worker 0 persists for all. To an object store each worker uploads its own files.
 """
 
 import contextlib
@@ -26,55 +26,55 @@ from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.retention import Metric, StoredCheckpoint, best, expired, stored_checkpoints
 from holdfast.checkpoints.volume_store import VolumeStore
 
-# In a local folder: what is in it now is in the object store, too.
+# A marker in a local folder: the object store holds the current content of the folder.
 UPLOADED = f"{HOLDFAST_PREFIX}uploaded"
-# What is quiet and closed when the training has ended.
+# For a checkpoint whose files are closed and unchanged for a while when the training has ended.
 POSSIBLY_PARTIAL = "it may be half a checkpoint"
 
 
 class Remaining(NamedTuple):
-    """The checkpoints that are left: of how many epochs there is a valid one, and which is the best."""
+    """The checkpoints after retention: the number of epochs with a valid checkpoint, and the best checkpoint."""
 
     epochs: int
     best: StoredCheckpoint | None
 
 
 class CheckpointBackend(Protocol):
-    """`outcome` is what to call a checkpoint that was kept."""
+    """`outcome` is the reported outcome of a persisted checkpoint."""
 
     outcome: Outcome
 
     def address(self, name: CheckpointName) -> str: ...
 
     def look(self, now: float) -> list[FolderScan]:
-        """The attempt's checkpoints, newest first; `now` is a clock that only goes forward."""
+        """The attempt's checkpoints, newest first; `now` is the time of a monotonic clock."""
         ...
 
     def final_scan(self) -> list[FolderScan]:
-        """The same once the training has ended: what is only quiet may be half a checkpoint."""
+        """The same after the training has ended: a checkpoint that has merely stopped changing may be partial."""
         ...
 
-    def is_persisted(self, looked: FolderScan) -> bool:
-        """Whether what was looked at is what was kept, perhaps by a sidecar before this one."""
+    def is_persisted(self, scan: FolderScan) -> bool:
+        """Whether the scanned content is persisted, perhaps by an earlier run of the sidecar."""
         ...
 
-    def persist(self, looked: FolderScan, about: SaveInfo, metrics: Mapping[str, float]) -> None:
-        """metrics: those of its epoch, if they were reported."""
+    def persist(self, scan: FolderScan, about: SaveInfo, metrics: Mapping[str, float]) -> None:
+        """metrics: the metrics of the checkpoint's epoch, if the training reported them."""
         ...
 
     def apply_retention(
-        self, looks: list[FolderScan], keep: int, needed: set[CheckpointName], by: Metric
+        self, scans: list[FolderScan], keep: int, needed: set[CheckpointName], by: Metric
     ) -> Remaining | None:
-        """Delete what is too old and not the best; what is left, if this worker can tell."""
+        """Delete old checkpoints except the best; returns the remaining ones, if this worker can see them all."""
         ...
 
     def worker0_checkpoints(self) -> list[FolderScan] | None:
-        """The newest that worker 0 has kept of this attempt; None where its own folder shows this worker as much."""
+        """The newest checkpoint of this attempt by worker 0; None where this worker's own folder shows it."""
         ...
 
 
 class PrimaryVolume:
-    """pvc and nfs, for worker 0: a checkpoint stays where it is, and gets a manifest."""
+    """pvc and nfs, for worker 0: a checkpoint stays at its path, and gets a manifest."""
 
     outcome: Outcome = "completed"
 
@@ -82,46 +82,46 @@ class PrimaryVolume:
         self._folder = folder
         self._attempt = attempt
         self._store = VolumeStore(folder.parent, quiet_s=quiet_s)
-        self._watch = CheckpointWatcher(folder, quiet_s=quiet_s)
+        self._watcher = CheckpointWatcher(folder, quiet_s=quiet_s)
         self._quiet_s = quiet_s
 
     def address(self, name: CheckpointName) -> str:
         return f"{self._store.address}/{name.folder}"
 
     def look(self, now: float) -> list[FolderScan]:
-        return self._watch.scan(now)
+        return self._watcher.scan(now)
 
     def final_scan(self) -> list[FolderScan]:
         return [
-            _looked_last(self._folder / name.folder_name, name, self._quiet_s)
+            _scan_after_exit(self._folder / name.folder_name, name, self._quiet_s)
             for name in list_checkpoints(self._folder)
         ]
 
-    def is_persisted(self, looked: FolderScan) -> bool:
-        return is_newer(self._folder / looked.name.folder_name / MANIFEST, looked.content)
+    def is_persisted(self, scan: FolderScan) -> bool:
+        return is_newer(self._folder / scan.name.folder_name / MANIFEST, scan.content)
 
-    def persist(self, looked: FolderScan, about: SaveInfo, metrics: Mapping[str, float]) -> None:
-        self._store.put(looked.name, self._folder / looked.name.folder_name, about, looked.content, metrics=metrics)
+    def persist(self, scan: FolderScan, about: SaveInfo, metrics: Mapping[str, float]) -> None:
+        self._store.put(scan.name, self._folder / scan.name.folder_name, about, scan.content, metrics=metrics)
 
-    def apply_retention(self, looks: list[FolderScan], keep: int, needed: set[CheckpointName], by: Metric) -> Remaining:
-        there = stored_checkpoints(self._store, self._attempt)
-        top = best(there, by)
-        stays = needed if top is None else {*needed, top.name}
-        gone = set(expired(there, keep, self._attempt, stays, by)) | {
+    def apply_retention(self, scans: list[FolderScan], keep: int, needed: set[CheckpointName], by: Metric) -> Remaining:
+        stored = stored_checkpoints(self._store, self._attempt)
+        top = best(stored, by)
+        protected = needed if top is None else {*needed, top.name}
+        deleted = set(expired(stored, keep, self._attempt, protected, by)) | {
             name
-            for name in superseded(looks, keep, {one.name for one in there if one.is_resumable})
-            if name not in stays
+            for name in superseded(scans, keep, {checkpoint.name for checkpoint in stored if checkpoint.is_resumable})
+            if name not in protected
         }
-        for name in sorted(gone):
+        for name in sorted(deleted):
             self._store.delete(name)
-        return _remaining(there, gone, top)
+        return _remaining(stored, deleted, top)
 
     def worker0_checkpoints(self) -> None:
         return None
 
 
 class SecondaryVolume:
-    """pvc and nfs, for the other workers: worker 0's manifests tell them what is complete."""
+    """pvc and nfs, for the other workers: a checkpoint is complete when it has worker 0's manifest."""
 
     outcome: Outcome = "completed"
 
@@ -135,7 +135,10 @@ class SecondaryVolume:
         return self.final_scan()
 
     def final_scan(self) -> list[FolderScan]:
-        """It leaves no sign of life, as a `Watch` does: a survivor must not vouch for what a dead worker was saving."""
+        """Unlike `CheckpointWatcher`, this scan writes no heartbeat.
+
+        A surviving worker must not vouch for a checkpoint that a dead worker was saving.
+        """
         found = []
         for name in list_checkpoints(self._folder):
             with contextlib.suppress(OSError):
@@ -144,13 +147,13 @@ class SecondaryVolume:
                 found.append(FolderScan(name, True, "it has a manifest", (FileEntry(MANIFEST, stamp),)))
         return found
 
-    def is_persisted(self, looked: FolderScan) -> bool:
+    def is_persisted(self, scan: FolderScan) -> bool:
         return True
 
-    def persist(self, looked: FolderScan, about: SaveInfo, metrics: Mapping[str, float]) -> None:
+    def persist(self, scan: FolderScan, about: SaveInfo, metrics: Mapping[str, float]) -> None:
         raise AssertionError("everything here is kept by worker 0")
 
-    def apply_retention(self, looks: list[FolderScan], keep: int, needed: set[CheckpointName], by: Metric) -> None:
+    def apply_retention(self, scans: list[FolderScan], keep: int, needed: set[CheckpointName], by: Metric) -> None:
         return None
 
     def worker0_checkpoints(self) -> None:
@@ -158,7 +161,7 @@ class SecondaryVolume:
 
 
 class ObjectStoreUpload:
-    """s3, gcs and azure: the folder is the pod's own, and what is complete in it is uploaded."""
+    """s3, gcs and azure: the folder is local to the pod, and complete checkpoints in it are uploaded."""
 
     outcome: Outcome = "uploaded"
 
@@ -170,7 +173,7 @@ class ObjectStoreUpload:
         self._attempt = attempt
         self._index = index
         self._workers = workers
-        self._watch = CheckpointWatcher(folder, quiet_s=quiet_s)
+        self._watcher = CheckpointWatcher(folder, quiet_s=quiet_s)
         self._quiet_s = quiet_s
         self._local = VolumeStore(folder.parent)
 
@@ -178,23 +181,24 @@ class ObjectStoreUpload:
         return f"{self._store.address}/{name.folder}"
 
     def look(self, now: float) -> list[FolderScan]:
-        return [self._with_own_shards(looked) for looked in self._watch.scan(now)]
+        return [self._with_own_shards(scan) for scan in self._watcher.scan(now)]
 
     def final_scan(self) -> list[FolderScan]:
         names = list_checkpoints(self._folder)
         return [
-            self._with_own_shards(_looked_last(self._folder / name.folder_name, name, self._quiet_s)) for name in names
+            self._with_own_shards(_scan_after_exit(self._folder / name.folder_name, name, self._quiet_s))
+            for name in names
         ]
 
-    def is_persisted(self, looked: FolderScan) -> bool:
-        # A manifest here is that of a restored copy, which was in the store before.
+    def is_persisted(self, scan: FolderScan) -> bool:
+        # A manifest in the local folder belongs to a restored copy, which the store has already.
         return any(
-            is_newer(self._folder / looked.name.folder_name / sign, looked.content) for sign in (UPLOADED, MANIFEST)
+            is_newer(self._folder / scan.name.folder_name / marker, scan.content) for marker in (UPLOADED, MANIFEST)
         )
 
-    def persist(self, looked: FolderScan, about: SaveInfo, metrics: Mapping[str, float]) -> None:
-        name, folder, content = looked.name, self._folder / looked.name.folder_name, looked.content
-        # A training may save anew under that name at any moment: the sign goes into the folder that was uploaded.
+    def persist(self, scan: FolderScan, about: SaveInfo, metrics: Mapping[str, float]) -> None:
+        name, folder, content = scan.name, self._folder / scan.name.folder_name, scan.content
+        # The training may save again under this name at any moment: the marker goes into the folder that was uploaded.
         with (
             translate_os_errors(f"note in {folder} that it was uploaded"),
             _replaceable(folder),
@@ -203,25 +207,25 @@ class ObjectStoreUpload:
             if self._index:
                 self._store.put_shard(name, folder, self._index, about, content)
             else:
-                self._store.put(name, folder, about, content, ranks=self._others(folder), metrics=metrics)
-            sign = os.open(UPLOADED, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=descriptor)
-            os.utime(sign)
-            os.close(sign)
+                self._store.put(name, folder, about, content, ranks=self._ranks_to_wait_for(folder), metrics=metrics)
+            marker = os.open(UPLOADED, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=descriptor)
+            os.utime(marker)
+            os.close(marker)
 
     def apply_retention(
-        self, looks: list[FolderScan], keep: int, needed: set[CheckpointName], by: Metric
+        self, scans: list[FolderScan], keep: int, needed: set[CheckpointName], by: Metric
     ) -> Remaining | None:
-        uploaded = {looked.name for looked in looks if looked.complete and self.is_persisted(looked)}
-        for name in superseded(looks, keep, uploaded):
-            if name.folder_name not in {one.folder_name for one in needed}:
+        uploaded = {scan.name for scan in scans if scan.complete and self.is_persisted(scan)}
+        for name in superseded(scans, keep, uploaded):
+            if name.folder_name not in {each.folder_name for each in needed}:
                 self._local.delete(name)
         if self._index:
             return None
-        there = stored_checkpoints(self._store, self._attempt)
-        gone = expired(there, keep, self._attempt, needed, by)
-        for name in gone:
+        stored = stored_checkpoints(self._store, self._attempt)
+        deleted = expired(stored, keep, self._attempt, needed, by)
+        for name in deleted:
             self._store.delete(name)
-        return _remaining(there, set(gone), best(there, by))
+        return _remaining(stored, set(deleted), best(stored, by))
 
     def worker0_checkpoints(self) -> list[FolderScan] | None:
         if not self._index:
@@ -230,21 +234,21 @@ class ObjectStoreUpload:
         manifest = self._store.manifest(newest) if newest is not None else None
         if newest is None or manifest is None:
             return []
-        # What is saved anew under its name has another time or step.
+        # A new save under the same name has another time or step.
         saved = FileEntry(f"{manifest.about.saved_at} {manifest.step}", FileStamp(0, 0, 0, 0))
         return [FolderScan(newest, True, "it has a manifest", (saved,))]
 
-    def _with_own_shards(self, looked: FolderScan) -> FolderScan:
-        """With the SDK each worker declares shards: here are those of its own processes alone."""
-        if looked.complete or not looked.content:
-            return looked
-        declared = read_markers(self._folder / looked.name.folder_name)
+    def _with_own_shards(self, scan: FolderScan) -> FolderScan:
+        """With the SDK each rank declares its shard: this folder holds the shards of this worker's processes only."""
+        if scan.complete or not scan.content:
+            return scan
+        declared = read_markers(self._folder / scan.name.folder_name)
         if declared is None or len(declared.ranks) < max(1, declared.shards // self._workers):
-            return looked
-        return looked._replace(complete=True, why="all shards of this worker are declared")
+            return scan
+        return scan._replace(complete=True, why="all shards of this worker are declared")
 
-    def _others(self, folder: Path) -> range | None:
-        """The workers whose parts are waited for; None: what is there is taken, since they may have none."""
+    def _ranks_to_wait_for(self, folder: Path) -> range | None:
+        """The workers whose parts to wait for; None: take the parts that exist, since other workers may have none."""
         declared = read_markers(folder)
         if declared is None or declared.all_shards_present:
             return None
@@ -253,35 +257,44 @@ class ObjectStoreUpload:
 
 @contextlib.contextmanager
 def _replaceable(folder: Path) -> Iterator[None]:
-    """A training that saves anew removes the folder that is being read."""
+    """A training that saves again removes the folder while it is read."""
     try:
         yield
     except FileNotFoundError:
         raise Incomplete(f"{folder} was replaced while it was read: it is taken again") from None
 
 
-def is_newer(sign: Path, content: tuple[FileEntry, ...]) -> bool:
-    """Whether a sign was set after the last change."""
+def is_newer(marker: Path, content: tuple[FileEntry, ...]) -> bool:
+    """Whether the marker was written after the last change of the content."""
     try:
-        set_ns = sign.lstat().st_ctime_ns
+        set_ns = marker.lstat().st_ctime_ns
     except OSError:
         return False
     return bool(content) and set_ns >= max(entry.stamp.changed_ns for entry in content)
 
 
-def superseded(looks: list[FolderScan], keep: int, valid: set[CheckpointName]) -> list[CheckpointName]:
-    """Complete ones for which there are `keep` newer ones that are valid, so that nobody will ask for them."""
+def superseded(scans: list[FolderScan], keep: int, valid: set[CheckpointName]) -> list[CheckpointName]:
+    """Complete checkpoints with `keep` newer valid ones: nothing will resume from them."""
     newest = sorted({name.epoch for name in valid}, reverse=True)[:keep]
     if len(newest) < keep:
         return []
-    return [looked.name for looked in looks if looked.complete and looked.name.epoch < newest[-1]]
+    return [scan.name for scan in scans if scan.complete and scan.name.epoch < newest[-1]]
 
 
-def _remaining(there: list[StoredCheckpoint], gone: set[CheckpointName], top: StoredCheckpoint | None) -> Remaining:
-    return Remaining(len({one.name.epoch for one in there if one.is_resumable and one.name not in gone}), top)
+def _remaining(stored: list[StoredCheckpoint], deleted: set[CheckpointName], top: StoredCheckpoint | None) -> Remaining:
+    return Remaining(
+        len(
+            {
+                checkpoint.name.epoch
+                for checkpoint in stored
+                if checkpoint.is_resumable and checkpoint.name not in deleted
+            }
+        ),
+        top,
+    )
 
 
-def _looked_last(folder: Path, name: CheckpointName, quiet_s: float) -> FolderScan:
+def _scan_after_exit(folder: Path, name: CheckpointName, quiet_s: float) -> FolderScan:
     try:
         content, declared = list_files(folder), read_markers(folder)
         if declared is None and is_newer(folder / MANIFEST, content):

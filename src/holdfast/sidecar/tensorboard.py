@@ -21,7 +21,7 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class Events:
-    """A copy of the store's folder. TensorBoard keeps files open, so a file that has grown is appended to."""
+    """A copy of the store's folder. TensorBoard holds files open, so a file that has grown is appended to."""
 
     def __init__(self, folder: Path, bucket: Bucket) -> None:
         self._folder = folder
@@ -31,17 +31,17 @@ class Events:
     async def run(self) -> None:
         pause_s = SHORTEST_S
         while True:
-            has_news = await asyncio.to_thread(self.download)
-            pause_s = SHORTEST_S if has_news else min(LONGEST_S, 2 * pause_s)
+            has_changed = await asyncio.to_thread(self.download)
+            pause_s = SHORTEST_S if has_changed else min(LONGEST_S, 2 * pause_s)
             await asyncio.sleep(pause_s)
 
     def download(self) -> bool:
-        """Whether there was anything new. What fails is tried again with the next pass."""
+        """Whether any file has changed. A failed download is retried in the next pass."""
         changed, error = 0, ""
         try:
-            for one in self._bucket.objects(FOLDER)[:MAX_FILES]:
+            for obj in self._bucket.objects(FOLDER)[:MAX_FILES]:
                 try:
-                    changed += self._update(one)
+                    changed += self._update(obj)
                 except (UnsafeContent, OSError) as refusal:  # one bad name is no reason to hide the others
                     error = str(refusal)
         except CheckpointError as failure:
@@ -51,23 +51,23 @@ class Events:
         self._error = error
         return changed > 0
 
-    def _update(self, one: Object) -> bool:
-        path = one.key.removeprefix(f"{FOLDER}/")
+    def _update(self, obj: Object) -> bool:
+        path = obj.key.removeprefix(f"{FOLDER}/")
         check_path(path)
         file = self._folder / path
-        have = file.stat().st_size if file.exists() else 0
-        if have == one.size:
+        local_size = file.stat().st_size if file.exists() else 0
+        if local_size == obj.size:
             return False
         file.parent.mkdir(parents=True, exist_ok=True)
-        offset = have if have < one.size else 0
+        offset = local_size if local_size < obj.size else 0
         with file.open("ab" if offset else "wb") as opened:
-            for chunk in self._bucket.stream(one.key, offset):
+            for chunk in self._bucket.stream(obj.key, offset):
                 opened.write(chunk)
         return True
 
 
 def events(environ: Mapping[str, str]) -> Events:
-    """As the operator sets them up, by HOLDFAST_STORE and TENSORBOARD_DIR."""
+    """The settings come from HOLDFAST_STORE and TENSORBOARD_DIR, which the operator sets."""
     store, folder = environ.get("HOLDFAST_STORE", ""), environ.get("TENSORBOARD_DIR", "")
     if not store or not folder:
         raise BadSetting("HOLDFAST_STORE and TENSORBOARD_DIR are not set: the operator runs this beside TensorBoard")

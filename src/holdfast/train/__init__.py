@@ -1,4 +1,4 @@
-"""What a training script asks holdfast for: where to go on, when to save, whom to tell how it goes.
+"""The SDK for training scripts: resume from a checkpoint, save checkpoints when they are due, report progress.
 
     from holdfast import train
 
@@ -13,7 +13,7 @@
             with run.checkpoint() as folder:
                 save(folder / "model.pt")
 
-It needs nothing but Python 3.8, and is the same script outside holdfast, where nothing is saved or reported.
+The SDK needs only Python 3.8. The same script runs outside holdfast, where nothing is saved or reported.
 """
 
 from holdfast.train.environment import BadEnvironment, CheckpointFailed, TrainError

@@ -1,4 +1,4 @@
-"""Saves a checkpoint so that its name appears when all of it is on the disk, and at no moment before."""
+"""Saves checkpoints atomically: the name of a checkpoint appears only when all of its content is on the disk."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from holdfast.train.environment import CheckpointFailed, Environment
 
-# The marker that a checkpoint carries: it is written last, and says of what the checkpoint consists.
+# The marker of a checkpoint: it is written last, and declares the shards of the checkpoint.
 #
 # One rank saves: `.holdfast-complete`. Each rank saves its shard: `.holdfast-complete-{rank}`, and the checkpoint is
-# complete when there are as many of them as each declares, all of one save.
+# complete when there are as many markers as each marker declares, all of one save.
 #
-# A checkpoint that was copied has no marker any more. Its manifest, which the sidecar writes, tells the position then.
+# A copy of a checkpoint has no marker. Its manifest, which the sidecar writes, holds the position instead.
 
 WHOLE = ".holdfast-complete"
 CHECKPOINT = re.compile(r"checkpoint-epoch-([0-9]{1,15})", re.ASCII)
@@ -30,13 +30,13 @@ MAX_MANIFEST_BYTES = 4 << 20
 
 
 class SaveId(NamedTuple):
-    """One save, the same for every rank that takes part in it; of one attempt's, no two have the same."""
+    """Identifies one save. All ranks of a save have the same id; two saves of one attempt have different ids."""
 
     attempt: int
     restart: int
     epoch: int
     step: int | None
-    """The steps done of the epoch; None when the whole epoch is done."""
+    """The completed steps of the epoch; None when the whole epoch is complete."""
 
 
 class Marker(NamedTuple):
@@ -51,18 +51,18 @@ def shard_name(rank: int) -> str:
 def write_marker(
     file: Path, save: SaveId, *, shards: int, rank: int, metrics: Mapping[str, float] | None = None
 ) -> None:
-    said = {"shards": shards, "ranks": [rank], **save._asdict(), "metrics": dict(metrics or {})}
-    file.write_text(json.dumps(said) + "\n", encoding="utf-8")
+    fields = {"shards": shards, "ranks": [rank], **save._asdict(), "metrics": dict(metrics or {})}
+    file.write_text(json.dumps(fields) + "\n", encoding="utf-8")
 
 
 def read_marker(folder: Path) -> Marker | None:
-    """What any marker of the folder says; None where none can be read."""
+    """Any marker of the folder; None where no marker can be read."""
     return next(_markers(folder), None)
 
 
 def is_complete(folder: Path) -> bool:
     found = set(_markers(folder))
-    if len(found) != 1:  # shards of two saves are no checkpoint
+    if len(found) != 1:  # shards of two saves make no checkpoint
         return False
     ranks = [SHARD.fullmatch(file.name) for file in folder.glob(f"{WHOLE}-*")]
     present = {int(match[1]) for match in ranks if match}
@@ -70,26 +70,26 @@ def is_complete(folder: Path) -> bool:
 
 
 def is_whole(folder: Path) -> bool:
-    """Also of a copy, which has a manifest instead of markers."""
+    """Like `is_complete`, but also true for a copy, which has a manifest instead of markers."""
     if read_marker(folder) is None:
         return (folder / MANIFEST).is_file()
     return is_complete(folder)
 
 
 def saved_position(folder: Path) -> tuple[int, int | None]:
-    """The epoch, and the steps done of it, None meaning all. Without marker and manifest the name tells the epoch."""
+    """The epoch, and its completed steps (None: all). Without marker and manifest the epoch comes from the name."""
     marker = read_marker(folder)
     if marker is not None:
         return marker.save.epoch, marker.save.step
     match = CHECKPOINT.fullmatch(folder.name)
-    return _in_manifest(folder / MANIFEST) or ((int(match[1]) if match else 0), None)
+    return _position_in_manifest(folder / MANIFEST) or ((int(match[1]) if match else 0), None)
 
 
-def _in_manifest(file: Path) -> tuple[int, int | None] | None:
+def _position_in_manifest(file: Path) -> tuple[int, int | None] | None:
     try:
         with file.open("rb") as stream:
-            said = json.loads(stream.read(MAX_MANIFEST_BYTES + 1))
-        epoch, step = said["epoch"], said.get("step")
+            fields = json.loads(stream.read(MAX_MANIFEST_BYTES + 1))
+        epoch, step = fields["epoch"], fields.get("step")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     is_position = all(type(number) is int and number >= 0 for number in (epoch, 0 if step is None else step))
@@ -98,62 +98,62 @@ def _in_manifest(file: Path) -> tuple[int, int | None] | None:
 
 def _markers(folder: Path) -> Iterator[Marker]:
     for file in sorted(folder.glob(f"{WHOLE}*")):
-        marker = _parse(file)
+        marker = _parse_marker(file)
         if marker is not None:
             yield marker
 
 
-def _parse(file: Path) -> Marker | None:
+def _parse_marker(file: Path) -> Marker | None:
     try:
         with file.open("rb") as stream:
-            said = json.loads(stream.read(MAX_MARKER_BYTES))
-        save = SaveId(*(said[name] for name in SaveId._fields))
-        shards = said["shards"]
+            fields = json.loads(stream.read(MAX_MARKER_BYTES))
+        save = SaveId(*(fields[name] for name in SaveId._fields))
+        shards = fields["shards"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    whole = [shards, save.attempt, save.restart, save.epoch, 0 if save.step is None else save.step]
-    return Marker(save, shards) if all(type(number) is int and number >= 0 for number in whole) else None
+    numbers = [shards, save.attempt, save.restart, save.epoch, 0 if save.step is None else save.step]
+    return Marker(save, shards) if all(type(number) is int and number >= 0 for number in numbers) else None
 
 
-# Gives a folder that is whole the name of a checkpoint.
+# Publishes a complete folder under the name of a checkpoint.
 #
 # A checkpoint that has the name already (saved within the epoch, or resumed from) is replaced, and the shards of
-# several ranks come together. Whenever the process is killed, what has the name is whole, or its markers say that it
-# is not; what was whole under that name before is then beside it, until the new one is whole.
+# several ranks are joined. Whenever the process is killed, the checkpoint under the name is complete, or its markers
+# show that it is not. In the second case the previous complete checkpoint is beside it, until the new one is complete.
 
 LOCK = ".holdfast-lock"
 REPLACED = ".holdfast-replaced-"
 DROPPED = ".holdfast-dropped"
 JOINING = ".holdfast-joining"
-# A volume that has no such promise to give, as some mounted buckets, for folders at least.
+# Volumes that don't support fsync, at least for folders, such as some mounted buckets.
 CANT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
-# From the kernel's headers.
+# From the headers of the Linux kernel.
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 
 def publish(partial: Path, final: Path) -> None:
-    if not _took_name(partial, final):
+    if not _rename_if_free(partial, final):
         _replace(partial, final)
-    _settle(final.parent)
+    _remove_replaced(final.parent)
 
 
 def publish_shard(partial: Path, final: Path, save: SaveId, rank: int) -> None:
-    """The first rank's folder gets the name, with a marker that says how many shards are to come; the others join it.
+    """The first rank's folder gets the name, with a marker that declares the number of shards; other ranks join it.
 
-    On a volume of the rank's own the shard stays alone there: its marker says so.
+    On a volume that ranks do not share, the folder holds one shard only, and its marker shows that others are missing.
     """
     with _locked(final.parent):
-        place = final.with_name(JOINING) if _must_stay(final, save) else final
-        if _took_name(partial, place):
+        target = final.with_name(JOINING) if _must_outlast_save(final, save) else final
+        if _rename_if_free(partial, target):
             pass
-        elif not _is_of(place, save):
-            _in_two_steps(partial, place)
-        elif not (place / shard_name(rank)).exists():
-            _join(partial, place, rank)
-        if place != final and is_complete(place):
-            _replace(place, final)
-            shutil.rmtree(place, ignore_errors=True)
-        _settle(final.parent)
+        elif not _is_same_save(target, save):
+            _replace_in_two_steps(partial, target)
+        elif not (target / shard_name(rank)).exists():
+            _join_shard(partial, target, rank)
+        if target != final and is_complete(target):
+            _replace(target, final)
+            shutil.rmtree(target, ignore_errors=True)
+        _remove_replaced(final.parent)
 
 
 def sync_folder(path: Path) -> None:
@@ -167,7 +167,7 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _took_name(partial: Path, final: Path) -> bool:
+def _rename_if_free(partial: Path, final: Path) -> bool:
     try:
         partial.rename(final)
     except OSError as error:
@@ -177,16 +177,16 @@ def _took_name(partial: Path, final: Path) -> bool:
     return True
 
 
-def _is_of(folder: Path, save: SaveId) -> bool:
+def _is_same_save(folder: Path, save: SaveId) -> bool:
     marker = read_marker(folder)
     return marker is not None and marker.save == save
 
 
-def _must_stay(final: Path, save: SaveId) -> bool:
-    """Whether it is complete and goes only when the new one is, too.
+def _must_outlast_save(final: Path, save: SaveId) -> bool:
+    """Whether the old checkpoint is complete, and must be replaced only when the new one is complete, too.
 
-    That all shards of this attempt are here says that the ranks share the volume. What was resumed from does not say
-    it: every rank was given all shards of that.
+    If all shards of a save of this attempt are present, the ranks share the volume. The checkpoint that was resumed
+    from proves nothing: every rank received all of its shards.
     """
     marker = read_marker(final)
     if marker is None or marker.save == save or marker.save.attempt != save.attempt:
@@ -194,7 +194,7 @@ def _must_stay(final: Path, save: SaveId) -> bool:
     return is_complete(final)
 
 
-def _join(partial: Path, final: Path, rank: int) -> None:
+def _join_shard(partial: Path, final: Path, rank: int) -> None:
     marker = partial / shard_name(rank)
     _move_into(final, partial, except_for=marker)
     marker.rename(final / marker.name)
@@ -203,39 +203,39 @@ def _join(partial: Path, final: Path, rank: int) -> None:
 
 def _move_into(target: Path, source: Path, except_for: Path) -> None:
     for path in sorted(source.iterdir()):
-        place = target / path.name
+        moved = target / path.name
         if path == except_for:
             continue
-        if path.is_dir() and place.is_dir() and not path.is_symlink() and not place.is_symlink():
-            _move_into(place, path, except_for)
-        elif os.path.lexists(place):
-            raise CheckpointFailed(f"two ranks have saved {place}: give each rank's files names of their own")
+        if path.is_dir() and moved.is_dir() and not path.is_symlink() and not moved.is_symlink():
+            _move_into(moved, path, except_for)
+        elif os.path.lexists(moved):
+            raise CheckpointFailed(f"two ranks have saved {moved}: give each rank's files names of their own")
         else:
-            path.rename(place)
+            path.rename(moved)
     sync_folder(target)
 
 
 def replaced(final: Path) -> Path:
-    """Where a checkpoint is that another one takes the name of, until that one is whole."""
+    """The path of a replaced checkpoint until its replacement is complete."""
     return final.with_name(f"{REPLACED}{final.name}")
 
 
 def recover(checkpoint_dir: Path) -> None:
-    """A process was killed between the two steps of a replacement: the old checkpoint gets its name again."""
+    """Give old checkpoints their names again after a process was killed between the two steps of a replacement."""
     for old, final in _all_replaced(checkpoint_dir):
         if not final.exists():
-            with contextlib.suppress(OSError):  # another process has done it
+            with contextlib.suppress(OSError):  # another process has renamed it
                 old.rename(final)
 
 
 def _replace(partial: Path, final: Path) -> None:
-    """Another folder has the name. In one step where the volume can do that; NFS, for one, takes two."""
+    """Replace the folder that has the name: in one step where the volume supports it; NFS, for example, needs two."""
     if not exchange(partial, final):
-        _in_two_steps(partial, final)
+        _replace_in_two_steps(partial, final)
 
 
-def _in_two_steps(partial: Path, final: Path) -> None:
-    _make_way(final)
+def _replace_in_two_steps(partial: Path, final: Path) -> None:
+    _move_aside(final)
     try:
         partial.rename(final)
     except OSError:
@@ -244,8 +244,8 @@ def _in_two_steps(partial: Path, final: Path) -> None:
         raise
 
 
-def _make_way(final: Path) -> None:
-    """What is whole stays beside the name; shards of a save that nobody ends any more do not."""
+def _move_aside(final: Path) -> None:
+    """Move a complete checkpoint beside its name; delete the shards of an interrupted save."""
     if CHECKPOINT.fullmatch(final.name) and is_whole(final):
         shutil.rmtree(replaced(final), ignore_errors=True)
         final.rename(replaced(final))
@@ -256,8 +256,8 @@ def _make_way(final: Path) -> None:
         shutil.rmtree(dropped, ignore_errors=True)
 
 
-def _settle(checkpoint_dir: Path) -> None:
-    """The new name is on the disk before what it replaces is removed."""
+def _remove_replaced(checkpoint_dir: Path) -> None:
+    """Remove replaced checkpoints, after the new name is on the disk."""
     sync_folder(checkpoint_dir)
     for old, final in _all_replaced(checkpoint_dir):
         if is_whole(final):
@@ -265,13 +265,13 @@ def _settle(checkpoint_dir: Path) -> None:
 
 
 def _all_replaced(checkpoint_dir: Path) -> list[tuple[Path, Path]]:
-    """Each with the name that it had."""
+    """Each replaced checkpoint with its original path."""
     found = ((old, old.name[len(REPLACED) :]) for old in checkpoint_dir.glob(f"{REPLACED}*"))
     return [(old, old.with_name(name)) for old, name in found if CHECKPOINT.fullmatch(name)]
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Whether the two have swapped their names."""
+    """Swap the names of two folders; false where that is not possible."""
     try:
         import ctypes
 
@@ -284,20 +284,20 @@ def exchange(one: Path, other: Path) -> bool:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One rank at a time; the lock goes with the process that holds it, and is known to all machines of a volume."""
-    import fcntl  # not on every system that a script is tried on
+    """One rank at a time. The lock ends with its process, and applies to all nodes that mount the volume."""
+    import fcntl  # not available on every system that runs a script
 
     with (folder / LOCK).open("a") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
         yield
 
 
-# One per rank, whatever the epoch: what a killed process has left is in the way of its next save, which removes it.
+# One folder per rank for all epochs: the next save of the rank removes what a killed process has left.
 PARTIAL = ".holdfast-saving-"
 
 
 class ShardWriter(NamedTuple):
-    """The rank that writes, and of how many shards; None: it writes the whole checkpoint alone."""
+    """The rank that writes, and the number of shards; None: the rank writes the whole checkpoint alone."""
 
     rank: int
     shards: int | None
@@ -306,7 +306,7 @@ class ShardWriter(NamedTuple):
 
 @contextlib.contextmanager
 def saved(checkpoint_dir: Path, save: SaveId, writer: ShardWriter) -> Iterator[Path]:
-    """A folder to write to, which is a checkpoint when the block ends well, and gone when it does not."""
+    """A folder to write to. It becomes a checkpoint when the block succeeds, and is deleted when the block fails."""
     partial = checkpoint_dir / f"{PARTIAL}{writer.rank}"
     final = checkpoint_dir / f"checkpoint-epoch-{save.epoch}"
     try:
@@ -324,15 +324,15 @@ def saved(checkpoint_dir: Path, save: SaveId, writer: ShardWriter) -> Iterator[P
 
 @contextlib.contextmanager
 def discarded_folder() -> Iterator[Path]:
-    """A folder for a block that may save and need not: nothing of it is kept."""
-    import tempfile  # dear to import, and most scripts ask `due` first
+    """A temporary folder for a block whose checkpoint is not needed: its content is deleted."""
+    import tempfile  # expensive to import, and most scripts call `due` first
 
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
         yield Path(folder)
 
 
 def _seal(partial: Path, save: SaveId, writer: ShardWriter) -> None:
-    """The marker, and everything down to the disk."""
+    """Write the marker, and sync everything to the disk."""
     rank, shards, metrics = writer
     if shards is None:
         if not any(partial.iterdir()):
@@ -386,41 +386,41 @@ def _advice(error: OSError) -> str:
     return ""
 
 
-# Which checkpoint a process goes on from, and where in the training that is.
+# The checkpoint that a process resumes from, and its position in the training.
 
 
-def resume_folder(told: Environment) -> Path | None:
-    """What RESUME_FROM leads to; it is a link that is there only if there is something to resume from.
+def resume_folder(env: Environment) -> Path | None:
+    """The target of RESUME_FROM, a link that exists only if there is a checkpoint to resume from.
 
-    A launcher that has started its processes anew within the attempt has newer ones in CHECKPOINT_DIR. Shards of a save
-    that was broken off may then have the name of what was resumed from, which is beside them.
+    When a launcher has restarted its processes within the attempt, CHECKPOINT_DIR has newer checkpoints. Shards of an
+    interrupted save may then have the name of the checkpoint that was resumed from, which is beside them.
     """
-    if told.checkpoint_dir is not None:
-        recover(told.checkpoint_dir)
+    if env.checkpoint_dir is not None:
+        recover(env.checkpoint_dir)
     found = []
-    if told.resume_from is not None and told.resume_from.exists():
-        resumed = Path(os.path.realpath(told.resume_from))
-        found.append(replaced(resumed) if _is_broken_off(resumed) else resumed)
-    if told.restart and told.checkpoint_dir is not None and told.checkpoint_dir.is_dir():
-        found.extend(_complete(told.checkpoint_dir))
+    if env.resume_from is not None and env.resume_from.exists():
+        resumed = Path(os.path.realpath(env.resume_from))
+        found.append(replaced(resumed) if _is_interrupted_save(resumed) else resumed)
+    if env.restart and env.checkpoint_dir is not None and env.checkpoint_dir.is_dir():
+        found.extend(_complete_checkpoints(env.checkpoint_dir))
     return max(found, key=resume_position, default=None)
 
 
 def resume_position(folder: Path | None) -> tuple[int, int]:
-    """The epochs that are done, and the steps of the one after them."""
+    """The completed epochs, and the completed steps of the epoch after them."""
     if folder is None:
         return 0, 0
     epoch, step = saved_position(folder)
     return (epoch, 0) if step is None else (max(epoch - 1, 0), step)
 
 
-def _is_broken_off(folder: Path) -> bool:
-    """What never had a marker counts as whole: RESUME_FROM says so."""
+def _is_interrupted_save(folder: Path) -> bool:
+    """A folder that never had a marker counts as complete, since RESUME_FROM refers to it."""
     has_marker = read_marker(folder) is not None
     return has_marker and not is_complete(folder) and is_whole(replaced(folder))
 
 
-def _complete(checkpoint_dir: Path) -> Iterator[Path]:
+def _complete_checkpoints(checkpoint_dir: Path) -> Iterator[Path]:
     for folder in checkpoint_dir.iterdir():
         if CHECKPOINT.fullmatch(folder.name) and is_complete(folder):
             yield folder

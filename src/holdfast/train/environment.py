@@ -1,6 +1,6 @@
-"""What the process was started with. A variable that is empty counts as not set, and a wrong one is an error.
+"""The environment variables of a training process. An empty variable counts as not set, an invalid one is an error.
 
-A wrong rank must not pass for rank 0: two processes would then write the same checkpoint.
+An invalid rank must not pass for rank 0: two processes would then write the same checkpoint.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-# What can go wrong, in words for the person who reads the worker's log.
+# The errors. Their messages are for the person who reads the worker's log.
 
 
 class TrainError(Exception):
-    """The root of what this package raises on purpose."""
+    """The base class of the errors that this package raises."""
 
 
 class BadEnvironment(TrainError):
-    """A variable that the process was started with can't be right."""
+    """An environment variable of the process is invalid."""
 
 
 class CheckpointFailed(TrainError):
-    """A checkpoint was not saved; nothing of it is left under a checkpoint's name."""
+    """A checkpoint was not saved. No partial content is left under the name of a checkpoint."""
 
 
 PYTORCH = ("RANK", "WORLD_SIZE")
 JAX = ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES")
-# Of the tasks that TF_CONFIG knows, those that train; the first of them saves.
+# The task types of TF_CONFIG that train; the first task of them saves.
 TENSORFLOW_TASKS = ("chief", "worker")
 
 
@@ -38,7 +38,7 @@ class Environment(NamedTuple):
     world: int
     attempt: int
     restart: int
-    """How often a launcher within this attempt (torchrun) has started its processes anew."""
+    """How often a launcher (torchrun) has restarted its processes within this attempt."""
     epochs: int | None
     checkpoint_dir: Path | None
     resume_from: Path | None
@@ -66,7 +66,7 @@ def read(environ: Mapping[str, str]) -> Environment:
 
 
 def rank_and_world(environ: Mapping[str, str]) -> tuple[int, int]:
-    """This process's rank, and of how many; alone where no framework's variables say otherwise."""
+    """The rank of this process, and the number of ranks; 0 and 1 where no framework's variables are set."""
     for names in (PYTORCH, JAX):
         if any(environ.get(name) for name in names):
             return _numbered(environ, *names)

@@ -1,6 +1,7 @@
-"""Being asked to save now: by the file HOLDFAST_NOTICE_FILE, which appears, or by SIGTERM if the script wants that.
+"""Notices ask the training to save now: the file HOLDFAST_NOTICE_FILE, or SIGTERM if the script chooses so.
 
-A training that looks for the file says so by an empty one beside it: only then is the end of its pod held up for it.
+A training that checks for the file announces that with an empty file beside it: only then does the termination of its
+pod wait for a save.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def announcement_file(file: Path) -> Path:
 
 
 class NoticeState(NamedTuple):
-    """What there was of a notice when somebody looked. A file that is written anew is another notice."""
+    """The state of the notice at one time. A file that is written again is a new notice."""
 
     file: tuple[int, int] | None
     is_signalled: bool
@@ -30,34 +31,34 @@ class Notice:
         self._file = file
         self._answered = NoticeState(None, is_signalled=False)
         self.is_signalled = False
-        self._is_heeded = False
+        self._is_announced = False
 
     def announce(self) -> None:
-        """Say that notices are looked for, and answered with a checkpoint."""
-        if self._file is None or self._is_heeded:
+        """Announce that this training checks for notices, and answers them with a checkpoint."""
+        if self._file is None or self._is_announced:
             return
-        self._is_heeded = True
-        with contextlib.suppress(OSError):  # then nobody waits for the answer
+        self._is_announced = True
+        with contextlib.suppress(OSError):  # without the announcement nobody waits for the answer
             announcement_file(self._file).touch()
 
     def listen_to_sigterm(self) -> None:
-        def note(*_: object) -> None:
+        def on_sigterm(*_: object) -> None:
             self.is_signalled = True
 
-        signal.signal(signal.SIGTERM, note)
+        signal.signal(signal.SIGTERM, on_sigterm)
 
     def look(self) -> NoticeState:
         return NoticeState(self._identity(), self.is_signalled)
 
     def answer(self, seen: NoticeState) -> None:
-        """What was seen is answered; what came after that is not."""
+        """Mark the notice in `seen` as answered; a later notice is not."""
         self._answered = seen
 
     def pending(self) -> str | None:
-        """Why the training is asked to save; None when it is not, or has done so."""
+        """Why the training is asked to save; None when it is not asked, or has saved."""
         seen = self.look()
         if seen.file is not None:
-            # The signal that follows an answered notice is the end that the notice was about.
+            # The SIGTERM that follows an answered notice is the termination that the notice announced.
             return self._reason() if seen.file != self._answered.file else None
         return "SIGTERM" if seen.is_signalled and not self._answered.is_signalled else None
 

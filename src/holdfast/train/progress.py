@@ -1,4 +1,4 @@
-"""JSON lines in PROGRESS_FILE, one object each. What can't be told is no reason to stop a training."""
+"""Writes progress as JSON lines to PROGRESS_FILE. A report that can't be written is no reason to stop a training."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from typing import TYPE_CHECKING
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./:-]{0,62}", re.ASCII)
 MAX_NUMBERS = 64
-# Beyond it a number is not exact in the readers' floating point, nor in a status.
+# A larger integer is not exact in the floating point numbers of the readers, nor in a status.
 MAX_WHOLE = 2**53
 
 
 class Progress:
-    """Appends lines; says once that it can't, and once that a number was left out."""
+    """Appends lines; warns once if that fails, and once if a number is left out."""
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
         self._warned: set[str] = set()
-        self._is_torn = False
+        self._is_line_partial = False
 
     def write(self, facts: Mapping[str, object]) -> None:
         if self._file is None:
             return
-        text = ("\n" if self._is_torn else "") + json.dumps(facts) + "\n"
+        text = ("\n" if self._is_line_partial else "") + json.dumps(facts) + "\n"
         try:
-            self._is_torn = _append(self._file, text.encode())
+            self._is_line_partial = _append(self._file, text.encode())
         except OSError as error:
             self._warn("file", f"can't write progress to {self._file}: {error.strerror}; the training goes on")
 
     def numbers(self, given: Mapping[str, object]) -> dict[str, float]:
-        """Those of them that a reader can use."""
+        """The numbers that a reader can use."""
         taken: dict[str, float] = {}
         for name, value in given.items():
             number = _number(value)
             if number is None or len(taken) == MAX_NUMBERS or not NAME.fullmatch(str(name)):
-                self._warn("number", f"{str(name)[:63]}={str(value)[:63]!s} is not reported: {_wanted()}")
+                self._warn("number", f"{str(name)[:63]}={str(value)[:63]!s} is not reported: {_expected()}")
             else:
                 taken[name] = number
         return taken
@@ -56,28 +56,28 @@ def warn(text: str) -> None:
         sys.stderr.write(f"holdfast: {text}\n")
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
-        pass  # nobody listens: stderr is closed, or was never there
+        pass  # nobody reads: stderr is closed, or never existed
 
 
-def _wanted() -> str:
+def _expected() -> str:
     return f"at most {MAX_NUMBERS} finite numbers with short plain names are (this is said once)"
 
 
 def _number(value: object) -> float | None:
-    """Also of a framework's own number, and of an array or tensor that holds one."""
+    """The value as a number; accepts numbers of frameworks, and arrays and tensors that hold one number."""
     if isinstance(value, int):
         return int(value) if abs(value) <= MAX_WHOLE else None
     if isinstance(value, (str, bytes)):
         return None
     try:
-        number = float(value)  # type: ignore[arg-type]  # whatever it is, it may know how
+        number = float(value)  # type: ignore[arg-type]  # any type may support the conversion
     except Exception:  # noqa: BLE001  # a framework's own conversion may raise anything
         return None
     return number if math.isfinite(number) else None
 
 
 def _append(file: Path, line: bytes) -> bool:
-    """Whether only a part of the line went to the end of the file: the volume is full."""
+    """Append a line; true when only a part of the line was written because the volume is full."""
     # Without O_NONBLOCK, opening a pipe that nobody reads would wait for ever.
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(file, flags, 0o644)
@@ -87,7 +87,7 @@ def _append(file: Path, line: bytes) -> bool:
         os.close(descriptor)
 
 
-# How busy the GPUs are that this process sees, as NVIDIA's own library (NVML) tells, where there is one.
+# The utilization of the GPUs that this process sees, from NVIDIA's library (NVML) where it is installed.
 
 if TYPE_CHECKING:
     import ctypes
@@ -97,40 +97,40 @@ METRIC = "gpu_utilization_percent"
 
 
 class Gpus:
-    """The library is looked for when somebody first asks; one that is not there is not looked for again."""
+    """Loads the library at the first use; a library that is missing is not searched for again."""
 
     def __init__(self, library: str = LIBRARY) -> None:
         self._name = library
         self._library: ctypes.CDLL | None = None
         self._is_initialized = False
         self.is_there = True
-        """False once it is known that there is no such library."""
+        """False once the library is known to be missing."""
 
     def utilization_percent(self) -> float | None:
-        """The mean over those that tell; None where none does, which is not the same as being idle."""
+        """The mean over the GPUs that report a value; None where none does, which does not mean idle."""
         if not self._is_usable():
             return None
-        told = list(self._each())
-        return sum(told) / len(told) if told else None
+        percents = list(self._each_percent())
+        return sum(percents) / len(percents) if percents else None
 
     def _is_usable(self) -> bool:
         if self._library is None and self.is_there:
             try:
-                import ctypes  # dear to import, and most scripts have no use for it
+                import ctypes  # expensive to import, and most scripts don't need it
 
                 self._library = ctypes.CDLL(self._name)
-                self._library.nvmlDeviceGetUtilizationRates  # noqa: B018  # what has the name and not this is no NVML
+                self._library.nvmlDeviceGetUtilizationRates  # noqa: B018  # without this function it is not NVML
             except (ImportError, OSError, AttributeError):
                 self._library, self.is_there = None, False
         if self._library is not None and not self._is_initialized:
             self._is_initialized = self._library.nvmlInit_v2() == 0
         return self._is_initialized
 
-    def _each(self) -> Iterator[int]:
+    def _each_percent(self) -> Iterator[int]:
         import ctypes
 
         assert self._library is not None
-        count, device, rates = ctypes.c_uint(), ctypes.c_void_p(), (ctypes.c_uint * 2)()  # the GPU's, its memory's
+        count, device, rates = ctypes.c_uint(), ctypes.c_void_p(), (ctypes.c_uint * 2)()  # of the GPU and of its memory
         if self._library.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
             return
         for index in range(count.value):

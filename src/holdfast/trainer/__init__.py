@@ -1,1 +1,1 @@
-"""The reference trainer: real data-parallel training in numpy, for jobs that bring no program of their own."""
+"""The reference trainer: real data-parallel training in numpy, for jobs without a program of their own."""

@@ -1,16 +1,16 @@
-"""python -m holdfast.trainer: one worker of a training, as its environment says."""
+"""python -m holdfast.trainer: one worker of a training. The settings come from the environment."""
 
 import os
 import sys
 
+from holdfast.trainer.interrupt import Interrupt
 from holdfast.trainer.report import leave_permanent
-from holdfast.trainer.run import Interrupt
 from holdfast.trainer.settings import BadSetting, Stopped
 
 
 def main() -> int:
-    # One thread each, unless the user says otherwise: workers on one machine would fight over its cores.
-    # numpy reads this when it is imported.
+    # One thread per worker, unless the user sets more: workers on one node would compete for its cores.
+    # numpy reads the variable at import.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     interrupt = Interrupt()
     interrupt.listen()

@@ -1,4 +1,4 @@
-"""A group of one."""
+"""The all-reduce of the workers: worker 0 adds up what all workers have computed, and sends them the sum."""
 
 import contextlib
 import os
@@ -16,6 +16,8 @@ from holdfast.trainer.settings import GroupError, RankInfo, TrainerError, Worker
 
 
 class Alone:
+    """A group of one worker."""
+
     rank = 0
     size = 1
 
@@ -26,15 +28,15 @@ class Alone:
         return payload
 
     def fail(self, error: TrainerError) -> None:
-        """There is nobody to tell."""
+        """There are no other workers to notify."""
 
     def close(self) -> None:
         """There is nothing to close."""
 
 
-# Worker 0: listens until all others have come, then adds up what they send.
+# Worker 0: listens until all other workers have connected, then adds up what they send.
 
-# One that connects and says nothing is not waited for: the others queue behind it.
+# The timeout for a handshake: the other workers queue behind a client that connects and sends nothing.
 HELLO_S = 5.0
 RESOLVE_AGAIN_S = 0.5
 UNKNOWN = -1
@@ -71,7 +73,7 @@ class RankZero:
             link.close()
 
     def _receive_all(self, size: int) -> dict[int, bytearray]:
-        """One message from each, in the order in which they come: a lost worker is noticed while another computes."""
+        """One message from each worker, in the order of arrival: a lost worker is noticed while another computes."""
         parts: dict[int, bytearray] = {}
         with selectors.DefaultSelector() as selector:
             for link in self._links:
@@ -94,16 +96,16 @@ class RankZero:
             link.send(payload)
 
 
-def gather_workers(place: RankInfo, digest: str, timeout_s: float) -> RankZero:
+def gather_workers(rank_info: RankInfo, digest: str, timeout_s: float) -> RankZero:
     deadline = time.monotonic() + timeout_s
     links: dict[int, Link] = {}
     try:
-        with _listen(place, deadline) as listener:
-            while len(links) < place.size - 1:
-                if not _admit_next(listener, place, digest, links, deadline):
-                    raise GroupError(_missing(place, links, timeout_s))
+        with _listen(rank_info, deadline) as listener:
+            while len(links) < rank_info.size - 1:
+                if not _admit_next(listener, rank_info, digest, links, deadline):
+                    raise GroupError(_missing(rank_info, links, timeout_s))
         hub = RankZero(links)
-        hub.broadcast(b"")  # the welcome: all are here
+        hub.broadcast(b"")  # the welcome: all workers are connected
     except TrainerError as error:
         for link in links.values():
             link.fail(with_rank(0, error), error.exit_code)
@@ -112,8 +114,10 @@ def gather_workers(place: RankInfo, digest: str, timeout_s: float) -> RankZero:
     return hub
 
 
-def _admit_next(listener: socket.socket, place: RankInfo, digest: str, links: dict[int, Link], deadline: float) -> bool:
-    """Wait for the next that comes, and for those who are here to stay; false when the time is over."""
+def _admit_next(
+    listener: socket.socket, rank_info: RankInfo, digest: str, links: dict[int, Link], deadline: float
+) -> bool:
+    """Wait for the next worker, and detect connected workers that leave; false at the deadline."""
     with selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
         for link in links.values():
@@ -121,42 +125,42 @@ def _admit_next(listener: socket.socket, place: RankInfo, digest: str, links: di
         ready = selector.select(max(deadline - time.monotonic(), 0))
     for key, _ in ready:
         if key.data is not None:
-            key.data.receive(0)  # nobody speaks before the welcome: this raises what has become of it
-        elif (newcomer := _admit(listener, place, digest, links)) is not None:
-            links[newcomer.worker] = newcomer
+            key.data.receive(0)  # no worker sends before the welcome: this raises why the worker left
+        elif (admitted := _admit(listener, rank_info, digest, links)) is not None:
+            links[admitted.worker] = admitted
     return bool(ready)
 
 
-def _listen(place: RankInfo, deadline: float) -> socket.socket:
-    """On the address that the others are told: several trainings on one machine may share the port's number."""
-    family, address = _resolve(place, deadline)
+def _listen(rank_info: RankInfo, deadline: float) -> socket.socket:
+    """Listen on the address that the other workers use: several trainings on one node may share the port number."""
+    family, address = _resolve(rank_info, deadline)
     try:
-        listener = socket.create_server(address, family=family, backlog=place.size)
+        listener = socket.create_server(address, family=family, backlog=rank_info.size)
     except OSError as error:
-        where = f"{place.host}:{place.port} ({address[0]})"
+        endpoint = f"{rank_info.host}:{rank_info.port} ({address[0]})"
         reason = os.strerror(error.errno) if error.errno else error  # strerror would repeat the address
-        raise GroupError(f"worker 0 can't listen on {where}: {reason}") from error
-    listener.settimeout(HELLO_S)  # one that knocks and goes must not leave accept waiting
+        raise GroupError(f"worker 0 can't listen on {endpoint}: {reason}") from error
+    listener.settimeout(HELLO_S)  # a client that connects and leaves must not block accept
     return listener
 
 
-def _resolve(place: RankInfo, deadline: float) -> tuple[socket.AddressFamily, tuple[str, int]]:
-    """A pod's own name may take a moment to be known."""
+def _resolve(rank_info: RankInfo, deadline: float) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    """Retries, since DNS may take a moment to resolve a new pod's name."""
     while True:
         try:
-            family, _, _, _, address = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)[0]
+            family, _, _, _, address = socket.getaddrinfo(rank_info.host, rank_info.port, type=socket.SOCK_STREAM)[0]
         except OSError as error:
             if time.monotonic() > deadline:
-                raise GroupError(f"worker 0 can't resolve its own name {place.host}: {error.strerror}") from error
+                raise GroupError(f"worker 0 can't resolve its own name {rank_info.host}: {error.strerror}") from error
             time.sleep(RESOLVE_AGAIN_S)
         else:
-            return family, (str(address[0]), place.port)
+            return family, (str(address[0]), rank_info.port)
 
 
-def _admit(listener: socket.socket, place: RankInfo, digest: str, links: dict[int, Link]) -> Link | None:
+def _admit(listener: socket.socket, rank_info: RankInfo, digest: str, links: dict[int, Link]) -> Link | None:
     try:
         connection, address = listener.accept()
-    except OSError:  # it was gone again
+    except OSError:  # the client has left already
         return None
     with contextlib.ExitStack() as unless_admitted:
         link = unless_admitted.enter_context(contextlib.closing(Link(connection, UNKNOWN, HELLO_S)))
@@ -167,21 +171,21 @@ def _admit(listener: socket.socket, place: RankInfo, digest: str, links: dict[in
         if hello is None:
             _warn(f"ignored a connection from {address[0]}: it is no worker")
             return None
-        refused = rejection_reason(hello, place, digest, set(links))
-        if refused:
-            _warn(f"refused worker {hello.rank} at {address[0]}: {refused}")
-            link.fail(refused, 1)
+        rejection = rejection_reason(hello, rank_info, digest, set(links))
+        if rejection:
+            _warn(f"refused worker {hello.rank} at {address[0]}: {rejection}")
+            link.fail(rejection, 1)
             return None
         unless_admitted.pop_all()
     link.worker = hello.rank
     return link
 
 
-def _missing(place: RankInfo, links: dict[int, Link], timeout_s: float) -> str:
-    missing = [str(rank) for rank in range(1, place.size) if rank not in links]
+def _missing(rank_info: RankInfo, links: dict[int, Link], timeout_s: float) -> str:
+    missing = [str(rank) for rank in range(1, rank_info.size) if rank not in links]
     return (
-        f"{len(missing)} of {place.size} workers did not come to {place.host}:{place.port} within {timeout_s:g} s: "
-        f"worker {', '.join(missing)}; look at their logs, or raise PARAM_JOIN_TIMEOUT"
+        f"{len(missing)} of {rank_info.size} workers did not come to {rank_info.host}:{rank_info.port} within "
+        f"{timeout_s:g} s: worker {', '.join(missing)}; look at their logs, or raise PARAM_JOIN_TIMEOUT"
     )
 
 
@@ -189,7 +193,7 @@ def _warn(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
-# Every worker but the first: finds worker 0, sends it what it has computed, gets the sum.
+# Every other worker: connects to worker 0, sends what it has computed, and receives the sum.
 
 CONNECT_S = 5.0
 TRY_AGAIN_S = 0.2
@@ -197,9 +201,9 @@ BROADCAST_LIMIT = 4 * 1024**3
 
 
 class Peer:
-    def __init__(self, link: Link, place: RankInfo) -> None:
-        self.rank = place.rank
-        self.size = place.size
+    def __init__(self, link: Link, rank_info: RankInfo) -> None:
+        self.rank = rank_info.rank
+        self.size = rank_info.size
         self._link = link
 
     def sum(self, values: Doubles) -> Doubles:
@@ -219,32 +223,32 @@ class Peer:
         self._link.close()
 
 
-def find_hub(place: RankInfo, digest: str, timeout_s: float) -> Peer:
-    """Worker 0 may start later than this one: not finding it is no error before the time is over."""
+def find_hub(rank_info: RankInfo, digest: str, timeout_s: float) -> Peer:
+    """Worker 0 may start later than this worker: a failed connection is no error before the deadline."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            link = _introduce(place, digest, deadline)
+            link = _connect(rank_info, digest, deadline)
         except (OSError, WorkerLost) as error:
             if time.monotonic() > deadline:
                 reason = error.strerror if isinstance(error, OSError) and error.strerror else error
                 raise GroupError(
-                    f"worker {place.rank} was not welcomed by worker 0 at {place.host}:{place.port} within "
+                    f"worker {rank_info.rank} was not welcomed by worker 0 at {rank_info.host}:{rank_info.port} within "
                     f"{timeout_s:g} s ({reason}): look at worker 0's log, or raise PARAM_JOIN_TIMEOUT"
                 ) from error
             time.sleep(TRY_AGAIN_S)
         else:
-            return Peer(link, place)
+            return Peer(link, rank_info)
 
 
-def _introduce(place: RankInfo, digest: str, deadline: float) -> Link:
-    connection = socket.create_connection((place.host, place.port), timeout=CONNECT_S)
+def _connect(rank_info: RankInfo, digest: str, deadline: float) -> Link:
+    connection = socket.create_connection((rank_info.host, rank_info.port), timeout=CONNECT_S)
     link = Link(connection, 0, max(deadline - time.monotonic(), 0.1))
     try:
         if connection.getsockname() == connection.getpeername():
-            # While nobody listens on it, a port of the ephemeral range can end up connected to itself.
+            # While no server listens on a port of the ephemeral range, a connection can end up connected to itself.
             raise ConnectionRefusedError("connected to itself")
-        link.send(Handshake(place.rank, place.size, digest).encode())
+        link.send(Handshake(rank_info.rank, rank_info.size, digest).encode())
         link.receive(0)
     except (TrainerError, OSError):
         link.close()
@@ -253,29 +257,31 @@ def _introduce(place: RankInfo, digest: str, deadline: float) -> Link:
     return link
 
 
-# The workers of one training: they add up what each has computed.
+# The interface of a group, and how a worker joins it.
 
 
 class Group(Protocol):
-    """Every worker makes the same calls in the same order; each call ends when all have made it."""
+    """Every worker makes the same calls in the same order; each call returns when all workers have made it."""
 
     rank: int
     size: int
 
     def sum(self, values: Doubles) -> Doubles:
-        """The sum over all workers, added in the order of their ranks: the same bits for everybody."""
+        """The sum over all workers, added in the order of their ranks: every worker gets the same bits."""
 
     def broadcast(self, payload: bytes) -> bytes:
-        """What worker 0 passed, for everybody."""
+        """The payload of worker 0, on every worker."""
 
     def fail(self, error: TrainerError) -> None:
-        """Tell the others why this worker ends, so that they end too; a best effort."""
+        """Send the other workers the reason why this worker exits, so that they exit too; best effort."""
 
     def close(self) -> None: ...
 
 
-def join(place: RankInfo, digest: str, timeout_s: float) -> Group:
-    """Meet the other workers: worker 0 listens, the others come to it. digest is what all must have in common."""
-    if place.size == 1:
+def join(rank_info: RankInfo, digest: str, timeout_s: float) -> Group:
+    """Connect the workers: worker 0 listens, the others connect to it. All workers must have the same digest."""
+    if rank_info.size == 1:
         return Alone()
-    return gather_workers(place, digest, timeout_s) if place.rank == 0 else find_hub(place, digest, timeout_s)
+    return (
+        gather_workers(rank_info, digest, timeout_s) if rank_info.rank == 0 else find_hub(rank_info, digest, timeout_s)
+    )

@@ -1,8 +1,8 @@
 """A checkpoint: the folder checkpoint-epoch-N with state.json, model.npz and optimizer.npz.
 
-It is written under a temporary name and renamed, so that a folder of that name is always whole, and a marker says so.
-N counts the epochs that are done; a checkpoint saved within an epoch carries the number of that one, and is replaced
-when it is saved again.
+A checkpoint is written under a temporary name and renamed, so a folder of the final name is always complete. A marker
+declares that. N is the number of completed epochs; a checkpoint saved within an epoch has the number of that epoch, and
+the next save of the epoch replaces it.
 """
 
 import json
@@ -25,7 +25,7 @@ from holdfast.trainer.settings import BadSetting, TrainerError, unusable
 from holdfast.trainer.training import Position, State, Task, evaluate, fresh
 
 VERSION = 1
-# What json, zipfile and numpy raise on damaged files: a flipped bit may ask for a password or an unknown compression.
+# What json, zipfile and numpy raise on damaged files: a flipped bit may request a password or an unknown compression.
 UNREADABLE = (
     *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RuntimeError),
     *(zipfile.BadZipFile, zlib.error),
@@ -34,7 +34,7 @@ Shape = dict[str, str | int]
 
 
 def prepare(folder: Path) -> None:
-    """Find out before the training, not after its first epoch, that nothing can be saved."""
+    """Fail before the training, not after its first epoch, if checkpoints can't be saved."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"
@@ -53,9 +53,9 @@ def save(
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         _write(partial, network, state, shape)
-        _mark(partial, state, metrics)
+        _write_marker(partial, state, metrics)
         publish(partial, target)
-        shutil.rmtree(partial, ignore_errors=True)  # what it has replaced
+        shutil.rmtree(partial, ignore_errors=True)  # the checkpoint that was replaced
     except OSError as error:
         raise TrainerError(f"can't save the checkpoint {target}: {error.strerror}") from error
     return target
@@ -66,12 +66,12 @@ def _number(at: Position) -> int:
 
 
 def load(folder: Path, network: Network, moments: Moments, shape: Shape) -> State:
-    """The state that was saved; moments are those of a fresh start, whose names and sizes it must have."""
+    """The saved state; its moments must have the names and sizes of `moments`, which come from a fresh start."""
     try:
         facts = json.loads((folder / "state.json").read_text())
         if facts["version"] != VERSION:
             raise BadSetting(f"RESUME_FROM {folder} has the format {facts['version']}, not {VERSION}")
-        _same_training(folder, facts["training"], shape)
+        _check_same_training(folder, facts["training"], shape)
         parameters = _read(folder / "model.npz", network.shapes)
         saved_moments = _read(folder / "optimizer.npz", dict.fromkeys(moments, (network.size,)))
         position = _position(facts["position"])
@@ -97,18 +97,20 @@ def _write(folder: Path, network: Network, state: State, shape: Shape) -> None:
     (folder / "state.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 
-def _mark(folder: Path, state: State, metrics: Mapping[str, float] | None) -> None:
-    # Within an epoch this trainer counts samples, where others count steps.
+def _write_marker(folder: Path, state: State, metrics: Mapping[str, float] | None) -> None:
+    # Within an epoch this trainer counts samples, where the SDK counts steps.
     saved = SaveId(attempt=0, restart=0, epoch=_number(state.at), step=state.at.samples or None)
     checkpoint.write_marker(folder / checkpoint.WHOLE, saved, shards=1, rank=0, metrics=metrics)
     for file in (*folder.iterdir(), folder):
         sync_folder(file)
 
 
-def _same_training(folder: Path, saved: Shape, shape: Shape) -> None:
-    other = [f"{name} {saved.get(name)!r}, not {value!r}" for name, value in shape.items() if saved.get(name) != value]
-    if other:
-        raise BadSetting(f"RESUME_FROM {folder} is of another training: {'; '.join(other)}")
+def _check_same_training(folder: Path, saved: Shape, shape: Shape) -> None:
+    differences = [
+        f"{name} {saved.get(name)!r}, not {value!r}" for name, value in shape.items() if saved.get(name) != value
+    ]
+    if differences:
+        raise BadSetting(f"RESUME_FROM {folder} is of another training: {'; '.join(differences)}")
 
 
 def _read(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Floats]:
@@ -120,37 +122,37 @@ def _read(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Floats
     return found
 
 
-# How a training begins: anew, or from a checkpoint that worker 0 reads for all.
+# The start of a training: fresh, or from a checkpoint that worker 0 reads for all.
 
 
 def begin(task: Task, report: Report) -> tuple[State, Score]:
-    """Where the training starts, and how good the model is there."""
+    """The state that the training starts from, and the score of the model."""
     state, folder = fresh(task), task.settings.resume_from
     if folder is not None:
-        if _is_there(task, folder):
-            return _resumed(task, state, folder, report)
+        if _exists_on_worker0(task, folder):
+            return _resume(task, state, folder, report)
         report.say(f"RESUME_FROM {folder} does not exist: there is nothing to resume from")
     score = evaluate(task, state)
     report.epoch(0, score)
     return replace(state, at=replace(state.at, loss_before=score.loss)), score
 
 
-def _is_there(task: Task, folder: Path) -> bool:
-    """As worker 0 sees it. What is there and can't be read is an error, and no reason to train from the beginning."""
+def _exists_on_worker0(task: Task, folder: Path) -> bool:
+    """Whether worker 0 has the folder. An unreadable checkpoint is an error, and no reason for a fresh start."""
     try:
         folder.lstat()
-        there = True
+        exists = True
     except OSError as error:
-        there = not isinstance(error, FileNotFoundError)
-    return bool(task.group.broadcast(b"there" if there else b""))
+        exists = not isinstance(error, FileNotFoundError)
+    return bool(task.group.broadcast(b"there" if exists else b""))
 
 
-def _resumed(task: Task, state: State, folder: Path, report: Report) -> tuple[State, Score]:
+def _resume(task: Task, state: State, folder: Path, report: Report) -> tuple[State, Score]:
     if task.group.rank == 0:
         state = load(folder, task.network, state.moments, task.settings.shape)
         if state.at.samples >= len(task.data.train):
             raise BadSetting(f"RESUME_FROM {folder} was made with more samples than {task.settings.dataset} has here")
-    state = _shared(task, state)
+    state = _broadcast_state(task, state)
     score = evaluate(task, state)
     report.say(
         f"resumed from {folder} after {state.at.updates} steps, in epoch {state.at.epoch + 1}: "
@@ -159,8 +161,8 @@ def _resumed(task: Task, state: State, folder: Path, report: Report) -> tuple[St
     return state, score
 
 
-def _shared(task: Task, state: State) -> State:
-    """Worker 0's state: the others need not see its disk, and can't resume from another checkpoint."""
+def _broadcast_state(task: Task, state: State) -> State:
+    """The state of worker 0: the other workers need no access to its disk, and can't resume from another checkpoint."""
     names = sorted(state.moments)
     position = Position(**json.loads(task.group.broadcast(json.dumps(asdict(state.at)).encode())))
     arrays = np.stack([state.parameters, *(state.moments[name] for name in names)])

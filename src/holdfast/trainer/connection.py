@@ -1,4 +1,4 @@
-"""A connection to another worker. Its end, its silence and its last words become errors that name that worker."""
+"""A connection to another worker. Its close, timeout and failure message become errors that name the worker."""
 
 import contextlib
 import json
@@ -11,11 +11,11 @@ from holdfast.trainer.settings import RankInfo, TrainerError, WorkerFailed, Work
 HEADER = struct.Struct("!cQ")
 DATA, FAILURE = b"D", b"F"
 FAILURE_LIMIT = 64 * 1024
-# A step takes well under a second; a worker that is silent for so long is stuck.
+# A step takes well under a second; a worker that sends nothing for this time is stuck.
 SILENCE_S = 300.0
 GOODBYE_S = 2.0
-# A machine that vanishes closes no connection: probes find that out in 10 + 10 * 5 seconds. The operator, who can tell
-# a lost node from a training that fails, is given the time to be first.
+# A node that vanishes closes no connection: keepalive probes detect that in 10 + 10 * 5 seconds. The operator can
+# distinguish a lost node from a failed training, so it gets the time to react first.
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 10}
 
 
@@ -27,7 +27,7 @@ class Link:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEEPALIVE.items():
-            if hasattr(socket, name):  # macOS names the first one otherwise
+            if hasattr(socket, name):  # macOS has another name for the first option
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def fileno(self) -> int:
@@ -48,33 +48,33 @@ class Link:
 
     def receive(self, limit: int) -> bytearray:
         """The next message, of at most limit bytes."""
-        kind, length = HEADER.unpack(self._exactly(HEADER.size))
+        kind, length = HEADER.unpack(self._receive_exactly(HEADER.size))
         if kind == FAILURE and length <= FAILURE_LIMIT:
-            raise _failed(self._exactly(length))
+            raise _decode_failure(self._receive_exactly(length))
         if kind != DATA or length > limit:
             raise WorkerLost(f"worker {self.worker} does not speak as a worker of this training does")
-        return self._exactly(length)
+        return self._receive_exactly(length)
 
     def fail(self, message: str, exit_code: int) -> None:
-        words = json.dumps({"message": message[:1000], "exitCode": exit_code}).encode()
+        payload = json.dumps({"message": message[:1000], "exitCode": exit_code}).encode()
         with contextlib.suppress(OSError):
             self._connection.settimeout(GOODBYE_S)
-            self._connection.sendall(HEADER.pack(FAILURE, len(words)) + words)
+            self._connection.sendall(HEADER.pack(FAILURE, len(payload)) + payload)
 
     def close(self) -> None:
         self._connection.close()
 
     def _peer_failure(self) -> WorkerFailed | None:
-        """Why the other side went, if it said so before: that may still wait to be read."""
+        """The failure message of the other worker, if it has sent one: it may still be in the receive buffer."""
         try:
             self.receive(0)
-        except WorkerFailed as words:
-            return words
+        except WorkerFailed as failure:
+            return failure
         except WorkerLost:
             return None
         return None
 
-    def _exactly(self, length: int) -> bytearray:
+    def _receive_exactly(self, length: int) -> bytearray:
         content = bytearray(length)
         view = memoryview(content)
         while view:
@@ -94,19 +94,19 @@ class Link:
 
 
 def with_rank(rank: int, error: TrainerError) -> str:
-    """An error as the others shall read it: with the worker that it came from, named once."""
+    """The error message for the other workers: with the rank of the worker that failed, named once."""
     return str(error) if isinstance(error, WorkerFailed) else f"worker {rank}: {error}"
 
 
-def _failed(words: bytearray) -> WorkerFailed:
+def _decode_failure(payload: bytearray) -> WorkerFailed:
     try:
-        content = json.loads(words)
+        content = json.loads(payload)
         return WorkerFailed(str(content["message"]), int(content["exitCode"]))
     except (ValueError, KeyError, TypeError):
         return WorkerFailed("another worker failed, for a reason that could not be read", 1)
 
 
-# How a worker introduces itself, and whether it belongs here.
+# The handshake: a worker introduces itself, and worker 0 accepts or rejects it.
 
 LIMIT = 1024
 
@@ -122,7 +122,7 @@ class Handshake:
 
 
 def decode(content: bytearray) -> Handshake | None:
-    """None for what no worker would send."""
+    """None if the content is no handshake of a worker."""
     try:
         fields = json.loads(content)
         return (
@@ -134,10 +134,10 @@ def decode(content: bytearray) -> Handshake | None:
         return None
 
 
-def rejection_reason(hello: Handshake, place: RankInfo, digest: str, present: set[int]) -> str:
-    """Why this worker can't take part; empty when it can."""
-    if hello.size != place.size or not 0 < hello.rank < place.size:
-        return f"this training has {place.size} workers: there is no place for worker {hello.rank} of {hello.size}"
+def rejection_reason(hello: Handshake, rank_info: RankInfo, digest: str, present: set[int]) -> str:
+    """Why worker 0 rejects this worker; empty when it does not."""
+    if hello.size != rank_info.size or not 0 < hello.rank < rank_info.size:
+        return f"this training has {rank_info.size} workers: there is no place for worker {hello.rank} of {hello.size}"
     if hello.digest != digest:
         return "this worker's settings or attempt are not those of worker 0: give all workers the same"
     if hello.rank in present:

@@ -1,4 +1,4 @@
-"""The layers of a network: each maps a batch forward and hands back how to pull a gradient through it."""
+"""The models of the reference trainer: layers, each with a forward pass and a pullback, and networks of layers."""
 
 import math
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from holdfast.trainer.settings import BadSetting, Settings
 
 # The array types of the trainer.
 
-# float32 in a training; float64 where a gradient is checked against finite differences.
+# float32 in a training; float64 where tests check a gradient against finite differences.
 Floats = NDArray[np.floating]
-# What travels between workers.
+# The arrays that workers exchange.
 Doubles = NDArray[np.float64]
 Indices = NDArray[np.intp]
 Labels = NDArray[np.intp]
@@ -24,7 +24,7 @@ Pixels = NDArray[np.uint8] | NDArray[np.float32]
 
 
 Weights = list[Floats]
-# The gradient of what came out → the gradients of what went in and of the weights.
+# The gradient of the output → the gradients of the input and of the weights.
 Pullback = Callable[[Floats], tuple[Floats, Weights]]
 Forward = Callable[[Weights, Floats], tuple[Floats, Pullback]]
 Product = Callable[[Floats, Floats], Floats]
@@ -40,7 +40,7 @@ def exact(left: Floats, right: Floats) -> Floats:
 
 
 def half(left: Floats, right: Floats) -> Floats:
-    """A product as tensor cores do it: factors of 16 bits, a sum of 32."""
+    """A product as tensor cores compute it: 16-bit factors, a 32-bit sum."""
     return left.astype(np.float16).astype(np.float32) @ right.astype(np.float16).astype(np.float32)
 
 
@@ -71,7 +71,7 @@ def dense(name: str, inputs: int, outputs: int, product: Product) -> Layer:
 
 
 def convolution(name: str, inputs: int, outputs: int, product: Product) -> Layer:
-    """3 by 3, the borders filled with zeros so that the size stays."""
+    """A 3 by 3 convolution with zero padding, which preserves the size."""
 
     def forward(weights: Weights, x: Floats) -> tuple[Floats, Pullback]:
         weight, bias = weights
@@ -94,7 +94,7 @@ def convolution(name: str, inputs: int, outputs: int, product: Product) -> Layer
 
 
 def pool() -> Layer:
-    """The largest of each 2 by 2; a last odd row or column is left out."""
+    """2 by 2 max pooling; a last odd row or column is left out."""
 
     def forward(_: Weights, x: Floats) -> tuple[Floats, Pullback]:
         count, height, width, channels = x.shape
@@ -114,7 +114,7 @@ def pool() -> Layer:
     return Layer(forward)
 
 
-# A stack of layers whose weights are one vector: what is added up, updated and saved is that vector.
+# A stack of layers whose weights are one vector: workers add up, update and save that vector.
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Network:
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def initial(self, random: np.random.Generator) -> Floats:
-        """He's scale for weights, zero for biases: they are the vectors among the shapes."""
+        """He initialization for weights, zero for biases, which are the shapes with one dimension."""
         parts = [
             np.zeros(shape) if len(shape) == 1 else random.standard_normal(shape) * math.sqrt(2 / shape[0])
             for shape in self.shapes.values()
@@ -151,7 +151,7 @@ class Network:
         return x, pullbacks
 
     def loss_and_gradient(self, parameters: Floats, x: Floats, labels: Labels) -> tuple[float, Floats]:
-        """The summed, not the mean, cross-entropy of a batch: sums of parts of a batch add up to the whole's."""
+        """The sum, not the mean, of the cross-entropy of a batch: the sums of parts add up to the sum of the batch."""
         scores, pullbacks = self.forward(parameters, x)
         loss, gradient = _cross_entropy(scores, labels)
         found: list[Weights] = []

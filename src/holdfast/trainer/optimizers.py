@@ -14,7 +14,7 @@ BETA1, BETA2, RMS_DECAY, EPSILON = 0.9, 0.999, 0.99, 1e-8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """Which update this is, counted from 1, and how far it goes."""
+    """The number of an update, counted from 1, and its hyperparameters."""
 
     number: int
     rate: float
@@ -31,7 +31,7 @@ class Optimizer(NamedTuple):
 
 
 def rate(target: float, warmup_steps: int, number: int) -> float:
-    """The learning rate of an update: it grows in equal steps over the warm-up, then stays."""
+    """The learning rate of an update: it grows linearly over the warm-up, then stays constant."""
     return target * min(1.0, number / warmup_steps) if warmup_steps else target
 
 
@@ -48,9 +48,9 @@ def rmsprop(parameters: Floats, gradient: Floats, moments: Moments, update: Upda
 def adam(parameters: Floats, gradient: Floats, moments: Moments, update: Update) -> tuple[Floats, Moments]:
     mean = BETA1 * moments["mean"] + (1 - BETA1) * gradient
     square = BETA2 * moments["square"] + (1 - BETA2) * gradient**2
-    # Both started from zero, which the early values still carry: scaled up by what is missing.
-    fair_mean, fair_square = mean / (1 - BETA1**update.number), square / (1 - BETA2**update.number)
-    change = update.rate * fair_mean / (np.sqrt(fair_square) + EPSILON)
+    # Bias correction: both moments start from zero, which makes their early values too small.
+    corrected_mean, corrected_square = mean / (1 - BETA1**update.number), square / (1 - BETA2**update.number)
+    change = update.rate * corrected_mean / (np.sqrt(corrected_square) + EPSILON)
     return parameters - change, {"mean": mean, "square": square}
 
 

@@ -1,4 +1,4 @@
-"""What people and programs see of a training: lines on stdout, JSON lines in PROGRESS_FILE, a last word.
+"""The output of a training: text on stdout, JSON lines in PROGRESS_FILE, and a termination message.
 
 Only worker 0 reports. A report that can't be written is no reason to stop a training.
 """
@@ -16,17 +16,17 @@ from holdfast.trainer.settings import Settings
 
 STDOUT = 1
 KUBELET_LOG = Path("/dev/termination-log")
-# Steps are reported at most so often.
+# The shortest time between two reports of steps.
 LINE_EVERY_S = 1.0
-# The operator gives up a job whose worker ends with this reason.
+# The operator fails a job without a retry if a worker exits with this reason.
 PERMANENT = "PermanentFailure"
-# A kubelet reads no more than 4096 bytes, and a message may have escapes.
+# The kubelet reads at most 4096 bytes, and a message may contain escapes.
 MOST_CHARACTERS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How good the model is on the held-out data."""
+    """The quality of the model on the held-out data."""
 
     loss: float
     accuracy: float
@@ -49,8 +49,10 @@ class Report:
 
     def epoch(self, epoch: int, score: Score, train_loss: float | None = None) -> None:
         """Epoch 0 is the untrained model."""
-        learned = "" if train_loss is None else f"  train loss {train_loss:.4f}"
-        self.say(f"epoch {epoch}/{self._total_epochs}  loss {score.loss:.4f}  accuracy {score.accuracy:.4f}{learned}")
+        train_loss_text = "" if train_loss is None else f"  train loss {train_loss:.4f}"
+        self.say(
+            f"epoch {epoch}/{self._total_epochs}  loss {score.loss:.4f}  accuracy {score.accuracy:.4f}{train_loss_text}"
+        )
         facts = {"epoch": epoch, "epochs": self._total_epochs, "loss": score.loss, "accuracy": score.accuracy}
         if train_loss is not None:
             facts["trainLoss"] = train_loss
@@ -58,7 +60,7 @@ class Report:
             _append(self._progress_file, json.dumps(facts) + "\n")
 
     def step(self, epoch: int, samples: int, total: int) -> None:
-        """Within an epoch, so many of its samples are done: a long epoch shows progress before it ends."""
+        """Report the completed samples within an epoch, so that a long epoch shows progress before its end."""
         if self._progress_file is None or self._clock() - self._line_at_s < LINE_EVERY_S:
             return
         step, steps = (-(-count // self._samples_per_step) for count in (samples, total))
@@ -71,24 +73,24 @@ class Report:
         summary = json.dumps(facts)
         self.say(summary)
         if self._termination_log is not None:
-            _leave(self._termination_log, summary)
+            _write_termination_log(self._termination_log, summary)
 
 
 def leave_permanent(environ: Mapping[str, str], message: str) -> None:
-    """Tell the operator, by the reason, that a new attempt would fail in the same way."""
+    """Report to the operator, by the reason, that a new attempt would fail in the same way."""
     given = environ.get("TERMINATION_LOG") or environ.get("HOLDFAST_TERMINATION_LOG")
     file = Path(given) if given else _kubelet_log()
     if file is not None:
-        _leave(file, json.dumps({"reason": PERMANENT, "message": message[:MOST_CHARACTERS]}))
+        _write_termination_log(file, json.dumps({"reason": PERMANENT, "message": message[:MOST_CHARACTERS]}))
 
 
 def _kubelet_log() -> Path | None:
-    """The kubelet mounts this file into a container; where it is not there, nobody would read it."""
+    """The kubelet mounts this file into a container; where the file does not exist, nobody would read it."""
     return KUBELET_LOG if KUBELET_LOG.exists() else None
 
 
 def _append(file: Path, line: str) -> None:
-    """One write to the end: a reader never sees half a line, nor two mixed."""
+    """One atomic append: a reader never sees a partial line, nor two mixed lines."""
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -99,7 +101,7 @@ def _append(file: Path, line: str) -> None:
         sys.stderr.write(f"can't write progress to {file}: {error.strerror}\n")
 
 
-def _leave(file: Path, summary: str) -> None:
+def _write_termination_log(file: Path, summary: str) -> None:
     try:
         file.write_text(summary)
     except OSError as error:

@@ -1,11 +1,10 @@
-"""One worker from its environment to its exit code."""
+"""Runs one worker: reads its environment, trains, and returns its exit code."""
 
 import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import FrameType
 
 import numpy as np
 
@@ -14,40 +13,17 @@ from holdfast.trainer import checkpoint
 from holdfast.trainer.allreduce import Group, join
 from holdfast.trainer.checkpoint import begin
 from holdfast.trainer.data import load
+from holdfast.trainer.interrupt import Interrupt
 from holdfast.trainer.model import build
 from holdfast.trainer.report import Report, Score, leave_permanent
 from holdfast.trainer.settings import BadSetting, Settings, Stopped, TrainerError, place, settings, with_config_file
 from holdfast.trainer.training import Position, State, StopOrSave, Task, end_epoch, evaluate, train_epoch
 
-# SIGTERM and SIGINT: obeyed at once before the training starts, after the step under way from then on.
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-
-class Interrupt:
-    def __init__(self) -> None:
-        self.number = 0
-        self._patient = False
-
-    def listen(self) -> None:
-        for number in SIGNALS:
-            signal.signal(number, self._note)
-
-    def after_step(self) -> None:
-        """From now on the first signal is only noted, in number; a second one is still obeyed at once."""
-        self._patient = True
-
-    def _note(self, number: int, _: FrameType | None) -> None:
-        if self.number or not self._patient:
-            raise Stopped(number)
-        self.number = number
-
-
-# What this worker was asked to do: to end by a signal, to save by a notice, or by its clock when it is time.
+# The requests to this worker: a signal to stop, a notice to save, or the checkpoint interval.
 
 
 class Interruptions:
-    """Of one worker: the clock is looked at on worker 0 alone, a notice may come to any."""
+    """The requests to one worker: only worker 0 checks the interval, any worker may receive a notice."""
 
     def __init__(self, settings: Settings, interrupt: Interrupt, *, rank: int, clock: Callable[[], float]) -> None:
         self._interrupt = interrupt
@@ -67,7 +43,7 @@ class Interruptions:
         return StopOrSave(stop=bool(self._interrupt.number), save=save)
 
     def note_saved(self) -> None:
-        """What was seen before the last step is answered; what came since then is not."""
+        """Mark the notice from before the last step as answered; a later notice is not."""
         self._notice.answer(self._seen)
         self._saved_at_s = self._clock()
 
@@ -75,9 +51,9 @@ class Interruptions:
 def run(environ: Mapping[str, str], interrupt: Interrupt) -> int:
     try:
         chosen = settings(with_config_file(environ))
-        where = place(environ)
-        with np.errstate(over="ignore", invalid="ignore"):  # a loss that is no number is an error of its own
-            _train_with(chosen, join(where, chosen.digest, chosen.join_timeout_s), interrupt)
+        rank_info = place(environ)
+        with np.errstate(over="ignore", invalid="ignore"):  # a loss that is not finite raises `Diverged`
+            _train_with(chosen, join(rank_info, chosen.digest, chosen.join_timeout_s), interrupt)
     except TrainerError as error:
         message = " ".join(str(error).split())
         sys.stderr.write(f"{message}\n")
@@ -113,19 +89,19 @@ def _task(chosen: Settings, group: Group, report: Report) -> Task:
 def _train(task: Task, interrupt: Interrupt, report: Report) -> None:
     state, score = begin(task, report)
     interrupt.after_step()
-    asked = Interruptions(task.settings, interrupt, rank=task.group.rank, clock=time.monotonic)
+    interruptions = Interruptions(task.settings, interrupt, rank=task.group.rank, clock=time.monotonic)
     while state.at.epoch < task.settings.epochs:
-        state, wished = train_epoch(task, state, asked.poll, partial(_report_step, task, report))
+        state, requested = train_epoch(task, state, interruptions.poll, partial(_report_step, task, report))
         is_planned = False
         if state.at.samples == len(task.data.train):
             state, score = _end_epoch(task, state, report)
             is_planned = _is_planned(task.settings, state.at.epoch)
-        if is_planned or any(wished):
+        if is_planned or any(requested):
             _save(task, state, score, report)
-            asked.note_saved()
-        if wished.stop and state.at.epoch < task.settings.epochs:
-            raise Stopped(interrupt.number or signal.SIGTERM)  # another worker's signal ends this one too
-    task.group.sum(np.zeros(1))  # nobody ends well before worker 0 has saved
+            interruptions.note_saved()
+        if requested.stop and state.at.epoch < task.settings.epochs:
+            raise Stopped(interrupt.number or signal.SIGTERM)  # a signal to another worker stops this worker, too
+    task.group.sum(np.zeros(1))  # no worker succeeds before worker 0 has saved
     report.finish(state.at.epoch, state.at.loss_before, score)
 
 
@@ -147,6 +123,6 @@ def _is_planned(settings: Settings, epoch: int) -> bool:
 def _save(task: Task, state: State, score: Score, report: Report) -> None:
     folder = task.settings.checkpoint_dir
     if folder is not None and task.group.rank == 0:
-        # Within an epoch the score is that of the epoch before.
+        # Within an epoch the score is that of the previous epoch.
         metrics = {"loss": score.loss, "accuracy": score.accuracy} if state.at.samples == 0 else {}
         report.say(f"saved {checkpoint.save(folder, task.network, state, task.settings.shape, metrics)}")

@@ -1,4 +1,4 @@
-"""What to train and how, from the environment that the operator sets."""
+"""The settings of a training, from environment variables that the operator sets, and its errors with exit codes."""
 
 import errno
 import hashlib
@@ -12,29 +12,29 @@ from pathlib import Path
 
 from holdfast.errors import HoldfastError
 
-# How a training ends when it does not end well, and with which exit code.
+# The errors of a training, with their exit codes.
 
 
 class TrainerError(HoldfastError):
-    """The training failed; its text is the one line that the user reads."""
+    """The training failed. The text of the error is the one line that the user reads."""
 
     exit_code = 1
 
 
 class BadSetting(TrainerError):
-    """What was asked for can't be done: trying again would not help."""
+    """A setting is invalid or can't be used: a retry would not help."""
 
     exit_code = 2
 
 
-# A disk that is full or does not answer may do so in the next attempt.
+# Transient errors: a disk that is full or does not respond may work in the next attempt.
 PASSING = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE)
 
 
 def unusable(message: str, error: BaseException) -> TrainerError:
-    """For a path that can't be used as it was asked for."""
-    passes = isinstance(error, OSError) and error.errno in PASSING
-    return TrainerError(message) if passes else BadSetting(message)
+    """The error for a path that can't be used as the settings request."""
+    is_transient = isinstance(error, OSError) and error.errno in PASSING
+    return TrainerError(message) if is_transient else BadSetting(message)
 
 
 class Diverged(TrainerError):
@@ -46,11 +46,11 @@ class GroupError(TrainerError):
 
 
 class WorkerLost(GroupError):
-    """Another worker went away without a word."""
+    """Another worker left without a failure message."""
 
 
 class WorkerFailed(GroupError):
-    """Another worker said why it ends; this one ends for the same reason."""
+    """Another worker reported why it failed; this worker exits for the same reason."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -58,14 +58,14 @@ class WorkerFailed(GroupError):
 
 
 class Stopped(TrainerError):
-    """A signal asked for the end."""
+    """A signal stopped the training."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
         self.exit_code = 128 + number
 
 
-# Values out of an environment, each with the sentence that says what it should have been. Empty means not set.
+# Parsers for variables, each with an error message that names the valid values. Empty means not set.
 
 Environ = Mapping[str, str]
 
@@ -110,7 +110,7 @@ def path(environ: Environ, name: str) -> Path | None:
 
 MODELS = ("linear", "mlp", "cnn")
 DATASETS = ("digits", "synthetic", "mnist")
-# The rate that suits each optimizer, for a job that writes none.
+# The default learning rate of each optimizer.
 LEARNING_RATES = {"adam": 0.003, "sgd": 0.02, "adamw": 0.003, "rmsprop": 0.001}
 PARAMS = (
     "PARAM_SEED",
@@ -126,7 +126,7 @@ OWN_PROGRAM = "; for another, give the job an image and a command of its own"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """One training, the same for every worker but for the paths."""
+    """The settings of one training. They are the same for every worker, except the paths."""
 
     model: str
     dataset: str
@@ -156,7 +156,7 @@ class Settings:
 
     @property
     def shape(self) -> dict[str, str | int]:
-        """What a checkpoint must have in common with the training that resumes from it."""
+        """The settings that a checkpoint must share with the training that resumes from it."""
         return {
             "model": self.model,
             "dataset": self.dataset,
@@ -169,7 +169,7 @@ class Settings:
 
     @property
     def digest(self) -> str:
-        """The same for all workers of one attempt, and for nobody else."""
+        """A hash that is the same for all workers of one attempt, and differs for any other worker."""
         same = [self.shape, self.learning_rate, self.batch_size, self.epochs, self.warmup_steps]
         same += [self.accumulation_steps, self.mixed_precision, self.momentum, self.weight_decay, self.attempt]
         same.append(self.resume_from is not None)
@@ -211,9 +211,9 @@ def settings(environ: Environ) -> Settings:
 
 
 def with_config_file(environ: Environ) -> dict[str, str]:
-    """The environment, and what only CONFIG_FILE says.
+    """The environment, plus the settings that only CONFIG_FILE has.
 
-    A file that is not there is no error: the operator puts the same into the environment.
+    A missing file is no error: the operator sets the same values in the environment.
     """
     file = path(environ, "CONFIG_FILE")
     if file is None or not file.is_file():
@@ -226,7 +226,7 @@ def with_config_file(environ: Environ) -> dict[str, str]:
 
 
 def _variables(config: Mapping[str, object]) -> dict[str, str]:
-    """learningRate → LEARNING_RATE, and additionalParams with PARAM_ before them."""
+    """learningRate → LEARNING_RATE, and additionalParams with the prefix PARAM_."""
     found = {name: config[name] for name in ("model", "dataset") if name in config}
     hyperparameters = config.get("hyperparameters", {})
     if not isinstance(hyperparameters, dict):
@@ -243,7 +243,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-# Which worker of how many this process is, from the variables of the framework that the job names.
+# The rank of this worker and the number of workers, from the variables of the job's framework.
 
 MAX_WORKERS = 1000
 PYTORCH = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -282,7 +282,7 @@ def _pytorch(environ: Mapping[str, str]) -> RankInfo:
 def _jax(environ: Mapping[str, str]) -> RankInfo:
     size = integer(_required(environ, JAX), "JAX_NUM_PROCESSES", 1, least=1, most=MAX_WORKERS)
     rank = integer(environ, "JAX_PROCESS_ID", 0, most=size - 1)
-    return _at("JAX_COORDINATOR_ADDRESS", environ["JAX_COORDINATOR_ADDRESS"], rank, size)
+    return _from_address("JAX_COORDINATOR_ADDRESS", environ["JAX_COORDINATOR_ADDRESS"], rank, size)
 
 
 def _tensorflow(text: str) -> RankInfo:
@@ -294,7 +294,7 @@ def _tensorflow(text: str) -> RankInfo:
         raise BadSetting('TF_CONFIG is not {"cluster": {"worker": […]}, "task": {"type": …, "index": …}}') from error
     if kind != "worker" or not 0 <= rank < len(workers):
         raise BadSetting(f"TF_CONFIG gives this process the task {kind} {rank}: there are {len(workers)} workers")
-    return _at("TF_CONFIG's first worker", workers[0], rank, len(workers))
+    return _from_address("TF_CONFIG's first worker", workers[0], rank, len(workers))
 
 
 def _required(environ: Mapping[str, str], names: tuple[str, ...]) -> Mapping[str, str]:
@@ -305,7 +305,7 @@ def _required(environ: Mapping[str, str], names: tuple[str, ...]) -> Mapping[str
     return environ
 
 
-def _at(source: str, address: str, rank: int, size: int) -> RankInfo:
+def _from_address(source: str, address: str, rank: int, size: int) -> RankInfo:
     if size == 1:
         return RankInfo()
     host, _, port = address.rpartition(":")

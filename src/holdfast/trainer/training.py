@@ -1,4 +1,4 @@
-"""The training itself: every worker computes its share of a batch, the sums make the same step everywhere."""
+"""The training loop: every worker computes its share of a batch, and the sums give every worker the same step."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -14,21 +14,21 @@ from holdfast.trainer.optimizers import OPTIMIZERS, Moments, Update, rate
 from holdfast.trainer.report import Score
 from holdfast.trainer.settings import Diverged, Settings
 
-# Where a training stands: with the settings, all that is needed to go on as if it had never stopped.
+# The state of a training. With the settings it is sufficient to continue as if the training had never stopped.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """The order of the samples is a function of seed and epoch, so that no generator's state is part of it."""
+    """The position in a training. Seed and epoch determine the sample order, so no generator state is needed."""
 
     epoch: int = 0
-    """Whole epochs that are done."""
+    """Completed epochs."""
     samples: int = 0
-    """Samples that are done of the epoch after those."""
+    """Completed samples of the current epoch."""
     updates: int = 0
-    """Steps that are done since the beginning."""
+    """Completed steps since the beginning."""
     train_loss: float = 0.0
-    """The summed loss of those samples."""
+    """The summed loss of the completed samples of the current epoch."""
     loss_before: float = 0.0
     """The loss on the held-out data before the first step."""
 
@@ -40,7 +40,7 @@ class State:
     at: Position
 
 
-# Which samples belong to which step: the same for every worker, whatever their number.
+# The assignment of samples to steps: the same on every worker, whatever the number of workers.
 
 EVALUATION_BATCH = 256
 
@@ -51,7 +51,7 @@ def order(seed: int, epoch: int, samples: int) -> Indices:
 
 
 def batches(rest: Indices, batch_size: int, accumulation_steps: int) -> list[Indices]:
-    """The batches of the next step, whose gradients are accumulated."""
+    """The batches of the next step. Their gradients are accumulated."""
     return _cut(rest[: batch_size * accumulation_steps], batch_size)
 
 
@@ -77,31 +77,31 @@ class Task:
 
 
 class StopOrSave(NamedTuple):
-    """What a worker wants after the step under way; what one wants, all do."""
+    """A worker's request for the end of the current step; all workers follow the request of any worker."""
 
     stop: bool = False
     save: bool = False
 
 
 def fresh(task: Task) -> State:
-    """The untrained model, from the seed; its loss is known once it has been evaluated."""
+    """The untrained model, from the seed; its loss is known after an evaluation."""
     parameters = task.network.initial(np.random.default_rng([task.settings.seed, 0]))
     return State(parameters, OPTIMIZERS[task.settings.optimizer].initial(task.network.size), Position())
 
 
 def train_epoch(
-    task: Task, state: State, wish: Callable[[], StopOrSave], after_step: Callable[[Position], None] = lambda _: None
+    task: Task, state: State, poll: Callable[[], StopOrSave], after_step: Callable[[Position], None] = lambda _: None
 ) -> tuple[State, StopOrSave]:
-    """The rest of the epoch under way, or up to the step after which any worker has a wish, and what it is."""
+    """Train to the end of the current epoch, or until any worker has a request after a step; returns the request."""
     settings = task.settings
-    plan = order(settings.seed, state.at.epoch + 1, len(task.data.train))
-    wished = StopOrSave()
-    while state.at.samples < len(plan) and not any(wished):
-        step = batches(plan[state.at.samples :], settings.batch_size, settings.accumulation_steps)
-        state, wished = _step(task, state, step, wish())
-        if state.at.samples < len(plan):
+    sample_order = order(settings.seed, state.at.epoch + 1, len(task.data.train))
+    requested = StopOrSave()
+    while state.at.samples < len(sample_order) and not any(requested):
+        step = batches(sample_order[state.at.samples :], settings.batch_size, settings.accumulation_steps)
+        state, requested = _step(task, state, step, poll())
+        if state.at.samples < len(sample_order):
             after_step(state.at)
-    return state, wished
+    return state, requested
 
 
 def end_epoch(state: State) -> State:
@@ -109,7 +109,7 @@ def end_epoch(state: State) -> State:
 
 
 def evaluate(task: Task, state: State) -> Score:
-    """On the held-out data, each worker on its part."""
+    """Evaluate on the held-out data, each worker on its part."""
     test = task.data.test
     loss, hits = 0.0, 0
     for chosen in evaluation(len(test), task.group.rank, task.group.size):
@@ -120,8 +120,8 @@ def evaluate(task: Task, state: State) -> Score:
     return Score(float(total[0]) / len(test), float(total[1]) / len(test))
 
 
-def _step(task: Task, state: State, step: list[Indices], wish: StopOrSave) -> tuple[State, StopOrSave]:
-    loss, gradient, wished = _all_reduce(task, state, step, wish)
+def _step(task: Task, state: State, step: list[Indices], request: StopOrSave) -> tuple[State, StopOrSave]:
+    loss, gradient, requested = _all_reduce(task, state, step, request)
     _check(task, state, loss)
     samples = sum(len(batch) for batch in step)
     optimizer, at = OPTIMIZERS[task.settings.optimizer], state.at
@@ -131,14 +131,16 @@ def _step(task: Task, state: State, step: list[Indices], wish: StopOrSave) -> tu
         state.moments,
         _update(task.settings, at.updates + 1),
     )
-    there = replace(at, samples=at.samples + samples, updates=at.updates + 1, train_loss=at.train_loss + loss)
-    return State(parameters, moments, there), wished
+    position = replace(at, samples=at.samples + samples, updates=at.updates + 1, train_loss=at.train_loss + loss)
+    return State(parameters, moments, position), requested
 
 
-def _all_reduce(task: Task, state: State, step: list[Indices], wish: StopOrSave) -> tuple[float, Doubles, StopOrSave]:
-    """Loss, gradient and wishes, summed over all workers.
+def _all_reduce(
+    task: Task, state: State, step: list[Indices], request: StopOrSave
+) -> tuple[float, Doubles, StopOrSave]:
+    """Loss, gradient and requests, summed over all workers.
 
-    They are one message, so that all workers take the same steps, and save and stop after the same one.
+    All three are one message, so all workers take the same steps, and save and stop after the same step.
     """
     train, network, group = task.data.train, task.network, task.group
     message = np.zeros(network.size + 3, np.float64)
@@ -147,7 +149,7 @@ def _all_reduce(task: Task, state: State, step: list[Indices], wish: StopOrSave)
         loss, gradient = network.loss_and_gradient(state.parameters, train.batch(mine), train.labels[mine])
         message[:-3] += gradient
         message[-3] += loss
-    message[-2:] = wish
+    message[-2:] = request
     total = group.sum(message)
     return float(total[-3]), total[:-3], StopOrSave(*(bool(votes) for votes in total[-2:]))
 

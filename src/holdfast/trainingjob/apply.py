@@ -29,59 +29,11 @@ from holdfast.trainingjob.objects.storage import checkpoint_pvc, checkpoint_stor
 from holdfast.trainingjob.objects.tensorboard import has_tensorboard
 from holdfast.trainingjob.observe import Caches
 
-# Stops what must not run any longer: the workers of an earlier attempt, of a broken one, of a job that has ended.
-
-
-async def stop_old_attempts(session: TrackedClient, observed: Observed, timing: Timing) -> None:
-    """Workers of a broken gang get a short grace; those that make way for another spec, or nobody, all they have."""
-    patient = observed.restart_reason == SPEC_CHANGED or observed.job.spec.suspend
-    kept = checkpoint_storage(observed.job)
-    is_uploaded = kept is not None and not is_volume(kept)
-    grace_s = None if patient else timing.restart_upload_grace_s if is_uploaded else timing.restart_grace_s
-    await stop_jobs(session, observed.old_jobs)  # first, so that no pod is made in the place of one that goes
-    await stop_pods(
-        session, (pod for pod in observed.running_old_pods if _is_of_earlier_attempt(pod, observed)), grace_s
-    )
-
-
-async def stop_finished(session: TrackedClient, observed: Observed) -> None:
-    """The workers of a job that has ended; its Job stays to be looked at, and makes no others in their place."""
-    job = observed.current_job
-    if job is not None and not has_stopped_creating(job) and not job.metadata.deletion_timestamp:
-        if observed.queued:
-            await stop_jobs(session, (job,))  # its suspend is Kueue's
-        else:
-            guard = {"resourceVersion": job.metadata.resource_version}
-            with suppress(NotFound):
-                await session.patch(JOBS, job.metadata.key, {"metadata": guard, "spec": {"suspend": True}})
-    await stop_pods(session, observed.pods, None)
-
-
-async def stop_pods(session: TrackedClient, pods: Iterable[Pod], grace_s: int | None) -> None:
-    for pod in pods:
-        if not pod.is_finished and _can_shorten_grace(pod, grace_s):
-            with suppress(NotFound, Conflict):
-                await session.delete(PODS, pod.metadata.key, uid=pod.metadata.uid, grace_period_s=grace_s)
-
-
-def _can_shorten_grace(pod: Pod, grace_s: int | None) -> bool:
-    if not pod.is_terminating:
-        return True
-    given_s = pod.metadata.deletion_grace_period_seconds
-    return grace_s is not None and given_s is not None and given_s > grace_s
-
-
-def _is_of_earlier_attempt(pod: Pod, observed: Observed) -> bool:
-    """Those of an earlier job of this name are not this job's to stop; they go with their own."""
-    number = pod.metadata.labels.get(names.ATTEMPT_LABEL, "")
-    return number.isdecimal() and int(number) < names.attempt(observed.job)
-
-
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class Blocked(HoldfastError):
-    """Something that is not ours to remove stands in the way; it may go by itself."""
+    """An object that holdfast may not remove is in the way. It may be deleted by others."""
 
 
 class Applier:
@@ -109,30 +61,30 @@ class Applier:
         self._reports = reports
         self._avoided = avoided
 
-    async def apply(self, course: Action) -> Observed:
-        """Returns what is seen after the step."""
+    async def apply(self, action: Action) -> Observed:
+        """Return what is observed after the action."""
         observed = self._observed
-        if isinstance(course, Finish):
-            return observed  # the status says so first; then what still runs is stopped
+        if isinstance(action, Finish):
+            return observed  # status first: the next reconcile stops what still runs
         await stop_old_attempts(self._session, observed, self._timing)
-        match course:
+        match action:
             case CleanUp():
                 await stop_finished(self._session, observed)
             case RecreateJob() | DeleteQueuedJob() if observed.current_job is not None:
                 await stop_jobs(self._session, (observed.current_job,))
                 return structs.replace(observed, current_job=None)
             case EnsureJob():
-                return await self._ensure_workers(course)
+                return await self._ensure_job(action)
         return observed
 
-    async def _ensure_workers(self, course: EnsureJob) -> Observed:
+    async def _ensure_job(self, action: EnsureJob) -> Observed:
         try:
             await self._ensure_all(supporting_children(self._job, self._defaults, self._reports))
             if self._observed.current_job is None:
                 await self._create_once()
-            child = workers_child(self._job, self._defaults, suspended=course.suspended, avoided=self._avoided)
-            # Not what the cache shows by now: a Job that went meanwhile is lost, and not to be made anew.
-            workers = await self._create_or_patch(child, self._observed.current_job, suspended=course.suspended)
+            child = workers_child(self._job, self._defaults, suspended=action.suspended, avoided=self._avoided)
+            # The observed Job, not the cached one: a Job that was deleted meanwhile is a failure and is not made again.
+            workers = await self._create_or_patch(child, self._observed.current_job, suspended=action.suspended)
         except (Blocked, Forbidden) as error:
             return structs.replace(self._observed, blocked_by=str(error))
         except Invalid as error:
@@ -140,7 +92,7 @@ class Applier:
         return structs.replace(self._observed, current_job=cast("Job", workers))
 
     async def _create_once(self) -> None:
-        """Made with each attempt and then left alone."""
+        """Children that are made with each attempt and never changed."""
         claim = checkpoint_pvc(self._job, self._defaults)
         if claim is not None:
             await self._make_claim(Child(CLAIMS, claim))
@@ -151,7 +103,7 @@ class Applier:
             await self._remove_tensorboard()
 
     async def _make_claim(self, child: Child) -> None:
-        """It outlives its job, so it has no owner: its labels tell whether it is of a job of this name."""
+        """The claim outlives its job, so it has no owner. Its labels name the job that it was made for."""
         key = Key(self._job.metadata.namespace, child.name)
         try:
             await self._session.create(child.resource, child.body, namespace=key.namespace)
@@ -167,7 +119,7 @@ class Applier:
                 raise Blocked(f"waiting for PersistentVolumeClaim {key.name} to be deleted") from None
 
     async def _make_monitor(self, child: Child) -> None:
-        """A convenience: no training waits for it."""
+        """No training waits for a ServiceMonitor."""
         try:
             await self._session.create(child.resource, child.body, namespace=self._job.metadata.namespace)
         except AlreadyExists:
@@ -188,7 +140,7 @@ class Applier:
                 await self._session.delete(resource, key, uid=seen.metadata.uid)
 
     async def _ensure_all(self, children: Iterable[Child]) -> None:
-        """At the same time: a busy API server takes a second for a Service. Of several failures the first is raised."""
+        """Concurrently: a busy API server takes a second for a Service. Of several errors the first is raised."""
         ends = await asyncio.gather(*map(self._ensure, children), return_exceptions=True)
         for end in ends:
             if isinstance(end, BaseException):
@@ -199,13 +151,13 @@ class Applier:
         return await self._create_or_patch(child, self._caches.child(child.resource.kind, key))
 
     async def _create_or_patch(self, child: Child, seen: Object | None, *, suspended: bool = False) -> Object:
-        """Make the child, or mend the one that was seen."""
+        """Create the child, or patch the one that was observed."""
         key = Key(self._job.metadata.namespace, child.name)
         if seen is None:
             try:
                 return await self._session.create(child.resource, child.body, namespace=key.namespace)
             except AlreadyExists:
-                # Somebody else's, or ours without the label that the caches go by.
+                # Of another owner, or ours without the label that the caches select by.
                 seen = await self._cluster.get(child.resource, key)
         self._check_ours(child, seen)
         patch = patch_for(self._job, child, seen, suspended=suspended)
@@ -221,3 +173,48 @@ class Applier:
             raise Blocked(f"{what} is there already and belongs to {whose}: delete it, or give this job another name")
         if seen.metadata.deletion_timestamp:
             raise Blocked(f"waiting for {what} to be deleted before it is made again")
+
+
+async def stop_old_attempts(session: TrackedClient, observed: Observed, timing: Timing) -> None:
+    """Workers of a failed attempt get a short grace period, those of a changed or suspended job their whole one."""
+    is_orderly = observed.restart_reason == SPEC_CHANGED or observed.job.spec.suspend
+    storage = checkpoint_storage(observed.job)
+    is_uploaded = storage is not None and not is_volume(storage)
+    grace_s = None if is_orderly else timing.restart_upload_grace_s if is_uploaded else timing.restart_grace_s
+    await stop_jobs(session, observed.old_jobs)  # first, so that no Job replaces a pod that is deleted
+    await stop_pods(
+        session, (pod for pod in observed.running_old_pods if _is_of_earlier_attempt(pod, observed)), grace_s
+    )
+
+
+async def stop_finished(session: TrackedClient, observed: Observed) -> None:
+    """Stop the workers of a finished job. Its Job stays, suspended so that it makes no new pods."""
+    job = observed.current_job
+    if job is not None and not has_stopped_creating(job) and not job.metadata.deletion_timestamp:
+        if observed.queued:
+            await stop_jobs(session, (job,))  # Kueue owns spec.suspend of this Job
+        else:
+            guard = {"resourceVersion": job.metadata.resource_version}
+            with suppress(NotFound):
+                await session.patch(JOBS, job.metadata.key, {"metadata": guard, "spec": {"suspend": True}})
+    await stop_pods(session, observed.pods, None)
+
+
+async def stop_pods(session: TrackedClient, pods: Iterable[Pod], grace_s: int | None) -> None:
+    for pod in pods:
+        if not pod.is_finished and _can_shorten_grace(pod, grace_s):
+            with suppress(NotFound, Conflict):
+                await session.delete(PODS, pod.metadata.key, uid=pod.metadata.uid, grace_period_s=grace_s)
+
+
+def _can_shorten_grace(pod: Pod, grace_s: int | None) -> bool:
+    if not pod.is_terminating:
+        return True
+    given_s = pod.metadata.deletion_grace_period_seconds
+    return grace_s is not None and given_s is not None and given_s > grace_s
+
+
+def _is_of_earlier_attempt(pod: Pod, observed: Observed) -> bool:
+    """Pods of an earlier TrainingJob of this name are deleted with their own Job."""
+    number = pod.metadata.labels.get(names.ATTEMPT_LABEL, "")
+    return number.isdecimal() and int(number) < names.attempt(observed.job)

@@ -1,4 +1,4 @@
-"""The children of a TrainingJob: what each should be, and how one that is there differs from it."""
+"""The children of a TrainingJob: the wanted object of each, and the patch that an existing child needs."""
 
 import hashlib
 from collections.abc import Collection, Iterator
@@ -32,9 +32,9 @@ class Child(Struct, frozen=True):
 
 
 def supporting_children(job: TrainingJob, defaults: Defaults, reports: str | None) -> Iterator[Child]:
-    """What must be there before the workers start: their task, their names and whom they run as.
+    """The children that must exist before the workers start: their task, their DNS names and their service account.
 
-    `reports` tells the sidecars where to report.
+    `reports` is the address that the sidecars report to.
     """
     yield Child(CONFIG_MAPS, config_map(job, reports if has_sidecar(job) else None))
     yield Child(SERVICES, headless_service(job))
@@ -63,14 +63,14 @@ def belongs_to(child: Object, job: TrainingJob) -> bool:
 
 
 def patch_for(job: TrainingJob, child: Child, seen: Object, *, suspended: bool = False) -> JSON:
-    """The merge patch that mends `seen`; empty when there is nothing to mend."""
+    """The merge patch that corrects `seen`; empty when nothing differs."""
     patch = _spec_difference(job, child, seen, suspended)
     metadata = child.body["metadata"]
     if any(seen.metadata.labels.get(name) != value for name, value in metadata["labels"].items()):
         patch.setdefault("metadata", {})["labels"] = metadata["labels"]
     if patch:
-        # The patch is for the object that was looked at, not for one that took its name since: a uid would guard it
-        # too, but the API server answers another uid as Invalid, which looks like a refusal for good.
+        # The patch is for the object that was read, not for a later object of the same name. A uid would guard the
+        # patch too, but the API server answers a different uid with Invalid, which looks like a permanent refusal.
         patch.setdefault("metadata", {})["resourceVersion"] = seen.metadata.resource_version
     return patch
 
@@ -85,9 +85,9 @@ def _spec_difference(job: TrainingJob, child: Child, seen: Object, suspended: bo
             if msgspec.convert(spec["ports"], tuple[ServicePort, ...]) != seen.spec.ports:
                 changed["ports"] = spec["ports"]
         case Job():
-            there = {"suspend": seen.spec.suspend, "backoffLimit": seen.spec.backoff_limit}
+            current = {"suspend": seen.spec.suspend, "backoffLimit": seen.spec.backoff_limit}
             wanted = mutable_fields(job, suspended=suspended)
-            changed = {name: value for name, value in wanted.items() if there[name] != value}
+            changed = {name: value for name, value in wanted.items() if current[name] != value}
         case ServiceAccount():
             wanted = child.body["automountServiceAccountToken"]
             return {} if seen.automount_service_account_token == wanted else {"automountServiceAccountToken": wanted}
@@ -102,11 +102,11 @@ def _spec_difference(job: TrainingJob, child: Child, seen: Object, suspended: bo
 
 
 def _replaced(field: str, wanted: dict[str, str], seen: dict[str, str]) -> JSON:
-    """A map as a merge patch replaces it: keys that are not wanted are set to null."""
+    """The merge patch that replaces a map: unwanted keys are set to null."""
     return {} if wanted == seen else {field: {**dict.fromkeys(seen.keys() - wanted.keys()), **wanted}}
 
 
 def _with_digest(body: JSON) -> JSON:
-    """Of a Deployment the cache keeps no spec: the digest tells whether it is the one that is wanted."""
+    """The cache stores no spec of a Deployment: the digest shows whether the spec is the wanted one."""
     digest = hashlib.sha256(msgspec.json.encode(body["spec"], order="sorted")).hexdigest()[:16]
     return {**body, "metadata": {**body["metadata"], "annotations": {names.SPEC_DIGEST: digest}}}

@@ -21,7 +21,7 @@ from holdfast.runtime.read_your_writes import WriteTracker
 from holdfast.runtime.status import delete_expired, record_events, write_status
 from holdfast.trainingjob.apply import Applier
 from holdfast.trainingjob.decide.checkpoints import checkpoint_warnings
-from holdfast.trainingjob.decide.decision import StartNewAttempt, decide, requeue_at
+from holdfast.trainingjob.decide.decision import Action, StartNewAttempt, decide, requeue_at
 from holdfast.trainingjob.decide.restart import expiry
 from holdfast.trainingjob.decide.snapshot import TIMING, Observed, Timing
 from holdfast.trainingjob.decide.status import next_status, reason_of
@@ -36,7 +36,7 @@ from holdfast.trainingjob.start_problems import Boards, StartProblems
 from holdfast.trainingjob.worker_logs import keeping_last_logs, save_worker_logs
 from holdfast.trainingjob.worker_monitor import WorkerMonitor
 
-# What stands in the way (a name, a quota, a right) is not ours to watch; it is looked at again this often.
+# An obstacle (a name, a quota, a missing right) can't be watched, so it is checked this often.
 OBSTACLE_RECHECK_S = 30.0
 
 OWNER = owned_by(TRAINING_JOBS)
@@ -55,8 +55,8 @@ class TrainingJobReconciler:
         writer: WriteTracker,
         events: Recorder,
         metrics: TrainingJobMetrics,
-        office: ReportReceiver,
-        listening: WorkerMonitor,
+        receiver: ReportReceiver,
+        monitor: WorkerMonitor,
         *,
         defaults: Defaults,
         timing: Timing,
@@ -68,8 +68,8 @@ class TrainingJobReconciler:
         self._writer = writer
         self._events = events
         self._metrics = metrics
-        self._office = office
-        self._listening = listening
+        self._receiver = receiver
+        self._monitor = monitor
         self._defaults = defaults
         self._timing = timing
         self._now = now
@@ -81,33 +81,14 @@ class TrainingJobReconciler:
         observed = await self._observe(key, now)
         if observed is None:
             return Done()
-        observed = await self._record_reports(await self._listening.with_liveness(observed, now), now)
-        course = decide(observed, now, self._timing)
-        if isinstance(course, StartNewAttempt) and await self._is_suspended_by_queue(observed):
-            return Done()
-        on_one_machine = self._defaults.shared_loopback
-        if isinstance(course, StartNewAttempt):
-            await save_worker_logs(self._cluster, observed, course, on_one_machine=on_one_machine)
-            observed = await self._next_attempt(observed, course, now)
-            course = decide(observed, now, self._timing)
-        applier = Applier(
-            observed,
-            self._caches,
-            self._cluster,
-            self._writer.for_key(key),
-            defaults=self._defaults,
-            timing=self._timing,
-            reports=self._office.endpoint_json,
-            avoided=self._listening.nodes_to_avoid(observed.job),
-        )
-        async with keeping_last_logs(self._cluster, observed, course, on_one_machine=on_one_machine):
-            observed = await applier.apply(course)
-        job = await self._write_status(observed.job, next_status(observed, course, now))
-        observed = structs.replace(observed, job=job)
+        observed = await self._record_reports(await self._monitor.with_liveness(observed, now), now)
+        action = decide(observed, now, self._timing)
+        if isinstance(action, StartNewAttempt):
+            return await self._start_new_attempt(observed, action, now)
+        observed = await self._apply(action, observed)
+        job = await self._write_status(observed.job, next_status(observed, action, now))
         self._boards.warn(job)
-        if observed.finished:
-            self._listening.forget(key)
-        return await self._requeue(observed, now)
+        return await self._requeue(structs.replace(observed, job=job), now)
 
     async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
         now = self._now()
@@ -121,31 +102,31 @@ class TrainingJobReconciler:
         if observed is None:
             self._explanations.forget(key)
             self._boards.forget(key)
-            self._listening.forget(key)
+            self._monitor.forget(key)
             return None
         observed = structs.replace(observed, admission=self._admission.verdict(observed.job))
-        return await self._explanations.with_start_problems(self._judged(observed), now)
+        return await self._explanations.with_start_problems(self._with_rejection(observed), now)
 
-    def _judged(self, observed: Observed) -> Observed:
-        """What is forbidden since an attempt was made stops the next one, not that one."""
+    def _with_rejection(self, observed: Observed) -> Observed:
+        """A rule of the operator that forbids the job stops the next attempt, not one that was made before."""
         if observed.current_job is not None:
             return observed
         return structs.replace(observed, rejected_reason=refusal(observed.job, self._defaults.forbidden))
 
     async def _record_reports(self, observed: Observed, now: datetime) -> Observed:
-        """What the workers have told is in the status before anything is decided by it."""
-        key, letters = observed.job.metadata.key, self._listening.due_reports(observed, now)
+        """Status has what the workers report before anything is decided by it."""
+        key, reports = observed.job.metadata.key, self._monitor.due_reports(observed, now)
         job = observed.job
         if not observed.finished:
-            job = await self._write_status(job, self._listening.fold_reports(observed, letters, now))
-        if letters:
-            self._listening.acknowledge(key, letters)
-        for trouble in (trouble for letter in letters for trouble in checkpoint_warnings(letter.batch)):
-            self._events.warning(TRAINING_JOBS, job, trouble.reason, trouble.message)
+            job = await self._write_status(job, self._monitor.fold_reports(observed, reports, now))
+        if reports:
+            self._monitor.acknowledge(key, reports)
+        for warning in (warning for report in reports for warning in checkpoint_warnings(report.batch)):
+            self._events.warning(TRAINING_JOBS, job, warning.reason, warning.message)
         return structs.replace(observed, job=job)
 
     async def _is_suspended_by_queue(self, observed: Observed) -> bool:
-        """Kueue takes a job back by suspending its Job: its pods may be seen to go before that is."""
+        """Kueue takes a job back by suspending its Job. The cache may show the deleted pods before the suspension."""
         if not observed.queued or observed.current_job is None:
             return False
         try:
@@ -153,10 +134,31 @@ class TrainingJobReconciler:
         except NotFound:
             return False
 
-    async def _next_attempt(self, observed: Observed, course: StartNewAttempt, now: datetime) -> Observed:
-        """The number is in status first; from then on all that belongs to the old attempt is in the way."""
-        job = await self._write_status(observed.job, next_status(observed, course, now))
-        return self._judged(observed.in_next_attempt(job, self._admission.verdict(job)))
+    async def _start_new_attempt(self, observed: Observed, action: StartNewAttempt, now: datetime) -> Result:
+        """Write the number of the new attempt. The next reconcile stops the old attempt, then makes the new one.
+
+        A crash in between changes nothing: the number is the only copy of the decision.
+        """
+        if await self._is_suspended_by_queue(observed):
+            return Done()
+        await save_worker_logs(self._cluster, observed, action, on_one_machine=self._defaults.shared_loopback)
+        await self._write_status(observed.job, next_status(observed, action, now))
+        return RequeueAfter(0.0)
+
+    async def _apply(self, action: Action, observed: Observed) -> Observed:
+        applier = Applier(
+            observed,
+            self._caches,
+            self._cluster,
+            self._writer.for_key(observed.job.metadata.key),
+            defaults=self._defaults,
+            timing=self._timing,
+            reports=self._receiver.endpoint_json,
+            avoided=self._monitor.nodes_to_avoid(observed.job),
+        )
+        on_one_machine = self._defaults.shared_loopback
+        async with keeping_last_logs(self._cluster, observed, action, on_one_machine=on_one_machine):
+            return await applier.apply(action)
 
     async def _write_status(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJob:
         """Nothing when nothing changed."""
@@ -170,6 +172,8 @@ class TrainingJobReconciler:
         return written
 
     async def _requeue(self, observed: Observed, now: datetime) -> Result:
+        if observed.finished:
+            self._monitor.forget(observed.job.metadata.key)
         due = expiry(observed.job) if observed.finished else None
         if due is not None and now >= due:
             await delete_expired(self._writer.for_key(observed.job.metadata.key), TRAINING_JOBS, observed.job)
@@ -181,19 +185,19 @@ class TrainingJobReconciler:
         ]
         if observed.blocked_by:
             moments.append(OBSTACLE_RECHECK_S)
-        if (look_s := self._listening.next_check_in_s(observed, now)) is not None:
-            moments.append(look_s)
-        if (write_at := self._office.inbox.due(observed.job.metadata.key, now)) is not None:
+        if (check_in_s := self._monitor.next_check_in_s(observed, now)) is not None:
+            moments.append(check_in_s)
+        if (write_at := self._receiver.inbox.due(observed.job.metadata.key, now)) is not None:
             moments.append(max(0.0, (write_at - now).total_seconds()))
         return RequeueAfter(min(moments)) if moments else Done()
 
 
 def _log_transition(job: TrainingJob, status: TrainingJobStatus) -> None:
-    """Not the message: it may end with a worker's last lines, and these belong to the job's user. Nor each epoch."""
+    """Without the message: it may end with a worker's last lines, which belong to the job's user."""
     old = job.status or TrainingJobStatus()
     step = (status.state, status.restart_count, reason_of(status))
-    say = log.debug if step == (old.state, old.restart_count, reason_of(old)) else log.info
-    say("status", key=str(job.metadata.key), state=status.state, attempt=status.restart_count, why=reason_of(status))
+    write = log.debug if step == (old.state, old.restart_count, reason_of(old)) else log.info
+    write("status", key=str(job.metadata.key), state=status.state, attempt=status.restart_count, why=reason_of(status))
 
 
 def training_job_controller(
@@ -208,19 +212,19 @@ def training_job_controller(
     gang_admission: bool = True,
     per_job_metrics: bool = True,
 ) -> Controller[TrainingJob]:
-    """The controller, on the operator's stores; `room` is the one that its other controllers have as well.
+    """The controller, on the operator's stores. All controllers of an operator share one ledger (`room`).
 
-    Without an office that is opened, no worker is told to report.
+    Without a report receiver that serves, no worker reports.
     """
-    office = office or ReportReceiver(now=now)
-    listening = WorkerMonitor(office, cluster, timing)
+    receiver = office or ReportReceiver(now=now)
+    monitor = WorkerMonitor(receiver, cluster, timing)
     writer = operator.writer()
     caches = Caches.of(operator)
     admission = GangAdmission.of(
         operator,
         room=room or SharedLedger(operator),
-        shape=lambda job: with_avoided_nodes(pod_template(job, defaults), listening.nodes_to_avoid(job)),
-        avoided=listening.nodes_to_avoid,
+        shape=lambda job: with_avoided_nodes(pod_template(job, defaults), monitor.nodes_to_avoid(job)),
+        avoided=monitor.nodes_to_avoid,
         now=now,
         patience_s=timing.starvation_timeout_s,
         per_namespace=timing.reservations_per_namespace,
@@ -231,7 +235,7 @@ def training_job_controller(
         caches.training_jobs,
         per_job=per_job_metrics,
         now=now,
-        gpu_utilization_percent=listening.gpu_utilization_percent,
+        gpu_utilization_percent=monitor.gpu_utilization_percent,
     )
     reconciler = TrainingJobReconciler(
         cluster,
@@ -240,8 +244,8 @@ def training_job_controller(
         writer,
         operator.recorder,
         metrics,
-        office,
-        listening,
+        receiver,
+        monitor,
         defaults=defaults,
         timing=timing,
         now=now,
@@ -262,6 +266,6 @@ def training_job_controller(
             NodeReadinessWatch(caches.pods),
             FreedStores(caches.training_jobs),
             admission,
-            office.inbox,
+            receiver.inbox,
         ),
     )

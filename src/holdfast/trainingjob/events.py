@@ -1,4 +1,4 @@
-"""What a TrainingJob's user is told in events: one for each step of its life."""
+"""The Events of a TrainingJob for its user: one for each state transition."""
 
 from collections.abc import Iterator
 
@@ -9,21 +9,21 @@ from holdfast.runtime.status import EventMessage
 
 
 def events_for(job: TrainingJob, status: TrainingJobStatus) -> Iterator[EventMessage]:
-    """What the step from the job's present status to `status` means for people."""
+    """The Events for the transition from the job's present status to `status`."""
     old = job.status or TrainingJobStatus()
     if status.restart_count != old.restart_count:
-        # A new attempt that follows no failure was asked for: another number of workers, or a changed spec.
+        # A new attempt without a failure was requested: a different number of workers, or a changed spec.
         failed = status.restarts != old.restarts
         yield EventMessage("Restarting", f"attempt {status.restart_count}: {status.message}", warning=failed)
     elif status.state != old.state:
-        yield from _step(old, status)
+        yield from _transition(old, status)
     elif status.message != old.message and _waits_for_something(status):
         yield EventMessage("Waiting", status.message or "", warning=not is_ordinary(status.message or ""))
     yield from _resumed(old, status)
 
 
 def _waits_for_something(status: TrainingJobStatus) -> bool:
-    """Workers that merely have not started yet are no news; a message that names a cause is."""
+    """Workers that merely have not started yet need no Event; a message that names a cause does."""
     starting = status.state in ("Initializing", "Restarting")
     ordinary = (status.message or "").endswith(("workers to start", RESTORING))
     return status.state == "Pending" or (starting and not ordinary)
@@ -31,13 +31,13 @@ def _waits_for_something(status: TrainingJobStatus) -> bool:
 
 def _resumed(old: TrainingJobStatus, status: TrainingJobStatus) -> Iterator[EventMessage]:
     before, now = old.checkpoint or CheckpointStatus(), status.checkpoint or CheckpointStatus()
-    # An attempt that saved nothing is followed by one that goes on from the same checkpoint.
-    is_first_word = status.epochs is not None and (old.epochs is None or old.epochs.attempt != status.epochs.attempt)
-    if now.resumed_from and (is_first_word or now.resumed_from != before.resumed_from):
+    # After an attempt that saved nothing, the next attempt resumes from the same checkpoint.
+    is_first_report = status.epochs is not None and (old.epochs is None or old.epochs.attempt != status.epochs.attempt)
+    if now.resumed_from and (is_first_report or now.resumed_from != before.resumed_from):
         yield EventMessage("Resumed", f"attempt {status.restart_count} goes on from {now.resumed_from}")
 
 
-def _step(old: TrainingJobStatus, status: TrainingJobStatus) -> Iterator[EventMessage]:
+def _transition(old: TrainingJobStatus, status: TrainingJobStatus) -> Iterator[EventMessage]:
     match status.state:
         case "Pending":
             yield EventMessage("Waiting", status.message or "", warning=True)

@@ -1,4 +1,7 @@
-"""Lets jobs start when all their workers fit: one look at everyone who waits, a moment after something changed."""
+"""Gang admission of TrainingJobs: a job starts when all its workers fit.
+
+One pass over all waiting jobs runs shortly after a change.
+"""
 
 import asyncio
 import re
@@ -28,21 +31,21 @@ from holdfast.trainingjob.decide.snapshot import FINISHED_STATES
 from holdfast.trainingjob.objects import names
 from holdfast.trainingjob.objects.object_store import shared_place
 
-# Reads from the caches who stands in line for room, and who has it.
+# Reads from the caches which jobs wait for capacity, and which jobs have it.
 
 BY_JOB = "job"
 BY_PLACE = "place"
 
-# The pod template of a job's workers, as it is written into their Job.
+# The pod template of a job's workers, as written into their Job.
 Template: TypeAlias = Callable[[TrainingJob], Mapping[str, Any]]
-# Nodes that a job's workers must not be put on.
+# Nodes that a job's workers must not run on.
 Avoided: TypeAlias = Callable[[TrainingJob], tuple[str, ...]]
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class AttemptKey(NamedTuple):
-    """What a verdict is about: one attempt of one job, as its spec is written."""
+    """The subject of an admission decision: one attempt of one job, at one generation of its spec."""
 
     key: Key
     uid: str
@@ -55,12 +58,12 @@ def attempt_key(job: TrainingJob) -> AttemptKey:
 
 
 def is_queued(job: TrainingJob) -> bool:
-    """Whether Kueue decides when it starts."""
+    """Whether Kueue decides when the job starts."""
     return names.QUEUE_LABEL in job.metadata.labels
 
 
 def needs_admission(job: TrainingJob, now: datetime) -> bool:
-    """Whether room has to be found or kept for the job's workers."""
+    """Whether capacity has to be found or reserved for the job's workers."""
     if job.metadata.deletion_timestamp or job.spec.suspend or is_queued(job):
         return False
     status = job.status
@@ -71,24 +74,24 @@ def needs_admission(job: TrainingJob, now: datetime) -> bool:
 
 
 def job_of_worker(pod: Pod) -> Iterable[str]:
-    """The uid of the Job that a worker is of."""
+    """The uid of the Job that owns a worker pod."""
     owner = pod.metadata.controller
     return (owner.uid,) if owner is not None and names.JOB_LABEL in pod.metadata.labels else ()
 
 
 def place_of(job: TrainingJob) -> Iterable[str]:
-    """Where the job keeps its checkpoints, if it does."""
-    place = shared_place(job)
-    return (place,) if place else ()
+    """The checkpoint storage of the job, if the job stores checkpoints."""
+    storage = shared_place(job)
+    return (storage,) if storage else ()
 
 
 def waits_for_store(job: TrainingJob, jobs: Store[TrainingJob]) -> str:
-    """Why the job must not start while another one uses its place for checkpoints; "" if none does."""
-    return "".join(store_in_use(job, jobs.by(BY_PLACE, place), place) for place in place_of(job))
+    """Why the job must not start while another job uses its checkpoint storage; "" when no other job does."""
+    return "".join(store_in_use(job, jobs.by(BY_PLACE, storage), storage) for storage in place_of(job))
 
 
 class GangReader:
-    """The jobs as gangs. What a worker asks for is worked out once for each spec."""
+    """Reads the jobs as gangs. The requirements of a worker are computed once for each spec."""
 
     def __init__(self, operator: Operator, template: Template, avoided: Avoided) -> None:
         self._template = template
@@ -98,21 +101,21 @@ class GangReader:
         self._attempts: Store[Job] = operator.store(JOBS, labels=MANAGED_SELECTOR)
         self._pods: Store[Pod] = operator.store(PODS, {BY_JOB: job_of_worker})
         self._classes: Store[PriorityClass] = operator.store(PRIORITY_CLASSES)
-        self._granted: set[AttemptKey] = set()
+        self._admitted: set[AttemptKey] = set()
 
     def read(self, now: datetime) -> dict[AttemptKey, Gang | AdmissionDecision]:
-        """Everyone who stands in line; a verdict for whom no room has to be looked for."""
-        line = {attempt_key(job): self._entry(job) for job in self._jobs if needs_admission(job, now)}
-        self._granted &= line.keys()
-        self._shapes = {turn: shape for turn, shape in self._shapes.items() if turn[0] in line}
-        return line
+        """All jobs in the queue. A job that needs no search for capacity gets its decision here."""
+        queue = {attempt_key(job): self._entry(job) for job in self._jobs if needs_admission(job, now)}
+        self._admitted &= queue.keys()
+        self._shapes = {key: shape for key, shape in self._shapes.items() if key[0] in queue}
+        return queue
 
-    def mark_admitted(self, turn: AttemptKey) -> None:
-        """It may start; until it is seen to run, or no longer stands in line, nobody else gets its room."""
-        self._granted.add(turn)
+    def mark_admitted(self, attempt_id: AttemptKey) -> None:
+        """The attempt may start. Its capacity stays reserved until the attempt is seen to run or leaves the queue."""
+        self._admitted.add(attempt_id)
 
     def _entry(self, job: TrainingJob) -> Gang | AdmissionDecision:
-        turn, attempt, shape = attempt_key(job), self._attempt(job), self._shape(job)
+        attempt_id, attempt, shape = attempt_key(job), self._attempt(job), self._shape(job)
         if shape is None or (attempt is not None and attempt.condition("Complete")):
             return ADMITTED
         gang = Gang(
@@ -122,22 +125,22 @@ class GangReader:
             shape=shape,
             created_at=job.metadata.creation_timestamp,
         )
-        if attempt is not None and _runs(attempt):
-            self._granted.discard(turn)
+        if attempt is not None and _is_running(attempt):
+            self._admitted.discard(attempt_id)
             return self._running_gang(gang, attempt)
         if message := waits_for_store(job, self._jobs):
             return AdmissionDecision(admitted=False, message=message)
-        if turn in self._granted:
+        if attempt_id in self._admitted:
             return structs.replace(gang, state="started", unbound=gang.workers)
         return self._waiting(gang, job, is_broken=attempt is not None and attempt.condition("Failed") is not None)
 
     def _running_gang(self, gang: Gang, attempt: Job) -> Gang:
-        """A worker that has failed is replaced, by its Job or in the next attempt: its room is kept."""
+        """A failed worker is replaced, by its Job or in the next attempt, so its capacity stays reserved."""
         pods = self._pods.by(BY_JOB, attempt.metadata.uid)
-        machines = tuple(pod.spec.node_name for pod in pods if pod.spec.node_name and not pod.is_finished)
+        nodes = tuple(pod.spec.node_name for pod in pods if pod.spec.node_name and not pod.is_finished)
         done = sum(pod.status.phase == "Succeeded" for pod in pods)
-        unbound = max(0, attempt.spec.parallelism - len(machines) - done)
-        return structs.replace(gang, state="started", unbound=unbound, machines=machines)
+        unbound = max(0, attempt.spec.parallelism - len(nodes) - done)
+        return structs.replace(gang, state="started", unbound=unbound, machines=nodes)
 
     def _waiting(self, gang: Gang, job: TrainingJob, *, is_broken: bool) -> Gang | AdmissionDecision:
         name = job.spec.scheduling.priority if job.spec.scheduling is not None else None
@@ -146,7 +149,7 @@ class GangReader:
             message = f"PriorityClass {name} does not exist: create it, or remove scheduling.priority"
             return AdmissionDecision(admitted=False, message=message)
         gang = structs.replace(gang, priority=priority)
-        if not is_broken and not _restarts(job):
+        if not is_broken and not _is_restarting(job):
             return gang
         return structs.replace(gang, state="keeping", restarting_since=_restarting_since(job))
 
@@ -156,34 +159,34 @@ class GangReader:
         return found if owner is not None and owner.uid == job.metadata.uid else None
 
     def _priority(self, name: str | None) -> int | None:
-        """Of the class that is named, else of the default one; of several defaults Kubernetes takes the lowest."""
+        """The value of the named class, else of the default class; of several defaults Kubernetes takes the lowest."""
         if name:
             found = self._classes.get(Key("", name))
             return found.value if found is not None else None
         return min((each.value for each in self._classes if each.global_default), default=0)
 
     def _shape(self, job: TrainingJob) -> PodRequirements | None:
-        """None when it can't be made out: whoever makes the workers will fail as well, and say why."""
-        turn = (attempt_key(job), self._avoided(job))
-        if turn not in self._shapes:
+        """None when the requirements can't be computed: making the workers fails as well then, and reports why."""
+        shape_key = (attempt_key(job), self._avoided(job))
+        if shape_key not in self._shapes:
             try:
-                self._shapes[turn] = _shape(self._template(job), job.metadata.namespace)
+                self._shapes[shape_key] = _shape(self._template(job), job.metadata.namespace)
             except Exception:
-                # One strange job must not keep all others from starting.
+                # One malformed job must not keep all other jobs from starting.
                 log.exception("the workers' pods can't be made out", key=str(job.metadata.key))
-                self._shapes[turn] = None
-        return self._shapes[turn]
+                self._shapes[shape_key] = None
+        return self._shapes[shape_key]
 
 
 def _shape(template: Mapping[str, Any], namespace: str) -> PodRequirements:
     return shape_of(msgspec.convert(template["spec"], PodSpec), template["metadata"].get("labels", {}), namespace)
 
 
-def _runs(attempt: Job) -> bool:
+def _is_running(attempt: Job) -> bool:
     return not (attempt.spec.suspend or attempt.metadata.deletion_timestamp or attempt.condition("Failed"))
 
 
-def _restarts(job: TrainingJob) -> bool:
+def _is_restarting(job: TrainingJob) -> bool:
     return job.status is not None and job.status.state == "Restarting"
 
 
@@ -194,46 +197,54 @@ def _restarting_since(job: TrainingJob) -> str:
 
 T = TypeVar("T", bound=Object)
 
-# News comes in swarms: all pods of a job, all jobs of a user.
+# Changes come in bursts: all pods of a job, all jobs of a user.
 PAUSE_S = 0.005
-# What a job waits for is written into its status: words that change faster than people read are not worth it, and
-# numbers less so: a long line must not write itself to death.
+# The reason for waiting is written into the job's status. A message that changes faster than people read is not worth
+# a write, and a changed number even less: a long queue must not drown in its own status writes.
 MESSAGE_INTERVAL_S = 1.0
 NUMBERS_CALM_S = 30.0
-# After a look that failed; whatever it was may pass.
+# After a failed pass; the cause may be temporary.
 RETRY_S = 5.0
-# 3 nodes have 2 free, 1 node has 2 free, no node has 2 free: the same words with other numbers.
+# 3 nodes have 2 free, 1 node has 2 free, no node has 2 free: the same message with other numbers.
 NUMBER = re.compile(r"(no node|[0-9]+ nodes?) (has|have)|[0-9]+")
 
 
 class PublishedDecision(NamedTuple):
-    """The verdict that a job has heard, and when."""
+    """The last decision that a job was requeued for, and when."""
 
-    verdict: AdmissionDecision
+    decision: AdmissionDecision
     at_s: float
 
 
 class GangAdmission:
-    """A source of news for the jobs' controller: a job hears when its verdict has changed."""
+    """An event source of the TrainingJob controller: requeues a job when its admission decision changes."""
 
     def __init__(
-        self, gangs: GangReader, room: SharedLedger, *, now: Now, patience_s: float, per_namespace: int, enabled: bool
+        self,
+        gangs: GangReader,
+        shared_ledger: SharedLedger,
+        *,
+        now: Now,
+        patience_s: float,
+        per_namespace: int,
+        enabled: bool,
     ) -> None:
         self._gangs = gangs
-        self._room = room
+        self._shared_ledger = shared_ledger
         self._now = now
         self._patience_s = patience_s
         self._per_namespace = per_namespace
         self._enabled = enabled
-        self._ledger = room.ledger
-        self._version = room.ledger.version
-        self._told: dict[AttemptKey, PublishedDecision] = {}
+        self._ledger = shared_ledger.ledger
+        self._version = shared_ledger.ledger.version
+        self._published: dict[AttemptKey, PublishedDecision] = {}
         self._add: Callable[[Key], None] = lambda _: None
-        # Nobody asks before all stores are full and this process leads; until then a look would be wrong or in vain.
-        self._is_asked = False
+        # No reconcile asks before all stores are synced and this process leads. Until then a pass would be wrong or
+        # useless.
+        self._is_active = False
         self._pause_s = PAUSE_S
-        self._next: asyncio.TimerHandle | None = None
-        self._later: asyncio.TimerHandle | None = None
+        self._next_pass: asyncio.TimerHandle | None = None
+        self._recheck: asyncio.TimerHandle | None = None
 
     @classmethod
     def of(
@@ -248,7 +259,7 @@ class GangAdmission:
         per_namespace: int = 1,
         enabled: bool = True,
     ) -> "GangAdmission":
-        """On the operator's stores. `shape` is the pod template of a job's workers, with the nodes that it avoids."""
+        """Reads the operator's stores. `shape` returns the pod template of a job's workers, with the nodes to avoid."""
         gangs = GangReader(operator, shape, avoided)
         return cls(gangs, room, now=now, patience_s=patience_s, per_namespace=per_namespace, enabled=enabled)
 
@@ -256,47 +267,47 @@ class GangAdmission:
         if not self._enabled:
             return
         self._add = add
-        self._room.attach(informers)
+        self._shared_ledger.attach(informers)
         self._ledger.listeners.append(self._on_capacity_change)
         informers.of(TRAINING_JOBS).handlers.append(self._on_change(_queue_key))
-        informers.of(JOBS).handlers.append(self._on_change(_attempt))
+        informers.of(JOBS).handlers.append(self._on_change(_attempt_fields))
         informers.of(PRIORITY_CLASSES).handlers.append(self._on_change(lambda each: (each.value, each.global_default)))
 
     def verdict(self, job: TrainingJob) -> AdmissionDecision | None:
-        """Whether the job's attempt may start; None for who is not in line, or was not looked at: it will hear."""
-        self._is_asked = True
+        """Whether the job's attempt may start; None outside the queue, or before a pass, which requeues the job."""
+        self._is_active = True
         if not self._enabled or is_queued(job):
             return ADMITTED
         if not needs_admission(job, self._now()):
             return None
-        told = self._told.get(attempt_key(job))
-        if told is None:
+        published = self._published.get(attempt_key(job))
+        if published is None:
             self._schedule_pass()
-        return told.verdict if told is not None else None
+        return published.decision if published is not None else None
 
-    def _on_capacity_change(self, _machine: str) -> None:
-        """Looks again when more or less is free; what gangs themselves are expected to take makes no difference."""
+    def _on_capacity_change(self, _node: str) -> None:
+        """Schedules a pass when free capacity changes; the expected demand of the gangs themselves does not count."""
         if self._ledger.version != self._version:
             self._version = self._ledger.version
             self._schedule_pass()
 
-    def _on_change(self, seen: Callable[[T], object]) -> Handler[T]:
-        """Looks again when something changed that is looked at."""
+    def _on_change(self, relevant: Callable[[T], object]) -> Handler[T]:
+        """Schedules a pass when a relevant field of an object changes."""
 
         def changed(old: T | None, new: T | None) -> None:
-            if old is None or new is None or seen(old) != seen(new):
+            if old is None or new is None or relevant(old) != relevant(new):
                 self._schedule_pass()
 
         return changed
 
     def _schedule_pass(self, after_s: float = 0.0) -> None:
-        """A look that takes long is not taken more often than it lasts."""
-        if self._is_asked and self._next is None:
+        """The pause before a pass is at least as long as the last pass took."""
+        if self._is_active and self._next_pass is None:
             loop = asyncio.get_running_loop()
-            self._next = loop.call_later(max(self._pause_s, after_s), self._run_pass)
+            self._next_pass = loop.call_later(max(self._pause_s, after_s), self._run_pass)
 
     def _run_pass(self) -> None:
-        self._next = None
+        self._next_pass = None
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -308,39 +319,42 @@ class GangAdmission:
 
     def _decide(self, at_s: float) -> None:
         now = self._now()
-        line = self._gangs.read(now)
-        gangs = {turn: entry for turn, entry in line.items() if isinstance(entry, Gang)}
-        outlook = run_admission(gangs.values(), self._ledger, now, self._patience_s, self._per_namespace)
-        self._ledger.set_gang_demand(outlook.taken, outlook.kept)
-        judged = outlook.verdicts
-        for turn, gang in gangs.items():
-            if gang.state != "started" and judged[turn.uid].admitted:
-                self._gangs.mark_admitted(turn)
-        verdicts = {turn: judged[turn.uid] if isinstance(entry, Gang) else entry for turn, entry in line.items()}
-        late_s = [*self._publish(verdicts, at_s), *_patience_left_s(gangs.values(), now, self._patience_s)]
-        if self._later is not None:
-            self._later.cancel()
-        self._later = asyncio.get_running_loop().call_later(min(late_s), self._schedule_pass) if late_s else None
+        queue = self._gangs.read(now)
+        gangs = {attempt_id: entry for attempt_id, entry in queue.items() if isinstance(entry, Gang)}
+        result = run_admission(gangs.values(), self._ledger, now, self._patience_s, self._per_namespace)
+        self._ledger.set_gang_demand(result.taken, result.kept)
+        decided = result.verdicts
+        for attempt_id, gang in gangs.items():
+            if gang.state != "started" and decided[attempt_id.uid].admitted:
+                self._gangs.mark_admitted(attempt_id)
+        decisions = {
+            attempt_id: decided[attempt_id.uid] if isinstance(entry, Gang) else entry
+            for attempt_id, entry in queue.items()
+        }
+        delays_s = [*self._publish(decisions, at_s), *_patience_left_s(gangs.values(), now, self._patience_s)]
+        if self._recheck is not None:
+            self._recheck.cancel()
+        self._recheck = asyncio.get_running_loop().call_later(min(delays_s), self._schedule_pass) if delays_s else None
 
-    def _publish(self, verdicts: Mapping[AttemptKey, AdmissionDecision], at_s: float) -> list[float]:
-        """Who may start hears it at once; other words can wait a little: for how long."""
-        before, self._told = self._told, {}
-        late_s = []
-        for turn, verdict in verdicts.items():
-            told = before.get(turn)
-            if told is not None and told.verdict.admitted == verdict.admitted:
-                if told.verdict.message == verdict.message:
-                    self._told[turn] = PublishedDecision(verdict, told.at_s)
+    def _publish(self, decisions: Mapping[AttemptKey, AdmissionDecision], at_s: float) -> list[float]:
+        """Publishes a changed admission at once; a changed message may wait. Returns the delays of these messages."""
+        before, self._published = self._published, {}
+        delays_s = []
+        for attempt_id, decision in decisions.items():
+            published = before.get(attempt_id)
+            if published is not None and published.decision.admitted == decision.admitted:
+                if published.decision.message == decision.message:
+                    self._published[attempt_id] = PublishedDecision(decision, published.at_s)
                     continue
-                calm_s = _message_interval_s(told.verdict.message, verdict.message)
-                if at_s < told.at_s + calm_s:
-                    self._told[turn] = told
-                    late_s.append(told.at_s + calm_s - at_s)
+                interval_s = _message_interval_s(published.decision.message, decision.message)
+                if at_s < published.at_s + interval_s:
+                    self._published[attempt_id] = published
+                    delays_s.append(published.at_s + interval_s - at_s)
                     continue
-            self._told[turn] = PublishedDecision(verdict, at_s)
-            log.debug("verdict", key=str(turn.key), admitted=verdict.admitted, message=verdict.message)
-            self._add(turn.key)
-        return late_s
+            self._published[attempt_id] = PublishedDecision(decision, at_s)
+            log.debug("verdict", key=str(attempt_id.key), admitted=decision.admitted, message=decision.message)
+            self._add(attempt_id.key)
+        return delays_s
 
 
 def _message_interval_s(old: str, new: str) -> float:
@@ -348,20 +362,20 @@ def _message_interval_s(old: str, new: str) -> float:
 
 
 def _patience_left_s(gangs: Iterable[Gang], now: datetime, patience_s: float) -> Iterator[float]:
-    """When a job that restarts runs out of patience its room is free, and nothing else tells."""
+    """When the patience of a restarting job ends its capacity becomes free, and no event reports that."""
     for gang in gangs:
         left_s = patience_s - gang.waited_s(now)
         if gang.state == "keeping" and left_s >= 0:
-            # A moment more: then it is over.
+            # One second more: by then the patience is over.
             yield left_s + 1.0
 
 
 def _queue_key(job: TrainingJob) -> object:
-    """What decides whether and where it stands in line; its progress does not."""
+    """The fields that decide whether and where the job is in the queue; its progress does not matter."""
     status = job.status
-    told = (status.state, status.next_retry_time) if status is not None else None
-    return attempt_key(job), job.metadata.deletion_timestamp, is_queued(job), told
+    state = (status.state, status.next_retry_time) if status is not None else None
+    return attempt_key(job), job.metadata.deletion_timestamp, is_queued(job), state
 
 
-def _attempt(job: Job) -> object:
+def _attempt_fields(job: Job) -> object:
     return job.spec, job.metadata.deletion_timestamp, job.condition("Complete"), job.condition("Failed")

@@ -1,7 +1,7 @@
-"""The `trainingjob_*` metrics: what the jobs show of themselves, and what the operator counts about them.
+"""The `trainingjob_*` metrics: gauges read from the jobs, and counters of the operator about the jobs.
 
-The counts are kept here and not in prometheus_client's own counters: forgetting a job is one step, and no `_created`
-series doubles their number.
+The counts are stored here and not in prometheus_client's own counters: a deleted job is forgotten in one step, and no
+`_created` series doubles the number of series.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from holdfast.runtime.informer import Store
 from holdfast.runtime.process import Now
 from holdfast.times import parse_time
 
-# What the TrainingJobs show of themselves, as gauges: read when asked for, so that a deleted job leaves nothing.
+# Gauges of the TrainingJobs. They are read at each scrape, so that a deleted job leaves no series.
 
 PER_JOB = ("namespace", "training_job")
 STATES: tuple[str, ...] = get_args(State)
-# By the name that a training reports them under.
+# By the metric name that a training reports.
 REPORTED = {
     "loss": "The loss that was reported last.",
     "accuracy": "The accuracy that was reported last.",
@@ -37,7 +37,7 @@ REPORTED = {
 UTILIZATION = "How busy the job's GPUs are: the mean over the workers that report it."
 
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
-_NOTHING = TrainingJobStatus()
+_NO_STATUS = TrainingJobStatus()
 _NO_RESOURCES = AllocatedResources()
 
 
@@ -48,7 +48,7 @@ def gauges(
     *,
     per_job: bool,
 ) -> Iterator[GaugeMetricFamily]:
-    """All gauges; without `per_job` only those that mean something as a sum, with an empty name for the job."""
+    """All gauges; without `per_job` only gauges that make sense as a sum, with an empty job name."""
     yield _total(jobs)
     yield from _allocated(jobs, per_job=per_job)
     if per_job:
@@ -106,7 +106,7 @@ def _family(name: str, meaning: str, labels: Sequence[str]) -> GaugeMetricFamily
 def _with_samples(
     family: GaugeMetricFamily, values: Iterable[tuple[tuple[str, ...], float | None]]
 ) -> GaugeMetricFamily:
-    """With all values that are known: what is not known is absent, never zero."""
+    """Adds all known values: an unknown value is absent, never zero."""
     for labels, value in values:
         if value is not None:
             family.add_metric(labels, value)
@@ -118,17 +118,17 @@ def _labels(job: TrainingJob) -> tuple[str, str]:
 
 
 def _status(job: TrainingJob) -> TrainingJobStatus:
-    return job.status or _NOTHING
+    return job.status or _NO_STATUS
 
 
 def _state(job: TrainingJob) -> str:
-    # One that nobody has looked at yet waits to be.
+    # A job that was never reconciled has no state yet: it is pending.
     return _status(job).state or "Pending"
 
 
 def _percent(progress: str | None) -> float | None:
-    written = _PERCENT.fullmatch(progress or "")
-    return float(written[1]) if written else None
+    match = _PERCENT.fullmatch(progress or "")
+    return float(match[1]) if match else None
 
 
 def _seconds(status: TrainingJobStatus, now: datetime) -> float | None:
@@ -137,17 +137,17 @@ def _seconds(status: TrainingJobStatus, now: datetime) -> float | None:
     try:
         end = parse_time(status.completion_time) if status.completion_time else now
         return max(0.0, (end - parse_time(status.start_time)).total_seconds())
-    except ValueError:  # RFC 3339 allows more than Python reads, and one job must not hide all the others
+    except ValueError:  # RFC 3339 allows more than Python parses, and one job must not hide all other jobs
         return None
 
 
-# Few, since every job has its own; holdfast_reconcile_duration_seconds has more, for all jobs together.
+# Few buckets, since every job has its own; holdfast_reconcile_duration_seconds has more, for all jobs together.
 BOUNDS_S = (0.01, 0.1, 1.0, 10.0)
 RESULTS = {"Completed": "succeeded", "Failed": "failed"}
 
 
 class ReconcileStats:
-    """What reconciling one job has cost so far."""
+    """Results, errors and durations of one job's reconciles so far."""
 
     def __init__(self) -> None:
         self.results: Counter[str] = Counter()
@@ -161,9 +161,9 @@ class ReconcileStats:
 
 
 class TrainingJobMetrics:
-    """Collects all fifteen; without `per_job` no series is about a single job.
+    """Collects all fifteen metrics; without `per_job` no series is about a single job.
 
-    `gpu_utilization_percent` is known from the workers' reports: a status is not written for every change of it.
+    `gpu_utilization_percent` comes from the workers' reports: the status is not written for every change of the value.
     """
 
     def __init__(
@@ -179,24 +179,24 @@ class TrainingJobMetrics:
         self._per_job = per_job
         self._now = now
         self._gpu_utilization_percent = gpu_utilization_percent
-        self._works = False
-        self._work: dict[Key, ReconcileStats] = {}
+        self._has_reconciled = False
+        self._stats: dict[Key, ReconcileStats] = {}
         self._created: Counter[str] = Counter()
         self._completed: Counter[tuple[str, str]] = Counter()
         self._failed: Counter[tuple[str, str]] = Counter()
         registry.register(self)
 
     def reconciled(self, key: Key, result: str, seconds: float) -> None:
-        self._works = True
-        work = self._work_on(key)
-        work.results[result] += 1
-        work.took(seconds)
+        self._has_reconciled = True
+        stats = self._stats_of(key)
+        stats.results[result] += 1
+        stats.took(seconds)
 
     def failed_to_reconcile(self, key: Key, error: BaseException) -> None:
-        self._work_on(key).errors[type(error).__name__] += 1
+        self._stats_of(key).errors[type(error).__name__] += 1
 
     def status_written(self, job: TrainingJob, status: TrainingJobStatus) -> None:
-        """`status` was written over the one in `job`: each step is written, and so counted, once."""
+        """`status` replaced the status in `job`. Each transition is written, and so counted, once."""
         namespace = job.metadata.namespace
         before = job.status.state if job.status is not None else None
         if before is None:
@@ -209,20 +209,20 @@ class TrainingJobMetrics:
             self._failed[namespace, _failure(status)] += 1
 
     def forget(self, key: Key) -> None:
-        """The job is gone, and its series with it; sums over all jobs are under no job's name and stay."""
-        self._work.pop(key, None)
+        """The job is deleted, and its series with it. Sums over all jobs carry no job's name and stay."""
+        self._stats.pop(key, None)
 
     def collect(self) -> Iterator[Metric]:
-        # A standby has the same jobs in its store: if it showed them too, every sum would be double.
-        if not self._works:
+        # A standby has the same jobs in its store: if the standby exposed them too, every sum would double.
+        if not self._has_reconciled:
             return
         jobs = self._store.list()
         yield from gauges(jobs, self._now(), self._gpu_utilization_percent, per_job=self._per_job)
         yield from self._reconciliations()
         yield from self._lifecycle({job.metadata.namespace for job in jobs})
 
-    def _work_on(self, key: Key) -> ReconcileStats:
-        return self._work.setdefault(key if self._per_job else Key(key.namespace, ""), ReconcileStats())
+    def _stats_of(self, key: Key) -> ReconcileStats:
+        return self._stats.setdefault(key if self._per_job else Key(key.namespace, ""), ReconcileStats())
 
     def _reconciliations(self) -> Iterator[Metric]:
         total = _counter("reconciliation", "Reconciles by how they ended.", (*PER_JOB, "result"))
@@ -230,15 +230,15 @@ class TrainingJobMetrics:
         duration = HistogramMetricFamily(
             "trainingjob_reconciliation_duration_seconds", "How long one reconcile takes.", labels=PER_JOB
         )
-        for key, work in self._work.items():
-            _fill(total, (((*key, result), count) for result, count in work.results.items()))
-            _fill(errors, (((*key, error), count) for error, count in work.errors.items()))
+        for key, stats in self._stats.items():
+            _fill(total, (((*key, result), count) for result, count in stats.results.items()))
+            _fill(errors, (((*key, error), count) for error, count in stats.errors.items()))
             bounds = (*(str(bound) for bound in BOUNDS_S), "+Inf")
-            duration.add_metric(key, tuple(zip(bounds, accumulate(work.times), strict=True)), work.seconds)
+            duration.add_metric(key, tuple(zip(bounds, accumulate(stats.times), strict=True)), stats.seconds)
         yield from (total, duration, errors)
 
     def _lifecycle(self, namespaces: Iterable[str]) -> Iterator[Metric]:
-        """A namespace's counters begin at zero: `increase` does not see a counter that begins at one."""
+        """A namespace's counters start at zero: `increase` does not see a counter that starts at one."""
         created = _counter("created", "Jobs seen for the first time.", ("namespace",))
         completed = _counter("completed", "Jobs that have ended.", ("namespace", "result"))
         failed = _counter("failed", "Jobs that have failed for good.", ("namespace", "reason"))
@@ -251,7 +251,7 @@ class TrainingJobMetrics:
 
 
 class InstrumentedReconciler:
-    """A reconciler whose reconciles are counted, and whose jobs are forgotten when they are gone."""
+    """Counts the reconciles of a reconciler, and forgets jobs that are deleted."""
 
     def __init__(self, reconciler: Reconciler, metrics: TrainingJobMetrics, store: Store[TrainingJob]) -> None:
         self._reconciler = reconciler
@@ -270,7 +270,7 @@ class InstrumentedReconciler:
         except TerminalError:
             self._count(key, "terminal", began)
             raise
-        except (Exception, asyncio.CancelledError) as error:  # cancelled: it took longer than the operator allows
+        except (Exception, asyncio.CancelledError) as error:  # cancelled: the reconcile exceeded its timeout
             self._count(key, "error", began, error)
             raise
         self._count(key, "requeue" if isinstance(result, RequeueAfter) else "done", began)
@@ -289,7 +289,7 @@ class InstrumentedReconciler:
 
 
 def _counter(name: str, meaning: str, labels: Sequence[str]) -> CounterMetricFamily:
-    """Shown as trainingjob_{name}_total."""
+    """Exposed as trainingjob_{name}_total."""
     return CounterMetricFamily(f"trainingjob_{name}", meaning, labels=labels)
 
 

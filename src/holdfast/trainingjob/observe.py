@@ -1,4 +1,4 @@
-"""Reads a TrainingJob and what belongs to it from the caches."""
+"""Reads a TrainingJob, its children and their nodes from the caches."""
 
 from collections.abc import Callable, Iterable
 
@@ -33,7 +33,7 @@ BY_BOARD = "tensorboard"
 
 
 def training_job_key(pod: Pod) -> Iterable[Key]:
-    """A worker belongs to a Job; the TrainingJob behind that is in its label."""
+    """A worker pod is owned by a Job; a label of the pod names the TrainingJob."""
     if (key := names.worker_of(pod)) is not None:
         yield key
 
@@ -43,7 +43,7 @@ def training_job_of(pod: Pod) -> Iterable[str]:
 
 
 def board_of(pod: Pod) -> Iterable[Key]:
-    """The job whose TensorBoard the pod is."""
+    """The TrainingJob whose TensorBoard runs in the pod."""
     labels = pod.metadata.labels
     if labels.get(MANAGED_BY) == "holdfast" and names.TENSORBOARD_LABEL in labels:
         yield Key(pod.metadata.namespace, labels[names.TENSORBOARD_LABEL])
@@ -54,7 +54,7 @@ def board_name_of(pod: Pod) -> Iterable[str]:
 
 
 class FreedStores:
-    """A source of news: jobs hear when another one with the same place for checkpoints has ended or is gone."""
+    """An event source: requeues jobs when another job with the same checkpoint storage has ended or is deleted."""
 
     def __init__(self, jobs: Store[TrainingJob]) -> None:
         self._jobs = jobs
@@ -62,8 +62,8 @@ class FreedStores:
     def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
         def changed(old: TrainingJob | None, new: TrainingJob | None) -> None:
             if old is not None and (new is None or _state(old) != _state(new)):
-                for place in place_of(old):
-                    for job in self._jobs.by(BY_PLACE, place):
+                for storage in place_of(old):
+                    for job in self._jobs.by(BY_PLACE, storage):
                         add(job.metadata.key)
 
         informers.of(TRAINING_JOBS).handlers.append(changed)
@@ -74,7 +74,7 @@ def _state(job: TrainingJob) -> str | None:
 
 
 class NodeReadinessWatch:
-    """A source of news: jobs hear when a node of their workers is lost or comes back."""
+    """An event source: requeues jobs when a node of their workers is lost or comes back."""
 
     def __init__(self, pods: Store[Pod]) -> None:
         self._pods = pods
@@ -91,7 +91,7 @@ class NodeReadinessWatch:
 
 
 class Caches(Struct, frozen=True):
-    """The stores that the controller reads: all nodes and pods; of the other built-in kinds only what holdfast made."""
+    """The stores that the controller reads: all nodes and pods; of other built-in kinds only objects of holdfast."""
 
     training_jobs: Store[TrainingJob]
     jobs: Store[Job]
@@ -116,17 +116,17 @@ class Caches(Struct, frozen=True):
         )
 
     def child(self, kind: str, key: Key) -> Object | None:
-        found: dict[str, Callable[[Key], Object | None]] = {
+        getters: dict[str, Callable[[Key], Object | None]] = {
             "ConfigMap": self.config_maps.get,
             "Service": self.services.get,
             "ServiceAccount": self.accounts.get,
             "Deployment": self.deployments.get,
             "Job": self.jobs.get,
         }
-        return found[kind](key)
+        return getters[kind](key)
 
     def observe(self, key: Key) -> Observed | None:
-        """All that a decision needs; None when there is no such job or it is being deleted."""
+        """Everything that a decision needs; None when the job does not exist or is being deleted."""
         job = self.training_jobs.get(key)
         if job is None or job.metadata.deletion_timestamp:
             return None
@@ -134,7 +134,7 @@ class Caches(Struct, frozen=True):
         workers = next((child for child in owned if child.metadata.name == names.job_name(job)), None)
         digest = workers.metadata.annotations.get(names.SPEC_DIGEST) if workers else None
         pods = self.pods.by(BY_TRAINING_JOB, str(key))
-        current = tuple(pod for pod in pods if workers is not None and _is_of(pod, workers))
+        current = tuple(pod for pod in pods if workers is not None and _is_owned_by(pod, workers))
         return Observed(
             job=job,
             current_job=workers,
@@ -156,10 +156,10 @@ class Caches(Struct, frozen=True):
 
 
 def _claim(job: TrainingJob) -> str:
-    kept = checkpoint_storage(job)
-    return (kept.pvc_name or names.claim_name(job)) if kept is not None and kept.type == "pvc" else ""
+    storage = checkpoint_storage(job)
+    return (storage.pvc_name or names.claim_name(job)) if storage is not None and storage.type == "pvc" else ""
 
 
-def _is_of(pod: Pod, job: Job) -> bool:
+def _is_owned_by(pod: Pod, job: Job) -> bool:
     owner = pod.metadata.controller
     return owner is not None and owner.uid == job.metadata.uid

@@ -1,4 +1,4 @@
-"""Finds out why workers do not start, when they take longer than usual; not more often than it can be of use."""
+"""Finds out why workers do not start when the start takes longer than usual, no more often than is useful."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -19,32 +19,32 @@ from holdfast.trainingjob.decide.decision import explain_after
 from holdfast.trainingjob.decide.snapshot import Observed, Timing
 from holdfast.trainingjob.observe import BY_BOARD
 
-# Asks the cluster's Events why workers do not start, where neither their pods nor their Job say it.
+# Reads the reason from the cluster's Events, where neither the pods nor their Job show it.
 
-# The API server reads all Events of the namespace for each: workers of one gang rarely wait for different things.
+# The API server reads all Events of the namespace for each list. Workers of one gang rarely wait for different things.
 MOST_LISTS = 3
 
 
 class EventExplanations(Struct, frozen=True):
-    """For `why_waiting`: what is said about pods, by their uid, and about the Job that makes them."""
+    """For `why_waiting`: messages about pods, by uid, and about the Job that creates the pods."""
 
     pods: Mapping[str, str] = {}
     job: str = ""
 
 
 async def start_problems_from_events(cluster: Cluster, job: Job, pods: Iterable[Pod]) -> EventExplanations:
-    """What Events say, and of pods that these do not explain either how far they are."""
+    """The warnings in Events; without any, the startup step of each pod that shows no problem."""
     pods = tuple(pods)
-    silent = [pod for pod in sorted(pods, key=_name) if is_starting(pod) and not problem_of(pod)]
-    bound = [pod for pod in silent if pod.spec.node_name]
+    unexplained = [pod for pod in sorted(pods, key=_name) if is_starting(pod) and not problem_of(pod)]
+    bound = [pod for pod in unexplained if pod.spec.node_name]
     lacking = not job.spec.suspend and missing_pods(pods, job.spec.parallelism)
-    asked: list[Object] = [*([job] if lacking else []), *bound][:MOST_LISTS]
-    answers = await asyncio.gather(*(newest_warning(cluster, each) for each in asked))
-    said = {each.metadata.uid: text for each, text in zip(asked, answers, strict=True) if text}
-    refused = creation_refused_text(said.pop(job.metadata.uid)) if job.metadata.uid in said else ""
-    # A step that takes long is not the reason while a problem is known.
-    steps = {pod.metadata.uid: startup_step(pod) for pod in silent} if not said and not refused else {}
-    return EventExplanations(pods=said or steps, job=refused)
+    subjects: list[Object] = [*([job] if lacking else []), *bound][:MOST_LISTS]
+    warnings = await asyncio.gather(*(newest_warning(cluster, subject) for subject in subjects))
+    messages = {subject.metadata.uid: text for subject, text in zip(subjects, warnings, strict=True) if text}
+    refused = creation_refused_text(messages.pop(job.metadata.uid)) if job.metadata.uid in messages else ""
+    # A slow startup step is not the reason while a problem is known.
+    steps = {pod.metadata.uid: startup_step(pod) for pod in unexplained} if not messages and not refused else {}
+    return EventExplanations(pods=messages or steps, job=refused)
 
 
 def _name(pod: Pod) -> str:
@@ -54,14 +54,14 @@ def _name(pod: Pod) -> str:
 EVERY_S = 10.0
 
 
-class _Answer(Struct, frozen=True):
+class _CachedExplanation(Struct, frozen=True):
     job_uid: str
     at: datetime
-    explained: EventExplanations
+    explanations: EventExplanations
 
 
 class Boards:
-    """Warns when a job's TensorBoard does not start, once for each reason. The job itself goes on without it."""
+    """Warns when a job's TensorBoard does not start, once for each reason. The job goes on without TensorBoard."""
 
     def __init__(self, pods: Store[Pod], events: Recorder) -> None:
         self._pods = pods
@@ -80,12 +80,12 @@ class Boards:
 
 
 class StartProblems:
-    """What events said last about each job that waits. It may be lost: it is asked for again."""
+    """The last explanation from Events for each waiting job. A lost explanation is read again."""
 
     def __init__(self, cluster: Cluster, timing: Timing) -> None:
         self._cluster = cluster
         self._timing = timing
-        self._answers: dict[Key, _Answer] = {}
+        self._cache: dict[Key, _CachedExplanation] = {}
 
     async def with_start_problems(self, observed: Observed, now: datetime) -> Observed:
         key, job = observed.job.metadata.key, observed.current_job
@@ -93,20 +93,22 @@ class StartProblems:
         if job is None or due is None:
             self.forget(key)
             return observed
-        answer = self._answers.get(key)
-        if answer is None or answer.job_uid != job.metadata.uid or now >= answer.at + timedelta(seconds=EVERY_S):
+        cached = self._cache.get(key)
+        if cached is None or cached.job_uid != job.metadata.uid or now >= cached.at + timedelta(seconds=EVERY_S):
             if now < due:
                 return observed
-            answer = _Answer(job.metadata.uid, now, await start_problems_from_events(self._cluster, job, observed.pods))
-            self._answers[key] = answer
-        return structs.replace(observed, pod_events=answer.explained.pods, job_event=answer.explained.job)
+            cached = _CachedExplanation(
+                job.metadata.uid, now, await start_problems_from_events(self._cluster, job, observed.pods)
+            )
+            self._cache[key] = cached
+        return structs.replace(observed, pod_events=cached.explanations.pods, job_event=cached.explanations.job)
 
     def next_look(self, observed: Observed, now: datetime) -> datetime | None:
         due = explain_after(observed, self._timing)
         if due is None:
             return None
-        answer = self._answers.get(observed.job.metadata.key)
-        return max(due, answer.at + timedelta(seconds=EVERY_S) if answer is not None else due, now)
+        cached = self._cache.get(observed.job.metadata.key)
+        return max(due, cached.at + timedelta(seconds=EVERY_S) if cached is not None else due, now)
 
     def forget(self, key: Key) -> None:
-        self._answers.pop(key, None)
+        self._cache.pop(key, None)

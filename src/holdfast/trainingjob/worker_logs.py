@@ -1,6 +1,7 @@
-"""Keeps the logs of workers that failed or are stopped, before their pods are deleted.
+"""Stores the logs of workers that failed or are stopped, before their pods are deleted.
 
-It is a courtesy: a log that can't be had in time, or not be kept, holds up nothing and only the operator's log tells.
+This is best effort: a log that can't be read in time or can't be stored delays nothing, and only the operator's log
+reports the failure.
 """
 
 import asyncio
@@ -33,15 +34,15 @@ from holdfast.trainingjob.objects.config import (
     worker_log_selector,
 )
 
-# For all of it: the next attempt waits so long.
+# For all logs together: the next attempt waits that long.
 WITHIN_S = 2.0
-# Most often one look is enough: 64 KiB of ordinary lines, and far less than would burden the operator.
+# One read is usually enough: 64 KiB of ordinary lines, and far less than would burden the operator.
 FIRST_LINES = 2000
 MOST_BYTES = 16 * KEPT_BYTES
-# When somebody else writes the same log at the same moment.
-TRIES = 3
+# For conflicts with another writer of the same log.
+WRITE_ATTEMPTS = 3
 
-# So many lines from the end, and of these the first bytes: that is how a kubelet reads logs.
+# Takes a number of lines from the end, and a limit of bytes from the start of these: a kubelet reads logs this way.
 Read: TypeAlias = Callable[[int, int | None], Awaitable[bytes]]
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -49,48 +50,48 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 @asynccontextmanager
 async def keeping_last_logs(
-    cluster: Cluster, observed: Observed, course: Action, *, on_one_machine: bool
+    cluster: Cluster, observed: Observed, action: Action, *, on_one_machine: bool
 ) -> AsyncIterator[None]:
-    """Beside what is done meanwhile: workers that are to stop are not made to wait until their logs are read."""
-    if not logs_to_save(observed, course):
+    """Saves the logs concurrently with the block: the stop of workers does not wait until their logs are read."""
+    if not logs_to_save(observed, action):
         yield
         return
-    keeping = asyncio.create_task(save_worker_logs(cluster, observed, course, on_one_machine=on_one_machine))
+    saving = asyncio.create_task(save_worker_logs(cluster, observed, action, on_one_machine=on_one_machine))
     try:
         yield
     finally:
-        await keeping
+        await saving
 
 
 async def save_worker_logs(
-    cluster: Cluster, observed: Observed, course: Action, *, on_one_machine: bool = False, within_s: float = WITHIN_S
+    cluster: Cluster, observed: Observed, action: Action, *, on_one_machine: bool = False, within_s: float = WITHIN_S
 ) -> None:
-    """Before a broken attempt makes way, or the job ends, and while its workers stop."""
-    job, workers = observed.job, logs_to_save(observed, course)
+    """Before a broken attempt is replaced, or the job ends, and while its workers stop."""
+    job, workers = observed.job, logs_to_save(observed, action)
     if not workers:
         return
     try:
         async with asyncio.timeout(within_s), asyncio.TaskGroup() as group:
             for worker in workers:
-                group.create_task(_keep(cluster, job, worker))
-            if isinstance(course, StartNewAttempt | Finish) and names.attempt(job) >= ATTEMPTS:
-                group.create_task(_drop_old(cluster, job, on_one_machine=on_one_machine))
+                group.create_task(_save(cluster, job, worker))
+            if isinstance(action, StartNewAttempt | Finish) and names.attempt(job) >= ATTEMPTS:
+                group.create_task(_delete_old(cluster, job, on_one_machine=on_one_machine))
     except TimeoutError:
         log.warning("not all logs kept in time", key=str(job.metadata.key), workers=len(workers), within_s=within_s)
 
 
 async def keep_ended(cluster: Cluster, pod: Pod, read: Callable[[str], Awaitable[bytes]]) -> None:
-    """The log of a worker that has ended, whatever becomes of its pod: `read` reads it, given the container."""
+    """Stores the log of a finished worker, whatever becomes of its pod. `read` returns the log of a container."""
     key, owner = names.worker_of(pod), pod.metadata.controller
     worker = dying(pod)
     if key is None or owner is None or worker.index < 0 or worker.end is None:
-        return  # no worker, or one that has never run
+        return  # no worker, or a worker that never ran
     number = int(pod.metadata.labels[names.ATTEMPT_LABEL])
     try:
         job = await cluster.get(TRAINING_JOBS, key)
-        made_by = await cluster.get(JOBS, Key(key.namespace, owner.name))
-        if job.metadata.deletion_timestamp or not belongs_to(made_by, job):
-            return  # of an earlier job of this name, or of one whose logs go with it
+        owner_job = await cluster.get(JOBS, Key(key.namespace, owner.name))
+        if job.metadata.deletion_timestamp or not belongs_to(owner_job, job):
+            return  # of an earlier job of this name, or of a job that is deleted with its logs
         await _store(cluster, job, number, worker, await read(worker.container))
     except NotFound:
         return  # the job is deleted, and its logs with it
@@ -98,7 +99,7 @@ async def keep_ended(cluster: Cluster, pod: Pod, read: Callable[[str], Awaitable
         log.warning("log not kept", key=str(worker.pod), container=worker.container, reason=str(error))
 
 
-async def _keep(cluster: Cluster, job: TrainingJob, worker: LogToSave) -> None:
+async def _save(cluster: Cluster, job: TrainingJob, worker: LogToSave) -> None:
     async def read(lines: int, limit: int | None) -> bytes:
         return await cluster.pod_log(worker.pod, container=worker.container, tail_lines=lines, limit_bytes=limit)
 
@@ -118,20 +119,20 @@ async def _stored(cluster: Cluster, job: TrainingJob, number: int, worker: LogTo
 
 
 async def _store(cluster: Cluster, job: TrainingJob, number: int, worker: LogToSave, text: bytes) -> None:
-    """Beside what earlier pods of the attempt wrote. Not through the writer: no cache is to hold it."""
+    """Adds to the logs of the attempt's earlier pods. Not through the write tracker: no cache is to hold the log."""
     facts = _facts(worker)
-    for _ in range(TRIES):
+    for _ in range(WRITE_ATTEMPTS):
         stored = await _stored(cluster, job, number, worker)
         if stored is not None and not (belongs_to(stored, job) and is_newer(stored.data, facts)):
             return
         body = worker_log_config_map(
             job, worker.index, text, facts, number=number, stored=stored.data if stored else None
         )
-        with suppress(AlreadyExists, Conflict):  # on one machine two write the same log
+        with suppress(AlreadyExists, Conflict):  # on a single machine two writers store the same log
             if stored is None:
                 await cluster.create(CONFIG_MAPS, body, namespace=job.metadata.namespace)
             else:
-                # What is only true of the earlier pod goes: a merge keeps what is not named.
+                # Facts of the earlier pod are removed: a merge patch retains keys that it does not name.
                 data = {**dict.fromkeys(stored.data), **body["data"]}
                 guard = {"resourceVersion": stored.metadata.resource_version}
                 await cluster.patch(CONFIG_MAPS, stored.metadata.key, {"metadata": guard, "data": data})
@@ -139,43 +140,43 @@ async def _store(cluster: Cluster, job: TrainingJob, number: int, worker: LogToS
 
 
 async def log_tail(read: Read) -> bytes:
-    """The last 64 KiB: as many lines as hold them and no more than can be taken at once."""
+    """The last 64 KiB: reads as many lines as hold them, and no more than one read can take."""
     lines, too_few, too_many = FIRST_LINES, 0, 0
     while True:
         text = await read(lines, MOST_BYTES)
-        # A kubelet counts the pieces of a long line: fewer lines than were asked for may come, but not half of them.
+        # A kubelet counts the pieces of a long line: fewer lines than requested may come, but not fewer than half.
         is_all = not too_many and text.count(b"\n") < lines // 2
         if len(text) >= MOST_BYTES:
-            too_many = lines  # what was cut off is the end
+            too_many = lines  # the end was cut off
         elif len(text) >= KEPT_BYTES or is_all:
             return text[-KEPT_BYTES:]
         else:
             too_few = lines
-        if too_many - too_few == 1:  # one line beyond all measure
+        if too_many - too_few == 1:  # a single line exceeds the limit
             return (await read(too_many, None))[-KEPT_BYTES:]
         lines = max(too_few + 1, isqrt(max(too_few, 1) * too_many)) if too_many else 8 * lines
 
 
-async def _drop_old(cluster: Cluster, job: TrainingJob, *, on_one_machine: bool) -> None:
+async def _delete_old(cluster: Cluster, job: TrainingJob, *, on_one_machine: bool) -> None:
     namespace, current = job.metadata.namespace, names.attempt(job)
     try:
-        kept = (
+        stored = (
             await cluster.list(CONFIG_MAPS, namespace=namespace, labels=worker_log_selector(job.metadata.name))
         ).items
-        for each in kept:
-            number, index = (each.metadata.labels.get(label, "") for label in (names.ATTEMPT_LABEL, WORKER_LABEL))
-            if not belongs_to(each, job) or not (number.isdecimal() and index.isdecimal()):
+        for config_map in stored:
+            number, index = (config_map.metadata.labels.get(label, "") for label in (names.ATTEMPT_LABEL, WORKER_LABEL))
+            if not belongs_to(config_map, job) or not (number.isdecimal() and index.isdecimal()):
                 continue
             if is_outdated(int(number), int(index), current, on_one_machine=on_one_machine):
                 with suppress(NotFound, Conflict):
-                    await cluster.delete(CONFIG_MAPS, each.metadata.key, uid=each.metadata.uid)
+                    await cluster.delete(CONFIG_MAPS, config_map.metadata.key, uid=config_map.metadata.uid)
     except ClusterError as error:
         log.warning("old logs not deleted", key=str(job.metadata.key), reason=str(error))
 
 
 def _facts(worker: LogToSave) -> dict[str, str]:
-    where = {POD: worker.pod.name, "container": worker.container, "node": worker.node}
+    origin = {POD: worker.pod.name, "container": worker.container, "node": worker.node}
     end = worker.end
     if end is None:
-        return where
-    return {**where, "exitCode": str(end.exit_code), "reason": end.reason, FINISHED_AT: end.finished_at or ""}
+        return origin
+    return {**origin, "exitCode": str(end.exit_code), "reason": end.reason, FINISHED_AT: end.finished_at or ""}

@@ -1,4 +1,4 @@
-"""What becomes of the workers' reports, and what their silence means."""
+"""Applies the workers' reports to the status, and detects failures from missing reports."""
 
 import asyncio
 from collections.abc import Iterable
@@ -42,14 +42,14 @@ from holdfast.trainingjob.reports.inbox import PendingReport
 from holdfast.trainingjob.reports.server import ReportReceiver
 
 NODE_LEASES = "kube-node-lease"
-# So long after its loss a node is avoided: by then Kubernetes has noticed, or the node is back.
+# A failed node is avoided for so long: by then Kubernetes has noticed, or the node is back.
 AVOIDED_S = 120.0
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class LostWorker(Struct, frozen=True):
-    """A worker that was given up with its node."""
+    """A worker that was given up together with its node."""
 
     pod: str
     node: str
@@ -58,99 +58,103 @@ class LostWorker(Struct, frozen=True):
 
 
 class WorkerMonitor:
-    """It remembers by the operator's own clock; nothing of it outlives the operator, and all of it may be lost."""
+    """All times are of the operator's own clock. The state is not persisted, and all of the state may be lost."""
 
-    def __init__(self, office: ReportReceiver, cluster: Cluster, timing: Timing) -> None:
-        self._office = office
+    def __init__(self, receiver: ReportReceiver, cluster: Cluster, timing: Timing) -> None:
+        self._receiver = receiver
         self._cluster = cluster
         self._timing = timing
         self._running: dict[Key, tuple[int, float]] = {}
-        self._pulses: dict[str, LeaseObservation] = {}
-        self._lost: dict[Key, tuple[LostWorker, ...]] = {}
+        self._leases: dict[str, LeaseObservation] = {}
+        self._lost_workers: dict[Key, tuple[LostWorker, ...]] = {}
 
     def due_reports(self, observed: Observed, now: datetime) -> tuple[PendingReport, ...]:
-        """What is to be written now: when it is time, and before an attempt ends."""
+        """The reports to write now: when their write is due, and before an attempt ends."""
         key = observed.job.metadata.key
-        due = self._office.inbox.due(key, now)
+        due = self._receiver.inbox.due(key, now)
         if due is None:
             return ()
         is_ending = isinstance(decide(observed, now, self._timing), StartNewAttempt | Finish | CleanUp)
-        return self._office.inbox.pending(key) if is_ending or due <= now else ()
+        return self._receiver.inbox.pending(key) if is_ending or due <= now else ()
 
-    def fold_reports(self, observed: Observed, letters: Iterable[PendingReport], now: datetime) -> TrainingJobStatus:
-        """The status with what they tell, and with what was left unsaid."""
+    def fold_reports(self, observed: Observed, reports: Iterable[PendingReport], now: datetime) -> TrainingJobStatus:
+        """The status with these reports applied, and with what only the termination message reports."""
         spec, status = observed.job.spec, observed.status
-        for letter in letters:
-            if letter.batch.uid == observed.job.metadata.uid:  # not of an earlier job of this name
-                status = apply_report(spec, status, letter.batch, letter.received)
+        for report in reports:
+            if report.batch.uid == observed.job.metadata.uid:  # not a report of an earlier job of this name
+                status = apply_report(spec, status, report.batch, report.received)
         if status != observed.status:  # the utilization alone is not worth a request to the API server
             status = with_gpu_utilization(status, self.gpu_utilization_percent(observed.job))
-        told = structs.replace(observed, job=structs.replace(observed.job, status=status))
-        word = termination_report(told)
-        return apply_report(spec, status, word, now) if word is not None else status
+        updated = structs.replace(observed, job=structs.replace(observed.job, status=status))
+        termination = termination_report(updated)
+        return apply_report(spec, status, termination, now) if termination is not None else status
 
     def gpu_utilization_percent(self, job: TrainingJob) -> float | None:
-        """The mean over the workers of the current attempt that report it."""
+        """The mean over the workers of the current attempt that report a utilization."""
         attempt = job.status.restart_count if job.status is not None else 0
-        heard = self._office.inbox.reports_of(job.metadata.key, attempt)
-        return gpu_utilization_percent(heard, self._office.clock(), self._timing.report_timeout_s)
+        reports = self._receiver.inbox.reports_of(job.metadata.key, attempt)
+        return gpu_utilization_percent(reports, self._receiver.clock(), self._timing.report_timeout_s)
 
-    def acknowledge(self, key: Key, letters: tuple[PendingReport, ...]) -> None:
-        self._office.inbox.acknowledge(key, letters)
+    def acknowledge(self, key: Key, reports: tuple[PendingReport, ...]) -> None:
+        self._receiver.inbox.acknowledge(key, reports)
 
     async def with_liveness(self, observed: Observed, now: datetime) -> Observed:
-        """With what the workers' silence means, by now."""
-        key, now_s = observed.job.metadata.key, self._office.clock()
+        """The observation with the failures that missing reports show by now."""
+        key, now_s = observed.job.metadata.key, self._receiver.clock()
         self._note_running(observed, now_s)
-        self._pulses = without_stale(self._pulses, now_s)
-        loss = None
+        self._leases = without_stale(self._leases, now_s)
+        failure = None
         if observed.started and not observed.finished:
-            heard = self._heard(observed)
-            loss = self._hang(observed, heard) or await self._find_dead_worker(observed, heard, now_s)
+            reports = self._reports(observed)
+            failure = self._find_hang(observed, reports) or await self._find_dead_worker(observed, reports, now_s)
         elif not observed.finished:
             await self._give_up_overdue(observed, now)
         return structs.replace(
             observed,
-            liveness_failure=loss,
-            lost_pods=frozenset(lost.pod for lost in self._lost.get(key, ())),
-            saving_pods=frozenset(pod.metadata.uid for pod in self._pods_saving(observed) if now < self._saved_by(pod)),
+            liveness_failure=failure,
+            lost_pods=frozenset(worker.pod for worker in self._lost_workers.get(key, ())),
+            saving_pods=frozenset(
+                pod.metadata.uid for pod in self._pods_saving(observed) if now < self._save_deadline(pod)
+            ),
             avoids_wrong_nodes=self._avoids_wrong_nodes(observed),
         )
 
     def nodes_to_avoid(self, job: TrainingJob) -> tuple[str, ...]:
-        """Nodes that the job's current attempt is not to start on."""
-        lost, now_s = self._lost.get(job.metadata.key, ()), self._office.clock()
+        """Nodes that the job's current attempt must not start on."""
+        lost, now_s = self._lost_workers.get(job.metadata.key, ()), self._receiver.clock()
         attempt = names.attempt(job)
-        return tuple(sorted({one.node for one in lost if one.attempt < attempt and now_s < one.at_s + AVOIDED_S}))
+        return tuple(
+            sorted({worker.node for worker in lost if worker.attempt < attempt and now_s < worker.at_s + AVOIDED_S})
+        )
 
     def next_check_in_s(self, observed: Observed, now: datetime) -> float | None:
-        """When silence may mean something else than now."""
+        """In how long missing reports may mean something else than now."""
         if observed.finished:
             return None
-        key, now_s = observed.job.metadata.key, self._office.clock()
-        since_s = self._office.hearing.since_s(key)
-        moments = [one.at_s + AVOIDED_S for one in self._lost.get(key, ())]
+        key, now_s = observed.job.metadata.key, self._receiver.clock()
+        since_s = self._receiver.hearing.since_s(key)
+        moments = [worker.at_s + AVOIDED_S for worker in self._lost_workers.get(key, ())]
         if observed.started:
-            heard, running_s = self._heard(observed), self._running_since_s(key, now_s)
-            look_s = next_look_s(observed.pods, heard, hearing_since_s=since_s, now_s=now_s, timing=self._timing)
-            hang_s = hang_due_s(observed.job, heard, running_since_s=running_s, hearing_since_s=since_s)
+            reports, running_s = self._reports(observed), self._running_since_s(key, now_s)
+            check_s = next_look_s(observed.pods, reports, hearing_since_s=since_s, now_s=now_s, timing=self._timing)
+            hang_s = hang_due_s(observed.job, reports, running_since_s=running_s, hearing_since_s=since_s)
             if hang_s is not None and hang_s <= now_s:
-                hang_s = now_s + LOOK_EVERY_S  # a sign of life that came after the deadline proves it
-            moments += [at_s for at_s in (look_s, hang_s) if at_s is not None]
+                hang_s = now_s + LOOK_EVERY_S  # a report without progress after the deadline proves the hang
+            moments += [at_s for at_s in (check_s, hang_s) if at_s is not None]
         later = [at_s - now_s for at_s in moments if at_s > now_s]
-        if not observed.started and (look_at := next_overdue(observed.running_old_pods, now)) is not None:
-            later.append((look_at - now).total_seconds())
-        later += [(self._saved_by(pod) - now).total_seconds() for pod in self._pods_saving(observed)]
+        if not observed.started and (check_at := next_overdue(observed.running_old_pods, now)) is not None:
+            later.append((check_at - now).total_seconds())
+        later += [(self._save_deadline(pod) - now).total_seconds() for pod in self._pods_saving(observed)]
         return min((seconds for seconds in later if seconds > 0), default=None)
 
     def forget(self, key: Key) -> None:
         self._running.pop(key, None)
-        self._lost.pop(key, None)
-        self._office.inbox.forget(key)
-        self._office.hearing.forget(key)
+        self._lost_workers.pop(key, None)
+        self._receiver.inbox.forget(key)
+        self._receiver.hearing.forget(key)
 
-    def _heard(self, observed: Observed) -> AttemptReports | None:
-        return self._office.inbox.reports_of(observed.job.metadata.key, observed.status.restart_count)
+    def _reports(self, observed: Observed) -> AttemptReports | None:
+        return self._receiver.inbox.reports_of(observed.job.metadata.key, observed.status.restart_count)
 
     def _note_running(self, observed: Observed, now_s: float) -> None:
         key, attempt = observed.job.metadata.key, observed.status.restart_count
@@ -162,56 +166,56 @@ class WorkerMonitor:
     def _running_since_s(self, key: Key, now_s: float) -> float:
         return self._running.get(key, (0, now_s))[1]
 
-    def _hang(self, observed: Observed, heard: AttemptReports | None) -> WorkerFailure | None:
+    def _find_hang(self, observed: Observed, reports: AttemptReports | None) -> WorkerFailure | None:
         key, running = observed.job.metadata.key, [index_of(pod) for pod in observed.pods if not pod.is_finished]
         return find_hang(
             observed.job,
-            heard,
+            reports,
             running,
-            running_since_s=self._running_since_s(key, self._office.clock()),
-            hearing_since_s=self._office.hearing.since_s(key),
+            running_since_s=self._running_since_s(key, self._receiver.clock()),
+            hearing_since_s=self._receiver.hearing.since_s(key),
         )
 
     async def _find_dead_worker(
-        self, observed: Observed, heard: AttemptReports | None, now_s: float
+        self, observed: Observed, reports: AttemptReports | None, now_s: float
     ) -> WorkerFailure | None:
-        since_s = self._office.hearing.since_s(observed.job.metadata.key)
-        suspected = silent_workers(observed.pods, heard, hearing_since_s=since_s, now_s=now_s, timing=self._timing)
+        since_s = self._receiver.hearing.since_s(observed.job.metadata.key)
+        suspected = silent_workers(observed.pods, reports, hearing_since_s=since_s, now_s=now_s, timing=self._timing)
         if not suspected:
             return None
         await asyncio.gather(*(self._read_lease(name) for name in {pod.spec.node_name for pod in suspected}))
-        dead = workers_on_dead_nodes(suspected, self._pulses, self._timing)
+        dead = workers_on_dead_nodes(suspected, self._leases, self._timing)
         if not dead or can_continue_without(dead, observed.pods, observed.min_workers):
             return None
         self._mark_lost(
-            observed, workers_on_doubtful_nodes(suspected, self._pulses, self._timing), observed.status.restart_count
+            observed, workers_on_doubtful_nodes(suspected, self._leases, self._timing), observed.status.restart_count
         )
         first = min(dead, key=index_of)
         return node_failure(first, failure_class_of_node(observed.nodes.get(first.spec.node_name)), self._timing)
 
     async def _give_up_overdue(self, observed: Observed, now: datetime) -> None:
-        """Workers of before that are not gone, with their node: the next attempt need not wait for them."""
+        """Gives up old pods that do not stop, with their nodes: the next attempt need not wait for these pods."""
         late = overdue(observed.running_old_pods, now)
         if late:
             await asyncio.gather(*(self._read_lease(name) for name in {pod.spec.node_name for pod in late}))
             self._mark_lost(
-                observed, workers_on_dead_nodes(late, self._pulses, self._timing), observed.status.restart_count - 1
+                observed, workers_on_dead_nodes(late, self._leases, self._timing), observed.status.restart_count - 1
             )
 
     async def _read_lease(self, node: str) -> None:
-        """A Lease that can't be read says nothing: the look is missed, and missed looks prove nothing."""
+        """A Lease that can't be read shows nothing: the check is missed, and missed checks prove nothing."""
         try:
             lease = await self._cluster.get(LEASES, Key(NODE_LEASES, node))
         except ClusterError as error:
             log.info("can't look at a node's Lease", node=node, reason=str(error))
             return
-        now_s = self._office.clock()
-        self._pulses[node] = observe_lease(self._pulses.get(node), lease.metadata.resource_version, now_s)
+        now_s = self._receiver.clock()
+        self._leases[node] = observe_lease(self._leases.get(node), lease.metadata.resource_version, now_s)
 
     def _pods_saving(self, observed: Observed) -> tuple[Pod, ...]:
-        """Workers that are told to go, and whose training saves first."""
-        heard = self._heard(observed)
-        if heard is None or not any(voice.saves_on_notice for voice in heard.workers.values()):
+        """Terminating workers whose training saves a checkpoint first."""
+        reports = self._reports(observed)
+        if reports is None or not any(worker.saves_on_notice for worker in reports.workers.values()):
             return ()
         return tuple(
             pod
@@ -222,14 +226,16 @@ class WorkerMonitor:
             and node.is_ready
         )
 
-    def _saved_by(self, pod: Pod) -> datetime:
+    def _save_deadline(self, pod: Pod) -> datetime:
         return deletion_requested_at(pod) + timedelta(seconds=self._timing.final_save_s)
 
     def _mark_lost(self, observed: Observed, dead: Iterable[Pod], attempt: int) -> None:
-        key, now_s = observed.job.metadata.key, self._office.clock()
-        known = self._lost.get(key, ())
+        key, now_s = observed.job.metadata.key, self._receiver.clock()
+        known = self._lost_workers.get(key, ())
         new = (LostWorker(pod.metadata.uid, pod.spec.node_name, attempt, now_s) for pod in dead)
-        self._lost[key] = known + tuple(one for one in new if one.pod not in {lost.pod for lost in known})
+        self._lost_workers[key] = known + tuple(
+            worker for worker in new if worker.pod not in {lost.pod for lost in known}
+        )
 
     def _avoids_wrong_nodes(self, observed: Observed) -> bool:
         job = observed.current_job

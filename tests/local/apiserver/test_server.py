@@ -323,7 +323,7 @@ async def test_without_a_runner_there_are_no_logs(cluster: EmbeddedCluster) -> N
 FULL_DISK = """
     import asyncio, pathlib, random, resource, sys
     from datetime import UTC, datetime
-    from holdfast.cluster.embedded import open_cluster
+    from holdfast.local.apiserver.server import open_cluster
     from holdfast.cluster.errors import ServerError
     from tests.contract.kinds import CONFIG_MAPS, config_map
 

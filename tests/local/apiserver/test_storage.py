@@ -130,7 +130,7 @@ def test_an_emptied_file_beside_its_log_is_refused(path: Path) -> None:
 
 CRASH = """
     import os, pathlib, sys
-    from holdfast.cluster.embedded.storage import Row, Storage
+    from holdfast.local.apiserver.storage import Row, Storage
 
     storage = Storage(pathlib.Path(sys.argv[1]))
     storage.commit(8, [Row("configmaps", "default", "late", b"x" * 1000)])
@@ -198,7 +198,7 @@ def test_a_folder_in_the_files_place_is_refused(tmp_path: Path) -> None:
 FULL_DISK = """
     import pathlib, resource, sys
     from holdfast.cluster.errors import ServerError
-    from holdfast.cluster.embedded.storage import Row, Storage
+    from holdfast.local.apiserver.storage import Row, Storage
 
     storage = Storage(pathlib.Path(sys.argv[1]))
     storage.commit(1, [Row("configmaps", "default", "first", b"1")])

@@ -158,7 +158,7 @@ def test_a_selector_is_kept_to() -> None:
 
 
 NEVER = """
-from holdfast.planning.placement.strategy import Strategy
+from holdfast.scheduling.strategy import Strategy
 
 STRATEGY = Strategy(name="never", pick=lambda shelf, gpus, avoided, dice: None)
 """

@@ -1,1 +1,1 @@
-"""`holdfast checkpoints`: what a job has saved, whether it is whole, what may go, and how to have it."""
+"""`holdfast checkpoints`: lists, verifies, prunes and downloads the checkpoints of a job."""

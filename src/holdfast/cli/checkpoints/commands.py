@@ -1,4 +1,4 @@
-"""The command lines of `holdfast checkpoints`."""
+"""The commands of `holdfast checkpoints`."""
 
 import asyncio
 import os
@@ -55,8 +55,8 @@ from holdfast.errors import HoldfastError
 from holdfast.trainingjob.objects.names import attempt
 from holdfast.trainingjob.objects.storage import best_by
 
-# Nothing writes then; a suspended job's workers are gone, too.
-STILL = ("Completed", "Failed", "Suspended")
+# No worker writes in these states; the workers of a suspended job are gone, too.
+IDLE_STATES = ("Completed", "Failed", "Suspended")
 
 
 class Output(StrEnum):
@@ -98,20 +98,20 @@ def list_(
 ) -> None:
     """Show a job's checkpoints, newest first, which one a restart would go on from, and which is the best."""
 
-    async def command(session: Session, found: TrainingJob, place: CheckpointAccess) -> int:
+    async def command(session: Session, found: TrainingJob, access: CheckpointAccess) -> int:
         request = ListRequest(
             job=found.metadata.uid, attempt=attempt(found), running=_is_running(found), by=best_by(found)
         )
-        async with aclosing(place.run_request(request)) as steps:
+        async with aclosing(access.run_request(request)) as steps:
             saved = [fact async for fact in steps if isinstance(fact, CheckpointInfo)]
         if output in (Output.YAML, Output.JSON):
-            whole = document(found.metadata.name, place.address, saved)
+            whole = document(found.metadata.name, access.address, saved)
             typer.echo(to_yaml(whole) if output is Output.YAML else to_json(whole))
         elif saved:
             wide = output is Output.WIDE
             typer.echo("\n".join(table(saved, session.now(), wide=wide, headers=not no_headers)))
         else:
-            _say_none(found, place)
+            _print_none(found, access)
         return 0
 
     _run(command, job, image, endpoint, namespace, kubeconfig, context)
@@ -129,15 +129,15 @@ def verify(
 ) -> None:
     """Read every file and compare its digest; ends with 1 if something is damaged."""
 
-    async def command(_session: Session, found: TrainingJob, place: CheckpointAccess) -> int:
+    async def command(_session: Session, found: TrainingJob, access: CheckpointAccess) -> int:
         damaged, count = False, 0
-        async with aclosing(place.run_request(VerifyRequest(epoch=epoch))) as steps:
+        async with aclosing(access.run_request(VerifyRequest(epoch=epoch))) as steps:
             async for fact in steps:
                 if isinstance(fact, VerifyResult):
                     typer.echo("\n".join(verified_lines(fact)))
                     damaged, count = damaged or bool(fact.damage), count + 1
         if not count:
-            _say_none(found, place)
+            _print_none(found, access)
         return FAILED if damaged else 0
 
     _run(command, job, image, endpoint, namespace, kubeconfig, context)
@@ -156,18 +156,18 @@ def prune(
 ) -> None:
     """Delete old checkpoints, never the best or one that a restart needs. What was set aside as damaged stays, too."""
 
-    async def command(_session: Session, found: TrainingJob, place: CheckpointAccess) -> int:
+    async def command(_session: Session, found: TrainingJob, access: CheckpointAccess) -> int:
         _check_retention(found, keep)
         request = PruneRequest(job=found.metadata.uid, attempt=attempt(found), keep=keep, delete=yes, by=best_by(found))
         gone, freed = 0, 0
-        async with aclosing(place.run_request(request)) as steps:
+        async with aclosing(access.run_request(request)) as steps:
             async for fact in steps:
                 if isinstance(fact, PruneResult):
                     typer.echo(prune_line(fact))
                     gone, freed = gone + 1, freed + (fact.saved.bytes or 0)
         if not gone:
             typer.echo(
-                printable(f"Nothing to delete: {found.metadata.name} has no more than {keep} in {place.address}.")
+                printable(f"Nothing to delete: {found.metadata.name} has no more than {keep} in {access.address}.")
             )
         elif yes:
             typer.echo(f"{gone} deleted, {size(freed)} in all.")
@@ -196,7 +196,7 @@ def download(
 ) -> None:
     """Copy one checkpoint into a new folder here, every digest checked."""
 
-    async def command(_session: Session, found: TrainingJob, place: CheckpointAccess) -> int:
+    async def command(_session: Session, found: TrainingJob, access: CheckpointAccess) -> int:
         if best and epoch is not None:
             raise UsageError("--best and --epoch name different checkpoints: use one of them")
         made: dict[CheckpointName, Path] = {}
@@ -205,14 +205,14 @@ def download(
             made[name] = _free(output or Path(f"{found.metadata.name}-epoch-{name.epoch}"))
             if sys.stderr.isatty():
                 typer.echo(f"downloading {name} …", err=True)
-            # A folder of the user's own may be reached through links; unpacking follows none.
+            # The path of the user may contain links; unpacking follows no links.
             return Path(os.path.realpath(made[name].parent)) / made[name].name
 
         if output is not None:
             _free(output)
         which = Which(epoch=epoch, best_by=best_by(found) if best else None)
         try:
-            name, manifest = await place.download(which, target)
+            name, manifest = await access.download(which, target)
         except Corrupt as error:
             damaged = next(iter(made), "it")
             raise Corrupt(
@@ -224,7 +224,7 @@ def download(
     _run(command, job, image, endpoint, namespace, kubeconfig, context)
 
 
-@checkpoints.command(hidden=True)
+@checkpoints.command("inside", hidden=True)
 def run_in_pod_command(folder: Path, request: Annotated[str, typer.Argument()] = "") -> None:
     """In the pod that such a command has started: the same work, told in lines of JSON. Without any, just be there."""
     if not request:
@@ -249,19 +249,19 @@ def send_command(folder: Path, epoch: int | None = None, best_by: str | None = N
 def _run(
     command: Command, name: str, image: str, endpoint: str, namespace: str, kubeconfig: Path | None, context: str
 ) -> None:
-    reach = AccessOptions(image=image, endpoint=endpoint)
+    options = AccessOptions(image=image, endpoint=endpoint)
 
-    async def on_site(session: Session) -> int:
+    async def with_access(session: Session) -> int:
         job = await session.cluster.get(TRAINING_JOBS, Key(session.namespace, _job_name(name)))
         try:
-            async with open_access(session, job, reach) as place:
-                return await command(session, job, place)
+            async with open_access(session, job, options) as access:
+                return await command(session, job, access)
         except asyncio.CancelledError:
-            # A thread can't be told to stop, and the interpreter would wait for it: for the rest of a download, say.
+            # A thread can't be cancelled, and the interpreter would wait for it, as for the rest of a download.
             sys.stdout.flush()
             os._exit(INTERRUPTED)
 
-    run(ClusterOptions(kubeconfig=kubeconfig, context=context, namespace=namespace), on_site)
+    run(ClusterOptions(kubeconfig=kubeconfig, context=context, namespace=namespace), with_access)
 
 
 def _job_name(what: str) -> str:
@@ -271,12 +271,12 @@ def _job_name(what: str) -> str:
     return name
 
 
-def _say_none(job: TrainingJob, place: CheckpointAccess) -> None:
-    typer.echo(printable(f"{job.metadata.name} has no checkpoint yet in {place.address}."), err=True)
+def _print_none(job: TrainingJob, access: CheckpointAccess) -> None:
+    typer.echo(printable(f"{job.metadata.name} has no checkpoint yet in {access.address}."), err=True)
 
 
 def _is_running(job: TrainingJob) -> bool:
-    return not (job.status and job.status.state in STILL)
+    return not (job.status and job.status.state in IDLE_STATES)
 
 
 def _check_retention(job: TrainingJob, keep: int) -> None:

@@ -1,4 +1,4 @@
-"""What is asked about a job's checkpoints and what is found, the same whether the work is done here or in a pod."""
+"""Requests about the checkpoints of a job and their results, the same for work in this process and in a pod."""
 
 from typing import Literal, TypeAlias
 
@@ -7,15 +7,15 @@ from msgspec import Struct
 
 from holdfast.checkpoints.retention import Metric
 
-# undigested: complete, and without a manifest so far. superseded: saved by a worker that was cut off, after a later
-# attempt had begun further back; it counts only if there is nothing else.
+# undigested: complete, but without a manifest so far. superseded: saved by a disconnected worker after a later attempt
+# had resumed from an earlier checkpoint; used only if there is no other checkpoint.
 State = Literal["valid", "undigested", "superseded", "unfinished", "damaged", "quarantined"]
 
 
 class ListRequest(Struct, frozen=True, kw_only=True, tag="list"):
-    """job: its uid; attempt: the job's current one; running: whether it may be writing now.
+    """job: uid of the job; attempt: its current attempt; running: whether the job may be writing now.
 
-    by: the metric that the best one is chosen by.
+    by: the metric that selects the best checkpoint.
     """
 
     job: str
@@ -25,13 +25,13 @@ class ListRequest(Struct, frozen=True, kw_only=True, tag="list"):
 
 
 class VerifyRequest(Struct, frozen=True, kw_only=True, tag="verify"):
-    """Of one epoch, or of all."""
+    """Verify the checkpoints of one epoch, or all checkpoints."""
 
     epoch: int | None = None
 
 
 class PruneRequest(Struct, frozen=True, kw_only=True, tag="prune"):
-    """Keep the newest so many valid ones and the best; without `delete`, only say what would go."""
+    """Retain the newest `keep` valid checkpoints and the best; without `delete`, only report what would be deleted."""
 
     job: str
     attempt: int
@@ -41,7 +41,7 @@ class PruneRequest(Struct, frozen=True, kw_only=True, tag="prune"):
 
 
 class Which(Struct, frozen=True, kw_only=True):
-    """The checkpoint that is downloaded: the best by a metric, or the newest valid one, of all epochs or of one."""
+    """Selects the checkpoint to download: the best by a metric, or the newest valid one, of all epochs or of one."""
 
     epoch: int | None = None
     best_by: Metric | None = None
@@ -51,55 +51,55 @@ Request: TypeAlias = ListRequest | VerifyRequest | PruneRequest
 
 
 class CheckpointInfo(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", tag="saved"):
-    """A checkpoint as it is found; `path` is below the job's own folder."""
+    """A checkpoint in the storage; `path` is relative to the folder of the job."""
 
     epoch: int
     attempt: int
     path: str
     state: State
     step: int | None = None
-    """The batches of the epoch that are done, where it was saved within it."""
+    """The finished batches of the epoch, for a checkpoint within an epoch."""
     bytes: int | None = None
     files: int | None = None
     workers: int | None = None
     saved_at: str | None = None
     reason: str = ""
     resumes: bool = False
-    """Whether the next attempt would go on from it."""
+    """Whether the next attempt would resume from this checkpoint."""
     metrics: dict[str, float] = {}
     best: bool = False
-    """Whether it has the best metric of all valid ones, so that it is kept beside the newest."""
+    """Whether it has the best metric of all valid checkpoints, so that it is retained beside the newest."""
 
 
 class VerifyResult(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="verified"):
-    """Everything of it was read; each sentence of `damage` is about a file."""
+    """The result of reading all files; each sentence of `damage` is about one file."""
 
     saved: CheckpointInfo
     damage: tuple[str, ...] = ()
 
 
 class PruneResult(Struct, frozen=True, kw_only=True, tag="doomed"):
-    """What goes, or has gone."""
+    """A checkpoint that was deleted or would be deleted."""
 
     saved: CheckpointInfo
     deleted: bool
 
 
 class RequestFailed(Struct, frozen=True, kw_only=True, tag="trouble"):
-    """Why the work could not be done."""
+    """The request failed, with the reason."""
 
     message: str
 
 
 class EndOfStream(Struct, frozen=True, kw_only=True, tag="end"):
-    """Said last: what stops without it was interrupted."""
+    """The last message: a stream without it was interrupted."""
 
 
 Fact: TypeAlias = CheckpointInfo | VerifyResult | PruneResult
 Line: TypeAlias = Fact | RequestFailed | EndOfStream
 
-_lines: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
-_requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
+_line_decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
+_request_decoder: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
 
 
 def encode(line: Line | Request) -> str:
@@ -107,9 +107,9 @@ def encode(line: Line | Request) -> str:
 
 
 def decode(text: bytes | str) -> Line:
-    """Raises a `MsgspecError` for what is none."""
-    return _lines.decode(text)
+    """Decode one line; raises a `MsgspecError` for any other text."""
+    return _line_decoder.decode(text)
 
 
 def decode_request(text: str) -> Request:
-    return _requests.decode(text)
+    return _request_decoder.decode(text)

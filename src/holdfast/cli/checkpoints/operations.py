@@ -1,4 +1,4 @@
-"""The work itself, on a store that can be reached from this process."""
+"""Lists, verifies and prunes checkpoints in a store that this process can access."""
 
 import re
 from collections.abc import Iterator
@@ -30,37 +30,39 @@ from holdfast.errors import HoldfastError
 
 EVERY_ATTEMPT = 10**9 - 1
 WORKERS = 3
-ASIDE = re.compile(r"(attempt-[0-9]+)-(checkpoint-epoch-[0-9]+)(?:-[0-9]+)?")
+QUARANTINED_NAME = re.compile(r"(attempt-[0-9]+)-(checkpoint-epoch-[0-9]+)(?:-[0-9]+)?")
 
 
 class UnsafePrune(HoldfastError):
-    """Deleting would not be safe now."""
+    """Deleting checkpoints is not safe now."""
 
 
-def run_request(place: StorageView, request: Request) -> Iterator[Fact]:
+def run_request(view: StorageView, request: Request) -> Iterator[Fact]:
     match request:
         case ListRequest():
-            return _listing(place, request)
+            return _listing(view, request)
         case VerifyRequest():
-            return _verification(place, request)
+            return _verification(view, request)
         case PruneRequest():
-            return _pruning(place, request)
+            return _pruning(view, request)
 
 
 def select_checkpoint(store: Store, which: Which) -> CheckpointName:
-    """The newest valid checkpoint, or that of an epoch; one of a worker that was cut off if there is no other."""
-    there = [found for found in stored_checkpoints(store, EVERY_ATTEMPT) if which.epoch in (None, found.name.epoch)]
+    """The newest valid checkpoint, of an epoch if given; a superseded checkpoint only if there is no other."""
+    checkpoints = [
+        found for found in stored_checkpoints(store, EVERY_ATTEMPT) if which.epoch in (None, found.name.epoch)
+    ]
     if which.best_by is not None:
-        return _best(store, there, which.best_by)
-    if (name := _newest(there)) is not None:
+        return _best(store, checkpoints, which.best_by)
+    if (name := _newest(checkpoints)) is not None:
         return name
     raise CheckpointNotFound(_not_found(store, which.epoch))
 
 
-def _best(store: Store, there: list[StoredCheckpoint], by: Metric) -> CheckpointName:
-    if (found := best(there, by)) is not None:
+def _best(store: Store, checkpoints: list[StoredCheckpoint], by: Metric) -> CheckpointName:
+    if (found := best(checkpoints, by)) is not None:
         return found.name
-    if _newest(there) is None:
+    if _newest(checkpoints) is None:
         raise CheckpointNotFound(_not_found(store, None))
     raise CheckpointNotFound(
         f"no valid checkpoint in {store.address} has the metric {by}, so that none is the best: report it at the end "
@@ -73,61 +75,61 @@ def _newest(newest_first: list[StoredCheckpoint]) -> CheckpointName | None:
     return next((found.name for found in (*(found for found in valid if found.is_resumable), *valid)), None)
 
 
-def _listing(place: StorageView, request: ListRequest) -> Iterator[CheckpointInfo]:
-    """Newest first, then what was set aside."""
-    fence = Fence(place.store)
+def _listing(view: StorageView, request: ListRequest) -> Iterator[CheckpointInfo]:
+    """Checkpoints newest first, then quarantined checkpoints."""
+    fence = Fence(view.store)
     found, names = [], []
-    for name in place.store.names(EVERY_ATTEMPT):
+    for name in view.store.names(EVERY_ATTEMPT):
         is_over = name.attempt < request.attempt or not request.running
-        saved, manifest = _look(place, name, is_over=is_over)
+        saved, manifest = _inspect(view, name, is_over=is_over)
         names.append(name)
         found.append(_fenced(fence, name, manifest.about.job if manifest else request.job, saved))
-    # An attempt looks at no later one's; there are some where another job has used the prefix.
+    # An attempt ignores checkpoints of later attempts, which exist if another job has used the prefix.
     resumed = _resumed([saved for saved in found if saved.attempt <= request.attempt + 1])
-    there = [
+    checkpoints = [
         StoredCheckpoint(name, saved.state == "valid", metrics=saved.metrics)
         for name, saved in zip(names, found, strict=True)
     ]
-    top = best((one for one in there if one.name.attempt <= request.attempt), request.by)
-    for one, saved in zip(there, found, strict=True):
-        yield replace(saved, resumes=saved is resumed, best=one is top)
-    for leaf, content in place.quarantined():
-        if (aside := _quarantined(leaf, content)) is not None:
-            yield aside
+    top = best((checkpoint for checkpoint in checkpoints if checkpoint.name.attempt <= request.attempt), request.by)
+    for checkpoint, saved in zip(checkpoints, found, strict=True):
+        yield replace(saved, resumes=saved is resumed, best=checkpoint is top)
+    for leaf, content in view.quarantined():
+        if (quarantined := _quarantined(leaf, content)) is not None:
+            yield quarantined
 
 
-def _verification(place: StorageView, request: VerifyRequest) -> Iterator[VerifyResult]:
-    """One after the other, newest first, so that something is seen soon."""
-    names = [name for name in place.store.names(EVERY_ATTEMPT) if request.epoch in (None, name.epoch)]
+def _verification(view: StorageView, request: VerifyRequest) -> Iterator[VerifyResult]:
+    """One checkpoint after the other, newest first, so that results appear soon."""
+    names = [name for name in view.store.names(EVERY_ATTEMPT) if request.epoch in (None, name.epoch)]
     if not names and request.epoch is not None:
-        raise CheckpointNotFound(_not_found(place.store, request.epoch))
+        raise CheckpointNotFound(_not_found(view.store, request.epoch))
     for name in names:
-        saved, manifest = _look(place, name, is_over=False)
-        damage = _damage(place, name, manifest) if manifest else ()
+        saved, manifest = _inspect(view, name, is_over=False)
+        damage = _damage(view, name, manifest) if manifest else ()
         yield VerifyResult(saved=saved, damage=(saved.reason,) if saved.state == "damaged" else damage)
 
 
-def _pruning(place: StorageView, request: PruneRequest) -> Iterator[PruneResult]:
-    """Oldest first."""
-    there = stored_checkpoints(place.store, request.attempt)
+def _pruning(view: StorageView, request: PruneRequest) -> Iterator[PruneResult]:
+    """Delete or report expired checkpoints, oldest first."""
+    checkpoints = stored_checkpoints(view.store, request.attempt)
     names = expired(
-        there, request.keep, request.attempt, _in_use(place.store, request.attempt, request.job), request.by
+        checkpoints, request.keep, request.attempt, _in_use(view.store, request.attempt, request.job), request.by
     )
-    found = [_look(place, name, is_over=False)[0] for name in names]
+    found = [_inspect(view, name, is_over=False)[0] for name in names]
     if not request.delete:
         yield from (PruneResult(saved=saved, deleted=False) for saved in found)
         return
-    newest = _newest(there) if names else None
+    newest = _newest(checkpoints) if names else None
     if newest is not None:
-        _must_be_whole(place, newest)
+        _require_intact(view, newest)
     for name, saved in zip(names, found, strict=True):
-        place.store.delete(name)
+        view.store.delete(name)
         yield PruneResult(saved=saved, deleted=True)
 
 
-def _must_be_whole(place: StorageView, newest: CheckpointName) -> None:
-    """What has a manifest may be damaged all the same, and then a resume needs an older one."""
-    if damage := _damage(place, newest, stored(place.store, newest)):
+def _require_intact(view: StorageView, newest: CheckpointName) -> None:
+    """Raises if the newest checkpoint is damaged despite its manifest: then a resume needs an older checkpoint."""
+    if damage := _damage(view, newest, stored(view.store, newest)):
         raise UnsafePrune(
             f"nothing was deleted: the newest checkpoint, {newest}, is damaged ({damage[0]}), and a resume needs an "
             "older one; `holdfast checkpoints verify` tells which are whole"
@@ -135,7 +137,7 @@ def _must_be_whole(place: StorageView, newest: CheckpointName) -> None:
 
 
 def _resumed(newest_first: list[CheckpointInfo]) -> CheckpointInfo | None:
-    """What the next attempt would go on from."""
+    """The checkpoint from which the next attempt would resume."""
     for states in (("valid", "undigested"), ("superseded",)):
         for saved in newest_first:
             if saved.state in states:
@@ -151,7 +153,7 @@ def _fenced(fence: Fence, name: CheckpointName, job: str, saved: CheckpointInfo)
 
 
 def _in_use(store: Store, attempt: int, job: str) -> set[CheckpointName]:
-    """What the workers of the attempt may still be reading."""
+    """The checkpoint that workers of the attempt may still be reading."""
     try:
         name = read_decision(store, attempt, job)
     except (DecisionPending, UnsafeContent):
@@ -159,21 +161,21 @@ def _in_use(store: Store, attempt: int, job: str) -> set[CheckpointName]:
     return {name} if name else set()
 
 
-def _look(place: StorageView, name: CheckpointName, *, is_over: bool) -> tuple[CheckpointInfo, Manifest | None]:
-    """is_over: whether nobody writes it any more, so that what is whole without a manifest counts."""
+def _inspect(view: StorageView, name: CheckpointName, *, is_over: bool) -> tuple[CheckpointInfo, Manifest | None]:
+    """State and manifest of a checkpoint. is_over: no writer is left, so a complete one without manifest counts."""
     try:
-        manifest = place.store.manifest(name)
+        manifest = view.store.manifest(name)
     except UnsafeContent as error:
         return _saved(name, "damaged", str(error)), None
     if manifest is not None:
         return _described(_saved(name, "valid"), manifest), manifest
-    if is_over and place.is_complete(name):
+    if is_over and view.is_complete(name):
         return _saved(name, "undigested", "complete, and not digested yet: the next attempt does that first"), None
     return _saved(name, "unfinished", "it has no manifest: it is being saved, or its saving was interrupted"), None
 
 
 def _quarantined(leaf: str, content: bytes | None) -> CheckpointInfo | None:
-    match = ASIDE.fullmatch(leaf)
+    match = QUARANTINED_NAME.fullmatch(leaf)
     name = parse(match[1], match[2]) if match else None
     if name is None:
         return None
@@ -200,15 +202,15 @@ def _described(saved: CheckpointInfo, manifest: Manifest) -> CheckpointInfo:
     )
 
 
-def _damage(place: StorageView, name: CheckpointName, manifest: Manifest) -> tuple[str, ...]:
-    """A sentence for each file that is not what was saved."""
-    found = map_in_threads(lambda file: _damage_of(place, name, file), manifest.files, WORKERS)
+def _damage(view: StorageView, name: CheckpointName, manifest: Manifest) -> tuple[str, ...]:
+    """A sentence for each damaged file."""
+    found = map_in_threads(lambda file: _damage_of(view, name, file), manifest.files, WORKERS)
     return tuple(sentence for sentence in found if sentence)
 
 
-def _damage_of(place: StorageView, name: CheckpointName, file: File) -> str:
+def _damage_of(view: StorageView, name: CheckpointName, file: File) -> str:
     try:
-        verify_stream(file, lambda file: place.chunks(name, file))
+        verify_stream(file, lambda file: view.chunks(name, file))
     except Corrupt as error:
         return str(error)
     return ""

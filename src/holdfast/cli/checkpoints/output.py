@@ -1,4 +1,4 @@
-"""What people see of checkpoints."""
+"""Output of checkpoints for users: tables, sizes and result lines."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -25,12 +25,12 @@ def table(found: Iterable[CheckpointInfo], now: datetime, *, wide: bool, headers
 
 
 def document(name: str, address: str, found: Sequence[CheckpointInfo]) -> JSON:
-    """For programs: everything that is known."""
+    """All facts as a document for -o yaml and -o json."""
     return {"job": name, "storage": address, "checkpoints": [_plain(saved) for saved in found]}
 
 
 def size(count: int | None) -> str:
-    """As people read it: 3 digits at most, so that columns stay narrow."""
+    """A readable size with at most 3 digits, so that columns stay narrow."""
     if count is None:
         return "-"
     value, unit = float(count), 0
@@ -49,8 +49,8 @@ def _row(saved: CheckpointInfo, now: datetime, *, wide: bool) -> list[str]:
     saved_age = f"{age(saved.saved_at, now)} ago" if saved.saved_at else "-"
     valid = VALID.get(saved.state, f"no, {saved.state}")
     step = "-" if saved.step is None else str(saved.step)
-    place = [str(saved.epoch), step, str(saved.attempt)]
-    row = [*place, size(saved.bytes), files, saved_age, valid, "next" * saved.resumes]
+    position = [str(saved.epoch), step, str(saved.attempt)]
+    row = [*position, size(saved.bytes), files, saved_age, valid, "next" * saved.resumes]
     row += [*(_number(saved.metrics.get(name)) for name in ("loss", "accuracy")), "best" * saved.best]
     if wide:
         workers = "-" if saved.workers is None else str(saved.workers)
@@ -68,7 +68,7 @@ def _plain(saved: CheckpointInfo) -> JSON:
 
 
 def verified_lines(fact: VerifyResult) -> list[str]:
-    """A line for the checkpoint, and one for each file that is damaged."""
+    """A line for the checkpoint, and a line for each damaged file."""
     saved = fact.saved
     if fact.damage:
         return [f"{display_name(saved)}: damaged", *(f"  {printable(sentence)}" for sentence in fact.damage)]

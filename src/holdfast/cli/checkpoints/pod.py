@@ -1,4 +1,4 @@
-"""The short-lived pod that does the work where only a pod can mount the volume: on pvc and nfs of a real cluster."""
+"""A short-lived pod for checkpoints on volumes that only a pod can mount: pvc and nfs of a cluster."""
 
 import asyncio
 import secrets
@@ -42,23 +42,25 @@ from holdfast.trainingjob.objects.security import pod_security
 from holdfast.trainingjob.objects.sidecar import CONTAINER as SIDECAR
 
 CONTAINER = "checkpoints"
-# Not the workers' own label: the operator and the job's Services would take it for one.
+# Not the label of the workers: the operator and the Services of the job would treat the pod as a worker.
 LABEL = "holdfast.dev/checkpoints-of"
 LONGEST_S = 6 * 3600
 
 
-def address_of(job: TrainingJob, kept: CheckpointStorage) -> str:
-    """Where the job's folder is, for people."""
+def address_of(job: TrainingJob, storage_spec: CheckpointStorage) -> str:
+    """The location of the folder of the job, for users."""
     volume = (
-        f"pvc/{kept.pvc_name or names.claim_name(job)}" if kept.type == "pvc" else f"{kept.nfs_server}:{kept.nfs_path}"
+        f"pvc/{storage_spec.pvc_name or names.claim_name(job)}"
+        if storage_spec.type == "pvc"
+        else f"{storage_spec.nfs_server}:{storage_spec.nfs_path}"
     )
-    return f"{volume}/{storage.prefix(job, kept)}"
+    return f"{volume}/{storage.prefix(job, storage_spec)}"
 
 
 def pod(
-    job: TrainingJob, kept: CheckpointStorage, *, name: str, image: str, command: list[str], writes: bool
+    job: TrainingJob, storage_spec: CheckpointStorage, *, name: str, image: str, command: list[str], writes: bool
 ) -> dict[str, Any]:
-    """It goes with the job, and ends by itself should nobody be left to delete it."""
+    """The pod manifest. The pod is deleted with the job, and ends by its deadline if nobody deletes it."""
     owner = {
         "apiVersion": KIND.api_version,
         "kind": KIND.kind,
@@ -66,7 +68,9 @@ def pod(
         "uid": job.metadata.uid,
     }
     template = job.spec.pod_template or PodTemplate()
-    where = {field: value for field, value in scheduling(job).items() if field in ("nodeSelector", "tolerations")}
+    scheduling_fields = {
+        field: value for field, value in scheduling(job).items() if field in ("nodeSelector", "tolerations")
+    }
     pull = {"imagePullSecrets": msgspec.to_builtins(template.image_pull_secrets)} if template.image_pull_secrets else {}
     return {
         "metadata": {
@@ -82,19 +86,19 @@ def pod(
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "securityContext": pod_security(job),
-            "containers": [_container(job, kept, image, command, writes=writes)],
-            "volumes": [storage.volume(job, kept)],
+            "containers": [_container(job, storage_spec, image, command, writes=writes)],
+            "volumes": [storage.volume(job, storage_spec)],
             "affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [_beside_workers(job)]}},
             **pull,
-            **where,
+            **scheduling_fields,
         },
     }
 
 
 def _container(
-    job: TrainingJob, kept: CheckpointStorage, image: str, command: list[str], *, writes: bool
+    job: TrainingJob, storage_spec: CheckpointStorage, image: str, command: list[str], *, writes: bool
 ) -> dict[str, Any]:
-    mount = storage.mount(job, kept)
+    mount = storage.mount(job, storage_spec)
     return {
         "name": CONTAINER,
         "image": image,
@@ -107,7 +111,7 @@ def _container(
 
 
 def _beside_workers(job: TrainingJob) -> dict[str, Any]:
-    """A volume that one node alone can mount is on the workers' node."""
+    """Prefer the node of the workers: a ReadWriteOnce volume is mounted there."""
     term = {
         "labelSelector": {"matchLabels": {names.JOB_LABEL: job.metadata.name}},
         "topologyKey": "kubernetes.io/hostname",
@@ -115,31 +119,31 @@ def _beside_workers(job: TrainingJob) -> dict[str, Any]:
     return {"weight": 100, "podAffinityTerm": term}
 
 
-# The work is done in a pod that mounts the volume; what it finds comes back in its log.
+# The pod mounts the volume, and returns its results in its log.
 
 INSIDE = ("holdfast", "checkpoints", "inside")
 HAND_OUT = ("holdfast", "checkpoints", "hand-out")
 START_S = 180.0
-LOOK_S = 0.3
-# What a kubelet says of an image that it won't get, however long it tries.
-HOPELESS = ("ErrImageNeverPull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError")
+POLL_S = 0.3
+# Waiting reasons of a kubelet for an image that retries will not get.
+FINAL_REASONS = ("ErrImageNeverPull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError")
 LAST_LINES = 3
 
 
 class PodWorkFailed(HoldfastError):
-    """The pod could not be run, or did not finish its work."""
+    """The pod did not start, or did not finish its work."""
 
 
 class PodAccess:
-    def __init__(self, session: Session, job: TrainingJob, kept: CheckpointStorage, image: str) -> None:
+    def __init__(self, session: Session, job: TrainingJob, storage_spec: CheckpointStorage, image: str) -> None:
         self._session = session
         self._job = job
-        self._kept = kept
+        self._storage_spec = storage_spec
         self._image = image
 
     @property
     def address(self) -> str:
-        return address_of(self._job, self._kept)
+        return address_of(self._job, self._storage_spec)
 
     async def run_request(self, request: Request) -> AsyncGenerator[Fact, None]:
         command = [*INSIDE, storage.FOLDER, encode(request)]
@@ -156,11 +160,11 @@ class PodAccess:
                             others.append(line.decode(errors="replace"))
                         case fact:
                             yield fact
-            said = " / ".join(others[-LAST_LINES:]) or _ended(await self._session.cluster.get(PODS, key))
-            raise PodWorkFailed(f"pod {key} ended before its work was done: {said}")
+            output = " / ".join(others[-LAST_LINES:]) or _end_reason(await self._session.cluster.get(PODS, key))
+            raise PodWorkFailed(f"pod {key} ended before its work was done: {output}")
 
     async def download(self, which: Which, target: Callable[[CheckpointName], Path]) -> tuple[CheckpointName, Manifest]:
-        """Not through the log, which the node would keep a copy of."""
+        """Download through exec, not through the log: the node would store a copy of the log."""
         command = [*HAND_OUT, storage.FOLDER, *options(which)]
         async with (
             self._running([*INSIDE, storage.FOLDER], writes=False) as key,
@@ -170,10 +174,10 @@ class PodAccess:
 
     @asynccontextmanager
     async def _running(self, command: list[str], *, writes: bool) -> AsyncIterator[Key]:
-        """A pod that has started; it is gone after the block, however that ends."""
+        """A started pod; the pod is deleted after the block in any case."""
         key = Key(self._job.metadata.namespace, f"{self._job.metadata.name}-checkpoints-{secrets.token_hex(3)}")
         image = self._image or await self._sidecar_image()
-        body = pod(self._job, self._kept, name=key.name, image=image, command=command, writes=writes)
+        body = pod(self._job, self._storage_spec, name=key.name, image=image, command=command, writes=writes)
         await self._session.cluster.create(PODS, body, namespace=key.namespace)
         if sys.stderr.isatty():
             typer.echo(printable(f"pod {key.name} is started to look at {self.address}"), err=True)
@@ -196,10 +200,10 @@ class PodAccess:
         with suppress(TimeoutError):
             async with asyncio.timeout(START_S):
                 while (found := await self._session.cluster.get(PODS, key)).status.phase == "Pending":
-                    is_hopeless, reason = _waits_for(found)
-                    if is_hopeless:
+                    is_final, reason = _pending_reason(found)
+                    if is_final:
                         break
-                    await asyncio.sleep(LOOK_S)
+                    await asyncio.sleep(POLL_S)
                 else:
                     return
         raise PodWorkFailed(
@@ -218,7 +222,7 @@ class PodAccess:
             yield rest
 
     async def _sidecar_image(self) -> str:
-        """The operator's own, as the job's newest workers have it beside them."""
+        """The image of the sidecar of the newest workers, which is the image of the operator."""
         job = self._job
         labels = f"{names.JOB_LABEL}={job.metadata.name}"
         listing = await self._session.cluster.list(
@@ -235,7 +239,7 @@ class PodAccess:
 
 
 def options(which: Which) -> list[str]:
-    """For the command that hands it out."""
+    """The options of the hand-out command."""
     epoch = ["--epoch", str(which.epoch)] if which.epoch is not None else []
     return [*epoch, *(["--best-by", which.best_by] if which.best_by is not None else [])]
 
@@ -247,23 +251,23 @@ def _parsed(line: bytes) -> Fact | RequestFailed | EndOfStream | None:
         return None
 
 
-def _waits_for(found: Pod) -> tuple[bool, str]:
-    """Whether it will never start, and what is known of why it has not."""
+def _pending_reason(found: Pod) -> tuple[bool, str]:
+    """Whether the pod will never start, and the reason why it is pending."""
     for container in found.status.container_statuses:
         waiting = container.state.waiting
         if waiting and waiting.reason not in ("", "ContainerCreating", "PodInitializing"):
-            return waiting.reason in HOPELESS, f"{waiting.reason}: {waiting.message}".rstrip(": ")
+            return waiting.reason in FINAL_REASONS, f"{waiting.reason}: {waiting.message}".rstrip(": ")
     for condition in found.status.conditions:
         if condition.type == "PodScheduled" and condition.status == "False":
             return False, condition.message or condition.reason
     return False, "its volume or its image is still being brought to its node"
 
 
-def _ended(found: Pod) -> str:
-    """Why a pod that has said nothing has ended."""
+def _end_reason(found: Pod) -> str:
+    """Why a pod without output has ended."""
     states = [container.state.terminated for container in found.status.container_statuses]
-    words = [f"{state.reason} {state.message}".strip() for state in states if state]
-    return " / ".join(words) or found.status.message or found.status.reason or "it said nothing"
+    reasons = [f"{state.reason} {state.message}".strip() for state in states if state]
+    return " / ".join(reasons) or found.status.message or found.status.reason or "it said nothing"
 
 
 def _image_in(document: JSON) -> str:

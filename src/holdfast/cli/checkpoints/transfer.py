@@ -1,8 +1,8 @@
-"""One checkpoint leaves a pod, in a conversation with a command that runs in it.
+"""The protocol that transfers one checkpoint from a command in a pod to this process.
 
-The command says first which checkpoint it is, in a line with the manifest. Then it is told a path of the manifest in a
-line, and answers with a size in a line and so many bytes; a size of -1 stands for a file that can't be read. An empty
-line ends the conversation: not every server tells the command that nobody listens any more.
+The command in the pod first sends a line with the name and manifest of the checkpoint. Then it receives a path of the
+manifest per line, and replies with a line with the size and as many bytes; size -1 means an unreadable file. An empty
+line ends the transfer: not every server notifies the command that the client is gone.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ from holdfast.cluster.kubernetes.subresources import ExecStream
 
 UNREADABLE = -1
 GOODBYE = b"\n"
-# A manifest in a line, and the escapes that being a text costs it.
+# A manifest in a line, with room for JSON escapes.
 LONGEST_LINE = 2 * manifests.MAX_BYTES
 
 T = TypeVar("T")
 
 
 class TransferHeader(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is handed over, or why nothing is."""
+    """The offered checkpoint, or the reason why there is none."""
 
     attempt: int = 0
     leaf: str = ""
@@ -44,34 +44,34 @@ class TransferHeader(Struct, frozen=True, kw_only=True, omit_defaults=True):
     trouble: str = ""
 
 
-def send_checkpoint(folder: Path, which: Which, asked: IO[bytes], out: IO[bytes]) -> None:
-    """The pod's end, until the other one has said goodbye, or has gone."""
-    place = VolumeView(folder)
+def send_checkpoint(folder: Path, which: Which, requests: IO[bytes], out: IO[bytes]) -> None:
+    """The pod side: serves files until the client ends the transfer or disconnects."""
+    view = VolumeView(folder)
     try:
-        name = select_checkpoint(place.store, which)
-        manifest = require_manifest(place.store, name)
+        name = select_checkpoint(view.store, which)
+        manifest = require_manifest(view.store, name)
     except CheckpointError as error:
-        _say(out, msgspec.json.encode(TransferHeader(trouble=str(error))))
+        _write_line(out, msgspec.json.encode(TransferHeader(trouble=str(error))))
         return
     text = manifests.encode(manifest).decode()
-    _say(out, msgspec.json.encode(TransferHeader(attempt=name.attempt, leaf=name.folder_name, manifest=text)))
+    _write_line(out, msgspec.json.encode(TransferHeader(attempt=name.attempt, leaf=name.folder_name, manifest=text)))
     files = {file.path: file for file in manifest.files}
-    for line in asked:
+    for line in requests:
         if line == GOODBYE:
             return
-        _hand_out(place, name, files[msgspec.json.decode(line, type=str)], out)
+        _send_file(view, name, files[msgspec.json.decode(line, type=str)], out)
 
 
-def _hand_out(place: VolumeView, name: CheckpointName, file: File, out: IO[bytes]) -> None:
+def _send_file(view: VolumeView, name: CheckpointName, file: File, out: IO[bytes]) -> None:
     try:
-        opened = place.open(name, file)
+        opened = view.open(name, file)
     except CheckpointError:
-        _say(out, str(UNREADABLE).encode())
+        _write_line(out, str(UNREADABLE).encode())
         return
     with opened:
-        # A byte more than there should be is enough to see that there are too many.
+        # One byte more than expected is enough to detect a file that is too long.
         left = min(os.fstat(opened.fileno()).st_size, file.size + 1)
-        _say(out, str(left).encode())
+        _write_line(out, str(left).encode())
         while left:
             chunk = opened.read(min(left, CHUNK_BYTES))
             if not chunk:
@@ -81,7 +81,7 @@ def _hand_out(place: VolumeView, name: CheckpointName, file: File, out: IO[bytes
     out.flush()
 
 
-def _say(out: IO[bytes], line: bytes) -> None:
+def _write_line(out: IO[bytes], line: bytes) -> None:
     out.write(line + b"\n")
     out.flush()
 
@@ -89,20 +89,20 @@ def _say(out: IO[bytes], line: bytes) -> None:
 async def receive_checkpoint(
     attached: ExecStream, target: Callable[[CheckpointName], Path]
 ) -> tuple[CheckpointName, Manifest]:
-    """This end: the checkpoint is in the folder that `target` names, whole and checked, or it raises."""
-    coming = _StreamReader(attached)
-    name, manifest = _offered(await coming.line())
+    """The client side: download the checkpoint into the folder from `target`, verified; raises on any damage."""
+    stream = _StreamReader(attached)
+    name, manifest = _parse_header(await stream.line())
     try:
-        # One file at a time: they share the connection.
-        await asyncio.to_thread(unpack, manifest, target(name), _reading(attached, coming), workers=1)
+        # One file at a time: all files share the connection.
+        await asyncio.to_thread(unpack, manifest, target(name), _reading(attached, stream), workers=1)
     finally:
-        with suppress(ClusterError):  # where the connection broke, there is nobody to say it to
+        with suppress(ClusterError):  # a broken connection has no receiver
             await attached.write(GOODBYE)
     return name, manifest
 
 
-def _reading(attached: ExecStream, coming: "_StreamReader") -> Reading:
-    """For a thread: the conversation itself stays in this loop."""
+def _reading(attached: ExecStream, stream: "_StreamReader") -> Reading:
+    """A reader for a thread; the connection itself stays in this event loop."""
     loop = asyncio.get_running_loop()
 
     def wait_for(work: Coroutine[Any, Any, T]) -> T:
@@ -110,11 +110,11 @@ def _reading(attached: ExecStream, coming: "_StreamReader") -> Reading:
 
     def read(file: File) -> Iterator[bytes]:
         wait_for(attached.write(msgspec.json.encode(file.path) + b"\n"))
-        left = int(wait_for(coming.line()))
+        left = int(wait_for(stream.line()))
         if left == UNREADABLE:
             raise Corrupt(f"{file.path} is missing, or can't be read")
         while left:
-            chunk = wait_for(coming.some(left))
+            chunk = wait_for(stream.some(left))
             left -= len(chunk)
             yield chunk
 
@@ -122,7 +122,7 @@ def _reading(attached: ExecStream, coming: "_StreamReader") -> Reading:
 
 
 class _StreamReader:
-    """What the other end says, by lines and by counts."""
+    """Reads the stream of the pod by lines and by byte counts."""
 
     def __init__(self, attached: ExecStream) -> None:
         self._attached = attached
@@ -138,10 +138,10 @@ class _StreamReader:
         return line
 
     async def some(self, most: int) -> bytes:
-        """At least a byte, and no more than so many."""
-        coming = self._rest or await self._more()
-        self._rest = coming[most:]
-        return coming[:most]
+        """At least one byte, and at most `most` bytes."""
+        stream = self._rest or await self._more()
+        self._rest = stream[most:]
+        return stream[:most]
 
     async def _more(self) -> bytes:
         if not (piece := await self._attached.read()):
@@ -149,14 +149,14 @@ class _StreamReader:
         return piece
 
 
-def _offered(line: bytes) -> tuple[CheckpointName, Manifest]:
+def _parse_header(line: bytes) -> tuple[CheckpointName, Manifest]:
     try:
-        offer = msgspec.json.decode(line, type=TransferHeader)
+        header = msgspec.json.decode(line, type=TransferHeader)
     except MsgspecError:
         raise StoreError(f"the pod said {line[:200].decode(errors='replace')!a} instead of a checkpoint") from None
-    if offer.trouble:
-        raise StoreError(offer.trouble)
-    name = parse(f"attempt-{offer.attempt}", offer.leaf)
+    if header.trouble:
+        raise StoreError(header.trouble)
+    name = parse(f"attempt-{header.attempt}", header.leaf)
     if name is None:
-        raise StoreError(f"the pod offers {offer.leaf[:100]!a}, which is no checkpoint")
-    return name, manifests.decode(offer.manifest.encode(), str(name))
+        raise StoreError(f"the pod offers {header.leaf[:100]!a}, which is no checkpoint")
+    return name, manifests.decode(header.manifest.encode(), str(name))

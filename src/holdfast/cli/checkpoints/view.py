@@ -1,4 +1,4 @@
-"""A job's checkpoints as a person looks at them: the store, what it has set aside, and its files one by one."""
+"""The checkpoint storage of a job for commands: the store, its quarantine, and single files."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,27 +20,27 @@ class StorageView(Protocol):
     store: Store
 
     def chunks(self, name: CheckpointName, file: File) -> Iterable[bytes | memoryview]:
-        """The content of a file; raises Corrupt if it is not there."""
+        """The content of a file; raises Corrupt if the file is missing."""
         ...
 
     def is_complete(self, name: CheckpointName) -> bool:
-        """Of one without a manifest whose attempt is over: whether a resume would take it all the same."""
+        """Whether a resume would use the checkpoint, although it has no manifest; its attempt must be over."""
         ...
 
     def quarantined(self) -> Iterator[tuple[str, bytes | None]]:
-        """The name of each that was set aside, and its manifest."""
+        """Name and manifest of each quarantined checkpoint."""
         ...
 
 
 class VolumeView:
-    """A folder that is mounted here."""
+    """Checkpoints in a mounted folder."""
 
     def __init__(self, root: Path) -> None:
         self._folder = VolumeStore(root)
         self.store: Store = self._folder
 
     def open(self, name: CheckpointName, file: File) -> BinaryIO:
-        """Raises Corrupt if there is no such file in the checkpoint's own folder."""
+        """Open a file of a checkpoint; raises Corrupt if the folder of the checkpoint has no such file."""
         with files.translate_os_errors(f"read {file.path} of {name}"):
             try:
                 with regular(self._folder.folder(name), file.path) as path:
@@ -63,25 +63,25 @@ class VolumeView:
                 return False
 
     def quarantined(self) -> Iterator[tuple[str, bytes | None]]:
-        aside = self._folder.root / QUARANTINE
-        with files.translate_os_errors(f"look into {aside}"):
-            for name in sorted(files.names_in(aside)) if aside.is_dir() else ():
-                yield name, read_small_file(aside / name / MANIFEST, manifests.MAX_BYTES)
+        quarantine = self._folder.root / QUARANTINE
+        with files.translate_os_errors(f"look into {quarantine}"):
+            for name in sorted(files.names_in(quarantine)) if quarantine.is_dir() else ():
+                yield name, read_small_file(quarantine / name / MANIFEST, manifests.MAX_BYTES)
 
 
 class BucketView:
-    """An object store, reached from here."""
+    """Checkpoints in an object store."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
         self.store: Store = ObjectStore(bucket)
 
     def chunks(self, name: CheckpointName, file: File) -> Iterator[bytes | memoryview]:
-        there = False
+        found = False
         for chunk in self._bucket.stream(f"{name.folder}/{file.key}"):
-            there = True
+            found = True
             yield chunk
-        if not there and file.size:
+        if not found and file.size:
             raise Corrupt(f"{file.path} is missing")
 
     def is_complete(self, name: CheckpointName) -> bool:

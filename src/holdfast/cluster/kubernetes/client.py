@@ -21,17 +21,17 @@ T = TypeVar("T", bound=Object)
 
 
 class KubernetesCluster:
-    """One API server; `connect` makes it. Views made by `gated` share its connections."""
+    """One API server; create it with `connect`. Views from `gated` share its connections."""
 
-    def __init__(self, transport: Transport, lister: Lister, salvage: LenientDecoder, gate: Gate | None = None) -> None:
+    def __init__(self, transport: Transport, lister: Lister, decoder: LenientDecoder, gate: Gate | None = None) -> None:
         self._transport = transport
         self._lister = lister
-        self._salvage = salvage
+        self._decoder = decoder
         self._gate = gate
 
     def gated(self, gate: Gate) -> "KubernetesCluster":
-        """The same cluster, calling `gate` before every write; what the gate raises holds the write back."""
-        return KubernetesCluster(self._transport, self._lister, self._salvage, gate)
+        """The same cluster, calling `gate` before every write; an exception of the gate prevents the write."""
+        return KubernetesCluster(self._transport, self._lister, self._decoder, gate)
 
     async def list(
         self, resource: Resource[T], *, namespace: str = "", labels: str = "", fields: str = ""
@@ -53,25 +53,25 @@ class KubernetesCluster:
             "resourceVersion": resource_version,
             "labelSelector": labels,
             "fieldSelector": fields,
-            # Spread, so that watches that began together don't all end together.
+            # Random, so that watches that began together don't all end together.
             "timeoutSeconds": str(self._transport.rng.randint(300, 600)),
         }
         return self._watch(resource, requests.list_request(resource, namespace, query, verb="watch"))
 
     async def get(self, resource: Resource[T], key: Key) -> T:
-        return await self._ask(resource, requests.to_get(resource, key))
+        return await self._send(resource, requests.to_get(resource, key))
 
     async def create(self, resource: Resource[T], body: Body, *, namespace: str = "") -> T:
-        return await self._ask(resource, requests.to_create(resource, body, namespace))
+        return await self._send(resource, requests.to_create(resource, body, namespace))
 
     async def replace(self, resource: Resource[T], key: Key, body: Body) -> T:
-        return await self._ask(resource, requests.to_replace(resource, key, body))
+        return await self._send(resource, requests.to_replace(resource, key, body))
 
     async def patch(self, resource: Resource[T], key: Key, patch: Body) -> T:
-        return await self._ask(resource, requests.to_patch(resource, key, patch))
+        return await self._send(resource, requests.to_patch(resource, key, patch))
 
     async def patch_status(self, resource: Resource[T], key: Key, patch: Body) -> T:
-        return await self._ask(resource, requests.to_patch(resource, key, patch, subresource="status"))
+        return await self._send(resource, requests.to_patch(resource, key, patch, subresource="status"))
 
     async def delete(
         self,
@@ -83,7 +83,7 @@ class KubernetesCluster:
         propagation: Propagation = Propagation.BACKGROUND,
         grace_period_s: int | None = None,
     ) -> None:
-        ask = requests.to_delete(
+        request = requests.to_delete(
             resource,
             key,
             uid=uid,
@@ -91,13 +91,13 @@ class KubernetesCluster:
             propagation=propagation,
             grace_period_s=grace_period_s,
         )
-        await self._transport.send(ask, self._gate)
+        await self._transport.send(request, self._gate)
 
     async def pod_log(
         self, key: Key, *, container: str = "", tail_lines: int | None = None, limit_bytes: int | None = None
     ) -> bytes:
-        ask = requests.to_pod_log(key, container=container, tail_lines=tail_lines, limit_bytes=limit_bytes)
-        return await self._transport.send(ask)
+        request = requests.to_pod_log(key, container=container, tail_lines=tail_lines, limit_bytes=limit_bytes)
+        return await self._transport.send(request)
 
     def follow_log(
         self, key: Key, *, container: str = "", tail_lines: int | None = None
@@ -107,32 +107,32 @@ class KubernetesCluster:
     def run_in_pod(
         self, key: Key, command: Sequence[str], *, container: str
     ) -> AbstractAsyncContextManager[ExecStream]:
-        """Run a command in a container that runs; it is cut off at the end of the block."""
+        """Run a command in a running container; the connection closes at the end of the block."""
         return self._transport.attach(requests.to_exec(key, container=container, command=command))
 
     async def review_token(self, token: str, audience: str) -> Identity | None:
-        # Not held back by the gate: it changes nothing, and a standby may ask too.
-        ask = to_review(token, audience)
-        return parse_token_review(token, audience, await self._transport.send(ask), ask.description)
+        # No gate: a review changes nothing, and a standby replica may review tokens too.
+        request = to_review(token, audience)
+        return parse_token_review(token, audience, await self._transport.send(request), request.description)
 
     async def close(self) -> None:
-        """Close the connections, of every view."""
+        """Close the connections of all views."""
         await self._transport.close()
 
-    async def _ask(self, resource: Resource[T], ask: ApiRequest) -> T:
-        return decode(resource.model, await self._transport.send(ask, self._gate), ask.description)
+    async def _send(self, resource: Resource[T], request: ApiRequest) -> T:
+        return decode(resource.model, await self._transport.send(request, self._gate), request.description)
 
     @asynccontextmanager
-    async def _watch(self, resource: Resource[T], ask: ApiRequest) -> AsyncIterator[AsyncIterator[Event[T]]]:
-        async with self._transport.stream(ask) as lines, aclosing(self._events(resource, ask, lines)) as events:
+    async def _watch(self, resource: Resource[T], request: ApiRequest) -> AsyncIterator[AsyncIterator[Event[T]]]:
+        async with self._transport.stream(request) as lines, aclosing(self._events(resource, request, lines)) as events:
             yield events
 
     async def _events(
-        self, resource: Resource[T], ask: ApiRequest, lines: AsyncIterator[bytes]
+        self, resource: Resource[T], request: ApiRequest, lines: AsyncIterator[bytes]
     ) -> AsyncGenerator[Event[T]]:
-        reading = DecodeContext(ask.description, self._transport.source, self._salvage)
+        context = DecodeContext(request.description, self._transport.source, self._decoder)
         async for line in lines:
-            yield parse_event(resource, decode(WatchLine, line, ask.description), reading)
+            yield parse_event(resource, decode(WatchLine, line, request.description), context)
 
 
 def connect(
@@ -145,7 +145,7 @@ def connect(
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
     patience: RetryLimits = DEFAULT_PATIENCE,
 ) -> KubernetesCluster:
-    """A cluster that connects when it is first asked; `now` is the wall clock, with its zone."""
+    """A cluster that connects on the first request; `now` is the wall clock, with its time zone."""
     transport = Transport(config, rng=rng, now=now, observe=observe, timeouts=timeouts, patience=patience)
-    salvage = LenientDecoder(on_undecodable)
-    return KubernetesCluster(transport, Lister(transport, salvage), salvage)
+    decoder = LenientDecoder(on_undecodable)
+    return KubernetesCluster(transport, Lister(transport, decoder), decoder)

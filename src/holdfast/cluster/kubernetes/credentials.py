@@ -1,4 +1,4 @@
-"""Who asks, as a request shows it: a header, a certificate, or both."""
+"""Credentials of requests: an Authorization header, a client certificate, or both."""
 
 import asyncio
 import base64
@@ -25,24 +25,24 @@ class Certificate(RedactedStruct, frozen=True, kw_only=True):
 
 
 class Identity(RedactedStruct, frozen=True, kw_only=True):
-    """What one request shows to the server."""
+    """The credentials of one request."""
 
     authorization: str = ""
     certificate: Certificate | None = None
 
 
 class Credentials(Protocol):
-    """Identities over time: tokens and certificates expire and are replaced."""
+    """A source of identities: tokens and certificates expire and are replaced."""
 
     async def identity(self, now_s: float) -> Identity: ...
 
     async def renew(self, refused: Identity, now_s: float) -> None:
-        """The server did not accept `refused`: look for a newer one now."""
+        """The server rejected `refused`: check for a newer identity now."""
         ...
 
 
 class StaticCredentials:
-    """What the kubeconfig or the service account names: tokens, passwords, certificates, in line or in files."""
+    """Tokens, passwords and certificates of a kubeconfig or service account, inline or in files."""
 
     def __init__(self, user: User) -> None:
         self._token = RotatingFile(user.token) if user.token else None
@@ -68,7 +68,7 @@ class StaticCredentials:
 
 
 def bearer(token: str) -> str:
-    """The header for a token; one that can't stand in a header is refused without being shown."""
+    """The header for a token; the error for an invalid token does not contain the token."""
     token = token.strip()
     if not token.isascii() or not token.isprintable() or " " in token:
         raise Misconfigured("the token holds characters that no token has: it must be one line of printable ASCII")
@@ -79,13 +79,13 @@ def basic(username: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
 
 
-# Credentials from an exec plugin: a command that prints them, run anew when they expire or are refused.
+# Credentials from an exec plugin: the command runs again when its credentials expire or are rejected.
 
 API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
 
 class ExecCredentialStatus(RedactedStruct, frozen=True, kw_only=True, rename="camel"):
-    """The status of an ExecCredential: what the plugin grants, and until when."""
+    """The status of an ExecCredential: the credentials and their expiry."""
 
     token: str = ""
     client_certificate_data: str = ""
@@ -99,7 +99,7 @@ class ExecCredential(RedactedStruct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ClusterInfo(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):
-    """What a plugin with provideClusterInfo is told of the server."""
+    """The cluster information for a plugin with provideClusterInfo."""
 
     server: str
     tls_server_name: str = ""
@@ -110,7 +110,7 @@ class ClusterInfo(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
 
 
 class ExecPluginCredentials:
-    """Runs the command at most once at a time, however many requests wait for what it prints."""
+    """Runs the plugin at most once at a time, however many requests wait for its credentials."""
 
     def __init__(
         self,
@@ -138,21 +138,21 @@ class ExecPluginCredentials:
     async def identity(self, now_s: float) -> Identity:
         async with self._running:
             if self._identity is None or (self._expires and self._now() >= self._expires):
-                granted = await self._ask(now_s)
-                self._identity, self._expires = _identity(granted, self._spec.command), granted.expiration_timestamp
+                status = await self._run_plugin(now_s)
+                self._identity, self._expires = _identity(status, self._spec.command), status.expiration_timestamp
             return self._identity
 
     async def renew(self, refused: Identity, now_s: float) -> None:
-        # Of many requests refused at once, the first one's renewal serves all.
+        # When many requests are rejected at once, one renewal serves all.
         if self._identity is refused:
             self._identity = None
 
-    async def _ask(self, now_s: float) -> ExecCredentialStatus:
-        printed = await self._run(self._exec_info(now_s))
+    async def _run_plugin(self, now_s: float) -> ExecCredentialStatus:
+        stdout = await self._run(self._exec_info(now_s))
         try:
-            credential = msgspec.json.decode(printed, type=ExecCredential)
+            credential = msgspec.json.decode(stdout, type=ExecCredential)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            # Such an error names fields and types, never values.
+            # A msgspec error names fields and types, never values.
             raise Unauthorized(f"the exec plugin {self._spec.command} did not print a credential: {error}") from None
         if credential.api_version != self._spec.api_version:
             raise Unauthorized(
@@ -166,24 +166,24 @@ class ExecPluginCredentials:
         process = await self._started(exec_info)
         try:
             async with asyncio.timeout(self._timeout_s):
-                printed, complaint = await process.communicate()
+                stdout, stderr = await process.communicate()
         except TimeoutError:
-            await _end(process)
+            await _kill(process)
             raise Unauthorized(f"the exec plugin {command} did not answer within {self._timeout_s:g} s") from None
         except asyncio.CancelledError:
-            await _end(process)
+            await _kill(process)
             raise
         if process.returncode != 0:
-            raise Unauthorized(f"the exec plugin {command} failed ({process.returncode}): {_last_line(complaint)}")
-        return printed
+            raise Unauthorized(f"the exec plugin {command} failed ({process.returncode}): {_last_line(stderr)}")
+        return stdout
 
     async def _started(self, exec_info: bytes) -> asyncio.subprocess.Process:
         starting = asyncio.create_task(self._start(exec_info))
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
-            # Cancelled itself, asyncio would end the command alone and wait for ever for what that has started.
-            await _end(await starting)
+            # On a cancel during the start, asyncio would kill only the command and wait for its children for ever.
+            await _kill(await starting)
             raise
 
     async def _start(self, exec_info: bytes) -> asyncio.subprocess.Process:
@@ -225,24 +225,24 @@ class ExecPluginCredentials:
         )
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """A plugin that was given up on leaves nothing behind, nor do the helpers that it started."""
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    """Kill the plugin and all its child processes."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
 
 
-def _identity(granted: ExecCredentialStatus, command: str) -> Identity:
-    chain, key = granted.client_certificate_data, granted.client_key_data
-    if bool(chain) != bool(key) or not (granted.token or chain):
+def _identity(status: ExecCredentialStatus, command: str) -> Identity:
+    chain, key = status.client_certificate_data, status.client_key_data
+    if bool(chain) != bool(key) or not (status.token or chain):
         raise Unauthorized(f"the exec plugin {command} printed neither a token nor a certificate with its key")
     return Identity(
-        authorization=bearer(granted.token) if granted.token else "",
+        authorization=bearer(status.token) if status.token else "",
         certificate=Certificate(chain=chain.encode(), key=key.encode()) if chain else None,
     )
 
 
-def _last_line(complaint: bytes) -> str:
-    """What a plugin writes to stderr is meant for people, and its last line mostly says what to do."""
-    lines = complaint.decode(errors="replace").strip().splitlines()
+def _last_line(stderr: bytes) -> str:
+    """The last line of stderr, which mostly tells the user what to do."""
+    lines = stderr.decode(errors="replace").strip().splitlines()
     return lines[-1][:300] if lines else "it wrote nothing to stderr"

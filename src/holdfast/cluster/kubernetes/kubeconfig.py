@@ -1,4 +1,4 @@
-"""Kubeconfig files: their shape, and how several of them become one."""
+"""Kubeconfig files: their schema, how several files are merged, and the connection settings in them."""
 
 import base64
 import binascii
@@ -21,7 +21,7 @@ from holdfast.cluster.kubernetes.material import PemSource, RedactedStruct
 from holdfast.cluster.kubernetes.proxy import checked_proxy, proxy_from_environment
 from holdfast.cluster.login import DATA
 
-_YAML: TypeAlias = Any  # what a YAML document holds before its shape is checked
+_YAML: TypeAlias = Any  # a YAML value before validation
 
 
 class ExecVariable(RedactedStruct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class ExecVariable(RedactedStruct, frozen=True, kw_only=True):
 
 
 class ExecPlugin(RedactedStruct, frozen=True, kw_only=True, rename="camel"):
-    """A command that prints credentials, as client.authentication.k8s.io describes it."""
+    """A command that prints credentials, as defined by client.authentication.k8s.io."""
 
     api_version: str
     command: str
@@ -103,7 +103,7 @@ class Kubeconfig(RedactedStruct, frozen=True, kw_only=True, rename="kebab"):
 
 
 class MergedKubeconfig(RedactedStruct, frozen=True, kw_only=True):
-    """All files as one; paths in it are absolute."""
+    """All files merged; paths are absolute."""
 
     current_context: str
     contexts: Mapping[str, ContextEntry]
@@ -115,7 +115,7 @@ class MergedKubeconfig(RedactedStruct, frozen=True, kw_only=True):
 
 
 def read_merged(paths: Iterable[Path]) -> MergedKubeconfig:
-    """The first file that names a thing decides what it is, as kubectl has it."""
+    """Merge kubeconfig files; the first file that defines an entry wins, as with kubectl."""
     files = [_read(path) for path in paths]
     return MergedKubeconfig(
         current_context=next((file.current_context for file in files if file.current_context), ""),
@@ -126,7 +126,7 @@ def read_merged(paths: Iterable[Path]) -> MergedKubeconfig:
 
 
 def decoded(data: str, what: str) -> bytes:
-    """The bytes behind one of a kubeconfig's `…-data` fields."""
+    """The decoded bytes of a `…-data` field of a kubeconfig."""
     try:
         return base64.b64decode(data, validate=True)
     except binascii.Error:
@@ -135,13 +135,13 @@ def decoded(data: str, what: str) -> bytes:
 
 def _read(path: Path) -> Kubeconfig:
     try:
-        # The reader of manifests: a date is text as kubectl has it, and neither aliases nor depth can exhaust it.
-        read = [*documents(path.read_bytes().decode("utf-8-sig"))]
-        file = msgspec.convert(_without_nulls(read[0]) if read else {}, Kubeconfig)
+        # Parsed like manifests: dates stay text as in kubectl, and neither aliases nor depth can exhaust the parser.
+        parsed = [*documents(path.read_bytes().decode("utf-8-sig"))]
+        file = msgspec.convert(_without_nulls(parsed[0]) if parsed else {}, Kubeconfig)
     except OSError as error:
         raise Misconfigured(f"cannot read the kubeconfig {path}: {error.strerror}") from None
     except InvalidManifest as error:
-        # The parser's own text quotes the file, which holds secrets.
+        # The parser's message quotes the file, which contains secrets.
         problem = re.sub(r"'[^']*'|\S+(?= is no)", "…", str(error))
         raise Misconfigured(f"the kubeconfig {path} is not YAML: {problem}") from None
     except UnicodeError:
@@ -187,11 +187,11 @@ def _within(folder: Path, path: str) -> str:
     return str(folder / path) if path else ""
 
 
-# Which cluster, and as whom: the facts that a connection is made from.
+# The settings of a connection.
 
 
 class Server(RedactedStruct, frozen=True, kw_only=True):
-    """The API server: how to reach it and whom to take for it."""
+    """The API server: its address and how to verify its identity."""
 
     url: str
     authority: PemSource | None = None
@@ -204,7 +204,7 @@ class Server(RedactedStruct, frozen=True, kw_only=True):
 
 
 class User(RedactedStruct, frozen=True, kw_only=True):
-    """Who asks. At most one of token, password and plugin says so in words; a certificate may do so besides."""
+    """The user. At most one of token, password and plugin is used; a client certificate can be used in addition."""
 
     token: PemSource | None = None
     username: str = ""
@@ -216,15 +216,13 @@ class User(RedactedStruct, frozen=True, kw_only=True):
 
 
 class Config(RedactedStruct, frozen=True, kw_only=True):
-    """Everything that a connection needs; `source` says to people where it was found."""
+    """Everything that a connection needs; `source` tells users where the settings come from."""
 
     server: Server
     user: User
     namespace: str
     source: str
 
-
-# Where the cluster to talk to is looked for, as kubectl does: kubeconfig files, then the pod's service account.
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -236,15 +234,15 @@ def load_config(
     environ: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT,
 ) -> Config:
-    """Look where kubectl looks: the file given, $KUBECONFIG, ~/.kube/config, then the pod's service account."""
-    paths, place = _candidate_files(kubeconfig, environ)
+    """Search as kubectl does: the given file, $KUBECONFIG, ~/.kube/config, then the pod's service account."""
+    paths, origin = _candidate_files(kubeconfig, environ)
     merged = read_merged(paths)
     if merged:
-        return _from_kubeconfig(merged, context, place, environ)
+        return _from_kubeconfig(merged, context, origin, environ)
     if not kubeconfig and _is_in_cluster(environ, service_account):
         return _from_service_account(environ, service_account)
     raise Misconfigured(
-        f"no cluster to talk to: {place} {'says nothing' if paths else 'is not there'}, and this is not a pod "
+        f"no cluster to talk to: {origin} {'says nothing' if paths else 'is not there'}, and this is not a pod "
         "with a service account: pass --kubeconfig FILE or set KUBECONFIG"
     )
 
@@ -254,29 +252,29 @@ def _candidate_files(kubeconfig: str, environ: Mapping[str, str]) -> tuple[list[
         return [Path(kubeconfig)], kubeconfig
     if listed := environ.get("KUBECONFIG"):
         paths = dict.fromkeys(Path(part) for part in listed.split(os.pathsep) if part)
-        return [path for path in paths if _is_there(path)], listed
+        return [path for path in paths if _exists(path)], listed
     path = Path(environ.get("HOME") or "/", ".kube", "config")
-    return [path] if _is_there(path) else [], str(path)
+    return [path] if _exists(path) else [], str(path)
 
 
-def _is_there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     try:
         return path.exists()
     except OSError:
-        return True  # and can't be looked at: reading it will say why
+        return True  # not accessible: reading the file raises the reason
 
 
-def _from_kubeconfig(merged: MergedKubeconfig, wanted: str, place: str, environ: Mapping[str, str]) -> Config:
+def _from_kubeconfig(merged: MergedKubeconfig, wanted: str, origin: str, environ: Mapping[str, str]) -> Config:
     name = wanted or merged.current_context
     known = ", ".join(sorted(merged.contexts)) or "none"
     if not name:
         raise Misconfigured(
-            f"{place} has no current-context: run `kubectl config use-context NAME` (contexts there: {known})"
+            f"{origin} has no current-context: run `kubectl config use-context NAME` (contexts there: {known})"
         )
     context = merged.contexts.get(name)
     if context is None:
-        raise Misconfigured(f"{place} has no context {name!r} (contexts there: {known})")
-    source = f"{place}, context {name!r}"
+        raise Misconfigured(f"{origin} has no context {name!r} (contexts there: {known})")
+    source = f"{origin}, context {name!r}"
     cluster = merged.clusters.get(context.cluster)
     if cluster is None:
         raise Misconfigured(f"{source}: its cluster {context.cluster!r} is not described there")
@@ -289,7 +287,7 @@ def _from_kubeconfig(merged: MergedKubeconfig, wanted: str, place: str, environ:
         namespace=context.namespace or "default",
         source=source,
     )
-    if _sends_secrets_in_the_open(config):
+    if _sends_secrets_unencrypted(config):
         raise Misconfigured(
             f"{source}: its server is http://, and whoever is on the way could read the user's token or password: "
             "write https://, or insecure-skip-tls-verify: true beside the server to send it all the same"
@@ -297,7 +295,7 @@ def _from_kubeconfig(merged: MergedKubeconfig, wanted: str, place: str, environ:
     return config
 
 
-def _sends_secrets_in_the_open(config: Config) -> bool:
+def _sends_secrets_unencrypted(config: Config) -> bool:
     server, user = config.server, config.user
     url = URL(server.url)
     has_secret = bool(user.token or user.username or user.password or user.plugin)
@@ -378,7 +376,7 @@ def _user(user: UserEntry, source: str) -> User:
 
 
 def _token(user: UserEntry) -> PemSource | None:
-    """A file wins over a token beside it: the token is only the file's content as it once was."""
+    """tokenFile wins over token: the token is only an old copy of the file's content."""
     if user.token_file:
         return PemSource(what="token", path=Path(user.token_file))
     return PemSource(what="token", data=user.token.encode()) if user.token else None

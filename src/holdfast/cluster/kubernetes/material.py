@@ -1,4 +1,4 @@
-"""Facts that hold secrets show none of them, in whatever way they get printed."""
+"""Certificates, keys and tokens: inline or in rotated files, and never visible in a repr or traceback."""
 
 from pathlib import Path
 
@@ -9,17 +9,15 @@ from holdfast.cluster.errors import Misconfigured
 
 
 class RedactedStruct(Struct, frozen=True, kw_only=True):
-    """A struct whose text is its name alone."""
+    """A struct whose repr is only its name, so that no secret gets printed."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
-        """Rich, and with it a traceback that shows local variables, asks here."""
+        """Used by Rich, also in tracebacks that show local variables."""
         return []
 
-
-# Certificates, keys and tokens: said in line, or kept in a file that is replaced while we run.
 
 log = structlog.get_logger(__name__)
 
@@ -28,7 +26,7 @@ RECHECK_S = 60.0
 
 
 class PemSource(RedactedStruct, frozen=True, kw_only=True):
-    """Where a certificate, key or token comes from: `data`, or the file at `path`."""
+    """The source of a certificate, key or token: `data`, or the file at `path`."""
 
     what: str
     data: bytes = b""
@@ -36,17 +34,17 @@ class PemSource(RedactedStruct, frozen=True, kw_only=True):
 
 
 class RotatingFile:
-    """The present content of a material; a file is read again once it has changed."""
+    """The current content of a source; a file is read again after a change."""
 
-    def __init__(self, material: PemSource) -> None:
-        self._material = material
-        self._content = material.data
-        self._mark: tuple[int, int, int] | None = None
+    def __init__(self, source: PemSource) -> None:
+        self._source = source
+        self._content = source.data
+        self._version: tuple[int, int, int] | None = None
         self._checked_s = float("-inf")
 
     def read(self, now_s: float, *, recheck: bool = False) -> bytes:
-        """The content; `recheck` looks at the file although it was looked at within the last minute."""
-        path = self._material.path
+        """The content; `recheck` checks the file even if the last check is less than a minute ago."""
+        path = self._source.path
         if path is None or (not recheck and now_s - self._checked_s < RECHECK_S):
             return self._content
         try:
@@ -54,17 +52,17 @@ class RotatingFile:
         except OSError as error:
             reason = error.strerror or type(error).__name__
             if not self._content:
-                raise Misconfigured(f"cannot read the {self._material.what} in {path}: {reason}") from None
-            log.warning("file unreadable, going on with what it held", what=self._material.what, path=str(path))
+                raise Misconfigured(f"cannot read the {self._source.what} in {path}: {reason}") from None
+            log.warning("file unreadable, going on with what it held", what=self._source.what, path=str(path))
         if not self._content:
-            raise Misconfigured(f"the {self._material.what} in {path} is empty")
+            raise Misconfigured(f"the {self._source.what} in {path} is empty")
         self._checked_s = now_s
         return self._content
 
     def _refresh(self, path: Path) -> None:
         stat = path.stat()
-        mark = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
-        if mark != self._mark:
-            # An empty file is one that is being written just now.
+        version = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
+        if version != self._version:
+            # An empty file is being written just now.
             self._content = path.read_bytes() or self._content
-            self._mark = mark
+            self._version = version

@@ -1,4 +1,4 @@
-"""Which proxy leads to a server, by the environment variables that kubectl heeds."""
+"""The proxy for a server, by the environment variables that kubectl uses."""
 
 from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
@@ -11,7 +11,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def proxy_from_environment(server: URL, environ: Mapping[str, str]) -> str:
-    """The proxy's address, or nothing when the server is to be reached directly."""
+    """The address of the proxy; "" for a direct connection."""
     name = "HTTPS_PROXY" if server.scheme == "https" else "HTTP_PROXY"
     proxy = environ.get(name) or environ.get(name.lower()) or ""
     if not proxy or _is_excepted(server, environ.get("NO_PROXY") or environ.get("no_proxy") or ""):
@@ -20,7 +20,7 @@ def proxy_from_environment(server: URL, environ: Mapping[str, str]) -> str:
 
 
 def checked_proxy(proxy: str, *, said_by: str) -> str:
-    """The address as it is, unless it is of a kind that we can't speak to; it may hold a password, so is not shown."""
+    """The address unchanged; raises for an unsupported proxy. Errors omit the address: it may contain a password."""
     try:
         url = URL(proxy)
     except ValueError:
@@ -40,7 +40,7 @@ def _is_excepted(server: URL, no_proxy: str) -> bool:
 
 
 def _covers(entry: str, host: str, port: int) -> bool:
-    """Does one entry of NO_PROXY mean this server? `*`, a network, an address or a domain, the last two with a port."""
+    """Whether an entry of NO_PROXY covers the server: `*`, a network, or an address or domain with optional port."""
     if entry == "*":
         return True
     if "/" in entry:

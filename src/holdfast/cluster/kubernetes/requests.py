@@ -1,4 +1,4 @@
-"""What is asked of the API server: each verb as a path, a query and a body."""
+"""Requests to the API server: each verb as a path, a query and a body."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,12 +11,12 @@ from holdfast.api.meta import Key
 from holdfast.cluster.errors import BadRequest
 from holdfast.cluster.protocol import JSON, Body, Propagation, Resource
 
-# Who owns the fields that we write, and what happens to those that the server does not know.
+# The owner of the fields that we write, and how the server treats unknown fields.
 _WRITING = {"fieldManager": "holdfast", "fieldValidation": "Strict"}
 
 
 class ApiRequest(Struct, frozen=True, kw_only=True):
-    """One request; `tried` begins every error about it."""
+    """One request; `description` begins every error message about the request."""
 
     verb: str
     resource: str
@@ -36,7 +36,7 @@ class ApiRequest(Struct, frozen=True, kw_only=True):
 def list_request(
     resource: Resource[Any], namespace: str, query: Mapping[str, str], *, verb: str = "list"
 ) -> ApiRequest:
-    """Also a watch: it is a list that goes on."""
+    """A list request, or a watch with verb="watch"."""
     return ApiRequest(
         verb=verb,
         resource=str(resource),
@@ -164,15 +164,15 @@ def _document(resource: Resource[Any], body: Body) -> JSON:
 
 
 def _collection(resource: Resource[Any], namespace: str) -> str:
-    """Of one namespace, or of all."""
+    """The path of a collection in one namespace or in all namespaces."""
     if resource.namespaced and namespace:
         return f"{_root(resource)}/namespaces/{_segment(namespace)}/{resource.plural}"
     return f"{_root(resource)}/{resource.plural}"
 
 
 def _object(resource: Resource[Any], key: Key) -> str:
-    place = f"namespaces/{_segment(key.namespace)}/" if resource.namespaced else ""
-    return f"{_root(resource)}/{place}{resource.plural}/{_segment(key.name)}"
+    namespace_path = f"namespaces/{_segment(key.namespace)}/" if resource.namespaced else ""
+    return f"{_root(resource)}/{namespace_path}{resource.plural}/{_segment(key.name)}"
 
 
 def _root(resource: Resource[Any]) -> str:
@@ -180,7 +180,7 @@ def _root(resource: Resource[Any]) -> str:
 
 
 def _segment(name: str) -> str:
-    # A nameless DELETE would be one of the whole collection, and dots would climb out of it.
+    # A DELETE without a name would delete the whole collection, and dots would escape from the path.
     if name in ("", ".", ".."):
         raise BadRequest(f"{name!r} can't be the name of an object or a namespace")
     return quote(name, safe="")

@@ -1,4 +1,4 @@
-"""The server's refusals, as errors that say what was tried and what can be done."""
+"""Decodes responses of the API server: error responses as exceptions with hints, objects as models."""
 
 from collections.abc import Callable
 from http import HTTPStatus
@@ -27,7 +27,7 @@ class StatusDetails(Struct, frozen=True, kw_only=True):
 
 
 class Status(Struct, frozen=True, kw_only=True):
-    """What we read of metav1.Status."""
+    """The fields of metav1.Status that are used here."""
 
     kind: str = ""
     message: str = ""
@@ -38,7 +38,7 @@ class Status(Struct, frozen=True, kw_only=True):
 
 _decoder = msgspec.json.Decoder(Status)
 
-_LONGEST = 1200  # of what the server says, in characters
+_LONGEST = 1200  # of a server message, in characters
 
 _BY_REASON: dict[str, type[ClusterError]] = {
     "AlreadyExists": errors.AlreadyExists,
@@ -56,7 +56,7 @@ _BY_CODE: dict[int, type[ClusterError]] = {
 
 
 def parse_status(body: bytes) -> Status | None:
-    """The Status in a refusal; a proxy, or a path that is not served, answers with something else."""
+    """The Status of an error response; None for other bodies, as from a proxy or for an unknown path."""
     try:
         status = _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -67,7 +67,7 @@ def parse_status(body: bytes) -> Status | None:
 def error_from_status(
     tried: str, *, code: int, body: bytes, source: str, retry_after_s: float | None = None
 ) -> ClusterError:
-    """The error for an answer of 300 and above, or for a watch's ERROR event."""
+    """The error for a response of 300 and above, or for the ERROR event of a watch."""
     status = parse_status(body)
     message = f"{tried}: {_message_with_hint(code, status, source)}"
     if code == 422:
@@ -84,7 +84,7 @@ def _causes(status: Status | None) -> tuple[Cause, ...]:
 
 
 def _message_with_hint(code: int, status: Status | None, source: str) -> str:
-    said = _shortened(status.message) if status else ""
+    message = _shortened(status.message) if status else ""
     match code:
         case 401:
             return (
@@ -92,19 +92,19 @@ def _message_with_hint(code: int, status: Status | None, source: str) -> str:
                 f"again, or renew it in {source}"
             )
         case 403:
-            # A quota, a policy or a namespace that is going says no as well, and no role helps there.
-            lacks_right = "is forbidden: " not in said or " cannot " in said
-            helps = ": allow it with a Role or ClusterRole" if lacks_right else ""
-            return f"not permitted: {said or 'no reason given'}{helps}"
+            # A quota, a policy or a terminating namespace returns 403 too, and no role helps there.
+            lacks_right = "is forbidden: " not in message or " cannot " in message
+            hint = ": allow it with a Role or ClusterRole" if lacks_right else ""
+            return f"not permitted: {message or 'no reason given'}{hint}"
         case 404 if status is None:
             return "the server does not serve this kind"
         case _ if 300 <= code < 400:
             return f"answered {_named(code)} instead of doing so: is the server in {source} an API server?"
-    return said or f"the server answered {_named(code)}"
+    return message or f"the server answered {_named(code)}"
 
 
 def _shortened(message: str) -> str:
-    """One line. A patch that is refused quotes the whole object first, and ends with what is wrong with it."""
+    """One line. The message about a rejected patch quotes the whole object first, and ends with the problem."""
     line = " ".join(message.split())
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 4]} … {line[-_LONGEST * 3 // 4 :]}"
 
@@ -116,7 +116,7 @@ def _named(code: int) -> str:
         return str(code)
 
 
-# From the server's JSON to models, one object at a time: one that does not fit is left out, not all.
+# JSON to models, one object at a time: an undecodable object is skipped without losing the others.
 
 log = structlog.get_logger(__name__)
 
@@ -132,7 +132,7 @@ class ListMeta(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """One answer to a list. Its items stay raw, so that never all of them are plain dicts at once."""
+    """One page of a list. The items stay raw, so that never all items are plain dicts at once."""
 
     metadata: ListMeta
     items: list[Raw] | None = None
@@ -153,7 +153,7 @@ class HeadMeta(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ObjectHeader(Struct, frozen=True, kw_only=True):
-    """What even a bookmark, or an object that does not fit its model, has."""
+    """The metadata that even a bookmark or an undecodable object has."""
 
     metadata: HeadMeta = HeadMeta()
 
@@ -166,7 +166,7 @@ def decode(model: type[S], data: bytes | Raw, tried: str) -> S:
 
 
 class LenientDecoder:
-    """Decodes what a list or watch brings; what does not fit is logged and counted and is None."""
+    """Decodes the objects of a list or watch; an undecodable object is logged and counted, and becomes None."""
 
     def __init__(self, on_undecodable: OnUndecodable | None = None) -> None:
         self._on_undecodable = on_undecodable

@@ -1,4 +1,4 @@
-"""When a request that failed is tried again, and after how long."""
+"""Retries of failed requests, and error messages for failed connections."""
 
 import os
 import ssl
@@ -16,7 +16,7 @@ from holdfast.cluster.kubernetes.kubeconfig import Config
 
 
 class RetryLimits(Struct, frozen=True, kw_only=True):
-    """How long a caller waits for a server that asks for time, and for one that does not answer."""
+    """Limits of retries, for a server that throttles and for a server that does not respond."""
 
     tries: int = 10
     total_wait_s: float = 60.0
@@ -29,7 +29,7 @@ DEFAULT_PATIENCE = RetryLimits()
 
 
 class FailedAttempt(Struct, frozen=True, kw_only=True):
-    """One attempt's end: the server's answer, or none (`status` 0)."""
+    """The result of one failed attempt: the response of the server, or none (`status` 0)."""
 
     write: bool
     sent: bool
@@ -39,16 +39,16 @@ class FailedAttempt(Struct, frozen=True, kw_only=True):
 
 
 class RetrySchedule:
-    """The waits of one request; None ends it."""
+    """The waits between the attempts of one request; None ends the retries."""
 
     def __init__(self, patience: RetryLimits, rng: Random) -> None:
         self._patience = patience
         self._rng = rng
-        self._tries = 0
+        self._attempts = 0
         self._waited_s = 0.0
 
     def next_wait_s(self, failure: FailedAttempt) -> float | None:
-        self._tries += 1
+        self._attempts += 1
         wait_s = self._wait_s(failure)
         if wait_s is None or self._waited_s + wait_s > self._patience.total_wait_s:
             return None
@@ -57,24 +57,24 @@ class RetrySchedule:
 
     def _wait_s(self, failure: FailedAttempt) -> float | None:
         if asked_to_wait(failure):
-            if self._tries >= self._patience.tries:
+            if self._attempts >= self._patience.tries:
                 return None
             least_s = failure.retry_after_s if failure.retry_after_s is not None else self._backoff_s()
-            # Never sooner than asked, and not all at once.
+            # Never earlier than the server requests, and with jitter, so that clients don't retry all at once.
             return least_s + self._rng.uniform(0, max(least_s, 1.0) * 0.25)
         if failure.status or failure.final or (failure.write and failure.sent):
             return None
-        if self._tries >= self._patience.connection_tries:
+        if self._attempts >= self._patience.connection_tries:
             return None
         return self._backoff_s() * self._rng.uniform(0.5, 1.0)
 
     def _backoff_s(self) -> float:
-        doubled_s = self._patience.first_backoff_s * 2.0 ** (self._tries - 1)
+        doubled_s = self._patience.first_backoff_s * 2.0 ** (self._attempts - 1)
         return min(doubled_s, self._patience.longest_backoff_s)
 
 
 def asked_to_wait(failure: FailedAttempt) -> bool:
-    """With 429, or 503 and Retry-After, the server says that it did nothing; with another 5xx only a read is safe."""
+    """With 429, or 503 and Retry-After, the server has done nothing; with another 5xx, only a read is safe to retry."""
     if failure.status == 429:
         return True
     if failure.retry_after_s is None:
@@ -83,7 +83,7 @@ def asked_to_wait(failure: FailedAttempt) -> bool:
 
 
 def parse_retry_after(value: str | None, now: Callable[[], datetime]) -> float | None:
-    """Seconds to wait, from a number or an HTTP date; what makes no sense counts as not said."""
+    """Seconds to wait, from a number or an HTTP date; an invalid value is ignored."""
     if not value:
         return None
     if value.strip().isdecimal():
@@ -95,15 +95,13 @@ def parse_retry_after(value: str | None, now: Callable[[], datetime]) -> float |
     return max(0.0, (until.replace(tzinfo=until.tzinfo or UTC) - now()).total_seconds())
 
 
-# Why there was no answer, for people: what happened, and where to look.
-
-# Of OpenSSL's verification results (X509_V_ERR_…), those for which we can say what to do.
+# Results of OpenSSL's certificate verification (X509_V_ERR_…) for which the error message has advice.
 _EXPIRED = 10
 _WRONG_NAME = (62, 64)
 
 
 def connection_error(tried: str, error: BaseException, config: Config) -> Unreachable:
-    return Unreachable(f"{tried}: {_explained(error, config)}")
+    return Unreachable(f"{tried}: {_explanation(error, config)}")
 
 
 def is_untrusted(error: BaseException) -> bool:
@@ -111,11 +109,11 @@ def is_untrusted(error: BaseException) -> bool:
 
 
 def is_final(error: BaseException) -> bool:
-    """Trying again at once can't help, or has been waited for long enough."""
+    """Whether an immediate retry can't help, or the wait was long enough already."""
     return is_untrusted(error) or isinstance(error, TimeoutError)
 
 
-def _explained(error: BaseException, config: Config) -> str:
+def _explanation(error: BaseException, config: Config) -> str:
     url, source = config.server.url, config.source
     match error:
         case aiohttp.ClientConnectorCertificateError():
@@ -164,7 +162,7 @@ def _untrusted(error: Exception, config: Config) -> str:
 
 
 def _proxy(config: Config) -> str:
-    """The proxy without the password that its address may hold."""
+    """The address of the proxy without its password."""
     return str(URL(config.server.proxy).with_user(None))
 
 
@@ -172,5 +170,5 @@ def _reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return (error.reason or "handshake failed").replace("_", " ").lower()
     if error.errno and (error.strerror or "").startswith("Connect call failed"):
-        return os.strerror(error.errno)  # asyncio's own words hold the address instead of the reason
+        return os.strerror(error.errno)  # the message of asyncio contains the address instead of the reason
     return error.strerror or type(error).__name__

@@ -1,4 +1,4 @@
-"""A command that runs in a container, with its input and output, over one WebSocket."""
+"""Exec in a container over a WebSocket, and TokenReviews."""
 
 import base64
 import binascii
@@ -13,31 +13,31 @@ from holdfast.cluster.kubernetes.requests import ApiRequest
 from holdfast.cluster.kubernetes.responses import decode
 from holdfast.cluster.protocol import Identity
 
-# Kubernetes' own subprotocols: the first byte of every message says which stream it belongs to.
+# The subprotocols of Kubernetes: the first byte of every message is the stream of the message.
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 STDIN, STDOUT, STDERR, ERROR = b"\0", b"\1", b"\2", b"\3"
 HEARTBEAT_S = 30.0
-LAST_WORDS = 2000
+STDERR_TAIL_BYTES = 2000
 
 
-# aiohttp does not keep what the server says of a conversation that it refuses.
+# aiohttp drops the body of a rejected WebSocket handshake, so the reason is stated here.
 _REFUSED = {403: "it takes the right to create and get pods/exec", 404: "there is no such pod"}
 
 
 class _Status(msgspec.Struct, frozen=True):
-    """How the command has ended, as metav1.Status."""
+    """The result of the command, as metav1.Status."""
 
     status: str = ""
     message: str = ""
 
 
 class ExecStream:
-    """`tried` begins every error about it."""
+    """The streams of a command in a container; `tried` begins every error message."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, tried: str) -> None:
         self._socket = socket
         self._tried = tried
-        self._said = b""
+        self._stderr = b""
 
     async def write(self, content: bytes) -> None:
         try:
@@ -46,7 +46,7 @@ class ExecStream:
             raise Unreachable(f"{self._tried}: the connection broke ({type(error).__name__})") from None
 
     async def read(self) -> bytes:
-        """The next piece of what the command writes; empty once it has ended well."""
+        """The next chunk of stdout; empty after the command has succeeded. Raises when the command fails."""
         while True:
             message = await self._socket.receive()
             if message.type is not aiohttp.WSMsgType.BINARY:
@@ -55,28 +55,28 @@ class ExecStream:
             if channel == STDOUT and content:
                 return content
             if channel == STDERR:
-                self._said = (self._said + content)[-LAST_WORDS:]
+                self._stderr = (self._stderr + content)[-STDERR_TAIL_BYTES:]
             elif channel == ERROR:
-                self._ended(content)
+                self._check_status(content)
                 return b""
 
-    def _ended(self, content: bytes) -> None:
+    def _check_status(self, content: bytes) -> None:
         try:
             status = msgspec.json.decode(content, type=_Status)
         except msgspec.MsgspecError:
             status = _Status(message="the server did not say how it ended")
         if status.status != "Success":
-            said = " ".join(self._said.decode(errors="replace").split())
-            raise ServerError(f"{self._tried}: {status.message}{f': {said}' if said else ''}")
+            stderr = " ".join(self._stderr.decode(errors="replace").split())
+            raise ServerError(f"{self._tried}: {status.message}{f': {stderr}' if stderr else ''}")
 
 
 def refused(code: int) -> bytes:
-    """The body that a refusal of that code would have."""
+    """A Status body for a rejected handshake with that HTTP code."""
     message = _REFUSED.get(code, f"the server answered {code} instead of beginning a conversation")
     return msgspec.json.encode({"kind": "Status", "message": message})
 
 
-# TokenReview: asking the API server whose token that is.
+# TokenReview: the API server returns the owner of a token.
 
 _ACCOUNT = "system:serviceaccount:"
 _POD_NAME = "authentication.kubernetes.io/pod-name"
@@ -118,17 +118,17 @@ def to_review(token: str, audience: str) -> ApiRequest:
     )
 
 
-def parse_token_review(token: str, audience: str, answer: bytes, tried: str) -> Identity | None:
-    status = decode(_Review, answer, tried).status
-    # A server that does not know audiences names none: the token may be meant for anybody.
+def parse_token_review(token: str, audience: str, response: bytes, tried: str) -> Identity | None:
+    status = decode(_Review, response, tried).status
+    # A server without support for audiences returns none: the token may be for any audience.
     if not status.authenticated or audience not in status.audiences:
         return None
     user = status.user
-    home, _, account = user.username.removeprefix(_ACCOUNT).partition(":")
+    namespace, _, account = user.username.removeprefix(_ACCOUNT).partition(":")
     is_account = user.username.startswith(_ACCOUNT) and bool(account)
     return Identity(
         username=user.username,
-        namespace=home if is_account else "",
+        namespace=namespace if is_account else "",
         service_account=account if is_account else "",
         pod_name=next(iter(user.extra.get(_POD_NAME, ())), ""),
         pod_uid=next(iter(user.extra.get(_POD_UID, ())), ""),
@@ -137,7 +137,7 @@ def parse_token_review(token: str, audience: str, answer: bytes, tried: str) -> 
 
 
 def _expiry(token: str) -> datetime | None:
-    """As the token itself says, which the server has found to be genuine; None where it is no JWT."""
+    """The expiry in the token, which the server has verified; None if the token is no JWT."""
     _, _, rest = token.partition(".")
     claims = rest.partition(".")[0]
     try:

@@ -1,4 +1,4 @@
-"""TLS towards the API server, renewed when the authority or the client's certificate is."""
+"""TLS contexts for the API server, renewed when the CA or the client certificate changes."""
 
 import ssl
 from pathlib import Path
@@ -15,33 +15,33 @@ log = structlog.get_logger(__name__)
 
 
 class Tls:
-    """One context for as long as nothing changes: the pool reuses a connection only under the same context."""
+    """One context while nothing changes: the pool reuses a connection only with the same context."""
 
     def __init__(self, server: Server) -> None:
         self._authority = RotatingFile(server.authority) if server.authority else None
         self._insecure = server.insecure
-        self._made_of: tuple[bytes | None, Certificate | None] | None = None
+        self._inputs: tuple[bytes | None, Certificate | None] | None = None
         self._context: ssl.SSLContext | None = None
 
     def context(self, certificate: Certificate | None, now_s: float) -> ssl.SSLContext:
-        made_of = (self._authority.read(now_s) if self._authority else None, certificate)
-        if self._context is None or made_of != self._made_of:
-            self._context = self._remade(*made_of)
-            self._made_of = made_of
+        inputs = (self._authority.read(now_s) if self._authority else None, certificate)
+        if self._context is None or inputs != self._inputs:
+            self._context = self._new_context(*inputs)
+            self._inputs = inputs
         return self._context
 
     def renew(self, now_s: float) -> None:
-        """A connection was refused or not trusted: look at the authority's file now."""
+        """Check the CA file now, after a rejected or untrusted connection."""
         if self._authority:
             self._authority.read(now_s, recheck=True)
 
-    def _remade(self, authority: bytes | None, certificate: Certificate | None) -> ssl.SSLContext:
+    def _new_context(self, authority: bytes | None, certificate: Certificate | None) -> ssl.SSLContext:
         try:
             return make_context(authority, insecure=self._insecure, certificate=certificate)
         except Misconfigured as error:
             if self._context is None:
                 raise
-            # A certificate and its key are two files: between the two writes they don't fit each other.
+            # Certificate and key are two files: between the two writes they don't match.
             log.warning("new certificates unusable, going on with the old", error=str(error))
             return self._context
 
@@ -49,11 +49,11 @@ class Tls:
 def make_context(
     authority: bytes | None, *, insecure: bool = False, certificate: Certificate | None = None
 ) -> ssl.SSLContext:
-    """A client's context; without an authority the system's are trusted."""
+    """A client context; without `authority`, the CAs of the system are trusted."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
-    # Newer Pythons refuse authorities without a key identifier by default; clusters have them, and kubectl accepts.
+    # Newer Pythons reject CAs without a key identifier by default; clusters have such CAs, and kubectl accepts them.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if insecure:
         context.check_hostname = False
@@ -75,7 +75,7 @@ def _trust(context: ssl.SSLContext, authority: bytes) -> None:
 
 
 def _present(context: ssl.SSLContext, certificate: Certificate) -> None:
-    """The ssl module takes keys from files alone; these live for one call, in a folder that only we can read."""
+    """The ssl module reads keys only from files; the files exist for one call, in a folder private to this user."""
     with TemporaryDirectory(prefix="holdfast-") as folder:
         chain, key = Path(folder, "chain.pem"), Path(folder, "key.pem")
         chain.write_bytes(certificate.chain)
@@ -88,5 +88,5 @@ def _present(context: ssl.SSLContext, certificate: Certificate) -> None:
 
 
 def _refuse_password() -> str:
-    """Asked only for an encrypted key; without this, OpenSSL would ask on the terminal and wait for ever."""
+    """Called only for an encrypted key; without this callback, OpenSSL would prompt on the terminal and block."""
     raise Misconfigured("the client-key is encrypted: give one without a passphrase")

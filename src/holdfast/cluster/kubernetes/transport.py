@@ -1,4 +1,4 @@
-"""HTTP to one API server: one pool, credentials that are renewed, retries that never repeat a write by accident."""
+"""HTTP to one API server: one connection pool, renewed credentials, retries that never repeat a write by accident."""
 
 import asyncio
 import socket
@@ -34,16 +34,14 @@ from holdfast.cluster.kubernetes.retries import (
 from holdfast.cluster.kubernetes.subresources import HEARTBEAT_S, PROTOCOLS, ExecStream, refused
 from holdfast.cluster.kubernetes.tls import Tls
 
-# The connections to one API server, as aiohttp keeps them, with what we need to know of them.
-
 Gate: TypeAlias = Callable[[], None]
 
-# Three unanswered probes after twenty quiet seconds, or nothing acknowledged for fifty: the other side is gone.
+# The peer is gone after three unanswered probes, sent after 20 s of silence, or after 50 s without an ACK.
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 50_000}
 
 
 class SendTracker:
-    """The moment when a request's first byte leaves; before it nothing can have happened on the server."""
+    """Tracks whether the first byte of a request was sent; before that, the server can't have done anything."""
 
     def __init__(self, *, write: bool, gate: Gate | None) -> None:
         self._write = write
@@ -52,19 +50,19 @@ class SendTracker:
 
     def mark_sent(self) -> None:
         if self.sent and self._write:
-            # aiohttp repeats PUT and DELETE by itself when a reused connection breaks; the first may have worked.
+            # aiohttp repeats PUT and DELETE by itself when a reused connection breaks; the first may have succeeded.
             raise aiohttp.ServerDisconnectedError
         if self._gate:
             self._gate()
         self.sent = True
 
 
-# Of the request that the running task is making.
+# The tracker of the request of the current task.
 current_send: ContextVar[SendTracker] = ContextVar("departing")
 
 
 class _Request(ClientRequest):
-    """Leaves when the connection stands, so that no wait for one lies between the gate and the write."""
+    """Calls the gate once the connection is open, so that no wait for a connection lies between gate and write."""
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
         current_send.get().mark_sent()
@@ -73,7 +71,7 @@ class _Request(ClientRequest):
 
 def open_pool() -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
-        limit=0,  # every watch holds a connection for minutes; the transport counts the other requests
+        limit=0,  # every watch holds a connection for minutes; the transport limits the other requests
         keepalive_timeout=60.0,
         socket_factory=keepalive_socket,
     )
@@ -87,9 +85,9 @@ def open_pool() -> aiohttp.ClientSession:
 
 
 def abort_response(response: aiohttp.ClientResponse) -> None:
-    """Whoever leaves early is not interested in the rest: the connection can't be used again, and is gone at once.
+    """Drop a response without reading the rest: the connection can't be reused, so it is aborted at once.
 
-    aiohttp would say goodbye over TLS first, and nobody waits for the answer: a loop that ends then leaves a socket.
+    aiohttp would start a TLS shutdown, and nobody waits for the reply: an event loop that ends then leaks a socket.
     """
     if response.connection is not None and response.connection.transport is not None:
         response.connection.transport.abort()
@@ -97,28 +95,26 @@ def abort_response(response: aiohttp.ClientResponse) -> None:
 
 
 def keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
-    """A socket that notices within a minute when the other side is gone without a word."""
+    """A socket that detects within a minute that the peer is gone."""
     family, kind, protocol, *_ = address
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    opened = socket.socket(family, kind, protocol)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
-        if option := getattr(socket, name, None):  # not every system has all of them
-            made.setsockopt(socket.IPPROTO_TCP, option, value)
-    return made
+        if option := getattr(socket, name, None):  # not every system has all options
+            opened.setsockopt(socket.IPPROTO_TCP, option, value)
+    return opened
 
 
-# A watch's lines, whole again however the network cut them.
-
-# Far above any object that etcd takes: a line beyond it is not a line of the API server.
+# Far above the size limit of objects in etcd: a longer line does not come from an API server.
 LONGEST_LINE = 64 * 2**20
 
 
 class LineTooLong(ValueError):
-    """What comes in is not lines of JSON."""
+    """The stream is not lines of JSON."""
 
 
 class LineBuffer:
-    """Feed it chunks; it gives the lines that are complete."""
+    """Joins the chunks of a watch stream into complete lines."""
 
     def __init__(self, longest: int = LONGEST_LINE) -> None:
         self._pending: list[bytes] = []
@@ -127,7 +123,7 @@ class LineBuffer:
 
     @property
     def has_partial_line(self) -> bool:
-        """Has a line begun that has not ended?"""
+        """Whether the last line is incomplete."""
         return bool(self._pending)
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
@@ -144,7 +140,7 @@ class LineBuffer:
             self._pending.append(rest)
 
 
-# verb, resource, HTTP status (0: no answer), seconds until the answer began
+# verb, resource, HTTP status (0: no response), seconds until the response began
 Observe: TypeAlias = Callable[[str, str, int, float], None]
 
 
@@ -152,7 +148,7 @@ class Timeouts(Struct, frozen=True, kw_only=True):
     connect_s: float = 10.0
     # The API server itself gives up on an ordinary request after 60 s.
     request_s: float = 65.0
-    # A watch hears a bookmark about once a minute; silence beyond that is a connection that died unnoticed.
+    # A watch receives a bookmark about once a minute; longer silence means a dead connection.
     idle_timeout_s: float = 90.0
 
 
@@ -160,7 +156,7 @@ DEFAULT_TIMEOUTS = Timeouts()
 
 
 class Transport:
-    """Sends what is asked until the server has answered or patience is used up; raises a `ClusterError`."""
+    """Sends requests, with retries up to the limits of `patience`; raises a `ClusterError`."""
 
     def __init__(
         self,
@@ -185,49 +181,51 @@ class Transport:
         self._tls = Tls(config.server)
         self._pool = open_pool()
 
-    async def send(self, ask: ApiRequest, gate: Gate | None = None) -> bytes:
-        """The body of the answer."""
+    async def send(self, request: ApiRequest, gate: Gate | None = None) -> bytes:
+        """Send a request; returns the body of the response."""
         timeout = aiohttp.ClientTimeout(total=self._timeouts.request_s, sock_connect=self._timeouts.connect_s)
-        response = await self._open(ask, timeout, gate)
+        response = await self._open(request, timeout, gate)
         async with response:
             try:
                 return await response.read()
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                raise connection_error(ask.description, error, self._config) from None
+                raise connection_error(request.description, error, self._config) from None
 
     @asynccontextmanager
-    async def stream(self, ask: ApiRequest) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The lines of an answer that goes on, until the server ends it."""
+    async def stream(self, request: ApiRequest) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The lines of a streamed response, until the server ends the stream."""
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=self._timeouts.connect_s, sock_read=self._timeouts.idle_timeout_s
         )
-        response = await self._open(ask, timeout, None)
+        response = await self._open(request, timeout, None)
         try:
-            async with aclosing(self._lines(ask, response)) as lines:
+            async with aclosing(self._lines(request, response)) as lines:
                 yield lines
         finally:
             abort_response(response)
 
-    async def chunks(self, ask: ApiRequest) -> AsyncGenerator[bytes, None]:
-        """An answer that goes on, as it comes; unlike a watch it may be silent for as long as it likes."""
-        response = await self._open(ask, aiohttp.ClientTimeout(total=None, sock_connect=self._timeouts.connect_s), None)
+    async def chunks(self, request: ApiRequest) -> AsyncGenerator[bytes, None]:
+        """The chunks of a streamed response; unlike a watch, the stream may be silent for any time."""
+        response = await self._open(
+            request, aiohttp.ClientTimeout(total=None, sock_connect=self._timeouts.connect_s), None
+        )
         try:
-            while chunk := await self._chunk(ask, response):
+            while chunk := await self._chunk(request, response):
                 yield chunk
         finally:
             abort_response(response)
 
     @asynccontextmanager
-    async def attach(self, ask: ApiRequest) -> AsyncIterator[ExecStream]:
-        """A conversation instead of an answer; it is not tried again."""
+    async def attach(self, request: ApiRequest) -> AsyncIterator[ExecStream]:
+        """Open a WebSocket, as for exec; without retries."""
         server, identity = self._config.server, await self._credentials.identity(_clock_s())
         context = self._tls.context(identity.certificate, _clock_s()) if server.url.startswith("https") else True
-        token = current_send.set(SendTracker(write=ask.write, gate=None))
+        token = current_send.set(SendTracker(write=request.write, gate=None))
         try:
             socket = await self._pool.ws_connect(
-                self._url(ask),
+                self._url(request),
                 protocols=PROTOCOLS,
-                headers=self._headers(ask, identity, streamed=False),
+                headers=self._headers(request, identity, streamed=False),
                 max_msg_size=0,
                 heartbeat=HEARTBEAT_S,
                 ssl=context,
@@ -236,52 +234,56 @@ class Transport:
             )
         except aiohttp.WSServerHandshakeError as error:
             raise error_from_status(
-                ask.description, code=error.status, body=refused(error.status), source=self._config.source
+                request.description, code=error.status, body=refused(error.status), source=self._config.source
             ) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise connection_error(ask.description, error, self._config) from None
+            raise connection_error(request.description, error, self._config) from None
         finally:
             current_send.reset(token)
         async with socket:
-            yield ExecStream(socket, ask.description)
+            yield ExecStream(socket, request.description)
 
     async def close(self) -> None:
         await self._pool.close()
 
-    async def _lines(self, ask: ApiRequest, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
+    async def _lines(self, request: ApiRequest, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
         lines = LineBuffer()
-        while chunk := await self._chunk(ask, response):
+        while chunk := await self._chunk(request, response):
             try:
                 for line in lines.feed(chunk):
                     yield line
             except LineTooLong as error:
-                raise Undecodable(f"{ask.description}: {error}: is {self._config.server.url} an API server?") from None
+                raise Undecodable(
+                    f"{request.description}: {error}: is {self._config.server.url} an API server?"
+                ) from None
         if lines.has_partial_line:
-            raise Unreachable(f"{ask.description}: {self._config.server.url} broke off in the middle of a line")
+            raise Unreachable(f"{request.description}: {self._config.server.url} broke off in the middle of a line")
 
-    async def _chunk(self, ask: ApiRequest, response: aiohttp.ClientResponse) -> bytes:
+    async def _chunk(self, request: ApiRequest, response: aiohttp.ClientResponse) -> bytes:
         try:
             return await response.content.readany()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise connection_error(ask.description, error, self._config) from None
+            raise connection_error(request.description, error, self._config) from None
 
-    async def _open(self, ask: ApiRequest, timeout: aiohttp.ClientTimeout, gate: Gate | None) -> aiohttp.ClientResponse:
-        """The first good answer, with its body still to be read."""
+    async def _open(
+        self, request: ApiRequest, timeout: aiohttp.ClientTimeout, gate: Gate | None
+    ) -> aiohttp.ClientResponse:
+        """Retry until the first successful response; its body is not read yet."""
         schedule = RetrySchedule(self._patience, self.rng)
-        renewed = False
+        has_renewed = False
         while True:
             identity = await self._credentials.identity(_clock_s())
-            departure = SendTracker(write=ask.write, gate=gate)
+            tracker = SendTracker(write=request.write, gate=gate)
             try:
                 async with self._slots:
-                    response = await self._attempt(ask, identity, departure, timeout)
+                    response = await self._attempt(request, identity, tracker, timeout)
                 if response.status < 300:
                     return response
-                error, failure = await self._refused(ask, response)
-            except (aiohttp.ClientError, TimeoutError, OSError) as lost:
-                error, failure = self._connection_lost(ask, lost, departure)
-            if failure.status == 401 and not renewed:
-                renewed = True
+                error, failure = await self._error_response(request, response)
+            except (aiohttp.ClientError, TimeoutError, OSError) as cause:
+                error, failure = self._connection_failed(request, cause, tracker)
+            if failure.status == 401 and not has_renewed:
+                has_renewed = True
                 await self._credentials.renew(identity, _clock_s())
                 continue
             wait_s = schedule.next_wait_s(failure)
@@ -290,18 +292,18 @@ class Transport:
             await asyncio.sleep(wait_s)
 
     async def _attempt(
-        self, ask: ApiRequest, identity: Identity, departure: SendTracker, timeout: aiohttp.ClientTimeout
+        self, request: ApiRequest, identity: Identity, tracker: SendTracker, timeout: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
         server = self._config.server
         started_s, status = _clock_s(), 0
         context = self._tls.context(identity.certificate, started_s) if server.url.startswith("https") else True
-        token = current_send.set(departure)
+        token = current_send.set(tracker)
         try:
             response = await self._pool.request(
-                ask.method,
-                self._url(ask),
-                headers=self._headers(ask, identity, streamed=timeout.total is None),
-                data=ask.body or None,
+                request.method,
+                self._url(request),
+                headers=self._headers(request, identity, streamed=timeout.total is None),
+                data=request.body or None,
                 allow_redirects=False,
                 timeout=timeout,
                 ssl=context,
@@ -313,42 +315,44 @@ class Transport:
         finally:
             current_send.reset(token)
             if self._observe:
-                self._observe(ask.verb, ask.resource, status, _clock_s() - started_s)
+                self._observe(request.verb, request.resource, status, _clock_s() - started_s)
 
-    def _url(self, ask: ApiRequest) -> URL:
-        return URL(self._config.server.url + ask.path, encoded=True).with_query(ask.query)
+    def _url(self, request: ApiRequest) -> URL:
+        return URL(self._config.server.url + request.path, encoded=True).with_query(request.query)
 
-    def _headers(self, ask: ApiRequest, identity: Identity, *, streamed: bool) -> list[tuple[str, str]]:
-        headers = [("Accept", ask.accept), *self._config.user.impersonation]
-        if ask.body:
-            headers.append(("Content-Type", ask.content_type))
+    def _headers(self, request: ApiRequest, identity: Identity, *, streamed: bool) -> list[tuple[str, str]]:
+        headers = [("Accept", request.accept), *self._config.user.impersonation]
+        if request.body:
+            headers.append(("Content-Type", request.content_type))
         if streamed:
-            # A watch is many small lines: compressing each costs both sides more than it saves.
+            # A watch is many small lines: compressing each line costs both sides more than it saves.
             headers.append(("Accept-Encoding", "identity"))
         if identity.authorization:
             headers.append(("Authorization", identity.authorization))
         return headers
 
-    async def _refused(self, ask: ApiRequest, response: aiohttp.ClientResponse) -> tuple[ClusterError, FailedAttempt]:
+    async def _error_response(
+        self, request: ApiRequest, response: aiohttp.ClientResponse
+    ) -> tuple[ClusterError, FailedAttempt]:
         async with response:
             body = await response.read()
         wait_s = parse_retry_after(response.headers.get("Retry-After"), self._now)
         error = error_from_status(
-            ask.description, code=response.status, body=body, source=self._config.source, retry_after_s=wait_s
+            request.description, code=response.status, body=body, source=self._config.source, retry_after_s=wait_s
         )
-        return error, FailedAttempt(write=ask.write, sent=True, status=response.status, retry_after_s=wait_s)
+        return error, FailedAttempt(write=request.write, sent=True, status=response.status, retry_after_s=wait_s)
 
-    def _connection_lost(
-        self, ask: ApiRequest, lost: BaseException, departure: SendTracker
+    def _connection_failed(
+        self, request: ApiRequest, cause: BaseException, tracker: SendTracker
     ) -> tuple[ClusterError, FailedAttempt]:
-        if is_untrusted(lost):
-            self._tls.renew(_clock_s())  # perhaps the authority has been replaced; the next request will see it
-        error = connection_error(ask.description, lost, self._config)
-        return error, FailedAttempt(write=ask.write, sent=departure.sent, final=is_final(lost))
+        if is_untrusted(cause):
+            self._tls.renew(_clock_s())  # the CA may have been replaced; the next request uses the new CA
+        error = connection_error(request.description, cause, self._config)
+        return error, FailedAttempt(write=request.write, sent=tracker.sent, final=is_final(cause))
 
 
 def credentials(config: Config, now: Callable[[], datetime]) -> Credentials:
-    """A token or password that is written down comes before a plugin, as with kubectl."""
+    """A static token or password takes precedence over a plugin, as with kubectl."""
     user = config.user
     if user.plugin and not (user.token or user.username):
         return ExecPluginCredentials(user.plugin, config.server, now=now)

@@ -1,4 +1,4 @@
-"""A watch's lines as events."""
+"""Watch events, and lists that are streamed as watch events."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -22,47 +22,46 @@ from holdfast.cluster.protocol import Change, Event, Listing, Resource
 
 T = TypeVar("T", bound=Object)
 
-# The bookmark that ends the first part of a streamed list carries it.
+# Annotation of the bookmark that ends the initial events of a streamed list.
 _INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
 class DecodeContext(Struct, frozen=True):
-    """What a stream is read with: `tried` and `source` are for the words of errors."""
+    """Context for decoding a stream: `tried` and `source` are for error messages."""
 
     tried: str
     source: str
     salvage: LenientDecoder
 
 
-def parse_event(resource: Resource[T], line: WatchLine, reading: DecodeContext) -> Event[T]:
-    """The event; an object that does not fit its model becomes a bookmark, since the watch has come that far."""
+def parse_event(resource: Resource[T], line: WatchLine, context: DecodeContext) -> Event[T]:
+    """The event; an undecodable object becomes a bookmark, since the watch has reached that version."""
     if line.type == "ERROR":
         body = bytes(line.object)
         status = parse_status(body)
-        raise error_from_status(reading.tried, code=status.code if status else 500, body=body, source=reading.source)
+        raise error_from_status(context.tried, code=status.code if status else 500, body=body, source=context.source)
     try:
         change = Change(line.type)
     except ValueError:
-        raise Undecodable(f"{reading.tried}: an event of the unknown type {line.type!r}") from None
+        raise Undecodable(f"{context.tried}: an event of the unknown type {line.type!r}") from None
     found = None
     if change is not Change.BOOKMARK:
-        found = reading.salvage.object(resource, line.object, reading.tried)
+        found = context.salvage.object(resource, line.object, context.tried)
     if found is not None:
         return Event(change, found.metadata.resource_version, found)
     if change is Change.DELETED:
-        # An earlier version of it may have been readable and be in a cache: only a new list takes it out.
-        raise Expired(f"{reading.tried}: an object was deleted that can't be read")
-    return Event(Change.BOOKMARK, decode(ObjectHeader, line.object, reading.tried).metadata.resource_version, None)
+        # An earlier version of the object may be decodable and cached: only a new list removes it from the cache.
+        raise Expired(f"{context.tried}: an object was deleted that can't be read")
+    return Event(Change.BOOKMARK, decode(ObjectHeader, line.object, context.tried).metadata.resource_version, None)
 
 
-def ends_initial_events(line: WatchLine, reading: DecodeContext) -> bool:
+def ends_initial_events(line: WatchLine, context: DecodeContext) -> bool:
     if line.type != Change.BOOKMARK:
         return False
-    return decode(ObjectHeader, line.object, reading.tried).metadata.annotations.get(_INITIAL_EVENTS_END) == "true"
+    return decode(ObjectHeader, line.object, context.tried).metadata.annotations.get(_INITIAL_EVENTS_END) == "true"
 
 
-# All objects of a kind at one moment: streamed where the server can, else in pages.
-
+# Lists: streamed if the server supports it, else in pages.
 
 PAGE = 500
 _STREAMED = {
@@ -74,11 +73,11 @@ _STREAMED = {
 
 
 class Lister:
-    """Lists, and remembers for which kinds the server does not stream."""
+    """Lists objects, and remembers the kinds that the server does not stream."""
 
     def __init__(self, transport: Transport, salvage: LenientDecoder) -> None:
         self._transport = transport
-        self._salvage = salvage
+        self._decoder = salvage
         self._unstreamed: set[Resource[Any]] = set()
 
     async def list(self, resource: Resource[T], namespace: str, selectors: Mapping[str, str]) -> Listing[T]:
@@ -88,24 +87,24 @@ class Lister:
             if listing := await self._streamed(resource, namespace, selectors):
                 return listing
         except Unreachable:
-            # A server that has too much to do cuts streams short first. Pages are asked for again.
+            # An overloaded server ends streams first. Requests for pages are retried.
             return await self._paged(resource, namespace, selectors)
         except (Invalid, BadRequest, Forbidden):
-            pass  # as making no sense: a server without the feature; as not permitted: who may list may not watch
+            pass  # Invalid, BadRequest: the server lacks the feature; Forbidden: the user may list, but not watch
         listing = await self._paged(resource, namespace, selectors)
-        self._unstreamed.add(resource)  # only now: it was not the request itself that was wrong
+        self._unstreamed.add(resource)  # only now it is known that the request itself was valid
         return listing
 
     async def _streamed(self, resource: Resource[T], namespace: str, selectors: Mapping[str, str]) -> Listing[T] | None:
-        """None from a server that takes the request for an ordinary watch."""
-        ask = list_request(resource, namespace, {**selectors, **_STREAMED})
-        reading = DecodeContext(ask.description, self._transport.source, self._salvage)
+        """A streamed list; None from a server that treats the request as an ordinary watch."""
+        request = list_request(resource, namespace, {**selectors, **_STREAMED})
+        context = DecodeContext(request.description, self._transport.source, self._decoder)
         objects: dict[Key, T] = {}
-        async with self._transport.stream(ask) as lines:
-            async for text in lines:
-                line = decode(WatchLine, text, ask.description)
-                event = parse_event(resource, line, reading)
-                if ends_initial_events(line, reading):
+        async with self._transport.stream(request) as lines:
+            async for data in lines:
+                line = decode(WatchLine, data, request.description)
+                event = parse_event(resource, line, context)
+                if ends_initial_events(line, context):
                     return Listing(tuple(objects.values()), event.resource_version)
                 if line.type == Change.BOOKMARK:
                     return None
@@ -113,13 +112,13 @@ class Lister:
                     objects.pop(event.object.metadata.key, None)
                 elif event.object:
                     objects[event.object.metadata.key] = event.object
-        raise Unreachable(f"{ask.description}: the server ended the list before all of it was there")
+        raise Unreachable(f"{request.description}: the server ended the list before all of it was there")
 
     async def _paged(self, resource: Resource[T], namespace: str, selectors: Mapping[str, str]) -> Listing[T]:
         try:
             return await self._pages(resource, namespace, selectors, limit=PAGE)
         except Expired:
-            # The snapshot behind the pages is gone, and pages of a newer one would not fit those at hand.
+            # The snapshot of the pages has expired, and pages of a newer snapshot would not match the first pages.
             return await self._pages(resource, namespace, selectors, limit=0)
 
     async def _pages(
@@ -128,9 +127,9 @@ class Lister:
         objects: list[T] = []
         query = {**selectors, "limit": str(limit) if limit else ""}
         while True:
-            ask = list_request(resource, namespace, query)
-            page = decode(Page, await self._transport.send(ask), ask.description)
-            found = (self._salvage.object(resource, raw, ask.description) for raw in page.items or ())
+            request = list_request(resource, namespace, query)
+            page = decode(Page, await self._transport.send(request), request.description)
+            found = (self._decoder.object(resource, raw, request.description) for raw in page.items or ())
             objects.extend(item for item in found if item is not None)
             if not page.metadata.continue_:
                 return Listing(tuple(objects), page.metadata.resource_version)

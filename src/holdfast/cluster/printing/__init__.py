@@ -1,1 +1,1 @@
-"""Objects as the rows of a table: what the commands print, and what the local API answers kubectl with."""
+"""Objects as table rows, for the output of commands and for the Table responses of the local API server."""

@@ -1,4 +1,4 @@
-"""What a table shows of an object, a column each."""
+"""The table columns of each kind."""
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -11,13 +11,13 @@ from holdfast.cluster.printing.jsonpath import compile_path
 from holdfast.cluster.protocol import JSON
 from holdfast.times import age, parse_optional_time, short_duration
 
-# From the object and the time now; None is an empty cell.
+# A cell is computed from the object and the current time; None is an empty cell.
 Cell: TypeAlias = str | int | float | bool | None
 Show: TypeAlias = Callable[[JSON, datetime], Cell]
 
 
 class Column(Struct, frozen=True, kw_only=True):
-    """A wide one is shown with -o wide only."""
+    """A table column; a wide column is shown only with -o wide."""
 
     name: str
     show: Show
@@ -39,7 +39,7 @@ AGE = Column(name="AGE", show=age_of, description="How long ago it was made.")
 
 
 def printer_columns(columns: Iterable[kind.Column]) -> tuple[Column, ...]:
-    """The columns of a custom kind, after its name; one without any has its age."""
+    """The columns of a custom kind: the name, then its printer columns, or the age if it has none."""
     return NAME, *([_printer_column(column) for column in columns] or [AGE])
 
 
@@ -65,7 +65,7 @@ def _cell(found: list[Any], type_: str, now: datetime) -> Cell:
     return value if isinstance(value, str | int | float) else str(value)
 
 
-# A pod's columns: the one word that says how it stands has many sources.
+# The columns of pods: STATUS is computed from many fields, as in kubectl.
 
 
 def _ready(pod: JSON, _now: datetime) -> str:
@@ -77,32 +77,36 @@ def _ready(pod: JSON, _now: datetime) -> str:
 
 def _status(pod: JSON, _now: datetime) -> str:
     status = pod.get("status", {})
-    word = status.get("reason") or status.get("phase") or "Pending"
+    status_text = status.get("reason") or status.get("phase") or "Pending"
     initializing = _initializing(pod)
     if initializing:
-        word = initializing
+        status_text = initializing
     else:
         for each in reversed(_statuses(pod, "containerStatuses")):
-            word = _container_word(each) or word
+            status_text = _container_status(each) or status_text
     if pod["metadata"].get("deletionTimestamp") and status.get("phase") not in ("Succeeded", "Failed"):
         return "Terminating"
-    return word
+    return status_text
 
 
 def _initializing(pod: JSON) -> str:
-    """Which of the init containers is not done, if one is not."""
+    """The status of the first init container that is not done; empty when all are done."""
     declared = {each["name"]: each for each in pod.get("spec", {}).get("initContainers") or ()}
     for number, each in enumerate(_statuses(pod, "initContainerStatuses")):
         state = each.get("state") or {}
         sidecar = declared.get(each.get("name"), {}).get("restartPolicy") == "Always"
         if (state.get("terminated") or {}).get("exitCode") == 0 or (sidecar and each.get("started")):
             continue
-        word = _container_word(each)
-        return f"Init:{word}" if word and word != "PodInitializing" else f"Init:{number}/{len(declared)}"
+        status_text = _container_status(each)
+        return (
+            f"Init:{status_text}"
+            if status_text and status_text != "PodInitializing"
+            else f"Init:{number}/{len(declared)}"
+        )
     return ""
 
 
-def _container_word(container: JSON) -> str:
+def _container_status(container: JSON) -> str:
     state = container.get("state") or {}
     waiting, ended = state.get("waiting") or {}, state.get("terminated")
     if waiting.get("reason"):
@@ -154,29 +158,31 @@ POD_COLUMNS = (
 )
 
 
-# The columns of Kubernetes' own kinds, as kubectl shows them.
+# The columns of built-in kinds, as in kubectl.
 
 NONE = "<none>"
 
 
 def columns_of(resource: str) -> tuple[Column, ...]:
-    """By the name that a resource goes by, such as jobs.batch; name and age for those that have no more to say."""
+    """The columns of a resource such as jobs.batch; name and age for a kind without other columns."""
     return _COLUMNS.get(resource, (NAME, AGE))
 
 
 def _job_status(job: JSON, _now: datetime) -> str:
-    held = {each["type"] for each in job.get("status", {}).get("conditions") or () if each.get("status") == "True"}
+    true_conditions = {
+        each["type"] for each in job.get("status", {}).get("conditions") or () if each.get("status") == "True"
+    }
     ends = {"Complete": "Complete", "Failed": "Failed", "SuccessCriteriaMet": "SuccessCriteriaMet"}
-    state = next((state for kind, state in ends.items() if kind in held), "")
+    state = next((state for kind, state in ends.items() if kind in true_conditions), "")
     if job["metadata"].get("deletionTimestamp"):
         return "Terminating"
-    return state or ("Suspended" if "Suspended" in held else "Running")
+    return state or ("Suspended" if "Suspended" in true_conditions else "Running")
 
 
 def _job_completions(job: JSON, _now: datetime) -> str:
     spec = job.get("spec", {})
-    wanted = spec.get("completions") or spec.get("parallelism") or 1
-    return f"{job.get('status', {}).get('succeeded', 0)}/{wanted}"
+    desired = spec.get("completions") or spec.get("parallelism") or 1
+    return f"{job.get('status', {}).get('succeeded', 0)}/{desired}"
 
 
 def _job_duration(job: JSON, now: datetime) -> str:
@@ -241,13 +247,13 @@ def _internal_ip(node: JSON, _now: datetime) -> str:
 
 def _last_seen(event: JSON, now: datetime) -> str:
     series = event.get("series") or {}
-    seen = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
-    return age(seen or event["metadata"].get("creationTimestamp"), now)
+    last_seen = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+    return age(last_seen or event["metadata"].get("creationTimestamp"), now)
 
 
 def _event_object(event: JSON, _now: datetime) -> str:
-    about = event.get("involvedObject", {})
-    return f"{about.get('kind', '').lower()}/{about.get('name', '')}"
+    involved = event.get("involvedObject", {})
+    return f"{involved.get('kind', '').lower()}/{involved.get('name', '')}"
 
 
 def _message(event: JSON, _now: datetime) -> str:
@@ -259,10 +265,10 @@ def _entries(holder: JSON, _now: datetime) -> int:
 
 
 def _phase(document: JSON, _now: datetime) -> str:
-    return "Terminating" if _is_leaving(document) else str(document.get("status", {}).get("phase", ""))
+    return "Terminating" if _is_terminating(document) else str(document.get("status", {}).get("phase", ""))
 
 
-def _is_leaving(document: JSON) -> bool:
+def _is_terminating(document: JSON) -> bool:
     return bool(document["metadata"].get("deletionTimestamp"))
 
 
@@ -271,8 +277,8 @@ def _capacity(claim: JSON, _now: datetime) -> str:
 
 
 def _deployment_ready(deployment: JSON, _now: datetime) -> str:
-    ready, wanted = deployment.get("status", {}).get("readyReplicas", 0), deployment.get("spec", {}).get("replicas", 1)
-    return f"{ready}/{wanted}"
+    ready, desired = deployment.get("status", {}).get("readyReplicas", 0), deployment.get("spec", {}).get("replicas", 1)
+    return f"{ready}/{desired}"
 
 
 def _deployment_count(field: str) -> Show:

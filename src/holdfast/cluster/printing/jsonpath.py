@@ -19,11 +19,11 @@ _TOKEN = re.compile(
 
 
 class InvalidJsonPath(HoldfastError):
-    """The text is no path that we can follow."""
+    """The text is not a supported JSONPath."""
 
 
 def compile_path(text: str) -> Callable[[Any], list[Any]]:
-    """What a path, with or without braces, finds in a document."""
+    """A function that returns all values of a path, with or without braces, in a document."""
     inner = text[1:-1] if text.startswith("{") and text.endswith("}") else text
     path = inner if inner.startswith((".", "[")) else f".{inner}"
     steps: list[Step] = []

@@ -1,4 +1,4 @@
-"""A submitted document, taken apart as the API server does: what it can't read, what it completes, what it refuses."""
+"""Admission of a submitted document, as in Kubernetes: strict decoding, defaults, validation, metadata."""
 
 import re
 from collections.abc import Iterator
@@ -27,16 +27,16 @@ WRONG_TYPE = "FieldValueTypeInvalid"
 
 
 class DecodedObject(NamedTuple):
-    """A document as the server understands it, and what it already found wrong."""
+    """A decoded document with its defaults, and the problems found so far."""
 
     draft: JSON
     problems: list[Cause]
 
 
 def decode_object(kind: ServedKind, version: str, document: JSON, known: JSON | None = None) -> DecodedObject:
-    """The document with its defaults; `BadRequest` when it has fields or types that the kind has not.
+    """The document with its defaults; `BadRequest` when a field or a type is not in the kind's schema.
 
-    Parts that are the very objects of `known`, which was read before, are not looked at again.
+    Parts that are identical objects in `known`, which was decoded before, are not checked again.
     """
     schema = kind.schemas[version]
     document = {**document, **_identity(kind, version, document)}
@@ -48,14 +48,14 @@ def decode_object(kind: ServedKind, version: str, document: JSON, known: JSON | 
     fresh = {name: value for name, value in with_defaults(fresh, schema).items() if name not in unchanged}
     if not kind.custom:
         fresh = _normalized(fresh, schema)
-    problems = _problems(kind, version, fresh, schema)
+    problems = _decoding_problems(kind, version, fresh, schema)
     draft = {"metadata": {}, **fresh, **unchanged}
     kind.special.set_defaults(draft)
     return DecodedObject(draft, problems)
 
 
 def _identity(kind: ServedKind, version: str, document: JSON) -> JSON:
-    """apiVersion and kind, which may be left out but not be another's."""
+    """apiVersion and kind, which may be left out but must not name another kind."""
     identity = {"apiVersion": kind.api_version(version), "kind": kind.kind}
     for field, expected in identity.items():
         found = document.get(field, expected)
@@ -64,11 +64,11 @@ def _identity(kind: ServedKind, version: str, document: JSON) -> JSON:
     return identity
 
 
-def _problems(kind: ServedKind, version: str, fresh: JSON, schema: Schema) -> list[Cause]:
-    """What the schema says of the server's own types; of a custom kind, of its metadata only: the rest comes later."""
-    looked_at = {"metadata": schema["properties"]["metadata"]} if kind.custom else schema["properties"]
-    part = {name: fresh[name] for name in looked_at if name in fresh}
-    problems = [_cause(cause) for cause in schema_violations(part, {"type": "object", "properties": looked_at})]
+def _decoding_problems(kind: ServedKind, version: str, fresh: JSON, schema: Schema) -> list[Cause]:
+    """Schema problems of a built-in kind; for a custom kind only of its metadata: `schema_problems` adds the rest."""
+    properties = {"metadata": schema["properties"]["metadata"]} if kind.custom else schema["properties"]
+    part = {name: fresh[name] for name in properties if name in fresh}
+    problems = [_cause(cause) for cause in schema_violations(part, {"type": "object", "properties": properties})]
     for cause in problems:
         if cause.reason == WRONG_TYPE:
             raise BadRequest(
@@ -78,7 +78,7 @@ def _problems(kind: ServedKind, version: str, fresh: JSON, schema: Schema) -> li
 
 
 def schema_problems(kind: ServedKind, version: str, draft: JSON, old: JSON | None) -> Iterator[Cause]:
-    """What a custom kind's schema and rules refuse; the rules are asked only where types and bounds hold."""
+    """Schema and rule problems of a custom kind; the rules run only when types and bounds are valid."""
     if not kind.custom:
         return
     schema = kind.schemas[version]
@@ -89,7 +89,7 @@ def schema_problems(kind: ServedKind, version: str, draft: JSON, old: JSON | Non
 
 
 def _visible(document: JSON) -> JSON:
-    """What rules can see: of the metadata the name alone, so that a new label gives no cause to ask them again."""
+    """The fields that rules can read: of the metadata only the name, so that a new label does not rerun the rules."""
     metadata = {name: document["metadata"][name] for name in ("name", "generateName") if name in document["metadata"]}
     return {**document, "metadata": metadata}
 
@@ -99,7 +99,7 @@ def _cause(cause: violations.Cause) -> Cause:
 
 
 def _normalized(value: Any, schema: Schema) -> Any:
-    """As the server writes its own types: empty lists and maps are left out, amounts are texts."""
+    """The form in which the server stores built-in kinds: without empty lists and maps, quantities as strings."""
     if isinstance(value, dict):
         properties, others = schema.get("properties", {}), schema.get("additionalProperties")
         children = {name: (child, properties.get(name, others)) for name, child in value.items()}
@@ -124,17 +124,17 @@ def _is_empty_collection(value: Any, schema: Schema) -> bool:
     return (value == [] and "items" in schema) or (value == {} and "additionalProperties" in schema)
 
 
-# What every object carries: who may write which part of it, and what it may hold.
+# Object metadata: who may write which field, and which values are valid.
 
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
-# Holds the definition of a kind until the objects of the kind are gone.
+# Holds a CustomResourceDefinition until the objects of its kind are gone.
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 STANDARD_FINALIZERS = frozenset({ORPHAN, FOREGROUND, CLEANUP, "kubernetes"})
 ANNOTATIONS_BYTES = 256 * 1024
 
-# Only the server writes these; a client that sends them back, as it read them, means no harm.
-_SERVERS_OWN = (
+# Only the server writes these; a client may send them back as it read them.
+_SERVER_FIELDS = (
     "uid",
     "creationTimestamp",
     "generation",
@@ -147,20 +147,20 @@ _OMITTED_WHEN_EMPTY = ("labels", "annotations", "finalizers", "ownerReferences",
 
 def new_metadata(submitted: JSON, namespace: str, now: str, rng: Random) -> JSON:
     """The metadata of a new object."""
-    kept = tidied({name: value for name, value in submitted.items() if name not in _SERVERS_OWN})
-    kept |= {"uid": str(UUID(int=rng.getrandbits(128), version=4)), "creationTimestamp": now}
-    return {**kept, "namespace": namespace} if namespace else kept
+    metadata = tidied({name: value for name, value in submitted.items() if name not in _SERVER_FIELDS})
+    metadata |= {"uid": str(UUID(int=rng.getrandbits(128), version=4)), "creationTimestamp": now}
+    return {**metadata, "namespace": namespace} if namespace else metadata
 
 
 def updated_metadata(submitted: JSON, old: JSON) -> JSON:
-    """The metadata of an object after an update: what is the server's own stays as it was."""
-    kept = {name: value for name, value in submitted.items() if name not in _SERVERS_OWN}
-    names = (*_SERVERS_OWN, "resourceVersion")
-    return tidied(kept | {name: old[name] for name in names if name in old})
+    """The metadata of an object after an update; the fields of the server stay as they were."""
+    metadata = {name: value for name, value in submitted.items() if name not in _SERVER_FIELDS}
+    names = (*_SERVER_FIELDS, "resourceVersion")
+    return tidied(metadata | {name: old[name] for name in names if name in old})
 
 
 def tidied(metadata: JSON) -> JSON:
-    """Without what the server does not keep, and without empty parts."""
+    """The metadata without the fields that the server does not store, and without empty fields."""
     return {
         name: value
         for name, value in metadata.items()
@@ -173,7 +173,7 @@ def generated_name(prefix: str, rng: Random) -> str:
 
 
 def immutable_problems(submitted: JSON, old: JSON) -> Iterator[Cause]:
-    """What an update must not try to change; other things of the server's own are silently put back."""
+    """The fields that an update must not change; other fields of the server are silently restored."""
     given_once = ("uid", "deletionGracePeriodSeconds", *(() if "deletionTimestamp" in old else ("deletionTimestamp",)))
     for name in given_once:
         if name in submitted and submitted[name] != old.get(name):
@@ -181,7 +181,7 @@ def immutable_problems(submitted: JSON, old: JSON) -> Iterator[Cause]:
 
 
 def metadata_problems(kind: ServedKind, metadata: JSON, old: JSON | None) -> Iterator[Cause]:
-    """What is wrong with the metadata of a new object, or of an update of `old`."""
+    """The problems of the metadata of a new object, or of an update of `old`."""
     yield from _name_problems(kind, metadata)
     for key, value in metadata.get("labels", {}).items():
         yield from (bad_value("metadata.labels", key, problem) for problem in label_key_problems(key))
@@ -202,7 +202,7 @@ def _name_problems(kind: ServedKind, metadata: JSON) -> Iterator[Cause]:
         yield missing("metadata.name", "name or generateName is required")
         return
     yield from (bad_value("metadata.name", name, problem) for problem in kind.special.name_problems(name))
-    # A prefix may end as a name may not.
+    # A prefix may end with a character that a name may not end with.
     prefix = metadata.get("generateName", "")
     problems = kind.special.name_problems(f"{prefix}x"[:PREFIX_LENGTH]) if prefix else []
     yield from (bad_value("metadata.generateName", prefix, problem) for problem in problems)
@@ -210,7 +210,7 @@ def _name_problems(kind: ServedKind, metadata: JSON) -> Iterator[Cause]:
 
 def _annotation_problems(annotations: dict[str, str]) -> Iterator[Cause]:
     for key in annotations:
-        # Unlike a label's, the prefix of an annotation may be in upper case.
+        # Unlike the prefix of a label, the prefix of an annotation may be in upper case.
         yield from (bad_value("metadata.annotations", key, problem) for problem in label_key_problems(key.lower()))
     size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
     if size > ANNOTATIONS_BYTES:

@@ -1,4 +1,4 @@
-"""The kinds that are served now: Kubernetes' own that holdfast uses, and those that definitions add."""
+"""The kinds that are served: the built-in kinds that holdfast uses, and those of CustomResourceDefinitions."""
 
 from collections.abc import Iterable
 
@@ -88,7 +88,7 @@ class Catalog:
         return kind
 
     def kind_of(self, resource: str) -> ServedKind | None:
-        """The kind that objects are filed under, whatever its versions."""
+        """The kind of a resource, whatever its versions."""
         return self._kinds.get(resource)
 
     def serves(self, api_version: str, kind: str) -> bool:
@@ -102,5 +102,5 @@ class Catalog:
         self._kinds[kind.resource] = kind
 
     def remove(self, name: str) -> None:
-        """A definition's name is the resource that it defines."""
+        """Stop serving a custom kind; the name of a definition is the resource that it defines."""
         self._kinds.pop(name, None)

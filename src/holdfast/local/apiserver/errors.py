@@ -1,4 +1,4 @@
-"""The errors that the API server answers with, in its words."""
+"""The errors of the API server, with the messages of Kubernetes."""
 
 from collections.abc import Iterable
 
@@ -21,9 +21,9 @@ def conflict(kind: ServedKind, name: str) -> Conflict:
     )
 
 
-def precondition_failed(kind: ServedKind, name: str, what: str, asked: str, found: str) -> Conflict:
+def precondition_failed(kind: ServedKind, name: str, what: str, requested: str, found: str) -> Conflict:
     return _unfulfilled(
-        kind, name, f"Precondition failed: {what} in precondition: {asked}, {what} in object meta: {found}"
+        kind, name, f"Precondition failed: {what} in precondition: {requested}, {what} in object meta: {found}"
     )
 
 
@@ -39,7 +39,7 @@ def invalid(kind: ServedKind, name: str, causes: Iterable[Cause]) -> Invalid:
 
 
 def bad_value(field: str, value: object, why: str) -> Cause:
-    # A whole object tells nobody what is wrong with it, and may hold what should not be told.
+    # A whole object does not show what is wrong with it, and may contain secrets.
     shown = "" if isinstance(value, dict | list) else f'"{value}": ' if isinstance(value, str) else f"{value}: "
     return Cause(field, f"Invalid value: {shown}{why}", "FieldValueInvalid")
 

@@ -1,7 +1,7 @@
-"""The garbage collector: what becomes of dependents when their owners go, and of what a namespace or a kind holds.
+"""The garbage collector: deletes dependents of deleted owners and the contents of namespaces and kinds; expires events.
 
-It follows the writes that are on disk, one step for each object at a time, and never asks more than once: every step
-leads to a write that brings the next. What a crash interrupted is found again by looking at everything at the start.
+It follows the committed writes, one step per object at a time, and never polls: every step leads to a write that
+triggers the next step. Steps that a crash interrupted are found by a scan of all objects at the start.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from holdfast.times import parse_time
 
 NAMESPACES = "namespaces"
 RETRY_S = 1.0
-# As long as the API server's own controller waits, for creations under way to end before it looks.
+# The delay of the Kubernetes namespace controller: creations in progress end before the namespace is scanned.
 NAMESPACE_DELAY_S = 5.0
 
 log = structlog.get_logger(__name__)
@@ -33,17 +33,17 @@ class GarbageCollector:
         self._ledger = ledger
         self._catalog = catalog
         self._writer = writer
-        # In the order of arrival, each place once.
+        # In order of arrival, each object once.
         self._queue: dict[ObjectRef, None] = {}
-        self._woken = asyncio.Event()
+        self._wakeup = asyncio.Event()
 
     def enqueue(self, writes: Iterable[StoredWrite]) -> None:
-        """Look again at every object that these writes may concern."""
+        """Queue every object that these writes may affect."""
         for write in writes:
             self._add(write.new)
             if write.change is Change.DELETED:
-                self._add_place(ObjectRef(NAMESPACES, Key("", write.new.meta.namespace)))
-                self._add_place(ObjectRef(DEFINITIONS, Key("", write.new.resource)))
+                self._add_ref(ObjectRef(NAMESPACES, Key("", write.new.meta.namespace)))
+                self._add_ref(ObjectRef(DEFINITIONS, Key("", write.new.resource)))
             if write.change is Change.DELETED or _waits_for_dependents(write.new):
                 self._add(*self._ledger.dependents(write.new.meta.uid))
             owners = (self._ledger.owner(reference.uid) for reference in write.new.meta.owner_references)
@@ -54,58 +54,58 @@ class GarbageCollector:
             self._add(*self._ledger.list_staged(resource))
 
     async def run(self) -> None:
-        """Collect, for ever."""
+        """Collect garbage until cancelled."""
         while True:
-            await self._woken.wait()
-            self._woken.clear()
+            await self._wakeup.wait()
+            self._wakeup.clear()
             batch, self._queue = self._queue, {}
-            for place in batch:
-                self._settle_safely(place)
+            for ref in batch:
+                self._process_safely(ref)
             try:
                 await self._ledger.flushed()
             except ServerError as error:
                 log.warning("garbage collection is delayed", error=str(error), retry_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
                 self._queue = batch | self._queue
-                self._woken.set()
+                self._wakeup.set()
 
-    def _settle_safely(self, place: ObjectRef) -> None:
-        """One object that can't be dealt with must not stop the collection of all others."""
+    def _process_safely(self, ref: ObjectRef) -> None:
+        """An object that can't be processed must not stop the collection of the others."""
         try:
-            self._process(place)
+            self._process(ref)
         except Exception:
-            log.exception("an object could not be collected", resource=place.resource, key=str(place.key))
+            log.exception("an object could not be collected", resource=ref.resource, key=str(ref.key))
 
     def _add(self, *objects: StoredObject) -> None:
         for each in objects:
-            place = ObjectRef(each.resource, each.key)
+            ref = ObjectRef(each.resource, each.key)
             if each.resource == NAMESPACES and each.meta.deletion_timestamp:
-                asyncio.get_running_loop().call_later(NAMESPACE_DELAY_S, self._add_place, place)
+                asyncio.get_running_loop().call_later(NAMESPACE_DELAY_S, self._add_ref, ref)
             elif each.meta.owner_references or each.meta.deletion_timestamp:
-                self._add_place(place)
+                self._add_ref(ref)
 
-    def _add_place(self, place: ObjectRef) -> None:
-        self._queue[place] = None
-        self._woken.set()
+    def _add_ref(self, ref: ObjectRef) -> None:
+        self._queue[ref] = None
+        self._wakeup.set()
 
-    def _process(self, place: ObjectRef) -> None:
-        """Take the object's next step, if there is one."""
-        found = self._ledger.find(place)
+    def _process(self, ref: ObjectRef) -> None:
+        """Carry out the object's next step, if there is one."""
+        found = self._ledger.find(ref)
         if found is None:
             return
         if not found.meta.deletion_timestamp:
             self._collect_if_orphaned(found)
-        elif place.resource == NAMESPACES:
+        elif ref.resource == NAMESPACES:
             self._empty_namespace(found)
-        elif place.resource == DEFINITIONS and CLEANUP in found.meta.finalizers:
+        elif ref.resource == DEFINITIONS and CLEANUP in found.meta.finalizers:
             self._empty_kind(found)
         elif FOREGROUND in found.meta.finalizers:
-            self._end_in_foreground(found)
+            self._delete_in_foreground(found)
         elif ORPHAN in found.meta.finalizers:
             self._orphan(found)
 
     def _collect_if_orphaned(self, item: StoredObject) -> None:
-        """Delete an object that all its owners have left; take dead references off one that some own still."""
+        """Delete an object without living owners; remove dead references from an object that still has one."""
         owners = item.meta.owner_references
         dead = {reference.uid for reference in owners if self._is_dead(reference, item)}
         waiting = {reference.uid for reference in owners if self._is_waiting(reference)}
@@ -123,7 +123,7 @@ class GarbageCollector:
             self._delete(item, _inherited(item))
 
     def _is_dead(self, reference: OwnerReference, item: StoredObject) -> bool:
-        # Of a kind that is not served nobody can say whether the owner is there.
+        # For a kind that is not served, it is unknown whether the owner exists.
         if not self._catalog.serves(reference.api_version, reference.kind):
             return False
         owner = self._ledger.owner(reference.uid)
@@ -135,8 +135,8 @@ class GarbageCollector:
         owner = self._ledger.owner(reference.uid)
         return owner is not None and _waits_for_dependents(owner)
 
-    def _end_in_foreground(self, owner: StoredObject) -> None:
-        """The owner goes after the last dependent that blocks it; those are deleted in their own step."""
+    def _delete_in_foreground(self, owner: StoredObject) -> None:
+        """The owner is deleted after its last blocking dependent; each dependent is deleted in its own step."""
         blocking = (
             reference.block_owner_deletion
             for dependent in self._ledger.dependents(owner.meta.uid)
@@ -144,31 +144,31 @@ class GarbageCollector:
             if reference.uid == owner.meta.uid
         )
         if not any(blocking):
-            self._release(owner, FOREGROUND)
+            self._remove_finalizer(owner, FOREGROUND)
 
     def _orphan(self, owner: StoredObject) -> None:
         for dependent in self._ledger.dependents(owner.meta.uid):
             current = self._ledger.find(ObjectRef(dependent.resource, dependent.key))
             if current is not None:
                 self._drop_owner(current, {owner.meta.uid})
-        self._release(owner, ORPHAN)
+        self._remove_finalizer(owner, ORPHAN)
 
     def _empty_namespace(self, namespace: StoredObject) -> None:
-        inside = [
+        contents = [
             each
             for resource in sorted(self._ledger.resources())
             for each in self._ledger.list_staged(resource)
             if each.meta.namespace == namespace.meta.name
         ]
-        self._delete_all(inside)
-        if not inside:
+        self._delete_all(contents)
+        if not contents:
             self._overwrite(namespace, {**namespace.json(), "spec": {}})
 
     def _empty_kind(self, definition: StoredObject) -> None:
         instances = list(self._ledger.list_staged(definition.meta.name))
         self._delete_all(instances)
         if not instances:
-            self._release(definition, CLEANUP)
+            self._remove_finalizer(definition, CLEANUP)
 
     def _delete_all(self, objects: list[StoredObject]) -> None:
         for each in sorted(objects, key=lambda each: (each.resource, each.key)):
@@ -182,18 +182,18 @@ class GarbageCollector:
                 kind, item.key, uid=item.meta.uid, resource_version="", propagation=propagation, grace_period_s=None
             )
 
-    def _release(self, item: StoredObject, finalizer: str) -> None:
+    def _remove_finalizer(self, item: StoredObject, finalizer: str) -> None:
         document = item.json()
-        kept = [each for each in document["metadata"]["finalizers"] if each != finalizer]
-        self._change_metadata(item, document, "finalizers", kept)
+        remaining = [each for each in document["metadata"]["finalizers"] if each != finalizer]
+        self._change_metadata(item, document, "finalizers", remaining)
 
     def _drop_owner(self, item: StoredObject, uids: set[str]) -> None:
         document = item.json()
-        kept = [each for each in document["metadata"].get("ownerReferences", []) if each["uid"] not in uids]
-        self._change_metadata(item, document, "ownerReferences", kept)
+        remaining = [each for each in document["metadata"].get("ownerReferences", []) if each["uid"] not in uids]
+        self._change_metadata(item, document, "ownerReferences", remaining)
 
     def _unblock(self, item: StoredObject) -> StoredObject:
-        """Break a circle of owners that wait for each other."""
+        """Break a cycle of owners that wait for each other."""
         document = item.json()
         owners = [{**each, "blockOwnerDeletion": False} for each in document["metadata"]["ownerReferences"]]
         return self._change_metadata(item, document, "ownerReferences", owners)
@@ -212,13 +212,13 @@ def _waits_for_dependents(item: StoredObject) -> bool:
 
 
 def _inherited(item: StoredObject) -> Propagation:
-    """A finalizer that is there already says how the object is to be deleted."""
+    """An existing finalizer decides how the object is deleted."""
     if ORPHAN in item.meta.finalizers:
         return Propagation.ORPHAN
     return Propagation.FOREGROUND if FOREGROUND in item.meta.finalizers else Propagation.BACKGROUND
 
 
-# Events tell what happened lately: the API server forgets each an hour after it was last told, and so do we.
+# Event expiry: as in Kubernetes, an Event is deleted an hour after it was last seen.
 
 EVENTS = "events"
 EVENT_LIFE = timedelta(hours=1)
@@ -226,7 +226,7 @@ SWEEP_S = 300.0
 
 
 async def expire_events(ledger: ObjectTable, now: Callable[[], datetime]) -> None:
-    """Sweep, for ever."""
+    """Delete old Events until cancelled."""
     while True:
         await asyncio.sleep(SWEEP_S)
         for event in list(ledger.list_staged(EVENTS)):
@@ -239,11 +239,11 @@ async def expire_events(ledger: ObjectTable, now: Callable[[], datetime]) -> Non
 
 
 def last_seen(event: JSON) -> datetime:
-    """The latest of the times that an event carries."""
-    told = (
+    """The latest timestamp of an Event."""
+    timestamps = (
         event["metadata"]["creationTimestamp"],
         event.get("lastTimestamp"),
         event.get("eventTime"),
         event.get("series", {}).get("lastObservedTime"),
     )
-    return max(parse_time(time) for time in told if time)
+    return max(parse_time(time) for time in timestamps if time)

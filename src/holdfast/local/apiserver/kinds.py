@@ -1,4 +1,4 @@
-"""What the engine knows of a kind: how it is served, what its objects look like, and what is special about it."""
+"""The definition of a served kind: its names and scope, its schemas, and the hooks of the kind."""
 
 import re
 import tomllib
@@ -21,12 +21,12 @@ METADATA_FIELDS = frozenset({"metadata.name", "metadata.namespace"})
 
 
 class ObjectReader(Protocol):
-    """What a new object may depend on."""
+    """Read access to the objects that a new object may depend on."""
 
     rng: Random
 
     def document(self, resource: str, key: Key) -> JSON | None:
-        """Another object."""
+        """One object; None when it does not exist."""
         ...
 
     def documents(self, resource: str) -> Iterator[JSON]:
@@ -34,39 +34,39 @@ class ObjectReader(Protocol):
         ...
 
 
-def _nothing_to_do(_draft: JSON) -> None:
+def _no_defaults(_draft: JSON) -> None:
     pass
 
 
-def _nothing_to_make(_draft: JSON, _around: ObjectReader) -> None:
+def _no_preparation(_draft: JSON, _around: ObjectReader) -> None:
     pass
 
 
-def _nothing_to_carry(_draft: JSON, _old: JSON) -> None:
+def _nothing_to_restore(_draft: JSON, _old: JSON) -> None:
     pass
 
 
-def _nothing_wrong(_draft: JSON, _old: JSON | None) -> Iterable[Cause]:
+def _no_problems(_draft: JSON, _old: JSON | None) -> Iterable[Cause]:
     return ()
 
 
 class KindHooks(Struct, frozen=True, kw_only=True):
-    """Where a kind differs from the others. The functions change the draft that they are given."""
+    """The differences of one kind from the default behaviour. The functions change their draft in place."""
 
     name_problems: Callable[[str], list[str]] = dns_subdomain_problems
     fields: frozenset[str] = METADATA_FIELDS
     counts_generations: bool = False
     keeps_status_of_creation: bool = False
     replaced_without_version: bool = True
-    # Defaults that a schema can't express, at every write.
-    set_defaults: Callable[[JSON], None] = _nothing_to_do
-    # What only a new object gets.
-    prepare_create: Callable[[JSON, ObjectReader], None] = _nothing_to_make
-    # What an update or a status update can't change.
-    prepare_update: Callable[[JSON, JSON], None] = _nothing_to_carry
-    prepare_status_update: Callable[[JSON, JSON], None] = _nothing_to_carry
-    validate: Callable[[JSON, JSON | None], Iterable[Cause]] = _nothing_wrong
-    # How long a deleted object is left to end by itself, given the seconds asked for.
+    # Defaults that a schema can't express, set at every write.
+    set_defaults: Callable[[JSON], None] = _no_defaults
+    # Fields that only a new object gets.
+    prepare_create: Callable[[JSON, ObjectReader], None] = _no_preparation
+    # Restores the fields that an update or a status update can't change.
+    prepare_update: Callable[[JSON, JSON], None] = _nothing_to_restore
+    prepare_status_update: Callable[[JSON, JSON], None] = _nothing_to_restore
+    validate: Callable[[JSON, JSON | None], Iterable[Cause]] = _no_problems
+    # The grace period of a deleted object, given the requested seconds.
     grace_s: Callable[[JSON, int | None], int] | None = None
 
 
@@ -83,7 +83,7 @@ class ServedKind(Struct, frozen=True, kw_only=True):
 
     @property
     def resource(self) -> str:
-        """The name that objects are filed under and errors speak of: jobs.batch."""
+        """The name of the kind in the storage and in error messages: jobs.batch."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
@@ -94,7 +94,7 @@ class ServedKind(Struct, frozen=True, kw_only=True):
         return f"{self.group}/{version}" if self.group else version
 
 
-# Kubernetes' own types as schemas: `types.toml`, in the form that definitions of custom kinds have.
+# The schemas of the built-in kinds, from `types.toml`, in the format of a CustomResourceDefinition.
 
 QUANTITY = "quantity"
 
@@ -112,12 +112,12 @@ _SCALARS: dict[str, Schema] = {
 
 @cache
 def type_schema(name: str) -> Schema:
-    """The schema of a type of the table."""
+    """The schema of a type in `types.toml`."""
     schema: Schema = {"type": "object", "properties": {}}
     required = []
     for field in _table()[name].split(","):
         field_name, type_name, *rules = field.split()
-        schema["properties"][field_name] = _ruled(_schema(type_name), rules)
+        schema["properties"][field_name] = _with_rules(_schema(type_name), rules)
         if "!" in rules:
             required.append(field_name)
     return {**schema, "required": required} if required else schema
@@ -136,11 +136,11 @@ def _schema(name: str) -> Schema:
     return _SCALARS[name] if name in _SCALARS else type_schema(name)
 
 
-def _ruled(schema: Schema, rules: list[str]) -> Schema:
+def _with_rules(schema: Schema, rules: list[str]) -> Schema:
     ruled = dict(schema)
     for rule in rules:
         if rule == "!":
-            # To the server an empty text is as good as none.
+            # The API server treats an empty string as missing.
             ruled |= {"minLength": 1} if schema.get("type") == "string" else {}
         elif bound := re.fullmatch(r"([<>])=(\d+)", rule):
             ruled["minimum" if bound[1] == ">" else "maximum"] = int(bound[2])

@@ -1,4 +1,4 @@
-"""The syntax of names, labels and annotations; each check gives what is wrong, or nothing."""
+"""The syntax of names, labels and annotations; each check returns the problems that it finds."""
 
 import re
 
@@ -10,7 +10,7 @@ _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 
 LABEL_LENGTH = 63
 SUBDOMAIN_LENGTH = 253
-# A generated name is the prefix, cut to leave room within a label, and five characters that spell no words.
+# A generated name is the prefix, cut to fit a label, plus five characters from an alphabet that spells no words.
 SUFFIX_LENGTH = 5
 SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 PREFIX_LENGTH = LABEL_LENGTH - SUFFIX_LENGTH

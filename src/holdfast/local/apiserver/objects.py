@@ -1,8 +1,8 @@
-"""All objects in memory, and the one way to change them.
+"""All objects in memory, the only way to change them, and the watch cache.
 
-A write is staged where later writes see it, and filed with all others of the same turn of the event loop in one
-transaction. Nobody is answered, and no reader or watcher sees anything, before that transaction is on disk; when it
-fails, what was staged is dropped, and memory is as it was.
+A write is staged, where later writes see it, and committed in one transaction with all other writes of the same
+iteration of the event loop. No client gets a response, and no reader or watcher sees a change, before the transaction
+is on disk. When the transaction fails, the staged writes are dropped, and memory is as before.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from holdfast.local.apiserver.storage import Row, Storage, StoredObject, StoredW
 
 
 class ObjectRef(NamedTuple):
-    """Where an object is filed."""
+    """A reference to a stored object."""
 
     resource: str
     key: Key
@@ -32,92 +32,92 @@ class ObjectTable:
         self._dependents: dict[str, set[ObjectRef]] = defaultdict(set)
         self._staged: dict[ObjectRef, StoredObject | None] = {}
         self._writes: list[StoredWrite] = []
-        self._filing: asyncio.Future[str] | None = None
+        self._commit_done: asyncio.Future[str] | None = None
         self.version, rows = storage.load()
         for row in rows:
             assert row.body is not None
             self._index(loaded(row.resource, row.body))
 
-    def find(self, place: ObjectRef) -> StoredObject | None:
-        """The object as the next write finds it."""
-        return self._staged[place] if place in self._staged else self.committed(place)
+    def find(self, ref: ObjectRef) -> StoredObject | None:
+        """The object as the next write sees it, with staged changes."""
+        return self._staged[ref] if ref in self._staged else self.committed(ref)
 
     def list_staged(self, resource: str) -> Iterator[StoredObject]:
-        """All objects of a kind as the next write finds them."""
+        """All objects of a kind as the next write sees them, with staged changes."""
         yield from (each for each in self.all_filed(resource) if ObjectRef(resource, each.key) not in self._staged)
-        yield from (each for place, each in self._staged.items() if each is not None and place.resource == resource)
+        yield from (each for ref, each in self._staged.items() if each is not None and ref.resource == resource)
 
     def resources(self) -> set[str]:
-        """The kinds that have objects for the next write to find."""
-        staged = {place.resource for place, each in self._staged.items() if each is not None}
+        """The kinds that have objects, with staged changes."""
+        staged = {ref.resource for ref, each in self._staged.items() if each is not None}
         return staged.union(name for name, table in self._tables.items() if table)
 
-    def committed(self, place: ObjectRef) -> StoredObject | None:
-        """The object as readers see it."""
-        return self._tables[place.resource].get(place.key)
+    def committed(self, ref: ObjectRef) -> StoredObject | None:
+        """The object as readers see it, without staged changes."""
+        return self._tables[ref.resource].get(ref.key)
 
     def all_filed(self, resource: str) -> Iterable[StoredObject]:
         return self._tables[resource].values()
 
     def owner(self, uid: str) -> StoredObject | None:
-        """The filed object with that uid."""
+        """The committed object with that uid."""
         return self._by_uid.get(uid)
 
     def dependents(self, uid: str) -> list[StoredObject]:
-        """The filed objects that name that uid as an owner, in a fixed order."""
-        return [self._tables[place.resource][place.key] for place in sorted(self._dependents.get(uid, ()))]
+        """The committed objects that name that uid as an owner, in a fixed order."""
+        return [self._tables[ref.resource][ref.key] for ref in sorted(self._dependents.get(uid, ()))]
 
     def put(self, resource: str, draft: JSON) -> StoredObject:
         """Stage the object's new state."""
         new = stored(resource, draft, self.version + len(self._writes) + 1)
-        place = ObjectRef(resource, new.key)
-        old = self.find(place)
-        self._stage(place, new, StoredWrite(change=Change.MODIFIED if old else Change.ADDED, old=old, new=new))
+        ref = ObjectRef(resource, new.key)
+        old = self.find(ref)
+        self._stage(ref, new, StoredWrite(change=Change.MODIFIED if old else Change.ADDED, old=old, new=new))
         return new
 
     def remove(self, old: StoredObject) -> StoredObject:
-        """Stage the object's end; gives its last state, at the version of the removal."""
+        """Stage the removal of the object; returns its last state, at the version of the removal."""
         last = stored(old.resource, old.json(), self.version + len(self._writes) + 1)
         self._stage(ObjectRef(old.resource, old.key), None, StoredWrite(change=Change.DELETED, old=old, new=last))
         return last
 
     async def flushed(self) -> None:
-        """Return when all that was staged is on disk; raise `ServerError` when it could not be."""
-        if self._filing is None:
+        """Return when all staged writes are on disk; raise `ServerError` when the transaction fails."""
+        if self._commit_done is None:
             return
-        # A caller that gives up must not take the others' answer along.
-        if problem := await asyncio.shield(self._filing):
+        # A cancelled caller must not cancel the result of the others.
+        if problem := await asyncio.shield(self._commit_done):
             raise ServerError(problem)
 
     def close(self) -> None:
-        """File what is staged, and let go of the database."""
-        self._file()
+        """Commit the staged writes, and close the database."""
+        self._commit()
         self._storage.close()
 
-    def _stage(self, place: ObjectRef, new: StoredObject | None, write: StoredWrite) -> None:
-        self._staged[place] = new
+    def _stage(self, ref: ObjectRef, new: StoredObject | None, write: StoredWrite) -> None:
+        self._staged[ref] = new
         self._writes.append(write)
-        if self._filing is None:
+        if self._commit_done is None:
             loop = asyncio.get_running_loop()
-            self._filing = loop.create_future()
-            loop.call_soon(self._file)
+            self._commit_done = loop.create_future()
+            loop.call_soon(self._commit)
 
-    def _file(self) -> None:
-        if self._filing is None:
+    def _commit(self) -> None:
+        if self._commit_done is None:
             return
-        filing, writes, staged = self._filing, self._writes, self._staged
-        self._filing, self._writes, self._staged = None, [], {}
+        done, writes, staged = self._commit_done, self._writes, self._staged
+        self._commit_done, self._writes, self._staged = None, [], {}
         try:
-            rows = [Row(place.resource, *place.key, new.body if new else None) for place, new in staged.items()]
+            rows = [Row(ref.resource, *ref.key, new.body if new else None) for ref, new in staged.items()]
             self._storage.commit(writes[-1].version, rows)
         except ServerError as error:
-            filing.set_result(str(error))
+            done.set_result(str(error))
             return
         self.version = writes[-1].version
         for write in writes:
             self._apply(write)
         self._published(writes)
-        filing.set_result("")
+        done.set_result("")
 
     def _apply(self, write: StoredWrite) -> None:
         if write.old is not None:
@@ -135,20 +135,20 @@ class ObjectTable:
         del self._tables[each.resource][each.key]
         del self._by_uid[each.meta.uid]
         for owner in each.meta.owner_references:
-            places = self._dependents[owner.uid]
-            places.discard(ObjectRef(each.resource, each.key))
-            if not places:
+            refs = self._dependents[owner.uid]
+            refs.discard(ObjectRef(each.resource, each.key))
+            if not refs:
                 del self._dependents[owner.uid]
 
 
-# What happened lately to each kind, for any number of watchers to read at their own pace.
+# The watch cache: the recent writes of each kind, for any number of watchers to read at their own pace.
 #
-# Watchers share one window of writes for each kind instead of a buffer each. One that falls behind the window is cut
-# off; it then learns from `Expired` that it has to list again.
+# Watchers share one window of writes per kind instead of a buffer each. The stream of a watcher that falls behind the
+# window ends; `Expired` then makes the watcher list again.
 
 
 class _Log:
-    """The window of one kind. Positions count all writes that ever were, so that a reader's stays good."""
+    """The window of one kind. Positions count all writes since the start, so that a reader's position stays valid."""
 
     def __init__(self, floor: int) -> None:
         self.floor = floor
@@ -168,8 +168,8 @@ class _Log:
             position -= 1
         return position
 
-    def compact(self, keep: int) -> None:
-        while len(self.writes) > keep:
+    def compact(self, size: int) -> None:
+        while len(self.writes) > size:
             self.floor = self.writes.popleft().version
             self.first += 1
 
@@ -201,7 +201,7 @@ class WatchCache:
             log.grown.set()
 
     async def watch_from(self, resource: str, version: int) -> AsyncGenerator[StoredWrite | None, None]:
-        """Every write to the kind after `version`, for ever; None now and then when nothing more has happened."""
+        """Every write to the kind after `version`, without end; None as a bookmark after a while without writes."""
         log = self._logs[resource]
         if version < log.floor:
             raise Expired(f"too old resource version: {version} ({log.floor})")

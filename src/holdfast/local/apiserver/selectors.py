@@ -19,7 +19,7 @@ _END = ""
 
 
 def label_selector(text: str) -> LabelPredicate:
-    """The predicate that `text` describes, over an object's labels; `BadRequest` when it can't be read."""
+    """The predicate that `text` describes, over an object's labels; `BadRequest` when `text` can't be parsed."""
     tokens = _Tokens(text)
     requirements = [] if tokens.next == _END else [_requirement(tokens)]
     while tokens.next == ",":
@@ -130,7 +130,7 @@ def _integer(text: str) -> int | None:
 
 
 def field_selector(text: str, selectable: frozenset[str]) -> FieldPredicate:
-    """The predicate over an object's fields, read by path; only `selectable` paths may be asked for."""
+    """The predicate over an object's fields, read by path; only `selectable` paths are allowed."""
     terms = [_term(part, selectable) for part in text.split(",") if part]
     return lambda value_at: all((value_at(path) == value) == equal for path, value, equal in terms)
 
@@ -145,7 +145,7 @@ def _term(part: str, selectable: frozenset[str]) -> tuple[str, str, bool]:
     return path, value, operator != "!="
 
 
-# Which objects a list or a watch is about.
+# The objects that a list or a watch selects.
 
 
 class WatchFilter:
@@ -160,13 +160,13 @@ class WatchFilter:
         return self._labels(each.meta.labels) and self._fields_hold(each)
 
     def visible_event(self, write: StoredWrite) -> StoredWrite | None:
-        """The write as a watcher of this selection sees it; None when it does not concern it."""
+        """The write as a watch with this filter sees it; None when the write is outside the filter."""
         was = write.old is not None and self.matches(write.old)
         now = write.change is not Change.DELETED and self.matches(write.new)
         if write.change is Change.DELETED:
             return write if was else None
         if was and not now and write.old is not None:
-            # As it was when it was last in the selection, at the version at which it left.
+            # The object as it last matched the filter, at the version at which it stopped matching.
             last = stored(write.old.resource, write.old.json(), write.version)
             return StoredWrite(change=Change.DELETED, old=write.old, new=last)
         if not now:

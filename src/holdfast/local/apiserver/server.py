@@ -1,4 +1,4 @@
-"""The cluster protocol, served in this process from one database file."""
+"""The cluster protocol, implemented in this process on one database file."""
 
 import asyncio
 import hashlib
@@ -30,7 +30,7 @@ from holdfast.local.apiserver.storage import Storage, StoredObject, StoredWrite
 from holdfast.local.apiserver.writes import ObjectWriter
 from holdfast.times import format_time
 
-# Tokens of pods: random words that only this process can tell apart, and that end with their pod.
+# Tokens of pods: random strings that only this process can verify, and that expire with their pod.
 
 
 class _Issued(Struct, frozen=True):
@@ -41,21 +41,21 @@ class _Issued(Struct, frozen=True):
 
 
 class Tokens:
-    """`uid_of` says which pod has that name now; "" when none has."""
+    """`uid_of` returns the uid of the pod that has a name now; "" when there is none."""
 
     def __init__(self, uid_of: Callable[[Key], str]) -> None:
         self._uid_of = uid_of
         self._issued: dict[bytes, _Issued] = {}
 
     def issue(self, pod: Key, uid: str, account: str, audience: str) -> str:
-        self._issued = {digest: each for digest, each in self._issued.items() if self._holds(each)}
+        self._issued = {digest: each for digest, each in self._issued.items() if self._is_valid(each)}
         token = secrets.token_urlsafe(32)
         self._issued[_digest(token)] = _Issued(pod, uid, account, audience)
         return token
 
     def review(self, token: str, audience: str) -> Identity | None:
         issued = self._issued.get(_digest(token))
-        if issued is None or issued.audience != audience or not self._holds(issued):
+        if issued is None or issued.audience != audience or not self._is_valid(issued):
             return None
         return Identity(
             username=f"system:serviceaccount:{issued.pod.namespace}:{issued.account}",
@@ -65,12 +65,12 @@ class Tokens:
             pod_uid=issued.uid,
         )
 
-    def _holds(self, issued: _Issued) -> bool:
+    def _is_valid(self, issued: _Issued) -> bool:
         return self._uid_of(issued.pod) == issued.uid
 
 
 def _digest(token: str) -> bytes:
-    """Looked up by it, a token can't be guessed piece by piece from how long that takes."""
+    """A lookup by digest prevents timing attacks, which could guess a token piece by piece."""
     return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
 
 
@@ -85,7 +85,7 @@ BOOKMARK_S = 60.0
 
 
 class EmbeddedCluster:
-    """`open_cluster` gives one; every call runs on the event loop that it was opened on."""
+    """Created by `open_cluster`; every call runs on the event loop on which the cluster was opened."""
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ class EmbeddedCluster:
         self._follow_logs = follow_logs
         self._catalog = Catalog()
         self._ledger = ObjectTable(Storage(path), self._publish)
-        self._history = WatchCache(self._ledger.version, window=window, bookmark_s=bookmark_s)
-        # A seeded generator gives a restarted cluster the uids of its past again, unless the past is mixed in.
+        self._watch_cache = WatchCache(self._ledger.version, window=window, bookmark_s=bookmark_s)
+        # With a seeded generator a restarted cluster would repeat its old uids, so the last version is mixed in.
         mixed = Random(f"{rng.getrandbits(64)} {self._ledger.version}")  # noqa: S311  # for names, not for secrets
         self._writer = ObjectWriter(self._ledger, now, mixed)
         self._tokens = Tokens(self._uid_of_pod)
@@ -120,9 +120,11 @@ class EmbeddedCluster:
         self, resource: Resource[T], *, namespace: str = "", labels: str = "", fields: str = ""
     ) -> Listing[T]:
         kind = self._kind(resource)
-        selection = WatchFilter(kind, namespace, labels, fields)
-        chosen = sorted(filter(selection.matches, self._ledger.all_filed(kind.resource)), key=lambda each: each.key)
-        return Listing(tuple(_decoded(resource, each) for each in chosen), str(self._ledger.version))
+        watch_filter = WatchFilter(kind, namespace, labels, fields)
+        matching = sorted(
+            filter(watch_filter.matches, self._ledger.all_filed(kind.resource)), key=lambda each: each.key
+        )
+        return Listing(tuple(_decoded(resource, each) for each in matching), str(self._ledger.version))
 
     @asynccontextmanager
     async def watch(
@@ -135,11 +137,11 @@ class EmbeddedCluster:
         fields: str = "",
     ) -> AsyncIterator[AsyncIterator[Event[T]]]:
         kind = self._kind(resource)
-        selection = WatchFilter(kind, namespace, labels, fields)
+        watch_filter = WatchFilter(kind, namespace, labels, fields)
         if not resource_version.isdecimal():
             raise BadRequest(f'Invalid value: "{resource_version}": a resource version is a number that a list gave')
-        writes = self._history.watch_from(kind.resource, int(resource_version))
-        events = self._events(resource, selection, writes)
+        writes = self._watch_cache.watch_from(kind.resource, int(resource_version))
+        events = self._events(resource, watch_filter, writes)
         try:
             yield events
         finally:
@@ -147,7 +149,7 @@ class EmbeddedCluster:
             await writes.aclose()
 
     async def get(self, resource: Resource[T], key: Key) -> T:
-        found = self._ledger.committed(ObjectRef(str(resource), _home(self._kind(resource), key)))
+        found = self._ledger.committed(ObjectRef(str(resource), _scoped_key(self._kind(resource), key)))
         if found is None:
             raise not_found(str(resource), key.name)
         return _decoded(resource, found)
@@ -155,13 +157,13 @@ class EmbeddedCluster:
     async def create(self, resource: Resource[T], body: Body, *, namespace: str = "") -> T:
         kind = self._kind(resource)
         plain = _plain(body)
-        home = _namespace(kind, plain, namespace)
-        return await self._done(resource, lambda: self._writer.create(kind, resource.version, plain, home))
+        target = _namespace(kind, plain, namespace)
+        return await self._write(resource, lambda: self._writer.create(kind, resource.version, plain, target))
 
     async def replace(self, resource: Resource[T], key: Key, body: Body) -> T:
         kind = self._kind(resource)
-        place = _home(kind, key)
-        return await self._done(resource, lambda: self._writer.replace(kind, resource.version, place, _plain(body)))
+        scoped = _scoped_key(kind, key)
+        return await self._write(resource, lambda: self._writer.replace(kind, resource.version, scoped, _plain(body)))
 
     async def patch(self, resource: Resource[T], key: Key, patch: Body) -> T:
         return await self._patched(resource, key, patch, status=False)
@@ -182,10 +184,10 @@ class EmbeddedCluster:
         grace_period_s: int | None = None,
     ) -> None:
         kind = self._kind(resource)
-        await self._filed(
+        await self._committed(
             lambda: self._writer.delete(
                 kind,
-                _home(kind, key),
+                _scoped_key(kind, key),
                 uid=uid,
                 resource_version=resource_version,
                 propagation=propagation,
@@ -194,14 +196,14 @@ class EmbeddedCluster:
         )
 
     async def bind(self, pod: Key, node: str, *, uid: str = "") -> None:
-        """What a scheduler does, and no other write can: give the pod its node, once."""
+        """Bind the pod to a node, once; only a scheduler does this, and no other write can."""
         kind = self._catalog.find("pods", "v1")
 
         def step() -> None:
             found = self._writer.find(kind, pod)
             self._writer.overwrite(kind, found, bound(found.json(), node, uid, format_time(self._writer.now())))
 
-        await self._filed(step)
+        await self._committed(step)
 
     async def pod_log(
         self, key: Key, *, container: str = "", tail_lines: int | None = None, limit_bytes: int | None = None
@@ -224,7 +226,7 @@ class EmbeddedCluster:
         return self._tokens.review(token, audience)
 
     def issue_token(self, pod: Key, *, uid: str, account: str, audience: str) -> str:
-        """What a kubelet asks for on behalf of a pod: proof of who it is, as long as it is there."""
+        """A token that a kubelet requests for a pod: it proves the pod's identity as long as the pod exists."""
         if self._uid_of_pod(pod) != uid:
             raise not_found("pods", pod.name)
         return self._tokens.issue(pod, uid, account, audience)
@@ -233,28 +235,28 @@ class EmbeddedCluster:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._history.close()
+        self._watch_cache.close()
         self._ledger.close()
 
     def compact(self, resource: Resource[T]) -> None:
-        """Versions from before now can no longer be watched from, as after a compaction."""
-        self._history.compact(self._kind(resource).resource, self._ledger.version)
+        """Expire all earlier versions of the kind for watches, as a compaction of etcd does."""
+        self._watch_cache.compact(self._kind(resource).resource, self._ledger.version)
 
     async def _patched(self, resource: Resource[T], key: Key, patch: Body, *, status: bool) -> T:
         kind = self._kind(resource)
-        return await self._done(
+        return await self._write(
             resource,
-            lambda: self._writer.patch(kind, resource.version, _home(kind, key), _plain(patch), status=status),
+            lambda: self._writer.patch(kind, resource.version, _scoped_key(kind, key), _plain(patch), status=status),
         )
 
-    async def _done(self, resource: Resource[T], step: Callable[[], StoredObject]) -> T:
-        return _decoded(resource, await self._filed(step))
+    async def _write(self, resource: Resource[T], step: Callable[[], StoredObject]) -> T:
+        return _decoded(resource, await self._committed(step))
 
-    async def _filed(self, step: Callable[[], R]) -> R:
+    async def _committed(self, step: Callable[[], R]) -> R:
         try:
             result = step()
         except ClusterError:
-            # The refusal may rest on what somebody else wrote in this turn: it holds only if that is filed.
+            # The error may depend on a staged write of another caller: it is valid only once that write is committed.
             await self._ledger.flushed()
             raise
         await self._ledger.flushed()
@@ -272,13 +274,13 @@ class EmbeddedCluster:
         return self._catalog.find(str(resource), resource.version)
 
     async def _events(
-        self, resource: Resource[T], selection: WatchFilter, writes: AsyncGenerator[StoredWrite | None, None]
+        self, resource: Resource[T], watch_filter: WatchFilter, writes: AsyncGenerator[StoredWrite | None, None]
     ) -> AsyncGenerator[Event[T], None]:
         async for write in writes:
             if write is None:
                 yield Event(Change.BOOKMARK, str(self._ledger.version), None)
-            elif (seen := selection.visible_event(write)) is not None:
-                yield Event(seen.change, str(write.version), _decoded(resource, seen.new))
+            elif (visible := watch_filter.visible_event(write)) is not None:
+                yield Event(visible.change, str(write.version), _decoded(resource, visible.new))
 
     def _publish(self, writes: Sequence[StoredWrite]) -> None:
         for write in writes:
@@ -287,7 +289,7 @@ class EmbeddedCluster:
                     self._catalog.remove(write.new.meta.name)
                 else:
                     self._catalog.define(write.new.json())
-        self._history.append(writes)
+        self._watch_cache.append(writes)
         self._collector.enqueue(writes)
 
 
@@ -296,7 +298,7 @@ def _no_logs(pod: Key) -> NotFound:
 
 
 def _plain(body: Body) -> JSON:
-    """The body as it would arrive over a wire: nothing of it is shared with the caller."""
+    """The body as it would arrive over the network: it shares nothing with the caller."""
     plain = msgspec.json.decode(msgspec.json.encode(body))
     if not isinstance(plain, dict):
         raise BadRequest(f"an object is a map of fields, not {type(plain).__name__}")
@@ -304,7 +306,7 @@ def _plain(body: Body) -> JSON:
 
 
 def _namespace(kind: ServedKind, body: JSON, namespace: str) -> str:
-    """Where a new object belongs: what was asked for, or what it says itself."""
+    """The namespace of a new object: the requested one, or the one in its metadata."""
     if not kind.namespaced:
         return ""
     metadata = body.get("metadata")
@@ -314,7 +316,7 @@ def _namespace(kind: ServedKind, body: JSON, namespace: str) -> str:
     return str(chosen)
 
 
-def _home(kind: ServedKind, key: Key) -> Key:
+def _scoped_key(kind: ServedKind, key: Key) -> Key:
     return key if kind.namespaced else Key("", key.name)
 
 
@@ -327,7 +329,7 @@ def _decoded(resource: Resource[T], each: StoredObject) -> T:
         raise Undecodable(f'{resource} "{each.meta.name}" does not fit its model: {error}') from error
 
 
-# Opening an embedded cluster with what every cluster has from the start.
+# Opens an embedded cluster with the objects that every cluster has from the start.
 
 SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 FIRST_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
@@ -357,9 +359,9 @@ async def open_cluster(
     window: int = WINDOW,
     bookmark_s: float = BOOKMARK_S,
 ) -> EmbeddedCluster:
-    """The cluster in the database at `path`, made if there is none; without a path it lives in memory.
+    """The cluster in the database at `path`, created if absent; without a path it is in memory.
 
-    It serves Kubernetes' own kinds that holdfast uses, and holdfast's. Raises `Unusable` when the file can't be used.
+    It serves the built-in kinds that holdfast uses, and holdfast's own. Raises `DatabaseUnusable` for an unusable file.
     """
     cluster = EmbeddedCluster(
         path,
@@ -388,13 +390,13 @@ async def _ensure(cluster: EmbeddedCluster, resource: Resource[Any], body: JSON)
 
 
 async def _define(cluster: EmbeddedCluster, definitions: Iterable[JSON]) -> None:
-    """Define the kinds anew where this release's definition is not the stored one."""
+    """Create or update the stored definitions to those of this release."""
     known = {each.metadata.name: each for each in (await cluster.list(_DEFINITIONS)).items}
     for wanted in definitions:
         stored = known.get(wanted["metadata"]["name"])
         if stored is None:
             await cluster.create(_DEFINITIONS, wanted)
         else:
-            kept = {"finalizers": stored.metadata.finalizers, "resourceVersion": stored.metadata.resource_version}
-            updated = {**wanted, "metadata": wanted["metadata"] | kept}
+            preserved = {"finalizers": stored.metadata.finalizers, "resourceVersion": stored.metadata.resource_version}
+            updated = {**wanted, "metadata": wanted["metadata"] | preserved}
             await cluster.replace(_DEFINITIONS, Key("", stored.metadata.name), updated)

@@ -1,4 +1,4 @@
-"""The file that the objects live in: one SQLite table, written in transactions that are on disk when they return."""
+"""The database of the objects: one SQLite table, written in transactions that are on disk when they return."""
 
 import sqlite3
 from collections.abc import Iterable
@@ -14,37 +14,37 @@ from holdfast.api.meta import Key, ObjectMeta
 from holdfast.cluster.errors import ClusterError, ServerError
 from holdfast.cluster.protocol import JSON, Change
 
-# Looking at a database file before it is opened for writing.
+# Checks of a database file before it is opened for writing.
 #
-# Opening for writing already changes a file (the write-ahead log is folded in), and what can't be trusted must stay as
-# it was found, for a person or a backup tool to work on.
+# Opening for writing already changes the file (the write-ahead log is merged in). A damaged file must stay as it was
+# found, for a person or a backup tool to work on.
 
-# "hfst": tells our file from another program's.
+# "hfst": distinguishes a holdfast database from another program's file.
 APPLICATION_ID = 0x68667374
 LAYOUT = 1
 
 
 class DatabaseUnusable(ClusterError):
-    """The database file can't be served from; it is left as it was found."""
+    """The database file can't be used; it is left as it was found."""
 
 
 def check_database(path: Path) -> None:
-    """Raise `Unusable` unless the file is absent, empty, or a sound database of ours."""
+    """Raise `DatabaseUnusable` unless the file is absent, empty, or a sound holdfast database."""
     if not _has_content(path):
         if _has_content(path.with_name(f"{path.name}-wal")):
             raise damaged(path, "it is empty, and its write-ahead log is not")
         return
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=0)) as db:
-            _recognise(path, db)
-            _check(path, db)
+            _check_format(path, db)
+            _check_content(path, db)
     except sqlite3.OperationalError as error:
         raise unopened(path, error) from error
     except sqlite3.DatabaseError as error:
         raise damaged(path, str(error)) from error
 
 
-def _recognise(path: Path, db: sqlite3.Connection) -> None:
+def _check_format(path: Path, db: sqlite3.Connection) -> None:
     tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if tables and _pragma(db, "application_id") != APPLICATION_ID:
         raise DatabaseUnusable(f"{path} is a database, but not holdfast's: name another file or folder")
@@ -52,11 +52,11 @@ def _recognise(path: Path, db: sqlite3.Connection) -> None:
         raise DatabaseUnusable(f"{path} was written by a newer holdfast: use that one, or name another folder")
 
 
-def _check(path: Path, db: sqlite3.Connection) -> None:
+def _check_content(path: Path, db: sqlite3.Connection) -> None:
     problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if problem != "ok":
         raise damaged(path, " ".join(problem.split()))
-    # SQLite keeps no checksums of what is in its pages.
+    # SQLite stores no checksums of its pages.
     for resource, namespace, name, body, checksum in db.execute("SELECT * FROM objects"):
         if crc32(body) != checksum:
             raise damaged(path, f"{resource} {namespace}/{name} is not what was written")
@@ -102,7 +102,7 @@ _REMOVE = "DELETE FROM objects WHERE resource = ? AND namespace = ? AND name = ?
 
 
 class Row(NamedTuple):
-    """One object as it is filed; `body` is None when it is removed."""
+    """One object as a database row; `body` is None when the object is removed."""
 
     resource: str
     namespace: str
@@ -111,7 +111,7 @@ class Row(NamedTuple):
 
 
 class Storage:
-    """An open database, locked against every other process; without a path it is in memory and ends with us."""
+    """An open database, locked against every other process; without a path it is in memory only."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -129,11 +129,11 @@ class Storage:
         return version, [Row(*row) for row in self._db.execute("SELECT resource, namespace, name, body FROM objects")]
 
     def commit(self, version: int, rows: Iterable[Row]) -> None:
-        """All of it or nothing; `ServerError` when the disk refuses."""
+        """Write all rows or none; `ServerError` when the disk fails."""
         try:
             self._db.execute("BEGIN")
             for row in rows:
-                self._file(row)
+                self._write(row)
             self._db.execute("UPDATE clock SET version = ?", (version,))
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
@@ -144,21 +144,21 @@ class Storage:
     def close(self) -> None:
         self._db.close()
 
-    def _file(self, row: Row) -> None:
+    def _write(self, row: Row) -> None:
         if row.body is None:
             self._db.execute(_REMOVE, row[:3])
         else:
             self._db.execute(_PUT, (*row, crc32(row.body)))
 
     def _roll_back(self) -> None:
-        # After a full disk SQLite may have rolled back by itself already.
+        # After a full disk SQLite may already have rolled back by itself.
         with suppress(sqlite3.Error):
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
 
 
 def _touch(path: Path) -> None:
-    """Secrets are filed here: the file is its owner's alone, and SQLite gives its log the same mode."""
+    """Secrets are stored here, so only the owner may read the file; SQLite gives its log the same mode."""
     try:
         path.touch(mode=0o600)
     except OSError as error:
@@ -168,12 +168,12 @@ def _touch(path: Path) -> None:
 def _opened(name: str) -> sqlite3.Connection:
     db = sqlite3.connect(name, timeout=0, isolation_level=None)
     try:
-        # Held from the first access until close, and freed by the kernel when we die.
+        # Locked from the first access until close; the kernel frees the lock when the process dies.
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            signed = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {LAYOUT};"
-            db.executescript(f"BEGIN; {_TABLES} {signed} COMMIT;")
-        # Write-ahead: a commit is one append and one fsync. FULL: that fsync comes before the answer.
+            header = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {LAYOUT};"
+            db.executescript(f"BEGIN; {_TABLES} {header} COMMIT;")
+        # WAL: a commit is one append and one fsync. FULL: the fsync comes before the response.
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
     except BaseException:
@@ -182,14 +182,14 @@ def _opened(name: str) -> sqlite3.Connection:
     return db
 
 
-# An object as the engine keeps it: its JSON text, and the few facts that are looked up often.
+# A stored object: its JSON text, and the few fields that are read often.
 
-# Sorted keys: two objects are the same exactly when their texts are.
+# Sorted keys: two objects are equal exactly when their JSON texts are equal.
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class StoredObject(Struct, frozen=True, kw_only=True, gc=False):
-    """`body` is the truth; it is decoded anew for every reader, so that none can change what another sees."""
+    """`body` is authoritative; every reader decodes its own copy, so that no reader can change another's."""
 
     resource: str
     version: int
@@ -207,7 +207,7 @@ class StoredObject(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class StoredWrite(Struct, frozen=True, kw_only=True, gc=False):
-    """One step of the history: the object before it, and after it or, for a removal, as it last was."""
+    """One write: the object before it and after it; for a removal, `new` is the last state."""
 
     change: Change
     old: StoredObject | None
@@ -224,12 +224,12 @@ class _Header(Struct, rename="camel"):
 
 
 def stored(resource: str, draft: JSON, version: int) -> StoredObject:
-    """`draft` filed at `version`, which is written into it."""
+    """`draft` as stored at `version`, which becomes its resourceVersion."""
     return loaded(resource, _encode({**draft, "metadata": {**draft["metadata"], "resourceVersion": str(version)}}))
 
 
 def loaded(resource: str, body: bytes) -> StoredObject:
-    """The object whose text this is."""
+    """The object with this JSON text."""
     header = msgspec.json.decode(body, type=_Header)
     return StoredObject(
         resource=resource,
@@ -245,7 +245,7 @@ def same(one: JSON, other: JSON) -> bool:
 
 
 def value_at(document: JSON, path: str) -> str:
-    """The text of the field at a dotted path; empty when there is none, as in a field selector."""
+    """The text of the field at a dotted path; empty when the field is absent, as in a field selector."""
     value: Any = document
     for step in path.split("."):
         value = value.get(step) if isinstance(value, dict) else None

@@ -1,4 +1,4 @@
-"""Creating, changing and deleting: each step is checked, completed and staged in the ledger."""
+"""Creates, updates and deletes: each write is validated, defaulted and staged in the object table."""
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
@@ -29,13 +29,13 @@ from holdfast.local.apiserver.objects import ObjectRef, ObjectTable
 from holdfast.local.apiserver.storage import StoredObject, same, stored
 from holdfast.times import format_time, parse_time
 
-# What a delete does to an object: marks it, for its finalizers and its grace period, or ends it.
+# Deletion: an object is marked as terminating, for its finalizers and its grace period, or removed.
 
 _FINALIZER = {Propagation.FOREGROUND: FOREGROUND, Propagation.ORPHAN: ORPHAN}
 
 
 class DeletionResult(Struct, frozen=True, kw_only=True):
-    """The object as it is marked, if that changes it, and whether it ends now."""
+    """The object marked as terminating, if the mark changes it, and whether the object is removed now."""
 
     marked: JSON | None = None
     ends: bool
@@ -48,19 +48,19 @@ def plan_deletion(
         if document["metadata"]["name"] in IMMORTAL:
             name = document["metadata"]["name"]
             raise Forbidden(f'namespaces "{name}" is forbidden: this namespace may not be deleted')
-        return _waiting(document, _terminating(document, now))
+        return _marked_only(document, _terminating(document, now))
     if kind.special.grace_s is not None:
-        graceful = _gracefully(kind, document, propagation, grace_period_s, now)
+        graceful = _delete_gracefully(kind, document, propagation, grace_period_s, now)
         if graceful is not None:
             return graceful
     marked = _with_propagation(document, propagation)
     if not marked["metadata"].get("finalizers"):
         return DeletionResult(ends=True)
-    return _waiting(document, _mark(marked, now, 0))
+    return _marked_only(document, _mark(marked, now, 0))
 
 
 def ends_with_update(new: JSON, old: JSON) -> bool:
-    """Whether an update took the last finalizer off an object that was only waiting for that."""
+    """Whether an update removed the last finalizer of a terminating object that only waited for this."""
     before = old["metadata"]
     return (
         bool(before.get("deletionTimestamp"))
@@ -71,15 +71,15 @@ def ends_with_update(new: JSON, old: JSON) -> bool:
 
 
 def _has_content(document: JSON) -> bool:
-    """Whether it is a namespace that has yet to be emptied."""
+    """Whether the object is a namespace that is not emptied yet."""
     is_namespace = (document["apiVersion"], document["kind"]) == ("v1", "Namespace")
     return is_namespace and CONTENT in document.get("spec", {}).get("finalizers", [])
 
 
-def _gracefully(
+def _delete_gracefully(
     kind: ServedKind, document: JSON, propagation: Propagation, asked_s: int | None, now: datetime
 ) -> DeletionResult | None:
-    """The verdict on an object whose runner ends it; None when there is no grace left to speak of."""
+    """The deletion of an object that its kubelet ends; None when no grace period is left."""
     metadata = document["metadata"]
     if "deletionTimestamp" in metadata:
         left_s = metadata.get("deletionGracePeriodSeconds")
@@ -87,7 +87,7 @@ def _gracefully(
             return None
         if asked_s is None or asked_s >= left_s:
             return DeletionResult(ends=False)
-        # Counted from the first request; in the past it can't lie.
+        # Counted from the first request; the result can't be in the past.
         asked_at = parse_time(metadata["deletionTimestamp"]) - timedelta(seconds=left_s)
         ends_at = asked_at + timedelta(seconds=asked_s)
         period_s = asked_s if ends_at >= now or asked_s == 0 else 1
@@ -105,7 +105,7 @@ def _gracefully(
 
 
 def _with_propagation(document: JSON, propagation: Propagation) -> JSON:
-    """The finalizers that keep the owner until the collector has dealt with its dependents."""
+    """Sets the finalizer that holds the owner until the garbage collector has processed its dependents."""
     metadata = dict(document["metadata"])
     finalizers = [each for each in metadata.pop("finalizers", []) if each not in (ORPHAN, FOREGROUND)]
     if propagation in _FINALIZER:
@@ -115,7 +115,7 @@ def _with_propagation(document: JSON, propagation: Propagation) -> JSON:
 
 def _mark(document: JSON, now: datetime, grace_period_s: int) -> JSON:
     metadata = document["metadata"]
-    # A mark is a change of what is wanted.
+    # The mark is a change of the desired state.
     if "deletionTimestamp" not in metadata and "generation" in metadata:
         metadata["generation"] += 1
     ends_at = now + timedelta(seconds=grace_period_s)
@@ -130,7 +130,7 @@ def _terminating(namespace: JSON, now: datetime) -> JSON:
     return {**namespace, "metadata": metadata, "status": {**namespace["status"], "phase": "Terminating"}}
 
 
-def _waiting(old: JSON, new: JSON) -> DeletionResult:
+def _marked_only(old: JSON, new: JSON) -> DeletionResult:
     return DeletionResult(marked=None if same(old, new) else new, ends=False)
 
 
@@ -163,17 +163,17 @@ class ObjectWriter:
             draft.pop("status", None)
         if kind.custom:
             draft["metadata"]["generation"] = 1
-        _refuse(kind, draft, [*found, *_common_problems(kind, version, draft, None)])
+        _raise_if_invalid(kind, draft, [*found, *_common_problems(kind, version, draft, None)])
         kind.special.prepare_create(draft, self)
-        _refuse(kind, draft, kind.special.validate(draft, None))
+        _raise_if_invalid(kind, draft, kind.special.validate(draft, None))
         if self._ledger.find(ObjectRef(kind.resource, Key(namespace, draft["metadata"]["name"]))):
             raise already_exists(kind, draft["metadata"]["name"])
         return self._put(kind, draft)
 
     def replace(self, kind: ServedKind, version: str, key: Key, body: JSON) -> StoredObject:
         old = self.find(kind, key)
-        reading = admission.decode_object(kind, version, body)
-        draft, metadata = reading.draft, reading.draft["metadata"]
+        decoded = admission.decode_object(kind, version, body)
+        draft, metadata = decoded.draft, decoded.draft["metadata"]
         _check_namespace(draft, key.namespace)
         _check_name(draft, key)
         if metadata.get("uid", old.meta.uid) != old.meta.uid:
@@ -181,15 +181,15 @@ class ObjectWriter:
         if not metadata.get("resourceVersion") and not kind.special.replaced_without_version:
             unversioned = bad_value("metadata.resourceVersion", 0, "must be specified for an update")
             raise invalid(kind, key.name, [unversioned])
-        return self._update(kind, version, old, reading, status=False)
+        return self._update(kind, version, old, decoded, status=False)
 
     def patch(self, kind: ServedKind, version: str, key: Key, patch: JSON, *, status: bool) -> StoredObject:
         old = self.find(kind, key)
         current = {**old.json(), "apiVersion": kind.api_version(version)}
-        reading = admission.decode_object(kind, version, apply_merge_patch(current, patch), current)
-        _check_namespace(reading.draft, key.namespace)
-        _check_name(reading.draft, key)
-        return self._update(kind, version, old, reading, status=status)
+        decoded = admission.decode_object(kind, version, apply_merge_patch(current, patch), current)
+        _check_namespace(decoded.draft, key.namespace)
+        _check_name(decoded.draft, key)
+        return self._update(kind, version, old, decoded, status=status)
 
     def delete(
         self,
@@ -207,13 +207,13 @@ class ObjectWriter:
         if resource_version and resource_version != old.meta.resource_version:
             found = old.meta.resource_version
             raise precondition_failed(kind, key.name, "ResourceVersion", resource_version, found)
-        verdict = plan_deletion(kind, old.json(), propagation, grace_period_s, self.now())
-        last = self._put(kind, verdict.marked) if verdict.marked else old
-        if verdict.ends:
+        deletion = plan_deletion(kind, old.json(), propagation, grace_period_s, self.now())
+        last = self._put(kind, deletion.marked) if deletion.marked else old
+        if deletion.ends:
             self._ledger.remove(last)
 
     def overwrite(self, kind: ServedKind, old: StoredObject, draft: JSON) -> StoredObject:
-        """The server's own change to an object: what it wants is right."""
+        """A change by the server itself, which needs no validation."""
         if same(draft, old.json()):
             return old
         if ends_with_update(draft, old.json()):
@@ -228,23 +228,23 @@ class ObjectWriter:
         return found
 
     def _update(
-        self, kind: ServedKind, version: str, old: StoredObject, reading: DecodedObject, *, status: bool
+        self, kind: ServedKind, version: str, old: StoredObject, decoded: DecodedObject, *, status: bool
     ) -> StoredObject:
-        draft, found = reading
+        draft, found = decoded
         before = old.json()
         submitted = draft["metadata"]
         if submitted.get("resourceVersion", old.meta.resource_version) != old.meta.resource_version:
             raise conflict(kind, old.meta.name)
         if not (status and kind.custom):
-            # A custom kind's status update has its metadata put back before anybody looks at it.
-            _refuse(kind, draft, immutable_problems(submitted, before["metadata"]))
+            # For a status update of a custom kind the metadata is restored before any validation.
+            _raise_if_invalid(kind, draft, immutable_problems(submitted, before["metadata"]))
         draft["metadata"] = updated_metadata(submitted, before["metadata"])
         draft = _status_update(kind, draft, before) if status else _main_update(kind, draft, before)
         draft["apiVersion"] = before["apiVersion"]
         versioned = {**draft, "apiVersion": kind.api_version(version)}
-        _refuse(kind, draft, [*found, *_common_problems(kind, version, versioned, before)])
+        _raise_if_invalid(kind, draft, [*found, *_common_problems(kind, version, versioned, before)])
         if not status:
-            _refuse(kind, draft, kind.special.validate(draft, before))
+            _raise_if_invalid(kind, draft, kind.special.validate(draft, before))
         if ends_with_update(draft, before):
             self._ledger.remove(old)
             return stored(kind.resource, draft, old.version)
@@ -264,7 +264,7 @@ class ObjectWriter:
             )
 
     def _name(self, kind: ServedKind, draft: JSON) -> None:
-        """Complete a generated name, and what depends on the name."""
+        """Generate the name from its prefix, and set the defaults that depend on the name."""
         metadata = draft["metadata"]
         if metadata.get("name") or not metadata.get("generateName"):
             return
@@ -286,18 +286,18 @@ def _main_update(kind: ServedKind, draft: JSON, old: JSON) -> JSON:
 
 
 def _desired_state(kind: ServedKind, document: JSON) -> JSON:
-    """What a generation is a state of."""
+    """The fields whose change increments the generation."""
     if not kind.custom:
         return {"spec": document.get("spec")}
     return {name: value for name, value in document.items() if name not in ("metadata", "apiVersion")}
 
 
 def _status_update(kind: ServedKind, draft: JSON, old: JSON) -> JSON:
-    kept = {name: value for name, value in old.items() if name != "status"}
+    retained = {name: value for name, value in old.items() if name != "status"}
     if not kind.custom:
-        # Kubernetes' own kinds take the metadata along.
-        kept["metadata"] = draft["metadata"]
-    updated = {**kept, "status": draft["status"]} if "status" in draft else kept
+        # A status update of a built-in kind also updates the metadata.
+        retained["metadata"] = draft["metadata"]
+    updated = {**retained, "status": draft["status"]} if "status" in draft else retained
     kind.special.prepare_status_update(updated, old)
     return updated
 
@@ -307,7 +307,7 @@ def _common_problems(kind: ServedKind, version: str, draft: JSON, old: JSON | No
     yield from admission.schema_problems(kind, version, draft, old)
 
 
-def _refuse(kind: ServedKind, draft: JSON, problems: Iterable[Cause]) -> None:
+def _raise_if_invalid(kind: ServedKind, draft: JSON, problems: Iterable[Cause]) -> None:
     causes = list(problems)
     if causes:
         raise invalid(kind, draft["metadata"].get("name", ""), causes)

@@ -1,6 +1,6 @@
-"""The controllers that a cluster has besides its API server: Jobs, Deployments, scheduling, claims, machines.
+"""The controllers that a cluster has besides its API server: Jobs, Deployments, scheduling, claims, nodes.
 
-They are ordinary controllers on the cluster protocol and know nothing of what serves it.
+They are ordinary controllers on the cluster protocol and do not depend on the server behind the protocol.
 """
 
 from typing import Protocol
@@ -18,7 +18,7 @@ __all__ = ["BindingCluster", "add_kube_controllers"]
 
 
 class BindingCluster(Cluster, Binder, Protocol):
-    """A cluster that lets pods be bound to machines, as the embedded one does."""
+    """A cluster that can bind pods to nodes, as the embedded cluster does."""
 
 
 def add_kube_controllers(
@@ -29,9 +29,9 @@ def add_kube_controllers(
     grace_s: float = GRACE_S,
     reclaim: Reclaim = nothing_to_reclaim,
 ) -> None:
-    """Have `operator` run all of them.
+    """Add all built-in controllers to `operator`.
 
-    A machine not heard of for `grace_s` is taken to be lost; `reclaim` removes the storage of a claim that goes.
+    A node without a heartbeat for `grace_s` counts as lost. `reclaim` removes the storage of a deleted claim.
     """
     operator.add(jobs(operator, now=now))
     operator.add(finished_jobs(operator, now=now))

@@ -1,4 +1,4 @@
-"""The Deployment controller. The pods belong to the Deployment itself, without a ReplicaSet between them."""
+"""The Deployment controller. The Deployment owns its pods directly, without a ReplicaSet."""
 
 import hashlib
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from holdfast.runtime.operator import Operator
 from holdfast.runtime.process import Now, format_time
 from holdfast.runtime.read_your_writes import TrackedClient, WriteTracker
 
-# A Deployment's pod, and which template it was made from.
+# The pod of a Deployment, and the hash of the template that it was created from.
 
 HASH = "pod-template-hash"
 
@@ -39,13 +39,13 @@ def is_current(pod: Pod, deployment: Deployment) -> bool:
 
 
 def pod_body(deployment: Deployment) -> JSON:
-    template, own, mark = deployment.spec.template, deployment.metadata, _hash(deployment)
+    template, own, template_hash = deployment.spec.template, deployment.metadata, _hash(deployment)
     metadata = template.get("metadata", {})
     identity = {"apiVersion": DEPLOYMENTS.api_version, "kind": DEPLOYMENTS.kind, "name": own.name, "uid": own.uid}
     return {
         "metadata": {
-            "generateName": f"{own.name}-{mark}-",
-            "labels": {**metadata.get("labels", {}), HASH: mark},
+            "generateName": f"{own.name}-{template_hash}-",
+            "labels": {**metadata.get("labels", {}), HASH: template_hash},
             "annotations": metadata.get("annotations", {}),
             "ownerReferences": [{**identity, "controller": True, "blockOwnerDeletion": True}],
         },
@@ -57,9 +57,9 @@ def _hash(deployment: Deployment) -> str:
     return hashlib.sha256(msgspec.json.encode(deployment.spec.template, order="sorted")).hexdigest()[:10]
 
 
-# Which pods a Deployment makes, and which it takes away.
+# Scale: which pods a Deployment creates, and which it deletes.
 
-# A pod that has ended keeps its place for so long: one that can't run must not be made again and again without a pause.
+# How long a pod that has ended counts as a replica: a pod that can't run must not be recreated without a pause.
 REST_S = 10.0
 
 
@@ -70,18 +70,18 @@ class ScalePlan(Struct, frozen=True, kw_only=True):
 
 
 def plan_scale(deployment: Deployment, pods: Sequence[Pod], now: datetime) -> ScalePlan:
-    """A changed template ends the old pods before it makes new ones, whatever the strategy says."""
+    """After a template change, old pods end before new pods are created, whatever the strategy is."""
     current = [pod for pod in pods if is_current(pod, deployment)]
     active = sorted(filter(is_active, current), key=is_ready)
     rests = {pod.metadata.uid: _rest_s(pod, now) for pod in current if pod.has_ended and not pod.is_terminating}
     resting = {uid: left_s for uid, left_s in rests.items() if left_s > 0}
     surplus = active[: max(0, len(active) - deployment.spec.replicas)]
     old = [pod for pod in pods if not is_current(pod, deployment)]
-    over = [pod for pod in current if pod.has_ended and pod.metadata.uid not in resting]
+    finished = [pod for pod in current if pod.has_ended and pod.metadata.uid not in resting]
     has_left = all(pod.has_ended for pod in old)
     return ScalePlan(
         create=max(0, deployment.spec.replicas - len(active) - len(resting)) if has_left else 0,
-        stop=tuple(pod for pod in (*old, *surplus, *over) if not pod.is_terminating),
+        stop=tuple(pod for pod in (*old, *surplus, *finished) if not pod.is_terminating),
         again_s=min(resting.values(), default=None),
     )
 
@@ -90,7 +90,7 @@ def _rest_s(pod: Pod, now: datetime) -> float:
     return REST_S - (now - finished_at(pod)).total_seconds()
 
 
-# What a Deployment says of its pods.
+# The status of a Deployment.
 
 AVAILABLE = "Available"
 
@@ -151,7 +151,7 @@ class DeploymentReconciler:
         return Done() if steps.again_s is None else RequeueAfter(steps.again_s)
 
     async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
-        """Nothing here is final."""
+        """No error is terminal here."""
 
     async def _stop(self, pod: Pod, session: TrackedClient) -> None:
         with suppress(NotFound):

@@ -1,4 +1,4 @@
-"""A Job and its pods at one moment: what runs, what has ended, and what of that is counted already."""
+"""A Job and its pods at one moment: which pods are active, which have ended, and which are already counted."""
 
 from collections.abc import Iterable, Iterator, Set
 from datetime import datetime, timedelta
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from holdfast.local.controllers.objects import ExitCodes, FailurePolicy, FailureRule, Job, Pod, condition
 from holdfast.times import parse_time
 
-# How one pod of a Job stands.
+# The state of one pod of a Job.
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 FAILURES = "batch.kubernetes.io/job-index-failure-count"
@@ -20,7 +20,7 @@ def index_of(pod: Pod) -> int | None:
 
 
 def failures_before(pod: Pod) -> int:
-    """How often its index had failed when the pod was made."""
+    """How often the pod's index had failed when the pod was created."""
     return _number(pod, FAILURES) or 0
 
 
@@ -33,7 +33,7 @@ def is_active(pod: Pod) -> bool:
 
 
 def has_failed(pod: Pod, job: Job) -> bool:
-    """A pod that is being deleted may never get to say that it failed; it counts as that, unless the Job waits."""
+    """A terminating pod may never report a failure; it counts as failed, unless the Job waits for its end."""
     if pod.status.phase == "Failed":
         return True
     return pod.is_terminating and pod.status.phase != "Succeeded" and not job.replaces_only_failed
@@ -45,7 +45,7 @@ def is_ready(pod: Pod) -> bool:
 
 
 def finished_at(pod: Pod) -> datetime:
-    """When its containers ended; failing that, when it was no longer ready, or was told to end, or was made."""
+    """When the containers ended; else when the pod became unready, was deleted, or was created."""
     meta, ready = pod.metadata, condition(pod.status.conditions, "Ready")
     ended = _containers_ended(pod)
     if ended is not None:
@@ -73,11 +73,11 @@ def _number(pod: Pod, annotation: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 10 else None
 
 
-# Sets of completion indexes as a Job's status has them: 0-2,4.
+# Sets of completion indexes in the format of a Job's status: 0-2,4.
 
 
 def parse_indexes(text: str, limit: int) -> frozenset[int]:
-    """The indexes below `limit`; what can't be read is left out, as a status that somebody broke is mended."""
+    """The indexes below `limit`. Unreadable parts are left out, so that a broken status is repaired."""
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
@@ -87,7 +87,7 @@ def parse_indexes(text: str, limit: int) -> frozenset[int]:
 
 
 def format_indexes(indexes: Iterable[int]) -> str:
-    """In order, with runs of at least three drawn together as the API server does, and of two as a pair."""
+    """In order; as in Kubernetes, runs of three or more become a range, and runs of two become a pair."""
     runs: list[list[int]] = []
     for index in sorted(indexes):
         if runs and runs[-1][1] == index - 1:
@@ -103,7 +103,7 @@ def _run(first: int, last: int) -> str:
     return f"{first},{last}" if last == first + 1 else f"{first}-{last}"
 
 
-# What a Job's podFailurePolicy says about a failed pod.
+# The podFailurePolicy of a Job, applied to a failed pod.
 
 COUNT, IGNORE, FAIL_JOB, FAIL_INDEX = "Count", "Ignore", "FailJob", "FailIndex"
 
@@ -118,7 +118,7 @@ class PolicyMatch(NamedTuple):
 
 
 def match_policy(job: Job, pod: Pod) -> PolicyMatch:
-    """The first rule that matches decides; without one the failure counts."""
+    """The first matching rule decides; without a matching rule the failure counts."""
     policy = job.spec.pod_failure_policy or FailurePolicy()
     for number, rule in enumerate(policy.rules):
         if rule.action == FAIL_INDEX and job.spec.backoff_limit_per_index is None:
@@ -147,7 +147,7 @@ def _exit_codes(wanted: ExitCodes, pod: Pod) -> Iterator[str]:
 
 
 class JobPods:
-    """`released` are pods that this process has let go, though the cache may not show it yet."""
+    """`released` are pods whose finalizer this process has removed, though the cache may not show it yet."""
 
     def __init__(self, job: Job, pods: tuple[Pod, ...], released: Set[str] = frozenset()) -> None:
         self.job = job
@@ -174,7 +174,7 @@ class JobPods:
 
     @cached_property
     def succeeded(self) -> int:
-        """All successes, those included that no status shows yet."""
+        """All successes, including those that the status does not count yet."""
         if self.job.is_indexed:
             return len(self.completed_indexes)
         status = self.job.status
@@ -182,7 +182,7 @@ class JobPods:
 
     @cached_property
     def failed(self) -> int:
-        """All failures that count."""
+        """All failures that count towards the backoff limit."""
         status = self.job.status
         new = sum(match_policy(self.job, pod).counts for pod in self.new_failed if self.is_in_range(pod))
         return status.failed + len(status.uncounted_terminated_pods.failed) + new
@@ -194,7 +194,7 @@ class JobPods:
 
     @cached_property
     def failed_indexes(self) -> frozenset[int]:
-        """Those that are given up, where indexes fail on their own."""
+        """With a backoff limit per index: the indexes that are not retried any more."""
         if self.job.spec.backoff_limit_per_index is None:
             return frozenset()
         given_up = tuple(pod for pod in self._new if self._gives_up(pod))
@@ -207,13 +207,13 @@ class JobPods:
 
     @cached_property
     def occupied_indexes(self) -> frozenset[int]:
-        """Those whose place is taken."""
+        """The indexes that have a pod and need no replacement yet."""
         leaving = self.terminating if self.job.replaces_only_failed else ()
         return self.active_indexes | self._indexes_of(leaving)
 
     @cached_property
     def last_failed(self) -> dict[int, Pod]:
-        """Where indexes fail on their own: the last failure of each that neither was replaced nor is given up."""
+        """With a backoff limit per index: the last failed pod of each index that is neither replaced nor given up."""
         last: dict[int, Pod] = {}
         if self.job.spec.backoff_limit_per_index is None:
             return last
@@ -225,7 +225,7 @@ class JobPods:
         return last
 
     def is_in_range(self, pod: Pod) -> bool:
-        """A pod of an index that a smaller Job no longer has counts for nothing."""
+        """A pod whose index the Job no longer has, after scaling down, is not counted."""
         index = index_of(pod)
         return not self.job.is_indexed or (index is not None and index < self._limit)
 
@@ -244,5 +244,5 @@ class JobPods:
     def _gives_up(self, pod: Pod) -> bool:
         if not has_failed(pod, self.job):
             return False
-        judgement, limit = match_policy(self.job, pod), self.job.spec.backoff_limit_per_index or 0
-        return judgement.action == FAIL_INDEX or (judgement.counts and failures_before(pod) >= limit)
+        match, limit = match_policy(self.job, pod), self.job.spec.backoff_limit_per_index or 0
+        return match.action == FAIL_INDEX or (match.counts and failures_before(pod) >= limit)

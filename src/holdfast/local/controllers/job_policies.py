@@ -1,4 +1,4 @@
-"""How long a Job waits after failed pods before it makes another."""
+"""The rules of a Job: backoff, success policy, outcome, scale, and the counting of finished pods."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -27,35 +27,35 @@ CAP_S = 600.0
 
 
 def backoff_remaining_s(succeeded: Sequence[Pod], failed: Sequence[Pod], now: datetime) -> float:
-    """Counted from the last failure; a success starts the series anew."""
+    """How long to wait after the last failure; a success resets the backoff."""
     last_success = max(map(finished_at, succeeded), default=None)
     failures = [at for at in map(finished_at, failed) if last_success is None or at > last_success]
-    return _left_s(len(failures), max(failures), now) if failures else 0.0
+    return _remaining_s(len(failures), max(failures), now) if failures else 0.0
 
 
 def remaining_of_index_s(last: Pod | None, now: datetime) -> float:
-    """The same for an index that fails on its own; each of its pods knows how many came before."""
+    """The same for one index under a backoff limit per index; each pod carries its index's failure count."""
     if last is None:
         return 0.0
-    return _left_s(failures_before(last) + ignored_failures_before(last) + 1, finished_at(last), now)
+    return _remaining_s(failures_before(last) + ignored_failures_before(last) + 1, finished_at(last), now)
 
 
-def _left_s(failures: int, last: datetime, now: datetime) -> float:
+def _remaining_s(failures: int, last: datetime, now: datetime) -> float:
     delay_s = min(CAP_S, BASE_S * 2.0 ** min(failures - 1, 16))
     return max(0.0, delay_s - (now - last).total_seconds())
 
 
-# When the indexes that have succeeded are enough for the whole Job.
+# The success policy: when the succeeded indexes are enough for the whole Job.
 
 
 def satisfied_rule(job: Job, completed: frozenset[int]) -> int | None:
-    """The number of the first rule that holds."""
+    """The number of the first rule that is satisfied."""
     policy = job.spec.success_policy or SuccessPolicy()
     limit = job.spec.completions or 0
-    return next((number for number, rule in enumerate(policy.rules) if _holds(rule, completed, limit)), None)
+    return next((number for number, rule in enumerate(policy.rules) if _is_satisfied(rule, completed, limit)), None)
 
 
-def _holds(rule: SuccessRule, completed: frozenset[int], limit: int) -> bool:
+def _is_satisfied(rule: SuccessRule, completed: frozenset[int], limit: int) -> bool:
     wanted = job_pods.parse_indexes(rule.succeeded_indexes, limit)
     counted = completed & wanted if rule.succeeded_indexes else completed
     if rule.succeeded_count is not None:
@@ -63,14 +63,14 @@ def _holds(rule: SuccessRule, completed: frozenset[int], limit: int) -> bool:
     return bool(wanted) and counted == wanted
 
 
-# Whether a Job is over, and why: the first reason that holds stays the reason.
+# Whether a Job has finished, and why. The first reason stays the reason.
 
 FAILURE_TARGET, SUCCESS_CRITERIA_MET = "FailureTarget", "SuccessCriteriaMet"
 FINAL = {FAILURE_TARGET: "Failed", SUCCESS_CRITERIA_MET: "Complete"}
 
 
 class JobOutcome(Struct, frozen=True):
-    """`type` is the condition that comes first; the final one follows when nothing runs any more."""
+    """`type` is the interim condition; the final condition follows when no pod is active any more."""
 
     type: str
     reason: str
@@ -82,8 +82,8 @@ class JobOutcome(Struct, frozen=True):
 
 
 def job_outcome(census: JobPods, now: datetime) -> JobOutcome | None:
-    """Failures are looked for before successes, and what was decided before is not decided again."""
-    return _decided(census.job) or _failure(census, now) or _success(census)
+    """A recorded outcome stands; otherwise failures are checked before successes."""
+    return _recorded_outcome(census.job) or _failure(census, now) or _success(census)
 
 
 def deadline(job: Job) -> datetime | None:
@@ -93,7 +93,7 @@ def deadline(job: Job) -> datetime | None:
     return parse_time(job.status.start_time) + timedelta(seconds=limit_s)
 
 
-def _decided(job: Job) -> JobOutcome | None:
+def _recorded_outcome(job: Job) -> JobOutcome | None:
     for kind in (SUCCESS_CRITERIA_MET, FAILURE_TARGET):
         for condition in job.status.conditions:
             if (condition.type, condition.status) == (kind, "True"):
@@ -104,8 +104,8 @@ def _decided(job: Job) -> JobOutcome | None:
 def _failure(census: JobPods, now: datetime) -> JobOutcome | None:
     job, due = census.job, deadline(census.job)
     for pod in census.tracked:
-        if has_failed(pod, job) and (judgement := match_policy(job, pod)).action == FAIL_JOB:
-            return JobOutcome(FAILURE_TARGET, "PodFailurePolicy", judgement.message)
+        if has_failed(pod, job) and (match := match_policy(job, pod)).action == FAIL_JOB:
+            return JobOutcome(FAILURE_TARGET, "PodFailurePolicy", match.message)
     if census.failed > job.spec.backoff_limit or _restarted_too_often(census):
         return JobOutcome(FAILURE_TARGET, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
     if due is not None and now >= due:
@@ -114,7 +114,7 @@ def _failure(census: JobPods, now: datetime) -> JobOutcome | None:
 
 
 def _restarted_too_often(census: JobPods) -> bool:
-    """Containers that are restarted in their pod use up the same limit."""
+    """Container restarts inside a pod use up the same backoff limit."""
     limit = census.job.spec.backoff_limit
     running = [pod for pod in census.pods if pod.spec.restart_policy == "OnFailure" and not pod.has_ended]
     restarts = sum(
@@ -147,14 +147,14 @@ def _success(census: JobPods) -> JobOutcome | None:
     return None
 
 
-# Which pods a Job that goes on makes, and which it can do without.
+# Scale: which pods an unfinished Job creates, and which are surplus.
 
-# As many at a time as the API server's own controller makes: a big Job must not keep the others waiting.
+# The limit of the Kubernetes Job controller: a big Job must not delay the others.
 MOST_AT_ONCE = 500
 
 
 class NewPod(Struct, frozen=True):
-    """A pod to be made; an index that fails on its own hands its history down."""
+    """A pod to create. Under a backoff limit per index it carries the failure counts of its index."""
 
     index: int | None = None
     failures: int | None = None
@@ -168,7 +168,7 @@ class Staffing(Struct, frozen=True, kw_only=True):
 
 
 def plan_scale(census: JobPods, now: datetime) -> Staffing:
-    """Either pods go or pods come, never both in one step."""
+    """Either stop pods or create pods, never both in one step."""
     job = census.job
     if job.spec.suspend:
         return Staffing(surplus=census.active)
@@ -181,7 +181,7 @@ def plan_scale(census: JobPods, now: datetime) -> Staffing:
     if missing <= 0:
         return Staffing()
     if job.spec.backoff_limit_per_index is not None:
-        return _independent(census, missing, now)
+        return _scale_per_index(census, missing, now)
     wait_s = _wait_s(census, now)
     if wait_s > 0:
         return Staffing(again_s=wait_s)
@@ -193,35 +193,35 @@ def plan_scale(census: JobPods, now: datetime) -> Staffing:
 def _wanted(census: JobPods) -> int:
     spec = census.job.spec
     if spec.completions is None:
-        # One success is enough: what runs may end, and nothing more is begun.
+        # One success is enough: active pods may finish, and no new pod starts.
         return len(census.active) if census.succeeded else spec.parallelism
     return max(0, min(spec.completions - census.succeeded, spec.parallelism))
 
 
 def _surplus(census: JobPods, at_least: int) -> tuple[Pod, ...]:
-    """Pods without a place of their own, then those that lose least: not ready, of the highest index, the newest."""
+    """Pods without an index of their own, then those that lose least: unready, of the highest index, the newest."""
     by_age = sorted(census.active, key=lambda pod: pod.metadata.creation_timestamp)
-    keepers, misplaced = _placed(census, by_age) if census.job.is_indexed else (by_age, [])
-    keepers.reverse()
-    keepers.sort(key=lambda pod: (is_ready(pod), -(index_of(pod) or 0)))
-    return (*misplaced, *keepers[: max(0, at_least - len(misplaced))])
+    candidates, without_index = _group_by_index(census, by_age) if census.job.is_indexed else (by_age, [])
+    candidates.reverse()
+    candidates.sort(key=lambda pod: (is_ready(pod), -(index_of(pod) or 0)))
+    return (*without_index, *candidates[: max(0, at_least - len(without_index))])
 
 
-def _placed(census: JobPods, by_age: list[Pod]) -> tuple[list[Pod], list[Pod]]:
-    """The oldest pod of each index, and those that have no index to themselves."""
-    keepers: dict[int, Pod] = {}
-    misplaced = []
+def _group_by_index(census: JobPods, by_age: list[Pod]) -> tuple[list[Pod], list[Pod]]:
+    """The oldest pod of each index, and the pods that have no index to themselves."""
+    oldest: dict[int, Pod] = {}
+    without_index = []
     for pod in by_age:
         index = index_of(pod)
-        if index is None or index in keepers or not census.is_in_range(pod):
-            misplaced.append(pod)
+        if index is None or index in oldest or not census.is_in_range(pod):
+            without_index.append(pod)
         else:
-            keepers[index] = pod
-    return list(keepers.values()), misplaced
+            oldest[index] = pod
+    return list(oldest.values()), without_index
 
 
 def _wait_s(census: JobPods, now: datetime) -> float:
-    """Only pods that were there to the end tell of a failure; one that was taken away does not."""
+    """Only a pod that ran to its end shows a failure; a pod that was deleted does not."""
     failed = {pod.metadata.uid: pod for pod in census.new_failed}
     failed |= {pod.metadata.uid: pod for pod in census.pods if pod.status.phase == "Failed" and not pod.is_terminating}
     succeeded = [pod for pod in census.pods if pod.status.phase == "Succeeded"]
@@ -233,8 +233,8 @@ def _open_indexes(census: JobPods) -> Iterator[int]:
     return (index for index in range(census.job.spec.completions or 0) if index not in taken)
 
 
-def _independent(census: JobPods, missing: int, now: datetime) -> Staffing:
-    """Where indexes fail on their own, each waits on its own."""
+def _scale_per_index(census: JobPods, missing: int, now: datetime) -> Staffing:
+    """Under a backoff limit per index, each index has its own backoff."""
     create: list[NewPod] = []
     waits: list[float] = []
     for index in _open_indexes(census):
@@ -255,13 +255,13 @@ def _successor(census: JobPods, index: int, last: Pod | None) -> NewPod:
     return NewPod(index, failures + counts, ignored + (not counts))
 
 
-# Counts each ended pod once and only once, whatever crashes in between.
+# Counts each finished pod exactly once, even across crashes.
 #
-# A pod is held by a finalizer until its uid is in the Job's status (`uncountedTerminatedPods`); then it is let go;
-# then, when nothing holds it any more, the uid turns into a number. An Indexed Job needs no uids for its successes:
-# an index can't be completed twice.
+# A finalizer holds a pod until its uid is in the Job's status (`uncountedTerminatedPods`). Then the finalizer is
+# removed. Once the finalizer is gone, the uid is replaced by an increment of the counter. An Indexed Job needs no uids
+# for its successes: an index can't be completed twice.
 
-# Keeps a status below 20 KB; the rest is counted in the next steps.
+# Keeps a status below 20 KB; the remaining pods are counted in the next steps.
 MOST_UNCOUNTED = 500
 
 
@@ -269,7 +269,7 @@ class PodCounts(Struct, frozen=True, kw_only=True):
     succeeded: int
     failed: int
     uncounted: UncountedTerminatedPods
-    # To be let go, once the rest is in the status.
+    # Pods whose finalizer is removed once the other fields are in the status.
     release: tuple[Pod, ...]
 
 
@@ -291,9 +291,9 @@ def count_finished_pods(census: JobPods, over: JobOutcome | None) -> PodCounts:
             succeeded += [] if census.job.is_indexed else [pod.metadata.uid]
         elif _counts_as_failed(census, pod, over):
             failed.append(pod.metadata.uid)
-    let_go = len(before.succeeded) - sum(uid in held for uid in before.succeeded)
+    released = len(before.succeeded) - sum(uid in held for uid in before.succeeded)
     return PodCounts(
-        succeeded=census.succeeded if census.job.is_indexed else status.succeeded + let_go,
+        succeeded=census.succeeded if census.job.is_indexed else status.succeeded + released,
         failed=status.failed + len(before.failed) - sum(uid in held for uid in before.failed),
         uncounted=UncountedTerminatedPods(succeeded=tuple(succeeded), failed=tuple(failed)),
         release=tuple(release),
@@ -305,13 +305,13 @@ def _can_remove_finalizer(census: JobPods, pod: Pod, over: JobOutcome | None) ->
         return True
     if not has_failed(pod, census.job):
         return False
-    # The last failure of an index is what its next pod takes the count from.
+    # The next pod of an index takes its failure counts from the last failed pod.
     index = index_of(pod)
     last = census.last_failed.get(index) if index is not None else None
     return last is None or last.metadata.uid != pod.metadata.uid
 
 
 def _counts_as_failed(census: JobPods, pod: Pod, over: JobOutcome | None) -> bool:
-    """When a Job fails, everything that still runs fails with it."""
+    """When a Job fails, all its active pods count as failed."""
     fails = has_failed(pod, census.job) or (over is not None and not over.is_success)
     return fails and census.is_in_range(pod) and match_policy(census.job, pod).counts

@@ -35,13 +35,13 @@ from holdfast.runtime.operator import Operator
 from holdfast.runtime.process import Now, format_time
 from holdfast.runtime.read_your_writes import TrackedClient, WriteTracker
 
-# What a Job needs next: its pods and its status, from what is seen of both.
+# The plan: the next changes to a Job's pods and status, computed from the observed state of both.
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """In this order: pods to make, the status, pods to let go, pods to stop with their Job, pods too many.
+    """Applied in this order: create pods, write the status, release pods, stop the Job's pods, stop surplus pods.
 
-    Those too many are let go before they are stopped, so that they count for nothing.
+    Surplus pods lose their finalizer before they are stopped, so that they are not counted.
     """
 
     create: tuple[NewPod, ...]
@@ -53,7 +53,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def plan(job: Job, pods: tuple[Pod, ...], now: datetime, released: Set[str] = frozenset()) -> Plan:
-    """`released` are pods that this process has let go, though the cache may not show it yet."""
+    """`released` are pods whose finalizer this process has removed, though the cache may not show it yet."""
     census = JobPods(_started(job, now), pods, released)
     over = job_outcome(census, now)
     staff = Staffing() if over else plan_scale(census, now)
@@ -84,7 +84,7 @@ def plan(job: Job, pods: tuple[Pod, ...], now: datetime, released: Set[str] = fr
 
 
 def _started(job: Job, now: datetime) -> Job:
-    """The clock of a suspended Job stands at nothing; the one of a resumed Job starts anew."""
+    """A suspended Job has no start time; a resumed Job gets a new one."""
     start = "" if job.spec.suspend else job.status.start_time or format_time(now)
     return structs.replace(job, status=structs.replace(job.status, start_time=start))
 
@@ -102,11 +102,11 @@ def _with_suspended_condition(census: JobPods, now: datetime) -> tuple[JobCondit
 def _with_terminal_conditions(
     census: JobPods, status: JobStatus, over: JobOutcome, counts: PodCounts, now: datetime
 ) -> JobStatus:
-    """Final only when everything has stopped and is counted: whoever sees it may rely on the numbers."""
+    """The final condition comes only when all pods have stopped and are counted: readers rely on the counts."""
     settled = not (status.active or status.terminating or census.tracked or _has_uncounted(counts))
     kinds = (over.type, FINAL[over.type]) if settled else (over.type,)
-    there = {condition.type for condition in status.conditions if condition.status == "True"}
-    new = tuple(_condition(kind, over.reason, over.message, now) for kind in kinds if kind not in there)
+    existing = {condition.type for condition in status.conditions if condition.status == "True"}
+    new = tuple(_condition(kind, over.reason, over.message, now) for kind in kinds if kind not in existing)
     completed = format_time(now) if settled and over.is_success else status.completion_time
     return structs.replace(status, conditions=(*status.conditions, *new), completion_time=completed)
 
@@ -125,21 +125,21 @@ def _again_s(census: JobPods, staff: Staffing, now: datetime) -> float | None:
     return min((time for time in times if time is not None), default=None)
 
 
-# A Job's pod, as its template says and its index completes it.
+# The pod of a Job: the Job's template plus the fields of the pod's index.
 
 INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
-# Five random characters follow, and a name has 63.
+# A pod name has at most 63 characters, and the last five are random.
 LONGEST_PREFIX = 58
 
 
 def pod_body(job: Job, replica: NewPod) -> JSON:
     template = job.spec.template
     metadata, spec = template.get("metadata", {}), template.get("spec", {})
-    marks: dict[str, str] = {}
+    index_metadata: dict[str, str] = {}
     annotations: dict[str, str] = {}
     prefix = f"{job.metadata.name}-"
     if replica.index is not None:
-        marks[INDEX] = str(replica.index)
+        index_metadata[INDEX] = str(replica.index)
         hostname = f"{job.metadata.name}-{replica.index}"
         prefix = f"{hostname}-"
         spec = _with_index_env(spec) | {"hostname": hostname}
@@ -149,8 +149,8 @@ def pod_body(job: Job, replica: NewPod) -> JSON:
     return {
         "metadata": {
             "generateName": _prefix(prefix),
-            "labels": {**metadata.get("labels", {}), **marks},
-            "annotations": {**metadata.get("annotations", {}), **marks, **annotations},
+            "labels": {**metadata.get("labels", {}), **index_metadata},
+            "annotations": {**metadata.get("annotations", {}), **index_metadata, **annotations},
             "finalizers": [*metadata.get("finalizers", []), TRACKING],
             "ownerReferences": [_owner_reference(job)],
         },
@@ -182,7 +182,7 @@ def _with_index_env(spec: JSON) -> JSON:
 
 
 def _container_with_index_env(container: dict[str, Any]) -> JSON:
-    """The container with its index in the environment, unless it sets that variable itself."""
+    """The container with its index in the environment, unless the container sets that variable itself."""
     env = container.get("env", [])
     if any(variable["name"] == INDEX_VARIABLE for variable in env):
         return container
@@ -200,7 +200,7 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 def job_of(pod: Pod) -> Iterable[Key]:
-    """The Job that a pod belongs to; or did, when it has lost its owner and is still held for being counted."""
+    """The Job of a pod. A pod that lost its owner but is still held for counting is found by its label."""
     if pod.metadata.controller is None and pod.is_tracked and JOB_NAME in pod.metadata.labels:
         return (Key(pod.metadata.namespace, pod.metadata.labels[JOB_NAME]),)
     return _owner(pod)
@@ -211,14 +211,14 @@ def _index(pod: Pod) -> Iterable[str]:
 
 
 class JobReconciler:
-    """The reconciler of the kind."""
+    """Reconciles Jobs."""
 
     def __init__(self, jobs: Store[Job], pods: Store[Pod], writer: WriteTracker, now: Now) -> None:
         self._jobs = jobs
         self._pods = pods
         self._writer = writer
         self._now = now
-        # Pods let go that the cache may still show as held: counting one twice would be the worst that can happen.
+        # Released pods that the cache may still show with their finalizer: no pod may be counted twice.
         self._released: dict[Key, set[str]] = {}
 
     async def reconcile(self, key: Key) -> Result:
@@ -235,23 +235,23 @@ class JobReconciler:
         return Done() if steps.again_s is None else RequeueAfter(steps.again_s)
 
     async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
-        """Nothing here is final."""
+        """No error is terminal here."""
 
     async def _apply(self, job: Job, steps: Plan, session: TrackedClient) -> None:
-        """A pod that can't be made must not keep the rest of the news from the status."""
+        """A pod that can't be created must not block the other changes of the status."""
         key = job.metadata.key
-        made, trouble = await self._create(job, steps.create, session)
+        made, error = await self._create(job, steps.create, session)
         status = structs.replace(steps.status, active=steps.status.active - len(steps.create) + made)
         await self._write_status(job, status, session)
         await self._remove_finalizers(key, session, (*steps.release, *steps.surplus))
         await gather_all(self._stop(pod, session) for pod in (*steps.stop, *steps.surplus))
-        if trouble is not None:
-            raise trouble
+        if error is not None:
+            raise error
 
     async def _create(
         self, job: Job, replicas: Sequence[NewPod], session: TrackedClient
     ) -> tuple[int, ClusterError | None]:
-        """In batches that grow: what is refused for one pod is not tried for hundreds."""
+        """Create pods in growing batches, so that an error that hits every pod costs one request, not hundreds."""
         made, size = 0, 1
         while made < len(replicas):
             batch = replicas[made : made + size]
@@ -282,20 +282,20 @@ class JobReconciler:
         )
 
     async def _remove_finalizer(self, key: Key, pod: Pod, session: TrackedClient) -> None:
-        left = [each for each in pod.metadata.finalizers if each != TRACKING]
+        remaining = [each for each in pod.metadata.finalizers if each != TRACKING]
         with suppress(NotFound):
             await session.patch(
-                PODS, pod.metadata.key, {"metadata": {**resource_version_precondition(pod), "finalizers": left}}
+                PODS, pod.metadata.key, {"metadata": {**resource_version_precondition(pod), "finalizers": remaining}}
             )
         self._released.setdefault(key, set()).add(pod.metadata.uid)
 
     def _forget(self, key: Key, pods: Sequence[Pod]) -> None:
-        """Once the cache shows that a pod is let go, it need not be remembered."""
+        """Drop released pods once the cache shows that their finalizer is gone."""
         held = {pod.metadata.uid for pod in pods if pod.is_tracked}
-        left = self._released.get(key, set()) & held
+        still_held = self._released.get(key, set()) & held
         self._released.pop(key, None)
-        if left:
-            self._released[key] = left
+        if still_held:
+            self._released[key] = still_held
 
 
 def _belongs(pod: Pod, job: Job) -> bool:
@@ -304,7 +304,7 @@ def _belongs(pod: Pod, job: Job) -> bool:
 
 
 def jobs(operator: Operator, *, now: Now) -> Controller[Job]:
-    """The controller, on the operator's stores."""
+    """The Job controller, on the operator's stores."""
     writer = operator.writer()
     reconciler = JobReconciler(operator.store(JOBS), operator.store(PODS, {BY_JOB: _index}), writer, now)
     return Controller(name="job", resource=JOBS, reconciler=reconciler, writer=writer, watches=(Watch(PODS, job_of),))

@@ -1,7 +1,7 @@
-"""Who is on which machine, and what is taken there: kept up with every change instead of counted anew.
+"""The pods on each node and the resources they use, updated with every change instead of recomputed.
 
-A pod that was just given its machine is there at once, before the cache shows it; otherwise two pods could be given
-the same room.
+A pod that was just bound counts at once, before the cache shows the binding; otherwise two pods could be given the same
+capacity.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,19 +15,19 @@ SCHEDULER_NAME = "default-scheduler"
 
 
 class NodeSnapshot:
-    """A source of news for the scheduler: `dirty` says whether something changed that may give a pod its place."""
+    """A watch of the scheduler; `dirty` is whether a change may make a waiting pod schedulable."""
 
     def __init__(self) -> None:
         self.dirty = True
         self._pods: dict[str, dict[str, Pod]] = {}
         self._taken: dict[str, Amounts] = {}
         self._assumed: dict[str, Pod] = {}
-        self._repelling: dict[str, Pod] = {}
+        self._with_anti_affinity: dict[str, Pod] = {}
         self._waiting: dict[str, Pod] = {}
 
     def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
         def node_changed(old: Node | None, new: Node | None) -> None:
-            if _offer(old) != _offer(new):
+            if _schedulable_state(old) != _schedulable_state(new):
                 self.dirty = True
                 add(Key("", ""))
 
@@ -40,7 +40,7 @@ class NodeSnapshot:
         informers.of(CLAIMS).handlers.append(claim_changed)
 
     def waiting(self) -> list[Pod]:
-        """Those to find a machine for, in the order in which they came."""
+        """The pods to schedule, in order of arrival."""
         return [pod for uid, pod in self._waiting.items() if uid not in self._assumed]
 
     def on(self, node: str) -> Iterable[Pod]:
@@ -53,35 +53,35 @@ class NodeSnapshot:
         return (pod for pods in self._pods.values() for pod in pods.values())
 
     def pods_with_anti_affinity(self) -> Iterable[Pod]:
-        """Pods on machines that want some others to keep away."""
-        return self._repelling.values()
+        """The pods on nodes that have a required anti-affinity."""
+        return self._with_anti_affinity.values()
 
     def assume(self, bound: Pod) -> None:
-        """`bound` is the pod as it will be once the cluster has it on its machine."""
+        """`bound` is the pod with its node, as the cluster will show it after the binding."""
         self._assumed[bound.metadata.uid] = bound
-        self._enter(bound)
+        self._add_pod(bound)
 
     def forget(self, bound: Pod) -> None:
-        """It did not come to that."""
-        self._settle(bound)
+        """The binding failed."""
+        self._end_assumption(bound)
         self.dirty = True
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         self._queue(old, new)
-        if _is_like(old, new):
+        if _is_unchanged(old, new):
             return
         for pod in (old, new):
-            # What was assumed is over when the cache shows a machine, or that the pod is gone.
+            # An assumed binding ends when the cache shows a node, or that the pod is gone.
             if pod is not None and (new is None or pod.metadata.uid != new.metadata.uid or not waits(new)):
-                self._settle(pod)
-        if old is not None and _is_placed(old):
-            self._leave(old)
-        if new is not None and _is_placed(new):
-            self._enter(new)
+                self._end_assumption(pod)
+        if old is not None and _uses_capacity(old):
+            self._remove_pod(old)
+        if new is not None and _uses_capacity(new):
+            self._add_pod(new)
         self.dirty = True
 
     def _queue(self, old: Pod | None, new: Pod | None) -> None:
-        """A pod keeps its place in the queue while it changes."""
+        """A pod keeps its position in the queue while it changes."""
         if new is not None and waits(new):
             self._waiting[new.metadata.uid] = new
         elif new is not None:
@@ -89,21 +89,21 @@ class NodeSnapshot:
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
             self._waiting.pop(old.metadata.uid, None)
 
-    def _settle(self, pod: Pod) -> None:
+    def _end_assumption(self, pod: Pod) -> None:
         assumed = self._assumed.pop(pod.metadata.uid, None)
         if assumed is not None:
-            self._leave(assumed)
+            self._remove_pod(assumed)
 
-    def _enter(self, pod: Pod) -> None:
+    def _add_pod(self, pod: Pod) -> None:
         node, uid = pod.spec.node_name, pod.metadata.uid
         self._pods.setdefault(node, {})[uid] = pod
         self._taken[node] = plus(self._taken.get(node, {}), pod_requests(pod.spec))
         if pod.spec.affinity.pod_anti_affinity.required_during_scheduling_ignored_during_execution:
-            self._repelling[uid] = pod
+            self._with_anti_affinity[uid] = pod
 
-    def _leave(self, pod: Pod) -> None:
+    def _remove_pod(self, pod: Pod) -> None:
         node, uid = pod.spec.node_name, pod.metadata.uid
-        self._repelling.pop(uid, None)
+        self._with_anti_affinity.pop(uid, None)
         if self._pods.get(node, {}).pop(uid, None) is not None:
             self._taken[node] = minus(self._taken[node], pod_requests(pod.spec))
         if not self._pods.get(node):
@@ -112,27 +112,27 @@ class NodeSnapshot:
 
 
 def waits(pod: Pod) -> bool:
-    """Whether a machine is to be found for it, and by this scheduler."""
+    """Whether the pod needs a node, and from this scheduler."""
     spec = pod.spec
-    is_free = not (spec.node_name or pod.has_ended or pod.is_terminating or spec.scheduling_gates)
-    return is_free and spec.scheduler_name == SCHEDULER_NAME
+    is_pending = not (spec.node_name or pod.has_ended or pod.is_terminating or spec.scheduling_gates)
+    return is_pending and spec.scheduler_name == SCHEDULER_NAME
 
 
-def _is_placed(pod: Pod) -> bool:
-    """A pod that is being stopped still takes its room, one that has ended takes none."""
+def _uses_capacity(pod: Pod) -> bool:
+    """A terminating pod still uses its node's capacity; a pod that has ended uses none."""
     return bool(pod.spec.node_name) and not pod.has_ended
 
 
-def _is_like(old: Pod | None, new: Pod | None) -> bool:
-    """Whether nothing changed that the scheduler looks at."""
+def _is_unchanged(old: Pod | None, new: Pod | None) -> bool:
+    """Whether nothing changed that the scheduler reads."""
     return (
         old is not None
         and new is not None
         and old.metadata.uid == new.metadata.uid
-        and (_is_placed(old), old.is_terminating) == (_is_placed(new), new.is_terminating)
+        and (_uses_capacity(old), old.is_terminating) == (_uses_capacity(new), new.is_terminating)
         and (waits(old), old.spec, old.metadata.labels) == (waits(new), new.spec, new.metadata.labels)
     )
 
 
-def _offer(node: Node | None) -> object:
+def _schedulable_state(node: Node | None) -> object:
     return node and (node.metadata.labels, node.spec, node.status.allocatable)

@@ -1,4 +1,4 @@
-"""The node lifecycle: silence is noticed, marks are set, pods leave; what a vanished machine left behind is cleared."""
+"""The node lifecycle: detects missing heartbeats, sets taints, evicts pods, and deletes the pods of removed nodes."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -34,11 +34,11 @@ from holdfast.runtime.read_your_writes import TrackedClient, WriteTracker
 from holdfast.scheduling.constraints import find_toleration
 from holdfast.times import parse_time
 
-# When a pod has to leave a machine that is marked, or that is gone.
+# Eviction: when a pod has to leave a node that is tainted or gone.
 
 
 def eviction_time(pod: Pod, taints: tuple[Taint, ...], now: datetime) -> datetime | None:
-    """The moment from which the pod may no longer stay; None when it may stay for ever."""
+    """When the pod has to leave the node; None when it may stay for ever."""
     moments = []
     for taint in taints:
         if taint.effect != "NoExecute":
@@ -53,9 +53,9 @@ def eviction_time(pod: Pod, taints: tuple[Taint, ...], now: datetime) -> datetim
 
 
 def disrupted(pod: Pod, reason: str, message: str, now: datetime) -> tuple[Condition, ...]:
-    """The pod's conditions with the one that says that it is not its own fault."""
-    there = condition(pod.status.conditions, "DisruptionTarget")
-    if there is not None and (there.status, there.reason) == ("True", reason):
+    """The pod's conditions with DisruptionTarget: the pod itself did not cause its end."""
+    existing = condition(pod.status.conditions, "DisruptionTarget")
+    if existing is not None and (existing.status, existing.reason) == ("True", reason):
         return pod.status.conditions
     new = Condition(
         type="DisruptionTarget",
@@ -68,7 +68,7 @@ def disrupted(pod: Pod, reason: str, message: str, now: datetime) -> tuple[Condi
 
 
 def not_ready(pod: Pod, now: datetime) -> tuple[Condition, ...]:
-    """The conditions of a pod whose machine is lost."""
+    """The conditions of a pod whose node is lost."""
     ready = condition(pod.status.conditions, "Ready")
     if ready is None or ready.status != "True":
         return pod.status.conditions
@@ -76,14 +76,14 @@ def not_ready(pod: Pod, now: datetime) -> tuple[Condition, ...]:
     return with_condition(pod.status.conditions, new)
 
 
-# What a machine's own words say, and what its silence does.
+# Heartbeats, and the conditions of a node without them.
 
-# What a machine tells about itself; when it tells nothing any more, all of it is unknown.
-_TOLD = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
+# The conditions that a node reports itself. Without a heartbeat all of them become Unknown.
+_REPORTED_BY_NODE = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 
 
 class Heartbeat(NamedTuple):
-    """The last sign of life, as it was written: only that it changes counts, since machines' clocks differ."""
+    """The last heartbeat, as the node wrote it. Only a change counts, since the clocks of nodes differ."""
 
     renewed: str
     heartbeat: str
@@ -100,20 +100,20 @@ def readiness(node: Node) -> str:
 
 
 def unknown_conditions(node: Node, now: datetime) -> tuple[Condition, ...]:
-    """The conditions of a machine that is not heard of any more."""
+    """The conditions of a node that sends no heartbeats any more."""
     conditions = node.status.conditions
     if condition(conditions, "Ready") is None:
         never = "Kubelet never posted node status."
         new = Condition(type="Ready", status="Unknown", reason="NodeStatusNeverUpdated", message=never)
         conditions = (*conditions, structs.replace(new, last_transition_time=format_time(now)))
-    return tuple(_unknown(each, now) if each.type in _TOLD else each for each in conditions)
+    return tuple(_unknown(each, now) if each.type in _REPORTED_BY_NODE else each for each in conditions)
 
 
-def _unknown(told: Condition, now: datetime) -> Condition:
-    if told.status == "Unknown":
-        return told
+def _unknown(reported: Condition, now: datetime) -> Condition:
+    if reported.status == "Unknown":
+        return reported
     return structs.replace(
-        told,
+        reported,
         status="Unknown",
         reason="NodeStatusUnknown",
         message="Kubelet stopped posting node status.",
@@ -121,52 +121,52 @@ def _unknown(told: Condition, now: datetime) -> Condition:
     )
 
 
-# The marks that a machine's state puts on it.
+# The taints that follow from a node's state.
 
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
-_LOST = {"False": NOT_READY, "Unknown": UNREACHABLE}
-_PRESSED = {
+_TAINT_BY_READINESS = {"False": NOT_READY, "Unknown": UNREACHABLE}
+_TAINT_BY_PRESSURE = {
     "MemoryPressure": "node.kubernetes.io/memory-pressure",
     "DiskPressure": "node.kubernetes.io/disk-pressure",
     "PIDPressure": "node.kubernetes.io/pid-pressure",
     "NetworkUnavailable": "node.kubernetes.io/network-unavailable",
 }
 _CORDONED = "node.kubernetes.io/unschedulable"
-# Only these marks are ours to set and to take off.
-_OURS = {(key, "NoSchedule") for key in (*_LOST.values(), *_PRESSED.values(), _CORDONED)} | {
-    (key, "NoExecute") for key in _LOST.values()
-}
+# Only these taints are set and removed by this controller.
+_MANAGED_TAINTS = {
+    (key, "NoSchedule") for key in (*_TAINT_BY_READINESS.values(), *_TAINT_BY_PRESSURE.values(), _CORDONED)
+} | {(key, "NoExecute") for key in _TAINT_BY_READINESS.values()}
 
 
 def wanted_taints(node: Node, *, evict: bool, now: datetime) -> tuple[Taint, ...]:
-    """The taints that the machine should have; those that are there stay as they are, with their time."""
+    """The taints that the node should have; existing taints stay unchanged, with their time."""
     wanted = dict.fromkeys(_taints_for_conditions(node, evict))
-    kept = [taint for taint in node.spec.taints if _is_foreign(taint) or (taint.key, taint.effect) in wanted]
-    there = {(taint.key, taint.effect) for taint in kept}
-    new = (Taint(key=key, effect=effect, time_added=format_time(now)) for key, effect in wanted.keys() - there)
-    return (*kept, *sorted(new, key=lambda taint: (taint.key, taint.effect)))
+    retained = [taint for taint in node.spec.taints if _is_unmanaged(taint) or (taint.key, taint.effect) in wanted]
+    existing = {(taint.key, taint.effect) for taint in retained}
+    new = (Taint(key=key, effect=effect, time_added=format_time(now)) for key, effect in wanted.keys() - existing)
+    return (*retained, *sorted(new, key=lambda taint: (taint.key, taint.effect)))
 
 
 def _taints_for_conditions(node: Node, evict: bool) -> Iterator[tuple[str, str]]:
-    lost = _LOST.get(readiness(node))
+    lost = _TAINT_BY_READINESS.get(readiness(node))
     if lost:
         yield lost, "NoSchedule"
         if evict:
             yield lost, "NoExecute"
     for each in node.status.conditions:
-        if each.status == "True" and each.type in _PRESSED:
-            yield _PRESSED[each.type], "NoSchedule"
+        if each.status == "True" and each.type in _TAINT_BY_PRESSURE:
+            yield _TAINT_BY_PRESSURE[each.type], "NoSchedule"
     if node.spec.unschedulable:
         yield _CORDONED, "NoSchedule"
 
 
-def _is_foreign(taint: Taint) -> bool:
-    return (taint.key, taint.effect) not in _OURS
+def _is_unmanaged(taint: Taint) -> bool:
+    return (taint.key, taint.effect) not in _MANAGED_TAINTS
 
 
 GRACE_S = 40.0
-# As long as the API server's own collector waits: a machine that registers anew finds its pods.
+# The delay of the Kubernetes pod garbage collector: a node that registers again finds its pods.
 VANISHED_S = 40.0
 RECHECK_S = 5.0
 LEASE_NAMESPACE = "kube-node-lease"
@@ -190,7 +190,7 @@ def _index(pod: Pod) -> Iterable[str]:
 
 
 class NodeReconciler:
-    """The reconciler of the kind; `grace_s` is how long a machine may be silent."""
+    """Reconciles Nodes; `grace_s` is how long a node may go without a heartbeat."""
 
     def __init__(
         self,
@@ -210,17 +210,17 @@ class NodeReconciler:
         self._writer = writer
         self._now = now
         self._grace_s = grace_s
-        # Since when nothing new was heard, or the machine was missing, by this process' own clock: after a restart
-        # everybody gets the whole time again.
-        self._heard: dict[str, tuple[Heartbeat, datetime]] = {}
-        self._missed: dict[str, datetime] = {}
+        # Since when the heartbeat has not changed, or the node has been missing, by the clock of this process: after a
+        # restart every node gets the full grace period again.
+        self._heartbeats: dict[str, tuple[Heartbeat, datetime]] = {}
+        self._missing_since: dict[str, datetime] = {}
 
     async def reconcile(self, key: Key) -> Result:
         node, now, session = self._nodes.get(key), self._now(), self._writer.for_key(key)
         if node is None:
-            self._heard.pop(key.name, None)
+            self._heartbeats.pop(key.name, None)
             return await self._delete_orphaned_pods(key, now, session)
-        self._missed.pop(key.name, None)
+        self._missing_since.pop(key.name, None)
         left_s = self._grace_left_s(node, now)
         if left_s <= 0 and await self._write_conditions(node, unknown_conditions(node, now), session):
             return Done()
@@ -234,14 +234,14 @@ class NodeReconciler:
         return Done() if wait_s is None else RequeueAfter(wait_s)
 
     async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
-        """Nothing here is final."""
+        """No error is terminal here."""
 
     def _grace_left_s(self, node: Node, now: datetime) -> float:
         name = node.metadata.name
-        sign = sign_of_life(node, self._leases.get(Key(LEASE_NAMESPACE, name)))
-        last, since = self._heard.get(name, (None, now))
-        if sign != last:
-            self._heard[name] = sign, (since := now)
+        heartbeat = sign_of_life(node, self._leases.get(Key(LEASE_NAMESPACE, name)))
+        last, since = self._heartbeats.get(name, (None, now))
+        if heartbeat != last:
+            self._heartbeats[name] = heartbeat, (since := now)
         return self._grace_s - (now - since).total_seconds()
 
     async def _write_conditions(self, node: Node, conditions: tuple[Condition, ...], session: TrackedClient) -> bool:
@@ -264,14 +264,14 @@ class NodeReconciler:
         return True
 
     async def _mark_pods_not_ready(self, name: str, now: datetime, session: TrackedClient) -> bool:
-        """Nobody should count on pods of a machine that is not well; returns whether that was news."""
-        told = [(pod, not_ready(pod, now)) for pod in self._pods.by(BY_NODE, name) if not pod.has_ended]
-        news = [(pod, conditions) for pod, conditions in told if conditions != pod.status.conditions]
-        await gather_all(self._write_status(pod, {}, conditions, session) for pod, conditions in news)
-        return bool(news)
+        """No client should rely on the pods of an unready node; returns whether a pod changed."""
+        wanted = [(pod, not_ready(pod, now)) for pod in self._pods.by(BY_NODE, name) if not pod.has_ended]
+        changed = [(pod, conditions) for pod, conditions in wanted if conditions != pod.status.conditions]
+        await gather_all(self._write_status(pod, {}, conditions, session) for pod, conditions in changed)
+        return bool(changed)
 
     async def _evict(self, node: Node, now: datetime, session: TrackedClient) -> float | None:
-        """Returns after how long the next pod has to leave."""
+        """Evict the pods that are due; returns after how long the next pod has to leave."""
         if not any(taint.effect == "NoExecute" for taint in node.spec.taints):
             return None
         staying = [
@@ -282,17 +282,17 @@ class NodeReconciler:
         return min(((at - now).total_seconds() for _, at in times if at > now), default=None)
 
     async def _delete_orphaned_pods(self, key: Key, now: datetime, session: TrackedClient) -> Result:
-        """Nobody will ever tell how the pods of a vanished machine ended."""
+        """No kubelet will ever report how the pods of a removed node ended."""
         pods = self._pods.by(BY_NODE, key.name)
         if not pods:
-            self._missed.pop(key.name, None)
+            self._missing_since.pop(key.name, None)
             return Done()
-        left_s = VANISHED_S - (now - self._missed.setdefault(key.name, now)).total_seconds()
+        left_s = VANISHED_S - (now - self._missing_since.setdefault(key.name, now)).total_seconds()
         if left_s > 0:
             return RequeueAfter(left_s)
         with suppress(NotFound):
             await self._cluster.get(NODES, key)
-            return Done()  # the cache is about to show it
+            return Done()  # the cache is about to show the node
         await gather_all(self._end(pod, ORPHANED, now, session, phase="Failed", grace_period_s=0) for pod in pods)
         return Done()
 
@@ -306,7 +306,7 @@ class NodeReconciler:
         phase: str = "",
         grace_period_s: int | None = None,
     ) -> None:
-        """First the reason, then the deletion: whoever sees the pod go can tell why."""
+        """Write the reason before the deletion, so that every watcher of the pod sees why it ended."""
         log.info("pod ended", key=str(pod.metadata.key), reason=cause[0], node=pod.spec.node_name)
         with suppress(NotFound):
             conditions = disrupted(pod, *cause, now)

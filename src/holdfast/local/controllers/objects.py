@@ -1,6 +1,6 @@
-"""The kinds that the built-in controllers read, as far as they read them.
+"""The kinds that the built-in controllers read, with only the fields that they read.
 
-What they put back as a whole (conditions, taints) is here with every field that it can have: nothing gets lost.
+Lists that a controller writes back as a whole (conditions, taints) have every field, so that no field gets lost.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ TRACKING = "batch.kubernetes.io/job-tracking"
 
 
 class Condition(ApiStruct, frozen=True, kw_only=True):
-    """Of a pod or of a node."""
+    """A condition of a pod or of a node."""
 
     type: str
     status: str
@@ -77,13 +77,13 @@ class Pod(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel",
 
     @property
     def claims(self) -> tuple[Key, ...]:
-        """The claims among its volumes."""
+        """The PersistentVolumeClaims among the pod's volumes."""
         sources = (volume.persistent_volume_claim for volume in self.spec.volumes)
         return tuple(Key(self.metadata.namespace, source.claim_name) for source in sources if source)
 
     @property
     def is_tracked(self) -> bool:
-        """Whether the Job controller holds it until it is counted."""
+        """Whether the Job controller's finalizer holds the pod until the pod is counted."""
         return TRACKING in self.metadata.finalizers
 
 
@@ -204,14 +204,14 @@ class Job(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel",
 
     @property
     def replaces_only_failed(self) -> bool:
-        """Whether a pod that is being deleted keeps its place until it has really ended."""
+        """Whether a terminating pod is replaced only after it has really ended."""
         return self.spec.pod_replacement_policy == "Failed" or self.spec.pod_failure_policy is not None
 
     @property
     def finished_at(self) -> str:
-        """When it was over, complete or failed; empty before."""
-        over = (c for c in self.status.conditions if c.type in ("Complete", "Failed") and c.status == "True")
-        return next((condition.last_transition_time for condition in over), "")
+        """When the Job became Complete or Failed; empty before."""
+        final = (c for c in self.status.conditions if c.type in ("Complete", "Failed") and c.status == "True")
+        return next((condition.last_transition_time for condition in final), "")
 
 
 PODS = Resource(group="", version="v1", kind="Pod", plural="pods", model=Pod)
@@ -227,12 +227,12 @@ def condition(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
 
 
 def with_condition(conditions: tuple[Condition, ...], new: Condition) -> tuple[Condition, ...]:
-    """The conditions with this one in the place of the one of its type."""
+    """The conditions, with `new` replacing the condition of the same type."""
     if condition(conditions, new.type) is None:
         return (*conditions, new)
     return tuple(new if each.type == new.type else each for each in conditions)
 
 
 def resource_version_precondition(obj: Object) -> dict[str, Any]:
-    """The metadata that makes a patch one of the very state that was looked at."""
+    """The metadata that makes a patch apply only to the version that was read."""
     return {"resourceVersion": obj.metadata.resource_version}

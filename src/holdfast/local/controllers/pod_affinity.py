@@ -1,4 +1,4 @@
-"""Who a pod wants near it, and who keeps away from whom."""
+"""Inter-pod affinity and anti-affinity, and topology spread."""
 
 from collections.abc import Iterable, Mapping
 
@@ -14,11 +14,12 @@ Domain = tuple[str, str]
 
 
 class PodAffinityState(Struct, frozen=True, kw_only=True):
-    """Where a pod may not be, for the sake of others or its own; and where it must."""
+    """The topology domains that a pod must not use, because of other pods' terms or its own, and those that it must."""
 
     rejected_by_others: frozenset[Domain] = frozenset()
     avoided: frozenset[Domain] = frozenset()
-    # For each of its wishes: the label, and the values where someone is that it wants near; None: anywhere with it.
+    # For each required term: the topology label, and its values where a matching pod is. None: any value, but the node
+    # must have the label.
     required_topologies: tuple[tuple[str, frozenset[str] | None], ...] = ()
     preferred: dict[Domain, int] = {}
 
@@ -39,30 +40,30 @@ class PodAffinityState(Struct, frozen=True, kw_only=True):
 
 
 def neighbours(pod: Pod, occupancy: NodeSnapshot, nodes: Mapping[str, Node]) -> PodAffinityState:
-    wishes = pod.spec.affinity
-    near = wishes.pod_affinity.required_during_scheduling_ignored_during_execution
-    away = wishes.pod_anti_affinity.required_during_scheduling_ignored_during_execution
+    affinity = pod.spec.affinity
+    near = affinity.pod_affinity.required_during_scheduling_ignored_during_execution
+    away = affinity.pod_anti_affinity.required_during_scheduling_ignored_during_execution
     return PodAffinityState(
-        rejected_by_others=frozenset(_repelled(pod, occupancy.pods_with_anti_affinity(), nodes)),
+        rejected_by_others=frozenset(_rejected_domains(pod, occupancy.pods_with_anti_affinity(), nodes)),
         avoided=frozenset(
             (term.topology_key, value) for term in away for value in _places(term, pod, occupancy, nodes)
         ),
-        required_topologies=_drawn(pod, near, occupancy, nodes),
+        required_topologies=_required_topologies(pod, near, occupancy, nodes),
         preferred=_preferred(pod, occupancy, nodes),
     )
 
 
-def _drawn(
+def _required_topologies(
     pod: Pod, near: tuple[PodAffinityTerm, ...], occupancy: NodeSnapshot, nodes: Mapping[str, Node]
 ) -> tuple[tuple[str, frozenset[str] | None], ...]:
-    """The first of a group that wants to be together would wait for ever: it may go anywhere."""
-    places = [(term.topology_key, _places(term, pod, occupancy, nodes)) for term in near]
-    if not any(values for _, values in places) and all(_selects(term, pod, pod) for term in near):
-        return tuple((key, None) for key, _ in places)
-    return tuple(places)
+    """The first pod of a group with affinity to itself would wait for ever, so it may use any domain."""
+    topologies = [(term.topology_key, _places(term, pod, occupancy, nodes)) for term in near]
+    if not any(values for _, values in topologies) and all(_selects(term, pod, pod) for term in near):
+        return tuple((key, None) for key, _ in topologies)
+    return tuple(topologies)
 
 
-def _repelled(pod: Pod, others: Iterable[Pod], nodes: Mapping[str, Node]) -> Iterable[Domain]:
+def _rejected_domains(pod: Pod, others: Iterable[Pod], nodes: Mapping[str, Node]) -> Iterable[Domain]:
     for other in others:
         for term in other.spec.affinity.pod_anti_affinity.required_during_scheduling_ignored_during_execution:
             if _selects(term, other, pod) and (value := _value(term, other, nodes)) is not None:
@@ -70,18 +71,18 @@ def _repelled(pod: Pod, others: Iterable[Pod], nodes: Mapping[str, Node]) -> Ite
 
 
 def _preferred(pod: Pod, occupancy: NodeSnapshot, nodes: Mapping[str, Node]) -> dict[Domain, int]:
-    wishes, found = pod.spec.affinity, dict[Domain, int]()
-    for sign, group in ((1, wishes.pod_affinity), (-1, wishes.pod_anti_affinity)):
-        for wish in group.preferred_during_scheduling_ignored_during_execution:
-            term = wish.pod_affinity_term
+    affinity, found = pod.spec.affinity, dict[Domain, int]()
+    for sign, group in ((1, affinity.pod_affinity), (-1, affinity.pod_anti_affinity)):
+        for weighted in group.preferred_during_scheduling_ignored_during_execution:
+            term = weighted.pod_affinity_term
             for value in _places(term, pod, occupancy, nodes):
                 domain = term.topology_key, value
-                found[domain] = found.get(domain, 0) + sign * wish.weight
+                found[domain] = found.get(domain, 0) + sign * weighted.weight
     return found
 
 
 def _places(term: PodAffinityTerm, pod: Pod, occupancy: NodeSnapshot, nodes: Mapping[str, Node]) -> frozenset[str]:
-    """The values of the term's label where a pod is that the term speaks of."""
+    """The values of the term's topology label whose domain has a pod that the term selects."""
     values = (_value(term, other, nodes) for other in occupancy.all_pods() if _selects(term, pod, other))
     return frozenset(value for value in values if value is not None)
 
@@ -92,20 +93,20 @@ def _value(term: PodAffinityTerm, pod: Pod, nodes: Mapping[str, Node]) -> str | 
 
 
 def _selects(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
-    """Without namespaces a term speaks of its owner's; an empty selector of namespaces means all of them."""
-    everywhere = term.namespace_selector is not None and term.namespace_selector.is_empty
+    """Without namespaces a term covers its owner's namespace; an empty namespace selector covers all of them."""
+    all_namespaces = term.namespace_selector is not None and term.namespace_selector.is_empty
     named = term.namespaces or (() if term.namespace_selector is not None else (owner.metadata.namespace,))
-    in_reach = everywhere or other.metadata.namespace in named
-    return in_reach and term.label_selector is not None and term.label_selector.matches(other.metadata.labels)
+    in_scope = all_namespaces or other.metadata.namespace in named
+    return in_scope and term.label_selector is not None and term.label_selector.matches(other.metadata.labels)
 
 
-# Pods that are to be spread evenly over zones or hosts.
+# Topology spread: pods spread evenly over zones or hosts.
 
 REFUSAL = "node(s) didn't match pod topology spread constraints"
 
 
 class TopologySpread(Struct, frozen=True):
-    """How many pods each domain of one constraint has; `own` is 1 when the pod itself is one of them."""
+    """The pod count of each domain of one constraint; `own` is 1 when the pod itself counts."""
 
     constraint: TopologySpreadConstraint
     counts: dict[str, int]
@@ -127,13 +128,13 @@ def topology_spreads(pod: Pod, occupancy: NodeSnapshot, nodes: Mapping[str, Node
 def _counted(
     constraint: TopologySpreadConstraint, pod: Pod, occupancy: NodeSnapshot, nodes: Mapping[str, Node]
 ) -> TopologySpread:
-    """Only machines that the pod may choose from make a domain."""
+    """Only nodes that the pod's node affinity allows form a domain."""
     counts: dict[str, int] = {}
     for name, node in nodes.items():
         domain = node.metadata.labels.get(constraint.topology_key)
         if domain is not None and matches_node(pod.spec, node.metadata.labels, name):
-            there = sum(_is_counted(constraint, pod, other) for other in occupancy.on(name) if not other.is_terminating)
-            counts[domain] = counts.get(domain, 0) + there
+            count = sum(_is_counted(constraint, pod, other) for other in occupancy.on(name) if not other.is_terminating)
+            counts[domain] = counts.get(domain, 0) + count
     return TopologySpread(constraint, counts, int(_is_counted(constraint, pod, pod)))
 
 

@@ -1,4 +1,4 @@
-"""The scheduler: whatever changed, all that waits is looked at together, so that the order of importance holds."""
+"""The scheduler: each change starts one pass over all waiting pods, so that the order of priority holds."""
 
 import asyncio
 from collections import Counter
@@ -37,12 +37,12 @@ from holdfast.runtime.read_your_writes import TrackedClient, WriteTracker
 from holdfast.scheduling.constraints import CORDONED, find_toleration, matches_node, untolerated_taint
 from holdfast.scheduling.resources import Amounts, parse_nanos, pod_requests
 
-# Whether a pod may be on a machine, as far as the two of them are concerned; in the scheduler's own words.
+# Filters that concern one pod and one node; the messages are those of the Kubernetes scheduler.
 
 
-def filter_failures(pod: Pod, node: Node, asked: Amounts, taken: Amounts) -> tuple[str, ...]:
-    """The first kind of obstacle, with all that it is about; nothing when the pod may be there."""
-    for obstacles in (_taint_failures(pod, node), _affinity_failures(pod, node), _shortages(node, asked, taken)):
+def filter_failures(pod: Pod, node: Node, requests: Amounts, taken: Amounts) -> tuple[str, ...]:
+    """All failures of the first filter that rejects the node; empty when the pod may run there."""
+    for obstacles in (_taint_failures(pod, node), _affinity_failures(pod, node), _shortages(node, requests, taken)):
         found = tuple(obstacles)
         if found:
             return found
@@ -50,11 +50,11 @@ def filter_failures(pod: Pod, node: Node, asked: Amounts, taken: Amounts) -> tup
 
 
 def _taint_failures(pod: Pod, node: Node) -> Iterator[str]:
-    mark = untolerated_taint(pod.spec.tolerations, node.spec)
-    if mark is CORDONED:
+    taint = untolerated_taint(pod.spec.tolerations, node.spec)
+    if taint is CORDONED:
         yield "node(s) were unschedulable"
-    elif mark is not None:
-        yield f"node(s) had untolerated taint {{{mark.key}: {mark.value}}}"
+    elif taint is not None:
+        yield f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
 
 
 def _affinity_failures(pod: Pod, node: Node) -> Iterator[str]:
@@ -62,24 +62,24 @@ def _affinity_failures(pod: Pod, node: Node) -> Iterator[str]:
         yield "node(s) didn't match Pod's node affinity/selector"
 
 
-def _shortages(node: Node, asked: Amounts, taken: Amounts) -> Iterator[str]:
+def _shortages(node: Node, requests: Amounts, taken: Amounts) -> Iterator[str]:
     offered = node.status.allocatable
-    for name, amount in asked.items():
+    for name, amount in requests.items():
         if amount > 0 and amount > parse_nanos(offered.get(name, 0)) - taken.get(name, 0):
             yield "Too many pods" if name == "pods" else f"Insufficient {name}"
 
 
-# Among the machines that a pod may be on: which one.
+# Scores: which of the feasible nodes a pod gets.
 
 Score = tuple[int, int, Fraction, int]
 
 
-def score(pod: Pod, node: Node, asked: Amounts, taken: Amounts, preference: int) -> Score:
-    """Higher is better: unwelcoming marks count most, then wishes, then the share that stays free, then quiet."""
+def score(pod: Pod, node: Node, requests: Amounts, taken: Amounts, preference: int) -> Score:
+    """Higher is better: soft taints count most, then preferences, then the free share, then the number of pods."""
     return (
         -_untolerated_soft_taints(pod, node),
         preference + _preferred_affinity_weight(pod, node),
-        _free(node, asked, taken),
+        _free_share(node, requests, taken),
         -taken.get("pods", 0),
     )
 
@@ -90,36 +90,36 @@ def _untolerated_soft_taints(pod: Pod, node: Node) -> int:
 
 
 def _preferred_affinity_weight(pod: Pod, node: Node) -> int:
-    wishes = pod.spec.affinity.node_affinity.preferred_during_scheduling_ignored_during_execution
+    terms = pod.spec.affinity.node_affinity.preferred_during_scheduling_ignored_during_execution
     labels, name = node.metadata.labels, node.metadata.name
-    return sum(wish.weight for wish in wishes if wish.preference.matches(labels, name))
+    return sum(term.weight for term in terms if term.preference.matches(labels, name))
 
 
-def _free(node: Node, asked: Amounts, taken: Amounts) -> Fraction:
-    """The mean share of what the pod asks for that would stay free."""
+def _free_share(node: Node, requests: Amounts, taken: Amounts) -> Fraction:
+    """The mean share of the requested resources that would stay free."""
     shares = []
-    for name in asked:
+    for name in requests:
         offered = parse_nanos(node.status.allocatable.get(name, 0))
         if offered:
-            shares.append(Fraction(offered - taken.get(name, 0) - asked[name], offered))
+            shares.append(Fraction(offered - taken.get(name, 0) - requests[name], offered))
     return sum(shares, Fraction(0)) / len(shares) if shares else Fraction(0)
 
 
-# One look at everything that waits: who goes where, and why the others can't.
+# One scheduling pass over all waiting pods: a node for each, or the reason why there is none.
 
 
 class Outcome(Struct, frozen=True):
-    """The pods on their machines, and those that stay, each with what is in its way."""
+    """The pods with their nodes, and the unschedulable pods, each with the reason."""
 
     placed: tuple[Pod, ...]
     refused: tuple[tuple[Pod, str], ...]
 
 
 def schedule(waiting: Iterable[Pod], nodes: Mapping[str, Node], occupancy: NodeSnapshot) -> Outcome:
-    """By priority, then by age, then in the order given. What is placed takes its room in `occupancy` at once."""
+    """By priority, then by age, then in the order given. A placed pod uses its capacity in `occupancy` at once."""
     placed, refused = [], []
     known: dict[bytes, str] = {}
-    for pod in sorted(waiting, key=_rank):
+    for pod in sorted(waiting, key=_sort_key):
         kind = _equivalence_class(pod, occupancy)
         obstacle = known.get(kind) if kind else None
         if obstacle is None:
@@ -134,42 +134,42 @@ def schedule(waiting: Iterable[Pod], nodes: Mapping[str, Node], occupancy: NodeS
     return Outcome(tuple(placed), tuple(refused))
 
 
-def _rank(pod: Pod) -> tuple[int, str]:
+def _sort_key(pod: Pod) -> tuple[int, str]:
     return -pod.spec.priority, pod.metadata.creation_timestamp
 
 
 def _equivalence_class(pod: Pod, occupancy: NodeSnapshot) -> bytes:
-    """Pods of one kind fare alike: when one fits nowhere, neither does the next. Empty for who depends on others."""
+    """Equal pods get equal results: when one fits nowhere, neither does the next. Empty if other pods matter."""
     spec = pod.spec
-    is_social = (
+    depends_on_pods = (
         spec.topology_spread_constraints
         or spec.affinity.pod_affinity.required_during_scheduling_ignored_during_execution
         or spec.affinity.pod_anti_affinity.required_during_scheduling_ignored_during_execution
         or any(True for _ in occupancy.pods_with_anti_affinity())
     )
-    return b"" if is_social else msgspec.json.encode(structs.replace(spec, priority=0))
+    return b"" if depends_on_pods else msgspec.json.encode(structs.replace(spec, priority=0))
 
 
 def _choose(pod: Pod, nodes: Mapping[str, Node], occupancy: NodeSnapshot) -> tuple[Node | None, str]:
-    """The best machine, or why there is none."""
-    asked = pod_requests(pod.spec)
-    around, spreads = neighbours(pod, occupancy, nodes), topology_spreads(pod, occupancy, nodes)
+    """The best node, or why there is none."""
+    requests = pod_requests(pod.spec)
+    affinity, spreads = neighbours(pod, occupancy, nodes), topology_spreads(pod, occupancy, nodes)
     obstacles: Counter[str] = Counter()
     fits: list[tuple[Score, Node]] = []
     for name, node in nodes.items():
         taken = occupancy.taken(name)
-        found = filter_failures(pod, node, asked, taken) or _inter_pod_failures(node, around, spreads)
+        found = filter_failures(pod, node, requests, taken) or _inter_pod_failures(node, affinity, spreads)
         if found:
             obstacles.update(found)
         else:
-            fits.append((score(pod, node, asked, taken, around.preference(node)), node))
+            fits.append((score(pod, node, requests, taken, affinity.preference(node)), node))
     if fits:
         return max(fits, key=lambda fit: fit[0])[1], ""
     return None, _message(len(nodes), obstacles)
 
 
-def _inter_pod_failures(node: Node, around: PodAffinityState, spreads: tuple[TopologySpread, ...]) -> tuple[str, ...]:
-    found = (*(each.refusal(node) for each in spreads), around.refusal(node))
+def _inter_pod_failures(node: Node, affinity: PodAffinityState, spreads: tuple[TopologySpread, ...]) -> tuple[str, ...]:
+    found = (*(each.refusal(node) for each in spreads), affinity.refusal(node))
     return next(((refusal,) for refusal in found if refusal), ())
 
 
@@ -184,10 +184,10 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class Binder(Protocol):
-    """The one write that only a scheduler makes."""
+    """The write that only a scheduler makes."""
 
     async def bind(self, pod: Key, node: str, *, uid: str = "") -> None:
-        """Give the pod its machine, once; `Conflict` when it has one or is being deleted."""
+        """Bind the pod to a node, once; `Conflict` when the pod has a node or is being deleted."""
         ...
 
 
@@ -209,11 +209,11 @@ class Scheduler:
         self._writer = writer
         self._events = events
         self._now = now
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def reconcile(self, key: Key) -> Result:
-        """The key says only that there is news; several keys share one look."""
-        async with self._turn:
+        """The key only signals a change; several keys share one pass."""
+        async with self._lock:
             if self._occupancy.dirty:
                 self._occupancy.dirty = False
                 try:
@@ -224,27 +224,27 @@ class Scheduler:
         return Done()
 
     async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
-        """Nothing here is final."""
+        """No error is terminal here."""
 
     async def _run_cycle(self, session: TrackedClient) -> None:
         waiting = self._occupancy.waiting()
         if not waiting:
             return
         nodes = {node.metadata.name: node for node in sorted(self._nodes, key=lambda node: node.metadata.name)}
-        lacking = [(pod, why) for pod in waiting if (why := unbound_claims_message(pod, self._claims))]
-        unready = {pod.metadata.uid for pod, _ in lacking}
+        unbound = [(pod, why) for pod in waiting if (why := unbound_claims_message(pod, self._claims))]
+        unready = {pod.metadata.uid for pod, _ in unbound}
         outcome = schedule([pod for pod in waiting if pod.metadata.uid not in unready], nodes, self._occupancy)
         await gather_all(self._bind(pod) for pod in outcome.placed)
-        refused = [*outcome.refused, *((pod, f"0/{len(nodes)} nodes are available: {why}.") for pod, why in lacking)]
-        news = [(pod, obstacle) for pod, obstacle in refused if not _says(pod, obstacle)]
-        await gather_all(self._report_unschedulable(pod, obstacle, session) for pod, obstacle in news)
+        refused = [*outcome.refused, *((pod, f"0/{len(nodes)} nodes are available: {why}.") for pod, why in unbound)]
+        unreported = [(pod, obstacle) for pod, obstacle in refused if not _is_reported(pod, obstacle)]
+        await gather_all(self._report_unschedulable(pod, obstacle, session) for pod, obstacle in unreported)
 
     async def _bind(self, pod: Pod) -> None:
         try:
             await self._binder.bind(pod.metadata.key, pod.spec.node_name, uid=pod.metadata.uid)
             log.debug("bound", key=str(pod.metadata.key), node=pod.spec.node_name)
         except (Conflict, NotFound):
-            # It is gone, or somebody else's by now; the cache is about to show it.
+            # The pod is gone or already bound; the cache is about to show it.
             self._occupancy.forget(pod)
         except BaseException:
             self._occupancy.forget(pod)
@@ -261,18 +261,18 @@ class Scheduler:
         try:
             await session.patch_status(PODS, pod.metadata.key, patch)
         except (Conflict, NotFound):
-            # It has changed since; the change brings it here again.
+            # The pod has changed meanwhile; the change starts another pass.
             self._occupancy.dirty = True
             return
-        # A claim is bound at once here, or its own event says why it is not.
+        # A claim is bound at once here, or an event of the claim gives the reason.
         if UNBOUND not in obstacle:
             self._events.warning(PODS, pod, "FailedScheduling", obstacle)
 
 
-def _says(pod: Pod, obstacle: str) -> bool:
-    """Whether it is written on the pod already: one may wait for days."""
-    there = condition(pod.status.conditions, "PodScheduled")
-    return there is not None and (there.status, there.message) == ("False", obstacle)
+def _is_reported(pod: Pod, obstacle: str) -> bool:
+    """Whether the pod's status already has this message: a pod may wait for days."""
+    existing = condition(pod.status.conditions, "PodScheduled")
+    return existing is not None and (existing.status, existing.message) == ("False", obstacle)
 
 
 def scheduler(operator: Operator, binder: Binder, *, now: Now) -> Controller[Pod]:

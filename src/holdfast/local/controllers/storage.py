@@ -1,7 +1,7 @@
-"""Claims on storage. One machine has a folder for each of them, so that a claim gets its storage at once.
+"""PersistentVolumeClaims, and the TTL of finished Jobs. A claim is a folder on one host, so it is bound at once.
 
-A claim that is deleted stays while a pod on a machine uses it, as on any cluster; then its storage goes, then the
-claim: one of the same name never finds what its predecessor left.
+A deleted claim stays while a pod on a node uses it, as on any cluster. Then its storage is removed, then the claim, so
+that a new claim of the same name never finds old data.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -38,7 +38,7 @@ Reclaim: TypeAlias = Callable[[Key], Awaitable[None]]
 
 
 async def nothing_to_reclaim(_claim: Key) -> None:
-    """Where claims have no storage behind them."""
+    """For clusters whose claims have no storage."""
 
 
 def volume_of(claim: Claim) -> str:
@@ -46,7 +46,7 @@ def volume_of(claim: Claim) -> str:
 
 
 def unsupported_reason(claim: Claim) -> str:
-    """What keeps a claim from having a folder; empty when nothing does."""
+    """Why a claim can't be bound to a folder; empty when it can."""
     spec = claim.spec
     if spec.volume_name not in ("", volume_of(claim)):
         return f'there is no PersistentVolume "{spec.volume_name}" here; leave volumeName out to be given a folder'
@@ -61,7 +61,7 @@ UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
 
 
 def unbound_claims_message(pod: Pod, claims: Store[Claim]) -> str:
-    """What the scheduler says of a pod whose claims are not ready; empty when they are."""
+    """The scheduler's message for a pod whose claims are not bound; empty when they are."""
     for key in pod.claims:
         claim = claims.get(key)
         if claim is None:
@@ -89,26 +89,26 @@ class ClaimReconciler:
             return Done()
         if claim.metadata.deletion_timestamp:
             await self._finalize(claim, session)
-        elif trouble := unsupported_reason(claim):
-            self._events.warning(CLAIMS, claim, "ProvisioningFailed", trouble)
+        elif problem := unsupported_reason(claim):
+            self._events.warning(CLAIMS, claim, "ProvisioningFailed", problem)
         else:
             await self._bind(claim, session)
         return Done()
 
     async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
-        """Nothing here is final."""
+        """No error is terminal here."""
 
     async def _bind(self, claim: Claim, session: TrackedClient) -> None:
         key, spec, finalizers = claim.metadata.key, claim.spec, claim.metadata.finalizers
-        given = ClaimStatus(phase="Bound", access_modes=spec.access_modes, capacity=_capacity(claim))
+        bound = ClaimStatus(phase="Bound", access_modes=spec.access_modes, capacity=_capacity(claim))
         protected = finalizers if PROTECTION in finalizers else (*finalizers, PROTECTION)
         with suppress(NotFound):
             if not spec.volume_name or protected != finalizers:
                 metadata = {**resource_version_precondition(claim), "finalizers": protected}
                 patch = {"metadata": metadata, "spec": {"volumeName": volume_of(claim)}}
                 claim = await session.patch(CLAIMS, key, patch)
-            if claim.status != given:
-                patch = {"metadata": resource_version_precondition(claim), "status": msgspec.to_builtins(given)}
+            if claim.status != bound:
+                patch = {"metadata": resource_version_precondition(claim), "status": msgspec.to_builtins(bound)}
                 await session.patch_status(CLAIMS, key, patch)
 
     async def _finalize(self, claim: Claim, session: TrackedClient) -> None:
@@ -116,12 +116,14 @@ class ClaimReconciler:
         if PROTECTION not in claim.metadata.finalizers or await self._is_used(key):
             return
         await self._reclaim(key)
-        left = [each for each in claim.metadata.finalizers if each != PROTECTION]
+        remaining = [each for each in claim.metadata.finalizers if each != PROTECTION]
         with suppress(NotFound):
-            await session.patch(CLAIMS, key, {"metadata": {**resource_version_precondition(claim), "finalizers": left}})
+            await session.patch(
+                CLAIMS, key, {"metadata": {**resource_version_precondition(claim), "finalizers": remaining}}
+            )
 
     async def _is_used(self, key: Key) -> bool:
-        """Asked of the cluster: a cache that shows the claim's deletion may not show yet who was bound before it."""
+        """Reads from the cluster: a cache that shows the claim's deletion may lack pods that were bound before it."""
         pods = (await self._cluster.list(PODS, namespace=key.namespace)).items
         return any(key in pod.claims for pod in pods if pod.spec.node_name)
 
@@ -142,7 +144,7 @@ def claims(operator: Operator, cluster: Cluster, *, reclaim: Reclaim) -> Control
     )
 
 
-# Takes finished Jobs away when their time is over.
+# Deletes finished Jobs after their ttlSecondsAfterFinished.
 
 
 class JobTtlReconciler:
@@ -159,7 +161,7 @@ class JobTtlReconciler:
         left_s = (parse_time(job.finished_at) + timedelta(seconds=kept_s) - self._now()).total_seconds()
         if left_s > 0:
             return RequeueAfter(left_s)
-        # Of the version looked at: a time that was lengthened in this moment is respected.
+        # Delete only the version that was read: a TTL that was extended meanwhile is respected.
         meta = job.metadata
         session = self._writer.for_key(key)
         await session.delete(
@@ -168,7 +170,7 @@ class JobTtlReconciler:
         return Done()
 
     async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
-        """Nothing here is final."""
+        """No error is terminal here."""
 
 
 def finished_jobs(operator: Operator, *, now: Now) -> Controller[Job]:

@@ -1,4 +1,4 @@
-"""Several writes at the same time."""
+"""Concurrent writes."""
 
 import asyncio
 from collections.abc import Awaitable, Iterable
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 async def gather_all(steps: Iterable[Awaitable[T]]) -> list[T]:
-    """All are carried out, even when one fails; then the first failure is raised."""
+    """Run all steps to the end, even when one fails; then raise the first error."""
     results = await asyncio.gather(*steps, return_exceptions=True)
     done: list[T] = []
     for result in results:

@@ -1,4 +1,4 @@
-"""One container's life: started, asked how it is, restarted, stopped."""
+"""The lifecycle of one container: start, probes, restarts, stop."""
 
 import asyncio
 import signal
@@ -29,10 +29,10 @@ from holdfast.local.kubelet.pod_status import (
 from holdfast.local.kubelet.probes import Target, probe_loop, run_handler
 from holdfast.local.kubelet.processes import Exit, Process, StartError
 
-# The time that what is to stop is given to do so. It can become shorter while it runs, never longer.
-
 
 class GracePeriod:
+    """The time that a pod or container has to stop. A grace period can become shorter while it runs, never longer."""
+
     def __init__(self) -> None:
         self._deadline: float | None = None
         self._changed = asyncio.Event()
@@ -42,19 +42,19 @@ class GracePeriod:
         return self._deadline is not None
 
     def begin(self, seconds: float) -> None:
-        """Count from now; a period that would end earlier already stays."""
+        """Start the countdown now; an earlier deadline stays."""
         deadline = asyncio.get_running_loop().time() + seconds
         if self._deadline is None or deadline < self._deadline:
             self._deadline = deadline
             self._changed.set()
 
     async def start(self) -> None:
-        """Until it has begun."""
+        """Wait until the grace period has begun."""
         while not self.began:
             await self._changed.wait()
 
     async def wait_expired(self) -> None:
-        """Until it has begun and is used up."""
+        """Wait until the grace period has begun and has expired."""
         while (left := self.left) is None or left > 0:
             self._changed.clear()
             try:
@@ -67,13 +67,10 @@ class GracePeriod:
         return None if self._deadline is None else self._deadline - asyncio.get_running_loop().time()
 
 
-# Two shapes of waiting: for the first of several, and beside something that ends with the block.
-
-
 async def wait_first(*awaitables: Awaitable[object]) -> None:
-    """Until one of them is done. Coroutines are cancelled then; futures belong to the caller and go on."""
-    tasks = [asyncio.ensure_future(one) for one in awaitables]
-    own = [task for task, given in zip(tasks, awaitables, strict=True) if task is not given]
+    """Wait until one is done. Coroutines are cancelled then; futures belong to the caller and continue."""
+    tasks = [asyncio.ensure_future(each) for each in awaitables]
+    own = [task for task, awaitable in zip(tasks, awaitables, strict=True) if task is not awaitable]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -82,7 +79,7 @@ async def wait_first(*awaitables: Awaitable[object]) -> None:
 
 @asynccontextmanager
 async def background_task(coroutine: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
-    """Run it beside the block, and no longer."""
+    """Run the coroutine until the block ends."""
     task = asyncio.ensure_future(coroutine)
     try:
         yield
@@ -91,7 +88,7 @@ async def background_task(coroutine: Coroutine[Any, Any, object]) -> AsyncIterat
 
 
 async def _end(tasks: "Sequence[asyncio.Future[object]]") -> None:
-    """Cancel what still runs; an error of what had ended is the caller's to know."""
+    """Cancel the tasks that still run; raise the error of a task that had already failed."""
     for task in tasks:
         task.cancel()
     for result in await asyncio.gather(*tasks, return_exceptions=True):
@@ -106,7 +103,7 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class ContainerRun:
-    """`policy` says whether it is restarted; `changed` is called after every change of `fact`."""
+    """`policy` is the restart policy; `changed` is called after every change of `fact`."""
 
     def __init__(
         self, spec: Container, *, policy: str, is_init: bool, grace_s: float, changed: Callable[[], None]
@@ -117,39 +114,39 @@ class ContainerRun:
         self._grace_s = grace_s
         self._is_init = is_init
         self._changed = changed
-        self._halt = GracePeriod()  # of the container: no further start
-        self._ending = GracePeriod()  # of the process that runs now
-        self._complaint = ""
+        self._container_grace = GracePeriod()  # for the whole container: no further start
+        self._process_grace = GracePeriod()  # for the process that runs now
+        self._failure = ""
         self.has_started = asyncio.Event()
 
     @property
     def is_stopping(self) -> bool:
-        return self._halt.began
+        return self._container_grace.began
 
     def set_waiting(self, reason: str, message: str = "") -> None:
         self._set(state=Waiting(reason, message))
 
     def set_rejected(self, message: str, now: str) -> None:
-        """It will never be started."""
+        """The container will never start."""
         self._set(
             state=Terminated(exit_code=CANNOT_START, reason="ContainerCannotRun", message=message, finished_at=now)
         )
 
     def stop(self, grace_s: float) -> None:
-        """Let what runs end within this time, and start nothing more."""
-        self._halt.begin(grace_s)
-        self._ending.begin(grace_s)
+        """Let the running process end within `grace_s` and start no further process."""
+        self._container_grace.begin(grace_s)
+        self._process_grace.begin(grace_s)
 
-    async def run(self, around: ContainerContext) -> None:
-        """Until it has ended for good; the last state tells how."""
+    async def run(self, context: ContainerContext) -> None:
+        """Run until the container has ended for good; the last state in `fact` is the result."""
         loop = asyncio.get_running_loop()
         crashes = 0
-        while not self._halt.began:
+        while not self._container_grace.began:
             began = loop.time()
-            end = await self._run_once(around)
+            end = await self._run_once(context)
             if end is None:
                 return
-            if self._halt.began or not restarts_again(self._policy, end.exit_code):
+            if self._container_grace.began or not restarts_again(self._policy, end.exit_code):
                 self._set(state=end, started=False, ready=self._is_init and end.exit_code == 0)
                 return
             crashes = 1 if loop.time() - began >= HEALTHY_AFTER_S else crashes + 1
@@ -164,75 +161,77 @@ class ContainerRun:
             )
             await self._pause(delay_s)
 
-    async def _run_once(self, around: ContainerContext) -> Terminated | None:
-        """One start to its end; None when it was stopped before it began."""
-        prepared = await self._prepared(around)
-        if prepared is None:
+    async def _run_once(self, context: ContainerContext) -> Terminated | None:
+        """Run the container once; None when the container was stopped before the start."""
+        plan = await self._wait_for_plan(context)
+        if plan is None:
             return None
         try:
-            return await self._start(prepared, around)
+            return await self._start(plan, context)
         finally:
-            if prepared.cgroup:
-                prepared.cgroup.remove()
+            if plan.cgroup:
+                plan.cgroup.remove()
 
-    async def _start(self, prepared: LaunchPlan, around: ContainerContext) -> Terminated:
-        started_at = around.host.time()
-        self._ending, self._complaint = GracePeriod(), ""
+    async def _start(self, plan: LaunchPlan, context: ContainerContext) -> Terminated:
+        started_at = context.host.time()
+        self._process_grace, self._failure = GracePeriod(), ""
         self.has_started.clear()
         try:
             process = await Process.start(
-                prepared.launch, marker=around.marker, note=lambda one: processes.record_process(around.folder, one)
+                plan.launch, marker=context.marker, note=lambda each: processes.record_process(context.folder, each)
             )
         except (StartError, OSError) as error:
-            now = around.host.time()
+            now = context.host.time()
             return Terminated(
                 exit_code=CANNOT_START, reason="StartError", message=str(error), started_at=started_at, finished_at=now
             )
         try:
-            exit_ = await self._supervise(process, prepared, around)
+            exit_ = await self._supervise(process, plan, context)
         finally:
             await process.close()
-        await self._kill_orphans(exit_, around)
-        return self._terminated(exit_, prepared, started_at, around.host.time())
+        await self._kill_orphans(exit_, context)
+        return self._terminated(exit_, plan, started_at, context.host.time())
 
-    async def _prepared(self, around: ContainerContext) -> LaunchPlan | None:
-        while not self._halt.began:
+    async def _wait_for_plan(self, context: ContainerContext) -> LaunchPlan | None:
+        while not self._container_grace.began:
             try:
-                return await prepare(self.spec, around, self.fact.restarts)
-            except RetryLater as trouble:
-                self.set_waiting(trouble.reason, str(trouble))
-            except (ClusterError, OSError) as trouble:
-                self.set_waiting("CreateContainerError", str(trouble))
+                return await prepare(self.spec, context, self.fact.restarts)
+            except RetryLater as problem:
+                self.set_waiting(problem.reason, str(problem))
+            except (ClusterError, OSError) as problem:
+                self.set_waiting("CreateContainerError", str(problem))
             await self._pause(RETRY_S)
         return None
 
-    async def _supervise(self, process: Process, prepared: LaunchPlan, around: ContainerContext) -> Exit:
-        target = Target(self.spec, process, around.place.pod_ip, around.host.http, prepared.rewrite)
-        self._set(state=Running(around.host.time()))
+    async def _supervise(self, process: Process, plan: LaunchPlan, context: ContainerContext) -> Exit:
+        target = Target(self.spec, process, context.place.pod_ip, context.host.http, plan.rewrite)
+        self._set(state=Running(context.host.time()))
         if self.spec.startup_probe is None:
             self._start_passed()
-        if (left := self._halt.left) is not None:  # it was stopped while it was being started
-            self._ending.begin(left)
+        if (left := self._container_grace.left) is not None:  # the container was stopped during its start
+            self._process_grace.begin(left)
         async with background_task(self._probe(target)):
             ended = asyncio.ensure_future(process.wait())
-            await wait_first(ended, self._ending.start())
+            await wait_first(ended, self._process_grace.start())
             if not ended.done():
                 await self._end(target, ended)
             return await ended
 
     async def _end(self, target: Target, ended: "asyncio.Future[Exit]") -> None:
-        """preStop, then SIGTERM, then, when the time is over, the end of everything."""
+        """preStop, then SIGTERM, then SIGKILL for every process when the grace period has expired."""
         if hook := self.spec.lifecycle.pre_stop:
-            await wait_first(ended, self._ending.wait_expired(), run_handler(target, hook, timeout_s=float("inf")))
+            await wait_first(
+                ended, self._process_grace.wait_expired(), run_handler(target, hook, timeout_s=float("inf"))
+            )
         target.process.signal(signal.SIGTERM)
-        await wait_first(ended, self._ending.wait_expired())
+        await wait_first(ended, self._process_grace.wait_expired())
         if not ended.done():
             await target.process.force()
 
     async def _probe(self, target: Target) -> None:
         spec = self.spec
-        if (hook := spec.lifecycle.post_start) and (trouble := await run_handler(target, hook, timeout_s=float("inf"))):
-            self._kill_unhealthy(f"postStart hook failed: {trouble}", None)
+        if (hook := spec.lifecycle.post_start) and (problem := await run_handler(target, hook, timeout_s=float("inf"))):
+            self._kill_unhealthy(f"postStart hook failed: {problem}", None)
         if spec.startup_probe:
             async with background_task(
                 probe_loop(target, spec.startup_probe, passed=False, tell=self._on_startup_probe)
@@ -263,37 +262,37 @@ class ContainerRun:
 
     def _failed(self, kind: str, probe: Probe | None, reason: str) -> None:
         assert probe is not None
-        complaint = f"{kind} probe failed {probe.failure_threshold} times: {reason}"
-        self._kill_unhealthy(complaint, probe.termination_grace_period_seconds)
+        failure = f"{kind} probe failed {probe.failure_threshold} times: {reason}"
+        self._kill_unhealthy(failure, probe.termination_grace_period_seconds)
 
-    def _kill_unhealthy(self, complaint: str, grace_s: float | None) -> None:
-        """The process is stopped; the restart policy says what comes after it."""
-        self._complaint = complaint
-        log.info("container stopped", container=self.spec.name, reason=complaint)
-        self._ending.begin(self._grace_s if grace_s is None else grace_s)
+    def _kill_unhealthy(self, failure: str, grace_s: float | None) -> None:
+        """Stop the process; the restart policy decides whether a new process starts."""
+        self._failure = failure
+        log.info("container stopped", container=self.spec.name, reason=failure)
+        self._process_grace.begin(self._grace_s if grace_s is None else grace_s)
 
-    async def _kill_orphans(self, exit_: Exit, around: ContainerContext) -> None:
-        """A supervisor that was killed can't have ended what it supervised."""
+    async def _kill_orphans(self, exit_: Exit, context: ContainerContext) -> None:
+        """End processes of the pod that survived because their supervisor was killed."""
         if exit_.message or exit_.left:
-            await processes.end_of_pod(around.folder, around.host.identity, around.uid)
+            await processes.end_of_pod(context.folder, context.host.identity, context.uid)
 
-    def _terminated(self, exit_: Exit, prepared: LaunchPlan, started_at: str, now: str) -> Terminated:
-        spec, launch = self.spec, prepared.launch
-        message = termination_message(prepared.message_file, launch.log, spec.termination_message_policy, exit_.code)
+    def _terminated(self, exit_: Exit, plan: LaunchPlan, started_at: str, now: str) -> Terminated:
+        spec, launch = self.spec, plan.launch
+        message = termination_message(plan.message_file, launch.log, spec.termination_message_policy, exit_.code)
         reason = "Completed" if exit_.code == 0 else "Error"
-        if exit_.code and prepared.cgroup and prepared.cgroup.oom_killed:
+        if exit_.code and plan.cgroup and plan.cgroup.oom_killed:
             reason = "OOMKilled"
         return Terminated(
             exit_code=exit_.code,
             signal=exit_.signal,
             reason=reason,
-            message=message or self._complaint or exit_.message,
+            message=message or self._failure or exit_.message,
             started_at=started_at,
             finished_at=now,
         )
 
     async def _pause(self, seconds: float) -> None:
-        await wait_first(self._halt.start(), asyncio.sleep(seconds))
+        await wait_first(self._container_grace.start(), asyncio.sleep(seconds))
 
     def _set(self, **changes: State | bool | int | None) -> None:
         fact = replace(self.fact, **changes)

@@ -1,4 +1,4 @@
-"""What all pods of this machine share, and what one container finds around it."""
+"""State that all pods of this node share, and the context of one container."""
 
 import hashlib
 import re
@@ -19,23 +19,23 @@ from holdfast.local.kubelet.environment import MACHINE, POD_UID, IssueToken, Pod
 from holdfast.local.kubelet.errors import PodRejected
 from holdfast.local.kubelet.objects import Container, PodSpec
 
-# What is run for a container: its command, on this machine. No image is.
+# The kubelet runs the command of a container directly on the host, and no image.
 
 INTERPRETERS = ("python", "python3")
 OURSELVES = "holdfast"
 
 
 class CommandResolver:
-    """The rule, with the one image whose command is known."""
+    """Resolves the command of a container; `default_image` is the only image whose command is known."""
 
     def __init__(self, default_image: str = "", default_command: Sequence[str] = ()) -> None:
         self._default_image = default_image
         self._default_command = tuple(default_command)
 
     def check(self, spec: PodSpec) -> None:
-        """Raises `Refused` when a container has nothing that this machine could run."""
+        """Raises `PodRejected` when a container has no command that this node could run."""
         for container in (*spec.init_containers, *spec.containers):
-            if not self._written(container):
+            if not self._command(container):
                 raise PodRejected(
                     f"container {container.name} has the image {container.image or '(none)'} and no command: this "
                     "machine runs commands, not images; write the command to run, or use a cluster",
@@ -45,63 +45,63 @@ class CommandResolver:
     def argv(
         self, container: Container, variables: Mapping[str, str], rewrite: Callable[[str], str]
     ) -> tuple[str, ...]:
-        command = [expand(word, variables) for word in (*self._written(container), *container.args)]
+        command = [expand(word, variables) for word in (*self._command(container), *container.args)]
         return tuple(own_interpreter([rewrite(word) for word in command]))
 
-    def _written(self, container: Container) -> tuple[str, ...]:
+    def _command(self, container: Container) -> tuple[str, ...]:
         if not container.command and container.image and container.image == self._default_image:
             return self._default_command
         return container.command
 
 
 def own_interpreter(command: list[str]) -> list[str]:
-    """python means the interpreter that holdfast runs in, with what is installed there; holdfast means this one."""
+    """python means the interpreter of holdfast, with its installed packages; holdfast means this holdfast."""
     program, arguments = command[:1], command[1:]
     if program == [OURSELVES]:
         return [sys.executable, "-m", OURSELVES, *arguments]
     return [sys.executable, *arguments] if program and program[0] in INTERPRETERS else command
 
 
-# A loopback address for every pod, and for every stable name of one, known before the pod is there.
+# A loopback address for every pod and for every stable name of a pod, known before the pod exists.
 #
-# All of 127/8 reaches this machine, so workers of two jobs can listen on one port, each on its own address.
+# All of 127/8 reaches this host, so workers of two jobs can listen on the same port, each on its own address.
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 # {hostname}.{subdomain}.{namespace}.svc, as headless Services name their pods.
 _STABLE_NAME = re.compile(rf"(?<![-a-z0-9.])({_LABEL}\.{_LABEL}\.{_LABEL})\.svc(?:\.cluster\.local)?(?![-a-z0-9.])")
-# 127.1.0.1 to 127.254.255.254: beside what distributions use of 127.0.
+# 127.1.0.1 to 127.254.255.254: outside of 127.0, which distributions use.
 _SECOND, _THIRD, _FOURTH = 254, 256, 254
 _PORTS = 65536
 
 
 class PodAddresses:
-    """Which name has which address, as long as a pod has that name or mentions it."""
+    """Addresses by stable name, reserved while a pod has the name or refers to the name."""
 
-    def __init__(self, machine: str) -> None:
-        self._machine = machine
+    def __init__(self, node_id: str) -> None:
+        self._node_id = node_id
         self._by_name: dict[str, str] = {}
         self._names: dict[str, str] = {}  # address → name
         self._holders: dict[str, set[str]] = {}  # name → pods
-        self._ports: dict[tuple[str, int], int] = {}  # address, port asked for → port given
+        self._ports: dict[tuple[str, int], int] = {}  # (address, requested port) → assigned port
 
     def of_pod(self, holder: str, *, namespace: str, hostname: str, subdomain: str) -> str:
-        """The address of the pod of that stable name, held until `holder` (a uid) lets go of it."""
-        return self._hold(holder, f"{hostname}.{subdomain}.{namespace}")
+        """The address for the stable name of a pod, reserved until `holder` (a pod uid) releases it."""
+        return self._reserve(holder, f"{hostname}.{subdomain}.{namespace}")
 
     def resolve(self, holder: str, text: str) -> str:
         """`text` with every stable name replaced by its pod's address."""
-        return _STABLE_NAME.sub(lambda match: self._hold(holder, match[1]), text)
+        return _STABLE_NAME.sub(lambda match: self._reserve(holder, match[1]), text)
 
     def port(self, address: str, wanted: int) -> int:
-        """A port of the whole machine for the pod of that address: `wanted`, or the next one that nobody has.
+        """A port that is unique on the host for the pod of that address: `wanted`, or the next free port.
 
-        Every pod that asks gets the same answer, until the last one has let go of the address.
+        Every pod gets the same port until the last pod has released the address.
         """
         if address not in self._names:
             return wanted
         if (address, wanted) not in self._ports:
-            given = set(self._ports.values())
-            free = (port for port in range(wanted, _PORTS) if port not in given and _is_free(port))
+            assigned = set(self._ports.values())
+            free = (port for port in range(wanted, _PORTS) if port not in assigned and _is_free(port))
             self._ports[address, wanted] = next(free, wanted)
         return self._ports[address, wanted]
 
@@ -111,25 +111,25 @@ class PodAddresses:
             if not holders:
                 del self._holders[name]
                 del self._names[self._by_name.pop(name)]
-        self._ports = {asked: port for asked, port in self._ports.items() if asked[0] in self._names}
+        self._ports = {requested: port for requested, port in self._ports.items() if requested[0] in self._names}
 
-    def _hold(self, holder: str, name: str) -> str:
+    def _reserve(self, holder: str, name: str) -> str:
         if name not in self._by_name:
-            address = self._free(name)
+            address = self._free_address(name)
             self._by_name[name], self._names[address] = address, name
         self._holders.setdefault(name, set()).add(holder)
         return self._by_name[name]
 
-    def _free(self, name: str) -> str:
-        """A function of the machine and the name; only where another name has it already, the next of a fixed row."""
-        turn = 0
-        while (address := candidate(self._machine, name, turn)) in self._names:
-            turn += 1
+    def _free_address(self, name: str) -> str:
+        """A hash of the node id and the name; on a collision with another name, the next of a fixed sequence."""
+        attempt = 0
+        while (address := candidate(self._node_id, name, attempt)) in self._names:
+            attempt += 1
         return address
 
 
-def candidate(machine: str, name: str, turn: int) -> str:
-    digest = hashlib.sha256(f"{machine}\n{name}\n{turn}".encode()).digest()
+def candidate(node_id: str, name: str, attempt: int) -> str:
+    digest = hashlib.sha256(f"{node_id}\n{name}\n{attempt}".encode()).digest()
     number = int.from_bytes(digest[:8], "big")
     number, fourth = divmod(number, _FOURTH)
     number, third = divmod(number, _THIRD)
@@ -137,9 +137,9 @@ def candidate(machine: str, name: str, turn: int) -> str:
 
 
 def _is_free(port: int) -> bool:
-    """Whether a process could listen on it at all addresses now."""
+    """Whether a process could listen on the port at all addresses now."""
     with socket.socket() as probe:
-        # As listeners do: a port whose last connections are still fading away is free.
+        # As listeners do: a port whose last connections are in TIME_WAIT is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))
@@ -153,7 +153,7 @@ HOST_IP = "127.0.0.1"
 
 
 def claim_folder(data: Path, claim: Key) -> Path:
-    """What a claim's pods find in it; `data` is the folder of this cluster."""
+    """The folder behind a claim; `data` is the data folder of the cluster."""
     return data / "volumes" / claim.namespace / claim.name
 
 
@@ -188,12 +188,12 @@ class Host(Struct, frozen=True, kw_only=True):
         return self.folder(uid) / "logs"
 
     def time(self) -> str:
-        """As metav1.Time is written."""
+        """The current time in the format of metav1.Time."""
         return self.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class ContainerContext(Struct, frozen=True, kw_only=True):
-    """Of one container: its host, its pod, and what it was given."""
+    """The context of one container: its host, its pod, its volumes and its devices."""
 
     host: Host
     place: PodContext

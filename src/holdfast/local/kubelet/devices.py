@@ -1,6 +1,6 @@
-"""CPU and memory limits, where the kernel lets this process set them.
+"""Devices and limits of containers: cgroups for CPU and memory, where the kernel allows them, and GPUs.
 
-Groups are made below the one that holdfast itself runs in, so that whatever limits it has hold for its pods too.
+Cgroups are created below the cgroup of holdfast itself, so that the limits of holdfast apply to its pods too.
 """
 
 import contextlib
@@ -18,13 +18,13 @@ CONTROLLERS = ("cpu", "memory")
 
 
 class Cgroup(Struct, frozen=True):
-    """The groups of one container: one, or with the older kernel interface one for each controller."""
+    """The cgroups of one container: one with cgroup v2, one per controller with cgroup v1."""
 
     entries: tuple[Path, ...]
 
     @property
     def oom_killed(self) -> bool:
-        """Whether the kernel ended a process of it for want of memory."""
+        """Whether the kernel OOM-killed a process of the container."""
         return any(count > 0 for count in self._oom_kills())
 
     def _oom_kills(self) -> Iterator[int]:
@@ -41,13 +41,13 @@ class Cgroup(Struct, frozen=True):
 
 
 class Cgroups(Struct, frozen=True, kw_only=True):
-    """Where this machine's pods have their groups, by controller."""
+    """The parent cgroups of all pods on this node, by controller."""
 
     parents: dict[str, Path]
     is_unified: bool
 
     def make(self, uid: str, container: Container) -> Cgroup | None:
-        """None for a container without limits that could be enforced."""
+        """Create the cgroup of a container; None for a container without enforceable limits."""
         entries = {}
         for controller, settings in self._settings(container).items():
             entry = self.parents[controller] / f"{uid}-{container.name}"
@@ -72,7 +72,7 @@ class Cgroups(Struct, frozen=True, kw_only=True):
         return settings
 
     def remove(self) -> None:
-        """Take away the groups of a run before this one, and our own."""
+        """Remove the cgroups of earlier runs and of this run."""
         for parent in self.parents.values():
             with contextlib.suppress(OSError):
                 Cgroup(tuple(entry for entry in parent.iterdir() if entry.is_dir())).remove()
@@ -80,7 +80,7 @@ class Cgroups(Struct, frozen=True, kw_only=True):
 
 
 def find(identity: str, proc: Path = Path("/proc/self")) -> Cgroups | None:
-    """A group of our own below the one that we are in; None where that is not allowed, and no limit is enforced."""
+    """Create a cgroup below the cgroup of this process; None without permission: then no limit is enforced."""
     memberships = {
         controller: path
         for line in (proc / "cgroup").read_text().splitlines()
@@ -109,14 +109,14 @@ def _v1(mount: Path, options: list[str], memberships: dict[str, str], identity: 
     return found
 
 
-def _v2(own: Path, identity: str) -> Path | None:
-    """Children get a controller only where their parent hands it on, and only where no process is beside them."""
-    folder = own / f"holdfast-{identity}"
+def _v2(cgroup: Path, identity: str) -> Path | None:
+    """Child cgroups get a controller only if the parent delegates it, and only if no process is in the parent."""
+    folder = cgroup / f"holdfast-{identity}"
     try:
-        if not set(CONTROLLERS) <= set((own / "cgroup.controllers").read_text().split()):
+        if not set(CONTROLLERS) <= set((cgroup / "cgroup.controllers").read_text().split()):
             return None
         folder.mkdir(exist_ok=True)
-        for parent in (own, folder):
+        for parent in (cgroup, folder):
             for controller in CONTROLLERS:
                 (parent / "cgroup.subtree_control").write_text(f"+{controller}")
     except OSError:
@@ -126,36 +126,36 @@ def _v2(own: Path, identity: str) -> Path | None:
     return folder
 
 
-# Which GPU of this machine belongs to which container: each to one at a time.
+# Assignment of the GPUs of this node to containers: each GPU belongs to one pod at a time.
 
 RESOURCE = "nvidia.com/gpu"
 
 
 class NotEnoughGpus(HoldfastError):
-    """Fewer are free than the pod asks for."""
+    """Fewer GPUs are free than the pod requests."""
 
 
 class Gpus:
     def __init__(self, count: int) -> None:
         self._free = set(range(count))
-        self._taken: dict[str, tuple[int, ...]] = {}
+        self._allocated: dict[str, tuple[int, ...]] = {}
 
     def take(self, pod: str, spec: PodSpec) -> dict[str, tuple[int, ...]]:
-        """The devices of each container, by its name."""
+        """Allocate the GPUs of a pod; returns the device indexes by container name."""
         needed = needed_by(spec)
         if needed > len(self._free):
             raise NotEnoughGpus(f"the pod asks for {needed} {RESOURCE}, and {len(self._free)} are free on this machine")
         devices = tuple(sorted(self._free)[:needed])
         self._free.difference_update(devices)
-        self._taken[pod] = devices
+        self._allocated[pod] = devices
         return assign_devices(spec, devices)
 
     def release(self, pod: str) -> None:
-        self._free.update(self._taken.pop(pod, ()))
+        self._free.update(self._allocated.pop(pod, ()))
 
 
 def needed_by(spec: PodSpec) -> int:
-    """What runs side by side adds up; an init container runs beside the sidecars before it and nothing else."""
+    """The peak number of GPUs: concurrent containers add up; an init container runs only beside earlier sidecars."""
     sidecars = peak = 0
     for container in spec.init_containers:
         if container.is_sidecar:
@@ -181,6 +181,6 @@ def requested_gpus(container: Container) -> int:
 
 
 def cuda_env(devices: Iterable[int]) -> dict[str, str]:
-    """What CUDA and the container runtimes go by; an empty list hides every device."""
+    """The variables that CUDA and the container runtimes read; an empty list hides every device."""
     text = ",".join(map(str, devices))
     return {"CUDA_VISIBLE_DEVICES": text, "NVIDIA_VISIBLE_DEVICES": text or "void"}

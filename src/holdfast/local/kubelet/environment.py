@@ -1,4 +1,4 @@
-"""The variables that a container's processes see: those that the pod declares, and a small base."""
+"""The environment variables of a container: the variables of the pod spec, and a small base."""
 
 import os
 import re
@@ -33,14 +33,13 @@ from holdfast.local.kubelet.objects import (
     Volume,
 )
 
-# $(NAME) in values, commands and arguments, by Kubernetes' rules.
-
-# Leftmost first: $$ stands for one $, $(NAME) for a variable; any other $ is itself.
+# $(NAME) in values, commands and arguments, by the rules of Kubernetes. Leftmost first: $$ stands for one $, $(NAME)
+# for a variable; any other $ stays.
 _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """`text` with every known reference replaced; one that is not known stays as it is written."""
+    """`text` with every known reference replaced; an unknown reference stays as written."""
 
     def replacement(match: re.Match[str]) -> str:
         if match[0] == "$$":
@@ -50,13 +49,13 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
     return _REFERENCE.sub(replacement, text)
 
 
-# What a pod may be told of itself: its fields and its resources.
+# The downward API: fields and resources of a pod.
 
 _MAP_ENTRY = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 
 
 class PodContext(Struct, frozen=True, kw_only=True):
-    """A pod, and where it runs."""
+    """A pod, its addresses, and the allocatable resources of its node."""
 
     pod: Pod
     pod_ip: str
@@ -64,7 +63,7 @@ class PodContext(Struct, frozen=True, kw_only=True):
     allocatable: Mapping[str, str]
 
     def field(self, ref: FieldRef) -> str:
-        """The text of a field, as fieldRef names it."""
+        """The value of a fieldRef."""
         metadata, spec = self.pod.metadata, self.pod.spec
         if match := _MAP_ENTRY.fullmatch(ref.field_path):
             entries = metadata.labels if match[1] == "labels" else metadata.annotations
@@ -73,8 +72,8 @@ class PodContext(Struct, frozen=True, kw_only=True):
             "metadata.name": metadata.name,
             "metadata.namespace": metadata.namespace,
             "metadata.uid": metadata.uid,
-            "metadata.labels": _lines(metadata.labels),
-            "metadata.annotations": _lines(metadata.annotations),
+            "metadata.labels": _map_lines(metadata.labels),
+            "metadata.annotations": _map_lines(metadata.annotations),
             "spec.nodeName": spec.node_name,
             "spec.serviceAccountName": spec.service_account_name,
             "status.podIP": self.pod_ip,
@@ -87,7 +86,7 @@ class PodContext(Struct, frozen=True, kw_only=True):
         return fields[ref.field_path]
 
     def resource(self, ref: ResourceFieldRef, container_name: str) -> str:
-        """A request or limit in units of the divisor, rounded up; without a limit, what the machine has."""
+        """A request or limit in units of the divisor, rounded up; a missing limit is the allocatable amount."""
         name = ref.container_name or container_name
         containers = (*self.pod.spec.init_containers, *self.pod.spec.containers)
         container = next((one for one in containers if one.name == name), None)
@@ -100,17 +99,17 @@ class PodContext(Struct, frozen=True, kw_only=True):
         return str(round_up(parse_quantity(value) / divisor))
 
 
-def _lines(entries: Mapping[str, str]) -> str:
-    """As the downward API writes a map into a file."""
+def _map_lines(entries: Mapping[str, str]) -> str:
+    """A map in the file format of the downward API."""
     quoted = ((key, value.replace("\\", "\\\\").replace('"', '\\"')) for key, value in sorted(entries.items()))
     return "\n".join(f'{key}="{value}"' for key, value in quoted)
 
 
-# The ConfigMaps, Secrets and claims that a pod refers to, read when they are needed and kept nowhere.
+# The ConfigMaps, Secrets and claims that a pod refers to, read on demand and never cached.
 
 T = TypeVar("T", bound=Object)
 
-# A token of the pod for an audience.
+# Issues a token of the pod for an audience.
 IssueToken: TypeAlias = Callable[[Pod, str], str]
 
 
@@ -123,7 +122,7 @@ class ReferencedObjects(Struct, frozen=True, kw_only=True):
 
 
 class Sources(Struct, frozen=True, kw_only=True):
-    """Those of them that are there."""
+    """The referenced objects that exist, by name."""
 
     config_maps: Mapping[str, ConfigMap] = {}
     secrets: Mapping[str, Secret] = {}
@@ -133,10 +132,10 @@ class Sources(Struct, frozen=True, kw_only=True):
 
 
 def of_container(container: Container) -> ReferencedObjects:
-    """What its environment is made of."""
+    """The objects that the environment of a container refers to."""
     references = [variable.value_from for variable in container.env if variable.value_from]
-    maps = [ref.config_map_key_ref for ref in references] + [whole.config_map_ref for whole in container.env_from]
-    secrets = [ref.secret_key_ref for ref in references] + [whole.secret_ref for whole in container.env_from]
+    maps = [ref.config_map_key_ref for ref in references] + [env_from.config_map_ref for env_from in container.env_from]
+    secrets = [ref.secret_key_ref for ref in references] + [env_from.secret_ref for env_from in container.env_from]
     return ReferencedObjects(
         config_maps=frozenset(ref.name for ref in maps if ref), secrets=frozenset(ref.name for ref in secrets if ref)
     )
@@ -160,21 +159,21 @@ def _objects(volume: Volume, kind: str) -> Iterator[ObjectVolume]:
 
 
 def tokens(pod: Pod, issue: IssueToken | None) -> dict[str, str]:
-    """Those that the pod's volumes hold; none where nobody issues any, since nobody could check them."""
+    """The tokens of the pod's volumes by audience; none without an issuer, since nobody could verify them."""
     projections = (each for volume in pod.spec.volumes if volume.projected for each in volume.projected.sources)
-    wanted = {each.service_account_token.audience for each in projections if each.service_account_token}
-    return {audience: issue(pod, audience) for audience in sorted(wanted)} if issue else {}
+    audiences = {each.service_account_token.audience for each in projections if each.service_account_token}
+    return {audience: issue(pod, audience) for audience in sorted(audiences)} if issue else {}
 
 
 async def fetch(cluster: Cluster, namespace: str, needs: ReferencedObjects) -> Sources:
     return Sources(
-        config_maps=await _all(cluster, CONFIG_MAPS, namespace, needs.config_maps),
-        secrets=await _all(cluster, SECRETS, namespace, needs.secrets),
-        claims=await _all(cluster, CLAIMS, namespace, needs.claims),
+        config_maps=await _get_all(cluster, CONFIG_MAPS, namespace, needs.config_maps),
+        secrets=await _get_all(cluster, SECRETS, namespace, needs.secrets),
+        claims=await _get_all(cluster, CLAIMS, namespace, needs.claims),
     )
 
 
-async def _all(cluster: Cluster, resource: Resource[T], namespace: str, names: Iterable[str]) -> dict[str, T]:
+async def _get_all(cluster: Cluster, resource: Resource[T], namespace: str, names: Iterable[str]) -> dict[str, T]:
     found = {}
     for name in sorted(names):
         try:
@@ -184,27 +183,27 @@ async def _all(cluster: Cluster, resource: Resource[T], namespace: str, names: I
     return found
 
 
-# By these two, in its environment, a process is known as ours: of this data folder, and of this pod.
+# These variables mark a process as ours: by data folder and by pod.
 MACHINE = "HOLDFAST_MACHINE"
 POD_UID = "HOLDFAST_POD_UID"
 
 
-def base(place: PodContext, home: Path, tmp: Path) -> dict[str, str]:
-    """What every process needs. Nothing else of holdfast's own environment is passed on."""
+def base(context: PodContext, home: Path, tmp: Path) -> dict[str, str]:
+    """The variables that every process needs. Nothing else of holdfast's own environment is passed on."""
     own_path = os.environ.get("PATH", os.defpath)
     return {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{own_path}",
         "HOME": str(home),
         "TMPDIR": str(tmp),
         "LANG": "C.UTF-8",
-        "HOSTNAME": place.pod.spec.hostname or place.pod.metadata.name,
-        # Gloo would look up the machine's own name, which need not resolve, and may be a network that comes and goes.
+        "HOSTNAME": context.pod.spec.hostname or context.pod.metadata.name,
+        # Gloo would resolve the host name, which may not resolve, or may resolve to a network that comes and goes.
         "GLOO_SOCKET_IFNAME": "lo",
     }
 
 
 class DeclaredEnv(Struct, frozen=True):
-    """The pod's own variables as they are written, and which of them came out of a Secret."""
+    """The variables of the pod spec before rewriting, and the names of those with values from a Secret."""
 
     values: dict[str, str]
     secret: frozenset[str] = frozenset()
@@ -214,19 +213,19 @@ class DeclaredEnv(Struct, frozen=True):
         return DeclaredEnv({**self.values, **entries}, frozenset(names))
 
     def rewritten(self, rewrite: Callable[[str], str]) -> dict[str, str]:
-        """As the process gets them; a Secret is never touched."""
+        """The values that the process gets; values from a Secret are never rewritten."""
         return {name: value if name in self.secret else rewrite(value) for name, value in self.values.items()}
 
 
-def declared(container: Container, place: PodContext, sources: Sources) -> DeclaredEnv:
-    """envFrom first, then env: a later variable replaces an earlier one of its name."""
+def declared(container: Container, context: PodContext, sources: Sources) -> DeclaredEnv:
+    """envFrom first, then env: a later variable replaces an earlier variable of the same name."""
     variables = DeclaredEnv({})
     for group in container.env_from:
         is_secret = group.secret_ref is not None
         entries = _entries(group.secret_ref or group.config_map_ref, sources, secret=is_secret)
         variables = variables.put({group.prefix + key: value for key, value in entries.items()}, secret=is_secret)
     for variable in container.env:
-        value = _value(variable, variables.values, container, place, sources)
+        value = _value(variable, variables.values, container, context, sources)
         if value is not None:
             is_secret = variable.value_from is not None and variable.value_from.secret_key_ref is not None
             variables = variables.put({variable.name: value}, secret=is_secret)
@@ -234,19 +233,19 @@ def declared(container: Container, place: PodContext, sources: Sources) -> Decla
 
 
 def _value(
-    variable: EnvVar, earlier: Mapping[str, str], container: Container, place: PodContext, sources: Sources
+    variable: EnvVar, earlier: Mapping[str, str], container: Container, context: PodContext, sources: Sources
 ) -> str | None:
-    """None for what is optional and missing."""
+    """The value of a variable; None for a missing optional source."""
     if variable.value_from is None:
         return expand(variable.value, earlier)
-    return _referred(variable.value_from, container, place, sources)
+    return _value_from(variable.value_from, container, context, sources)
 
 
-def _referred(source: EnvVarSource, container: Container, place: PodContext, sources: Sources) -> str | None:
+def _value_from(source: EnvVarSource, container: Container, context: PodContext, sources: Sources) -> str | None:
     if source.field_ref:
-        return place.field(source.field_ref)
+        return context.field(source.field_ref)
     if source.resource_field_ref:
-        return place.resource(source.resource_field_ref, container.name)
+        return context.resource(source.resource_field_ref, container.name)
     if source.config_map_key_ref:
         return _key("ConfigMap", source.config_map_key_ref, sources.config_maps)
     if source.secret_key_ref:

@@ -1,22 +1,22 @@
-"""Why a container does not run, and whether waiting can help."""
+"""Why a container does not run, and whether a retry can help."""
 
 from holdfast.errors import HoldfastError
 
 
 class RetryLater(HoldfastError):
-    """Something is missing that may still come: the pod waits and tries again. `reason` is what kubectl shows."""
+    """A missing dependency may still appear: the pod waits and retries. `reason` is what kubectl shows."""
 
     reason = "ContainerCreating"
 
 
 class ConfigError(RetryLater):
-    """A container's configuration points to what is not there (yet)."""
+    """The configuration of a container refers to an object or key that does not exist (yet)."""
 
     reason = "CreateContainerConfigError"
 
 
 class PodRejected(HoldfastError):
-    """This machine will never run the pod as it is written. `reason` goes into the pod's status."""
+    """This node will never run the pod with this spec. `reason` goes into the pod's status."""
 
     def __init__(self, message: str, *, reason: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""This machine as a node: it runs the pods that are bound to it."""
+"""The kubelet of the local cluster: it runs the pods that are bound to this node."""
 
 import asyncio
 import contextlib
@@ -27,15 +27,13 @@ from holdfast.local.kubelet.pod import PodRun, PodStatusWriter
 from holdfast.local.kubelet.pod_status import ContainerSnapshot, PodResult, Snapshot, Terminated, pod_status
 from holdfast.local.kubelet.processes import KILLED
 
-# The pods that are bound to this node, as they come, change and go.
-
 RETRY_S = 1.0
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class BoundPods:
-    """`seen` hears of every state of every pod, `gone` of every pod that is no more; each is told once."""
+    """List and watch of the pods on this node: `seen` is called once per pod version, `gone` once per deleted pod."""
 
     def __init__(
         self, cluster: Cluster, node: str, *, seen: Callable[[Pod], None], gone: Callable[[Pod], None]
@@ -48,7 +46,7 @@ class BoundPods:
         self._version = ""
 
     async def sync(self) -> tuple[Pod, ...]:
-        """The pods that are there now; what differs from before is told."""
+        """List the pods of this node and call back for every difference to the last known pods."""
         listing = await self._cluster.list(PODS, fields=self._fields)
         keys = {pod.metadata.key for pod in listing.items}
         for key in self._pods.keys() - keys:
@@ -69,13 +67,13 @@ class BoundPods:
                 self._version = ""
             except ClusterError as error:
                 log.warning("pods of this node not seen", reason=str(error))
-            except Exception:  # noqa: BLE001 - one strange pod must not take the news of the others away
+            except Exception:  # noqa: BLE001 - one broken pod must not stop the events of the other pods
                 log.error("news of a pod not taken in", traceback=traceback.format_exc())
                 self._version = ""
             await asyncio.sleep(RETRY_S)
 
     async def _watch(self) -> bool:
-        """Until the stream ends; whether it brought anything."""
+        """Process watch events until the stream ends; returns whether there was any event."""
         before = self._version
         async with self._cluster.watch(PODS, resource_version=self._version, fields=self._fields) as events:
             async for event in events:
@@ -96,7 +94,7 @@ class BoundPods:
             self._seen(pod)
 
 
-# Beyond the grace period: the cluster is given this long to take the last reports.
+# Time after the grace period for the last status writes to reach the cluster.
 PATIENCE_S = 15.0
 REFERENCE_TRAINER = (sys.executable, "-m", "holdfast.trainer")
 LOST = PodResult(
@@ -112,28 +110,28 @@ STOPPED = PodResult(
     disrupted=True,
 )
 
-# A pod that has ended, its last status, and how the log of one of its containers is read.
+# Called with a pod that has ended, its last status, and a function that reads the log of one of its containers.
 ReadLog: TypeAlias = Callable[[str], Awaitable[bytes]]
 Ended: TypeAlias = Callable[[Pod, JSON, ReadLog], Awaitable[None]]
 
 
 class NotLinux(HoldfastError):
-    """Processes can't be kept together here."""
+    """Process supervision needs Linux."""
 
 
 class ReclaimFailed(HoldfastError):
-    """What a claim leaves is still there: its name must not be given to another."""
+    """The folder of a deleted claim still exists: a new claim must not reuse the name."""
 
 
 def identity_of(data: Path) -> str:
-    """What tells this machine's processes from those of another data folder."""
+    """An id that distinguishes the processes of this data folder from those of other data folders."""
     return hashlib.sha256(str(data.resolve()).encode()).hexdigest()[:12]
 
 
 class Kubelet:
-    """`data` is the folder of everything that it writes; nobody else may use it meanwhile.
+    """Runs pods as processes. The kubelet writes only below `data` and needs exclusive use of the folder.
 
-    `ended` is awaited for every pod that has ended, while its logs are there.
+    `ended` is awaited for every pod that has ended, while the logs of the pod still exist.
     """
 
     def __init__(
@@ -175,37 +173,37 @@ class Kubelet:
         self._work: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
         self._lost: set[str] = set()
-        self._over: set[str] = set()  # pods that have been here: late news of them must not start them again
+        self._finished: set[str] = set()  # pods that ran here: late events must not start them again
         self._is_stopping = False
 
     async def start(self) -> None:
-        """End what an earlier run left behind, say so, and take up work."""
+        """End processes of an earlier run, report their pods as lost, and start to run pods."""
         if sys.platform != "linux":
             raise NotLinux("running pods as processes needs Linux; use a Kubernetes cluster on this machine")
-        for private in (self._host.pods, self._host.volumes):
-            private.mkdir(parents=True, exist_ok=True, mode=0o700)
-            private.chmod(0o700)  # whatever it was made with, and whatever the folder around it allows
+        for folder in (self._host.pods, self._host.volumes):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.chmod(0o700)  # independent of the umask and of the parent folder's mode
         if ended := await processes.end_left_behind(self._host.pods, self._host.identity):
             log.warning("ended processes of an earlier run", count=ended)
         self._lost = {folder.name for folder in self._host.pods.iterdir() if processes.started(folder)}
         await self._agent.register()
         listing = await self._cluster.list(PODS, fields=f"spec.nodeName={self._name}")
         self._lost |= {pod.metadata.uid for pod in listing.items if pod.status.phase == "Running"}
-        await self._forget_folders_but({pod.metadata.uid for pod in listing.items})
+        await self._remove_folders_except({pod.metadata.uid for pod in listing.items})
         await self._assignments.sync()
         self._loops = [asyncio.create_task(self._assignments.run()), asyncio.create_task(self._agent.run())]
 
     async def stop(self) -> None:
-        """End all pods, each within its own grace period, as a deletion does; they are replaced at the next start."""
+        """End all pods, each within its own grace period, as a deletion does; the next start replaces the pods."""
         self._is_stopping = True
         graces = {run: run.pod.spec.termination_grace_period_seconds for run in self._runs.values()}
         for run, grace_s in graces.items():
             run.terminate(grace_s, STOPPED)
         if self._work:
-            _, late = await asyncio.wait(self._work, timeout=max(graces.values(), default=0) + PATIENCE_S)
-            for task in late:  # the cluster can't be told; the next start will tell it
+            _, unfinished = await asyncio.wait(self._work, timeout=max(graces.values(), default=0) + PATIENCE_S)
+            for task in unfinished:  # the status can't be written; the next start reports the pod as lost
                 task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await asyncio.gather(*unfinished, return_exceptions=True)
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
@@ -224,13 +222,13 @@ class Kubelet:
     async def pod_log(
         self, key: Key, *, container: str = "", tail_lines: int | None = None, limit_bytes: int | None = None
     ) -> bytes:
-        """As the cluster's own: it may be given to an engine as its source of logs."""
+        """Same contract as `Cluster.pod_log`, so that a cluster engine can serve logs from here."""
         pod = await self._cluster.get(PODS, key)
         path = logs.newest(self._host.logs(pod.metadata.uid), self._container(pod, container))
         return await asyncio.to_thread(logs.read_log, path, tail_lines=tail_lines, limit_bytes=limit_bytes)
 
     async def follow_log(self, key: Key, *, container: str = "", tail_lines: int | None = None) -> AsyncIterator[bytes]:
-        """The log, and what is added to it until the container's pod has ended."""
+        """The log and everything that is appended until the pod has ended."""
         pod = await self._cluster.get(PODS, key)
         uid, name = pod.metadata.uid, self._container(pod, container)
         path = logs.newest(self._host.logs(uid), name) or logs.log_file(self._host.logs(uid), name, 0)
@@ -238,7 +236,7 @@ class Kubelet:
             yield chunk
 
     async def reclaim(self, claim: Key) -> None:
-        """Remove what is stored for a claim, which nothing here may use any more. Raises `NotReclaimed`."""
+        """Delete the folder of a claim that no pod uses any more. Raises `ReclaimFailed`."""
         folder = self._host.claim(claim)
         await volumes.remove(folder)
         if await asyncio.to_thread(folder.exists):
@@ -255,11 +253,11 @@ class Kubelet:
         uid = pod.metadata.uid
         if run := self._runs.get(uid):
             run.observe(pod)
-        elif pod.has_ended or uid in self._over:
+        elif pod.has_ended or uid in self._finished:
             if _to_be_removed(pod):
                 self._spawn(self._remove(pod))
         elif uid in self._lost:
-            self._over.add(uid)
+            self._finished.add(uid)
             self._spawn(self._report_lost(pod))
         elif not self._is_stopping:
             self._runs[uid] = run = PodRun(pod, self._host)
@@ -267,8 +265,8 @@ class Kubelet:
             self._spawn(self._run(run))
 
     def _on_pod_deleted(self, pod: Pod) -> None:
-        """If it was deleted without waiting for us, it must not run any longer."""
-        self._over.discard(pod.metadata.uid)
+        """A pod that was force-deleted must not run any longer."""
+        self._finished.discard(pod.metadata.uid)
         if run := self._runs.pop(pod.metadata.uid, None):
             run.reporter.is_gone = True
             run.terminate(0)
@@ -277,18 +275,18 @@ class Kubelet:
 
     async def _run(self, run: PodRun) -> None:
         uid = run.pod.metadata.uid
-        verdict = await run.run()
-        log.info("pod ended", pod=str(run.pod.metadata.key), phase=verdict.phase, reason=verdict.reason)
-        await self._tell_ended(run.pod, run.snapshot())
+        result = await run.run()
+        log.info("pod ended", pod=str(run.pod.metadata.key), phase=result.phase, reason=result.reason)
+        await self._notify_ended(run.pod, run.snapshot())
         await volumes.remove_all_but_logs(self._host.folder(uid))
         if self._runs.pop(uid, None):
-            self._over.add(uid)
+            self._finished.add(uid)
         if run.reporter.is_gone:
             await volumes.remove(self._host.folder(uid))
         elif _to_be_removed(run.pod):
             await self._remove(run.pod)
 
-    async def _tell_ended(self, pod: Pod, snapshot: Snapshot) -> None:
+    async def _notify_ended(self, pod: Pod, snapshot: Snapshot) -> None:
         if self._ended is None:
             return
         folder = self._host.logs(pod.metadata.uid)
@@ -298,7 +296,7 @@ class Kubelet:
 
         try:
             await self._ended(pod, pod_status(snapshot, (), self._host.time()), read)
-        except Exception:  # noqa: BLE001 - whatever it is, the pod has to be removed
+        except Exception:  # noqa: BLE001 - whatever the callback raises, the pod has to be removed
             log.error("end of a pod not taken in", pod=str(pod.metadata.key), traceback=traceback.format_exc())
 
     async def _report_lost(self, pod: Pod) -> None:
@@ -310,13 +308,13 @@ class Kubelet:
         reporter = PodStatusWriter(self._cluster, pod, lambda: lost, self._host.time)
         await reporter.flush()
         log.warning("pod lost", pod=str(pod.metadata.key))
-        await self._tell_ended(pod, lost)
+        await self._notify_ended(pod, lost)
         await volumes.remove_all_but_logs(self._host.folder(pod.metadata.uid))
         if _to_be_removed(reporter.pod):
             await self._remove(reporter.pod)
 
     async def _remove(self, pod: Pod) -> None:
-        """Confirm a deletion: nothing of the pod runs any more. Its logs stay while a finalizer keeps the object."""
+        """Confirm a deletion: no process of the pod runs any more. The logs stay while a finalizer holds the object."""
         metadata = pod.metadata
         while True:
             try:
@@ -327,7 +325,7 @@ class Kubelet:
                 log.warning("pod not removed yet", pod=str(metadata.key), reason=str(error))
                 await asyncio.sleep(RETRY_S)
 
-    async def _forget_folders_but(self, uids: set[str]) -> None:
+    async def _remove_folders_except(self, uids: set[str]) -> None:
         for folder in self._host.pods.iterdir():
             if folder.name not in uids:
                 await volumes.remove(folder)
@@ -345,6 +343,6 @@ class Kubelet:
 
 
 def _to_be_removed(pod: Pod) -> bool:
-    """Deleted, and not confirmed yet."""
+    """Whether the pod is deleted and the kubelet has not confirmed the deletion yet."""
     metadata = pod.metadata
     return bool(metadata.deletion_timestamp) and metadata.deletion_grace_period_seconds != 0

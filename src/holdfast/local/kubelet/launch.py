@@ -1,4 +1,4 @@
-"""From a container as it is declared to the command that starts it."""
+"""Turns the spec of a container into the command that starts the container."""
 
 import shutil
 from collections.abc import Callable
@@ -15,22 +15,22 @@ from holdfast.local.kubelet.objects import Container
 from holdfast.local.kubelet.processes import Launch
 from holdfast.local.kubelet.volumes import Mount
 
-# TensorBoard, on a machine whose pods share one network and which need not have it.
+# TensorBoard is adapted: the pods of this node share one network, and TensorBoard may not be installed.
 
 TENSORBOARD = "tensorboard"
 EVERYWHERE = "--bind_all"
 
 
 class NotInstalled(RetryLater):
-    """A program that an image would bring along is not on this machine."""
+    """A program that an image would contain is not installed on this node."""
 
     reason = "CreateContainerError"
 
 
 def adapted_to_tensorboard(argv: tuple[str, ...], *, address: str, path: str) -> tuple[str, ...]:
-    """The command, listening on the pod's own address: two jobs may have theirs at one port, and nobody else sees it.
+    """Make TensorBoard listen on the pod's own address: two jobs can use the same port, and no other host reaches it.
 
-    Any other command stays as it is. Raises `NotInstalled`, for the pod to wait until it is.
+    Any other command stays unchanged. Raises `NotInstalled`, so that the pod waits until TensorBoard is installed.
     """
     if argv[0] != TENSORBOARD:
         return argv
@@ -42,27 +42,27 @@ def adapted_to_tensorboard(argv: tuple[str, ...], *, address: str, path: str) ->
     return tuple(f"--host={address}" if word == EVERYWHERE else word for word in argv)
 
 
-# Where a job's workers meet, on a machine whose pods share one network.
+# Rendezvous ports, on a node whose pods share one network.
 #
-# PyTorch and JAX listen for their workers on every address of the machine. Two jobs with one port would fail, or worse,
-# one's workers would join the other's. So the variables by which they are told where to meet get a port of their own.
+# PyTorch and JAX listen for their workers on every address of the host. Two jobs with the same port would fail, or
+# worse, workers of one job would join the other job. So the rendezvous variables of each job get a unique port.
 
 PAIRS = (("MASTER_ADDR", "MASTER_PORT"), ("PET_MASTER_ADDR", "PET_MASTER_PORT"))
 JAX_COORDINATOR = "JAX_COORDINATOR_ADDRESS"
 
 
 def with_unique_ports(variables: DeclaredEnv, holder: str, addresses: PodAddresses) -> DeclaredEnv:
-    """The variables, with ports on which no other job's workers meet. What came out of a Secret is never touched."""
+    """The variables with rendezvous ports that no other job uses. Values from a Secret are never changed."""
     written = {name: value for name, value in variables.values.items() if name not in variables.secret}
 
     def own(host: str, port: str) -> str:
         return str(addresses.port(addresses.resolve(holder, host), int(port))) if _is_port(port) else port
 
-    moved = {port: own(written[host], written[port]) for host, port in PAIRS if host in written and port in written}
+    replaced = {port: own(written[host], written[port]) for host, port in PAIRS if host in written and port in written}
     if JAX_COORDINATOR in written:
         host, colon, port = written[JAX_COORDINATOR].rpartition(":")
-        moved[JAX_COORDINATOR] = f"{host}{colon}{own(host, port)}"
-    return variables.put(moved, secret=False)
+        replaced[JAX_COORDINATOR] = f"{host}{colon}{own(host, port)}"
+    return variables.put(replaced, secret=False)
 
 
 def _is_port(text: str) -> bool:
@@ -74,7 +74,7 @@ TERMINATION_LOG = "HOLDFAST_TERMINATION_LOG"
 
 
 class LaunchPlan(Struct, frozen=True, kw_only=True):
-    """All that is needed to start a container, and to talk to it afterwards."""
+    """Everything that starting a container needs, and later its probes and its termination message."""
 
     launch: Launch
     rewrite: Callable[[str], str]
@@ -82,34 +82,36 @@ class LaunchPlan(Struct, frozen=True, kw_only=True):
     cgroup: Cgroup | None
 
 
-async def prepare(container: Container, around: ContainerContext, restart: int) -> LaunchPlan:
-    """Raises `NotYet` while something that it refers to is missing."""
-    host, place = around.host, around.place
-    found = await environment.fetch(host.cluster, place.pod.metadata.namespace, environment.of_container(container))
-    variables = with_unique_ports(declared(container, place, found), around.uid, host.addresses)
-    own = around.folder / "containers" / container.name
+async def prepare(container: Container, context: ContainerContext, restart: int) -> LaunchPlan:
+    """Prepare the start of a container. Raises `RetryLater` while a referenced object is missing."""
+    host, pod_context = context.host, context.place
+    found = await environment.fetch(
+        host.cluster, pod_context.pod.metadata.namespace, environment.of_container(container)
+    )
+    variables = with_unique_ports(declared(container, pod_context, found), context.uid, host.addresses)
+    own = context.folder / "containers" / container.name
     message_file = _folders(own)
-    paths = volumes.mounts(container, around.volumes, variables.values)
+    paths = volumes.mounts(container, context.volumes, variables.values)
     volumes.link(own / "root", paths)
     if container.termination_message_path:
         paths = [Mount(container.termination_message_path, message_file), *paths]
 
     def rewrite(text: str) -> str:
-        return volumes.rewrite(host.addresses.resolve(around.uid, text), paths)
+        return volumes.rewrite(host.addresses.resolve(context.uid, text), paths)
 
     env = {
-        **base(place, own / "work", own / "tmp"),
+        **base(pod_context, own / "work", own / "tmp"),
         **variables.rewritten(rewrite),
-        **cuda_env(around.devices),
+        **cuda_env(context.devices),
         ROOT: str(own / "root"),
         TERMINATION_LOG: str(message_file),
-        **around.marker,
+        **context.marker,
     }
-    log = _log(around, container.name, restart)
-    cgroup = host.cgroups.make(around.uid, container) if host.cgroups else None
+    log = _log(context, container.name, restart)
+    cgroup = host.cgroups.make(context.uid, container) if host.cgroups else None
     argv = host.commands.argv(container, variables.values, rewrite)
     launch = Launch(
-        argv=adapted_to_tensorboard(argv, address=place.pod_ip, path=env["PATH"]),
+        argv=adapted_to_tensorboard(argv, address=pod_context.pod_ip, path=env["PATH"]),
         env=env,
         cwd=Path(rewrite(container.working_dir)) if container.working_dir else own / "work",
         log=log,
@@ -126,8 +128,8 @@ def _folders(own: Path) -> Path:
     return message_file
 
 
-def _log(around: ContainerContext, container: str, restart: int) -> Path:
-    folder = around.host.logs(around.uid)
+def _log(context: ContainerContext, container: str, restart: int) -> Path:
+    folder = context.host.logs(context.uid)
     logs.forget_old(folder, container, restart)
     path = logs.log_file(folder, container, restart)
     path.parent.mkdir(parents=True, exist_ok=True)

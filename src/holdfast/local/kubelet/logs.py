@@ -11,25 +11,25 @@ CHUNK = 1 << 16
 
 
 def log_file(folder: Path, container: str, restart: int) -> Path:
-    """Each start of a container has a file of its own; a `.1` beside it is the older half."""
+    """The log file of one start of a container; after a rotation, the older half is in `.1`."""
     return folder / container / f"{restart}.log"
 
 
 def newest(folder: Path, container: str) -> Path | None:
-    """The file of the container's last start."""
+    """The log file of the last start of the container."""
     files = (folder / container).glob("*.log")
     return max(files, key=lambda path: int(path.stem), default=None)
 
 
 def forget_old(folder: Path, container: str, restart: int) -> None:
-    """Keep this start's log and the one before it."""
+    """Remove all logs except those of this start and of the previous start."""
     for path in (folder / container).glob("*.log*"):
         if int(path.name.partition(".")[0]) < restart - 1:
             path.unlink()
 
 
 def read_log(path: Path | None, *, tail_lines: int | None = None, limit_bytes: int | None = None) -> bytes:
-    """What is kept of the output: the last lines of it, and of those the first bytes."""
+    """The stored output: the last `tail_lines` lines, and of these the first `limit_bytes` bytes."""
     if path is None:
         return b""
     data = _content(path.with_name(f"{path.name}.1")) + _content(path)
@@ -50,13 +50,13 @@ def tail_log(data: bytes, lines: int) -> bytes:
 
 
 async def follow_log(path: Path, ended: Callable[[], bool], *, tail_lines: int | None = None) -> AsyncIterator[bytes]:
-    """What is there and what is added to it, across rotations, until `ended` and nothing is left."""
+    """The log and everything that is appended, across rotations, until `ended` and no output is left."""
     before, file = _content(path.with_name(f"{path.name}.1")), _open(path)
     try:
-        now = before + (file.read() if file else b"")
-        yield now if tail_lines is None else tail_log(now, tail_lines)
+        content = before + (file.read() if file else b"")
+        yield content if tail_lines is None else tail_log(content, tail_lines)
         while True:
-            last_look = ended()
+            last_pass = ended()
             while chunk := file.read(CHUNK) if file else b"":
                 yield chunk
             newer = _open(path)
@@ -65,7 +65,7 @@ async def follow_log(path: Path, ended: Callable[[], bool], *, tail_lines: int |
                 file = newer
                 continue
             _close(newer)
-            if last_look:
+            if last_pass:
                 return
             await asyncio.sleep(POLL_S)
     finally:
@@ -95,13 +95,13 @@ def _content(path: Path) -> bytes:
         return b""
 
 
-# The termination message: what a container leaves to be read in its pod's status.
+# The termination message of a container, which goes into the status of the pod.
 
 MESSAGE_BYTES = 4096
-# Of the log, when there is no message: as a kubelet takes.
+# Limits of the log fallback when there is no message, as in a kubelet.
 LOG_BYTES = 2048
 LOG_LINES = 80
-# How much of a log's end is looked at for its last lines.
+# Bytes at the end of a log that are searched for its last lines.
 WINDOW = 1 << 16
 
 

@@ -1,4 +1,4 @@
-"""This machine as a Node, and the sign of life that it gives."""
+"""The Node object of the local kubelet and its heartbeat Lease."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 def capacity(gpus: int) -> dict[str, str]:
-    """What this machine has; GPUs are counted elsewhere, since they may be pretended."""
+    """The capacity of this node; the caller counts the GPUs, since they may be simulated."""
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return {
         "cpu": str(len(os.sched_getaffinity(0))),
@@ -43,7 +43,7 @@ class NodeAgent:
         self._now = now
 
     async def register(self) -> None:
-        """Make the Node and say that it is ready. One that is there already is taken over: the name is ours."""
+        """Create the Node and set it ready. An existing Node is taken over: the name belongs to this kubelet."""
         key = Key("", self._name)
         labels = {
             "kubernetes.io/hostname": self._name,
@@ -62,22 +62,22 @@ class NodeAgent:
             await asyncio.sleep(HEARTBEAT_S)
             try:
                 await self._renew()
-                await self._contradict()
+                await self._restore_ready()
             except ClusterError as error:
                 log.warning("no sign of life given", node=self._name, reason=str(error))
 
-    async def _contradict(self) -> None:
-        """A machine that slept was taken to be lost; nobody but itself says that it is not."""
+    async def _restore_ready(self) -> None:
+        """Set Ready again after a suspend, when the node controller marked the node Unknown: only the kubelet can."""
         key = Key("", self._name)
         conditions = (await self._cluster.get(NODES, key)).status.get("conditions", [])
         if any((each["type"], each["status"]) == ("Ready", "Unknown") for each in conditions):
             others = [each for each in conditions if each["type"] != "Ready"]
-            told = [*others, *self._status()["conditions"]]
-            await self._cluster.patch_status(NODES, key, {"status": {"conditions": told}})
+            merged = [*others, *self._status()["conditions"]]
+            await self._cluster.patch_status(NODES, key, {"status": {"conditions": merged}})
 
     async def _renew(self) -> None:
-        moment = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        spec = {"holderIdentity": self._name, "leaseDurationSeconds": LEASE_S, "renewTime": moment}
+        renew_time = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = {"holderIdentity": self._name, "leaseDurationSeconds": LEASE_S, "renewTime": renew_time}
         try:
             await self._cluster.patch(LEASES, Key(LEASE_NAMESPACE, self._name), {"spec": spec})
         except NotFound:

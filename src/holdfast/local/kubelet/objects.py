@@ -1,6 +1,6 @@
-"""What the runner reads of pods and of what they refer to.
+"""The fields that the kubelet reads of pods and of the objects that pods refer to.
 
-More of a pod than the operator's cache keeps, and without bounds: the cluster has admitted these objects already.
+More pod fields than the operator's cache stores, and no bounds: the API server has already validated these objects.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from holdfast.cluster.protocol import Resource
 
 
 class Part(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """A piece of an object."""
+    """Base of all structs inside an object."""
 
 
 class KeyRef(Part, frozen=True, kw_only=True, rename="camel"):
@@ -57,7 +57,7 @@ class KeyToPath(Part, frozen=True, kw_only=True, rename="camel"):
 
 
 class ObjectVolume(Part, frozen=True, kw_only=True, rename="camel"):
-    """A ConfigMap or Secret as files; a Secret's name has another spelling in a volume."""
+    """A ConfigMap or Secret as files; a volume spells the name of a Secret `secretName`."""
 
     name: str = ""
     secret_name: str = ""
@@ -76,7 +76,7 @@ class DownwardVolume(Part, frozen=True, kw_only=True, rename="camel"):
 
 
 class TokenFile(Part, frozen=True, kw_only=True, rename="camel"):
-    """Proof of who the pod is, for one audience."""
+    """A service account token of the pod for one audience."""
 
     path: str
     audience: str = ""
@@ -154,7 +154,7 @@ class TcpSocketAction(Part, frozen=True, kw_only=True, rename="camel"):
 
 
 class Handler(Part, frozen=True, kw_only=True, rename="camel"):
-    """What is done to or asked of a container; exactly one of them."""
+    """The action of a probe or hook; exactly one field is set."""
 
     exec: ExecAction | None = None
     http_get: HttpGetAction | None = None
@@ -197,7 +197,7 @@ class Container(Part, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def is_sidecar(self) -> bool:
-        """Only among the init containers: one that runs beside the main containers, and ends after them."""
+        """Only for init containers: a sidecar runs beside the main containers and ends after them."""
         return self.restart_policy == "Always"
 
 
@@ -247,7 +247,7 @@ class Secret(Object, frozen=True, kw_only=True, omit_defaults=True, rename="came
 
 
 class Named(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """An object of which only the existence counts."""
+    """An object of which only the metadata matters."""
 
 
 class Node(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

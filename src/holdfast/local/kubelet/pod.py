@@ -1,4 +1,4 @@
-"""One pod's life on this machine: volumes, init containers, sidecars, main containers, and its end."""
+"""The lifecycle of one pod on this node: volumes, init containers, sidecars, main containers, termination."""
 
 import asyncio
 import traceback
@@ -19,14 +19,14 @@ from holdfast.local.kubelet.objects import PODS, Container, Pod
 from holdfast.local.kubelet.pod_status import PodResult, Snapshot, Terminated, outcome, pod_status
 from holdfast.local.kubelet.volumes import prepare
 
-# Writes a pod's status to the cluster: the newest one, when it changed, until it is there.
-
 STATUS_RETRY_S = 1.0
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class PodStatusWriter:
+    """Writes the newest status of a pod to the cluster after every change, and retries until the write succeeds."""
+
     def __init__(self, cluster: Cluster, pod: Pod, snapshot: Callable[[], Snapshot], time: Callable[[], str]) -> None:
         self.pod = pod
         self._cluster = cluster
@@ -45,7 +45,7 @@ class PodStatusWriter:
             await self.flush()
 
     async def flush(self) -> None:
-        """Until the newest status is written, or can't be."""
+        """Retry until the newest status is written or the cluster rejects the status for good."""
         self._dirty.set()
         while self._dirty.is_set() and not self.is_gone:
             self._dirty.clear()
@@ -53,12 +53,12 @@ class PodStatusWriter:
                 self._dirty.set()
 
     async def _attempt(self) -> bool:
-        """Whether there is nothing to try again."""
+        """Try to write the status; returns False when a retry is needed."""
         key = self.pod.metadata.key
         try:
             await self._write()
         except Conflict:
-            return await self._look_again()
+            return await self._refetch()
         except NotFound:
             self.is_gone = True
         except (Invalid, BadRequest, Forbidden) as error:
@@ -73,12 +73,12 @@ class PodStatusWriter:
         metadata = self.pod.metadata
         status = pod_status(self._snapshot(), self.pod.status.conditions, self._time())
         if status != self._written:
-            # The version is named because the list of conditions is written whole: others write into it too.
+            # The patch replaces the whole list of conditions, and others write into the list too: guard by version.
             guard = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
             self.pod = await self._cluster.patch_status(PODS, metadata.key, {"metadata": guard, "status": status})
             self._written = status
 
-    async def _look_again(self) -> bool:
+    async def _refetch(self) -> bool:
         try:
             pod = await self._cluster.get(PODS, self.pod.metadata.key)
         except ClusterError as error:
@@ -98,8 +98,8 @@ class PodRun:
         self._ip = ""
         self._start_time = host.time()
         self._grace = GracePeriod()
-        self._verdict: PodResult | None = None
-        self._reason_to_end: PodResult | None = None
+        self._result: PodResult | None = None
+        self._termination_result: PodResult | None = None
         policy = self._spec.restart_policy
         init_policy = "OnFailure" if policy == "Always" else policy
         self._init = [
@@ -112,23 +112,23 @@ class PodRun:
 
     @property
     def pod(self) -> Pod:
-        """As last seen in the cluster."""
+        """The newest version of the pod from the cluster."""
         return self.reporter.pod
 
     def observe(self, pod: Pod) -> None:
-        """News from the cluster: only its deletion changes what runs here."""
+        """Process a new version of the pod: only a deletion changes what runs here."""
         self.reporter.pod = pod
         if pod.metadata.deletion_timestamp:
             grace_s = pod.metadata.deletion_grace_period_seconds
             self.terminate(self._spec.termination_grace_period_seconds if grace_s is None else grace_s)
 
-    def terminate(self, grace_s: float, verdict: PodResult | None = None) -> None:
-        """Stop within this time; `verdict` is what it is called, when how the containers end is not to decide."""
-        if self._reason_to_end is None and not self._grace.began:
-            self._reason_to_end = verdict
+    def terminate(self, grace_s: float, result: PodResult | None = None) -> None:
+        """Stop within `grace_s`; `result` overrides the result that the exit codes of the containers would give."""
+        if self._termination_result is None and not self._grace.began:
+            self._termination_result = result
         self._grace.begin(grace_s)
         for container in (*self._init, *self._main):
-            # A sidecar's turn comes when the main containers have ended.
+            # Sidecars stop after the main containers have ended.
             if container.is_stopping or not container.fact.is_sidecar:
                 container.stop(grace_s)
 
@@ -139,27 +139,27 @@ class PodRun:
             pod_ip=self._ip,
             host_ip=HOST_IP,
             start_time=self._start_time,
-            verdict=self._verdict,
+            verdict=self._result,
         )
 
     async def run(self) -> PodResult:
-        """From the first volume to the last report."""
+        """Run the pod, from preparing the volumes to writing the last status."""
         async with background_task(self.reporter.run()):
             try:
-                self._verdict = await self._live()
-            except PodRejected as refusal:
-                self._verdict = self._refused(refusal)
-            except Exception as error:  # noqa: BLE001 - a fault of ours must not leave the pod unfinished for ever
+                self._result = await self._run_containers()
+            except PodRejected as rejection:
+                self._result = self._rejected(rejection)
+            except Exception as error:  # noqa: BLE001 - a bug of the kubelet must not leave the pod without a result
                 # As text: a renderer that shows local variables would show a container's secrets.
                 log.error("pod failed", pod=str(self.pod.metadata.key), traceback=traceback.format_exc())
-                self._verdict = PodResult(phase="Failed", reason="RunnerError", message=f"the runner failed: {error!r}")
+                self._result = PodResult(phase="Failed", reason="RunnerError", message=f"the runner failed: {error!r}")
             finally:
                 self._host.gpus.release(self._uid)
                 self._host.addresses.release(self._uid)
         await self.reporter.flush()
-        return self._verdict
+        return self._result
 
-    async def _live(self) -> PodResult:
+    async def _run_containers(self) -> PodResult:
         self._host.commands.check(self._spec)
         try:
             devices = self._host.gpus.take(self._uid, self._spec)
@@ -174,55 +174,55 @@ class PodRun:
         )
         self.reporter.changed()
         async with background_task(self._deadline()):
-            await self._sequence(devices)
-        return self._reason_to_end or PodResult(phase=outcome(one.fact for one in self._main))
+            await self._run_in_order(devices)
+        return self._termination_result or PodResult(phase=outcome(one.fact for one in self._main))
 
-    async def _sequence(self, devices: dict[str, tuple[int, ...]]) -> None:
-        """Every step passes at once when the pod is being stopped: only what runs is then waited for."""
-        place = PodContext(pod=self.pod, pod_ip=self._ip, host_ip=HOST_IP, allocatable=self._host.allocatable)
-        around = await self._volumes(place)
-        if around is None:
+    async def _run_in_order(self, devices: dict[str, tuple[int, ...]]) -> None:
+        """Run the containers in order. When the pod is stopped, wait only for the containers that run already."""
+        pod_context = PodContext(pod=self.pod, pod_ip=self._ip, host_ip=HOST_IP, allocatable=self._host.allocatable)
+        context = await self._volumes(pod_context)
+        if context is None:
             return
         sidecars: list[tuple[ContainerRun, asyncio.Task[None]]] = []
         try:
-            if await self._initialize(around, devices, sidecars):
+            if await self._initialize(context, devices, sidecars):
                 async with asyncio.TaskGroup() as group:
                     for one in self._main:
-                        group.create_task(one.run(self._with(around, devices, one)))
+                        group.create_task(one.run(self._container_context(context, devices, one)))
         finally:
             self._grace.begin(self._spec.termination_grace_period_seconds)
             for sidecar, task in reversed(sidecars):
                 sidecar.stop(max(self._grace.left or 0, 0))
                 await task
 
-    async def _volumes(self, place: PodContext) -> ContainerContext | None:
-        """Waits until all of them can be made; None when the pod was stopped meanwhile."""
+    async def _volumes(self, pod_context: PodContext) -> ContainerContext | None:
+        """Wait until all volumes can be prepared; None when the pod was stopped meanwhile."""
         self._host.folder(self._uid).mkdir(parents=True, exist_ok=True, mode=0o700)
         while not self._grace.began:
             try:
                 needs = environment.of_volumes(self._spec.volumes)
-                found = await environment.fetch(self._host.cluster, place.pod.metadata.namespace, needs)
+                found = await environment.fetch(self._host.cluster, pod_context.pod.metadata.namespace, needs)
                 folder = self._host.folder(self._uid) / "volumes"
-                found = structs.replace(found, tokens=environment.tokens(place.pod, self._host.issue_token))
-                volumes = prepare(place, found, folder=folder, claim=self._host.claim)
-                return ContainerContext(host=self._host, place=place, volumes=volumes)
-            except (RetryLater, ClusterError, OSError) as trouble:
+                found = structs.replace(found, tokens=environment.tokens(pod_context.pod, self._host.issue_token))
+                volumes = prepare(pod_context, found, folder=folder, claim=self._host.claim)
+                return ContainerContext(host=self._host, place=pod_context, volumes=volumes)
+            except (RetryLater, ClusterError, OSError) as problem:
                 for one in (*self._init, *self._main):
-                    one.set_waiting("ContainerCreating", str(trouble))
+                    one.set_waiting("ContainerCreating", str(problem))
             await wait_first(self._grace.start(), asyncio.sleep(RETRY_S))
         return None
 
     async def _initialize(
         self,
-        around: ContainerContext,
+        context: ContainerContext,
         devices: dict[str, tuple[int, ...]],
         sidecars: list[tuple[ContainerRun, "asyncio.Task[None]"]],
     ) -> bool:
-        """In order; a sidecar has its turn until it has started. Whether the main containers may start."""
+        """Run the init containers in order; a sidecar only has to start. True when the main containers may start."""
         for one in self._init:
             if self._grace.began:
                 return False
-            run = one.run(self._with(around, devices, one))
+            run = one.run(self._container_context(context, devices, one))
             if one.fact.is_sidecar:
                 task = asyncio.create_task(run)
                 sidecars.append((one, task))
@@ -237,19 +237,19 @@ class PodRun:
         if self._spec.active_deadline_seconds is not None:
             await asyncio.sleep(self._spec.active_deadline_seconds)
             message = f"the pod was active on the node longer than {self._spec.active_deadline_seconds} s"
-            verdict = PodResult(phase="Failed", reason="DeadlineExceeded", message=message)
-            self.terminate(self._spec.termination_grace_period_seconds, verdict)
+            result = PodResult(phase="Failed", reason="DeadlineExceeded", message=message)
+            self.terminate(self._spec.termination_grace_period_seconds, result)
 
-    def _refused(self, refusal: PodRejected) -> PodResult:
+    def _rejected(self, rejection: PodRejected) -> PodResult:
         for one in self._main:
-            one.set_rejected(str(refusal), self._host.time())
-        return PodResult(phase="Failed", reason=refusal.reason, message=str(refusal))
+            one.set_rejected(str(rejection), self._host.time())
+        return PodResult(phase="Failed", reason=rejection.reason, message=str(rejection))
 
-    def _with(
-        self, around: ContainerContext, devices: dict[str, tuple[int, ...]], one: ContainerRun
+    def _container_context(
+        self, context: ContainerContext, devices: dict[str, tuple[int, ...]], one: ContainerRun
     ) -> ContainerContext:
         return ContainerContext(
-            host=around.host, place=around.place, volumes=around.volumes, devices=devices.get(one.spec.name, ())
+            host=context.host, place=context.place, volumes=context.volumes, devices=devices.get(one.spec.name, ())
         )
 
     def _container(self, spec: Container, *, policy: str, is_init: bool) -> ContainerRun:

@@ -1,4 +1,4 @@
-"""A pod's status from what is known of its containers, as a kubelet would report it."""
+"""Computes the status of a pod from the states of its containers, as a kubelet reports it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
@@ -7,11 +7,9 @@ from msgspec import Struct
 
 from holdfast.cluster.protocol import JSON
 
-# What is known of a container at one moment, and the delays between its restarts.
-
 FIRST_DELAY_S = 10.0
 LONGEST_DELAY_S = 300.0
-# A container that has run this long is no longer one that crashes in a loop.
+# A container that has run this long is no longer in a crash loop.
 HEALTHY_AFTER_S = 600.0
 
 
@@ -54,12 +52,12 @@ def restarts_again(policy: str, exit_code: int) -> bool:
 
 
 def restart_delay_s(crashes: int) -> float:
-    """Before the next start, after so many crashes in a row: the first is at once, then 10 s and doubling."""
+    """The back-off after so many crashes in a row: no delay for the first restart, then 10 s and doubling."""
     return 0.0 if crashes <= 1 else min(FIRST_DELAY_S * 2 ** min(crashes - 2, 10), LONGEST_DELAY_S)
 
 
 class PodResult(Struct, frozen=True, kw_only=True):
-    """How a pod ended. A disrupted one was not at fault: the Job controller replaces it for free."""
+    """How a pod ended. A disrupted pod was not at fault: the Job controller replaces it without counting a failure."""
 
     phase: str
     reason: str = ""
@@ -68,7 +66,7 @@ class PodResult(Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """All that a status is made of."""
+    """Everything that the status of a pod is computed from."""
 
     init: tuple[ContainerSnapshot, ...]
     main: tuple[ContainerSnapshot, ...]
@@ -101,8 +99,8 @@ def outcome(main: Iterable[ContainerSnapshot]) -> str:
 
 
 def pod_status(snapshot: Snapshot, before: Sequence[Mapping[str, object]], now: str) -> JSON:
-    """The status to write; `before` are the conditions that the pod has, of which only our own are replaced."""
-    verdict = snapshot.verdict or PodResult(phase="")
+    """The status to write; `before` are the conditions of the pod: only the kubelet's own conditions are replaced."""
+    result = snapshot.verdict or PodResult(phase="")
     status: JSON = {
         "phase": phase(snapshot),
         "conditions": conditions(snapshot, before, now),
@@ -111,8 +109,8 @@ def pod_status(snapshot: Snapshot, before: Sequence[Mapping[str, object]], now: 
     if snapshot.init:
         status["initContainerStatuses"] = [container_status(fact) for fact in snapshot.init]
     optional = {
-        "reason": verdict.reason,
-        "message": verdict.message,
+        "reason": result.reason,
+        "message": result.message,
         "hostIP": snapshot.host_ip,
         "podIP": snapshot.pod_ip,
         "startTime": snapshot.start_time,
@@ -161,13 +159,13 @@ def _without_empty(**fields: object) -> JSON:
 
 def conditions(snapshot: Snapshot, before: Sequence[Mapping[str, object]], now: str) -> list[JSON]:
     wanted = _conditions(snapshot)
-    kept = [dict(one) for one in before if one["type"] not in wanted]
+    others = [dict(one) for one in before if one["type"] not in wanted]
     old = {one["type"]: one for one in before}
-    return kept + [_carried(kind, fields, old.get(kind), now) for kind, fields in wanted.items()]
+    return others + [_with_transition_time(kind, fields, old.get(kind), now) for kind, fields in wanted.items()]
 
 
-def _carried(kind: str, fields: JSON, old: Mapping[str, object] | None, now: str) -> JSON:
-    """A condition whose status stays the same keeps its time."""
+def _with_transition_time(kind: str, fields: JSON, old: Mapping[str, object] | None, now: str) -> JSON:
+    """The condition; an unchanged status retains its lastTransitionTime."""
     same = old is not None and old["status"] == fields["status"]
     since = (old or {}).get("lastTransitionTime") if same else now
     return {"type": kind, "lastTransitionTime": since, **fields}
@@ -192,8 +190,8 @@ def _conditions(snapshot: Snapshot) -> dict[str, JSON]:
 def _initialized(snapshot: Snapshot) -> JSON:
     if initialized(snapshot):
         return {"status": "True"}
-    waited_for = [fact.name for fact in snapshot.init if not isinstance(fact.state, Terminated) and not fact.started]
-    message = f"containers with incomplete status: [{' '.join(waited_for)}]"
+    incomplete = [fact.name for fact in snapshot.init if not isinstance(fact.state, Terminated) and not fact.started]
+    message = f"containers with incomplete status: [{' '.join(incomplete)}]"
     return {"status": "False", "reason": "ContainersNotInitialized", "message": message}
 
 

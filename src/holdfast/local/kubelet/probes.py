@@ -1,4 +1,4 @@
-"""Asking a container how it is, and telling it that it will be stopped."""
+"""Probes and lifecycle hooks of containers."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,30 +21,30 @@ class Target(Struct, frozen=True):
     rewrite: Callable[[str], str]
 
     def port(self, port: int | str) -> int:
-        """A port is named by number, or by what the container calls it."""
+        """The port number for a number or for the name of a container port."""
         if isinstance(port, int) or port.isdigit():
             return int(port)
-        for one in self.container.ports:
-            if one.name == port:
-                return one.container_port
+        for each in self.container.ports:
+            if each.name == port:
+                return each.container_port
         raise ValueError(f"container {self.container.name} has no port named {port}")
 
 
 async def run_handler(target: Target, handler: Handler, timeout_s: float) -> str:
-    """Why the answer is no; "" for yes."""
+    """Run a probe or hook once; returns the reason of a failure, "" on success."""
     try:
         async with asyncio.timeout(timeout_s):
-            return await _ask(target, handler)
+            return await _run(target, handler)
     except TimeoutError:
         return f"no answer within {timeout_s:g} s"
     except (OSError, aiohttp.ClientError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
 
 
-async def _ask(target: Target, handler: Handler) -> str:
+async def _run(target: Target, handler: Handler) -> str:
     if handler.exec:
-        words = own_interpreter([target.rewrite(word) for word in handler.exec.command])
-        code = await target.process.exec(words)
+        argv = own_interpreter([target.rewrite(argument) for argument in handler.exec.command])
+        code = await target.process.exec(argv)
         return f"the command ended with {code}" if code else ""
     if handler.http_get:
         return await _http(target, handler.http_get)
@@ -63,22 +63,22 @@ async def _http(target: Target, action: HttpGetAction) -> str:
     host, path = action.host or target.address, action.path if action.path.startswith("/") else f"/{action.path}"
     url = f"{action.scheme.lower()}://{host}:{target.port(action.port)}{path}"
     headers = {header.name: header.value for header in action.http_headers}
-    # As a kubelet: any certificate will do, since the question is whether it answers and not who.
+    # As a kubelet does: accept any certificate, since the probe checks the health of the server, not its identity.
     async with target.http.get(url, headers=headers, ssl=False, allow_redirects=False) as response:
         return "" if 200 <= response.status < 400 else f"HTTP {response.status} from {url}"
 
 
 async def probe_loop(target: Target, probe: Probe, *, passed: bool, tell: Callable[[bool, str], None]) -> None:
-    """Ask on and on; `tell` hears of every change from what it `passed` before, and of a first failure, with why."""
+    """Probe periodically; `tell` gets every change of `passed` and the first failure, with the reason."""
     await asyncio.sleep(probe.initial_delay_seconds)
     successes = failures = 0
     while True:
-        trouble = await run_handler(target, probe, probe.timeout_seconds)
-        successes, failures = (0, failures + 1) if trouble else (successes + 1, 0)
+        problem = await run_handler(target, probe, probe.timeout_seconds)
+        successes, failures = (0, failures + 1) if problem else (successes + 1, 0)
         if not passed and successes >= probe.success_threshold:
             passed = True
             tell(True, "")
         elif failures >= probe.failure_threshold and (passed or failures == probe.failure_threshold):
             passed = False
-            tell(False, trouble)
+            tell(False, problem)
         await asyncio.sleep(probe.period_seconds)

@@ -1,4 +1,4 @@
-"""One started command as the runner sees it: the other end of its supervisor's socket."""
+"""Processes of containers: start them through a supervisor, identify them, and end orphans of an earlier run."""
 
 import asyncio
 import contextlib
@@ -19,13 +19,13 @@ from holdfast.errors import HoldfastError
 from holdfast.local.kubelet import supervisor
 from holdfast.local.kubelet.environment import MACHINE, POD_UID
 
-# Which process is which: a number alone is used again, a number with its start time and boot is not.
+# A process is identified by pid, start time and boot id, because the kernel reuses pids.
 
 PROC = Path("/proc")
 
 
 class Stat(Struct, frozen=True):
-    """What the kernel says of a process."""
+    """The fields of /proc/PID/stat that are used here."""
 
     parent: int
     session: int
@@ -34,7 +34,7 @@ class Stat(Struct, frozen=True):
 
 
 class ProcessId(Struct, frozen=True):
-    """One process of one boot, and no other."""
+    """Identifies one process uniquely, across pid reuse and reboots."""
 
     pid: int
     start: int
@@ -45,7 +45,7 @@ class ProcessId(Struct, frozen=True):
         return found is not None and found.start == self.start and found.state != "Z" and self.boot == boot_id()
 
     def send(self, number: signal.Signals) -> None:
-        """Signal this process, never another one that has been given its number since."""
+        """Signal this process, never a later process with the same pid."""
         try:
             handle = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -63,12 +63,12 @@ def boot_id() -> str:
 
 
 def stat(pid: int) -> Stat | None:
-    """None when there is no such process (any more)."""
+    """The stat of a process; None when the process does not exist (any more)."""
     try:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name in parentheses may hold anything, even parentheses; the fields after it are numbered from 3.
+    # The name in parentheses may contain anything, even parentheses; the fields after the name are numbered from 3.
     fields = text.rpartition(")")[2].split()
     return Stat(parent=int(fields[1]), session=int(fields[3]), start=int(fields[19]), state=fields[0])
 
@@ -79,13 +79,13 @@ def identify(pid: int) -> ProcessId | None:
 
 
 def processes() -> dict[int, Stat]:
-    """Every process of the machine."""
+    """Every process on the host."""
     pids = (int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
     return {pid: found for pid in pids if (found := stat(pid))}
 
 
 def environment(pid: int) -> dict[str, str]:
-    """What the process was started with; empty where that is not ours to see."""
+    """The environment that the process was started with; empty without permission to read it."""
     try:
         raw = (PROC / str(pid) / "environ").read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -95,9 +95,9 @@ def environment(pid: int) -> dict[str, str]:
 
 
 LOG_BYTES = 10_000_000
-LAST_WORDS = 2_000
+STDERR_TAIL_CHARS = 2_000
 KILLED = 137
-# Longer than a supervisor tries to end what it has started.
+# Longer than a supervisor tries to end its processes (supervisor.GIVE_UP_AFTER_MS).
 PATIENCE_S = 10.0
 
 
@@ -106,7 +106,7 @@ class StartError(HoldfastError):
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """A command with all that it needs."""
+    """A command with its environment, working directory, log and cgroups."""
 
     argv: tuple[str, ...]
     env: dict[str, str]
@@ -117,7 +117,7 @@ class Launch(Struct, frozen=True, kw_only=True):
 
 
 class Exit(Struct, frozen=True):
-    """How a command ended; `left` are processes that would not die."""
+    """The result of a command; `left` are the pids of processes that survived SIGKILL."""
 
     code: int
     signal: int = 0
@@ -126,7 +126,7 @@ class Exit(Struct, frozen=True):
 
 
 class Process:
-    """A running command. Closing it ends the command and everything that it started."""
+    """A running command. `close` ends the command and all its descendants."""
 
     def __init__(self, popen: "subprocess.Popen[bytes]", reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
         self._popen = popen
@@ -138,10 +138,10 @@ class Process:
 
     @classmethod
     async def start(cls, launch: Launch, *, marker: Mapping[str, str], note: Callable[[ProcessId], None]) -> "Process":
-        """Start a command; `note` is told of its supervisor before it runs, and then of itself. Raises `StartError`."""
+        """Start a command; `note` gets the id of the supervisor first, then of the command. Raises `StartError`."""
         ours, theirs = socket.socketpair()
         try:
-            with theirs, _complaints(launch).open("wb") as errors:
+            with theirs, _stderr_file(launch).open("wb") as errors:
                 popen = _spawn(theirs, errors, marker)
         except OSError:
             ours.close()
@@ -167,17 +167,17 @@ class Process:
             log_bytes=launch.log_bytes,
             cgroups=[str(path / "cgroup.procs") for path in launch.cgroups],
         )
-        answer = await self._receive()
-        if answer is None:
-            raise StartError(f"the supervisor of {launch.argv[0]} ended before it started it: {_last_words(launch)}")
-        if answer["event"] == "failed":
-            raise StartError(str(answer["message"]))
-        if identity := identify(int(answer["pid"])):
+        reply = await self._receive()
+        if reply is None:
+            raise StartError(f"the supervisor of {launch.argv[0]} ended before it started it: {_stderr_tail(launch)}")
+        if reply["event"] == "failed":
+            raise StartError(str(reply["message"]))
+        if identity := identify(int(reply["pid"])):
             note(identity)
         self._exit = asyncio.create_task(self._listen())
 
     async def wait(self) -> Exit:
-        """Until the command, and all that it started, has ended."""
+        """Wait until the command and all its descendants have ended."""
         assert self._exit is not None
         return await asyncio.shield(self._exit)
 
@@ -185,18 +185,18 @@ class Process:
         self._send(do="signal", number=int(number))
 
     def kill(self) -> None:
-        """End everything now; `wait` tells when it has."""
+        """Kill the command and all its descendants; `wait` returns when they have ended."""
         self._send(do="kill")
 
     async def force(self) -> None:
-        """The same, even where the supervisor does not answer; what it leaves then is for the caller to find."""
+        """Like `kill`, even when the supervisor does not respond; then the caller has to find the orphans."""
         self.kill()
         await asyncio.wait({asyncio.ensure_future(self.wait())}, timeout=PATIENCE_S)
         if self._exit is not None and not self._exit.done():
             self._popen.kill()
 
     async def exec(self, argv: Sequence[str]) -> int:
-        """Run a second command beside the first, and give its exit code; cancelling ends it."""
+        """Run a second command in the container and return its exit code; cancelling ends the second command."""
         if self._exit is None or self._exit.done():
             return KILLED
         number = next(self._numbers)
@@ -211,7 +211,7 @@ class Process:
             self._execs.pop(number, None)
 
     async def close(self) -> None:
-        """The supervisor ends everything when the connection closes, and is waited for."""
+        """Close the connection, on which the supervisor ends all processes, and wait for the supervisor."""
         self._writer.close()
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
@@ -251,7 +251,7 @@ class Process:
 
 
 def _spawn(control: socket.socket, errors: BinaryIO, marker: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    """A supervisor in a session of its own, so that Ctrl-C in holdfast's terminal does not reach it."""
+    """Start a supervisor in its own session, so that Ctrl-C in holdfast's terminal does not reach the supervisor."""
     return subprocess.Popen(  # noqa: S603 - our own script
         [sys.executable, "-I", "-S", supervisor.__file__],
         stdin=control.fileno(),
@@ -263,33 +263,33 @@ def _spawn(control: socket.socket, errors: BinaryIO, marker: Mapping[str, str]) 
     )
 
 
-def _complaints(launch: Launch) -> Path:
-    """What the supervisor itself has to say; empty unless it fails."""
+def _stderr_file(launch: Launch) -> Path:
+    """The file with the stderr of the supervisor; empty unless the supervisor fails."""
     return launch.log.with_name("supervisor")
 
 
-def _last_words(launch: Launch) -> str:
-    return _complaints(launch).read_text(errors="replace")[-LAST_WORDS:].strip() or "no message"
+def _stderr_tail(launch: Launch) -> str:
+    return _stderr_file(launch).read_text(errors="replace")[-STDERR_TAIL_CHARS:].strip() or "no message"
 
 
-# What was started for a pod, written down before it runs: what a runner that was killed leaves to the next one.
+# The journal of the processes of a pod, written before they run: after a crash, the next kubelet reads the journal.
 
 PROCESS_JOURNAL = "processes.jsonl"
 
 
 def record_process(folder: Path, identity: ProcessId) -> None:
-    """Add one process. Not synced to the disk: a record that is lost with the machine speaks of nothing alive."""
+    """Add one process. No fsync: when a host crash loses the record, the process is gone too."""
     with (folder / PROCESS_JOURNAL).open("ab") as file:
         file.write(msgspec.json.encode(identity) + b"\n")
 
 
 def started(folder: Path) -> bool:
-    """Whether anything of this pod has ever been started."""
+    """Whether any process of this pod was ever started."""
     return (folder / PROCESS_JOURNAL).exists()
 
 
 def read_processes(folder: Path) -> list[ProcessId]:
-    """All that can be read: a last line that was cut short is passed over, since its process never got to run."""
+    """All readable records: a truncated last line is skipped, since its process never ran."""
     try:
         lines = (folder / PROCESS_JOURNAL).read_bytes().splitlines()
     except FileNotFoundError:
@@ -303,48 +303,48 @@ def read_processes(folder: Path) -> list[ProcessId]:
     return found
 
 
-# Processes that a runner left behind when it was killed: found by identity, never by name, and ended.
+# Orphans of a kubelet that was killed: found by process id and marker, never by name.
 
 PASS_S = 0.02
 
 
 class OrphansRemain(HoldfastError):
-    """Processes of an earlier run that don't end."""
+    """Processes of an earlier run do not end."""
 
 
-async def end_left_behind(pods: Path, machine: str) -> int:
-    """End whatever an earlier runner on this data folder started and is still there; returns how many those were."""
-    noted = [identity for folder in _folders(pods) for identity in read_processes(folder)]
-    return await _end({MACHINE: machine}, noted)
+async def end_left_behind(pods: Path, node_id: str) -> int:
+    """End all processes that an earlier kubelet on this data folder left running; returns their number."""
+    recorded = [identity for folder in _folders(pods) for identity in read_processes(folder)]
+    return await _end({MACHINE: node_id}, recorded)
 
 
-async def end_of_pod(folder: Path, machine: str, uid: str) -> int:
-    """The same for one pod: what escaped its supervisors because one of them was killed."""
-    return await _end({MACHINE: machine, POD_UID: uid}, read_processes(folder))
+async def end_of_pod(folder: Path, node_id: str, uid: str) -> int:
+    """End all processes of one pod that outlived a killed supervisor; returns their number."""
+    return await _end({MACHINE: node_id, POD_UID: uid}, read_processes(folder))
 
 
-async def _end(marker: Mapping[str, str], noted: Iterable[ProcessId]) -> int:
+async def _end(marker: Mapping[str, str], recorded: Iterable[ProcessId]) -> int:
     loop = asyncio.get_running_loop()
-    give_up = loop.time() + PATIENCE_S
+    deadline = loop.time() + PATIENCE_S
     ended: set[int] = set()
-    while left := find(marker, noted):
-        if loop.time() > give_up:
-            pids = ", ".join(str(one.pid) for one in left)
+    while left := find(marker, recorded):
+        if loop.time() > deadline:
+            pids = ", ".join(str(process_id.pid) for process_id in left)
             raise OrphansRemain(f"these processes of an earlier run don't end: {pids}; end them, then start again")
-        for one in left:
-            one.send(signal.SIGKILL)
-        ended |= {one.pid for one in left}
+        for process_id in left:
+            process_id.send(signal.SIGKILL)
+        ended |= {process_id.pid for process_id in left}
         await asyncio.sleep(PASS_S)
     return len(ended)
 
 
-def find(marker: Mapping[str, str], noted: Iterable[ProcessId]) -> list[ProcessId]:
-    """By the record of what was started, by its sessions, by the mark in the environment; and their descendants."""
+def find(marker: Mapping[str, str], recorded: Iterable[ProcessId]) -> list[ProcessId]:
+    """Processes by journal, by session, by marker in the environment; and the descendants of all of these."""
     boot, all_processes = boot_id(), processes()
     alive = {pid: found for pid, found in all_processes.items() if found.state != "Z"}
-    known = {one.pid: one.start for one in noted if one.boot == boot}
+    known = {process_id.pid: process_id.start for process_id in recorded if process_id.boot == boot}
     ours = {pid for pid, found in alive.items() if _is_ours(pid, found, alive, known, marker)}
-    ours |= _below(ours, alive)
+    ours |= _with_descendants(ours, alive)
     ours -= _self_and_ancestors(all_processes)
     return [ProcessId(pid, alive[pid].start, boot) for pid in sorted(ours)]
 
@@ -354,22 +354,22 @@ def _is_ours(
 ) -> bool:
     if known.get(pid) == found.start:
         return True
-    # A number is not given out again while a session bears it: unless its leader is a stranger, the session is ours.
+    # The kernel does not reuse a pid while a session has that id: unless its leader is foreign, the session is ours.
     leader = alive.get(found.session)
     if found.session in known and (leader is None or leader.start == known[found.session]):
         return True
     return marker.items() <= environment(pid).items()
 
 
-def _below(roots: set[int], alive: Mapping[int, Stat]) -> set[int]:
+def _with_descendants(roots: set[int], alive: Mapping[int, Stat]) -> set[int]:
     found = set(roots)
-    while new := {pid for pid, one in alive.items() if one.parent in found} - found:
+    while new := {pid for pid, process in alive.items() if process.parent in found} - found:
         found |= new
     return found
 
 
 def _self_and_ancestors(all_processes: Mapping[int, Stat]) -> set[int]:
-    """A runner may itself have been started by a process that bears the mark."""
+    """This process and its ancestors: a kubelet may itself run below a process with the marker."""
     found, pid = set(), os.getpid()
     while pid and pid not in found:
         found.add(pid)

@@ -1,8 +1,8 @@
-"""The process between the runner and one container: it starts the command and ends everything that came of it.
+"""The process between the kubelet and one container: it starts the command and ends all descendants of the command.
 
-It runs as a script of its own, once per container, so it imports little and nothing of holdfast. As a subreaper it
-inherits every process that the command leaves behind, whatever session that moved to or environment it cleared: when
-the command ends, or the runner dies (the socket on standard input closes), none of them survives.
+The supervisor runs as a script, once per container, so it imports little and nothing of holdfast. As a subreaper it
+inherits every orphan of the command, even after a change of session or a cleared environment: when the command ends,
+or the kubelet dies (the socket on standard input closes), no process of the container survives.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ def decode(body: bytes) -> Message:
 
 
 class MessageBuffer:
-    """Messages out of a stream of bytes."""
+    """Splits a byte stream into messages."""
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -57,7 +57,7 @@ class MessageBuffer:
 
 
 class RotatingLog:
-    """At most two files of `limit` bytes: the one being written, and the one before it. A line may be split."""
+    """At most two files of `limit` bytes: the current file and the previous file. A line may be split."""
 
     def __init__(self, path: str, limit: int) -> None:
         self._path = path
@@ -66,7 +66,7 @@ class RotatingLog:
         self._size = os.fstat(self._file).st_size
 
     def write(self, data: bytes) -> None:
-        """A full disk costs output, never the training."""
+        """A full disk loses output, but never stops the training."""
         for start in range(0, len(data), self._limit):
             piece = data[start : start + self._limit]
             try:
@@ -89,7 +89,7 @@ class RotatingLog:
 
 
 def parents() -> dict[int, int]:
-    """Every process of the machine and its parent."""
+    """The parent pid of every process on the host."""
     found = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib is slow to import
         if name.isdigit():
@@ -107,11 +107,11 @@ def descendants(root: int) -> set[int]:
     for pid, parent in parents().items():
         children.setdefault(parent, []).append(pid)
     found: set[int] = set()
-    todo = [root]
-    while todo:
-        new = [pid for pid in children.get(todo.pop(), ()) if pid not in found]
+    pending = [root]
+    while pending:
+        new = [pid for pid in children.get(pending.pop(), ()) if pid not in found]
         found.update(new)
-        todo += new
+        pending += new
     return found
 
 
@@ -128,7 +128,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def exit_code(status: int) -> int:
-    """As container runtimes give it: 128 and the number for a signal."""
+    """The exit code as container runtimes report it: 128 plus the signal number for a signal."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
@@ -140,13 +140,13 @@ class Supervisor:
         self._launch: Message = {}
         self._main = 0
         self._main_status: int | None = None
-        self._execs: dict[int, int] = {}  # pid → the number that the runner gave it
+        self._execs: dict[int, int] = {}  # pid → exec id of the kubelet
         self._pidfds: dict[int, int] = {}  # pid → descriptor
         self._output = -1
         self._log: RotatingLog | None = None
 
     def run(self) -> None:
-        """Until the command has ended, or nobody wants it any more."""
+        """Run until the command has ended or the kubelet is gone."""
         self._poll.register(CONTROL, select.POLLIN)
         while self._main_status is None:
             for fd, _ in self._poll.poll(REAP_EVERY_MS):
@@ -166,7 +166,7 @@ class Supervisor:
             data = os.read(CONTROL, CHUNK)
         except ConnectionError:
             data = b""
-        if not data:  # the runner is gone: nobody would ever stop these processes
+        if not data:  # the kubelet is gone: nobody else would ever stop these processes
             self._end_all()
             sys.exit(1)
         for message in self._inbox.feed(data):
@@ -177,7 +177,7 @@ class Supervisor:
             case "launch":
                 self._start(message)
             case "signal":
-                # To the whole group: a shell as the first process does not pass a signal on.
+                # Signal the whole process group: a shell as the first process does not forward signals.
                 self._signal_group(self._main, message["number"])
             case "kill":
                 signal_all(descendants(os.getpid()), SIGKILL)
@@ -210,16 +210,16 @@ class Supervisor:
         self._send({"event": "started", "pid": self._main})
 
     def _exec(self, message: Message) -> None:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
+        devnull = os.open(os.devnull, os.O_WRONLY)
         try:
-            self._execs[self._fork(message["argv"], nowhere)] = message["id"]
+            self._execs[self._fork(message["argv"], devnull)] = message["id"]
         except OSError as error:
             self._send({"event": "exec", "id": message["id"], "code": 126, "message": str(error)})
         finally:
-            os.close(nowhere)
+            os.close(devnull)
 
     def _fork(self, argv: list[str], output: int) -> int:
-        """A process in a session of its own, in the container's environment; raises what kept it from starting."""
+        """Start a process in its own session, in the container's environment. Raises the error of a failed start."""
         read, write = os.pipe()  # closed by a successful exec
         pid = os.fork()
         if pid == 0:
@@ -240,8 +240,8 @@ class Supervisor:
         try:
             os.setsid()
             prctl(PR_SET_PDEATHSIG, SIGKILL)
-            # What is ignored stays ignored across exec: by Python SIGPIPE, under nohup SIGHUP, in a script's background
-            # SIGINT. A container starts with the defaults.
+            # Ignored signals stay ignored across exec: Python ignores SIGPIPE, nohup SIGHUP, a background job of a
+            # script SIGINT. A container starts with the defaults.
             for number in SIGNALS:
                 LIBC.signal(number, None)
             os.chdir(cwd)
@@ -253,14 +253,14 @@ class Supervisor:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(output, 1)
             os.dup2(output, 2)
-            os.execvpe(argv[0], argv, self._launch["env"])  # noqa: S606 - this is what it is for
+            os.execvpe(argv[0], argv, self._launch["env"])  # noqa: S606 - the purpose of the supervisor
         except (OSError, ValueError) as error:
             os.write(failure, f"{step}: {getattr(error, 'strerror', None) or error}".encode())
         finally:
             os._exit(127)
 
     def _copy_output(self) -> bool:
-        """Whether there may be more."""
+        """Copy one chunk to the log; returns whether there may be more output."""
         assert self._log is not None
         try:
             data = os.read(self._output, CHUNK)
@@ -279,7 +279,7 @@ class Supervisor:
             pass
 
     def _reap(self) -> bool:
-        """Take note of everything that has ended; whether anything is left."""
+        """Reap every child that has ended; returns whether any child is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -287,9 +287,9 @@ class Supervisor:
                 return False
             if pid == 0:
                 return True
-            self._ended(pid, status)
+            self._on_exit(pid, status)
 
-    def _ended(self, pid: int, status: int) -> None:
+    def _on_exit(self, pid: int, status: int) -> None:
         if (fd := self._pidfds.pop(pid, None)) is not None:
             self._poll.unregister(fd)
             os.close(fd)
@@ -299,7 +299,7 @@ class Supervisor:
             self._send({"event": "exec", "id": self._execs.pop(pid), "code": exit_code(status)})
 
     def _end_all(self) -> None:
-        """Kill in passes until nothing is left: what forks meanwhile is found by the next pass."""
+        """Kill in passes until no process is left: the next pass finds processes that were forked meanwhile."""
         for _ in range(GIVE_UP_AFTER_MS // PASS_MS):
             if not self._reap():
                 return

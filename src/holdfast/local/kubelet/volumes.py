@@ -28,11 +28,11 @@ from holdfast.local.kubelet.objects import (
 
 # Volumes without mounts: paths are translated instead.
 #
-# A container's paths are the machine's own, so a volume can't appear at its mountPath. It lies in the pod's folder;
-# every path below a mountPath that the pod writes in a command, an argument or a variable is replaced by the real one,
-# and the folder $HOLDFAST_ROOT holds a link to each volume at its mountPath.
+# A container sees the file system of the host, so a volume can't appear at its mountPath. The volume is a folder of
+# the pod; every path below a mountPath in a command, an argument or a variable is replaced by the real path, and the
+# folder $HOLDFAST_ROOT contains a link to each volume at its mountPath.
 
-# Where a path may begin and end inside a longer text: a word of a shell command, a list, an option with =.
+# Delimiters of a path inside a longer text: a word of a shell command, a list, an option with =.
 _BEFORE = r"(?<![^\s=:,;\"'`(\[{<>|&@])"
 _AFTER = r"(?=$|[/\s:,;\"'`)\]}<>|&])"
 
@@ -43,7 +43,7 @@ class Mount(Struct, frozen=True):
 
 
 def mounts(container: Container, volumes: Mapping[str, Path], variables: Mapping[str, str]) -> list[Mount]:
-    """The longest path first: a mount within a mount hides what the outer one has there."""
+    """The mounts of a container, longest path first: a nested mount hides that path of the outer mount."""
     found = []
     for mount in container.volume_mounts:
         if mount.name not in volumes:
@@ -57,7 +57,7 @@ def mounts(container: Container, volumes: Mapping[str, Path], variables: Mapping
 
 
 def within(folder: Path, relative: str) -> Path:
-    """The path below `folder`, which it must not leave."""
+    """The path below `folder`; raises `ConfigError` for a path outside of `folder`."""
     if posixpath.isabs(relative) or ".." in relative.split("/"):
         raise ConfigError(f"{relative!r} leaves its volume: write a path below it, without ..")
     target = folder / relative
@@ -67,7 +67,7 @@ def within(folder: Path, relative: str) -> Path:
 
 
 def rewrite(text: str, mounts: Iterable[Mount]) -> str:
-    """`text` with every path below a mount replaced by the real one, in one pass: what is put in is left alone."""
+    """Replace every path below a mount by the real path, in one pass: inserted paths are not replaced again."""
     targets = {mount.path: str(mount.target) for mount in mounts if mount.path != "/"}
     if not targets:
         return text
@@ -76,35 +76,35 @@ def rewrite(text: str, mounts: Iterable[Mount]) -> str:
 
 
 def link(root: Path, mounts: Iterable[Mount]) -> None:
-    """A link for each mount below `root`. One within another is left out: it would be written into that volume."""
+    """Create a link per mount below `root`. Nested mounts get none: the link would be written into the outer volume."""
     outer: list[str] = []
     for mount in sorted(mounts, key=lambda mount: len(mount.path)):
-        if mount.path != "/" and not any(mount.path.startswith(f"{path}/") for path in outer):
+        if mount.path != "/" and not any(mount.path.startswith(f"{prefix}/") for prefix in outer):
             outer.append(mount.path)
-            place = root / mount.path.lstrip("/")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.unlink(missing_ok=True)
-            place.symlink_to(mount.target)
+            path = root / mount.path.lstrip("/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            path.symlink_to(mount.target)
 
 
 READABLE = (0o755, 0o644)
 PRIVATE = (0o700, 0o400)
 
 
-def prepare(place: PodContext, sources: Sources, *, folder: Path, claim: Callable[[Key], Path]) -> dict[str, Path]:
-    """Make all volumes of a pod, `claim` being where one is kept.
+def prepare(context: PodContext, sources: Sources, *, folder: Path, claim: Callable[[Key], Path]) -> dict[str, Path]:
+    """Prepare all volumes of a pod; `claim` returns the folder of a claim.
 
-    Raises `NotYet` while something is missing, `Refused` for what can't be had here.
+    Raises `RetryLater` while a source is missing, `PodRejected` for a volume that this node does not support.
     """
-    return {volume.name: _prepare(volume, place, sources, folder, claim) for volume in place.pod.spec.volumes}
+    return {volume.name: _prepare(volume, context, sources, folder, claim) for volume in context.pod.spec.volumes}
 
 
-def _prepare(volume: Volume, place: PodContext, sources: Sources, folder: Path, claim: Callable[[Key], Path]) -> Path:
+def _prepare(volume: Volume, context: PodContext, sources: Sources, folder: Path, claim: Callable[[Key], Path]) -> Path:
     if volume.host_path:
         return _host_path(volume.name, volume.host_path)
     if volume.persistent_volume_claim:
         name = volume.persistent_volume_claim.claim_name
-        return _claim(sources.claims.get(name), claim(Key(place.pod.metadata.namespace, name)))
+        return _claim(sources.claims.get(name), claim(Key(context.pod.metadata.namespace, name)))
     if volume.nfs is not None:
         raise PodRejected(
             f"volume {volume.name} is on an NFS server, and this machine mounts nothing: use a persistentVolumeClaim, "
@@ -115,7 +115,7 @@ def _prepare(volume: Volume, place: PodContext, sources: Sources, folder: Path, 
     if volume.empty_dir is not None:
         own.mkdir(parents=True, exist_ok=True)
         return own
-    is_private, files = _files(volume, place, sources)
+    is_private, files = _files(volume, context, sources)
     _write(own, files, *(PRIVATE if is_private else READABLE))
     return own
 
@@ -133,7 +133,7 @@ def _claim(found: Named | None, folder: Path) -> Path:
     if found is None:
         raise RetryLater(f'PersistentVolumeClaim "{folder.name}" is not there; create it')
     if found.metadata.deletion_timestamp:
-        # Only a claim that is to stay may be used anew: the others' folders may go at any moment.
+        # A claim that is being deleted gets no new users: its folder may be removed at any moment.
         raise RetryLater(
             f'PersistentVolumeClaim "{folder.name}" is being deleted; delete the pod, or use another claim'
         )
@@ -141,18 +141,18 @@ def _claim(found: Named | None, folder: Path) -> Path:
     return folder
 
 
-def _files(volume: Volume, place: PodContext, sources: Sources) -> tuple[bool, dict[str, bytes]]:
-    """Whether they are secret, and what they hold."""
+def _files(volume: Volume, context: PodContext, sources: Sources) -> tuple[bool, dict[str, bytes]]:
+    """Whether the files are secret, and their contents by path."""
     if volume.projected:
         files: dict[str, bytes] = {}
         for source in volume.projected.sources:
-            files |= dict(_source_files(source.config_map, source.secret, source.downward_api, place, sources))
+            files |= dict(_source_files(source.config_map, source.secret, source.downward_api, context, sources))
             token = source.service_account_token
             if token and token.audience in sources.tokens:
                 files[token.path] = sources.tokens[token.audience].encode()
         return any(source.secret or source.service_account_token for source in volume.projected.sources), files
     if volume.config_map or volume.secret or volume.downward_api:
-        entries = _source_files(volume.config_map, volume.secret, volume.downward_api, place, sources)
+        entries = _source_files(volume.config_map, volume.secret, volume.downward_api, context, sources)
         return volume.secret is not None, dict(entries)
     raise PodRejected(
         f"volume {volume.name} is of a kind that this machine does not have: use emptyDir, hostPath, "
@@ -165,7 +165,7 @@ def _source_files(
     config_map: ObjectVolume | None,
     secret: ObjectVolume | None,
     downward: DownwardVolume | None,
-    place: PodContext,
+    context: PodContext,
     sources: Sources,
 ) -> Iterator[tuple[str, bytes]]:
     if config_map:
@@ -174,9 +174,9 @@ def _source_files(
         yield from _object_files("Secret", secret, secret.secret_name or secret.name, sources.secrets)
     for item in downward.items if downward else ():
         if item.field_ref:
-            yield item.path, place.field(item.field_ref).encode()
+            yield item.path, context.field(item.field_ref).encode()
         elif item.resource_field_ref:
-            yield item.path, place.resource(item.resource_field_ref, "").encode()
+            yield item.path, context.resource(item.resource_field_ref, "").encode()
 
 
 def _object_files(
@@ -207,27 +207,25 @@ def _write(folder: Path, files: Mapping[str, bytes], folder_mode: int, file_mode
         path.chmod(file_mode)
 
 
-# Taking away what a pod has left on the disk.
-
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# What is kept of a pod that has ended, until its object is deleted.
-KEPT = ("logs",)
+# Retained after a pod has ended, until its object is deleted.
+RETAINED = ("logs",)
 
 
 async def remove(folder: Path) -> None:
-    """The whole folder; what can't be removed is logged and left."""
+    """Remove the whole folder; files that can't be removed are logged and left."""
     await asyncio.to_thread(_remove, folder)
 
 
 async def remove_all_but_logs(folder: Path) -> None:
-    """All but the logs."""
+    """Remove everything of a pod except its logs."""
     await asyncio.to_thread(_prune, folder)
 
 
 def _prune(folder: Path) -> None:
     for entry in folder.iterdir() if folder.exists() else ():
-        if entry.name not in KEPT:
+        if entry.name not in RETAINED:
             _remove(entry)
 
 
@@ -239,7 +237,7 @@ def _remove(path: Path) -> None:
 
 
 def _open_and_retry(action: Callable[..., object], name: str, _: object) -> None:
-    """A training may leave folders that even their owner can't write into."""
+    """Make the folder writable and retry: a training may leave folders that even their owner can't write into."""
     path = Path(name)
     try:
         for folder in (path.parent, path):

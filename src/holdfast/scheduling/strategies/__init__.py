@@ -1,4 +1,4 @@
-"""The strategies by name. Each is a file here with a STRATEGY in it; its name goes into the API's list as well."""
+"""The strategies by name. Each module here defines a STRATEGY; its name goes into the API's list as well."""
 
 from collections.abc import Mapping
 from importlib import import_module

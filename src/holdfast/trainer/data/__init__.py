@@ -1,4 +1,4 @@
-"""The handwritten digits that ship with holdfast; digits.LICENSE says where they come from."""
+"""The data sets of the reference trainer: the bundled digits (source: digits.LICENSE), MNIST, and synthetic data."""
 
 import gzip
 import math
@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 from holdfast.trainer.model import Floats, Indices, Labels, Pixels
 from holdfast.trainer.settings import BadSetting, Settings, unusable
 
-# Images to learn from and others to be tested on.
-
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Images (n, height, width), kept as they were read: only a batch becomes floats."""
+    """Images (n, height, width), stored as they were read: only a batch is converted to floats."""
 
     images: Pixels
     labels: Labels
@@ -34,6 +32,8 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Data:
+    """Images to train on, and images to test on."""
+
     train: Split
     test: Split
     classes: int = 10
@@ -52,14 +52,14 @@ def digits() -> Data:
     raw = np.frombuffer(zlib.decompress(file.read_bytes()), np.uint8)
     images = raw[: DIGITS_COUNT * DIGITS_SIDE * DIGITS_SIDE].reshape(DIGITS_COUNT, DIGITS_SIDE, DIGITS_SIDE)
     labels = raw[DIGITS_COUNT * DIGITS_SIDE * DIGITS_SIDE :].astype(np.intp)
-    # The file is in shuffled order: its end is a fair sample, and the same for every training.
+    # The file is in shuffled order: its end is a representative sample, and the same for every training.
     return Data(
         train=Split(images[:-DIGITS_HELD_OUT], labels[:-DIGITS_HELD_OUT], 16.0),
         test=Split(images[-DIGITS_HELD_OUT:], labels[-DIGITS_HELD_OUT:], 16.0),
     )
 
 
-# MNIST, and whatever else is in its IDX files, from a mounted folder.
+# MNIST, and other data sets in the same IDX format, from a mounted folder.
 
 UNSIGNED_BYTES = 8
 IDX_CLASSES = 10
@@ -98,7 +98,7 @@ def _read(folder: Path, stem: str, dimensions: int) -> NDArray[np.uint8]:
 
 
 def _find(folder: Path, stem: str, dimensions: int) -> Path:
-    """Both spellings that are about, packed or not."""
+    """Both common spellings of the file names, compressed or not."""
     names = [f"{stem}{dot}idx{dimensions}-ubyte{packed}" for dot in "-." for packed in ("", ".gz")]
     found = next((folder / name for name in names if (folder / name).is_file()), None)
     if found is None:
@@ -106,7 +106,7 @@ def _find(folder: Path, stem: str, dimensions: int) -> Path:
     return found
 
 
-# Noisy copies of ten random patterns: data of any size out of a seed.
+# Noisy copies of ten random patterns: data of any size from a seed.
 
 SYNTHETIC_CLASSES, SYNTHETIC_SIDE, SYNTHETIC_NOISE = 10, 8, 0.6
 
@@ -115,7 +115,7 @@ def synthetic(seed: int, samples: int) -> Data:
     """A fifth of the samples is held out."""
     random = np.random.default_rng([seed, 1])
     patterns = random.random((SYNTHETIC_CLASSES, SYNTHETIC_SIDE, SYNTHETIC_SIDE), dtype=np.float32)
-    # Every class as often as the others, in the first samples as in the last.
+    # Classes are balanced, in the first samples as in the last.
     labels = np.arange(samples, dtype=np.intp) % SYNTHETIC_CLASSES
     noise = random.standard_normal((samples, SYNTHETIC_SIDE, SYNTHETIC_SIDE), dtype=np.float32)
     images = patterns[labels] + np.float32(SYNTHETIC_NOISE) * noise
@@ -124,9 +124,6 @@ def synthetic(seed: int, samples: int) -> Data:
         train=Split(images[:-held_out], labels[:-held_out], 1.0),
         test=Split(images[-held_out:], labels[-held_out:], 1.0),
     )
-
-
-# The data sets that the reference trainer knows.
 
 
 def load(settings: Settings) -> Data:

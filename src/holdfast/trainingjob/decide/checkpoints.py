@@ -1,4 +1,4 @@
-"""Which checkpoints a job has, from what its sidecars tell."""
+"""Writes the checkpoints that sidecars report into the status."""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
@@ -14,20 +14,20 @@ from holdfast.trainingjob.decide.snapshot import FINISHED_STATES
 
 
 class CheckpointWarning(Struct, frozen=True):
-    """What people should hear of: one word, and a sentence."""
+    """A warning event for users: a one-word reason and a message."""
 
     reason: str
     message: str
 
 
 def apply_checkpoints(
-    spec: TrainingJobSpec, report: CheckpointStatus | None, batch: WorkerReport, received: datetime
+    spec: TrainingJobSpec, status: CheckpointStatus | None, batch: WorkerReport, received: datetime
 ) -> CheckpointStatus | None:
     if not batch.checkpoints and batch.resumed is None:
-        return report
-    new = report or CheckpointStatus()
+        return status
+    new = status or CheckpointStatus()
     for entry in batch.checkpoints:
-        new = _with(spec, new, entry, received - timedelta(seconds=batch.age_s(entry)))
+        new = _apply_checkpoint(spec, new, entry, received - timedelta(seconds=batch.age_s(entry)))
     if batch.resumed is not None:
         new = structs.replace(new, resumed_from=batch.resumed.path)
         if new.last is None:
@@ -36,7 +36,7 @@ def apply_checkpoints(
 
 
 def checkpoint_warnings(batch: WorkerReport) -> Iterator[CheckpointWarning]:
-    """Of any worker."""
+    """Warnings from the report of any worker, not only of worker 0."""
     for entry in batch.checkpoints:
         because = sanitize(entry.reason) or "no reason was given"
         if entry.outcome == "quarantined":
@@ -54,44 +54,46 @@ def checkpoints_enabled(spec: TrainingJobSpec) -> bool:
     return spec.checkpoint is not None and spec.checkpoint.enabled
 
 
-def _with(spec: TrainingJobSpec, report: CheckpointStatus, entry: Checkpoint, at: datetime) -> CheckpointStatus:
+def _apply_checkpoint(
+    spec: TrainingJobSpec, status: CheckpointStatus, entry: Checkpoint, at: datetime
+) -> CheckpointStatus:
     if entry.kept is not None:
-        report = structs.replace(report, count=entry.kept, best=entry.best)
-    if entry.outcome == "quarantined" and entry.path == report.best:
-        report = structs.replace(report, best=None)
-    if entry.outcome == "quarantined" and entry.path == report.last:
-        return structs.replace(report, last=None, last_time=None, last_epoch=None)
-    is_newer = report.last_epoch is None or entry.epoch >= report.last_epoch
-    # What is saved within an epoch is replaced under its name. The end of an epoch is told again by a sidecar that
-    # starts anew, which is no news.
-    is_news = entry.path != report.last or entry.step is not None or entry.epoch != report.last_epoch
-    if entry.outcome == durable_outcome(spec) and is_newer and is_news:
-        return structs.replace(report, last=entry.path, last_time=format_time(at), last_epoch=entry.epoch)
-    return report
+        status = structs.replace(status, count=entry.kept, best=entry.best)
+    if entry.outcome == "quarantined" and entry.path == status.best:
+        status = structs.replace(status, best=None)
+    if entry.outcome == "quarantined" and entry.path == status.last:
+        return structs.replace(status, last=None, last_time=None, last_epoch=None)
+    is_newer = status.last_epoch is None or entry.epoch >= status.last_epoch
+    # A checkpoint within an epoch is overwritten under the same name. A restarted sidecar reports the end of an epoch
+    # again, which is no change.
+    is_change = entry.path != status.last or entry.step is not None or entry.epoch != status.last_epoch
+    if entry.outcome == durable_outcome(spec) and is_newer and is_change:
+        return structs.replace(status, last=entry.path, last_time=format_time(at), last_epoch=entry.epoch)
+    return status
 
 
 def durable_outcome(spec: TrainingJobSpec) -> Outcome:
-    """From when on the next attempt finds it: what is not in the object store yet is lost with its node."""
+    """The outcome from which on the next attempt finds a checkpoint: before its upload it is lost with its node."""
     storage = spec.checkpoint.storage if spec.checkpoint is not None else None
     return "completed" if storage is None or storage.type in ("pvc", "nfs") else "uploaded"
 
 
-def store_in_use(job: TrainingJob, sharing: Iterable[TrainingJob], place: str) -> str:
-    """Why a job waits that keeps its checkpoints where an earlier, unfinished one does; "" if there is none.
+def store_in_use(job: TrainingJob, sharing: Iterable[TrainingJob], location: str) -> str:
+    """Why the job waits for an earlier, unfinished job that stores checkpoints in the same location; "" without one.
 
-    Each would resume from the other's checkpoints, and delete them.
+    Each job would resume from the other's checkpoints, and delete them.
     """
-    earlier = [other for other in sharing if _age(other) < _age(job) and not _has_ended(other)]
+    earlier = [other for other in sharing if _creation_order(other) < _creation_order(job) and not _has_ended(other)]
     if not earlier:
         return ""
-    first = min(earlier, key=_age)
+    first = min(earlier, key=_creation_order)
     return (
-        f"waiting for TrainingJob {first.metadata.key} to end, which keeps checkpoints in the same place ({place}): "
+        f"waiting for TrainingJob {first.metadata.key} to end, which keeps checkpoints in the same place ({location}): "
         "delete that job, or make this one with another checkpoint.storage.prefix"
     )
 
 
-def _age(job: TrainingJob) -> tuple[str, str, str]:
+def _creation_order(job: TrainingJob) -> tuple[str, str, str]:
     return job.metadata.creation_timestamp, job.metadata.namespace, job.metadata.name
 
 

@@ -1,4 +1,4 @@
-"""What is to be done about a TrainingJob next, given what is seen of it: one course of several."""
+"""The next action for a TrainingJob, decided from a snapshot of its cluster objects."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -24,12 +24,12 @@ from holdfast.trainingjob.decide.restart import (
 from holdfast.trainingjob.decide.snapshot import Observed, Timing
 from holdfast.trainingjob.decide.success import final_save_deadline, success_if_reached
 
-# A sentence names so many workers.
-NAMED = 3
+# How many workers or pods a message lists by name.
+MAX_NAMED = 3
 
 
 class StateReason(Struct, frozen=True):
-    """Where the job stands: its state, one word why, and a sentence for people."""
+    """The job's state, a one-word reason, and a message for people."""
 
     state: str
     reason: str
@@ -37,44 +37,44 @@ class StateReason(Struct, frozen=True):
 
 
 class CleanUp(Struct, frozen=True):
-    """It has ended: nothing of it may run on."""
+    """The job has ended: none of its workers may keep running."""
 
 
 class Finish(Struct, frozen=True):
-    """It ends now."""
+    """The job ends now."""
 
     finding: StateReason
 
 
 class StartNewAttempt(Struct, frozen=True):
-    """A new attempt; its number is in status before anything of the old one is touched, so that a crash is seen."""
+    """Start a new attempt. Status has its number before the old attempt is touched, so that a crash is noticed."""
 
     retry: Retry | None
-    """None: not after a failure, but for a changed spec."""
+    """None when the reason is a changed spec, not a failure."""
 
 
 class RecreateJob(Struct, frozen=True):
-    """The attempt was made for another spec and has never started: its Job is made anew, without being counted."""
+    """The attempt was created for another spec and never started: recreate its Job without counting a restart."""
 
 
 class Wait(Struct, frozen=True):
-    """Nothing is made yet. Without a finding not even the status changes."""
+    """Create nothing yet. Without a finding the status does not change either."""
 
     finding: StateReason | None
 
 
 class EnsureJob(Struct, frozen=True):
-    """The attempt's objects are made and kept as they should be."""
+    """Create the attempt's objects and reconcile them."""
 
     suspended: bool
-    """Whether the Job is held back; of no account where Kueue decides that."""
+    """Whether the Job is suspended; ignored where Kueue decides that."""
     finding: StateReason | None = None
-    """Known beforehand; otherwise it follows from what the workers do."""
+    """The state, if known beforehand; otherwise it follows from the workers."""
     retry_at: datetime | None = None
 
 
 class DeleteQueuedJob(Struct, frozen=True):
-    """Suspended, and the Job's own suspend is Kueue's: the Job goes, and one that is made later queues again."""
+    """The job is suspended, but Kueue owns the Job's `suspend`: delete the Job; a later Job queues again."""
 
 
 Action = CleanUp | Finish | StartNewAttempt | RecreateJob | Wait | EnsureJob | DeleteQueuedJob
@@ -83,19 +83,19 @@ Action = CleanUp | Finish | StartNewAttempt | RecreateJob | Wait | EnsureJob | D
 def decide(observed: Observed, now: datetime, timing: Timing) -> Action:
     if observed.finished:
         return CleanUp()
-    ended = _end(observed, now, timing)
+    ended = _final_state(observed, now, timing)
     if ended is not None:
         return Finish(ended)
     return _replace_attempt(observed, now, timing) or _wait(observed, now, timing) or _start(observed, now, timing)
 
 
-def _end(observed: Observed, now: datetime, timing: Timing) -> StateReason | None:
+def _final_state(observed: Observed, now: datetime, timing: Timing) -> StateReason | None:
     if observed.rejected_reason:
         return StateReason("Failed", "Refused", observed.rejected_reason)
     due = deadline(observed.job, now)
     is_late = due is not None and now >= due and not observed.job.spec.suspend
     failed = observed.current_job.condition("Failed") if observed.elastic and observed.current_job is not None else None
-    # No other checkpoint is going to come then.
+    # No further checkpoint comes once the job is ending.
     is_ending = observed.succeeded or is_late or failed is not None or _find_failure(observed) is not None
     reached = success_if_reached(observed.job, now, timing, is_ending=is_ending)
     if reached is not None:
@@ -108,19 +108,19 @@ def _end(observed: Observed, now: datetime, timing: Timing) -> StateReason | Non
         message = f"the job was not done within activeDeadlineSeconds ({limit}), counted over all attempts"
         return StateReason("Failed", "DeadlineExceeded", message)
     if failed is not None:
-        loss = find_failure(observed)
-        message = f"{loss.message} ({failed.message})" if loss is not None else failed.message
+        failure = find_failure(observed)
+        message = f"{failure.message} ({failed.message})" if failure is not None else failed.message
         return StateReason("Failed", failed.reason or "WorkersFailed", message)
     return None
 
 
 def _replace_attempt(observed: Observed, now: datetime, timing: Timing) -> Action | None:
-    """A broken attempt and an outdated one are replaced."""
-    loss = _find_failure(observed)
-    if loss is None and _cannot_resume(observed, now, timing):
-        loss = WorkerFailure(cause="infrastructure", message="a worker that was suspended is lost with its node")
-    if loss is not None:
-        match restart_or_give_up(loss, observed.job, observed.current_job, now, timing):
+    """Replaces an attempt that has failed or was created for an older spec."""
+    failure = _find_failure(observed)
+    if failure is None and _cannot_resume(observed, now, timing):
+        failure = WorkerFailure(cause="infrastructure", message="a worker that was suspended is lost with its node")
+    if failure is not None:
+        match restart_or_give_up(failure, observed.job, observed.current_job, now, timing):
             case GiveUp(reason, message):
                 return Finish(StateReason("Failed", reason, message))
             case retry:
@@ -131,31 +131,33 @@ def _replace_attempt(observed: Observed, now: datetime, timing: Timing) -> Actio
 
 
 def _find_failure(observed: Observed) -> WorkerFailure | None:
-    """What is seen explains more than what is not heard. An elastic launcher makes up for the workers that it loses,
-    unless none of them could ever start."""
-    loss = find_failure(observed)
-    if loss is not None and observed.elastic and not loss.permanent:
-        loss = None
-    return loss or observed.liveness_failure
+    """A failure seen in the pods explains more than missing reports, so it comes first.
+
+    An elastic launcher replaces workers that fail, unless no worker could ever start.
+    """
+    failure = find_failure(observed)
+    if failure is not None and observed.elastic and not failure.permanent:
+        failure = None
+    return failure or observed.liveness_failure
 
 
 def _cannot_resume(observed: Observed, now: datetime, timing: Timing) -> bool:
-    """The Job waits for its old pods before it makes new ones: for one on a dead node it would wait for ever."""
+    """A Job waits for its old pods before it creates new ones: for a pod on a dead node it would wait forever."""
     return _is_resuming(observed) and any(
         not pod.is_finished and pod not in blocking_pods(observed, now, timing, observed.pods) for pod in observed.pods
     )
 
 
 def _is_resuming(observed: Observed) -> bool:
-    """The Job was suspended, or is being deleted to be made anew under the same name."""
+    """The Job was suspended, or is being deleted to be recreated under the same name."""
     job = observed.current_job
     return job is not None and not observed.started and not observed.job.spec.suspend
 
 
 def _wait(observed: Observed, now: datetime, timing: Timing) -> Action | None:
-    """For the workers of before, for a job with the same store, and for the time of the next try."""
+    """Waits for old workers, for a job that uses the same checkpoint store, and for the retry time."""
     if observed.started or observed.job.spec.suspend or _is_backing_off(observed, now):
-        return None  # it goes on, or starts nobody
+        return None  # the attempt keeps running, or starts no worker
     stopping = blocking_pods(observed, now, timing, observed.running_old_pods)
     if _is_resuming(observed):
         stopping += tuple(pod for pod in observed.pods if not pod.is_finished)
@@ -165,32 +167,35 @@ def _wait(observed: Observed, now: datetime, timing: Timing) -> Action | None:
         return Wait(_waiting(observed, "StoreInUse", observed.store_in_use))
     due = retry_time(observed.job)
     if due is not None and now < due and observed.state == "Restarting":
-        # As it was said when the attempt broke: a message that counts down would be written again and again.
-        again = next_try(due, backoff_s(observed.status.quick_restarts, timing))
-        message = f"{observed.status.failure_reason}; {again}" if observed.status.failure_reason else again
+        # The same message as when the attempt failed: a countdown would cause a status write each time.
+        when = next_try(due, backoff_s(observed.status.quick_restarts, timing))
+        message = f"{observed.status.failure_reason}; {when}" if observed.status.failure_reason else when
         return Wait(_waiting(observed, "BackingOff", message))
     return None
 
 
 def _why_stopping(observed: Observed, stopping: tuple[Pod, ...]) -> str:
-    """Why it restarts says more than that the others stop, which takes seconds; who can't be reached takes longer."""
+    """The reason for the restart is more useful than the wait for pods to stop, which takes seconds.
+
+    Unreachable pods take longer, so the message names them.
+    """
     lost = unreachable(stopping, observed.nodes)
     if lost:
-        first = sorted(lost, key=index_of)[:NAMED]
-        others = f" and {len(lost) - NAMED} more" if len(lost) > NAMED else ""
+        first = sorted(lost, key=index_of)[:MAX_NAMED]
+        others = f" and {len(lost) - MAX_NAMED} more" if len(lost) > MAX_NAMED else ""
         who = ", ".join(map(worker_text, first)) + others
         return f"{who} can't be reached: waiting a while in case it is still running"
     restarting = observed.state == "Restarting" and observed.status.message
-    return restarting or f"waiting for {_named(stopping)} to stop"
+    return restarting or f"waiting for {_pod_names(stopping)} to stop"
 
 
-def _named(stopping: tuple[Pod, ...]) -> str:
-    """Pods that are still there, by name; none when a Job of an earlier attempt may still make one."""
+def _pod_names(stopping: tuple[Pod, ...]) -> str:
+    """The names of the pods that still exist; without pods, the wait is for an old Job that may still create one."""
     names = sorted(pod.metadata.name for pod in stopping)
     if not names:
         return "the Job of an earlier attempt"
-    others = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"pod{'s' if len(names) > 1 else ''} {', '.join(names[:NAMED])}{others}"
+    others = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"pod{'s' if len(names) > 1 else ''} {', '.join(names[:MAX_NAMED])}{others}"
 
 
 def _start(observed: Observed, now: datetime, timing: Timing) -> Action:
@@ -212,13 +217,13 @@ def _start(observed: Observed, now: datetime, timing: Timing) -> Action:
 
 
 def _is_backing_off(observed: Observed, now: datetime) -> bool:
-    """It made room for others; its message says why until its time has come."""
+    """The job released its capacity; its message gives the reason until the retry time."""
     due = retry_time(observed.job)
     return observed.state == "Pending" and due is not None and now < due
 
 
 def _release_partial_gang(observed: Observed, now: datetime, timing: Timing) -> EnsureJob | None:
-    """A gang that got its turn and not all its nodes must not hold some of them for ever."""
+    """An admitted gang of which only some pods are bound must not hold their nodes forever."""
     due = bind_deadline(observed, timing)
     if due is None or now < due:
         return None
@@ -232,48 +237,48 @@ def why_not_all_started(observed: Observed, missing: int) -> str:
     desired = observed.job.spec.num_workers
     why = why_waiting(observed.pods, missing, desired, observed.pod_events, observed.job_event)
     if observed.claim and "persistentvolumeclaim" in why.lower():
-        # The scheduler says that a claim is in the way, and neither which nor why.
+        # The scheduler reports that a claim is the problem, but neither which claim nor why.
         return f"{why.rstrip('.')}; see what kubectl describe pvc {observed.claim} says"
     return why
 
 
 def bind_deadline(observed: Observed, timing: Timing) -> datetime | None:
-    """Until when an attempt that has started must have all its nodes; None once it has them."""
+    """By when all pods of a started attempt must be bound to nodes; None once they are."""
     job = observed.current_job
     if job is None or not observed.started or observed.elastic or not job.status.start_time:
-        return None  # an elastic training uses the nodes that it has
-    placed = sum(bool(pod.spec.node_name) or pod.is_finished for pod in observed.pods)
-    if placed >= observed.job.spec.num_workers or observed.state == "Running":
+        return None  # an elastic training runs on the nodes that it has
+    bound = sum(bool(pod.spec.node_name) or pod.is_finished for pod in observed.pods)
+    if bound >= observed.job.spec.num_workers or observed.state == "Running":
         return None
     return parse_time(job.status.start_time) + timedelta(seconds=timing.bind_timeout_s)
 
 
 def _waiting(observed: Observed, reason: str, message: str) -> StateReason:
-    """A restarting job stays so until it runs; a suspended one until its old workers are gone."""
+    """A job stays Restarting until it runs, and Suspended until its old workers are gone."""
     state = "Restarting" if observed.state == "Restarting" or observed.status.restart_count else "Pending"
     if reason == "StoppingWorkers" and observed.state == "Suspended":
         state = "Suspended"
     return StateReason(state, reason, message)
 
 
-# When a TrainingJob has to be looked at again although nothing happens.
+# When a TrainingJob must be reconciled again although no event arrives.
 
 
 def requeue_at(observed: Observed, now: datetime, timing: Timing) -> datetime | None:
-    """The next moment at which a decision may differ; None when only news can change it."""
-    return min((due for due in _moments(observed, now, timing) if due > now), default=None)
+    """The next time at which the decision may differ; None when only an event can change it."""
+    return min((due for due in _due_times(observed, now, timing) if due > now), default=None)
 
 
-def _moments(observed: Observed, now: datetime, timing: Timing) -> Iterator[datetime]:
+def _due_times(observed: Observed, now: datetime, timing: Timing) -> Iterator[datetime]:
     if observed.finished:
         due = expiry(observed.job)
         if due is not None:
             yield due
         return
-    # The deadline of a suspended job recedes with every moment: it is asked for again when the job goes on.
-    running_out = None if observed.state == "Suspended" else deadline(observed.job, now)
+    # The deadline of a suspended job moves with the clock: it is computed again when the job resumes.
+    active_deadline = None if observed.state == "Suspended" else deadline(observed.job, now)
     for due in (
-        running_out,
+        active_deadline,
         retry_time(observed.job),
         bind_deadline(observed, timing),
         final_save_deadline(observed.job, timing),
@@ -286,7 +291,7 @@ def _moments(observed: Observed, now: datetime, timing: Timing) -> Iterator[date
 
 
 def explain_after(observed: Observed, timing: Timing) -> datetime | None:
-    """From when on workers that have not started are asked why."""
+    """From when on the events of workers that have not started are read for the reason."""
     job = observed.current_job
     if job is None or observed.finished or not observed.started or not job.status.start_time:
         return None

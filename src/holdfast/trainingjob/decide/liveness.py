@@ -1,7 +1,7 @@
-"""A training that lives and does not get on.
+"""Detects hangs (workers alive without progress) and workers lost with their nodes, from reports and node Leases.
 
-Only what was heard counts: while the workers' reports do not arrive, nobody can say that there is no progress. Times
-are of the operator's own clock, in seconds; hearing begins when the operator begins to lead and its server answers.
+Only received reports count: while no reports arrive, the operator can't know that there is no progress. Times are
+seconds of the operator's own clock. Receiving starts when the operator becomes leader and its report server answers.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -17,41 +17,41 @@ from holdfast.pods.failure import FailureClass, WorkerFailure, index_of, worker_
 from holdfast.times import parse_time
 from holdfast.trainingjob.decide.snapshot import Timing
 
-# What this operator has heard of an attempt's workers, by its own clock; nothing of it outlives the operator.
+# The reports that this operator has received from an attempt's workers, by its own clock. They live in memory only.
 
 ProgressPoint: TypeAlias = tuple[int, int]
 
 
 class WorkerReports(Struct, frozen=True):
-    """Of one worker."""
+    """What is known from the reports of one worker."""
 
     heard_s: float
     point: ProgressPoint | None = None
-    """How far it was when it last told of progress."""
+    """The position of the worker's last reported progress."""
     saves_on_notice: bool = False
-    """Its training saves when it is asked to."""
+    """The worker's training saves a checkpoint on notice."""
     gpu_percent: float | None = None
-    """The utilization of its GPUs; None while it is unknown."""
+    """The utilization of the worker's GPUs; None while unknown."""
 
 
 class AttemptReports(Struct, frozen=True):
     attempt: int
     first_s: float
     progress_s: float
-    """When progress was last told of, or the first word if there was none yet."""
+    """When progress was last reported; the time of the first report before any progress."""
     workers: Mapping[int, WorkerReports] = {}
-    """By the worker's index."""
+    """By worker index."""
 
 
 def record_report(before: AttemptReports | None, batch: WorkerReport, now_s: float) -> AttemptReports:
-    """A report that tells once more what it told before is a sign of life and no progress."""
+    """Adds a report. A report that repeats the last position proves that the worker is alive, but is no progress."""
     old = before if before is not None and before.attempt == batch.attempt else None
-    voice = old.workers.get(batch.index) if old is not None else None
-    told = _point(batch.progress[-1]) if batch.progress else None
-    is_progress = told is not None and (voice is None or told != voice.point)
+    worker = old.workers.get(batch.index) if old is not None else None
+    point = _point(batch.progress[-1]) if batch.progress else None
+    is_progress = point is not None and (worker is None or point != worker.point)
     new = WorkerReports(
         now_s,
-        told or (voice.point if voice is not None else None),
+        point or (worker.point if worker is not None else None),
         batch.saves_on_notice,
         batch.gpu_utilization_percent,
     )
@@ -63,41 +63,41 @@ def record_report(before: AttemptReports | None, batch: WorkerReport, now_s: flo
     )
 
 
-def gpu_utilization_percent(heard: AttemptReports | None, now_s: float, silent_s: float) -> float | None:
-    """The mean over the workers that report one and are not silent; None where none does."""
-    workers = heard.workers.values() if heard is not None else ()
+def gpu_utilization_percent(reports: AttemptReports | None, now_s: float, silent_s: float) -> float | None:
+    """The mean over the workers that report it and are not silent; None without such workers."""
+    workers = reports.workers.values() if reports is not None else ()
     known = [
-        voice.gpu_percent for voice in workers if voice.gpu_percent is not None and now_s - voice.heard_s < silent_s
+        worker.gpu_percent for worker in workers if worker.gpu_percent is not None and now_s - worker.heard_s < silent_s
     ]
     return round(sum(known) / len(known), 1) if known else None
 
 
 def _point(entry: Progress) -> ProgressPoint:
-    """Epochs done and steps beyond them. It may go back: a training that was suspended goes on from a checkpoint."""
+    """Epochs done and steps beyond them. It may go back: a suspended training resumes from a checkpoint."""
     return (entry.epoch, 0) if entry.step is None else (entry.epoch - 1, entry.step)
 
 
 def find_hang(
     job: TrainingJob,
-    heard: AttemptReports | None,
+    reports: AttemptReports | None,
     running: Collection[int],
     *,
     running_since_s: float,
     hearing_since_s: float,
 ) -> WorkerFailure | None:
-    """`running` are the indexes of the workers that have not ended, since `running_since_s` all of them."""
+    """`running` are the indexes of the workers that have not ended; all of them run since `running_since_s`."""
     limit_s = job.spec.progress_deadline_seconds
     if (
         limit_s is None
-        or heard is None
-        or not _is_current_attempt(job, heard)
-        or not set(running) <= heard.workers.keys()
+        or reports is None
+        or not _is_current_attempt(job, reports)
+        or not set(running) <= reports.workers.keys()
     ):
         return None
     if not running or job.status is None or job.status.state != "Running":
         return None
-    heard_s = min(heard.workers[index].heard_s for index in running)
-    silent_s = heard_s - _since_s(heard, running_since_s, hearing_since_s)
+    received_s = min(reports.workers[index].heard_s for index in running)
+    silent_s = received_s - _since_s(reports, running_since_s, hearing_since_s)
     if silent_s < limit_s:
         return None
     epoch = f", after epoch {job.status.current_epoch}" if job.status.current_epoch is not None else ""
@@ -106,107 +106,112 @@ def find_hang(
 
 
 def hang_due_s(
-    job: TrainingJob, heard: AttemptReports | None, *, running_since_s: float, hearing_since_s: float
+    job: TrainingJob, reports: AttemptReports | None, *, running_since_s: float, hearing_since_s: float
 ) -> float | None:
-    """When to look again, if nothing is heard until then."""
+    """When to check for a hang again, if no report arrives until then."""
     limit_s = job.spec.progress_deadline_seconds
-    if limit_s is None or heard is None or not _is_current_attempt(job, heard):
+    if limit_s is None or reports is None or not _is_current_attempt(job, reports):
         return None
-    return _since_s(heard, running_since_s, hearing_since_s) + limit_s
+    return _since_s(reports, running_since_s, hearing_since_s) + limit_s
 
 
-def _since_s(heard: AttemptReports, running_since_s: float, hearing_since_s: float) -> float:
-    return max(heard.progress_s, running_since_s, hearing_since_s)
+def _since_s(reports: AttemptReports, running_since_s: float, hearing_since_s: float) -> float:
+    return max(reports.progress_s, running_since_s, hearing_since_s)
 
 
-def _is_current_attempt(job: TrainingJob, heard: AttemptReports) -> bool:
-    return job.status is not None and heard.attempt == job.status.restart_count
+def _is_current_attempt(job: TrainingJob, reports: AttemptReports) -> bool:
+    return job.status is not None and reports.attempt == job.status.restart_count
 
 
-# A worker that is lost with its node, seen early: neither it nor the node gives a sign of life.
+# Early detection of a worker that is lost with its node: no reports from the worker, no Lease renewal by the node.
 #
-# Kubernetes itself waits 40 s before it calls a node NotReady, and 300 s more before it deletes the node's pods.
-# Silence alone proves nothing: a network policy or a sidecar's crash looks the same. So the node's Lease is read for
-# those that are silent; a node whose Lease changes is alive. Times are of the operator's own clock, in seconds: what
-# a Lease says about the time is the node's opinion.
+# Kubernetes itself waits 40 s before it marks a node NotReady, and 300 s more before it deletes the node's pods.
+# Missing reports alone prove nothing: a network policy or a sidecar's crash has the same effect. So the operator reads
+# the Leases of the nodes of silent workers; a node whose Lease changes is alive. Times are seconds of the operator's
+# own clock: the time in a Lease comes from the node's clock.
 
-# Two looks at a Lease that are further apart prove nothing: the API server may have been away, for the node too.
+# Two checks of a Lease that are further apart prove nothing: the API server may have been down, for the node too.
 LONGEST_GAP_S = 10.0
 LOOK_EVERY_S = 4.0
-# More than the ten seconds in which a kubelet renews its Lease.
+# Of the Lease timeout. More than the ten seconds in which a kubelet renews its Lease.
 DOUBTFUL_FRACTION = 0.75
-# Beyond its grace, before a pod's node is looked at.
+# How long after a pod's grace period its node is checked.
 OVERDUE_S = 3.0
 
 
 class LeaseObservation(Struct, frozen=True):
-    """A node's Lease over several looks."""
+    """A node's Lease over several checks."""
 
     renewed: str
     since_s: float
-    """When it was first seen like this."""
-    looked_s: float
+    """When this renewal was first seen."""
+    checked_s: float
 
 
 def observe_lease(before: LeaseObservation | None, renewed: str, now_s: float) -> LeaseObservation:
-    """After a look that succeeded; `renewed` is what the Lease says, and only whether it differs counts."""
-    if before is None or before.renewed != renewed or now_s - before.looked_s > LONGEST_GAP_S:
+    """Records a successful check. `renewed` is the Lease's own time; only whether it changes counts."""
+    if before is None or before.renewed != renewed or now_s - before.checked_s > LONGEST_GAP_S:
         return LeaseObservation(renewed, now_s, now_s)
     return LeaseObservation(renewed, before.since_s, now_s)
 
 
-def without_stale(pulses: Mapping[str, LeaseObservation], now_s: float) -> dict[str, LeaseObservation]:
-    """Those that still prove something; `pulses` is by the node's name."""
-    return {node: pulse for node, pulse in pulses.items() if now_s - pulse.looked_s <= LONGEST_GAP_S}
+def without_stale(leases: Mapping[str, LeaseObservation], now_s: float) -> dict[str, LeaseObservation]:
+    """The observations that are recent enough to prove something; `leases` is by node name."""
+    return {node: lease for node, lease in leases.items() if now_s - lease.checked_s <= LONGEST_GAP_S}
 
 
 def silent_workers(
-    pods: Iterable[Pod], heard: AttemptReports | None, *, hearing_since_s: float, now_s: float, timing: Timing
+    pods: Iterable[Pod], reports: AttemptReports | None, *, hearing_since_s: float, now_s: float, timing: Timing
 ) -> tuple[Pod, ...]:
-    """Those of the current attempt's workers whose nodes' Leases are to be read now.
+    """The current attempt's workers whose nodes' Leases must be checked now.
 
-    None is missed before this operator has heard one of them: without sidecars, or where no report comes through,
-    nobody ever says anything.
+    No worker counts as silent before this operator has received a report of the attempt: without sidecars, or where
+    the network drops reports, no worker ever reports.
     """
     return tuple(
         pod
         for pod in pods
-        if _runs(pod) and (at_s := _suspect_at_s(pod, heard, hearing_since_s, timing)) is not None and now_s >= at_s
+        if _is_running(pod)
+        and (at_s := _suspect_at_s(pod, reports, hearing_since_s, timing)) is not None
+        and now_s >= at_s
     )
 
 
 def next_look_s(
-    pods: Iterable[Pod], heard: AttemptReports | None, *, hearing_since_s: float, now_s: float, timing: Timing
+    pods: Iterable[Pod], reports: AttemptReports | None, *, hearing_since_s: float, now_s: float, timing: Timing
 ) -> float | None:
-    """When to look again, if nothing is heard until then."""
-    due = (_suspect_at_s(pod, heard, hearing_since_s, timing) for pod in pods if _runs(pod))
+    """When to check the Leases again, if no report arrives until then."""
+    due = (_suspect_at_s(pod, reports, hearing_since_s, timing) for pod in pods if _is_running(pod))
     first_s = min((at_s for at_s in due if at_s is not None), default=None)
     return None if first_s is None else max(first_s, now_s + LOOK_EVERY_S if now_s >= first_s else first_s)
 
 
 def workers_on_dead_nodes(
-    suspected: Iterable[Pod], pulses: Mapping[str, LeaseObservation], timing: Timing
+    suspected: Iterable[Pod], leases: Mapping[str, LeaseObservation], timing: Timing
 ) -> tuple[Pod, ...]:
-    """Those whose node's Lease stood still as long as it was looked at; `pulses` is by the node's name."""
-    return _quiet(suspected, pulses, timing.node_lease_timeout_s)
+    """The workers whose node's Lease was not renewed during the whole timeout; `leases` is by node name."""
+    return _not_renewed(suspected, leases, timing.node_lease_timeout_s)
 
 
 def workers_on_doubtful_nodes(
-    suspected: Iterable[Pod], pulses: Mapping[str, LeaseObservation], timing: Timing
+    suspected: Iterable[Pod], leases: Mapping[str, LeaseObservation], timing: Timing
 ) -> tuple[Pod, ...]:
-    """Once one is dead, those who seem to follow, too: nodes are lost together, and missed one after another."""
-    return _quiet(suspected, pulses, timing.node_lease_timeout_s * DOUBTFUL_FRACTION)
+    """Once one node is dead, also the workers on nodes that seem to follow.
+
+    Nodes fail together, but the operator notices them one after another.
+    """
+    return _not_renewed(suspected, leases, timing.node_lease_timeout_s * DOUBTFUL_FRACTION)
 
 
-def can_continue_without(dead: Collection[Pod], pods: Iterable[Pod], fewest: int) -> bool:
-    """An elastic training does, as long as enough are left; but they meet at worker 0."""
-    left = sum(_runs(pod) for pod in pods) - len(dead)
-    return 0 < fewest <= left and all(index_of(pod) != 0 for pod in dead)
+def can_continue_without(dead: Collection[Pod], pods: Iterable[Pod], min_workers: int) -> bool:
+    """An elastic training continues while enough workers are left, but needs worker 0 as the rendezvous."""
+    left = sum(_is_running(pod) for pod in pods) - len(dead)
+    return 0 < min_workers <= left and all(index_of(pod) != 0 for pod in dead)
 
 
 def overdue(pods: Iterable[Pod], now: datetime) -> tuple[Pod, ...]:
-    """Those that were to be gone by now: a kubelet that lives ends them in time."""
-    return tuple(pod for pod in pods if _stays(pod) and now >= overdue_at(pod))
+    """Pods that should be gone by now: a healthy kubelet stops pods in time."""
+    return tuple(pod for pod in pods if _is_still_terminating(pod) and now >= overdue_at(pod))
 
 
 def overdue_at(pod: Pod) -> datetime:
@@ -214,8 +219,8 @@ def overdue_at(pod: Pod) -> datetime:
 
 
 def next_overdue(pods: Iterable[Pod], now: datetime) -> datetime | None:
-    """When to look at them, or to look again."""
-    due = (max(overdue_at(pod), now + timedelta(seconds=LOOK_EVERY_S)) for pod in pods if _stays(pod))
+    """When to check terminating pods next."""
+    due = (max(overdue_at(pod), now + timedelta(seconds=LOOK_EVERY_S)) for pod in pods if _is_still_terminating(pod))
     return min(due, default=None)
 
 
@@ -227,24 +232,24 @@ def node_failure(pod: Pod, cause: FailureClass, timing: Timing) -> WorkerFailure
     return WorkerFailure(cause=cause, message=message)
 
 
-def _quiet(suspected: Iterable[Pod], pulses: Mapping[str, LeaseObservation], for_s: float) -> tuple[Pod, ...]:
+def _not_renewed(suspected: Iterable[Pod], leases: Mapping[str, LeaseObservation], for_s: float) -> tuple[Pod, ...]:
     return tuple(
         pod
         for pod in suspected
-        if (pulse := pulses.get(pod.spec.node_name)) is not None and pulse.looked_s - pulse.since_s >= for_s
+        if (lease := leases.get(pod.spec.node_name)) is not None and lease.checked_s - lease.since_s >= for_s
     )
 
 
-def _stays(pod: Pod) -> bool:
+def _is_still_terminating(pod: Pod) -> bool:
     return pod.is_terminating and not pod.is_finished and bool(pod.spec.node_name)
 
 
-def _runs(pod: Pod) -> bool:
+def _is_running(pod: Pod) -> bool:
     return pod.status.phase == "Running" and not pod.is_terminating and bool(pod.spec.node_name)
 
 
-def _suspect_at_s(pod: Pod, heard: AttemptReports | None, hearing_since_s: float, timing: Timing) -> float | None:
-    if heard is None:
+def _suspect_at_s(pod: Pod, reports: AttemptReports | None, hearing_since_s: float, timing: Timing) -> float | None:
+    if reports is None:
         return None
-    voice = heard.workers.get(index_of(pod))
-    return max(voice.heard_s if voice is not None else heard.first_s, hearing_since_s) + timing.report_timeout_s
+    worker = reports.workers.get(index_of(pod))
+    return max(worker.heard_s if worker is not None else reports.first_s, hearing_since_s) + timing.report_timeout_s

@@ -1,8 +1,8 @@
-"""Workers of earlier attempts: how long they hold up the next one.
+"""How long pods of earlier attempts block the next attempt.
 
-On a node that can be reached two attempts never run at once. A pod on a node that is gone or silent may never be
-reported as ended; it is waited for until its grace and a little more are over. Should it come back, it is deleted,
-and what it wrote lies in its own attempt's folder.
+On a reachable node, two attempts never run at once. A pod on a node that is gone or not ready may never be reported as
+ended; the next attempt waits until the pod's grace period and a timeout have passed. If the pod comes back, it is
+deleted, and its files are in the folder of its own attempt.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from holdfast.trainingjob.decide.snapshot import Observed, Timing
 
 
 def blocking_pods(observed: Observed, now: datetime, timing: Timing, pods: tuple[Pod, ...]) -> tuple[Pod, ...]:
-    """Those of the pods that the next attempt has to wait for."""
+    """The pods that the next attempt must wait for."""
     return tuple(
         pod
         for pod in pods
@@ -24,26 +24,27 @@ def blocking_pods(observed: Observed, now: datetime, timing: Timing, pods: tuple
 
 
 def jobs_that_may_create_pods(observed: Observed, now: datetime, timing: Timing) -> tuple[Job, ...]:
-    """Old Jobs that could still make a pod: they have not ended, and not every worker has had its pod.
+    """Old Jobs that could still create a pod: they have not ended, and some worker never had a pod.
 
-    One that is being deleted makes none once its controller has seen that; a pod that can't be reached keeps it there.
+    A Job that is being deleted creates no pods once its controller has seen the deletion; an unreachable pod can keep
+    such a Job in place.
     """
     return tuple(
         job
         for job in observed.old_jobs
         if not has_stopped_creating(job)
-        and not _has_made_all(job, observed.old_pods)
+        and not _has_created_all(job, observed.old_pods)
         and not (job.metadata.deletion_timestamp and now >= _given_up_at(job, timing))
     )
 
 
 def unreachable(pods: tuple[Pod, ...], nodes: Mapping[str, Node]) -> tuple[Pod, ...]:
-    """Those who are to stop and may never be heard of again."""
+    """Terminating pods on unreachable nodes, whose end may never be reported."""
     return tuple(pod for pod in pods if pod.is_terminating and not _is_reachable(pod, nodes))
 
 
 def give_up_times(observed: Observed, timing: Timing) -> Iterator[datetime]:
-    """When those that can't be reached are no longer waited for."""
+    """When unreachable pods and deleted Jobs stop blocking the next attempt."""
     for pod in unreachable((*observed.running_old_pods, *observed.pods), observed.nodes):
         if not pod.is_finished:
             yield _given_up_at(pod, timing)
@@ -63,7 +64,7 @@ def _is_given_up(pod: Pod, nodes: Mapping[str, Node], now: datetime, timing: Tim
 
 
 def _is_reachable(pod: Pod, nodes: Mapping[str, Node]) -> bool:
-    """A pod without a node does not run, and is deleted at once."""
+    """A pod without a node counts as reachable: it does not run, and is deleted at once."""
     node = nodes.get(pod.spec.node_name)
     return not pod.spec.node_name or (node is not None and node.is_ready)
 
@@ -72,12 +73,12 @@ def has_stopped_creating(job: Job) -> bool:
     return job.spec.suspend or any(job.condition(kind) for kind in ("Failed", "FailureTarget", "Complete"))
 
 
-def _has_made_all(job: Job, pods: tuple[Pod, ...]) -> bool:
-    """A Job of ours makes one pod for each worker and none in its place."""
-    made = {pod.metadata.labels.get(INDEX_LABEL) for pod in pods if _is_of(job, pod)}
-    return len(made) >= (job.spec.completions or 1)
+def _has_created_all(job: Job, pods: tuple[Pod, ...]) -> bool:
+    """Our Jobs create one pod for each worker and no replacements."""
+    created = {pod.metadata.labels.get(INDEX_LABEL) for pod in pods if _is_owned_by(job, pod)}
+    return len(created) >= (job.spec.completions or 1)
 
 
-def _is_of(job: Job, pod: Pod) -> bool:
+def _is_owned_by(job: Job, pod: Pod) -> bool:
     owner = pod.metadata.controller
     return owner is not None and owner.uid == job.metadata.uid

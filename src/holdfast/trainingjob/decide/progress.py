@@ -1,6 +1,6 @@
-"""How far a training is, from what its sidecar tells: never backwards within an attempt.
+"""Writes the progress that worker 0's sidecar reports into the status; within an attempt, progress never goes back.
 
-All that the next report is judged by is in the status itself, so that an operator that starts anew goes on from there.
+The status holds everything that the next report is compared with, so that a restarted operator continues from there.
 """
 
 import re
@@ -22,24 +22,24 @@ from holdfast.trainingjob.decide import checkpoints, success
 from holdfast.trainingjob.decide.checkpoints import durable_outcome
 from holdfast.trainingjob.decide.snapshot import Observed
 
-# Worker 0 speaks for all: the others train the same epochs.
+# Worker 0 reports for all workers: the others train the same epochs.
 REPORTING_WORKER = 0
 WRITE_EVERY_S = 5.0
-# The pace is that of the last few epochs, or of a tenth of a training that has only a few.
+# The pace is measured over the last few epochs, or over a tenth of a training with only a few epochs.
 PACE_EPOCHS = 3.0
 FORESEEABLE_S = 10 * 365 * 86400.0
 
 
 class ProgressMark(NamedTuple):
-    """Where a training was when."""
+    """The position of a training at a point in time."""
 
     position: float
     at: datetime
 
 
 def next_write_at(last_write: datetime | None, now: datetime) -> datetime:
-    """When progress may be written next: not before `now`, and seldom enough for an API server with many jobs."""
-    if last_write is None or last_write > now:  # a clock that was set back must not hold up the next write
+    """When progress may be written next: not before `now`, and rarely enough for an API server with many jobs."""
+    if last_write is None or last_write > now:  # a clock that was set back must not delay the next write
         return now
     return max(now, last_write + timedelta(seconds=WRITE_EVERY_S))
 
@@ -47,17 +47,17 @@ def next_write_at(last_write: datetime | None, now: datetime) -> datetime:
 def apply_report(
     spec: TrainingJobSpec, status: TrainingJobStatus, batch: WorkerReport, received: datetime
 ) -> TrainingJobStatus:
-    """The status with what the batch tells; the same when it tells nothing new."""
+    """The status with the content of the report; unchanged when the report has nothing new."""
     if batch.attempt != status.restart_count or batch.index != REPORTING_WORKER:
         return status
     status = structs.replace(status, checkpoint=checkpoints.apply_checkpoints(spec, status.checkpoint, batch, received))
     if not batch.progress and batch.resumed is None:
         return status
-    status = _begin(spec, status, batch, received)
-    start, end = _mark(_epochs(status)), None
+    status = _begin_attempt(spec, status, batch, received)
+    start, end = _last_mark(_epochs(status)), None
     for entry in batch.progress:
         if _epochs(status).goal is not None:
-            break  # the job ends with this epoch; what was trained beyond it does not count
+            break  # the job ends with this epoch; later progress does not count
         if _is_new(entry, _epochs(status)):
             status = _advance(spec, status, entry, received)
             end = ProgressMark(_epochs(status).position, received - timedelta(seconds=batch.age_s(entry)))
@@ -66,15 +66,15 @@ def apply_report(
 
 
 def total_epochs(spec: TrainingJobSpec, status: TrainingJobStatus) -> int | None:
-    """What the training itself has told in this attempt, else what the spec says."""
-    told = status.epochs is not None and status.epochs.attempt == status.restart_count and status.total_epochs
-    return told or (spec.hyperparameters.epochs if spec.hyperparameters else None)
+    """The number that the training itself reports in this attempt, else the number in the spec."""
+    reported = status.epochs is not None and status.epochs.attempt == status.restart_count and status.total_epochs
+    return reported or (spec.hyperparameters.epochs if spec.hyperparameters else None)
 
 
-def _begin(
+def _begin_attempt(
     spec: TrainingJobSpec, status: TrainingJobStatus, batch: WorkerReport, received: datetime
 ) -> TrainingJobStatus:
-    """A new attempt stands where it resumed, and keeps what was learned about the pace and the best epoch."""
+    """A new attempt starts at the epoch it resumes from, and retains the measured pace and the best epoch."""
     old, from_epoch = status.epochs or EpochProgress(), batch.resumed.epoch if batch.resumed else 0
     if status.epochs is None or old.attempt != batch.attempt:
         status = structs.replace(status, total_epochs=total_epochs(spec, status))
@@ -84,14 +84,14 @@ def _begin(
             old, attempt=batch.attempt, done=from_epoch, position=float(from_epoch), position_time=None
         )
         return _with_percent(structs.replace(status, epochs=new, current_epoch=from_epoch), received)
-    if batch.sequence == 1:  # the time since the last word was not spent on training alone
+    if batch.sequence == 1:  # the sidecar restarted: the time since its last report was not all training
         old = structs.replace(old, position_time=None)
     new = structs.replace(old, done=max(old.done, from_epoch), position=max(old.position, float(from_epoch)))
     return structs.replace(status, epochs=new)
 
 
 def _is_new(entry: Progress, epochs: EpochProgress) -> bool:
-    """The end of an epoch may be told in several lines; a step that is behind was told before."""
+    """Several entries may report the end of one epoch; a step behind the known position was reported before."""
     return entry.epoch >= epochs.done if entry.step is None else entry.position >= epochs.position
 
 
@@ -108,49 +108,53 @@ def _advance(
         epochs=epochs,
         current_epoch=max(status.current_epoch or 0, entry.epoch),
         total_epochs=entry.total_epochs or total_epochs(spec, status),
-        metrics=_merged(status.metrics, _without_gpus(entry.metrics)),
+        metrics=_merge_metrics(status.metrics, _without_gpu_utilization(entry.metrics)),
     )
 
 
-def _merged(old: Mapping[str, float], new: Mapping[str, float]) -> dict[str, float]:
-    """What is told now comes first where there is not room for all."""
-    kept = [name for name in old if name not in new][: MOST_METRICS - len(new)]
-    return {**{name: old[name] for name in kept}, **new}
+def _merge_metrics(old: Mapping[str, float], new: Mapping[str, float]) -> dict[str, float]:
+    """New metrics take precedence over old ones when the limit is reached."""
+    retained = [name for name in old if name not in new][: MOST_METRICS - len(new)]
+    return {**{name: old[name] for name in retained}, **new}
 
 
 def with_gpu_utilization(status: TrainingJobStatus, percent: float | None) -> TrainingJobStatus:
-    """With the mean over the workers, for which the value in worker 0's progress is no substitute."""
-    metrics = _without_gpus(status.metrics)
+    """Sets the mean over all workers; the value in worker 0's progress is no substitute for the mean."""
+    metrics = _without_gpu_utilization(status.metrics)
     if percent is not None and len(metrics) < MOST_METRICS:
         metrics[GPU_UTILIZATION] = percent
     return structs.replace(status, metrics=metrics)
 
 
-def _without_gpus(metrics: Mapping[str, float]) -> dict[str, float]:
+def _without_gpu_utilization(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if name != GPU_UTILIZATION}
 
 
-def _mark(epochs: EpochProgress) -> ProgressMark | None:
+def _last_mark(epochs: EpochProgress) -> ProgressMark | None:
     return ProgressMark(epochs.position, parse_time(epochs.position_time)) if epochs.position_time else None
 
 
 def _with_pace(status: TrainingJobStatus, start: ProgressMark, end: ProgressMark) -> TrainingJobStatus:
-    """With the pace from one word to the next, of which earlier ones have their share."""
+    """Updates the pace: the pace between two reports, blended with the earlier pace."""
     epochs = _epochs(status)
-    gone, passed_s = end.position - start.position, (end.at - start.at).total_seconds()
-    if gone <= 0:  # where steps are not counted, time passes and the position stays
-        return structs.replace(status, epochs=structs.replace(epochs, position_time=_precise(start.at)))
-    pace_s = epochs.seconds_each if passed_s <= 0 else _blended(epochs.seconds_each, passed_s / gone, gone, status)
-    new = structs.replace(epochs, position_time=_precise(end.at), seconds_each=pace_s)
+    advanced, elapsed_s = end.position - start.position, (end.at - start.at).total_seconds()
+    if advanced <= 0:  # without step reports, time passes while the position stays the same
+        return structs.replace(status, epochs=structs.replace(epochs, position_time=_format_microseconds(start.at)))
+    pace_s = (
+        epochs.seconds_each
+        if elapsed_s <= 0
+        else _blend_pace(epochs.seconds_each, elapsed_s / advanced, advanced, status)
+    )
+    new = structs.replace(epochs, position_time=_format_microseconds(end.at), seconds_each=pace_s)
     return structs.replace(status, epochs=new)
 
 
-def _blended(old_s: float | None, lately_s: float, gone: float, status: TrainingJobStatus) -> float:
+def _blend_pace(old_s: float | None, recent_s: float, advanced: float, status: TrainingJobStatus) -> float:
     if old_s is None:
-        return round(lately_s, 6)
+        return round(recent_s, 6)
     window = min(PACE_EPOCHS, status.total_epochs / 10) if status.total_epochs else PACE_EPOCHS
-    share: float = 0.5 ** (gone / window)
-    return round(share * old_s + (1 - share) * lately_s, 6)
+    weight: float = 0.5 ** (advanced / window)
+    return round(weight * old_s + (1 - weight) * recent_s, 6)
 
 
 def _with_percent(status: TrainingJobStatus, at: datetime) -> TrainingJobStatus:
@@ -158,16 +162,18 @@ def _with_percent(status: TrainingJobStatus, at: datetime) -> TrainingJobStatus:
     if not total:
         return status
     return structs.replace(
-        status, progress=percent(position, total), estimated_completion_time=_end(status, total - position, at)
+        status,
+        progress=percent(position, total),
+        estimated_completion_time=_estimated_end(status, total - position, at),
     )
 
 
 def percent(position: float, total: int) -> str:
-    """Rounded down: 100% only when all is done."""
+    """Rounded down: 100% only when all epochs are done."""
     return f"{min(100, int(round(100 * position / total, 6)))}%"
 
 
-def _end(status: TrainingJobStatus, left: float, at: datetime) -> str | None:
+def _estimated_end(status: TrainingJobStatus, left: float, at: datetime) -> str | None:
     pace_s = _epochs(status).seconds_each
     if pace_s is None:
         return None
@@ -180,67 +186,73 @@ def _epochs(status: TrainingJobStatus) -> EpochProgress:
     return status.epochs
 
 
-def _precise(at: datetime) -> str:
+def _format_microseconds(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-# What worker 0's sidecar left in its termination message: what it could not report before it ended.
+# The termination message of worker 0's sidecar holds what the sidecar could not report before it ended.
 
 _CHECKPOINT = re.compile(r"[^\x00-\x1f\x7f]*/checkpoint-epoch-(0*[0-9]{1,9})")
 
 
 def termination_report(observed: Observed) -> WorkerReport | None:
-    """As a report; None when there is nothing in it that the status does not tell already."""
+    """The termination message as a report; None when it adds nothing to the status."""
     pod = next((pod for pod in observed.pods if index_of(pod) == REPORTING_WORKER and pod.is_finished), None)
-    word = _read(pod) if pod is not None else None
-    if word is None or word.attempt != observed.status.restart_count:
+    report = _read_termination_report(pod) if pod is not None else None
+    if report is None or report.attempt != observed.status.restart_count:
         return None
-    progress = word.progress if _is_further(word, observed.status.epochs) else None
-    checkpoint = _newer(observed, word)
+    progress = report.progress if _is_further(report, observed.status.epochs) else None
+    checkpoint = _newer_checkpoint(observed, report)
     if progress is None and checkpoint is None:
         return None
     return WorkerReport(
         job=observed.job.metadata.name,
         namespace=observed.job.metadata.namespace,
         uid=observed.job.metadata.uid,
-        attempt=word.attempt,
+        attempt=report.attempt,
         index=REPORTING_WORKER,
         run="last word",
         sequence=2,
-        sent_at=_at(word),
+        sent_at=_reported_at(report),
         progress=(progress,) if progress is not None else (),
         checkpoints=(checkpoint,) if checkpoint is not None else (),
     )
 
 
-def _read(pod: Pod) -> TerminationReport | None:
-    ends = (each.state.terminated for each in pod.status.init_container_statuses if each.name == SIDECAR)
-    end = next(ends, None)
+def _read_termination_report(pod: Pod) -> TerminationReport | None:
+    terminations = (each.state.terminated for each in pod.status.init_container_statuses if each.name == SIDECAR)
+    termination = next(terminations, None)
     try:
-        return msgspec.json.decode(end.message, type=TerminationReport) if end is not None and end.message else None
+        return (
+            msgspec.json.decode(termination.message, type=TerminationReport)
+            if termination is not None and termination.message
+            else None
+        )
     except (msgspec.MsgspecError, RecursionError):
-        return None  # the last lines of its log, where it died before it could say anything
+        return None  # the message is the end of the log when the sidecar died before it wrote a report
 
 
-def _is_further(word: TerminationReport, epochs: EpochProgress | None) -> bool:
-    if word.progress is None:
+def _is_further(report: TerminationReport, epochs: EpochProgress | None) -> bool:
+    if report.progress is None:
         return False
-    told = epochs.position if epochs is not None and epochs.attempt == word.attempt else -1.0
-    return word.progress.position > told
+    known_position = epochs.position if epochs is not None and epochs.attempt == report.attempt else -1.0
+    return report.progress.position > known_position
 
 
-def _newer(observed: Observed, word: TerminationReport) -> Checkpoint | None:
-    match = _CHECKPOINT.fullmatch(word.checkpoint)
+def _newer_checkpoint(observed: Observed, report: TerminationReport) -> Checkpoint | None:
+    match = _CHECKPOINT.fullmatch(report.checkpoint)
     known = observed.status.checkpoint or CheckpointStatus()
     if match is None:
         return None
-    epoch = word.checkpoint_epoch if word.checkpoint_epoch is not None else int(match[1])
+    epoch = report.checkpoint_epoch if report.checkpoint_epoch is not None else int(match[1])
     last_epoch = -1 if known.last_epoch is None else known.last_epoch
-    if epoch < last_epoch or (epoch, word.checkpoint) == (last_epoch, known.last):
+    if epoch < last_epoch or (epoch, report.checkpoint) == (last_epoch, known.last):
         return None
-    return Checkpoint(path=word.checkpoint, epoch=epoch, outcome=durable_outcome(observed.job.spec), at=_at(word))
+    return Checkpoint(
+        path=report.checkpoint, epoch=epoch, outcome=durable_outcome(observed.job.spec), at=_reported_at(report)
+    )
 
 
-def _at(word: TerminationReport) -> float:
-    """All of it is as old as its progress, which is the last that was told."""
-    return word.progress.at if word.progress is not None else 0.0
+def _reported_at(report: TerminationReport) -> float:
+    """The time of its progress, which is the last reported; it stands for the whole report."""
+    return report.progress.at if report.progress is not None else 0.0

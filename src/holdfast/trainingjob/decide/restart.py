@@ -1,4 +1,4 @@
-"""What follows a broken attempt: another one, at once or after a wait, or the end of the job."""
+"""What follows a failed attempt: a new attempt, at once or after a backoff, or the end of the job."""
 
 from datetime import datetime, timedelta
 
@@ -12,7 +12,7 @@ from holdfast.pods.failure import PERMANENT, FailureClass, WorkerFailure
 from holdfast.times import format_duration, format_time, parse_time
 from holdfast.trainingjob.decide.snapshot import Timing
 
-# An exit code below 128 is the program's own verdict; above, a signal ended it.
+# The program chose an exit code below 128; a code above 128 means that a signal ended it.
 PERMANENT_EXIT_CODES = range(1, 128)
 FIELDS: dict[FailureClass, str] = {
     "preemption": "preemption",
@@ -33,25 +33,25 @@ class Retry(Struct, frozen=True):
     at: datetime | None
     """When the next attempt may start; None means at once."""
     consecutive: int
-    """Attempts in a row that did not last, this one with them unless its node was stopped."""
+    """Quick failures in a row, this attempt included unless its node was stopped."""
 
 
 def restart_or_give_up(
-    loss: WorkerFailure, job: TrainingJob, workers: Job | None, now: datetime, timing: Timing
+    failure: WorkerFailure, job: TrainingJob, workers: Job | None, now: datetime, timing: Timing
 ) -> Retry | GiveUp:
-    refusal = None if loss.is_free else _refusal(loss, job)
-    if refusal is not None:
-        return refusal
+    give_up = None if failure.is_free else _give_up(failure, job)
+    if give_up is not None:
+        return give_up
     before = 0 if _was_stable(workers, now, timing) else _status(job).quick_restarts
-    if loss.node_stopped and loss.cause == "infrastructure":
-        return Retry(loss, None, before)
+    if failure.node_stopped and failure.cause == "infrastructure":
+        return Retry(failure, None, before)
     consecutive = before + 1
     delay_s = backoff_s(consecutive, timing)
-    return Retry(loss, _full_second(now + timedelta(seconds=delay_s)) if delay_s else None, consecutive)
+    return Retry(failure, _round_up_to_second(now + timedelta(seconds=delay_s)) if delay_s else None, consecutive)
 
 
 def backoff_s(consecutive: int, timing: Timing) -> float:
-    """Nothing before the first restart, then doubling up to the cap."""
+    """No backoff before the first restart, then doubling up to the cap."""
     if consecutive <= 1:
         return 0.0
     return float(min(timing.retry_s * 2 ** min(consecutive - 2, 32), timing.retry_cap_s))
@@ -69,17 +69,17 @@ def with_restart(restarts: RestartCounts | None, cause: FailureClass) -> Restart
     return RestartCounts(**counts)
 
 
-def _refusal(loss: WorkerFailure, job: TrainingJob) -> GiveUp | None:
+def _give_up(failure: WorkerFailure, job: TrainingJob) -> GiveUp | None:
     policy = job.spec.failure_policy or FailurePolicy()
-    if loss.permanent:
-        return GiveUp(PERMANENT, f"{loss.message} (a new attempt would fail in the same way)")
+    if failure.permanent:
+        return GiveUp(PERMANENT, f"{failure.message} (a new attempt would fail in the same way)")
     if policy.restart_policy == "Never":
-        return GiveUp("RestartPolicyNever", f"{loss.message} (restartPolicy is Never)")
-    if policy.restart_policy == "ExitCode" and loss.exit_code in PERMANENT_EXIT_CODES:
-        return GiveUp("PermanentExitCode", f"{loss.message} (restartPolicy ExitCode: codes 1 to 127 are final)")
+        return GiveUp("RestartPolicyNever", f"{failure.message} (restartPolicy is Never)")
+    if policy.restart_policy == "ExitCode" and failure.exit_code in PERMANENT_EXIT_CODES:
+        return GiveUp("PermanentExitCode", f"{failure.message} (restartPolicy ExitCode: codes 1 to 127 are final)")
     used = restarts_against_limit(_status(job).restarts)
     if used >= policy.backoff_limit:
-        return GiveUp("BackoffLimitExceeded", f"{loss.message} (after {used} of {policy.backoff_limit} restarts)")
+        return GiveUp("BackoffLimitExceeded", f"{failure.message} (after {used} of {policy.backoff_limit} restarts)")
     return None
 
 
@@ -88,8 +88,8 @@ def _was_stable(workers: Job | None, now: datetime, timing: Timing) -> bool:
     return bool(start) and (now - parse_time(start)).total_seconds() >= timing.stable_after_s
 
 
-def _full_second(moment: datetime) -> datetime:
-    """Not earlier: a timestamp in status has no parts of a second."""
+def _round_up_to_second(moment: datetime) -> datetime:
+    """A timestamp in status has no fractions of a second, and must not be earlier."""
     return (moment + timedelta(microseconds=999_999)).replace(microsecond=0)
 
 
@@ -97,7 +97,7 @@ def _status(job: TrainingJob) -> TrainingJobStatus:
     return job.status or TrainingJobStatus()
 
 
-# Moments in a TrainingJob's life that come by themselves: its deadline, the next try, its deletion.
+# Times at which a TrainingJob changes without an event: its deadline, the next attempt, its deletion.
 
 
 def deadline(job: TrainingJob, now: datetime) -> datetime | None:
@@ -110,7 +110,7 @@ def deadline(job: TrainingJob, now: datetime) -> datetime | None:
 
 
 def suspended_for_s(status: TrainingJobStatus, now: datetime) -> float:
-    """How long the present suspension has lasted."""
+    """How long the current suspension has lasted."""
     for condition in status.conditions:
         if condition.type == "Suspended" and condition.status == "True":
             return max(0.0, (now - parse_time(condition.last_transition_time)).total_seconds())
@@ -122,7 +122,7 @@ def retry_time(job: TrainingJob) -> datetime | None:
 
 
 def shown_duration(start: str, now: datetime) -> str | None:
-    """How long a job that has not ended has taken, in steps that grow: each is a write of its status."""
+    """How long an unfinished job has taken, in growing steps: each step is a status write."""
     elapsed_s = _elapsed_s(start, now)
     shown_s = elapsed_s - elapsed_s % _step_s(elapsed_s)
     return format_duration(start, format_time(parse_time(start) + timedelta(seconds=shown_s))) if shown_s else None
@@ -140,7 +140,7 @@ def _elapsed_s(start: str, now: datetime) -> int:
 
 
 def _step_s(elapsed_s: int) -> int:
-    """Minutes at first, then ten of them, then hours."""
+    """A minute at first, then ten minutes, then an hour."""
     return 60 if elapsed_s < 600 else 600 if elapsed_s < 7200 else 3600
 
 

@@ -1,4 +1,4 @@
-"""What is seen of a TrainingJob at one moment."""
+"""A snapshot of a TrainingJob and its cluster objects, as input for `decide`."""
 
 from collections.abc import Mapping
 
@@ -15,9 +15,9 @@ SPEC_CHANGED = "SpecChanged"
 
 
 def restart_reason(status: TrainingJobStatus) -> str:
-    """One word, told by the condition until the job runs again; "" when it does not restart."""
-    held = (each for each in status.conditions if each.type == "Restarting" and each.status == "True")
-    return next((each.reason for each in held), "")
+    """The reason of the Restarting condition, which is true until the job runs again; "" when it is not restarting."""
+    true = (each for each in status.conditions if each.type == "Restarting" and each.status == "True")
+    return next((each.reason for each in true), "")
 
 
 class Observed(Struct, frozen=True, kw_only=True):
@@ -25,42 +25,42 @@ class Observed(Struct, frozen=True, kw_only=True):
     current_job: Job | None = None
     """The Job of the current attempt."""
     old_jobs: tuple[Job, ...] = ()
-    """Jobs of earlier attempts that are not gone yet."""
+    """Jobs of earlier attempts that still exist."""
     pods: tuple[Pod, ...] = ()
     """The workers of the current attempt."""
     old_pods: tuple[Pod, ...] = ()
     """Workers of other attempts, and of an earlier job of this name."""
     nodes: Mapping[str, Node] = {}
-    """The nodes of all these pods, as far as they are there."""
+    """The nodes of all these pods, by name, as far as they exist."""
     admission: AdmissionDecision | None = None
-    """Whether all workers fit; None while nobody has looked."""
+    """Whether all workers fit; None before the first scheduling pass."""
     gpus_per_worker: int = 0
     claim: str = ""
-    """The claim that the workers keep their checkpoints on, if they do."""
+    """The PersistentVolumeClaim that stores the workers' checkpoints, if any."""
     spec_changed: bool = False
-    """The current attempt was made for another spec than the one that is written now."""
+    """The current attempt was created for another spec than the present one."""
     queued: bool = False
     """Kueue decides when the attempt starts."""
     min_workers: int = 0
-    """Workers with which the launcher carries on: a lost one is replaced in the same attempt. 0: all are needed."""
+    """Workers with which an elastic launcher continues; the attempt replaces failed workers. 0: all are needed."""
     liveness_failure: WorkerFailure | None = None
-    """What the workers' reports, or their silence, say about the attempt."""
+    """A failure that follows from the workers' reports, or from missing reports."""
     lost_pods: frozenset[str] = frozenset()
-    """Pods, by uid, that are lost with their nodes although Kubernetes has not noticed yet."""
+    """Pods, by uid, that are lost with their nodes before Kubernetes has noticed."""
     saving_pods: frozenset[str] = frozenset()
-    """Pods, by uid, that are told to go and have been asked to save first."""
+    """Pods, by uid, that are terminating and were requested to save a checkpoint first."""
     avoids_wrong_nodes: bool = False
-    """The attempt has not started, and was made to avoid other nodes than those that are lost now."""
+    """The attempt has not started, and was created to avoid other nodes than those that are lost now."""
     pod_events: Mapping[str, str] = {}
-    """What events say about pods that show no problem themselves, by the pod's uid."""
+    """Messages of events about pods whose status shows no problem, by the pod's uid."""
     job_event: str = ""
-    """What events say about pods that can't be made."""
+    """The message of the event about pods that can't be created."""
     store_in_use: str = ""
-    """Which earlier job keeps its checkpoints in the same place and has not ended, in a sentence."""
+    """A message that names the earlier, unfinished job that stores its checkpoints under the same path."""
     blocked_by: str = ""
-    """What keeps the children from being made, in a sentence; it may pass."""
+    """A message that says why the children can't be created now; the problem may be temporary."""
     rejected_reason: str = ""
-    """Why the children can never be made as they are asked for."""
+    """Why the children can never be created as requested."""
 
     @property
     def status(self) -> TrainingJobStatus:
@@ -76,7 +76,7 @@ class Observed(Struct, frozen=True, kw_only=True):
 
     @property
     def finished(self) -> bool:
-        """A job that has ended stays as it ended, whatever becomes of its children."""
+        """A job that has ended keeps its final state, whatever happens to its children."""
         return self.state in FINISHED_STATES
 
     @property
@@ -85,18 +85,18 @@ class Observed(Struct, frozen=True, kw_only=True):
 
     @property
     def started(self) -> bool:
-        """The current attempt was let go."""
+        """The Job of the current attempt is not suspended."""
         job = self.current_job
         return job is not None and not job.spec.suspend and not job.metadata.deletion_timestamp
 
     @property
     def running_old_pods(self) -> tuple[Pod, ...]:
-        """Workers that are not of this attempt and have not ended."""
+        """Workers of other attempts that have not ended."""
         return tuple(pod for pod in self.old_pods if not pod.is_finished)
 
     @property
     def bound(self) -> tuple[Pod, ...]:
-        """Workers that hold their place on a node."""
+        """Workers that are bound to a node and have not ended."""
         return tuple(pod for pod in self.pods if pod.spec.node_name and not pod.is_finished)
 
     @property
@@ -104,7 +104,7 @@ class Observed(Struct, frozen=True, kw_only=True):
         return self.current_job is not None and self.current_job.condition("Complete") is not None
 
     def in_next_attempt(self, job: TrainingJob, admission: AdmissionDecision | None) -> "Observed":
-        """The same moment once `job` has the number of the next attempt: all that was is the old one's."""
+        """The same snapshot once `job` has the number of the next attempt: current objects become old ones."""
         old = (self.current_job,) if self.current_job is not None else ()
         return structs.replace(
             self,
@@ -123,33 +123,33 @@ class Observed(Struct, frozen=True, kw_only=True):
         )
 
 
-# How long things may take before something is done about them; every figure is an option of the operator.
+# Timeouts after which the operator acts; each is a flag of the operator.
 
 
 class Timing(Struct, frozen=True, kw_only=True):
     retry_s: float = 10.0
-    """Before the second restart in a row; doubled with each further one. The first is at once."""
+    """The delay before the second restart in a row; doubled for each further one. The first restart has no delay."""
     retry_cap_s: float = 300.0
     stable_after_s: float = 600.0
-    """An attempt that ran so long is no part of a row of failures."""
+    """An attempt that ran this long ends a row of quick restarts."""
     restart_grace_s: int = 5
-    """What the workers that are left of a broken gang get: alone they have nothing to save."""
+    """The grace period of the remaining workers of a failed gang: without the others they have nothing to save."""
     restart_upload_grace_s: int = 30
-    """The same where a whole checkpoint may still be on its way to an object store."""
+    """The same where the upload of a complete checkpoint to an object store may still be under way."""
     lost_pod_timeout_s: float = 60.0
-    """How long after the end of its grace a pod on an unreachable node still holds up the next attempt."""
+    """How long after its grace period a pod on an unreachable node still blocks the next attempt."""
     starvation_timeout_s: float = 600.0
-    """How long smaller jobs may pass one that does not fit."""
+    """How long smaller jobs may overtake a job that does not fit."""
     reservations_per_namespace: int = 1
-    """For how many jobs of a namespace that have waited for longer what they lack is reserved at a time."""
+    """How many jobs of a namespace that have waited longer get their missing capacity reserved at a time."""
     bind_timeout_s: float = 600.0
-    """How long an admitted gang may take to get all its nodes before it makes room again."""
+    """How long an admitted gang may take to bind all its pods before it releases its capacity."""
     report_timeout_s: float = 15.0
-    """A worker that has reported and says nothing for so long may be lost: its node's Lease is looked at."""
+    """A worker that has reported and then sends no report for this long may be lost: its node's Lease is checked."""
     node_lease_timeout_s: float = 20.0
-    """A silent worker is lost when its node's Lease was not renewed for so long either."""
+    """A worker without reports is lost when its node's Lease was not renewed for this long either."""
     final_save_s: float = 60.0
-    """How long a training may take for a last checkpoint, when it has reached its goal or a worker is told to go."""
+    """How long a training may take for a final checkpoint, once it reaches its goal or a worker is terminating."""
     explain_s: float = 3.0
     """How long workers may take to start before their events are read for the reason."""
 

@@ -1,4 +1,4 @@
-"""The status of a TrainingJob, from what is seen of it and the course that is taken."""
+"""The status of a TrainingJob, from its snapshot and the action that `decide` chose."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -27,7 +27,7 @@ from holdfast.trainingjob.decide.restart import shown_duration, suspended_for_s,
 from holdfast.trainingjob.decide.snapshot import FINISHED_STATES, SPEC_CHANGED, Observed
 
 CHILDREN_MADE = StateReason("", "ChildrenMade", "the workers' Job, Services and ConfigMap were made")
-# Which condition is true in which state; Created is told apart, it stays true once the workers were made.
+# Which condition is true in which state. Created is separate: it stays true once the workers were created.
 CONDITION_OF = {
     "Running": "Running",
     "Suspended": "Suspended",
@@ -35,7 +35,7 @@ CONDITION_OF = {
     "Completed": "Succeeded",
     "Failed": "Failed",
 }
-# Of a message, in the schema.
+# The length limit of a message in the CRD schema.
 MAX_MESSAGE = 32768
 REASON_OF: dict[FailureClass, str] = {
     "preemption": "Preempted",
@@ -46,13 +46,13 @@ REASON_OF: dict[FailureClass, str] = {
 }
 
 
-def next_status(observed: Observed, course: Action, now: datetime) -> TrainingJobStatus:
-    """The status that the job should show; equal to the one that it shows when nothing has changed."""
+def next_status(observed: Observed, action: Action, now: datetime) -> TrainingJobStatus:
+    """The status that the job should have; equal to the current status when nothing has changed."""
     old = observed.status
-    finding = state_reason(observed, course, now)
+    finding = state_reason(observed, action, now)
     if finding is None:
-        return old if isinstance(course, Wait) else structs.replace(old, observed_generation=_generation(observed))
-    finding = _clipped(observed, course, finding)
+        return old if isinstance(action, Wait) else structs.replace(old, observed_generation=_generation(observed))
+    finding = _truncated(observed, action, finding)
     status = structs.replace(
         old,
         observed_generation=_generation(observed),
@@ -63,28 +63,28 @@ def next_status(observed: Observed, course: Action, now: datetime) -> TrainingJo
         selector=f"training-job={observed.job.metadata.name}",
         total_epochs=total_epochs(observed.job.spec, old),
         estimated_completion_time=old.estimated_completion_time if finding.state == "Running" else None,
-        next_retry_time=format_time(course.retry_at) if isinstance(course, EnsureJob) and course.retry_at else None,
+        next_retry_time=format_time(action.retry_at) if isinstance(action, EnsureJob) and action.retry_at else None,
         conditions=conditions.merge_conditions(old.conditions, _conditions(observed, finding, now)),
     )
     if old.state == "Suspended" and finding.state != "Suspended":
         status = structs.replace(status, suspended_seconds=old.suspended_seconds + round(suspended_for_s(old, now)))
-    match course:
+    match action:
         case StartNewAttempt():
-            status = _with_restart(status, course)
+            status = _with_restart(status, action)
         case Wait():
             status = structs.replace(status, next_retry_time=old.next_retry_time)
     return _with_times(status, observed.current_job, finding, now)
 
 
-def state_reason(observed: Observed, course: Action, now: datetime) -> StateReason | None:
-    """Where the job stands; None when there is nothing new to say."""
-    match course:
+def state_reason(observed: Observed, action: Action, now: datetime) -> StateReason | None:
+    """The job's state and its reason; None when the state does not change."""
+    match action:
         case CleanUp():
             return None
         case Finish(finding):
             return finding
         case StartNewAttempt(retry):
-            return _again(course, now) if retry is not None else _changed(observed)
+            return _restarting(action, now) if retry is not None else _spec_changed(observed)
         case Wait(finding) if not observed.blocked_by:
             return finding
         case DeleteQueuedJob():
@@ -95,7 +95,7 @@ def state_reason(observed: Observed, course: Action, now: datetime) -> StateReas
 
 
 def reason_of(status: TrainingJobStatus) -> str:
-    """The word that stands for the job's state; Running is the condition that is always there."""
+    """The one-word reason of the job's state, taken from Running, the condition that always exists."""
     return next((each.reason for each in status.conditions if each.type == "Running"), "")
 
 
@@ -103,29 +103,29 @@ def _generation(observed: Observed) -> int:
     return observed.job.metadata.generation
 
 
-def _clipped(observed: Observed, course: Action, finding: StateReason) -> StateReason:
-    """As it fits into a status; and why the job restarts stays its reason while it waits for this and that."""
+def _truncated(observed: Observed, action: Action, finding: StateReason) -> StateReason:
+    """Truncates the message for the status. While a restarting job waits, its reason stays the cause of the restart."""
     because = (
-        observed.restart_reason if finding.state == "Restarting" and not isinstance(course, StartNewAttempt) else ""
+        observed.restart_reason if finding.state == "Restarting" and not isinstance(action, StartNewAttempt) else ""
     )
     return StateReason(finding.state, because or finding.reason, finding.message[:MAX_MESSAGE])
 
 
-def _again(course: StartNewAttempt, now: datetime) -> StateReason:
-    retry = course.retry
+def _restarting(action: StartNewAttempt, now: datetime) -> StateReason:
+    retry = action.retry
     assert retry is not None
     when = next_try(retry.at, (retry.at - now).total_seconds()) if retry.at else "starting again at once"
     return StateReason("Restarting", REASON_OF[retry.loss.cause], f"{retry.loss.message}; {when}")
 
 
-def _changed(observed: Observed) -> StateReason:
+def _spec_changed(observed: Observed) -> StateReason:
     if observed.job.spec.suspend:
         return StateReason("Suspended", SPEC_CHANGED, "the spec has changed: the next start is a new attempt")
     return StateReason("Restarting", SPEC_CHANGED, "stopping the workers: the spec has changed")
 
 
 def _children_state(observed: Observed) -> StateReason:
-    """The children are there, or on their way."""
+    """The state while the children exist or are being created."""
     if observed.blocked_by:
         return StateReason(observed.state or "Pending", "ChildNotMade", observed.blocked_by)
     workers = observed.current_job
@@ -159,7 +159,7 @@ def _workers_state(observed: Observed, workers: Job) -> StateReason:
 
 
 def _keeps_running(observed: Observed) -> bool:
-    """One that is ending is not ready any more and not counted yet: not lost. An elastic gang may really miss some."""
+    """A worker that is ending is neither ready nor counted yet, but not lost. An elastic gang may really lack some."""
     return not observed.elastic or _present(observed.pods) >= observed.job.spec.num_workers
 
 
@@ -168,7 +168,7 @@ def _present(pods: Iterable[Pod]) -> int:
 
 
 def _succeeded(workers: Job) -> int:
-    # A pod that has just ended is in neither count for a moment; without these a job would seem to lose workers.
+    # A pod that has just ended is briefly neither ready nor counted; without the uncounted pods it would seem lost.
     return workers.status.succeeded + len(workers.status.uncounted_terminated_pods.succeeded)
 
 
@@ -177,7 +177,7 @@ def _workers(observed: Observed, finding: StateReason) -> WorkerCounts:
     if observed.current_job is None:
         return WorkerCounts(desired=desired)
     counted = observed.current_job.status
-    # What still runs when a job ends is stopped, and nobody looks again.
+    # Workers that still run when the job ends are stopped, and the status is not updated again.
     active = 0 if finding.state in FINISHED_STATES else counted.active
     return WorkerCounts(desired=desired, active=active, succeeded=counted.succeeded, failed=counted.failed)
 
@@ -187,8 +187,8 @@ def _resources(observed: Observed, finding: StateReason) -> AllocatedResources:
     return AllocatedResources(workers=held, gpus=held * observed.gpus_per_worker)
 
 
-def _with_restart(status: TrainingJobStatus, course: StartNewAttempt) -> TrainingJobStatus:
-    retry = course.retry
+def _with_restart(status: TrainingJobStatus, action: StartNewAttempt) -> TrainingJobStatus:
+    retry = action.retry
     status = structs.replace(status, restart_count=status.restart_count + 1)
     if retry is None:
         return structs.replace(status, quick_restarts=0)
@@ -206,12 +206,12 @@ def _conditions(observed: Observed, finding: StateReason, now: datetime) -> list
     known = {condition.type for condition in old}
     holding = CONDITION_OF.get(finding.state)
 
-    def condition(kind: str, true: bool, told: StateReason) -> Condition:
+    def condition(kind: str, true: bool, detail: StateReason) -> Condition:
         return Condition(
             type=kind,
             status="True" if true else "False",
-            reason=told.reason,
-            message=told.message,
+            reason=detail.reason,
+            message=detail.message,
             last_transition_time=format_time(now),
             observed_generation=_generation(observed),
         )
@@ -229,7 +229,7 @@ def _with_times(
 ) -> TrainingJobStatus:
     start = status.start_time or (workers.status.start_time if workers else None) or None
     if finding.state not in FINISHED_STATES:
-        # Only a running job is woken up for it: what another shows stays until it runs.
+        # Only a running job is requeued to update its duration; in other states the shown duration stays.
         duration = shown_duration(start, now) if start and finding.state == "Running" else status.duration
         return structs.replace(status, start_time=start, duration=duration)
     end = (workers.status.completion_time if workers and finding.state == "Completed" else "") or format_time(now)

@@ -1,6 +1,6 @@
-"""When a training is good enough: judged at the end of every epoch, and kept in the status with the epoch itself.
+"""Evaluates successPolicy at the end of every epoch; the result is stored in the status with the epoch itself.
 
-successPolicy speaks of the metrics `accuracy` and `loss`.
+successPolicy refers to the metrics `accuracy` and `loss`.
 """
 
 from datetime import datetime, timedelta
@@ -17,16 +17,16 @@ from holdfast.trainingjob.decide.snapshot import Timing
 
 
 class SuccessResult(Struct, frozen=True):
-    """The job is Completed: one word why, and a sentence."""
+    """Why the job is Completed: a one-word reason and a message."""
 
     reason: str
     message: str
 
 
 def update_goal(policy: SuccessPolicy | None, epochs: EpochProgress, ended: Progress, now: datetime) -> EpochProgress:
-    """The best loss so far, and whether this epoch is the last.
+    """Records the best loss so far, and whether this epoch is the last.
 
-    Epochs are compared by their numbers: one that is trained again after a restart counts once.
+    Epochs are compared by number: an epoch that is trained again after a restart counts once.
     """
     loss, accuracy = ended.metrics.get("loss"), ended.metrics.get("accuracy")
     if loss is not None and (epochs.best_loss is None or loss < epochs.best_loss):
@@ -45,30 +45,30 @@ def update_goal(policy: SuccessPolicy | None, epochs: EpochProgress, ended: Prog
 def success_if_reached(
     job: TrainingJob, now: datetime, timing: Timing, *, is_ending: bool = False
 ) -> SuccessResult | None:
-    """Once the goal is reached and the model saved, or is not going to be: `is_ending`, or too late."""
+    """The result once the goal is reached and the model is saved, or can't be saved: `is_ending`, or the time is up."""
     epochs = job.status.epochs if job.status is not None else None
     if epochs is None or epochs.goal is None:
         return None
     due = final_save_deadline(job, timing)
-    return _ending(job, epochs) if is_ending or due is None or now >= due else None
+    return _success_result(job, epochs) if is_ending or due is None or now >= due else None
 
 
 def final_save_deadline(job: TrainingJob, timing: Timing) -> datetime | None:
-    """Until when a last checkpoint is waited for; None when there is nothing to wait for."""
+    """Until when the job waits for a final checkpoint; None when there is nothing to wait for."""
     status = job.status
     epochs = status.epochs if status is not None else None
     if status is None or epochs is None or epochs.goal_time is None or not checkpoints_enabled(job.spec):
         return None
     saved = status.checkpoint.last_epoch if status.checkpoint is not None else None
-    # Workers report before all of them are seen to run.
-    is_there = status.state in ("Initializing", "Running", "Restarting")
-    can_save = is_there and epochs.attempt == status.restart_count
+    # Workers report before the status shows that all of them run.
+    has_workers = status.state in ("Initializing", "Running", "Restarting")
+    can_save = has_workers and epochs.attempt == status.restart_count
     if not can_save or (saved is not None and saved >= epochs.done):
         return None
     return parse_time(epochs.goal_time) + timedelta(seconds=timing.final_save_s)
 
 
-def _ending(job: TrainingJob, epochs: EpochProgress) -> SuccessResult:
+def _success_result(job: TrainingJob, epochs: EpochProgress) -> SuccessResult:
     policy = job.spec.success_policy or SuccessPolicy()
     if epochs.goal == "TargetReached":
         target = "" if policy.target_accuracy is None else f" {policy.target_accuracy:g}"

@@ -1,4 +1,4 @@
-"""Whose logs are kept when an attempt breaks or is stopped: its pods are deleted then, and their logs with them."""
+"""Which worker logs to save when an attempt fails or is stopped: its pods are then deleted together with their logs."""
 
 from collections.abc import Iterator
 
@@ -11,54 +11,55 @@ from holdfast.trainingjob.decide.decision import Action, DeleteQueuedJob, Ensure
 from holdfast.trainingjob.decide.snapshot import Observed
 
 TRAINER = "trainer"
-# Of each attempt: who fails after them mostly fails because of them.
+# Of each attempt, in order of failure: later workers mostly fail because of these.
 MOST_WORKERS = 5
-# Together with the one that breaks: of worker 0, which is 1 MiB of a job, of the others, and of all on one machine.
+# For how many attempts logs are retained, the failed attempt included: of worker 0 (1 MiB for a job), of the other
+# workers, and of all workers when the whole cluster runs on one host.
 ATTEMPTS_OF_WORKER_0 = 16
 ATTEMPTS = 3
-ATTEMPTS_ON_ONE_MACHINE = 100
+ATTEMPTS_ON_ONE_HOST = 100
 
 
 class LogToSave(Struct, frozen=True, kw_only=True):
-    """A worker whose log is kept, and the container of it that has something to say."""
+    """A worker whose log is saved, and the container whose log explains most."""
 
     pod: Key
     index: int
     node: str
     container: str
     end: ContainerStateTerminated | None
-    """How that container ended; None while it runs."""
+    """How the container ended; None while it runs."""
 
 
-def logs_to_save(observed: Observed, course: Action) -> tuple[LogToSave, ...]:
-    """The first that failed; when none did those that were told to go, and when nobody was lost those that run.
+def logs_to_save(observed: Observed, action: Action) -> tuple[LogToSave, ...]:
+    """The logs of the first failed workers, else of terminating workers, else, if no worker was lost, of running ones.
 
-    Worker 0's is always among them, and the only one when the workers are stopped unbroken.
+    Worker 0's log is always included, and is the only one when workers are stopped without a failure.
     """
-    match course:
+    match action:
         case StartNewAttempt(retry):
-            nobody_lost = retry is not None and retry.loss.cause == "hang"
+            no_worker_lost = retry is not None and retry.loss.cause == "hang"
         case Finish(finding) if finding.state == "Failed":
-            nobody_lost = True
+            no_worker_lost = True
         case _:
-            return _stopped(observed, course)
+            return _log_of_stopped_worker_0(observed, action)
     pods = sorted(_reachable(observed), key=index_of)
-    # One that failed first may still run: its sidecar keeps what there is to keep.
-    failed = [pod for pod in pods if pod.status.phase != "Succeeded" and _end(pod) is not None]
+    # The pod that failed first may still be Running: its sidecar still saves checkpoints.
+    failed = [pod for pod in pods if pod.status.phase != "Succeeded" and _failed_container(pod) is not None]
     running = [pod for pod in pods if pod.status.phase == "Running"]
-    told_to_go = [pod for pod in running if pod.is_terminating]
-    chosen = sorted(failed, key=_order) or told_to_go or (running if nobody_lost else [])
-    # Worker 0 reports for all: its log is looked for first, whoever failed.
-    speaker = [pod for pod in pods if index_of(pod) == 0 and (pod in failed or pod in running)]
+    terminating = [pod for pod in running if pod.is_terminating]
+    chosen = sorted(failed, key=_failure_order) or terminating or (running if no_worker_lost else [])
+    # Worker 0 reports for all workers: users read its log first, whichever worker failed.
+    worker_0 = [pod for pod in pods if index_of(pod) == 0 and (pod in failed or pod in running)]
     first = chosen[:MOST_WORKERS]
-    return tuple(map(dying, [*first, *(pod for pod in speaker if pod not in first)]))
+    return tuple(map(dying, [*first, *(pod for pod in worker_0 if pod not in first)]))
 
 
-def _stopped(observed: Observed, course: Action) -> tuple[LogToSave, ...]:
-    """Worker 0 when it is going to be stopped, and while it is: what it writes last is about its checkpoint."""
-    match course:
+def _log_of_stopped_worker_0(observed: Observed, action: Action) -> tuple[LogToSave, ...]:
+    """Worker 0's log, before and while worker 0 is stopped: its last lines are about its checkpoint."""
+    match action:
         case EnsureJob(suspended=True):
-            stops = observed.started and not observed.queued  # a queue's Job is suspended by Kueue alone
+            stops = observed.started and not observed.queued  # only Kueue suspends a queued Job
         case DeleteQueuedJob():
             stops = observed.started
         case Finish():
@@ -67,20 +68,22 @@ def _stopped(observed: Observed, course: Action) -> tuple[LogToSave, ...]:
             stops = False
     for pod in _reachable(observed):
         runs = pod.status.phase == "Running"
-        if index_of(pod) == 0 and ((runs and stops) or (pod.is_terminating and (runs or _trainer(pod) is not None))):
+        if index_of(pod) == 0 and (
+            (runs and stops) or (pod.is_terminating and (runs or _ended_trainer(pod) is not None))
+        ):
             return (dying(pod),)
     return ()
 
 
 def is_outdated(attempt: int, index: int, current: int, *, on_one_machine: bool = False) -> bool:
-    """Whether a worker's log of an attempt is deleted when the current attempt breaks."""
+    """Whether a worker's log of an attempt is deleted when the current attempt fails."""
     if on_one_machine:
-        return attempt <= current - ATTEMPTS_ON_ONE_MACHINE
+        return attempt <= current - ATTEMPTS_ON_ONE_HOST
     return attempt <= current - (ATTEMPTS if index else ATTEMPTS_OF_WORKER_0)
 
 
 def _reachable(observed: Observed) -> Iterator[Pod]:
-    """Each worker's last pod, if its node still answers: for one that does not nobody should wait."""
+    """Each worker's last pod, if its node is ready: saving logs must not wait for an unreachable node."""
     last = {index_of(pod): pod for pod in sorted(observed.pods, key=lambda pod: pod.metadata.creation_timestamp)}
     for index, pod in last.items():
         node = observed.nodes.get(pod.spec.node_name)
@@ -88,25 +91,25 @@ def _reachable(observed: Observed) -> Iterator[Pod]:
             yield pod
 
 
-def _end(pod: Pod) -> ContainerStatus | None:
-    """Which container failed; None when none has run, since the kubelet turned the pod away."""
-    beside = sorted(pod.status.container_statuses, key=lambda status: status.name != TRAINER)
-    first = (status for status in pod.status.init_container_statuses if status.name != SIDECAR)
-    for status in (*first, *beside):
-        end = status.state.terminated
-        if end is not None and (end.exit_code or end.signal):
+def _failed_container(pod: Pod) -> ContainerStatus | None:
+    """The container that failed; None when no container has run because the kubelet rejected the pod."""
+    containers = sorted(pod.status.container_statuses, key=lambda status: status.name != TRAINER)
+    init_containers = (status for status in pod.status.init_container_statuses if status.name != SIDECAR)
+    for status in (*init_containers, *containers):
+        terminated = status.state.terminated
+        if terminated is not None and (terminated.exit_code or terminated.signal):
             return status
     return None
 
 
-def _trainer(pod: Pod) -> ContainerStatus | None:
-    """The training's container, once it has ended."""
+def _ended_trainer(pod: Pod) -> ContainerStatus | None:
+    """The trainer container, once it has ended."""
     ended = (status for status in pod.status.container_statuses if status.state.terminated is not None)
     return next((status for status in ended if status.name == TRAINER), None)
 
 
 def dying(pod: Pod) -> LogToSave:
-    ended = _end(pod) or _trainer(pod)
+    ended = _failed_container(pod) or _ended_trainer(pod)
     return LogToSave(
         pod=pod.metadata.key,
         index=index_of(pod),
@@ -116,8 +119,8 @@ def dying(pod: Pod) -> LogToSave:
     )
 
 
-def _order(failed: Pod) -> tuple[bool, str]:
-    """Those that the Job ends because of the others come last, even in the same second."""
-    status = _end(failed)
-    end = status.state.terminated if status is not None else None
-    return failed.is_terminating, (end.finished_at or "") if end is not None else ""
+def _failure_order(failed: Pod) -> tuple[bool, str]:
+    """Pods that the Job terminates because of another failure come last, even within the same second."""
+    status = _failed_container(failed)
+    terminated = status.state.terminated if status is not None else None
+    return failed.is_terminating, (terminated.finished_at or "") if terminated is not None else ""

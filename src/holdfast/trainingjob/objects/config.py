@@ -1,4 +1,4 @@
-"""The ConfigMap that tells the workers what to train, as a JSON file and as the same in YAML."""
+"""The ConfigMaps of a job: its configuration for the workers, as JSON and as YAML, and the saved logs of workers."""
 
 import re
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ from holdfast.trainingjob.objects.resources import backend, master_port
 from holdfast.trainingjob.objects.sidecar import has_sidecar
 
 YAML_FILE = "config.yaml"
-_WORDS = re.compile(r"[A-Za-z]{2}[ -~]*")
+_PLAIN_TEXT = re.compile(r"[A-Za-z]{2}[ -~]*")
 
 
 def config_map(job: TrainingJob, reports: str | None = None) -> dict[str, Any]:
-    """`reports` tells the sidecars where to report, as `holdfast.api.reports` writes it."""
-    # Maps come back from an API server in another order than they were written in.
+    """`reports` is the report endpoint for the sidecars, as `holdfast.api.reports` encodes it."""
+    # An API server returns maps in another order than they were written in.
     hyperparameters = msgspec.to_builtins(job.spec.hyperparameters, order="deterministic")
     task = {
         "name": job.metadata.name,
@@ -41,22 +41,22 @@ def config_map(job: TrainingJob, reports: str | None = None) -> dict[str, Any]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that some reader of YAML could take for something else: 1e-4, 0o7, y."""
+    """Quotes every string that some YAML parser could read as another type: 1e-4, 0o7, y."""
 
 
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if _WORDS.fullmatch(text) else '"')
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if _PLAIN_TEXT.fullmatch(text) else '"')
 
 
-_Dumper.add_representer(str, _text)
+_Dumper.add_representer(str, _represent_text)
 
 
-# The ConfigMap that keeps the end of a worker's log when its pod is gone.
+# The ConfigMap that stores the end of a worker's log after its pod is deleted.
 
-# Whose log it is, by the worker's number; what carries this label is a kept log.
+# The worker's index; every ConfigMap with this label is a saved log.
 WORKER_LABEL = "holdfast.dev/log-of-worker"
 LOG = "log"
-# What earlier pods of the same attempt wrote: those that were stopped when the job was suspended.
+# The logs of earlier pods of the same attempt, which were stopped when the job was suspended.
 EARLIER = "earlier"
 POD = "pod"
 FINISHED_AT = "finishedAt"
@@ -76,38 +76,38 @@ def worker_log_config_map(
     number: int | None = None,
     stored: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Of a worker of attempt `number`, by default the current one.
+    """The log of a worker of attempt `number`, by default the current attempt.
 
-    `facts` say how it ended and where, as far as that is known; `stored` is what the ConfigMap holds so far.
+    `facts` are how and where the worker ended, as far as known; `stored` is the present data of the ConfigMap.
     """
     number = names.attempt(job) if number is None else number
-    # Without the label that the operator's caches go by: thousands of logs would fill its memory for nothing.
+    # Without the label that the operator's informers select: thousands of logs would fill its caches for nothing.
     labels = {names.JOB_LABEL: job.metadata.name, names.ATTEMPT_LABEL: str(number), WORKER_LABEL: str(index)}
     known = {name: value for name, value in facts.items() if value}
-    if earlier := _earlier(stored or {}, facts.get(POD, "")):
-        known[EARLIER] = earlier
+    if earlier_logs := _earlier_logs(stored or {}, facts.get(POD, "")):
+        known[EARLIER] = earlier_logs
     return {
         "metadata": names.metadata(job, log_name(job, number, index), labelled=labels),
-        "data": {**known, LOG: _end(text).decode(errors="replace")},
+        "data": {**known, LOG: _tail(text).decode(errors="replace")},
     }
 
 
 def is_newer(stored: Mapping[str, str], facts: Mapping[str, str]) -> bool:
-    """Whether a log adds to what is stored: it is another pod's, or the same pod has ended since."""
+    """Whether a log adds to the stored data: it is from another pod, or the same pod has ended since."""
     return stored.get(POD) != facts.get(POD) or (FINISHED_AT not in stored and bool(facts.get(FINISHED_AT)))
 
 
-def _earlier(stored: Mapping[str, str], pod: str) -> str:
+def _earlier_logs(stored: Mapping[str, str], pod: str) -> str:
     earlier = stored.get(EARLIER, "")
     if stored.get(POD) != pod:
         earlier += stored.get(LOG, "")
-    return _end(earlier.encode()).decode(errors="replace")
+    return _tail(earlier.encode()).decode(errors="replace")
 
 
-def _end(text: bytes) -> bytes:
+def _tail(text: bytes) -> bytes:
     return text[-KEPT_BYTES:]
 
 
 def worker_log_selector(name: str) -> str:
-    """Selects the kept logs of the jobs of that name; whose one is of several, its owner tells."""
+    """Selects the saved logs of all jobs of this name; the owner reference tells jobs of the same name apart."""
     return f"{names.JOB_LABEL}={name},{WORKER_LABEL}"

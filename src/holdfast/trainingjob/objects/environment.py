@@ -1,4 +1,4 @@
-"""What a worker finds in its environment: its place in the gang, the framework's own variables, the task."""
+"""The environment variables of a worker: its rank in the gang, the framework's variables, the task."""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ Variable = dict[str, Any]
 
 
 def environment(job: TrainingJob, defaults: Defaults) -> list[Variable]:
-    """All variables of a worker, the user's own last: a name that they write replaces ours."""
+    """All variables of a worker, the user's last: a variable of the user replaces ours of the same name."""
     own = [msgspec.to_builtins(variable) for variable in job.spec.env]
     written = {variable["name"] for variable in own}
     ours = [
@@ -40,7 +40,7 @@ def index_variable() -> Variable:
 
 
 def _rank_env(job: TrainingJob, defaults: Defaults) -> Iterator[tuple[str, str]]:
-    """What a worker knows of the others."""
+    """What a worker knows about the other workers."""
     yield "HOLDFAST_ATTEMPT", str(names.attempt(job))
     yield from sidecar.progress_url(job, defaults)
     yield from resources.network_variables(job)
@@ -48,7 +48,7 @@ def _rank_env(job: TrainingJob, defaults: Defaults) -> Iterator[tuple[str, str]]
 
 
 def _job_env(job: TrainingJob) -> Iterator[tuple[str, str]]:
-    """What it is to do."""
+    """The worker's task."""
     yield "MODEL", job.spec.model
     yield "DATASET", job.spec.dataset
     yield from _hyperparameters(job)
@@ -82,7 +82,7 @@ def _pytorch(job: TrainingJob) -> Iterator[tuple[str, str]]:
     yield "NODE_RANK", INDEX
     yield "LOCAL_RANK", "0"
     yield "LOCAL_WORLD_SIZE", "1"
-    # torchrun reads its options from these and then starts one process for each GPU.
+    # torchrun reads its options from the PET_ variables and then starts one process for each GPU.
     yield "PET_NNODES", size
     yield "PET_NODE_RANK", INDEX
     yield "PET_NPROC_PER_NODE", str(max(gpus_per_worker(job.spec), 1))
@@ -98,7 +98,7 @@ def _tf_config(job: TrainingJob) -> str:
 
 
 def _hyperparameters(job: TrainingJob) -> Iterator[tuple[str, str]]:
-    """One variable for each hyperparameter that is written: learningRate → LEARNING_RATE."""
+    """One variable for each hyperparameter that is set: learningRate → LEARNING_RATE."""
     written = dict(msgspec.to_builtins(job.spec.hyperparameters)) if job.spec.hyperparameters else {}
     additional: dict[str, str] = written.pop("additionalParams", {})
     for name, value in written.items():

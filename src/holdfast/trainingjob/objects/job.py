@@ -15,12 +15,12 @@ from holdfast.trainingjob.objects.pod import TRAINER, pod_template
 from holdfast.trainingjob.objects.resources import is_elastic
 from holdfast.trainingjob.objects.sidecar import needs_sidecar
 
-# An exit code below 128 is the program's own verdict; above, a signal ended it.
+# The program chose an exit code below 128; a code above 128 means that a signal ended it.
 PERMANENT_EXIT_CODES = list(range(1, 128))
 
 
 def workers_job(job: TrainingJob, defaults: Defaults, *, suspended: bool) -> dict[str, Any]:
-    """One attempt. A gang's Job ends with the first worker that is lost; an elastic one's replaces it."""
+    """The Job of one attempt. A gang's Job fails with its first failed worker; an elastic Job replaces the worker."""
     metadata = names.metadata(job, names.job_name(job), labelled={**names.labels(job), **names.queue_label(job)})
     metadata["annotations"] = {names.SPEC_DIGEST: spec_digest(job.spec)}
     spec = {
@@ -29,7 +29,7 @@ def workers_job(job: TrainingJob, defaults: Defaults, *, suspended: bool) -> dic
         "parallelism": job.spec.num_workers,
         "podReplacementPolicy": "Failed",
         "backoffLimit": 0,
-        "suspend": True,  # as Kueue wants a Job of its own to begin; adjustable() says otherwise for the others
+        "suspend": True,  # Kueue requires it for its Jobs; mutable_fields() overrides it for other Jobs
         "template": pod_template(job, defaults),
     }
     if is_elastic(job.spec):
@@ -38,7 +38,7 @@ def workers_job(job: TrainingJob, defaults: Defaults, *, suspended: bool) -> dic
 
 
 def mutable_fields(job: TrainingJob, *, suspended: bool) -> dict[str, Any]:
-    """The fields of the Job that follow the TrainingJob while it runs; the others make a new attempt."""
+    """The fields of the Job that follow the TrainingJob while it runs; other changes start a new attempt."""
     fields: dict[str, Any] = {}
     if not names.queue_label(job):
         fields["suspend"] = suspended
@@ -48,24 +48,24 @@ def mutable_fields(job: TrainingJob, *, suspended: bool) -> dict[str, Any]:
 
 
 def spec_digest(spec: TrainingJobSpec) -> str:
-    """Tells whether a Job was made for this spec, whatever version of holdfast made it.
+    """Identifies the spec that a Job was created for, whatever version of holdfast created it.
 
-    Made from what the user wrote, not from the Job: an upgrade that builds Jobs differently must not restart them.
+    The digest is of the user's spec, not of the Job: an upgrade that builds Jobs differently must not restart them.
     """
-    wish = msgspec.to_builtins(spec)
+    fields = msgspec.to_builtins(spec)
     for harmless in ("suspend", "ttlSecondsAfterFinished", "progressDeadlineSeconds", "failurePolicy", "successPolicy"):
-        wish.pop(harmless, None)
-    wish["restartPolicy"] = (spec.failure_policy or FailurePolicy()).restart_policy
-    wish.get("checkpoint", {}).pop("retention", None)
+        fields.pop(harmless, None)
+    fields["restartPolicy"] = (spec.failure_policy or FailurePolicy()).restart_policy
+    fields.get("checkpoint", {}).pop("retention", None)
     if needs_sidecar(spec) and not needs_sidecar(
         structs.replace(spec, success_policy=None, progress_deadline_seconds=None)
     ):
-        wish["sidecar"] = True  # what acts on progress can't act without one
-    return hashlib.sha256(msgspec.json.encode(wish, order="sorted")).hexdigest()[:16]
+        fields["sidecar"] = True  # a policy that acts on progress needs the sidecar
+    return hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()[:16]
 
 
 def _backoff_limit_left(job: TrainingJob) -> int:
-    """What earlier attempts have left of backoffLimit."""
+    """The part of backoffLimit that earlier attempts have not used."""
     policy = job.spec.failure_policy or FailurePolicy()
     if policy.restart_policy == "Never":
         return 0
@@ -74,7 +74,7 @@ def _backoff_limit_left(job: TrainingJob) -> int:
 
 
 def _failure_rules(job: TrainingJob) -> list[dict[str, Any]]:
-    """A worker taken away with its machine is replaced for free; with ExitCode, the program's own errors are final."""
+    """A worker that is lost with its node is replaced for free; with ExitCode, the program's own errors are final."""
     rules: list[dict[str, Any]] = [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     ]

@@ -11,24 +11,24 @@ METRICS_PORT = "metrics"
 
 
 def enabled_monitoring(job: TrainingJob) -> Monitoring | None:
-    """How the training is watched; None when it is not."""
-    wishes = job.spec.monitoring
-    return wishes if wishes is not None and wishes.enabled else None
+    """The job's monitoring settings; None when monitoring is off."""
+    monitoring = job.spec.monitoring
+    return monitoring if monitoring is not None and monitoring.enabled else None
 
 
 def scrape_annotations(job: TrainingJob) -> dict[str, str]:
-    wishes = enabled_monitoring(job)
-    if wishes is None:
+    monitoring = enabled_monitoring(job)
+    if monitoring is None:
         return {}
     return {
         "prometheus.io/scrape": "true",
-        "prometheus.io/port": str(wishes.metrics_port),
+        "prometheus.io/port": str(monitoring.metrics_port),
         "prometheus.io/path": METRICS_PATH,
     }
 
 
 def service_monitor(job: TrainingJob) -> dict[str, Any] | None:
-    """Scrapes worker 0 through the master Service, the only one with a metrics port; None for a job without one."""
+    """Scrapes worker 0 through the master Service, the only Service with a metrics port; None without monitoring."""
     if enabled_monitoring(job) is None:
         return None
     return {

@@ -1,4 +1,4 @@
-"""An object store as a container reaches it: its address, and credentials that come from a Secret alone."""
+"""How a container reaches an object store: the URL, and credentials that come only from a Secret."""
 
 import posixpath
 from typing import Any
@@ -13,7 +13,7 @@ from holdfast.pods.template import escape_dollar
 from holdfast.trainingjob.objects import names
 from holdfast.trainingjob.objects.storage import VOLUME, checkpoint_storage, is_volume, prefix
 
-AWS_SECRET = "aws-credentials"  # noqa: S105  # the name of a Secret, not one
+AWS_SECRET = "aws-credentials"  # noqa: S105  # the name of a Secret, not a secret
 AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ALLOW_HTTP")
 SERVICE_ACCOUNT_FILE = "service-account.json"
 SECRET_VOLUME = "holdfast-store"  # noqa: S105
@@ -21,67 +21,71 @@ SECRET_FOLDER = "/etc/holdfast-store"  # noqa: S105
 
 
 class StoreAccess(Struct, frozen=True, kw_only=True):
-    """What a container needs to reach the store; without a Secret, the workload identity of its account counts."""
+    """What a container needs to reach the store; without a Secret, its service account's workload identity is used."""
 
     env: tuple[dict[str, Any], ...] = ()
     volumes: tuple[dict[str, Any], ...] = ()
     mounts: tuple[dict[str, Any], ...] = ()
 
 
-def store_url(job: TrainingJob, kept: CheckpointStorage) -> str:
+def store_url(job: TrainingJob, storage: CheckpointStorage) -> str:
     """The job's folder in the store."""
     buckets = {
-        "s3": f"s3://{kept.s3_bucket}",
-        "gcs": f"gs://{kept.gcs_bucket}",
-        "azure": f"az://{kept.azure_container}",
+        "s3": f"s3://{storage.s3_bucket}",
+        "gcs": f"gs://{storage.gcs_bucket}",
+        "azure": f"az://{storage.azure_container}",
     }
-    return f"{buckets[kept.type]}/{prefix(job, kept)}"
+    return f"{buckets[storage.type]}/{prefix(job, storage)}"
 
 
 def shared_place(job: TrainingJob) -> str:
-    """Where a job keeps its checkpoints, the same text for two jobs with one place; "" when it keeps none."""
-    kept = checkpoint_storage(job)
-    if kept is None:
+    """The location of a job's checkpoints, equal for two jobs that share a location; "" without checkpoints."""
+    storage = checkpoint_storage(job)
+    if storage is None:
         return ""
-    below = posixpath.normpath(prefix(job, kept).strip("/"))
-    match kept.type:
+    path = posixpath.normpath(prefix(job, storage).strip("/"))
+    match storage.type:
         case "pvc":
-            return f"PersistentVolumeClaim {job.metadata.namespace}/{kept.pvc_name or names.claim_name(job)}, {below}"
+            return f"PersistentVolumeClaim {job.metadata.namespace}/{storage.pvc_name or names.claim_name(job)}, {path}"
         case "nfs":
-            return f"nfs://{kept.nfs_server}{posixpath.normpath(kept.nfs_path or '/')}, {below}"
+            return f"nfs://{storage.nfs_server}{posixpath.normpath(storage.nfs_path or '/')}, {path}"
         case "azure":
-            return f"az://{kept.azure_container}/{below} of {kept.azure_account or 'its account'}"
+            return f"az://{storage.azure_container}/{path} of {storage.azure_account or 'its account'}"
         case "gcs":
-            return f"gs://{kept.gcs_bucket}/{below}"
+            return f"gs://{storage.gcs_bucket}/{path}"
         case "s3":
-            at = f" at {kept.endpoint.rstrip('/')}" if kept.endpoint else ""
-            return f"s3://{kept.s3_bucket}/{below}{at}"
+            at = f" at {storage.endpoint.rstrip('/')}" if storage.endpoint else ""
+            return f"s3://{storage.s3_bucket}/{path}{at}"
 
 
-def store_access(kept: CheckpointStorage) -> StoreAccess:
-    match kept.type:
+def store_access(storage: CheckpointStorage) -> StoreAccess:
+    match storage.type:
         case "s3":
-            return StoreAccess(env=_s3(kept))
+            return StoreAccess(env=_s3(storage))
         case "gcs":
-            return _gcs(kept)
+            return _gcs(storage)
         case "azure":
-            return StoreAccess(env=_azure(kept))
+            return StoreAccess(env=_azure(storage))
         case _:
             return StoreAccess()
 
 
-def _s3(kept: CheckpointStorage) -> tuple[dict[str, Any], ...]:
-    secret = kept.secret_ref.name if kept.secret_ref is not None else AWS_SECRET
-    places = {"AWS_REGION": kept.region, "AWS_DEFAULT_REGION": kept.region, "AWS_ENDPOINT_URL": kept.endpoint}
-    plain = ({"name": name, "value": escape_dollar(value)} for name, value in places.items() if value)
+def _s3(storage: CheckpointStorage) -> tuple[dict[str, Any], ...]:
+    secret = storage.secret_ref.name if storage.secret_ref is not None else AWS_SECRET
+    settings = {
+        "AWS_REGION": storage.region,
+        "AWS_DEFAULT_REGION": storage.region,
+        "AWS_ENDPOINT_URL": storage.endpoint,
+    }
+    plain = ({"name": name, "value": escape_dollar(value)} for name, value in settings.items() if value)
     return (*(_from_secret(key, secret, key) for key in AWS_KEYS), *plain)
 
 
-def _gcs(kept: CheckpointStorage) -> StoreAccess:
-    if kept.secret_ref is None:
+def _gcs(storage: CheckpointStorage) -> StoreAccess:
+    if storage.secret_ref is None:
         return StoreAccess()
-    files = {"secretName": kept.secret_ref.name, "optional": True}
-    # obstore finds an address in the file by the second.
+    files = {"secretName": storage.secret_ref.name, "optional": True}
+    # obstore reads an endpoint from the file that the second variable names.
     names = ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT")
     return StoreAccess(
         env=tuple({"name": name, "value": f"{SECRET_FOLDER}/{SERVICE_ACCOUNT_FILE}"} for name in names),
@@ -90,60 +94,64 @@ def _gcs(kept: CheckpointStorage) -> StoreAccess:
     )
 
 
-def _azure(kept: CheckpointStorage) -> tuple[dict[str, Any], ...]:
-    account = ({"name": "AZURE_STORAGE_ACCOUNT_NAME", "value": kept.azure_account},) if kept.azure_account else ()
-    if kept.secret_ref is None:
+def _azure(storage: CheckpointStorage) -> tuple[dict[str, Any], ...]:
+    account = ({"name": "AZURE_STORAGE_ACCOUNT_NAME", "value": storage.azure_account},) if storage.azure_account else ()
+    if storage.secret_ref is None:
         return account
-    # The endpoint is for clouds other than the public one, whose addresses do not follow from the account.
+    # The endpoint is for clouds other than the public one, whose URLs do not follow from the account.
     same = ("AZURE_STORAGE_ENDPOINT", "AZURE_ALLOW_HTTP")
     keys = {"AZURE_STORAGE_ACCOUNT_KEY": "AZURE_STORAGE_KEY", **{name: name for name in same}}
-    return (*account, *(_from_secret(variable, kept.secret_ref.name, key) for variable, key in keys.items()))
+    return (*account, *(_from_secret(variable, storage.secret_ref.name, key) for variable, key in keys.items()))
 
 
 def _from_secret(variable: str, secret: str, key: str) -> dict[str, Any]:
     return {"name": variable, "valueFrom": {"secretKeyRef": {"name": secret, "key": key, "optional": True}}}
 
 
-# Where a job goes on from that has no checkpoint of its own yet (checkpoint.resumeFrom), as its sidecar reaches it.
+# The source that a job without a checkpoint of its own resumes from (checkpoint.resumeFrom), as its sidecar reaches it.
 
-# The whole of the volume that checkpoints are kept on: other jobs have theirs beside this one's.
+# The whole checkpoint volume: the checkpoints of other jobs are beside those of this job.
 WHOLE_VOLUME = "/holdfast-volume"
-_STORES: dict[str, StorageType] = {"s3": "s3", "gs": "gcs", "az": "azure"}
+_STORAGE_TYPES: dict[str, StorageType] = {"s3": "s3", "gs": "gcs", "az": "azure"}
 
 
 class ResumeSource(Struct, frozen=True):
-    """`access` is what the sidecar needs beyond what its own checkpoints ask for."""
+    """`access` is what the sidecar needs in addition to the access for its own checkpoints."""
 
     address: str
     access: StoreAccess
 
 
 def resume_source(job: TrainingJob) -> ResumeSource | None:
-    """Told to every attempt: one without a checkpoint of its own, because the first was lost early, needs it too."""
-    kept, checkpoint = checkpoint_storage(job), job.spec.checkpoint
-    if kept is None or checkpoint is None or not checkpoint.resume_from:
+    """The same for every attempt: a later attempt has no checkpoint either if the first attempt failed early."""
+    storage, checkpoint = checkpoint_storage(job), job.spec.checkpoint
+    if storage is None or checkpoint is None or not checkpoint.resume_from:
         return None
-    written = checkpoint.resume_from
-    scheme, is_url, _ = written.partition("://")
-    return ResumeSource(written, _store(_STORES[scheme], kept)) if is_url else _folder(job, kept, written)
+    resume_from = checkpoint.resume_from
+    scheme, is_url, _ = resume_from.partition("://")
+    return (
+        ResumeSource(resume_from, _access_to_other_store(_STORAGE_TYPES[scheme], storage))
+        if is_url
+        else _resume_folder(job, storage, resume_from)
+    )
 
 
-def _store(kind: StorageType, kept: CheckpointStorage) -> StoreAccess:
-    """It need not be the store that the job writes to; its credentials are looked for in the same Secret."""
-    return StoreAccess() if kind == kept.type else store_access(structs.replace(kept, type=kind))
+def _access_to_other_store(kind: StorageType, storage: CheckpointStorage) -> StoreAccess:
+    """The source may be in another store than the job's own; its credentials come from the same Secret."""
+    return StoreAccess() if kind == storage.type else store_access(structs.replace(storage, type=kind))
 
 
-def _folder(job: TrainingJob, kept: CheckpointStorage, written: str) -> ResumeSource:
-    """In a volume of the user's that is mounted above it, else on the volume of the checkpoints."""
+def _resume_folder(job: TrainingJob, storage: CheckpointStorage, resume_from: str) -> ResumeSource:
+    """The folder is in a volume that the user mounts at or above its path, else on the checkpoint volume."""
     template = job.spec.pod_template or PodTemplate()
-    above = [mount for mount in template.volume_mounts if _is_below(written, mount.mount_path)]
-    if above:
-        nearest = max(above, key=lambda mount: len(posixpath.normpath(mount.mount_path)))
-        return ResumeSource(written, StoreAccess(mounts=(_read_only(nearest),)))
-    if not is_volume(kept):
-        return ResumeSource(written, StoreAccess())
+    containing = [mount for mount in template.volume_mounts if _is_below(resume_from, mount.mount_path)]
+    if containing:
+        nearest = max(containing, key=lambda mount: len(posixpath.normpath(mount.mount_path)))
+        return ResumeSource(resume_from, StoreAccess(mounts=(_read_only(nearest),)))
+    if not is_volume(storage):
+        return ResumeSource(resume_from, StoreAccess())
     whole = {"name": VOLUME, "mountPath": WHOLE_VOLUME, "readOnly": True}
-    return ResumeSource(f"{WHOLE_VOLUME}/{written.strip('/')}", StoreAccess(mounts=(whole,)))
+    return ResumeSource(f"{WHOLE_VOLUME}/{resume_from.strip('/')}", StoreAccess(mounts=(whole,)))
 
 
 def _is_below(path: str, folder: str) -> bool:

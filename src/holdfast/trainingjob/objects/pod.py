@@ -17,7 +17,7 @@ from holdfast.trainingjob.objects.sidecar import GRACE_S, grace_s, trainer_probe
 from holdfast.trainingjob.objects.sidecar_container import sidecar, sidecar_volumes
 from holdfast.trainingjob.objects.volumes import mounts, volumes
 
-# The container of a worker that trains.
+# The container that runs the training.
 
 TRAINER = "trainer"
 
@@ -38,7 +38,7 @@ def trainer(job: TrainingJob, defaults: Defaults) -> dict[str, Any]:
         "ports": _ports(job),
         "resources": worker_resources(job, defaults),
         "securityContext": container_security(locks_memory=uses_rdma(job)),
-        # Without a message of its own, the last lines of a failed container's log say why.
+        # Without a termination message, the last lines of a failed container's log give the reason.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **trainer_probes(job),
         "volumeMounts": mounts(job),
@@ -47,22 +47,22 @@ def trainer(job: TrainingJob, defaults: Defaults) -> dict[str, Any]:
 
 def _ports(job: TrainingJob) -> list[dict[str, Any]]:
     ports = [{"name": "master", "containerPort": master_port(job)}]
-    watched = enabled_monitoring(job)
-    if watched is not None:
-        ports.append({"name": METRICS_PORT, "containerPort": watched.metrics_port})
+    monitoring = enabled_monitoring(job)
+    if monitoring is not None:
+        ports.append({"name": METRICS_PORT, "containerPort": monitoring.metrics_port})
     return ports
 
 
-# Where workers run: what the user wishes, and the taint of GPU nodes when GPUs are asked for.
+# Where workers run: the user's constraints, and a toleration for the taint of GPU nodes when GPUs are requested.
 
 
 def scheduling(job: TrainingJob) -> dict[str, Any]:
-    """The fields of a pod's spec that say where it runs and who goes first; only those that are needed."""
-    wishes, template = job.spec.scheduling or Scheduling(), job.spec.pod_template or PodTemplate()
+    """The fields of a pod's spec for placement and priority; only those that are set."""
+    constraints, template = job.spec.scheduling or Scheduling(), job.spec.pod_template or PodTemplate()
     fields = {
-        "priorityClassName": wishes.priority,
-        "nodeSelector": wishes.node_selector,
-        "affinity": wishes.affinity,
+        "priorityClassName": constraints.priority,
+        "nodeSelector": constraints.node_selector,
+        "affinity": constraints.affinity,
         "tolerations": tolerations(job),
         "topologySpreadConstraints": template.topology_spread_constraints,
         "runtimeClassName": template.runtime_class_name,
@@ -71,9 +71,9 @@ def scheduling(job: TrainingJob) -> dict[str, Any]:
 
 
 def tolerations(job: TrainingJob) -> list[dict[str, Any]]:
-    wishes = job.spec.scheduling
-    if wishes is not None and wishes.tolerations is not None:
-        return [msgspec.to_builtins(toleration) for toleration in wishes.tolerations]
+    constraints = job.spec.scheduling
+    if constraints is not None and constraints.tolerations is not None:
+        return [msgspec.to_builtins(toleration) for toleration in constraints.tolerations]
     return [GPU_TOLERATION] if gpus_per_worker(job.spec) else []
 
 
@@ -87,7 +87,7 @@ def pod_template(job: TrainingJob, defaults: Defaults) -> dict[str, Any]:
 
 
 def _pod_spec(job: TrainingJob, overlay: PodTemplate, defaults: Defaults) -> dict[str, Any]:
-    beside = sidecar(job, defaults)
+    sidecar_container = sidecar(job, defaults)
     return {
         "restartPolicy": "Never",
         "subdomain": names.headless_service_name(job),
@@ -95,7 +95,7 @@ def _pod_spec(job: TrainingJob, overlay: PodTemplate, defaults: Defaults) -> dic
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": pod_security(job),
-        **({"initContainers": [beside]} if beside else {}),
+        **({"initContainers": [sidecar_container]} if sidecar_container else {}),
         "containers": [trainer(job, defaults)],
         "volumes": [*volumes(job), *sidecar_volumes(job)],
         **_optional(job, overlay),
@@ -108,36 +108,39 @@ def _optional(job: TrainingJob, overlay: PodTemplate) -> dict[str, Any]:
     if overlay.image_pull_secrets:
         fields["imagePullSecrets"] = msgspec.to_builtins(overlay.image_pull_secrets)
     if overlay.host_network:
-        # With the node's own resolver no worker would find another by its name.
+        # With the node's own resolver, workers could not resolve each other's names.
         fields |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     if grace_s(job) != GRACE_S:
         fields["terminationGracePeriodSeconds"] = grace_s(job)
     return fields
 
 
-# Workers keep off nodes that have just been lost: for a while Kubernetes still takes these for ready.
+# Workers avoid nodes that have just been lost: for a while Kubernetes still shows such nodes as ready.
 
 AVOIDS = "holdfast.dev/avoids"
 
 
 def with_avoided_nodes(template: dict[str, Any], nodes: Collection[str]) -> dict[str, Any]:
-    """The pod template with these nodes ruled out, whatever else its affinity says."""
+    """The pod template with these nodes excluded, in addition to its own affinity."""
     if not nodes:
         return template
     spec = template["spec"]
     affinity = spec.get("affinity", {})
     node_affinity = affinity.get("nodeAffinity", {})
     required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
-    # Terms are alternatives, so that each needs the rules; the API server wants one name in each.
-    rules = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in sorted(nodes)]
+    # Terms are alternatives, so each needs the exclusions; the API server allows one name in each exclusion.
+    exclusions = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in sorted(nodes)]
     terms = [
-        {**term, "matchFields": [*term.get("matchFields", []), *rules]}
+        {**term, "matchFields": [*term.get("matchFields", []), *exclusions]}
         for term in required.get("nodeSelectorTerms") or [{}]
     ]
-    ruled = {**node_affinity, "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    return {**template, "spec": {**spec, "affinity": {**affinity, "nodeAffinity": ruled}}}
+    new_node_affinity = {
+        **node_affinity,
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms},
+    }
+    return {**template, "spec": {**spec, "affinity": {**affinity, "nodeAffinity": new_node_affinity}}}
 
 
 def avoided_nodes_annotation(nodes: Collection[str]) -> dict[str, str]:
-    """The annotation that tells what a Job was made to avoid."""
+    """The annotation with the nodes that a Job was created to avoid."""
     return {AVOIDS: ",".join(sorted(nodes))} if nodes else {}

@@ -1,4 +1,4 @@
-"""How many GPUs a worker gets."""
+"""What the workers of a job need: GPUs, an elastic range of nodes, network settings, container resources."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ DEFAULT_GPUS = 1
 
 
 def gpus_per_worker(spec: TrainingJobSpec) -> int:
-    """gpusPerWorker where it is written, else nvidia.com/gpu of the resources, else one."""
+    """gpusPerWorker if set, else nvidia.com/gpu of the resources, else one."""
     if spec.gpus_per_worker is not None:
         return spec.gpus_per_worker
     if spec.resources is not None:
@@ -23,94 +23,94 @@ def gpus_per_worker(spec: TrainingJobSpec) -> int:
     return DEFAULT_GPUS
 
 
-# Whether a job brings a launcher that takes workers in and out while it runs: torchrun with a range of nodes.
+# Whether a job has an elastic launcher, which adds and removes workers while it runs: torchrun with a range of nodes.
 
-# As words of their own (--nnodes 1:4), as one (--nnodes=1:4), or inside a shell's command line.
-_OPTION = re.compile(r"""(?:^|[\s"'])--nnodes(?:=|\s+)["']?([^\s"']*)""")
-_RANGE = re.compile(r"(\d{1,9}):(\d{1,9})", re.ASCII)
+# As two arguments (--nnodes 1:4), as one (--nnodes=1:4), or inside a shell command.
+_NNODES_OPTION = re.compile(r"""(?:^|[\s"'])--nnodes(?:=|\s+)["']?([^\s"']*)""")
+_NNODES_RANGE = re.compile(r"(\d{1,9}):(\d{1,9})", re.ASCII)
 
 
 def is_elastic(spec: TrainingJobSpec) -> bool:
-    """A gang is as strong as its weakest worker; an elastic training goes on with those that are left."""
+    """A gang fails with any of its workers; an elastic training continues with the remaining ones."""
     return min_workers(spec) > 0
 
 
 def min_workers(spec: TrainingJobSpec) -> int:
-    """With so many an elastic training goes on; 0 for one that is not elastic."""
-    nodes = _RANGE.fullmatch(_nodes(spec))
-    return max(1, int(nodes[1])) if nodes is not None and int(nodes[1]) != int(nodes[2]) else 0
+    """The number of workers with which an elastic training continues; 0 for a training that is not elastic."""
+    node_range = _NNODES_RANGE.fullmatch(_nnodes(spec))
+    return max(1, int(node_range[1])) if node_range is not None and int(node_range[1]) != int(node_range[2]) else 0
 
 
-def _nodes(spec: TrainingJobSpec) -> str:
-    """torchrun's number of nodes as the user wrote it: the last option counts, and the variable where there is none."""
-    written = _OPTION.findall(" ".join((*spec.command, *spec.args)))
+def _nnodes(spec: TrainingJobSpec) -> str:
+    """torchrun's nnodes as the user wrote it: the last option counts, and the variable if there is no option."""
+    written = _NNODES_OPTION.findall(" ".join((*spec.command, *spec.args)))
     if written:
         return str(written[-1])
     return next((variable.value or "" for variable in spec.env if variable.name == "PET_NNODES"), "")
 
 
-# How workers talk to each other: over which port, with which library, over which wire.
+# How workers communicate: the master port, the backend, and RDMA.
 
 
 def master_port(job: TrainingJob) -> int:
-    return _settings(job).master_port
+    return _networking(job).master_port
 
 
 def backend(job: TrainingJob) -> str:
-    """nccl where there are GPUs to talk between, else gloo, unless it is written."""
-    return _settings(job).backend or ("nccl" if gpus_per_worker(job.spec) else "gloo")
+    """The backend in the spec, else nccl for workers with GPUs, else gloo."""
+    return _networking(job).backend or ("nccl" if gpus_per_worker(job.spec) else "gloo")
 
 
 def uses_rdma(job: TrainingJob) -> bool:
-    return _settings(job).rdma_enabled
+    return _networking(job).rdma_enabled
 
 
 def network_variables(job: TrainingJob) -> Iterator[tuple[str, str]]:
-    """Which interface to use is left to NCCL and gloo: its name differs between clusters, and they find it."""
+    """The network interface is left to NCCL and gloo: its name differs between clusters, and the libraries find it."""
     yield "HOLDFAST_BACKEND", backend(job)
     if backend(job) == "nccl":
-        # A pod sees the node's InfiniBand devices in /sys, and can't open them unless it was given one.
+        # A pod sees the node's InfiniBand devices in /sys, but can't open a device that was not allocated to it.
         yield "NCCL_IB_DISABLE", "0" if uses_rdma(job) else "1"
 
 
-def _settings(job: TrainingJob) -> Networking:
+def _networking(job: TrainingJob) -> Networking:
     return job.spec.networking or Networking()
 
 
-# What a worker's containers ask for.
+# The resource requests and limits of a worker's containers.
 
 Amounts = dict[str, int | str]
 Resources = dict[str, Amounts]
 
 _SIDES = ("requests", "limits")
 _SIDECAR_REQUESTS: Amounts = {"cpu": "50m", "memory": "128Mi"}
-# Of the node's disk it takes its log; its folders are counted for the pod.
+# The sidecar's own ephemeral storage is its log; its folders count for the pod.
 _SIDECAR_LIMITS: Amounts = {"cpu": "500m", "memory": "256Mi", "ephemeral-storage": "128Mi"}
 
 
 def worker_resources(job: TrainingJob, defaults: Defaults) -> Resources:
-    """What is written, with the devices in: Kubernetes wants a device's request and limit equal."""
+    """The user's resources plus devices: Kubernetes requires equal requests and limits for a device."""
     written = _user_resources(job)
     devices: Amounts = {GPU: str(gpus_per_worker(job.spec))}
     if uses_rdma(job):
         devices[defaults.rdma_resource] = _written_amount(written, defaults.rdma_resource) or "1"
-    wanted = {name: amount for name, amount in devices.items() if amount != "0"}
-    sides = {side: {**_without(written.get(side, {}), devices), **wanted} for side in _SIDES}
+    requested = {name: amount for name, amount in devices.items() if amount != "0"}
+    sides = {side: {**_without(written.get(side, {}), devices), **requested} for side in _SIDES}
     return {side: amounts for side, amounts in sides.items() if amounts}
 
 
 def sidecar_resources(job: TrainingJob, defaults: Defaults) -> Resources:
-    """Little, and with limits only where the worker has them.
+    """Small requests, with limits only where the worker has limits.
 
-    Without them a Guaranteed pod would become a Burstable one, and a quota that wants limits would refuse it.
+    Without those limits a Guaranteed pod would become Burstable, and a quota that requires limits would reject the pod.
     """
     if not defaults.sidecar_reserves:
         return {}
     written = _user_resources(job)
-    asked, limits = (
+    requested, limits = (
         {name: amount for name, amount in _SIDECAR_LIMITS.items() if name in written.get(side, {})} for side in _SIDES
     )
-    requests = {**asked, **_SIDECAR_REQUESTS, **limits}
+    requests = {**requested, **_SIDECAR_REQUESTS, **limits}
     return {"requests": requests, "limits": limits} if limits else {"requests": requests}
 
 

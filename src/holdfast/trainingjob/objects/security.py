@@ -1,4 +1,4 @@
-"""As whom a job's pods run: the restricted profile of the Pod Security Standards, where the user says nothing else."""
+"""The security context of a job's pods: the restricted Pod Security Standard, unless the user sets something else."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,31 +13,31 @@ _POD = {
     "runAsUser": 1000,
     "runAsGroup": 1000,
     "fsGroup": 1000,
-    # Every attempt mounts the volume with all checkpoints: going through its files each time would take minutes.
+    # Every attempt mounts the volume with all checkpoints: changing the owner of each file would take minutes.
     "fsGroupChangePolicy": "OnRootMismatch",
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 
 
 def pod_security(job: TrainingJob) -> dict[str, Any]:
-    """The user's fields replace ours one by one."""
+    """The user's fields override the defaults one by one."""
     template = job.spec.pod_template
     own = template.security_context if template is not None else None
     return {**_POD, **(msgspec.to_builtins(own) if own is not None else {})}
 
 
 def refusal(job: TrainingJob, forbidden: frozenset[Forbidden]) -> str:
-    """Why this operator makes no pods for the job; empty if it does."""
-    asked = [(which, what) for which, what in _asks(job) if which in forbidden]
-    if not asked:
+    """Why this operator creates no pods for the job; empty if it does."""
+    requested = [(which, what) for which, what in _privileges_requested(job) if which in forbidden]
+    if not requested:
         return ""
-    which = " ".join(f"--forbid {one}" for one, _ in asked)
-    what = " and ".join(what for _, what in asked)
+    which = " ".join(f"--forbid {one}" for one, _ in requested)
+    what = " and ".join(what for _, what in requested)
     return f"spec.podTemplate asks for {what}, which the operator forbids ({which}): leave it out"
 
 
-def _asks(job: TrainingJob) -> Iterator[tuple[Forbidden, str]]:
-    """What the job wants beyond the pod that it gets when it says nothing."""
+def _privileges_requested(job: TrainingJob) -> Iterator[tuple[Forbidden, str]]:
+    """The privileges that the job requests beyond the default pod."""
     template = job.spec.pod_template
     if template is None:
         return
@@ -51,5 +51,5 @@ def _asks(job: TrainingJob) -> Iterator[tuple[Forbidden, str]]:
     security = pod_security(job)
     if security["runAsUser"] == 0 or not security["runAsNonRoot"]:
         yield Forbidden.ROOT, "leave to run as root"
-    if template.service_account_name:  # also one of the job's name: nobody looks then whether it is the job's
+    if template.service_account_name:  # also the job's own name: nothing checks then that the account is the job's
         yield Forbidden.SERVICE_ACCOUNT_NAME, f"the service account {template.service_account_name}"

@@ -1,4 +1,4 @@
-"""The two Services of a TrainingJob: names for all workers, and a door to worker 0."""
+"""The Services of a TrainingJob (DNS names for all workers, an endpoint for worker 0) and its service account."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from holdfast.trainingjob.objects.resources import master_port
 
 
 def headless_service(job: TrainingJob) -> dict[str, Any]:
-    """Resolves workers before they are ready: they look for each other in order to become so."""
+    """Resolves workers before they are ready: they must find each other to become ready."""
     return {
         "metadata": names.metadata(job, names.headless_service_name(job)),
         "spec": {
@@ -22,11 +22,11 @@ def headless_service(job: TrainingJob) -> dict[str, Any]:
 
 
 def master_service(job: TrainingJob) -> dict[str, Any]:
-    """Worker 0 of the current attempt: the meeting point, and its metrics when they are on."""
+    """Worker 0 of the current attempt: the rendezvous, and its metrics when monitoring is on."""
     ports = [_port("master", master_port(job))]
-    watched = enabled_monitoring(job)
-    if watched is not None:
-        ports.append(_port(METRICS_PORT, watched.metrics_port))
+    monitoring = enabled_monitoring(job)
+    if monitoring is not None:
+        ports.append(_port(METRICS_PORT, monitoring.metrics_port))
     selector = {names.JOB_NAME_LABEL: names.job_name(job), names.INDEX_LABEL: "0"}
     return {
         "metadata": names.metadata(job, names.master_service_name(job)),
@@ -38,11 +38,11 @@ def _port(name: str, number: int) -> dict[str, Any]:
     return {"name": name, "port": number, "targetPort": number, "protocol": "TCP"}
 
 
-# The service account that a job's pods run as, where the user names none: an identity of their own, with no rights.
+# The service account of a job's pods, if the user names none: an identity of their own, without permissions.
 
 
 def service_account(job: TrainingJob) -> dict[str, Any] | None:
-    """None where the user names one."""
+    """None when the user names a service account."""
     if job.spec.pod_template is not None and job.spec.pod_template.service_account_name:
         return None
     return {"metadata": names.metadata(job, names.service_account(job)), "automountServiceAccountToken": False}

@@ -1,4 +1,4 @@
-"""Whether a worker has a sidecar, and how the training and it know each other: by a folder, and by doors of the pod."""
+"""Whether a worker has a sidecar, and how training and sidecar communicate: by a shared folder and ports of the pod."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,12 +13,12 @@ RUN_VOLUME = "holdfast-run"
 RUN_FOLDER = "/holdfast"
 RUN_MOUNT = {"name": RUN_VOLUME, "mountPath": RUN_FOLDER, "subPath": "run"}
 
-# What a worker's pod has to end by: Kubernetes' default, a save on a volume, a save that is uploaded.
+# Grace periods of a worker's pod: Kubernetes' default, for a save on a volume, for a save that is uploaded.
 GRACE_S, SAVING_GRACE_S, UPLOADING_GRACE_S = 30, 90, 180
 PROBED_EVERY_S = 5
-# A sidecar that dies and starts anew must not cost the training.
+# A sidecar that crashes and restarts must not cost the training.
 PROBES_MISSED = 36
-# The probe fails when the attempt is over, or when the training has saved and is to end.
+# The probe fails when the attempt is over, or when the training has saved and must end.
 STOPPED_WITHIN_S = 5
 
 
@@ -31,28 +31,28 @@ def needs_sidecar(spec: TrainingJobSpec) -> bool:
 
     `monitoring.enabled: false` leaves the sidecar out, unless checkpoints or a policy need one.
     """
-    kept, watched = spec.checkpoint, spec.monitoring
+    checkpoint, monitoring = spec.checkpoint, spec.monitoring
     return (
-        watched is None
-        or watched.enabled
-        or (kept is not None and kept.enabled)
+        monitoring is None
+        or monitoring.enabled
+        or (checkpoint is not None and checkpoint.enabled)
         or spec.success_policy is not None
         or spec.progress_deadline_seconds is not None
     )
 
 
 def grace_s(job: TrainingJob) -> int:
-    """How long a worker may take to end: as the user writes, else what a save needs. One that is done ends earlier."""
-    template, kept = job.spec.pod_template, checkpoint_storage(job)
+    """The grace period of a worker: the user's, else the time that a save needs. A worker that is done ends earlier."""
+    template, storage = job.spec.pod_template, checkpoint_storage(job)
     if template is not None and template.termination_grace_period_seconds is not None:
         return template.termination_grace_period_seconds
-    if kept is None:
+    if storage is None:
         return GRACE_S
-    return SAVING_GRACE_S if is_volume(kept) else UPLOADING_GRACE_S
+    return SAVING_GRACE_S if is_volume(storage) else UPLOADING_GRACE_S
 
 
 def shared_env(job: TrainingJob) -> Iterator[dict[str, Any]]:
-    """What both containers are told; nothing without a sidecar."""
+    """The environment variables of both containers; none without a sidecar."""
     if not has_sidecar(job):
         return
     yield {"name": "HOLDFAST_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
@@ -63,9 +63,9 @@ def shared_env(job: TrainingJob) -> Iterator[dict[str, Any]]:
 
 
 def progress_url(job: TrainingJob, defaults: Defaults) -> Iterator[tuple[str, str]]:
-    """Where the training may post its progress: on the loopback, or on the pod's address where that is not its own.
+    """Where the training may post its progress: on the loopback, or on the pod's IP if the pod shares its loopback.
 
-    An IPv6 address would need brackets, and the kubelet that fills it in sets none.
+    An IPv6 address would need brackets, which the kubelet does not add when it expands the variable.
     """
     if has_sidecar(job):
         template = job.spec.pod_template
@@ -75,12 +75,12 @@ def progress_url(job: TrainingJob, defaults: Defaults) -> Iterator[tuple[str, st
 
 
 def probe_handler(job: TrainingJob, name: str) -> dict[str, Any]:
-    """What the kubelet asks the sidecar. The job's uid keeps out who can reach the pod and does not know it."""
+    """A request of the kubelet to the sidecar. Clients that reach the pod without the job's uid are kept out."""
     return {"httpGet": {"path": f"/{job.metadata.uid}/{name}", "port": PORT}}
 
 
 def trainer_probes(job: TrainingJob) -> dict[str, Any]:
-    """How the sidecar stops a training that is over, and hears of a pod's end before the training does.
+    """How the sidecar stops a training that is over, and learns of a pod's termination before the training does.
 
     The kubelet signals a native sidecar only after the training has exited, and no container can signal another.
     """

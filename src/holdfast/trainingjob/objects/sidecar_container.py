@@ -1,4 +1,4 @@
-"""The sidecar of a worker: it restores, keeps and reports, so that a training image needs no change."""
+"""The sidecar of a worker: it restores, saves and reports, so that a training image needs no change."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -34,14 +34,14 @@ TOKEN_VOLUME = "holdfast-token"  # noqa: S105  # the name of a volume, not a tok
 TOKEN_FOLDER = "/var/run/secrets/holdfast"  # noqa: S105
 TOKEN_FILE = "token"  # noqa: S105
 TOKEN_LIFE_S = 3600
-# The largest checkpoint is back within a week.
+# Even the largest checkpoint is restored within a week.
 STARTED_WITHIN_S = 7 * 24 * 3600
-# What users may tell the sidecar, among the variables of their training.
+# The one variable among those of the training that the sidecar reads.
 METRIC_NAMES = "HOLDFAST_METRIC_NAMES"
 
 
 def sidecar(job: TrainingJob, defaults: Defaults) -> dict[str, Any] | None:
-    """An init container that stays; the training starts when its startup probe passes. None where there is none."""
+    """A native sidecar; the training starts when its startup probe passes. None for a job without a sidecar."""
     if not has_sidecar(job):
         return None
     return {
@@ -49,8 +49,8 @@ def sidecar(job: TrainingJob, defaults: Defaults) -> dict[str, Any] | None:
         "image": defaults.holdfast_image,
         "command": ["holdfast", "sidecar"],
         "restartPolicy": "Always",
-        "env": [*_variables(job), *_access(job).env],
-        # With hostNetwork the scheduler then keeps two workers off the ports of one node.
+        "env": [*_variables(job), *_store_access(job).env],
+        # With hostNetwork, the declared ports keep the scheduler from binding two workers to one node.
         "ports": [{"name": "sidecar", "containerPort": PORT}, {"name": "progress", "containerPort": PROGRESS_PORT}],
         "startupProbe": {
             **probe_handler(job, "started"),
@@ -66,38 +66,38 @@ def sidecar(job: TrainingJob, defaults: Defaults) -> dict[str, Any] | None:
 
 
 def sidecar_volumes(job: TrainingJob) -> list[dict[str, Any]]:
-    """Those that no other container sees: who the pod is, and the store's credentials."""
+    """Volumes that no other container mounts: the pod's identity token and the store's credentials."""
     if not has_sidecar(job):
         return []
     token = {"audience": AUDIENCE, "expirationSeconds": TOKEN_LIFE_S, "path": TOKEN_FILE}
     return [
         {"name": TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}},
-        *_access(job).volumes,
+        *_store_access(job).volumes,
     ]
 
 
 def _mounts(job: TrainingJob) -> list[dict[str, Any]]:
-    kept = storage.checkpoint_storage(job)
+    checkpoint_storage = storage.checkpoint_storage(job)
     return [
         CONFIG_MOUNT,
-        *([storage.mount(job, kept)] if kept is not None else ()),
+        *([storage.mount(job, checkpoint_storage)] if checkpoint_storage is not None else ()),
         RUN_MOUNT,
         {"name": RUN_VOLUME, "mountPath": STATE_FOLDER, "subPath": "state"},
         {"name": TOKEN_VOLUME, "mountPath": TOKEN_FOLDER, "readOnly": True},
-        *_access(job).mounts,
+        *_store_access(job).mounts,
     ]
 
 
-def _access(job: TrainingJob) -> StoreAccess:
-    """To the store that checkpoints are kept in, and to where the first one comes from."""
-    kept, first = storage.checkpoint_storage(job), resume_source(job)
-    own = store_access(kept) if kept is not None else StoreAccess()
-    other = first.access if first is not None else StoreAccess()
+def _store_access(job: TrainingJob) -> StoreAccess:
+    """Access to the store of the checkpoints, and to the store of the first checkpoint to resume from."""
+    checkpoint_storage, source = storage.checkpoint_storage(job), resume_source(job)
+    own = store_access(checkpoint_storage) if checkpoint_storage is not None else StoreAccess()
+    other = source.access if source is not None else StoreAccess()
     return StoreAccess(env=own.env + other.env, volumes=own.volumes + other.volumes, mounts=own.mounts + other.mounts)
 
 
 def _variables(job: TrainingJob) -> Iterator[Variable]:
-    """The user's own are the training's, and can't break the sidecar."""
+    """The user's variables are for the training only, so that they can't break the sidecar."""
     yield index_variable()
     yield from shared_env(job)
     yield from ({"name": name, "value": value} for name, value in _sidecar_env(job))
@@ -115,9 +115,9 @@ def _sidecar_env(job: TrainingJob) -> Iterator[tuple[str, str]]:
     yield "HOLDFAST_REPORTS_FILE", f"{CONFIG_FOLDER}/{REPORTS_FILE}"
     yield "HOLDFAST_TOKEN_FILE", f"{TOKEN_FOLDER}/{TOKEN_FILE}"
     yield "TERMINATION_LOG", "/dev/termination-log"
-    watched = enabled_monitoring(job)
-    if watched is not None:
-        yield "METRICS_PORT", str(watched.metrics_port)
+    monitoring = enabled_monitoring(job)
+    if monitoring is not None:
+        yield "METRICS_PORT", str(monitoring.metrics_port)
     if job.spec.checkpoint is not None and job.spec.checkpoint.enabled:
         yield from _checkpoint_env(job, job.spec.checkpoint)
 
@@ -127,9 +127,9 @@ def _checkpoint_env(job: TrainingJob, checkpoint: Checkpoint) -> Iterator[tuple[
     yield "HOLDFAST_RETENTION", str(checkpoint.retention)
     if (metric := storage.best_by(job)) != "loss":
         yield "HOLDFAST_BEST_BY", metric
-    kept, first = storage.checkpoint_storage(job), resume_source(job)
-    if kept is not None and not storage.is_volume(kept):
-        yield "HOLDFAST_STORE", escape_dollar(store_url(job, kept))
+    checkpoint_storage, source = storage.checkpoint_storage(job), resume_source(job)
+    if checkpoint_storage is not None and not storage.is_volume(checkpoint_storage):
+        yield "HOLDFAST_STORE", escape_dollar(store_url(job, checkpoint_storage))
         yield from ((name, value) for name, value in storage.checkpoint_env(job) if name == "TENSORBOARD_DIR")
-    if first is not None:
-        yield "HOLDFAST_RESUME_FROM", escape_dollar(first.address)
+    if source is not None:
+        yield "HOLDFAST_RESUME_FROM", escape_dollar(source.address)

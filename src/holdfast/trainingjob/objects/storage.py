@@ -1,6 +1,6 @@
-"""Where a job's checkpoints lie: on a volume that all attempts share, in a folder of each attempt's own.
+"""Where a job's checkpoints are stored: on a volume that all attempts share, in one folder for each attempt.
 
-A worker that was cut off and comes back writes into the folder of its own attempt, where nothing counts any more.
+A worker that was cut off and comes back writes into the folder of its own attempt, which is no longer used.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ TENSORBOARD = "tensorboard"
 
 
 def checkpoint_storage(job: TrainingJob) -> CheckpointStorage | None:
-    """Where checkpoints are kept; None when none are."""
+    """Where checkpoints are stored; None when checkpoints are disabled."""
     checkpoint = job.spec.checkpoint
     if checkpoint is None or not checkpoint.enabled:
         return None
@@ -27,18 +27,18 @@ def checkpoint_storage(job: TrainingJob) -> CheckpointStorage | None:
 
 
 def best_by(job: TrainingJob) -> Literal["accuracy", "loss"]:
-    """The metric that the best checkpoint is chosen by."""
+    """The metric that selects the best checkpoint."""
     policy = job.spec.success_policy
     return "accuracy" if policy is not None and policy.target_accuracy is not None else "loss"
 
 
 def prefix(job: TrainingJob, storage: CheckpointStorage) -> str:
-    """The job's folder in the bucket or volume; with the uid, a new job of an old name finds nothing of it."""
+    """The job's folder in the bucket or volume; with the uid, a new job finds no files of an old job of its name."""
     return storage.prefix or f"{job.metadata.namespace}/{job.metadata.name}/{job.metadata.uid}"
 
 
 def is_volume(storage: CheckpointStorage) -> bool:
-    """Whether checkpoints stay where they are written; those of an object store are written to the node first."""
+    """Whether training writes straight to the final volume; for an object store it writes to the node's disk first."""
     return storage.type in ("pvc", "nfs")
 
 
@@ -47,19 +47,19 @@ def volume(job: TrainingJob, storage: CheckpointStorage) -> dict[str, Any]:
 
 
 def mount(job: TrainingJob, storage: CheckpointStorage) -> dict[str, Any]:
-    place = {"name": VOLUME, "mountPath": FOLDER}
-    return {**place, "subPath": prefix(job, storage)} if is_volume(storage) else place
+    volume_mount = {"name": VOLUME, "mountPath": FOLDER}
+    return {**volume_mount, "subPath": prefix(job, storage)} if is_volume(storage) else volume_mount
 
 
 def folder_env(job: TrainingJob) -> Iterator[tuple[str, str]]:
-    """The variables that training and restore share. RESUME_FROM exists only if there is something to resume from."""
+    """The variables that training and restore share. The path in RESUME_FROM exists only if there is a checkpoint."""
     own = f"{FOLDER}/attempt-{names.attempt(job)}"
     yield "CHECKPOINT_DIR", own
     yield "RESUME_FROM", f"{own}.resume"
 
 
 def checkpoint_env(job: TrainingJob) -> Iterator[tuple[str, str]]:
-    """What the training is told about its checkpoints; nothing when none are kept."""
+    """The training's environment variables for checkpoints; empty when checkpoints are disabled."""
     checkpoint = job.spec.checkpoint
     if checkpoint is None or not checkpoint.enabled:
         return
@@ -67,8 +67,8 @@ def checkpoint_env(job: TrainingJob) -> Iterator[tuple[str, str]]:
     yield "CHECKPOINT_FREQUENCY", str(checkpoint.frequency)
     if checkpoint.interval:
         yield "CHECKPOINT_INTERVAL_SECONDS", f"{parse_duration_s(checkpoint.interval):.12g}"
-    watched = enabled_monitoring(job)
-    if watched is not None and watched.tensorboard_enabled:
+    monitoring = enabled_monitoring(job)
+    if monitoring is not None and monitoring.tensorboard_enabled:
         yield "TENSORBOARD_DIR", f"{FOLDER}/{TENSORBOARD}"
 
 
@@ -82,19 +82,19 @@ def _source(job: TrainingJob, storage: CheckpointStorage) -> dict[str, Any]:
             return {"emptyDir": {}}
 
 
-# The claim for a job's checkpoints, where the user names none. It has no owner: checkpoints outlive their job.
+# The PersistentVolumeClaim for checkpoints, if the user names none. It has no owner: checkpoints outlive their job.
 
 
 def checkpoint_pvc(job: TrainingJob, defaults: Defaults) -> dict[str, Any] | None:
-    """None where no claim is to be made."""
-    kept = checkpoint_storage(job)
-    if kept is None or kept.type != "pvc" or kept.pvc_name:
+    """None when no claim must be created."""
+    storage = checkpoint_storage(job)
+    if storage is None or storage.type != "pvc" or storage.pvc_name:
         return None
     spec: dict[str, Any] = {
         "accessModes": ["ReadWriteMany" if job.spec.num_workers > 1 else "ReadWriteOnce"],
-        "resources": {"requests": {"storage": kept.size or defaults.claim_size}},
+        "resources": {"requests": {"storage": storage.size or defaults.claim_size}},
     }
-    if kept.storage_class_name:
-        spec["storageClassName"] = kept.storage_class_name
+    if storage.storage_class_name:
+        spec["storageClassName"] = storage.storage_class_name
     metadata = {"name": names.claim_name(job), "namespace": job.metadata.namespace, "labels": names.job_labels(job)}
     return {"metadata": metadata, "spec": spec}

@@ -1,4 +1,4 @@
-"""A job's TensorBoard: a Deployment and a Service that stand beside the workers and go with the job."""
+"""A job's TensorBoard: a Deployment and a Service beside the workers, deleted with the job."""
 
 from typing import Any
 
@@ -22,9 +22,9 @@ EVENTS_VOLUME = "events"
 
 
 def has_tensorboard(job: TrainingJob) -> bool:
-    """Whether the job has one; it shows what lies beside the checkpoints, so without them there is nothing to show."""
-    watched = enabled_monitoring(job)
-    return watched is not None and watched.tensorboard_enabled and checkpoint_storage(job) is not None
+    """Whether the job has a TensorBoard. It shows events stored beside the checkpoints, so it needs checkpoints."""
+    monitoring = enabled_monitoring(job)
+    return monitoring is not None and monitoring.tensorboard_enabled and checkpoint_storage(job) is not None
 
 
 def tensorboard_deployment(job: TrainingJob, defaults: Defaults) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def tensorboard_deployment(job: TrainingJob, defaults: Defaults) -> dict[str, An
         "metadata": names.metadata(job, names.tensorboard(job), labelled=labels),
         "spec": {
             "replicas": 1,
-            # The old pod lets go of the volume before the new one takes it.
+            # The old pod releases the volume before the new pod mounts it.
             "strategy": {"type": "Recreate"},
             "selector": {"matchLabels": _selector(job)},
             "template": {"metadata": {"labels": labels}, "spec": _pod_spec(job, defaults)},
@@ -56,40 +56,40 @@ def _selector(job: TrainingJob) -> dict[str, str]:
 
 
 def _pod_spec(job: TrainingJob, defaults: Defaults) -> dict[str, Any]:
-    kept = checkpoint_storage(job) or CheckpointStorage()
-    overlay = job.spec.pod_template or PodTemplate()
+    storage = checkpoint_storage(job) or CheckpointStorage()
+    template = job.spec.pod_template or PodTemplate()
     spec: dict[str, Any] = {
         "serviceAccountName": names.service_account(job),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": pod_security(job),
-        **(_on_volume(job, kept, defaults) if is_volume(kept) else _in_bucket(job, kept, defaults)),
+        **(_on_volume(job, storage, defaults) if is_volume(storage) else _in_bucket(job, storage, defaults)),
     }
-    if overlay.image_pull_secrets:
-        spec["imagePullSecrets"] = msgspec.to_builtins(overlay.image_pull_secrets)
-    if kept.type == "pvc" and job.spec.num_workers == 1:
+    if template.image_pull_secrets:
+        spec["imagePullSecrets"] = msgspec.to_builtins(template.image_pull_secrets)
+    if storage.type == "pvc" and job.spec.num_workers == 1:
         spec |= _worker_affinity(job)
     return spec
 
 
-def _on_volume(job: TrainingJob, kept: CheckpointStorage, defaults: Defaults) -> dict[str, Any]:
-    events = {"name": VOLUME, "mountPath": FOLDER, "subPath": f"{prefix(job, kept)}/{TENSORBOARD}", "readOnly": True}
-    return {"containers": [_container(events, defaults)], "volumes": [volume(job, kept)]}
+def _on_volume(job: TrainingJob, storage: CheckpointStorage, defaults: Defaults) -> dict[str, Any]:
+    events = {"name": VOLUME, "mountPath": FOLDER, "subPath": f"{prefix(job, storage)}/{TENSORBOARD}", "readOnly": True}
+    return {"containers": [_container(events, defaults)], "volumes": [volume(job, storage)]}
 
 
-def _in_bucket(job: TrainingJob, kept: CheckpointStorage, defaults: Defaults) -> dict[str, Any]:
-    """A sidecar downloads the events. TensorBoard's image can't read every store, and is given no credentials."""
-    access = store_access(kept)
+def _in_bucket(job: TrainingJob, storage: CheckpointStorage, defaults: Defaults) -> dict[str, Any]:
+    """A sidecar downloads the events. TensorBoard's image can't read every store, and gets no credentials."""
+    access = store_access(storage)
     events = {"name": EVENTS_VOLUME, "mountPath": FOLDER}
     return {
-        "initContainers": [_sidecar(job, kept, defaults, access, events)],
+        "initContainers": [_sidecar(job, storage, defaults, access, events)],
         "containers": [_container({**events, "readOnly": True}, defaults)],
         "volumes": [{"name": EVENTS_VOLUME, "emptyDir": {}}, *access.volumes],
     }
 
 
 def _container(events: dict[str, Any], defaults: Defaults) -> dict[str, Any]:
-    """`events` is the mount of the folder to show."""
+    """`events` is the mount of the folder with the events."""
     resources = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
     return {
         "name": TENSORBOARD,
@@ -104,9 +104,9 @@ def _container(events: dict[str, Any], defaults: Defaults) -> dict[str, Any]:
 
 
 def _sidecar(
-    job: TrainingJob, kept: CheckpointStorage, defaults: Defaults, access: StoreAccess, events: dict[str, Any]
+    job: TrainingJob, storage: CheckpointStorage, defaults: Defaults, access: StoreAccess, events: dict[str, Any]
 ) -> dict[str, Any]:
-    own = {"HOLDFAST_STORE": escape_dollar(store_url(job, kept)), "TENSORBOARD_DIR": FOLDER}
+    own = {"HOLDFAST_STORE": escape_dollar(store_url(job, storage)), "TENSORBOARD_DIR": FOLDER}
     resources = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
     return {
         "name": SIDECAR,
@@ -122,9 +122,9 @@ def _sidecar(
 
 
 def _worker_affinity(job: TrainingJob) -> dict[str, Any]:
-    """One worker's claim may be one that a single node at a time can mount: TensorBoard follows the worker there.
+    """The claim of a single worker may be mountable on one node only: TensorBoard follows the worker to its node.
 
-    The attempt is in the selector, so that every new one moves it: it must not keep the volume from the next worker.
+    The selector has the attempt, so every new attempt moves TensorBoard: it must not block the next worker's mount.
     """
     worker = {names.JOB_LABEL: job.metadata.name, names.ATTEMPT_LABEL: str(names.attempt(job))}
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": worker}}

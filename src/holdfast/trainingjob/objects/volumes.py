@@ -1,4 +1,4 @@
-"""What a worker finds in its file system beside its image: the task, its checkpoints, shared memory, its data."""
+"""The volumes of a worker: configuration, checkpoints, shared memory, and the user's own volumes."""
 
 import posixpath
 from collections.abc import Iterator
@@ -15,36 +15,36 @@ CONFIG_VOLUME = "holdfast-config"
 CONFIG_FOLDER = "/etc/holdfast"
 CONFIG_MOUNT = {"name": CONFIG_VOLUME, "mountPath": CONFIG_FOLDER, "readOnly": True}
 SHARED_MEMORY_VOLUME = "holdfast-shm"
-SHARED_MEMORY = "/dev/shm"  # noqa: S108  # the path is the pod's, where data loaders look for it
+SHARED_MEMORY = "/dev/shm"  # noqa: S108  # the path inside the pod, where data loaders expect it
 
 
 def volumes(job: TrainingJob) -> list[dict[str, Any]]:
-    return [*(volume for volume, _ in _ours(job)), *msgspec.to_builtins(_overlay(job).volumes)]
+    return [*(volume for volume, _ in _holdfast_volumes(job)), *msgspec.to_builtins(_pod_template(job).volumes)]
 
 
 def mounts(job: TrainingJob) -> list[dict[str, Any]]:
-    return [*(mount for _, mount in _ours(job)), *msgspec.to_builtins(_overlay(job).volume_mounts)]
+    return [*(mount for _, mount in _holdfast_volumes(job)), *msgspec.to_builtins(_pod_template(job).volume_mounts)]
 
 
-def _ours(job: TrainingJob) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Each volume and where it is mounted."""
+def _holdfast_volumes(job: TrainingJob) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each volume with its mount."""
     yield {"name": CONFIG_VOLUME, "configMap": {"name": names.config_map_name(job)}}, CONFIG_MOUNT
-    if not _brings_shared_memory(job):
-        # A runtime's own /dev/shm has 64 MiB: too little for the batches that PyTorch's data loaders hand over in it.
+    if not _user_mounts_shared_memory(job):
+        # The container runtime's /dev/shm has 64 MiB: too little for the batches that PyTorch's data loaders pass.
         yield (
             {"name": SHARED_MEMORY_VOLUME, "emptyDir": {"medium": "Memory"}},
             {"name": SHARED_MEMORY_VOLUME, "mountPath": SHARED_MEMORY},
         )
-    kept = storage.checkpoint_storage(job)
-    if kept is not None:
-        yield storage.volume(job, kept), storage.mount(job, kept)
+    checkpoint_storage = storage.checkpoint_storage(job)
+    if checkpoint_storage is not None:
+        yield storage.volume(job, checkpoint_storage), storage.mount(job, checkpoint_storage)
     if has_sidecar(job):
         yield {"name": RUN_VOLUME, "emptyDir": {}}, RUN_MOUNT
 
 
-def _brings_shared_memory(job: TrainingJob) -> bool:
-    return any(posixpath.normpath(mount.mount_path) == SHARED_MEMORY for mount in _overlay(job).volume_mounts)
+def _user_mounts_shared_memory(job: TrainingJob) -> bool:
+    return any(posixpath.normpath(mount.mount_path) == SHARED_MEMORY for mount in _pod_template(job).volume_mounts)
 
 
-def _overlay(job: TrainingJob) -> PodTemplate:
+def _pod_template(job: TrainingJob) -> PodTemplate:
     return job.spec.pod_template or PodTemplate()

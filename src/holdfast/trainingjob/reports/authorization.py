@@ -1,4 +1,4 @@
-"""Who may report what: a pod about its own worker of its own job, while its attempt is the current one."""
+"""Authorizes reports: a pod may report about its own worker of its own job, while its attempt is the current one."""
 
 import asyncio
 import hashlib
@@ -26,20 +26,20 @@ from holdfast.trainingjob.objects import names
 
 BY_ATTEMPT = "attempt"
 
-# Of the job of that name and uid.
+# Whether the job with this key and uid is gone.
 IsGone: TypeAlias = Callable[[Key, str], Awaitable[bool]]
 
 
 class ReportNotAllowed(HoldfastError):
-    """The caller is known, and this is not for it to say."""
+    """The caller is authenticated, but may not send this report."""
 
 
 class NotInCacheYet(HoldfastError):
-    """The caches do not show yet what the caller speaks of; it may try again."""
+    """The caches do not have the caller's pod or job yet; the caller may retry."""
 
 
 class ReportingPod(Struct, frozen=True):
-    """A worker's pod, as the cluster has it."""
+    """A worker's pod, as the cluster knows it."""
 
     pod: Key
     uid: str
@@ -63,9 +63,9 @@ def identify_pod(identity: Identity, pods: Store[Pod]) -> ReportingPod:
 
 
 def ensure_own_report(caller: ReportingPod, batch: WorkerReport) -> None:
-    """The batch must speak of the caller itself."""
-    told = (Key(batch.namespace, batch.job), batch.attempt, batch.index)
-    if told != (caller.job, caller.attempt, caller.index):
+    """The report must be about the caller itself."""
+    reported = (Key(batch.namespace, batch.job), batch.attempt, batch.index)
+    if reported != (caller.job, caller.attempt, caller.index):
         raise ReportNotAllowed(
             f"pod {caller.pod} is worker {caller.index} of attempt {caller.attempt} of {caller.job}, "
             "and may report nothing else"
@@ -73,16 +73,16 @@ def ensure_own_report(caller: ReportingPod, batch: WorkerReport) -> None:
 
 
 async def find_reply(caller: ReportingPod, uid: str, jobs: Store[TrainingJob], is_gone: IsGone) -> ReportReply:
-    """How the caller's attempt stands; `uid` is the job that it was made for.
+    """The state of the caller's attempt; `uid` is that of the job that the caller was created for.
 
-    Whoever hears that it is over stops a training: what a cache does not show is no reason for that.
+    A caller that learns that its attempt is over stops its training: a missing cache entry is no reason for that.
     """
     job = jobs.get(caller.job)
     if job is None or job.metadata.uid != uid:
         if not await is_gone(caller.job, uid):
             raise NotInCacheYet(f"{caller.job} is not known here: try again in a moment")
-        # It was deleted, and perhaps made anew under the same name. Its workers save before they stop; the workers of
-        # the new job begin when they are gone, so that what they save until then counts.
+        # The job was deleted, and perhaps recreated under the same name. Its workers save before they stop; workers of
+        # the new job start once the old ones are gone, so checkpoints that are saved until then count.
         has_begun = job is not None and job.status is not None and bool(job.status.start_time)
         attempt = names.attempt(job) if job is not None else caller.attempt
         return ReportReply(attempt=attempt, attempt_over=True, is_graceful=not has_begun)
@@ -106,20 +106,20 @@ def reply_for_attempt(caller: ReportingPod, job: TrainingJob) -> ReportReply:
 
 
 def trainer_succeeded(caller: ReportingPod, pods: Store[Pod]) -> bool:
-    """Whether the training in the caller's pod has ended with exit code 0; the sidecar itself can't know."""
+    """Whether the training in the caller's pod ended with exit code 0; the sidecar itself can't know."""
     pod = pods.get(caller.pod)
     ends = [status.state.terminated for status in pod.status.container_statuses] if pod is not None else []
     return bool(ends) and all(end is not None and not end.exit_code and not end.signal for end in ends)
 
 
 def save_notice(caller: ReportingPod, pods: Store[Pod], nodes: Store[Node]) -> str:
-    """Why the caller's training should save now: another worker, or the machine under one, is about to go."""
-    gang = pods.by(BY_ATTEMPT, _gang(caller.job, caller.attempt))
+    """Why the caller's training should save now: another worker, or the node of a worker, is about to go."""
+    gang = pods.by(BY_ATTEMPT, _attempt_key(caller.job, caller.attempt))
     if any(pod.metadata.uid == caller.uid and pod.is_terminating for pod in gang):
-        return ""  # it is asked itself, by its own pod's end
-    places = {pod.spec.node_name for pod in gang}
+        return ""  # the termination of its own pod already requests the save
+    node_names = {pod.spec.node_name for pod in gang}
     leaving = sorted(
-        name for name in places if (node := nodes.get(Key("", name))) is not None and has_preemption_notice(node)
+        name for name in node_names if (node := nodes.get(Key("", name))) is not None and has_preemption_notice(node)
     )
     if leaving:
         return f"node {', '.join(leaving)} is about to be taken back"
@@ -128,12 +128,12 @@ def save_notice(caller: ReportingPod, pods: Store[Pod], nodes: Store[Node]) -> s
 
 
 def attempt_of(pod: Pod) -> Iterable[str]:
-    """An index of the workers by their attempt."""
+    """An index of worker pods by attempt."""
     if (job := names.worker_of(pod)) is not None:
-        yield _gang(job, int(pod.metadata.labels[names.ATTEMPT_LABEL]))
+        yield _attempt_key(job, int(pod.metadata.labels[names.ATTEMPT_LABEL]))
 
 
-def _gang(job: Key, attempt: int) -> str:
+def _attempt_key(job: Key, attempt: int) -> str:
     return f"{job}#{attempt}"
 
 
@@ -141,49 +141,49 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 10
 
 
-# Whose token a report carries, asked of the cluster once and then remembered for a while.
+# The pod behind a report's token: one TokenReview, then cached for a while.
 
 KNOWN_FOR_S = 300.0
 UNKNOWN_FOR_S = 10.0
 
 
-class _Found(Struct, frozen=True):
+class _Review(Struct, frozen=True):
     identity: Identity | None
     until_s: float
 
 
 class TokenReviewCache:
-    """Remembers at most `memory` tokens, by their digest; those that were not used for the longest time go first."""
+    """Caches at most `memory` tokens by digest; the least recently used are evicted first."""
 
     def __init__(self, cluster: Cluster, audience: str, *, now: Now, memory: int = 10_000) -> None:
         self._cluster = cluster
         self._audience = audience
         self._now = now
         self._memory = memory
-        self._found: OrderedDict[bytes, _Found] = OrderedDict()
+        self._reviews: OrderedDict[bytes, _Review] = OrderedDict()
 
     def remembered(self, token: str) -> bool:
-        """Whether an answer costs nothing."""
-        found = self._found.get(_digest(token))
-        return found is not None and _clock_s() < found.until_s
+        """Whether the token's review is cached and still valid."""
+        review = self._reviews.get(_digest(token))
+        return review is not None and _clock_s() < review.until_s
 
     def last_identity(self, token: str) -> Identity | None:
-        """Who showed the token when it was reviewed last, however long ago."""
-        found = self._found.get(_digest(token))
-        return found.identity if found is not None else None
+        """The identity from the token's last review, even if expired."""
+        review = self._reviews.get(_digest(token))
+        return review.identity if review is not None else None
 
     async def identity(self, token: str) -> Identity | None:
-        """None for a token that is not valid; raises a `ClusterError` when nobody can tell."""
+        """None for an invalid token; raises a `ClusterError` when the review fails."""
         digest = _digest(token)
-        found = self._found.get(digest)
-        if found is None or _clock_s() >= found.until_s:
+        review = self._reviews.get(digest)
+        if review is None or _clock_s() >= review.until_s:
             identity = await self._cluster.review_token(token, self._audience)
-            found = _Found(identity, _clock_s() + _valid_s(identity, self._now()))
-        self._found[digest] = found
-        self._found.move_to_end(digest)
-        if len(self._found) > self._memory:
-            self._found.popitem(last=False)
-        return found.identity
+            review = _Review(identity, _clock_s() + _valid_s(identity, self._now()))
+        self._reviews[digest] = review
+        self._reviews.move_to_end(digest)
+        if len(self._reviews) > self._memory:
+            self._reviews.popitem(last=False)
+        return review.identity
 
 
 def _valid_s(identity: Identity | None, now: datetime) -> float:
@@ -202,11 +202,11 @@ def _clock_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-# Which jobs are gone for certain: a cache that lags, or is not filled yet, does not show a job that is there.
+# Jobs that are certainly deleted: a cache that lags, or is not synced yet, may lack a job that exists.
 
 
 class DeletedJobs:
-    """Asks the cluster, and remembers at most `memory` jobs that are gone: a uid never comes back."""
+    """Queries the cluster, and caches at most `memory` deleted jobs: a uid never comes back."""
 
     def __init__(self, cluster: Cluster, *, memory: int = 10_000) -> None:
         self._cluster = cluster
@@ -214,7 +214,7 @@ class DeletedJobs:
         self._gone: OrderedDict[tuple[Key, str], None] = OrderedDict()
 
     async def is_gone(self, job: Key, uid: str) -> bool:
-        """Raises a `ClusterError` when nobody can tell."""
+        """Raises a `ClusterError` when the query fails."""
         if (job, uid) in self._gone:
             return True
         try:
@@ -222,7 +222,7 @@ class DeletedJobs:
             if found.metadata.uid == uid:
                 return False
         except Undecodable:
-            return False  # no cache can show it, and it is there
+            return False  # no cache can hold the object, but it exists
         except NotFound:
             pass
         self._gone[job, uid] = None

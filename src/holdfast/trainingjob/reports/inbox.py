@@ -1,4 +1,4 @@
-"""What was reported and is not in a status yet, and who was heard when: in memory, until the controller takes it."""
+"""Reports that are not in a status yet, and when each worker last reported; in memory, for the controller."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from holdfast.runtime.process import Now
 from holdfast.trainingjob.decide.liveness import AttemptReports, record_report
 from holdfast.trainingjob.decide.progress import next_write_at
 
-# Minutes of reports: when so many wait, no status can be written, and the sidecars keep the rest.
+# Minutes of reports: when so many are pending, status writes fail, and the sidecars retain further reports.
 MAX_PENDING = 64
 
 
@@ -28,95 +28,95 @@ class PendingReport(Struct, frozen=True):
 
 
 class Inbox:
-    """A source of news for the controller; `put` is the server's sink. `clock` also counts while the machine sleeps."""
+    """An event source of the controller; `put` is the server's sink. `clock` also counts while the host sleeps."""
 
     def __init__(self, *, now: Now, clock: Callable[[], float]) -> None:
         self._now = now
         self._clock = clock
         self._add: Callable[[Key], None] = lambda _: None
-        self._letters: dict[Key, list[PendingReport]] = {}
-        self._heard: dict[Key, AttemptReports] = {}
-        self._written: dict[Key, datetime] = {}
+        self._pending: dict[Key, list[PendingReport]] = {}
+        self._reports: dict[Key, AttemptReports] = {}
+        self._last_writes: dict[Key, datetime] = {}
 
     def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
         self._add = add
 
     def put(self, job: Key, batch: WorkerReport) -> None:
         before = self.reports_of(job, batch.attempt)
-        self._heard[job] = record_report(before, batch, self._clock())
+        self._reports[job] = record_report(before, batch, self._clock())
         if before is None or batch.index not in before.workers:
-            self._add(job)  # from now on it is missed when it falls silent
+            self._add(job)  # from now on the worker is checked for missing reports
         if not (batch.progress or batch.checkpoints or batch.resumed):
             return
-        letters = self._letters.setdefault(job, [])
-        if len(letters) >= MAX_PENDING:
-            raise InboxFull(f"{len(letters)} reports of {job} wait to be written: send this one again later")
-        letters.append(PendingReport(batch, self._now()))
+        pending = self._pending.setdefault(job, [])
+        if len(pending) >= MAX_PENDING:
+            raise InboxFull(f"{len(pending)} reports of {job} wait to be written: send this one again later")
+        pending.append(PendingReport(batch, self._now()))
         self._add(job)
 
     def pending(self, job: Key) -> tuple[PendingReport, ...]:
-        """In the order in which they came; they stay until they are settled."""
-        return tuple(self._letters.get(job, ()))
+        """The job's reports in order of arrival; they stay until they are acknowledged."""
+        return tuple(self._pending.get(job, ()))
 
     def due(self, job: Key, now: datetime) -> datetime | None:
-        """When the letters of a job may be written; None when there are none."""
-        return next_write_at(self._written.get(job), now) if job in self._letters else None
+        """When the job's pending reports may be written to its status; None without reports."""
+        return next_write_at(self._last_writes.get(job), now) if job in self._pending else None
 
-    def acknowledge(self, job: Key, letters: tuple[PendingReport, ...]) -> None:
-        """These are in the status now."""
-        if not letters:
-            return  # the next ones must not wait for a write that was none
-        self._written[job] = self._now()
-        left = [letter for letter in self._letters.get(job, ()) if letter not in letters]
-        if left:
-            self._letters[job] = left
+    def acknowledge(self, job: Key, reports: tuple[PendingReport, ...]) -> None:
+        """Drops reports that are in the status now."""
+        if not reports:
+            return  # without a write, the next reports must not be delayed
+        self._last_writes[job] = self._now()
+        remaining = [report for report in self._pending.get(job, ()) if report not in reports]
+        if remaining:
+            self._pending[job] = remaining
         else:
-            self._letters.pop(job, None)
+            self._pending.pop(job, None)
 
     def reports_of(self, job: Key, attempt: int) -> AttemptReports | None:
-        heard = self._heard.get(job)
-        return heard if heard is not None and heard.attempt == attempt else None
+        reports = self._reports.get(job)
+        return reports if reports is not None and reports.attempt == attempt else None
 
     def forget(self, job: Key) -> None:
-        """It has ended, or is gone."""
-        for each in (self._letters, self._heard, self._written):
+        """The job has ended or was deleted."""
+        for each in (self._pending, self._reports, self._last_writes):
             each.pop(job, None)
 
 
-# Since when the operator has been able to hear: only from then on does a worker's silence mean anything.
+# Since when the operator can receive reports: only from then on do missing reports mean anything.
 
 CHECK_S = 1.0
-# A loop that comes back so late was stopped, asleep or swamped, and reports may have been lost meanwhile.
+# An event loop that is this late was stopped, asleep or overloaded, and may have lost reports.
 LATE_S = 5.0
 
 
 class ReceiverUptime:
-    """`clock` also counts while the machine sleeps."""
+    """Since when reports arrive without interruption. `clock` also counts while the host sleeps."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._since_s = clock()
-        self._jobs: dict[Key, float] = {}
+        self._since_s_by_job: dict[Key, float] = {}
 
     def since_s(self, job: Key) -> float:
-        return max(self._since_s, self._jobs.get(job, 0.0))
+        return max(self._since_s, self._since_s_by_job.get(job, 0.0))
 
     def reset(self, job: Key | None = None) -> None:
-        """A report could not be taken, for a reason that is ours or the cluster's.
+        """A report could not be received, because of the operator or the cluster.
 
-        Without a job everybody is excused: nothing that a stranger sends may lead to that.
+        Without a job, missing reports of all jobs are excused: no request of an unknown client may cause that.
         """
         if job is not None:
-            self._jobs[job] = self._clock()
+            self._since_s_by_job[job] = self._clock()
         else:
             self._since_s = self._clock()
 
     def forget(self, job: Key) -> None:
-        """The job has ended, or is gone."""
-        self._jobs.pop(job, None)
+        """The job has ended or was deleted."""
+        self._since_s_by_job.pop(job, None)
 
     async def run(self) -> None:
-        """Notices when this process itself stood still."""
+        """Notices when this process itself was paused."""
         while True:
             before_s = self._clock()
             await asyncio.sleep(CHECK_S)

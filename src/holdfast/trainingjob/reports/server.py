@@ -1,4 +1,4 @@
-"""Takes reports from the sidecars over TLS: each from a pod that proves who it is, about that pod's own job alone."""
+"""Receives sidecar reports over TLS; each comes from an authenticated pod, and only about that pod's own job."""
 
 import asyncio
 import ipaddress
@@ -46,21 +46,21 @@ Sink: TypeAlias = Callable[[Key, WorkerReport], None]
 
 # A sidecar reports every five seconds, and at once when an epoch ends.
 BURST, REFILL_S = 20, 1.0
-# What one address may ask to have reviewed: a node's workers, all at once.
-UNKNOWN_TOKEN_BURST, STRANGERS_REFILL_S = 100, 0.2
+# TokenReviews that one address may cause: those of a node's workers, all at once.
+UNKNOWN_TOKEN_BURST, UNKNOWN_TOKEN_REFILL_S = 100, 0.2
 MEMORY = 20_000
 BODY_WITHIN_S = 10.0
 RETRY_AFTER_S = 5
 # A connection for each sidecar of a large cluster.
 LIMITS = Limits(connections=16_384, fresh=256, per_peer=1024)
-# What an API server answers because of the request itself, whoever asks.
+# Errors that an API server returns because of the request itself, for any caller.
 CAUSED_BY_A_REQUEST = (BadRequest, Invalid)
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class HttpRefusal(Exception):
-    """An answer other than 200, and the sentence in it."""
+    """A response with a status other than 200, and its message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -68,7 +68,7 @@ class HttpRefusal(Exception):
 
 
 class ReportHandler:
-    """Where reports are handed in. `leading`: a standby takes none, since it would keep them from the leader.
+    """Handles report requests. `leading`: a standby refuses reports, since the leader would never get them.
 
     `pods` has the index `attempt_of`.
     """
@@ -90,53 +90,53 @@ class ReportHandler:
         self._jobs = jobs
         self._reviews = reviews
         self._gone = gone
-        self._hearing = hearing
+        self._uptime = hearing
         self._leading = leading
         self._sink = sink
         self._unknown_token_limit: RateLimiter[str] = RateLimiter(
-            burst=UNKNOWN_TOKEN_BURST, refill_s=STRANGERS_REFILL_S, memory=MEMORY
+            burst=UNKNOWN_TOKEN_BURST, refill_s=UNKNOWN_TOKEN_REFILL_S, memory=MEMORY
         )
         self._pod_limit: RateLimiter[str] = RateLimiter(burst=BURST, refill_s=REFILL_S, memory=MEMORY)
-        self._taken: OrderedDict[str, tuple[str, int]] = OrderedDict()
+        self._last_sequences: OrderedDict[str, tuple[str, int]] = OrderedDict()
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=reports.LARGEST_BODY)
-        app.router.add_post(reports.PATH, self._answered)
+        app.router.add_post(reports.PATH, self._handle)
         return app
 
-    async def _answered(self, request: web.Request) -> web.Response:
+    async def _handle(self, request: web.Request) -> web.Response:
         try:
-            return await self._take(request)
+            return await self._receive(request)
         except (HttpRefusal, BadBody) as refusal:
             log.debug("report refused", peer=request.remote, status=refusal.status, reason=str(refusal))
-            return _refusal(refusal.status, str(refusal))
+            return _refusal_response(refusal.status, str(refusal))
         except (ReportNotAllowed, InvalidReport) as error:
             log.info("report refused", peer=request.remote, reason=str(error))
-            return _refusal(403 if isinstance(error, ReportNotAllowed) else 400, str(error))
+            return _refusal_response(403 if isinstance(error, ReportNotAllowed) else 400, str(error))
         except (NotInCacheYet, InboxFull) as error:
-            return _refusal(503, str(error))
+            return _refusal_response(503, str(error))
         except ClusterError as error:
             job = self._job_of(request)
             if job is not None or not isinstance(error, CAUSED_BY_A_REQUEST):
-                self._hearing.reset(job)
+                self._uptime.reset(job)
             log.warning("report not taken: the cluster can't be asked about it", reason=str(error))
-            return _refusal(503, "the cluster can't be asked about it at the moment: try again later")
+            return _refusal_response(503, "the cluster can't be asked about it at the moment: try again later")
         except Exception:
-            # Whoever is not known interrupts nothing: it may be the request of a stranger that leads to the error.
+            # Only a known worker resets the uptime: the request of an unknown client may itself cause the error.
             if (job := self._job_of(request)) is not None:
-                self._hearing.reset(job)
+                self._uptime.reset(job)
             log.exception("report not taken")
-            return _refusal(500, "an error in holdfast: the operator's log says more")
+            return _refusal_response(500, "an error in holdfast: the operator's log says more")
 
     def _job_of(self, request: web.Request) -> Key | None:
-        """The job of the worker that showed its token before; None for a stranger."""
+        """The job of a worker whose token was reviewed before; None for an unknown client."""
         try:
             identity = self._reviews.last_identity(_token(request))
             return identify_pod(identity, self._pods).job if identity is not None else None
         except (HttpRefusal, ReportNotAllowed, NotInCacheYet):
             return None
 
-    async def _take(self, request: web.Request) -> web.Response:
+    async def _receive(self, request: web.Request) -> web.Response:
         if not self._leading():
             raise HttpRefusal(503, "this operator does not lead: look for the address of the one that does")
         caller = identify_pod(await self._authenticated(request), self._pods)
@@ -144,14 +144,14 @@ class ReportHandler:
             raise HttpRefusal(429, f"pod {caller.pod} reports too often: send more in one report")
         batch = reports.decode(await read_body(request, BODY_WITHIN_S))
         ensure_own_report(caller, batch)
-        answer = await find_reply(caller, batch.uid, self._jobs, self._gone.is_gone)
-        if answer.attempt_over:
-            return _json(answer, status=409)
+        reply = await find_reply(caller, batch.uid, self._jobs, self._gone.is_gone)
+        if reply.attempt_over:
+            return _json(reply, status=409)
         if self._is_first(caller, batch):
             self._sink(caller.job, batch)
-            self._note(caller, batch)
+            self._record_sequence(caller, batch)
         ended_well, save = trainer_succeeded(caller, self._pods), save_notice(caller, self._pods, self._nodes)
-        return _json(structs.replace(answer, ended_well=ended_well, save=save))
+        return _json(structs.replace(reply, ended_well=ended_well, save=save))
 
     async def _authenticated(self, request: web.Request) -> Identity:
         token = _token(request)
@@ -163,27 +163,27 @@ class ReportHandler:
         return identity
 
     def _is_first(self, caller: ReportingPod, batch: WorkerReport) -> bool:
-        """One that was sent again, because its answer was lost, is answered and not counted twice."""
-        run, sequence = self._taken.get(caller.uid, ("", 0))
+        """A report that is resent because its reply was lost gets a reply, but is not counted twice."""
+        run, sequence = self._last_sequences.get(caller.uid, ("", 0))
         return run != batch.run or batch.sequence > sequence
 
-    def _note(self, caller: ReportingPod, batch: WorkerReport) -> None:
-        self._taken[caller.uid] = (batch.run, batch.sequence)
-        self._taken.move_to_end(caller.uid)
-        if len(self._taken) > MEMORY:
-            self._taken.popitem(last=False)
+    def _record_sequence(self, caller: ReportingPod, batch: WorkerReport) -> None:
+        self._last_sequences[caller.uid] = (batch.run, batch.sequence)
+        self._last_sequences.move_to_end(caller.uid)
+        if len(self._last_sequences) > MEMORY:
+            self._last_sequences.popitem(last=False)
 
 
 @asynccontextmanager
-async def serve(desk: ReportHandler, *, address: str, port: int, host: str | None = None) -> AsyncIterator[Endpoint]:
+async def serve(handler: ReportHandler, *, address: str, port: int, host: str | None = None) -> AsyncIterator[Endpoint]:
     """Serve inside the block. `address` is how pods reach this process; `host` is what to listen on, all by default."""
     identity = self_signed_identity(address)
     serving = serve_app(
-        desk.application(), host=host, port=port, option="--reports-port", limits=LIMITS, tls=identity.context
+        handler.application(), host=host, port=port, option="--reports-port", limits=LIMITS, tls=identity.context
     )
-    async with serving as chosen:
-        shown = f"[{address}]" if ipaddress.ip_address(address).version == 6 else address
-        yield Endpoint(url=f"https://{shown}:{chosen}", authority=identity.authority.decode())
+    async with serving as bound_port:
+        url_host = f"[{address}]" if ipaddress.ip_address(address).version == 6 else address
+        yield Endpoint(url=f"https://{url_host}:{bound_port}", authority=identity.authority.decode())
 
 
 def _token(request: web.Request) -> str:
@@ -196,13 +196,13 @@ def _token(request: web.Request) -> str:
     return token
 
 
-def _refusal(status: int, message: str) -> web.Response:
+def _refusal_response(status: int, message: str) -> web.Response:
     headers = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     response = _json({"error": message}, status=status, headers=headers)
     if status in (400, 401, 403, 408, 413):
-        response.force_close()  # a stranger's connection must not last like that of a sidecar
+        response.force_close()  # the connection of an unknown client must not stay open like that of a sidecar
     return response
 
 
@@ -218,11 +218,11 @@ def _clock_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-# Where the workers' reports arrive for the controller that writes them into status.
+# The controller's side: the inbox that it reads reports from, and the server that fills the inbox.
 
 
 class ReportReceiver:
-    """Before it is open, nobody is told where to report. `clock` also counts while the machine sleeps."""
+    """Workers get no endpoint before the server is open. `clock` also counts while the host sleeps."""
 
     def __init__(self, *, now: Now, clock: Callable[[], float] = boottime_s) -> None:
         self._now = now
@@ -230,7 +230,7 @@ class ReportReceiver:
         self.inbox = Inbox(now=now, clock=clock)
         self.hearing = ReceiverUptime(clock)
         self.endpoint_json: str | None = None
-        """Where to report and whom to trust there, as the file says it that each worker is given."""
+        """The URL and the certificate authority to report to, as in the file that each worker gets."""
 
     @asynccontextmanager
     async def serve(
@@ -243,8 +243,8 @@ class ReportReceiver:
         port: int,
         host: str | None = None,
     ) -> AsyncIterator[None]:
-        """Take reports inside the block, before the operator runs. `address` is how pods reach this process."""
-        desk = ReportHandler(
+        """Receive reports inside the block, before the operator runs. `address` is how pods reach this process."""
+        handler = ReportHandler(
             pods=operator.store(PODS, {BY_ATTEMPT: attempt_of}),
             nodes=operator.store(NODES),
             jobs=operator.store(TRAINING_JOBS),
@@ -254,11 +254,11 @@ class ReportReceiver:
             leading=leading,
             sink=self.inbox.put,
         )
-        async with serve(desk, address=address, port=port, host=host) as endpoint:
+        async with serve(handler, address=address, port=port, host=host) as endpoint:
             self.endpoint_json = encode_endpoint(endpoint)
-            attending = asyncio.create_task(self.hearing.run(), name="hearing")
+            uptime_task = asyncio.create_task(self.hearing.run(), name="hearing")
             try:
                 yield
             finally:
-                attending.cancel()
-                await asyncio.wait([attending])
+                uptime_task.cancel()
+                await asyncio.wait([uptime_task])

@@ -1,4 +1,4 @@
-"""Jobs: the selector that the server makes for them, and what can't change."""
+"""Jobs: the generated selector, defaults, validation, and the immutable fields."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from holdfast.local.apiserver.errors import bad_value, missing
 from holdfast.local.apiserver.kinds import KindHooks, ObjectReader
 from holdfast.local.apiserver.names import dns_label_problems
 
-# A Job's podFailurePolicy: what its rules must say.
+# Validation of a Job's podFailurePolicy.
 
 
 def failure_policy_problems(spec: JSON) -> Iterator[Cause]:
@@ -55,7 +55,7 @@ _IMMUTABLE = (
 )
 
 
-def _complete(job: JSON) -> None:
+def _default_job(job: JSON) -> None:
     spec = job.get("spec", {})
     template = spec.get("template", {})
     complete_pod_spec(template.get("spec", {}))
@@ -66,12 +66,12 @@ def _complete(job: JSON) -> None:
     spec.setdefault("podReplacementPolicy", "Failed" if "podFailurePolicy" in spec else "TerminatingOrFailed")
 
 
-def _make(job: JSON, _around: ObjectReader) -> None:
+def _prepare_job(job: JSON, _around: ObjectReader) -> None:
     spec, metadata = job["spec"], job["metadata"]
     if not spec.get("manualSelector"):
         labels = spec["template"].setdefault("metadata", {}).setdefault("labels", {})
         for name, value in ((NAME_LABEL, metadata.get("name", "")), (UID_LABEL, metadata["uid"])):
-            # Older readers know the labels without their prefix.
+            # Older clients know the labels without their prefix.
             labels.setdefault(name.partition("/")[2], value)
             labels.setdefault(name, value)
         selector = spec.setdefault("selector", {}).setdefault("matchLabels", {})
@@ -83,7 +83,7 @@ def _make(job: JSON, _around: ObjectReader) -> None:
     job["status"] = {}
 
 
-def _problems(job: JSON, old: JSON | None) -> Iterator[Cause]:
+def _validate_job(job: JSON, old: JSON | None) -> Iterator[Cause]:
     spec = job.get("spec", {})
     yield from _selector_problems(job)
     yield from _indexed_problems(job)
@@ -151,18 +151,18 @@ def _update_problems(spec: JSON, old: JSON) -> Iterator[Cause]:
 
 
 def _immutable_template(template: JSON, old: JSON) -> JSON:
-    """The template without what may change: where the pods of a suspended Job that never started may run."""
+    """The template without its mutable fields: the scheduling constraints of a suspended Job that never started."""
     if not old["spec"].get("suspend") or old.get("status", {}).get("startTime"):
         return template
-    free = ("nodeSelector", "tolerations", "schedulingGates", "affinity")
-    spec = {name: value for name, value in template["spec"].items() if name not in free}
+    mutable = ("nodeSelector", "tolerations", "schedulingGates", "affinity")
+    spec = {name: value for name, value in template["spec"].items() if name not in mutable}
     affinity = {name: value for name, value in template["spec"].get("affinity", {}).items() if name != "nodeAffinity"}
     return {"spec": {**spec, "affinity": affinity}}
 
 
 JOBS = KindHooks(
     counts_generations=True,
-    set_defaults=_complete,
-    prepare_create=_make,
-    validate=_problems,
+    set_defaults=_default_job,
+    prepare_create=_prepare_job,
+    validate=_validate_job,
 )

@@ -1,4 +1,4 @@
-"""PersistentVolumeClaims."""
+"""Claims, ConfigMaps, Secrets, Deployments, Namespaces, Nodes, Leases, Events, Services and definitions."""
 
 import re
 from base64 import b64decode, b64encode
@@ -16,7 +16,7 @@ from holdfast.local.apiserver.errors import bad_value, forbidden, missing
 from holdfast.local.apiserver.kinds import METADATA_FIELDS, KindHooks, ObjectReader, ServedKind, type_schema
 from holdfast.local.apiserver.names import dns_1035_problems, dns_label_problems
 
-# Keeps a claim that pods use; whoever watches the pods takes it off.
+# Protects a claim that pods use; the claim controller, which watches the pods, removes it.
 PROTECTION = "kubernetes.io/pvc-protection"
 _ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 
@@ -35,8 +35,8 @@ def _validate_claim(claim: JSON, old: JSON | None) -> Iterator[Cause]:
             yield Cause("spec.accessModes", why, "FieldValueNotSupported")
     if "storage" not in claim["spec"].get("resources", {}).get("requests", {}):
         yield missing("spec.resources[storage]")
-    free = ("resources", "volumeName", "volumeAttributesClassName")
-    if old is not None and _without(claim["spec"], free) != _without(old["spec"], free):
+    mutable = ("resources", "volumeName", "volumeAttributesClassName")
+    if old is not None and _without(claim["spec"], mutable) != _without(old["spec"], mutable):
         why = "spec is immutable after creation except resources.requests and volumeAttributesClassName"
         yield forbidden("spec", why)
 
@@ -48,7 +48,7 @@ def _without(spec: JSON, fields: tuple[str, ...]) -> JSON:
 CLAIMS = KindHooks(prepare_create=_prepare_claim, validate=_validate_claim)
 
 
-# ConfigMaps and Secrets: texts that pods find as files and variables.
+# ConfigMaps and Secrets: data that pods get as files and environment variables.
 
 MOST_BYTES = 1024 * 1024
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
@@ -60,7 +60,7 @@ _KEY_PROBLEM = (
 
 def _validate_data(document: JSON, old: JSON | None) -> Iterator[Cause]:
     for field in ("data", "binaryData"):
-        # Keys become file names: one that leads out of its folder must never get in.
+        # Keys become file names: a key that leads out of its folder must be rejected.
         for key in document.get(field, {}):
             if not _KEY.fullmatch(key) or key == "." or key.startswith(".."):
                 yield bad_value(f"{field}[{key}]", key, _KEY_PROBLEM)
@@ -73,7 +73,7 @@ def _validate_data(document: JSON, old: JSON | None) -> Iterator[Cause]:
                 yield forbidden(field, "field is immutable when `immutable` is set")
 
 
-def _complete_secret(secret: JSON) -> None:
+def _default_secret(secret: JSON) -> None:
     texts = secret.pop("stringData", {})
     if texts:
         encoded = {key: b64encode(text.encode()).decode() for key, text in texts.items()}
@@ -82,24 +82,24 @@ def _complete_secret(secret: JSON) -> None:
         try:
             b64decode(value, validate=True)
         except Error:
-            # Without the value: it may be the secret itself, written without its encoding.
+            # The message omits the value: it may be the secret itself, without its encoding.
             raise BadRequest(
                 f'Secret in version "v1" cannot be handled as a Secret: data[{key}] is no base64; put plain text '
                 "under stringData"
             ) from None
 
 
-def _secret_problems(secret: JSON, old: JSON | None) -> Iterator[Cause]:
+def _validate_secret(secret: JSON, old: JSON | None) -> Iterator[Cause]:
     yield from _validate_data(secret, old)
     if old is not None and secret.get("type") != old.get("type"):
         yield bad_value("type", secret.get("type", ""), "field is immutable")
 
 
 CONFIG_MAPS = KindHooks(validate=_validate_data)
-SECRETS = KindHooks(fields=KindHooks().fields | {"type"}, set_defaults=_complete_secret, validate=_secret_problems)
+SECRETS = KindHooks(fields=KindHooks().fields | {"type"}, set_defaults=_default_secret, validate=_validate_secret)
 
 
-# Deployments: pods of one template, kept alive.
+# Deployments.
 
 ROLLING = {"maxSurge": "25%", "maxUnavailable": "25%"}
 
@@ -139,7 +139,7 @@ def _validate_deployment(deployment: JSON, old: JSON | None) -> Iterator[Cause]:
 
 
 def _selector_problems(selector: JSON, labels: dict[str, str]) -> Iterator[Cause]:
-    """Only the plain part is compared with the labels: a selector by expressions is taken at its word."""
+    """Only matchLabels are compared with the labels; matchExpressions are accepted unchecked."""
     wanted = selector.get("matchLabels", {})
     if not wanted and not selector.get("matchExpressions"):
         yield bad_value("spec.selector", selector, "empty selector is invalid for deployment")
@@ -158,7 +158,7 @@ DEPLOYMENTS = KindHooks(
 # Namespaces.
 
 NAME_LABEL = "kubernetes.io/metadata.name"
-# In spec.finalizers: it stands for the objects inside, and comes off when they are gone.
+# In spec.finalizers: stands for the objects in the namespace, and is removed when they are gone.
 CONTENT = "kubernetes"
 IMMORTAL = frozenset({"default", "kube-system", "kube-public"})
 
@@ -188,28 +188,28 @@ NAMESPACES = KindHooks(
 )
 
 
-# Kinds with little of their own: nodes, leases, events.
+# Kinds with few hooks: Nodes, Leases, Events.
 
 
-def _complete_node(node: JSON) -> None:
+def _default_node(node: JSON) -> None:
     status = node.get("status", {})
     if "capacity" in status:
         status.setdefault("allocatable", dict(status["capacity"]))
 
 
-def _event_problems(event: JSON, _old: JSON | None) -> Iterator[Cause]:
+def _validate_event(event: JSON, _old: JSON | None) -> Iterator[Cause]:
     namespace = event.get("involvedObject", {}).get("namespace", "")
-    # Of an object without namespace they are told in the default one.
+    # Events of an object without a namespace are in the default namespace.
     if namespace != event["metadata"]["namespace"] and (namespace or event["metadata"]["namespace"] != "default"):
         yield bad_value("involvedObject.namespace", namespace, "does not match event.namespace")
 
 
 NODES = KindHooks(
-    fields=METADATA_FIELDS | {"spec.unschedulable"}, keeps_status_of_creation=True, set_defaults=_complete_node
+    fields=METADATA_FIELDS | {"spec.unschedulable"}, keeps_status_of_creation=True, set_defaults=_default_node
 )
 LEASES = KindHooks(replaced_without_version=False)
 EVENTS = KindHooks(
-    validate=_event_problems,
+    validate=_validate_event,
     fields=METADATA_FIELDS
     | {f"involvedObject.{name}" for name in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion")}
     | {"involvedObject.fieldPath"}
@@ -217,7 +217,7 @@ EVENTS = KindHooks(
 )
 
 
-# Services: an address of their own, and ports.
+# Services: a cluster IP, and ports.
 
 ADDRESSES = IPv4Network("10.96.0.0/12")
 HEADLESS = "None"
@@ -251,7 +251,7 @@ def _free_address(around: ObjectReader) -> str:
 
 
 def _update_service(service: JSON, old: JSON) -> None:
-    """What the server gave stays when a replacement does not name it."""
+    """Fields that the server assigned stay when a replacement omits them."""
     for field in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
         if field in old["spec"]:
             service["spec"].setdefault(field, old["spec"][field])
@@ -271,7 +271,7 @@ def _validate_service(service: JSON, old: JSON | None) -> Iterator[Cause]:
         yield bad_value("spec.clusterIPs[0]", spec.get("clusterIP", ""), "field is immutable")
 
 
-# Since 1.34 a name may start with a digit, but not yet on the oldest server that we support.
+# Since 1.34 a name may start with a digit, but not on the oldest server that holdfast supports.
 SERVICES = KindHooks(
     name_problems=dns_1035_problems,
     set_defaults=_default_service,
@@ -281,7 +281,7 @@ SERVICES = KindHooks(
 )
 
 
-# Definitions of custom kinds, and the kinds that they define.
+# CustomResourceDefinitions, and the kinds that they define.
 
 
 def _default_definition(definition: JSON) -> None:

@@ -1,4 +1,4 @@
-"""Pods: what admission adds, what can't change, and how they end."""
+"""Pods: defaults, admission, immutable fields, binding and grace period; and PriorityClasses."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,20 +12,20 @@ from holdfast.local.apiserver.errors import bad_value, forbidden, missing
 from holdfast.local.apiserver.kinds import METADATA_FIELDS, KindHooks, ObjectReader
 from holdfast.local.apiserver.names import dns_label_problems
 
-# The part that pods and pod templates share.
+# The pod spec, in pods and in pod templates.
 
 CONTAINERS = ("initContainers", "containers")
 
 
 def containers_of(spec: JSON) -> Iterator[tuple[str, JSON]]:
-    """Every container with its path below the spec, those that come first first."""
+    """Every container with its path below the spec, init containers first."""
     for field in CONTAINERS:
         for index, container in enumerate(spec.get(field, [])):
             yield f"{field}[{index}]", container
 
 
 def complete_pod_spec(spec: JSON) -> None:
-    """The defaults that depend on other fields."""
+    """Set the defaults that depend on other fields."""
     for _, container in containers_of(spec):
         if isinstance(container.get("image"), str):
             container.setdefault("imagePullPolicy", _pull_policy(container["image"]))
@@ -35,7 +35,7 @@ def complete_pod_spec(spec: JSON) -> None:
     if spec.get("terminationGracePeriodSeconds", 0) < 0:
         spec["terminationGracePeriodSeconds"] = 1
     if spec.get("serviceAccountName"):
-        # The old name of the field is kept in step.
+        # The deprecated name of the field has the same value.
         spec["serviceAccount"] = spec["serviceAccountName"]
 
 
@@ -98,7 +98,7 @@ def _resource_problems(resources: JSON, path: str) -> Iterator[Cause]:
 
 
 def _expression_problems(value: Any, path: str) -> Iterator[Cause]:
-    """Every expression that compares must say with what."""
+    """An expression with In or NotIn needs values."""
     if isinstance(value, list):
         for index, element in enumerate(value):
             yield from _expression_problems(element, f"{path}[{index}]")
@@ -110,20 +110,20 @@ def _expression_problems(value: Any, path: str) -> Iterator[Cause]:
 
 
 def is_extended(resource: str) -> bool:
-    """Whether it is a device that is counted whole and never shared, such as nvidia.com/gpu."""
+    """Whether the resource is a device that is counted in integers and never shared, such as nvidia.com/gpu."""
     return "/" in resource and "kubernetes.io/" not in resource
 
 
-# PriorityClasses, and the priority that a pod has by its class.
+# PriorityClasses, and the priority that a pod gets from its class.
 
 CLASSES = "priorityclasses.scheduling.k8s.io"
 DEFAULT_POLICY = "PreemptLowerPriority"
-# What is above is the system's own.
+# Higher values are reserved for the system.
 MOST_PRIORITY = 1_000_000_000
 
 
 def assign_priority(pod: JSON, around: ObjectReader) -> None:
-    """By the pod's class, or the cluster's default one; what the pod says itself may only repeat that."""
+    """From the pod's class, or the cluster's default class; a priority in the pod's spec must be equal to it."""
     spec, refusal = pod["spec"], f'pods "{pod["metadata"].get("name")}" is forbidden: '
     if name := spec.get("priorityClassName", ""):
         chosen = around.document(CLASSES, Key("", name))
@@ -147,7 +147,7 @@ def assign_priority(pod: JSON, around: ObjectReader) -> None:
 
 
 def _default(around: ObjectReader) -> JSON | None:
-    """The least of the default classes: there can be two when one was made a default later."""
+    """The lowest of the default classes; there can be two, when a class became a default later."""
     classes = (each for each in around.documents(CLASSES) if each.get("globalDefault"))
     return min(classes, key=lambda each: int(each.get("value", 0)), default=None)
 
@@ -180,7 +180,7 @@ DEFAULT_ACCOUNT = "default"
 _LOST_NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
-def _complete(pod: JSON) -> None:
+def _default_pod(pod: JSON) -> None:
     spec = pod.get("spec", {})
     complete_pod_spec(spec)
     spec.setdefault("enableServiceLinks", True)
@@ -206,7 +206,7 @@ def _assign_account(pod: JSON, around: ObjectReader) -> None:
     spec, metadata = pod["spec"], pod["metadata"]
     account = spec.setdefault("serviceAccountName", DEFAULT_ACCOUNT)
     spec["serviceAccount"] = account
-    # Nothing here makes the default account of a namespace, so that one may be absent.
+    # No controller here creates the default account of a namespace, so the default account may be absent.
     if account != DEFAULT_ACCOUNT and around.document("serviceaccounts", Key(metadata["namespace"], account)) is None:
         where = f"{metadata['namespace']}/{account}"
         raise Forbidden(
@@ -216,7 +216,7 @@ def _assign_account(pod: JSON, around: ObjectReader) -> None:
 
 
 def _default_not_ready_tolerations(spec: JSON) -> None:
-    """For a while, unless the pod says for how long."""
+    """For five minutes, unless the pod has a toleration of its own."""
     tolerations = spec.get("tolerations", [])
     spec["tolerations"] = tolerations + [
         {"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": DEFAULT_TOLERATION_S}
@@ -231,7 +231,7 @@ def _tolerates(toleration: JSON, taint: str) -> bool:
 
 
 def _qos_class(spec: JSON) -> str:
-    """The class that tells who is evicted first."""
+    """The QoS class, which decides the order of eviction."""
     resources = [container.get("resources", {}) for _, container in containers_of(spec)]
     if not any(each.get(part, {}).get(name) for each in resources for part in each for name in ("cpu", "memory")):
         return "BestEffort"
@@ -243,12 +243,12 @@ def _qos_class(spec: JSON) -> str:
     return "Guaranteed" if guaranteed else "Burstable"
 
 
-def _carry(pod: JSON, _old: JSON) -> None:
+def _update_pod(pod: JSON, _old: JSON) -> None:
     _default_not_ready_tolerations(pod["spec"])
 
 
-def _carry_status(pod: JSON, old: JSON) -> None:
-    """A status update can't change the owners, nor take the quality class away."""
+def _update_pod_status(pod: JSON, old: JSON) -> None:
+    """A status update can't change the owners, nor remove the QoS class."""
     owners = old["metadata"].get("ownerReferences")
     pod["metadata"].pop("ownerReferences", None)
     if owners:
@@ -268,7 +268,7 @@ def _validate_pod(pod: JSON, old: JSON | None) -> Iterator[Cause]:
 
 
 def _immutable_spec(spec: JSON, old: JSON) -> JSON:
-    """The spec without what may change."""
+    """The spec without its mutable fields."""
     known = old.get("tolerations", [])
     fixed = {name: value for name, value in spec.items() if name not in ("activeDeadlineSeconds", "tolerations")}
     for field in ("initContainers", "containers"):
@@ -276,17 +276,17 @@ def _immutable_spec(spec: JSON, old: JSON) -> JSON:
     return {**fixed, "tolerations": [each for each in known if each in spec.get("tolerations", [])]}
 
 
-def grace_s(pod: JSON, asked: int | None) -> int:
-    """Nothing runs of a pod that is not bound or has ended: it goes at once."""
+def grace_s(pod: JSON, requested: int | None) -> int:
+    """A pod that is not bound or has ended runs no container, so it is removed at once."""
     if not pod["spec"].get("nodeName") or pod.get("status", {}).get("phase") in ENDED:
         return 0
-    period: int = pod["spec"].get("terminationGracePeriodSeconds", 0) if asked is None else asked
+    period: int = pod["spec"].get("terminationGracePeriodSeconds", 0) if requested is None else requested
     return max(1, period) if period < 0 else period
 
 
 def bound(pod: JSON, node: str, uid: str, now: str) -> JSON:
-    """The pod, given its node; once only, and only while it is wanted."""
-    metadata, taken = pod["metadata"], pod["spec"].get("nodeName")
+    """The pod, bound to its node; only once, and only while the pod is not being deleted."""
+    metadata, assigned = pod["metadata"], pod["spec"].get("nodeName")
     refusal = f'Operation cannot be fulfilled on pods/binding "{metadata["name"]}": '
     if uid and uid != metadata["uid"]:
         raise Conflict(
@@ -294,8 +294,8 @@ def bound(pod: JSON, node: str, uid: str, now: str) -> JSON:
         )
     if metadata.get("deletionTimestamp"):
         raise Conflict(f"{refusal}pod {metadata['name']} is being deleted, cannot be assigned to a host")
-    if taken:
-        raise Conflict(f'{refusal}pod {metadata["name"]} is already assigned to node "{taken}"')
+    if assigned:
+        raise Conflict(f'{refusal}pod {metadata["name"]} is already assigned to node "{assigned}"')
     others = [each for each in pod["status"].get("conditions", []) if each["type"] != "PodScheduled"]
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": now}
     status = {**pod["status"], "conditions": [*others, scheduled]}
@@ -307,10 +307,10 @@ PODS = KindHooks(
     | {"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "status.phase"}
     | {"status.podIP", "status.nominatedNodeName"},
     counts_generations=True,
-    set_defaults=_complete,
+    set_defaults=_default_pod,
     prepare_create=_prepare_pod,
-    prepare_update=_carry,
-    prepare_status_update=_carry_status,
+    prepare_update=_update_pod,
+    prepare_status_update=_update_pod_status,
     validate=_validate_pod,
     grace_s=grace_s,
 )

@@ -1,4 +1,4 @@
-"""The paths of the API, who may use them, and how a refusal is answered."""
+"""The HTTP server of the local API: routes, authentication, error responses, and the listener."""
 
 import contextlib
 import hmac
@@ -38,8 +38,8 @@ _SUBRESOURCES = {
 
 
 def application(cluster: Cluster, *, token: str, now: Callable[[], datetime]) -> web.Application:
-    """Whoever knows the token may do everything."""
-    app = web.Application(middlewares=[_answered, _authenticated(token)], client_max_size=LARGEST_BODY)
+    """The API as a web application; a client with the token may do everything."""
+    app = web.Application(middlewares=[_error_responses, _authenticated(token)], client_max_size=LARGEST_BODY)
     app[CLUSTER], app[NOW] = cluster, now
     route = app.router.add_route
     route("GET", "/version", discovery.version)
@@ -47,29 +47,29 @@ def application(cluster: Cluster, *, token: str, now: Callable[[], datetime]) ->
     route("GET", "/apis", discovery.groups)
     route("GET", openapi.ROOT, openapi.index)
     route("GET", f"{openapi.ROOT}/{{place:.+}}", openapi.document)
-    # Before the objects in namespaces, which a namespace's own status looks like.
+    # Before the routes of namespaced objects, which also match the path of a namespace's status.
     for method, handler in _SUBRESOURCES["status"].items():
         route(method, "/api/{version}/{plural:namespaces}/{name}/status", handler)
     route("GET", "/api/{version}/namespaces/{namespace}/{plural:pods}/{name}/log", resources.read_log)
     route("POST", "/apis/authentication.k8s.io/v1/tokenreviews", reviews.review_token)
     for root in _ROOTS:
         route("GET", root, discovery.resources)
-        for home in (f"{root}/namespaces/{{namespace}}", root):
-            _add_objects(app, f"{home}/{{plural}}")
+        for scope in (f"{root}/namespaces/{{namespace}}", root):
+            _add_objects(app, f"{scope}/{{plural}}")
     return app
 
 
 def _add_objects(app: web.Application, collection: str) -> None:
-    one = f"{collection}/{{name}}"
+    item = f"{collection}/{{name}}"
     app.router.add_route("GET", collection, resources.list_or_watch)
     app.router.add_route("POST", collection, resources.create)
-    app.router.add_route("GET", one, resources.get)
-    app.router.add_route("PUT", one, resources.replace)
-    app.router.add_route("PATCH", one, resources.patch)
-    app.router.add_route("DELETE", one, resources.delete)
+    app.router.add_route("GET", item, resources.get)
+    app.router.add_route("PUT", item, resources.replace)
+    app.router.add_route("PATCH", item, resources.patch)
+    app.router.add_route("DELETE", item, resources.delete)
     for name, handlers in _SUBRESOURCES.items():
         for method, handler in handlers.items():
-            app.router.add_route(method, f"{one}/{name}", handler)
+            app.router.add_route(method, f"{item}/{name}", handler)
 
 
 def _authenticated(token: str) -> Middleware:
@@ -80,7 +80,7 @@ def _authenticated(token: str) -> Middleware:
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if not hmac.compare_digest(given, expected):
             refusal = json_response(failure(401, "Unauthorized", "Unauthorized"), status=401)
-            refusal.force_close()  # a stranger's connection must not last like that of a client
+            refusal.force_close()  # an unauthenticated connection must not stay open like a client's
             return refusal
         return await handler(request)
 
@@ -88,7 +88,7 @@ def _authenticated(token: str) -> Middleware:
 
 
 @web.middleware
-async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _error_responses(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except ClusterError as error:
@@ -98,7 +98,7 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
     except web.HTTPException as error:
         return json_response(refused_request(error), status=error.status)
     except ConnectionResetError:
-        raise  # the client has left: there is nobody to answer
+        raise  # the client has disconnected: no response is possible
     except Exception:
         log.exception("request failed", method=request.method, path=request.path)
         if _has_begun(request):
@@ -107,27 +107,27 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
 
 
 def _has_begun(request: web.Request) -> bool:
-    """Is a part of the answer on its way?"""
+    """Whether a part of the response is already sent."""
     return request.writer.output_size > 0
 
 
-# Listening on this machine alone, and telling its user how to connect.
+# The listener: on the loopback address only, with a kubeconfig for the user.
 
 HOST = "127.0.0.1"
-# How long requests may go on when the server ends; watches would go on for ever.
-LAST_WORDS_S = 0.5
+# How long requests may continue when the server stops; watches would continue for ever.
+SHUTDOWN_TIMEOUT_S = 0.5
 
-# Each informer of an operator has a watch of its own, and every kubectl that follows something.
+# Each informer of an operator has its own watch, and so has every kubectl that watches or follows logs.
 LIMITS = Limits(connections=1024)
 
 
 class CannotServe(HoldfastError):
-    """The local API can't be offered."""
+    """The local API can't be served."""
 
 
 @contextlib.asynccontextmanager
 async def serve(cluster: Cluster, data: Path, *, now: Callable[[], datetime]) -> AsyncIterator[Path]:
-    """Serve the cluster inside the block; yields the kubeconfig in `data`, which is there as long as it is served."""
+    """Serve the cluster inside the block; yields the path of the kubeconfig in `data`, which exists while serving."""
     token, identity = secrets.token_urlsafe(32), self_signed_identity(HOST)
     async with contextlib.AsyncExitStack() as stack:
         serving = listening(
@@ -136,8 +136,8 @@ async def serve(cluster: Cluster, data: Path, *, now: Callable[[], datetime]) ->
             port=0,
             limits=LIMITS,
             tls=identity.context,
-            shutdown_timeout_s=LAST_WORDS_S,
-            handler_cancellation=True,  # a watch whose client has left ends now, not with the next change
+            shutdown_timeout_s=SHUTDOWN_TIMEOUT_S,
+            handler_cancellation=True,  # a watch whose client has disconnected ends now, not with the next change
         )
         try:
             port = await stack.enter_async_context(serving)

@@ -1,4 +1,4 @@
-"""What is served here: versions, groups and kinds, and of the kinds their schemas."""
+"""Discovery: versions, groups, kinds and their schemas; and token reviews."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +12,7 @@ from holdfast.local.apiserver.http.responses import json_response
 from holdfast.local.apiserver.http.targets import CLUSTER, ServedVersion, all_kinds, not_served
 
 VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
-# The Kubernetes whose behaviour is served.
+# The Kubernetes version whose behaviour is served.
 MAJOR, MINOR = "1", "36"
 
 
@@ -75,22 +75,22 @@ def _entries(kind: ServedVersion) -> list[JSON]:
     return entries
 
 
-# Schemas in OpenAPI 3: kubectl reads them to explain a kind, and to see that the server checks what is applied.
+# OpenAPI 3 schemas: kubectl reads them for `kubectl explain`, and to see that the server validates fields.
 
 ROOT = "/openapi/v3"
-_CHECKED = [{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}]
+_FIELD_VALIDATION = [{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}]
 
 
 async def index(request: web.Request) -> web.Response:
-    places = {_place(kind): None for kind in await all_kinds(request.app[CLUSTER])}
-    return json_response({"paths": {place: {"serverRelativeURL": f"{ROOT}/{place}"} for place in places}})
+    paths = {_group_version_path(kind): None for kind in await all_kinds(request.app[CLUSTER])}
+    return json_response({"paths": {path: {"serverRelativeURL": f"{ROOT}/{path}"} for path in paths}})
 
 
 async def document(request: web.Request) -> web.Response:
-    place = request.match_info["place"]
-    kinds = [kind for kind in await all_kinds(request.app[CLUSTER]) if _place(kind) == place]
+    path = request.match_info["place"]
+    kinds = [kind for kind in await all_kinds(request.app[CLUSTER]) if _group_version_path(kind) == path]
     if not kinds:
-        raise not_served(f"{ROOT}/{place}")
+        raise not_served(f"{ROOT}/{path}")
     return json_response(
         {
             "openapi": "3.0.0",
@@ -101,21 +101,21 @@ async def document(request: web.Request) -> web.Response:
     )
 
 
-def _place(kind: ServedVersion) -> str:
+def _group_version_path(kind: ServedVersion) -> str:
     return f"apis/{kind.resource.api_version}" if kind.resource.group else f"api/{kind.resource.version}"
 
 
 def _paths(kinds: Iterable[ServedVersion]) -> JSON:
     paths: JSON = {}
     for kind in kinds:
-        home = "namespaces/{namespace}/" if kind.resource.namespaced else ""
-        collection = f"/{_place(kind)}/{home}{kind.resource.plural}"
+        scope = "namespaces/{namespace}/" if kind.resource.namespaced else ""
+        collection = f"/{_group_version_path(kind)}/{scope}{kind.resource.plural}"
         identity = {"x-kubernetes-group-version-kind": _identity(kind), "responses": {}}
         read = {**identity, "x-kubernetes-action": "list"}
-        paths[collection] = {"get": read, "post": {**identity, "parameters": _CHECKED}}
+        paths[collection] = {"get": read, "post": {**identity, "parameters": _FIELD_VALIDATION}}
         paths[f"{collection}/{{name}}"] = {
             "get": {**identity, "x-kubernetes-action": "get"},
-            "patch": {**identity, "x-kubernetes-action": "patch", "parameters": _CHECKED},
+            "patch": {**identity, "x-kubernetes-action": "patch", "parameters": _FIELD_VALIDATION},
         }
     return paths
 
@@ -134,7 +134,7 @@ def _name(kind: ServedVersion) -> str:
     return f"{reversed_group}.{kind.resource.version}.{kind.resource.kind}"
 
 
-# TokenReview: a question in the form of an object that is never kept.
+# TokenReview: a request in the form of an object that is never stored.
 
 _EXTRA = "authentication.kubernetes.io"
 
@@ -148,11 +148,11 @@ async def review_token(request: web.Request) -> web.Response:
     if not isinstance(audiences, list) or len(audiences) != 1 or not isinstance(audiences[0], str):
         raise BadRequest("spec.audiences: name exactly one audience")
     found = await request.app[CLUSTER].review_token(token, audiences[0])
-    status = _known(found, audiences[0]) if found else {"authenticated": False}
+    status = _authenticated_status(found, audiences[0]) if found else {"authenticated": False}
     kind: JSON = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview"}
     return json_response({**kind, "metadata": {}, "status": status}, status=201)
 
 
-def _known(found: Identity, audience: str) -> JSON:
+def _authenticated_status(found: Identity, audience: str) -> JSON:
     extra = {f"{_EXTRA}/pod-name": [found.pod_name], f"{_EXTRA}/pod-uid": [found.pod_uid]}
     return {"authenticated": True, "user": {"username": found.username, "extra": extra}, "audiences": [audience]}

@@ -1,8 +1,8 @@
-"""Bodies in Kubernetes' protobuf encoding, in which kubectl create sends Kubernetes' own kinds.
+"""Request bodies in the protobuf encoding of Kubernetes, in which `kubectl create` sends built-in kinds.
 
-client-go has no second try in JSON: a server that refuses protobuf can't be used with `kubectl create namespace`.
-The numbers of the fields are those of generated.proto in k8s.io/api and k8s.io/apimachinery; fields that are not listed
-are skipped, as the API server skips fields that it does not know.
+client-go does not retry in JSON: a server that rejects protobuf can't be used with `kubectl create namespace`.
+The field numbers are those of generated.proto in k8s.io/api and k8s.io/apimachinery. Fields that are not listed are
+skipped, as the API server skips unknown fields.
 """
 
 import base64
@@ -27,7 +27,7 @@ _LONGEST_VARINT = 10
 
 
 class Scalar(enum.Enum):
-    """How the value of a field becomes JSON."""
+    """How the value of a field is converted to JSON."""
 
     TEXT = enum.auto()
     BASE64 = enum.auto()
@@ -107,14 +107,14 @@ KINDS: Mapping[tuple[str, str], Fields] = {
         4: Field("automountServiceAccountToken", Scalar.FLAG),
     },
 }
-# In runtime.Unknown, in which every object travels.
+# Field numbers of runtime.Unknown, the envelope of every object.
 _TYPE_META, _RAW, _CONTENT_ENCODING = 1, 2, 3
 
 
 def decode(body: bytes) -> JSON:
-    """The object of one of `KINDS` as JSON; raises `BadRequest` for garbage and `Unsupported` for other kinds."""
+    """An object of one of `KINDS` as JSON; `BadRequest` for malformed bodies, `Unsupported` for other kinds."""
     if not body.startswith(_MAGIC):
-        raise _garbage("it does not begin with k8s")
+        raise _malformed("it does not begin with k8s")
     envelope = dict(_values(body[len(_MAGIC) :]))
     named = _message(_bytes(envelope.get(_TYPE_META, b"")), {1: Field("apiVersion"), 2: Field("kind")})
     api_version, kind = named.get("apiVersion", ""), named.get("kind", "")
@@ -125,7 +125,7 @@ def decode(body: bytes) -> JSON:
 
 
 def _message(body: bytes, fields: Fields) -> JSON:
-    """The fields that have a value; Go writes empty texts and zeros that JSON leaves out."""
+    """The fields that have a value; Go writes empty strings and zeros, which JSON leaves out."""
     found: JSON = {}
     for number, value in _values(body):
         field = fields.get(number)
@@ -147,7 +147,7 @@ def _converted(value: int | bytes, kind: "Scalar | Fields") -> Any:
             try:
                 return _bytes(value).decode()
             except UnicodeDecodeError:
-                raise _garbage("a text is not UTF-8") from None
+                raise _malformed("a text is not UTF-8") from None
         case Scalar.BASE64:
             return base64.b64encode(_bytes(value)).decode()
         case Scalar.NUMBER:
@@ -161,17 +161,17 @@ def _converted(value: int | bytes, kind: "Scalar | Fields") -> Any:
 
 
 def _time(fields: JSON) -> str:
-    """As JSON writes it; a time that is not set has no field."""
+    """The time in JSON format; an unset time has no fields."""
     if not fields:
         return ""
     try:
         return (_EPOCH + timedelta(seconds=fields["seconds"])).strftime("%Y-%m-%dT%H:%M:%SZ")
     except OverflowError:
-        raise _garbage("a time is out of range") from None
+        raise _malformed("a time is out of range") from None
 
 
 def _values(body: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The number of each field and its value: a number, or the bytes of anything longer."""
+    """The number of each field and its value: a number, or the bytes of a longer value."""
     at = 0
     while at < len(body):
         tag, at = _number_at(body, at)
@@ -185,39 +185,39 @@ def _values(body: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif wire in (_FIXED64, _FIXED32):
             length = 8 if wire == _FIXED64 else 4
         else:
-            raise _garbage(f"field {number} has the wire type {wire}")
+            raise _malformed(f"field {number} has the wire type {wire}")
         if length > len(body) - at:
-            raise _garbage("it is cut short")
+            raise _malformed("it is cut short")
         yield number, body[at : at + length]
         at += length
 
 
 def _number_at(body: bytes, at: int) -> tuple[int, int]:
-    """The varint that begins there, and where it ends."""
+    """The varint at offset `at`, and the offset of its end."""
     number = 0
     for count in range(_LONGEST_VARINT):
         if at + count >= len(body):
-            raise _garbage("it is cut short")
+            raise _malformed("it is cut short")
         byte = body[at + count]
         number |= (byte & 0x7F) << 7 * count
         if byte < 0x80:
             return number, at + count + 1
-    raise _garbage("a number is too long")
+    raise _malformed("a number is too long")
 
 
 def _int64(value: int | bytes) -> int:
     """An int64: the upper half of the range is negative."""
     if isinstance(value, bytes):
-        raise _garbage("a number is expected where bytes are")
+        raise _malformed("a number is expected where bytes are")
     number = value & (2**64 - 1)
     return number - 2**64 if number >= 2**63 else number
 
 
 def _bytes(value: int | bytes) -> bytes:
     if isinstance(value, int):
-        raise _garbage("bytes are expected where a number is")
+        raise _malformed("bytes are expected where a number is")
     return value
 
 
-def _garbage(why: str) -> BadRequest:
+def _malformed(why: str) -> BadRequest:
     return BadRequest(f"the body of the request is not Kubernetes' protobuf: {why}")

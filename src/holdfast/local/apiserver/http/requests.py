@@ -1,4 +1,4 @@
-"""What a request says: its body, and how a patch is to be understood."""
+"""The body of a request: objects, options and patches."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ from holdfast.local.apiserver.http.responses import Unsupported
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
-# An object of etcd's greatest size, and room for what JSON adds.
+# An object of etcd's maximum size, plus the overhead of JSON.
 LARGEST_BODY = 3 * 2**20
 BODY_WITHIN_S = 60.0
 
 
 async def read_object(request: web.Request) -> JSON:
-    """The object in a request that carries one."""
+    """The object in the body of a request."""
     if request.content_type == protobuf.CONTENT_TYPE:
         return protobuf.decode(await _body(request))
     if request.content_type not in ("application/json", "application/octet-stream"):
@@ -28,7 +28,7 @@ async def read_object(request: web.Request) -> JSON:
 
 
 async def read_options(request: web.Request) -> JSON:
-    """The options of a delete, which may be left out."""
+    """The options of a delete request; empty when the body is empty."""
     if request.content_type == protobuf.CONTENT_TYPE:
         raise Unsupported("options are not read as protobuf here: send application/json")
     text = await _body(request)
@@ -36,7 +36,7 @@ async def read_options(request: web.Request) -> JSON:
 
 
 async def read_patch(request: web.Request) -> JSON:
-    """A merge patch; a strategic one is taken where it means the same."""
+    """A merge patch; a strategic merge patch is accepted where it means the same."""
     if request.content_type not in (MERGE, STRATEGIC):
         raise Unsupported(f"{request.content_type} is not read here: send {MERGE}")
     patch = _decoded(await _body(request))
@@ -46,7 +46,7 @@ async def read_patch(request: web.Request) -> JSON:
 
 
 def part(document: JSON, name: str) -> JSON:
-    """A part of a body that is an object itself, or left out."""
+    """A field of a body that is an object; empty when it is left out."""
     found = document.get(name)
     if found is None:
         return {}
@@ -68,7 +68,7 @@ async def _body(request: web.Request) -> bytes:
 
 
 def _is_plain(value: Any) -> bool:
-    """Without what only a strategic merge knows: directives, and lists that are merged element by element."""
+    """Whether the patch has neither of a strategic merge's own features: directives, and lists merged by element."""
     if isinstance(value, dict):
         return not any(name.startswith("$") for name in value) and all(map(_is_plain, value.values()))
     return not isinstance(value, list)

@@ -1,4 +1,4 @@
-"""Reading and writing objects."""
+"""The handlers that read, write and watch objects and their subresources."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -18,7 +18,7 @@ from holdfast.local.apiserver.http.requests import part, read_object, read_optio
 from holdfast.local.apiserver.http.responses import json_response, status_for_error, success
 from holdfast.local.apiserver.http.targets import RequestTarget, ScalePaths, not_served, target_of
 
-# metav1.Table: what `kubectl get` prints when the server knows the columns.
+# metav1.Table: the rows that `kubectl get` prints, with the columns of the server.
 
 WANTED = "as=Table"
 
@@ -28,7 +28,7 @@ def wants_table(request: web.Request) -> bool:
 
 
 def included(request: web.Request) -> Callable[[JSON], JSON | None]:
-    """What goes along with each row, as the client asks for it."""
+    """The object that is sent with each row, as the client requests it."""
     match request.query.get("includeObject"):
         case "Object":
             return lambda document: document
@@ -65,7 +65,7 @@ def _metadata_only(document: JSON) -> JSON:
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": document["metadata"]}
 
 
-# Watches: a line of JSON for every change, until the client leaves or its time is up.
+# Watches: a line of JSON for every change, until the client disconnects or the timeout passes.
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
@@ -76,7 +76,7 @@ def is_watch(request: web.Request) -> bool:
 
 async def watch(request: web.Request, target: RequestTarget) -> web.StreamResponse:
     labels, fields = request.query.get("labelSelector", ""), request.query.get("fieldSelector", "")
-    time_s = _time_s(request)
+    timeout_s = _timeout_s(request)
     version = request.query.get("resourceVersion", "")
     streamed_list = request.query.get("sendInitialEvents") == "true"
     initial: tuple[RawObject, ...] = ()
@@ -99,7 +99,7 @@ async def watch(request: web.Request, target: RequestTarget) -> web.StreamRespon
             await writer.write(Change.ADDED, each.document)
         if streamed_list:
             await writer.bookmark(target, version, {INITIAL_EVENTS_END: "true"})
-        await _follow(writer, target, events, time_s, bookmarks=request.query.get("allowWatchBookmarks") == "true")
+        await _follow(writer, target, events, timeout_s, bookmarks=request.query.get("allowWatchBookmarks") == "true")
     return stream
 
 
@@ -107,19 +107,19 @@ async def _follow(
     writer: "_Lines",
     target: RequestTarget,
     events: AsyncIterator[Event[RawObject]],
-    time_s: float | None,
+    timeout_s: float | None,
     *,
     bookmarks: bool,
 ) -> None:
     try:
-        async with asyncio.timeout(time_s):
+        async with asyncio.timeout(timeout_s):
             async for event in events:
                 if event.object is not None:
                     await writer.write(event.change, event.object.document)
                 elif bookmarks:
                     await writer.bookmark(target, event.resource_version, {})
     except TimeoutError:
-        pass  # the client set the time itself, and watches on from where it is
+        pass  # the client set the timeout itself, and resumes from its last version
     except ClusterError as error:
         await writer.send("ERROR", status_for_error(error))
 
@@ -144,7 +144,7 @@ class _Lines:
 
 
 def _shape(request: web.Request, target: RequestTarget) -> Callable[[JSON], JSON]:
-    """The object as it is, or as the row of a table."""
+    """The object unchanged, or as a table with one row."""
     if not wants_table(request):
         return lambda document: document
     include = included(request)
@@ -153,7 +153,7 @@ def _shape(request: web.Request, target: RequestTarget) -> Callable[[JSON], JSON
     )
 
 
-def _time_s(request: web.Request) -> float | None:
+def _timeout_s(request: web.Request) -> float | None:
     text = request.query.get("timeoutSeconds", "")
     if not text or text == "0":
         return None
@@ -166,7 +166,7 @@ async def list_or_watch(request: web.Request) -> web.StreamResponse:
     target = await target_of(request)
     if is_watch(request):
         return await watch(request, target)
-    # A limit is not heeded: all of it comes at once, as from servers that know no pages.
+    # `limit` is ignored: the whole list is one page, as from servers without pagination.
     listing = await target.cluster.list(
         target.resource,
         namespace=target.key.namespace,
@@ -191,8 +191,8 @@ async def create(request: web.Request) -> web.Response:
     refuse_dry_run(request)
     target = await target_of(request)
     body = await read_object(request)
-    made = await target.cluster.create(target.resource, body, namespace=target.key.namespace)
-    return _warned(target, shown(request, target, made, status=201))
+    created = await target.cluster.create(target.resource, body, namespace=target.key.namespace)
+    return _with_warning(target, shown(request, target, created, status=201))
 
 
 async def get(request: web.Request) -> web.Response:
@@ -204,14 +204,16 @@ async def replace(request: web.Request) -> web.Response:
     refuse_dry_run(request)
     target = await target_of(request)
     body = await read_object(request)
-    return _warned(target, shown(request, target, await target.cluster.replace(target.resource, target.key, body)))
+    return _with_warning(
+        target, shown(request, target, await target.cluster.replace(target.resource, target.key, body))
+    )
 
 
 async def patch(request: web.Request) -> web.Response:
     refuse_dry_run(request)
     target = await target_of(request)
     body = await read_patch(request)
-    return _warned(target, shown(request, target, await target.cluster.patch(target.resource, target.key, body)))
+    return _with_warning(target, shown(request, target, await target.cluster.patch(target.resource, target.key, body)))
 
 
 async def delete(request: web.Request) -> web.Response:
@@ -240,43 +242,43 @@ def shown(request: web.Request, target: RequestTarget, found: RawObject, *, stat
     )
 
 
-def _warned(target: RequestTarget, response: web.Response) -> web.Response:
-    """With a warning that kubectl prints, where nothing follows from what was written."""
+def _with_warning(target: RequestTarget, response: web.Response) -> web.Response:
+    """The response with a warning, which kubectl prints, for a kind that no controller reconciles."""
     if warning := without_controller(target.resource.group, target.resource.kind):
         response.headers["Warning"] = f'299 - "{warning}"'
     return response
 
 
 async def _after_deletion(target: RequestTarget, found: RawObject) -> JSON:
-    """The object while something still holds it, else that it is gone."""
+    """The object while a finalizer or a grace period holds it, else a success status."""
     try:
-        left = await target.cluster.get(target.resource, target.key)
+        remaining = await target.cluster.get(target.resource, target.key)
     except NotFound:
-        left = None
-    if left is not None and left.metadata.uid == found.metadata.uid:
-        return left.document
+        remaining = None
+    if remaining is not None and remaining.metadata.uid == found.metadata.uid:
+        return remaining.document
     return success(target.resource.plural, found.metadata.name, found.metadata.uid)
 
 
-def _propagation(asked: object) -> Propagation:
-    if asked is None:
+def _propagation(requested: object) -> Propagation:
+    if requested is None:
         return Propagation.BACKGROUND
     try:
-        return Propagation(str(asked))
+        return Propagation(str(requested))
     except ValueError:
-        raise BadRequest(f"propagationPolicy: {asked} is none: use {', '.join(Propagation)}") from None
+        raise BadRequest(f"propagationPolicy: {requested} is none: use {', '.join(Propagation)}") from None
 
 
-def _grace_s(asked: object) -> int | None:
-    if asked is None:
+def _grace_s(requested: object) -> int | None:
+    if requested is None:
         return None
-    text = str(asked)
+    text = str(requested)
     if not text.isascii() or not text.isdecimal() or len(text) > 18:
         raise BadRequest(f"gracePeriodSeconds: {text[:20]} is not a number of seconds")
     return int(text)
 
 
-# status, scale and log: the parts of an object that are read and written on their own.
+# Subresources: status, scale and log.
 
 
 async def get_status(request: web.Request) -> web.Response:
@@ -297,7 +299,7 @@ async def replace_status(request: web.Request) -> web.Response:
     body = await read_object(request)
     old = await target.cluster.get(target.resource, target.key)
     patch = {"status": merge_patch(part(old.document, "status"), part(body, "status"))}
-    # What was looked at is what may be replaced: the version in the body, or else the one that was just read.
+    # Replace only the version that was read: the version in the body, or else the one that was just read.
     version = part(body, "metadata").get("resourceVersion") or old.metadata.resource_version
     patch["metadata"] = {"resourceVersion": version}
     return shown(request, target, await target.cluster.patch_status(target.resource, target.key, patch))
@@ -326,7 +328,7 @@ async def read_log(request: web.Request) -> web.StreamResponse:
         return web.Response(body=text, content_type="text/plain")
     stream = web.StreamResponse(headers={"Content-Type": "text/plain"})
     async with aclosing(target.cluster.follow_log(target.key, container=container, tail_lines=tail)) as chunks:
-        first = await anext(chunks, b"")  # before the answer begins: a refusal is one with a status
+        first = await anext(chunks, b"")  # before the response begins, so that an error still gets its own HTTP status
         await stream.prepare(request)
         await stream.write(first)
         async for chunk in chunks:
@@ -354,13 +356,13 @@ async def _rescale(request: web.Request, wanted: JSON) -> web.Response:
     replicas = part(wanted, "spec").get("replicas")
     if not isinstance(replicas, int) or isinstance(replicas, bool):
         raise BadRequest("spec.replicas is missing, or no number")
-    patch: JSON = _at(paths.spec_replicas_path, replicas)
+    patch: JSON = _document_at(paths.spec_replicas_path, replicas)
     if version := part(wanted, "metadata").get("resourceVersion"):
         patch["metadata"] = {"resourceVersion": version}
     return json_response(_scale(await target.cluster.patch(target.resource, target.key, patch), paths))
 
 
-def _at(path: str, value: Any) -> Any:
+def _document_at(path: str, value: Any) -> Any:
     """A document that holds nothing but `value`, at a dotted path."""
     for name in reversed(path.removeprefix(".").split(".")):
         value = {name: value}

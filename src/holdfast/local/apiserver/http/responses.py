@@ -1,4 +1,4 @@
-"""Answers in JSON."""
+"""JSON responses, and errors as metav1.Status."""
 
 import msgspec
 from aiohttp import web
@@ -24,7 +24,7 @@ def json_response(document: JSON, *, status: int = 200) -> web.Response:
     return web.Response(body=msgspec.json.encode(document), status=status, content_type=JSON_TYPE)
 
 
-# Refusals as the API server words them: metav1.Status.
+# Errors as the API server returns them: metav1.Status.
 
 _REASONS: dict[type[ClusterError], str] = {
     AlreadyExists: "AlreadyExists",
@@ -46,7 +46,7 @@ _REASONS_BY_CODE = {
 
 
 class Unsupported(ClusterError):
-    """The body is of a type that is not read here."""
+    """The media type of the body is not supported."""
 
     code = 415
 
@@ -62,7 +62,7 @@ def status_for_error(error: ClusterError) -> JSON:
 
 
 def refused_request(error: web.HTTPException) -> JSON:
-    """What the web server itself refuses: paths, methods and sizes."""
+    """The status of a request that the web server itself rejects: path, method or size."""
     reason = _REASONS_BY_CODE.get(error.status, "NotFound" if error.status == 404 else "BadRequest")
     return failure(error.status, reason, error.text or error.reason)
 

@@ -1,4 +1,4 @@
-"""What a request is about: a kind, and where its objects are."""
+"""The target of a request: a served kind, and the key of an object."""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -15,7 +15,7 @@ from holdfast.cluster.printing.columns import printer_columns
 from holdfast.cluster.protocol import Cluster, Resource
 from holdfast.cluster.resources import BUILTIN, KnownKind, RawObject
 
-# Which kinds are served: Kubernetes' own, and those that the cluster's definitions add.
+# The served kinds: the built-in ones, and those of the cluster's CustomResourceDefinitions.
 
 
 class ScalePaths(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -69,7 +69,7 @@ class Definition(Object, frozen=True, kw_only=True):
 
 
 class ServedVersion(Struct, frozen=True, kw_only=True):
-    """A kind in one version."""
+    """One version of a kind."""
 
     known: KnownKind
     schema: Schema = {}
@@ -92,7 +92,7 @@ _BUILTIN = {(known.resource.api_version, known.resource.plural): ServedVersion(k
 
 
 async def find_kind(cluster: Cluster, group: str, version: str, plural: str) -> ServedVersion:
-    """The kind that a path names; raises `NotFound`."""
+    """The kind that a URL path names; raises `NotFound`."""
     api_version = f"{group}/{version}" if group else version
     if builtin := _BUILTIN.get((api_version, plural)):
         return builtin

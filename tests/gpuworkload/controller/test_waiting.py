@@ -9,7 +9,7 @@ from holdfast.cluster.errors import Invalid
 from holdfast.cluster.resources import NODES
 from tests.contract.pool import Pool
 from tests.contract.waiting import until
-from tests.gpuworkload.lab import GPU, GpuLab
+from tests.gpuworkload.controller.lab import GPU, GpuLab
 
 pytestmark = pytest.mark.usefixtures("operator")
 

@@ -19,9 +19,9 @@ from holdfast.trainingjob.decide import progress
 from holdfast.trainingjob.reports.server import ReportReceiver
 from tests.contract.pool import Pool
 from tests.control_plane.waiting import eventually
-from tests.trainingjob.lab import Lab
-from tests.trainingjob.operating import operating
-from tests.trainingjob.sidecars import Sidecar, Sidecars
+from tests.trainingjob.controller.lab import Lab
+from tests.trainingjob.controller.operating import operating
+from tests.trainingjob.controller.sidecars import Sidecar, Sidecars
 
 # More than one report holds: they are told in several, none before those that it builds on is written.
 BEST, PATIENCE, TRAINED = 600, 5, 700

@@ -23,9 +23,9 @@ from holdfast.runtime.operator import Operator
 from holdfast.runtime.process import utc_now
 from tests.contract.pods import POOL, pod
 from tests.control_plane.waiting import eventually
-from tests.gpuworkload.lab import GPU, TIMING, GpuLab
-from tests.gpuworkload.still import NAMESPACE, add_node, still_cluster
-from tests.trainingjob.operating import DEFAULTS
+from tests.gpuworkload.controller.lab import GPU, TIMING, GpuLab
+from tests.gpuworkload.controller.still import NAMESPACE, add_node, still_cluster
+from tests.trainingjob.controller.operating import DEFAULTS
 
 
 @asynccontextmanager

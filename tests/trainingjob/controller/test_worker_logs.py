@@ -28,7 +28,7 @@ from tests.contract.engine import Engine
 from tests.contract.pods import INDEX, pod_spec
 from tests.contract.pool import Pool
 from tests.contract.waiting import gone, until
-from tests.trainingjob.lab import Lab
+from tests.trainingjob.controller.lab import Lab
 from tests.trainingjobs import failed, node, stamp
 
 BROKEN = StartNewAttempt(Retry(WorkerFailure(cause="application", message="as told"), None, 1))

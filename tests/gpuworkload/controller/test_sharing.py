@@ -16,9 +16,9 @@ from holdfast.runtime.operator import Operator
 from holdfast.runtime.process import utc_now
 from holdfast.trainingjob.controller import training_job_controller
 from tests.contract.waiting import until
-from tests.gpuworkload.lab import GpuLab, choose
-from tests.gpuworkload.still import NAMESPACE, add_node, still_cluster
-from tests.trainingjob.operating import DEFAULTS
+from tests.gpuworkload.controller.lab import GpuLab, choose
+from tests.gpuworkload.controller.still import NAMESPACE, add_node, still_cluster
+from tests.trainingjob.controller.operating import DEFAULTS
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.contract.engine import Engine
 from tests.contract.kinds import PODS
 from tests.contract.waiting import until
 from tests.control_plane.waiting import eventually
-from tests.trainingjob.lab import Lab
+from tests.trainingjob.controller.lab import Lab
 
 NODE_LEASES = "kube-node-lease"
 BEAT_S = 0.2

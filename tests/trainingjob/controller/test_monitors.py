@@ -11,8 +11,8 @@ from holdfast.pods.template import Defaults
 from tests.contract.kinds import DEFINITIONS, established
 from tests.contract.pool import Pool
 from tests.contract.waiting import gone, until
-from tests.trainingjob.lab import Lab
-from tests.trainingjob.operating import DEFAULTS
+from tests.trainingjob.controller.lab import Lab
+from tests.trainingjob.controller.operating import DEFAULTS
 
 pytestmark = pytest.mark.usefixtures("operator")
 

@@ -13,7 +13,7 @@ from holdfast.gpuworkload.metrics import GPUWorkloadMetrics, Measured
 from holdfast.runtime.controller import Done, RequeueAfter, Result, TerminalError
 from holdfast.runtime.operator import Operator
 from tests.contract.pool import Pool
-from tests.gpuworkload.lab import GPU, GpuLab
+from tests.gpuworkload.controller.lab import GPU, GpuLab
 from tests.gpuworkloads import RUNNING, workload
 
 DURATION = "warp_gpuworkload_reconcile_duration_seconds_count"

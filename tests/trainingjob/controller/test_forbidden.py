@@ -6,8 +6,8 @@ from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import JOBS
 from holdfast.pods.template import Forbidden
 from tests.contract.pool import Pool
-from tests.trainingjob.lab import Lab
-from tests.trainingjob.operating import DEFAULTS, operating
+from tests.trainingjob.controller.lab import Lab
+from tests.trainingjob.controller.operating import DEFAULTS, operating
 
 FORBIDDING = structs.replace(DEFAULTS, forbidden=frozenset({Forbidden.ROOT}))
 ASKING = {"securityContext": {"runAsUser": 0, "runAsNonRoot": False}, "terminationGracePeriodSeconds": 1}

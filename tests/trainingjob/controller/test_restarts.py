@@ -13,7 +13,7 @@ from tests.contract.engine import Engine
 from tests.contract.pods import pod_spec
 from tests.contract.pool import Pool
 from tests.contract.waiting import gone, until
-from tests.trainingjob.lab import Lab
+from tests.trainingjob.controller.lab import Lab
 
 pytestmark = pytest.mark.usefixtures("operator")
 

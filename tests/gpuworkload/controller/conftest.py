@@ -7,8 +7,8 @@ import pytest
 
 from holdfast.cluster.protocol import Cluster
 from holdfast.runtime.operator import Operator
-from tests.gpuworkload.lab import GpuLab, placing
-from tests.trainingjob.conftest import cluster, defaults, engine, namespace, opening, operator_options, pool
+from tests.gpuworkload.controller.lab import GpuLab, placing
+from tests.trainingjob.controller.conftest import cluster, defaults, engine, namespace, opening, operator_options, pool
 
 __all__ = ["cluster", "defaults", "engine", "namespace", "opening", "operator_options", "pool"]
 

@@ -14,7 +14,7 @@ from tests.contract.engine import ROOMY, Engine
 from tests.contract.pods import POOL, pod
 from tests.contract.pool import Pool
 from tests.contract.waiting import gone, until
-from tests.gpuworkload.lab import GPU, GpuLab, choose, placing
+from tests.gpuworkload.controller.lab import GPU, GpuLab, choose, placing
 
 
 @pytest.mark.usefixtures("operator")
@@ -118,7 +118,7 @@ async def test_one_whose_node_was_taken_by_hand_is_placed_anew(lab: GpuLab, pool
     await cluster.create(PODS, pod("intruder", pool.name, requests={GPU: "8"}, nodeName=full), namespace=lab.namespace)
     await lab.ask()
     await choose(lab, "eval", full)
-    async with placing(cluster, lab.namespace, bind_timeout_s=2.0, assumed_s=5.0):
+    async with placing(cluster, lab.namespace, bind_timeout_s=2.0, reservation_timeout_s=5.0):
         again = await lab.until_job("eval-job-1")
         assert f"its pod did not get node {full} within 2 s" in await lab.told("Replacing", "eval")
     assert (again.node, again.status.retry_count) == (other, 0)

@@ -9,7 +9,7 @@ from holdfast.cluster.resources import NAMESPACES, NODES
 from holdfast.local.apiserver.server import open_cluster
 from holdfast.runtime.process import utc_now
 from tests.contract.pods import POOL
-from tests.gpuworkload.lab import GPU
+from tests.gpuworkload.controller.lab import GPU
 
 NAMESPACE = "ml"
 

@@ -7,7 +7,7 @@ from holdfast.cluster.resources import CONFIG_MAPS, JOBS, TRAINING_JOBS
 from holdfast.trainingjob.objects.config import worker_log_config_map, worker_log_selector
 from tests.contract.pool import Pool
 from tests.contract.waiting import gone
-from tests.trainingjob.lab import Lab
+from tests.trainingjob.controller.lab import Lab
 
 pytestmark = pytest.mark.usefixtures("operator")
 SAID = "line 1\nline 2\nline 3\n"

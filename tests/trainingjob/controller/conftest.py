@@ -21,9 +21,9 @@ from tests.contract.kinds import DEFINITIONS, established
 from tests.contract.leaving import leave
 from tests.contract.pool import Pool
 from tests.contract.waiting import until
-from tests.trainingjob.lab import Lab
-from tests.trainingjob.operating import DEFAULTS, operating
-from tests.trainingjob.sidecars import Sidecars
+from tests.trainingjob.controller.lab import Lab
+from tests.trainingjob.controller.operating import DEFAULTS, operating
+from tests.trainingjob.controller.sidecars import Sidecars
 
 
 @pytest.fixture(scope="session", params=("kubernetes", "embedded"))

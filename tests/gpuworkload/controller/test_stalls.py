@@ -8,8 +8,8 @@ from holdfast.api.core.objects import Job
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import EVENTS, JOBS
 from holdfast.runtime.process import format_time, utc_now
-from tests.gpuworkload.lab import GpuLab, placing
-from tests.gpuworkload.still import NAMESPACE, add_node, still_cluster
+from tests.gpuworkload.controller.lab import GpuLab, placing
+from tests.gpuworkload.controller.still import NAMESPACE, add_node, still_cluster
 
 REFUSED = 'Error creating: pods "eval-job-abcde" is forbidden: exceeded quota: gpus, used: 8, limited: 8'
 

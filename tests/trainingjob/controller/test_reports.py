@@ -16,8 +16,8 @@ from holdfast.trainingjob.decide import progress
 from holdfast.trainingjob.reports.server import ReportReceiver
 from tests.contract.pool import Pool
 from tests.contract.waiting import until
-from tests.trainingjob.lab import Lab, Seen
-from tests.trainingjob.sidecars import Sidecar, Sidecars
+from tests.trainingjob.controller.lab import Lab, Seen
+from tests.trainingjob.controller.sidecars import Sidecar, Sidecars
 
 pytestmark = pytest.mark.usefixtures("office", "soon")
 
@@ -101,7 +101,7 @@ async def test_only_worker_0_tells_how_far_it_is(lab: Lab, pool: Pool, sidecars:
     assert (await lab.until(at_epoch(1), "has come to epoch 1")).status.metrics["accuracy"] == 0.5
 
 
-@pytest.mark.parametrize("operator_options", [{"silent_s": 3600.0}])
+@pytest.mark.parametrize("operator_options", [{"report_timeout_s": 3600.0}])
 async def test_the_gpu_utilization_is_the_mean_over_the_workers(
     lab: Lab, pool: Pool, sidecars: Sidecars, operator_with_office: tuple[Operator, ReportReceiver]
 ) -> None:

@@ -16,12 +16,12 @@ from tests.contract.engine import Engine
 from tests.contract.kinds import JOBS
 from tests.contract.pool import Pool
 from tests.control_plane.waiting import eventually
-from tests.trainingjob.lab import Lab
-from tests.trainingjob.operating import operating
-from tests.trainingjob.sidecars import Sidecars
+from tests.trainingjob.controller.lab import Lab
+from tests.trainingjob.controller.operating import operating
+from tests.trainingjob.controller.sidecars import Sidecars
 
 # Long enough for a busy machine to keep a heart beating, and no longer.
-IMPATIENT: dict[str, Any] = {"silent_s": 3.0, "lease_s": 3.0}
+IMPATIENT: dict[str, Any] = {"report_timeout_s": 3.0, "node_lease_timeout_s": 3.0}
 WATCHED: dict[str, Any] = {"monitoring": {"enabled": True}, "hyperparameters": {"epochs": 10}}
 # One worker to a machine.
 LARGE = {"resources": {"requests": {"cpu": "10"}}}
@@ -146,7 +146,7 @@ async def test_a_training_that_does_not_get_on_is_started_anew(lab: Lab, pool: P
     assert "no progress" in await lab.told("Restarting")
 
 
-@pytest.mark.parametrize("operator_options", [{"silent_s": 3600.0}])
+@pytest.mark.parametrize("operator_options", [{"report_timeout_s": 3600.0}])
 @pytest.mark.usefixtures("office")
 async def test_a_hang_is_found_whatever_else_is_looked_for(lab: Lab, pool: Pool, sidecars: Sidecars) -> None:
     await pool.add()

@@ -13,7 +13,7 @@ from holdfast.runtime.operator import Operator
 from tests.contract.kinds import resource
 from tests.contract.pool import Pool
 from tests.contract.waiting import found, gone, listed, until
-from tests.trainingjob.lab import Lab
+from tests.trainingjob.controller.lab import Lab
 
 pytestmark = pytest.mark.usefixtures("operator")
 

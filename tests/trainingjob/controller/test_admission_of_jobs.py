@@ -10,7 +10,7 @@ from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import JOBS, PODS, PRIORITY_CLASSES, TRAINING_JOBS
 from tests.contract.pool import Pool
 from tests.contract.waiting import until
-from tests.trainingjob.lab import Lab
+from tests.trainingjob.controller.lab import Lab
 
 pytestmark = pytest.mark.usefixtures("operator")
 

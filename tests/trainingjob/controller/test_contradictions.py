@@ -10,7 +10,7 @@ from holdfast.cluster.resources import JOBS, PODS, TRAINING_JOBS
 from holdfast.runtime.operator import Operator
 from tests.contract.pool import Pool
 from tests.control_plane.waiting import eventually
-from tests.trainingjob.lab import Lab, manifest
+from tests.trainingjob.controller.lab import Lab, manifest
 
 JSON = dict[str, Any]
 AFFINITY = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -70,7 +70,7 @@ CONTRADICTIONS: dict[str, JSON] = {
 @pytest.fixture
 def operator_options() -> dict[str, Any]:
     """What is looked at again after a while is not looked at within this test."""
-    return {"explain_s": 3600.0, "stuck_s": 3600.0}
+    return {"explain_s": 3600.0, "lost_pod_timeout_s": 3600.0}
 
 
 async def test_nobody_is_reconciled_for_ever(lab: Lab, pool: Pool, operator: Operator) -> None:

@@ -285,7 +285,7 @@ async def test_what_was_given_up_stays_so_in_the_next_attempt_and_is_forgotten_w
 async def test_a_worker_that_is_told_to_go_may_save_first(
     ground: Ground, heeds: bool, is_ready: bool, after_s: int, is_saving: bool
 ) -> None:
-    ground.office.inbox.put(JOB, batch(heeds=heeds))
+    ground.office.inbox.put(JOB, batch(saves_on_notice=heeds))
     going, nodes = deleted(pod(1), asked=0), {"a": node("a"), "b": node("b", ready=is_ready)}
     ground.seconds = after_s
     seen = await ground.look(pods=(pod(0), going), nodes=nodes)

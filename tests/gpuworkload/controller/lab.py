@@ -21,8 +21,8 @@ from holdfast.runtime.process import Now, format_time, utc_now
 from tests.contract.pods import POOL
 from tests.contract.waiting import gone, until
 from tests.control_plane.waiting import eventually
-from tests.trainingjob.lab import Lab
-from tests.trainingjob.operating import DEFAULTS
+from tests.trainingjob.controller.lab import Lab
+from tests.trainingjob.controller.operating import DEFAULTS
 
 GPU = "nvidia.com/gpu"
 # Short where a test would only wait.
