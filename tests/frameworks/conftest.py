@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.local.up import LocalCluster, detect_hardware, local_cluster
+from holdfast.local.host import detect_hardware
+from holdfast.local.up import LocalCluster, local_cluster
 from tests.conftest import deselect
 from tests.frameworks import provision
 

@@ -23,7 +23,7 @@ from holdfast.cli.session import errors_as_one_line
 from holdfast.cluster.protocol import JSON, Cluster
 from holdfast.cluster.resources import PODS, TRAINING_JOBS
 from holdfast.errors import HoldfastError
-from holdfast.local.up import detect_hardware
+from holdfast.local.host import detect_hardware
 from holdfast.runtime.process import configure, level_from
 
 EXAMPLE = "examples/trainingjob.yaml"

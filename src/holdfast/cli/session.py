@@ -11,22 +11,22 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from random import SystemRandom
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
-import uvloop
 from msgspec import Struct
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import ClusterError, Expired, Misconfigured, NotFound, Unreachable
-from holdfast.cluster.kubernetes.client import KubernetesCluster, connect
-from holdfast.cluster.kubernetes.kubeconfig import Config, load_config
 from holdfast.cluster.login import KUBECONFIG
 from holdfast.cluster.protocol import Cluster, Event, Listing, Resource
 from holdfast.cluster.resources import KnownKind, RawObject
 from holdfast.errors import HoldfastError
-from holdfast.local.up import default_folder
-from holdfast.runtime.process import configure, level_from, utc_now
+from holdfast.local.host import default_folder
+
+if TYPE_CHECKING:
+    from holdfast.cluster.kubernetes.client import KubernetesCluster
+    from holdfast.cluster.kubernetes.kubeconfig import Config
 
 # A command fails with one line, without traceback, and without control characters for the terminal.
 
@@ -85,7 +85,7 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
 class Session(Struct, frozen=True, kw_only=True):
     """A cluster and the namespace of a command."""
 
-    cluster: KubernetesCluster
+    cluster: "KubernetesCluster"
     namespace: str
     now: Callable[[], datetime]
     data: Path | None = None
@@ -112,14 +112,21 @@ class Session(Struct, frozen=True, kw_only=True):
 
 def run(choice: ClusterOptions, command: Callable[[Session], Awaitable[int]]) -> None:
     """Run a command on the chosen cluster and exit with the exit code of the command."""
+    # Imported here, so that `--help` and completion do not load the HTTP client.
+    import uvloop
+
+    from holdfast.runtime.process import configure, level_from
+
     with errors_as_one_line():
         configure(level_from({"LOG_LEVEL": "error", **os.environ}))
         code = uvloop.run(_run(choice, command))
     raise typer.Exit(code)
 
 
-def load_cluster_config(choice: ClusterOptions, environ: Mapping[str, str]) -> Config:
+def load_cluster_config(choice: ClusterOptions, environ: Mapping[str, str]) -> "Config":
     """The configuration of the cluster; raises `Misconfigured` with the paths that were checked."""
+    from holdfast.cluster.kubernetes.kubeconfig import load_config
+
     if choice.kubeconfig or choice.context or environ.get("KUBECONFIG"):
         return load_config(str(choice.kubeconfig or ""), context=choice.context, environ=environ)
     local = _local_kubeconfig(environ)
@@ -134,7 +141,7 @@ def load_cluster_config(choice: ClusterOptions, environ: Mapping[str, str]) -> C
         ) from None
 
 
-def with_hint(error: ClusterError, config: Config, environ: Mapping[str, str]) -> ClusterError:
+def with_hint(error: ClusterError, config: "Config", environ: Mapping[str, str]) -> ClusterError:
     """The error with a hint, where a command knows more than the client."""
     if isinstance(error, Unreachable) and config.source.startswith(str(_local_kubeconfig(environ))):
         return Unreachable(f"{error}; `holdfast up` has ended without saying so: start it again, or pass --kubeconfig")
@@ -144,6 +151,9 @@ def with_hint(error: ClusterError, config: Config, environ: Mapping[str, str]) -
 
 
 async def _run(choice: ClusterOptions, command: Callable[[Session], Awaitable[int]]) -> int:
+    from holdfast.cluster.kubernetes.client import connect
+    from holdfast.runtime.process import utc_now
+
     config = load_cluster_config(choice, os.environ)
     cluster = connect(config, rng=SystemRandom(), now=utc_now)
     data = Path(config.server.data) if config.server.data else None

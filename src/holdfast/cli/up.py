@@ -12,7 +12,7 @@ from holdfast.cli.resource_args import find_kind, this_command
 from holdfast.cli.session import errors_as_one_line, follow, printable
 from holdfast.cluster.protocol import JSON, Change, Cluster, Event, Listing
 from holdfast.cluster.resources import RawObject
-from holdfast.local.up import Hardware, default_folder, detect_hardware
+from holdfast.local.host import Hardware, default_folder, detect_hardware
 from holdfast.runtime.process import configure, level_from, on_signal, utc_now
 from holdfast.times import parse_optional_time
 

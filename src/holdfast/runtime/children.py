@@ -13,6 +13,8 @@ from holdfast.cluster.resources import EVENTS, JOBS
 from holdfast.runtime.read_your_writes import TrackedClient
 from holdfast.times import parse_time
 
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
 
 async def stop_jobs(session: TrackedClient, jobs: Iterable[Job]) -> None:
     """Deletes in the foreground: a Job is gone only when its pods are, and until then the Job makes no new pods."""
@@ -41,9 +43,6 @@ def node_of(pod: Pod) -> Iterable[str]:
 # Events about the time until the pod was bound. The last of these has fractions of a second, and a kubelet's Events do
 # not: the first Events of the kubelet would seem older.
 PAST = ("FailedScheduling", "FailedPreemption", "Scheduled")
-
-
-log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 async def newest_warning(cluster: Cluster, about: Object) -> str:

@@ -17,6 +17,9 @@ from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.queue import Queue
 from holdfast.runtime.read_your_writes import WriteTracker
 
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
 # The result of a reconcile: when to reconcile the object again.
 
 
@@ -115,9 +118,6 @@ def _group(api_version: str) -> str:
 STALE_RECHECK_S = 1.0
 # Far beyond the client's own timeouts: a hanging reconcile must not block its key and worker for ever.
 RECONCILE_TIMEOUT_S = 300.0
-
-
-log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class ControllerWorkers:

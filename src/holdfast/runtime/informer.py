@@ -15,6 +15,9 @@ from holdfast.cluster.protocol import Change, Cluster, Event, Resource
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.queue import backoff_s
 
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
 T = TypeVar("T", bound=Object)
 
 Indexer: TypeAlias = Callable[[T], Iterable[str]]
@@ -106,8 +109,6 @@ Handler: TypeAlias = Callable[[T | None, T | None], None]
 
 BASE_S = 0.8
 CAP_S = 30.0
-
-log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class Reflector(Generic[T]):

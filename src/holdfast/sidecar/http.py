@@ -18,6 +18,8 @@ from holdfast.httpserver import BadBody, listening, read_body
 from holdfast.sidecar.peers import is_own_client
 from holdfast.sidecar.progress import InvalidProgress, parse_line
 
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
 
 class AttemptState:
     """The state of the attempt as the sidecar knows it. The probes report it."""
@@ -45,8 +47,6 @@ LOOPBACK = "127.0.0.1"
 LARGEST_BODY = 64 << 10
 MOST_LINES = 256
 BODY_WITHIN_S = 10.0
-
-log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class CannotListen(HoldfastError):

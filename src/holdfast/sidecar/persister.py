@@ -18,6 +18,9 @@ from holdfast.checkpoints.retention import Metric, StoredCheckpoint, best
 from holdfast.sidecar.storage import POSSIBLY_PARTIAL, CheckpointBackend, Remaining
 from holdfast.train.notice import announcement_file
 
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
 # Which checkpoint to persist next.
 
 RETRY_S, RETRY_CAP_S = 2.0, 60.0
@@ -115,8 +118,6 @@ LOOK_S = 1.0
 # The wait for the parts of other workers after the training has ended: a survivor of a failure has 30 s to upload.
 PARTS_S = 40.0
 MOST_REASON = 1000
-
-log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class CheckpointPersister:

@@ -18,6 +18,9 @@ from holdfast.errors import HoldfastError
 from holdfast.sidecar.peers import is_own_server
 from holdfast.train.progress import METRIC, Gpus
 
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
 # The same bounds as in api/reports.py.
 LARGEST = 2**53
 HUGE = 3.5e38
@@ -222,7 +225,6 @@ WITHIN_S = 4.0
 LARGEST_PAGE = 4 << 20
 
 Tell: TypeAlias = Callable[[Progress], None]
-log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class ProgressFileReader:

@@ -19,6 +19,9 @@ from holdfast.api.reports import PATH, Endpoint, ReportReply, WorkerReport
 from holdfast.errors import HoldfastError
 from holdfast.sidecar.outbox import ReportOutbox
 
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
 # The client of the operator's report endpoint. The endpoint file and the token file may change at any time.
 
 WITHIN_S = 10.0
@@ -123,8 +126,6 @@ def _error_text(body: bytes) -> str:
 
 # The operator accepts about one report per second from each pod.
 GAP_S = 1.0
-
-log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class Reporter:

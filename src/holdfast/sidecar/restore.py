@@ -26,6 +26,9 @@ from holdfast.sidecar.progress import InvalidProgress
 from holdfast.sidecar.settings import Checkpoints, Settings
 from holdfast.train.checkpoint import JOINING, recover, resume_position
 
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
 # Worker 0's decision which checkpoint all workers resume from, and how long the decision is valid.
 #
 # A suspended job continues with new pods in the same attempt, from the checkpoints saved meanwhile. So a decision ends
@@ -204,8 +207,6 @@ def _link(checkpoints: Checkpoints, name: CheckpointName | None) -> None:
 
 RESTORED = "restored.json"
 TOLD = "told.jsonl"
-
-log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class ResumeInfo(Struct, frozen=True):

@@ -32,7 +32,8 @@ from holdfast.cluster.kubernetes.kubeconfig import load_config
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import JOBS, PODS, TRAINING_JOBS
 from holdfast.local.apiserver.http.app import serve
-from holdfast.local.up import detect_hardware, local_cluster
+from holdfast.local.host import detect_hardware
+from holdfast.local.up import local_cluster
 from holdfast.runtime.process import utc_now
 from holdfast.trainingjob.objects import storage
 from tests.checkpoints.making import MODEL, content

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.local.up import Hardware, LocalCluster, local_cluster
+from holdfast.local.host import Hardware
+from holdfast.local.up import LocalCluster, local_cluster
 from tests.checkpoints.conftest import azure_server, gcs_server, s3_server
 
 __all__ = ["azure_server", "gcs_server", "s3_server"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.local.up import DataDirUnusable, InUse, default_folder, locked
+from holdfast.local.host import DataDirUnusable, InUse, default_folder, locked
 
 
 def test_the_folder_is_the_users_unless_they_say_otherwise() -> None:
@@ -25,7 +25,7 @@ def test_a_folder_in_use_is_refused_and_named_with_its_user(tmp_path: Path) -> N
 
 def test_a_killed_user_leaves_the_folder_free(tmp_path: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from holdfast.local.up import locked\n"
+        "import sys, time; from pathlib import Path; from holdfast.local.host import locked\n"
         "with locked(Path(sys.argv[1])): print('locked', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.local.up import Hardware, detect_hardware
+from holdfast.local.host import Hardware, detect_hardware
 
 
 def test_processors_and_memory_are_those_of_this_machine() -> None:

@@ -9,7 +9,8 @@ from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import PODS
 from holdfast.local.apiserver.server import EmbeddedCluster
-from holdfast.local.up import detect_hardware, local_cluster
+from holdfast.local.host import detect_hardware
+from holdfast.local.up import local_cluster
 from tests.contract.kinds import CLAIMS
 from tests.contract.waiting import gone, until
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import PODS
-from holdfast.local.up import detect_hardware, local_cluster
+from holdfast.local.host import detect_hardware
+from holdfast.local.up import local_cluster
 from tests.contract.waiting import gone
 from tests.control_plane.waiting import eventually
 

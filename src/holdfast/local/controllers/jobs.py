@@ -35,6 +35,9 @@ from holdfast.runtime.operator import Operator
 from holdfast.runtime.process import Now, format_time
 from holdfast.runtime.read_your_writes import TrackedClient, WriteTracker
 
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
 # The plan: the next changes to a Job's pods and status, computed from the observed state of both.
 
 
@@ -195,8 +198,6 @@ JOB_NAME = "batch.kubernetes.io/job-name"
 BY_JOB = "job"
 
 _owner = owned_by(JOBS)
-
-log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 def job_of(pod: Pod) -> Iterable[Key]:

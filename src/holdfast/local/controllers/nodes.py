@@ -34,6 +34,9 @@ from holdfast.runtime.read_your_writes import TrackedClient, WriteTracker
 from holdfast.scheduling.constraints import find_toleration
 from holdfast.times import parse_time
 
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
 # Eviction: when a pod has to leave a node that is tainted or gone.
 
 
@@ -173,8 +176,6 @@ LEASE_NAMESPACE = "kube-node-lease"
 BY_NODE = "node"
 EVICTED = ("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
 ORPHANED = ("DeletionByPodGC", "PodGC: node no longer exists")
-
-log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 def node_of(pod: Pod) -> Iterable[Key]:

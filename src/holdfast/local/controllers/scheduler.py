@@ -37,6 +37,9 @@ from holdfast.runtime.read_your_writes import TrackedClient, WriteTracker
 from holdfast.scheduling.constraints import CORDONED, find_toleration, matches_node, untolerated_taint
 from holdfast.scheduling.resources import Amounts, parse_nanos, pod_requests
 
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
 # Filters that concern one pod and one node; the messages are those of the Kubernetes scheduler.
 
 
@@ -178,9 +181,6 @@ def _message(nodes: int, obstacles: Counter[str]) -> str:
         return "no nodes available to schedule pods"
     reasons = ", ".join(sorted(f"{count} {obstacle}" for obstacle, count in obstacles.items()))
     return f"0/{nodes} nodes are available: {reasons}."
-
-
-log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class Binder(Protocol):

@@ -29,6 +29,8 @@ from holdfast.local.kubelet.pod_status import (
 from holdfast.local.kubelet.probes import Target, probe_loop, run_handler
 from holdfast.local.kubelet.processes import Exit, Process, StartError
 
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
 
 class GracePeriod:
     """The time that a pod or container has to stop. A grace period can become shorter while it runs, never longer."""
@@ -98,8 +100,6 @@ async def _end(tasks: "Sequence[asyncio.Future[object]]") -> None:
 
 RETRY_S = 1.0
 CANNOT_START = 128
-
-log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class ContainerRun:

@@ -26,6 +26,9 @@ from holdfast.local.kubelet.objects import (
     Volume,
 )
 
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
 # Volumes without mounts: paths are translated instead.
 #
 # A container sees the file system of the host, so a volume can't appear at its mountPath. The volume is a folder of
@@ -206,8 +209,6 @@ def _write(folder: Path, files: Mapping[str, bytes], folder_mode: int, file_mode
         path.write_bytes(content)
         path.chmod(file_mode)
 
-
-log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 # Retained after a pod has ended, until its object is deleted.
 RETAINED = ("logs",)
