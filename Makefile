@@ -109,6 +109,14 @@ test: $(STAMP) lint control-plane nodes frameworks stores ## Everything: lint, t
 	$(BIN)/pytest -n 3 --dist loadfile --ignore tests/nodes --ignore tests/chaos
 	$(BIN)/pytest tests/chaos tests/nodes
 
+# What one process can try by itself: a minute or two.
+FAST := tests/api tests/cluster tests/pods tests/scheduling tests/gpuworkload tests/runtime tests/test_times.py \
+	tests/trainingjob/decide tests/trainingjob/objects tests/trainingjob/reports
+
+.PHONY: test-fast
+test-fast: $(STAMP) ## What needs no server: models, decisions, objects, client, runtime
+	$(BIN)/pytest -q -n 2 -m "not server" $(FAST)
+
 .PHONY: search
 search: $(STAMP) control-plane ## The properties with cases that no run has tried
 	$(BIN)/pytest -n 2 -m hypothesis --hypothesis-profile=search

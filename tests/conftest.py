@@ -28,6 +28,9 @@ settings.load_profile("repeatable")
 RUNNING = pytest.StashKey[dict[str, list[ControlPlane]]]()
 LOGS_BEGIN = pytest.StashKey[dict[Path, int]]()
 
+# A test is marked `server` if it uses the control plane, by a fixture or by a parameter that names one.
+PLANES = frozenset(("binaries", "control_plane", "old_control_plane", "kubernetes"))
+
 # Why tests were deselected, each a sentence for the end of the run.
 NOT_RUN = pytest.StashKey[list[str]]()
 
@@ -105,6 +108,11 @@ def nvml(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        used = {*getattr(item, "fixturenames", ()), *(each for each in chosen if isinstance(each, str))}
+        if not PLANES.isdisjoint(used):
+            item.add_marker("server")
     asking = [item for item in items if "nvml" in getattr(item, "fixturenames", ())]
     if asking and shutil.which("cc") is None:
         deselect(config, items, asking, "tests of GPU utilization are not run: they need a C compiler (cc)")

@@ -154,7 +154,21 @@ def with_status(observed: Observed, status: TrainingJobStatus) -> Observed:
     job = structs.replace(observed.job, status=status)
     if status.restart_count == observed.status.restart_count:
         return structs.replace(observed, job=job)
-    return observed.in_next_attempt(job, observed.admission)
+    old = (observed.current_job,) if observed.current_job is not None else ()
+    return structs.replace(
+        observed,
+        job=job,
+        current_job=None,
+        pods=(),
+        old_jobs=(*observed.old_jobs, *old),
+        old_pods=(*observed.old_pods, *observed.pods),
+        spec_changed=False,
+        avoids_wrong_nodes=False,
+        saving_pods=frozenset(),
+        liveness_failure=None,
+        pod_events={},
+        job_event="",
+    )
 
 
 def taken(observed: Observed, course: Action) -> Observed:

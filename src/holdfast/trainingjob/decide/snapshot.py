@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from holdfast.api.core.objects import Job, Node, Pod
 from holdfast.api.trainingjob import TrainingJob
@@ -102,25 +102,6 @@ class Observed(Struct, frozen=True, kw_only=True):
     @property
     def succeeded(self) -> bool:
         return self.current_job is not None and self.current_job.condition("Complete") is not None
-
-    def in_next_attempt(self, job: TrainingJob, admission: AdmissionDecision | None) -> "Observed":
-        """The same snapshot once `job` has the number of the next attempt: current objects become old ones."""
-        old = (self.current_job,) if self.current_job is not None else ()
-        return structs.replace(
-            self,
-            job=job,
-            admission=admission,
-            current_job=None,
-            pods=(),
-            old_jobs=(*self.old_jobs, *old),
-            old_pods=(*self.old_pods, *self.pods),
-            spec_changed=False,
-            avoids_wrong_nodes=False,
-            saving_pods=frozenset(),
-            liveness_failure=None,
-            pod_events={},
-            job_event="",
-        )
 
 
 # Timeouts after which the operator acts; each is a flag of the operator.
