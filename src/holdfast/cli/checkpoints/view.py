@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from holdfast.checkpoints import files
-from holdfast.checkpoints import manifest as manifests
+from holdfast.checkpoints import files, manifest
 from holdfast.checkpoints.completeness import completed_before_exit
 from holdfast.checkpoints.confined_files import LeavesFolder, regular
 from holdfast.checkpoints.errors import Corrupt, Incomplete, UnsafeContent
@@ -66,7 +65,7 @@ class VolumeView:
         quarantine = self._folder.root / QUARANTINE
         with files.translate_os_errors(f"look into {quarantine}"):
             for name in sorted(files.names_in(quarantine)) if quarantine.is_dir() else ():
-                yield name, read_small_file(quarantine / name / MANIFEST, manifests.MAX_BYTES)
+                yield name, read_small_file(quarantine / name / MANIFEST, manifest.MAX_BYTES)
 
 
 class BucketView:
@@ -89,4 +88,4 @@ class BucketView:
 
     def quarantined(self) -> Iterator[tuple[str, bytes | None]]:
         for folder in sorted(self._bucket.folders(QUARANTINE)):
-            yield folder, self._bucket.read(f"{QUARANTINE}/{folder}/{MANIFEST}", manifests.MAX_BYTES)
+            yield folder, self._bucket.read(f"{QUARANTINE}/{folder}/{MANIFEST}", manifest.MAX_BYTES)

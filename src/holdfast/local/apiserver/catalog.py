@@ -6,13 +6,6 @@ from holdfast.api.schema.crd import Schema
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.protocol import JSON
 from holdfast.local.apiserver.builtin import jobs, others, pods
-from holdfast.local.apiserver.builtin import others as claims
-from holdfast.local.apiserver.builtin import others as data
-from holdfast.local.apiserver.builtin import others as definitions
-from holdfast.local.apiserver.builtin import others as deployments
-from holdfast.local.apiserver.builtin import others as namespaces
-from holdfast.local.apiserver.builtin import others as services
-from holdfast.local.apiserver.builtin import pods as priorities
 from holdfast.local.apiserver.kinds import KindHooks, ServedKind, type_schema
 
 DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
@@ -47,24 +40,24 @@ def _object_schema(name: str) -> Schema:
 
 
 def builtin_kinds() -> Iterable[ServedKind]:
-    yield _builtin("namespaces", "Namespace", namespaced=False, has_status=True, special=namespaces.NAMESPACES)
+    yield _builtin("namespaces", "Namespace", namespaced=False, has_status=True, special=others.NAMESPACES)
     yield _builtin("nodes", "Node", namespaced=False, has_status=True, special=others.NODES)
     yield _builtin("pods", "Pod", has_status=True, special=pods.PODS)
-    yield _builtin("services", "Service", has_status=True, special=services.SERVICES)
-    yield _builtin("configmaps", "ConfigMap", special=data.CONFIG_MAPS)
-    yield _builtin("secrets", "Secret", special=data.SECRETS)
+    yield _builtin("services", "Service", has_status=True, special=others.SERVICES)
+    yield _builtin("configmaps", "ConfigMap", special=others.CONFIG_MAPS)
+    yield _builtin("secrets", "Secret", special=others.SECRETS)
     yield _builtin("serviceaccounts", "ServiceAccount")
-    yield _builtin("persistentvolumeclaims", "PersistentVolumeClaim", has_status=True, special=claims.CLAIMS)
+    yield _builtin("persistentvolumeclaims", "PersistentVolumeClaim", has_status=True, special=others.CLAIMS)
     yield _builtin("events", "Event", special=others.EVENTS)
     yield _builtin("jobs", "Job", group="batch", has_status=True, special=jobs.JOBS)
-    yield _builtin("deployments", "Deployment", group="apps", has_status=True, special=deployments.DEPLOYMENTS)
+    yield _builtin("deployments", "Deployment", group="apps", has_status=True, special=others.DEPLOYMENTS)
     yield _builtin("leases", "Lease", group="coordination.k8s.io", special=others.LEASES)
     yield _builtin(
         "priorityclasses",
         "PriorityClass",
         group="scheduling.k8s.io",
         namespaced=False,
-        special=priorities.PRIORITY_CLASSES,
+        special=pods.PRIORITY_CLASSES,
     )
     yield _builtin(
         "customresourcedefinitions",
@@ -72,7 +65,7 @@ def builtin_kinds() -> Iterable[ServedKind]:
         group="apiextensions.k8s.io",
         namespaced=False,
         has_status=True,
-        special=definitions.DEFINITIONS,
+        special=others.DEFINITIONS,
         schema="Definition",
     )
 
@@ -98,7 +91,7 @@ class Catalog:
         )
 
     def define(self, definition: JSON) -> None:
-        kind = definitions.defined_kind(definition)
+        kind = others.defined_kind(definition)
         self._kinds[kind.resource] = kind
 
     def remove(self, name: str) -> None:

@@ -18,8 +18,6 @@ from holdfast.cluster.protocol import Cluster
 from holdfast.errors import HoldfastError
 from holdfast.httpserver import Limits, listening
 from holdfast.local.apiserver.http import discovery, resources
-from holdfast.local.apiserver.http import discovery as openapi
-from holdfast.local.apiserver.http import discovery as reviews
 from holdfast.local.apiserver.http.requests import LARGEST_BODY
 from holdfast.local.apiserver.http.responses import failure, json_response, refused_request, status_for_error
 from holdfast.local.apiserver.http.targets import CLUSTER, NOW, Handler
@@ -45,13 +43,13 @@ def application(cluster: Cluster, *, token: str, now: Callable[[], datetime]) ->
     route("GET", "/version", discovery.version)
     route("GET", "/api", discovery.core_versions)
     route("GET", "/apis", discovery.groups)
-    route("GET", openapi.ROOT, openapi.index)
-    route("GET", f"{openapi.ROOT}/{{place:.+}}", openapi.document)
+    route("GET", discovery.ROOT, discovery.index)
+    route("GET", f"{discovery.ROOT}/{{place:.+}}", discovery.document)
     # Before the routes of namespaced objects, which also match the path of a namespace's status.
     for method, handler in _SUBRESOURCES["status"].items():
         route(method, "/api/{version}/{plural:namespaces}/{name}/status", handler)
     route("GET", "/api/{version}/namespaces/{namespace}/{plural:pods}/{name}/log", resources.read_log)
-    route("POST", "/apis/authentication.k8s.io/v1/tokenreviews", reviews.review_token)
+    route("POST", "/apis/authentication.k8s.io/v1/tokenreviews", discovery.review_token)
     for root in _ROOTS:
         route("GET", root, discovery.resources)
         for scope in (f"{root}/namespaces/{{namespace}}", root):
