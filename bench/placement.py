@@ -72,13 +72,13 @@ def request(number: int, strategy: str) -> Request:
     }
     name = f"w-{number}"
     shape = shape_of(msgspec.convert(body, PodSpec), {}, "ml")
-    return Request(key=Key("ml", name), uid=name, place=name, shape=shape, gpus=2, strategy=strategy)
+    return Request(key=Key("ml", name), uid=name, reservation_id=name, shape=shape, gpus=2, strategy=strategy)
 
 
 def scan(ledger: Ledger, it: Request, random: Random) -> str | None:
     """Go through all nodes, keep those that are open and have enough, take the best of them."""
     found = []
-    for machine in ledger.machines.values():
+    for machine in ledger.nodes.values():
         if it.shape.matches(machine) and it.shape.can_run_on(machine):
             free = gpus_in(ledger.available(machine.name))
             if free >= it.gpus:
@@ -86,7 +86,7 @@ def scan(ledger: Ledger, it: Request, random: Random) -> str | None:
     if it.strategy == "random":
         return random.choice(found)[1] if found else None
     if it.strategy == "costOptimized":
-        found = [each for each in found if is_cheap(ledger.machines[each[1]])] or found
+        found = [each for each in found if is_cheap(ledger.nodes[each[1]])] or found
     return min(found)[1] if found else None
 
 

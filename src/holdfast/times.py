@@ -23,7 +23,7 @@ def format_duration(start: str, end: str) -> str:
     return "".join(f"{amount}{unit}" for unit, amount in units[first : first + 2] if amount) or "0s"
 
 
-def next_try(at: datetime, seconds: float) -> str:
+def next_attempt(at: datetime, seconds: float) -> str:
     """For a message that is written once: when the next attempt is, and how long after the failure."""
     minutes, rest = divmod(int(seconds), 60)
     parts = (f"{minutes} min" if minutes else "", f"{rest} s" if rest else "")

@@ -196,7 +196,7 @@ def test_a_folder_that_is_replaced_while_it_is_deleted_saves_what_the_link_leads
     trash = store.root / "attempt-0" / f"{disk.DELETED}checkpoint-epoch-1"
     fill(trash, MANY)
     with attack(trash / "state", victim, DELETED), suppress(CheckpointError):
-        store.remove_leftovers(0)
+        store.remove_interrupted(0)
     assert len(list(victim.iterdir())) == len(MANY)
 
 

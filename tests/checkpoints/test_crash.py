@@ -145,7 +145,7 @@ class Life:
     def restore(self) -> None:
         self.settle()
         folder = self.root / f"attempt-{self.attempt}"
-        self.store.remove_leftovers(self.attempt)
+        self.store.remove_interrupted(self.attempt)
         got = resume(self.store, folder, self.attempt, ABOUT, lambda _: None)
         write_decision(self.store, self.attempt, got, ABOUT.job)
         expected = max((name.epoch for name in self.right), default=0)

@@ -8,7 +8,7 @@ from holdfast.checkpoints.completeness import MARKER
 from holdfast.checkpoints.errors import InvalidCheckpointManifest, StoreError, Unreachable, UnsafeContent
 from holdfast.checkpoints.manifest import MANIFEST, CheckpointName, Manifest, checkpoint_name
 from holdfast.checkpoints.object_store import ObjectStore
-from holdfast.checkpoints.resume import TRIES, DecisionPending, read_decision, resume, write_decision
+from holdfast.checkpoints.resume import MAX_ATTEMPTS, DecisionPending, read_decision, resume, write_decision
 from holdfast.checkpoints.store import Store
 from holdfast.checkpoints.volume_store import VolumeStore
 from tests.checkpoints.making import ABOUT, MODEL, content, save, save_by_rename
@@ -176,7 +176,7 @@ def test_one_that_is_replaced_for_ever_is_left_out(both: Place, monkeypatch: pyt
 
     monkeypatch.setattr(both.store, "get", replaced)
     assert resumed(both.store, both.volume / "attempt-1", 1)[0] == checkpoint_name(3, 0)
-    assert tries == TRIES
+    assert tries == MAX_ATTEMPTS
 
 
 def test_one_that_nobody_digested_is_taken_if_it_is_complete(tmp_path: Path) -> None:

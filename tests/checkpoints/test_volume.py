@@ -135,7 +135,7 @@ def test_a_pipe_in_the_place_of_a_file_that_is_written_holds_up_nobody(store: Vo
     os.mkfifo(folder.with_name(f".holdfast-partial-{NAME.folder_name}"))
     with pytest.raises(StoreError, match=r"can't write the manifest|can't digest"):
         store.put(NAME, folder, ABOUT)
-    store.remove_leftovers(0)
+    store.remove_interrupted(0)
     store.put(NAME, folder, ABOUT)
 
 
@@ -156,7 +156,7 @@ def test_leftovers_go_and_everything_else_stays(store: VolumeStore) -> None:
     (attempt / ".holdfast-partial-x").touch()
     (attempt / ".holdfast-deleted-x" / "locked").mkdir(mode=0o500)
     fill(store.root / "attempt-7" / ".holdfast-deleted-x", MODEL)
-    store.remove_leftovers(until=3)
+    store.remove_interrupted(until=3)
     assert {path.name for path in attempt.iterdir()} == {NAME.folder_name, ".checkpoint-epoch-4.partial", "mine"}
     assert (store.root / "attempt-7" / ".holdfast-deleted-x").exists()
 

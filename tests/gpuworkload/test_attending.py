@@ -9,7 +9,7 @@ from msgspec import structs
 from holdfast.gpuworkload.decision import sync_placement
 from holdfast.gpuworkload.snapshot import TIMING, Observed, pending_step, recheck_in_s, request_for
 from holdfast.scheduling.ledger import Ledger
-from holdfast.scheduling.messages import CALM_S
+from holdfast.scheduling.messages import MESSAGE_INTERVAL_S
 from holdfast.scheduling.placement import Placement
 from tests.gpuworkloads import CHOSEN, NODE, RUNNING, SCHEDULED, job, pending, pod, seen, workload
 from tests.scheduling.nodes import ledger, node
@@ -49,7 +49,7 @@ def test_who_waits_hears_why_and_when_to_ask_again() -> None:
     placement.run_pass(0)
     observed, again_s = attended(seen(workload()), placement)
     assert observed.wait is not None
-    assert (observed.wait.never, again_s) == (True, CALM_S)
+    assert (observed.wait.never, again_s) == (True, MESSAGE_INTERVAL_S)
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,11 @@ def test_what_is_asked_for_is_what_the_spec_says() -> None:
     status = {"phase": "Pending", "jobName": "eval-job-2", "avoidedNode": "gpu-9"}
     asked = request_for(seen(workload(spec, status)), SHAPE)
     assert (asked.gpus, asked.priority, asked.strategy, asked.avoided) == (4, 7, "random", ("gpu-9",))
-    assert (asked.place, asked.since, str(asked.key)) == (f"{UID}-3", stamp(-60), "ml/eval")
+    assert (asked.reservation_id, asked.since, str(asked.key)) == (f"{UID}-3", stamp(-60), "ml/eval")
 
 
 def test_a_try_that_is_under_way_keeps_its_mark() -> None:
-    assert request_for(seen(workload(status={**RUNNING, "jobName": "eval-job-2"})), SHAPE).place == f"{UID}-2"
+    assert request_for(seen(workload(status={**RUNNING, "jobName": "eval-job-2"})), SHAPE).reservation_id == f"{UID}-2"
 
 
 class TestTheWayToItsNode:

@@ -49,7 +49,7 @@ def lost(observed: Observed, seconds: float = 70) -> str:
     """Why the try is lost, free or counted."""
     found = course(observed, seconds)
     assert isinstance(found, RetryAttempt), found
-    return f"{'free' if found.retry.loss.is_free else 'counted'}: {found.retry.loss.message}"
+    return f"{'free' if found.retry.failure.is_free else 'counted'}: {found.retry.failure.message}"
 
 
 def tried(status: dict[str, Any] = RUNNING, spec: dict[str, Any] | None = None, **facts: Any) -> Observed:

@@ -20,7 +20,7 @@ def test_a_workload_goes_through_its_phases_and_ends() -> None:
     assert world.phases["w"] == ["Scheduling", "Scheduled", "Running", "Succeeded"]
     status = world.status("w")
     assert (status["assignedNode"], status["jobName"], status.get("retryCount", 0)) == ("a", "w-job", 0)
-    assert dict(world.ledger.assumptions) == {}
+    assert dict(world.ledger.reservations) == {}
 
 
 def test_a_settled_world_writes_nothing() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.api.gpuworkload import GPUWorkload
-from holdfast.gpuworkload.decision import SPREAD, GiveUp, Retry, backoff_s, retry_or_give_up, retry_time
+from holdfast.gpuworkload.decision import JITTER, GiveUp, Retry, backoff_s, retry_or_give_up, retry_time
 from holdfast.gpuworkload.snapshot import TIMING
 from holdfast.pods.failure import WorkerFailure
 from tests.gpuworkloads import RUNNING, SCHEDULED, workload
@@ -27,8 +27,8 @@ def failing(retries: int, backoff_s: int = 30) -> GPUWorkload:
 )
 def test_the_wait_doubles_with_each_retry_give_or_take_a_tenth(retries: int, base_s: int, even_s: int) -> None:
     waits = [backoff_s(base_s, retries, f"uid-{number}", TIMING) for number in range(500)]
-    assert even_s * (1 - SPREAD) <= min(waits) < even_s * (1 - SPREAD / 2)
-    assert even_s * (1 + SPREAD / 2) < max(waits) <= even_s * (1 + SPREAD)
+    assert even_s * (1 - JITTER) <= min(waits) < even_s * (1 - JITTER / 2)
+    assert even_s * (1 + JITTER / 2) < max(waits) <= even_s * (1 + JITTER)
     assert even_s * 0.98 < sum(waits) / len(waits) < even_s * 1.02
 
 
@@ -116,7 +116,7 @@ def test_a_clock_that_jumps_makes_a_wait_neither_endless_nor_twice_too_short(jum
     again = retry_or_give_up(FAILED, failing(1), at(10 + jump_s), TIMING)
     assert isinstance(again, Retry)
     assert again.at is not None
-    assert again.at - at(10 + jump_s) >= timedelta(seconds=60 * (1 - SPREAD))
+    assert again.at - at(10 + jump_s) >= timedelta(seconds=60 * (1 - JITTER))
 
 
 @pytest.mark.parametrize(

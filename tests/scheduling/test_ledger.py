@@ -73,7 +73,7 @@ def test_pods_may_be_seen_before_their_machine_and_after_it() -> None:
     kept = ledger(pod(gpu="2"), node(gpus="8"))
     assert gpus(kept) == 6
     kept.node_changed(node(gpus="8"), None)
-    assert kept.machines == {}
+    assert kept.nodes == {}
     kept.node_changed(None, node(gpus="8"))
     assert gpus(kept) == 6
 
@@ -87,7 +87,7 @@ def test_machines_that_come_and_go_for_ever_leave_nothing_behind() -> None:
         assert gpus(kept, f"spot-{number}") == 0
         kept.node_changed(one, None)
         kept.pod_changed(other, None)
-    assert (kept.machines, kept._taken, kept._free) == ({}, {}, {})
+    assert (kept.nodes, kept._taken, kept._free) == ({}, {}, {})
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def naive(nodes: dict[str, Node], pods: dict[str, Pod]) -> dict[str, dict[str, i
     """Counted anew, for the resources that are asked for here."""
     found = {}
     for name, each in nodes.items():
-        offered = ledger(each).machines[name].offered
+        offered = ledger(each).nodes[name].offered
         held = [p for p in pods.values() if p.spec.node_name == name and p.status.phase in ("Pending", "Running")]
         asked = [p.spec.containers[0].resources.requests for p in held]
         found[name] = {
@@ -179,5 +179,5 @@ def test_after_any_events_it_is_what_a_new_count_would_be(events: list[Node | Po
         # Looked at after each step: what is remembered between two looks must not be old.
         assert {
             name: {resource: kept.free(name).get(resource, 0) for resource in (GPU, "cpu", "pods")}
-            for name in kept.machines
+            for name in kept.nodes
         } == naive(nodes, pods)

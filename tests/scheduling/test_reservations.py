@@ -21,14 +21,14 @@ def gpus(kept: Ledger, name: str = "gpu-1") -> int:
 
 def assumed(until_s: float = inf) -> Ledger:
     kept = ledger(node(gpus="8"))
-    kept.reserve(W.place, "gpu-1", W.shape.requests, until_s)
+    kept.reserve(W.reservation_id, "gpu-1", W.shape.requests, until_s)
     return kept
 
 
 def test_what_is_assumed_is_not_free() -> None:
     kept = assumed()
     assert gpus(kept) == free_gpus(kept, "gpu-1") == 6
-    kept.release(W.place)
+    kept.release(W.reservation_id)
     assert gpus(kept) == 8
 
 
@@ -43,7 +43,7 @@ def test_the_pod_that_comes_is_counted_once() -> None:
     kept.pod_changed(None, pod_of(W, "", phase="Pending"))
     assert gpus(kept) == 6
     kept.pod_changed(pod_of(W, "", phase="Pending"), pod_of(W, "gpu-1"))
-    assert (gpus(kept), dict(kept.assumptions)) == (6, {})
+    assert (gpus(kept), dict(kept.reservations)) == (6, {})
     kept.pod_changed(pod_of(W, "gpu-1"), pod_of(W, "gpu-1", phase="Succeeded"))
     assert gpus(kept) == 8
 
@@ -57,14 +57,14 @@ def test_no_moment_of_the_pods_coming_shows_more_room_than_there_is() -> None:
 
 def test_an_assumption_about_a_pod_that_is_bound_already_counts_nothing() -> None:
     kept = ledger(node(gpus="8"), pod_of(W, "gpu-1"))
-    kept.reserve(W.place, "gpu-1", W.shape.requests, inf)
-    assert (gpus(kept), dict(kept.assumptions)) == (6, {})
+    kept.reserve(W.reservation_id, "gpu-1", W.shape.requests, inf)
+    assert (gpus(kept), dict(kept.reservations)) == (6, {})
 
 
 def test_after_the_pod_is_gone_the_same_can_be_assumed_again() -> None:
     kept = ledger(node(gpus="8"), pod_of(W, "gpu-1"))
     kept.pod_changed(pod_of(W, "gpu-1"), None)
-    kept.reserve(W.place, "gpu-1", W.shape.requests, inf)
+    kept.reserve(W.reservation_id, "gpu-1", W.shape.requests, inf)
     assert gpus(kept) == 6
 
 
@@ -72,7 +72,7 @@ def test_a_mark_that_somebody_moves_to_another_pod_is_followed() -> None:
     kept = ledger(node(gpus="8"), pod_of(W, "gpu-1"))
     unmarked = pod("w-pod", gpu="2")
     kept.pod_changed(pod_of(W, "gpu-1"), unmarked)
-    kept.reserve(W.place, "gpu-1", W.shape.requests, inf)
+    kept.reserve(W.reservation_id, "gpu-1", W.shape.requests, inf)
     assert gpus(kept) == 4
     kept.pod_changed(unmarked, None)
     assert gpus(kept) == 6
@@ -81,14 +81,14 @@ def test_a_mark_that_somebody_moves_to_another_pod_is_followed() -> None:
 def test_assuming_it_elsewhere_gives_the_first_room_back() -> None:
     kept = ledger(node("a", gpus="8"), node("b", gpus="8"))
     for machine in ("a", "b", "b"):
-        kept.reserve(W.place, machine, W.shape.requests, inf)
+        kept.reserve(W.reservation_id, machine, W.shape.requests, inf)
     assert (gpus(kept, "a"), gpus(kept, "b")) == (8, 6)
 
 
 @pytest.mark.parametrize(("now_s", "left"), [(9.0, 6), (10.0, 8), (1e9, 8)])
 def test_an_assumption_that_nothing_came_of_ends_with_its_time(now_s: float, left: int) -> None:
     kept = assumed(until_s=10.0)
-    assert kept.expire(now_s) == ([W.place] if left == 8 else [])
+    assert kept.expire(now_s) == ([W.reservation_id] if left == 8 else [])
     assert gpus(kept) == left
 
 
@@ -104,16 +104,16 @@ def test_it_is_known_when_the_next_one_ends() -> None:
 
 def test_what_never_ends_by_itself_leaves_nothing_behind_when_it_is_released() -> None:
     kept = assumed()
-    kept.release(W.place)
-    assert (kept._ends, kept._assumed) == ([], {})
+    kept.release(W.reservation_id)
+    assert (kept._expirations, kept._reserved) == ([], {})
 
 
 def test_one_that_was_renewed_ends_with_its_new_time() -> None:
     kept = assumed(until_s=10.0)
-    kept.reserve(W.place, "gpu-1", W.shape.requests, 20.0)
+    kept.reserve(W.reservation_id, "gpu-1", W.shape.requests, 20.0)
     assert kept.expire(15.0) == []
     assert gpus(kept) == 6
-    assert kept.expire(20.0) == [W.place]
+    assert kept.expire(20.0) == [W.reservation_id]
 
 
 def test_a_machine_that_comes_back_still_has_what_was_assumed_there() -> None:
@@ -127,7 +127,7 @@ def test_a_machine_that_comes_back_still_has_what_was_assumed_there() -> None:
     "change",
     [
         lambda kept: kept.reserve("other", "gpu-1", W.shape.requests, inf),
-        lambda kept: kept.release(W.place),
+        lambda kept: kept.release(W.reservation_id),
         lambda kept: kept.expire(inf),
     ],
 )
@@ -152,18 +152,18 @@ def test_nothing_is_left_behind_by_those_that_came_and_went() -> None:
     kept = ledger(node(gpus="8"))
     for number in range(3):
         it = request(f"w-{number}", 2)
-        kept.reserve(it.place, "gpu-1", it.shape.requests, 5.0)
+        kept.reserve(it.reservation_id, "gpu-1", it.shape.requests, 5.0)
         kept.pod_changed(None, pod_of(it, "gpu-1"))
         kept.pod_changed(pod_of(it, "gpu-1"), None)
     kept.expire(5.0)
-    assert (dict(kept.assumptions), kept._assumed, kept._ends, kept._arrived) == ({}, {}, [], {})
+    assert (dict(kept.reservations), kept._reserved, kept._expirations, kept._bound_pods) == ({}, {}, [], {})
 
 
 def test_a_workload_does_not_get_what_a_gang_that_may_start_is_expected_to_take() -> None:
     kept = ledger(node("a", gpus="4"), node("b", gpus="8"))
     look = run_admission([gang("bert", 3, gpus=2)], kept, NOW)
-    kept.set_gang_demand(look.taken, look.kept)
-    assert look.verdicts["bert"].admitted
+    kept.set_gang_demand(look.demand, look.held_nodes)
+    assert look.decisions["bert"].admitted
     assert (free_gpus(kept, "a"), free_gpus(kept, "b")) == (2, 4)
     assert (gpus(kept, "a"), gpus(kept, "b")) == (4, 8)  # for the gangs' next look, which counts them itself
 
@@ -171,17 +171,17 @@ def test_a_workload_does_not_get_what_a_gang_that_may_start_is_expected_to_take(
 def test_gangs_that_have_their_machines_are_expected_nowhere() -> None:
     kept = ledger(node("a", gpus="4"), pod(on="a", gpu="2"))
     look = run_admission([gang("bert", 1, gpus=2, standing="started", machines=("a",))], kept, NOW)
-    kept.set_gang_demand(look.taken, look.kept)
+    kept.set_gang_demand(look.demand, look.held_nodes)
     assert free_gpus(kept, "a") == 2
 
 
 def test_machines_are_kept_for_a_gang_that_has_waited_long() -> None:
     kept = ledger(node("a", gpus="4"))
     look = run_admission([gang("bert", 1, gpus=4, age_s=3600), gang("ernie", 1, gpus=2)], kept, NOW)
-    assert look.kept == set()
+    assert look.held_nodes == set()
     kept.pod_changed(None, pod(on="a", gpu="1"))
     look = run_admission([gang("bert", 1, gpus=4, age_s=3600)], kept, NOW)
-    kept.set_gang_demand(look.taken, look.kept)
+    kept.set_gang_demand(look.demand, look.held_nodes)
     assert kept.nodes_held_for_gangs == {"a"}
 
 

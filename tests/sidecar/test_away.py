@@ -83,7 +83,7 @@ async def test_a_day_of_epochs_stays_in_its_file_and_reaches_the_operator_whole(
     with (tmp_path / "progress.jsonl").open("w") as file:
         file.writelines(told(range(1, EPOCHS + 1)))
     async with running(tmp_path, operator) as sidecar:
-        held = sidecar._backlog
+        held = sidecar._outbox
         await until(lambda: held.is_full and len(operator.bodies) > 2)
         assert held._bytes <= outbox.MOST_BYTES < (tmp_path / "progress.jsonl").stat().st_size
         operator.status = 200
@@ -105,7 +105,7 @@ async def test_so_does_what_was_posted(
                 body = "".join(told(range(first, first + 100)))
                 async with session.post(f"http://127.0.0.1:{port}/progress", data=body) as response:
                     assert response.status == 204
-        await until(lambda: sidecar._backlog.is_full)
+        await until(lambda: sidecar._outbox.is_full)
         operator.status = 200
         await until(lambda: newest(operator) == 2000)
     assert list(dict.fromkeys(heard(operator))) == list(range(1, 2001))
@@ -136,7 +136,7 @@ async def test_the_last_word_is_left_before_what_may_take_longer_than_there_is_t
 
     async with running(tmp_path, operator) as sidecar:
         await until(lambda: bool(operator.bodies))
-        sidecar._mirroring = Slow()
+        sidecar._tensorboard_sync = Slow()
     assert found == [True]
 
 

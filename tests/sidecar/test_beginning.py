@@ -36,7 +36,7 @@ def begin(root: Path, faults: list[Exception], told: list[Checkpoint]) -> Restor
         open_store,
         environ={},
         about=lambda: ABOUT,
-        tell=told.append,
+        on_checkpoint=told.append,
         wall=lambda: 7.0,
         lease=None,
     )

@@ -69,14 +69,14 @@ def test_one_that_no_retry_mends_is_tried_again_when_it_changed() -> None:
 def test_the_pause_doubles_up_to_a_bound_and_begins_anew_with_other_content() -> None:
     failure, pauses = None, []
     for _ in range(8):
-        failure = record_failure(failure, looked(1), "full", now_s=0.0, passes=True)
-        pauses.append(failure.again_s)
+        failure = record_failure(failure, looked(1), "full", now_s=0.0, is_transient=True)
+        pauses.append(failure.retry_at_s)
     assert pauses == [2.0, 4.0, 8.0, 16.0, 32.0, RETRY_CAP_S, RETRY_CAP_S, RETRY_CAP_S]
-    assert record_failure(failure, looked(1, version=1), "full", now_s=0.0, passes=True).tries == 1
+    assert record_failure(failure, looked(1, version=1), "full", now_s=0.0, is_transient=True).attempts == 1
 
 
 def test_what_does_not_pass_is_not_tried_again() -> None:
-    assert record_failure(None, looked(1), "a link", now_s=0.0, passes=False).again_s is None
+    assert record_failure(None, looked(1), "a link", now_s=0.0, is_transient=False).retry_at_s is None
 
 
 @given(st.sets(st.integers(0, 50), max_size=12), st.sets(st.integers(0, 50), max_size=12), st.integers(1, 5))
@@ -91,4 +91,4 @@ def test_step_by_step_exactly_the_newest_are_kept(complete: set[int], writing: s
 @pytest.mark.parametrize("tries", [10, 1000, 100_000])
 def test_the_pause_is_bounded_however_often_it_fails(tries: int) -> None:
     before = Failure(content(), tries, 0.0, "full")
-    assert record_failure(before, looked(1), "full", now_s=5.0, passes=True).again_s == 5.0 + RETRY_CAP_S
+    assert record_failure(before, looked(1), "full", now_s=5.0, is_transient=True).retry_at_s == 5.0 + RETRY_CAP_S

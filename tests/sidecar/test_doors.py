@@ -122,7 +122,9 @@ def test_only_the_pod_itself_is_its_own(caller: str, called: str, own: bool) -> 
 async def test_progress_of_another_pod_is_refused(
     session: aiohttp.ClientSession, url: str, told: list[Progress], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "_end", lambda _, name: {"peername": ("10.0.0.6", 1), "sockname": ("10.0.0.5", 2)}[name])
+    monkeypatch.setattr(
+        http, "_socket_address", lambda _, name: {"peername": ("10.0.0.6", 1), "sockname": ("10.0.0.5", 2)}[name]
+    )
     async with session.post(url, data=b'{"epoch": 1}') as response:
         assert response.status == 403
     assert told == []

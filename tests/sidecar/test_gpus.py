@@ -38,18 +38,18 @@ async def test_what_the_training_reports_counts_else_what_nvml_shows(
     seen: float | None, reported: float | None, percent: float | None
 ) -> None:
     busy = GpuUtilization(FakeGpus(seen))
-    await busy.look()
-    busy.reported(Progress(epoch=1, metrics={} if reported is None else {METRIC: reported}, at=1.0))
-    busy.reported(Progress(epoch=2, metrics={"loss": 0.5}, at=2.0))
+    await busy.measure()
+    busy.on_progress(Progress(epoch=1, metrics={} if reported is None else {METRIC: reported}, at=1.0))
+    busy.on_progress(Progress(epoch=2, metrics={"loss": 0.5}, at=2.0))
     assert busy.percent == percent
 
 
 async def test_gpus_that_are_gone_are_unknown_and_not_idle() -> None:
     gpus = FakeGpus(40.0)
     busy = GpuUtilization(gpus)
-    await busy.look()
+    await busy.measure()
     gpus.percent = None
-    await busy.look()
+    await busy.measure()
     assert busy.percent is None
 
 

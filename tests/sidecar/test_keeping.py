@@ -41,13 +41,13 @@ class FakePlace:
     def address(self, name: CheckpointName) -> str:
         return f"/volume/{name.folder}"
 
-    def look(self, now: float) -> list[FolderScan]:
+    def scan(self, now: float) -> list[FolderScan]:
         if self.look_error is not None:
             raise self.look_error
         return list(self.looks)
 
     def final_scan(self) -> list[FolderScan]:
-        return self.look(0.0)
+        return self.scan(0.0)
 
     def worker0_checkpoints(self) -> list[FolderScan] | None:
         return self.others
@@ -93,11 +93,11 @@ def keeping(
         keep=3,
         needed=needed or set(),
         about=lambda: SaveInfo("uid-1", "2026-01-01T00:00:00Z"),
-        tell=told.tell,
+        on_checkpoint=told.tell,
         wall=lambda: 5.0,
         reported=reported,
         is_over=is_over,
-        look_s=0.01,
+        scan_interval_s=0.01,
     )
 
 
@@ -346,7 +346,7 @@ async def test_a_training_that_ended_well_has_left_no_half_of_a_checkpoint() -> 
     keeper = keeping(place, told)
     await keeper.persist_remaining()
     assert (place.kept, keeper.needs_exit_code) == ([], True)
-    await keeper.persist_remaining(ended_well=True)
+    await keeper.persist_remaining(succeeded=True)
     assert place.kept == [(1, 0)]
 
 
@@ -355,7 +355,7 @@ async def test_missing_shards_are_missing_however_the_training_ended() -> None:
     place.save(1, complete=False)
     place.looks = [place.looks[0]._replace(why="shards of it are missing")]
     keeper = keeping(place, Told())
-    await keeper.persist_remaining(ended_well=True)
+    await keeper.persist_remaining(succeeded=True)
     assert (place.kept, keeper.needs_exit_code) == ([], False)
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 from structlog.testing import capture_logs
 
-from holdfast.sidecar.background import loops, run_unless_stopped
+from holdfast.sidecar.background import background_tasks, run_unless_stopped
 from tests.sidecar.operators import until
 
 
@@ -18,8 +18,8 @@ async def test_a_loop_that_breaks_begins_anew_and_says_so() -> None:
         await asyncio.Event().wait()
 
     with capture_logs() as logged:
-        async with loops() as running:
-            running.keep_running(breaking)
+        async with background_tasks() as running:
+            running.start(breaking)
             await until(lambda: len(begun) == 2)
     assert [line["event"] for line in logged] == ["an error in holdfast; it goes on"]
 
@@ -35,9 +35,9 @@ async def test_one_that_breaks_does_not_disturb_another() -> None:
             turns.append(1)
             await asyncio.sleep(0)
 
-    async with loops() as running:
-        running.keep_running(breaking)
-        running.keep_running(going_on)
+    async with background_tasks() as running:
+        running.start(breaking)
+        running.start(going_on)
         await until(lambda: len(turns) > 100)
 
 
@@ -50,8 +50,8 @@ async def test_all_end_with_the_block() -> None:
         finally:
             ended.append("ended")
 
-    async with loops() as running:
-        running.keep_running(waiting)
+    async with background_tasks() as running:
+        running.start(waiting)
         await asyncio.sleep(0)
     assert ended == ["ended"]
 

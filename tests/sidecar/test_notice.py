@@ -31,7 +31,7 @@ def test_the_notice_is_what_the_sdk_reads(tmp_path: Path) -> None:
     assert sdk.pending() is None
     write_notice(file, "the pod is about\nto end")
     assert sdk.pending() == "the pod is about to end"
-    sdk.answer(sdk.look())
+    sdk.answer(sdk.observe())
     assert sdk.pending() is None
     write_notice(file, "again")
     assert sdk.pending() == "again"

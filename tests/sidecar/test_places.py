@@ -43,26 +43,26 @@ def epochs(root: Path, attempt: int = 0) -> list[int]:
 def test_a_checkpoint_is_kept_once_it_has_a_manifest_and_until_it_changes(tmp_path: Path) -> None:
     saved(tmp_path, 1)
     volume = PrimaryVolume(tmp_path / "attempt-0", 0)
-    (looked,) = volume.look(0.0)
+    (looked,) = volume.scan(0.0)
     assert looked.complete
     assert not volume.is_persisted(looked)
     volume.persist(looked, ABOUT, {})
-    assert volume.is_persisted(volume.look(1.0)[0])
+    assert volume.is_persisted(volume.scan(1.0)[0])
     (tmp_path / "attempt-0" / "checkpoint-epoch-1" / "model.bin").write_text("weights of a new save")
-    assert not volume.is_persisted(volume.look(2.0)[0])
+    assert not volume.is_persisted(volume.scan(2.0)[0])
 
 
 def test_a_sidecar_that_starts_anew_sees_what_was_kept(tmp_path: Path) -> None:
     saved(tmp_path, 1)
-    kept(PrimaryVolume(tmp_path / "attempt-0", 0), PrimaryVolume(tmp_path / "attempt-0", 0).look(0.0))
+    kept(PrimaryVolume(tmp_path / "attempt-0", 0), PrimaryVolume(tmp_path / "attempt-0", 0).scan(0.0))
     again = PrimaryVolume(tmp_path / "attempt-0", 0)
-    assert again.is_persisted(again.look(0.0)[0])
+    assert again.is_persisted(again.scan(0.0)[0])
 
 
 def test_the_newest_stay_and_how_many_is_told(tmp_path: Path) -> None:
     saved(tmp_path, 1, 2, 3, 4)
     volume = PrimaryVolume(tmp_path / "attempt-0", 0)
-    looks = volume.look(0.0)
+    looks = volume.scan(0.0)
     kept(volume, looks)
     assert volume.apply_retention(looks, 2, set(), "loss").epochs == 2
     assert epochs(tmp_path) == [4, 3]
@@ -71,7 +71,7 @@ def test_the_newest_stay_and_how_many_is_told(tmp_path: Path) -> None:
 def test_what_was_never_digested_goes_when_enough_newer_ones_are_valid(tmp_path: Path) -> None:
     saved(tmp_path, 1, 2, 3)
     volume = PrimaryVolume(tmp_path / "attempt-0", 0)
-    looks = volume.look(0.0)
+    looks = volume.scan(0.0)
     kept(volume, looks[:1])
     assert volume.apply_retention(looks, 2, set(), "loss").epochs == 1
     assert epochs(tmp_path) == [3, 2, 1]
@@ -84,7 +84,7 @@ def test_what_is_still_written_and_what_is_needed_stay(tmp_path: Path) -> None:
     saved(tmp_path, 1, 3, 4)
     checkpoint(tmp_path, 0, "checkpoint-epoch-2", {"model.bin": "half"})
     volume = PrimaryVolume(tmp_path / "attempt-0", 0)
-    looks = volume.look(0.0)
+    looks = volume.scan(0.0)
     kept(volume, [looked for looked in looks if looked.complete])
     assert volume.apply_retention(looks, 1, {checkpoint_name(1, 0)}, "loss").epochs == 2
     assert epochs(tmp_path) == [4, 2, 1]
@@ -106,7 +106,7 @@ def test_the_best_stays_with_the_newest(tmp_path: Path, is_mirrored: bool) -> No
     )
     for epoch, loss in enumerate([0.9, 0.1, 0.5, 0.4, 0.3], start=1):
         checkpoint(tmp_path, 0, f"checkpoint-epoch-{epoch}", marker(loss))
-        (newest, *_) = looks = place.look(float(epoch))
+        (newest, *_) = looks = place.scan(float(epoch))
         place.persist(newest, ABOUT, {"loss": 7.0})
         bucket.reads = 0
         left = place.apply_retention(looks, 1, set(), "loss")
@@ -130,7 +130,7 @@ def test_metrics_of_an_epoch_stand_in_the_manifest_where_its_marker_has_none(tmp
     checkpoint(tmp_path, 0, "checkpoint-epoch-2", marker(0.5))
     checkpoint(tmp_path, 0, "checkpoint-epoch-3", {"model.bin": "weights", ".holdfast-complete": '{"step": 7}'})
     volume = PrimaryVolume(tmp_path / "attempt-0", 0)
-    for looked in volume.look(0.0):
+    for looked in volume.scan(0.0):
         volume.persist(looked, ABOUT, {"loss": 0.25})
     manifests = [VolumeStore(tmp_path).manifest(checkpoint_name(epoch, 0)) for epoch in (1, 2, 3)]
     # What was saved within an epoch is not what the epoch ended with.
@@ -141,7 +141,7 @@ def test_nothing_of_a_newer_attempt_is_deleted(tmp_path: Path) -> None:
     saved(tmp_path, 1, 2)
     saved(tmp_path, 1, attempt=1)
     volume = PrimaryVolume(tmp_path / "attempt-0", 0)
-    looks = volume.look(0.0)
+    looks = volume.scan(0.0)
     kept(volume, looks)
     volume.apply_retention(looks, 1, set(), "loss")
     assert [(name.epoch, name.attempt) for name in VolumeStore(tmp_path).names(1)] == [(2, 0), (1, 1)]
@@ -157,13 +157,13 @@ def test_when_the_training_has_ended_only_what_is_surely_whole_counts(tmp_path: 
 def test_another_worker_sees_what_worker_0_has_kept_and_vouches_for_nothing(tmp_path: Path) -> None:
     saved(tmp_path, 1, 2)
     shared, volume = SecondaryVolume(tmp_path / "attempt-0"), PrimaryVolume(tmp_path / "attempt-0", 0)
-    assert shared.look(0.0) == []
+    assert shared.scan(0.0) == []
     assert not (tmp_path / "attempt-0" / HEARTBEAT_FILE).exists()
-    kept(volume, volume.look(0.0)[:1])
-    (looked,) = shared.look(1.0)
+    kept(volume, volume.scan(0.0)[:1])
+    (looked,) = shared.scan(1.0)
     assert (looked.name, looked.complete, shared.is_persisted(looked)) == (checkpoint_name(2, 0), True, True)
-    kept(volume, volume.look(2.0)[:1])
-    assert shared.look(3.0) != [looked], "a checkpoint that was saved anew is another"
+    kept(volume, volume.scan(2.0)[:1])
+    assert shared.scan(3.0) != [looked], "a checkpoint that was saved anew is another"
 
 
 def test_a_sign_that_is_older_than_a_file_means_nothing(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_what_is_saved_anew_while_it_is_uploaded_is_uploaded_next(tmp_path: Path
     saved(tmp_path, 1)
     bucket = MemoryBucket()
     mirror = ObjectStoreUpload(tmp_path / "attempt-0", ObjectStore(bucket), 0, index=0, workers=1)
-    (looked,) = mirror.look(0.0)
+    (looked,) = mirror.scan(0.0)
     put = mirror._store.put
 
     def meanwhile(*arguments: Any, **options: Any) -> Any:
@@ -212,7 +212,7 @@ def test_what_is_saved_anew_while_it_is_uploaded_is_uploaded_next(tmp_path: Path
 
     mirror._store.put = meanwhile  # type: ignore[method-assign]
     mirror.persist(looked, ABOUT, {})
-    (looked,) = mirror.look(1.0)
+    (looked,) = mirror.scan(1.0)
     assert not mirror.is_persisted(looked)
     mirror._store.put = put  # type: ignore[method-assign]
     mirror.persist(looked, ABOUT, {})
@@ -222,5 +222,5 @@ def test_what_is_saved_anew_while_it_is_uploaded_is_uploaded_next(tmp_path: Path
 def test_a_checkpoint_within_an_epoch_counts_the_epochs_before_it(tmp_path: Path) -> None:
     checkpoint(tmp_path, 0, "checkpoint-epoch-3", {"model.bin": "weights", ".holdfast-complete": '{"step": 7}'})
     volume = PrimaryVolume(tmp_path / "attempt-0", 0)
-    for looks in (volume.look(0.0), volume.final_scan()):
+    for looks in (volume.scan(0.0), volume.final_scan()):
         assert [(looked.step, looked.epochs_done) for looked in looks] == [(7, 2)]

@@ -181,7 +181,7 @@ def test_a_damaged_one_is_set_aside_and_named(tmp_path: Path) -> None:
     (saved(tmp_path, 0, 4) / "model.bin").write_text("WEIGHTS")
     found = restored(tmp_path, 1)
     assert found.name == checkpoint_name(3, 0)
-    (aside,) = found.aside
+    (aside,) = found.quarantined
     assert aside.name == checkpoint_name(4, 0)
     assert "digest differs" in aside.reason
 

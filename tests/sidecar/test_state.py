@@ -6,7 +6,7 @@ from pathlib import Path
 
 from holdfast.api.reports import Progress, TerminationReport
 from holdfast.sidecar.progress import InvalidProgress, Tail
-from holdfast.sidecar.restore import RESTORED, TOLD, RestartState, ResumeInfo, read_noted
+from holdfast.sidecar.restore import PROGRESS_JOURNAL, RESTORED, RestartState, ResumeInfo, parse_journal_line
 from holdfast.sidecar.shutdown import MOST_BYTES, write_termination_report
 
 
@@ -16,7 +16,7 @@ def noted(folder: Path) -> list[Progress]:
     found = []
     for line in Tail(file).lines():
         with suppress(InvalidProgress):
-            found.append(read_noted(line))
+            found.append(parse_journal_line(line))
     return found
 
 
@@ -36,7 +36,7 @@ def test_epochs_that_are_in_no_other_file_are_remembered(tmp_path: Path) -> None
 
 def test_what_was_cut_off_or_is_damaged_is_passed_over(tmp_path: Path) -> None:
     RestartState(tmp_path).journal_progress(Progress(epoch=1, at=5.0))
-    with (tmp_path / TOLD).open("ab") as file:
+    with (tmp_path / PROGRESS_JOURNAL).open("ab") as file:
         file.write(b'\xff\n{"epoch": -3, "at": 1}\n{"epoch": 2, "at"')
     (tmp_path / RESTORED).write_bytes(b'{"path": ')
     assert [entry.epoch for entry in noted(tmp_path)] == [1]

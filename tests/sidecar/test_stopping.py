@@ -22,7 +22,7 @@ def stopping(
     if notice is not None and notice.parent.is_dir():
         announcement_file(notice).touch()
     found = ShutdownCoordinator(settings, standing)
-    found.keeping = keeping(place, Told()) if place is not None else None
+    found.persister = keeping(place, Told()) if place is not None else None
     return found, standing
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from holdfast.trainer.allreduce import Alone
+from holdfast.trainer.allreduce import SingleWorker
 from holdfast.trainer.data import load
 from holdfast.trainer.model import build
 from holdfast.trainer.settings import settings
@@ -14,7 +14,7 @@ def task(**environ: str) -> Task:
     small = {"DATASET": "synthetic", "PARAM_SAMPLES": "100", "PARAM_HIDDEN": "8", "BATCH_SIZE": "16"}
     chosen = settings(small | environ)
     data = load(chosen)
-    return Task(chosen, data, build(chosen, data.image_shape, data.classes), Alone())
+    return Task(chosen, data, build(chosen, data.image_shape, data.classes), SingleWorker())
 
 
 def trained(training: Task, state: State, epochs: int) -> State:

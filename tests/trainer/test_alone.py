@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from holdfast.api.core.objects import ContainerStateTerminated
-from holdfast.pods.failure import is_permanent, words
+from holdfast.pods.failure import is_permanent, termination_text
 from tests.trainer.test_data import write_mnist
 from tests.trainer.workers import Processes, end, epochs
 
@@ -71,7 +71,7 @@ def test_what_can_t_be_done_is_one_line_and_exit_code_2_with_a_reason_for_the_op
     assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended.err
     assert said in ended.err
     left = ContainerStateTerminated(exit_code=2, message=(tmp_path / "termination-log").read_text())
-    assert (is_permanent(left), words(left)) == (True, ended.err.strip())
+    assert (is_permanent(left), termination_text(left)) == (True, ended.err.strip())
 
 
 def test_a_training_that_diverges_fails_with_one_line(processes: Processes, tmp_path: Path) -> None:

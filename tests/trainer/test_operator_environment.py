@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.trainer.settings import RankInfo, place, settings, with_config_file
+from holdfast.trainer.settings import RankInfo, read_rank_info, settings, with_config_file
 from holdfast.trainingjob.objects.config import config_map
 from holdfast.trainingjob.objects.environment import environment
 from tests.trainingjob.objects.family import DEFAULTS
@@ -51,7 +51,7 @@ def worker(training: TrainingJob, index: int) -> dict[str, str]:
 @pytest.mark.parametrize("framework", ["pytorch", "jax", "tensorflow"])
 def test_a_worker_finds_its_place(framework: str) -> None:
     training = job(framework)
-    found = [place(worker(training, index)) for index in range(3)]
+    found = [read_rank_info(worker(training, index)) for index in range(3)]
     host = found[0].host
     assert host.startswith("digits-training-0.digits-headless")
     assert found == [RankInfo(rank=rank, size=3, host=host, port=29500) for rank in range(3)]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from holdfast.trainer.settings import BadSetting, RankInfo, place
+from holdfast.trainer.settings import BadSetting, RankInfo, read_rank_info
 
 PYTORCH = {"RANK": "2", "WORLD_SIZE": "4", "MASTER_ADDR": "job-0.job-headless", "MASTER_PORT": "29500"}
 JAX = {"JAX_PROCESS_ID": "2", "JAX_NUM_PROCESSES": "4", "JAX_COORDINATOR_ADDRESS": "job-0.job-headless:29500"}
@@ -18,11 +18,11 @@ def tf_config(**changes: object) -> dict[str, str]:
 
 @pytest.mark.parametrize("environ", [PYTORCH, JAX, TENSORFLOW])
 def test_each_framework_s_variables_say_the_same(environ: dict[str, str]) -> None:
-    assert place(environ) == RankInfo(rank=2, size=4, host="job-0.job-headless", port=29500)
+    assert read_rank_info(environ) == RankInfo(rank=2, size=4, host="job-0.job-headless", port=29500)
 
 
 def test_a_process_without_any_of_them_is_alone() -> None:
-    assert place({"MASTER_ADDR": "elsewhere", "HOLDFAST_INDEX": "3"}) == RankInfo()
+    assert read_rank_info({"MASTER_ADDR": "elsewhere", "HOLDFAST_INDEX": "3"}) == RankInfo()
 
 
 @pytest.mark.parametrize(
@@ -34,25 +34,25 @@ def test_a_process_without_any_of_them_is_alone() -> None:
     ],
 )
 def test_one_worker_of_one_needs_nobody(environ: dict[str, str]) -> None:
-    assert place(environ) == RankInfo()
+    assert read_rank_info(environ) == RankInfo()
 
 
 def test_an_ipv6_address_keeps_its_colons() -> None:
-    assert place(JAX | {"JAX_COORDINATOR_ADDRESS": "[fd00::1]:29500"}).host == "fd00::1"
+    assert read_rank_info(JAX | {"JAX_COORDINATOR_ADDRESS": "[fd00::1]:29500"}).host == "fd00::1"
 
 
 @pytest.mark.parametrize("missing", PYTORCH)
 def test_half_of_the_variables_is_refused_with_what_is_missing(missing: str) -> None:
     environ = {name: value for name, value in PYTORCH.items() if name != missing}
     with pytest.raises(BadSetting, match=f"{missing} not: set all of RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT"):
-        place(environ)
+        read_rank_info(environ)
 
 
 @pytest.mark.parametrize("missing", JAX)
 def test_half_of_jax_s_variables_is_refused_too(missing: str) -> None:
     environ = {name: value for name, value in JAX.items() if name != missing}
     with pytest.raises(BadSetting, match=f"{missing} not"):
-        place(environ)
+        read_rank_info(environ)
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def test_half_of_jax_s_variables_is_refused_too(missing: str) -> None:
 )
 def test_a_place_that_can_t_be_is_refused(change: dict[str, str], said: str) -> None:
     with pytest.raises(BadSetting, match=said):
-        place(PYTORCH | change)
+        read_rank_info(PYTORCH | change)
 
 
 @pytest.mark.parametrize("address", ["host", "host:", ":1", "host:0", "host:99999", "host:http"])
 def test_an_address_without_host_and_port_is_refused(address: str) -> None:
     with pytest.raises(BadSetting, match=r"JAX_COORDINATOR_ADDRESS is .*: write host:port"):
-        place(JAX | {"JAX_COORDINATOR_ADDRESS": address})
+        read_rank_info(JAX | {"JAX_COORDINATOR_ADDRESS": address})
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,10 @@ def test_an_address_without_host_and_port_is_refused(address: str) -> None:
 )
 def test_a_tf_config_of_another_form_is_refused(text: str) -> None:
     with pytest.raises(BadSetting, match="TF_CONFIG is not"):
-        place({"TF_CONFIG": text})
+        read_rank_info({"TF_CONFIG": text})
 
 
 @pytest.mark.parametrize("task", [{"type": "ps", "index": 0}, {"type": "worker", "index": 4}])
 def test_a_task_that_is_no_worker_is_refused(task: dict[str, object]) -> None:
     with pytest.raises(BadSetting, match="there are 4 workers"):
-        place(tf_config(task=task))
+        read_rank_info(tf_config(task=task))

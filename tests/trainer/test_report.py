@@ -55,7 +55,7 @@ def test_the_end_is_a_summary_on_the_last_line_and_in_the_termination_message(
 
 def test_a_quiet_worker_leaves_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     quiet = report(tmp_path, quiet=True)
-    quiet.say("hello")
+    quiet.log("hello")
     quiet.epoch(1, Score(0.5, 0.5))
     quiet.finish(1, 1.0, Score(0.5, 0.5))
     assert capfd.readouterr().out == ""

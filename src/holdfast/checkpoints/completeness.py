@@ -30,7 +30,7 @@ from holdfast.checkpoints.manifest import (
 MARKER = f"{HOLDFAST_PREFIX}complete"
 MARKER_OF_RANK = re.compile(rf"{re.escape(MARKER)}-(0|[1-9][0-9]{{0,5}})")
 MARKER_BYTES = 64 << 10
-MOST_METRICS, MOST_SAVE = 64, 100
+MAX_METRICS, MAX_SAVE_ID = 64, 100
 # No metric of a training is larger: what 32-bit floating point can't hold is an overflow.
 HUGE = 3.5e38
 # Touched at every scan of the sidecar, by the clock of the volume: the training was alive then.
@@ -298,13 +298,13 @@ def _parse_marker(content: bytes | None) -> ShardMarkers | None:
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
     is_step = type(step) is int and 0 <= step <= MAX_SIZE
-    save_id = "" if None in save[:3] else ".".join(map(str, save))[:MOST_SAVE]
+    save_id = "" if None in save[:3] else ".".join(map(str, save))[:MAX_SAVE_ID]
     return ShardMarkers(shards, frozenset(ranks), step if is_step else None, metrics, save_id)
 
 
 def _metrics(value: object) -> dict[str, float]:
     """The metrics that a manifest can hold; NaN is dropped."""
-    items = list(value.items())[:MOST_METRICS] if isinstance(value, dict) else []
+    items = list(value.items())[:MAX_METRICS] if isinstance(value, dict) else []
     return {name: float(number) for name, number in items if type(number) in (int, float) and -HUGE <= number <= HUGE}
 
 

@@ -32,7 +32,7 @@ class Source:
     address: str
     files: tuple[File, ...]
     read: Reading
-    said: Manifest | None = None
+    stored_manifest: Manifest | None = None
     declared: ShardMarkers | None = None
 
     @property
@@ -41,14 +41,14 @@ class Source:
         match = CHECKPOINT.fullmatch(self.address.rstrip("/").rpartition("/")[2])
         if match:
             return int(match[1])
-        return self.said.epoch if self.said is not None else 0
+        return self.stored_manifest.epoch if self.stored_manifest is not None else 0
 
     def manifest(self, name: CheckpointName, about: SaveInfo) -> Manifest:
         """The manifest of the source as a checkpoint of this job."""
         own = Manifest(name.epoch, name.attempt, about, self.files)
-        if self.said is not None and self.said.epoch == name.epoch:
-            return replace(own, step=self.said.step, metrics=self.said.metrics)
-        if self.said is None and self.declared is not None:
+        if self.stored_manifest is not None and self.stored_manifest.epoch == name.epoch:
+            return replace(own, step=self.stored_manifest.step, metrics=self.stored_manifest.metrics)
+        if self.stored_manifest is None and self.declared is not None:
             return replace(own, step=self.declared.step, metrics=self.declared.metrics)
         return own
 
@@ -58,7 +58,7 @@ def find(address: str, environ: Mapping[str, str]) -> Source:
     source = _folder(address) if address.startswith("/") else _objects(address, environ)
     if not source.files:
         raise CheckpointNotFound(f"there is no file in {address}: correct checkpoint.resumeFrom")
-    if source.said is None and source.declared is not None and not source.declared.all_shards_present:
+    if source.stored_manifest is None and source.declared is not None and not source.declared.all_shards_present:
         raise CheckpointNotFound(f"{address} lacks shards, it was never complete: correct checkpoint.resumeFrom")
     manifests.validated_files(source.files)
     return source

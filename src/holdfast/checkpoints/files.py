@@ -426,7 +426,7 @@ def names_in(folder: Path) -> list[str]:
         return os.listdir(descriptor)  # noqa: PTH208
 
 
-def remove_leftovers(folder: Path) -> None:
+def remove_interrupted(folder: Path) -> None:
     """Remove the remains of interrupted deletions, restores and writes from an attempt's folder."""
     for name in names_in(folder):
         if name.startswith((RESTORING, DELETED, PARTIAL)):

@@ -93,7 +93,7 @@ PART_BYTES = 5 << 20
 MAX_PARTS = 9_000
 READ_BYTES = 1 << 20
 # A broken stream is resumed at its offset, as long as attempts make progress.
-TRIES_WITHOUT_PROGRESS = 4
+ATTEMPTS_WITHOUT_PROGRESS = 4
 # S3 copies no larger object in one request.
 COPY_BYTES = 4 << 30
 SHA256 = "sha256"
@@ -174,7 +174,7 @@ class ObstoreBucket:
                 return
             except FAILURES as error:
                 failures += 1
-                if failures == TRIES_WITHOUT_PROGRESS:
+                if failures == ATTEMPTS_WITHOUT_PROGRESS:
                     raise translate_error(error, f"read {key}", self._address, writing=False) from None
 
     def copy(self, source: str, target: str, size: int) -> None:

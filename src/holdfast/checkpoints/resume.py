@@ -104,7 +104,7 @@ def decode(content: bytes | None) -> ResumeDecision | None:
 
 
 # A checkpoint that is replaced again and again while it is read is given up after so many attempts.
-TRIES = 5
+MAX_ATTEMPTS = 5
 Note = Callable[[str], None]
 
 
@@ -146,11 +146,11 @@ class _ResumeSearch:
         self, wanted: Callable[[CheckpointName], bool], take: Callable[[CheckpointName], Outcome]
     ) -> CheckpointName | None:
         attempts: Counter[CheckpointName] = Counter()
-        while name := next((name for name in self._names(wanted) if attempts[name] < TRIES), None):
+        while name := next((name for name in self._names(wanted) if attempts[name] < MAX_ATTEMPTS), None):
             outcome = take(name)
             if outcome is Outcome.TAKEN:
                 return name
-            attempts[name] += TRIES if outcome is Outcome.LEFT_OUT else 1
+            attempts[name] += MAX_ATTEMPTS if outcome is Outcome.LEFT_OUT else 1
         return None
 
     def _names(self, wanted: Callable[[CheckpointName], bool]) -> Iterator[CheckpointName]:

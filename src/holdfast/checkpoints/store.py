@@ -9,7 +9,7 @@ from holdfast.checkpoints.errors import CheckpointNotFound
 from holdfast.checkpoints.files import FileEntry
 from holdfast.checkpoints.manifest import ATTEMPT, CheckpointName, Manifest, SaveInfo
 
-NOTE = ".decision"
+DECISION_SUFFIX = ".decision"
 NO_METRICS: Mapping[str, float] = MappingProxyType({})
 LEASE = ".holdfast-lease.json"
 
@@ -92,10 +92,10 @@ def require_manifest(store: Store, name: CheckpointName) -> Manifest:
 
 def decision_path(attempt: int) -> str:
     """The path of a resume decision, beside the attempts' folders."""
-    return f"attempt-{attempt}{NOTE}"
+    return f"attempt-{attempt}{DECISION_SUFFIX}"
 
 
 def decided_attempts(files: Iterable[str]) -> list[int]:
     """The attempts whose resume decisions are among these files."""
-    folders = (file.removesuffix(NOTE) for file in files if file.endswith(NOTE))
+    folders = (file.removesuffix(DECISION_SUFFIX) for file in files if file.endswith(DECISION_SUFFIX))
     return sorted(int(match[1]) for match in map(ATTEMPT.fullmatch, folders) if match)

@@ -155,11 +155,11 @@ class VolumeStore:
         with disk.translate_os_errors(f"look for what was decided in {self.root}"):
             return decided_attempts(os.listdir(self.root)) if self.root.is_dir() else []  # noqa: PTH208  # names are enough
 
-    def remove_leftovers(self, until: int) -> None:
+    def remove_interrupted(self, until: int) -> None:
         """Remove the remains of interrupted deletions and restores from the attempts' folders."""
         with disk.translate_os_errors(f"tidy {self.root}"):
             for path in self.attempt_folders(until):
-                disk.remove_leftovers(path)
+                disk.remove_interrupted(path)
 
     def _ensure_files_present(self, name: CheckpointName, manifest: Manifest) -> None:
         """Raise unless every file of the manifest is in this folder itself."""

@@ -139,7 +139,7 @@ async def _apply(session: Session, manifest: Manifest, namespace: str) -> int:
         known = kind_of(manifest.document)
         key = key_of(session, known, manifest, namespace)
     except UsageError as error:
-        print_error(f"{manifest.place}: {subject_of(manifest.document)} is refused: {error}")
+        print_error(f"{manifest.location}: {subject_of(manifest.document)} is refused: {error}")
         return MISUSED
     try:
         name, done = await _applied(session, known, key, manifest.document)

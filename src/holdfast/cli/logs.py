@@ -35,7 +35,7 @@ from holdfast.errors import HoldfastError
 from holdfast.gpuworkload.job import WORKLOAD_LABEL
 from holdfast.gpuworkload.snapshot import FINISHED_PHASES
 from holdfast.local.kubelet.logs import tail_log as last_lines
-from holdfast.pods.failure import how, index_of
+from holdfast.pods.failure import exit_text, index_of
 from holdfast.trainingjob.decide.snapshot import FINISHED_STATES
 from holdfast.trainingjob.objects.config import EARLIER, LOG, POD, WORKER_LABEL, worker_log_selector
 from holdfast.trainingjob.objects.names import ATTEMPT_LABEL, INDEX_LABEL, JOB_LABEL, JOB_NAME_LABEL, attempt
@@ -93,7 +93,7 @@ def list_available(saved: Iterable[SavedLog]) -> str:
 def _saved_log(config_map: ConfigMap) -> SavedLog:
     labels, data = config_map.metadata.labels, config_map.data
     code = data.get("exitCode", "")
-    end = f" {how(ContainerStateTerminated(exit_code=int(code), reason=data.get('reason', '')))}" if code else ""
+    end = f" {exit_text(ContainerStateTerminated(exit_code=int(code), reason=data.get('reason', '')))}" if code else ""
     end += f" on {data['node']}" if "node" in data else ""
     end += f" at {data['finishedAt']}" if "finishedAt" in data else ""
     return SavedLog(

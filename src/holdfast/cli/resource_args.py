@@ -150,7 +150,7 @@ SUFFIXES = (".yaml", ".yml", ".json")
 class Manifest(Struct, frozen=True):
     """One object, and its file and document number."""
 
-    place: str
+    location: str
     document: JSON
 
 

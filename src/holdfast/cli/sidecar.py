@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.process import configure, level_from, on_signal
-from holdfast.sidecar.background import loops
+from holdfast.sidecar.background import background_tasks
 from holdfast.sidecar.settings import settings, termination_log
 from holdfast.sidecar.shutdown import write_failure_reason
 from holdfast.sidecar.sidecar import Clocks, Sidecar
@@ -64,8 +64,8 @@ async def _run(sidecar: Sidecar) -> None:
 async def _until_stopped(run: Callable[[], Awaitable[None]]) -> None:
     stop = asyncio.Event()
     with on_signal(stop.set):
-        async with loops() as running:
-            running.keep_running(run)
+        async with background_tasks() as running:
+            running.start(run)
             await stop.wait()
             _exit(0)
 

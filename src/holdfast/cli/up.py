@@ -94,7 +94,7 @@ class StatusPrinter:
         else:
             new_events = [step.object] if self._is_new(step.object, self._counts) else []
             self._counts[step.object.metadata.uid] = _count(step.object)
-        return [line for each in new_events if (line := sentence(each.document))]
+        return [line for each in new_events if (line := event_line(each.document))]
 
     @staticmethod
     def _is_new(event: RawObject, counts: dict[str, int]) -> bool:
@@ -105,7 +105,7 @@ def _count(event: RawObject) -> int:
     return int(event.document.get("count") or 1)
 
 
-def sentence(event: JSON) -> str:
+def event_line(event: JSON) -> str:
     """The line for an event; empty for events of the parts of a job."""
     involved = event.get("involvedObject") or {}
     if involved.get("kind") not in REPORTED_KINDS:

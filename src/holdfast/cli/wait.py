@@ -56,7 +56,7 @@ def wait(
             try:
                 await _wait(session, known, session.key(known, name), condition, deadline_s)
             except TimeoutError as error:
-                description = condition.words if condition else "its deletion"
+                description = condition.description if condition else "its deletion"
                 raise WaitFailed(
                     f"{known.title}/{name}: timed out after {timeout} waiting for {description}{error}"
                 ) from None
@@ -115,5 +115,5 @@ def _is_reached(known: KnownKind, document: JSON, goal: WaitCondition) -> bool:
         return True
     if reason := unreachable_reason(known.resource.kind, document, goal):
         name = document["metadata"]["name"]
-        raise WaitFailed(f"{known.title}/{name} will not reach {goal.words}: {reason}")
+        raise WaitFailed(f"{known.title}/{name} will not reach {goal.description}: {reason}")
     return False

@@ -25,7 +25,7 @@ _STATE_PATHS = (".status.state", ".status.phase")
 class WaitCondition(Struct, frozen=True, kw_only=True):
     """`words` describes the condition for users; `stays`: the condition of a finished object does not change."""
 
-    words: str
+    description: str
     is_met: Callable[[JSON], bool]
     stays: bool
 
@@ -99,7 +99,7 @@ def _condition(text: str) -> WaitCondition:
                 return bool(current >= generation and each.get("status", "").lower() == wanted)
         return False
 
-    return WaitCondition(words=f"condition {text}", is_met=is_met, stays=True)
+    return WaitCondition(description=f"condition {text}", is_met=is_met, stays=True)
 
 
 def _jsonpath(text: str) -> WaitCondition:
@@ -118,7 +118,7 @@ def _jsonpath(text: str) -> WaitCondition:
         found = find(document)
         return bool(found) and (any_value or any(_text(each) == value for each in found))
 
-    return WaitCondition(words=f"{path} {value}".strip(), is_met=is_met, stays=path.strip("{}") in _STATE_PATHS)
+    return WaitCondition(description=f"{path} {value}".strip(), is_met=is_met, stays=path.strip("{}") in _STATE_PATHS)
 
 
 def _text(value: object) -> str:

@@ -24,7 +24,7 @@ from holdfast.gpuworkload.decision import (
     expiry,
     requeue_at,
 )
-from holdfast.gpuworkload.metrics import GPUWorkloadMetrics, Measured, events_for
+from holdfast.gpuworkload.metrics import GPUWorkloadMetrics, InstrumentedReconciler, events_for
 from holdfast.gpuworkload.observe import Caches, NodeReadinessWatch, key_of
 from holdfast.gpuworkload.placement_queue import PlacementQueue
 from holdfast.gpuworkload.snapshot import TIMING, Observed, Timing, recheck_in_s
@@ -122,7 +122,7 @@ class GPUWorkloadReconciler:
         if written is None:
             return workload
         _log_step(workload, status)
-        self._metrics.stepped(workload, status)
+        self._metrics.status_written(workload, status)
         record_events(self._events, GPU_WORKLOADS, workload, events_for(workload, status))
         return written
 
@@ -180,7 +180,7 @@ def gpu_workload_controller(
         defaults=defaults,
         timing=timing,
         now=now,
-        dice=dice or SystemRandom(),
+        random=dice or SystemRandom(),
     )
     metrics = GPUWorkloadMetrics(operator.registry)
     reconciler = GPUWorkloadReconciler(
@@ -189,7 +189,7 @@ def gpu_workload_controller(
     return Controller(
         name="gpuworkload",
         resource=GPU_WORKLOADS,
-        reconciler=Measured(reconciler, metrics),
+        reconciler=InstrumentedReconciler(reconciler, metrics),
         writer=writer,
         watches=(Watch(JOBS, OWNER), Watch(PODS, key_of), NodeReadinessWatch(caches), placement_queue),
     )

@@ -121,7 +121,7 @@ def _give_up_at(pod: Pod, timing: Timing) -> datetime:
 # When a failed attempt is retried.
 
 # The jitter of a backoff, so that workloads that failed together do not come back together.
-SPREAD = 0.1
+JITTER = 0.1
 
 
 class GiveUp(Struct, frozen=True):
@@ -130,7 +130,7 @@ class GiveUp(Struct, frozen=True):
 
 
 class Retry(Struct, frozen=True):
-    loss: WorkerFailure
+    failure: WorkerFailure
     at: datetime | None
     """When the next attempt may start; None means at once."""
 
@@ -155,7 +155,7 @@ def backoff_s(base_s: float, retries: int, uid: str, timing: Timing) -> float:
 
     The jitter is a function of the workload's uid, so that a repeated decision is the same.
     """
-    jitter = 1 + SPREAD * (2 * _fraction(f"{uid} {retries}") - 1)
+    jitter = 1 + JITTER * (2 * _fraction(f"{uid} {retries}") - 1)
     return float(min(base_s * 2 ** min(max(retries, 0), 32) * jitter, timing.retry_cap_s))
 
 

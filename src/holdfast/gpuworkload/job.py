@@ -44,7 +44,7 @@ def _resources(workload: GPUWorkload) -> dict[str, dict[str, Any]]:
 
 WORKLOAD_LABEL = "gpu-workload"
 # The attempt of a pod: the reservation of the attempt turns into real use when the pod is bound.
-PLACE_LABEL = "holdfast.dev/place"
+RESERVATION_LABEL = "holdfast.dev/place"
 
 
 def workload_labels(workload: GPUWorkload) -> dict[str, str]:
@@ -97,7 +97,7 @@ def pinned_to_node(template: dict[str, Any], node: str, reservation: str) -> dic
     """The template for one node, by affinity and not by nodeName: the scheduler then still checks the capacity."""
     only = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [only]}}
-    metadata = {**template["metadata"], "labels": {**template["metadata"]["labels"], PLACE_LABEL: reservation}}
+    metadata = {**template["metadata"], "labels": {**template["metadata"]["labels"], RESERVATION_LABEL: reservation}}
     return {"metadata": metadata, "spec": {**template["spec"], "affinity": {"nodeAffinity": required}}}
 
 

@@ -40,7 +40,7 @@ class GPUWorkloadMetrics:
         for reason in FAILURES:
             self._failed.labels(reason)
 
-    def stepped(self, workload: GPUWorkload, status: GPUWorkloadStatus) -> None:
+    def status_written(self, workload: GPUWorkload, status: GPUWorkloadStatus) -> None:
         """`status` replaced the status of the workload. Each transition is written, and so counted, once."""
         old = workload.status or GPUWorkloadStatus()
         if status.assigned_node and status.job_name != old.job_name:
@@ -54,7 +54,7 @@ class GPUWorkloadMetrics:
         self._durations.labels(result).observe(seconds)
 
 
-class Measured:
+class InstrumentedReconciler:
     """Measures the duration of a reconciler's reconciles."""
 
     def __init__(self, reconciler: Reconciler, metrics: GPUWorkloadMetrics) -> None:

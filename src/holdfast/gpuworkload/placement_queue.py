@@ -50,7 +50,7 @@ class PlacementQueue:
         defaults: Defaults,
         timing: Timing,
         now: Now,
-        dice: RandomSource,
+        random: RandomSource,
     ) -> None:
         self._shared_ledger = shared_ledger
         self._caches = caches
@@ -59,7 +59,7 @@ class PlacementQueue:
         self._timing = timing
         self._now = now
         self._placement = Placement(
-            shared_ledger.ledger, dice, assumed_s=timing.reservation_timeout_s, patience_s=timing.starvation_timeout_s
+            shared_ledger.ledger, random, assumed_s=timing.reservation_timeout_s, patience_s=timing.starvation_timeout_s
         )
         self._shapes: dict[str, tuple[int, PodRequirements]] = {}
         self._add: Callable[[Key], None] = lambda _: None
@@ -149,7 +149,7 @@ class PlacementQueue:
         began, retry_s = loop.time(), None
         try:
             result = self._placement.run_pass(began)
-            for request in (*result.given, *result.newly_waiting):
+            for request in (*result.assigned, *result.newly_waiting):
                 self._add(request.key)
         except Exception:
             log.exception("placement failed, trying again", retry_in_s=RETRY_S)

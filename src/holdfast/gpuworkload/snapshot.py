@@ -234,7 +234,7 @@ def request_for(observed: Observed, shape: PodRequirements) -> Request:
     return Request(
         key=workload.metadata.key,
         uid=workload.metadata.uid,
-        place=reservation_id(workload, number),
+        reservation_id=reservation_id(workload, number),
         shape=shape,
         gpus=workload.spec.gpu_count,
         strategy=workload.spec.scheduling_strategy,

@@ -20,7 +20,7 @@ from holdfast.gpuworkload.decision import (
     Wait,
 )
 from holdfast.gpuworkload.snapshot import Observed, job_name, last_attempt, start_problem
-from holdfast.times import format_time, next_try
+from holdfast.times import format_time, next_attempt
 
 # The maximum length of a message in the schema.
 MAX_MESSAGE = 32768
@@ -58,7 +58,7 @@ def next_status(observed: Observed, action: Action, now: datetime) -> GPUWorkloa
             )
         case RetryAttempt(retry):
             at = format_time(retry.at) if retry.at is not None else None
-            count = old.retry_count + (not retry.loss.is_free)
+            count = old.retry_count + (not retry.failure.is_free)
             return structs.replace(
                 status, assigned_node=None, next_retry_time=at, retry_count=count, avoided_node=observed.node
             )
@@ -92,9 +92,9 @@ def reason_of(status: GPUWorkloadStatus) -> str:
 def _retry_state(action: RetryAttempt, now: datetime) -> StateReason:
     retry = action.retry
     if retry.at is None:
-        return StateReason("Pending", "NodeLost", f"{retry.loss.message}; looking for another node")
-    again = next_try(retry.at, (retry.at - now).total_seconds())
-    return StateReason("Pending", BACKING_OFF, f"{retry.loss.message}; {again}")
+        return StateReason("Pending", "NodeLost", f"{retry.failure.message}; looking for another node")
+    again = next_attempt(retry.at, (retry.at - now).total_seconds())
+    return StateReason("Pending", BACKING_OFF, f"{retry.failure.message}; {again}")
 
 
 def _running_state(observed: Observed) -> StateReason:

@@ -29,7 +29,7 @@ from holdfast.runtime.operator import Operator, Settings
 from holdfast.runtime.process import utc_now
 from holdfast.trainingjob.controller import training_job_controller
 from holdfast.trainingjob.reports.server import ReportReceiver
-from holdfast.trainingjob.worker_logs import keep_ended
+from holdfast.trainingjob.worker_logs import save_finished_worker_log
 
 DATABASE = "cluster.db"
 LOOPBACK = "127.0.0.1"
@@ -41,7 +41,7 @@ class LocalCluster(Struct, frozen=True):
     """A running single-node cluster. The task `operating` ends early only by a crash, with its exception."""
 
     cluster: EmbeddedCluster
-    machine: Kubelet
+    kubelet: Kubelet
     operating: "asyncio.Task[None]"
 
 
@@ -77,7 +77,9 @@ async def local_cluster(data: Path, hardware: Hardware, *, limits: bool) -> Asyn
 async def _store_log(cluster: EmbeddedCluster, pod: Pod, status: JSON, read: ReadLog) -> None:
     """Store the log of every worker that ends, so that the logs of all workers of an attempt exist afterwards."""
     metadata, spec = msgspec.to_builtins(pod.metadata), {"nodeName": pod.spec.node_name}
-    await keep_ended(cluster, msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, AnyPod), read)
+    await save_finished_worker_log(
+        cluster, msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, AnyPod), read
+    )
 
 
 def _issue_token(cluster: EmbeddedCluster, pod: Pod, audience: str) -> str:

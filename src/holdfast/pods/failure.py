@@ -80,7 +80,7 @@ class TerminationReason(Struct, frozen=True):
     message: str = ""
 
 
-def how(end: ContainerStateTerminated) -> str:
+def exit_text(end: ContainerStateTerminated) -> str:
     """What follows the worker's name in a sentence."""
     number = killed_by(end)
     if number is not None and end.reason in ("", "Error"):
@@ -94,7 +94,7 @@ def killed_by(end: ContainerStateTerminated) -> signal.Signals | None:
     return next((each for each in FATAL if each == number), None)
 
 
-def words(end: ContainerStateTerminated) -> str:
+def termination_text(end: ContainerStateTerminated) -> str:
     """The last message of the container, as far as it explains the end."""
     if killed_by(end) in FROM_OUTSIDE and end.reason in ("", "Error"):
         return ""
@@ -346,7 +346,7 @@ def failed_container(pod: Pod) -> ContainerStateTerminated | None:
 def _exited(pod: Pod, end: ContainerStateTerminated) -> str:
     init = _init_container(pod, end)
     who = f"init container {init} of {worker_text(pod)}" if init else worker_text(pod)
-    return f"{who} {how(end)}"
+    return f"{who} {exit_text(end)}"
 
 
 def _init_container(pod: Pod, end: ContainerStateTerminated) -> str:
@@ -355,7 +355,7 @@ def _init_container(pod: Pod, end: ContainerStateTerminated) -> str:
 
 
 def _with_termination_message(message: str, end: ContainerStateTerminated) -> str:
-    text = words(end)
+    text = termination_text(end)
     return f"{message}: {text}" if text else message
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from holdfast.api.core.objects import ContainerStatus, Pod
-from holdfast.pods.failure import SIDECAR, how, sanitize, words
+from holdfast.pods.failure import SIDECAR, exit_text, sanitize, termination_text
 
 # Why an image can't be pulled, with the same message whether the kubelet pulls or backs off.
 
@@ -135,8 +135,8 @@ def _init_problem(container: ContainerStatus) -> str:
     # A sidecar that failed before it was ready is restarted again and again: its last end explains more than its state.
     end = container.state.terminated or (None if container.ready else container.last_state.terminated)
     if end is not None and (end.exit_code or end.signal):
-        text = words(end)
-        return f"init container {container.name} {how(end)}" + (f": {text}" if text else "")
+        text = termination_text(end)
+        return f"init container {container.name} {exit_text(end)}" + (f": {text}" if text else "")
     return _waiting_problem(container, "init container")
 
 

@@ -13,14 +13,14 @@ from holdfast.errors import HoldfastError
 from holdfast.httpserver import DEFAULT_LIMITS, Limits, listening
 
 # The problems, a line each; no line means healthy.
-Complaints: TypeAlias = Callable[[], Sequence[str]]
+Problems: TypeAlias = Callable[[], Sequence[str]]
 
 
 class CannotListen(HoldfastError):
     """A port that the operator needs is not free."""
 
 
-def health_app(*, live: Complaints, ready: Complaints) -> web.Application:
+def health_app(*, live: Problems, ready: Problems) -> web.Application:
     """/healthz shows whether to restart this process, /readyz whether the process does its work.
 
     An answer of /healthz shows that the event loop runs: the same loop serves the endpoint.
@@ -61,7 +61,7 @@ async def serve_app(
         yield chosen
 
 
-def _check(complaints: Complaints) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _check(complaints: Problems) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def answer(_: web.Request) -> web.Response:
         lines = complaints()
         return web.Response(status=503 if lines else 200, text="".join(f"{line}\n" for line in lines or ("ok",)))

@@ -18,13 +18,15 @@ class CandidateNodes:
 
     def __init__(self, shape: PodRequirements, capacity: "PassCapacity") -> None:
         self.shape = shape
-        self.matching = [node for node in capacity.machines if shape.matches(node)]
-        self.suiting = [node for node in self.matching if how_many_fit(shape.requests, node.offered)]
-        self.entered = [node for node in self.suiting if shape.can_run_on(node)]
-        self.counts = {node.name: how_many_fit(shape.requests, capacity.free(node.name)) for node in self.entered}
+        self.matching = [node for node in capacity.nodes if shape.matches(node)]
+        self.large_enough = [node for node in self.matching if how_many_fit(shape.requests, node.offered)]
+        self.schedulable = [node for node in self.large_enough if shape.can_run_on(node)]
+        self.counts = {node.name: how_many_fit(shape.requests, capacity.free(node.name)) for node in self.schedulable}
         self._open = dict(self.counts)
         self._total = sum(self._open.values())
-        self._domains = {node.name: shape.domains(node) for node in self.suiting} if shape.anti_affinity_keys else {}
+        self._domains = (
+            {node.name: shape.domains(node) for node in self.large_enough} if shape.anti_affinity_keys else {}
+        )
         # The node with the most capacity first. An entry is valid only while `_open` holds the same count.
         self._heap = [(-count, name) for name, count in self._open.items()]
         heapify(self._heap)
@@ -76,14 +78,14 @@ class CandidateNodes:
         )
 
     @cached_property
-    def most(self) -> int:
+    def max_workers(self) -> int:
         """How many workers would fit if the nodes that they can run on were empty."""
-        return self.capacity({node.name: how_many_fit(self.shape.requests, node.offered) for node in self.entered})
+        return self.capacity({node.name: how_many_fit(self.shape.requests, node.offered) for node in self.schedulable})
 
     @cached_property
     def max_workers_ignoring_taints(self) -> int:
         """As `most`, if all taints were tolerated and all nodes were ready."""
-        return self.capacity({node.name: how_many_fit(self.shape.requests, node.offered) for node in self.suiting})
+        return self.capacity({node.name: how_many_fit(self.shape.requests, node.offered) for node in self.large_enough})
 
     def _set(self, name: str, count: int) -> None:
         if count != self._open[name]:
@@ -112,24 +114,24 @@ class PassCapacity:
         self._candidates: dict[bytes, CandidateNodes] = {}
 
     @property
-    def machines(self) -> Collection[NodeCapacity]:
-        return self._ledger.machines.values()
+    def nodes(self) -> Collection[NodeCapacity]:
+        return self._ledger.nodes.values()
 
     def free(self, name: str) -> Amounts:
         changed = self._free.get(name)
         return self._ledger.free(name) if changed is None else changed
 
     @property
-    def given(self) -> dict[str, Amounts]:
+    def assigned(self) -> dict[str, Amounts]:
         """The amounts assigned so far, by node."""
         return {name: minus(self._ledger.free(name), left) for name, left in self._free.items()}
 
     @property
-    def closed(self) -> Collection[str]:
+    def reserved_nodes(self) -> Collection[str]:
         """Nodes with reserved resources."""
         return self._reserved.keys()
 
-    def spots(self, shape: PodRequirements) -> CandidateNodes:
+    def candidates(self, shape: PodRequirements) -> CandidateNodes:
         if shape.digest not in self._candidates:
             candidates = self._candidates[shape.digest] = CandidateNodes(shape, self)
             for name, reserved in self._reserved.items():
@@ -137,15 +139,15 @@ class PassCapacity:
                     candidates.hold(name)
         return self._candidates[shape.digest]
 
-    def put(self, shape: PodRequirements, workers: int) -> bool:
+    def assign_all(self, shape: PodRequirements, workers: int) -> bool:
         """Assign capacity to all workers, or to none."""
-        chosen = self.spots(shape).choose(workers)
+        chosen = self.candidates(shape).choose(workers)
         self._take(chosen, shape)
         return bool(chosen)
 
     def reserve(self, shape: PodRequirements, workers: int, occupied: Collection[str]) -> None:
         """Assign capacity to as many workers as fit."""
-        self._take(self.spots(shape).choose_some(workers, occupied), shape)
+        self._take(self.candidates(shape).choose_some(workers, occupied), shape)
 
     def scarce(self, shape: PodRequirements, workers: int) -> frozenset[str]:
         """The resources that such workers wait for: their devices while too few are free, else all their requests.
@@ -154,13 +156,13 @@ class PassCapacity:
         other resource would keep such workers waiting in turns.
         """
         devices = {name: amount for name, amount in shape.requests.items() if name not in NATIVE}
-        candidates = self.spots(shape)
-        free = {node.name: how_many_fit(devices, self.free(node.name)) for node in candidates.entered}
+        candidates = self.candidates(shape)
+        free = {node.name: how_many_fit(devices, self.free(node.name)) for node in candidates.schedulable}
         return frozenset(devices if devices and candidates.capacity(free) < workers else shape.requests)
 
     def hold(self, shape: PodRequirements, reserved: frozenset[str]) -> None:
         """Stop assigning the reserved resources on all nodes that such workers could run on."""
-        for node in self.spots(shape).entered:
+        for node in self.candidates(shape).schedulable:
             before = self._reserved.get(node.name, frozenset())
             self._reserved[node.name] = before | reserved
             for candidates in self._candidates.values():

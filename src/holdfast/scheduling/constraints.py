@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from holdfast.api.core.selectors import Affinity, NodeAffinity, NodeSpec, PodAffinityTerm, PodSpec, Taint, Toleration
 from holdfast.scheduling.ledger import NodeCapacity
-from holdfast.scheduling.resources import Amounts, pod_requests, sidecar_needs
+from holdfast.scheduling.resources import Amounts, pod_requests, sidecar_requests
 
 # Taints and tolerations.
 
@@ -95,7 +95,7 @@ def shape_of(pod: PodSpec, labels: Mapping[str, str], namespace: str) -> PodRequ
         sorted({term.topology_key for term in anti_affinity_terms if _selects_own_pods(term, labels, namespace)})
     )
     requests = {name: amount for name, amount in sorted(pod_requests(pod).items()) if amount > 0}
-    sidecar = {name: amount for name, amount in sorted(sidecar_needs(pod).items()) if amount > 0}
+    sidecar = {name: amount for name, amount in sorted(sidecar_requests(pod).items()) if amount > 0}
     digest = msgspec.json.encode((requests, sidecar, constraints, anti_affinity_keys))
     return PodRequirements(
         requests=requests,

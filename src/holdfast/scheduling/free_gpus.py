@@ -17,11 +17,11 @@ class RandomSource(Protocol):
 NodeFilter: TypeAlias = Callable[[str], bool]
 
 # The most GPUs that a workload can request: nodes with more need not be distinguished where only enough counts.
-MOST = 64
+MAX_GPUS = 64
 # How many outdated entries a heap may hold, beyond twice the number of nodes.
 SLACK = 64
 # How many random samples are drawn before a full scan: where most nodes fit, one of the samples does.
-TRIES = 16
+RANDOM_SAMPLES = 16
 
 
 class FreeGpuIndex:
@@ -32,7 +32,7 @@ class FreeGpuIndex:
         # The most free first, then by name. An entry is valid only while `_free` holds the same number.
         self._heap: list[tuple[int, str]] = []
         # The nodes by number of free GPUs, unordered within a level, and the position of each node in its level.
-        self._levels: list[list[str]] = [[] for _ in range(MOST + 1)]
+        self._levels: list[list[str]] = [[] for _ in range(MAX_GPUS + 1)]
         self._positions: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -54,7 +54,7 @@ class FreeGpuIndex:
         if old is not None:
             self._remove_from_level(name, old)
         self._free[name] = free
-        level = self._levels[min(free, MOST)]
+        level = self._levels[min(free, MAX_GPUS)]
         self._positions[name] = len(level)
         level.append(name)
         heappush(self._heap, (-free, name))
@@ -92,7 +92,7 @@ class FreeGpuIndex:
     def random_node(self, gpus: int, suits: NodeFilter, rng: RandomSource) -> str | None:
         """A random fitting node with enough free GPUs, uniformly chosen."""
         count = self.count_with(gpus)
-        for _ in range(min(count, TRIES)):
+        for _ in range(min(count, RANDOM_SAMPLES)):
             name = self._at(rng.randrange(count), gpus)
             if suits(name):
                 return name
@@ -107,7 +107,7 @@ class FreeGpuIndex:
 
     def _remove_from_level(self, name: str, free: int) -> None:
         """Remove the node from its level; the last node of the level takes its position."""
-        level, position = self._levels[min(free, MOST)], self._positions[name]
+        level, position = self._levels[min(free, MAX_GPUS)], self._positions[name]
         last = level.pop()
         if last != name:
             level[position] = last

@@ -11,7 +11,14 @@ from holdfast.api.meta import Key
 from holdfast.scheduling.candidates import PassCapacity
 from holdfast.scheduling.constraints import PodRequirements
 from holdfast.scheduling.ledger import Ledger
-from holdfast.scheduling.messages import PermanentObstacle, beyond, demand_text, obstacle, ordinal, shortage
+from holdfast.scheduling.messages import (
+    PermanentObstacle,
+    demand_text,
+    exceeds_cluster_text,
+    obstacle,
+    ordinal,
+    shortage,
+)
 from holdfast.scheduling.resources import Amounts
 from holdfast.times import parse_time
 
@@ -34,7 +41,7 @@ class Gang(Struct, frozen=True, kw_only=True):
     """Since when a gang in state keeping has no workers."""
     unbound: int = 0
     """How many workers of a started gang have no node yet."""
-    machines: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
     """The nodes of the other workers of a started gang."""
 
     @property
@@ -70,11 +77,11 @@ DETAILED_MESSAGES = 10
 class AdmissionResult(Struct, frozen=True):
     """The result of one pass."""
 
-    verdicts: dict[str, AdmissionDecision]
+    decisions: dict[str, AdmissionDecision]
     """The decision for every gang, by its uid."""
-    taken: Mapping[str, Amounts]
+    demand: Mapping[str, Amounts]
     """Expected requests of admitted workers that have no node yet, by node."""
-    kept: Collection[str]
+    held_nodes: Collection[str]
     """Nodes that are held for gangs that have waited long."""
 
 
@@ -82,7 +89,7 @@ def admit(
     gangs: Iterable[Gang], ledger: Ledger, now: datetime, patience_s: float = 600.0
 ) -> dict[str, AdmissionDecision]:
     """Only the decisions of `run_admission`."""
-    return run_admission(gangs, ledger, now, patience_s).verdicts
+    return run_admission(gangs, ledger, now, patience_s).decisions
 
 
 def run_admission(
@@ -98,13 +105,13 @@ def run_admission(
     capacity, waiting = PassCapacity(ledger), []
     for gang in all_gangs:
         if gang.state == "started":
-            capacity.reserve(gang.shape, gang.unbound, gang.machines)
+            capacity.reserve(gang.shape, gang.unbound, gang.nodes)
         else:
             waiting.append(gang)
     admission_pass = _AdmissionPass(capacity, now, patience_s, per_namespace)
     decisions = {gang.uid: admission_pass.judge(gang) for gang in sorted(waiting, key=lambda gang: gang.rank)}
     verdicts = {gang.uid: decisions.get(gang.uid, ADMITTED) for gang in all_gangs}
-    return AdmissionResult(verdicts, capacity.given, capacity.closed)
+    return AdmissionResult(verdicts, capacity.assigned, capacity.reserved_nodes)
 
 
 class _AdmissionPass:
@@ -121,7 +128,7 @@ class _AdmissionPass:
         self._obstacles: dict[bytes, PermanentObstacle | None] = {}
 
     def judge(self, gang: Gang) -> AdmissionDecision:
-        if self._capacity.put(gang.shape, gang.workers):
+        if self._capacity.assign_all(gang.shape, gang.workers):
             return ADMITTED
         self._position += 1
         decision = self._refusal(gang)
@@ -142,16 +149,16 @@ class _AdmissionPass:
         self._blocking_gang = gang
 
     def _refusal(self, gang: Gang) -> AdmissionDecision:
-        candidates, found = self._capacity.spots(gang.shape), self._obstacle(gang.shape)
+        candidates, found = self._capacity.candidates(gang.shape), self._obstacle(gang.shape)
         message = found.message if found is not None else self._shortage(gang)
         impossible = found is not None and found.impossible
-        if candidates.suiting and candidates.max_workers_ignoring_taints < gang.workers:
-            message, impossible = message + beyond(candidates), True
+        if candidates.large_enough and candidates.max_workers_ignoring_taints < gang.workers:
+            message, impossible = message + exceeds_cluster_text(candidates), True
         return AdmissionDecision(admitted=False, message=message, position=self._position, impossible=impossible)
 
     def _holds_nodes(self, gang: Gang) -> bool:
         """Whether to reserve capacity for the gang. A gang that can never fit would hold it in vain, for ever."""
-        can_ever_fit = gang.workers <= self._capacity.spots(gang.shape).most
+        can_ever_fit = gang.workers <= self._capacity.candidates(gang.shape).max_workers
         is_patient = gang.waited_s(self._now) <= self._patience_s
         # A gang that was running may get back the node that it lost: that is worth some waiting.
         return can_ever_fit or is_patient if gang.state == "keeping" else can_ever_fit and not is_patient
@@ -159,13 +166,13 @@ class _AdmissionPass:
     def _obstacle(self, shape: PodRequirements) -> PermanentObstacle | None:
         """Computed once for all gangs of the same shape."""
         if shape.digest not in self._obstacles:
-            self._obstacles[shape.digest] = obstacle(self._capacity.spots(shape), len(self._capacity.machines))
+            self._obstacles[shape.digest] = obstacle(self._capacity.candidates(shape), len(self._capacity.nodes))
         return self._obstacles[shape.digest]
 
     def _shortage(self, gang: Gang) -> str:
         if self._position > DETAILED_MESSAGES:
             return f"{demand_text(gang.shape, gang.workers)}; at least {DETAILED_MESSAGES} jobs are in line before it"
-        candidates, ahead = self._capacity.spots(gang.shape), self._blocking_gang
+        candidates, ahead = self._capacity.candidates(gang.shape), self._blocking_gang
         if ahead is not None and candidates.capacity(candidates.counts) >= gang.workers:
             return f"{ordinal(self._position)} in line, behind {ahead.key} (priority {ahead.priority})"
         return shortage(candidates, gang.workers, self._capacity)

@@ -20,9 +20,9 @@ GPU = "nvidia.com/gpu"
 # Set by NVIDIA's feature discovery, also where the device plugin has not reported yet.
 GPU_COUNT_LABEL = "nvidia.com/gpu.count"
 # The largest amount of any resource on one node.
-MOST = (2**63 - 1) * NANO
+MAX_AMOUNT = (2**63 - 1) * NANO
 # On a pod: the id of the reservation that the pod fulfils.
-PLACE_LABEL = "holdfast.dev/place"
+RESERVATION_LABEL = "holdfast.dev/place"
 
 
 class NodeCapacity(Struct, frozen=True, kw_only=True):
@@ -35,16 +35,16 @@ class NodeCapacity(Struct, frozen=True, kw_only=True):
     offered: Amounts
 
 
-Machines: TypeAlias = Mapping[str, NodeCapacity]
+Nodes: TypeAlias = Mapping[str, NodeCapacity]
 # Receives the name of a node whose capacity or usage has changed.
-Follower: TypeAlias = Callable[[str], None]
+NodeListener: TypeAlias = Callable[[str], None]
 
 
 class Reservation(Struct, frozen=True, kw_only=True):
     """Capacity for a pod that the scheduler has not bound yet."""
 
-    machine: str
-    asked: Amounts
+    node: str
+    requests: Amounts
     until_s: float
     """By a monotonic clock: a reservation whose pod never comes must not hold its capacity for ever."""
 
@@ -54,30 +54,30 @@ class Ledger:
 
     def __init__(self) -> None:
         self.version = 0
-        self.listeners: list[Follower] = []
+        self.listeners: list[NodeListener] = []
         self._nodes: dict[str, NodeCapacity] = {}
         self._taken: dict[str, Amounts] = {}
         self._free: dict[str, Amounts] = {}
         self._reservations: dict[str, Reservation] = {}
-        self._assumed: dict[str, Amounts] = {}
-        self._ends: list[tuple[float, str]] = []
-        self._arrived: dict[str, int] = {}
+        self._reserved: dict[str, Amounts] = {}
+        self._expirations: list[tuple[float, str]] = []
+        self._bound_pods: dict[str, int] = {}
         self._gang_demand: Mapping[str, Amounts] = {}
         self._held_nodes: frozenset[str] = frozenset()
 
     @property
-    def machines(self) -> Machines:
+    def nodes(self) -> Nodes:
         return self._nodes
 
     @property
-    def assumptions(self) -> Mapping[str, Reservation]:
+    def reservations(self) -> Mapping[str, Reservation]:
         return self._reservations
 
     def free(self, name: str) -> Amounts:
         """The free resources of a node; negative where more is taken than the node offers."""
         if name not in self._free:
             left = minus(self._nodes[name].offered, self._taken.get(name, {}))
-            self._free[name] = minus(left, self._assumed[name]) if name in self._assumed else left
+            self._free[name] = minus(left, self._reserved[name]) if name in self._reserved else left
         return self._free[name]
 
     def available(self, name: str) -> Amounts:
@@ -93,12 +93,12 @@ class Ledger:
     def reserve(self, reservation_id: str, node_name: str, requests: Amounts, until_s: float) -> None:
         """Count the requests as taken from now on, unless the pod with the label `reservation_id` is bound already."""
         self.release(reservation_id)
-        if reservation_id in self._arrived:
+        if reservation_id in self._bound_pods:
             return
-        self._reservations[reservation_id] = Reservation(machine=node_name, asked=requests, until_s=until_s)
-        self._assumed[node_name] = plus(self._assumed.get(node_name, {}), requests)
+        self._reservations[reservation_id] = Reservation(node=node_name, requests=requests, until_s=until_s)
+        self._reserved[node_name] = plus(self._reserved.get(node_name, {}), requests)
         if until_s < inf:
-            heappush(self._ends, (until_s, reservation_id))
+            heappush(self._expirations, (until_s, reservation_id))
         self._change(node_name)
 
     def release(self, reservation_id: str) -> None:
@@ -106,17 +106,17 @@ class Ledger:
         reservation = self._reservations.pop(reservation_id, None)
         if reservation is None:
             return
-        left = minus(self._assumed[reservation.machine], reservation.asked)
-        self._assumed[reservation.machine] = left
+        left = minus(self._reserved[reservation.node], reservation.requests)
+        self._reserved[reservation.node] = left
         if not any(left.values()):
-            del self._assumed[reservation.machine]
-        self._change(reservation.machine)
+            del self._reserved[reservation.node]
+        self._change(reservation.node)
 
     def expire(self, now_s: float) -> list[str]:
         """Release the reservations that have expired, and return their ids."""
         expired = []
-        while self._ends and self._ends[0][0] <= now_s:
-            until_s, reservation_id = heappop(self._ends)
+        while self._expirations and self._expirations[0][0] <= now_s:
+            until_s, reservation_id = heappop(self._expirations)
             reservation = self._reservations.get(reservation_id)
             if reservation is not None and reservation.until_s == until_s:
                 self.release(reservation_id)
@@ -126,7 +126,7 @@ class Ledger:
     @property
     def next_end_s(self) -> float | None:
         """When the next reservation may expire."""
-        return self._ends[0][0] if self._ends else None
+        return self._expirations[0][0] if self._expirations else None
 
     def set_gang_demand(self, taken: Mapping[str, Amounts], held_nodes: Collection[str] = ()) -> None:
         """Set the expected demand of admitted gangs, and the nodes that are held for gangs that have waited long.
@@ -141,7 +141,7 @@ class Ledger:
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
         before = self._nodes.pop(old.metadata.name, None) if old is not None else None
-        after = machine(new) if new is not None else None
+        after = node_capacity(new) if new is not None else None
         if after is not None:
             self._nodes[after.name] = after
         if before != after:
@@ -169,9 +169,9 @@ class Ledger:
         """Count the pods of a reservation: one has been bound, or a bound one is gone."""
         if not reservation_id:
             return
-        self._arrived[reservation_id] = self._arrived.get(reservation_id, 0) + by
-        if self._arrived[reservation_id] == 0:
-            del self._arrived[reservation_id]
+        self._bound_pods[reservation_id] = self._bound_pods.get(reservation_id, 0) + by
+        if self._bound_pods[reservation_id] == 0:
+            del self._bound_pods[reservation_id]
         if by > 0:
             self.release(reservation_id)
 
@@ -185,7 +185,7 @@ class Ledger:
             listener(name)
 
 
-def machine(node: Node) -> NodeCapacity:
+def node_capacity(node: Node) -> NodeCapacity:
     return NodeCapacity(
         name=node.metadata.name,
         labels=node.metadata.labels,
@@ -201,7 +201,7 @@ def _spec_using_capacity(pod: Pod | None) -> PodSpec | None:
 
 
 def _reservation_id(pod: Pod | None) -> str:
-    return pod.metadata.labels.get(PLACE_LABEL, "") if pod is not None else ""
+    return pod.metadata.labels.get(RESERVATION_LABEL, "") if pod is not None else ""
 
 
 def _offered(node: Node) -> dict[str, int]:
@@ -218,4 +218,4 @@ def _offered(node: Node) -> dict[str, int]:
 def _sane_quantity(text: str | int | float) -> int:
     """The scheduler counts in 64 bits, and finds no capacity where a larger quantity is written."""
     amount = parse_nanos_or_zero(text)
-    return amount if amount <= MOST else 0
+    return amount if amount <= MAX_AMOUNT else 0

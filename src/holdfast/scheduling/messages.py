@@ -97,9 +97,9 @@ def obstacle(candidates: CandidateNodes, node_count: int) -> PermanentObstacle |
         return PermanentObstacle("no node is there")
     if not candidates.matching:
         return PermanentObstacle(f"no node matches {_constraints_text(candidates.shape)} (of {nodes(node_count)})")
-    if not candidates.suiting:
+    if not candidates.large_enough:
         return PermanentObstacle(_worker_too_large(candidates), impossible=True)
-    if not candidates.entered:
+    if not candidates.schedulable:
         return PermanentObstacle(_all_excluded(candidates))
     return None
 
@@ -110,7 +110,7 @@ def shortage(candidates: CandidateNodes, workers: int, capacity: PassCapacity) -
     for name in by_importance(shape.requests):
         counts = {
             each.name: max(0, capacity.free(each.name).get(name, 0) // shape.requests[name])
-            for each in candidates.entered
+            for each in candidates.schedulable
         }
         if sum(counts.values()) < workers:
             return (
@@ -130,7 +130,7 @@ def shortage(candidates: CandidateNodes, workers: int, capacity: PassCapacity) -
     )
 
 
-def beyond(candidates: CandidateNodes) -> str:
+def exceeds_cluster_text(candidates: CandidateNodes) -> str:
     """The suffix for a gang that is larger than all nodes together."""
     return f"; even on empty nodes only {candidates.max_workers_ignoring_taints} fit: lower numWorkers or add nodes"
 
@@ -177,7 +177,7 @@ def _anti_affinity_text(shape: PodRequirements, workers: int) -> str:
 
 
 def _all_excluded(candidates: CandidateNodes) -> str:
-    count = len(candidates.suiting)
+    count = len(candidates.large_enough)
     which = "the only matching node is" if count == 1 else f"all {count} matching nodes are"
     has = "has" if count == 1 else "have"
     return (
@@ -188,13 +188,17 @@ def _all_excluded(candidates: CandidateNodes) -> str:
 def _excluded_nodes_text(candidates: CandidateNodes) -> str:
     """Nodes that would count if the job could be scheduled to them."""
     return (
-        f"; not counted: {_worker_exclusions(candidates)}" if len(candidates.entered) < len(candidates.suiting) else ""
+        f"; not counted: {_worker_exclusions(candidates)}"
+        if len(candidates.schedulable) < len(candidates.large_enough)
+        else ""
     )
 
 
 def _worker_exclusions(candidates: CandidateNodes) -> str:
     reasons = Counter(
-        exclusion_reason(candidates.shape, node) for node in candidates.suiting if not candidates.shape.can_run_on(node)
+        exclusion_reason(candidates.shape, node)
+        for node in candidates.large_enough
+        if not candidates.shape.can_run_on(node)
     )
     return ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
 
@@ -213,7 +217,7 @@ def exclusion_reason(shape: PodRequirements, node: NodeCapacity) -> str:
 
 # Only the first workloads of the queue get their position and the current free GPUs in the message. Further back the
 # message would change whenever a workload starts, and each change is a status write for each waiting workload.
-TOLD = 10
+DETAILED_POSITIONS = 10
 
 
 class WaitMessage(Struct, frozen=True, kw_only=True):
@@ -223,20 +227,22 @@ class WaitMessage(Struct, frozen=True, kw_only=True):
 
 
 def wait_message(request: Request, position: int, index: NodeIndex, ledger: Ledger) -> WaitMessage:
-    if not ledger.machines:
+    if not ledger.nodes:
         return WaitMessage(message=f"needs {_gpus_text(request)}; no node is there")
     if not len(index.by_capacity):
-        return WaitMessage(
-            message=f"no node matches nodeSelector {_selector(request)} (of {nodes(len(ledger.machines))})"
-        )
+        return WaitMessage(message=f"no node matches nodeSelector {_selector(request)} (of {nodes(len(ledger.nodes))})")
     largest = index.largest(request)
     if largest < request.gpus:
         return WaitMessage(message=_request_too_large(request, largest), never=True)
     demand = f"needs {_gpus_text(request)} on one node"
-    if index.largest_entered(request) < request.gpus:
-        reasons = _request_exclusions(request, index, ledger) if position <= TOLD else "cordoned, not ready or tainted"
+    if index.largest_schedulable(request) < request.gpus:
+        reasons = (
+            _request_exclusions(request, index, ledger)
+            if position <= DETAILED_POSITIONS
+            else "cordoned, not ready or tainted"
+        )
         return WaitMessage(message=f"{demand}; every node that is large enough is closed to it: {reasons}")
-    if position > TOLD:
+    if position > DETAILED_POSITIONS:
         return WaitMessage(message=f"{demand}; at least {_round(position - 1)} workloads are in line before it")
     free = index.most_free(request)
     available = f"the most that a node has free is {free}" if free else "no node has any free"
@@ -263,7 +269,7 @@ def _selector(request: Request) -> str:
 
 
 def _request_exclusions(request: Request, index: NodeIndex, ledger: Ledger) -> str:
-    excluded = (node for node in ledger.machines.values() if index.is_large_enough(request, node.name))
+    excluded = (node for node in ledger.nodes.values() if index.is_large_enough(request, node.name))
     reasons = Counter(exclusion_reason(request.shape, node) for node in excluded)
     return ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
 
@@ -276,7 +282,7 @@ def _round(count: int) -> int:
 # How often the message of a waiting workload may change: each change is a status write, and a long queue must not write
 # all the time.
 
-CALM_S = 60.0
+MESSAGE_INTERVAL_S = 60.0
 
 
 class _ReportedMessage(Struct, frozen=True):
@@ -286,19 +292,23 @@ class _ReportedMessage(Struct, frozen=True):
 
 class MessageThrottle:
     def __init__(self) -> None:
-        self._told: dict[str, _ReportedMessage] = {}
+        self._reported: dict[str, _ReportedMessage] = {}
 
     def throttle(self, uid: str, wait: WaitMessage, now_s: float) -> tuple[WaitMessage, float]:
         """The message to report, and in how many seconds to ask again.
 
         The first message is reported at once, a new one when the last one is a minute old.
         """
-        reported = self._told.get(uid)
-        if reported is not None and wait.message != reported.wait.message and now_s < reported.at_s + CALM_S:
-            return reported.wait, reported.at_s + CALM_S - now_s
+        reported = self._reported.get(uid)
+        if (
+            reported is not None
+            and wait.message != reported.wait.message
+            and now_s < reported.at_s + MESSAGE_INTERVAL_S
+        ):
+            return reported.wait, reported.at_s + MESSAGE_INTERVAL_S - now_s
         if reported is None or wait.message != reported.wait.message:
-            self._told[uid] = _ReportedMessage(wait, now_s)
-        return wait, CALM_S
+            self._reported[uid] = _ReportedMessage(wait, now_s)
+        return wait, MESSAGE_INTERVAL_S
 
     def forget(self, uid: str) -> None:
-        self._told.pop(uid, None)
+        self._reported.pop(uid, None)

@@ -23,12 +23,12 @@ class NodeIndex:
         # The schedulable nodes by free GPUs.
         self.preferred = FreeGpuIndex()
         self.others = FreeGpuIndex()
-        for name in ledger.machines:
+        for name in ledger.nodes:
             self.refresh(name)
 
     def refresh(self, name: str) -> None:
         """Update the indexes after a change of the node."""
-        node = self._ledger.machines.get(name)
+        node = self._ledger.nodes.get(name)
         if node is None or not self._shape.matches(node):
             for index in (self.by_capacity, self.schedulable, self.preferred, self.others):
                 index.remove(name)
@@ -61,7 +61,7 @@ class NodeIndex:
         """The most GPUs of a node that is large enough for the other requests."""
         return _most(self.by_capacity, self._is_large_enough_without_gpus(request))
 
-    def largest_entered(self, request: Request) -> int:
+    def largest_schedulable(self, request: Request) -> int:
         """As `largest`, among schedulable nodes."""
         return _most(self.schedulable, self._is_large_enough_without_gpus(request))
 
@@ -77,7 +77,7 @@ class NodeIndex:
     def _is_large_enough_without_gpus(self, request: Request) -> NodeFilter:
         """Whether a node would have the capacity for all requests but GPUs if it were empty."""
         other_requests = request.other_requests
-        return lambda name: how_many_fit(other_requests, self._ledger.machines[name].offered) > 0
+        return lambda name: how_many_fit(other_requests, self._ledger.nodes[name].offered) > 0
 
     def _refresh_free(self, node: NodeCapacity) -> None:
         name = node.name

@@ -13,7 +13,7 @@ from holdfast.scheduling.request import Request, SchedulingClass
 from holdfast.scheduling.wait_queue import QueuedRequest, StarvationGuard, WaitQueue
 
 # How many indexes of classes without waiting workloads are retained: the next workload most likely is of such a class.
-IDLE = 8
+MAX_IDLE_INDEXES = 8
 # To build an index is to scan all nodes. A pass scans at most so many nodes, then the next pass continues: other tasks
 # must not stall meanwhile.
 NODES_PER_PASS = 20_000
@@ -23,8 +23,8 @@ class Assignment(Struct, frozen=True):
     """A node that was assigned to a request."""
 
     request: Request
-    machine: str
-    is_taken: bool = False
+    node: str
+    is_confirmed: bool = False
     """The assignment is persisted; until then it can be released without a trace."""
     awaited: str = ""
     """What the pod needs next."""
@@ -33,7 +33,7 @@ class Assignment(Struct, frozen=True):
 
 
 class PassResult(Struct, frozen=True):
-    given: list[Request]
+    assigned: list[Request]
     """The requests that were assigned a node, by priority."""
     newly_waiting: list[Request]
     """The requests that joined the queue since the last pass, and have to wait."""
@@ -50,8 +50,8 @@ class Placement:
         self._assumed_s = assumed_s
         self._queue = WaitQueue()
         self._starvation_guard = StarvationGuard(ledger, patience_s)
-        self._telling = MessageThrottle()
-        self._holdings: dict[str, Assignment] = {}
+        self._throttle = MessageThrottle()
+        self._assignments: dict[str, Assignment] = {}
         # Requests that joined since the last pass: what they wait for is not known yet.
         self._unprocessed: dict[str, None] = {}
         self._indexes: dict[bytes, NodeIndex] = {}
@@ -60,8 +60,8 @@ class Placement:
 
     def enqueue(self, request: Request, now_s: float) -> None:
         """Queue the request, if it is not queued already. An assigned node is retained if the request is the same."""
-        assignment, waiter = self._holdings.get(request.uid), self._queue.get(request.uid)
-        has_node = assignment is not None and not assignment.is_taken and assignment.request == request
+        assignment, waiter = self._assignments.get(request.uid), self._queue.get(request.uid)
+        has_node = assignment is not None and not assignment.is_confirmed and assignment.request == request
         if has_node or (waiter is not None and waiter.request == request):
             return
         self._release(request.uid)
@@ -75,28 +75,32 @@ class Placement:
         To be called with every reconcile of the workload, and for every persisted assignment found at the start.
         """
         self._queue.leave(request.uid)
-        self._telling.forget(request.uid)
-        prior = self._holdings.get(request.uid)
-        if prior is None or (prior.is_taken, prior.request.place, prior.awaited) != (True, request.place, awaited):
-            if prior is not None and prior.request.place != request.place:
-                self._ledger.release(prior.request.place)
-            prior = Assignment(request, node, is_taken=True, awaited=awaited, since_s=now_s)
-            self._holdings[request.uid] = prior
-        reservation = self._ledger.assumptions.get(request.place)
+        self._throttle.forget(request.uid)
+        prior = self._assignments.get(request.uid)
+        if prior is None or (prior.is_confirmed, prior.request.reservation_id, prior.awaited) != (
+            True,
+            request.reservation_id,
+            awaited,
+        ):
+            if prior is not None and prior.request.reservation_id != request.reservation_id:
+                self._ledger.release(prior.request.reservation_id)
+            prior = Assignment(request, node, is_confirmed=True, awaited=awaited, since_s=now_s)
+            self._assignments[request.uid] = prior
+        reservation = self._ledger.reservations.get(request.reservation_id)
         if reservation is None or not now_s + self._assumed_s / 2 < reservation.until_s < inf:
-            self._ledger.reserve(request.place, node, request.shape.requests, now_s + self._assumed_s)
+            self._ledger.reserve(request.reservation_id, node, request.shape.requests, now_s + self._assumed_s)
         return now_s - prior.since_s
 
     def leave(self, uid: str) -> None:
         """The workload requests nothing any more, or its pod is bound."""
         self._queue.leave(uid)
-        self._telling.forget(uid)
+        self._throttle.forget(uid)
         self._release(uid)
 
     def offered_node(self, uid: str) -> str | None:
         """The assigned node that is not confirmed yet."""
-        assignment = self._holdings.get(uid)
-        return assignment.machine if assignment is not None and not assignment.is_taken else None
+        assignment = self._assignments.get(uid)
+        return assignment.node if assignment is not None and not assignment.is_confirmed else None
 
     def run_pass(self, now_s: float) -> PassResult:
         """Walk the queue once. A request that does not fit lets later ones pass, until its patience is over."""
@@ -120,8 +124,8 @@ class Placement:
         waiter = self._queue.get(uid)
         if waiter is None or uid in self._unprocessed:
             return None
-        index = self._index(waiter.sort)
-        return self._telling.throttle(
+        index = self._index(waiter.scheduling_class)
+        return self._throttle.throttle(
             uid, wait_message(waiter.request, self._queue.position(uid), index, self._ledger), now_s
         )
 
@@ -134,7 +138,7 @@ class Placement:
             _, group = heappop(heads)
             waiter = self._queue.first_of(group)
             assert waiter is not None
-            if self._over_budget(waiter.sort):
+            if self._over_budget(waiter.scheduling_class):
                 return given, True
             if not self._try_assign(waiter, now_s):
                 continue
@@ -145,27 +149,27 @@ class Placement:
         return given, False
 
     def _try_assign(self, waiter: QueuedRequest, now_s: float) -> bool:
-        request, index = waiter.request, self._index(waiter.sort)
+        request, index = waiter.request, self._index(waiter.scheduling_class)
         node = index.choose(request, self._rng)
         if node is None:
             self._starvation_guard.reserve_if_starved(waiter, index, now_s)
             return False
         self._queue.leave(request.uid)
-        self._holdings[request.uid] = Assignment(request, node)
-        self._ledger.reserve(request.place, node, request.shape.requests, inf)
+        self._assignments[request.uid] = Assignment(request, node)
+        self._ledger.reserve(request.reservation_id, node, request.shape.requests, inf)
         return True
 
     def _release(self, uid: str) -> None:
-        assignment = self._holdings.pop(uid, None)
+        assignment = self._assignments.pop(uid, None)
         if assignment is not None:
-            self._ledger.release(assignment.request.place)
+            self._ledger.release(assignment.request.reservation_id)
 
     def _index(self, scheduling_class: SchedulingClass) -> NodeIndex:
         """The index of the class, built on first use; the index that was used last is at the end."""
         index = self._indexes.pop(scheduling_class.digest, None)
         if index is None:
             index = NodeIndex(scheduling_class, self._ledger)
-            self._scanned_nodes += len(self._ledger.machines)
+            self._scanned_nodes += len(self._ledger.nodes)
         self._indexes[scheduling_class.digest] = index
         return index
 
@@ -180,5 +184,5 @@ class Placement:
     def _drop_idle_indexes(self) -> None:
         used = self._queue.waiting_classes()
         idle = [digest for digest in self._indexes if digest not in used]
-        for digest in idle[: max(0, len(idle) - IDLE)]:
+        for digest in idle[: max(0, len(idle) - MAX_IDLE_INDEXES)]:
             del self._indexes[digest]

@@ -14,7 +14,7 @@ from holdfast.scheduling.strategy import Strategy
 class Request(Struct, frozen=True, kw_only=True):
     key: Key
     uid: str
-    place: str
+    reservation_id: str
     """The reservation id of the attempt. The pod carries it as a label, so that the ledger can match the two."""
     shape: PodRequirements
     gpus: int

@@ -70,7 +70,7 @@ def pod_requests(pod: PodResources) -> dict[str, int]:
     return {**plus(total, _parsed(pod.overhead)), "pods": NANO}
 
 
-def sidecar_needs(pod: PodResources) -> dict[str, int]:
+def sidecar_requests(pod: PodResources) -> dict[str, int]:
     """The part of `pod_requests` that the sidecars take."""
     none: dict[str, int] = {}
     return reduce(

@@ -20,14 +20,14 @@ Group: TypeAlias = tuple[bytes, bytes]
 
 class QueuedRequest(Struct, frozen=True):
     request: Request
-    sort: SchedulingClass
+    scheduling_class: SchedulingClass
     since_s: float
     """When the request joined the queue, by a monotonic clock."""
 
     @property
     def group(self) -> Group:
         """Requests that fit alike: if the first request of a group does not fit, no other one does."""
-        return self.sort.digest, self.request.shape.digest
+        return self.scheduling_class.digest, self.request.shape.digest
 
 
 class WaitQueue:
@@ -125,7 +125,7 @@ class StarvationGuard:
         before = self._last_reserved.get(request.uid)
         if before is not None and can_fit(before):
             return before
-        fitting = filter(can_fit, self._ledger.machines)
+        fitting = filter(can_fit, self._ledger.nodes)
         return min(fitting, key=lambda name: (-gpus_in(self._ledger.available(name)), name), default=None)
 
 

@@ -22,7 +22,7 @@ class BackgroundTasks:
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
 
-    def keep_running(self, run: Callable[[], Awaitable[None]]) -> None:
+    def start(self, run: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.create_task(_run_with_retries(run)))
 
     async def end(self) -> None:
@@ -43,7 +43,7 @@ async def _run_with_retries(run: Callable[[], Awaitable[None]]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def loops() -> AsyncIterator[BackgroundTasks]:
+async def background_tasks() -> AsyncIterator[BackgroundTasks]:
     """Background tasks that run until the block ends."""
     tasks = BackgroundTasks()
     try:

@@ -83,7 +83,7 @@ def progress_app(
     """
 
     async def post_progress(request: web.Request) -> web.Response:
-        client, server = _end(request, "peername"), _end(request, "sockname")
+        client, server = _socket_address(request, "peername"), _socket_address(request, "sockname")
         if not is_same_pod(client[0], server[0]) or (
             shared and not await asyncio.to_thread(is_own_client, client, server)
         ):
@@ -134,7 +134,7 @@ async def serve_app(app: web.Application, host: str, port: int) -> AsyncIterator
         yield chosen
 
 
-def _end(request: web.Request, name: str) -> tuple[str, int]:
+def _socket_address(request: web.Request, name: str) -> tuple[str, int]:
     """Address and port of one end of the connection; ("", 0) when the connection is closed already."""
     address = request.transport.get_extra_info(name) if request.transport is not None else None
     return (str(address[0]), int(address[1])) if address else ("", 0)

@@ -30,8 +30,8 @@ class Failure(Struct, frozen=True):
     """A failed attempt. `again_s` is when the next attempt may start; None: not before the checkpoint changes."""
 
     content: tuple[FileEntry, ...]
-    tries: int
-    again_s: float | None
+    attempts: int
+    retry_at_s: float | None
     reason: str
     lacks_part: bool = False
     """Only the part of another worker is missing."""
@@ -63,15 +63,15 @@ def within_retention(scans: Sequence[FolderScan], keep: int, best: CheckpointNam
 
 
 def record_failure(
-    before: Failure | None, scan: FolderScan, reason: str, *, now_s: float, passes: bool, lacks_part: bool = False
+    before: Failure | None, scan: FolderScan, reason: str, *, now_s: float, is_transient: bool, lacks_part: bool = False
 ) -> Failure:
-    attempts = before.tries + 1 if before is not None and before.content == scan.content else 1
-    retry_at_s = now_s + min(RETRY_CAP_S, RETRY_S * 2.0 ** min(attempts - 1, 30)) if passes else None
+    attempts = before.attempts + 1 if before is not None and before.content == scan.content else 1
+    retry_at_s = now_s + min(RETRY_CAP_S, RETRY_S * 2.0 ** min(attempts - 1, 30)) if is_transient else None
     return Failure(scan.content, attempts, retry_at_s, reason, lacks_part)
 
 
 def _is_due(failure: Failure, now_s: float) -> bool:
-    return failure.again_s is not None and now_s >= failure.again_s
+    return failure.retry_at_s is not None and now_s >= failure.retry_at_s
 
 
 # Notices: how the sidecar asks the training to save now, and detects that the training has saved.
@@ -114,7 +114,7 @@ def save_timeout_s(grace_s: float) -> float:
     return min(MOST_S, grace_s * 2 / 3)
 
 
-LOOK_S = 1.0
+SCAN_INTERVAL_S = 1.0
 # The wait for the parts of other workers after the training has ended: a survivor of a failure has 30 s to upload.
 PARTS_S = 40.0
 MOST_REASON = 1000
@@ -136,22 +136,22 @@ class CheckpointPersister:
         keep: int,
         needed: set[CheckpointName],
         about: Callable[[], SaveInfo],
-        tell: Callable[[Checkpoint], None],
+        on_checkpoint: Callable[[Checkpoint], None],
         wall: Callable[[], float],
         is_over: Callable[[], bool],
-        look_s: float = LOOK_S,
-        by: Metric = "loss",
+        scan_interval_s: float = SCAN_INTERVAL_S,
+        best_by: Metric = "loss",
         reported: Callable[[int], Mapping[str, float]] = lambda _: {},
     ) -> None:
         self._backend = backend
         self._retention = keep
         self._needed = needed
         self._about = about
-        self._on_checkpoint = tell
+        self._on_checkpoint = on_checkpoint
         self._wall = wall
         self._is_over = is_over
-        self._scan_interval_s = look_s
-        self._best_by: Metric = by
+        self._scan_interval_s = scan_interval_s
+        self._best_by: Metric = best_by
         self._reported = reported
         self._best: StoredCheckpoint | None = None
         self._scans: list[FolderScan] = []
@@ -179,7 +179,7 @@ class CheckpointPersister:
 
     async def scan(self) -> list[FolderScan]:
         now_s = asyncio.get_running_loop().time()
-        return await self._scan_with(lambda: self._backend.look(now_s))
+        return await self._scan_with(lambda: self._backend.scan(now_s))
 
     async def request_save(
         self, send_notice: Callable[[], None], timeout_s: float, is_cancelled: Callable[[], bool]
@@ -215,7 +215,7 @@ class CheckpointPersister:
                 return
             await self._note_persisted(scan, scans, is_new=not was_persisted)
 
-    async def persist_remaining(self, *, ended_well: bool = False) -> None:
+    async def persist_remaining(self, *, succeeded: bool = False) -> None:
         """The training has ended: persist the remaining checkpoints, and retry until all are persisted.
 
         A training that succeeded has left no partial checkpoint. The part of a killed worker never arrives: the wait
@@ -228,13 +228,13 @@ class CheckpointPersister:
         began_s = clock()
         uploaded_s: float | None = None
         while self._update_unpersisted(
-            scans := _trust_partial(await self._scan_with(self._backend.final_scan), trust=ended_well)
+            scans := _trust_partial(await self._scan_with(self._backend.final_scan), trust=succeeded)
         ):
             if self._next(scans) is not None:
                 await self.persist_next(scans)
                 continue
             failures = [self._failures[name] for name in self.unpersisted]
-            if self._is_over() or all(failure.again_s is None for failure in failures):
+            if self._is_over() or all(failure.retry_at_s is None for failure in failures):
                 return
             if not all(failure.lacks_part for failure in failures):
                 uploaded_s = None
@@ -339,7 +339,7 @@ class CheckpointPersister:
             scan,
             reason,
             now_s=now_s,
-            passes=not isinstance(error, UnsafeContent),
+            is_transient=not isinstance(error, UnsafeContent),
             lacks_part=isinstance(error, MissingPart),
         )
         if isinstance(error, Incomplete):

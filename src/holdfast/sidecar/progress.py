@@ -224,7 +224,7 @@ SCRAPE_S = 5.0
 WITHIN_S = 4.0
 LARGEST_PAGE = 4 << 20
 
-Tell: TypeAlias = Callable[[Progress], None]
+OnProgress: TypeAlias = Callable[[Progress], None]
 
 
 class ProgressFileReader:
@@ -236,7 +236,7 @@ class ProgressFileReader:
     def __init__(
         self,
         file: Path,
-        on_progress: Tell,
+        on_progress: OnProgress,
         parse: Callable[[bytes], Progress],
         *,
         is_full: Callable[[], bool],
@@ -300,7 +300,7 @@ class MetricsScraper:
         hosts: Sequence[str],
         port: int,
         names: Mapping[str, str],
-        on_progress: Tell,
+        on_progress: OnProgress,
         wall: Callable[[], float],
         *,
         shared: bool = False,
@@ -367,16 +367,16 @@ class GpuUtilization:
         return self._measured if self._reported is None else self._reported
 
     async def run(self) -> None:
-        await self.look()
+        await self.measure()
         while self._gpus.is_there:
             await asyncio.sleep(GPU_POLL_S)
-            await self.look()
+            await self.measure()
 
-    async def look(self) -> None:
+    async def measure(self) -> None:
         """NVML only reads counters of the driver: no GPU memory and no CUDA context is allocated."""
         self._measured = await asyncio.to_thread(self._gpus.utilization_percent)
 
-    def reported(self, entry: Progress) -> None:
+    def on_progress(self, entry: Progress) -> None:
         percent = entry.metrics.get(METRIC)
         if percent is not None and 0 <= percent <= 100:  # the operator rejects a report with any other value
             self._reported = percent

@@ -142,7 +142,7 @@ class Reporter:
         *,
         every_s: float,
         wall: Callable[[], float],
-        heeds: Callable[[], bool] = lambda: False,
+        saves_on_notice: Callable[[], bool] = lambda: False,
         gpu_percent: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._outbox = outbox
@@ -150,7 +150,7 @@ class Reporter:
         self._on_reply = on_reply
         self._every_s = every_s
         self._wall = wall
-        self._saves_on_notice = heeds
+        self._saves_on_notice = saves_on_notice
         self._gpu_percent = gpu_percent
         self._urgent = asyncio.Event()
         self._send_lock = asyncio.Lock()

@@ -38,7 +38,7 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 WITHDRAWN = "withdrawn"
 
 
-def standing_decision(store: Store, attempt: int, job: str) -> CheckpointName | None:
+def valid_decision(store: Store, attempt: int, job: str) -> CheckpointName | None:
     if _decision_fields(store, attempt).get(WITHDRAWN):
         raise DecisionPending(f"worker 0 has not written to {store.address} yet what attempt {attempt} goes on from")
     return read_decision(store, attempt, job)
@@ -77,7 +77,7 @@ class Restored(Struct, frozen=True):
 
     name: CheckpointName | None
     address: str
-    aside: tuple[QuarantinedCheckpoint, ...] = ()
+    quarantined: tuple[QuarantinedCheckpoint, ...] = ()
 
 
 def is_retryable(error: CheckpointError) -> bool:
@@ -100,7 +100,7 @@ def restore(
         files.make_folder(checkpoints.folder)
     if index == 0:
         return _restore_as_worker0(checkpoints, store, attempt, about, environ, note)
-    name = standing_decision(store, attempt, about.job)
+    name = valid_decision(store, attempt, about.job)
     if isinstance(store, VolumeStore):
         # All workers share the volume, so worker 0 has restored the checkpoint for them, too.
         return Restored(name, _address(name, store.address, checkpoints))
@@ -123,7 +123,7 @@ def _restore_as_worker0(
 
     earlier_pods_ended = withdraw_decision(store, attempt)
     if isinstance(store, VolumeStore):
-        store.remove_leftovers(attempt)
+        store.remove_interrupted(attempt)
         if earlier_pods_ended:
             _remove_unfinished(checkpoints.folder, store)
         for folder in store.attempt_folders(attempt):
@@ -206,7 +206,7 @@ def _link(checkpoints: Checkpoints, name: CheckpointName | None) -> None:
 # The state that a sidecar needs after a restart in the same pod. Without a folder for the state, nothing is stored.
 
 RESTORED = "restored.json"
-TOLD = "told.jsonl"
+PROGRESS_JOURNAL = "told.jsonl"
 
 
 class ResumeInfo(Struct, frozen=True):
@@ -242,20 +242,20 @@ class RestartState:
     @property
     def progress_journal(self) -> Path | None:
         """The file with progress that came by other ways than PROGRESS_FILE. It is read like PROGRESS_FILE."""
-        return self._folder / TOLD if self._folder is not None else None
+        return self._folder / PROGRESS_JOURNAL if self._folder is not None else None
 
     def journal_progress(self, entry: Progress) -> bool:
         """Write the end of an epoch that PROGRESS_FILE does not hold; whether the journal holds it now."""
         with _best_effort():
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                with (self._folder / TOLD).open("ab") as file:
+                with (self._folder / PROGRESS_JOURNAL).open("ab") as file:
                     file.write(msgspec.json.encode(entry) + b"\n")
                 return True
         return False
 
 
-def read_noted(line: bytes) -> Progress:
+def parse_journal_line(line: bytes) -> Progress:
     try:
         return msgspec.json.decode(line, type=Progress)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -291,7 +291,7 @@ class RestoreLoop:
         *,
         environ: Mapping[str, str],
         about: Callable[[], SaveInfo],
-        tell: Callable[[Checkpoint], None],
+        on_checkpoint: Callable[[Checkpoint], None],
         wall: Callable[[], float],
         lease: Lease | None,
     ) -> None:
@@ -300,7 +300,7 @@ class RestoreLoop:
         self._open_store = open_store
         self._environ = environ
         self._about = about
-        self._on_checkpoint = tell
+        self._on_checkpoint = on_checkpoint
         self._wall = wall
         self._lease = lease
 
@@ -343,7 +343,7 @@ class RestoreLoop:
         return min(RETRY_CAP_S, RETRY_S * 2.0 ** min(attempts - 1, 30))
 
     def _resume_info(self, restored: Restored, address: str) -> ResumeInfo:
-        for quarantined in restored.aside:
+        for quarantined in restored.quarantined:
             self._report(
                 f"{address}/{quarantined.name.folder}", quarantined.name.epoch, "quarantined", quarantined.reason
             )

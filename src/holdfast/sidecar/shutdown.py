@@ -15,7 +15,7 @@ from holdfast.sidecar.reporter import Reporter
 from holdfast.sidecar.settings import KUBELET_LOG, Settings
 
 # Before a stop, the time to ask the operator whether the attempt still counts.
-ASK_S = 2.0
+REPORT_BEFORE_STOP_S = 2.0
 # The time that a training has to save before it must stop.
 FINAL_SAVE_S = 60.0
 # The part of the grace period that is reserved for what follows the last upload.
@@ -30,8 +30,8 @@ class ShutdownCoordinator:
     def __init__(self, settings: Settings, state: AttemptState) -> None:
         self._settings = settings
         self._state = state
-        self.keeping: CheckpointPersister | None = None
-        self.reporting: Reporter | None = None
+        self.persister: CheckpointPersister | None = None
+        self.reporter: Reporter | None = None
         self._pre_stop_task: asyncio.Task[str] | None = None
         self._pre_stop_at_s: float | None = None
         self._stop_task: asyncio.Task[None] | None = None
@@ -73,7 +73,7 @@ class ShutdownCoordinator:
     def trainer_saves_on_notice(self) -> bool:
         """Whether the training reacts to a request to save."""
         file = self._settings.notice_file
-        return file is not None and self.keeping is not None and persister.trainer_saves_on_notice(file)
+        return file is not None and self.persister is not None and persister.trainer_saves_on_notice(file)
 
     def left_s(self) -> float:
         """The rest of the grace period, which began with the preStop hook."""
@@ -85,10 +85,10 @@ class ShutdownCoordinator:
         self._state.is_saved = True
 
     async def _save_before_stop(self) -> str:
-        if self.reporting is not None:
+        if self.reporter is not None:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ASK_S):
-                    await self.reporting.send()
+                async with asyncio.timeout(REPORT_BEFORE_STOP_S):
+                    await self.reporter.send()
         if not self._state.is_live:
             return "the training need not save"
         if self._stop_task is not None:
@@ -97,7 +97,7 @@ class ShutdownCoordinator:
         return await self._request_save("the pod is about to end", persister.save_timeout_s(self._settings.grace_s))
 
     async def _request_save(self, reason: str, timeout_s: float) -> str:
-        file, checkpoint_persister = self._settings.notice_file, self.keeping
+        file, checkpoint_persister = self._settings.notice_file, self.persister
         if file is None or checkpoint_persister is None:
             return "no checkpoints are kept"
         try:

@@ -19,13 +19,13 @@ from holdfast.checkpoints.settings import is_unencrypted, open_bucket
 from holdfast.checkpoints.store import Store
 from holdfast.checkpoints.volume_store import VolumeStore
 from holdfast.sidecar import http, progress
-from holdfast.sidecar.background import BackgroundTasks, TensorboardSync, loops, run_unless_stopped
+from holdfast.sidecar.background import BackgroundTasks, TensorboardSync, background_tasks, run_unless_stopped
 from holdfast.sidecar.http import AttemptState
 from holdfast.sidecar.outbox import ReportOutbox
 from holdfast.sidecar.persister import CheckpointPersister
 from holdfast.sidecar.progress import GpuUtilization, MetricsScraper, ProgressFileReader
 from holdfast.sidecar.reporter import GAP_S, OperatorClient, Reporter
-from holdfast.sidecar.restore import RestartState, RestoreLoop, ResumeInfo, read_noted, withdraw_decision
+from holdfast.sidecar.restore import RestartState, RestoreLoop, ResumeInfo, parse_journal_line, withdraw_decision
 from holdfast.sidecar.settings import Checkpoints, Settings
 from holdfast.sidecar.shutdown import ShutdownCoordinator, write_termination_report
 from holdfast.sidecar.storage import CheckpointBackend, ObjectStoreUpload, PrimaryVolume, SecondaryVolume
@@ -34,9 +34,9 @@ from holdfast.train.progress import Gpus
 # Each file in transfer takes about 10 MiB; the whole process must stay below 80 MiB.
 WORKERS = 2
 # The timeout of each final task before the sidecar exits.
-LAST_WORD_S = 3.0
-MOST_LOST = 3
-ENDED_TRIES = 6
+FINAL_TASK_TIMEOUT_S = 3.0
+MAX_LOST_CHECKPOINTS = 3
+EXIT_CODE_ATTEMPTS = 6
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -57,11 +57,11 @@ class Sidecar:
         self._attempt_state = AttemptState()
         self._shutdown = ShutdownCoordinator(settings, self._attempt_state)
         self._restart_state = RestartState(settings.state_dir)
-        self._backlog = ReportOutbox(_report_header(settings, run_id))
+        self._outbox = ReportOutbox(_report_header(settings, run_id))
         self._reporter: Reporter | None = None
         self._backend: CheckpointBackend | None = None
         self._persister: CheckpointPersister | None = None
-        self._mirroring: TensorboardSync | None = None
+        self._tensorboard_sync: TensorboardSync | None = None
         self._resume_info = ResumeInfo()
         holder = Holder(uid=settings.uid, name=f"{settings.namespace}/{settings.job}", attempt=settings.attempt)
         checkpoints = settings.checkpoints
@@ -76,7 +76,7 @@ class Sidecar:
         probes = http.probe_app(self._attempt_state, self._shutdown.pre_stop, self._settings.uid)
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(http.serve_app(probes, self._settings.host, self._settings.port))
-            running = await stack.enter_async_context(loops())
+            running = await stack.enter_async_context(background_tasks())
             await self._serve_progress(stack)
             await self._start_reporting(stack, running)
             if await run_unless_stopped(stop, self._restore()):
@@ -98,16 +98,16 @@ class Sidecar:
         if reports is None or token is None:
             return
         operator = await stack.enter_async_context(OperatorClient(reports, token))
-        self._reporter = self._shutdown.reporting = Reporter(
-            self._backlog,
+        self._reporter = self._shutdown.reporter = Reporter(
+            self._outbox,
             operator,
             self._shutdown.on_reply,
             every_s=self._settings.report_s,
             wall=self._clocks.wall,
-            heeds=self._shutdown.trainer_saves_on_notice,
+            saves_on_notice=self._shutdown.trainer_saves_on_notice,
             gpu_percent=lambda: self._gpu_utilization.percent,
         )
-        running.keep_running(self._reporter.run)
+        running.start(self._reporter.run)
 
     async def _restore(self) -> None:
         checkpoints, resume_info = self._settings.checkpoints, self._restart_state.began()
@@ -117,7 +117,7 @@ class Sidecar:
             resume_info = await self._restore_loop(checkpoints).run()
             self._restart_state.begin(resume_info)
         if resume_info.path:
-            self._backlog.resumed(Resumed(path=resume_info.path, epoch=resume_info.done))
+            self._outbox.resumed(Resumed(path=resume_info.path, epoch=resume_info.done))
         self._resume_info = resume_info
         self._start_persister(checkpoints)
 
@@ -128,7 +128,7 @@ class Sidecar:
             lambda: self._store(checkpoints),
             environ=self._environ,
             about=self._save_info,
-            tell=self._report_checkpoint,
+            on_checkpoint=self._report_checkpoint,
             wall=self._clocks.wall,
             lease=self._lease if self._settings.index == 0 else None,
         )
@@ -153,18 +153,18 @@ class Sidecar:
         if checkpoints.store and is_unencrypted(checkpoints.store, self._environ):
             log.warning("the store is reached by http://: anybody on the way can read and change checkpoints")
         if checkpoints.store and checkpoints.tensorboard is not None:
-            self._mirroring = TensorboardSync(
+            self._tensorboard_sync = TensorboardSync(
                 checkpoints.tensorboard, open_bucket(checkpoints.store, self._environ), self._must_hold
             )
-        self._persister = self._shutdown.keeping = CheckpointPersister(
+        self._persister = self._shutdown.persister = CheckpointPersister(
             self._backend,
             keep=checkpoints.keep,
             needed={CheckpointName(resume_info.epoch, attempt, resume_info.leaf) for attempt in attempts},
             about=self._save_info_while_held,
-            tell=self._report_checkpoint,
+            on_checkpoint=self._report_checkpoint,
             wall=self._clocks.wall,
-            by=checkpoints.best_by,
-            reported=self._backlog.metrics_of,
+            best_by=checkpoints.best_by,
+            reported=self._outbox.metrics_of,
             is_over=lambda: self._attempt_state.is_over or (self._lease is not None and self._lease.is_lost),
         )
 
@@ -176,16 +176,16 @@ class Sidecar:
     def _start_loops(self, running: BackgroundTasks) -> None:
         settings, persister = self._settings, self._own_persister
         if self._lease is not None:
-            running.keep_running(self._renew_lease)
+            running.start(self._renew_lease)
         if persister is not None:
-            running.keep_running(persister.run)
-        if self._mirroring is not None:
-            running.keep_running(self._mirroring.run)
-        running.keep_running(self._gpu_utilization.run)
+            running.start(persister.run)
+        if self._tensorboard_sync is not None:
+            running.start(self._tensorboard_sync.run)
+        running.start(self._gpu_utilization.run)
         if settings.index > 0:
             return  # worker 0 reports for all: the others train the same epochs
         for reader in self._progress_readers:
-            running.keep_running(reader.run)
+            running.start(reader.run)
         if settings.metrics_port is not None:
             hosts = [host or http.LOOPBACK for host in _own_addresses(settings.host)]
             shared = _is_shared(settings.host)
@@ -197,26 +197,26 @@ class Sidecar:
                 self._clocks.wall,
                 shared=shared,
             )
-            running.keep_running(scraper.run)
+            running.start(scraper.run)
 
     def _make_progress_readers(self) -> Iterator[ProgressFileReader]:
         """Readers of PROGRESS_FILE, and of the journal of progress that the training reports in other ways."""
         for file, parse in (
             (self._settings.progress_file, lambda line: progress.parse_line(line, self._clocks.wall())),
-            (self._restart_state.progress_journal, read_noted),
+            (self._restart_state.progress_journal, parse_journal_line),
         ):
             if file is not None:
-                yield ProgressFileReader(file, self._add_progress, parse, is_full=lambda: self._backlog.is_full)
+                yield ProgressFileReader(file, self._add_progress, parse, is_full=lambda: self._outbox.is_full)
 
     def _add_progress(self, entry: Progress) -> None:
-        self._gpu_utilization.reported(entry)
-        if self._backlog.add_progress(entry) and self._reporter is not None:
+        self._gpu_utilization.on_progress(entry)
+        if self._outbox.add_progress(entry) and self._reporter is not None:
             self._reporter.send_now()
 
     def _journal_progress(self, entry: Progress) -> None:
         """Progress that PROGRESS_FILE does not hold would be lost if this process were killed."""
         if self._settings.index > 0:
-            self._gpu_utilization.reported(entry)
+            self._gpu_utilization.on_progress(entry)
             return
         if entry.step is None and self._restart_state.journal_progress(entry):
             for reader in self._progress_readers:
@@ -228,7 +228,7 @@ class Sidecar:
         # Other workers hold parts; a checkpoint is complete when worker 0 reports so. Every worker reports failures.
         if self._settings.index > 0 and entry.outcome in ("completed", "uploaded"):
             return
-        self._backlog.add_checkpoint(entry)
+        self._outbox.add_checkpoint(entry)
         if self._reporter is not None:
             self._reporter.send_now()
 
@@ -267,26 +267,26 @@ class Sidecar:
         return SaveInfo(settings.uid, saved_at, settings.workers, settings.namespace, settings.job)
 
     async def _finish(self) -> None:
-        await _within(LAST_WORD_S, self._withdraw_decision())
+        await _within(FINAL_TASK_TIMEOUT_S, self._withdraw_decision())
         persister = self._own_persister
         if persister is not None and not await _within(self._shutdown.left_s(), self._persist_remaining(persister)):
             log.warning("the grace period ends before everything is kept")
-        await _within(LAST_WORD_S, self._read_remaining_progress())
+        await _within(FINAL_TASK_TIMEOUT_S, self._read_remaining_progress())
         write_termination_report(self._settings.termination_log, self._termination_report())
         # If the grace period is used up by now, the kubelet may kill this process at any moment.
-        await _within(LAST_WORD_S, self._send_remaining())
-        if self._mirroring is not None:
-            await _within(LAST_WORD_S, asyncio.to_thread(self._mirroring.upload_new))
-        await _within(LAST_WORD_S, self._release_lease())
+        await _within(FINAL_TASK_TIMEOUT_S, self._send_remaining())
+        if self._tensorboard_sync is not None:
+            await _within(FINAL_TASK_TIMEOUT_S, asyncio.to_thread(self._tensorboard_sync.upload_new))
+        await _within(FINAL_TASK_TIMEOUT_S, self._release_lease())
 
     async def _persist_remaining(self, persister: CheckpointPersister) -> None:
         await persister.persist_remaining()
         if persister.needs_exit_code and await self._trainer_succeeded():
-            await persister.persist_remaining(ended_well=True)
+            await persister.persist_remaining(succeeded=True)
 
     async def _trainer_succeeded(self) -> bool:
         """The operator sees the exit code of the training a moment after its end."""
-        for _ in range(ENDED_TRIES):
+        for _ in range(EXIT_CODE_ATTEMPTS):
             if self._reporter is None or not await self._reporter.send():
                 return False
             if self._attempt_state.trainer_succeeded:
@@ -323,14 +323,14 @@ class Sidecar:
                 pass
 
     async def _send_remaining(self) -> None:
-        while self._reporter is not None and not self._backlog.is_empty:
+        while self._reporter is not None and not self._outbox.is_empty:
             if not await self._reporter.send():
                 return
-            if not self._backlog.is_empty:
+            if not self._outbox.is_empty:
                 await asyncio.sleep(GAP_S)
 
     def _termination_report(self) -> TerminationReport:
-        report = TerminationReport(attempt=self._settings.attempt, progress=self._backlog.newest)
+        report = TerminationReport(attempt=self._settings.attempt, progress=self._outbox.newest)
         persister, backend = self._persister, self._backend
         if persister is None or backend is None:
             return report
@@ -340,7 +340,7 @@ class Sidecar:
             if persister.newest_persisted is not None
             else "",
             checkpoint_epoch=persister.newest_persisted.epochs_done if persister.newest_persisted is not None else None,
-            lost=tuple(backend.address(name) for name in persister.unpersisted[:MOST_LOST]),
+            lost=tuple(backend.address(name) for name in persister.unpersisted[:MAX_LOST_CHECKPOINTS]),
             progress=report.progress,
         )
 

@@ -46,7 +46,7 @@ class CheckpointBackend(Protocol):
 
     def address(self, name: CheckpointName) -> str: ...
 
-    def look(self, now: float) -> list[FolderScan]:
+    def scan(self, now: float) -> list[FolderScan]:
         """The attempt's checkpoints, newest first; `now` is the time of a monotonic clock."""
         ...
 
@@ -88,7 +88,7 @@ class PrimaryVolume:
     def address(self, name: CheckpointName) -> str:
         return f"{self._store.address}/{name.folder}"
 
-    def look(self, now: float) -> list[FolderScan]:
+    def scan(self, now: float) -> list[FolderScan]:
         return self._watcher.scan(now)
 
     def final_scan(self) -> list[FolderScan]:
@@ -131,7 +131,7 @@ class SecondaryVolume:
     def address(self, name: CheckpointName) -> str:
         return str(self._folder.parent / name.folder)
 
-    def look(self, now: float) -> list[FolderScan]:
+    def scan(self, now: float) -> list[FolderScan]:
         return self.final_scan()
 
     def final_scan(self) -> list[FolderScan]:
@@ -180,7 +180,7 @@ class ObjectStoreUpload:
     def address(self, name: CheckpointName) -> str:
         return f"{self._store.address}/{name.folder}"
 
-    def look(self, now: float) -> list[FolderScan]:
+    def scan(self, now: float) -> list[FolderScan]:
         return [self._with_own_shards(scan) for scan in self._watcher.scan(now)]
 
     def final_scan(self) -> list[FolderScan]:

@@ -47,7 +47,7 @@ class Notice:
 
         signal.signal(signal.SIGTERM, on_sigterm)
 
-    def look(self) -> NoticeState:
+    def observe(self) -> NoticeState:
         return NoticeState(self._identity(), self.is_signalled)
 
     def answer(self, seen: NoticeState) -> None:
@@ -56,7 +56,7 @@ class Notice:
 
     def pending(self) -> str | None:
         """Why the training is asked to save; None when it is not asked, or has saved."""
-        seen = self.look()
+        seen = self.observe()
         if seen.file is not None:
             # The SIGTERM that follows an answered notice is the termination that the notice announced.
             return self._reason() if seen.file != self._answered.file else None

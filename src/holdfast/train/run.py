@@ -107,7 +107,7 @@ class Run:
         if self._env.checkpoint_dir is None:
             return False
         self._notice.announce()
-        seen, should_save = self._notice.look(), self._should_save(*self._position(epoch))
+        seen, should_save = self._notice.observe(), self._should_save(*self._position(epoch))
         if self._agree is not None:
             should_save = bool(self._agree(should_save))
         if should_save and not self._saves:
@@ -123,7 +123,7 @@ class Run:
 
         Where no checkpoint is needed (outside holdfast, and on other ranks than 0) the folder is deleted.
         """
-        seen, at = self._notice.look(), self._position(epoch)
+        seen, at = self._notice.observe(), self._position(epoch)
         with self._folder(*at, metrics or {}) as folder:
             yield folder
         self._note_saved(seen)
@@ -198,7 +198,7 @@ class Run:
 
     def _answer_notice(self) -> None:
         if self._on_notice is not None:
-            seen, reason = self._notice.look(), self.notice()
+            seen, reason = self._notice.observe(), self.notice()
             if reason is not None:
                 self._notice.answer(seen)
                 self._on_notice(reason)

@@ -4,7 +4,7 @@ import os
 import sys
 
 from holdfast.trainer.interrupt import Interrupt
-from holdfast.trainer.report import leave_permanent
+from holdfast.trainer.report import write_permanent_failure
 from holdfast.trainer.settings import BadSetting, Stopped
 
 
@@ -25,7 +25,7 @@ def main() -> int:
             raise
         message = "the reference trainer needs numpy: pip install numpy"
         sys.stderr.write(f"{message}\n")
-        leave_permanent(os.environ, message)
+        write_permanent_failure(os.environ, message)
         return BadSetting.exit_code
 
 

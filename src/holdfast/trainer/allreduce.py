@@ -15,7 +15,7 @@ from holdfast.trainer.model import Doubles
 from holdfast.trainer.settings import GroupError, RankInfo, TrainerError, WorkerLost
 
 
-class Alone:
+class SingleWorker:
     """A group of one worker."""
 
     rank = 0
@@ -223,7 +223,7 @@ class Peer:
         self._link.close()
 
 
-def find_hub(rank_info: RankInfo, digest: str, timeout_s: float) -> Peer:
+def connect_to_rank_zero(rank_info: RankInfo, digest: str, timeout_s: float) -> Peer:
     """Worker 0 may start later than this worker: a failed connection is no error before the deadline."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -281,7 +281,9 @@ class Group(Protocol):
 def join(rank_info: RankInfo, digest: str, timeout_s: float) -> Group:
     """Connect the workers: worker 0 listens, the others connect to it. All workers must have the same digest."""
     if rank_info.size == 1:
-        return Alone()
+        return SingleWorker()
     return (
-        gather_workers(rank_info, digest, timeout_s) if rank_info.rank == 0 else find_hub(rank_info, digest, timeout_s)
+        gather_workers(rank_info, digest, timeout_s)
+        if rank_info.rank == 0
+        else connect_to_rank_zero(rank_info, digest, timeout_s)
     )

@@ -131,7 +131,7 @@ def begin(task: Task, report: Report) -> tuple[State, Score]:
     if folder is not None:
         if _exists_on_worker0(task, folder):
             return _resume(task, state, folder, report)
-        report.say(f"RESUME_FROM {folder} does not exist: there is nothing to resume from")
+        report.log(f"RESUME_FROM {folder} does not exist: there is nothing to resume from")
     score = evaluate(task, state)
     report.epoch(0, score)
     return replace(state, at=replace(state.at, loss_before=score.loss)), score
@@ -154,7 +154,7 @@ def _resume(task: Task, state: State, folder: Path, report: Report) -> tuple[Sta
             raise BadSetting(f"RESUME_FROM {folder} was made with more samples than {task.settings.dataset} has here")
     state = _broadcast_state(task, state)
     score = evaluate(task, state)
-    report.say(
+    report.log(
         f"resumed from {folder} after {state.at.updates} steps, in epoch {state.at.epoch + 1}: "
         f"loss {score.loss:.4f}  accuracy {score.accuracy:.4f}"
     )

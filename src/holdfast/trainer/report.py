@@ -42,7 +42,7 @@ class Report:
         self._termination_log = None if quiet else settings.termination_log or _kubelet_log()
         self._quiet = quiet
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         if not self._quiet:
             with contextlib.suppress(OSError):
                 os.write(STDOUT, f"{line}\n".encode())
@@ -50,7 +50,7 @@ class Report:
     def epoch(self, epoch: int, score: Score, train_loss: float | None = None) -> None:
         """Epoch 0 is the untrained model."""
         train_loss_text = "" if train_loss is None else f"  train loss {train_loss:.4f}"
-        self.say(
+        self.log(
             f"epoch {epoch}/{self._total_epochs}  loss {score.loss:.4f}  accuracy {score.accuracy:.4f}{train_loss_text}"
         )
         facts = {"epoch": epoch, "epochs": self._total_epochs, "loss": score.loss, "accuracy": score.accuracy}
@@ -71,12 +71,12 @@ class Report:
     def finish(self, epochs: int, loss_before: float, score: Score) -> None:
         facts = {"epochs": epochs, "lossBefore": loss_before, "lossAfter": score.loss, "accuracy": score.accuracy}
         summary = json.dumps(facts)
-        self.say(summary)
+        self.log(summary)
         if self._termination_log is not None:
             _write_termination_log(self._termination_log, summary)
 
 
-def leave_permanent(environ: Mapping[str, str], message: str) -> None:
+def write_permanent_failure(environ: Mapping[str, str], message: str) -> None:
     """Report to the operator, by the reason, that a new attempt would fail in the same way."""
     given = environ.get("TERMINATION_LOG") or environ.get("HOLDFAST_TERMINATION_LOG")
     file = Path(given) if given else _kubelet_log()

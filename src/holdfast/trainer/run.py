@@ -15,8 +15,16 @@ from holdfast.trainer.checkpoint import begin
 from holdfast.trainer.data import load
 from holdfast.trainer.interrupt import Interrupt
 from holdfast.trainer.model import build
-from holdfast.trainer.report import Report, Score, leave_permanent
-from holdfast.trainer.settings import BadSetting, Settings, Stopped, TrainerError, place, settings, with_config_file
+from holdfast.trainer.report import Report, Score, write_permanent_failure
+from holdfast.trainer.settings import (
+    BadSetting,
+    Settings,
+    Stopped,
+    TrainerError,
+    read_rank_info,
+    settings,
+    with_config_file,
+)
 from holdfast.trainer.training import Position, State, StopOrSave, Task, end_epoch, evaluate, train_epoch
 
 # The requests to this worker: a signal to stop, a notice to save, or the checkpoint interval.
@@ -33,11 +41,11 @@ class Interruptions:
         self._notice = Notice(settings.notice_file)
         if self._saves:
             self._notice.announce()
-        self._seen = self._notice.look()
+        self._seen = self._notice.observe()
         self._saved_at_s = clock()
 
     def poll(self) -> StopOrSave:
-        self._seen = self._notice.look()
+        self._seen = self._notice.observe()
         is_time = self._interval_s is not None and self._clock() - self._saved_at_s >= self._interval_s
         save = self._saves and (is_time or self._notice.pending() is not None)
         return StopOrSave(stop=bool(self._interrupt.number), save=save)
@@ -51,14 +59,14 @@ class Interruptions:
 def run(environ: Mapping[str, str], interrupt: Interrupt) -> int:
     try:
         chosen = settings(with_config_file(environ))
-        rank_info = place(environ)
+        rank_info = read_rank_info(environ)
         with np.errstate(over="ignore", invalid="ignore"):  # a loss that is not finite raises `Diverged`
             _train_with(chosen, join(rank_info, chosen.digest, chosen.join_timeout_s), interrupt)
     except TrainerError as error:
         message = " ".join(str(error).split())
         sys.stderr.write(f"{message}\n")
         if error.exit_code == BadSetting.exit_code:
-            leave_permanent(environ, message)
+            write_permanent_failure(environ, message)
         return error.exit_code
     return 0
 
@@ -79,7 +87,7 @@ def _task(chosen: Settings, group: Group, report: Report) -> Task:
     network = build(chosen, data.image_shape, data.classes)
     if chosen.checkpoint_dir is not None and group.rank == 0:
         checkpoint.prepare(chosen.checkpoint_dir)
-    report.say(
+    report.log(
         f"training {chosen.model} ({network.size} parameters) on {chosen.dataset} ({len(data.train)} samples, "
         f"{len(data.test)} held out) with {chosen.optimizer} and {group.size} worker{'s' * (group.size > 1)}"
     )
@@ -125,4 +133,4 @@ def _save(task: Task, state: State, score: Score, report: Report) -> None:
     if folder is not None and task.group.rank == 0:
         # Within an epoch the score is that of the previous epoch.
         metrics = {"loss": score.loss, "accuracy": score.accuracy} if state.at.samples == 0 else {}
-        report.say(f"saved {checkpoint.save(folder, task.network, state, task.settings.shape, metrics)}")
+        report.log(f"saved {checkpoint.save(folder, task.network, state, task.settings.shape, metrics)}")

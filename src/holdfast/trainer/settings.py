@@ -28,12 +28,12 @@ class BadSetting(TrainerError):
 
 
 # Transient errors: a disk that is full or does not respond may work in the next attempt.
-PASSING = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE)
+TRANSIENT_ERRNOS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE)
 
 
 def unusable(message: str, error: BaseException) -> TrainerError:
     """The error for a path that can't be used as the settings request."""
-    is_transient = isinstance(error, OSError) and error.errno in PASSING
+    is_transient = isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS
     return TrainerError(message) if is_transient else BadSetting(message)
 
 
@@ -260,7 +260,7 @@ class RankInfo:
     port: int = 0
 
 
-def place(environ: Mapping[str, str]) -> RankInfo:
+def read_rank_info(environ: Mapping[str, str]) -> RankInfo:
     if environ.get("RANK") or environ.get("WORLD_SIZE"):
         return _pytorch(environ)
     if environ.get("JAX_PROCESS_ID") or environ.get("JAX_NUM_PROCESSES"):

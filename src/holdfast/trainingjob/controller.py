@@ -30,10 +30,10 @@ from holdfast.trainingjob.gang_admission import GangAdmission
 from holdfast.trainingjob.metrics import InstrumentedReconciler, TrainingJobMetrics
 from holdfast.trainingjob.objects.pod import pod_template, with_avoided_nodes
 from holdfast.trainingjob.objects.security import refusal
-from holdfast.trainingjob.observe import Caches, FreedStores, NodeReadinessWatch, board_of, training_job_key
+from holdfast.trainingjob.observe import Caches, FreedStores, NodeReadinessWatch, tensorboard_of, training_job_key
 from holdfast.trainingjob.reports.server import ReportReceiver
-from holdfast.trainingjob.start_problems import Boards, StartProblems
-from holdfast.trainingjob.worker_logs import keeping_last_logs, save_worker_logs
+from holdfast.trainingjob.start_problems import StartProblems, TensorBoardProblems
+from holdfast.trainingjob.worker_logs import save_worker_logs, saving_worker_logs
 from holdfast.trainingjob.worker_monitor import WorkerMonitor
 
 # An obstacle (a name, a quota, a missing right) can't be watched, so it is checked this often.
@@ -74,7 +74,7 @@ class TrainingJobReconciler:
         self._timing = timing
         self._now = now
         self._explanations = StartProblems(cluster, timing)
-        self._boards = Boards(caches.pods, events)
+        self._boards = TensorBoardProblems(caches.pods, events)
 
     async def reconcile(self, key: Key) -> Result:
         now = self._now()
@@ -104,7 +104,7 @@ class TrainingJobReconciler:
             self._boards.forget(key)
             self._monitor.forget(key)
             return None
-        observed = structs.replace(observed, admission=self._admission.verdict(observed.job))
+        observed = structs.replace(observed, admission=self._admission.decision(observed.job))
         return await self._explanations.with_start_problems(self._with_rejection(observed), now)
 
     def _with_rejection(self, observed: Observed) -> Observed:
@@ -157,7 +157,7 @@ class TrainingJobReconciler:
             avoided=self._monitor.nodes_to_avoid(observed.job),
         )
         on_one_machine = self._defaults.shared_loopback
-        async with keeping_last_logs(self._cluster, observed, action, on_one_machine=on_one_machine):
+        async with saving_worker_logs(self._cluster, observed, action, on_one_machine=on_one_machine):
             return await applier.apply(action)
 
     async def _write_status(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJob:
@@ -180,7 +180,7 @@ class TrainingJobReconciler:
             return Done()
         moments = [
             (at - now).total_seconds()
-            for at in (requeue_at(observed, now, self._timing), self._explanations.next_look(observed, now))
+            for at in (requeue_at(observed, now, self._timing), self._explanations.next_check(observed, now))
             if at is not None
         ]
         if observed.blocked_by:
@@ -222,8 +222,8 @@ def training_job_controller(
     caches = Caches.of(operator)
     admission = GangAdmission.of(
         operator,
-        room=room or SharedLedger(operator),
-        shape=lambda job: with_avoided_nodes(pod_template(job, defaults), monitor.nodes_to_avoid(job)),
+        shared_ledger=room or SharedLedger(operator),
+        template=lambda job: with_avoided_nodes(pod_template(job, defaults), monitor.nodes_to_avoid(job)),
         avoided=monitor.nodes_to_avoid,
         now=now,
         patience_s=timing.starvation_timeout_s,
@@ -262,7 +262,7 @@ def training_job_controller(
             Watch(DEPLOYMENTS, OWNER),
             Watch(JOBS, OWNER),
             Watch(PODS, training_job_key),
-            Watch(PODS, board_of),
+            Watch(PODS, tensorboard_of),
             NodeReadinessWatch(caches.pods),
             FreedStores(caches.training_jobs),
             admission,

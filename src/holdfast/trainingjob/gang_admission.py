@@ -29,12 +29,12 @@ from holdfast.times import parse_time
 from holdfast.trainingjob.decide.checkpoints import store_in_use
 from holdfast.trainingjob.decide.snapshot import FINISHED_STATES
 from holdfast.trainingjob.objects import names
-from holdfast.trainingjob.objects.object_store import shared_place
+from holdfast.trainingjob.objects.object_store import shared_location
 
 # Reads from the caches which jobs wait for capacity, and which jobs have it.
 
 BY_JOB = "job"
-BY_PLACE = "place"
+BY_STORAGE = "place"
 
 # The pod template of a job's workers, as written into their Job.
 Template: TypeAlias = Callable[[TrainingJob], Mapping[str, Any]]
@@ -79,15 +79,15 @@ def job_of_worker(pod: Pod) -> Iterable[str]:
     return (owner.uid,) if owner is not None and names.JOB_LABEL in pod.metadata.labels else ()
 
 
-def place_of(job: TrainingJob) -> Iterable[str]:
+def storage_of(job: TrainingJob) -> Iterable[str]:
     """The checkpoint storage of the job, if the job stores checkpoints."""
-    storage = shared_place(job)
+    storage = shared_location(job)
     return (storage,) if storage else ()
 
 
 def waits_for_store(job: TrainingJob, jobs: Store[TrainingJob]) -> str:
     """Why the job must not start while another job uses its checkpoint storage; "" when no other job does."""
-    return "".join(store_in_use(job, jobs.by(BY_PLACE, storage), storage) for storage in place_of(job))
+    return "".join(store_in_use(job, jobs.by(BY_STORAGE, storage), storage) for storage in storage_of(job))
 
 
 class GangReader:
@@ -97,7 +97,7 @@ class GangReader:
         self._template = template
         self._avoided = avoided
         self._shapes: dict[tuple[AttemptKey, tuple[str, ...]], PodRequirements | None] = {}
-        self._jobs: Store[TrainingJob] = operator.store(TRAINING_JOBS, {BY_PLACE: place_of})
+        self._jobs: Store[TrainingJob] = operator.store(TRAINING_JOBS, {BY_STORAGE: storage_of})
         self._attempts: Store[Job] = operator.store(JOBS, labels=MANAGED_SELECTOR)
         self._pods: Store[Pod] = operator.store(PODS, {BY_JOB: job_of_worker})
         self._classes: Store[PriorityClass] = operator.store(PRIORITY_CLASSES)
@@ -140,7 +140,7 @@ class GangReader:
         nodes = tuple(pod.spec.node_name for pod in pods if pod.spec.node_name and not pod.is_finished)
         done = sum(pod.status.phase == "Succeeded" for pod in pods)
         unbound = max(0, attempt.spec.parallelism - len(nodes) - done)
-        return structs.replace(gang, state="started", unbound=unbound, machines=nodes)
+        return structs.replace(gang, state="started", unbound=unbound, nodes=nodes)
 
     def _waiting(self, gang: Gang, job: TrainingJob, *, is_broken: bool) -> Gang | AdmissionDecision:
         name = job.spec.scheduling.priority if job.spec.scheduling is not None else None
@@ -202,7 +202,7 @@ PAUSE_S = 0.005
 # The reason for waiting is written into the job's status. A message that changes faster than people read is not worth
 # a write, and a changed number even less: a long queue must not drown in its own status writes.
 MESSAGE_INTERVAL_S = 1.0
-NUMBERS_CALM_S = 30.0
+NUMBERS_INTERVAL_S = 30.0
 # After a failed pass; the cause may be temporary.
 RETRY_S = 5.0
 # 3 nodes have 2 free, 1 node has 2 free, no node has 2 free: the same message with other numbers.
@@ -251,8 +251,8 @@ class GangAdmission:
         cls,
         operator: Operator,
         *,
-        room: SharedLedger,
-        shape: Template,
+        shared_ledger: SharedLedger,
+        template: Template,
         avoided: Avoided = lambda _: (),
         now: Now,
         patience_s: float,
@@ -260,8 +260,8 @@ class GangAdmission:
         enabled: bool = True,
     ) -> "GangAdmission":
         """Reads the operator's stores. `shape` returns the pod template of a job's workers, with the nodes to avoid."""
-        gangs = GangReader(operator, shape, avoided)
-        return cls(gangs, room, now=now, patience_s=patience_s, per_namespace=per_namespace, enabled=enabled)
+        gangs = GangReader(operator, template, avoided)
+        return cls(gangs, shared_ledger, now=now, patience_s=patience_s, per_namespace=per_namespace, enabled=enabled)
 
     def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
         if not self._enabled:
@@ -273,7 +273,7 @@ class GangAdmission:
         informers.of(JOBS).handlers.append(self._on_change(_attempt_fields))
         informers.of(PRIORITY_CLASSES).handlers.append(self._on_change(lambda each: (each.value, each.global_default)))
 
-    def verdict(self, job: TrainingJob) -> AdmissionDecision | None:
+    def decision(self, job: TrainingJob) -> AdmissionDecision | None:
         """Whether the job's attempt may start; None outside the queue, or before a pass, which requeues the job."""
         self._is_active = True
         if not self._enabled or is_queued(job):
@@ -322,8 +322,8 @@ class GangAdmission:
         queue = self._gangs.read(now)
         gangs = {attempt_id: entry for attempt_id, entry in queue.items() if isinstance(entry, Gang)}
         result = run_admission(gangs.values(), self._ledger, now, self._patience_s, self._per_namespace)
-        self._ledger.set_gang_demand(result.taken, result.kept)
-        decided = result.verdicts
+        self._ledger.set_gang_demand(result.demand, result.held_nodes)
+        decided = result.decisions
         for attempt_id, gang in gangs.items():
             if gang.state != "started" and decided[attempt_id.uid].admitted:
                 self._gangs.mark_admitted(attempt_id)
@@ -358,7 +358,7 @@ class GangAdmission:
 
 
 def _message_interval_s(old: str, new: str) -> float:
-    return NUMBERS_CALM_S if NUMBER.sub("", old) == NUMBER.sub("", new) else MESSAGE_INTERVAL_S
+    return NUMBERS_INTERVAL_S if NUMBER.sub("", old) == NUMBER.sub("", new) else MESSAGE_INTERVAL_S
 
 
 def _patience_left_s(gangs: Iterable[Gang], now: datetime, patience_s: float) -> Iterator[float]:

@@ -22,7 +22,7 @@ from holdfast.runtime.children import BY_NODE, BY_OWNER, node_of, owner_uid
 from holdfast.runtime.informer import Informers, Store
 from holdfast.runtime.operator import Operator
 from holdfast.trainingjob.decide.snapshot import Observed
-from holdfast.trainingjob.gang_admission import BY_PLACE, place_of, waits_for_store
+from holdfast.trainingjob.gang_admission import BY_STORAGE, storage_of, waits_for_store
 from holdfast.trainingjob.objects import names
 from holdfast.trainingjob.objects.job import spec_digest
 from holdfast.trainingjob.objects.resources import gpus_per_worker, min_workers
@@ -42,7 +42,7 @@ def training_job_of(pod: Pod) -> Iterable[str]:
     return map(str, training_job_key(pod))
 
 
-def board_of(pod: Pod) -> Iterable[Key]:
+def tensorboard_of(pod: Pod) -> Iterable[Key]:
     """The TrainingJob whose TensorBoard runs in the pod."""
     labels = pod.metadata.labels
     if labels.get(MANAGED_BY) == "holdfast" and names.TENSORBOARD_LABEL in labels:
@@ -50,7 +50,7 @@ def board_of(pod: Pod) -> Iterable[Key]:
 
 
 def board_name_of(pod: Pod) -> Iterable[str]:
-    return map(str, board_of(pod))
+    return map(str, tensorboard_of(pod))
 
 
 class FreedStores:
@@ -62,8 +62,8 @@ class FreedStores:
     def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
         def changed(old: TrainingJob | None, new: TrainingJob | None) -> None:
             if old is not None and (new is None or _state(old) != _state(new)):
-                for storage in place_of(old):
-                    for job in self._jobs.by(BY_PLACE, storage):
+                for storage in storage_of(old):
+                    for job in self._jobs.by(BY_STORAGE, storage):
                         add(job.metadata.key)
 
         informers.of(TRAINING_JOBS).handlers.append(changed)
@@ -105,7 +105,7 @@ class Caches(Struct, frozen=True):
     @classmethod
     def of(cls, operator: Operator) -> "Caches":
         return cls(
-            training_jobs=operator.store(TRAINING_JOBS, {BY_PLACE: place_of}),
+            training_jobs=operator.store(TRAINING_JOBS, {BY_STORAGE: storage_of}),
             jobs=operator.store(JOBS, {BY_OWNER: owner_uid}, labels=MANAGED_SELECTOR),
             pods=operator.store(PODS, {BY_TRAINING_JOB: training_job_of, BY_NODE: node_of, BY_BOARD: board_name_of}),
             nodes=operator.store(NODES),

@@ -60,7 +60,7 @@ class _CachedExplanation(Struct, frozen=True):
     explanations: EventExplanations
 
 
-class Boards:
+class TensorBoardProblems:
     """Warns when a job's TensorBoard does not start, once for each reason. The job goes on without TensorBoard."""
 
     def __init__(self, pods: Store[Pod], events: Recorder) -> None:
@@ -103,7 +103,7 @@ class StartProblems:
             self._cache[key] = cached
         return structs.replace(observed, pod_events=cached.explanations.pods, job_event=cached.explanations.job)
 
-    def next_look(self, observed: Observed, now: datetime) -> datetime | None:
+    def next_check(self, observed: Observed, now: datetime) -> datetime | None:
         due = explain_after(observed, self._timing)
         if due is None:
             return None

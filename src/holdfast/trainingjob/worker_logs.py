@@ -21,11 +21,11 @@ from holdfast.cluster.resources import CONFIG_MAPS, JOBS, TRAINING_JOBS
 from holdfast.trainingjob.children import belongs_to
 from holdfast.trainingjob.decide.decision import Action, Finish, StartNewAttempt
 from holdfast.trainingjob.decide.snapshot import Observed
-from holdfast.trainingjob.decide.worker_logs import ATTEMPTS, LogToSave, dying, is_outdated, logs_to_save
+from holdfast.trainingjob.decide.worker_logs import ATTEMPTS, LogToSave, is_outdated, log_to_save, logs_to_save
 from holdfast.trainingjob.objects import names
 from holdfast.trainingjob.objects.config import (
     FINISHED_AT,
-    KEPT_BYTES,
+    MAX_LOG_BYTES,
     POD,
     WORKER_LABEL,
     is_newer,
@@ -38,7 +38,7 @@ from holdfast.trainingjob.objects.config import (
 WITHIN_S = 2.0
 # One read is usually enough: 64 KiB of ordinary lines, and far less than would burden the operator.
 FIRST_LINES = 2000
-MOST_BYTES = 16 * KEPT_BYTES
+MOST_BYTES = 16 * MAX_LOG_BYTES
 # For conflicts with another writer of the same log.
 WRITE_ATTEMPTS = 3
 
@@ -49,7 +49,7 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 @asynccontextmanager
-async def keeping_last_logs(
+async def saving_worker_logs(
     cluster: Cluster, observed: Observed, action: Action, *, on_one_machine: bool
 ) -> AsyncIterator[None]:
     """Saves the logs concurrently with the block: the stop of workers does not wait until their logs are read."""
@@ -80,10 +80,10 @@ async def save_worker_logs(
         log.warning("not all logs kept in time", key=str(job.metadata.key), workers=len(workers), within_s=within_s)
 
 
-async def keep_ended(cluster: Cluster, pod: Pod, read: Callable[[str], Awaitable[bytes]]) -> None:
+async def save_finished_worker_log(cluster: Cluster, pod: Pod, read: Callable[[str], Awaitable[bytes]]) -> None:
     """Stores the log of a finished worker, whatever becomes of its pod. `read` returns the log of a container."""
     key, owner = names.worker_of(pod), pod.metadata.controller
-    worker = dying(pod)
+    worker = log_to_save(pod)
     if key is None or owner is None or worker.index < 0 or worker.end is None:
         return  # no worker, or a worker that never ran
     number = int(pod.metadata.labels[names.ATTEMPT_LABEL])
@@ -148,12 +148,12 @@ async def log_tail(read: Read) -> bytes:
         is_all = not too_many and text.count(b"\n") < lines // 2
         if len(text) >= MOST_BYTES:
             too_many = lines  # the end was cut off
-        elif len(text) >= KEPT_BYTES or is_all:
-            return text[-KEPT_BYTES:]
+        elif len(text) >= MAX_LOG_BYTES or is_all:
+            return text[-MAX_LOG_BYTES:]
         else:
             too_few = lines
         if too_many - too_few == 1:  # a single line exceeds the limit
-            return (await read(too_many, None))[-KEPT_BYTES:]
+            return (await read(too_many, None))[-MAX_LOG_BYTES:]
         lines = max(too_few + 1, isqrt(max(too_few, 1) * too_many)) if too_many else 8 * lines
 
 
@@ -167,7 +167,7 @@ async def _delete_old(cluster: Cluster, job: TrainingJob, *, on_one_machine: boo
             number, index = (config_map.metadata.labels.get(label, "") for label in (names.ATTEMPT_LABEL, WORKER_LABEL))
             if not belongs_to(config_map, job) or not (number.isdecimal() and index.isdecimal()):
                 continue
-            if is_outdated(int(number), int(index), current, on_one_machine=on_one_machine):
+            if is_outdated(int(number), int(index), current, on_one_host=on_one_machine):
                 with suppress(NotFound, Conflict):
                     await cluster.delete(CONFIG_MAPS, config_map.metadata.key, uid=config_map.metadata.uid)
     except ClusterError as error:

@@ -17,14 +17,14 @@ from holdfast.cluster.resources import LEASES
 from holdfast.pods.failure import WorkerFailure, deletion_requested_at, failure_class_of_node, index_of
 from holdfast.trainingjob.decide.decision import CleanUp, Finish, StartNewAttempt, decide
 from holdfast.trainingjob.decide.liveness import (
-    LOOK_EVERY_S,
+    LEASE_CHECK_EVERY_S,
     AttemptReports,
     LeaseObservation,
     can_continue_without,
     find_hang,
     gpu_utilization_percent,
     hang_due_s,
-    next_look_s,
+    next_lease_check_s,
     next_overdue,
     node_failure,
     observe_lease,
@@ -132,14 +132,16 @@ class WorkerMonitor:
         if observed.finished:
             return None
         key, now_s = observed.job.metadata.key, self._receiver.clock()
-        since_s = self._receiver.hearing.since_s(key)
+        since_s = self._receiver.uptime.since_s(key)
         moments = [worker.at_s + AVOIDED_S for worker in self._lost_workers.get(key, ())]
         if observed.started:
             reports, running_s = self._reports(observed), self._running_since_s(key, now_s)
-            check_s = next_look_s(observed.pods, reports, hearing_since_s=since_s, now_s=now_s, timing=self._timing)
-            hang_s = hang_due_s(observed.job, reports, running_since_s=running_s, hearing_since_s=since_s)
+            check_s = next_lease_check_s(
+                observed.pods, reports, receiving_since_s=since_s, now_s=now_s, timing=self._timing
+            )
+            hang_s = hang_due_s(observed.job, reports, running_since_s=running_s, receiving_since_s=since_s)
             if hang_s is not None and hang_s <= now_s:
-                hang_s = now_s + LOOK_EVERY_S  # a report without progress after the deadline proves the hang
+                hang_s = now_s + LEASE_CHECK_EVERY_S  # a report without progress after the deadline proves the hang
             moments += [at_s for at_s in (check_s, hang_s) if at_s is not None]
         later = [at_s - now_s for at_s in moments if at_s > now_s]
         if not observed.started and (check_at := next_overdue(observed.running_old_pods, now)) is not None:
@@ -151,7 +153,7 @@ class WorkerMonitor:
         self._running.pop(key, None)
         self._lost_workers.pop(key, None)
         self._receiver.inbox.forget(key)
-        self._receiver.hearing.forget(key)
+        self._receiver.uptime.forget(key)
 
     def _reports(self, observed: Observed) -> AttemptReports | None:
         return self._receiver.inbox.reports_of(observed.job.metadata.key, observed.status.restart_count)
@@ -173,14 +175,14 @@ class WorkerMonitor:
             reports,
             running,
             running_since_s=self._running_since_s(key, self._receiver.clock()),
-            hearing_since_s=self._receiver.hearing.since_s(key),
+            receiving_since_s=self._receiver.uptime.since_s(key),
         )
 
     async def _find_dead_worker(
         self, observed: Observed, reports: AttemptReports | None, now_s: float
     ) -> WorkerFailure | None:
-        since_s = self._receiver.hearing.since_s(observed.job.metadata.key)
-        suspected = silent_workers(observed.pods, reports, hearing_since_s=since_s, now_s=now_s, timing=self._timing)
+        since_s = self._receiver.uptime.since_s(observed.job.metadata.key)
+        suspected = silent_workers(observed.pods, reports, receiving_since_s=since_s, now_s=now_s, timing=self._timing)
         if not suspected:
             return None
         await asyncio.gather(*(self._read_lease(name) for name in {pod.spec.node_name for pod in suspected}))

@@ -41,7 +41,7 @@ async def client(
         observe=observe,
         on_undecodable=on_undecodable,
         timeouts=timeouts or Timeouts(),
-        patience=patience,
+        retry_limits=patience,
     )
     try:
         yield cluster

@@ -277,7 +277,7 @@ async def test_nothing_is_asked_that_was_not_wanted(
 
 async def test_a_server_that_goes_and_comes_back_is_found_again(fresh_control_plane: FreshControlPlane) -> None:
     plane = fresh_control_plane()
-    patience = RetryLimits(connection_tries=2)
+    patience = RetryLimits(connection_attempts=2)
     async with client(load_config(str(plane.kubeconfig), environ={}), patience=patience) as cluster:
         names = await make(cluster, "default", 3)
         listed = await cluster.list(CONFIG_MAPS, labels="of=us")

@@ -215,7 +215,7 @@ class TestLostConnections:
         self, server: FaultyServer, tmp_path: Path, unused_tcp_port: int, verb: str
     ) -> None:
         tried = asyncio.Event()
-        patience = RetryLimits(connection_tries=1000, first_backoff_s=0.01, longest_backoff_s=0.01)
+        patience = RetryLimits(connection_attempts=1000, first_backoff_s=0.01, longest_backoff_s=0.01)
         config = config_for(tmp_path, f"http://127.0.0.1:{unused_tcp_port}")
         async with client(config, patience=patience, observe=lambda *_: tried.set()) as cluster:
             writing = asyncio.create_task(write(cluster, verb))
@@ -240,7 +240,7 @@ class TestLostConnections:
                 await (cluster.get(CONFIG_MAPS, X) if verb == "get" else write(cluster, verb))
 
     async def test_what_is_not_http_is_no_answer(self, server: FaultyServer, cluster: KubernetesCluster) -> None:
-        server.then(*[raw(b"SSH-2.0-OpenSSH_9.7\r\n\r\n")] * QUICK.connection_tries)
+        server.then(*[raw(b"SSH-2.0-OpenSSH_9.7\r\n\r\n")] * QUICK.connection_attempts)
         with pytest.raises(Unreachable):
             await cluster.get(CONFIG_MAPS, X)
 

@@ -53,7 +53,7 @@ def test_the_server_is_never_asked_sooner_than_it_wants_nor_waited_for_without_e
 
 @given(write=st.booleans(), seed=st.integers())
 def test_without_an_answer_the_waits_grow_up_to_a_limit(write: bool, seed: int) -> None:
-    patience = RetryLimits(connection_tries=12, first_backoff_s=0.1, longest_backoff_s=2.0)
+    patience = RetryLimits(connection_attempts=12, first_backoff_s=0.1, longest_backoff_s=2.0)
     found = waits(FailedAttempt(write=write, sent=False), patience, seed)
     ceilings = [min(0.1 * 2**number, 2.0) for number in range(len(found))]
     assert len(found) == 11

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from holdfast.api.gpuworkload import GPUWorkloadStatus
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import AlreadyExists, Conflict, NotLeading, ServerError
-from holdfast.gpuworkload.metrics import GPUWorkloadMetrics, Measured
+from holdfast.gpuworkload.metrics import GPUWorkloadMetrics, InstrumentedReconciler
 from holdfast.runtime.controller import Done, RequeueAfter, Result, TerminalError
 from holdfast.runtime.operator import Operator
 from tests.contract.pool import Pool
@@ -35,7 +35,7 @@ def read(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
 
 
 def step(metrics: GPUWorkloadMetrics, before: dict[str, Any] | None, after: dict[str, Any], **spec: Any) -> None:
-    metrics.stepped(workload(spec, before), msgspec.convert(after, GPUWorkloadStatus))
+    metrics.status_written(workload(spec, before), msgspec.convert(after, GPUWorkloadStatus))
 
 
 @pytest.mark.usefixtures("metrics")
@@ -100,7 +100,7 @@ class Scripted:
 async def test_each_reconcile_is_timed_by_how_it_ended(
     metrics: GPUWorkloadMetrics, registry: CollectorRegistry, end: Result | Exception, result: str
 ) -> None:
-    measured = Measured(Scripted(end), metrics)
+    measured = InstrumentedReconciler(Scripted(end), metrics)
     if isinstance(end, Exception):
         with pytest.raises(type(end)):
             await measured.reconcile(Key("ml", "eval"))
@@ -111,7 +111,9 @@ async def test_each_reconcile_is_timed_by_how_it_ended(
 
 async def test_what_is_final_is_passed_on(metrics: GPUWorkloadMetrics) -> None:
     scripted = Scripted(Done())
-    await Measured(scripted, metrics).report_terminal_error(Key("ml", "eval"), TerminalError("Refused", "x"))
+    await InstrumentedReconciler(scripted, metrics).report_terminal_error(
+        Key("ml", "eval"), TerminalError("Refused", "x")
+    )
     assert scripted.reported == ["Refused"]
 
 

@@ -45,7 +45,7 @@ async def following(cluster: Cluster, first: str, behind: str = "") -> AsyncIter
         defaults=DEFAULTS,
         timing=TIMING,
         now=utc_now,
-        dice=Random(0),
+        random=Random(0),
     )
     places.attach(informers, lambda key: heard.append(key.name))
     await informers.sync()

@@ -11,7 +11,7 @@ from holdfast.api.gpuworkload import GPUWorkloadSpec
 from holdfast.gpuworkload import job
 from holdfast.gpuworkload.job import pod_template, workload_job
 from holdfast.scheduling.constraints import matches_node
-from holdfast.scheduling.ledger import PLACE_LABEL
+from holdfast.scheduling.ledger import RESERVATION_LABEL
 from holdfast.scheduling.resources import NANO, pod_requests
 from tests.gpuworkload.objects.golden import EXAMPLES, example, golden, made
 from tests.gpuworkloads import CHOSEN, workload
@@ -88,7 +88,7 @@ def test_the_job_is_named_and_pinned_as_status_says() -> None:
     body = workload_job(workload(status=chosen), DEFAULTS, "somewhere")
     template = body["spec"]["template"]
     assert body["metadata"]["name"] == "eval-job-4"
-    assert template["metadata"]["labels"][PLACE_LABEL] == "somewhere"
+    assert template["metadata"]["labels"][RESERVATION_LABEL] == "somewhere"
     pod = msgspec.convert(template["spec"], PodSpec)
     assert [name for name in ("gpu-3", "gpu-7", "gpu-70") if matches_node(pod, {}, name)] == ["gpu-7"]
     assert "nodeName" not in template["spec"]  # the scheduler still has to find that there is room
@@ -113,6 +113,6 @@ def test_it_goes_with_its_workload_and_never_replaces_its_pod() -> None:
 
 
 def test_the_ledger_knows_the_pod_by_its_label_and_counts_its_gpus() -> None:
-    assert job.PLACE_LABEL == PLACE_LABEL
+    assert job.RESERVATION_LABEL == RESERVATION_LABEL
     pod = msgspec.convert(pod_template(workload({"gpuCount": 4}), DEFAULTS)["spec"], PodSpec)
     assert pod_requests(pod) == {"nvidia.com/gpu": 4 * NANO, "pods": NANO}

@@ -49,5 +49,5 @@ async def test_only_events_older_than_an_hour_are_removed(clock: Clock, monkeypa
     sweeping.cancel()
     await asyncio.gather(sweeping, return_exceptions=True)
     assert desk.ledger.committed(ObjectRef("events", Key("default", "old"))) is None
-    assert [each.meta.name for each in desk.ledger.all_filed("events")] == ["new"]
-    assert len(list(desk.ledger.all_filed("configmaps"))) == 1
+    assert [each.meta.name for each in desk.ledger.list_committed("events")] == ["new"]
+    assert len(list(desk.ledger.list_committed("configmaps"))) == 1

@@ -89,7 +89,7 @@ async def test_an_object_made_and_removed_in_one_turn_leaves_only_its_history(de
     assert desk.ledger.find(place("one")) is None
     await desk.ledger.flushed()
     assert desk.steps() == [(Change.ADDED, "one", 1), (Change.DELETED, "one", 2)]
-    assert list(desk.ledger.all_filed(KIND)) == []
+    assert list(desk.ledger.list_committed(KIND)) == []
     assert desk.disk.load() == (2, [])
 
 
@@ -182,6 +182,6 @@ async def test_the_view_of_the_next_write_holds_what_is_staged(desk: Desk) -> No
     desk.ledger.put("pods", document("new"))
     changed = desk.ledger.put(KIND, document("filed", k="v"))
     assert list(desk.ledger.list_staged(KIND)) == [changed]
-    assert list(desk.ledger.all_filed(KIND)) == [filed, gone]
+    assert list(desk.ledger.list_committed(KIND)) == [filed, gone]
     assert desk.ledger.resources() == {KIND, "pods"}
     await desk.ledger.flushed()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from holdfast.api.core.objects import JobStatus, UncountedTerminatedPods
-from holdfast.local.controllers.job_policies import MOST_UNCOUNTED
+from holdfast.local.controllers.job_policies import MAX_UNCOUNTED
 from holdfast.local.controllers.jobs import Plan, plan
 from holdfast.local.controllers.objects import Job, Pod
 from tests.local.controllers.things import NOW, ago, indexed_job, job, worker
@@ -144,10 +144,10 @@ def test_a_pod_that_the_cache_still_shows_as_held_is_not_counted_again() -> None
 
 
 def test_a_great_many_ends_are_counted_bit_by_bit() -> None:
-    pods = tuple(worker("Failed", ended=LONG_AGO) for _ in range(MOST_UNCOUNTED + 20))
+    pods = tuple(worker("Failed", ended=LONG_AGO) for _ in range(MAX_UNCOUNTED + 20))
     big = job(completions=1000, parallelism=1000, backoffLimit=10_000)
     first = plan(big, pods, NOW)
-    assert len(first.status.uncounted_terminated_pods.failed) == len(first.release) == MOST_UNCOUNTED
+    assert len(first.status.uncounted_terminated_pods.failed) == len(first.release) == MAX_UNCOUNTED
     again = plan(structs.replace(big, status=first.status), pods, NOW)
     assert again.release == first.release, "those that are counted are let go even when there is no room for more"
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import SERVICE_ACCOUNTS
-from holdfast.local.controllers.deployments import HASH, REST_S, is_current, plan_scale, pod_body, status
+from holdfast.local.controllers.deployments import HASH, RECREATE_DELAY_S, is_current, plan_scale, pod_body, status
 from holdfast.local.controllers.objects import DEPLOYMENTS, PODS, Deployment, Pod
 from tests.local.controllers.bench import NAMESPACE, Bench, a_cluster, pod_spec
 from tests.local.controllers.things import NOW, ago
@@ -73,8 +73,10 @@ def names(pods: tuple[Pod, ...]) -> list[str]:
         pytest.param(ONE, [a_pod("a", OTHER)], 0, ["a"], id="old template"),
         pytest.param(ONE, [a_pod("a", OTHER, deleted=True)], 0, [], id="old template, going"),
         pytest.param(ONE, [a_pod("a", OTHER, "Failed", ended=ago(0))], 1, ["a"], id="old template, ended"),
-        pytest.param(ONE, [a_pod("a", ONE, "Failed", ended=ago(REST_S + 1))], 1, ["a"], id="ended long ago"),
-        pytest.param(ONE, [a_pod("a", ONE, "Succeeded", ended=ago(REST_S + 1))], 1, ["a"], id="succeeded long ago"),
+        pytest.param(ONE, [a_pod("a", ONE, "Failed", ended=ago(RECREATE_DELAY_S + 1))], 1, ["a"], id="ended long ago"),
+        pytest.param(
+            ONE, [a_pod("a", ONE, "Succeeded", ended=ago(RECREATE_DELAY_S + 1))], 1, ["a"], id="succeeded long ago"
+        ),
         pytest.param(ONE, [a_pod("a", ONE, "Failed", ended=ago(1))], 0, [], id="ended just now"),
         pytest.param(ONE, [a_pod("a", ONE, "Failed", ended=ago(99), deleted=True)], 1, [], id="ended and going"),
     ],
@@ -87,8 +89,8 @@ def test_who_comes_and_who_goes(wanted: Deployment, pods: list[Pod], create: int
 def test_a_pod_that_has_ended_rests_before_it_is_replaced() -> None:
     pods = [a_pod("a", ONE, "Failed", ended=ago(4)), a_pod("b", ONE, "Failed", ended=ago(7))]
     resting = plan_scale(deployment(2), pods, NOW)
-    assert (resting.create, resting.stop, resting.again_s) == (0, (), REST_S - 7)
-    later = plan_scale(deployment(2), pods, NOW + timedelta(seconds=REST_S - 7))
+    assert (resting.create, resting.stop, resting.again_s) == (0, (), RECREATE_DELAY_S - 7)
+    later = plan_scale(deployment(2), pods, NOW + timedelta(seconds=RECREATE_DELAY_S - 7))
     assert (later.create, names(later.stop), later.again_s) == (1, ["b"], 3)
 
 
@@ -131,7 +133,7 @@ async def test_a_pod_that_ends_at_once_is_not_made_again_without_a_pause() -> No
             (pod,) = await bench.running(1)
             seen.add(pod.metadata.uid)
             await bench.end(pod, 1)
-            await asyncio.sleep(REST_S / 2)
+            await asyncio.sleep(RECREATE_DELAY_S / 2)
             assert [each.metadata.uid for each in await bench.pods()] == [pod.metadata.uid]
         await bench.running(1)
         assert len(seen) == 3

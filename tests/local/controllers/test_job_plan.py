@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from holdfast.cluster.protocol import JSON
-from holdfast.local.controllers.job_policies import MOST_AT_ONCE, NewPod
+from holdfast.local.controllers.job_policies import MAX_PODS_PER_STEP, NewPod
 from holdfast.local.controllers.jobs import Plan, plan
 from holdfast.local.controllers.objects import Job, Pod
 from tests.local.controllers.things import NOW, ago, indexed_job, job, worker
@@ -51,7 +51,7 @@ def conditions(it: Plan) -> dict[str, str]:
         (job(parallelism=0, completions=3), [], []),
         (job(completions=2, parallelism=2, podReplacementPolicy="Failed"), [worker(deleted=ago(0))], [None]),
         (job(completions=2, parallelism=2), [worker(deleted=ago(0))], [None, None]),
-        (job(parallelism=MOST_AT_ONCE + 5, completions=1000), [], [None] * MOST_AT_ONCE),
+        (job(parallelism=MAX_PODS_PER_STEP + 5, completions=1000), [], [None] * MAX_PODS_PER_STEP),
     ],
 )
 def test_missing_pods_are_made(wanted: Job, pods: list[Pod], expected: list[int | None]) -> None:

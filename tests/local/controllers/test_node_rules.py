@@ -15,9 +15,9 @@ from holdfast.local.controllers.nodes import (
     UNREACHABLE,
     disrupted,
     eviction_time,
+    heartbeat_of,
     not_ready,
     readiness,
-    sign_of_life,
     unknown_conditions,
     wanted_taints,
 )
@@ -76,15 +76,15 @@ def lease(renewed: str) -> Lease:
 def test_any_change_of_lease_or_heartbeat_is_a_sign_of_life() -> None:
     beating = saying(node(), told("Ready", "True", lastHeartbeatTime=ago(9)))
     signs = {
-        sign_of_life(beating, lease(ago(5))),
-        sign_of_life(beating, lease(ago(4))),
-        sign_of_life(beating, None),
-        sign_of_life(node(), lease(ago(5))),
-        sign_of_life(node(ready=""), None),
+        heartbeat_of(beating, lease(ago(5))),
+        heartbeat_of(beating, lease(ago(4))),
+        heartbeat_of(beating, None),
+        heartbeat_of(node(), lease(ago(5))),
+        heartbeat_of(node(ready=""), None),
     }
     assert len(signs) == 5
     told_by_us = saying(beating, *unknown_conditions(beating, NOW))
-    assert sign_of_life(told_by_us, None) == sign_of_life(beating, None), "what we write in its name is none"
+    assert heartbeat_of(told_by_us, None) == heartbeat_of(beating, None), "what we write in its name is none"
 
 
 def test_silence_makes_all_that_the_machine_told_unknown_and_nothing_else() -> None:

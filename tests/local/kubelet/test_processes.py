@@ -35,7 +35,7 @@ async def start(folder: Path, script: str, noted: list[ProcessId] | None = None,
     launch = Launch(
         argv=("sh", "-c", script), env={"PATH": os.environ["PATH"], **MARK}, cwd=folder, log=folder / "0.log", **more
     )
-    return await Process.start(launch, marker=MARK, note=(noted if noted is not None else []).append)
+    return await Process.start(launch, marker=MARK, record=(noted if noted is not None else []).append)
 
 
 async def test_both_the_supervisor_and_the_command_are_noted_before_the_command_is_waited_for(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ async def test_a_command_starts_with_default_signals_whatever_its_caller_ignores
 async def test_a_supervisor_that_does_not_answer_is_ended_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.local.kubelet.processes.PATIENCE_S", 0.1)
+    monkeypatch.setattr("holdfast.local.kubelet.processes.END_TIMEOUT_S", 0.1)
     noted: list[ProcessId] = []
     process = await start(tmp_path, "exec sleep 1000", noted)
     noted[0].send(signal.SIGSTOP)
@@ -124,7 +124,7 @@ async def test_a_pipe_that_closes_ends_a_command_as_it_would_anywhere(tmp_path: 
 async def test_a_value_that_no_environment_can_hold_is_a_start_error(tmp_path: Path) -> None:
     launch = Launch(argv=("true",), env={"X": "a\0b"}, cwd=tmp_path, log=tmp_path / "0.log")
     with pytest.raises(StartError, match="can't run true: embedded null byte"):
-        await Process.start(launch, marker=MARK, note=lambda _: None)
+        await Process.start(launch, marker=MARK, record=lambda _: None)
 
 
 async def test_a_log_that_can_not_be_opened_is_a_start_error(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ async def test_values_that_are_no_text_pass_unharmed(tmp_path: Path) -> None:
         cwd=tmp_path,
         log=tmp_path / "0.log",
     )
-    process = await Process.start(launch, marker=MARK, note=lambda _: None)
+    process = await Process.start(launch, marker=MARK, record=lambda _: None)
     await process.wait()
     await process.close()
     assert (tmp_path / "0.log").read_bytes() == b"\xff\xfe"

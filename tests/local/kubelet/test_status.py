@@ -55,7 +55,7 @@ def conditions(status: JSON) -> dict[str, str]:
         (Snapshot(init=(fact(RUNNING, is_sidecar=True),), main=(fact(Waiting()),)), "Pending"),
         (Snapshot(init=(fact(RUNNING, is_sidecar=True, started=True),), main=(fact(RUNNING),)), "Running"),
         (Snapshot(init=(), main=(fact(RUNNING), fact(Waiting(), name="b"))), "Pending"),
-        (Snapshot(init=(), main=(fact(ended(0)),), verdict=PodResult(phase="Failed")), "Failed"),
+        (Snapshot(init=(), main=(fact(ended(0)),), result=PodResult(phase="Failed")), "Failed"),
     ],
 )
 def test_the_phase_follows_the_containers_until_there_is_a_verdict(snapshot: Snapshot, expected: str) -> None:
@@ -91,10 +91,10 @@ def test_others_conditions_stay_and_unchanged_ones_keep_their_time() -> None:
 
 def test_a_disrupted_pod_says_so_and_an_ordinary_failure_does_not() -> None:
     lost = PodResult(phase="Failed", reason="NodeLost", message="gone", disrupted=True)
-    status = pod_status(Snapshot(init=(), main=(fact(ended(137)),), verdict=lost), (), NOW)
+    status = pod_status(Snapshot(init=(), main=(fact(ended(137)),), result=lost), (), NOW)
     assert conditions(status)["DisruptionTarget"] == "True"
     assert (status["reason"], status["message"]) == ("NodeLost", "gone")
-    failed = pod_status(Snapshot(init=(), main=(fact(ended(1)),), verdict=PodResult(phase="Failed")), (), NOW)
+    failed = pod_status(Snapshot(init=(), main=(fact(ended(1)),), result=PodResult(phase="Failed")), (), NOW)
     assert "DisruptionTarget" not in conditions(failed)
     assert failed["conditions"][-1]["reason"] == "PodFailed"
 

@@ -60,7 +60,7 @@ def gang(
         created_at=ago(age_s),
         state=standing,
         unbound=unbound,
-        machines=machines,
+        nodes=machines,
         restarting_since=ago(restarting_s) if restarting_s is not None else "",
     )
 

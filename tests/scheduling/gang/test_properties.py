@@ -77,7 +77,7 @@ def packable(gangs: list[Gang], nodes: list[Node]) -> bool:
         if not rest:
             return True
         (uid, worker), *others = rest
-        for machine in kept.machines.values():
+        for machine in kept.nodes.values():
             if not (worker.matches(machine) and worker.can_run_on(machine)):
                 continue
             domains = {(uid, *domain) for domain in worker.domains(machine)}
@@ -87,7 +87,7 @@ def packable(gangs: list[Gang], nodes: list[Node]) -> bool:
                 return True
         return False
 
-    return place(workers, {name: kept.free(name) for name in kept.machines}, frozenset())
+    return place(workers, {name: kept.free(name) for name in kept.nodes}, frozenset())
 
 
 @given(MACHINES, st.sampled_from(SHAPES), st.integers(1, 4))
@@ -161,13 +161,13 @@ def test_the_room_of_who_restarts_is_never_given_to_its_equals(
         assert "restarting" in admitted([restarting, *waiting], kept)
         return
     # It does not fit: nobody gets a machine that it could use.
-    useful = {m.name for m in kept.machines.values() if restarting.shape.matches(m) and restarting.shape.can_run_on(m)}
+    useful = {m.name for m in kept.nodes.values() if restarting.shape.matches(m) and restarting.shape.can_run_on(m)}
     elsewhere = ledger(*(n for n in nodes if n.metadata.name not in useful or not _large_enough(n, restarting)))
     assert admitted([restarting, *waiting], kept) - {"restarting"} == admitted(waiting, elsewhere)
 
 
 def _large_enough(it: Node, who: Gang) -> bool:
-    offered = ledger(it).machines[it.metadata.name].offered
+    offered = ledger(it).nodes[it.metadata.name].offered
     return all(offered.get(name, 0) >= amount for name, amount in who.shape.requests.items())
 
 
@@ -218,9 +218,9 @@ def test_a_large_job_starts_when_those_that_run_have_ended_whoever_else_comes(
         now = ledger(*nodes, *(pod(f"p-{number}", name, **asks) for number, (name, asks) in enumerate(bound)))
         line = [large, gang("gpu", each=shape(1), age_s=0), gang("cpu", each=shape(asks={"cpu": "1"}), age_s=0)]
         outlook = run_admission(line, now, NOW)
-        if outlook.verdicts["large"].admitted:
+        if outlook.decisions["large"].admitted:
             return
-        for name, taken in outlook.taken.items():
+        for name, taken in outlook.demand.items():
             bound.append((name, {"gpu": str(taken.get(GPU, 0) // NANO), "cpu": str(taken.get("cpu", 0) // NANO)}))
         if bound and turn % 2:
             bound.pop(0)

@@ -149,7 +149,7 @@ def test_one_namespace_reserves_for_one_job_at_a_time() -> None:
     assert admitted([first, second, *small.values()], busy) == {"b"}
     elsewhere = structs.replace(second, key=Key("other", "second"))
     assert admitted([first, elsewhere, *small.values()], busy) == set()
-    verdicts = run_admission([first, second, *small.values()], busy, NOW, 600, per_namespace=2).verdicts
+    verdicts = run_admission([first, second, *small.values()], busy, NOW, 600, per_namespace=2).decisions
     assert not any(each.admitted for each in verdicts.values())
 
 

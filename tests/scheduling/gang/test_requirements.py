@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.cluster.protocol import JSON
-from holdfast.scheduling.ledger import machine
+from holdfast.scheduling.ledger import node_capacity
 from holdfast.scheduling.resources import NANO
 from tests.scheduling.gang.gangs import LABELS, apart, shape
 from tests.scheduling.nodes import node
@@ -70,15 +70,17 @@ def test_workers_keep_apart_when_their_own_term_means_their_fellows(term: JSON, 
 def test_the_same_place_is_named_once_and_a_machine_without_the_label_has_none() -> None:
     twice = shape(affinity=apart("zone", HOST, "zone"))
     assert twice.anti_affinity_keys == (HOST, "zone")
-    assert twice.domains(machine(node("a", labels={"zone": "z"}))) == {(HOST, "a"), ("zone", "z")}
-    assert twice.domains(machine(node("a"))) == {(HOST, "a")}
+    assert twice.domains(node_capacity(node("a", labels={"zone": "z"}))) == {(HOST, "a"), ("zone", "z")}
+    assert twice.domains(node_capacity(node("a"))) == {(HOST, "a")}
 
 
 def test_a_machine_is_entered_only_when_it_is_ready_and_nothing_bars_it() -> None:
     taint = {"key": "k", "effect": "NoSchedule"}
-    assert shape().can_run_on(machine(node()))
-    assert not shape().can_run_on(machine(node(ready=False)))
-    assert not shape().can_run_on(machine(node(taints=[taint])))
+    assert shape().can_run_on(node_capacity(node()))
+    assert not shape().can_run_on(node_capacity(node(ready=False)))
+    assert not shape().can_run_on(node_capacity(node(taints=[taint])))
     tolerant = shape(tolerations=[{"operator": "Exists"}])
-    assert tolerant.can_run_on(machine(node(taints=[taint])))
-    assert not tolerant.can_run_on(machine(node(ready=False))), "a silent machine starts nothing, tolerated or not"
+    assert tolerant.can_run_on(node_capacity(node(taints=[taint])))
+    assert not tolerant.can_run_on(node_capacity(node(ready=False))), (
+        "a silent machine starts nothing, tolerated or not"
+    )

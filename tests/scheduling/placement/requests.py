@@ -11,7 +11,7 @@ from holdfast.api.core.selectors import PodSpec
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
 from holdfast.scheduling.constraints import shape_of
-from holdfast.scheduling.ledger import GPU, PLACE_LABEL, Ledger
+from holdfast.scheduling.ledger import GPU, RESERVATION_LABEL, Ledger
 from holdfast.scheduling.placement import Placement
 from holdfast.scheduling.request import Request, gpus_in
 from tests.scheduling import nodes as machines
@@ -39,7 +39,7 @@ def request(
     return Request(
         key=Key("ml", name),
         uid=name,
-        place=f"{name}-0",
+        reservation_id=f"{name}-0",
         shape=shape_of(msgspec.convert(body, PodSpec), {}, "ml"),
         gpus=gpus,
         strategy=strategy,
@@ -58,14 +58,14 @@ def placed(requests: Sequence[Request], ledger: Ledger, *, seed: int = 0) -> dic
     place = placement(ledger, seed)
     for each in requests:
         place.enqueue(each, 0)
-    given = place.run_pass(0).given
+    given = place.run_pass(0).assigned
     return {each.uid: place.offered_node(each.uid) or "" for each in given}
 
 
 def pod_of(it: Request, on: str, *, phase: str = "Running") -> Pod:
     """Its pod, as the scheduler has bound it."""
     pod = machines.pod(f"{it.uid}-pod", on, phase=phase, gpu=str(it.gpus))
-    pod.metadata.labels[PLACE_LABEL] = it.place
+    pod.metadata.labels[RESERVATION_LABEL] = it.reservation_id
     return pod
 
 

@@ -160,7 +160,7 @@ class World:
                 self.ledger.node_changed(self.nodes.pop(name), None)
             case Gone(name) if name in self.pods:
                 self.ledger.pod_changed(self.pods.pop(name), None)
-            case Asked(it) if it.place not in self.given and f"{it.uid}-pod" not in self.pods:
+            case Asked(it) if it.reservation_id not in self.given and f"{it.uid}-pod" not in self.pods:
                 self.asked[it.uid] = it
                 self.placement.enqueue(it, self.now_s)
             case Step(which, what):
@@ -202,12 +202,12 @@ class World:
         self.pods[new.metadata.name] = new
 
     def look(self) -> list[Request]:
-        found = self.placement.run_pass(self.now_s).given
+        found = self.placement.run_pass(self.now_s).assigned
         for it in found:
             del self.asked[it.uid]
             machine = self.placement.offered_node(it.uid)
             assert machine is not None
-            self.given[it.place] = (it, machine)
+            self.given[it.reservation_id] = (it, machine)
         return found
 
     def left(self, name: str) -> Amounts:
@@ -231,14 +231,14 @@ class World:
         """Those that it may enter and that are kept for nobody, by free GPUs."""
         found = {}
         for name in self.nodes:
-            machine = self.ledger.machines[name]
+            machine = self.ledger.nodes[name]
             if it.shape.matches(machine) and it.shape.can_run_on(machine) and name not in self.kept:
                 found[name] = gpus_in(self.left(name))
         return found
 
     def sizes(self, it: Request, *, open_only: bool) -> list[int]:
         """The GPUs of each machine that is large enough for all else that it asks for."""
-        machines = (self.ledger.machines[name] for name in self.nodes)
+        machines = (self.ledger.nodes[name] for name in self.nodes)
         wanted = (each for each in machines if it.shape.matches(each) and (it.shape.can_run_on(each) or not open_only))
         return [gpus_in(each.offered) for each in wanted if how_many_fit(it.other_requests, each.offered)]
 
@@ -259,12 +259,12 @@ def test_the_index_is_a_recount_after_any_events(events: list[Event]) -> None:
         world.look()
         for it, index in zip(SORTS, indexes, strict=True):
             found = world.open_to(it)
-            cheap = {name for name in found if it.strategy == "costOptimized" and is_cheap(world.ledger.machines[name])}
+            cheap = {name for name in found if it.strategy == "costOptimized" and is_cheap(world.ledger.nodes[name])}
             assert contents(index.preferred) == {name: found[name] for name in cheap if found[name]}
             assert contents(index.others) == {name: free for name, free in found.items() if free and name not in cheap}
             roomy = [gpus_in(world.left(name)) for name in found if how_many_fit(it.other_requests, world.left(name))]
             assert index.most_free(it) == max(roomy, default=0)
-            assert index.largest_entered(it) == max(world.sizes(it, open_only=True), default=0)
+            assert index.largest_schedulable(it) == max(world.sizes(it, open_only=True), default=0)
             assert index.largest(it) == max(world.sizes(it, open_only=False), default=0)
 
 
@@ -276,10 +276,10 @@ def test_nothing_is_given_that_is_not_there(events: list[Event], seed: int) -> N
         world.take_in(event)
         before = {name: world.left(name) for name in world.nodes}
         for it in world.look():
-            machine = world.given[it.place][1]
+            machine = world.given[it.reservation_id][1]
             left = before[machine] = minus(before[machine], it.shape.requests)
             assert min(left.get(name, 0) for name in it.shape.requests) >= 0
-            assert it.shape.can_run_on(world.ledger.machines[machine])
+            assert it.shape.can_run_on(world.ledger.nodes[machine])
 
 
 @settings(max_examples=150, deadline=None)
@@ -312,7 +312,7 @@ def test_nobody_of_less_importance_gets_what_a_more_important_one_could_have_had
     assert given == sorted(given, key=importance)
     room = {name: world.left(name) for name in world.nodes}
     for it in reversed(given):
-        machine = world.given[it.place][1]
+        machine = world.given[it.reservation_id][1]
         room[machine] = {name: room[machine].get(name, 0) + it.shape.requests.get(name, 0) for name in room[machine]}
         # As it was when its turn came: those before it who were passed over found no room then.
         for other in waiting.values():
@@ -336,7 +336,7 @@ def test_each_choice_is_what_its_strategy_says_of_a_scan(events: list[Event]) ->
             alone.look()
             open_ = {name: free for name, free in found.items() if name not in it.avoided} or found
             if it.strategy == "costOptimized":
-                cheap = {name: free for name, free in open_.items() if is_cheap(alone.ledger.machines[name])}
+                cheap = {name: free for name, free in open_.items() if is_cheap(alone.ledger.nodes[name])}
                 open_ = cheap or open_
             chosen = alone.placement.offered_node(uid)
             if it.strategy == "random" or not open_:

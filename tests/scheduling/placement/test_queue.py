@@ -7,7 +7,7 @@ from msgspec import structs
 
 from holdfast.scheduling import placement as placement_module
 from holdfast.scheduling.ledger import Ledger
-from holdfast.scheduling.placement import IDLE, PassResult, Placement
+from holdfast.scheduling.placement import MAX_IDLE_INDEXES, PassResult, Placement
 from holdfast.scheduling.request import Request
 from tests.scheduling.nodes import ledger, node, pod
 from tests.scheduling.placement.requests import (
@@ -67,30 +67,30 @@ def test_a_look_gives_machines_until_nothing_fits_any_more() -> None:
 
 def test_those_given_a_machine_are_told_the_most_important_first() -> None:
     line = [request("c", 1, priority=1), request("a", 2), request("b", 1, "random", priority=2)]
-    assert names(standing(ledger(*gpu_nodes(8)), *line).run_pass(0).given) == ["b", "c", "a"]
+    assert names(standing(ledger(*gpu_nodes(8)), *line).run_pass(0).assigned) == ["b", "c", "a"]
 
 
 def test_when_gpus_free_up_the_right_one_starts_with_the_next_look() -> None:
     kept = ledger(*gpu_nodes(2), holder := pod("p", "n-0", gpu="2"))
     place = standing(kept, request("old", 2, age_s=100), request("dear", 2, priority=1), request("young", 2, age_s=1))
-    assert place.run_pass(0).given == []
+    assert place.run_pass(0).assigned == []
     kept.pod_changed(holder, None)
-    assert names(place.run_pass(1).given) == ["dear"]
+    assert names(place.run_pass(1).assigned) == ["dear"]
     assert place.offered_node("dear") == "n-0"
     assert place.offered_node("old") is None
-    assert place.run_pass(2).given == []
+    assert place.run_pass(2).assigned == []
 
 
 def test_what_was_given_is_not_given_twice_and_comes_back_when_it_is_not_wanted() -> None:
     first, second = request("a", 2), request("b", 2)
     place = standing(kept := ledger(*gpu_nodes(2)), first, second)
-    assert names(place.run_pass(0).given) == ["a"]
+    assert names(place.run_pass(0).assigned) == ["a"]
     place.enqueue(first, 1)  # asked again before it has taken it
     assert place.offered_node("a") == "n-0"
-    assert place.run_pass(1).given == []
+    assert place.run_pass(1).assigned == []
     place.leave("a")
     assert place.offered_node("a") is None
-    assert names(place.run_pass(2).given) == ["b"]
+    assert names(place.run_pass(2).assigned) == ["b"]
     assert free_gpus(kept, "n-0") == 0
 
 
@@ -100,21 +100,21 @@ def test_who_asks_for_something_else_gives_back_what_it_had() -> None:
     place.enqueue(request("a", 3), 1)
     assert place.offered_node("a") is None
     assert free_gpus(kept, "n-0") == 4
-    assert names(place.run_pass(1).given) == ["a"]
+    assert names(place.run_pass(1).assigned) == ["a"]
     assert free_gpus(kept, "n-0") == 1
 
 
 def test_who_changes_its_mind_while_waiting_is_judged_by_what_it_asks_now() -> None:
     place = standing(ledger(*gpu_nodes(2)), request("a", 4), request("b", 2, age_s=1))
     place.enqueue(request("a", 2), 1)
-    assert names(place.run_pass(1).given) == ["a"]
+    assert names(place.run_pass(1).assigned) == ["a"]
 
 
 def test_who_left_gets_nothing() -> None:
     place = standing(ledger(*gpu_nodes(2)), request("a"))
     place.leave("a")
     place.leave("a")
-    assert place.run_pass(0).given == []
+    assert place.run_pass(0).assigned == []
     assert place.wait("a", 0) is None
 
 
@@ -136,9 +136,9 @@ def test_its_pod_makes_it_good() -> None:
     place.run_pass(0)
     place.confirm(it, "n-0", 0)
     kept.pod_changed(None, bound := pod_of(it, "n-0"))
-    assert place.run_pass(ASSUMED_S).given == []
+    assert place.run_pass(ASSUMED_S).assigned == []
     kept.pod_changed(bound, pod_of(it, "n-0", phase="Failed"))
-    assert names(place.run_pass(ASSUMED_S).given) == [other.uid]
+    assert names(place.run_pass(ASSUMED_S).assigned) == [other.uid]
 
 
 def test_after_a_restart_what_is_written_counts_before_anybody_is_given_anything() -> None:
@@ -149,7 +149,7 @@ def test_after_a_restart_what_is_written_counts_before_anybody_is_given_anything
     place.confirm(bound, "n-0", 0)
     place.confirm(bound, "n-0", 0)
     assert free_gpus(kept, "n-0") == 0
-    assert names(place.run_pass(0).given) == ["c"]
+    assert names(place.run_pass(0).assigned) == ["c"]
     assert place.offered_node("c") == "n-1"
 
 
@@ -166,19 +166,19 @@ def test_taking_again_makes_it_last_from_then_on() -> None:
 
 def test_a_machine_that_comes_later_is_used() -> None:
     place = standing(kept := ledger(), request("a", 2))
-    assert place.run_pass(0).given == []
+    assert place.run_pass(0).assigned == []
     kept.node_changed(None, node("n", gpus=2, ready=False))
-    assert place.run_pass(1).given == []
+    assert place.run_pass(1).assigned == []
     kept.node_changed(node("n", gpus=2, ready=False), node("n", gpus=2))
-    assert names(place.run_pass(2).given) == ["a"]
+    assert names(place.run_pass(2).assigned) == ["a"]
 
 
 def test_what_a_gang_is_expected_to_take_is_not_given_away() -> None:
     place = standing(kept := ledger(*gpu_nodes(4, 2)), request("a", 2), request("b", 2, age_s=1))
     kept.set_gang_demand({"n-0": request("x", 3).shape.requests}, {"n-1"})
-    assert place.run_pass(0).given == []
+    assert place.run_pass(0).assigned == []
     kept.set_gang_demand({"n-0": request("x", 3).shape.requests})
-    assert names(place.run_pass(1).given) == ["a"]
+    assert names(place.run_pass(1).assigned) == ["a"]
     assert place.offered_node("a") == "n-1"
 
 
@@ -198,45 +198,45 @@ class TestPatience:
     def test_small_ones_pass_while_it_is_patient(self) -> None:
         _, place = self.halves()
         place.enqueue(self.small(0), PATIENCE_S - 1)
-        assert names(place.run_pass(PATIENCE_S - 1).given) == ["small-0"]
+        assert names(place.run_pass(PATIENCE_S - 1).assigned) == ["small-0"]
 
     def test_then_the_machine_that_lacks_the_least_is_kept_for_it(self) -> None:
         kept, place = self.halves()
         for number in range(2):
             place.enqueue(self.small(number), PATIENCE_S)
-        assert place.run_pass(PATIENCE_S).given == []
+        assert place.run_pass(PATIENCE_S).assigned == []
         kept.pod_changed(pod("q", "n-1", gpu="5"), None)
         # n-1 is roomier now and even fits it; so it gets that one.
-        assert names(place.run_pass(PATIENCE_S).given) == ["large", "small-0"]
+        assert names(place.run_pass(PATIENCE_S).assigned) == ["large", "small-0"]
         assert (place.offered_node("large"), place.offered_node("small-0")) == ("n-1", "n-0")
 
     def test_the_others_go_on_elsewhere(self) -> None:
         kept, place = self.halves()
         place.enqueue(self.small(0), PATIENCE_S)
-        assert place.run_pass(PATIENCE_S).given == []
+        assert place.run_pass(PATIENCE_S).assigned == []
         kept.pod_changed(pod("q", "n-1", gpu="5"), pod("q", "n-1", gpu="4"))
         # It stays with the machine that was kept first.
-        assert names(place.run_pass(PATIENCE_S).given) == ["small-0"]
+        assert names(place.run_pass(PATIENCE_S).assigned) == ["small-0"]
         assert place.offered_node("small-0") == "n-1"
         kept.pod_changed(pod("p", "n-0", gpu="4"), None)
-        assert names(place.run_pass(PATIENCE_S).given) == ["large"]
+        assert names(place.run_pass(PATIENCE_S).assigned) == ["large"]
 
     def test_nothing_is_kept_from_those_before_it(self) -> None:
         _, place = self.halves()
         place.enqueue(self.small(0, priority=1), PATIENCE_S)
-        assert names(place.run_pass(PATIENCE_S).given) == ["small-0"]
+        assert names(place.run_pass(PATIENCE_S).assigned) == ["small-0"]
 
     def test_nothing_is_kept_between_two_looks(self) -> None:
         kept, place = self.halves()
         place.run_pass(PATIENCE_S)
-        assert (free_gpus(kept, "n-0"), dict(kept.assumptions)) == (4, {})
+        assert (free_gpus(kept, "n-0"), dict(kept.reservations)) == (4, {})
 
     def test_nothing_is_kept_for_who_would_never_fit(self) -> None:
         _, place = self.halves()
         place.enqueue(request("huge", 9, priority=5), 0)
         place.leave("large")
         place.enqueue(self.small(0), PATIENCE_S)
-        assert names(place.run_pass(PATIENCE_S).given) == ["small-0"]
+        assert names(place.run_pass(PATIENCE_S).assigned) == ["small-0"]
 
     def test_a_machine_that_is_lost_is_no_longer_kept(self) -> None:
         kept, place = self.halves()
@@ -246,9 +246,9 @@ class TestPatience:
             first, cordoned := structs.replace(first, spec=structs.replace(first.spec, unschedulable=True))
         )
         place.enqueue(request("tiny", 3, age_s=1), PATIENCE_S)
-        assert place.run_pass(PATIENCE_S).given == []  # n-1 is kept now
+        assert place.run_pass(PATIENCE_S).assigned == []  # n-1 is kept now
         kept.node_changed(cordoned, first)
-        assert place.run_pass(PATIENCE_S + 1).given == [request("tiny", 3, age_s=1)]
+        assert place.run_pass(PATIENCE_S + 1).assigned == [request("tiny", 3, age_s=1)]
         assert place.offered_node("tiny") == "n-0"
 
 
@@ -267,7 +267,7 @@ def test_who_leaves_before_the_first_look_is_not_put_off() -> None:
     place = standing(ledger(*gpu_nodes(2)), request("a", 4), request("b", 1))
     place.leave("a")
     look = place.run_pass(0)
-    assert (names(look.given), look.newly_waiting) == (["b"], [])
+    assert (names(look.assigned), look.newly_waiting) == (["b"], [])
 
 
 def test_a_look_is_due_after_everything_that_may_change_its_outcome_and_not_after_itself() -> None:
@@ -289,13 +289,13 @@ def test_who_stands_in_line_again_gives_back_the_room_of_its_last_try() -> None:
     place = standing(kept := ledger(*gpu_nodes(2, 1)))
     first = request("a", 2)
     place.confirm(first, "n-0", 0)
-    second = structs.replace(first, place="a-1", avoided=("n-0",))
+    second = structs.replace(first, reservation_id="a-1", avoided=("n-0",))
     place.enqueue(second, 1)
     assert free_gpus(kept, "n-0") == 2
-    assert place.run_pass(1).given == [second]
+    assert place.run_pass(1).assigned == [second]
     assert place.offered_node("a") == "n-0"  # no other will do
     place.confirm(second, "n-0", 1)
-    assert set(kept.assumptions) == {"a-1"}
+    assert set(kept.reservations) == {"a-1"}
 
 
 def test_who_has_its_pod_and_leaves_does_not_take_the_pods_room_with_it() -> None:
@@ -305,17 +305,17 @@ def test_who_has_its_pod_and_leaves_does_not_take_the_pods_room_with_it() -> Non
     kept.pod_changed(None, pod_of(it, "n-0"))
     place.leave("a")
     assert free_gpus(kept, "n-0") == 0
-    assert place._holdings == {}
+    assert place._assignments == {}
 
 
 def test_indexes_for_which_nobody_waits_do_not_pile_up() -> None:
     place = standing(ledger(*gpu_nodes(2)), request("w", 4))
-    for number in range(3 * IDLE):
+    for number in range(3 * MAX_IDLE_INDEXES):
         place.enqueue(request("passing", 1, nodeSelector={"zone": str(number)}), 0)
         place.run_pass(0)
     place.leave("passing")
     place.run_pass(0)
-    assert len(place._indexes) == IDLE + 1
+    assert len(place._indexes) == MAX_IDLE_INDEXES + 1
 
 
 def test_a_line_of_many_sorts_is_looked_at_bit_by_bit_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +330,7 @@ def test_a_line_of_many_sorts_is_looked_at_bit_by_bit_and_in_order(monkeypatch: 
         assert (place.run_pass(0), place.is_due) == (PassResult([], []), True)
         assert place.wait("w-0", 0) is None
     found = place.run_pass(0)
-    assert ([each.uid for each in found.given], place.is_due) == (["last"], False)
+    assert ([each.uid for each in found.assigned], place.is_due) == (["last"], False)
     assert [each.uid for each in found.newly_waiting] == [each.uid for each in line]
     assert place.wait("w-0", 0) is not None
 
@@ -340,5 +340,5 @@ def test_whatever_else_they_ask_for_they_share_an_index(monkeypatch: pytest.Monk
     place = placement(ledger(*gpu_nodes(8, 8)))
     for number in range(1, 9):
         place.enqueue(request(f"w-{number}", gpus=number, asks={"cpu": str(number)}), 0)
-    assert len(place.run_pass(0).given) > 1
+    assert len(place.run_pass(0).assigned) > 1
     assert not place.is_due

@@ -40,7 +40,7 @@ def test_a_cluster_asked_for_twice_what_it_has_runs_everyone_and_overcommits_nob
     used: Counter[str] = Counter()
     order: list[Request] = []
     while waiting or running:
-        for it in placement.run_pass(0).given:
+        for it in placement.run_pass(0).assigned:
             machine = placement.offered_node(it.uid)
             assert machine is not None
             used[machine] += it.gpus

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from holdfast.scheduling.free_gpus import MOST, SLACK, TRIES, FreeGpuIndex, NodeFilter
+from holdfast.scheduling.free_gpus import MAX_GPUS, RANDOM_SAMPLES, SLACK, FreeGpuIndex, NodeFilter
 
 NAMES = st.sampled_from("abcdef")
 # A number of free GPUs, or None for a machine that goes.
@@ -49,7 +49,7 @@ def taken(steps: list[tuple[str, int | None]]) -> FreeGpuIndex:
 
 
 @settings(deadline=None)
-@given(STEPS, st.integers(1, MOST), AVOIDED)
+@given(STEPS, st.integers(1, MAX_GPUS), AVOIDED)
 def test_after_any_changes_it_answers_as_a_list_would(
     steps: list[tuple[str, int | None]], gpus: int, avoided: set[str]
 ) -> None:
@@ -70,11 +70,11 @@ class Stubborn(Struct):
 
     def randrange(self, stop: int, /) -> int:
         self.rolls += 1
-        return self.shows if self.rolls > TRIES else 0
+        return self.shows if self.rolls > RANDOM_SAMPLES else 0
 
 
 @settings(deadline=None)
-@given(STEPS, st.integers(1, MOST), AVOIDED)
+@given(STEPS, st.integers(1, MAX_GPUS), AVOIDED)
 def test_any_of_them_is_one_that_fits_and_each_can_be_it(
     steps: list[tuple[str, int | None]], gpus: int, avoided: set[str]
 ) -> None:
@@ -92,8 +92,8 @@ def test_where_hardly_any_will_do_all_are_gone_through() -> None:
 
 
 def test_machines_with_more_than_anybody_asks_for_are_still_told_apart_by_the_roomiest() -> None:
-    made = shelf({"a": MOST, "b": MOST + 2, "c": MOST + 1})
-    assert (made.most_free_node(MOST, but()), made.most(), made.count_with(MOST)) == ("b", MOST + 2, 3)
+    made = shelf({"a": MAX_GPUS, "b": MAX_GPUS + 2, "c": MAX_GPUS + 1})
+    assert (made.most_free_node(MAX_GPUS, but()), made.most(), made.count_with(MAX_GPUS)) == ("b", MAX_GPUS + 2, 3)
 
 
 @pytest.mark.parametrize("changes", [10_000])

@@ -9,7 +9,7 @@ import pytest
 from holdfast.api.core.objects import Node, Pod
 from holdfast.api.gpuworkload import GPUWorkloadSpec, Strategy
 from holdfast.scheduling import strategies
-from holdfast.scheduling.free_gpus import MOST
+from holdfast.scheduling.free_gpus import MAX_GPUS
 from holdfast.scheduling.ledger import GPU, Ledger
 from holdfast.scheduling.strategies import STRATEGIES
 from holdfast.scheduling.strategies.cost_optimized import CHEAP_LABEL
@@ -30,7 +30,7 @@ def test_the_strategies_are_those_of_the_api() -> None:
 
 def test_no_workload_may_ask_for_more_gpus_than_machines_are_told_apart_by() -> None:
     (bound,) = typing.get_type_hints(GPUWorkloadSpec, include_extras=True)["gpu_count"].__metadata__
-    assert bound.le == MOST
+    assert bound.le == MAX_GPUS
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.api.core.objects import Node, Pod
-from holdfast.scheduling.messages import CALM_S, MessageThrottle, WaitMessage
+from holdfast.scheduling.messages import MESSAGE_INTERVAL_S, MessageThrottle, WaitMessage
 from holdfast.scheduling.placement import Placement
 from holdfast.scheduling.request import Request
 from tests.scheduling.nodes import ledger, node, pod
@@ -18,7 +18,7 @@ def waits(it: Request, *things: Node | Pod) -> WaitMessage:
     """What it is told when it is alone."""
     place = placement(ledger(*things))
     place.enqueue(it, 0)
-    assert place.run_pass(0).given == []
+    assert place.run_pass(0).assigned == []
     found = place.wait(it.uid, 0)
     assert found is not None
     return found[0]
@@ -103,9 +103,9 @@ def test_what_can_never_fit_is_told_apart(it: Request, things: list[Node | Pod],
 def test_a_larger_node_makes_the_impossible_possible() -> None:
     place = placement(kept := ledger(*gpu_nodes(8)))
     place.enqueue(request("w", 16), 0)
-    assert place.run_pass(0).given == []
+    assert place.run_pass(0).assigned == []
     kept.node_changed(None, node("big", gpus=16))
-    assert [it.uid for it in place.run_pass(1).given] == ["w"]
+    assert [it.uid for it in place.run_pass(1).assigned] == ["w"]
     assert place.offered_node("w") == "big"
 
 
@@ -175,11 +175,20 @@ def test_the_position_is_by_importance_and_age_whatever_they_ask_for() -> None:
 
 def test_words_change_at_most_once_a_minute_and_the_first_come_at_once() -> None:
     place = crowd(2)
-    assert place.wait("w", 5) == (WaitMessage(message=f"{NEEDS}; no node has any free; 3rd in line"), CALM_S)
+    assert place.wait("w", 5) == (
+        WaitMessage(message=f"{NEEDS}; no node has any free; 3rd in line"),
+        MESSAGE_INTERVAL_S,
+    )
     place.leave("other-0")
-    assert place.wait("w", 25) == (WaitMessage(message=f"{NEEDS}; no node has any free; 3rd in line"), CALM_S - 20)
+    assert place.wait("w", 25) == (
+        WaitMessage(message=f"{NEEDS}; no node has any free; 3rd in line"),
+        MESSAGE_INTERVAL_S - 20,
+    )
     place.leave("other-1")
-    assert place.wait("w", 5 + CALM_S) == (WaitMessage(message=f"{NEEDS}; no node has any free; 1st in line"), CALM_S)
+    assert place.wait("w", 5 + MESSAGE_INTERVAL_S) == (
+        WaitMessage(message=f"{NEEDS}; no node has any free; 1st in line"),
+        MESSAGE_INTERVAL_S,
+    )
 
 
 NEEDS = "needs 4 GPUs on one node"
@@ -193,14 +202,14 @@ def test_a_change_that_is_undone_is_never_told() -> None:
         one,
         one,
     ]
-    assert telling.throttle("w", other, 80) == (other, CALM_S)
+    assert telling.throttle("w", other, 80) == (other, MESSAGE_INTERVAL_S)
 
 
 def test_who_waits_anew_is_told_anew() -> None:
     telling = MessageThrottle()
     telling.throttle("w", WaitMessage(message="one"), 0)
     telling.forget("w")
-    assert telling.throttle("w", WaitMessage(message="other"), 1) == (WaitMessage(message="other"), CALM_S)
+    assert telling.throttle("w", WaitMessage(message="other"), 1) == (WaitMessage(message="other"), MESSAGE_INTERVAL_S)
 
 
 def test_what_was_told_is_forgotten_with_those_who_left() -> None:
@@ -208,4 +217,4 @@ def test_what_was_told_is_forgotten_with_those_who_left() -> None:
     for uid in ("w", "other-0"):
         place.wait(uid, 0)
         place.leave(uid)
-    assert place._telling._told == {}
+    assert place._throttle._reported == {}

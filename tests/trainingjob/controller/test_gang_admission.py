@@ -45,7 +45,7 @@ class Asking:
     async def reconcile(self, key: Key) -> Result:
         self.asked += 1
         job = self._jobs.get(key)
-        self.told[key.name] = self._admission.verdict(job) if job is not None else None
+        self.told[key.name] = self._admission.decision(job) if job is not None else None
         return Done()
 
     async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
@@ -152,8 +152,8 @@ class Running:
         self._operator = Operator(ground.cluster, identity="test", now=utc_now, random=Random(0), metrics=Metrics())
         ground.admission = GangAdmission.of(
             self._operator,
-            room=SharedLedger(self._operator),
-            shape=template,
+            shared_ledger=SharedLedger(self._operator),
+            template=template,
             now=ground.now,
             **{"patience_s": 600.0, **self._options},
         )
@@ -340,7 +340,7 @@ async def test_a_look_that_fails_is_taken_again(ground: Ground, monkeypatch: pyt
 async def test_new_numbers_are_told_with_some_calm_and_a_start_at_once(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission_module, "NUMBERS_CALM_S", 3600.0)
+    monkeypatch.setattr(admission_module, "NUMBERS_INTERVAL_S", 3600.0)
     for number in (1, 2, 3):
         await ground.node(f"gpu-{number}", 1)
         await ground.worker("other", number, "foreign-job", node=f"gpu-{number}", gpus=1)
@@ -362,7 +362,7 @@ async def test_new_numbers_are_told_with_some_calm_and_a_start_at_once(
 async def test_new_numbers_are_told_in_the_end_though_nothing_else_happens(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission_module, "NUMBERS_CALM_S", 0.5)
+    monkeypatch.setattr(admission_module, "NUMBERS_INTERVAL_S", 0.5)
     await ground.node("gpu-1", 1)
     await ground.node("gpu-2", 1)
     for number in (1, 2):
@@ -377,7 +377,7 @@ async def test_new_numbers_are_told_in_the_end_though_nothing_else_happens(
 async def test_another_reason_is_told_soon_however_calm_numbers_are(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission_module, "NUMBERS_CALM_S", 3600.0)
+    monkeypatch.setattr(admission_module, "NUMBERS_INTERVAL_S", 3600.0)
     await ground.node("gpu-1", 1)
     await ground.worker("other", 1, "foreign-job", node="gpu-1", gpus=1)
     async with Running(ground):

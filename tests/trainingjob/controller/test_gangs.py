@@ -188,7 +188,7 @@ async def test_room_is_kept_for_each_worker_that_has_neither_a_machine_nor_finis
     pods: tuple[Pod, ...], unbound: int, machines: tuple[str, ...]
 ) -> None:
     gang = Caches(training_job(), attempt(), *pods).gang()
-    assert (gang.unbound, gang.machines) == (unbound, machines)
+    assert (gang.unbound, gang.nodes) == (unbound, machines)
 
 
 async def test_an_attempt_is_as_large_as_it_was_made() -> None:

@@ -123,7 +123,7 @@ async def test_silence_counts_only_while_the_operator_could_hear(
     for pod in pods:
         await engine.freeze_node(pod.spec.node_name)
     for _ in range(24):
-        office.hearing.reset()
+        office.uptime.reset()
         await asyncio.sleep(0.5)
     assert (await lab.look()).status.restart_count == 0
     await lab.until(lambda job: job.status.restart_count == 1, "misses them once it can hear")

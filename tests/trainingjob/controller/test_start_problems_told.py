@@ -57,13 +57,13 @@ async def test_a_start_that_is_no_longer_than_usual_is_not_asked_about(
 ) -> None:
     observed = await explanations.with_start_problems(waiting(), at(2))
     assert (observed.job_event, cluster.asked) == ("", 0)
-    assert explanations.next_look(observed, at(2)) == at(3)
+    assert explanations.next_check(observed, at(2)) == at(3)
 
 
 async def test_a_start_that_takes_longer_is_explained(cluster: Cluster, explanations: StartProblems) -> None:
     observed = await explanations.with_start_problems(waiting(), at(3))
     assert (observed.job_event, cluster.asked) == (REFUSED, 1)
-    assert explanations.next_look(observed, at(3)) == at(3 + EVERY_S)
+    assert explanations.next_check(observed, at(3)) == at(3 + EVERY_S)
 
 
 async def test_an_answer_serves_for_a_while_and_is_then_asked_for_again(
@@ -105,7 +105,7 @@ async def test_who_does_not_wait_for_workers_is_not_asked_about_and_its_answer_i
 ) -> None:
     await explanations.with_start_problems(waiting(), at(3))
     assert await explanations.with_start_problems(observed, at(100)) == observed
-    assert explanations.next_look(observed, at(100)) is None
+    assert explanations.next_check(observed, at(100)) is None
     assert cluster.asked == 1
     assert (await explanations.with_start_problems(waiting(), at(4))).job_event == REFUSED
     assert cluster.asked == 2
@@ -127,9 +127,9 @@ async def test_events_that_can_not_be_read_are_tried_again_no_sooner(
     assert first.job_event == ""
     await explanations.with_start_problems(waiting(), at(4))
     assert cluster.asked == 1
-    assert explanations.next_look(first, at(4)) == at(3 + EVERY_S)
+    assert explanations.next_check(first, at(4)) == at(3 + EVERY_S)
     assert (await explanations.with_start_problems(waiting(), at(3 + EVERY_S))).job_event == REFUSED
 
 
 async def test_a_look_is_never_in_the_past(explanations: StartProblems) -> None:
-    assert explanations.next_look(waiting(), at(500)) == at(500)
+    assert explanations.next_check(waiting(), at(500)) == at(500)

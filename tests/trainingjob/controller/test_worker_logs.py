@@ -22,7 +22,7 @@ from holdfast.runtime.process import utc_now
 from holdfast.trainingjob.decide.decision import StartNewAttempt
 from holdfast.trainingjob.decide.restart import Retry
 from holdfast.trainingjob.decide.snapshot import Observed
-from holdfast.trainingjob.objects.config import KEPT_BYTES, worker_log_config_map
+from holdfast.trainingjob.objects.config import MAX_LOG_BYTES, worker_log_config_map
 from holdfast.trainingjob.worker_logs import FIRST_LINES, MOST_BYTES, log_tail, save_worker_logs
 from tests.contract.engine import Engine
 from tests.contract.pods import INDEX, pod_spec
@@ -78,14 +78,14 @@ async def test_the_end_of_a_log_is_its_last_64_kib_whatever_its_lines_are_like(
 ) -> None:
     content = written(runs)
     reader = Reader(content, pieces=pieces)
-    assert await log_tail(reader) == content[-KEPT_BYTES:]
+    assert await log_tail(reader) == content[-MAX_LOG_BYTES:]
     assert len(reader.asked) <= 20
 
 
 @pytest.mark.parametrize("content", [b"", b"short\n", b"an ordinary line of a training's log, not too short\n" * 5000])
 async def test_an_ordinary_log_is_read_at_once(content: bytes) -> None:
     reader = Reader(content)
-    assert await log_tail(reader) == content[-KEPT_BYTES:]
+    assert await log_tail(reader) == content[-MAX_LOG_BYTES:]
     assert reader.asked == [FIRST_LINES]
 
 

@@ -181,7 +181,7 @@ async def test_an_operator_that_could_not_hear_misses_nobody(ground: Ground) -> 
     ground.speaking.clear()
     ground.living.clear()
     for _ in range(20):
-        ground.office.hearing.reset()
+        ground.office.uptime.reset()
         assert (await ground.pass_time(10)).liveness_failure is None
     assert ground.asked() == set()
 

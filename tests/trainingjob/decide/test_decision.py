@@ -78,7 +78,7 @@ def test_a_broken_gang_is_tried_again_at_once_the_first_time_and_after_a_wait_th
     first = course(broken)
     assert isinstance(first, StartNewAttempt)
     assert first.retry is not None
-    assert (first.retry.loss.cause, first.retry.at, first.retry.consecutive) == ("application", None, 1)
+    assert (first.retry.failure.cause, first.retry.at, first.retry.consecutive) == ("application", None, 1)
     more = seen("Running", status={"quickRestarts": 2}, current_job=workers(), pods=broken.pods)
     later = course(more)
     assert isinstance(later, StartNewAttempt)
@@ -278,7 +278,7 @@ def test_what_is_not_heard_breaks_an_attempt_like_what_is_seen(loss: WorkerFailu
     again = course(seen("Running", current_job=workers(), pods=BOTH, liveness_failure=loss))
     assert isinstance(again, StartNewAttempt)
     assert again.retry is not None
-    assert again.retry.loss == loss
+    assert again.retry.failure == loss
 
 
 @pytest.mark.parametrize(("loss", "is_charged"), [(SILENT, False), (HANG, True)], ids=["silent", "hung"])
@@ -297,7 +297,7 @@ def test_what_is_seen_explains_more_than_what_is_not_heard() -> None:
     again = course(seen("Running", current_job=workers(), pods=crashed, liveness_failure=SILENT))
     assert isinstance(again, StartNewAttempt)
     assert again.retry is not None
-    assert again.retry.loss.exit_code == 7
+    assert again.retry.failure.exit_code == 7
 
 
 def test_a_hang_breaks_an_elastic_attempt_too() -> None:

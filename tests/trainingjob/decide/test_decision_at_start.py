@@ -148,7 +148,7 @@ def test_a_job_whose_suspended_worker_is_stuck_goes_on_in_a_new_attempt(queued: 
     found = course(observed, 140)
     assert isinstance(found, StartNewAttempt)
     assert found.retry is not None
-    assert (found.retry.loss.cause, found.retry.loss.message) == (
+    assert (found.retry.failure.cause, found.retry.failure.message) == (
         "infrastructure",
         "a worker that was suspended is lost with its node",
     )

@@ -32,7 +32,7 @@ def hangs(
     running_since_s: float = 0.0,
     hearing_since_s: float = 0.0,
 ) -> bool:
-    loss = find_hang(job, heard, running, running_since_s=running_since_s, hearing_since_s=hearing_since_s)
+    loss = find_hang(job, heard, running, running_since_s=running_since_s, receiving_since_s=hearing_since_s)
     assert loss is None or loss.cause == "hang"
     return loss is not None
 
@@ -84,7 +84,7 @@ def test_only_a_job_that_runs_hangs(state: str) -> None:
 def test_without_a_deadline_no_hang_is_looked_for() -> None:
     without = training_job(status={"state": "Running"})
     assert not hangs(heard(1e9, 1e9), job=without)
-    assert hang_due_s(without, heard(0.0), running_since_s=0.0, hearing_since_s=0.0) is None
+    assert hang_due_s(without, heard(0.0), running_since_s=0.0, receiving_since_s=0.0) is None
 
 
 def test_what_an_earlier_attempt_said_proves_nothing() -> None:
@@ -93,7 +93,7 @@ def test_what_an_earlier_attempt_said_proves_nothing() -> None:
 
 
 def test_people_read_how_long_and_since_which_epoch() -> None:
-    loss = find_hang(job(currentEpoch=4), heard(700.4, 700.4), (0, 1), running_since_s=0.0, hearing_since_s=0.0)
+    loss = find_hang(job(currentEpoch=4), heard(700.4, 700.4), (0, 1), running_since_s=0.0, receiving_since_s=0.0)
     assert loss is not None
     assert loss.message == (
         "the workers live and no progress was reported for 700 s, after epoch 4 (progressDeadlineSeconds is 600)"
@@ -101,9 +101,9 @@ def test_people_read_how_long_and_since_which_epoch() -> None:
 
 
 def test_it_is_looked_for_when_it_can_first_be_found() -> None:
-    assert hang_due_s(job(), heard(5.0, progress_s=100.0), running_since_s=50.0, hearing_since_s=70.0) == 700.0
-    assert hang_due_s(job(), heard(5.0, progress_s=100.0), running_since_s=50.0, hearing_since_s=170.0) == 770.0
-    assert hang_due_s(job(), None, running_since_s=0.0, hearing_since_s=0.0) is None
+    assert hang_due_s(job(), heard(5.0, progress_s=100.0), running_since_s=50.0, receiving_since_s=70.0) == 700.0
+    assert hang_due_s(job(), heard(5.0, progress_s=100.0), running_since_s=50.0, receiving_since_s=170.0) == 770.0
+    assert hang_due_s(job(), None, running_since_s=0.0, receiving_since_s=0.0) is None
 
 
 _times = st.floats(0, 5000)

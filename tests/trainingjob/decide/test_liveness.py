@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from holdfast.api.core.objects import Pod
 from holdfast.trainingjob.decide.liveness import (
+    LEASE_CHECK_EVERY_S,
     LONGEST_GAP_S,
-    LOOK_EVERY_S,
     OVERDUE_S,
     AttemptReports,
     LeaseObservation,
     WorkerReports,
-    next_look_s,
+    next_lease_check_s,
     next_overdue,
     node_failure,
     observe_lease,
@@ -35,7 +35,7 @@ def heard(*last_s: float) -> AttemptReports:
 
 
 def suspected(heard: AttemptReports | None, *, now_s: float, hearing_since_s: float = 0.0) -> list[str]:
-    found = silent_workers(PODS, heard, hearing_since_s=hearing_since_s, now_s=now_s, timing=TIMING)
+    found = silent_workers(PODS, heard, receiving_since_s=hearing_since_s, now_s=now_s, timing=TIMING)
     return [pod.spec.node_name for pod in found]
 
 
@@ -74,7 +74,7 @@ def test_who_stays_beyond_its_grace_is_looked_after_and_who_has_ended_is_not() -
     assert overdue([leaving], at(5 + OVERDUE_S - 1)) == ()
     assert overdue([leaving], at(5 + OVERDUE_S)) == (leaving,)
     assert next_overdue([leaving], at(0)) == at(5 + OVERDUE_S)
-    assert next_overdue([leaving], at(60)) == at(60 + LOOK_EVERY_S)
+    assert next_overdue([leaving], at(60)) == at(60 + LEASE_CHECK_EVERY_S)
     for nobody in (
         running(0, node="a"),
         deleted(worker(0, {"phase": "Failed"}, node="a"), asked=0),
@@ -96,8 +96,8 @@ def test_silence_counts_only_while_the_operator_could_hear() -> None:
 )
 def test_only_a_worker_that_should_be_running_is_missed(pod: Pod) -> None:
     for each in (pod, deleted(running(0, node="a"), asked=0)):
-        assert silent_workers([each], heard(0.0), hearing_since_s=0.0, now_s=1e6, timing=TIMING) == ()
-        assert next_look_s([each], heard(0.0), hearing_since_s=0.0, now_s=1e6, timing=TIMING) is None
+        assert silent_workers([each], heard(0.0), receiving_since_s=0.0, now_s=1e6, timing=TIMING) == ()
+        assert next_lease_check_s([each], heard(0.0), receiving_since_s=0.0, now_s=1e6, timing=TIMING) is None
 
 
 def test_a_node_whose_lease_stands_still_for_20_seconds_is_dead() -> None:
@@ -158,11 +158,12 @@ def test_the_loss_says_what_was_not_heard() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now_s", "due_s"), [(0.0, 115.0), (114.0, 115.0), (115.0, 115.0 + LOOK_EVERY_S), (300.0, 300.0 + LOOK_EVERY_S)]
+    ("now_s", "due_s"),
+    [(0.0, 115.0), (114.0, 115.0), (115.0, 115.0 + LEASE_CHECK_EVERY_S), (300.0, 300.0 + LEASE_CHECK_EVERY_S)],
 )
 def test_the_next_look_is_when_the_first_falls_silent_and_then_often_enough(now_s: float, due_s: float) -> None:
-    assert next_look_s(PODS, heard(100.0, 110.0), hearing_since_s=0.0, now_s=now_s, timing=TIMING) == due_s
-    assert LOOK_EVERY_S < LONGEST_GAP_S
+    assert next_lease_check_s(PODS, heard(100.0, 110.0), receiving_since_s=0.0, now_s=now_s, timing=TIMING) == due_s
+    assert LEASE_CHECK_EVERY_S < LONGEST_GAP_S
 
 
 _looks = st.lists(st.tuples(st.floats(0.1, 30.0), st.sampled_from("xy")), min_size=1, max_size=12)

@@ -22,7 +22,7 @@ def test_the_first_word_is_where_waiting_for_progress_begins() -> None:
 def test_a_sign_of_life_is_no_progress() -> None:
     found = heard((10, batch(ended(1))), (20, batch()), (30, batch(index=1)))
     assert (found.first_s, found.progress_s) == (10, 10)
-    assert {index: voice.heard_s for index, voice in found.workers.items()} == {0: 20, 1: 30}
+    assert {index: voice.received_s for index, voice in found.workers.items()} == {0: 20, 1: 30}
 
 
 def test_a_checkpoint_alone_is_no_progress() -> None:

@@ -187,9 +187,9 @@ def test_of_a_worker_that_was_replaced_the_last_pod_counts() -> None:
 
 @pytest.mark.parametrize(("index", "on_one_machine", "attempts"), [(0, False, 16), (1, False, 3), (1, True, 100)])
 def test_so_many_attempts_are_kept_with_the_one_that_breaks(index: int, on_one_machine: bool, attempts: int) -> None:
-    kept = [number for number in range(201) if not is_outdated(number, index, 200, on_one_machine=on_one_machine)]
+    kept = [number for number in range(201) if not is_outdated(number, index, 200, on_one_host=on_one_machine)]
     assert kept == list(range(201 - attempts, 201))
-    assert not is_outdated(0, index, attempts - 1, on_one_machine=on_one_machine)
+    assert not is_outdated(0, index, attempts - 1, on_one_host=on_one_machine)
 
 
 @pytest.mark.parametrize("course", [EnsureJob(suspended=True), DeleteQueuedJob()])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.trainingjob.objects.object_store import shared_place
+from holdfast.trainingjob.objects.object_store import shared_location
 from tests.trainingjob.objects.family import GONE, changed
 from tests.trainingjob.objects.paths import JSON, POD, SIDECAR, TRAINER, no_variables, secret, variable, variables
 from tests.trainingjobs import UID, training_job
@@ -269,7 +269,7 @@ def test_a_claim_is_shared_when_there_is_more_than_one_worker(workers: int, mode
 def test_which_jobs_keep_their_checkpoints_in_one_place(
     one: dict[str, Any], other: dict[str, Any], is_same: bool
 ) -> None:
-    places = [shared_place(training_job({"checkpoint": {"storage": storage}})) for storage in (one, other)]
+    places = [shared_location(training_job({"checkpoint": {"storage": storage}})) for storage in (one, other)]
     assert (places[0] == places[1]) == is_same
     assert all(places)
-    assert shared_place(training_job({})) == ""
+    assert shared_location(training_job({})) == ""

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from holdfast.pods.template import MANAGED_BY
 from holdfast.trainingjob.objects.config import (
-    KEPT_BYTES,
     LOG,
+    MAX_LOG_BYTES,
     WORKER_LABEL,
     is_newer,
     worker_log_config_map,
@@ -63,13 +63,13 @@ def test_what_is_not_text_is_replaced_and_all_else_stays(log: bytes, text: str) 
 
 
 def test_of_a_long_log_the_end_is_kept() -> None:
-    assert text_of(b"a" + b"b" * KEPT_BYTES) == "b" * KEPT_BYTES
+    assert text_of(b"a" + b"b" * MAX_LOG_BYTES) == "b" * MAX_LOG_BYTES
 
 
-@given(st.binary(max_size=100), st.integers(0, 2 * KEPT_BYTES))
+@given(st.binary(max_size=100), st.integers(0, 2 * MAX_LOG_BYTES))
 def test_it_never_outgrows_what_a_config_map_may_hold(pattern: bytes, size: int) -> None:
     log = (pattern * (size // max(len(pattern), 1) + 1))[:size]
-    assert len(text_of(log).encode()) <= 3 * KEPT_BYTES < 2**20
+    assert len(text_of(log).encode()) <= 3 * MAX_LOG_BYTES < 2**20
 
 
 A, B = {"pod": "a"}, {"pod": "b"}
@@ -83,8 +83,8 @@ def test_the_log_of_an_attempts_next_pod_stands_beside_those_of_earlier_ones() -
     assert second == {"pod": "b", "earlier": "one\n", "log": "two\n"}
     again = worker_log_config_map(job, 0, b"two\nthree\n", {**B, **ENDED}, stored=second)["data"]
     assert (again["earlier"], again["log"]) == ("one\n", "two\nthree\n")
-    third = worker_log_config_map(job, 0, b"four\n", {"pod": "c"}, stored={**again, "log": "x" * KEPT_BYTES})["data"]
-    assert (third["earlier"], third["log"]) == ("x" * KEPT_BYTES, "four\n")
+    third = worker_log_config_map(job, 0, b"four\n", {"pod": "c"}, stored={**again, "log": "x" * MAX_LOG_BYTES})["data"]
+    assert (third["earlier"], third["log"]) == ("x" * MAX_LOG_BYTES, "four\n")
 
 
 @pytest.mark.parametrize(

@@ -43,15 +43,15 @@ async def test_a_token_is_reviewed_once_and_again_after_five_minutes() -> None:
     registrar = Registrar()
     registrar.known["a"] = None
     desk = reviews(registrar)
-    assert not desk.remembered("a")
+    assert not desk.is_cached("a")
     for _ in range(3):
         assert await desk.identity("a") == Identity(username="a")
-    assert desk.remembered("a")
+    assert desk.is_cached("a")
     await asyncio.sleep(KNOWN_FOR_S - 1)
     await desk.identity("a")
     assert registrar.asked == ["a"]
     await asyncio.sleep(1)
-    assert not desk.remembered("a")
+    assert not desk.is_cached("a")
     del registrar.known["a"]
     assert await desk.identity("a") is None
     await registrar.close()
@@ -65,11 +65,11 @@ async def test_a_token_is_not_remembered_beyond_its_end() -> None:
     desk = reviews(registrar)
     await desk.identity("a")
     await asyncio.sleep(29)
-    assert desk.remembered("a")
+    assert desk.is_cached("a")
     await asyncio.sleep(1)
-    assert not desk.remembered("a")
+    assert not desk.is_cached("a")
     await desk.identity("b")
-    assert not desk.remembered("b")
+    assert not desk.is_cached("b")
     await registrar.close()
 
 
@@ -105,5 +105,5 @@ async def test_memory_is_bounded_and_keeps_what_is_used() -> None:
     desk = reviews(registrar, memory=2)
     for token in "abac":
         await desk.identity(token)
-    assert [desk.remembered(token) for token in "abc"] == [True, False, True]
+    assert [desk.is_cached(token) for token in "abc"] == [True, False, True]
     await registrar.close()

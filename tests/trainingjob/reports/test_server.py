@@ -58,8 +58,8 @@ class Office:
             nodes=self.nodes,
             jobs=self.jobs,
             reviews=self.reviews,
-            gone=DeletedJobs(cluster),
-            hearing=self.hearing,
+            deleted_jobs=DeletedJobs(cluster),
+            uptime=self.hearing,
             leading=lambda: self.is_leading,
             sink=self._sink,
         )
@@ -481,7 +481,7 @@ async def test_an_error_about_one_worker_interrupts_the_hearing_of_its_job_alone
 ) -> None:
     token = await office.worker()
     assert (await office.post(batch(sequence=1), token))[0] == 200
-    monkeypatch.setattr(office.reviews, "remembered", lambda token: False)
+    monkeypatch.setattr(office.reviews, "is_cached", lambda token: False)
 
     async def away(token: str) -> Identity | None:
         raise Unreachable("review a token: no answer from the server")

@@ -11,7 +11,7 @@ from holdfast.cluster.kubernetes import requests
 from holdfast.cluster.kubernetes.kubeconfig import Config
 from holdfast.cluster.kubernetes.requests import ApiRequest
 from holdfast.cluster.kubernetes.responses import LenientDecoder, OnUndecodable, WatchLine, decode
-from holdfast.cluster.kubernetes.retries import DEFAULT_PATIENCE, RetryLimits
+from holdfast.cluster.kubernetes.retries import DEFAULT_RETRY_LIMITS, RetryLimits
 from holdfast.cluster.kubernetes.subresources import ExecStream, parse_token_review, to_review
 from holdfast.cluster.kubernetes.transport import DEFAULT_TIMEOUTS, Gate, Observe, Timeouts, Transport
 from holdfast.cluster.kubernetes.watch import DecodeContext, Lister, parse_event
@@ -143,9 +143,9 @@ def connect(
     observe: Observe | None = None,
     on_undecodable: OnUndecodable | None = None,
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
-    patience: RetryLimits = DEFAULT_PATIENCE,
+    retry_limits: RetryLimits = DEFAULT_RETRY_LIMITS,
 ) -> KubernetesCluster:
     """A cluster that connects on the first request; `now` is the wall clock, with its time zone."""
-    transport = Transport(config, rng=rng, now=now, observe=observe, timeouts=timeouts, patience=patience)
+    transport = Transport(config, rng=rng, now=now, observe=observe, timeouts=timeouts, patience=retry_limits)
     decoder = LenientDecoder(on_undecodable)
     return KubernetesCluster(transport, Lister(transport, decoder), decoder)

@@ -313,7 +313,7 @@ def _server(cluster: ClusterEntry, source: str, environ: Mapping[str, str]) -> S
     authority = _material("certificate-authority", cluster.certificate_authority_data, cluster.certificate_authority)
     if authority and cluster.insecure_skip_tls_verify:
         raise Misconfigured(f"{source}: insecure-skip-tls-verify and certificate-authority exclude each other")
-    proxy = cluster.proxy_url and checked_proxy(cluster.proxy_url, said_by=f"{source}: proxy-url")
+    proxy = cluster.proxy_url and checked_proxy(cluster.proxy_url, source=f"{source}: proxy-url")
     url = _checked_url(cluster.server, source)
     return Server(
         url=str(url).rstrip("/"),

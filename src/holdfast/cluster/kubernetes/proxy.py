@@ -16,18 +16,18 @@ def proxy_from_environment(server: URL, environ: Mapping[str, str]) -> str:
     proxy = environ.get(name) or environ.get(name.lower()) or ""
     if not proxy or _is_excepted(server, environ.get("NO_PROXY") or environ.get("no_proxy") or ""):
         return ""
-    return checked_proxy(proxy if "://" in proxy else f"http://{proxy}", said_by=name)
+    return checked_proxy(proxy if "://" in proxy else f"http://{proxy}", source=name)
 
 
-def checked_proxy(proxy: str, *, said_by: str) -> str:
+def checked_proxy(proxy: str, *, source: str) -> str:
     """The address unchanged; raises for an unsupported proxy. Errors omit the address: it may contain a password."""
     try:
         url = URL(proxy)
     except ValueError:
-        raise Misconfigured(f"{said_by}: not the address of a proxy: write http://HOST:PORT") from None
+        raise Misconfigured(f"{source}: not the address of a proxy: write http://HOST:PORT") from None
     if url.scheme not in _DEFAULT_PORTS or not url.host:
         kind = url.scheme or "no scheme"
-        raise Misconfigured(f"{said_by}: a proxy of kind {kind!r} is not supported: use an http:// or https:// proxy")
+        raise Misconfigured(f"{source}: a proxy of kind {kind!r} is not supported: use an http:// or https:// proxy")
     return proxy
 
 

@@ -18,14 +18,14 @@ from holdfast.cluster.kubernetes.kubeconfig import Config
 class RetryLimits(Struct, frozen=True, kw_only=True):
     """Limits of retries, for a server that throttles and for a server that does not respond."""
 
-    tries: int = 10
+    attempts: int = 10
     total_wait_s: float = 60.0
-    connection_tries: int = 4
+    connection_attempts: int = 4
     first_backoff_s: float = 0.1
     longest_backoff_s: float = 2.0
 
 
-DEFAULT_PATIENCE = RetryLimits()
+DEFAULT_RETRY_LIMITS = RetryLimits()
 
 
 class FailedAttempt(Struct, frozen=True, kw_only=True):
@@ -56,15 +56,15 @@ class RetrySchedule:
         return wait_s
 
     def _wait_s(self, failure: FailedAttempt) -> float | None:
-        if asked_to_wait(failure):
-            if self._attempts >= self._patience.tries:
+        if is_throttled(failure):
+            if self._attempts >= self._patience.attempts:
                 return None
             least_s = failure.retry_after_s if failure.retry_after_s is not None else self._backoff_s()
             # Never earlier than the server requests, and with jitter, so that clients don't retry all at once.
             return least_s + self._rng.uniform(0, max(least_s, 1.0) * 0.25)
         if failure.status or failure.final or (failure.write and failure.sent):
             return None
-        if self._attempts >= self._patience.connection_tries:
+        if self._attempts >= self._patience.connection_attempts:
             return None
         return self._backoff_s() * self._rng.uniform(0.5, 1.0)
 
@@ -73,7 +73,7 @@ class RetrySchedule:
         return min(doubled_s, self._patience.longest_backoff_s)
 
 
-def asked_to_wait(failure: FailedAttempt) -> bool:
+def is_throttled(failure: FailedAttempt) -> bool:
     """With 429, or 503 and Retry-After, the server has done nothing; with another 5xx, only a read is safe to retry."""
     if failure.status == 429:
         return True

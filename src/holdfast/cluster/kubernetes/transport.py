@@ -22,7 +22,7 @@ from holdfast.cluster.kubernetes.kubeconfig import Config
 from holdfast.cluster.kubernetes.requests import ApiRequest
 from holdfast.cluster.kubernetes.responses import error_from_status
 from holdfast.cluster.kubernetes.retries import (
-    DEFAULT_PATIENCE,
+    DEFAULT_RETRY_LIMITS,
     FailedAttempt,
     RetryLimits,
     RetrySchedule,
@@ -166,7 +166,7 @@ class Transport:
         now: Callable[[], datetime],
         observe: Observe | None = None,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
-        patience: RetryLimits = DEFAULT_PATIENCE,
+        patience: RetryLimits = DEFAULT_RETRY_LIMITS,
         concurrency: int = 100,
     ) -> None:
         self.rng = rng

@@ -29,9 +29,9 @@ _INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 class DecodeContext(Struct, frozen=True):
     """Context for decoding a stream: `tried` and `source` are for error messages."""
 
-    tried: str
+    description: str
     source: str
-    salvage: LenientDecoder
+    decoder: LenientDecoder
 
 
 def parse_event(resource: Resource[T], line: WatchLine, context: DecodeContext) -> Event[T]:
@@ -39,26 +39,32 @@ def parse_event(resource: Resource[T], line: WatchLine, context: DecodeContext) 
     if line.type == "ERROR":
         body = bytes(line.object)
         status = parse_status(body)
-        raise error_from_status(context.tried, code=status.code if status else 500, body=body, source=context.source)
+        raise error_from_status(
+            context.description, code=status.code if status else 500, body=body, source=context.source
+        )
     try:
         change = Change(line.type)
     except ValueError:
-        raise Undecodable(f"{context.tried}: an event of the unknown type {line.type!r}") from None
+        raise Undecodable(f"{context.description}: an event of the unknown type {line.type!r}") from None
     found = None
     if change is not Change.BOOKMARK:
-        found = context.salvage.object(resource, line.object, context.tried)
+        found = context.decoder.object(resource, line.object, context.description)
     if found is not None:
         return Event(change, found.metadata.resource_version, found)
     if change is Change.DELETED:
         # An earlier version of the object may be decodable and cached: only a new list removes it from the cache.
-        raise Expired(f"{context.tried}: an object was deleted that can't be read")
-    return Event(Change.BOOKMARK, decode(ObjectHeader, line.object, context.tried).metadata.resource_version, None)
+        raise Expired(f"{context.description}: an object was deleted that can't be read")
+    return Event(
+        Change.BOOKMARK, decode(ObjectHeader, line.object, context.description).metadata.resource_version, None
+    )
 
 
 def ends_initial_events(line: WatchLine, context: DecodeContext) -> bool:
     if line.type != Change.BOOKMARK:
         return False
-    return decode(ObjectHeader, line.object, context.tried).metadata.annotations.get(_INITIAL_EVENTS_END) == "true"
+    return (
+        decode(ObjectHeader, line.object, context.description).metadata.annotations.get(_INITIAL_EVENTS_END) == "true"
+    )
 
 
 # Lists: streamed if the server supports it, else in pages.

@@ -49,7 +49,7 @@ class GarbageCollector:
             owners = (self._ledger.owner(reference.uid) for reference in write.new.meta.owner_references)
             self._add(*(owner for owner in owners if owner is not None and _waits_for_dependents(owner)))
 
-    def notice_everything(self) -> None:
+    def enqueue_all(self) -> None:
         for resource in sorted(self._ledger.resources()):
             self._add(*self._ledger.list_staged(resource))
 

@@ -56,8 +56,8 @@ class KindHooks(Struct, frozen=True, kw_only=True):
     name_problems: Callable[[str], list[str]] = dns_subdomain_problems
     fields: frozenset[str] = METADATA_FIELDS
     counts_generations: bool = False
-    keeps_status_of_creation: bool = False
-    replaced_without_version: bool = True
+    accepts_status_on_create: bool = False
+    allows_unversioned_replace: bool = True
     # Defaults that a schema can't express, set at every write.
     set_defaults: Callable[[JSON], None] = _no_defaults
     # Fields that only a new object gets.

@@ -44,7 +44,7 @@ class ObjectTable:
 
     def list_staged(self, resource: str) -> Iterator[StoredObject]:
         """All objects of a kind as the next write sees them, with staged changes."""
-        yield from (each for each in self.all_filed(resource) if ObjectRef(resource, each.key) not in self._staged)
+        yield from (each for each in self.list_committed(resource) if ObjectRef(resource, each.key) not in self._staged)
         yield from (each for ref, each in self._staged.items() if each is not None and ref.resource == resource)
 
     def resources(self) -> set[str]:
@@ -56,7 +56,7 @@ class ObjectTable:
         """The object as readers see it, without staged changes."""
         return self._tables[ref.resource].get(ref.key)
 
-    def all_filed(self, resource: str) -> Iterable[StoredObject]:
+    def list_committed(self, resource: str) -> Iterable[StoredObject]:
         return self._tables[resource].values()
 
     def owner(self, uid: str) -> StoredObject | None:

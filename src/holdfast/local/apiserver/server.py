@@ -110,7 +110,7 @@ class EmbeddedCluster:
         self._collector = GarbageCollector(self._ledger, self._catalog, self._writer)
         for definition in self._ledger.list_staged(DEFINITIONS):
             self._catalog.define(definition.json())
-        self._collector.notice_everything()
+        self._collector.enqueue_all()
         self._tasks = (
             asyncio.create_task(self._collector.run(), name="garbage collector"),
             asyncio.create_task(expire_events(self._ledger, now), name="event expiry"),
@@ -122,7 +122,7 @@ class EmbeddedCluster:
         kind = self._kind(resource)
         watch_filter = WatchFilter(kind, namespace, labels, fields)
         matching = sorted(
-            filter(watch_filter.matches, self._ledger.all_filed(kind.resource)), key=lambda each: each.key
+            filter(watch_filter.matches, self._ledger.list_committed(kind.resource)), key=lambda each: each.key
         )
         return Listing(tuple(_decoded(resource, each) for each in matching), str(self._ledger.version))
 

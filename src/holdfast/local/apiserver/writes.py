@@ -22,7 +22,7 @@ from holdfast.local.apiserver.admission import (
     new_metadata,
     updated_metadata,
 )
-from holdfast.local.apiserver.builtin.others import CONTENT, IMMORTAL
+from holdfast.local.apiserver.builtin.others import CONTENT, UNDELETABLE
 from holdfast.local.apiserver.errors import already_exists, bad_value, conflict, invalid, not_found, precondition_failed
 from holdfast.local.apiserver.kinds import ServedKind
 from holdfast.local.apiserver.objects import ObjectRef, ObjectTable
@@ -45,7 +45,7 @@ def plan_deletion(
     kind: ServedKind, document: JSON, propagation: Propagation, grace_period_s: int | None, now: datetime
 ) -> DeletionResult:
     if _has_content(document):
-        if document["metadata"]["name"] in IMMORTAL:
+        if document["metadata"]["name"] in UNDELETABLE:
             name = document["metadata"]["name"]
             raise Forbidden(f'namespaces "{name}" is forbidden: this namespace may not be deleted')
         return _marked_only(document, _terminating(document, now))
@@ -159,7 +159,7 @@ class ObjectWriter:
             self._check_namespace_active(kind, draft, namespace)
         draft["metadata"] = new_metadata(draft["metadata"], namespace, format_time(self.now()), self.rng)
         self._name(kind, draft)
-        if kind.has_status and not kind.special.keeps_status_of_creation:
+        if kind.has_status and not kind.special.accepts_status_on_create:
             draft.pop("status", None)
         if kind.custom:
             draft["metadata"]["generation"] = 1
@@ -178,7 +178,7 @@ class ObjectWriter:
         _check_name(draft, key)
         if metadata.get("uid", old.meta.uid) != old.meta.uid:
             raise precondition_failed(kind, key.name, "UID", metadata["uid"], old.meta.uid)
-        if not metadata.get("resourceVersion") and not kind.special.replaced_without_version:
+        if not metadata.get("resourceVersion") and not kind.special.allows_unversioned_replace:
             unversioned = bad_value("metadata.resourceVersion", 0, "must be specified for an update")
             raise invalid(kind, key.name, [unversioned])
         return self._update(kind, version, old, decoded, status=False)

@@ -60,7 +60,7 @@ def _hash(deployment: Deployment) -> str:
 # Scale: which pods a Deployment creates, and which it deletes.
 
 # How long a pod that has ended counts as a replica: a pod that can't run must not be recreated without a pause.
-REST_S = 10.0
+RECREATE_DELAY_S = 10.0
 
 
 class ScalePlan(Struct, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ def plan_scale(deployment: Deployment, pods: Sequence[Pod], now: datetime) -> Sc
 
 
 def _rest_s(pod: Pod, now: datetime) -> float:
-    return REST_S - (now - finished_at(pod)).total_seconds()
+    return RECREATE_DELAY_S - (now - finished_at(pod)).total_seconds()
 
 
 # The status of a Deployment.

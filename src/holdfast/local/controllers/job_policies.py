@@ -150,7 +150,7 @@ def _success(census: JobPods) -> JobOutcome | None:
 # Scale: which pods an unfinished Job creates, and which are surplus.
 
 # The limit of the Kubernetes Job controller: a big Job must not delay the others.
-MOST_AT_ONCE = 500
+MAX_PODS_PER_STEP = 500
 
 
 class NewPod(Struct, frozen=True):
@@ -175,9 +175,9 @@ def plan_scale(census: JobPods, now: datetime) -> Staffing:
     wanted = _wanted(census)
     surplus = _surplus(census, len(census.active) - wanted)
     if surplus:
-        return Staffing(surplus=surplus[:MOST_AT_ONCE])
+        return Staffing(surplus=surplus[:MAX_PODS_PER_STEP])
     leaving = len(census.terminating) if job.replaces_only_failed else 0
-    missing = min(wanted - leaving - len(census.active), MOST_AT_ONCE)
+    missing = min(wanted - leaving - len(census.active), MAX_PODS_PER_STEP)
     if missing <= 0:
         return Staffing()
     if job.spec.backoff_limit_per_index is not None:
@@ -262,7 +262,7 @@ def _successor(census: JobPods, index: int, last: Pod | None) -> NewPod:
 # for its successes: an index can't be completed twice.
 
 # Keeps a status below 20 KB; the remaining pods are counted in the next steps.
-MOST_UNCOUNTED = 500
+MAX_UNCOUNTED = 500
 
 
 class PodCounts(Struct, frozen=True, kw_only=True):
@@ -282,7 +282,7 @@ def count_finished_pods(census: JobPods, over: JobOutcome | None) -> PodCounts:
     release = []
     for pod in census.tracked:
         is_new = pod.metadata.uid not in census.uncounted
-        if not _can_remove_finalizer(census, pod, over) or (is_new and len(succeeded) + len(failed) >= MOST_UNCOUNTED):
+        if not _can_remove_finalizer(census, pod, over) or (is_new and len(succeeded) + len(failed) >= MAX_UNCOUNTED):
             continue
         release.append(pod)
         if not is_new:

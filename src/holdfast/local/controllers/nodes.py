@@ -92,7 +92,7 @@ class Heartbeat(NamedTuple):
     heartbeat: str
 
 
-def sign_of_life(node: Node, lease: Lease | None) -> Heartbeat:
+def heartbeat_of(node: Node, lease: Lease | None) -> Heartbeat:
     ready = condition(node.status.conditions, "Ready")
     return Heartbeat(lease.spec.renew_time or "" if lease else "", ready.last_heartbeat_time or "" if ready else "")
 
@@ -170,7 +170,7 @@ def _is_unmanaged(taint: Taint) -> bool:
 
 GRACE_S = 40.0
 # The delay of the Kubernetes pod garbage collector: a node that registers again finds its pods.
-VANISHED_S = 40.0
+MISSING_NODE_GRACE_S = 40.0
 RECHECK_S = 5.0
 LEASE_NAMESPACE = "kube-node-lease"
 BY_NODE = "node"
@@ -239,7 +239,7 @@ class NodeReconciler:
 
     def _grace_left_s(self, node: Node, now: datetime) -> float:
         name = node.metadata.name
-        heartbeat = sign_of_life(node, self._leases.get(Key(LEASE_NAMESPACE, name)))
+        heartbeat = heartbeat_of(node, self._leases.get(Key(LEASE_NAMESPACE, name)))
         last, since = self._heartbeats.get(name, (None, now))
         if heartbeat != last:
             self._heartbeats[name] = heartbeat, (since := now)
@@ -288,7 +288,7 @@ class NodeReconciler:
         if not pods:
             self._missing_since.pop(key.name, None)
             return Done()
-        left_s = VANISHED_S - (now - self._missing_since.setdefault(key.name, now)).total_seconds()
+        left_s = MISSING_NODE_GRACE_S - (now - self._missing_since.setdefault(key.name, now)).total_seconds()
         if left_s > 0:
             return RequeueAfter(left_s)
         with suppress(NotFound):

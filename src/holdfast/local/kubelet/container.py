@@ -50,7 +50,7 @@ class GracePeriod:
             self._deadline = deadline
             self._changed.set()
 
-    async def start(self) -> None:
+    async def wait_begun(self) -> None:
         """Wait until the grace period has begun."""
         while not self.began:
             await self._changed.wait()
@@ -109,7 +109,7 @@ class ContainerRun:
         self, spec: Container, *, policy: str, is_init: bool, grace_s: float, changed: Callable[[], None]
     ) -> None:
         self.spec = spec
-        self.fact = ContainerSnapshot(name=spec.name, image=spec.image, is_sidecar=is_init and spec.is_sidecar)
+        self.snapshot = ContainerSnapshot(name=spec.name, image=spec.image, is_sidecar=is_init and spec.is_sidecar)
         self._policy = policy
         self._grace_s = grace_s
         self._is_init = is_init
@@ -151,7 +151,7 @@ class ContainerRun:
                 return
             crashes = 1 if loop.time() - began >= HEALTHY_AFTER_S else crashes + 1
             await self._back_off(end, restart_delay_s(crashes))
-            self._set(restarts=self.fact.restarts + 1)
+            self._set(restarts=self.snapshot.restarts + 1)
 
     async def _back_off(self, end: Terminated, delay_s: float) -> None:
         self._set(state=end, last=end, started=False, ready=False)
@@ -178,7 +178,7 @@ class ContainerRun:
         self.has_started.clear()
         try:
             process = await Process.start(
-                plan.launch, marker=context.marker, note=lambda each: processes.record_process(context.folder, each)
+                plan.launch, marker=context.marker, record=lambda each: processes.record_process(context.folder, each)
             )
         except (StartError, OSError) as error:
             now = context.host.time()
@@ -195,7 +195,7 @@ class ContainerRun:
     async def _wait_for_plan(self, context: ContainerContext) -> LaunchPlan | None:
         while not self._container_grace.began:
             try:
-                return await prepare(self.spec, context, self.fact.restarts)
+                return await prepare(self.spec, context, self.snapshot.restarts)
             except RetryLater as problem:
                 self.set_waiting(problem.reason, str(problem))
             except (ClusterError, OSError) as problem:
@@ -204,7 +204,7 @@ class ContainerRun:
         return None
 
     async def _supervise(self, process: Process, plan: LaunchPlan, context: ContainerContext) -> Exit:
-        target = Target(self.spec, process, context.place.pod_ip, context.host.http, plan.rewrite)
+        target = Target(self.spec, process, context.pod_context.pod_ip, context.host.http, plan.rewrite)
         self._set(state=Running(context.host.time()))
         if self.spec.startup_probe is None:
             self._start_passed()
@@ -212,7 +212,7 @@ class ContainerRun:
             self._process_grace.begin(left)
         async with background_task(self._probe(target)):
             ended = asyncio.ensure_future(process.wait())
-            await wait_first(ended, self._process_grace.start())
+            await wait_first(ended, self._process_grace.wait_begun())
             if not ended.done():
                 await self._end(target, ended)
             return await ended
@@ -234,14 +234,18 @@ class ContainerRun:
             self._kill_unhealthy(f"postStart hook failed: {problem}", None)
         if spec.startup_probe:
             async with background_task(
-                probe_loop(target, spec.startup_probe, passed=False, tell=self._on_startup_probe)
+                probe_loop(target, spec.startup_probe, passed=False, on_change=self._on_startup_probe)
             ):
                 await self.has_started.wait()
         async with asyncio.TaskGroup() as group:
             if spec.liveness_probe:
-                group.create_task(probe_loop(target, spec.liveness_probe, passed=True, tell=self._on_liveness_probe))
+                group.create_task(
+                    probe_loop(target, spec.liveness_probe, passed=True, on_change=self._on_liveness_probe)
+                )
             if spec.readiness_probe:
-                group.create_task(probe_loop(target, spec.readiness_probe, passed=False, tell=self._on_readiness_probe))
+                group.create_task(
+                    probe_loop(target, spec.readiness_probe, passed=False, on_change=self._on_readiness_probe)
+                )
 
     def _on_startup_probe(self, passed: bool, reason: str) -> None:
         if passed:
@@ -292,10 +296,10 @@ class ContainerRun:
         )
 
     async def _pause(self, seconds: float) -> None:
-        await wait_first(self._container_grace.start(), asyncio.sleep(seconds))
+        await wait_first(self._container_grace.wait_begun(), asyncio.sleep(seconds))
 
     def _set(self, **changes: State | bool | int | None) -> None:
-        fact = replace(self.fact, **changes)
-        if fact != self.fact:
-            self.fact = fact
+        fact = replace(self.snapshot, **changes)
+        if fact != self.snapshot:
+            self.snapshot = fact
             self._changed()

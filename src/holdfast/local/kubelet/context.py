@@ -15,7 +15,7 @@ from msgspec import Struct
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import Cluster
 from holdfast.local.kubelet.devices import Cgroups, Gpus
-from holdfast.local.kubelet.environment import MACHINE, POD_UID, IssueToken, PodContext, expand
+from holdfast.local.kubelet.environment import NODE_ID, POD_UID, IssueToken, PodContext, expand
 from holdfast.local.kubelet.errors import PodRejected
 from holdfast.local.kubelet.objects import Container, PodSpec
 
@@ -196,13 +196,13 @@ class ContainerContext(Struct, frozen=True, kw_only=True):
     """The context of one container: its host, its pod, its volumes and its devices."""
 
     host: Host
-    place: PodContext
+    pod_context: PodContext
     volumes: Mapping[str, Path]
     devices: tuple[int, ...] = ()
 
     @property
     def uid(self) -> str:
-        return self.place.pod.metadata.uid
+        return self.pod_context.pod.metadata.uid
 
     @property
     def folder(self) -> Path:
@@ -210,4 +210,4 @@ class ContainerContext(Struct, frozen=True, kw_only=True):
 
     @property
     def marker(self) -> dict[str, str]:
-        return {MACHINE: self.host.identity, POD_UID: self.uid}
+        return {NODE_ID: self.host.identity, POD_UID: self.uid}

@@ -184,7 +184,7 @@ async def _get_all(cluster: Cluster, resource: Resource[T], namespace: str, name
 
 
 # These variables mark a process as ours: by data folder and by pod.
-MACHINE = "HOLDFAST_MACHINE"
+NODE_ID = "HOLDFAST_MACHINE"
 POD_UID = "HOLDFAST_POD_UID"
 
 

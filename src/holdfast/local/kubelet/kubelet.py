@@ -183,7 +183,7 @@ class Kubelet:
         for folder in (self._host.pods, self._host.volumes):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             folder.chmod(0o700)  # independent of the umask and of the parent folder's mode
-        if ended := await processes.end_left_behind(self._host.pods, self._host.identity):
+        if ended := await processes.end_orphans(self._host.pods, self._host.identity):
             log.warning("ended processes of an earlier run", count=ended)
         self._lost = {folder.name for folder in self._host.pods.iterdir() if processes.started(folder)}
         await self._agent.register()
@@ -304,7 +304,7 @@ class Kubelet:
             exit_code=KILLED, reason="ContainerStatusUnknown", message=LOST.message, finished_at=self._host.time()
         )
         main = tuple(ContainerSnapshot(name=one.name, image=one.image, state=end) for one in pod.spec.containers)
-        lost = Snapshot(init=(), main=main, start_time=pod.status.start_time, verdict=LOST)
+        lost = Snapshot(init=(), main=main, start_time=pod.status.start_time, result=LOST)
         reporter = PodStatusWriter(self._cluster, pod, lambda: lost, self._host.time)
         await reporter.flush()
         log.warning("pod lost", pod=str(pod.metadata.key))

@@ -84,7 +84,7 @@ class LaunchPlan(Struct, frozen=True, kw_only=True):
 
 async def prepare(container: Container, context: ContainerContext, restart: int) -> LaunchPlan:
     """Prepare the start of a container. Raises `RetryLater` while a referenced object is missing."""
-    host, pod_context = context.host, context.place
+    host, pod_context = context.host, context.pod_context
     found = await environment.fetch(
         host.cluster, pod_context.pod.metadata.namespace, environment.of_container(container)
     )

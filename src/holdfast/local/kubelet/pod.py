@@ -129,17 +129,17 @@ class PodRun:
         self._grace.begin(grace_s)
         for container in (*self._init, *self._main):
             # Sidecars stop after the main containers have ended.
-            if container.is_stopping or not container.fact.is_sidecar:
+            if container.is_stopping or not container.snapshot.is_sidecar:
                 container.stop(grace_s)
 
     def snapshot(self) -> Snapshot:
         return Snapshot(
-            init=tuple(one.fact for one in self._init),
-            main=tuple(one.fact for one in self._main),
+            init=tuple(one.snapshot for one in self._init),
+            main=tuple(one.snapshot for one in self._main),
             pod_ip=self._ip,
             host_ip=HOST_IP,
             start_time=self._start_time,
-            verdict=self._result,
+            result=self._result,
         )
 
     async def run(self) -> PodResult:
@@ -175,7 +175,7 @@ class PodRun:
         self.reporter.changed()
         async with background_task(self._deadline()):
             await self._run_in_order(devices)
-        return self._termination_result or PodResult(phase=outcome(one.fact for one in self._main))
+        return self._termination_result or PodResult(phase=outcome(one.snapshot for one in self._main))
 
     async def _run_in_order(self, devices: dict[str, tuple[int, ...]]) -> None:
         """Run the containers in order. When the pod is stopped, wait only for the containers that run already."""
@@ -205,11 +205,11 @@ class PodRun:
                 folder = self._host.folder(self._uid) / "volumes"
                 found = structs.replace(found, tokens=environment.tokens(pod_context.pod, self._host.issue_token))
                 volumes = prepare(pod_context, found, folder=folder, claim=self._host.claim)
-                return ContainerContext(host=self._host, place=pod_context, volumes=volumes)
+                return ContainerContext(host=self._host, pod_context=pod_context, volumes=volumes)
             except (RetryLater, ClusterError, OSError) as problem:
                 for one in (*self._init, *self._main):
                     one.set_waiting("ContainerCreating", str(problem))
-            await wait_first(self._grace.start(), asyncio.sleep(RETRY_S))
+            await wait_first(self._grace.wait_begun(), asyncio.sleep(RETRY_S))
         return None
 
     async def _initialize(
@@ -223,13 +223,13 @@ class PodRun:
             if self._grace.began:
                 return False
             run = one.run(self._container_context(context, devices, one))
-            if one.fact.is_sidecar:
+            if one.snapshot.is_sidecar:
                 task = asyncio.create_task(run)
                 sidecars.append((one, task))
-                await wait_first(task, one.has_started.wait(), self._grace.start())
+                await wait_first(task, one.has_started.wait(), self._grace.wait_begun())
             else:
                 await run
-                if not (isinstance(one.fact.state, Terminated) and one.fact.state.exit_code == 0):
+                if not (isinstance(one.snapshot.state, Terminated) and one.snapshot.state.exit_code == 0):
                     return False
         return not self._grace.began
 
@@ -249,7 +249,10 @@ class PodRun:
         self, context: ContainerContext, devices: dict[str, tuple[int, ...]], one: ContainerRun
     ) -> ContainerContext:
         return ContainerContext(
-            host=context.host, place=context.place, volumes=context.volumes, devices=devices.get(one.spec.name, ())
+            host=context.host,
+            pod_context=context.pod_context,
+            volumes=context.volumes,
+            devices=devices.get(one.spec.name, ()),
         )
 
     def _container(self, spec: Container, *, policy: str, is_init: bool) -> ContainerRun:

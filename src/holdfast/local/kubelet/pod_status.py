@@ -73,12 +73,12 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     pod_ip: str = ""
     host_ip: str = ""
     start_time: str = ""
-    verdict: PodResult | None = None
+    result: PodResult | None = None
 
 
 def phase(snapshot: Snapshot) -> str:
-    if snapshot.verdict:
-        return snapshot.verdict.phase
+    if snapshot.result:
+        return snapshot.result.phase
     if not initialized(snapshot):
         return "Pending"
     never_ran = any(isinstance(fact.state, Waiting) and fact.last is None for fact in snapshot.main)
@@ -100,7 +100,7 @@ def outcome(main: Iterable[ContainerSnapshot]) -> str:
 
 def pod_status(snapshot: Snapshot, before: Sequence[Mapping[str, object]], now: str) -> JSON:
     """The status to write; `before` are the conditions of the pod: only the kubelet's own conditions are replaced."""
-    result = snapshot.verdict or PodResult(phase="")
+    result = snapshot.result or PodResult(phase="")
     status: JSON = {
         "phase": phase(snapshot),
         "conditions": conditions(snapshot, before, now),
@@ -175,14 +175,14 @@ def _conditions(snapshot: Snapshot) -> dict[str, JSON]:
     facts = (*(fact for fact in snapshot.init if fact.is_sidecar), *snapshot.main)
     unready = [fact.name for fact in facts if not fact.ready]
     found = {"Initialized": _initialized(snapshot), "ContainersReady": _ready(unready), "Ready": _ready(unready)}
-    if snapshot.verdict:
-        reason = "PodCompleted" if snapshot.verdict.phase == "Succeeded" else "PodFailed"
+    if snapshot.result:
+        reason = "PodCompleted" if snapshot.result.phase == "Succeeded" else "PodFailed"
         found |= {kind: {"status": "False", "reason": reason} for kind in ("ContainersReady", "Ready")}
-        if snapshot.verdict.disrupted:
+        if snapshot.result.disrupted:
             found["DisruptionTarget"] = {
                 "status": "True",
                 "reason": "TerminationByKubelet",
-                "message": snapshot.verdict.message,
+                "message": snapshot.result.message,
             }
     return found
 

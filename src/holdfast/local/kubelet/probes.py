@@ -68,7 +68,7 @@ async def _http(target: Target, action: HttpGetAction) -> str:
         return "" if 200 <= response.status < 400 else f"HTTP {response.status} from {url}"
 
 
-async def probe_loop(target: Target, probe: Probe, *, passed: bool, tell: Callable[[bool, str], None]) -> None:
+async def probe_loop(target: Target, probe: Probe, *, passed: bool, on_change: Callable[[bool, str], None]) -> None:
     """Probe periodically; `tell` gets every change of `passed` and the first failure, with the reason."""
     await asyncio.sleep(probe.initial_delay_seconds)
     successes = failures = 0
@@ -77,8 +77,8 @@ async def probe_loop(target: Target, probe: Probe, *, passed: bool, tell: Callab
         successes, failures = (0, failures + 1) if problem else (successes + 1, 0)
         if not passed and successes >= probe.success_threshold:
             passed = True
-            tell(True, "")
+            on_change(True, "")
         elif failures >= probe.failure_threshold and (passed or failures == probe.failure_threshold):
             passed = False
-            tell(False, problem)
+            on_change(False, problem)
         await asyncio.sleep(probe.period_seconds)

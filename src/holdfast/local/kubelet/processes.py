@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from holdfast.errors import HoldfastError
 from holdfast.local.kubelet import supervisor
-from holdfast.local.kubelet.environment import MACHINE, POD_UID
+from holdfast.local.kubelet.environment import NODE_ID, POD_UID
 
 # A process is identified by pid, start time and boot id, because the kernel reuses pids.
 
@@ -98,7 +98,7 @@ LOG_BYTES = 10_000_000
 STDERR_TAIL_CHARS = 2_000
 KILLED = 137
 # Longer than a supervisor tries to end its processes (supervisor.GIVE_UP_AFTER_MS).
-PATIENCE_S = 10.0
+END_TIMEOUT_S = 10.0
 
 
 class StartError(HoldfastError):
@@ -137,7 +137,9 @@ class Process:
         self._exit: asyncio.Task[Exit] | None = None
 
     @classmethod
-    async def start(cls, launch: Launch, *, marker: Mapping[str, str], note: Callable[[ProcessId], None]) -> "Process":
+    async def start(
+        cls, launch: Launch, *, marker: Mapping[str, str], record: Callable[[ProcessId], None]
+    ) -> "Process":
         """Start a command; `note` gets the id of the supervisor first, then of the command. Raises `StartError`."""
         ours, theirs = socket.socketpair()
         try:
@@ -149,7 +151,7 @@ class Process:
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         process = cls(popen, reader, writer)
         try:
-            await process._launch(launch, note)
+            await process._launch(launch, record)
         except BaseException:
             await process.close()
             raise
@@ -191,7 +193,7 @@ class Process:
     async def force(self) -> None:
         """Like `kill`, even when the supervisor does not respond; then the caller has to find the orphans."""
         self.kill()
-        await asyncio.wait({asyncio.ensure_future(self.wait())}, timeout=PATIENCE_S)
+        await asyncio.wait({asyncio.ensure_future(self.wait())}, timeout=END_TIMEOUT_S)
         if self._exit is not None and not self._exit.done():
             self._popen.kill()
 
@@ -216,7 +218,7 @@ class Process:
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
         try:
-            await asyncio.to_thread(self._popen.wait, PATIENCE_S)
+            await asyncio.to_thread(self._popen.wait, END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._popen.kill()
             await asyncio.to_thread(self._popen.wait)
@@ -312,20 +314,20 @@ class OrphansRemain(HoldfastError):
     """Processes of an earlier run do not end."""
 
 
-async def end_left_behind(pods: Path, node_id: str) -> int:
+async def end_orphans(pods: Path, node_id: str) -> int:
     """End all processes that an earlier kubelet on this data folder left running; returns their number."""
     recorded = [identity for folder in _folders(pods) for identity in read_processes(folder)]
-    return await _end({MACHINE: node_id}, recorded)
+    return await _end({NODE_ID: node_id}, recorded)
 
 
 async def end_of_pod(folder: Path, node_id: str, uid: str) -> int:
     """End all processes of one pod that outlived a killed supervisor; returns their number."""
-    return await _end({MACHINE: node_id, POD_UID: uid}, read_processes(folder))
+    return await _end({NODE_ID: node_id, POD_UID: uid}, read_processes(folder))
 
 
 async def _end(marker: Mapping[str, str], recorded: Iterable[ProcessId]) -> int:
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + PATIENCE_S
+    deadline = loop.time() + END_TIMEOUT_S
     ended: set[int] = set()
     while left := find(marker, recorded):
         if loop.time() > deadline:

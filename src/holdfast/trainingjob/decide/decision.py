@@ -8,7 +8,7 @@ from msgspec import Struct
 from holdfast.api.core.objects import Pod
 from holdfast.pods.failure import WorkerFailure, index_of, worker_text
 from holdfast.pods.start_problems import why_waiting
-from holdfast.times import format_duration, format_time, next_try, parse_time
+from holdfast.times import format_duration, format_time, next_attempt, parse_time
 from holdfast.trainingjob.decide.failure import find_failure
 from holdfast.trainingjob.decide.old_pods import blocking_pods, give_up_times, jobs_that_may_create_pods, unreachable
 from holdfast.trainingjob.decide.restart import (
@@ -168,7 +168,7 @@ def _wait(observed: Observed, now: datetime, timing: Timing) -> Action | None:
     due = retry_time(observed.job)
     if due is not None and now < due and observed.state == "Restarting":
         # The same message as when the attempt failed: a countdown would cause a status write each time.
-        when = next_try(due, backoff_s(observed.status.quick_restarts, timing))
+        when = next_attempt(due, backoff_s(observed.status.quick_restarts, timing))
         message = f"{observed.status.failure_reason}; {when}" if observed.status.failure_reason else when
         return Wait(_waiting(observed, "BackingOff", message))
     return None

@@ -25,7 +25,7 @@ ProgressPoint: TypeAlias = tuple[int, int]
 class WorkerReports(Struct, frozen=True):
     """What is known from the reports of one worker."""
 
-    heard_s: float
+    received_s: float
     point: ProgressPoint | None = None
     """The position of the worker's last reported progress."""
     saves_on_notice: bool = False
@@ -67,7 +67,9 @@ def gpu_utilization_percent(reports: AttemptReports | None, now_s: float, silent
     """The mean over the workers that report it and are not silent; None without such workers."""
     workers = reports.workers.values() if reports is not None else ()
     known = [
-        worker.gpu_percent for worker in workers if worker.gpu_percent is not None and now_s - worker.heard_s < silent_s
+        worker.gpu_percent
+        for worker in workers
+        if worker.gpu_percent is not None and now_s - worker.received_s < silent_s
     ]
     return round(sum(known) / len(known), 1) if known else None
 
@@ -83,7 +85,7 @@ def find_hang(
     running: Collection[int],
     *,
     running_since_s: float,
-    hearing_since_s: float,
+    receiving_since_s: float,
 ) -> WorkerFailure | None:
     """`running` are the indexes of the workers that have not ended; all of them run since `running_since_s`."""
     limit_s = job.spec.progress_deadline_seconds
@@ -96,8 +98,8 @@ def find_hang(
         return None
     if not running or job.status is None or job.status.state != "Running":
         return None
-    received_s = min(reports.workers[index].heard_s for index in running)
-    silent_s = received_s - _since_s(reports, running_since_s, hearing_since_s)
+    received_s = min(reports.workers[index].received_s for index in running)
+    silent_s = received_s - _since_s(reports, running_since_s, receiving_since_s)
     if silent_s < limit_s:
         return None
     epoch = f", after epoch {job.status.current_epoch}" if job.status.current_epoch is not None else ""
@@ -106,17 +108,17 @@ def find_hang(
 
 
 def hang_due_s(
-    job: TrainingJob, reports: AttemptReports | None, *, running_since_s: float, hearing_since_s: float
+    job: TrainingJob, reports: AttemptReports | None, *, running_since_s: float, receiving_since_s: float
 ) -> float | None:
     """When to check for a hang again, if no report arrives until then."""
     limit_s = job.spec.progress_deadline_seconds
     if limit_s is None or reports is None or not _is_current_attempt(job, reports):
         return None
-    return _since_s(reports, running_since_s, hearing_since_s) + limit_s
+    return _since_s(reports, running_since_s, receiving_since_s) + limit_s
 
 
-def _since_s(reports: AttemptReports, running_since_s: float, hearing_since_s: float) -> float:
-    return max(reports.progress_s, running_since_s, hearing_since_s)
+def _since_s(reports: AttemptReports, running_since_s: float, receiving_since_s: float) -> float:
+    return max(reports.progress_s, running_since_s, receiving_since_s)
 
 
 def _is_current_attempt(job: TrainingJob, reports: AttemptReports) -> bool:
@@ -132,7 +134,7 @@ def _is_current_attempt(job: TrainingJob, reports: AttemptReports) -> bool:
 
 # Two checks of a Lease that are further apart prove nothing: the API server may have been down, for the node too.
 LONGEST_GAP_S = 10.0
-LOOK_EVERY_S = 4.0
+LEASE_CHECK_EVERY_S = 4.0
 # Of the Lease timeout. More than the ten seconds in which a kubelet renews its Lease.
 DOUBTFUL_FRACTION = 0.75
 # How long after a pod's grace period its node is checked.
@@ -161,7 +163,7 @@ def without_stale(leases: Mapping[str, LeaseObservation], now_s: float) -> dict[
 
 
 def silent_workers(
-    pods: Iterable[Pod], reports: AttemptReports | None, *, hearing_since_s: float, now_s: float, timing: Timing
+    pods: Iterable[Pod], reports: AttemptReports | None, *, receiving_since_s: float, now_s: float, timing: Timing
 ) -> tuple[Pod, ...]:
     """The current attempt's workers whose nodes' Leases must be checked now.
 
@@ -172,18 +174,18 @@ def silent_workers(
         pod
         for pod in pods
         if _is_running(pod)
-        and (at_s := _suspect_at_s(pod, reports, hearing_since_s, timing)) is not None
+        and (at_s := _suspect_at_s(pod, reports, receiving_since_s, timing)) is not None
         and now_s >= at_s
     )
 
 
-def next_look_s(
-    pods: Iterable[Pod], reports: AttemptReports | None, *, hearing_since_s: float, now_s: float, timing: Timing
+def next_lease_check_s(
+    pods: Iterable[Pod], reports: AttemptReports | None, *, receiving_since_s: float, now_s: float, timing: Timing
 ) -> float | None:
     """When to check the Leases again, if no report arrives until then."""
-    due = (_suspect_at_s(pod, reports, hearing_since_s, timing) for pod in pods if _is_running(pod))
+    due = (_suspect_at_s(pod, reports, receiving_since_s, timing) for pod in pods if _is_running(pod))
     first_s = min((at_s for at_s in due if at_s is not None), default=None)
-    return None if first_s is None else max(first_s, now_s + LOOK_EVERY_S if now_s >= first_s else first_s)
+    return None if first_s is None else max(first_s, now_s + LEASE_CHECK_EVERY_S if now_s >= first_s else first_s)
 
 
 def workers_on_dead_nodes(
@@ -220,7 +222,9 @@ def overdue_at(pod: Pod) -> datetime:
 
 def next_overdue(pods: Iterable[Pod], now: datetime) -> datetime | None:
     """When to check terminating pods next."""
-    due = (max(overdue_at(pod), now + timedelta(seconds=LOOK_EVERY_S)) for pod in pods if _is_still_terminating(pod))
+    due = (
+        max(overdue_at(pod), now + timedelta(seconds=LEASE_CHECK_EVERY_S)) for pod in pods if _is_still_terminating(pod)
+    )
     return min(due, default=None)
 
 
@@ -248,8 +252,10 @@ def _is_running(pod: Pod) -> bool:
     return pod.status.phase == "Running" and not pod.is_terminating and bool(pod.spec.node_name)
 
 
-def _suspect_at_s(pod: Pod, reports: AttemptReports | None, hearing_since_s: float, timing: Timing) -> float | None:
+def _suspect_at_s(pod: Pod, reports: AttemptReports | None, receiving_since_s: float, timing: Timing) -> float | None:
     if reports is None:
         return None
     worker = reports.workers.get(index_of(pod))
-    return max(worker.heard_s if worker is not None else reports.first_s, hearing_since_s) + timing.report_timeout_s
+    return (
+        max(worker.received_s if worker is not None else reports.first_s, receiving_since_s) + timing.report_timeout_s
+    )

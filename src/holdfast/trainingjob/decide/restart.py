@@ -29,7 +29,7 @@ class GiveUp(Struct, frozen=True):
 
 
 class Retry(Struct, frozen=True):
-    loss: WorkerFailure
+    failure: WorkerFailure
     at: datetime | None
     """When the next attempt may start; None means at once."""
     consecutive: int

@@ -10,7 +10,7 @@ from holdfast.api.core.objects import Job, Pod
 from holdfast.api.meta import Condition
 from holdfast.api.trainingjob_status import AllocatedResources, TrainingJobStatus, WorkerCounts
 from holdfast.pods.failure import FailureClass
-from holdfast.times import format_duration, format_time, next_try
+from holdfast.times import format_duration, format_time, next_attempt
 from holdfast.trainingjob.decide.decision import (
     Action,
     CleanUp,
@@ -114,8 +114,8 @@ def _truncated(observed: Observed, action: Action, finding: StateReason) -> Stat
 def _restarting(action: StartNewAttempt, now: datetime) -> StateReason:
     retry = action.retry
     assert retry is not None
-    when = next_try(retry.at, (retry.at - now).total_seconds()) if retry.at else "starting again at once"
-    return StateReason("Restarting", REASON_OF[retry.loss.cause], f"{retry.loss.message}; {when}")
+    when = next_attempt(retry.at, (retry.at - now).total_seconds()) if retry.at else "starting again at once"
+    return StateReason("Restarting", REASON_OF[retry.failure.cause], f"{retry.failure.message}; {when}")
 
 
 def _spec_changed(observed: Observed) -> StateReason:
@@ -194,8 +194,8 @@ def _with_restart(status: TrainingJobStatus, action: StartNewAttempt) -> Trainin
         return structs.replace(status, quick_restarts=0)
     return structs.replace(
         status,
-        restarts=with_restart(status.restarts, retry.loss.cause),
-        failure_reason=retry.loss.message,
+        restarts=with_restart(status.restarts, retry.failure.cause),
+        failure_reason=retry.failure.message,
         quick_restarts=retry.consecutive,
         next_retry_time=format_time(retry.at) if retry.at else None,
     )

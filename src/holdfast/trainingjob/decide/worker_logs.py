@@ -38,7 +38,7 @@ def logs_to_save(observed: Observed, action: Action) -> tuple[LogToSave, ...]:
     """
     match action:
         case StartNewAttempt(retry):
-            no_worker_lost = retry is not None and retry.loss.cause == "hang"
+            no_worker_lost = retry is not None and retry.failure.cause == "hang"
         case Finish(finding) if finding.state == "Failed":
             no_worker_lost = True
         case _:
@@ -52,7 +52,7 @@ def logs_to_save(observed: Observed, action: Action) -> tuple[LogToSave, ...]:
     # Worker 0 reports for all workers: users read its log first, whichever worker failed.
     worker_0 = [pod for pod in pods if index_of(pod) == 0 and (pod in failed or pod in running)]
     first = chosen[:MOST_WORKERS]
-    return tuple(map(dying, [*first, *(pod for pod in worker_0 if pod not in first)]))
+    return tuple(map(log_to_save, [*first, *(pod for pod in worker_0 if pod not in first)]))
 
 
 def _log_of_stopped_worker_0(observed: Observed, action: Action) -> tuple[LogToSave, ...]:
@@ -71,13 +71,13 @@ def _log_of_stopped_worker_0(observed: Observed, action: Action) -> tuple[LogToS
         if index_of(pod) == 0 and (
             (runs and stops) or (pod.is_terminating and (runs or _ended_trainer(pod) is not None))
         ):
-            return (dying(pod),)
+            return (log_to_save(pod),)
     return ()
 
 
-def is_outdated(attempt: int, index: int, current: int, *, on_one_machine: bool = False) -> bool:
+def is_outdated(attempt: int, index: int, current: int, *, on_one_host: bool = False) -> bool:
     """Whether a worker's log of an attempt is deleted when the current attempt fails."""
-    if on_one_machine:
+    if on_one_host:
         return attempt <= current - ATTEMPTS_ON_ONE_HOST
     return attempt <= current - (ATTEMPTS if index else ATTEMPTS_OF_WORKER_0)
 
@@ -108,7 +108,7 @@ def _ended_trainer(pod: Pod) -> ContainerStatus | None:
     return next((status for status in ended if status.name == TRAINER), None)
 
 
-def dying(pod: Pod) -> LogToSave:
+def log_to_save(pod: Pod) -> LogToSave:
     ended = _failed_container(pod) or _ended_trainer(pod)
     return LogToSave(
         pod=pod.metadata.key,

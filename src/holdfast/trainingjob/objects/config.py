@@ -60,7 +60,7 @@ LOG = "log"
 EARLIER = "earlier"
 POD = "pod"
 FINISHED_AT = "finishedAt"
-KEPT_BYTES = 64 * 1024
+MAX_LOG_BYTES = 64 * 1024
 
 
 def log_name(job: TrainingJob, number: int, index: int) -> str:
@@ -105,7 +105,7 @@ def _earlier_logs(stored: Mapping[str, str], pod: str) -> str:
 
 
 def _tail(text: bytes) -> bytes:
-    return text[-KEPT_BYTES:]
+    return text[-MAX_LOG_BYTES:]
 
 
 def worker_log_selector(name: str) -> str:

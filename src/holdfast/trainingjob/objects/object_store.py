@@ -38,7 +38,7 @@ def store_url(job: TrainingJob, storage: CheckpointStorage) -> str:
     return f"{buckets[storage.type]}/{prefix(job, storage)}"
 
 
-def shared_place(job: TrainingJob) -> str:
+def shared_location(job: TrainingJob) -> str:
     """The location of a job's checkpoints, equal for two jobs that share a location; "" without checkpoints."""
     storage = checkpoint_storage(job)
     if storage is None:

@@ -162,7 +162,7 @@ class TokenReviewCache:
         self._memory = memory
         self._reviews: OrderedDict[bytes, _Review] = OrderedDict()
 
-    def remembered(self, token: str) -> bool:
+    def is_cached(self, token: str) -> bool:
         """Whether the token's review is cached and still valid."""
         review = self._reviews.get(_digest(token))
         return review is not None and _clock_s() < review.until_s

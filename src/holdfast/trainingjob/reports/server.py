@@ -80,8 +80,8 @@ class ReportHandler:
         nodes: Store[Node],
         jobs: Store[TrainingJob],
         reviews: TokenReviewCache,
-        gone: DeletedJobs,
-        hearing: ReceiverUptime,
+        deleted_jobs: DeletedJobs,
+        uptime: ReceiverUptime,
         leading: Callable[[], bool],
         sink: Sink,
     ) -> None:
@@ -89,8 +89,8 @@ class ReportHandler:
         self._nodes = nodes
         self._jobs = jobs
         self._reviews = reviews
-        self._gone = gone
-        self._uptime = hearing
+        self._gone = deleted_jobs
+        self._uptime = uptime
         self._leading = leading
         self._sink = sink
         self._unknown_token_limit: RateLimiter[str] = RateLimiter(
@@ -155,7 +155,7 @@ class ReportHandler:
 
     async def _authenticated(self, request: web.Request) -> Identity:
         token = _token(request)
-        if not self._reviews.remembered(token) and not self._unknown_token_limit.take(request.remote or "", _clock_s()):
+        if not self._reviews.is_cached(token) and not self._unknown_token_limit.take(request.remote or "", _clock_s()):
             raise HttpRefusal(429, "too many tokens that are not known yet came from this address: try again later")
         identity = await self._reviews.identity(token)
         if identity is None:
@@ -228,7 +228,7 @@ class ReportReceiver:
         self._now = now
         self.clock = clock
         self.inbox = Inbox(now=now, clock=clock)
-        self.hearing = ReceiverUptime(clock)
+        self.uptime = ReceiverUptime(clock)
         self.endpoint_json: str | None = None
         """The URL and the certificate authority to report to, as in the file that each worker gets."""
 
@@ -249,14 +249,14 @@ class ReportReceiver:
             nodes=operator.store(NODES),
             jobs=operator.store(TRAINING_JOBS),
             reviews=TokenReviewCache(cluster, AUDIENCE, now=self._now),
-            gone=DeletedJobs(cluster),
-            hearing=self.hearing,
+            deleted_jobs=DeletedJobs(cluster),
+            uptime=self.uptime,
             leading=leading,
             sink=self.inbox.put,
         )
         async with serve(handler, address=address, port=port, host=host) as endpoint:
             self.endpoint_json = encode_endpoint(endpoint)
-            uptime_task = asyncio.create_task(self.hearing.run(), name="hearing")
+            uptime_task = asyncio.create_task(self.uptime.run(), name="hearing")
             try:
                 yield
             finally:

@@ -160,7 +160,7 @@ DEPLOYMENTS = KindHooks(
 NAME_LABEL = "kubernetes.io/metadata.name"
 # In spec.finalizers: stands for the objects in the namespace, and is removed when they are gone.
 CONTENT = "kubernetes"
-IMMORTAL = frozenset({"default", "kube-system", "kube-public"})
+UNDELETABLE = frozenset({"default", "kube-system", "kube-public"})
 
 
 def _default_namespace(namespace: JSON) -> None:
@@ -205,9 +205,9 @@ def _validate_event(event: JSON, _old: JSON | None) -> Iterator[Cause]:
 
 
 NODES = KindHooks(
-    fields=METADATA_FIELDS | {"spec.unschedulable"}, keeps_status_of_creation=True, set_defaults=_default_node
+    fields=METADATA_FIELDS | {"spec.unschedulable"}, accepts_status_on_create=True, set_defaults=_default_node
 )
-LEASES = KindHooks(replaced_without_version=False)
+LEASES = KindHooks(allows_unversioned_replace=False)
 EVENTS = KindHooks(
     validate=_validate_event,
     fields=METADATA_FIELDS
@@ -324,7 +324,7 @@ def _validate_definition(definition: JSON, _old: JSON | None) -> Iterator[Cause]
 
 DEFINITIONS = KindHooks(
     counts_generations=True,
-    replaced_without_version=False,
+    allows_unversioned_replace=False,
     set_defaults=_default_definition,
     prepare_create=_prepare_definition,
     validate=_validate_definition,
@@ -345,7 +345,7 @@ def defined_kind(definition: JSON) -> ServedKind:
         has_status=any("status" in version.get("subresources", {}) for version in versions),
         custom=True,
         special=KindHooks(
-            fields=METADATA_FIELDS | _selectable(versions), counts_generations=True, replaced_without_version=False
+            fields=METADATA_FIELDS | _selectable(versions), counts_generations=True, allows_unversioned_replace=False
         ),
     )
 
