@@ -18,11 +18,11 @@ LIMIT_MIB = 72
 PROGRAM = """
 import os, re, sys
 from pathlib import Path
-from holdfast.checkpoints.manifest import named
+from holdfast.checkpoints.manifest import checkpoint_name
 from holdfast.checkpoints.settings import open_store
 from tests.checkpoints.making import ABOUT
 what, address, folder = sys.argv[1:]
-store, name = open_store(address, os.environ), named(1, 0)
+store, name = open_store(address, os.environ), checkpoint_name(1, 0)
 work = {
     "put": lambda: store.put(name, Path(folder), ABOUT),
     "get": lambda: store.get(name, Path(folder)),
