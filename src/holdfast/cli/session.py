@@ -5,6 +5,7 @@ then as in kubectl: ~/.kube/config, and the service account of the pod.
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -119,6 +120,9 @@ def run(choice: ClusterOptions, command: Callable[[Session], Awaitable[int]]) ->
 
     with errors_as_one_line():
         configure(level_from({"LOG_LEVEL": "error", **os.environ}))
+        if "LOG_LEVEL" not in os.environ:
+            # uvloop logs an error when Ctrl-C closes a TLS connection in the middle of a read.
+            logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         code = uvloop.run(_run(choice, command))
     raise typer.Exit(code)
 
