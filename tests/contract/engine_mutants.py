@@ -15,8 +15,8 @@ WRITES = (
     Mutant(
         "conflicts",
         f"{FOLDER}/writes.py",
-        "and not kind.special.replaced_without_version:",
-        "and kind.special.replaced_without_version:",
+        "and not kind.special.allows_unversioned_replace:",
+        "and kind.special.allows_unversioned_replace:",
         "test_conflicts.py::test_a_custom_resource_is_replaced_only_with_its_version",
     ),
     Mutant(
