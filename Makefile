@@ -80,6 +80,14 @@ docker-push: ## Push it (IMG=…)
 deploy: install ## Run the operator on the cluster (IMG=…)
 	$(KUBECTL) kustomize manifests/operator | sed 's|holdfast:$(VERSION)|$(IMG)|g' | $(KUBECTL) apply --server-side -f -
 
+.PHONY: deploy-node
+deploy-node: deploy ## Run the agents on the nodes, too (IMG=…)
+	$(KUBECTL) kustomize manifests/node | sed 's|holdfast:$(VERSION)|$(IMG)|g' | $(KUBECTL) apply --server-side -f -
+
+.PHONY: undeploy-node
+undeploy-node: ## Take the agents away; the operator stays
+	$(KUBECTL) delete --ignore-not-found -k manifests/node
+
 .PHONY: undeploy
 undeploy: ## Take the operator away; the definitions and their objects stay
 	$(KUBECTL) delete --ignore-not-found -k manifests/operator
@@ -93,7 +101,7 @@ frameworks: $(STAMP) ## Install JAX, TensorFlow and TensorBoard into the user's 
 	@$(BIN)/python -m tests.frameworks.provision
 
 .PHONY: stores
-stores: $(STAMP) ## Install the object stores that the tests use, once, into the user's cache (with npm and Go)
+stores: $(STAMP) ## Install the object stores that the tests use, once (with npm and Go), and on Debian as root a registry
 	@$(BIN)/python -m tests.checkpoints.provision
 
 .PHONY: nodes
@@ -104,18 +112,40 @@ nodes: $(STAMP) ## Build what real nodes run, once, into the user's cache, and o
 test-nodes: $(STAMP) control-plane nodes ## What needs real kubelets and containers
 	$(BIN)/pytest tests/nodes
 
+# What is fetched comes while Go builds what is built; each of them waits for the package managers by itself.
+.PHONY: provision
+provision: $(STAMP) ## All that the tests use: control plane, real nodes, frameworks, object stores
+	@$(MAKE) --no-print-directory --jobs=3 go-programs frameworks stores
+
+.PHONY: go-programs
+go-programs: $(STAMP)
+	@$(BIN)/python -m tests.control_plane.build
+	@$(BIN)/python -m tests.nodes.provision
+
+# A file is tried by one process, the longest first. Real nodes and the chaos of hundreds of jobs have the machine to
+# themselves.
+SHARED := --dist loadfile --no-loadscope-reorder
+LARGE := tests/chaos tests/nodes
+OTHERS := $(SHARED) $(LARGE:%=--ignore %)
+
 .PHONY: test
-test: $(STAMP) lint control-plane nodes frameworks stores ## Everything: lint, types, layers, drift, unit, the real API server
-	$(BIN)/pytest -n 3 --dist loadfile --ignore tests/nodes --ignore tests/chaos
-	$(BIN)/pytest tests/chaos tests/nodes
+test: $(STAMP) lint provision ## Everything of every run: lint, types, layers, drift, unit, the real API server, real nodes
+	$(BIN)/pytest -n 4 -m "not long" $(OTHERS)
+	$(BIN)/pytest -n 2 -m "not long" $(SHARED) $(LARGE)
+
+.PHONY: test-long
+test-long: $(STAMP) provision ## What `make test` leaves out; run before a large change is called done
+	$(BIN)/pytest -n 4 -m long $(OTHERS)
+	$(BIN)/pytest -m long $(LARGE)
 
 # What one process can try by itself: a minute or two.
-FAST := tests/api tests/cluster tests/pods tests/scheduling tests/gpuworkload tests/runtime tests/test_times.py \
+FAST := tests/api tests/checkpointbackup tests/checkpoints/images tests/cluster tests/gpuworkload tests/node tests/pods \
+	tests/runtime tests/scheduling tests/test_peers.py tests/test_times.py \
 	tests/trainingjob/decide tests/trainingjob/objects tests/trainingjob/reports
 
 .PHONY: test-fast
 test-fast: $(STAMP) ## What needs no server: models, decisions, objects, client, runtime
-	$(BIN)/pytest -q -n 2 -m "not server" $(FAST)
+	$(BIN)/pytest -q -n 2 -m "not server and not long" $(FAST)
 
 .PHONY: search
 search: $(STAMP) control-plane ## The properties with cases that no run has tried
@@ -126,9 +156,10 @@ mutants: $(STAMP) ## Break the embedded engine in one place after the other: the
 	$(BIN)/python -m tests.contract.mutants
 
 .PHONY: bench
-bench: $(STAMP) control-plane ## Measure: placements; GPUWorkloads; restarts; 1,000 TrainingJobs of 4 workers at once; a checkpoint of 2 GiB
+bench: $(STAMP) control-plane ## Measure: placements; GPUWorkloads; restarts; 1,000 TrainingJobs of 4 workers at once; a checkpoint of 2 GiB; an image of 4 GiB
 	$(BIN)/python -m bench.placement
 	$(BIN)/python -m bench.gpuworkloads
 	$(BIN)/python -m bench.restart
 	$(BIN)/python -m bench.many_jobs
 	$(BIN)/python -m bench.checkpoints
+	$(BIN)/python -m bench.images

@@ -15,13 +15,11 @@ from random import Random
 import msgspec
 
 from bench.many_jobs import say
-from holdfast.api.core.objects import Node, Pod
-from holdfast.api.core.selectors import PodSpec
+from holdfast.api.core.objects import Node, Pod, PodSpec
 from holdfast.api.meta import Key
-from holdfast.scheduling.constraints import shape_of
+from holdfast.scheduling.constraints import Request, gpus_in, shape_of
 from holdfast.scheduling.ledger import GPU, Ledger
 from holdfast.scheduling.placement import Placement
-from holdfast.scheduling.request import Request, gpus_in
 from holdfast.scheduling.strategies import STRATEGIES
 from holdfast.scheduling.strategies.cost_optimized import CHEAP_LABEL, is_cheap
 
@@ -124,7 +122,7 @@ def median(values: Iterator[float]) -> float:
 def measure(size: int, tries: int) -> dict[str, tuple[float, float]]:
     """By strategy: the time of a placement and of a scan."""
     ledger = cluster(size, seeded(size))
-    placement = Placement(ledger, seeded(2), assumed_s=60.0, patience_s=600.0)
+    placement = Placement(ledger, seeded(2), reservation_timeout_s=60.0, starvation_timeout_s=600.0)
     gc.collect()
     found = {}
     for strategy in sorted(STRATEGIES):

@@ -15,7 +15,7 @@ from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.obstore_bucket import PART_BYTES, READ_BYTES
 from holdfast.checkpoints.settings import open_bucket
 from holdfast.checkpoints.unpack import map_in_threads
-from holdfast.sidecar.sidecar import WORKERS
+from holdfast.sidecar.storage import WORKERS
 from tests.checkpoints.servers.server import BUCKET, Server
 
 NAME = checkpoint_name(1, 0)

@@ -14,7 +14,7 @@ from tests.control_plane.build import binary_folder, missing
 from tests.control_plane.nodes import Nodes
 from tests.control_plane.server import ControlPlane, FreshControlPlane
 
-pytest_plugins = ["tests.isolation"]
+pytest_plugins = ["tests.isolation", "tests.leaks"]
 
 OLDEST_SUPPORTED = "1.33"
 
@@ -28,8 +28,25 @@ settings.load_profile("repeatable")
 RUNNING = pytest.StashKey[dict[str, list[ControlPlane]]]()
 LOGS_BEGIN = pytest.StashKey[dict[Path, int]]()
 
-# A test is marked `server` if it uses the control plane, by a fixture or by a parameter that names one.
-PLANES = frozenset(("binaries", "control_plane", "old_control_plane", "kubernetes"))
+# A test is marked `server` if it uses one that has to be provided, by a fixture or by a parameter that names one.
+SERVERS = frozenset(("binaries", "control_plane", "old_control_plane", "kubernetes", "registry_server"))
+
+# Begun first where several processes share the tests: what is begun last is short, and nobody waits long for the end.
+LONGEST = (
+    "tests/nodes/test_trainingjob.py",
+    "tests/chaos/test_gpuworkloads.py",
+    "tests/chaos/test_many.py",
+    "tests/nodes/",
+    "tests/frameworks/",
+    "tests/checkpointbackup/controller/test_many.py",
+    "tests/local/up/",
+    "tests/contract/test_watch.py",
+    "tests/trainingjob/controller/",
+    "tests/operator/",
+    "tests/sidecar/",
+    "tests/cli/",
+    "tests/runtime/test_real_cluster.py",
+)
 
 # Why tests were deselected, each a sentence for the end of the run.
 NOT_RUN = pytest.StashKey[list[str]]()
@@ -111,11 +128,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
         used = {*getattr(item, "fixturenames", ()), *(each for each in chosen if isinstance(each, str))}
-        if not PLANES.isdisjoint(used):
+        if not SERVERS.isdisjoint(used):
             item.add_marker("server")
+        if item.get_closest_marker("in_part") and not item.get_closest_marker("every_engine"):
+            item.add_marker("long")
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: _rank(item.nodeid))
     asking = [item for item in items if "nvml" in getattr(item, "fixturenames", ())]
     if asking and shutil.which("cc") is None:
         deselect(config, items, asking, "tests of GPU utilization are not run: they need a C compiler (cc)")
+
+
+def _rank(test: str) -> int:
+    return next((rank for rank, start in enumerate(LONGEST) if test.startswith(start)), len(LONGEST))
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast.api.core.objects import Job, Node, Pod
 from holdfast.api.gpuworkload import GPUWorkload
-from holdfast.gpuworkload.snapshot import Observed
+from holdfast.gpuworkload.snapshot import GPUWorkloadSnapshot
 from tests.trainingjobs import UID, node, stamp
 
 NODE = "gpu-3"
@@ -62,7 +62,7 @@ def pending(message: str) -> Pod:
     return pod("Pending", on="", conditions=[condition])
 
 
-def seen(it: GPUWorkload, *, nodes: tuple[Node, ...] | None = None, **facts: Any) -> Observed:
+def seen(it: GPUWorkload, *, nodes: tuple[Node, ...] | None = None, **facts: Any) -> GPUWorkloadSnapshot:
     """It, on a node that is there and ready unless others are given."""
     there = {each.metadata.name: each for each in ((node(NODE),) if nodes is None else nodes)}
-    return Observed(workload=it, nodes=there, **facts)
+    return GPUWorkloadSnapshot(workload=it, nodes=there, **facts)

@@ -17,6 +17,8 @@ def main() -> None:
 
             tensorboard_sidecar()
         else:
+            if sys.argv[1:2] == ["node"]:  # its memory is limited
+                _without_rich()
             from holdfast.cli import main as command
 
             command.main()

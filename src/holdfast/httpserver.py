@@ -49,6 +49,10 @@ class BadBody(HoldfastError):
         self.status = status
 
 
+class CannotListen(HoldfastError):
+    """A port is not free, or this process may not listen on it."""
+
+
 class Limits(Struct, frozen=True, kw_only=True):
     connections: int = 256
     fresh: int = 128

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.api.kinds import KINDS, kind_of
 from holdfast.api.manifests import documents
-from holdfast.api.schema import cel
+from holdfast.api.schema import validation as cel
 from holdfast.api.schema.crd import object_schema
 from holdfast.api.schema.validation import subject, validate_object
 from holdfast.api.schema.violations import ValidationFailed

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from holdfast.api.kind import Kind
 from holdfast.api.kinds import KINDS, kind_of
 from holdfast.api.schema.crd import crd_manifest, object_schema
-from holdfast.cli.crds import crds, manifests
+from holdfast.cli.commands import crds
+from holdfast.cli.crds import manifests
 from tests.api.conftest import ROOT
 
 Schema = dict[str, Any]

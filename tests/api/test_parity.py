@@ -19,7 +19,7 @@ MERGE = "application/merge-patch+json"
 PLURALS = {kind.kind: kind.plural for kind in KINDS}
 
 
-@pytest.fixture(scope="module", params=["control_plane", "old_control_plane"])
+@pytest.fixture(scope="module", params=["control_plane", pytest.param("old_control_plane", marks=pytest.mark.in_part)])
 def plane(request: pytest.FixtureRequest) -> ControlPlane:
     """A control plane that our kinds are installed on, as a user would do it."""
     plane: ControlPlane = request.getfixturevalue(request.param)
@@ -47,6 +47,7 @@ def _path(document: JSON, namespace: str, name: str = "") -> str:
     return f"{collection}/{name}" if name else collection
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
 async def test_the_server_judges_an_object_as_we_do(server: Session, home: str, case: Case) -> None:
     create = server.request("POST", _path(case.document, home), case.document, dryRun="All", fieldValidation="Strict")
@@ -59,6 +60,7 @@ async def test_the_server_judges_an_object_as_we_do(server: Session, home: str, 
         assert stored["spec"] == validate_object(case.document)["spec"]
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.title)
 async def test_the_server_judges_a_change_as_we_do(server: Session, home: str, change: Change) -> None:
     document = {**change.document, "metadata": {"generateName": "changing-"}}
@@ -74,6 +76,7 @@ async def test_the_server_judges_a_change_as_we_do(server: Session, home: str, c
         await update
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("report", STATUSES, ids=lambda report: report.title)
 async def test_the_server_judges_a_status_as_we_do(server: Session, home: str, report: Report) -> None:
     document = {**training_job(), "metadata": {"generateName": "reporting-"}}
@@ -131,6 +134,7 @@ spec:
     assert json.loads(printed)["spec"] == ours["spec"]
 
 
+@pytest.mark.every_engine
 def test_kubectl_shows_the_columns_that_users_know(plane: ControlPlane, home: str) -> None:
     job = (
         "apiVersion: ml.example.com/v1\nkind: TrainingJob\nmetadata: {name: seen}\n"

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.api.reports import LARGEST_BODY, MOST_ENTRIES, OLDEST_S, InvalidReport, Progress, ReportReply, decode
+from holdfast.api.reports import (
+    LARGEST_BODY,
+    MOST_ENTRIES,
+    OLDEST_S,
+    InvalidReport,
+    ProgressReport,
+    ReportReply,
+    decode,
+)
 from tests.trainingjob.reports.reports import batch, checkpoint, ended, resumed, step
 
 PLAIN: dict[str, Any] = msgspec.to_builtins(batch())
@@ -38,7 +46,7 @@ def test_everything_that_is_written_is_read_again() -> None:
     told = batch(
         ended(3, of=10, loss=0.4, accuracy=0.9),
         step(4, 7, 100, lr=1e-4),
-        checkpoints=(checkpoint(3, "uploaded", kept=2), checkpoint(2, "failed", reason="disk full")),
+        checkpoints=(checkpoint(3, "uploaded", valid_count=2), checkpoint(2, "failed", reason="disk full")),
         resumed=resumed(2),
     )
     assert decode(msgspec.json.encode(told)) == told
@@ -58,6 +66,8 @@ def test_fields_are_written_as_other_programs_expect_them() -> None:
         "endedWell": False,
         "save": "",
         "keptEpoch": 0,
+        "backup": None,
+        "backupWithdrawn": False,
     }
 
 
@@ -168,7 +178,7 @@ def test_a_report_with_anything_in_any_place_is_read_or_refused(name: str, value
         (step(0, 1, 2), 0.5),
     ],
 )
-def test_a_position_is_epochs_done_and_a_part_of_the_next(entry: Progress, position: float) -> None:
+def test_a_position_is_epochs_done_and_a_part_of_the_next(entry: ProgressReport, position: float) -> None:
     assert entry.position == position
 
 

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from holdfast.cli.validate import validate
+from holdfast.cli.commands import validate
 from tests.api.conftest import ROOT
 
 VALIDATE = typer.Typer()
@@ -177,6 +177,6 @@ def test_every_manifest_that_we_promise_is_ok() -> None:
 
 
 def test_the_rule_engine_is_loaded_when_the_first_rule_is_asked() -> None:
-    code = "import sys, holdfast.cli.validate; print('cel_expr_python.cel' in sys.modules)"
+    code = "import sys, holdfast.cli.crds; print('cel_expr_python.cel' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.checkpoints.errors import UnsafeContent
-from holdfast.checkpoints.object_store import Object
+from holdfast.checkpoints.object_store import BucketObject
 
 CHUNK_BYTES = 64
 
@@ -36,9 +36,9 @@ class MemoryBucket:
     def address(self) -> str:
         return "memory://bucket/job"
 
-    def objects(self, folder: str) -> list[Object]:
+    def objects(self, folder: str) -> list[BucketObject]:
         self.before()
-        return [Object(key, len(held.content)) for key, held in self.stored.items() if _below(key, folder)]
+        return [BucketObject(key, len(held.content)) for key, held in self.stored.items() if _below(key, folder)]
 
     def folders(self, folder: str) -> list[str]:
         self.before()

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 
-from holdfast.checkpoints.manifest import CheckpointName, Manifest
+from holdfast.checkpoints.manifest import CheckpointManifest, CheckpointName
 from holdfast.checkpoints.object_store import Bucket, ObjectStore
 from holdfast.checkpoints.volume_store import VolumeStore
 from tests.checkpoints.making import ABOUT, MODEL, save
@@ -20,7 +20,7 @@ class FolderPlace:
         self.volume.mkdir()
         self.store = VolumeStore(self.volume)
 
-    def put(self, name: CheckpointName, files: Mapping[str, bytes] = MODEL) -> Manifest:
+    def put(self, name: CheckpointName, files: Mapping[str, bytes] = MODEL) -> CheckpointManifest:
         return self.store.put(name, save(self.volume, name, files), ABOUT)
 
     def all_keys(self, below: str = "") -> set[str]:
@@ -47,7 +47,7 @@ class ObjectPlace:
         self.bucket = bucket
         self.store = ObjectStore(bucket)
 
-    def put(self, name: CheckpointName, files: Mapping[str, bytes] = MODEL) -> Manifest:
+    def put(self, name: CheckpointName, files: Mapping[str, bytes] = MODEL) -> CheckpointManifest:
         return self.store.put(name, save(self.volume, name, files), ABOUT)
 
     def all_keys(self, below: str = "") -> set[str]:

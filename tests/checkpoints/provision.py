@@ -1,10 +1,12 @@
-"""Provides the object stores that the tests run against, in the user's cache.
+"""Provides the object stores and the registry that the tests run against.
 
     python -m tests.checkpoints.provision
 
 S3 is moto's server, which is among the development requirements. Azure is azurite, a Node.js program; Google Cloud
-Storage is fake-gcs-server, a Go program. Nothing is installed twice: the folders are named for the versions. Where
-Node.js or Go can't be had, the tests that need them are not run, and the end of the tests' output says so.
+Storage is fake-gcs-server, a Go program. Both go into the user's cache. The registry is Debian's docker-registry, and
+skopeo, also Debian's, looks at our images. Nothing is installed twice: the folders are named for the versions. Where
+Node.js, Go or Debian's packages can't be had, the tests that need them are not run, and the end of the tests' output
+says so.
 """
 
 import fcntl
@@ -19,14 +21,14 @@ from typing import TextIO
 
 from tests.control_plane.build import cache_folder
 from tests.control_plane.toolchain import NoGo, find_go
+from tests.frameworks.provision import NotProvided, can_install, install
 
 AZURITE = "3.35.0"
 FAKE_GCS = "v1.56.1"
 GO_NEEDED = "1.25"
-
-
-class NotProvided(Exception):
-    """A server could not be installed; the text says why and what to do."""
+# Debian's packages have the names of their programs.
+REGISTRY = "docker-registry"
+SKOPEO = "skopeo"
 
 
 def stores_folder() -> Path:
@@ -54,7 +56,16 @@ def lacking() -> dict[str, str]:
         found["azure"] = "The Azure tests are not run: azurite needs Node.js 20 or newer with npm. Install it."
     if no_go().exists() and not fake_gcs().exists():
         found["gcs"] = f"The Google Cloud Storage tests are not run: fake-gcs-server needs Go. {no_go().read_text()}"
+    if (missing := missing_packages()) and not can_install():
+        found["registry"] = (
+            f"The tests with a registry are not run: they need Debian's packages {' and '.join(missing)}, "
+            "which `make stores` installs when root calls it on Debian."
+        )
     return found
+
+
+def missing_packages() -> list[str]:
+    return [name for name in (REGISTRY, SKOPEO) if shutil.which(name) is None]
 
 
 def provide(out: TextIO) -> None:
@@ -65,6 +76,9 @@ def provide(out: TextIO) -> None:
         if not fake_gcs().exists():
             _say(out, f"Building fake-gcs-server {FAKE_GCS} for the tests, once: some minutes.")
             _provide_fake_gcs()
+        if "registry" not in lacking() and (packages := missing_packages()):
+            _say(out, f"Installing for the tests, once: {', '.join(packages)}")
+            install(*packages)
         for missing in lacking().values():
             _say(out, missing)
     _say(out, f"The object stores for the tests are there: {stores_folder()}")

@@ -20,7 +20,7 @@ from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.resume import read_decision, resume, write_decision
 from holdfast.checkpoints.retention import expired, stored_checkpoints
 from holdfast.checkpoints.settings import open_bucket
-from holdfast.checkpoints.store import Store
+from holdfast.checkpoints.store import CheckpointStore
 from holdfast.checkpoints.volume_store import VolumeStore
 from holdfast.sidecar.background import TensorboardSync
 from holdfast.sidecar.persister import write_notice
@@ -45,7 +45,7 @@ def manifest(epoch: int, attempt: int, paths: list[str], kept_at: str) -> bytes:
     return json.dumps(facts).encode()
 
 
-def use(store: Store, name: CheckpointName, target: Path) -> None:
+def use(store: CheckpointStore, name: CheckpointName, target: Path) -> None:
     """Everything that anybody does with a store."""
     for work in (
         lambda: store.manifest(name),
@@ -63,7 +63,7 @@ def use(store: Store, name: CheckpointName, target: Path) -> None:
             work()
 
 
-def prune(store: Store) -> None:
+def prune(store: CheckpointStore) -> None:
     for name in expired(stored_checkpoints(store, 3), 1, 3):
         store.delete(name)
 
@@ -87,7 +87,9 @@ def snapshot(folder: Path) -> dict[str, bytes | str]:
         ),
     ),
 )
-def test_on_a_volume(leaf: str, paths: list[str], kept_at: str, links: dict[str, str], note: bytes) -> None:
+def test_no_path_and_no_link_leads_out_of_the_folder_of_a_volume(
+    leaf: str, paths: list[str], kept_at: str, links: dict[str, str], note: bytes
+) -> None:
     folder = Path(tempfile.mkdtemp())
     try:
         root, outside = folder / "jobs" / "mine", folder / "jobs" / "victim"

@@ -179,7 +179,9 @@ def stays(
 @example(steps=[("save", "plain", None, False), ("seal", "", 8, False)], seed=0)  # the manifest is there, not synced
 @example(steps=[("save", "rename", None, False), *COPIES_ROT, ("prune", "2", None, False)], seed=0)
 @given(steps=STEPS, seed=st.integers(0, 1 << 32))
-def test_on_a_volume(steps: list[tuple[str, str, int | None, bool]], seed: int) -> None:
+def test_a_writer_that_dies_anywhere_leaves_a_volume_that_can_be_resumed_from(
+    steps: list[tuple[str, str, int | None, bool]], seed: int
+) -> None:
     root = Path(tempfile.mkdtemp())
     try:
         with dying_os() as dying:

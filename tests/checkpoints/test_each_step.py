@@ -11,7 +11,7 @@ import pytest
 from holdfast.checkpoints.errors import CheckpointNotFound
 from holdfast.checkpoints.manifest import MANIFEST, checkpoint_name
 from holdfast.checkpoints.object_store import ObjectStore
-from holdfast.checkpoints.store import Store
+from holdfast.checkpoints.store import CheckpointStore
 from holdfast.checkpoints.volume_store import VolumeStore
 from tests.checkpoints.crashing import DyingOs, Fuse, dies, dying_os
 from tests.checkpoints.making import MODEL, content, save
@@ -51,7 +51,7 @@ def interrupted(kind: str, tmp_path: Path, dying: DyingOs, work: Callable[[Place
             return
 
 
-def is_whole(store: Store) -> bool:
+def is_whole(store: CheckpointStore) -> bool:
     try:
         store.verify(NAME)
     except CheckpointNotFound:

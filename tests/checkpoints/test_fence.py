@@ -22,7 +22,7 @@ from holdfast.checkpoints.resume import (
     write_decision,
 )
 from holdfast.checkpoints.retention import StoredCheckpoint, expired, stored_checkpoints
-from holdfast.checkpoints.store import Store
+from holdfast.checkpoints.store import CheckpointStore
 from holdfast.checkpoints.volume_store import VolumeStore
 from tests.checkpoints.making import ABOUT, content, save
 from tests.checkpoints.memory import MemoryBucket
@@ -195,7 +195,9 @@ def valid(epoch: int, attempt: int) -> StoredCheckpoint:
         pytest.param([fenced(3, 0), valid(3, 1), valid(4, 2)], 2, [], id="they are not the copy that stays"),
     ],
 )
-def test_what_goes(there: list[StoredCheckpoint], attempt: int, going: list[CheckpointName]) -> None:
+def test_checkpoints_expire_by_attempt_and_number(
+    there: list[StoredCheckpoint], attempt: int, going: list[CheckpointName]
+) -> None:
     assert expired(there, 2, attempt) == going
 
 
@@ -207,7 +209,9 @@ class History:
 
     def __init__(self, folder: Path, kind: str, keep: int) -> None:
         self.folder = folder
-        self.store: Store = VolumeStore(folder, workers=1) if kind == "folder" else ObjectStore(MemoryBucket())
+        self.store: CheckpointStore = (
+            VolumeStore(folder, workers=1) if kind == "folder" else ObjectStore(MemoryBucket())
+        )
         self.keep = keep
         self.line: dict[int, bytes] = {}
         self.current = 0

@@ -16,7 +16,7 @@ from holdfast.checkpoints.errors import (
     InvalidCheckpointManifest,
     UnsafeContent,
 )
-from holdfast.checkpoints.manifest import MANIFEST, CheckpointName, Manifest, SaveInfo, checkpoint_name
+from holdfast.checkpoints.manifest import MANIFEST, CheckpointManifest, CheckpointName, SaveInfo, checkpoint_name
 from holdfast.checkpoints.settings import open_bucket, open_store
 from holdfast.checkpoints.volume_store import VolumeStore
 from tests.checkpoints.making import ABOUT, MODEL, content, fill, save
@@ -26,7 +26,9 @@ from tests.checkpoints.servers.server import BUCKET, Server
 THERE, HERE = checkpoint_name(9, 4), checkpoint_name(9, 0)
 
 
-def fetch(address: str, environ: Mapping[str, str], target: Path, name: CheckpointName, about: SaveInfo) -> Manifest:
+def fetch(
+    address: str, environ: Mapping[str, str], target: Path, name: CheckpointName, about: SaveInfo
+) -> CheckpointManifest:
     return fetching.fetch(fetching.find(address, environ), target, name, about)
 
 

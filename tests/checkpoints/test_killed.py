@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoints.manifest import Manifest, checkpoint_name
+from holdfast.checkpoints.manifest import CheckpointManifest, checkpoint_name
 from holdfast.checkpoints.resume import resume
 from holdfast.checkpoints.settings import open_store
 from tests.checkpoints.making import ABOUT, content, save
@@ -85,7 +85,7 @@ def test_a_restore_that_is_killed_leaves_the_whole_or_nothing(
 ) -> None:
     address = s3_server.address(fresh_prefix())
     store = open_store(address, s3_server.environ)
-    saved: Manifest = store.put(checkpoint_name(3, 0), volume / checkpoint_name(3, 0).folder, ABOUT)
+    saved: CheckpointManifest = store.put(checkpoint_name(3, 0), volume / checkpoint_name(3, 0).folder, ABOUT)
     # One checkpoint of three, and there is no need to wait for the server's disk.
     killed(start("resume", address, tmp_path, s3_server), undisturbed_s / 3 * moment / MOMENTS)
     target = tmp_path / "attempt-1" / "checkpoint-epoch-3"

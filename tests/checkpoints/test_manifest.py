@@ -14,9 +14,9 @@ from holdfast.checkpoints.errors import InvalidCheckpointManifest, UnsafeContent
 from holdfast.checkpoints.manifest import (
     MANIFEST,
     MAX_BYTES,
+    CheckpointManifest,
     CheckpointName,
     File,
-    Manifest,
     SaveInfo,
     check_path,
     check_path_set,
@@ -30,8 +30,8 @@ DIGEST = "0" * 64
 ABOUT = SaveInfo(job="uid", saved_at="2026-01-02T03:04:05Z", world=4)
 
 
-def manifest(*files: File) -> Manifest:
-    return Manifest(3, 1, ABOUT, files or (File("model.bin", 7, DIGEST),))
+def manifest(*files: File) -> CheckpointManifest:
+    return CheckpointManifest(3, 1, ABOUT, files or (File("model.bin", 7, DIGEST),))
 
 
 def facts(**changes: Any) -> bytes:

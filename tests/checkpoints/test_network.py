@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoints.errors import Unreachable
+from holdfast.checkpoints.errors import StoreUnreachable
 from holdfast.checkpoints.manifest import checkpoint_name
 from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.resume import resume
@@ -49,7 +49,7 @@ def test_an_upload_is_repeated_without_what_was_sent_before(relay: Relay, tmp_pa
     prefix = fresh_prefix()
     # The line dies for good in the middle of the fifth file.
     relay.lasts = 9 * MIB
-    with pytest.raises(Unreachable, match="it is tried again"):
+    with pytest.raises(StoreUnreachable, match="it is tried again"):
         store_behind(relay, prefix, workers=1).put(NAME, folder, ABOUT)
     relay.lasts = None
     relay.sent = 0
@@ -64,9 +64,9 @@ def test_a_store_that_does_not_answer_is_not_taken_for_an_empty_one(relay: Relay
     store.put(NAME, save(tmp_path / "volume", NAME), ABOUT)
     relay.lasts = 0
     cut_off = store_behind(relay, "ml/any")
-    with pytest.raises(Unreachable):
+    with pytest.raises(StoreUnreachable):
         resume(cut_off, tmp_path / "attempt-1", 1, ABOUT, lambda _: None)
-    with pytest.raises(Unreachable):
+    with pytest.raises(StoreUnreachable):
         cut_off.read_decision(1)
 
 
@@ -76,7 +76,7 @@ def test_a_restore_keeps_what_it_has_when_the_network_goes(relay: Relay, tmp_pat
     store_behind(relay, prefix).put(NAME, save(tmp_path / "volume", NAME, files), ABOUT)
     store = store_behind(relay, prefix, workers=1)
     relay.lasts = 5 * MIB
-    with pytest.raises(Unreachable):
+    with pytest.raises(StoreUnreachable):
         store.get(NAME, tmp_path / "got")
     partial = tmp_path / ".holdfast-restoring-got"
     there = [path.name for path in partial.iterdir() if path.read_bytes() == files[path.name]]

@@ -8,15 +8,17 @@ import pytest
 
 from tests.checkpoints import provision
 from tests.control_plane.toolchain import NoGo
+from tests.frameworks.provision import NotProvided
 
 INSTALLS = "/bin/mkdir -p node_modules/azurite/dist/src/blob; : > node_modules/azurite/dist/src/blob/main.js"
 
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH with nothing on it, and an empty cache."""
+    """A PATH with Debian's packages alone on it, and an empty cache."""
     folder = tmp_path / "bin"
-    folder.mkdir()
+    for name in (provision.REGISTRY, provision.SKOPEO):
+        program(folder / name, "")
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
     (tmp_path / "cache").mkdir()
@@ -69,6 +71,30 @@ def test_a_failed_installation_says_why_and_leaves_nothing(tools: Path) -> None:
     program(provision.fake_gcs(), "")
     program(tools / "node", "")
     program(tools / "npm", "echo the disk is full; exit 1")
-    with pytest.raises(provision.NotProvided, match="the disk is full"):
+    with pytest.raises(NotProvided, match="the disk is full"):
         provision.provide(io.StringIO())
     assert not provision.azurite().exists()
+
+
+def test_debians_packages_are_installed_where_they_can_be(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed: list[str] = []
+    program(provision.fake_gcs(), "")
+    (tools / provision.REGISTRY).unlink()
+    monkeypatch.setattr(provision, "can_install", lambda: True)
+    monkeypatch.setattr(provision, "install", lambda *packages: installed.extend(packages))
+    out = io.StringIO()
+    provision.provide(out)
+    assert installed == [provision.REGISTRY]
+    assert "Installing for the tests, once: docker-registry" in out.getvalue()
+
+
+def test_without_debians_packages_it_says_what_to_install(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(provision.fake_gcs(), "")
+    program(tools / "node", "")
+    program(tools / "npm", INSTALLS)
+    (tools / provision.SKOPEO).unlink()
+    monkeypatch.setattr(provision, "can_install", lambda: False)
+    out = io.StringIO()
+    provision.provide(out)
+    assert "The tests with a registry are not run: they need Debian's packages skopeo" in out.getvalue()
+    assert list(provision.lacking()) == ["registry"]

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoints.completeness import MARKER
-from holdfast.checkpoints.errors import InvalidCheckpointManifest, StoreError, Unreachable, UnsafeContent
-from holdfast.checkpoints.manifest import MANIFEST, CheckpointName, Manifest, checkpoint_name
+from holdfast.checkpoints.errors import InvalidCheckpointManifest, StoreError, StoreUnreachable, UnsafeContent
+from holdfast.checkpoints.manifest import MANIFEST, CheckpointManifest, CheckpointName, checkpoint_name
 from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.resume import MAX_ATTEMPTS, DecisionPending, read_decision, resume, write_decision
-from holdfast.checkpoints.store import Store
+from holdfast.checkpoints.store import CheckpointStore
 from holdfast.checkpoints.volume_store import VolumeStore
 from tests.checkpoints.making import ABOUT, MODEL, content, save, save_by_rename
 from tests.checkpoints.memory import MemoryBucket
@@ -24,7 +24,7 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return FolderPlace(tmp_path) if request.param == "folder" else ObjectPlace(tmp_path, MemoryBucket())
 
 
-def resumed(store: Store, folder: Path, attempt: int) -> tuple[CheckpointName | None, list[str]]:
+def resumed(store: CheckpointStore, folder: Path, attempt: int) -> tuple[CheckpointName | None, list[str]]:
     notes: list[str] = []
     return resume(store, folder, attempt, ABOUT, notes.append), notes
 
@@ -126,13 +126,13 @@ def test_a_fault_of_the_store_is_raised_and_nothing_older_taken(both: Place, mon
     both.put(checkpoint_name(4, 0))
     get = both.store.get
 
-    def fail(name: CheckpointName, target: Path) -> Manifest:
+    def fail(name: CheckpointName, target: Path) -> CheckpointManifest:
         if name.epoch == 4:
-            raise Unreachable("no answer")
+            raise StoreUnreachable("no answer")
         return get(name, target)
 
     monkeypatch.setattr(both.store, "get", fail)
-    with pytest.raises(Unreachable):
+    with pytest.raises(StoreUnreachable):
         resumed(both.store, both.volume / "attempt-1", 1)
 
 
@@ -141,7 +141,7 @@ def test_one_that_is_replaced_while_it_is_read_is_read_again(both: Place, monkey
     get = both.store.get
     calls: list[CheckpointName] = []
 
-    def replaced(name: CheckpointName, target: Path) -> Manifest:
+    def replaced(name: CheckpointName, target: Path) -> CheckpointManifest:
         calls.append(name)
         if len(calls) == 1:
             spoil(both, name)
@@ -163,7 +163,7 @@ def test_one_that_is_replaced_for_ever_is_left_out(both: Place, monkeypatch: pyt
     both.put(checkpoint_name(4, 0))
     get, tries = both.store.get, 0
 
-    def replaced(name: CheckpointName, target: Path) -> Manifest:
+    def replaced(name: CheckpointName, target: Path) -> CheckpointManifest:
         nonlocal tries
         if name.epoch == 4:
             tries += 1

@@ -52,7 +52,9 @@ def unsealed(epoch: int, attempt: int = 0) -> StoredCheckpoint:
         ),
     ],
 )
-def test_what_goes(there: list[StoredCheckpoint], keep: int, attempt: int, going: list[CheckpointName]) -> None:
+def test_all_but_the_newest_expire(
+    there: list[StoredCheckpoint], keep: int, attempt: int, going: list[CheckpointName]
+) -> None:
     assert expired(there, keep, attempt) == going
 
 
@@ -90,7 +92,9 @@ def scored(epoch: int, loss: float, attempt: int = 0, *, valid: bool = True, fen
         ),
     ],
 )
-def test_the_best(there: list[StoredCheckpoint], lowest_loss: int | None, highest_accuracy: int | None) -> None:
+def test_the_best_has_the_lowest_loss_or_the_highest_accuracy(
+    there: list[StoredCheckpoint], lowest_loss: int | None, highest_accuracy: int | None
+) -> None:
     found = best(there, "loss"), best(there, "accuracy")
     assert [one and one.name.epoch for one in found] == [lowest_loss, highest_accuracy]
 
@@ -149,6 +153,6 @@ def test_no_resume_misses_anything(there: list[StoredCheckpoint], keep: int, att
 
 
 @given(st.lists(KEPT, unique_by=lambda kept: kept.name), st.integers(1, 4), st.integers(0, 3))
-def test_once_is_enough(there: list[StoredCheckpoint], keep: int, attempt: int) -> None:
+def test_what_is_left_after_one_expiry_does_not_expire(there: list[StoredCheckpoint], keep: int, attempt: int) -> None:
     going = expired(there, keep, attempt)
     assert expired([kept for kept in there if kept.name not in going], keep, attempt) == []

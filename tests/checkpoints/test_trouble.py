@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoints.errors import AccessDenied, BucketNotFound, ReadOnly, StorageFull, StoreError, Unreachable
+from holdfast.checkpoints.errors import (
+    AccessDenied,
+    BucketNotFound,
+    ReadOnly,
+    StorageFull,
+    StoreError,
+    StoreUnreachable,
+)
 from holdfast.checkpoints.manifest import checkpoint_name
 from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.resume import resume
@@ -31,9 +38,9 @@ def store_at(port: int) -> ObjectStore:
         (403, "RequestTimeTooSkewed", AccessDenied, "clock of this machine is off"),
         (403, "AccessDenied", AccessDenied, "allow list and get"),
         (404, "NoSuchBucket", BucketNotFound, "create it"),
-        (503, "SlowDown", Unreachable, "it is tried again"),
-        (500, "InternalError", Unreachable, "it is tried again"),
-        (429, "TooManyRequests", Unreachable, "it is tried again"),
+        (503, "SlowDown", StoreUnreachable, "it is tried again"),
+        (500, "InternalError", StoreUnreachable, "it is tried again"),
+        (429, "TooManyRequests", StoreUnreachable, "it is tried again"),
         (507, "XMinioStorageFull", StorageFull, "keep fewer checkpoints"),
         (418, "Teapot", StoreError, "the store's own log"),
     ],
@@ -110,5 +117,5 @@ def test_azure_does_not_accept_another_key(azure_server: Server) -> None:
 
 
 def test_a_server_that_is_not_there_is_unreachable() -> None:
-    with pytest.raises(Unreachable, match="check the endpoint"):
+    with pytest.raises(StoreUnreachable, match="check the endpoint"):
         store_at(1).names(1)

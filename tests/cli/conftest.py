@@ -1,4 +1,4 @@
-"""The grounds that every command is tried on: a real API server, and the embedded engine behind its local API."""
+"""The clusters that every command is tried on: a real API server, and the embedded engine behind its local API."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -12,26 +12,31 @@ from holdfast.api.meta import Key
 from holdfast.cluster.errors import ServerError
 from holdfast.cluster.kubernetes.client import connect
 from holdfast.cluster.kubernetes.kubeconfig import load_config
+from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import NAMESPACES, PODS
 from holdfast.local.apiserver.http.app import serve
 from holdfast.local.apiserver.server import open_cluster
 from holdfast.runtime.process import utc_now
-from tests.cli.ground import Ground
+from tests.cli.lab import CommandLab
+from tests.control_plane.nodes import Nodes
 from tests.control_plane.server import ControlPlane
 from tests.operator.conftest import install_kinds
 
 LINES = tuple(f"line {number}\n" for number in (1, 2, 3))
 
 
-class EmbeddedGround(Ground):
+class EmbeddedCommandLab(CommandLab):
     """Nothing runs pods here: they run when the test says so."""
+
+    async def node(self) -> str:
+        return "a-node"
 
     async def run_pod(self, key: Key) -> None:
         await self.cluster.patch_status(PODS, key, {"status": {"phase": "Running"}})
 
 
 @asynccontextmanager
-async def embedded_ground(folder: Path) -> AsyncIterator[EmbeddedGround]:
+async def embedded_lab(folder: Path) -> AsyncIterator[EmbeddedCommandLab]:
     async def said(key: Key, _container: str, tail_lines: int | None, _limit: int | None) -> bytes:
         if key.name.startswith("mute"):
             raise ServerError(f"read the log of pod {key}: its node has no address")
@@ -49,43 +54,60 @@ async def embedded_ground(folder: Path) -> AsyncIterator[EmbeddedGround]:
             client = connect(load_config(str(kubeconfig)), rng=Random(0), now=utc_now)
             try:
                 await client.create(NAMESPACES, {"metadata": {"name": "trial"}})
-                yield EmbeddedGround(client, kubeconfig, "trial", "a-node")
+                yield EmbeddedCommandLab(client, kubeconfig, "trial")
             finally:
                 await client.close()
     finally:
         await cluster.close()
 
 
+class RealCommandLab(CommandLab):
+    """A node is added with the first pod that needs one."""
+
+    def __init__(self, cluster: Cluster, plane: ControlPlane, namespace: str) -> None:
+        super().__init__(cluster, plane.kubeconfig, namespace)
+        self._nodes = Nodes(plane.api)
+        self._node = ""
+
+    async def node(self) -> str:
+        if not self._node:
+            (self._node,) = await self._nodes.add(1)
+        return self._node
+
+    async def leave(self) -> None:
+        await self._nodes.remove()
+
+
 @asynccontextmanager
-async def real_ground(plane: ControlPlane) -> AsyncIterator[Ground]:
+async def real_lab(plane: ControlPlane) -> AsyncIterator[CommandLab]:
     install_kinds(plane)
     client = connect(load_config(str(plane.kubeconfig)), rng=Random(0), now=utc_now)
     try:
         async with plane.namespace() as namespace:
-            (node,) = await plane.nodes.add(1)
-            yield Ground(client, plane.kubeconfig, namespace, node)
-            await plane.nodes.remove(node)
+            lab = RealCommandLab(client, plane, namespace)
+            yield lab
+            await lab.leave()
     finally:
         await client.close()
 
 
-GROUNDS: dict[str, Callable[[pytest.FixtureRequest], AbstractAsyncContextManager[Ground]]] = {
-    "kubernetes": lambda request: real_ground(request.getfixturevalue("control_plane")),
-    "embedded": lambda request: embedded_ground(request.getfixturevalue("tmp_path")),
+LABS: dict[str, Callable[[pytest.FixtureRequest], AbstractAsyncContextManager[CommandLab]]] = {
+    "kubernetes": lambda request: real_lab(request.getfixturevalue("control_plane")),
+    "embedded": lambda request: embedded_lab(request.getfixturevalue("tmp_path")),
 }
 
 
-@pytest.fixture(params=GROUNDS)
-async def ground(request: pytest.FixtureRequest) -> AsyncIterator[Ground]:
-    async with GROUNDS[request.param](request) as ground:
-        yield ground
+@pytest.fixture(params=LABS)
+async def lab(request: pytest.FixtureRequest) -> AsyncIterator[CommandLab]:
+    async with LABS[request.param](request) as lab:
+        yield lab
 
 
 @pytest.fixture
-async def embedded(tmp_path: Path) -> AsyncIterator[Ground]:
+async def embedded(tmp_path: Path) -> AsyncIterator[CommandLab]:
     """For what can be seen there alone."""
-    async with embedded_ground(tmp_path) as ground:
-        yield ground
+    async with embedded_lab(tmp_path) as lab:
+        yield lab
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import yaml
 from holdfast.api.kinds import WITHOUT_CONTROLLER
 from holdfast.api.meta import Key
 from holdfast.cluster.resources import NAMESPACES
-from tests.cli.ground import Ground, holdfast
+from tests.cli.lab import CommandLab, holdfast
 
 ROOT = Path(__file__).parents[2]
 BYTES = bytes(range(256))
@@ -27,29 +27,29 @@ def manifest(**spec: object) -> str:
     return yaml.safe_dump({**JOB, "spec": {**JOB["spec"], **spec}})
 
 
-async def test_a_secret_is_created_from_literals_and_files(ground: Ground, tmp_path: Path) -> None:
+async def test_a_secret_is_created_from_literals_and_files(lab: CommandLab, tmp_path: Path) -> None:
     (tmp_path / "key.bin").write_bytes(BYTES)
-    made = await ground.good(
+    made = await lab.good(
         "create", "secret", "generic", "keys", "--from-literal=a=b=c", "--from-literal=empty=",
         f"--from-file={tmp_path}/key.bin", f"--from-file=other={tmp_path}/key.bin", "--type=example.com/keys",
     )  # fmt: skip
     assert made == "secret/keys created\n"
-    secret = json.loads(await ground.good("get", "secret", "keys", "-o", "json"))
+    secret = json.loads(await lab.good("get", "secret", "keys", "-o", "json"))
     assert secret["type"] == "example.com/keys"
     values = {key: base64.b64decode(value) for key, value in secret["data"].items()}
     assert values == {"a": b"b=c", "empty": b"", "key.bin": BYTES, "other": BYTES}
-    assert "already exists" in await ground.refused("create", "secret", "generic", "keys")
+    assert "already exists" in await lab.refused("create", "secret", "generic", "keys")
 
 
-async def test_a_config_map_is_created_from_a_folder(ground: Ground, tmp_path: Path) -> None:
+async def test_a_config_map_is_created_from_a_folder(lab: CommandLab, tmp_path: Path) -> None:
     folder = tmp_path / "scripts"
     (folder / "inner").mkdir(parents=True)
     (folder / "train.py").write_text("print('ü')\n")
     (folder / "weights").write_bytes(BYTES)
     (folder / "no key!").touch()
-    made = await ground.good("create", "configmap", "scripts", f"--from-file={folder}", "--from-literal=level=low")
+    made = await lab.good("create", "configmap", "scripts", f"--from-file={folder}", "--from-literal=level=low")
     assert made == "configmap/scripts created\n"
-    scripts = json.loads(await ground.good("get", "cm", "scripts", "-o", "json"))
+    scripts = json.loads(await lab.good("get", "cm", "scripts", "-o", "json"))
     assert scripts["data"] == {"train.py": "print('ü')\n", "level": "low"}
     assert base64.b64decode(scripts["binaryData"]["weights"]) == BYTES
 
@@ -65,27 +65,27 @@ async def test_a_config_map_is_created_from_a_folder(ground: Ground, tmp_path: P
     ],
 )
 async def test_a_value_that_can_not_be_read_is_named_without_its_content(
-    embedded: Ground, arguments: list[str], words: str
+    embedded: CommandLab, arguments: list[str], words: str
 ) -> None:
     complaint = await embedded.refused("create", *arguments, code=2)
     assert words in complaint
     assert "secret-value" not in complaint
 
 
-async def test_a_namespace_is_created(embedded: Ground) -> None:
+async def test_a_namespace_is_created(embedded: CommandLab) -> None:
     done = await holdfast("create", "namespace", "team-a", KUBECONFIG=str(embedded.kubeconfig))
     assert (done.code, done.out) == (0, "namespace/team-a created\n")
     assert await embedded.cluster.get(NAMESPACES, Key("", "team-a"))
 
 
 async def test_a_missing_namespace_is_created_on_one_machine_alone(
-    ground: Ground, request: pytest.FixtureRequest
+    lab: CommandLab, request: pytest.FixtureRequest
 ) -> None:
     elsewhere = manifest(command=["true"]).replace("name: own", "name: own\n  namespace: not-there-yet")
     again = elsewhere.replace("name: own\n", "generateName: own-\n")
-    run = {"KUBECONFIG": str(ground.kubeconfig)}
+    run = {"KUBECONFIG": str(lab.kubeconfig)}
     done = await holdfast("apply", "-f", "-", stdin=elsewhere, **run)
-    if request.node.callspec.params["ground"] == "kubernetes":
+    if request.node.callspec.params["lab"] == "kubernetes":
         assert (done.code, done.out) == (1, "")
         assert "create it with `holdfast create namespace not-there-yet`" in done.err
         return
@@ -97,7 +97,7 @@ async def test_a_missing_namespace_is_created_on_one_machine_alone(
 
 
 async def test_an_image_is_said_not_to_be_run_on_one_machine_once_with_what_is_missing(
-    embedded: Ground, tmp_path: Path
+    embedded: CommandLab, tmp_path: Path
 ) -> None:
     note = "its image is not run on one machine: "
     script = tmp_path / "train.py"
@@ -131,7 +131,7 @@ async def test_an_image_is_said_not_to_be_run_on_one_machine_once_with_what_is_m
     assert (again.code, again.err) == (0, "")
 
 
-async def test_a_kind_without_a_controller_says_so_when_it_is_applied(embedded: Ground) -> None:
+async def test_a_kind_without_a_controller_says_so_when_it_is_applied(embedded: CommandLab) -> None:
     files = [ROOT / "examples" / f"{kind.singular}.yaml" for kind in WITHOUT_CONTROLLER]
     job = (ROOT / "examples/trainingjob.yaml").read_text()
     text = "\n---\n".join(

@@ -1,4 +1,4 @@
-"""logs of workers that are gone, on both grounds."""
+"""logs of workers that are gone, on both engines."""
 
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast.api.meta import Key
-from holdfast.cluster.protocol import JSON
+from holdfast.cluster.protocol import JSON, DeleteOptions
 from holdfast.cluster.resources import CONFIG_MAPS, NODES, PODS, TRAINING_JOBS
-from holdfast.trainingjob.objects.config import worker_log_config_map
+from holdfast.trainingjob.objects.environment import worker_log_config_map
 from holdfast.trainingjob.objects.names import ATTEMPT_LABEL, INDEX_LABEL, JOB_LABEL
-from tests.cli.ground import Ground, finished, line_of
+from tests.cli.lab import CommandLab, finished, line_of
 
 LIVE = "line 1\nline 2\nline 3\n"
 FACTS = {
@@ -22,27 +22,27 @@ FACTS = {
 }
 
 
-async def keep(ground: Ground, text: str, *, attempt: int = 0, worker: int = 0, facts: dict[str, str] = FACTS) -> None:
+async def keep(lab: CommandLab, text: str, *, attempt: int = 0, worker: int = 0, facts: dict[str, str] = FACTS) -> None:
     """As the operator does when the attempt breaks."""
-    job = await ground.cluster.patch_status(
-        TRAINING_JOBS, Key(ground.namespace, "bert"), {"status": {"restartCount": attempt}}
+    job = await lab.cluster.patch_status(
+        TRAINING_JOBS, Key(lab.namespace, "bert"), {"status": {"restartCount": attempt}}
     )
     body = worker_log_config_map(job, worker, text.encode(), facts)
-    await ground.cluster.create(CONFIG_MAPS, body, namespace=ground.namespace)
+    await lab.cluster.create(CONFIG_MAPS, body, namespace=lab.namespace)
 
 
-async def live(ground: Ground, *, attempt: int, worker: int = 0, name: str = "") -> str:
+async def live(lab: CommandLab, *, attempt: int, worker: int = 0, name: str = "") -> str:
     """A worker that runs; the name of its pod."""
     name = name or f"bert-{attempt}-{worker}"
-    await ground.pod(name, {JOB_LABEL: "bert", ATTEMPT_LABEL: str(attempt), INDEX_LABEL: str(worker)})
+    await lab.pod(name, {JOB_LABEL: "bert", ATTEMPT_LABEL: str(attempt), INDEX_LABEL: str(worker)})
     return name
 
 
-async def bert(ground: Ground, **status: object) -> None:
-    await ground.job("bert", {"restartCount": 0, **status}, numWorkers=2)
+async def bert(lab: CommandLab, **status: object) -> None:
+    await lab.job("bert", {"restartCount": 0, **status}, numWorkers=2)
 
 
-async def test_what_an_attempt_wrote_before_it_was_suspended_is_shown_first(embedded: Ground) -> None:
+async def test_what_an_attempt_wrote_before_it_was_suspended_is_shown_first(embedded: CommandLab) -> None:
     await bert(embedded, state="Suspended")
     job = await embedded.cluster.get(TRAINING_JOBS, Key(embedded.namespace, "bert"))
     before = worker_log_config_map(job, 0, b"before\n", {"pod": "a"})["data"]
@@ -57,38 +57,38 @@ async def test_what_an_attempt_wrote_before_it_was_suspended_is_shown_first(embe
     assert await embedded.good("logs", "bert") == LIVE
 
 
-async def test_the_log_of_a_worker_outlives_its_pod(ground: Ground) -> None:
-    await bert(ground)
-    await keep(ground, "first\nloss is nan\n", worker=1)
-    await ground.say("bert", {"restartCount": 1, "state": "Running"})
-    await live(ground, attempt=1)
-    done = await ground.holdfast("logs", "bert", "--attempt", "0", "--worker", "1")
+async def test_the_log_of_a_worker_outlives_its_pod(lab: CommandLab) -> None:
+    await bert(lab)
+    await keep(lab, "first\nloss is nan\n", worker=1)
+    await lab.say("bert", {"restartCount": 1, "state": "Running"})
+    await live(lab, attempt=1)
+    done = await lab.holdfast("logs", "bert", "--attempt", "0", "--worker", "1")
     assert (done.code, done.out) == (0, "first\nloss is nan\n")
     how = "worker 1 of attempt 0 exited with code 3 on gpu-3 at 2026-01-01T00:01:00Z"
     assert done.err == f"holdfast: {how}: the end of its log, as it was kept\n"
-    assert await ground.good("logs", "bert") == LIVE
-    assert await ground.good("logs", "tj/bert", "--attempt=1") == LIVE
+    assert await lab.good("logs", "bert") == LIVE
+    assert await lab.good("logs", "tj/bert", "--attempt=1") == LIVE
 
 
-async def test_who_asks_for_one_that_is_not_kept_hears_which_are(ground: Ground) -> None:
-    await bert(ground)
-    await keep(ground, "a\n", attempt=0, worker=1)
-    await keep(ground, "b\n", attempt=2, worker=3)
-    await keep(ground, "c\n", attempt=2, worker=0)
-    await ground.say("bert", {"restartCount": 3, "state": "Restarting", "message": "next try in a minute"})
+async def test_who_asks_for_one_that_is_not_kept_hears_which_are(lab: CommandLab) -> None:
+    await bert(lab)
+    await keep(lab, "a\n", attempt=0, worker=1)
+    await keep(lab, "b\n", attempt=2, worker=3)
+    await keep(lab, "c\n", attempt=2, worker=0)
+    await lab.say("bert", {"restartCount": 3, "state": "Restarting", "message": "next try in a minute"})
     kept = "logs are kept of attempt 0 (worker 1), attempt 2 (workers 0, 3)"
-    said = await ground.refused("logs", "bert", "--attempt", "0")
+    said = await lab.refused("logs", "bert", "--attempt", "0")
     assert "bert has no log of worker 0 in attempt 0, whose pods are gone" in said
     assert kept in said
-    said = await ground.refused("logs", "bert")
+    said = await lab.refused("logs", "bert")
     assert "no log of worker 0 in attempt 3: it is Restarting: next try in a minute" in said
     assert kept in said
-    assert kept in await ground.refused("logs", "bert", "--attempt=1", "--all")
-    assert kept in await ground.refused("logs", "-f", "bert", "--attempt=1")
-    assert "is in attempt 3: there is no attempt 4 yet" in await ground.refused("logs", "bert", "--attempt=4")
+    assert kept in await lab.refused("logs", "bert", "--attempt=1", "--all")
+    assert kept in await lab.refused("logs", "-f", "bert", "--attempt=1")
+    assert "is in attempt 3: there is no attempt 4 yet" in await lab.refused("logs", "bert", "--attempt=4")
 
 
-async def test_a_pod_that_is_there_says_more_than_what_is_kept_of_it(embedded: Ground) -> None:
+async def test_a_pod_that_is_there_says_more_than_what_is_kept_of_it(embedded: CommandLab) -> None:
     await bert(embedded)
     await keep(embedded, "kept\n")
     await embedded.say("bert", {"state": "Failed"})
@@ -96,7 +96,7 @@ async def test_a_pod_that_is_there_says_more_than_what_is_kept_of_it(embedded: G
     assert await embedded.good("logs", "bert") == LIVE
 
 
-async def test_all_workers_of_an_attempt_are_shown_whether_gone_or_not(embedded: Ground) -> None:
+async def test_all_workers_of_an_attempt_are_shown_whether_gone_or_not(embedded: CommandLab) -> None:
     await bert(embedded)
     await keep(embedded, "one\ntwo\n", worker=1)
     await live(embedded, attempt=0, worker=0)
@@ -107,14 +107,14 @@ async def test_all_workers_of_an_attempt_are_shown_whether_gone_or_not(embedded:
 @pytest.mark.parametrize(
     ("tail", "text"), [("0", ""), ("1", "two\rthree"), ("2", "one\ntwo\rthree"), ("7", "one\ntwo\rthree")]
 )
-async def test_the_last_lines_of_a_kept_log(embedded: Ground, tail: str, text: str) -> None:
+async def test_the_last_lines_of_a_kept_log(embedded: CommandLab, tail: str, text: str) -> None:
     await bert(embedded)
     await keep(embedded, "one\ntwo\rthree")
     done = await embedded.holdfast("logs", "bert", "--tail", tail)
     assert (done.code, done.out) == (0, text)
 
 
-async def test_following_a_worker_that_is_gone_ends_at_once(embedded: Ground) -> None:
+async def test_following_a_worker_that_is_gone_ends_at_once(embedded: CommandLab) -> None:
     await bert(embedded)
     await keep(embedded, "kept\n")
     await embedded.say("bert", {"state": "Failed"})
@@ -124,15 +124,15 @@ async def test_following_a_worker_that_is_gone_ends_at_once(embedded: Ground) ->
     assert await embedded.good("logs", "-f", "bert", "--attempt=0") == "kept\n"
 
 
-async def follow(ground: Ground, *options: str, workers: int = 1) -> Process:
+async def follow(lab: CommandLab, *options: str, workers: int = 1) -> Process:
     """Attempt 0, whose workers have written their lines."""
-    following = await ground.start("logs", "-f", "bert", *options)
+    following = await lab.start("logs", "-f", "bert", *options)
     lines = [await line_of(following) for _ in range(3 * workers)]
     assert sorted(line[-len("line 1\n") :] for line in lines) == sorted(LIVE.splitlines(keepends=True) * workers)
     return following
 
 
-async def test_a_stream_of_a_lost_node_is_left_when_the_next_attempt_runs(embedded: Ground) -> None:
+async def test_a_stream_of_a_lost_node_is_left_when_the_next_attempt_runs(embedded: CommandLab) -> None:
     await bert(embedded, state="Running")
     for worker in (0, 1):
         await live(embedded, attempt=0, worker=worker)  # whose log never ends
@@ -148,7 +148,7 @@ async def test_a_stream_of_a_lost_node_is_left_when_the_next_attempt_runs(embedd
     assert done.err == f"holdfast: attempt 0 has ended: {lost}\nholdfast: following attempt 1\n"
 
 
-async def test_attempts_that_nobody_followed_are_shown_from_their_stored_logs(embedded: Ground) -> None:
+async def test_attempts_that_nobody_followed_are_shown_from_their_stored_logs(embedded: CommandLab) -> None:
     await bert(embedded, state="Running")
     await live(embedded, attempt=0, name="short-0")
     following = await follow(embedded)
@@ -169,7 +169,7 @@ async def test_attempts_that_nobody_followed_are_shown_from_their_stored_logs(em
     assert said[-1] == "following attempt 4"
 
 
-async def test_the_log_of_a_last_attempt_that_nobody_followed_is_shown(embedded: Ground) -> None:
+async def test_the_log_of_a_last_attempt_that_nobody_followed_is_shown(embedded: CommandLab) -> None:
     await bert(embedded, state="Running")
     await live(embedded, attempt=0, name="short-0")
     following = await follow(embedded)
@@ -179,7 +179,7 @@ async def test_the_log_of_a_last_attempt_that_nobody_followed_is_shown(embedded:
     assert (done.code, done.out) == (1, "of attempt 1\n")
 
 
-async def test_following_goes_on_when_a_suspended_job_is_resumed(embedded: Ground) -> None:
+async def test_following_goes_on_when_a_suspended_job_is_resumed(embedded: CommandLab) -> None:
     await bert(embedded, state="Running")
     await live(embedded, attempt=0, name="short-before")
     following = await follow(embedded)
@@ -187,7 +187,7 @@ async def test_following_goes_on_when_a_suspended_job_is_resumed(embedded: Groun
     assert following.stderr is not None
     said = (await following.stderr.readline()).decode()
     assert said == "holdfast: trial/bert is suspended: its log goes on when it is resumed\n"
-    await embedded.cluster.delete(PODS, Key(embedded.namespace, "short-before"), grace_period_s=0)
+    await embedded.cluster.delete(PODS, Key(embedded.namespace, "short-before"), DeleteOptions(grace_period_s=0))
     await live(embedded, attempt=0, name="short-after")
     await embedded.say("bert", {"state": "Completed"})
     done = await finished(following)
@@ -206,7 +206,9 @@ async def test_following_goes_on_when_a_suspended_job_is_resumed(embedded: Groun
         ({"exitCode": "", "reason": "", "finishedAt": ""}, "worker 0 of attempt 0 on gpu-3: the end"),
     ],
 )
-async def test_how_the_worker_ended_is_said_beside_its_log(embedded: Ground, facts: dict[str, str], said: str) -> None:
+async def test_how_the_worker_ended_is_said_beside_its_log(
+    embedded: CommandLab, facts: dict[str, str], said: str
+) -> None:
     await bert(embedded)
     await keep(embedded, "kept\n", facts={**FACTS, **facts})
     done = await embedded.holdfast("logs", "bert")
@@ -214,14 +216,14 @@ async def test_how_the_worker_ended_is_said_beside_its_log(embedded: Ground, fac
     assert said in done.err
 
 
-async def test_only_the_container_that_was_kept_is_shown(embedded: Ground) -> None:
+async def test_only_the_container_that_was_kept_is_shown(embedded: CommandLab) -> None:
     await bert(embedded)
     await keep(embedded, "kept\n")
     assert await embedded.good("logs", "bert", "-c", "trainer") == "kept\n"
     assert "attempt 0 (worker 0)" in await embedded.refused("logs", "bert", "-c", "holdfast-sidecar")
 
 
-async def test_what_is_kept_of_an_earlier_job_of_the_name_is_not_shown(embedded: Ground) -> None:
+async def test_what_is_kept_of_an_earlier_job_of_the_name_is_not_shown(embedded: CommandLab) -> None:
     await bert(embedded)
     job = await embedded.cluster.get(TRAINING_JOBS, Key(embedded.namespace, "bert"))
     stale: JSON = worker_log_config_map(job, 0, b"theirs\n", FACTS)
@@ -231,29 +233,29 @@ async def test_what_is_kept_of_an_earlier_job_of_the_name_is_not_shown(embedded:
 
 
 @pytest.fixture
-async def mute_node(ground: Ground) -> AsyncIterator[str]:
+async def mute_node(lab: CommandLab) -> AsyncIterator[str]:
     """A machine whose pods' logs nobody can read."""
-    name = f"mute-{ground.namespace}"
-    await ground.cluster.create(NODES, {"metadata": {"name": name}})
+    name = f"mute-{lab.namespace}"
+    await lab.cluster.create(NODES, {"metadata": {"name": name}})
     yield name
-    await ground.cluster.delete(NODES, Key("", name))
+    await lab.cluster.delete(NODES, Key("", name))
 
 
-async def test_a_pod_that_can_not_be_read_is_shown_as_it_was_kept(ground: Ground, mute_node: str) -> None:
-    await bert(ground)
-    await keep(ground, "kept\n")
+async def test_a_pod_that_can_not_be_read_is_shown_as_it_was_kept(lab: CommandLab, mute_node: str) -> None:
+    await bert(lab)
+    await keep(lab, "kept\n")
     for worker in ("0", "1"):
         labels = {JOB_LABEL: "bert", ATTEMPT_LABEL: "0", INDEX_LABEL: worker}
         container = {"name": "trainer", "image": "registry.invalid/trainer:1"}
         spec = {"nodeName": mute_node, "restartPolicy": "Never", "containers": [container]}
         body = {"metadata": {"name": f"mute-{worker}", "labels": labels}, "spec": spec}
-        await ground.cluster.create(PODS, body, namespace=ground.namespace)
-    assert await ground.good("logs", "bert") == "kept\n"
-    assert await ground.good("logs", "pod/mute-0") == "kept\n"
-    assert "mute-1" in await ground.refused("logs", "bert", "--worker=1")
+        await lab.cluster.create(PODS, body, namespace=lab.namespace)
+    assert await lab.good("logs", "bert") == "kept\n"
+    assert await lab.good("logs", "pod/mute-0") == "kept\n"
+    assert "mute-1" in await lab.refused("logs", "bert", "--worker=1")
 
 
-async def test_an_attempt_of_a_pod_makes_no_sense(embedded: Ground) -> None:
+async def test_an_attempt_of_a_pod_makes_no_sense(embedded: CommandLab) -> None:
     await embedded.pod("alone", {})
     assert "leave --attempt out" in await embedded.refused("logs", "pod/alone", "--attempt", "0", code=2)
     assert "leave --attempt out" in await embedded.refused("logs", "alone", "--attempt", "0", code=2)

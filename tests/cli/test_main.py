@@ -30,10 +30,26 @@ def test_the_version_is_the_packages(words: list[str]) -> None:
     assert said(*words) == f"{__version__}\n"
 
 
-def test_the_version_and_the_help_come_without_the_operator_and_its_http() -> None:
-    look = "import sys; from holdfast.cli.main import build; build(''); print('aiohttp' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+HEAVY = ("aiohttp", "asyncio", "cel_expr_python", "cryptography", "msgspec", "pydantic", "rich", "structlog", "yaml")
+LIGHT = ["--help", "version", "--version"] + [
+    f"{command} --help" for command in COMMANDS if command not in ("node", "operator", "sidecar")
+]
+
+
+@pytest.mark.parametrize("line", LIGHT)
+def test_help_and_version_load_nothing_that_only_the_work_of_a_command_needs(line: str) -> None:
+    code = f"""import sys
+sys.argv = {["holdfast", *line.split()]!r}
+from holdfast.__main__ import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+sys.stderr.write(" ".join(name for name in {HEAVY!r} if name in sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,4 +1,4 @@
-"""apply, get, describe and delete, on both grounds."""
+"""apply, get, describe and delete, on both engines."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -12,8 +12,8 @@ from holdfast.cli.delete import checkpoints_left
 from holdfast.cli.resource_args import find_kind
 from holdfast.cluster.errors import NotFound
 from holdfast.runtime.events import EVENTS
-from tests.cli.conftest import EmbeddedGround
-from tests.cli.ground import Ground, condition, finished, holdfast, interrupted, line_of
+from tests.cli.conftest import EmbeddedCommandLab
+from tests.cli.lab import CommandLab, condition, finished, holdfast, interrupted, line_of
 from tests.contract.kinds import TRAINING_JOBS
 
 MNIST = """\
@@ -31,32 +31,32 @@ data: {level: low, old: "1"}
 NAMED = "trainingjob.ml.example.com/mnist"
 
 
-async def test_a_manifest_is_created_then_unchanged_then_configured(ground: Ground, tmp_path: Path) -> None:
+async def test_a_manifest_is_created_then_unchanged_then_configured(lab: CommandLab, tmp_path: Path) -> None:
     folder = tmp_path / "manifests"
     folder.mkdir()
     (folder / "job.yaml").write_text(MNIST)
     (folder / "settings.yml").write_text(SETTINGS)
-    assert await ground.good("apply", "-f", str(folder)) == f"{NAMED} created\nconfigmap/settings created\n"
-    assert await ground.good("apply", "-f", str(folder)) == f"{NAMED} unchanged\nconfigmap/settings unchanged\n"
+    assert await lab.good("apply", "-f", str(folder)) == f"{NAMED} created\nconfigmap/settings created\n"
+    assert await lab.good("apply", "-f", str(folder)) == f"{NAMED} unchanged\nconfigmap/settings unchanged\n"
     changed = SETTINGS.replace('level: low, old: "1"', "level: high")
     both = MNIST.replace("numWorkers: 2", "numWorkers: 3") + "---\n" + changed
-    assert await ground.good("apply", "-f", "-", stdin=both) == f"{NAMED} configured\nconfigmap/settings configured\n"
-    settings = json.loads(await ground.good("get", "cm", "settings", "-o", "json"))
+    assert await lab.good("apply", "-f", "-", stdin=both) == f"{NAMED} configured\nconfigmap/settings configured\n"
+    settings = json.loads(await lab.good("get", "cm", "settings", "-o", "json"))
     assert settings["data"] == {"level": "high"}
 
 
-async def test_what_others_have_set_stays_when_a_manifest_is_applied_again(ground: Ground) -> None:
-    await ground.good("apply", "-f", "-", stdin=MNIST)
-    key = Key(ground.namespace, "mnist")
-    await ground.cluster.patch(TRAINING_JOBS, key, {"metadata": {"labels": {"by": "another"}}})
+async def test_what_others_have_set_stays_when_a_manifest_is_applied_again(lab: CommandLab) -> None:
+    await lab.good("apply", "-f", "-", stdin=MNIST)
+    key = Key(lab.namespace, "mnist")
+    await lab.cluster.patch(TRAINING_JOBS, key, {"metadata": {"labels": {"by": "another"}}})
     without_label = MNIST.replace(", labels: {team: vision}", "")
-    assert await ground.good("apply", "-f", "-", stdin=without_label) == f"{NAMED} configured\n"
-    assert (await ground.cluster.get(TRAINING_JOBS, key)).metadata.labels == {"by": "another"}
+    assert await lab.good("apply", "-f", "-", stdin=without_label) == f"{NAMED} configured\n"
+    assert (await lab.cluster.get(TRAINING_JOBS, key)).metadata.labels == {"by": "another"}
 
 
-async def test_a_refused_manifest_is_told_by_field_and_the_others_are_applied(ground: Ground) -> None:
+async def test_a_refused_manifest_is_told_by_field_and_the_others_are_applied(lab: CommandLab) -> None:
     wrong = MNIST.replace("numWorkers: 2", "numWorkers: 300, model_: x").replace("name: mnist", "name: wrong")
-    done = await ground.holdfast("apply", "-f", "-", stdin=wrong + "---\n" + MNIST)
+    done = await lab.holdfast("apply", "-f", "-", stdin=wrong + "---\n" + MNIST)
     assert done.code == 1
     assert done.out == f"{NAMED} created\n"
     lines = done.err.splitlines()
@@ -67,7 +67,7 @@ async def test_a_refused_manifest_is_told_by_field_and_the_others_are_applied(gr
 
 
 @pytest.mark.parametrize("kind", ["ml.example.com/v1 Trainingjob", "ml.example.com/v2 TrainingJob", "a.io/v1 Zebra"])
-async def test_an_unknown_kind_is_told_by_apply_as_by_validate(embedded: Ground, kind: str) -> None:
+async def test_an_unknown_kind_is_told_by_apply_as_by_validate(embedded: CommandLab, kind: str) -> None:
     version, name = kind.split()
     manifest = f"apiVersion: {version}\nkind: {name}\nmetadata: {{name: a}}"
     applied = await embedded.refused("apply", "-f", "-", code=2, stdin=manifest)
@@ -77,76 +77,74 @@ async def test_an_unknown_kind_is_told_by_apply_as_by_validate(embedded: Ground,
     assert validated.endswith(reason)
 
 
-async def test_a_manifest_of_a_job_that_has_ended_is_told_to_delete_it_first(ground: Ground) -> None:
-    await ground.good("apply", "-f", "-", stdin=MNIST)
+async def test_a_manifest_of_a_job_that_has_ended_is_told_to_delete_it_first(lab: CommandLab) -> None:
+    await lab.good("apply", "-f", "-", stdin=MNIST)
     since = (datetime.now(UTC) - timedelta(minutes=30)).isoformat(timespec="seconds").replace("+00:00", "Z")
-    await ground.say("mnist", {"state": "Failed", "completionTime": since, "conditions": [condition("Failed")]})
-    again = await ground.good("apply", "-f", "-", stdin=MNIST)
+    await lab.say("mnist", {"state": "Failed", "completionTime": since, "conditions": [condition("Failed")]})
+    again = await lab.good("apply", "-f", "-", stdin=MNIST)
     assert again == f"{NAMED} unchanged, and it has ended (Failed 30m ago): holdfast delete tj mnist first\n"
     changed = MNIST.replace("numWorkers: 2", "numWorkers: 3, command: [python, other.py]")
-    refused = await ground.refused("apply", "-f", "-", stdin=changed)
+    refused = await lab.refused("apply", "-f", "-", stdin=changed)
     assert refused == (
         f"holdfast: {NAMED} is refused: it has ended (Failed 30m ago): holdfast delete tj mnist first, "
         "or give the manifest another name\n"
     )
     wrong = changed.replace("numWorkers: 3", "numWorkers: 300")
-    assert "spec.numWorkers is 300" in await ground.refused("apply", "-f", "-", stdin=wrong)
+    assert "spec.numWorkers is 300" in await lab.refused("apply", "-f", "-", stdin=wrong)
 
 
-async def test_only_on_one_machine_the_folder_of_a_command_is_noted(ground: Ground) -> None:
+async def test_only_on_one_machine_the_folder_of_a_command_is_noted(lab: CommandLab) -> None:
     """A folder of this machine says nothing to the nodes of a cluster."""
     command = MNIST.replace("numWorkers", "command: [python, train.py], numWorkers")
-    key, here = Key(ground.namespace, "mnist"), str(Path.cwd())
-    is_local = isinstance(ground, EmbeddedGround)
+    key, here = Key(lab.namespace, "mnist"), str(Path.cwd())
+    is_local = isinstance(lab, EmbeddedCommandLab)
     told = f"; its command runs in {here}" if is_local else ""
-    assert await ground.good("apply", "-f", "-", stdin=command) == f"{NAMED} created{told}\n"
-    noted = (await ground.cluster.get(TRAINING_JOBS, key)).metadata.annotations.get(WORKING_DIRECTORY)
+    assert await lab.good("apply", "-f", "-", stdin=command) == f"{NAMED} created{told}\n"
+    noted = (await lab.cluster.get(TRAINING_JOBS, key)).metadata.annotations.get(WORKING_DIRECTORY)
     assert noted == (here if is_local else None)
     # What is noted already counts until what runs is changed.
     elsewhere = {"metadata": {"annotations": {WORKING_DIRECTORY: "/elsewhere"}}}
-    await ground.cluster.patch(TRAINING_JOBS, key, elsewhere)
+    await lab.cluster.patch(TRAINING_JOBS, key, elsewhere)
     for manifest, folder in ((command, "/elsewhere"), (command.replace("train.py", "b.py"), here)):
-        await ground.good("apply", "-f", "-", stdin=manifest)
-        noted = (await ground.cluster.get(TRAINING_JOBS, key)).metadata.annotations[WORKING_DIRECTORY]
+        await lab.good("apply", "-f", "-", stdin=manifest)
+        noted = (await lab.cluster.get(TRAINING_JOBS, key)).metadata.annotations[WORKING_DIRECTORY]
         assert noted == (folder if is_local else "/elsewhere")
     own = command.replace("labels:", f"annotations: {{{WORKING_DIRECTORY}: /mine}}, labels:")
-    assert "runs in" not in await ground.good("apply", "-f", "-", stdin=own)
-    assert (await ground.cluster.get(TRAINING_JOBS, key)).metadata.annotations[WORKING_DIRECTORY] == "/mine"
+    assert "runs in" not in await lab.good("apply", "-f", "-", stdin=own)
+    assert (await lab.cluster.get(TRAINING_JOBS, key)).metadata.annotations[WORKING_DIRECTORY] == "/mine"
 
 
-async def test_a_name_that_the_server_makes_is_printed(ground: Ground) -> None:
-    said = await ground.good("apply", "-f", "-", stdin=MNIST.replace("name: mnist", "generateName: run-"))
-    (made,) = (await ground.cluster.list(TRAINING_JOBS, namespace=ground.namespace)).items
+async def test_a_name_that_the_server_makes_is_printed(lab: CommandLab) -> None:
+    said = await lab.good("apply", "-f", "-", stdin=MNIST.replace("name: mnist", "generateName: run-"))
+    (made,) = (await lab.cluster.list(TRAINING_JOBS, namespace=lab.namespace)).items
     assert made.metadata.name.startswith("run-")
     assert said == f"trainingjob.ml.example.com/{made.metadata.name} created\n"
 
 
-async def test_a_table_has_the_columns_of_the_kind(ground: Ground) -> None:
+async def test_a_table_has_the_columns_of_the_kind(lab: CommandLab) -> None:
     status = {"state": "Running", "progress": "45%", "currentEpoch": 9, "message": "all is well"}
-    await ground.job("bert", status)
-    await ground.job("alone")
-    header, alone, bert = (await ground.good("get", "tj")).splitlines()
+    await lab.job("bert", status)
+    await lab.job("alone")
+    header, alone, bert = (await lab.good("get", "tj")).splitlines()
     assert header.split() == ["NAME", "STATE", "PROGRESS", "EPOCH", "AGE"]
     assert bert.split()[:4] == ["bert", "Running", "45%", "9"]
     assert alone.split()[0] == "alone"
     assert bert.index("Running") == header.index("STATE")
-    wide = (await ground.good("get", "trainingjobs/bert", "-o", "wide", "--no-headers")).split(maxsplit=6)
+    wide = (await lab.good("get", "trainingjobs/bert", "-o", "wide", "--no-headers")).split(maxsplit=6)
     assert wide[5] == "2"
     assert wide[6] == "all is well\n"
-    everywhere = (await ground.good("get", "trainingjob.ml.example.com", "-A")).splitlines()
+    everywhere = (await lab.good("get", "trainingjob.ml.example.com", "-A")).splitlines()
     assert everywhere[0].split()[:2] == ["NAMESPACE", "NAME"]
-    assert [ground.namespace, "bert"] in [line.split()[:2] for line in everywhere]
+    assert [lab.namespace, "bert"] in [line.split()[:2] for line in everywhere]
 
 
-async def test_a_category_shows_each_kind_with_its_name(ground: Ground) -> None:
-    await ground.job("bert")
-    await ground.cluster.create(
-        TRAINING_JOBS, {**_body("picked"), "metadata": _labelled("picked")}, namespace=ground.namespace
+async def test_a_category_shows_each_kind_with_its_name(lab: CommandLab) -> None:
+    await lab.job("bert")
+    await lab.cluster.create(
+        TRAINING_JOBS, {**_body("picked"), "metadata": _labelled("picked")}, namespace=lab.namespace
     )
-    assert (
-        await ground.good("get", "holdfast", "-l", "pick=me", "-o", "name")
-    ) == "trainingjob.ml.example.com/picked\n"
-    shown = (await ground.good("get", "all")).splitlines()
+    assert (await lab.good("get", "holdfast", "-l", "pick=me", "-o", "name")) == "trainingjob.ml.example.com/picked\n"
+    shown = (await lab.good("get", "all")).splitlines()
     assert [line.split()[0] for line in shown] == [
         "NAME",
         "trainingjob.ml.example.com/bert",
@@ -154,56 +152,56 @@ async def test_a_category_shows_each_kind_with_its_name(ground: Ground) -> None:
     ]
 
 
-async def test_an_object_is_shown_whole(ground: Ground) -> None:
-    await ground.good("apply", "-f", "-", stdin=MNIST)
-    whole = yaml.safe_load(await ground.good("get", "tj/mnist", "-o", "yaml"))
+async def test_an_object_is_shown_whole(lab: CommandLab) -> None:
+    await lab.good("apply", "-f", "-", stdin=MNIST)
+    whole = yaml.safe_load(await lab.good("get", "tj/mnist", "-o", "yaml"))
     assert list(whole) == ["apiVersion", "kind", "metadata", "spec"]
     assert whole["metadata"]["labels"] == {"team": "vision"}
     assert "managedFields" not in whole["metadata"]
     assert whole["metadata"]["uid"]
     assert whole["spec"]["framework"] == "pytorch"
-    assert json.loads(await ground.good("get", "tj", "mnist", "-o", "json")) == whole
-    assert json.loads(await ground.good("get", "tj", "-o", "json"))["items"] == [whole]
-    again = await ground.good("apply", "-f", "-", stdin=yaml.safe_dump(whole))
+    assert json.loads(await lab.good("get", "tj", "mnist", "-o", "json")) == whole
+    assert json.loads(await lab.good("get", "tj", "-o", "json"))["items"] == [whole]
+    again = await lab.good("apply", "-f", "-", stdin=yaml.safe_dump(whole))
     assert again == f"{NAMED} configured\n" or again == f"{NAMED} unchanged\n"
 
 
-async def test_nothing_found_is_said_beside_the_output(ground: Ground) -> None:
-    done = await ground.holdfast("get", "tj")
-    assert done == (0, "", f"No resources found in {ground.namespace} namespace.\n")
-    assert json.loads(await ground.good("get", "tj", "-o", "json"))["items"] == []
+async def test_nothing_found_is_said_beside_the_output(lab: CommandLab) -> None:
+    done = await lab.holdfast("get", "tj")
+    assert done == (0, "", f"No resources found in {lab.namespace} namespace.\n")
+    assert json.loads(await lab.good("get", "tj", "-o", "json"))["items"] == []
     for words in (
         ["get", "tj", "none"],
         ["describe", "tj/none"],
         ["delete", "tj/none"],
         ["wait", "tj/none", "--for=condition=A"],
     ):
-        assert await ground.refused(*words) == (
-            f'holdfast: trainingjobs.ml.example.com "none" not found in namespace {ground.namespace}: '
-            f"`holdfast get tj -n {ground.namespace}` shows what is there\n"
+        assert await lab.refused(*words) == (
+            f'holdfast: trainingjobs.ml.example.com "none" not found in namespace {lab.namespace}: '
+            f"`holdfast get tj -n {lab.namespace}` shows what is there\n"
         )
 
 
-async def test_a_watch_shows_every_change_until_ctrl_c(ground: Ground) -> None:
-    await ground.job("bert")
-    watching = await ground.start("get", "tj", "-w")
+async def test_a_watch_shows_every_change_until_ctrl_c(lab: CommandLab) -> None:
+    await lab.job("bert")
+    watching = await lab.start("get", "tj", "-w")
     assert (await line_of(watching)).split()[:2] == ["NAME", "STATE"]
     assert (await line_of(watching)).split()[0] == "bert"
-    await ground.say("bert", {"state": "Running"})
+    await lab.say("bert", {"state": "Running"})
     assert (await line_of(watching)).split()[:2] == ["bert", "Running"]
-    await ground.cluster.delete(TRAINING_JOBS, Key(ground.namespace, "bert"))
+    await lab.cluster.delete(TRAINING_JOBS, Key(lab.namespace, "bert"))
     assert (await line_of(watching)).split()[:2] == ["bert", "Running"]
     done = await interrupted(watching)
     assert done == (130, "", "")
 
 
-async def test_a_description_ends_with_conditions_and_events(ground: Ground) -> None:
-    await ground.job("bert", {"state": "Running", "conditions": [condition("Running", message="two of two\nrun")]})
-    about = await ground.cluster.get(TRAINING_JOBS, Key(ground.namespace, "bert"))
+async def test_a_description_ends_with_conditions_and_events(lab: CommandLab) -> None:
+    await lab.job("bert", {"state": "Running", "conditions": [condition("Running", message="two of two\nrun")]})
+    about = await lab.cluster.get(TRAINING_JOBS, Key(lab.namespace, "bert"))
     for uid, reason in ((about.metadata.uid, "Started"), ("of-an-older-bert", "Forgotten")):
         event = {
             "metadata": {"generateName": "bert."},
-            "involvedObject": {"kind": "TrainingJob", "namespace": ground.namespace, "name": "bert", "uid": uid},
+            "involvedObject": {"kind": "TrainingJob", "namespace": lab.namespace, "name": "bert", "uid": uid},
             "reason": reason,
             "message": "it runs",
             "type": "Normal",
@@ -211,10 +209,10 @@ async def test_a_description_ends_with_conditions_and_events(ground: Ground) -> 
             "firstTimestamp": "2026-01-01T00:00:00Z",
             "lastTimestamp": "2026-01-01T00:01:00Z",
         }
-        await ground.cluster.create(EVENTS, event, namespace=ground.namespace)
-    lines = (await ground.good("describe", "tj", "bert")).splitlines()
+        await lab.cluster.create(EVENTS, event, namespace=lab.namespace)
+    lines = (await lab.good("describe", "tj", "bert")).splitlines()
     assert lines[0].split() == ["Name:", "bert"]
-    assert lines[1].split() == ["Namespace:", ground.namespace]
+    assert lines[1].split() == ["Namespace:", lab.namespace]
     assert ["Num", "Workers:", "2"] in [line.split() for line in lines]
     conditions = lines.index("Conditions:")
     assert lines[conditions + 2].split()[:3] == ["Running", "True", "AsTold"]
@@ -224,21 +222,21 @@ async def test_a_description_ends_with_conditions_and_events(ground: Ground) -> 
     assert "(x3 over " in lines[-1]
 
 
-async def test_deleting_waits_until_the_object_is_gone(ground: Ground) -> None:
-    await ground.good("apply", "-f", "-", stdin=MNIST)
-    key = Key(ground.namespace, "mnist")
-    await ground.cluster.patch(TRAINING_JOBS, key, {"metadata": {"finalizers": ["tests.holdfast.dev/hold"]}})
-    deleting = await ground.start("delete", "tj", "mnist")
+async def test_deleting_waits_until_the_object_is_gone(lab: CommandLab) -> None:
+    await lab.good("apply", "-f", "-", stdin=MNIST)
+    key = Key(lab.namespace, "mnist")
+    await lab.cluster.patch(TRAINING_JOBS, key, {"metadata": {"finalizers": ["tests.holdfast.dev/hold"]}})
+    deleting = await lab.start("delete", "tj", "mnist")
     assert await line_of(deleting) == 'trainingjob.ml.example.com "mnist" deleted\n'
     assert deleting.returncode is None
-    assert (await ground.cluster.get(TRAINING_JOBS, key)).metadata.deletion_timestamp
-    await ground.cluster.patch(TRAINING_JOBS, key, {"metadata": {"finalizers": None}})
+    assert (await lab.cluster.get(TRAINING_JOBS, key)).metadata.deletion_timestamp
+    await lab.cluster.patch(TRAINING_JOBS, key, {"metadata": {"finalizers": None}})
     assert await finished(deleting) == (0, "", "")
     with pytest.raises(NotFound):
-        await ground.cluster.get(TRAINING_JOBS, key)
+        await lab.cluster.get(TRAINING_JOBS, key)
 
 
-async def test_deleting_a_job_says_where_its_checkpoints_stay_and_how_to_go_on_from_them(embedded: Ground) -> None:
+async def test_deleting_a_job_says_where_its_checkpoints_stay_and_how_to_go_on_from_them(embedded: CommandLab) -> None:
     await embedded.job("mnist", {"checkpoint": {"last": "/checkpoints/attempt-1/checkpoint-epoch-7"}}, checkpoint={})
     uid = (await embedded.cluster.get(TRAINING_JOBS, Key(embedded.namespace, "mnist"))).metadata.uid
     deleted, stay, example, cleanup = (await embedded.good("delete", "tj", "mnist")).splitlines()
@@ -276,13 +274,13 @@ def test_checkpoints_stay_where_the_job_kept_them(storage: dict[str, str], place
     assert written["storage"] == {name: value for name, value in storage.items() if name != "prefix"}
 
 
-async def test_what_manifests_name_is_deleted(ground: Ground) -> None:
+async def test_what_manifests_name_is_deleted(lab: CommandLab) -> None:
     both = MNIST + "---\n" + SETTINGS
-    await ground.good("apply", "-f", "-", stdin=both)
-    gone = await ground.good("delete", "--no-wait", "-f", "-", stdin=both)
+    await lab.good("apply", "-f", "-", stdin=both)
+    gone = await lab.good("delete", "--no-wait", "-f", "-", stdin=both)
     assert gone == 'trainingjob.ml.example.com "mnist" deleted\nconfigmap "settings" deleted\n'
-    assert "not found" in await ground.refused("delete", "cm/settings")
-    assert await ground.good("delete", "cm/settings", "--ignore-not-found") == ""
+    assert "not found" in await lab.refused("delete", "cm/settings")
+    assert await lab.good("delete", "cm/settings", "--ignore-not-found") == ""
 
 
 @pytest.mark.parametrize(
@@ -302,7 +300,7 @@ async def test_what_manifests_name_is_deleted(ground: Ground) -> None:
         (["logs", "svc/a"], "gpuw/NAME or pod/NAME"),
     ],
 )
-async def test_a_misused_command_says_how_to_use_it(embedded: Ground, arguments: list[str], expected: str) -> None:
+async def test_a_misused_command_says_how_to_use_it(embedded: CommandLab, arguments: list[str], expected: str) -> None:
     assert expected in await embedded.refused(*arguments, code=2)
 
 
@@ -319,14 +317,14 @@ async def test_a_misused_command_says_how_to_use_it(embedded: Ground, arguments:
     ],
 )
 async def test_a_manifest_that_makes_no_sense_is_named_with_what_it_lacks(
-    embedded: Ground, manifest: str, expected: str
+    embedded: CommandLab, manifest: str, expected: str
 ) -> None:
     said = await embedded.refused("apply", "-f", "-", code=2, stdin=manifest)
     assert expected in said
     assert len(said.splitlines()) == 1
 
 
-async def test_odd_manifests_are_refused_one_by_one_without_a_traceback(embedded: Ground) -> None:
+async def test_odd_manifests_are_refused_one_by_one_without_a_traceback(embedded: CommandLab) -> None:
     odd: list[dict[str, object]] = [
         {"metadata": {"name": "a", "annotations": [1]}},
         {"metadata": {"name": "a", "labels": 7}},

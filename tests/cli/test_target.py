@@ -7,7 +7,7 @@ import pytest
 from holdfast.cli.session import ClusterOptions, load_cluster_config, with_hint
 from holdfast.cluster.errors import Misconfigured, NotFound, Unreachable
 from holdfast.cluster.login import KUBECONFIG, kubeconfig_text
-from tests.cli.ground import holdfast
+from tests.cli.lab import holdfast
 from tests.control_plane.ports import free_ports
 
 

@@ -20,18 +20,22 @@ from .watching import Progress, progress_of_a_quiet_watch
 Opening = AbstractAsyncContextManager[Engine]
 
 
-def on(ground: str) -> Callable[[pytest.FixtureRequest], Opening]:
+def on(plane: str) -> Callable[[pytest.FixtureRequest], Opening]:
     """An engine over a control plane, named by its fixture: it starts with the first test that needs it."""
-    return lambda request: kubernetes_engine(request.getfixturevalue(ground))
+    return lambda request: kubernetes_engine(request.getfixturevalue(plane))
 
 
-GROUNDS = {"kubernetes": "control_plane", "kubernetes-1.33": "old_control_plane"}
-ENGINES = {name: on(ground) for name, ground in GROUNDS.items()}
+PLANES = {"kubernetes": "control_plane", "kubernetes-1.33": "old_control_plane"}
+ENGINES = {name: on(plane) for name, plane in PLANES.items()}
 ENGINES["embedded"] = lambda _: embedded_engine()
 ENGINES["embedded-http"] = lambda _: served_engine()
 
+# Every run tries these by the tests that are marked `every_engine`, and `make test-long` in full.
+IN_PART = ("kubernetes-1.33", "embedded-http")
+PARAMETERS = [pytest.param(name, marks=[pytest.mark.in_part] if name in IN_PART else []) for name in ENGINES]
 
-@pytest.fixture(scope="session", params=ENGINES)
+
+@pytest.fixture(scope="session", params=PARAMETERS)
 def opening(request: pytest.FixtureRequest) -> Opening:
     """The engine of this run, not yet open."""
     return ENGINES[request.param](request)
@@ -76,8 +80,8 @@ async def first_bookmark(engine: Engine) -> AsyncIterator[asyncio.Task[Progress]
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Name the ground among a test's fixtures: the servers' logs are shown for those that it names."""
+    """Name the plane among a test's fixtures: the servers' logs are shown for those that it names."""
     callspec = getattr(item, "callspec", None)
-    if isinstance(item, pytest.Function) and callspec and callspec.params.get("opening") in GROUNDS:
+    if isinstance(item, pytest.Function) and callspec and callspec.params.get("opening") in PLANES:
         # A list of its own: pytest gives the same one to every parametrization of a test.
-        item.fixturenames = [*item.fixturenames, GROUNDS[callspec.params["opening"]]]
+        item.fixturenames = [*item.fixturenames, PLANES[callspec.params["opening"]]]

@@ -46,6 +46,10 @@ class Engine(Protocol):
         """Every container of a running pod ends with that code, at the time `ended` (now, when empty)."""
         ...
 
+    async def show_again(self, pod: Key) -> None:
+        """The pod is bound, and its machine does not start it: what plays the machine may have overlooked the pod."""
+        ...
+
     async def token(self, pod: Pod, audience: str, *, account: str = "default") -> str:
         """A token of the account that the pod runs as, bound to the pod, as its machine would be given one for it."""
         ...

@@ -22,8 +22,8 @@ WRITES = (
     Mutant(
         "uid preconditions",
         f"{FOLDER}/writes.py",
-        "if uid and uid != old.meta.uid:",
-        "if uid and not old.meta.uid:",
+        "if options.uid and options.uid != old.meta.uid:",
+        "if options.uid and not old.meta.uid:",
         "test_conflicts.py::test_a_delete_of_another_uid_is_refused_and_the_object_stays",
     ),
     Mutant(
@@ -36,8 +36,8 @@ WRITES = (
     Mutant(
         "version preconditions",
         f"{FOLDER}/writes.py",
-        "if resource_version and resource_version != old.meta.resource_version:",
-        "if resource_version and not old.meta.resource_version:",
+        "if options.resource_version and options.resource_version != old.meta.resource_version:",
+        "if options.resource_version and not old.meta.resource_version:",
         "test_conflicts.py::test_a_delete_of_a_stale_version_is_refused_and_the_object_stays",
     ),
     Mutant(

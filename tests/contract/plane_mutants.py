@@ -32,7 +32,7 @@ JOBS = (
         f"{FOLDER}/jobs.py",
         "(*steps.release, *steps.surplus))\n",
         "steps.release)\n",
-        "test_jobs.py::test_suspending_stops_the_pods_and_resuming_starts_new_ones",
+        "test_jobs.py::test_a_suspended_job_lets_go_of_its_pods_before_it_stops_them",
     ),
     Mutant(
         "Job: backoff",
@@ -86,7 +86,7 @@ JOBS = (
     Mutant(
         "Job: TTL",
         f"{FOLDER}/storage.py",
-        "timedelta(seconds=kept_s)",
+        "timedelta(seconds=ttl_s)",
         "timedelta(seconds=0)",
         "test_jobs.py::test_a_finished_job_goes_after_its_time_and_no_earlier",
     ),
@@ -144,7 +144,7 @@ MACHINES = (
     ),
     Mutant(
         "affinity",
-        f"{FOLDER}/pod_affinity.py",
+        f"{FOLDER}/node_snapshot.py",
         "required_topologies=_required_topologies(pod, near, occupancy, nodes),",
         "required_topologies=(),",
         "test_scheduling.py::test_a_pod_that_wants_company_goes_to_it",
@@ -165,14 +165,14 @@ MACHINES = (
     ),
     Mutant(
         "anti-affinity",
-        f"{FOLDER}/pod_affinity.py",
+        f"{FOLDER}/node_snapshot.py",
         "for term in away for value in _places(term, pod, occupancy, nodes)",
         "for term in away for value in ()",
         "test_scheduling.py::test_a_pod_keeps_away_from_whom_it_avoids_and_from_who_avoids_it",
     ),
     Mutant(
         "anti-affinity",
-        f"{FOLDER}/pod_affinity.py",
+        f"{FOLDER}/node_snapshot.py",
         "rejected_by_others=frozenset(_rejected_domains(pod, occupancy.pods_with_anti_affinity(), nodes)),",
         "rejected_by_others=frozenset(),",
         "test_scheduling.py::test_a_pod_keeps_away_from_whom_it_avoids_and_from_who_avoids_it",
@@ -225,7 +225,7 @@ BESIDE = (
     Mutant(
         "Job: end of an attempt",
         f"{FOLDER}/jobs.py",
-        "settled = not (status.active or status.terminating or",
+        "settled = not (status.active or status.terminating or census.tracked or",
         "settled = not (",
         "test_job_failures.py::test_an_attempt_fails_as_a_whole_and_only_when_all_its_pods_have_ended",
     ),
@@ -249,7 +249,7 @@ BESIDE = (
         "claims",
         f"{FOLDER}/storage.py",
         "return any(key in pod.claims for pod in pods if pod.spec.node_name)",
-        "return any(key in pod.claims for pod in pods if not pod.has_ended)",
+        "return any(key in pod.claims for pod in pods if not pod.is_finished)",
         "test_claims.py::test_a_claim_stays_until_the_last_pod_that_uses_it_is_gone",
     ),
     Mutant(
@@ -269,7 +269,7 @@ BESIDE = (
     Mutant(
         "Deployment",
         f"{FOLDER}/deployments.py",
-        "has_left = all(pod.has_ended for pod in old)",
+        "has_left = all(pod.is_finished for pod in old)",
         "has_left = True",
         "test_deployments.py::test_a_changed_template_ends_the_old_pods_before_it_makes_new_ones",
     ),

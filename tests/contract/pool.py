@@ -1,16 +1,22 @@
 """The machines of one test, and its pods on them."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
+from holdfast.cluster.errors import NotFound
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import PODS
+from tests.control_plane.waiting import eventually
 
 from .engine import ROOMY, Engine
 from .kinds import NODES
 from .pods import INDEX, POOL
-from .waiting import listed
+
+# A bound pod that has not started by then was overlooked.
+OVERLOOKED_S = 20.0
 
 
 class Pool:
@@ -51,7 +57,21 @@ class Pool:
             return len(running(pods, other_than)) == count
 
         labels = f"batch.kubernetes.io/job-name={job}" if job else ""
-        pods = await listed(self.cluster, PODS, self.name, enough, f"{count} pods of {job} run", labels=labels)
+        loop = asyncio.get_running_loop()
+        overlooked_at = loop.time() + OVERLOOKED_S
+
+        async def look() -> tuple[Pod, ...]:
+            nonlocal overlooked_at
+            pods = (await self.cluster.list(PODS, namespace=self.name, labels=labels)).items
+            if loop.time() > overlooked_at:
+                overlooked_at = loop.time() + OVERLOOKED_S
+                for pod in pods:
+                    if pod.status.phase == "Pending" and pod.spec.node_name:
+                        with suppress(NotFound):
+                            await self._engine.show_again(pod.metadata.key)
+            return pods
+
+        pods = await eventually(look, enough, what=f"{count} pods of {job or self.name} run")
         return running(pods, other_than)
 
     async def end(self, *pods: Pod, exit_code: int = 0, ended: str = "", disrupted: bool = False) -> None:
@@ -60,7 +80,8 @@ class Pool:
 
     async def drop(self) -> None:
         for name in self._nodes:
-            await self.cluster.delete(NODES, Key("", name))
+            with suppress(NotFound):  # a test may have deleted it
+                await self.cluster.delete(NODES, Key("", name))
 
 
 def running(pods: Sequence[Pod], other_than: Sequence[str] = ()) -> tuple[Pod, ...]:

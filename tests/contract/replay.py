@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import ClusterError
-from holdfast.cluster.protocol import JSON, Change, Cluster, Event
+from holdfast.cluster.protocol import JSON, Change, Cluster, DeleteOptions, Event
 
 from .kinds import GADGETS, Document, gadget
 from .operations import Create, Delete, Gadget, Guard, Operation, Outcome, Patch, PatchStatus, Recording, Replace, Step
@@ -68,7 +68,7 @@ class Replay:
     async def _delete(self, name: str, guard: Guard) -> Outcome:
         found = self._guarded(name, guard)
         version, uid = found.get("resourceVersion", ""), found.get("uid", "")
-        await self._cluster.delete(GADGETS, self._key(name), uid=uid, resource_version=version)
+        await self._cluster.delete(GADGETS, self._key(name), DeleteOptions(uid=uid, resource_version=version))
         await self._look(name)
         return Outcome()
 

@@ -56,6 +56,7 @@ async def test_a_misspelt_field_of_a_claim_is_refused(cluster: Cluster, namespac
         await cluster.create(CLAIMS, claim(storageClass="fast"), namespace=namespace)
 
 
+@pytest.mark.every_engine
 async def test_a_claim_is_bound_to_storage_that_fits(engine: Engine, namespace: str) -> None:
     await engine.add_storage(namespace, "1Gi")
     made = await engine.cluster.create(CLAIMS, claim(storageClassName=namespace), namespace=namespace)

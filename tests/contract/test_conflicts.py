@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import Conflict, Invalid
-from holdfast.cluster.protocol import JSON, Cluster, Resource
+from holdfast.cluster.protocol import JSON, Cluster, DeleteOptions, Resource
 
 from .kinds import CONFIG_MAPS, GADGETS, Document, config_map, gadget, key_of
 from .waiting import gone
@@ -19,6 +19,7 @@ async def changed_since(cluster: Cluster, namespace: str) -> tuple[Document, Doc
     return made, await cluster.patch(GADGETS, key_of(made), {"spec": {"size": 2}})
 
 
+@pytest.mark.every_engine
 async def test_a_replacement_of_a_stale_version_is_refused(cluster: Cluster, namespace: str) -> None:
     seen, current = await changed_since(cluster, namespace)
     with pytest.raises(Conflict):
@@ -92,6 +93,7 @@ async def test_a_patch_guarded_by_another_uid_is_refused(
     assert await cluster.get(kind, key_of(made)) == made
 
 
+@pytest.mark.every_engine
 async def test_a_patch_of_the_status_is_guarded_by_the_version_alone(cluster: Cluster, namespace: str) -> None:
     first = await cluster.create(GADGETS, gadget("one"), namespace=namespace)
     await cluster.delete(GADGETS, key_of(first))
@@ -117,20 +119,21 @@ async def test_the_version_of_a_predecessor_is_a_conflict_before_its_uid_is_look
     assert await cluster.get(GADGETS, key_of(first)) == second
 
 
+@pytest.mark.every_engine
 async def test_a_delete_of_another_uid_is_refused_and_the_object_stays(cluster: Cluster, namespace: str) -> None:
     for kind, body in ((GADGETS, gadget("one")), (CONFIG_MAPS, config_map("one"))):
         made = await cluster.create(kind, body, namespace=namespace)
         with pytest.raises(Conflict):
-            await cluster.delete(kind, key_of(made), uid=ANOTHER_UID)
+            await cluster.delete(kind, key_of(made), DeleteOptions(uid=ANOTHER_UID))
         assert await cluster.get(kind, key_of(made)) == made
 
 
 async def test_a_delete_never_hits_the_successor_of_what_was_looked_at(cluster: Cluster, namespace: str) -> None:
     first = await cluster.create(GADGETS, gadget("one"), namespace=namespace)
-    await cluster.delete(GADGETS, key_of(first), uid=first.metadata.uid)
+    await cluster.delete(GADGETS, key_of(first), DeleteOptions(uid=first.metadata.uid))
     second = await cluster.create(GADGETS, gadget("one"), namespace=namespace)
     with pytest.raises(Conflict):
-        await cluster.delete(GADGETS, key_of(first), uid=first.metadata.uid)
+        await cluster.delete(GADGETS, key_of(first), DeleteOptions(uid=first.metadata.uid))
     assert await cluster.get(GADGETS, key_of(first)) == second
 
 
@@ -138,7 +141,7 @@ async def test_a_delete_of_a_stale_version_is_refused_and_the_object_stays(clust
     seen, current = await changed_since(cluster, namespace)
     with pytest.raises(Conflict):
         await cluster.delete(
-            GADGETS, key_of(seen), uid=seen.metadata.uid, resource_version=seen.metadata.resource_version
+            GADGETS, key_of(seen), DeleteOptions(uid=seen.metadata.uid, resource_version=seen.metadata.resource_version)
         )
     assert await cluster.get(GADGETS, key_of(seen)) == current
 
@@ -146,7 +149,9 @@ async def test_a_delete_of_a_stale_version_is_refused_and_the_object_stays(clust
 async def test_a_delete_of_exactly_what_was_looked_at_is_done(cluster: Cluster, namespace: str) -> None:
     _, current = await changed_since(cluster, namespace)
     await cluster.delete(
-        GADGETS, key_of(current), uid=current.metadata.uid, resource_version=current.metadata.resource_version
+        GADGETS,
+        key_of(current),
+        DeleteOptions(uid=current.metadata.uid, resource_version=current.metadata.resource_version),
     )
     await gone(cluster, GADGETS, key_of(current))
 
@@ -160,6 +165,7 @@ async def test_every_change_gives_a_higher_version(cluster: Cluster, namespace: 
     assert versions == sorted(set(versions))
 
 
+@pytest.mark.every_engine
 async def test_a_write_that_changes_nothing_keeps_the_version_and_makes_no_event(
     cluster: Cluster, namespace: str
 ) -> None:

@@ -1,11 +1,14 @@
 """What the cluster fills in: an object is never read back as bare as it was written."""
 
+import pytest
+
 from holdfast.cluster.protocol import Cluster
 
 from .kinds import GADGETS, JOBS, PODS, SERVICES, gadget, key_of
 from .pods import indexed, job, pod
 
 
+@pytest.mark.every_engine
 async def test_a_job_gets_the_defaults_that_its_controller_goes_by(cluster: Cluster, namespace: str) -> None:
     made = await cluster.create(JOBS, job("one", suspend=True), namespace=namespace)
     expected = {
@@ -45,6 +48,7 @@ async def test_a_failure_policy_makes_the_job_wait_for_the_failed_pod(cluster: C
     assert made.spec["podReplacementPolicy"] == "Failed"
 
 
+@pytest.mark.every_engine
 async def test_a_pod_template_gets_a_pods_defaults(cluster: Cluster, namespace: str) -> None:
     made = await cluster.create(JOBS, job("one", suspend=True), namespace=namespace)
     template = made.spec["template"]["spec"]

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import BadRequest, Invalid
-from holdfast.cluster.protocol import JSON, Cluster
+from holdfast.cluster.protocol import JSON, Cluster, DeleteOptions
 from holdfast.cluster.resources import PODS
 
 from .engine import Engine
@@ -110,6 +110,7 @@ def available(it: Document) -> str:
     return next((c["status"] for c in it.status.get("conditions", ()) if c["type"] == "Available"), "")
 
 
+@pytest.mark.every_engine
 async def test_a_deployment_runs_its_pods_and_says_that_they_are_there(pool: Pool) -> None:
     await pool.add()
     key = await deploy(pool, replicas=2)
@@ -179,7 +180,7 @@ async def test_a_changed_template_ends_the_old_pods_before_it_makes_new_ones(eng
     }
     await pool.end(*before, exit_code=143)
     for pod in before:
-        await pool.cluster.delete(PODS, pod.metadata.key, grace_period_s=0)
+        await pool.cluster.delete(PODS, pod.metadata.key, DeleteOptions(grace_period_s=0))
     assert {pod.metadata.annotations["new"] for pod in await pool.running(2)} == {"yes"}
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import AlreadyExists, Conflict, Invalid, NotFound
-from holdfast.cluster.protocol import Change, Cluster
+from holdfast.cluster.protocol import Change, Cluster, DeleteOptions
 
 from .kinds import CONFIG_MAPS, GADGETS, Document, config_map, gadget, key_of
 from .watching import follow, is_about, steps
@@ -38,6 +38,7 @@ async def test_being_marked_counts_as_a_new_generation(cluster: Cluster, namespa
     await release(cluster, key_of(marked))
 
 
+@pytest.mark.every_engine
 async def test_an_object_goes_when_its_last_finalizer_is_taken_off(cluster: Cluster, namespace: str) -> None:
     marked = await terminating(cluster, namespace, HELD, KEPT)
     still = await release(cluster, key_of(marked), KEPT)
@@ -71,7 +72,7 @@ async def test_a_second_delete_of_a_marked_object_changes_nothing(cluster: Clust
     await cluster.delete(GADGETS, key_of(marked))
     assert await cluster.get(GADGETS, key_of(marked)) == marked
     with pytest.raises(Conflict):
-        await cluster.delete(GADGETS, key_of(marked), uid="11111111-2222-3333-4444-555555555555")
+        await cluster.delete(GADGETS, key_of(marked), DeleteOptions(uid="11111111-2222-3333-4444-555555555555"))
     await release(cluster, key_of(marked))
 
 

@@ -1,5 +1,7 @@
 """metadata.generation counts changes of what was asked for, and of nothing else; status stays apart from it."""
 
+import pytest
+
 from holdfast.cluster.protocol import Cluster
 
 from .kinds import GADGETS, JOBS, gadget, key_of
@@ -11,6 +13,7 @@ async def test_a_custom_resource_starts_at_generation_one(cluster: Cluster, name
     assert made.metadata.generation == 1
 
 
+@pytest.mark.every_engine
 async def test_only_a_change_of_the_spec_raises_the_generation(cluster: Cluster, namespace: str) -> None:
     made = await cluster.create(GADGETS, gadget("one"), namespace=namespace)
     key = key_of(made)

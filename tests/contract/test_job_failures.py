@@ -3,9 +3,11 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from holdfast.api.core.objects import Job
 from holdfast.api.meta import Key
-from holdfast.cluster.protocol import Cluster, Propagation
+from holdfast.cluster.protocol import Cluster, DeleteOptions, Propagation
 from holdfast.cluster.resources import JOBS, PODS
 
 from .engine import Engine
@@ -92,6 +94,7 @@ def policy(*rules: dict[str, Any]) -> dict[str, Any]:
     return {"podFailurePolicy": {"rules": list(rules)}}
 
 
+@pytest.mark.every_engine
 async def test_an_exit_code_can_fail_the_job_at_once(pool: Pool) -> None:
     await pool.add()
     rule = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}
@@ -125,7 +128,7 @@ async def test_a_pod_that_is_deleted_counts_as_failed(pool: Pool) -> None:
     await pool.add()
     await pool.cluster.create(JOBS, indexed("one", pool.name, 1, backoffLimit=0), namespace=pool.name)
     (pod,) = await pool.running(1)
-    await pool.cluster.delete(PODS, pod.metadata.key, uid=pod.metadata.uid)
+    await pool.cluster.delete(PODS, pod.metadata.key, DeleteOptions(uid=pod.metadata.uid))
     over = await failed(pool.cluster, Key(pool.name, "one"))
     assert reason(over) == "BackoffLimitExceeded"
     assert over.status.failed == 1
@@ -136,6 +139,7 @@ async def test_a_pod_that_is_deleted_counts_as_failed(pool: Pool) -> None:
 ONE_ATTEMPT = {"backoffLimit": 0, "podReplacementPolicy": "Failed"}
 
 
+@pytest.mark.every_engine
 async def test_an_attempt_fails_as_a_whole_and_only_when_all_its_pods_have_ended(engine: Engine, pool: Pool) -> None:
     node = await pool.add("lost")
     key = Key(pool.name, "one")
@@ -164,7 +168,7 @@ async def test_a_deleted_pod_keeps_its_place_until_it_has_ended(engine: Engine, 
     (pod,) = await pool.running(1)
     await engine.break_node(node)
     await pool.add("sound")
-    await pool.cluster.delete(PODS, pod.metadata.key, grace_period_s=30)
+    await pool.cluster.delete(PODS, pod.metadata.key, DeleteOptions(grace_period_s=30))
     leaving = await until(pool.cluster, WHOLE_JOBS, key, lambda j: j.status.get("terminating") == 1, "sees it leave")
     assert (leaving.status.get("active", 0), leaving.status.get("failed", 0)) == (0, 0)
     assert len((await pool.cluster.list(PODS, namespace=pool.name)).items) == 1
@@ -179,7 +183,7 @@ async def test_a_pod_deleted_from_an_attempt_fails_it_once_it_has_ended(pool: Po
     await pool.add()
     await pool.cluster.create(JOBS, indexed("one", pool.name, 2, **ONE_ATTEMPT), namespace=pool.name)
     zeroth, _ = await pool.running(2)
-    await pool.cluster.delete(PODS, zeroth.metadata.key, uid=zeroth.metadata.uid)
+    await pool.cluster.delete(PODS, zeroth.metadata.key, DeleteOptions(uid=zeroth.metadata.uid))
     over = await failed(pool.cluster, Key(pool.name, "one"))
     assert (reason(over), over.status.failed) == ("BackoffLimitExceeded", 2)
     assert (over.status.active, over.status.succeeded) == (0, 0)
@@ -202,10 +206,10 @@ async def test_deleting_a_job_lets_go_of_pods_that_a_lost_machine_never_ends(eng
     await pool.cluster.create(JOBS, indexed("one", pool.name, 1, **ONE_ATTEMPT), namespace=pool.name)
     (pod,) = await pool.running(1)
     await engine.break_node(node)
-    await pool.cluster.delete(JOBS, Key(pool.name, "one"), propagation=Propagation.FOREGROUND)
+    await pool.cluster.delete(JOBS, Key(pool.name, "one"), DeleteOptions(propagation=Propagation.FOREGROUND))
     await until(pool.cluster, PODS, pod.metadata.key, lambda p: p.metadata.deletion_timestamp, "is being deleted")
     await until(pool.cluster, PODS, pod.metadata.key, lambda p: not p.metadata.finalizers, "is let go")
-    await pool.cluster.delete(PODS, pod.metadata.key, uid=pod.metadata.uid, grace_period_s=0)
+    await pool.cluster.delete(PODS, pod.metadata.key, DeleteOptions(uid=pod.metadata.uid, grace_period_s=0))
     await gone(pool.cluster, JOBS, Key(pool.name, "one"))
 
 
@@ -224,6 +228,7 @@ async def test_a_job_past_its_deadline_fails_and_stops_its_pods(pool: Pool) -> N
     assert whole.status.get("terminating", 0) == 0
 
 
+@pytest.mark.every_engine
 async def test_a_success_policy_lets_one_index_decide(pool: Pool) -> None:
     await pool.add()
     key = Key(pool.name, "one")

@@ -2,9 +2,11 @@
 
 import asyncio
 
+import pytest
+
 from holdfast.api.core.objects import Job
 from holdfast.api.meta import Key
-from holdfast.cluster.protocol import Change, Cluster, Propagation
+from holdfast.cluster.protocol import Change, Cluster, DeleteOptions, Propagation
 from holdfast.cluster.resources import JOBS, PODS
 
 from .kinds import JOBS as WHOLE_JOBS
@@ -42,6 +44,7 @@ async def test_each_index_gets_a_pod_that_knows_its_number(pool: Pool) -> None:
         assert names == {"JOB_COMPLETION_INDEX"}
 
 
+@pytest.mark.every_engine
 async def test_a_job_is_complete_when_every_index_has_succeeded(pool: Pool) -> None:
     await pool.add()
     key = Key(pool.name, "one")
@@ -75,6 +78,7 @@ async def test_a_suspended_job_makes_no_pods(pool: Pool) -> None:
     assert (await pool.cluster.list(PODS, namespace=pool.name)).items == ()
 
 
+@pytest.mark.every_engine
 async def test_suspending_stops_the_pods_and_resuming_starts_new_ones(pool: Pool) -> None:
     await pool.add()
     key = Key(pool.name, "one")
@@ -163,8 +167,8 @@ async def test_deleting_a_job_takes_its_pods_along(pool: Pool) -> None:
     for name in ("behind", "before"):
         await pool.cluster.create(JOBS, indexed(name, pool.name, 2), namespace=pool.name)
     await pool.running(4)
-    await pool.cluster.delete(JOBS, Key(pool.name, "behind"), propagation=Propagation.BACKGROUND)
-    await pool.cluster.delete(JOBS, Key(pool.name, "before"), propagation=Propagation.FOREGROUND)
+    await pool.cluster.delete(JOBS, Key(pool.name, "behind"), DeleteOptions(propagation=Propagation.BACKGROUND))
+    await pool.cluster.delete(JOBS, Key(pool.name, "before"), DeleteOptions(propagation=Propagation.FOREGROUND))
     await asyncio.gather(*(gone(pool.cluster, JOBS, Key(pool.name, name)) for name in ("behind", "before")))
     await listed(pool.cluster, PODS, pool.name, lambda pods: not pods, "all pods are gone")
 

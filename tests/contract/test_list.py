@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from holdfast.cluster.protocol import Change, Cluster
 
 from .kinds import CONFIG_MAPS, Document, config_map, key_of
@@ -44,6 +46,7 @@ async def test_a_list_holds_every_write_that_was_answered_before_it(cluster: Clu
         assert int(listing.resource_version) >= int(made.metadata.resource_version)
 
 
+@pytest.mark.every_engine
 async def test_more_objects_than_a_page_come_whole_and_each_once(cluster: Cluster, namespace: str) -> None:
     made = await fill(cluster, namespace, MORE_THAN_A_PAGE)
     listing = await cluster.list(CONFIG_MAPS, namespace=namespace, labels="parity")
@@ -52,6 +55,7 @@ async def test_more_objects_than_a_page_come_whole_and_each_once(cluster: Cluste
     assert len(odd.items) == MORE_THAN_A_PAGE // 2
 
 
+@pytest.mark.every_engine
 async def test_a_list_and_the_watch_from_it_make_one_history(cluster: Cluster, namespace: str) -> None:
     """Whatever is not in the list comes in the watch, and nothing comes twice."""
     writing = asyncio.create_task(fill(cluster, namespace, 200))

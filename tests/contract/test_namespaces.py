@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import BadRequest, Forbidden, NotFound
-from holdfast.cluster.protocol import Change, Cluster
+from holdfast.cluster.protocol import Change, Cluster, DeleteOptions
 
 from .engine import Engine
 from .kinds import CONFIG_MAPS, GADGETS, NAMESPACES, config_map, gadget, key_of
@@ -16,7 +16,7 @@ async def test_the_same_name_in_two_namespaces_is_two_objects(engine: Engine, na
     other = await engine.namespace()
     here = await engine.cluster.create(GADGETS, gadget("one", spec={"size": 1}), namespace=namespace)
     there = await engine.cluster.create(GADGETS, gadget("one", spec={"size": 2}), namespace=other)
-    await engine.cluster.delete(GADGETS, key_of(here), uid=here.metadata.uid)
+    await engine.cluster.delete(GADGETS, key_of(here), DeleteOptions(uid=here.metadata.uid))
     assert await engine.cluster.get(GADGETS, Key(other, "one")) == there
     await engine.cluster.delete(NAMESPACES, Key("", other))
 
@@ -31,6 +31,7 @@ async def test_a_list_over_all_namespaces_finds_what_each_of_them_holds(engine: 
     await engine.cluster.delete(NAMESPACES, Key("", other))
 
 
+@pytest.mark.every_engine
 async def test_a_watch_over_all_namespaces_sees_each_of_them(engine: Engine, namespace: str) -> None:
     other = await engine.namespace()
     selector = f"run={namespace}"

@@ -2,6 +2,7 @@
 
 from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
+from holdfast.cluster.protocol import DeleteOptions
 from holdfast.cluster.resources import PODS
 
 from .engine import Engine
@@ -66,9 +67,9 @@ async def test_a_pod_on_a_lost_machine_goes_only_when_forced(engine: Engine, poo
     asked = await pool.cluster.get(PODS, key)
     assert asked.metadata.deletion_timestamp
     assert asked.metadata.deletion_grace_period_seconds == 20
-    await pool.cluster.delete(PODS, key, grace_period_s=5)
+    await pool.cluster.delete(PODS, key, DeleteOptions(grace_period_s=5))
     assert (await pool.cluster.get(PODS, key)).metadata.deletion_grace_period_seconds == 5
-    await pool.cluster.delete(PODS, key, uid=asked.metadata.uid, grace_period_s=0)
+    await pool.cluster.delete(PODS, key, DeleteOptions(uid=asked.metadata.uid, grace_period_s=0))
     await gone(pool.cluster, PODS, key)
 
 

@@ -6,11 +6,12 @@ import pytest
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import AlreadyExists, BadRequest, Invalid, NotFound
-from holdfast.cluster.protocol import JSON, Cluster
+from holdfast.cluster.protocol import JSON, Cluster, DeleteOptions
 
 from .kinds import CONFIG_MAPS, GADGETS, JOBS, config_map, gadget, key_of
 
 
+@pytest.mark.every_engine
 async def test_a_created_object_can_be_read_back_with_what_the_cluster_added(cluster: Cluster, namespace: str) -> None:
     made = await cluster.create(
         GADGETS,
@@ -43,6 +44,7 @@ async def test_a_name_that_is_taken_is_refused_and_the_object_stays_as_it_is(clu
     assert await cluster.get(CONFIG_MAPS, key_of(made)) == made
 
 
+@pytest.mark.every_engine
 async def test_what_is_not_there_is_not_found_by_any_verb(cluster: Cluster, namespace: str) -> None:
     missing = Key(namespace, "missing")
     with pytest.raises(NotFound):
@@ -54,7 +56,7 @@ async def test_what_is_not_there_is_not_found_by_any_verb(cluster: Cluster, name
     with pytest.raises(NotFound):
         await cluster.delete(GADGETS, missing)
     with pytest.raises(NotFound):
-        await cluster.delete(GADGETS, missing, uid="11111111-2222-3333-4444-555555555555")
+        await cluster.delete(GADGETS, missing, DeleteOptions(uid="11111111-2222-3333-4444-555555555555"))
 
 
 async def test_the_cluster_completes_a_generated_name(cluster: Cluster, namespace: str) -> None:
@@ -100,6 +102,7 @@ async def test_a_label_that_breaks_the_rules_is_refused_with_its_path(
         assert {cause.field for cause in refused.value.causes} == {path}
 
 
+@pytest.mark.every_engine
 async def test_an_unknown_field_is_refused_with_its_path(cluster: Cluster, namespace: str) -> None:
     with pytest.raises(BadRequest, match=r'unknown field "spec\.colour"'):
         await cluster.create(GADGETS, gadget("one", spec={"colour": "red"}), namespace=namespace)
@@ -134,6 +137,7 @@ async def test_a_value_of_the_wrong_type_is_refused(cluster: Cluster, namespace:
         await cluster.create(CONFIG_MAPS, {"metadata": {"name": "one"}, "data": {"k": 1}}, namespace=namespace)
 
 
+@pytest.mark.every_engine
 async def test_a_patch_merges_and_null_removes(cluster: Cluster, namespace: str) -> None:
     made = await cluster.create(
         CONFIG_MAPS, config_map("one", data={"keep": "1", "drop": "2"}, labels={"a": "b"}), namespace=namespace
@@ -153,6 +157,7 @@ async def test_a_patch_puts_a_list_in_place_of_the_old_one(cluster: Cluster, nam
     assert patched.spec["parts"] == [{"name": "c"}]
 
 
+@pytest.mark.every_engine
 async def test_a_replacement_drops_what_it_does_not_name(cluster: Cluster, namespace: str) -> None:
     made = await cluster.create(CONFIG_MAPS, config_map("one", data={"k": "v"}, labels={"a": "b"}), namespace=namespace)
     replaced = await cluster.replace(CONFIG_MAPS, key_of(made), config_map("one", data={"n": "w"}))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.cluster.errors import Invalid
-from holdfast.cluster.protocol import Cluster, Propagation
+from holdfast.cluster.protocol import Cluster, DeleteOptions, Propagation
 
 from .kinds import CONFIG_MAPS, GADGETS, Document, config_map, gadget, key_of, owned_by
 from .waiting import gone, until
@@ -26,7 +26,7 @@ async def test_background_deletion_takes_the_owner_at_once_and_its_children_late
     cluster: Cluster, namespace: str
 ) -> None:
     owner, child = await owner_and_child(cluster, namespace, finalizers=[HELD])
-    await cluster.delete(GADGETS, key_of(owner), propagation=Propagation.BACKGROUND)
+    await cluster.delete(GADGETS, key_of(owner), DeleteOptions(propagation=Propagation.BACKGROUND))
     await gone(cluster, GADGETS, key_of(owner))
     await until(cluster, CONFIG_MAPS, key_of(child), lambda c: c.metadata.deletion_timestamp, "the child is marked")
     await cluster.patch(CONFIG_MAPS, key_of(child), {"metadata": {"finalizers": None}})
@@ -41,11 +41,12 @@ async def test_deletion_reaches_the_children_of_children(cluster: Cluster, names
     await gone(cluster, CONFIG_MAPS, key_of(grandchild))
 
 
+@pytest.mark.every_engine
 async def test_foreground_deletion_keeps_the_owner_until_its_children_are_gone(
     cluster: Cluster, namespace: str
 ) -> None:
     owner, child = await owner_and_child(cluster, namespace, finalizers=[HELD])
-    await cluster.delete(GADGETS, key_of(owner), propagation=Propagation.FOREGROUND)
+    await cluster.delete(GADGETS, key_of(owner), DeleteOptions(propagation=Propagation.FOREGROUND))
     waiting = await cluster.get(GADGETS, key_of(owner))
     assert waiting.metadata.finalizers == (FOREGROUND,)
     assert waiting.metadata.deletion_timestamp
@@ -61,7 +62,7 @@ async def test_foreground_deletion_does_not_wait_for_a_child_that_does_not_block
     owner = await cluster.create(GADGETS, gadget("owner"), namespace=namespace)
     body = config_map("child", ownerReferences=[owned_by(owner, GADGETS)], finalizers=[HELD])
     child = await cluster.create(CONFIG_MAPS, body, namespace=namespace)
-    await cluster.delete(GADGETS, key_of(owner), propagation=Propagation.FOREGROUND)
+    await cluster.delete(GADGETS, key_of(owner), DeleteOptions(propagation=Propagation.FOREGROUND))
     await gone(cluster, GADGETS, key_of(owner))
     await until(cluster, CONFIG_MAPS, key_of(child), lambda c: c.metadata.deletion_timestamp, "the child is marked")
     await cluster.patch(CONFIG_MAPS, key_of(child), {"metadata": {"finalizers": None}})
@@ -69,7 +70,7 @@ async def test_foreground_deletion_does_not_wait_for_a_child_that_does_not_block
 
 async def test_orphaned_children_stay_and_lose_their_owner(cluster: Cluster, namespace: str) -> None:
     owner, child = await owner_and_child(cluster, namespace)
-    await cluster.delete(GADGETS, key_of(owner), propagation=Propagation.ORPHAN)
+    await cluster.delete(GADGETS, key_of(owner), DeleteOptions(propagation=Propagation.ORPHAN))
     await gone(cluster, GADGETS, key_of(owner))
     orphan = await cluster.get(CONFIG_MAPS, key_of(child))
     assert orphan.metadata.owner_references == ()

@@ -45,6 +45,7 @@ async def test_a_pod_runs_as_the_account_that_it_names(cluster: Cluster, namespa
     assert "volumes" not in made.spec
 
 
+@pytest.mark.every_engine
 async def test_a_pod_whose_account_is_missing_is_refused(cluster: Cluster, namespace: str) -> None:
     with pytest.raises(Forbidden) as refused:
         await cluster.create(PODS, pod("one", "none", serviceAccountName="trainer"), namespace=namespace)

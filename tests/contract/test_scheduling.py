@@ -43,6 +43,7 @@ async def waits(pool: Pool, key: Key) -> str:
     return turned_down(found)
 
 
+@pytest.mark.every_engine
 async def test_a_pod_goes_where_its_gpus_are_free(pool: Pool) -> None:
     await pool.add("none")
     small = await pool.add("small", resources={GPU: "1"})

@@ -48,6 +48,7 @@ async def test_every_fault_is_told_at_once(cluster: Cluster, namespace: str) -> 
     assert {"spec.size", "spec.color"} <= {cause.field for cause in refused.value.causes}
 
 
+@pytest.mark.every_engine
 async def test_a_rule_across_fields_answers_with_its_message_and_path(cluster: Cluster, namespace: str) -> None:
     with pytest.raises(Invalid) as refused:
         await cluster.create(GADGETS, gadget("one", spec={"size": 9, "limit": 5}), namespace=namespace)
@@ -78,6 +79,7 @@ async def test_rules_hold_for_patches_too(cluster: Cluster, namespace: str) -> N
     assert await cluster.get(GADGETS, key_of(made)) == made
 
 
+@pytest.mark.every_engine
 async def test_a_transition_rule_guards_changes_and_not_the_first_value(cluster: Cluster, namespace: str) -> None:
     made = await cluster.create(GADGETS, gadget("one"), namespace=namespace)
     given = await cluster.patch(GADGETS, key_of(made), {"spec": {"code": "abc"}})
@@ -119,6 +121,7 @@ async def test_a_jobs_fixed_fields_cannot_be_changed(
     assert field in {cause.field for cause in refused.value.causes}
 
 
+@pytest.mark.every_engine
 async def test_a_suspended_job_that_never_ran_may_move_to_other_nodes(cluster: Cluster, namespace: str) -> None:
     made = await cluster.create(JOBS, indexed("one", "none", 2, suspend=True), namespace=namespace)
     moved = {"template": {"spec": {"nodeSelector": {"zone": "b"}, "tolerations": [{"operator": "Exists"}]}}}

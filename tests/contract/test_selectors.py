@@ -75,6 +75,7 @@ async def test_a_field_selector_finds_an_object_by_name_and_namespace(cluster: C
         assert sorted(item.metadata.name for item in listing.items) == names, fields
 
 
+@pytest.mark.every_engine
 async def test_both_selectors_must_hold(cluster: Cluster, shelf: str) -> None:
     listing = await cluster.list(GADGETS, namespace=shelf, labels="tier=gpu", fields="metadata.name!=a")
     assert [item.metadata.name for item in listing.items] == ["b"]
@@ -85,6 +86,7 @@ async def test_a_field_that_cannot_be_selected_by_is_refused(cluster: Cluster, s
         await cluster.list(GADGETS, namespace=shelf, fields="spec.size=1")
 
 
+@pytest.mark.every_engine
 async def test_pods_can_be_selected_by_phase_and_node(cluster: Cluster, namespace: str) -> None:
     for name in ("waits", "ended"):
         await cluster.create(PODS, pod(name, pool="none"), namespace=namespace)
@@ -125,6 +127,7 @@ async def test_events_can_be_selected_by_what_they_are_about(cluster: Cluster, n
         await cluster.list(EVENTS, namespace=namespace, fields="message=x")
 
 
+@pytest.mark.every_engine
 async def test_a_watch_shows_what_enters_and_leaves_the_selection(cluster: Cluster, namespace: str) -> None:
     start = (await cluster.list(CONFIG_MAPS, namespace=namespace)).resource_version
     outside = await cluster.create(CONFIG_MAPS, config_map("one", labels={"on": "no"}), namespace=namespace)

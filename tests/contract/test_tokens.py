@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from holdfast.cluster.errors import ClusterError
+from holdfast.cluster.protocol import DeleteOptions
 from holdfast.cluster.resources import PODS
 from tests.control_plane.waiting import eventually
 
@@ -16,6 +17,7 @@ from .waiting import gone
 AUDIENCE = "holdfast.dev/reports"
 
 
+@pytest.mark.every_engine
 async def test_a_token_names_its_pod_and_its_account(engine: Engine, namespace: str) -> None:
     made = await engine.cluster.create(PODS, pod("one", "none"), namespace=namespace)
     found = await engine.cluster.review_token(await engine.token(made, AUDIENCE), AUDIENCE)
@@ -26,6 +28,17 @@ async def test_a_token_names_its_pod_and_its_account(engine: Engine, namespace: 
     assert found.expires_at is None or found.expires_at > datetime.now(UTC)
 
 
+async def test_a_token_names_the_node_of_its_pod(engine: Engine, namespace: str) -> None:
+    unbound = await engine.cluster.create(PODS, pod("one", "none"), namespace=namespace)
+    bound = await engine.cluster.create(PODS, pod("two", "none", nodeName="n1"), namespace=namespace)
+    nodes = [
+        found.node_name if (found := await engine.cluster.review_token(token, AUDIENCE)) is not None else None
+        for token in (await engine.token(unbound, AUDIENCE), await engine.token(bound, AUDIENCE))
+    ]
+    assert nodes == ["", "n1"]
+
+
+@pytest.mark.every_engine
 async def test_a_token_for_another_audience_is_none(engine: Engine, namespace: str) -> None:
     made = await engine.cluster.create(PODS, pod("one", "none"), namespace=namespace)
     token = await engine.token(made, "somebody.else")
@@ -42,7 +55,7 @@ async def test_a_token_ends_with_its_pod(engine: Engine, namespace: str) -> None
     made = await engine.cluster.create(PODS, pod("one", "none"), namespace=namespace)
     token = await engine.token(made, AUDIENCE)
     assert await engine.cluster.review_token(token, AUDIENCE) is not None
-    await engine.cluster.delete(PODS, made.metadata.key, grace_period_s=0)
+    await engine.cluster.delete(PODS, made.metadata.key, DeleteOptions(grace_period_s=0))
     await gone(engine.cluster, PODS, made.metadata.key)
     again = await engine.cluster.create(PODS, pod("one", "none"), namespace=namespace)
     assert again.metadata.uid != made.metadata.uid
@@ -53,7 +66,7 @@ async def test_a_token_ends_with_its_pod(engine: Engine, namespace: str) -> None
 
 async def test_no_token_is_given_for_a_pod_of_the_past(engine: Engine, namespace: str) -> None:
     made = await engine.cluster.create(PODS, pod("one", "none"), namespace=namespace)
-    await engine.cluster.delete(PODS, made.metadata.key, grace_period_s=0)
+    await engine.cluster.delete(PODS, made.metadata.key, DeleteOptions(grace_period_s=0))
     await gone(engine.cluster, PODS, made.metadata.key)
     await engine.cluster.create(PODS, pod("one", "none"), namespace=namespace)
     with pytest.raises(ClusterError):

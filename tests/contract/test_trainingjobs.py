@@ -24,6 +24,7 @@ def training_job(name: str = "bert", **spec: Any) -> JSON:
     return {"metadata": {"name": name}, "spec": {"model": "cnn", "dataset": "mnist", "numWorkers": 2, **spec}}
 
 
+@pytest.mark.every_engine
 async def test_what_is_not_written_gets_its_default(cluster: Cluster, namespace: str) -> None:
     made = await cluster.create(TRAINING_JOBS, training_job(failurePolicy={}), namespace=namespace)
     assert made.spec["framework"] == "pytorch"
@@ -33,6 +34,7 @@ async def test_what_is_not_written_gets_its_default(cluster: Cluster, namespace:
     assert "gpusPerWorker" not in made.spec
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize(
     ("spec", "field"),
     [

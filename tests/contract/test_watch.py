@@ -47,6 +47,7 @@ async def test_a_watch_from_a_list_shows_exactly_what_followed(cluster: Cluster,
     assert steps(await seen_from(cluster, namespace, start)) == SIX_STEPS
 
 
+@pytest.mark.every_engine
 async def test_a_watch_resumed_anywhere_shows_the_rest_without_loss_or_repeat(cluster: Cluster, namespace: str) -> None:
     start = await some_history(cluster, namespace)
     whole = await seen_from(cluster, namespace, start)
@@ -95,6 +96,7 @@ async def test_an_event_carries_the_object_as_it_was_then(cluster: Cluster, name
     ]
 
 
+@pytest.mark.every_engine
 async def test_a_version_that_is_no_longer_kept_is_expired(engine: Engine, namespace: str) -> None:
     cluster = engine.cluster
     old = (await cluster.list(RELICS, namespace=namespace)).resource_version

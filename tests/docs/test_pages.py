@@ -7,8 +7,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from holdfast.cli.commands import validate
 from holdfast.cli.operator import operator
-from holdfast.cli.validate import validate
 from tests.docs.markdown import anchors, blocks, links, tables
 
 ROOT = Path(__file__).parents[2]

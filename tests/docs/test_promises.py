@@ -1,16 +1,25 @@
 """What the pages list is what the code has: variables, objects, states, classes of failure."""
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from msgspec import structs
+from prometheus_client import CollectorRegistry
 
 from holdfast.api.trainingjob_blocks import FailurePolicy
 from holdfast.api.trainingjob_status import State
+from holdfast.node.metrics import AgentMetrics
+from holdfast.node.notice.azure import Azure
+from holdfast.node.notice.compute_engine import ComputeEngine
+from holdfast.node.notice.ec2 import Ec2
+from holdfast.node.notice.mark import ReceivedNotice
+from holdfast.node.notice.metadata import PreemptionNotice
+from holdfast.node.notice.metrics import NoticeMetrics
 from holdfast.pods.failure import CLASSES, FREE
-from holdfast.trainingjob.objects.config import worker_log_config_map
+from holdfast.trainingjob.objects.environment import worker_log_config_map
 from tests.docs.markdown import tables
 from tests.trainingjob.objects.family import DEFAULTS, children, container
 from tests.trainingjobs import training_job
@@ -96,3 +105,28 @@ def test_the_page_lists_every_restart_policy() -> None:
         for policy in row.replace(" (default)", "").split(", ")
     }
     assert told == set(get_args(FailurePolicy.__annotations__["restart_policy"].__origin__))
+
+
+def test_the_page_lists_exactly_the_metrics_of_an_agent() -> None:
+    registry = CollectorRegistry()
+    AgentMetrics(registry)
+    NoticeMetrics(registry)
+    served = {
+        f"{family.name}_total" if family.type == "counter" else family.name: family for family in registry.collect()
+    }
+    listed = _table("metrics.md", "Agents of nodes")
+    assert {name.strip("`") for name in listed} == set(served)
+
+
+def test_the_page_lists_every_cloud_with_the_time_from_its_notice_on() -> None:
+    listed = _table("preemption.md", "Preemption notices")
+    assert list(listed) == [cloud.cloud for cloud in (ComputeEngine, Ec2, Azure)]
+    assert listed["Compute Engine"]["time from the notice on"] == f"{ComputeEngine.notice_s:.0f} s"
+    assert listed["EC2"]["how often"] == f"every {Ec2.interval_s:.0f} s"
+    assert listed["Azure"]["time from the notice on"].endswith(f"{Azure.notice_s:.0f} s at least")
+
+
+def test_the_page_quotes_what_a_notice_writes() -> None:
+    at, deadline = datetime(2026, 11, 18, 14, 26, 32, tzinfo=UTC), datetime(2026, 11, 18, 14, 27, 2, tzinfo=UTC)
+    notice = ReceivedNotice(notice=PreemptionNotice(cloud="Compute Engine"), at=at, deadline=deadline)
+    assert (DOCS / "preemption.md").read_text().count(notice.text) == 2

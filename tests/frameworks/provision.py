@@ -126,8 +126,12 @@ def can_install() -> bool:
 def install(*packages: str) -> None:
     failed = f"{', '.join(packages)} was not installed"
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    run([*APT_GET, "update"], failed, environment)
-    run([*APT_GET, "install", "-y", "--no-install-recommends", *packages], failed, environment)
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    # `apt-get update` waits for no other one.
+    with (cache_folder() / "apt.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run([*APT_GET, "update"], failed, environment)
+        run([*APT_GET, "install", "-y", "--no-install-recommends", *packages], failed, environment)
 
 
 def without_torch() -> str:

@@ -20,13 +20,12 @@ from holdfast.api.meta import Key
 from holdfast.checkpoints.manifest import CheckpointName
 from holdfast.checkpoints.settings import open_bucket, open_store
 from holdfast.cluster.protocol import JSON
-from holdfast.cluster.resources import NAMESPACES, PRIORITY_CLASSES, TRAINING_JOBS
+from holdfast.cluster.resources import NAMESPACES, NODES, PRIORITY_CLASSES, SECRETS, TRAINING_JOBS
 from holdfast.local.host import Hardware
 from holdfast.local.kubelet.kubelet import Kubelet
-from holdfast.local.kubelet.objects import NODES, SECRETS
 from holdfast.local.up import LocalCluster, local_cluster
 from holdfast.runtime.process import utc_now
-from holdfast.trainingjob.objects.object_store import AWS_KEYS, AWS_SECRET
+from holdfast.trainingjob.objects.storage import AWS_KEYS, AWS_SECRET
 from tests.checkpoints.servers.server import Server, s3
 from tests.frameworks.jobs import NAMESPACE, ROOT, completed, logs
 

@@ -7,6 +7,8 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from holdfast.local.up import LocalCluster
 from tests.control_plane.ports import free_ports
 from tests.control_plane.waiting import eventually
@@ -97,6 +99,7 @@ async def kill_when_held(hold: Path, victim: int) -> None:
     await asyncio.to_thread(hold.rename, hold.with_name(f"let go of {victim}"))
 
 
+@pytest.mark.long
 async def test_a_jax_training_that_loses_either_worker_ends_with_the_same_loss(
     box: LocalCluster, data: Path, tmp_path: Path, jax_python: Path
 ) -> None:

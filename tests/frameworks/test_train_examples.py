@@ -102,7 +102,9 @@ async def ends_alike(example: Example, victim: int, variables: Callable[[], dict
 
 
 @pytest.mark.usefixtures("scripts")
-async def test_numpy(box: LocalCluster, data: Path, tmp_path: Path) -> None:
+async def test_the_numpy_example_ends_alike_when_a_worker_is_killed(
+    box: LocalCluster, data: Path, tmp_path: Path
+) -> None:
     """It also reports: every epoch once, and again those that the kill has cost."""
     progress = tmp_path / "progress"
     example = Example(box, data, "numpy_digits", "python")
@@ -116,17 +118,24 @@ async def test_numpy(box: LocalCluster, data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("scripts")
-async def test_pytorch(box: LocalCluster, data: Path, torch_python: Path) -> None:
+async def test_the_pytorch_example_ends_alike_when_a_worker_is_killed(
+    box: LocalCluster, data: Path, torch_python: Path
+) -> None:
     await ends_alike(Example(box, data, "torch_ddp", str(torch_python)), 1)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("scripts")
-async def test_jax(box: LocalCluster, data: Path, jax_python: Path) -> None:
+async def test_the_jax_example_ends_alike_when_a_worker_is_killed(
+    box: LocalCluster, data: Path, jax_python: Path
+) -> None:
     await ends_alike(Example(box, data, "jax_data_parallel", str(jax_python)), 0)
 
 
 @pytest.mark.usefixtures("scripts")
-async def test_keras(box: LocalCluster, data: Path, tensorflow_python: Path) -> None:
+async def test_the_keras_example_ends_alike_when_a_worker_is_killed(
+    box: LocalCluster, data: Path, tensorflow_python: Path
+) -> None:
     """TensorFlow listens on all addresses of a machine: workers on the same one need ports of their own."""
     await ends_alike(Example(box, data, "keras_multiworker", str(tensorflow_python)), 1, tensorflow_ports)
 

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from holdfast.gpuworkload.decision import sync_placement
-from holdfast.gpuworkload.snapshot import TIMING, Observed, pending_step, recheck_in_s, request_for
+from holdfast.gpuworkload.snapshot import TIMING, GPUWorkloadSnapshot, pending_step, recheck_in_s, request_for
 from holdfast.scheduling.ledger import Ledger
 from holdfast.scheduling.messages import MESSAGE_INTERVAL_S
 from holdfast.scheduling.placement import Placement
@@ -26,11 +26,16 @@ TURNED_AWAY = seen(workload(status=SCHEDULED), job=job(), pods=(pending("no room
 def world(gpus: int = 4) -> tuple[Ledger, Placement]:
     kept = ledger(node(NODE, gpus=gpus))
     return kept, Placement(
-        kept, Random(0), assumed_s=TIMING.reservation_timeout_s, patience_s=TIMING.starvation_timeout_s
+        kept,
+        Random(0),
+        reservation_timeout_s=TIMING.reservation_timeout_s,
+        starvation_timeout_s=TIMING.starvation_timeout_s,
     )
 
 
-def attended(observed: Observed, placement: Placement, now_s: float = 0) -> tuple[Observed, float | None]:
+def attended(
+    observed: GPUWorkloadSnapshot, placement: Placement, now_s: float = 0
+) -> tuple[GPUWorkloadSnapshot, float | None]:
     return sync_placement(observed, placement, SHAPE, at(now_s), now_s, TIMING)
 
 
@@ -125,7 +130,9 @@ class TestTheWayToItsNode:
         assert free_gpus(kept, NODE) == 2
 
     @pytest.mark.parametrize("observed", [CHOSEN_ALONE, STARTED, TURNED_AWAY], ids=["Job", "pod", "room"])
-    def test_room_is_kept_for_as_long_as_somebody_looks_and_not_for_ever_after_that(self, observed: Observed) -> None:
+    def test_room_is_kept_for_as_long_as_somebody_looks_and_not_for_ever_after_that(
+        self, observed: GPUWorkloadSnapshot
+    ) -> None:
         kept, placement = world()
         looks = [TIMING.bind_timeout_s * number for number in range(20)]
         for now_s in looks:
@@ -166,7 +173,9 @@ class TestTheWayToItsNode:
         (seen(workload(status=SCHEDULED), job=job(), nodes=(silent(NODE, ready=False),)), "node", [120]),
     ],
 )
-def test_what_is_waited_for_is_looked_at_again_in_time(observed: Observed, step: str, looks_s: list[float]) -> None:
+def test_what_is_waited_for_is_looked_at_again_in_time(
+    observed: GPUWorkloadSnapshot, step: str, looks_s: list[float]
+) -> None:
     assert pending_step(observed) == step
     assert list(recheck_in_s(structs.replace(observed, pending_s=30.0), TIMING)) == looks_s
     first = list(recheck_in_s(observed, TIMING))

@@ -7,20 +7,9 @@ from msgspec import structs
 
 from holdfast.api.core.objects import Job, JobSpec, Node, Pod
 from holdfast.api.gpuworkload import GPUWorkload
-from holdfast.gpuworkload.decision import (
-    Action,
-    AssignNode,
-    CleanUp,
-    Finish,
-    RetryAttempt,
-    RunJob,
-    StateReason,
-    Suspend,
-    Wait,
-    decide,
-    needs_node,
-)
-from holdfast.gpuworkload.snapshot import TIMING, Observed
+from holdfast.decisions import CleanUp, Finish, StateReason, Wait
+from holdfast.gpuworkload.decision import Action, AssignNode, RetryAttempt, RunJob, Suspend, decide, needs_node
+from holdfast.gpuworkload.snapshot import TIMING, GPUWorkloadSnapshot
 from holdfast.scheduling.messages import WaitMessage
 from tests.gpuworkloads import (
     CHOSEN,
@@ -41,18 +30,18 @@ SUSPENDED = {"suspend": True}
 BACKING_OFF = {"phase": "Pending", "jobName": "eval-job", "nextRetryTime": stamp(30), "message": "it failed; soon"}
 
 
-def course(observed: Observed, seconds: float = 10) -> Action:
+def course(observed: GPUWorkloadSnapshot, seconds: float = 10) -> Action:
     return decide(observed, at(seconds), TIMING)
 
 
-def lost(observed: Observed, seconds: float = 70) -> str:
+def lost(observed: GPUWorkloadSnapshot, seconds: float = 70) -> str:
     """Why the try is lost, free or counted."""
     found = course(observed, seconds)
     assert isinstance(found, RetryAttempt), found
     return f"{'free' if found.retry.failure.is_free else 'counted'}: {found.retry.failure.message}"
 
 
-def tried(status: dict[str, Any] = RUNNING, spec: dict[str, Any] | None = None, **facts: Any) -> Observed:
+def tried(status: dict[str, Any] = RUNNING, spec: dict[str, Any] | None = None, **facts: Any) -> GPUWorkloadSnapshot:
     return seen(workload(spec, status), **{"job": job(), **facts})
 
 
@@ -202,7 +191,7 @@ class TestLosses:
             (tried(job=job("eval-job", "Failed")), "free: its pod was deleted from outside"),
         ],
     )
-    def test_a_try_is_lost_to(self, observed: Observed, why: str) -> None:
+    def test_a_try_is_lost_to(self, observed: GPUWorkloadSnapshot, why: str) -> None:
         assert lost(observed) == why
 
     @pytest.mark.parametrize(
@@ -226,7 +215,7 @@ class TestLosses:
             "a Job that goes before its time",
         ],
     )
-    def test_this_alone_is_no_loss(self, observed: Observed) -> None:
+    def test_this_alone_is_no_loss(self, observed: GPUWorkloadSnapshot) -> None:
         assert course(observed) == RunJob()
 
     @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.api.gpuworkload import GPUWorkload
-from holdfast.gpuworkload.decision import JITTER, GiveUp, Retry, backoff_s, retry_or_give_up, retry_time
+from holdfast.decisions import GiveUp, Retry
+from holdfast.gpuworkload.decision import JITTER, backoff_s, retry_or_give_up, retry_time
 from holdfast.gpuworkload.snapshot import TIMING
 from holdfast.pods.failure import WorkerFailure
 from tests.gpuworkloads import RUNNING, SCHEDULED, workload

@@ -6,23 +6,24 @@ import msgspec
 import pytest
 
 from holdfast.api.gpuworkload import GPUWorkloadStatus
+from holdfast.decisions import MAX_MESSAGE, reason_of
 from holdfast.gpuworkload.decision import decide
-from holdfast.gpuworkload.snapshot import TIMING, Observed, last_attempt, reservation_id
-from holdfast.gpuworkload.status import MAX_MESSAGE, next_status, reason_of
+from holdfast.gpuworkload.snapshot import TIMING, GPUWorkloadSnapshot, last_attempt, reservation_id
+from holdfast.gpuworkload.status import next_status
 from holdfast.scheduling.messages import WaitMessage
 from holdfast.times import parse_time
 from tests.gpuworkloads import CHOSEN, NODE, RUNNING, SCHEDULED, failed, job, pending, pod, seen, workload
 from tests.trainingjobs import UID, at, stamp
 
 
-def shown(observed: Observed, seconds: float = 70) -> dict[str, Any]:
+def shown(observed: GPUWorkloadSnapshot, seconds: float = 70) -> dict[str, Any]:
     """The status after the course that is decided on, without its conditions."""
     status = settled(observed, seconds)
     body: dict[str, Any] = msgspec.to_builtins(status)
     return {name: value for name, value in body.items() if name not in ("conditions", "observedGeneration")}
 
 
-def settled(observed: Observed, seconds: float = 70) -> GPUWorkloadStatus:
+def settled(observed: GPUWorkloadSnapshot, seconds: float = 70) -> GPUWorkloadStatus:
     return next_status(observed, decide(observed, at(seconds), TIMING), at(seconds))
 
 
@@ -30,7 +31,7 @@ def conditions(status: GPUWorkloadStatus) -> dict[str, tuple[str, str]]:
     return {each.type: (each.status, each.reason) for each in status.conditions}
 
 
-def tried(status: dict[str, Any] = RUNNING, spec: dict[str, Any] | None = None, **facts: Any) -> Observed:
+def tried(status: dict[str, Any] = RUNNING, spec: dict[str, Any] | None = None, **facts: Any) -> GPUWorkloadSnapshot:
     return seen(workload(spec, status), **{"job": job(), **facts})
 
 
@@ -71,7 +72,7 @@ def tried(status: dict[str, Any] = RUNNING, spec: dict[str, Any] | None = None, 
         (tried(CHOSEN, job=None, rejected_reason="no"), {**CHOSEN, "phase": "Failed", "message": "no"}),
     ],
 )
-def test_the_status_after_each_course(observed: Observed, expected: dict[str, Any]) -> None:
+def test_the_status_after_each_course(observed: GPUWorkloadSnapshot, expected: dict[str, Any]) -> None:
     assert shown(observed) == expected
 
 
@@ -160,7 +161,9 @@ def test_suspending_gives_the_node_back() -> None:
         ),
     ],
 )
-def test_conditions_say_the_same_as_the_phase(observed: Observed, expected: dict[str, tuple[str, str]]) -> None:
+def test_conditions_say_the_same_as_the_phase(
+    observed: GPUWorkloadSnapshot, expected: dict[str, tuple[str, str]]
+) -> None:
     status = settled(observed)
     assert conditions(status) == expected
     assert reason_of(status) == expected["Running"][1]
@@ -184,7 +187,7 @@ def test_a_condition_keeps_the_time_of_its_change() -> None:
         tried({**RUNNING, "retryCount": 3}, pods=(failed(3),)),
     ],
 )
-def test_a_second_look_changes_nothing(observed: Observed) -> None:
+def test_a_second_look_changes_nothing(observed: GPUWorkloadSnapshot) -> None:
     status = settled(observed, 70)
     again = msgspec.structs.replace(observed, workload=workload(status=msgspec.to_builtins(status)))
     assert settled(again, 99) == status

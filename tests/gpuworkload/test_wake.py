@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.gpuworkload.decision import expiry, requeue_at
-from holdfast.gpuworkload.snapshot import TIMING, Observed
+from holdfast.gpuworkload.snapshot import TIMING, GPUWorkloadSnapshot
 from tests.gpuworkloads import NODE, RUNNING, SCHEDULED, job, pod, seen, workload
 from tests.trainingjobs import at, node, stamp
 
@@ -39,7 +39,7 @@ def ended(kind: str = "Succeeded", ttl_s: int | None = 100) -> dict[str, Any]:
     ],
 )
 def test_the_next_moment_at_which_something_may_be_decided(
-    observed: Observed, seconds: float, due: float | None
+    observed: GPUWorkloadSnapshot, seconds: float, due: float | None
 ) -> None:
     assert requeue_at(observed, at(seconds), TIMING) == (at(due) if due is not None else None)
 

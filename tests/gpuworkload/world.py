@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from holdfast.api.core.objects import Job, Node, Pod
-from holdfast.api.core.selectors import PodSpec
+from holdfast.api.core.objects import Job, Node, Pod, PodSpec
 from holdfast.api.gpuworkload import GPUWorkload
 from holdfast.gpuworkload.decision import AssignNode, RetryAttempt, RunJob, Suspend, decide, sync_placement
 from holdfast.gpuworkload.job import pod_template, workload_job
-from holdfast.gpuworkload.snapshot import TIMING, Observed, last_attempt, reservation_id
+from holdfast.gpuworkload.snapshot import TIMING, GPUWorkloadSnapshot, last_attempt, reservation_id
 from holdfast.gpuworkload.status import next_status
 from holdfast.scheduling.constraints import shape_of
 from holdfast.scheduling.ledger import GPU, Ledger
@@ -55,7 +54,10 @@ class World:
         """A new operator: it reads everything, and only then looks."""
         self.ledger = Ledger()
         self.placement = Placement(
-            self.ledger, Random(1), assumed_s=TIMING.reservation_timeout_s, patience_s=TIMING.starvation_timeout_s
+            self.ledger,
+            Random(1),
+            reservation_timeout_s=TIMING.reservation_timeout_s,
+            starvation_timeout_s=TIMING.starvation_timeout_s,
         )
         for each in self.nodes.values():
             self.ledger.node_changed(None, each)
@@ -81,12 +83,12 @@ class World:
         it = self.workloads[name]
         self.workloads[name] = structs.replace(it, spec=structs.replace(it.spec, **spec))
 
-    def observe(self, name: str) -> Observed:
+    def observe(self, name: str) -> GPUWorkloadSnapshot:
         it = self.workloads[name]
         current = it.status.job_name if it.status is not None else None
         jobs = {each: job for each, (owner, job, _) in self.jobs.items() if owner == name}
         pods = {each: pod for each, pod in self.pods.items() if each in jobs}
-        return Observed(
+        return GPUWorkloadSnapshot(
             workload=it,
             job=jobs.get(current or ""),
             old_jobs=tuple(job for each, job in jobs.items() if each != current),
@@ -95,7 +97,7 @@ class World:
             nodes=self.nodes,
         )
 
-    def attend(self, name: str) -> Observed:
+    def attend(self, name: str) -> GPUWorkloadSnapshot:
         template = msgspec.convert(pod_template(self.workloads[name], DEFAULTS)["spec"], PodSpec)
         shape = shape_of(template, {}, "ml")
         return sync_placement(self.observe(name), self.placement, shape, self.now, self.seconds, TIMING)[0]
@@ -120,7 +122,7 @@ class World:
             self.set_pod(job.metadata.name, None)
         self.write(name, observed, course)
 
-    def write(self, name: str, observed: Observed, course: Any) -> None:
+    def write(self, name: str, observed: GPUWorkloadSnapshot, course: Any) -> None:
         status = next_status(observed, course, self.now)
         if status != observed.workload.status:
             self.workloads[name] = structs.replace(self.workloads[name], status=status)

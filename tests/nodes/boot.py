@@ -70,6 +70,10 @@ def own_files(folder: Path) -> None:
         work.mkdir(exist_ok=True)
         options = f"lowerdir=/var/{name},upperdir={upper},workdir={work}"
         _run("mount", "-t", "overlay", "-o", options, "overlay", f"/var/{name}")
+    kubelet = Path("/var/lib/kubelet")  # where it is on every node, and on this machine's disk
+    for place in (kubelet, folder.parent / "kubelet"):
+        place.mkdir(exist_ok=True)
+    _run("mount", "--bind", str(folder.parent / "kubelet"), str(kubelet))
 
 
 def _run(*command: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import deselect
 from tests.control_plane.build import missing
 from tests.control_plane.kubectl import KubectlFailed
-from tests.nodes import build, provision
+from tests.nodes import build, criu, provision
 from tests.nodes.lab import Lab
 from tests.nodes.settings import QUICK
 
@@ -19,6 +19,13 @@ def real_nodes() -> None:
     absent = [*provision.missing_packages(), *(one.name for one in missing(build.node_folder(), build.BINARIES))]
     if absent:
         pytest.fail(f"real nodes need what is not there ({', '.join(absent)}): run `make nodes`", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def checkpointing(real_nodes: None) -> None:
+    """What nodes save and restore containers with is there."""
+    if not criu.criu_program().exists():
+        pytest.fail("container checkpoints need CRIU, which is not there: run `make nodes`", pytrace=False)
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +46,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     asking = [item for item in items if "real_nodes" in getattr(item, "fixturenames", ())]
     if asking and (lacking := provision.obstacles()):
         deselect(config, items, asking, provision.without_nodes(lacking))
+    asking = [item for item in items if "checkpointing" in getattr(item, "fixturenames", ())]
+    if asking and (without_criu := criu.obstacle()):
+        deselect(config, items, asking, without_criu)
 
 
 def _events(lab: Lab) -> str:

@@ -49,8 +49,13 @@ def holdfast() -> Tree:
 def _pinned() -> list[str]:
     """The packages of requirements.txt that are installed; the others are for other systems."""
     names = re.findall(r"^([A-Za-z0-9._-]+)==", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
-    installed = {one.name.lower().replace("_", "-") for one in importlib.metadata.distributions()}
-    return [name for name in dict.fromkeys(names) if name in installed]
+    installed = {_normalized(one.name) for one in importlib.metadata.distributions()}
+    return [name for name in dict.fromkeys(names) if _normalized(name) in installed]
+
+
+def _normalized(name: str) -> str:
+    """Names of packages are the same with a dash, a dot or an underscore."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _add_package(tree: Tree, name: str) -> None:

@@ -14,16 +14,17 @@ HOLDFAST = "localhost/holdfast:lab"
 
 def write_pause(archive: Path, python: Layer) -> Path:
     """Keeps the namespaces of a pod; brings the layer that all images begin with."""
-    write_image(archive, PAUSE, [python], ["sleep", "infinity"], _environment())
+    write_image(archive, PAUSE, [python], ["sleep", "infinity"], environment())
     return archive
 
 
 def write_holdfast(archive: Path, python: Layer) -> Path:
     own = write_layer(contents.holdfast(), archive.with_suffix(".layer"))
-    write_image(archive, HOLDFAST, [python, own], ["python", "-m", "holdfast.trainer"], _environment())
+    write_image(archive, HOLDFAST, [python, own], ["python", "-m", "holdfast.trainer"], environment())
     return archive
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """What programs find in containers of these images."""
     scripts = Path(sys.executable).parent
     return {"PATH": f"{scripts}:{os.defpath}", "PYTHONUNBUFFERED": "1"}

@@ -10,7 +10,7 @@ to the API server directly. A lab that ends, in whatever way, leaves nothing beh
 import json
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from datetime import UTC, datetime
@@ -30,8 +30,8 @@ from tests.nodes.images import write_holdfast
 from tests.nodes.machine import Machine
 from tests.nodes.network import Addresses, Switch
 from tests.nodes.node import Around, Node
-from tests.nodes.settings import AS_ALWAYS, Pace
-from tests.nodes.store import kept_store
+from tests.nodes.settings import AS_ALWAYS, USUAL, NodeSetup, Pace
+from tests.nodes.store import Store, kept_store
 from tests.nodes.until import until
 
 NODES = ("n1", "n2", "n3")
@@ -44,9 +44,12 @@ class Lab:
     plane: ControlPlane
     nodes: dict[str, Node]
     dns: Component
+    authority: Authority
+    store: Store
 
-    def __init__(self, *, pace: Pace = AS_ALWAYS) -> None:
+    def __init__(self, *, pace: Pace = AS_ALWAYS, setups: Mapping[str, NodeSetup] | None = None) -> None:
         self._pace = pace
+        self._setups = setups or {}  # of the nodes that differ from the others
         self._gpus: dict[str, int] = {}
         self.guests: list[Component] = []  # what a test runs beside the lab
 
@@ -70,6 +73,11 @@ class Lab:
         """Everything that has a log."""
         nodes = [component for node in self.nodes.values() for component in node.components]
         return [*self.plane.components, self.dns, *nodes, *self.guests]
+
+    @property
+    def registries(self) -> Path:
+        """Where the nodes' runtimes look up which registries they trust; they read it anew at every pull."""
+        return self.folder / "registries"
 
     def kill_node(self, name: str) -> None:
         """Power loss: kubelet, runtime and containers end at once, without a word to anybody.
@@ -124,22 +132,26 @@ class Lab:
         self._switch = Switch(machines[SWITCH], self.addresses)
         self._switch.machine.start()
         self._switch.set_up()
-        authority = Authority(self.folder, datetime.now(UTC))
+        self.authority = authority = Authority(self.folder, datetime.now(UTC))
         self.plane = self._control_plane(authority)
         ending.callback(self.plane.kill)
         with ThreadPoolExecutor(len(NODES) + 2) as pool:
             starting, preparing = pool.submit(self.plane.start), pool.submit(self._prepare, machines[MAKER])
-            store, image = preparing.result()
+            self.store, image = preparing.result()
             around = Around(
                 programs=node_folder(),
                 authority=authority,
                 addresses=self.addresses,
                 switch=self._switch,
-                store=store,
+                store=self.store.folder,
                 image=image,
+                registries=self.registries,
                 pace=self._pace,
             )
-            self.nodes = {name: Node(machines[name], number, around) for number, name in enumerate(NODES, start=1)}
+            self.nodes = {
+                name: Node(machines[name], number, around, self._setups.get(name, USUAL))
+                for number, name in enumerate(NODES, start=1)
+            }
             for node in self.nodes.values():
                 ending.callback(node.kill)
             for _ in pool.map(Node.boot, self.nodes.values()):
@@ -152,10 +164,10 @@ class Lab:
                 pass
         self.await_ready()
 
-    def _prepare(self, maker: Machine) -> tuple[Path, Path]:
+    def _prepare(self, maker: Machine) -> tuple[Store, Path]:
         """The store that nodes begin with, and the archive of the image that is not in it."""
-        folder, python = kept_store(maker, node_folder())
-        return folder, write_holdfast(self.folder / "holdfast.tar", python)
+        store = kept_store(maker, node_folder())
+        return store, write_holdfast(self.folder / "holdfast.tar", store.python)
 
     def _join(self, node: Node) -> None:
         node.join(self.plane.user(f"system:node:{node.name}", "system:nodes"))

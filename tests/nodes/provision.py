@@ -19,6 +19,7 @@ from typing import TextIO
 from tests.control_plane.build import cache_folder
 from tests.frameworks.provision import NotProvided, can_install, install, run
 from tests.nodes import build, cgroups
+from tests.nodes.criu import provide_criu
 from tests.nodes.machine import UNSHARE
 
 CHECKOUT = Path(__file__).parents[2]
@@ -141,6 +142,7 @@ def provide(out: TextIO, make: Callable[[], int] = build.build_all) -> int:
         out.write(f"{without_nodes(lacking)}\n")
         return 0
     provide_wheels(out)
+    provide_criu(out)
     return make()
 
 

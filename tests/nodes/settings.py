@@ -11,6 +11,17 @@ KUBELET_PORT, HEALTH_PORT = 10250, 10248
 SOCKET = "/run/containerd/containerd.sock"
 
 
+class NodeSetup(NamedTuple):
+    """In what one node of a lab differs from the others."""
+
+    restore: bool = True  # containerd creates containers from checkpoint images
+    criu: bool = True  # CRIU is in the runtime's PATH, if this machine has it
+    kubelet: dict[str, Any] = {}  # settings in the place of the usual ones; None leaves one out
+
+
+USUAL = NodeSetup()
+
+
 class Pace(NamedTuple):
     """How fast the death of a node is noticed, and acted on, by Kubernetes alone."""
 
@@ -66,7 +77,7 @@ def kubelet(address: str, dns: str, serving: Pair, ca_file: Path, folder: Path, 
     }
 
 
-def containerd(store: Path, plugins: Path, network: Path) -> str:
+def containerd(store: Path, plugins: Path, network: Path, registries: Path, *, restore: bool) -> str:
     return f"""\
 version = 3
 root = "{store}"
@@ -77,9 +88,13 @@ no_sync = true
 [plugins."io.containerd.cri.v1.images".pinned_images]
 sandbox = "{PAUSE}"
 
+[plugins."io.containerd.cri.v1.images".registry]
+config_path = "{registries}"
+
 [plugins."io.containerd.cri.v1.runtime"]
 restrict_oom_score_adj = true
 netns_mounts_under_state_dir = true
+enable_experimental_restore_via_create = {"true" if restore else "false"}
 
 [plugins."io.containerd.cri.v1.runtime".cni]
 bin_dirs = ["{plugins}"]

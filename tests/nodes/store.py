@@ -49,7 +49,7 @@ def kept_store(maker: Machine, programs: Path) -> Store:
 
 def _unpack(archive: Path, maker: Machine, programs: Path, store: Path) -> None:
     maker.start()
-    runtime = Runtime(maker, programs, store)
+    runtime = Runtime(maker, programs, store, maker.folder / "registries")
     runtime.start()
     runtime.import_image(archive)
     assert runtime.server is not None

@@ -16,7 +16,7 @@ from holdfast.cluster.resources import TRAINING_JOBS
 from holdfast.runtime.process import utc_now
 from tests.checkpoints.making import MODEL, content
 from tests.cli.checkpoints.jobs import fill_volume
-from tests.cli.ground import Done, holdfast
+from tests.cli.lab import Done, holdfast
 from tests.control_plane.waiting import eventually
 from tests.nodes.images import HOLDFAST
 from tests.nodes.jobs import provide_volume, shared_folder, training_job

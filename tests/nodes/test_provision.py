@@ -27,6 +27,7 @@ def able(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provision, "_control_groups", lambda: "")
     monkeypatch.setattr(provision, "missing_packages", list)
     monkeypatch.setattr(provision, "provide_wheels", lambda out: None)
+    monkeypatch.setattr(provision, "provide_criu", lambda out: None)
 
 
 def test_a_user_who_is_not_root_is_told_so(able: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,10 +134,12 @@ def test_the_command_fails_with_the_reason_alone(
     assert capsys.readouterr().err == "runc was not installed; the disk is full\n"
 
 
-def collected(tmp_path: Path, setup: str, *options: str) -> subprocess.CompletedProcess[str]:
+def collected(
+    tmp_path: Path, setup: str, *options: str, tests: str = "tests/nodes/test_lab.py"
+) -> subprocess.CompletedProcess[str]:
     """What pytest makes of the tests on nodes, on another machine than this one."""
     (tmp_path / "elsewhere.py").write_text(setup)
-    command = [sys.executable, "-m", "pytest", "-p", "elsewhere", "tests/nodes/test_lab.py", *options]
+    command = [sys.executable, "-m", "pytest", "-p", "elsewhere", tests, *options]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
 

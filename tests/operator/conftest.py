@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from weakref import WeakSet
 
 import pytest
 
@@ -15,9 +16,15 @@ DEFINITIONS = Path(__file__).parents[2] / "manifests" / "crds"
 StartOperator = Callable[..., OperatorProcess]
 
 
+# Those that have our kinds already: nobody takes them off again.
+_INSTALLED: WeakSet[ControlPlane] = WeakSet()
+
+
 def install_kinds(plane: ControlPlane) -> None:
-    plane.kubectl("apply", "--server-side", f"--filename={DEFINITIONS}")
-    plane.kubectl("wait", "--for=condition=Established", f"--filename={DEFINITIONS}")
+    if plane not in _INSTALLED:
+        plane.kubectl("apply", "--server-side", f"--filename={DEFINITIONS}")
+        plane.kubectl("wait", "--for=condition=Established", f"--filename={DEFINITIONS}")
+        _INSTALLED.add(plane)
 
 
 @pytest.fixture(scope="session")

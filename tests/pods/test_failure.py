@@ -10,7 +10,7 @@ from msgspec import structs
 from holdfast.api.core.objects import Node, Pod
 from holdfast.pods.failure import PREEMPTION_TAINTS, SPOT, WorkerFailure
 from holdfast.trainingjob.decide.failure import find_failure
-from holdfast.trainingjob.decide.snapshot import Observed
+from holdfast.trainingjob.decide.snapshot import TrainingJobSnapshot
 from tests.pods.failures import ENDING, READY, SILENT, lost, thrown_out
 from tests.trainingjobs import deleted, disrupted, failed, node, running, stamp, training_job, worker, workers
 
@@ -318,7 +318,7 @@ def test_a_job_that_vanished_is_lost_only_if_it_was_under_way(state: str, spec: 
     job = training_job(spec, status={"state": state})
     for there in (None, deleted(workers(), asked=60, grace_s=0)):
         loss = find_failure(
-            Observed(job=job, current_job=there, pods=(deleted(running(0), asked=60),) if there else ())
+            TrainingJobSnapshot(job=job, current_job=there, pods=(deleted(running(0), asked=60),) if there else ())
         )
         assert (loss is not None) == is_lost
         if loss is not None:
@@ -385,7 +385,7 @@ def test_a_container_whose_end_nobody_has_seen_has_no_time() -> None:
 def test_a_worker_that_is_told_to_go_and_saves_first_is_not_lost_yet() -> None:
     leaving = deleted(running(0), asked=10)
     leaving = structs.replace(leaving, metadata=structs.replace(leaving.metadata, uid="saves"))
-    observed = Observed(
+    observed = TrainingJobSnapshot(
         job=training_job(status={"state": "Running"}),
         current_job=workers(),
         pods=(leaving, running(1)),

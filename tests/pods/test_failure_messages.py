@@ -5,10 +5,10 @@ import pytest
 from msgspec import structs
 
 from holdfast.api.core.objects import Pod
+from holdfast.decisions import Finish
 from holdfast.pods.failure import MAX_TERMINATION_TEXT
-from holdfast.trainingjob.decide.decision import Finish
 from holdfast.trainingjob.decide.failure import find_failure
-from holdfast.trainingjob.decide.snapshot import Observed
+from holdfast.trainingjob.decide.snapshot import TrainingJobSnapshot
 from tests.pods.failures import lost, thrown_out
 from tests.trainingjob.decide.decisions import course, ended, seen
 from tests.trainingjobs import deleted, failed, node, running, stamp, training_job, worker, workers
@@ -243,7 +243,7 @@ def test_a_worker_that_is_still_starting_is_waited_for_before_the_command_is_bla
 def test_a_command_that_was_found_before_is_tried_again(status: dict[str, object]) -> None:
     job = training_job(status={"state": "Running", **status})
     pods = (not_started(0), not_started(1))
-    loss = find_failure(Observed(job=job, current_job=workers(), pods=pods, nodes={"gpu-3": node()}))
+    loss = find_failure(TrainingJobSnapshot(job=job, current_job=workers(), pods=pods, nodes={"gpu-3": node()}))
     assert loss is not None
     assert not loss.permanent
 

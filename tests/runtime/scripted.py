@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.api.meta import Key, Object
 from holdfast.cluster.errors import AlreadyExists, Conflict, Expired, NotFound
-from holdfast.cluster.protocol import Body, Change, Event, Identity, Listing, Propagation, Resource
+from holdfast.cluster.protocol import DELETE, Body, Change, DeleteOptions, Event, Identity, Listing, Resource
 from holdfast.cluster.resources import LEASES
 
 T = TypeVar("T", bound=Object)
@@ -132,19 +132,10 @@ class ScriptedCluster:
     async def patch_status(self, resource: Resource[T], key: Key, patch: Body) -> T:
         return await self._merge("patch_status", resource, key, patch)
 
-    async def delete(
-        self,
-        resource: Resource[T],
-        key: Key,
-        *,
-        uid: str = "",
-        resource_version: str = "",
-        propagation: Propagation = Propagation.BACKGROUND,
-        grace_period_s: int | None = None,
-    ) -> None:
+    async def delete(self, resource: Resource[T], key: Key, options: DeleteOptions = DELETE) -> None:
         self._called("delete", resource, key)
         await asyncio.sleep(0)
-        self._guard(resource, key, {"metadata": {"uid": uid, "resourceVersion": resource_version}})
+        self._guard(resource, key, {"metadata": {"uid": options.uid, "resourceVersion": options.resource_version}})
         self.drop(resource, key)
 
     async def pod_log(

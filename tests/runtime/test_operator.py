@@ -16,7 +16,7 @@ from holdfast.runtime.controller import Controller, Done, Result, TerminalError,
 from holdfast.runtime.events import EVENTS
 from holdfast.runtime.leader import Elector, LeaseLost
 from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.operator import Operator, Settings
+from holdfast.runtime.operator import Operator, OperatorSettings
 from holdfast.runtime.process import utc_now
 from tests.runtime.scripted import WRITES, ScriptedCluster
 from tests.runtime.things import PARTS, THINGS, A, noon, part, running, thing, until
@@ -77,7 +77,7 @@ class Process:
             random=Random(1),
             metrics=self.metrics,
             elector=elector if elects else None,
-            settings=Settings(**settings),  # type: ignore[arg-type]  # whatever a test sets
+            settings=OperatorSettings(**settings),  # type: ignore[arg-type]  # whatever a test sets
         )
         self.things = Things(self.operator)
         self.operator.add(

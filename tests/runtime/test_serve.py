@@ -5,7 +5,8 @@ import socket
 import aiohttp
 import pytest
 
-from holdfast.runtime.http import CannotListen, health_app, metrics_app, serve_app
+from holdfast.httpserver import CannotListen
+from holdfast.runtime.http import health_app, metrics_app, serve_app
 from holdfast.runtime.metrics import Metrics
 
 

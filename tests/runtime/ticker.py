@@ -16,7 +16,7 @@ from holdfast.errors import HoldfastError
 from holdfast.runtime.controller import Controller, Done, RequeueAfter, Result, TerminalError
 from holdfast.runtime.leader import Elector, LeaseTiming
 from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.operator import Operator, Settings
+from holdfast.runtime.operator import Operator, OperatorSettings
 from holdfast.runtime.process import on_signal, utc_now
 
 LABELS = "tick=yes"
@@ -55,7 +55,7 @@ async def main(kubeconfig: str, namespace: str, identity: str) -> None:
         random=random,
         metrics=metrics,
         elector=elector,
-        settings=Settings(namespaces=(namespace,)),
+        settings=OperatorSettings(namespaces=(namespace,)),
     )
     ticker = Ticker(operator)
     operator.add(Controller("ticker", CONFIG_MAPS, ticker, ticker.writer))

@@ -8,8 +8,18 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from holdfast.api import reports
-from holdfast.api.reports import FILE, Checkpoint, Endpoint, Progress, ReportReply, WorkerReport, encode_endpoint
+from holdfast.api import credentials, reports
+from holdfast.api.backup_runs import BackupProgress, WantedBackup
+from holdfast.api.credentials import CredentialRequest, RegistryCredential
+from holdfast.api.reports import (
+    FILE,
+    CheckpointReport,
+    Endpoint,
+    ProgressReport,
+    ReportReply,
+    WorkerReport,
+    encode_endpoint,
+)
 from holdfast.cluster.certificate import self_signed_identity
 
 TOKEN = "a-token"
@@ -30,18 +40,23 @@ class OperatorDouble:
         self.stop = ""
         self.ended_well = False
         self.keeps_epochs = True
+        self.wanted: WantedBackup | None = None
+        self.withdrawn = False
+        self.credential = RegistryCredential()
+        self.credential_status = 200
+        self.credential_requests: list[CredentialRequest] = []
         self._seen: set[tuple[str, int, int]] = set()
 
     @property
-    def epochs(self) -> dict[int, Progress]:
+    def epochs(self) -> dict[int, ProgressReport]:
         return {entry.epoch: entry for entry in self.progress if entry.step is None}
 
     @property
-    def progress(self) -> list[Progress]:
+    def progress(self) -> list[ProgressReport]:
         return [entry for batch in self.batches for entry in batch.progress]
 
     @property
-    def checkpoints(self) -> list[Checkpoint]:
+    def checkpoints(self) -> list[CheckpointReport]:
         return [entry for batch in self.batches for entry in batch.checkpoints]
 
     def outcomes(self, outcome: str) -> list[int]:
@@ -52,6 +67,7 @@ class OperatorDouble:
         identity = self_signed_identity("127.0.0.1")
         app = web.Application()
         app.router.add_post(reports.PATH, self._take)
+        app.router.add_post(credentials.PATH, self._give_credential)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         try:
@@ -61,6 +77,24 @@ class OperatorDouble:
             yield self
         finally:
             await runner.cleanup()
+
+    async def _give_credential(self, request: web.Request) -> web.Response:
+        self.tokens.add(request.headers["Authorization"])
+        self.credential_requests.append(credentials.decode_request(await request.read()))
+        if self.credential_status != 200:
+            return web.json_response({"error": "there is no Secret ml/login: create it"}, status=self.credential_status)
+        return web.Response(body=msgspec.json.encode(self.credential))
+
+    @property
+    def backup_states(self) -> list[str]:
+        """What was told of the backup, without repetitions."""
+        told = [body.backup.state for body in self.bodies if body.backup is not None]
+        return [state for number, state in enumerate(told) if not number or told[number - 1] != state]
+
+    @property
+    def backup(self) -> BackupProgress | None:
+        """What was told of the backup last."""
+        return next((body.backup for body in reversed(self.bodies) if body.backup is not None), None)
 
     async def _take(self, request: web.Request) -> web.Response:
         self.tokens.add(request.headers["Authorization"])
@@ -78,6 +112,8 @@ class OperatorDouble:
             stop=self.stop,
             ended_well=self.ended_well,
             recorded_epoch=kept,
+            backup=self.wanted,
+            backup_withdrawn=self.withdrawn,
         )
         return web.Response(body=msgspec.json.encode(answer), status=409 if self.over else 200)
 

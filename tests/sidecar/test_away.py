@@ -10,11 +10,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from holdfast.sidecar import outbox, reporter
-from holdfast.sidecar import sidecar as process
+from holdfast.sidecar import http, outbox, reporter
 from holdfast.sidecar.background import TensorboardSync
 from holdfast.sidecar.progress import NAMES
-from holdfast.sidecar.settings import Settings
+from holdfast.sidecar.settings import SidecarSettings
 from holdfast.sidecar.sidecar import Clocks, Sidecar
 from tests.control_plane.ports import free_ports
 from tests.sidecar.operators import OperatorDouble, until
@@ -41,7 +40,7 @@ def told(epochs: range) -> Iterator[str]:
 
 @asynccontextmanager
 async def running(folder: Path, operator: OperatorDouble, *, progress_port: int = 0) -> AsyncIterator[Sidecar]:
-    settings = Settings(
+    settings = SidecarSettings(
         job="digits",
         namespace="ml",
         uid="uid-1",
@@ -151,4 +150,4 @@ async def test_the_last_word_is_left_before_what_may_take_longer_than_there_is_t
     ],
 )
 def test_the_loopback_is_a_pod_s_own_where_its_address_is_another(host: str, addresses: list[str]) -> None:
-    assert process._own_addresses(host) == addresses
+    assert http.own_addresses(host) == addresses

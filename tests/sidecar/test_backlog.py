@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.api import reports
-from holdfast.api.reports import Checkpoint, Progress, ReportReply, Resumed, WorkerReport
+from holdfast.api.reports import CheckpointReport, ProgressReport, ReportReply, Resumed, WorkerReport
 from holdfast.sidecar import outbox as backlogs
 from holdfast.sidecar.outbox import RESEND_AFTER_S, ReportOutbox
 
@@ -16,23 +16,23 @@ def new() -> ReportOutbox:
     return ReportOutbox(EMPTY)
 
 
-def end(epoch: int, **metrics: float) -> Progress:
-    return Progress(epoch=epoch, metrics=metrics, at=float(epoch))
+def end(epoch: int, **metrics: float) -> ProgressReport:
+    return ProgressReport(epoch=epoch, metrics=metrics, at=float(epoch))
 
 
-def step(epoch: int, number: int, **metrics: float) -> Progress:
-    return Progress(epoch=epoch, step=number, metrics=metrics, at=float(epoch))
+def step(epoch: int, number: int, **metrics: float) -> ProgressReport:
+    return ProgressReport(epoch=epoch, step=number, metrics=metrics, at=float(epoch))
 
 
-def checkpoint(epoch: int, outcome: reports.Outcome = "completed", at: float = 0.0) -> Checkpoint:
-    return Checkpoint(path=f"/checkpoints/checkpoint-epoch-{epoch}", epoch=epoch, outcome=outcome, at=at)
+def checkpoint(epoch: int, outcome: reports.Outcome = "completed", at: float = 0.0) -> CheckpointReport:
+    return CheckpointReport(path=f"/checkpoints/checkpoint-epoch-{epoch}", epoch=epoch, outcome=outcome, at=at)
 
 
 def answer(kept_epoch: int = 0) -> ReportReply:
     return ReportReply(attempt=1, attempt_over=False, recorded_epoch=kept_epoch)
 
 
-def told(backlog: ReportOutbox, now_s: float = 0.0, kept_epoch: int = 0) -> tuple[Progress, ...]:
+def told(backlog: ReportOutbox, now_s: float = 0.0, kept_epoch: int = 0) -> tuple[ProgressReport, ...]:
     batch = backlog.batch(now_s, now_s)
     backlog.acknowledged(answer(kept_epoch), now_s)
     return batch.progress
@@ -208,11 +208,11 @@ sends = st.sampled_from(["taken", "lost", "answer lost"])
 
 @settings(deadline=None)
 @given(st.lists(st.one_of(told_entries, sends), max_size=60))
-def test_the_operator_hears_the_end_of_every_epoch_whatever_is_lost(events: list[Progress | str]) -> None:
+def test_the_operator_hears_the_end_of_every_epoch_whatever_is_lost(events: list[ProgressReport | str]) -> None:
     backlog, heard, now_s = new(), set[int](), 0.0
     for event in events:
         now_s += 1.0
-        if isinstance(event, Progress):
+        if isinstance(event, ProgressReport):
             backlog.add_progress(event)
             continue
         batch = reports.decode(msgspec.json.encode(backlog.batch(now_s, now_s)))
@@ -223,7 +223,7 @@ def test_the_operator_hears_the_end_of_every_epoch_whatever_is_lost(events: list
     while not backlog.is_empty:
         heard |= {entry.epoch for entry in backlog.batch(now_s, now_s).progress if entry.step is None}
         backlog.acknowledged(answer(kept_epoch=99), now_s)
-    assert heard == {event.epoch for event in events if isinstance(event, Progress) and event.step is None}
+    assert heard == {event.epoch for event in events if isinstance(event, ProgressReport) and event.step is None}
 
 
 operators_day = st.lists(st.sampled_from(["epoch", "send", "write", "crash"]), max_size=80)

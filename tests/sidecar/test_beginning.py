@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.api.reports import Checkpoint
-from holdfast.checkpoints.errors import AccessDenied, CheckpointError, Unreachable
+from holdfast.api.reports import CheckpointReport
+from holdfast.checkpoints.errors import AccessDenied, CheckpointError, StoreUnreachable
 from holdfast.checkpoints.manifest import SaveInfo, checkpoint_name
 from holdfast.checkpoints.volume_store import VolumeStore
 from holdfast.sidecar import restore
 from holdfast.sidecar.restore import RestoreLoop, ResumeInfo
-from holdfast.sidecar.settings import Checkpoints, Settings
+from holdfast.sidecar.settings import Checkpoints, SidecarSettings
 from tests.sidecar.volumes import MODEL, checkpoint
 
 SAVED = '{"shards": 1, "ranks": [0], "attempt": 0, "restart": 0, "epoch": 5, "step": %s}'
@@ -22,7 +22,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restore, "RETRY_S", 0.0)
 
 
-def begin(root: Path, faults: list[Exception], told: list[Checkpoint]) -> RestoreLoop:
+def begin(root: Path, faults: list[Exception], told: list[CheckpointReport]) -> RestoreLoop:
     place = Checkpoints(folder=root / "attempt-0", resume_link=root / "attempt-0.resume")
 
     def open_store() -> VolumeStore:
@@ -31,7 +31,7 @@ def begin(root: Path, faults: list[Exception], told: list[Checkpoint]) -> Restor
         return VolumeStore(root)
 
     return RestoreLoop(
-        Settings(job="j", namespace="n", uid="u", attempt=0, index=0),
+        SidecarSettings(job="j", namespace="n", uid="u", attempt=0, index=0),
         place,
         open_store,
         environ={},
@@ -57,15 +57,19 @@ async def test_a_checkpoint_within_an_epoch_says_how_many_were_done(
 
 
 async def test_what_may_pass_is_tried_again_and_told_once(tmp_path: Path) -> None:
-    told: list[Checkpoint] = []
-    faults: list[Exception] = [Unreachable("no answer"), OSError(5, "Input/output error"), Unreachable("no answer")]
+    told: list[CheckpointReport] = []
+    faults: list[Exception] = [
+        StoreUnreachable("no answer"),
+        OSError(5, "Input/output error"),
+        StoreUnreachable("no answer"),
+    ]
     assert await begin(tmp_path, faults, told).run() == ResumeInfo()
     assert [(entry.outcome, entry.reason) for entry in told] == [("unrestored", "no answer")]
     assert (tmp_path / "attempt-0").is_dir()
 
 
 async def test_an_error_that_nobody_foresaw_in_the_volume_is_tried_again(tmp_path: Path) -> None:
-    told: list[Checkpoint] = []
+    told: list[CheckpointReport] = []
     assert await begin(tmp_path, [OSError(116, "Stale file handle")], told).run() == ResumeInfo()
     assert "Stale file handle" in told[0].reason
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.api.reports import Progress
+from holdfast.api.reports import ProgressReport
 from holdfast.sidecar.progress import GpuUtilization
-from holdfast.train.progress import METRIC, Gpus
+from holdfast.train.progress import METRIC, GpuMonitor
 from tests.sidecar.operators import OperatorDouble, until
 from tests.sidecar.pods import Pod, ended
 
 
-class FakeGpus(Gpus):
+class FakeGpus(GpuMonitor):
     def __init__(self, percent: float | None) -> None:
         super().__init__("no-such-library.so")
         self.percent = percent
@@ -39,8 +39,8 @@ async def test_what_the_training_reports_counts_else_what_nvml_shows(
 ) -> None:
     busy = GpuUtilization(FakeGpus(seen))
     await busy.measure()
-    busy.on_progress(Progress(epoch=1, metrics={} if reported is None else {METRIC: reported}, at=1.0))
-    busy.on_progress(Progress(epoch=2, metrics={"loss": 0.5}, at=2.0))
+    busy.on_progress(ProgressReport(epoch=1, metrics={} if reported is None else {METRIC: reported}, at=1.0))
+    busy.on_progress(ProgressReport(epoch=2, metrics={"loss": 0.5}, at=2.0))
     assert busy.percent == percent
 
 
@@ -54,7 +54,7 @@ async def test_gpus_that_are_gone_are_unknown_and_not_idle() -> None:
 
 
 async def test_without_a_library_nobody_looks_again() -> None:
-    busy = GpuUtilization(Gpus("no-such-library.so"))
+    busy = GpuUtilization(GpuMonitor("no-such-library.so"))
     async with asyncio.timeout(60):
         await busy.run()
     assert busy.percent is None

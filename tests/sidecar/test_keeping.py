@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from holdfast.api.reports import Checkpoint, Outcome
+from holdfast.api.reports import CheckpointReport, Outcome
 from holdfast.checkpoints.completeness import FolderScan, ShardMarkers
 from holdfast.checkpoints.errors import CheckpointError, Incomplete, MissingPart, StorageFull, UnsafeContent
 from holdfast.checkpoints.files import FileEntry, FileStamp
@@ -75,7 +75,7 @@ class Told(list[tuple[int, str, str]]):
         super().__init__()
         self.best: list[str] = []
 
-    def tell(self, entry: Checkpoint) -> None:
+    def tell(self, entry: CheckpointReport) -> None:
         self.best += [entry.best] if entry.best is not None else []
         self.append((entry.epoch, entry.outcome, entry.reason))
 

@@ -8,24 +8,24 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from holdfast.api.reports import Progress
+from holdfast.api.reports import ProgressReport
 from holdfast.sidecar.http import serve_app
 from holdfast.sidecar.progress import LARGEST_PAGE, NAMES, MetricsScraper, ProgressFileReader, parse_line
 
 
-def parse(line: bytes) -> Progress:
+def parse(line: bytes) -> ProgressReport:
     return parse_line(line, 7.0)
 
 
 async def test_lines_are_told_as_they_come_and_bad_ones_are_counted_and_said_once(tmp_path: Path) -> None:
-    file, told = tmp_path / "progress.jsonl", list[Progress]()
+    file, told = tmp_path / "progress.jsonl", list[ProgressReport]()
     lines = ProgressFileReader(file, told.append, parse, is_full=lambda: False)
     assert not await lines.read()
     file.write_text('{"epoch": 1}\nepoch 2 is done\n{"epoch": 2, "loss": 0.5}\n{"loss": 1}\n' + "x" * 70_000 + "\n")
     with capture_logs() as logged:
         assert await lines.read()
         assert not await lines.read()
-    assert told == [Progress(epoch=1, at=7.0), Progress(epoch=2, metrics={"loss": 0.5}, at=7.0)]
+    assert told == [ProgressReport(epoch=1, at=7.0), ProgressReport(epoch=2, metrics={"loss": 0.5}, at=7.0)]
     assert lines.rejected_lines == 3
     assert len([line for line in logged if line["log_level"] == "warning"]) == 1
 
@@ -60,7 +60,7 @@ async def training() -> AsyncIterator[Training]:
 
 
 async def test_metrics_are_read_from_where_the_training_serves_them(training: Training) -> None:
-    told = list[Progress]()
+    told = list[ProgressReport]()
     page = MetricsScraper(["127.0.0.1"], training.port, NAMES, told.append, lambda: 7.0)
     async with aiohttp.ClientSession() as session:
         training.page = b"training_epoch 1\ntraining_loss 0.5\n"
@@ -69,13 +69,13 @@ async def test_metrics_are_read_from_where_the_training_serves_them(training: Tr
         training.page = b"training_epoch 2\ntraining_loss 0.25\n\xff\n"
         await page.read(session)
     assert told == [
-        Progress(epoch=1, metrics={"loss": 0.5}, at=7.0),
-        Progress(epoch=2, metrics={"loss": 0.25}, at=7.0),
+        ProgressReport(epoch=1, metrics={"loss": 0.5}, at=7.0),
+        ProgressReport(epoch=2, metrics={"loss": 0.25}, at=7.0),
     ]
 
 
 async def test_a_page_that_fails_or_is_huge_tells_nothing(training: Training) -> None:
-    told = list[Progress]()
+    told = list[ProgressReport]()
     page = MetricsScraper(["127.0.0.1"], training.port, NAMES, told.append, lambda: 7.0)
     async with aiohttp.ClientSession() as session:
         training.page, training.status = b"training_epoch 1\n", 500

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.api.reports import Progress
+from holdfast.api.reports import ProgressReport
 from holdfast.sidecar.progress import NAMES, ScrapeState, read_samples
 
 PAGE = """
@@ -45,8 +45,8 @@ def test_no_page_is_a_surprise(page: str) -> None:
     assert set(read_samples(f"training_epoch{page}", NAMES)) <= set(NAMES)
 
 
-def entry(epoch: int, step: int | None = None, at: float = 0.0, **metrics: float) -> Progress:
-    return Progress(epoch=epoch, step=step, metrics=metrics, at=at)
+def entry(epoch: int, step: int | None = None, at: float = 0.0, **metrics: float) -> ProgressReport:
+    return ProgressReport(epoch=epoch, step=step, metrics=metrics, at=at)
 
 
 def test_without_steps_each_new_value_is_the_end_of_an_epoch() -> None:

@@ -8,11 +8,10 @@ from signal import SIGKILL
 
 import pytest
 
-from holdfast.checkpoints.lease import InUse
 from holdfast.checkpoints.object_store import Bucket
 from holdfast.checkpoints.settings import open_bucket
-from holdfast.sidecar.background import TensorboardSync
-from holdfast.sidecar.tensorboard import Events
+from holdfast.checkpoints.store import StoreInUse
+from holdfast.sidecar.background import Events, TensorboardSync
 from tests.checkpoints.servers.server import Server, s3
 from tests.sidecar.operators import OperatorDouble, until
 from tests.sidecar.pods import Pod, done, ended
@@ -113,7 +112,7 @@ def test_nothing_is_brought_while_another_job_has_the_place(tmp_path: Path, serv
 
     def must_hold() -> None:
         if not held[0]:
-            raise InUse("ml/other has it")
+            raise StoreInUse("ml/other has it")
 
     mirroring = TensorboardSync(folder, bucket, must_hold)
     write(folder / "events", b"first")

@@ -92,7 +92,7 @@ async def test_the_best_of_a_plain_script_stays_in_the_store_with_the_newest(
         store = store_at(server, address)
         await until(lambda: [name.epoch for name in store.names(0)] == [4, 2])
         best = f"{address}/attempt-0/checkpoint-epoch-2"
-        await until(lambda: any((entry.kept, entry.best) == (2, best) for entry in operator.checkpoints))
+        await until(lambda: any((entry.valid_count, entry.best) == (2, best) for entry in operator.checkpoints))
         assert await ended(sidecar) == 0, pod.log("sidecar")
     assert store.verify(checkpoint_name(2, 0)).metrics == {"accuracy": 0.9, "loss": 0.9}
 

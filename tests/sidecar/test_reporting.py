@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.api.reports import Progress, ReportReply, WorkerReport
+from holdfast.api.reports import ProgressReport, ReportReply, WorkerReport
 from holdfast.sidecar.outbox import ReportOutbox
 from holdfast.sidecar.reporter import OperatorClient, Reporter, ReportNotDelivered, ReportRejected
 from holdfast.trainingjob.decide.snapshot import TIMING
@@ -105,7 +105,7 @@ async def test_a_token_that_is_none_is_not_sent(double: OperatorDouble, token: s
 @pytest.mark.parametrize("status", [401, 403, 408, 429, 500, 503])
 async def test_what_may_pass_is_sent_again(double: OperatorDouble, status: int) -> None:
     backlog = ReportOutbox(EMPTY)
-    backlog.add_progress(Progress(epoch=1, at=1.0))
+    backlog.add_progress(ProgressReport(epoch=1, at=1.0))
     double.status = status
     async with reporting(double, backlog, lambda _: None) as sender:
         assert not await sender.send()
@@ -118,12 +118,12 @@ async def test_what_may_pass_is_sent_again(double: OperatorDouble, status: int) 
 @pytest.mark.parametrize("status", [400, 413])
 async def test_what_never_passes_does_not_hold_up_the_rest(double: OperatorDouble, status: int) -> None:
     backlog = ReportOutbox(EMPTY)
-    backlog.add_progress(Progress(epoch=1, at=1.0))
+    backlog.add_progress(ProgressReport(epoch=1, at=1.0))
     double.status = status
     async with reporting(double, backlog, lambda _: None) as sender:
         assert not await sender.send()
         double.status = 200
-        backlog.add_progress(Progress(epoch=2, at=2.0))
+        backlog.add_progress(ProgressReport(epoch=2, at=2.0))
         assert await sender.send()
     assert sorted(double.epochs) == [2]
 
@@ -148,7 +148,7 @@ async def test_the_end_of_an_epoch_does_not_wait_for_its_turn(double: OperatorDo
     async with reporting(double, backlog, lambda _: None) as sender:
         running = asyncio.create_task(sender.run())
         await until(lambda: len(double.batches) == 1)
-        backlog.add_progress(Progress(epoch=1, at=1.0))
+        backlog.add_progress(ProgressReport(epoch=1, at=1.0))
         sender.send_now()
         await until(lambda: 1 in double.epochs)
         running.cancel()
@@ -157,7 +157,7 @@ async def test_the_end_of_an_epoch_does_not_wait_for_its_turn(double: OperatorDo
 async def test_what_is_left_of_a_backlog_does_not_wait_either(double: OperatorDouble) -> None:
     backlog = ReportOutbox(EMPTY)
     for epoch in range(300):
-        backlog.add_progress(Progress(epoch=epoch, at=1.0))
+        backlog.add_progress(ProgressReport(epoch=epoch, at=1.0))
     async with reporting(double, backlog, lambda _: None) as sender:
         running = asyncio.create_task(sender.run())
         await until(lambda: len(double.epochs) == 300)
@@ -185,7 +185,7 @@ async def test_who_has_nothing_new_reports_half_as_often_and_is_never_taken_for_
     assert [at_s - began_s for at_s in operator.at_s] == [0.0, 10.0, 20.0, 30.0]
     assert TIMING.report_timeout_s > 10.0
     for step in (1, 2, 3):
-        backlog.add_progress(Progress(epoch=1, step=step, at=1.0))
+        backlog.add_progress(ProgressReport(epoch=1, step=step, at=1.0))
         await asyncio.sleep(5.0)
     assert [at_s - began_s for at_s in operator.at_s[4:]] == [35.0, 40.0, 45.0]
     running.cancel()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.sidecar.progress import NAMES
-from holdfast.sidecar.settings import BadSetting, settings
+from holdfast.sidecar.settings import InvalidSidecarSetting, settings
 
 LEAST = {
     "HOLDFAST_JOB": "digits",
@@ -48,7 +48,7 @@ def test_metrics_may_have_other_names() -> None:
 
 @pytest.mark.parametrize("name", LEAST)
 def test_who_it_is_must_be_told(name: str) -> None:
-    with pytest.raises(BadSetting, match=f"^{name} is "):
+    with pytest.raises(InvalidSidecarSetting, match=f"^{name} is "):
         settings({**LEAST, name: ""})
 
 
@@ -70,5 +70,5 @@ def test_who_it_is_must_be_told(name: str) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused_with_its_name(changed: dict[str, str], said: str) -> None:
-    with pytest.raises(BadSetting, match=said):
+    with pytest.raises(InvalidSidecarSetting, match=said):
         settings({**KEEPING, **changed})

@@ -15,7 +15,7 @@ from holdfast.checkpoints.errors import (
     ReadOnly,
     StorageFull,
     StoreError,
-    Unreachable,
+    StoreUnreachable,
 )
 from holdfast.checkpoints.manifest import SaveInfo, checkpoint_name
 from holdfast.checkpoints.resume import DecisionPending
@@ -211,7 +211,7 @@ def test_a_link_of_an_earlier_start_is_corrected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "passes"),
     [
-        (Unreachable("x"), True),
+        (StoreUnreachable("x"), True),
         (StoreError("x"), True),
         (DecisionPending("x"), True),
         (Incomplete("x"), True),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from holdfast.api.reports import ReportReply
 from holdfast.sidecar.http import AttemptState
-from holdfast.sidecar.settings import Settings
+from holdfast.sidecar.settings import SidecarSettings
 from holdfast.sidecar.shutdown import END_S, ShutdownCoordinator
 from holdfast.train.notice import announcement_file
 from tests.sidecar.operators import until
@@ -15,7 +15,7 @@ from tests.sidecar.test_keeping import FakePlace, Told, keeping
 def stopping(
     notice: Path | None, place: FakePlace | None = None, grace_s: float = 30.0
 ) -> tuple[ShutdownCoordinator, AttemptState]:
-    settings = Settings(
+    settings = SidecarSettings(
         job="j", namespace="n", uid="u", attempt=1, index=0, notice_file=notice, grace_s=grace_s, metric_names={}
     )
     standing = AttemptState()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api import reports
-from holdfast.api.reports import Progress, WorkerReport
+from holdfast.api.reports import ProgressReport, WorkerReport
 from holdfast.sidecar.progress import InvalidProgress, parse_line
 
 
@@ -32,7 +32,7 @@ from holdfast.sidecar.progress import InvalidProgress, parse_line
 def test_the_usable_part_of_a_line_is_taken(
     line: str, epoch: int, total: int | None, step: int | None, steps: int | None, metrics: dict[str, float]
 ) -> None:
-    expected = Progress(epoch=epoch, total_epochs=total, step=step, steps=steps, metrics=metrics, at=7.0)
+    expected = ProgressReport(epoch=epoch, total_epochs=total, step=step, steps=steps, metrics=metrics, at=7.0)
     assert parse_line(line.encode(), 7.0) == expected
 
 

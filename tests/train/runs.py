@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.train import environment
-from holdfast.train.progress import Gpus
+from holdfast.train.progress import GpuMonitor
 from holdfast.train.run import Run
 
 # Also on a machine that has some.
-NONE = Gpus("no-such-library.so")
+NONE = GpuMonitor("no-such-library.so")
 
 
 class Clock:
@@ -31,7 +31,7 @@ def worker(
     shards: bool = False,
     agree: Callable[[bool], bool] | None = None,
     clock: Callable[[], float] | None = None,
-    gpus: Gpus | None = None,
+    gpus: GpuMonitor | None = None,
     **variables: str,
 ) -> Run:
     """A process whose checkpoints, progress and notice are in the folder; a variable that is "" is not set."""

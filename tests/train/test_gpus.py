@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.train.progress import METRIC, Gpus
+from holdfast.train.progress import METRIC, GpuMonitor
 from tests.train.runs import lines, worker
 
 
@@ -41,12 +41,12 @@ def test_the_mean_is_over_those_that_tell(
     nvml: str, monkeypatch: pytest.MonkeyPatch, told: str, percent: float | None
 ) -> None:
     monkeypatch.setenv("FAKE_NVML", told)
-    assert Gpus(nvml).utilization_percent() == percent
+    assert GpuMonitor(nvml).utilization_percent() == percent
 
 
 def test_a_driver_that_comes_later_is_found(nvml: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_NVML", "!")
-    gpus = Gpus(nvml)
+    gpus = GpuMonitor(nvml)
     assert gpus.utilization_percent() is None
     monkeypatch.setenv("FAKE_NVML", "25")
     assert (gpus.utilization_percent(), gpus.is_there) == (25.0, True)
@@ -54,13 +54,13 @@ def test_a_driver_that_comes_later_is_found(nvml: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("library", ["no-such-library.so.1", "libc.so.6"])
 def test_without_the_library_nothing_is_known(library: str) -> None:
-    gpus = Gpus(library)
+    gpus = GpuMonitor(library)
     assert (gpus.utilization_percent(), gpus.is_there) == (None, False)
     assert gpus.utilization_percent() is None
 
 
 def test_a_line_of_progress_says_how_busy_they_are(nvml: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = worker(tmp_path, gpus=Gpus(nvml))
+    run = worker(tmp_path, gpus=GpuMonitor(nvml))
     for epoch, told in enumerate(("80", "x", "60"), start=1):
         monkeypatch.setenv("FAKE_NVML", told)
         run.report(epoch=epoch, loss=0.5)
@@ -70,7 +70,7 @@ def test_a_line_of_progress_says_how_busy_they_are(nvml: str, tmp_path: Path, mo
 
 def test_where_nothing_is_reported_nobody_asks(nvml: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_NVML", "80")
-    gpus = Gpus(nvml)
+    gpus = GpuMonitor(nvml)
     worker(tmp_path, rank=1, world=2, gpus=gpus).report(epoch=1, loss=0.5)
     worker(tmp_path, PROGRESS_FILE="", gpus=gpus).report(epoch=1, loss=0.5)
     assert lines(tmp_path) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.train.progress import MAX_NUMBERS, Progress
+from holdfast.train.progress import MAX_NUMBERS, ProgressFile
 
 
 class Strange:
@@ -22,11 +22,11 @@ class Strange:
 
 
 @pytest.fixture
-def progress(tmp_path: Path) -> Progress:
-    return Progress(tmp_path / "progress")
+def progress(tmp_path: Path) -> ProgressFile:
+    return ProgressFile(tmp_path / "progress")
 
 
-def test_each_line_is_an_object_and_nothing_is_overwritten(progress: Progress, tmp_path: Path) -> None:
+def test_each_line_is_an_object_and_nothing_is_overwritten(progress: ProgressFile, tmp_path: Path) -> None:
     (tmp_path / "progress").write_text('{"epoch": 1}\n')
     progress.write({"epoch": 2, "loss": 0.5})
     progress.write({"epoch": 3})
@@ -35,7 +35,7 @@ def test_each_line_is_an_object_and_nothing_is_overwritten(progress: Progress, t
 
 
 def test_without_a_file_nothing_is_written(capsys: pytest.CaptureFixture[str]) -> None:
-    Progress(None).write({"epoch": 1})
+    ProgressFile(None).write({"epoch": 1})
     assert capsys.readouterr().err == ""
 
 
@@ -53,7 +53,7 @@ def test_without_a_file_nothing_is_written(capsys: pytest.CaptureFixture[str]) -
         (1e300, 1e300),
     ],
 )
-def test_a_number_of_any_kind_is_taken(progress: Progress, value: object, taken: float) -> None:
+def test_a_number_of_any_kind_is_taken(progress: ProgressFile, value: object, taken: float) -> None:
     number = progress.numbers({"loss": value})["loss"]
     assert number == taken
     assert type(number) in (int, float), "as JSON writes numbers"
@@ -65,7 +65,7 @@ def test_a_number_of_any_kind_is_taken(progress: Progress, value: object, taken:
     ids=str,
 )
 def test_what_is_no_finite_number_is_left_out_with_one_warning(
-    progress: Progress, value: object, capsys: pytest.CaptureFixture[str]
+    progress: ProgressFile, value: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for _ in range(3):
         assert progress.numbers({"loss": value, "accuracy": 0.5}) == {"accuracy": 0.5}
@@ -76,16 +76,16 @@ def test_what_is_no_finite_number_is_left_out_with_one_warning(
 
 
 @pytest.mark.parametrize("name", ["", "x" * 64, "with space", "line\nbreak", "é", "1st"])
-def test_a_name_that_no_metric_can_have_is_left_out(progress: Progress, name: str) -> None:
+def test_a_name_that_no_metric_can_have_is_left_out(progress: ProgressFile, name: str) -> None:
     assert progress.numbers({name: 1.0, "val/loss": 2.0}) == {"val/loss": 2.0}
 
 
-def test_no_more_numbers_are_taken_than_a_status_can_hold(progress: Progress) -> None:
+def test_no_more_numbers_are_taken_than_a_status_can_hold(progress: ProgressFile) -> None:
     assert len(progress.numbers({f"loss_{number}": 1.0 for number in range(1000)})) == MAX_NUMBERS
 
 
 def test_a_folder_that_is_not_there_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress(tmp_path / "nowhere" / "progress")
+    progress = ProgressFile(tmp_path / "nowhere" / "progress")
     for epoch in range(3):
         progress.write({"epoch": epoch})
     (warning,) = capsys.readouterr().err.splitlines()
@@ -94,7 +94,7 @@ def test_a_folder_that_is_not_there_is_said_once(tmp_path: Path, capsys: pytest.
 
 
 def test_a_full_volume_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
-    Progress(Path("/dev/full")).write({"epoch": 1})
+    ProgressFile(Path("/dev/full")).write({"epoch": 1})
     assert "No space left on device" in capsys.readouterr().err
 
 
@@ -102,12 +102,12 @@ def test_a_pipe_that_nobody_reads_does_not_hold_the_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.mkfifo(tmp_path / "progress")
-    Progress(tmp_path / "progress").write({"epoch": 1})
+    ProgressFile(tmp_path / "progress").write({"epoch": 1})
     assert "can't write progress" in capsys.readouterr().err
 
 
 def test_the_line_after_a_torn_one_is_whole(
-    progress: Progress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    progress: ProgressFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as full:
         write = os.write
@@ -123,11 +123,11 @@ def test_a_closed_stderr_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
         if stream is not None:
             stream.close()
         monkeypatch.setattr(sys, "stderr", stream)
-        assert Progress(None).numbers({"loss": math.nan}) == {}
+        assert ProgressFile(None).numbers({"loss": math.nan}) == {}
 
 
 def test_a_file_that_turns_read_only_is_no_error(
-    progress: Progress, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    progress: ProgressFile, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: object) -> int:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.train.checkpoint import resume_position
 from holdfast.trainer import checkpoint
-from holdfast.trainer.optimizers import OPTIMIZERS
-from holdfast.trainer.settings import BadSetting, TrainerError, unusable
+from holdfast.trainer.model import OPTIMIZERS
+from holdfast.trainer.settings import InvalidTrainerSetting, TrainerError, unusable
 from holdfast.trainer.training import State, StopOrSave, Task, fresh, train_epoch
 from tests.trainer.tasks import same, task, trained
 
@@ -77,7 +77,7 @@ def test_the_weights_are_saved_under_their_names(tmp_path: Path) -> None:
 
 def test_a_folder_that_can_t_be_written_is_refused_before_the_training(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadSetting, match=r"can't write to CHECKPOINT_DIR .*/file/inside: Not a directory"):
+    with pytest.raises(InvalidTrainerSetting, match=r"can't write to CHECKPOINT_DIR .*/file/inside: Not a directory"):
         checkpoint.prepare(tmp_path / "file" / "inside")
 
 
@@ -140,7 +140,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, harm: Callable[[Path], 
     training = task()
     folder = save(training, fresh(training), tmp_path)
     harm(folder)
-    with pytest.raises(BadSetting, match=r"RESUME_FROM .*checkpoint-epoch-0 is not a whole checkpoint"):
+    with pytest.raises(InvalidTrainerSetting, match=r"RESUME_FROM .*checkpoint-epoch-0 is not a whole checkpoint"):
         load(training, folder)
 
 
@@ -158,13 +158,13 @@ def test_a_flipped_bit_in_an_archive_is_refused_or_changes_nothing(tmp_path: Pat
         (folder / name).write_bytes(damaged)
         try:
             loaded = load(training, folder)
-        except BadSetting:
+        except InvalidTrainerSetting:
             continue
         assert same(loaded, saved), f"byte {place}"
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match=r"is not a whole checkpoint \(No such file or directory\)"):
+    with pytest.raises(InvalidTrainerSetting, match=r"is not a whole checkpoint \(No such file or directory\)"):
         load(task(), tmp_path / "nowhere")
 
 
@@ -174,7 +174,7 @@ def test_weights_of_another_precision_are_refused(tmp_path: Path) -> None:
     with np.load(folder / "model.npz") as arrays:
         doubled = {name: arrays[name].astype(np.float64) for name in arrays}
     np.savez(folder / "model.npz", allow_pickle=False, **doubled)
-    with pytest.raises(BadSetting, match=r"float64 .* not float32"):
+    with pytest.raises(InvalidTrainerSetting, match=r"float64 .* not float32"):
         load(training, folder)
 
 
@@ -183,7 +183,7 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
     folder = save(training, fresh(training), tmp_path)
     objects = {name: np.array([print], dtype=object) for name in training.network.shapes}
     np.savez(folder / "model.npz", allow_pickle=True, **objects)
-    with pytest.raises(BadSetting, match="allow_pickle=False"):
+    with pytest.raises(InvalidTrainerSetting, match="allow_pickle=False"):
         load(training, folder)
 
 
@@ -201,7 +201,7 @@ def test_a_checkpoint_of_another_training_is_refused_with_what_differs(
 ) -> None:
     training = task()
     folder = save(training, fresh(training), tmp_path)
-    with pytest.raises(BadSetting, match=f"is of another training: {said}"):
+    with pytest.raises(InvalidTrainerSetting, match=f"is of another training: {said}"):
         load(task(**{name: value}), folder)
 
 
@@ -210,7 +210,7 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
     folder = save(training, fresh(training), tmp_path)
     facts = json.loads((folder / "state.json").read_text())
     (folder / "state.json").write_text(json.dumps(facts | {"version": 2}))
-    with pytest.raises(BadSetting, match="has the format 2, not 1"):
+    with pytest.raises(InvalidTrainerSetting, match="has the format 2, not 1"):
         load(training, folder)
 
 
@@ -222,4 +222,4 @@ def test_more_epochs_and_another_rate_may_resume(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("number", "passes"), [(errno.ENOSPC, True), (errno.EIO, True), (errno.EACCES, False)])
 def test_a_disk_that_may_be_there_in_the_next_attempt_is_no_bad_setting(number: int, passes: bool) -> None:
-    assert isinstance(unusable("can't", OSError(number, "why")), BadSetting) != passes
+    assert isinstance(unusable("can't", OSError(number, "why")), InvalidTrainerSetting) != passes

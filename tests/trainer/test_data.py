@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from holdfast.trainer.data import digits, load, mnist, synthetic
-from holdfast.trainer.settings import BadSetting, settings
+from holdfast.trainer.settings import InvalidTrainerSetting, settings
 
 MISSING = r"has no train-images-idx3-ubyte \(or .gz\)"
 
@@ -96,9 +96,9 @@ def test_packed_files_and_names_with_a_dot_are_found_too(tmp_path: Path) -> None
 
 
 def test_a_folder_without_the_files_is_refused_with_what_to_mount(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match=MISSING):
+    with pytest.raises(InvalidTrainerSetting, match=MISSING):
         mnist(tmp_path)
-    with pytest.raises(BadSetting, match=MISSING):
+    with pytest.raises(InvalidTrainerSetting, match=MISSING):
         mnist(tmp_path / "nowhere")
 
 
@@ -119,7 +119,7 @@ def test_a_folder_without_the_files_is_refused_with_what_to_mount(tmp_path: Path
     ],
 )
 def test_broken_files_are_refused(tmp_path: Path, replaced: dict[str, bytes], said: str) -> None:
-    with pytest.raises(BadSetting, match=said):
+    with pytest.raises(InvalidTrainerSetting, match=said):
         mnist(write_mnist(tmp_path, **replaced))
 
 
@@ -132,5 +132,5 @@ def test_a_broken_archive_is_refused(tmp_path: Path, content: bytes) -> None:
     write_mnist(tmp_path)
     (tmp_path / "train-images-idx3-ubyte").unlink()
     (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(content)
-    with pytest.raises(BadSetting, match=r"can't read .*train-images-idx3-ubyte\.gz"):
+    with pytest.raises(InvalidTrainerSetting, match=r"can't read .*train-images-idx3-ubyte\.gz"):
         mnist(tmp_path)

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.trainer.allreduce import Group, Peer, RankZero, join
 from holdfast.trainer.connection import DATA, HEADER, Handshake, Link
-from holdfast.trainer.settings import BadSetting, GroupError, RankInfo, WorkerFailed, WorkerLost
+from holdfast.trainer.settings import GroupError, InvalidTrainerSetting, RankInfo, WorkerFailed, WorkerLost
 from tests.trainer.workers import PORT, WAIT_S, loopback
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ def test_a_lost_worker_0_is_named_by_the_others(pool: ThreadPoolExecutor) -> Non
 def test_the_reason_of_a_failure_reaches_every_worker_with_its_exit_code(pool: ThreadPoolExecutor) -> None:
     def work(group: Group) -> WorkerFailed | None:
         if group.rank == 2:
-            group.fail(BadSetting("DATA_DIR is empty"))
+            group.fail(InvalidTrainerSetting("DATA_DIR is empty"))
             return None
         try:
             group.sum(np.zeros(3))

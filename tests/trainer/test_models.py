@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from holdfast.trainer.model import Floats, Labels, Network, build, exact, half, pool
-from holdfast.trainer.settings import MODELS, BadSetting, settings
+from holdfast.trainer.settings import MODELS, InvalidTrainerSetting, settings
 
 SHAPE, CLASSES = (6, 5), 4
 
@@ -120,5 +120,5 @@ def test_the_first_weights_follow_from_the_seed_and_biases_are_zero() -> None:
 
 
 def test_images_too_small_for_the_cnn_are_refused() -> None:
-    with pytest.raises(BadSetting, match="at least 4 by 4 pixels; those of digits are 3 by 9"):
+    with pytest.raises(InvalidTrainerSetting, match="at least 4 by 4 pixels; those of digits are 3 by 9"):
         build(settings({"MODEL": "cnn"}), (3, 9), 10)

@@ -9,8 +9,7 @@ import pytest
 
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.trainer.settings import RankInfo, read_rank_info, settings, with_config_file
-from holdfast.trainingjob.objects.config import config_map
-from holdfast.trainingjob.objects.environment import environment
+from holdfast.trainingjob.objects.environment import config_map, environment
 from tests.trainingjob.objects.family import DEFAULTS
 
 HYPERPARAMETERS = {

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.trainer.model import Floats
-from holdfast.trainer.optimizers import EPSILON, OPTIMIZERS, Moments, Update, rate
+from holdfast.trainer.model import EPSILON, OPTIMIZERS, Floats, Moments, Update, rate
 
 START = np.array([1.0, -2.0, 0.5], np.float32)
 GRADIENT = np.array([0.5, -0.25, 4.0], np.float32)

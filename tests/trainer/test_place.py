@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from holdfast.trainer.settings import BadSetting, RankInfo, read_rank_info
+from holdfast.trainer.settings import InvalidTrainerSetting, RankInfo, read_rank_info
 
 PYTORCH = {"RANK": "2", "WORLD_SIZE": "4", "MASTER_ADDR": "job-0.job-headless", "MASTER_PORT": "29500"}
 JAX = {"JAX_PROCESS_ID": "2", "JAX_NUM_PROCESSES": "4", "JAX_COORDINATOR_ADDRESS": "job-0.job-headless:29500"}
@@ -44,14 +44,16 @@ def test_an_ipv6_address_keeps_its_colons() -> None:
 @pytest.mark.parametrize("missing", PYTORCH)
 def test_half_of_the_variables_is_refused_with_what_is_missing(missing: str) -> None:
     environ = {name: value for name, value in PYTORCH.items() if name != missing}
-    with pytest.raises(BadSetting, match=f"{missing} not: set all of RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT"):
+    with pytest.raises(
+        InvalidTrainerSetting, match=f"{missing} not: set all of RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT"
+    ):
         read_rank_info(environ)
 
 
 @pytest.mark.parametrize("missing", JAX)
 def test_half_of_jax_s_variables_is_refused_too(missing: str) -> None:
     environ = {name: value for name, value in JAX.items() if name != missing}
-    with pytest.raises(BadSetting, match=f"{missing} not"):
+    with pytest.raises(InvalidTrainerSetting, match=f"{missing} not"):
         read_rank_info(environ)
 
 
@@ -66,13 +68,13 @@ def test_half_of_jax_s_variables_is_refused_too(missing: str) -> None:
     ],
 )
 def test_a_place_that_can_t_be_is_refused(change: dict[str, str], said: str) -> None:
-    with pytest.raises(BadSetting, match=said):
+    with pytest.raises(InvalidTrainerSetting, match=said):
         read_rank_info(PYTORCH | change)
 
 
 @pytest.mark.parametrize("address", ["host", "host:", ":1", "host:0", "host:99999", "host:http"])
 def test_an_address_without_host_and_port_is_refused(address: str) -> None:
-    with pytest.raises(BadSetting, match=r"JAX_COORDINATOR_ADDRESS is .*: write host:port"):
+    with pytest.raises(InvalidTrainerSetting, match=r"JAX_COORDINATOR_ADDRESS is .*: write host:port"):
         read_rank_info(JAX | {"JAX_COORDINATOR_ADDRESS": address})
 
 
@@ -80,11 +82,11 @@ def test_an_address_without_host_and_port_is_refused(address: str) -> None:
     "text", ["{", "[]", "3", "{}", '{"cluster": {}, "task": {}}', '{"cluster": {"worker": 3}, "task": {"type": "w"}}']
 )
 def test_a_tf_config_of_another_form_is_refused(text: str) -> None:
-    with pytest.raises(BadSetting, match="TF_CONFIG is not"):
+    with pytest.raises(InvalidTrainerSetting, match="TF_CONFIG is not"):
         read_rank_info({"TF_CONFIG": text})
 
 
 @pytest.mark.parametrize("task", [{"type": "ps", "index": 0}, {"type": "worker", "index": 4}])
 def test_a_task_that_is_no_worker_is_refused(task: dict[str, object]) -> None:
-    with pytest.raises(BadSetting, match="there are 4 workers"):
+    with pytest.raises(InvalidTrainerSetting, match="there are 4 workers"):
         read_rank_info(tf_config(task=task))

@@ -10,7 +10,7 @@ import pytest
 from holdfast.trainer import checkpoint
 from holdfast.trainer.checkpoint import begin
 from holdfast.trainer.report import Report
-from holdfast.trainer.settings import BadSetting
+from holdfast.trainer.settings import InvalidTrainerSetting
 from holdfast.trainer.training import Task, evaluate, fresh
 from tests.trainer.tasks import same, task, trained
 from tests.trainer.workers import epochs
@@ -82,7 +82,7 @@ def test_what_is_there_and_no_checkpoint_is_an_error(tmp_path: Path, broken: str
             place.touch()
             place = place / "checkpoint-epoch-2"
     resumed = task(RESUME_FROM=str(place))
-    with pytest.raises(BadSetting, match=rf"RESUME_FROM {place} is not a whole checkpoint \("):
+    with pytest.raises(InvalidTrainerSetting, match=rf"RESUME_FROM {place} is not a whole checkpoint \("):
         begin(resumed, report(resumed, tmp_path))
 
 
@@ -92,5 +92,5 @@ def test_a_position_beyond_the_data_is_refused(tmp_path: Path) -> None:
     facts["position"]["samples"] = 80
     (folder / "state.json").write_text(json.dumps(facts))
     resumed = task(RESUME_FROM=str(folder))
-    with pytest.raises(BadSetting, match="more samples than synthetic has here"):
+    with pytest.raises(InvalidTrainerSetting, match="more samples than synthetic has here"):
         begin(resumed, report(resumed, tmp_path))

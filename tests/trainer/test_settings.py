@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.trainer.settings import DATASETS, LEARNING_RATES, MODELS, PARAMS, BadSetting, settings, with_config_file
+from holdfast.trainer.settings import (
+    DATASETS,
+    LEARNING_RATES,
+    MODELS,
+    PARAMS,
+    InvalidTrainerSetting,
+    settings,
+    with_config_file,
+)
 
 
 def test_an_empty_environment_trains_the_mlp_on_the_digits() -> None:
@@ -71,7 +79,9 @@ def test_an_empty_variable_is_as_good_as_none() -> None:
 
 @pytest.mark.parametrize(("name", "known"), [("MODEL", MODELS), ("DATASET", DATASETS)])
 def test_an_unknown_model_or_data_set_is_refused_with_those_that_are_known(name: str, known: tuple[str, ...]) -> None:
-    with pytest.raises(BadSetting, match=f"{name} is 'resnet50': .* knows {', '.join(known)}; .* image and a command"):
+    with pytest.raises(
+        InvalidTrainerSetting, match=f"{name} is 'resnet50': .* knows {', '.join(known)}; .* image and a command"
+    ):
         settings({name: "resnet50"})
 
 
@@ -106,12 +116,12 @@ def test_an_unknown_model_or_data_set_is_refused_with_those_that_are_known(name:
     ],
 )
 def test_a_bad_value_is_refused_with_its_name_and_what_to_write(name: str, value: str) -> None:
-    with pytest.raises(BadSetting, match=rf"^{name} is .*: (write a |the reference trainer knows )"):
+    with pytest.raises(InvalidTrainerSetting, match=rf"^{name} is .*: (write a |the reference trainer knows )"):
         settings({name: value})
 
 
 def test_an_unknown_parameter_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(BadSetting, match=f"PARAM_HIDEN is not .*{PARAMS[0]}"):
+    with pytest.raises(InvalidTrainerSetting, match=f"PARAM_HIDEN is not .*{PARAMS[0]}"):
         settings({"PARAM_HIDEN": "3"})
 
 
@@ -120,7 +130,7 @@ def test_an_unknown_parameter_is_refused_with_those_that_are_known() -> None:
 def test_no_text_for_a_number_brings_anything_but_a_number_or_a_refusal(text: str) -> None:
     try:
         chosen = settings({"EPOCHS": text, "LEARNING_RATE": text})
-    except BadSetting:
+    except InvalidTrainerSetting:
         return
     assert chosen.epochs >= 1
     assert chosen.learning_rate > 0
@@ -162,5 +172,5 @@ def test_a_configuration_file_that_is_not_there_is_no_error() -> None:
 def test_a_broken_configuration_file_is_refused_by_its_name(tmp_path: Path, text: str) -> None:
     file = tmp_path / "config.json"
     file.write_bytes(text.encode("latin-1"))
-    with pytest.raises(BadSetting, match=r"config\.json is not the configuration of a job"):
+    with pytest.raises(InvalidTrainerSetting, match=r"config\.json is not the configuration of a job"):
         with_config_file({"CONFIG_FILE": str(file)})

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from holdfast.trainer.optimizers import OPTIMIZERS
+from holdfast.trainer.model import OPTIMIZERS
 from holdfast.trainer.settings import MODELS, Diverged
 from holdfast.trainer.training import StopOrSave, evaluate, fresh, train_epoch
 from tests.trainer.tasks import same, task, trained

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.trainer.settings import BadSetting, choice, flag, integer, number, path
+from holdfast.trainer.settings import InvalidTrainerSetting, choice, flag, integer, number, path
 
 
 @settings(deadline=None)
@@ -17,13 +17,15 @@ def test_a_whole_number_is_read_when_it_is_within_its_bounds(value: int, least: 
     if least <= value <= least + width:
         assert integer(environ, "N", 0, least=least, most=least + width) == value
     else:
-        with pytest.raises(BadSetting, match=f"N is '{value}': write a whole number from {least} to {least + width}"):
+        with pytest.raises(
+            InvalidTrainerSetting, match=f"N is '{value}': write a whole number from {least} to {least + width}"
+        ):
             integer(environ, "N", 0, least=least, most=least + width)
 
 
 @pytest.mark.parametrize("text", [" 1", "1 ", "1.0", "1e3", "0x10", "1,000", "--1", "²", "one", "1\n"])
 def test_a_whole_number_has_one_spelling(text: str) -> None:
-    with pytest.raises(BadSetting, match="N is "):
+    with pytest.raises(InvalidTrainerSetting, match="N is "):
         integer({"N": text}, "N", 0)
 
 
@@ -35,14 +37,14 @@ def test_any_finite_number_from_0_is_read_back_as_it_was_written(value: float) -
 
 @pytest.mark.parametrize("text", ["nan", "-nan", "inf", "-inf", "1e999", "-0.5", "half", "1/2", "0x1p3"])
 def test_what_is_no_finite_number_from_0_is_refused(text: str) -> None:
-    with pytest.raises(BadSetting, match=r"X is .*: write a number of at least 0"):
+    with pytest.raises(InvalidTrainerSetting, match=r"X is .*: write a number of at least 0"):
         number({"X": text}, "X", 1.0)
 
 
 def test_the_bounds_of_a_number_are_part_of_the_sentence() -> None:
-    with pytest.raises(BadSetting, match=r"X is '0': write a number above 0$"):
+    with pytest.raises(InvalidTrainerSetting, match=r"X is '0': write a number above 0$"):
         number({"X": "0"}, "X", 1.0, above=0)
-    with pytest.raises(BadSetting, match=r"X is '1': write a number of at least 0 and below 1$"):
+    with pytest.raises(InvalidTrainerSetting, match=r"X is '1': write a number of at least 0 and below 1$"):
         number({"X": "1"}, "X", 0.5, below=1)
     assert number({"X": "0"}, "X", 1.0) == 0
     assert number({}, "X", 0.5, above=0, below=math.inf) == 0.5
@@ -56,14 +58,14 @@ def test_a_flag_is_true_or_false(text: str, expected: bool) -> None:
 
 @pytest.mark.parametrize("text", ["True", "1", "yes", "on"])
 def test_another_word_for_a_flag_is_refused(text: str) -> None:
-    with pytest.raises(BadSetting, match="knows true, false"):
+    with pytest.raises(InvalidTrainerSetting, match="knows true, false"):
         flag({"F": text}, "F")
 
 
 def test_a_choice_is_one_of_those_that_are_known() -> None:
     assert choice({"C": "a"}, "C", "b", ("a", "b")) == "a"
     assert choice({}, "C", "b", ("a", "b")) == "b"
-    with pytest.raises(BadSetting, match="C is 'c': the reference trainer knows a, b; or write your own"):
+    with pytest.raises(InvalidTrainerSetting, match="C is 'c': the reference trainer knows a, b; or write your own"):
         choice({"C": "c"}, "C", "b", ("a", "b"), otherwise="; or write your own")
 
 

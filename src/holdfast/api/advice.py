@@ -1,7 +1,8 @@
 """A refusal in words that say what to write instead.
 
 The API server names types and regular expressions. Its causes carry the field's path, so that the field's schema and
-value give a sentence with an example. The same sentence is said of a cause from any server and from `admit`.
+value give a sentence with an example. The same sentence is said of a cause from any server and from
+`validate_object`.
 """
 
 import re

@@ -200,10 +200,19 @@ class Checkpoint(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         duration_rule("interval", optional=True),
         Rule(
-            rule="!has(self.resumeFrom) || (self.resumeFrom.matches('^(s3|gs|az)://[^/ ]+(/[^/ ]+)+/?$') || "
+            rule="!has(self.resumeFrom) || self.resumeFrom.startsWith('oci://') || "
+            "(self.resumeFrom.matches('^(s3|gs|az)://[^/ ]+(/[^/ ]+)+/?$') || "
             "self.resumeFrom.matches('^/?[^:/ ][^: ]*$')) && !self.resumeFrom.matches('(^|/)[.][.]?(/|$)')",
             message="write the folder of a checkpoint, without '.' or '..': s3://bucket/path, gs://bucket/path, "
             "az://container/path, or a path on the checkpoint volume or on one of podTemplate",
+            field=".resumeFrom",
+        ),
+        Rule(
+            rule="!has(self.resumeFrom) || !self.resumeFrom.startsWith('oci://') || self.resumeFrom.matches("
+            "'^oci://([a-zA-Z0-9-]+[.][a-zA-Z0-9.-]*[a-zA-Z0-9](:[0-9]+)?|[a-zA-Z0-9-]+:[0-9]+|localhost)"
+            "(/[a-z0-9]+([._-]+[a-z0-9]+)*)+(:[a-zA-Z0-9_][a-zA-Z0-9._-]*|@sha256:[0-9a-f]{64})$')",
+            message="write an image that a CheckpointBackup has pushed, by its digest or its tag: "
+            "oci://registry.example.com/repository@sha256:… or oci://registry.example.com/repository:tag",
             field=".resumeFrom",
         ),
         Rule(
@@ -216,7 +225,7 @@ class Checkpoint(ApiStruct, frozen=True, kw_only=True):
         *(_only_for_or_resume_from(storage, name) for storage, names in _ALLOWED_FOR_RESUME.items() for name in names),
         Rule(
             rule="!has(self.storage) || !has(self.storage.secretRef) || self.storage.type in ['s3', 'gcs', 'azure'] || "
-            "(has(self.resumeFrom) && self.resumeFrom.contains('://'))",
+            "(has(self.resumeFrom) && self.resumeFrom.matches('^(s3|gs|az)://'))",
             message="secretRef goes with s3, gcs and azure only: pvc and nfs need no credentials, unless resumeFrom is "
             "in an object store",
             field=".storage.secretRef",
@@ -277,9 +286,10 @@ class Checkpoint(ApiStruct, frozen=True, kw_only=True):
             Meta(
                 description="Checkpoint of another job to start from: s3://bucket/path, gs://bucket/path, "
                 "az://container/path, a path below a mount of podTemplate, or else a path on the checkpoint volume "
-                "(pvc, nfs) from its root. It need not be in the storage that this job writes to; its store is reached "
-                "with secretRef, region, endpoint and azureAccount of storage. Used until the job has a checkpoint of "
-                "its own.",
+                "(pvc, nfs) from its root; or the image of a CheckpointBackup in the mode application, "
+                "oci://host/repository@sha256:… or :tag, which is pulled with podTemplate.imagePullSecrets. It need "
+                "not be in the storage that this job writes to; its store is reached with secretRef, region, endpoint "
+                "and azureAccount of storage. Used until the job has a checkpoint of its own.",
                 max_length=1024,
             ),
         ]

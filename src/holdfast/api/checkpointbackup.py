@@ -2,12 +2,12 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from holdfast.api.core.pod import ObjectReference
-from holdfast.api.kind import AGE, Column, Kind
-from holdfast.api.meta import ApiStruct, Conditions, Object, ObservedGeneration
-from holdfast.api.scalars import DnsLabel, DnsSubdomain, Image, Timestamp, list_map_keys
+from holdfast.api.kind import AGE, Kind, PrinterColumn
+from holdfast.api.meta import ApiStruct, Condition, Conditions, Object, ObservedGeneration
+from holdfast.api.scalars import Count, DnsLabel, DnsSubdomain, Image, Timestamp, list_map_keys
 from holdfast.api.schema.rules import Rule, immutable_while
 
 Phase = Literal[
@@ -22,6 +22,15 @@ Phase = Literal[
     "CompletedWithError",
     "Failed",
 ]
+TERMINAL_PHASES: frozenset[Phase] = frozenset({"Completed", "CompletedPodDeleted", "CompletedWithError", "Failed"})
+SUCCESSFUL_PHASES: frozenset[Phase] = frozenset({"Completed", "CompletedPodDeleted"})
+
+# How the state of a run is saved: frozen by the container runtime, or by the training itself through the sidecar.
+RunMode = Literal["container", "application"]
+
+# The node whose agent carries out the current run: agents watch only the objects with their own node's label.
+NODE_LABEL = "holdfast.dev/node"
+IMMEDIATELY = "immediately"
 
 
 def _cron_field(value: str) -> str:
@@ -30,7 +39,7 @@ def _cron_field(value: str) -> str:
     return rf"{part}(,{part})*"
 
 
-_CRON = " +".join(
+CRON = " +".join(
     _cron_field(value)
     for value in (
         "[0-5]?[0-9]",
@@ -40,7 +49,8 @@ _CRON = " +".join(
         "[0-7]|sun|mon|tue|wed|thu|fri|sat",
     )
 )
-_SCHEDULE = f"^(immediately|@(yearly|annually|monthly|weekly|daily|midnight|hourly)|(?i:{_CRON}))$"
+NAMED_SCHEDULES = ("yearly", "annually", "monthly", "weekly", "daily", "midnight", "hourly")
+_SCHEDULE = f"^({IMMEDIATELY}|@({'|'.join(NAMED_SCHEDULES)})|(?i:{CRON}))$"
 
 
 class ResourceReference(ApiStruct, frozen=True, kw_only=True):
@@ -71,14 +81,24 @@ class Registry(ApiStruct, frozen=True, kw_only=True):
     repository: Annotated[str, Meta(description="Repository that images are pushed to.", min_length=1, max_length=255)]
     secret_ref: Annotated[
         ObjectReference | None,
-        Meta(description="Secret of type kubernetes.io/dockerconfigjson with the registry's credentials."),
+        Meta(
+            description="Secret with the registry's credentials: of type kubernetes.io/dockerconfigjson, or with the "
+            "keys username and password; ca.crt beside them is the authority of the registry's certificate. A Secret "
+            "of another namespace must list the backup's in its annotation holdfast.dev/allow-namespaces."
+        ),
     ] = None
 
 
 class ContainerImage(ApiStruct, frozen=True, kw_only=True):
     name: Annotated[DnsLabel, Meta(description="The container.")]
     image: (
-        Annotated[Image, Meta(description="Image that it is pushed as; named after pod and container without it.")]
+        Annotated[
+            Image,
+            Meta(
+                description="Repository or image on the host of registry.url that it is pushed to; without it, "
+                "registry.repository with a tag of backup, container, run and time."
+            ),
+        ]
         | None
     ) = None
 
@@ -90,6 +110,14 @@ class CheckpointBackupSpec(ApiStruct, frozen=True, kw_only=True):
             message='write "immediately" for one checkpoint now, or a cron expression of five fields such as '
             '"*/30 * * * *" (minute, hour, day of month, month, day of week)',
             field=".schedule",
+        ),
+        Rule(
+            rule="!has(self.containers) || self.containers.all(c, !has(c.image) || ['', 'https://', 'http://']"
+            ".exists(s, (s + c.image).startsWith(self.registry.url.endsWith('/') ? self.registry.url : "
+            "self.registry.url + '/')))",
+            message="write images on the host of registry.url, such as registry.example.com:5000/checkpoints/trainer: "
+            "its credential goes to no other host",
+            field=".containers",
         ),
     )
 
@@ -118,16 +146,58 @@ class CheckpointBackupSpec(ApiStruct, frozen=True, kw_only=True):
             extra_json_schema=list_map_keys("name"),
         ),
     ] = ()
+    mode: Annotated[
+        Literal["auto", "container", "application"],
+        Meta(
+            description="container: the runtime freezes the containers with CRIU. application: the training saves by "
+            "itself, through holdfast's sidecar. auto: application where the pod has the sidecar, else container."
+        ),
+    ] = "auto"
+    time_zone: (
+        Annotated[str, Meta(description="Zone of the schedule, such as Europe/Berlin; without it, UTC.", max_length=64)]
+        | None
+    ) = None
+    suspend: Annotated[bool, Meta(description="Whether no new run is begun; one under way goes on.")] = False
+    timeout_seconds: Annotated[
+        int, Meta(description="Seconds that a run may take, from its start to the last image.", ge=10, le=86400)
+    ] = 600
+    retain: Annotated[
+        int,
+        Meta(description="How many runs keep their images; older ones are deleted. 0 keeps all.", ge=0, le=1000),
+    ] = 3
+    compression: Annotated[
+        Literal["none", "zstd"],
+        Meta(
+            description="How images are compressed. Memory that hardly shrinks is left as it is, whatever is written."
+        ),
+    ] = "none"
 
 
 class BuiltImage(ApiStruct, frozen=True, kw_only=True):
     container_name: Annotated[str, Meta(description="The container.", max_length=63)]
     image_name: Annotated[str, Meta(description="Its image, as a pod can name it.", max_length=1024)]
+    digest: Annotated[str, Meta(description="Digest of its manifest: sha256:….", max_length=160)] = ""
 
 
 class CheckpointBackupStatus(ApiStruct, frozen=True, kw_only=True):
     observed_generation: ObservedGeneration = 0
     phase: Annotated[Phase | None, Meta(description="How far the current or last checkpoint is.")] = None
+    run: Annotated[Count, Meta(description="Number of the current or last run. It only grows.")] = 0
+    start_time: Annotated[Timestamp, Meta(description="When this run began.")] | None = None
+    node_name: Annotated[str, Meta(description="Node of the pod; its agent carries the run out.", max_length=253)] = ""
+    pod_uid: Annotated[
+        str, Meta(description="The pod's uid: a new pod of the same name is another.", max_length=64)
+    ] = field(name="podUID", default="")
+    mode: Annotated[RunMode | None, Meta(description="How the run saves: container or application.")] = None
+    mode_reason: Annotated[str, Meta(description="Why this mode.", max_length=1024)] = ""
+    next_checkpoint_time: Annotated[Timestamp, Meta(description="When the next run is due.")] | None = None
+    missed_runs: Annotated[
+        Count, Meta(description="Runs that were due while one was under way, or while nobody looked.")
+    ] = 0
+    frozen_seconds: (
+        Annotated[float, Meta(description="Seconds for which containers stood still in the last run.", ge=0)] | None
+    ) = None
+    bytes: Annotated[Count, Meta(description="Size of the last run's images.")] = 0
     last_checkpoint_time: Annotated[Timestamp, Meta(description="When the last one was taken.")] | None = None
     completion_time: Annotated[Timestamp, Meta(description="When its images were pushed.")] | None = None
     built_images: Annotated[
@@ -144,7 +214,7 @@ class CheckpointBackupStatus(ApiStruct, frozen=True, kw_only=True):
     conditions: Annotated[Conditions, Meta(description="Completed and Failed, for kubectl wait.")] = ()
 
 
-_STARTED = "has(self.status) && has(self.status.phase)"
+_STARTED = "has(self.status) && (has(self.status.phase) || (has(self.status.run) && self.status.run > 0))"
 
 
 class CheckpointBackup(Object, frozen=True, kw_only=True):
@@ -157,16 +227,46 @@ class CheckpointBackup(Object, frozen=True, kw_only=True):
             message="checkpoints of this pod were taken already: create another CheckpointBackup for another pod",
         ),
         *immutable_while(
-            (".spec.schedule", ".spec.stopPod", ".spec.registry", ".spec.containers"),
-            while_=f"{_STARTED} && oldSelf.spec.schedule == 'immediately'",
+            (
+                ".spec.schedule",
+                ".spec.stopPod",
+                ".spec.registry",
+                ".spec.containers",
+                ".spec.mode",
+                ".spec.compression",
+            ),
+            while_=f"{_STARTED} && oldSelf.spec.schedule == '{IMMEDIATELY}'",
             message="this backup is taken once and has begun: create another CheckpointBackup",
         ),
     )
 
     spec: Annotated[CheckpointBackupSpec, Meta(description="Which pod, when, and where to.")]
     status: Annotated[
-        CheckpointBackupStatus | None, Meta(description="What the agent has found. Written by the agent alone.")
+        CheckpointBackupStatus | None,
+        Meta(description="How the runs go. Written by the operator and the node's agent."),
     ] = None
+
+
+def run_conditions(
+    phase: Phase | None, *, reason: str, message: str, generation: int, at: str
+) -> tuple[Condition, Condition]:
+    """The conditions Completed and Failed of a run in this phase, for whoever writes the phase: operator or agent.
+
+    reason: one word, such as PodEnded. Merge them into the status with `conditions.merge_conditions`.
+    """
+    true_type = "Completed" if phase in SUCCESSFUL_PHASES else "Failed" if phase in TERMINAL_PHASES else ""
+
+    def condition(kind: str) -> Condition:
+        return Condition(
+            type=kind,
+            status="True" if kind == true_type else "False",
+            reason=reason,
+            message=message,
+            last_transition_time=at,
+            observed_generation=generation,
+        )
+
+    return condition("Completed"), condition("Failed")
 
 
 KIND = Kind(
@@ -177,14 +277,18 @@ KIND = Kind(
     short_name="cb",
     model=CheckpointBackup,
     columns=(
-        Column(name="SCHEDULE", path=".spec.schedule", description="When checkpoints are taken."),
-        Column(name="POD", path=".spec.podRef.name", description="The pod."),
-        Column(name="PHASE", path=".status.phase", description="How far the checkpoint is."),
-        Column(
+        PrinterColumn(name="SCHEDULE", path=".spec.schedule", description="When checkpoints are taken."),
+        PrinterColumn(name="POD", path=".spec.podRef.name", description="The pod."),
+        PrinterColumn(name="PHASE", path=".status.phase", description="How far the checkpoint is."),
+        PrinterColumn(
             name="LAST-CHECKPOINT", path=".status.lastCheckpointTime", type="date", description="Since the last one."
         ),
+        # Not a date: kubectl prints those as ages, and has none for what is still to come.
+        PrinterColumn(name="NEXT", path=".status.nextCheckpointTime", description="When the next one is due."),
         AGE,
-        Column(name="IMAGE", path=".status.builtImages[0].imageName", wide=True, description="The first image."),
-        Column(name="MESSAGE", path=".status.message", wide=True, description="What is done, or went wrong."),
+        PrinterColumn(name="MODE", path=".status.mode", wide=True, description="How the state is saved."),
+        PrinterColumn(name="NODE", path=".status.nodeName", wide=True, description="Where the pod runs."),
+        PrinterColumn(name="IMAGE", path=".status.builtImages[0].imageName", wide=True, description="The first image."),
+        PrinterColumn(name="MESSAGE", path=".status.message", wide=True, description="What is done, or went wrong."),
     ),
 )

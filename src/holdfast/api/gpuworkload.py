@@ -4,9 +4,9 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from holdfast.api.core.pod import EnvVar, ResourceRequirements, reserved_env_rule
-from holdfast.api.core.scheduling import Toleration
-from holdfast.api.kind import AGE, Column, Kind
+from holdfast.api.core.pod import EnvVarField, ResourceRequirementsField, reserved_env_rule
+from holdfast.api.core.scheduling import TolerationField
+from holdfast.api.kind import AGE, Kind, PrinterColumn
 from holdfast.api.meta import ApiStruct, Conditions, Object, ObservedGeneration
 from holdfast.api.scalars import Argument, Count, Image, Labels, Seconds, Timestamp, list_map_keys
 from holdfast.api.schema.rules import (
@@ -96,7 +96,7 @@ class GPUWorkloadSpec(ApiStruct, frozen=True, kw_only=True):
     ] = ()
     args: Annotated[tuple[Argument, ...], Meta(description="Arguments of the command.", max_length=256)] = ()
     env: Annotated[
-        tuple[EnvVar, ...],
+        tuple[EnvVarField, ...],
         Meta(
             description="Environment variables of the container.",
             max_length=256,
@@ -104,12 +104,12 @@ class GPUWorkloadSpec(ApiStruct, frozen=True, kw_only=True):
         ),
     ] = ()
     resources: Annotated[
-        ResourceRequirements | None,
+        ResourceRequirementsField | None,
         Meta(description="CPU, memory and other resources. GPUs are added from gpuCount."),
     ] = None
     tolerations: (
         Annotated[
-            tuple[Toleration, ...],
+            tuple[TolerationField, ...],
             Meta(
                 description="Taints that the pod puts up with. Without it, nvidia.com/gpu with any value; an empty "
                 "list means none.",
@@ -219,19 +219,21 @@ KIND = Kind(
     short_name="gpuw",
     model=GPUWorkload,
     columns=(
-        Column(name="PHASE", path=".status.phase", description="Where the workload stands."),
-        Column(name="NODE", path=".status.assignedNode", description="The node that was chosen."),
-        Column(name="GPUS", path=".spec.gpuCount", type="integer", description="GPUs that it needs."),
-        Column(name="STRATEGY", path=".spec.schedulingStrategy", description="How the node is chosen."),
-        Column(
+        PrinterColumn(name="PHASE", path=".status.phase", description="Where the workload stands."),
+        PrinterColumn(name="NODE", path=".status.assignedNode", description="The node that was chosen."),
+        PrinterColumn(name="GPUS", path=".spec.gpuCount", type="integer", description="GPUs that it needs."),
+        PrinterColumn(name="STRATEGY", path=".spec.schedulingStrategy", description="How the node is chosen."),
+        PrinterColumn(
             name="RETRIES",
             path=".status.retryCount",
             type="integer",
             description="Tries that failed and were followed by another.",
         ),
         AGE,
-        Column(name="MODEL", path=".spec.modelName", wide=True, description="What is run."),
-        Column(name="PRIORITY", path=".spec.priority", type="integer", wide=True, description="Higher goes first."),
-        Column(name="MESSAGE", path=".status.message", wide=True, description="What is waited for."),
+        PrinterColumn(name="MODEL", path=".spec.modelName", wide=True, description="What is run."),
+        PrinterColumn(
+            name="PRIORITY", path=".spec.priority", type="integer", wide=True, description="Higher goes first."
+        ),
+        PrinterColumn(name="MESSAGE", path=".status.message", wide=True, description="What is waited for."),
     ),
 )

@@ -9,7 +9,7 @@ from holdfast.api.meta import Object
 T = TypeVar("T", bound=Object)
 
 
-class Column(Struct, frozen=True, kw_only=True):
+class PrinterColumn(Struct, frozen=True, kw_only=True):
     """A column of `kubectl get`; a wide one is shown with -o wide only."""
 
     name: str
@@ -36,7 +36,7 @@ class Kind(Struct, Generic[T], frozen=True, kw_only=True):
     plural: str
     short_name: str
     model: type[T]
-    columns: tuple[Column, ...]
+    columns: tuple[PrinterColumn, ...]
     scale: Scale | None = None
 
     @property
@@ -52,4 +52,6 @@ class Kind(Struct, Generic[T], frozen=True, kw_only=True):
         return f"{self.plural}.{self.group}"
 
 
-AGE = Column(name="AGE", path=".metadata.creationTimestamp", type="date", description="When the object was created.")
+AGE = PrinterColumn(
+    name="AGE", path=".metadata.creationTimestamp", type="date", description="When the object was created."
+)

@@ -27,7 +27,6 @@ WITHOUT_CONTROLLER: tuple[Kind[Any], ...] = (
     spotinstancejob.KIND,
     spotinstancevm.KIND,
     provisionedinstance.KIND,
-    checkpointbackup.KIND,
 )
 
 

@@ -1,8 +1,9 @@
 """What every Kubernetes object carries: metadata, owners and conditions."""
 
+from collections.abc import Iterable
 from typing import Annotated, ClassVar, NamedTuple, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from holdfast.api.scalars import list_map_keys
 from holdfast.api.schema.rules import Rule
@@ -118,3 +119,21 @@ ObservedGeneration: TypeAlias = Annotated[
         extra_json_schema={"format": "int64"},
     ),
 ]
+
+
+# Conditions: what holds, since when.
+
+
+def merge_conditions(old: Iterable[Condition], new: Iterable[Condition]) -> tuple[Condition, ...]:
+    """The new conditions in the old order; one whose status did not change keeps its time of transition."""
+    merged = {condition.type: condition for condition in old}
+    for condition in new:
+        before = merged.get(condition.type)
+        if before is not None and before.status == condition.status:
+            condition = structs.replace(condition, last_transition_time=before.last_transition_time)
+        merged[condition.type] = condition
+    return tuple(merged.values())
+
+
+def is_true(conditions: Iterable[Condition], kind: str) -> bool:
+    return any(condition.type == kind and condition.status == "True" for condition in conditions)

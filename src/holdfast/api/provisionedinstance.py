@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, field
 
 from holdfast.api.core.pod import LocalObjectReference
-from holdfast.api.kind import AGE, Column, Kind
+from holdfast.api.kind import AGE, Kind, PrinterColumn
 from holdfast.api.meta import ApiStruct, Conditions, Object, ObservedGeneration
 from holdfast.api.scalars import Count, Timestamp
 from holdfast.api.schema.rules import Reason, Rule
@@ -74,15 +74,17 @@ KIND = Kind(
     short_name="pi",
     model=ProvisionedInstance,
     columns=(
-        Column(name="STATE", path=".status.state", description="The provider's state of the machine."),
-        Column(name="NODE", path=".status.nodeName", description="The node that it has become."),
-        Column(name="JOB", path=".spec.jobRef.name", description="The job that it was ordered for."),
-        Column(name="ZONE", path=".spec.zone", description="Zone of the machine."),
+        PrinterColumn(name="STATE", path=".status.state", description="The provider's state of the machine."),
+        PrinterColumn(name="NODE", path=".status.nodeName", description="The node that it has become."),
+        PrinterColumn(name="JOB", path=".spec.jobRef.name", description="The job that it was ordered for."),
+        PrinterColumn(name="ZONE", path=".spec.zone", description="Zone of the machine."),
         AGE,
-        Column(name="VM", path=".spec.vmRef.name", wide=True, description="Template of the machine."),
-        Column(name="SPOT", path=".spec.preemptible", type="boolean", wide=True, description="Spot or on demand."),
-        Column(name="INSTANCE", path=".status.instanceName", wide=True, description="The provider's name."),
-        Column(name="INTERNAL-IP", path=".status.internalIP", wide=True, description="Address in the network."),
-        Column(name="EXTERNAL-IP", path=".status.externalIP", wide=True, description="Public address."),
+        PrinterColumn(name="VM", path=".spec.vmRef.name", wide=True, description="Template of the machine."),
+        PrinterColumn(
+            name="SPOT", path=".spec.preemptible", type="boolean", wide=True, description="Spot or on demand."
+        ),
+        PrinterColumn(name="INSTANCE", path=".status.instanceName", wide=True, description="The provider's name."),
+        PrinterColumn(name="INTERNAL-IP", path=".status.internalIP", wide=True, description="Address in the network."),
+        PrinterColumn(name="EXTERNAL-IP", path=".status.externalIP", wide=True, description="Public address."),
     ),
 )

@@ -6,16 +6,20 @@ that it is in the job's status; a batch with the end of an epoch carries all ear
 that an operator that starts anew passes over none.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
+from holdfast.api.backup_runs import BackupProgress, WantedBackup
 from holdfast.errors import HoldfastError
 
 PATH = "/v1/report"
 AUDIENCE = "holdfast.dev/reports"
 LARGEST_BODY = 64 * 1024
+# Where the kubelet and the node's agent call the sidecar.
+SIDECAR_PORT = 8470
 MOST_ENTRIES = 256
 MOST_METRICS = 64
 # More than any training has, and exact in every reader's floating point.
@@ -40,7 +44,7 @@ CheckpointPath: TypeAlias = Annotated[str, Meta(max_length=2048, pattern=r"\A[^\
 Outcome: TypeAlias = Literal["completed", "uploaded", "quarantined", "failed", "unrestored"]
 
 
-class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class ProgressReport(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """Epochs and steps count from 1. Without a step the epoch has ended, and the metrics are its own."""
 
     epoch: Epoch
@@ -60,9 +64,9 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="ca
         return max(0, self.epoch - 1) + part
 
 
-class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What became of one: complete on its volume, in the object store too, found corrupt and put aside, not kept, or
-    not to be had when it was to be resumed from."""
+class CheckpointReport(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """What became of one: complete on its volume, in the object store too, found corrupt and put aside, not persisted,
+    or not to be had when it was to be resumed from."""
 
     path: CheckpointPath
     epoch: Epoch
@@ -71,10 +75,10 @@ class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="
     """How many batches of the next one were, where it was saved within an epoch."""
     outcome: Outcome
     reason: Annotated[str, Meta(max_length=1024)] = ""
-    kept: Epoch | None = None
-    """How many valid ones there are now."""
+    valid_count: Epoch | None = field(default=None, name="kept")
+    """How many valid checkpoints there are now."""
     best: CheckpointPath | None = None
-    """Which of these has the best metric; told with `kept`."""
+    """Which of these has the best metric; comes with `valid_count`."""
     at: Clock
 
 
@@ -95,17 +99,19 @@ class WorkerReport(Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     sequence: Annotated[int, Meta(ge=1, le=_LARGEST)]
     """Counts the batches of a run from 1; one that is sent again keeps its number."""
     sent_at: Clock
-    progress: Annotated[tuple[Progress, ...], Meta(max_length=MOST_ENTRIES)] = ()
+    progress: Annotated[tuple[ProgressReport, ...], Meta(max_length=MOST_ENTRIES)] = ()
     """In the order in which it was made."""
-    checkpoints: Annotated[tuple[Checkpoint, ...], Meta(max_length=MOST_ENTRIES)] = ()
+    checkpoints: Annotated[tuple[CheckpointReport, ...], Meta(max_length=MOST_ENTRIES)] = ()
     resumed: Resumed | None = None
     """What the attempt started from; in the first batch of a run."""
     saves_on_notice: bool = msgspec.field(default=False, name="heeds")
     """The training saves when it is asked to."""
     gpu_utilization_percent: Annotated[float, Meta(ge=0, le=100)] | None = None
     """The mean over the GPUs of this worker; None while it is unknown."""
+    backup: BackupProgress | None = None
+    """How far a wanted backup is."""
 
-    def age_s(self, entry: Progress | Checkpoint) -> float:
+    def age_s(self, entry: ProgressReport | CheckpointReport) -> float:
         """How old an entry was when the batch was sent: both times are of one clock, so that it need not be right."""
         return min(max(0.0, self.sent_at - entry.at), OLDEST_S)
 
@@ -126,6 +132,23 @@ class ReportReply(Struct, frozen=True, kw_only=True, rename="camel"):
     """Why the training is to save now and go on, in a sentence that differs from notice to notice; "" mostly."""
     recorded_epoch: int = msgspec.field(default=0, name="keptEpoch")
     """Epochs of this attempt up to here are in the job's status, and need not be sent again."""
+    backup: WantedBackup | None = None
+    """A run of a CheckpointBackup that the caller's sidecar is to carry out."""
+    backup_withdrawn: bool = False
+    """The run that the report tells about is not wanted any more."""
+
+
+class NodeNotice(Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the node's agent sends to each sidecar on its node when the cloud takes the node back."""
+
+    node: Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
+    deadline: Clock
+    """When the node goes, in seconds since 1970. It tells one notice from another."""
+
+
+def node_leaves_text(node_names: Sequence[str]) -> str:
+    """Why a training is to save: the operator and the node's agent say the same, so that it saves once."""
+    return f"node {', '.join(node_names)} is about to be taken back"
 
 
 class TerminationReport(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -133,12 +156,12 @@ class TerminationReport(Struct, frozen=True, kw_only=True, omit_defaults=True, r
 
     attempt: Count
     checkpoint: Annotated[str, Meta(max_length=2048)] = ""
-    """The newest that is kept."""
+    """The newest that is persisted."""
     checkpoint_epoch: Epoch | None = None
     """How many epochs were done when it was saved."""
     lost: tuple[str, ...] = ()
-    """Complete, and not kept in time."""
-    progress: Progress | None = None
+    """Complete, and not persisted in time."""
+    progress: ProgressReport | None = None
 
 
 class InvalidReport(HoldfastError):
@@ -146,6 +169,7 @@ class InvalidReport(HoldfastError):
 
 
 _decoder = msgspec.json.Decoder(WorkerReport)
+_notice_decoder = msgspec.json.Decoder(NodeNotice)
 
 
 def decode(body: bytes) -> WorkerReport:
@@ -158,6 +182,13 @@ def decode(body: bytes) -> WorkerReport:
     if len(batch.progress) + len(batch.checkpoints) > MOST_ENTRIES:
         raise InvalidReport(f"the report has more than {MOST_ENTRIES} entries: send it in parts")
     return batch
+
+
+def decode_notice(body: bytes) -> NodeNotice:
+    try:
+        return _notice_decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidReport(f"the notice can't be read: {_fault(error)}") from None
 
 
 def _fault(error: Exception) -> str:

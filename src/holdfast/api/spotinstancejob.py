@@ -5,13 +5,13 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta, field
 
 from holdfast.api.core.pod import LocalObjectReference, ObjectReference
-from holdfast.api.kind import AGE, Column, Kind
+from holdfast.api.kind import AGE, Kind, PrinterColumn
 from holdfast.api.meta import ApiStruct, Conditions, Object, ObservedGeneration
 from holdfast.api.scalars import Count, Timestamp, list_map_keys
 from holdfast.api.schema.rules import NAME_WITH_ROOM_FOR_SUFFIXES, Rule, duration_rule, immutable_while
 
 
-class CheckpointStore(ApiStruct, frozen=True, kw_only=True):
+class SpotCheckpointStore(ApiStruct, frozen=True, kw_only=True):
     type: Annotated[str, Meta(description="Kind of the store, such as gcs.", min_length=1, max_length=32)] | None = None
     bucket: Annotated[str, Meta(description="The bucket.", min_length=1, max_length=222)] | None = None
     path_prefix: Annotated[str, Meta(description="Folder in the bucket.", max_length=512)] | None = None
@@ -49,7 +49,7 @@ class CheckpointConfig(ApiStruct, frozen=True, kw_only=True):
         Meta(description="Secret of type kubernetes.io/dockerconfigjson with the credentials of the repository."),
     ] = None
     checkpoint_storage: Annotated[
-        CheckpointStore | None, Meta(description="Where the training keeps checkpoints of its own, if it does.")
+        SpotCheckpointStore | None, Meta(description="Where the training keeps checkpoints of its own, if it does.")
     ] = None
 
 
@@ -186,14 +186,18 @@ KIND = Kind(
     short_name="sij",
     model=SpotInstanceJob,
     columns=(
-        Column(name="REPLICAS", path=".spec.replicas", type="integer", description="Copies wished for."),
-        Column(name="ACTIVE", path=".status.activeReplicas", type="integer", description="Copies that run."),
-        Column(name="SUCCEEDED", path=_SUCCEEDED, description="Whether a copy has finished."),
-        Column(
+        PrinterColumn(name="REPLICAS", path=".spec.replicas", type="integer", description="Copies wished for."),
+        PrinterColumn(name="ACTIVE", path=".status.activeReplicas", type="integer", description="Copies that run."),
+        PrinterColumn(name="SUCCEEDED", path=_SUCCEEDED, description="Whether a copy has finished."),
+        PrinterColumn(
             name="LAST-CHECKPOINT", path=".status.lastCheckpointTime", type="date", description="Since the newest one."
         ),
         AGE,
-        Column(name="VM", path=".spec.spotInstanceVMRef.name", wide=True, description="Template of the machines."),
-        Column(name="IMAGE", path=".status.lastCheckpointImage", wide=True, description="The newest checkpoint image."),
+        PrinterColumn(
+            name="VM", path=".spec.spotInstanceVMRef.name", wide=True, description="Template of the machines."
+        ),
+        PrinterColumn(
+            name="IMAGE", path=".status.lastCheckpointImage", wide=True, description="The newest checkpoint image."
+        ),
     ),
 )

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta, field
 
 from holdfast.api.core.pod import ObjectReference
-from holdfast.api.kind import AGE, Column, Kind
+from holdfast.api.kind import AGE, Kind, PrinterColumn
 from holdfast.api.meta import ApiStruct, Conditions, Object, ObservedGeneration
 from holdfast.api.scalars import Port, Timestamp, list_map_keys
 from holdfast.api.schema.rules import Reason, Rule, immutable_while
@@ -244,12 +244,16 @@ KIND = Kind(
     short_name="sivm",
     model=SpotInstanceVM,
     columns=(
-        Column(name="MACHINE", path=".spec.gcp.machineType", description="Machine type."),
-        Column(name="GPU", path=".spec.gpu.type", description="Accelerator type."),
-        Column(name="GPUS", path=".spec.gpu.count", type="integer", description="GPUs of a machine."),
-        Column(name="ZONE", path=".spec.gcp.zone", description="Zone that is tried first."),
+        PrinterColumn(name="MACHINE", path=".spec.gcp.machineType", description="Machine type."),
+        PrinterColumn(name="GPU", path=".spec.gpu.type", description="Accelerator type."),
+        PrinterColumn(name="GPUS", path=".spec.gpu.count", type="integer", description="GPUs of a machine."),
+        PrinterColumn(name="ZONE", path=".spec.gcp.zone", description="Zone that is tried first."),
         AGE,
-        Column(name="SPOT", path=".spec.preemptible", type="boolean", wide=True, description="Spot or on demand."),
-        Column(name="INSTANCES", path=".status.provisionedInstances[*].name", wide=True, description="The machines."),
+        PrinterColumn(
+            name="SPOT", path=".spec.preemptible", type="boolean", wide=True, description="Spot or on demand."
+        ),
+        PrinterColumn(
+            name="INSTANCES", path=".status.provisionedInstances[*].name", wide=True, description="The machines."
+        ),
     ),
 )

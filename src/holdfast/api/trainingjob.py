@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from holdfast.api.checkpoint import Checkpoint, CheckpointStorage
-from holdfast.api.core.pod import EnvVar, ResourceRequirements, reserved_env_rule
-from holdfast.api.kind import AGE, Column, Kind, Scale
+from holdfast.api.core.pod import EnvVarField, ResourceRequirementsField, reserved_env_rule
+from holdfast.api.kind import AGE, Kind, PrinterColumn, Scale
 from holdfast.api.meta import ApiStruct, Object
 from holdfast.api.scalars import Argument, Image, PositiveSeconds, Seconds, list_map_keys
 from holdfast.api.schema.rules import (
@@ -215,7 +215,7 @@ class TrainingJobSpec(ApiStruct, frozen=True, kw_only=True):
     ] = ()
     args: Annotated[tuple[Argument, ...], Meta(description="Arguments of the command.", max_length=256)] = ()
     env: Annotated[
-        tuple[EnvVar, ...],
+        tuple[EnvVarField, ...],
         Meta(
             description="Further environment variables. One that the operator sets too is replaced by yours. "
             "HOLDFAST_METRIC_NAMES, such as loss=my_loss,accuracy=top1, says which metrics of metricsPort hold what.",
@@ -224,7 +224,7 @@ class TrainingJobSpec(ApiStruct, frozen=True, kw_only=True):
         ),
     ] = ()
     resources: Annotated[
-        ResourceRequirements | None,
+        ResourceRequirementsField | None,
         Meta(description="CPU, memory and other resources of each worker. GPUs are added from gpusPerWorker."),
     ] = None
     hyperparameters: Annotated[
@@ -350,17 +350,27 @@ KIND = Kind(
     short_name="tj",
     model=TrainingJob,
     columns=(
-        Column(name="STATE", path=".status.state", description="Where the job stands."),
-        Column(name="PROGRESS", path=".status.progress", description="How far the training is."),
-        Column(name="EPOCH", path=".status.currentEpoch", type="integer", description="The current epoch."),
+        PrinterColumn(name="STATE", path=".status.state", description="Where the job stands."),
+        PrinterColumn(name="PROGRESS", path=".status.progress", description="How far the training is."),
+        PrinterColumn(name="EPOCH", path=".status.currentEpoch", type="integer", description="The current epoch."),
         AGE,
-        Column(name="WORKERS", path=".spec.numWorkers", type="integer", wide=True, description="Workers wished for."),
-        Column(name="ACTIVE", path=".status.workers.active", type="integer", wide=True, description="Workers there."),
-        Column(name="GPUS", path=".status.resources.gpus", type="integer", wide=True, description="GPUs held."),
-        Column(name="RESTARTS", path=".status.restartCount", type="integer", wide=True, description="New attempts."),
-        Column(name="LOSS", path=".status.metrics.loss", type="number", wide=True, description="Last reported loss."),
-        Column(name="DURATION", path=".status.duration", wide=True, description="From start to end, or until now."),
-        Column(name="MESSAGE", path=".status.message", wide=True, description="What the job waits for."),
+        PrinterColumn(
+            name="WORKERS", path=".spec.numWorkers", type="integer", wide=True, description="Workers wished for."
+        ),
+        PrinterColumn(
+            name="ACTIVE", path=".status.workers.active", type="integer", wide=True, description="Workers there."
+        ),
+        PrinterColumn(name="GPUS", path=".status.resources.gpus", type="integer", wide=True, description="GPUs held."),
+        PrinterColumn(
+            name="RESTARTS", path=".status.restartCount", type="integer", wide=True, description="New attempts."
+        ),
+        PrinterColumn(
+            name="LOSS", path=".status.metrics.loss", type="number", wide=True, description="Last reported loss."
+        ),
+        PrinterColumn(
+            name="DURATION", path=".status.duration", wide=True, description="From start to end, or until now."
+        ),
+        PrinterColumn(name="MESSAGE", path=".status.message", wide=True, description="What the job waits for."),
     ),
     scale=Scale(
         spec_replicas_path=".spec.numWorkers",

@@ -4,9 +4,9 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from holdfast.api.core.pod import LocalObjectReference, PodSecurityContext, VolumeMount
-from holdfast.api.core.scheduling import Affinity, Toleration, TopologySpreadConstraint
-from holdfast.api.core.volumes import Volume
+from holdfast.api.core.pod import LocalObjectReference, PodSecurityContext, VolumeMountField
+from holdfast.api.core.scheduling import AffinityField, TolerationField, TopologySpreadConstraintField
+from holdfast.api.core.volumes import VolumeField
 from holdfast.api.meta import ApiStruct
 from holdfast.api.scalars import Count, DnsSubdomain, Labels, Port, PositiveSeconds, Seconds, list_map_keys
 from holdfast.api.schema.rules import Reason, Rule, label_keys_rule
@@ -65,10 +65,12 @@ class Scheduling(ApiStruct, frozen=True, kw_only=True):
         | None
     ) = None
     node_selector: Annotated[Labels, Meta(description="Labels that a node must have.")] = {}
-    affinity: Annotated[Affinity | None, Meta(description="Nodes and neighbours that workers need or prefer.")] = None
+    affinity: Annotated[AffinityField | None, Meta(description="Nodes and neighbours that workers need or prefer.")] = (
+        None
+    )
     tolerations: (
         Annotated[
-            tuple[Toleration, ...],
+            tuple[TolerationField, ...],
             Meta(
                 description="Taints that workers put up with. Without it, nvidia.com/gpu with any value if the workers "
                 "have GPUs; an empty list means none.",
@@ -244,7 +246,7 @@ class PodTemplate(ApiStruct, frozen=True, kw_only=True):
     )
 
     volumes: Annotated[
-        tuple[Volume, ...],
+        tuple[VolumeField, ...],
         Meta(
             description="Further volumes of every worker, such as data sets.",
             max_length=32,
@@ -252,7 +254,7 @@ class PodTemplate(ApiStruct, frozen=True, kw_only=True):
         ),
     ] = ()
     volume_mounts: Annotated[
-        tuple[VolumeMount, ...],
+        tuple[VolumeMountField, ...],
         Meta(
             description="Where the training container sees them. One at /dev/shm takes the place of the "
             "operator's shared memory volume.",
@@ -295,7 +297,7 @@ class PodTemplate(ApiStruct, frozen=True, kw_only=True):
         ),
     ] = False
     topology_spread_constraints: Annotated[
-        tuple[TopologySpreadConstraint, ...],
+        tuple[TopologySpreadConstraintField, ...],
         Meta(
             description="How workers are spread over zones or nodes.",
             max_length=16,

@@ -20,9 +20,9 @@ from holdfast.checkpoints.manifest import (
     HOLDFAST_PREFIX,
     MAX_FILES,
     MAX_SIZE,
+    CheckpointManifest,
     CheckpointName,
     File,
-    Manifest,
     SaveInfo,
     parse,
 )
@@ -230,11 +230,11 @@ def described(
     files: Iterable[File],
     declared: ShardMarkers | None,
     reported: Mapping[str, float],
-) -> Manifest:
+) -> CheckpointManifest:
     """The manifest of a checkpoint with these markers; `reported` are the metrics at the end of its epoch."""
     step, metrics = declared.step if declared else None, measured(declared, reported)
     save = declared.save if declared is not None and declared.shards > 1 else ""
-    return Manifest(name.epoch, name.attempt, about, tuple(files), step, metrics, save)
+    return CheckpointManifest(name.epoch, name.attempt, about, tuple(files), step, metrics, save)
 
 
 def measured(declared: ShardMarkers | None, reported: Mapping[str, float]) -> Mapping[str, float]:

@@ -27,7 +27,7 @@ class StorageFull(StoreError):
     """No space, or no quota, is left."""
 
 
-class Unreachable(StoreError):
+class StoreUnreachable(StoreError):
     """The store does not answer, or asks to retry later."""
 
 

@@ -14,9 +14,9 @@ from holdfast.checkpoints.manifest import (
     CHECKPOINT,
     HOLDFAST_PREFIX,
     MANIFEST,
+    CheckpointManifest,
     CheckpointName,
     File,
-    Manifest,
     SaveInfo,
 )
 from holdfast.checkpoints.settings import open_bucket
@@ -27,12 +27,12 @@ WORKERS = 3
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The checkpoint at an address: `said` is its manifest; without a manifest, `declared` holds its markers."""
+    """The checkpoint at an address: `stored_manifest` is its manifest; without one, `declared` holds its markers."""
 
     address: str
     files: tuple[File, ...]
     read: Reading
-    stored_manifest: Manifest | None = None
+    stored_manifest: CheckpointManifest | None = None
     declared: ShardMarkers | None = None
 
     @property
@@ -43,9 +43,9 @@ class Source:
             return int(match[1])
         return self.stored_manifest.epoch if self.stored_manifest is not None else 0
 
-    def manifest(self, name: CheckpointName, about: SaveInfo) -> Manifest:
+    def manifest(self, name: CheckpointName, about: SaveInfo) -> CheckpointManifest:
         """The manifest of the source as a checkpoint of this job."""
-        own = Manifest(name.epoch, name.attempt, about, self.files)
+        own = CheckpointManifest(name.epoch, name.attempt, about, self.files)
         if self.stored_manifest is not None and self.stored_manifest.epoch == name.epoch:
             return replace(own, step=self.stored_manifest.step, metrics=self.stored_manifest.metrics)
         if self.stored_manifest is None and self.declared is not None:
@@ -64,7 +64,7 @@ def find(address: str, environ: Mapping[str, str]) -> Source:
     return source
 
 
-def fetch(source: Source, target: Path, name: CheckpointName, about: SaveInfo) -> Manifest:
+def fetch(source: Source, target: Path, name: CheckpointName, about: SaveInfo) -> CheckpointManifest:
     """Put the source into the folder `target`, as this job's checkpoint `name`.
 
     The content is verified against the manifest; without a manifest, the user is trusted that it is complete.
@@ -104,7 +104,7 @@ def _objects(address: str, environ: Mapping[str, str]) -> Source:
     return Source(address, files, lambda file: bucket.stream(file.key), None, declared)
 
 
-def _manifest(content: bytes | None, where: str) -> Manifest | None:
+def _manifest(content: bytes | None, where: str) -> CheckpointManifest | None:
     return manifests.decode(content, where) if content is not None else None
 
 

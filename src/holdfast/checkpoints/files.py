@@ -49,7 +49,7 @@ class FileEntry(NamedTuple):
     stamp: FileStamp
 
 
-class Listing(NamedTuple):
+class FolderListing(NamedTuple):
     """The files of a folder that stays open: each file is read from the folder that was listed."""
 
     where: Path
@@ -78,11 +78,11 @@ class Listing(NamedTuple):
 
 
 @contextlib.contextmanager
-def listing(folder: Path) -> Iterator[Listing]:
+def listing(folder: Path) -> Iterator[FolderListing]:
     with contextlib.ExitStack() as stack:
         with _translate_concurrent_changes(folder):
             descriptor = stack.enter_context(opened(folder))
-        yield Listing(folder, descriptor, _listed(descriptor, folder))
+        yield FolderListing(folder, descriptor, _listed(descriptor, folder))
 
 
 def list_files(folder: Path) -> tuple[FileEntry, ...]:

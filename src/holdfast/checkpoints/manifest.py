@@ -186,7 +186,7 @@ class SaveInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class CheckpointManifest:
     """`step` is how many batches of the epoch are done; None: all batches, or the program does not report it.
 
     save: with several shards, the id of their save: shards of two saves never make one checkpoint.
@@ -205,7 +205,7 @@ class Manifest:
         return sum(file.size for file in self.files)
 
 
-def encode(manifest: Manifest) -> bytes:
+def encode(manifest: CheckpointManifest) -> bytes:
     """Encode the manifest. Files are sorted by path, so that the same checkpoint has the same manifest."""
     validated_files(manifest.files)
     fields: dict[str, object] = {
@@ -227,7 +227,7 @@ def encode(manifest: Manifest) -> bytes:
     return content
 
 
-def decode(content: bytes, where: str) -> Manifest:
+def decode(content: bytes, where: str) -> CheckpointManifest:
     """The manifest, with every path checked; `where` is for error messages."""
     if len(content) > MAX_BYTES:
         raise InvalidCheckpointManifest(
@@ -249,7 +249,9 @@ def decode(content: bytes, where: str) -> Manifest:
         step = None if fields.get("step") is None else _number(fields["step"])
         metrics = _metrics(fields.get("metrics", {}))
         save = _text(fields.get("save", ""))
-        found = Manifest(_number(fields["epoch"]), _number(fields["attempt"]), about, files, step, metrics, save)
+        found = CheckpointManifest(
+            _number(fields["epoch"]), _number(fields["attempt"]), about, files, step, metrics, save
+        )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InvalidCheckpointManifest(
             f"the manifest of {where} can't be read ({type(error).__name__}): it is damaged"
@@ -282,7 +284,7 @@ def _json(fields: Mapping[str, object]) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def _optional(manifest: Manifest) -> dict[str, object]:
+def _optional(manifest: CheckpointManifest) -> dict[str, object]:
     """The fields that are omitted where they are not known, since not every program reports them."""
     about = manifest.about
     fields: dict[str, object] = {"namespace": about.namespace, "name": about.name, "save": manifest.save}

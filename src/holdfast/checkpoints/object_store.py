@@ -15,15 +15,23 @@ from typing import NamedTuple, Protocol
 from holdfast.checkpoints import manifest as manifests
 from holdfast.checkpoints.completeness import ShardMarkers, described, read_markers
 from holdfast.checkpoints.errors import InvalidCheckpointManifest, MissingPart, UnsafeContent
-from holdfast.checkpoints.files import FileEntry, Listing, ensure_unchanged, listing, sha256_of
-from holdfast.checkpoints.manifest import HOLDFAST_PREFIX, MANIFEST, CheckpointName, File, Manifest, SaveInfo, parse
+from holdfast.checkpoints.files import FileEntry, FolderListing, ensure_unchanged, listing, sha256_of
+from holdfast.checkpoints.manifest import (
+    HOLDFAST_PREFIX,
+    MANIFEST,
+    CheckpointManifest,
+    CheckpointName,
+    File,
+    SaveInfo,
+    parse,
+)
 from holdfast.checkpoints.store import LEASE, NO_METRICS, decided_attempts, decision_path, require_manifest
 from holdfast.checkpoints.unpack import map_in_threads, unpack, verify_stream
 
 # The operations that an object store has to provide, below one prefix of one bucket.
 
 
-class Object(NamedTuple):
+class BucketObject(NamedTuple):
     key: str
     size: int
 
@@ -36,7 +44,7 @@ class Bucket(Protocol):
         """The address of the bucket for messages; never with credentials."""
         ...
 
-    def objects(self, folder: str) -> list[Object]:
+    def objects(self, folder: str) -> list[BucketObject]:
         """All objects below a folder."""
         ...
 
@@ -99,7 +107,7 @@ class ObjectStore:
         names = (parse(attempt, leaf) for attempt in attempts for leaf in self._bucket.folders(attempt))
         return sorted((name for name in names if name is not None), reverse=True)
 
-    def manifest(self, name: CheckpointName) -> Manifest | None:
+    def manifest(self, name: CheckpointName) -> CheckpointManifest | None:
         return self._read_manifest(name, MANIFEST)
 
     def put(
@@ -111,7 +119,7 @@ class ObjectStore:
         *,
         ranks: Collection[int] | None = None,
         metrics: Mapping[str, float] = NO_METRICS,
-    ) -> Manifest:
+    ) -> CheckpointManifest:
         """Upload, and merge the parts of other workers: the parts of `ranks`, or else all that are stored."""
         before = self._referenced_keys(name)
         declared, files = self._upload(name, source, "", before, expected)
@@ -130,7 +138,7 @@ class ObjectStore:
         rank: int,
         about: SaveInfo,
         expected: tuple[FileEntry, ...] | None = None,
-    ) -> Manifest:
+    ) -> CheckpointManifest:
         """Upload the part of a worker other than the first. It counts once the first worker's `put` has merged it."""
         part = f"{HOLDFAST_PREFIX}part-{rank}.json"
         before = (*self._referenced_keys(name), *self._referenced_keys(name, part))
@@ -145,16 +153,16 @@ class ObjectStore:
             if name.attempt == attempt:
                 self._delete(name, [f"{HOLDFAST_PREFIX}part-{rank}.json" for rank in self._parts(name)])
 
-    def write_missing_manifest(self, name: CheckpointName, about: SaveInfo) -> Manifest | None:
+    def write_missing_manifest(self, name: CheckpointName, about: SaveInfo) -> CheckpointManifest | None:
         """Never writes one: without a manifest, the missing files are not known."""
         return None
 
-    def get(self, name: CheckpointName, target: Path) -> Manifest:
+    def get(self, name: CheckpointName, target: Path) -> CheckpointManifest:
         manifest = require_manifest(self, name)
         unpack(manifest, target, lambda file: self._stream(name, file), workers=self._workers, durable=False)
         return manifest
 
-    def verify(self, name: CheckpointName) -> Manifest:
+    def verify(self, name: CheckpointName) -> CheckpointManifest:
         manifest = require_manifest(self, name)
         map_in_threads(
             lambda file: verify_stream(file, lambda file: self._stream(name, file)), manifest.files, self._workers
@@ -208,7 +216,7 @@ class ObjectStore:
         return declared, files
 
     def _send(
-        self, name: CheckpointName, listed: Listing, key_prefix: str, referenced: Mapping[str, str]
+        self, name: CheckpointName, listed: FolderListing, key_prefix: str, referenced: Mapping[str, str]
     ) -> list[File]:
         content = listed.content
         stored_sizes = {
@@ -235,7 +243,9 @@ class ObjectStore:
             stored_sizes.get(file.key) == file.size and self._bucket.sha256(f"{name.folder}/{file.key}") == file.sha256
         )
 
-    def _merge_shards(self, name: CheckpointName, own: Manifest, ranks: Collection[int] | None) -> tuple[File, ...]:
+    def _merge_shards(
+        self, name: CheckpointName, own: CheckpointManifest, ranks: Collection[int] | None
+    ) -> tuple[File, ...]:
         """The own files and the files of the parts. A part of another save does not belong to this checkpoint."""
         wanted = self._parts(name) if ranks is None else sorted(ranks)
         merged = {file.path: file for file in own.files}
@@ -261,7 +271,7 @@ class ObjectStore:
             return ()
         return manifest.files if manifest else ()
 
-    def _read_manifest(self, name: CheckpointName, key: str) -> Manifest | None:
+    def _read_manifest(self, name: CheckpointName, key: str) -> CheckpointManifest | None:
         content = self._bucket.read(f"{name.folder}/{key}", manifests.MAX_BYTES)
         if content is None:
             return None

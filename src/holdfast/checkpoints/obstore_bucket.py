@@ -16,10 +16,10 @@ from holdfast.checkpoints.errors import (
     ReadOnly,
     StorageFull,
     StoreError,
-    Unreachable,
+    StoreUnreachable,
     UnsafeContent,
 )
-from holdfast.checkpoints.object_store import Object
+from holdfast.checkpoints.object_store import BucketObject
 
 # Error messages for the answers of an object store. obstore's own messages are not passed on: they may hold secrets.
 
@@ -67,9 +67,9 @@ def _classify(error: Exception, text: str, status: int, code: str, *, writing: b
     if status == 403 or isinstance(error, PermissionDeniedError):
         return _forbidden(writing=writing)
     if status == 429 or status >= 500:
-        return Unreachable, "the store has trouble of its own or too much to do; it is tried again"
+        return StoreUnreachable, "the store has trouble of its own or too much to do; it is tried again"
     if not status and isinstance(error, BaseError) and _is_network(text):
-        return Unreachable, "no answer; check the endpoint and the network between, it is tried again"
+        return StoreUnreachable, "no answer; check the endpoint and the network between, it is tried again"
     if not status and any(keyword in text.lower() for keyword in SETTINGS):
         return InvalidStoreUrl, "the settings or credentials can't be used; correct checkpoint.storage and its Secret"
     if status == 404:
@@ -111,9 +111,13 @@ class ObstoreBucket:
     def address(self) -> str:
         return self._address
 
-    def objects(self, folder: str) -> list[Object]:
+    def objects(self, folder: str) -> list[BucketObject]:
         with self._translating_errors(f"list {folder or 'files'}"):
-            return [Object(item["path"], item["size"]) for items in obstore.list(self._store, folder) for item in items]
+            return [
+                BucketObject(item["path"], item["size"])
+                for items in obstore.list(self._store, folder)
+                for item in items
+            ]
 
     def folders(self, folder: str) -> list[str]:
         return self._listed(folder)[0]

@@ -15,8 +15,8 @@ from holdfast.checkpoints.errors import (
     StoreError,
     UnsafeContent,
 )
-from holdfast.checkpoints.manifest import CheckpointName, Manifest, SaveInfo, parse
-from holdfast.checkpoints.store import Store
+from holdfast.checkpoints.manifest import CheckpointManifest, CheckpointName, SaveInfo, parse
+from holdfast.checkpoints.store import CheckpointStore
 
 # Which checkpoints count: a new attempt fences off all earlier attempts at the checkpoint that it resumed from.
 #
@@ -48,7 +48,7 @@ class ResumeDecision(NamedTuple):
 class Fence:
     """Reads resume decisions when they are needed, each decision once."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CheckpointStore) -> None:
         self._store = store
         self._decided_attempts: list[int] | None = None
         self._decisions: dict[int, ResumeDecision | None] = {}
@@ -108,13 +108,15 @@ MAX_ATTEMPTS = 5
 Note = Callable[[str], None]
 
 
-class Outcome(Enum):
+class RestoreOutcome(Enum):
     TAKEN = auto()
     LEFT_OUT = auto()
     CHANGED = auto()  # the checkpoint changed while it was read
 
 
-def resume(store: Store, attempt_folder: Path, attempt: int, about: SaveInfo, note: Note) -> CheckpointName | None:
+def resume(
+    store: CheckpointStore, attempt_folder: Path, attempt: int, about: SaveInfo, note: Note
+) -> CheckpointName | None:
     """Restore the newest valid checkpoint into the attempt's folder; None if there is no checkpoint at all.
 
     A damaged checkpoint is quarantined, `note` receives a message, and the checkpoint before it is used. A fenced
@@ -126,7 +128,7 @@ def resume(store: Store, attempt_folder: Path, attempt: int, about: SaveInfo, no
 
 
 class _ResumeSearch:
-    def __init__(self, store: Store, attempt_folder: Path, attempt: int, about: SaveInfo, note: Note) -> None:
+    def __init__(self, store: CheckpointStore, attempt_folder: Path, attempt: int, about: SaveInfo, note: Note) -> None:
         self._store = store
         self._folder = attempt_folder
         self._attempt = attempt
@@ -143,68 +145,70 @@ class _ResumeSearch:
         return self._first_restored(self._fenced.__contains__, self._try_restore) if self._fenced else None
 
     def _first_restored(
-        self, wanted: Callable[[CheckpointName], bool], take: Callable[[CheckpointName], Outcome]
+        self, wanted: Callable[[CheckpointName], bool], take: Callable[[CheckpointName], RestoreOutcome]
     ) -> CheckpointName | None:
         attempts: Counter[CheckpointName] = Counter()
         while name := next((name for name in self._names(wanted) if attempts[name] < MAX_ATTEMPTS), None):
             outcome = take(name)
-            if outcome is Outcome.TAKEN:
+            if outcome is RestoreOutcome.TAKEN:
                 return name
-            attempts[name] += MAX_ATTEMPTS if outcome is Outcome.LEFT_OUT else 1
+            attempts[name] += MAX_ATTEMPTS if outcome is RestoreOutcome.LEFT_OUT else 1
         return None
 
     def _names(self, wanted: Callable[[CheckpointName], bool]) -> Iterator[CheckpointName]:
         return filter(wanted, self._store.names(self._attempt))
 
-    def _passes_fence(self, name: CheckpointName) -> Outcome:
+    def _passes_fence(self, name: CheckpointName) -> RestoreOutcome:
         manifest = _current_manifest(self._store, name)
         superseded_by = self._fence.superseded_by(name, manifest.about.job if manifest else self._about.job)
         if superseded_by is None:
             return self._try_restore(name)
         self._fenced.add(name)
         self._note(f"{name} is left out: attempt {superseded_by} had begun further back when it was saved")
-        return Outcome.LEFT_OUT
+        return RestoreOutcome.LEFT_OUT
 
-    def _try_restore(self, name: CheckpointName) -> Outcome:
+    def _try_restore(self, name: CheckpointName) -> RestoreOutcome:
         try:
             manifest = self._store.manifest(name) or self._store.write_missing_manifest(name, self._about)
         except (UnsafeContent, Incomplete) as error:
             self._note(f"{name} is left out: {error}")
-            return Outcome.LEFT_OUT
+            return RestoreOutcome.LEFT_OUT
         if manifest is None:
             self._note(f"{name} is left out: it was never complete")
-            return Outcome.LEFT_OUT
+            return RestoreOutcome.LEFT_OUT
         return _restore(self._store, name, self._folder / name.folder_name, manifest, self._note)
 
 
-def _restore(store: Store, name: CheckpointName, target: Path, manifest: Manifest, note: Note) -> Outcome:
+def _restore(
+    store: CheckpointStore, name: CheckpointName, target: Path, manifest: CheckpointManifest, note: Note
+) -> RestoreOutcome:
     try:
         store.get(name, target)
     except CheckpointNotFound:
-        return Outcome.CHANGED
+        return RestoreOutcome.CHANGED
     except Corrupt as error:
         if _current_manifest(store, name) != manifest:
-            return Outcome.CHANGED
+            return RestoreOutcome.CHANGED
         _quarantine(store, name, error, note)
-        return Outcome.LEFT_OUT
-    return Outcome.TAKEN
+        return RestoreOutcome.LEFT_OUT
+    return RestoreOutcome.TAKEN
 
 
-def _quarantine(store: Store, name: CheckpointName, damage: Corrupt, note: Note) -> None:
+def _quarantine(store: CheckpointStore, name: CheckpointName, damage: Corrupt, note: Note) -> None:
     try:
         note(f"{name} is damaged and was set aside as {store.quarantine(name)}: {damage}")
     except StoreError as error:
         note(f"{name} is damaged and is left out: {damage}; it could not be set aside: {error}")
 
 
-def _current_manifest(store: Store, name: CheckpointName) -> Manifest | None:
+def _current_manifest(store: CheckpointStore, name: CheckpointName) -> CheckpointManifest | None:
     try:
         return store.manifest(name)
     except UnsafeContent:
         return None
 
 
-def write_decision(store: Store, attempt: int, name: CheckpointName | None, job: str) -> None:
+def write_decision(store: CheckpointStore, attempt: int, name: CheckpointName | None, job: str) -> None:
     """The first worker decides for all: workers that decide at different times might begin at different epochs."""
     until = BEGINNING if name is None else CheckpointPosition(name.epoch, name.attempt)
     if name is not None and name.attempt == attempt:
@@ -218,7 +222,7 @@ class DecisionPending(CheckpointError):
     """The first worker has not stored its resume decision yet."""
 
 
-def read_decision(store: Store, attempt: int, job: str) -> CheckpointName | None:
+def read_decision(store: CheckpointStore, attempt: int, job: str) -> CheckpointName | None:
     """The checkpoint that the first worker has chosen for this attempt; None if there is nothing to resume from."""
     content = store.read_decision(attempt)
     decision = decode(content)

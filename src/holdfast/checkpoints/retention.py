@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from holdfast.checkpoints.errors import UnsafeContent
 from holdfast.checkpoints.manifest import CheckpointName
 from holdfast.checkpoints.resume import Fence
-from holdfast.checkpoints.store import Store
+from holdfast.checkpoints.store import CheckpointStore
 
 # The metric that selects the best checkpoint: the highest accuracy, or the lowest loss.
 Metric: TypeAlias = Literal["accuracy", "loss"]
@@ -31,7 +31,7 @@ class StoredCheckpoint(NamedTuple):
         return self.valid and not self.fenced
 
 
-def stored_checkpoints(store: Store, until: int) -> list[StoredCheckpoint]:
+def stored_checkpoints(store: CheckpointStore, until: int) -> list[StoredCheckpoint]:
     """Every checkpoint of the attempts up to `until`, newest first."""
     fence = Fence(store)
     return [_stored_checkpoint(store, fence, name) for name in store.names(until)]
@@ -111,7 +111,7 @@ def _duplicate_copies(newest_first: Iterable[StoredCheckpoint], attempt: int) ->
     return duplicates
 
 
-def _stored_checkpoint(store: Store, fence: Fence, name: CheckpointName) -> StoredCheckpoint:
+def _stored_checkpoint(store: CheckpointStore, fence: Fence, name: CheckpointName) -> StoredCheckpoint:
     try:
         manifest = store.manifest(name)
     except UnsafeContent:

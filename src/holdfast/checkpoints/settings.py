@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from holdfast.checkpoints.errors import InvalidStoreUrl
 from holdfast.checkpoints.object_store import ObjectStore
-from holdfast.checkpoints.store import Store
+from holdfast.checkpoints.store import CheckpointStore
 from holdfast.checkpoints.volume_store import VolumeStore
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ RETRIES = 6
 RETRY_S = 60
 
 
-def open_store(address: str, environ: Mapping[str, str]) -> Store:
+def open_store(address: str, environ: Mapping[str, str]) -> CheckpointStore:
     """A job's store: s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, or an absolute path."""
     if address.startswith("/"):
         return VolumeStore(Path(address))

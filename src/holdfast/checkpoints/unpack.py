@@ -14,7 +14,7 @@ from holdfast.checkpoints import files as disk
 from holdfast.checkpoints.confined_files import opened
 from holdfast.checkpoints.errors import Corrupt, StorageFull
 from holdfast.checkpoints.files import sha256_of
-from holdfast.checkpoints.manifest import File, Manifest, encode
+from holdfast.checkpoints.manifest import CheckpointManifest, File, encode
 
 # Parallel work in threads: reading, hashing and sending release the interpreter lock.
 
@@ -59,7 +59,7 @@ UNKNOWN = ""
 Reading = Callable[[File], Iterable[bytes | memoryview]]
 
 
-def unpack(manifest: Manifest, target: Path, read: Reading, *, workers: int, durable: bool = True) -> None:
+def unpack(manifest: CheckpointManifest, target: Path, read: Reading, *, workers: int, durable: bool = True) -> None:
     """`target` holds the checkpoint when this returns, and is unchanged when this raises.
 
     durable: the folder survives a power cut, too. A folder of the pod's own need not: the pod does not survive one.
@@ -122,7 +122,7 @@ def verify_stream(file: File, read: Reading) -> None:
         pass
 
 
-def _prepare(partial: Path, manifest: Manifest) -> None:
+def _prepare(partial: Path, manifest: CheckpointManifest) -> None:
     """Create the folders for the files, and remove all but the files that an earlier attempt has unpacked."""
     if partial.is_symlink():
         disk.remove_any(partial)
@@ -170,6 +170,6 @@ def _write(file: File, target: Path, read: Reading, durable: bool) -> File:
     return stream.file
 
 
-def _sync_folders(partial: Path, manifest: Manifest) -> None:
+def _sync_folders(partial: Path, manifest: CheckpointManifest) -> None:
     for folder in {(partial / file.path).parent for file in manifest.files}:
         disk.sync(folder)

@@ -18,14 +18,14 @@ from holdfast.checkpoints.errors import (
 from holdfast.checkpoints.files import (
     CHUNK_BYTES,
     FileEntry,
-    Listing,
+    FolderListing,
     ensure_unchanged,
     list_files,
     listing,
     read_small_file,
     sha256_of,
 )
-from holdfast.checkpoints.manifest import ATTEMPT, MANIFEST, CheckpointName, File, Manifest, SaveInfo
+from holdfast.checkpoints.manifest import ATTEMPT, MANIFEST, CheckpointManifest, CheckpointName, File, SaveInfo
 from holdfast.checkpoints.store import LEASE, NO_METRICS, decided_attempts, decision_path, require_manifest
 from holdfast.checkpoints.unpack import map_in_threads, unpack, verify_stream
 
@@ -56,7 +56,7 @@ class VolumeStore:
     def attempt_folders(self, until: int) -> list[Path]:
         return [path for path in _folders(self.root) if _number(path) <= until]
 
-    def manifest(self, name: CheckpointName) -> Manifest | None:
+    def manifest(self, name: CheckpointName) -> CheckpointManifest | None:
         path = self.folder(name) / MANIFEST
         with disk.translate_os_errors(f"read {path}"):
             content = read_small_file(path, manifests.MAX_BYTES)
@@ -76,7 +76,7 @@ class VolumeStore:
         expected: tuple[FileEntry, ...] | None = None,
         *,
         metrics: Mapping[str, float] = NO_METRICS,
-    ) -> Manifest:
+    ) -> CheckpointManifest:
         """Store in place: `source` is the checkpoint's own folder on the volume."""
         if source.resolve() != self.folder(name):
             raise UnsafeContent(
@@ -101,12 +101,12 @@ class VolumeStore:
                 raise Incomplete(f"{source} was replaced while it was read: it is taken again") from None
         return manifest
 
-    def write_missing_manifest(self, name: CheckpointName, about: SaveInfo) -> Manifest | None:
+    def write_missing_manifest(self, name: CheckpointName, about: SaveInfo) -> CheckpointManifest | None:
         folder = self.folder(name)
         with disk.translate_os_errors(f"look at {folder}"):
             return self.put(name, folder, about) if completed_before_exit(folder, self._quiet_s) else None
 
-    def get(self, name: CheckpointName, target: Path) -> Manifest:
+    def get(self, name: CheckpointName, target: Path) -> CheckpointManifest:
         if target.resolve() == self.folder(name):
             return self.verify(name)
         manifest = require_manifest(self, name)
@@ -114,7 +114,7 @@ class VolumeStore:
         unpack(manifest, target, lambda file: self._chunks(name, file), workers=self._workers)
         return manifest
 
-    def verify(self, name: CheckpointName) -> Manifest:
+    def verify(self, name: CheckpointName) -> CheckpointManifest:
         manifest = require_manifest(self, name)
         self._ensure_files_present(name, manifest)
         map_in_threads(lambda file: self._verify_file(name, file), manifest.files, self._workers)
@@ -161,7 +161,7 @@ class VolumeStore:
             for path in self.attempt_folders(until):
                 disk.remove_interrupted(path)
 
-    def _ensure_files_present(self, name: CheckpointName, manifest: Manifest) -> None:
+    def _ensure_files_present(self, name: CheckpointName, manifest: CheckpointManifest) -> None:
         """Raise unless every file of the manifest is in this folder itself."""
         try:
             present = {entry.path for entry in list_files(self.folder(name))}
@@ -185,7 +185,7 @@ class VolumeStore:
             verify_stream(file, lambda file: self._chunks(name, file))
 
 
-def _digested(listed: Listing, entry: FileEntry) -> File:
+def _digested(listed: FolderListing, entry: FileEntry) -> File:
     with listed.reading(entry) as path:
         sha256 = sha256_of(path)
         # A manifest that survives a power cut must not list files that do not.

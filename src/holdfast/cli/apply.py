@@ -1,8 +1,9 @@
 """`holdfast apply`: create or patch the objects of manifests."""
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -13,21 +14,16 @@ from holdfast.api.meta import WORKING_DIRECTORY, Key
 from holdfast.api.schema.validation import subject as subject_of
 from holdfast.api.schema.validation import validate_object
 from holdfast.api.schema.violations import ValidationFailed
-from holdfast.cli.local_cluster import RUNS, apply_folder, create_object, image_note, running_in
-from holdfast.cli.resource_args import Manifest, kind_of, read_manifests
+from holdfast.cli.resource_args import ManifestDocument, kind_of, read_manifests
 from holdfast.cli.session import (
     FAILED,
     MISUSED,
-    ClusterOptions,
-    ContextOption,
-    KubeconfigOption,
-    NamespaceOption,
     Session,
     UsageError,
     print_error,
     printable,
-    run,
 )
+from holdfast.cli.up import RUNS, apply_folder, create_object, image_note, running_in
 from holdfast.cli.wait_conditions import ended
 from holdfast.cluster.errors import BadRequest, ClusterError, Invalid, NotFound, Unreachable
 from holdfast.cluster.protocol import JSON
@@ -115,25 +111,12 @@ def _contains(live: Any, wanted: Any) -> bool:
 UNCHANGED = "unchanged"
 
 
-def apply(
-    filenames: Annotated[
-        list[str],
-        typer.Option("--filename", "-f", help="File, folder, or - for standard input. May be given several times."),
-    ],
-    namespace: NamespaceOption = "",
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = "",
-) -> None:
-    """Create or change objects: holdfast apply -f job.yaml"""
-
-    async def command(session: Session) -> int:
-        manifests = read_manifests(filenames)
-        return max([await _apply(session, manifest, namespace) for manifest in manifests])
-
-    run(ClusterOptions(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
+async def apply_manifests(session: Session, filenames: Sequence[str], namespace: str) -> int:
+    """Apply the objects of all files; returns the worst exit code."""
+    return max([await _apply(session, manifest, namespace) for manifest in read_manifests(filenames)])
 
 
-async def _apply(session: Session, manifest: Manifest, namespace: str) -> int:
+async def _apply(session: Session, manifest: ManifestDocument, namespace: str) -> int:
     """Apply one object; returns the exit code."""
     try:
         known = kind_of(manifest.document)
@@ -165,7 +148,7 @@ async def _notes(session: Session, known: KnownKind, key: Key, document: JSON) -
     return [note for note in notes if note]
 
 
-def key_of(session: Session, known: KnownKind, manifest: Manifest, namespace: str) -> Key:
+def key_of(session: Session, known: KnownKind, manifest: ManifestDocument, namespace: str) -> Key:
     """The key of the object of a manifest."""
     metadata = manifest.document.get("metadata")
     if not isinstance(metadata, dict) or not (metadata.get("name") or metadata.get("generateName")):

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from contextlib import aclosing, suppress
-from typing import Annotated
 
 import msgspec
 import typer
@@ -16,24 +15,18 @@ from holdfast.cli.get import to_flow
 from holdfast.cli.resource_args import kind_of, parse_named_resources, read_manifests
 from holdfast.cli.session import (
     FAILED,
-    ClusterOptions,
-    ContextOption,
-    KubeconfigOption,
-    NamespaceOption,
     Session,
     UsageError,
     by_name,
     follow,
     print_error,
     printable,
-    run,
 )
 from holdfast.cluster.errors import ClusterError, Conflict, NotFound, Unreachable
-from holdfast.cluster.protocol import JSON, Change, Listing
+from holdfast.cluster.protocol import JSON, Change, DeleteOptions, Listing
 from holdfast.cluster.resources import KnownKind
 from holdfast.trainingjob.objects import names
-from holdfast.trainingjob.objects.object_store import store_url
-from holdfast.trainingjob.objects.storage import checkpoint_storage, is_volume, prefix
+from holdfast.trainingjob.objects.storage import checkpoint_storage, is_volume, prefix, store_url
 
 
 class DeletionTarget(Struct, frozen=True):
@@ -46,44 +39,28 @@ class DeletionTarget(Struct, frozen=True):
         return str(self.document["metadata"]["uid"])
 
 
-def delete(
-    what: Annotated[list[str] | None, typer.Argument(help="KIND NAME…, or KIND/NAME…", metavar="KIND/NAME")] = None,
-    filenames: Annotated[
-        list[str] | None, typer.Option("--filename", "-f", help="Delete what these manifests name: file, folder or -.")
-    ] = None,
-    wait: Annotated[bool, typer.Option(help="Wait until it is gone.")] = True,
-    ignore_not_found: Annotated[
-        bool, typer.Option("--ignore-not-found", help="What is not there counts as deleted.")
-    ] = False,
-    namespace: NamespaceOption = "",
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = "",
-) -> None:
-    """Delete objects: holdfast delete tj mnist, holdfast delete -f job.yaml"""
-
-    async def command(session: Session) -> int:
-        targets = _targets(session, what or [], filenames or [], namespace)
-        code, deleted = 0, []
-        for known, key in targets:
-            try:
-                deleted.append(await _delete(session, known, key))
-            except Unreachable:
-                raise
-            except ClusterError as error:
-                if isinstance(error, NotFound) and ignore_not_found:
-                    continue
-                print_error(str(error))
-                code = FAILED
-        for each in deleted:
-            last = await until_gone(session, each.known, each.key, each.uid) if wait else None
-            for line in checkpoints_left(each.known, last or each.document):
-                typer.echo(printable(line))
-        return code
-
-    run(ClusterOptions(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
+async def delete_objects(
+    session: Session, targets: list[tuple[KnownKind, Key]], *, wait: bool, ignore_not_found: bool
+) -> int:
+    code, deleted = 0, []
+    for known, key in targets:
+        try:
+            deleted.append(await _delete(session, known, key))
+        except Unreachable:
+            raise
+        except ClusterError as error:
+            if isinstance(error, NotFound) and ignore_not_found:
+                continue
+            print_error(str(error))
+            code = FAILED
+    for each in deleted:
+        last = await until_gone(session, each.known, each.key, each.uid) if wait else None
+        for line in checkpoints_left(each.known, last or each.document):
+            typer.echo(printable(line))
+    return code
 
 
-def _targets(session: Session, what: list[str], filenames: list[str], namespace: str) -> list[tuple[KnownKind, Key]]:
+def targets(session: Session, what: list[str], filenames: list[str], namespace: str) -> list[tuple[KnownKind, Key]]:
     if bool(what) == bool(filenames):
         raise UsageError("say what to delete: KIND NAME, or -f FILE")
     if filenames:
@@ -97,7 +74,7 @@ async def _delete(session: Session, known: KnownKind, key: Key) -> DeletionTarge
     """Delete exactly the current object, not a new object of the same name."""
     found = await session.get(known, key)
     with suppress(NotFound, Conflict):  # somebody else has deleted the object meanwhile
-        await session.cluster.delete(known.resource, key, uid=found.metadata.uid)
+        await session.cluster.delete(known.resource, key, DeleteOptions(uid=found.metadata.uid))
     typer.echo(f'{known.title} "{key.name}" deleted')
     return DeletionTarget(known, key, found.document)
 

@@ -49,8 +49,7 @@ class Epoch(Struct, frozen=True):
     accuracy: float
 
 
-def demo() -> None:
-    """Train a small model with two workers on this machine and show how it goes."""
+def run_demo() -> None:
     # A log file or a pipe has no width: do not truncate lines there.
     console = Console(width=None if sys.stdout.isatty() else 240)
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))

@@ -3,20 +3,15 @@
 import re
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from holdfast.cli.get import aligned, four_digits
 from holdfast.cli.resource_args import find_kind, parse_resources
 from holdfast.cli.session import (
-    ClusterOptions,
-    ContextOption,
-    KubeconfigOption,
-    NamespaceOption,
     Session,
     printable,
-    run,
 )
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import KnownKind, RawObject
@@ -30,27 +25,17 @@ _HIDDEN = ("managedFields", "name", "namespace", "labels", "annotations")
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
-def describe(
-    what: Annotated[list[str], typer.Argument(help="KIND NAME…, KIND/NAME…, or KIND for all.", metavar="KIND/NAME")],
-    namespace: NamespaceOption = "",
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = "",
-) -> None:
-    """Show everything about objects, with their events: holdfast describe tj mnist"""
-
-    async def command(session: Session) -> int:
-        texts = [
-            "\n".join(described(each, await _events(session, wanted.known, each), session.now()))
-            for wanted in parse_resources(what)
-            for each in await _objects(session, wanted.known, wanted.names)
-        ]
-        if texts:
-            typer.echo("\n\n\n".join(texts))
-        else:
-            typer.echo(f"No resources found in {session.namespace} namespace.", err=True)
-        return 0
-
-    run(ClusterOptions(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
+async def describe_objects(session: Session, what: list[str]) -> int:
+    texts = [
+        "\n".join(described(each, await _events(session, wanted.known, each), session.now()))
+        for wanted in parse_resources(what)
+        for each in await _objects(session, wanted.known, wanted.names)
+    ]
+    if texts:
+        typer.echo("\n\n\n".join(texts))
+    else:
+        typer.echo(f"No resources found in {session.namespace} namespace.", err=True)
+    return 0
 
 
 async def _objects(session: Session, known: KnownKind, names: tuple[str, ...]) -> list[RawObject]:

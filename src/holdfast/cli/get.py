@@ -7,30 +7,24 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from datetime import datetime
-from enum import StrEnum
-from typing import Annotated
 
 import typer
 import yaml
 from msgspec import Struct
 
+from holdfast.cli.options import OutputFormat
 from holdfast.cli.resource_args import ResourceArgs, parse_resources
 from holdfast.cli.session import (
     FAILED,
-    ClusterOptions,
-    ContextOption,
-    KubeconfigOption,
-    NamespaceOption,
     Session,
     UsageError,
     by_name,
     follow,
     print_error,
     printable,
-    run,
 )
 from holdfast.cluster.errors import NotFound
-from holdfast.cluster.printing.columns import NAME, Column
+from holdfast.cluster.printing.columns import NAME, TableColumn
 from holdfast.cluster.protocol import JSON, Change, Listing
 from holdfast.cluster.resources import KnownKind
 
@@ -82,7 +76,7 @@ class Table:
         lines = [self._line(row, plain=headers and number == 0) for number, row in enumerate(whole)]
         return [line.rstrip() for line in lines]
 
-    def _cell(self, column: Column, document: JSON, now: datetime) -> str:
+    def _cell(self, column: TableColumn, document: JSON, now: datetime) -> str:
         value = column.show(document, now)
         text = "" if value is None else printable(four_digits(value) if isinstance(value, float) else str(value))
         return f"{self._prefix}{text}" if column is NAME else text
@@ -174,16 +168,8 @@ _Dumper.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"0o[0-7]+\Z")
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(?:y|Y|n|N)\Z"), list("yYnN"))
 
 
-class Output(StrEnum):
-    TABLE = ""
-    WIDE = "wide"
-    YAML = "yaml"
-    JSON = "json"
-    NAME = "name"
-
-
-class Options(Struct, frozen=True, kw_only=True):
-    output: Output
+class GetOptions(Struct, frozen=True, kw_only=True):
+    output: OutputFormat
     all_namespaces: bool
     selector: str
     headers: bool
@@ -191,7 +177,7 @@ class Options(Struct, frozen=True, kw_only=True):
     def table(self, known: KnownKind, *, with_kind: bool = False) -> Table:
         return Table(
             known,
-            wide=self.output is Output.WIDE,
+            wide=self.output is OutputFormat.WIDE,
             with_namespace=self.all_namespaces,
             with_kind=with_kind,
             coloured=wants_colours(),
@@ -205,34 +191,8 @@ class FetchedKind(Struct, frozen=True):
     documents: list[JSON]
 
 
-def get(
-    what: Annotated[
-        list[str] | None, typer.Argument(help="KIND, KIND NAME…, or KIND/NAME…", metavar="KIND[/NAME]")
-    ] = None,
-    namespace: NamespaceOption = "",
-    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Of every namespace.")] = False,
-    output: Annotated[Output, typer.Option("--output", "-o", help="wide, yaml, json or name.")] = Output.TABLE,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on and show every change.")] = False,
-    selector: Annotated[str, typer.Option("--selector", "-l", help="Only those with these labels.")] = "",
-    no_headers: Annotated[bool, typer.Option("--no-headers", help="Without the line of column names.")] = False,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = "",
-) -> None:
-    """Show objects: holdfast get tj, holdfast get pods -o wide, holdfast get tj/mnist -o yaml"""
-    options = Options(output=output, all_namespaces=all_namespaces, selector=selector, headers=not no_headers)
-
-    async def command(session: Session) -> int:
-        wanted = parse_resources(what or [])
-        if not watch:
-            return await _get(session, wanted, options)
-        if len(wanted) > 1 or len(wanted[0].names) > 1:
-            raise UsageError("with --watch, name one kind, and at most one object of it")
-        return await _watch(session, wanted[0], options)
-
-    run(ClusterOptions(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
-
-
-async def _get(session: Session, wanted: list[ResourceArgs], options: Options) -> int:
+async def get_objects(session: Session, what: Sequence[str], options: GetOptions) -> int:
+    wanted = parse_resources(what)
     code = 0
     found: list[FetchedKind] = []
     for each in wanted:
@@ -240,22 +200,22 @@ async def _get(session: Session, wanted: list[ResourceArgs], options: Options) -
         found.append(FetchedKind(each.known, documents))
         code = code if complete else FAILED
     everything = [document for each in found for document in each.documents]
-    is_whole = options.output in (Output.YAML, Output.JSON)
+    is_whole = options.output in (OutputFormat.YAML, OutputFormat.JSON)
     if not everything and (code or not is_whole):
         if not code:
             typer.echo(_none_found_message(session, found, options), err=True)
     elif is_whole:
         is_single = len(wanted) == 1 and len(wanted[0].names) == 1
         whole = everything[0] if is_single else as_list(everything)
-        typer.echo(to_yaml(whole) if options.output is Output.YAML else to_json(whole))
-    elif options.output is Output.NAME:
+        typer.echo(to_yaml(whole) if options.output is OutputFormat.YAML else to_json(whole))
+    elif options.output is OutputFormat.NAME:
         typer.echo("\n".join(_names(found)))
     else:
         typer.echo("\n\n".join(_tables(session, found, options)))
     return code
 
 
-async def _documents(session: Session, wanted: ResourceArgs, options: Options) -> tuple[list[JSON], bool]:
+async def _documents(session: Session, wanted: ResourceArgs, options: GetOptions) -> tuple[list[JSON], bool]:
     """The objects that exist, and whether these are all requested objects."""
     if wanted.names and options.all_namespaces:
         raise UsageError("an object of that name may be in every namespace: leave out the name, or name a namespace")
@@ -281,7 +241,10 @@ async def _documents(session: Session, wanted: ResourceArgs, options: Options) -
     return documents, len(documents) == len(wanted.names)
 
 
-async def _watch(session: Session, wanted: ResourceArgs, options: Options) -> int:
+async def watch_objects(session: Session, what: Sequence[str], options: GetOptions) -> int:
+    wanted, *others = parse_resources(what)
+    if others or len(wanted.names) > 1:
+        raise UsageError("with --watch, name one kind, and at most one object of it")
     known = wanted.known
     if wanted.names:
         await session.get(known, session.key(known, wanted.names[0]))
@@ -298,7 +261,7 @@ async def _watch(session: Session, wanted: ResourceArgs, options: Options) -> in
         async for step in steps:
             if isinstance(step, Listing):
                 documents = [each.document for each in step.items]
-            elif step.object is None or (step.change is Change.DELETED and options.output is Output.NAME):
+            elif step.object is None or (step.change is Change.DELETED and options.output is OutputFormat.NAME):
                 continue
             else:
                 documents = [step.object.document]
@@ -309,20 +272,20 @@ async def _watch(session: Session, wanted: ResourceArgs, options: Options) -> in
 
 
 def _changes(
-    session: Session, known: KnownKind, documents: list[JSON], options: Options, table: Table, *, headers: bool
+    session: Session, known: KnownKind, documents: list[JSON], options: GetOptions, table: Table, *, headers: bool
 ) -> Iterable[str]:
     match options.output:
-        case Output.YAML:
+        case OutputFormat.YAML:
             return [f"---\n{to_yaml(without_server_fields(document))}" for document in documents]
-        case Output.JSON:
+        case OutputFormat.JSON:
             return [to_json(without_server_fields(document)) for document in documents]
-        case Output.NAME:
+        case OutputFormat.NAME:
             return _names([FetchedKind(known, documents)])
     rows = [table.row(document, session.now()) for document in documents]
     return table.lines(rows, headers=headers) if rows else []
 
 
-def _tables(session: Session, found: list[FetchedKind], options: Options) -> Iterable[str]:
+def _tables(session: Session, found: list[FetchedKind], options: GetOptions) -> Iterable[str]:
     several = len(found) > 1
     for each in found:
         if each.documents:
@@ -335,7 +298,7 @@ def _names(found: list[FetchedKind]) -> list[str]:
     return [f"{each.known.title}/{document['metadata']['name']}" for each in found for document in each.documents]
 
 
-def _none_found_message(session: Session, found: list[FetchedKind], options: Options) -> str:
+def _none_found_message(session: Session, found: list[FetchedKind], options: GetOptions) -> str:
     namespaced = any(each.known.resource.namespaced for each in found)
     if options.all_namespaces or not namespaced:
         return "No resources found"

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from contextlib import aclosing, suppress
 from itertools import groupby
 from operator import attrgetter
-from typing import Annotated, Any, TypeAlias
+from typing import Any, TypeAlias
 
-import typer
 from msgspec import Struct, structs
 
 from holdfast.api.core.objects import ConfigMap, ContainerStateTerminated, Pod
@@ -19,14 +18,9 @@ from holdfast.api.trainingjob_status import TrainingJobStatus
 from holdfast.cli.resource_args import find_kind
 from holdfast.cli.session import (
     FAILED,
-    ClusterOptions,
-    ContextOption,
-    KubeconfigOption,
-    NamespaceOption,
     Session,
     UsageError,
     print_error,
-    run,
 )
 from holdfast.cluster.errors import ClusterError, NotFound
 from holdfast.cluster.protocol import Cluster
@@ -37,9 +31,9 @@ from holdfast.gpuworkload.snapshot import FINISHED_PHASES
 from holdfast.local.kubelet.logs import tail_log as last_lines
 from holdfast.pods.failure import exit_text, index_of
 from holdfast.trainingjob.decide.snapshot import FINISHED_STATES
-from holdfast.trainingjob.objects.config import EARLIER, LOG, POD, WORKER_LABEL, worker_log_selector
+from holdfast.trainingjob.objects.environment import EARLIER, LOG, POD, WORKER_LABEL, worker_log_selector
+from holdfast.trainingjob.objects.job import TRAINER
 from holdfast.trainingjob.objects.names import ATTEMPT_LABEL, INDEX_LABEL, JOB_LABEL, JOB_NAME_LABEL, attempt
-from holdfast.trainingjob.objects.pod import TRAINER
 
 
 class SavedLog(Struct, frozen=True, kw_only=True):
@@ -155,7 +149,7 @@ class NoWorker(HoldfastError):
     """The job has no such worker (yet)."""
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class LogOptions(Struct, frozen=True, kw_only=True):
     follow: bool
     tail: int | None
     attempt: int | None
@@ -164,43 +158,20 @@ class Options(Struct, frozen=True, kw_only=True):
     container: str
 
 
-def logs(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="A TrainingJob, a GPUWorkload or a pod: NAME, tj/NAME, gpuw/NAME or pod/NAME.",
-            metavar="JOB|WORKLOAD|POD",
-        ),
-    ],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it has ended.")] = False,
-    tail: Annotated[int | None, typer.Option(help="Only the last lines, as many.", min=0)] = None,
-    attempt: Annotated[int | None, typer.Option(help="Of which attempt; by default the current.", min=0)] = None,
-    worker: Annotated[int, typer.Option(help="Which worker of the job.", min=0)] = 0,
-    all_workers: Annotated[bool, typer.Option("--all", help="Every worker, each line with its number.")] = False,
-    container: Annotated[str, typer.Option("--container", "-c", help="Which container of the pod.")] = "",
-    namespace: NamespaceOption = "",
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = "",
-) -> None:
-    """Print logs: holdfast logs -f mnist"""
-    options = Options(follow=follow, tail=tail, attempt=attempt, worker=worker, all=all_workers, container=container)
-
-    async def command(session: Session) -> int:
-        sources, job = await _sources(session, what, options)
-        several = _several(sources)
-        if follow:
-            if job is not None and options.attempt is None:
-                return await _follow_job(session, job, sources, options)
-            await asyncio.gather(*(_follow(session, source, options, several=several) for source in sources))
-            return 0
-        for source in sources:
-            _write(source, await _read_log(session, source, options), several=several)
+async def print_logs(session: Session, what: str, options: LogOptions) -> int:
+    sources, job = await _sources(session, what, options)
+    several = _several(sources)
+    if options.follow:
+        if job is not None and options.attempt is None:
+            return await _follow_job(session, job, sources, options)
+        await asyncio.gather(*(_follow(session, source, options, several=several) for source in sources))
         return 0
+    for source in sources:
+        _write(source, await _read_log(session, source, options), several=several)
+    return 0
 
-    run(ClusterOptions(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
 
-
-async def _sources(session: Session, what: str, options: Options) -> tuple[list[Source], Key | None]:
+async def _sources(session: Session, what: str, options: LogOptions) -> tuple[list[Source], Key | None]:
     """The sources of the logs, and the key of their TrainingJob if a TrainingJob was requested."""
     word, slash, name = what.rpartition("/")
     key = Key(session.namespace, name)
@@ -222,21 +193,21 @@ async def _sources(session: Session, what: str, options: Options) -> tuple[list[
     raise NotFound(f"{key.namespace} has no TrainingJob, GPUWorkload or pod {name!r}: {listing}")
 
 
-async def _workload_pod(session: Session, key: Key, options: Options) -> Pod:
+async def _workload_pod(session: Session, key: Key, options: LogOptions) -> Pod:
     pod = await workload_pod(session.cluster, key, waits=options.follow)
     if options.attempt is not None:
         raise UsageError(f"{key} is a GPUWorkload, which has the log of its last try alone: leave --attempt out")
     return pod
 
 
-async def _pod(session: Session, key: Key, options: Options) -> Pod:
+async def _pod(session: Session, key: Key, options: LogOptions) -> Pod:
     pod = await session.cluster.get(PODS, key)
     if options.attempt is not None:
         raise UsageError(f"{key} is a pod, which is of one attempt: leave --attempt out, or name the TrainingJob")
     return pod
 
 
-async def _workers(session: Session, key: Key, options: Options) -> list[Source]:
+async def _workers(session: Session, key: Key, options: LogOptions) -> list[Source]:
     """The requested workers of one attempt: pods or saved logs. With --follow, wait for missing pods."""
     while True:
         job = await session.cluster.get(TRAINING_JOBS, key)
@@ -256,14 +227,14 @@ async def _workers(session: Session, key: Key, options: Options) -> list[Source]
         await asyncio.sleep(POLL_S)
 
 
-def _attempt(job: TrainingJob, options: Options) -> int:
+def _attempt(job: TrainingJob, options: LogOptions) -> int:
     current = attempt(job)
     if options.attempt is not None and options.attempt > current:
         raise NoWorker(f"{job.metadata.key} is in attempt {current}: there is no attempt {options.attempt} yet")
     return current if options.attempt is None else options.attempt
 
 
-def _chosen(pods: dict[int, Pod], saved: Iterable[SavedLog], options: Options) -> list[Source]:
+def _chosen(pods: dict[int, Pod], saved: Iterable[SavedLog], options: LogOptions) -> list[Source]:
     """An existing pod has more than its saved log. Output of earlier pods is included with --attempt."""
     gone = {each.index: each for each in saved if each.is_of(options.container)}
     chosen: list[Source] = []
@@ -286,7 +257,7 @@ def _worker_of(source: Source) -> str:
     return str(source.index) if isinstance(source, SavedLog) else source.metadata.labels.get(INDEX_LABEL, "?")
 
 
-def _not_found_message(job: TrainingJob, number: int, options: Options) -> str:
+def _not_found_message(job: TrainingJob, number: int, options: LogOptions) -> str:
     whose = "any worker" if options.all else f"worker {options.worker}"
     prefix = f"{job.metadata.key} has no log of {whose} in attempt {number}"
     if number < attempt(job):
@@ -306,7 +277,7 @@ def _newest(pods: tuple[Pod, ...]) -> dict[int, Pod]:
     return dict(sorted(numbered.items()))
 
 
-async def _read_log(session: Session, source: Source, options: Options) -> bytes:
+async def _read_log(session: Session, source: Source, options: LogOptions) -> bytes:
     if isinstance(source, SavedLog):
         print_error(str(source))
         text = source.earlier + source.text
@@ -321,7 +292,7 @@ async def _read_log(session: Session, source: Source, options: Options) -> bytes
         return await _read_log(session, saved, options)
 
 
-async def _saved_log_of(session: Session, pod: Pod, options: Options) -> SavedLog | None:
+async def _saved_log_of(session: Session, pod: Pod, options: LogOptions) -> SavedLog | None:
     labels = pod.metadata.labels
     with suppress(ClusterError):
         job = await session.cluster.get(TRAINING_JOBS, Key(pod.metadata.namespace, labels.get(JOB_LABEL, "")))
@@ -332,7 +303,7 @@ async def _saved_log_of(session: Session, pod: Pod, options: Options) -> SavedLo
     return None
 
 
-async def _follow_job(session: Session, key: Key, sources: list[Source], options: Options) -> int:
+async def _follow_job(session: Session, key: Key, sources: list[Source], options: LogOptions) -> int:
     """Follow attempt after attempt until the job has ended; 0 when the job has completed."""
     seen: set[str] = set()
     number = max(map(_attempt_of, sources))
@@ -345,7 +316,7 @@ async def _follow_job(session: Session, key: Key, sources: list[Source], options
 
 
 async def _next_sources(
-    session: Session, key: Key, number: int, seen: set[str], options: Options
+    session: Session, key: Key, number: int, seen: set[str], options: LogOptions
 ) -> tuple[list[Source], int, str]:
     """The next sources after attempt `number`, their attempt, and the job state; no sources when the job has ended."""
     followed, is_suspended = number, False
@@ -382,13 +353,13 @@ def _ending(job: TrainingJob, number: int) -> str:
     return f"attempt {number} has ended: {why or 'a new one follows'}"
 
 
-async def _missed(session: Session, job: TrainingJob, number: int, options: Options) -> list[Source]:
+async def _missed(session: Session, job: TrainingJob, number: int, options: LogOptions) -> list[Source]:
     """The sources of an attempt that was not followed."""
     saved = await find_saved_logs(session.cluster, job)
     return _chosen(await _pods(session, job, number), (each for each in saved if each.attempt == number), options)
 
 
-async def _follow_attempt(session: Session, key: Key, number: int, sources: list[Source], options: Options) -> None:
+async def _follow_attempt(session: Session, key: Key, number: int, sources: list[Source], options: LogOptions) -> None:
     """Follow an attempt until its workers have ended or a later attempt runs: a log on a lost node never ends."""
     several = _several(sources)
     streams = asyncio.gather(*(_follow_unless_deleted(session, source, options, several=several) for source in sources))
@@ -404,7 +375,7 @@ async def _follow_attempt(session: Session, key: Key, number: int, sources: list
         await asyncio.gather(streams, replaced, return_exceptions=True)
 
 
-async def _follow_unless_deleted(session: Session, source: Source, options: Options, *, several: bool) -> None:
+async def _follow_unless_deleted(session: Session, source: Source, options: LogOptions, *, several: bool) -> None:
     with suppress(NotFound):  # the pod was deleted meanwhile
         await _follow(session, source, options, several=several)
 
@@ -433,7 +404,7 @@ def _attempt_of(source: Source) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-async def _follow(session: Session, pod: Source, options: Options, *, several: bool) -> None:
+async def _follow(session: Session, pod: Source, options: LogOptions, *, several: bool) -> None:
     if isinstance(pod, SavedLog):
         _write(pod, await _read_log(session, pod, options), several=several)
         return

@@ -1,6 +1,6 @@
 """The command `holdfast`.
 
-Only the module of the requested command is imported, so that help, version and completion are fast.
+Only the options of the requested command are imported, so that help, version and completion are fast.
 """
 
 import importlib
@@ -11,12 +11,14 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
+from typer._click.core import Context
 from typer._completion_classes import completion_init
 from typer._completion_shared import get_completion_script
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from holdfast import __version__
 
-# Summary by command; the command is in the module of that name.
+# Summary by command; a command is in cli/commands.py, or in the module that MODULES names.
 COMMANDS = {
     "up": "Run jobs on this machine, without Kubernetes.",
     "demo": "Train a small model here, and show how it goes.",
@@ -28,13 +30,21 @@ COMMANDS = {
     "wait": "Wait for a condition of objects.",
     "delete": "Delete objects.",
     "checkpoints": "List, verify, prune or download checkpoints.",
+    "restore": "Start a pod from the images of a CheckpointBackup.",
+    "doctor": "Say what a cluster lacks, and what to do.",
     "validate": "Check manifests as the API server would.",
     "crds": "Print the CustomResourceDefinitions.",
     "operator": "Run the controllers on a cluster.",
+    "node": "Save containers of CheckpointBackups on one node.",
     "sidecar": "Run beside a training, in a worker's pod.",
 }
 INTERNAL = ("sidecar",)
-MODULES = {"checkpoints": "holdfast.cli.checkpoints.commands"}
+MODULES = {
+    "checkpoints": "holdfast.cli.checkpoints.commands",
+    "node": "holdfast.cli.node",
+    "operator": "holdfast.cli.operator",
+    "sidecar": "holdfast.cli.sidecar",
+}
 COMPLETE = "_HOLDFAST_COMPLETE"
 
 
@@ -42,6 +52,23 @@ class Shell(StrEnum):
     BASH = "bash"
     ZSH = "zsh"
     FISH = "fish"
+
+
+class _LightCommand(TyperCommand):
+    def get_help_option(self, ctx: Context) -> TyperOption | None:
+        return _with_default(super().get_help_option(ctx))
+
+
+class _LightGroup(TyperGroup):
+    def get_help_option(self, ctx: Context) -> TyperOption | None:
+        return _with_default(super().get_help_option(ctx))
+
+
+def _with_default(option: TyperOption | None) -> TyperOption | None:
+    """The option --help with a default: for one without a default, typer loads pydantic in every command."""
+    if option is not None:
+        option.default = False
+    return option
 
 
 def main() -> None:
@@ -55,6 +82,7 @@ def build(name: str) -> typer.Typer:
     """The command line with one loaded command; the other commands have only a summary."""
     app = typer.Typer(
         name="holdfast",
+        cls=_LightGroup,
         help="Machine-learning training on Kubernetes that survives the loss of its machines.",
         no_args_is_help=True,
         add_completion=False,
@@ -68,14 +96,14 @@ def build(name: str) -> typer.Typer:
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=command, short_help=summary)
         else:
-            app.command(command, short_help=summary, hidden=command in INTERNAL)(found)
+            app.command(command, cls=_LightCommand, short_help=summary, hidden=command in INTERNAL)(found)
     app.command(short_help="Print a script that completes commands.")(completion)
-    app.command()(version)
+    app.command(cls=_LightCommand)(version)
     return app
 
 
 def _load(command: str) -> typer.Typer | Callable[..., None]:
-    module = importlib.import_module(MODULES.get(command, f"holdfast.cli.{command}"))
+    module = importlib.import_module(MODULES.get(command, "holdfast.cli.commands"))
     found: typer.Typer | Callable[..., None] = getattr(module, command)
     return found
 

@@ -6,18 +6,21 @@ import platform
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from random import SystemRandom
-from typing import Annotated
+from typing import Literal
 
 import structlog
-import typer
 import uvloop
 from msgspec import Struct
 
 from holdfast import __version__
 from holdfast.api.meta import Key
 from holdfast.api.scalars import InvalidQuantity, parse_quantity
+from holdfast.checkpointbackup.controller import checkpoint_backup_controller
+from holdfast.checkpointbackup.credentials import CredentialHandler, RegistrySecretReader
+from holdfast.checkpointbackup.endpoint import EndpointPublisher
+from holdfast.cli import operator_flags as flags
+from holdfast.cli.registries import PlainHttpRegistry, registry_host
 from holdfast.cli.session import UsageError, errors_as_one_line
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.kubernetes.client import KubernetesCluster, connect
@@ -25,120 +28,21 @@ from holdfast.cluster.kubernetes.kubeconfig import load_config
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import LEASES
 from holdfast.gpuworkload.controller import gpu_workload_controller
-from holdfast.gpuworkload.snapshot import Timing as PlacingTiming
+from holdfast.gpuworkload.snapshot import GPUWorkloadTiming
 from holdfast.httpserver import raise_descriptor_limit
-from holdfast.pods.template import CLAIM_SIZE, RDMA_RESOURCE, TENSORBOARD_IMAGE, Defaults, Forbidden
+from holdfast.pods.template import CLAIM_SIZE, RDMA_RESOURCE, TENSORBOARD_IMAGE, Defaults
+from holdfast.runtime.backup_requests import BackupRequests
 from holdfast.runtime.leader import Elector
 from holdfast.runtime.ledger import SharedLedger
 from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.operator import SETTINGS, Operator, Settings
+from holdfast.runtime.operator import SETTINGS, Operator, OperatorSettings
 from holdfast.runtime.process import configure, level_from, on_signal, utc_now
 from holdfast.trainingjob.controller import training_job_controller
-from holdfast.trainingjob.decide.snapshot import TIMING, Timing
+from holdfast.trainingjob.decide.snapshot import TIMING, TrainingJobTiming
 from holdfast.trainingjob.reports.server import ReportReceiver
 
-# The options of `holdfast operator`.
-
-Kubeconfig = Annotated[
-    Path | None,
-    typer.Option(help="Which cluster; by default as kubectl finds it, or the one this pod runs in.", metavar="F"),
-]
-Namespace = Annotated[
-    list[str] | None, typer.Option(help="Look after this namespace only; may be repeated.", metavar="N")
-]
-Workers = Annotated[int, typer.Option(help="Reconciles that run at the same time, per kind.", min=1)]
-LeaderElect = Annotated[bool, typer.Option(help="Act only while holding the Lease, so that several replicas can run.")]
-LeaseNamespace = Annotated[
-    str, typer.Option(help="Where the Lease is; by default the namespace of the pod or of the context.")
-]
-MetricsPort = Annotated[int, typer.Option(help="Prometheus metrics: /metrics.", min=0, max=65535)]
-HealthPort = Annotated[int, typer.Option(help="Health: /healthz and /readyz.", min=0, max=65535)]
-ReportsPort = Annotated[int, typer.Option(help="Where the workers' sidecars report.", min=0, max=65535)]
-ReportsAddress = Annotated[
-    str,
-    typer.Option(
-        help="The address at which pods reach this operator; without one no progress is shown.", envvar="POD_IP"
-    ),
-]
-BindAddress = Annotated[str, typer.Option(help="Address that all three listen on; all by default.")]
-DefaultImage = Annotated[
-    str, typer.Option(help="What a TrainingJob without an image runs.", envvar="HOLDFAST_DEFAULT_IMAGE")
-]
-FrameworkImage = Annotated[
-    list[str] | None,
-    typer.Option(help="The same for one framework, such as jax=repo/jax:1; may be repeated.", metavar="F=IMAGE"),
-]
-HoldfastImage = Annotated[
-    str,
-    typer.Option(help="Image with the holdfast command, run beside the workers.", envvar="HOLDFAST_IMAGE"),
-]
-TensorboardImage = Annotated[
-    str, typer.Option(help="What runs for tensorboardEnabled.", envvar="HOLDFAST_TENSORBOARD_IMAGE")
-]
-RdmaResource = Annotated[str, typer.Option(help="The extended resource of one RDMA device, for rdmaEnabled.")]
-ClaimSize = Annotated[str, typer.Option(help="Size of a claim for checkpoints that says none, such as 10Gi.")]
-ServiceMonitors = Annotated[
-    bool, typer.Option(help="Make a ServiceMonitor for each job with monitoring (needs the Prometheus Operator).")
-]
-Forbid = Annotated[
-    list[Forbidden] | None,
-    typer.Option(help="Refuse jobs whose podTemplate asks for this; may be repeated."),
-]
-GangAdmission = Annotated[
-    bool,
-    typer.Option(
-        help="Start a job only when all its workers fit on the nodes that are there. Switch it off where an "
-        "autoscaler adds nodes for pods that wait."
-    ),
-]
-StarvationTimeout = Annotated[
-    float,
-    typer.Option(help="Seconds for which smaller jobs may pass one that does not fit.", min=0),
-]
-ReservationsPerNamespace = Annotated[
-    int,
-    typer.Option(help="Jobs of a namespace for which nodes are reserved at a time, after --patience.", min=0),
-]
-BindTimeout = Annotated[
-    float,
-    typer.Option(help="Seconds for an admitted job to get all its nodes, before it makes room again.", min=1),
-]
-LostPodTimeout = Annotated[
-    float,
-    typer.Option(help="Seconds beyond its grace that a pod on a lost node holds up a restart.", min=0),
-]
-RestartGracePeriod = Annotated[int, typer.Option(help="Seconds for the workers that are left when one is lost.", min=0)]
-RestartUploadGracePeriod = Annotated[
-    int,
-    typer.Option(help="The same where a checkpoint may still be on its way to an object store.", min=0),
-]
-ReportTimeout = Annotated[
-    float,
-    typer.Option(help="Seconds without a report after which a worker's node is looked at.", min=1),
-]
-NodeLeaseTimeout = Annotated[
-    float,
-    typer.Option(help="Seconds without a renewal of the node's Lease after which that worker is lost.", min=1),
-]
-FinalCheckpointTimeout = Annotated[
-    float,
-    typer.Option(help="Seconds for a last checkpoint when successPolicy is met or a worker is told to go.", min=0),
-]
-RetryBackoff = Annotated[
-    float,
-    typer.Option(help="Seconds before the second restart in a row; doubled with each further one.", min=0),
-]
-RetryBackoffCap = Annotated[float, typer.Option(help="The longest wait between restarts, in seconds.", min=0)]
-Resync = Annotated[
-    float,
-    typer.Option(help="Seconds within which every object is looked at again, in case a change was missed.", min=1),
-]
-PerJobMetrics = Annotated[
-    bool, typer.Option(help="Metrics with a label for each job; switch it off where jobs are many.")
-]
-
-
 LEASE = "holdfast-operator"
+NODE_ACCOUNT = "holdfast-node"
 DEFAULT_IMAGE = f"holdfast:{__version__}"
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 FRAMEWORKS = ("pytorch", "tensorflow", "jax")
@@ -146,57 +50,63 @@ FRAMEWORKS = ("pytorch", "tensorflow", "jax")
 
 class Options(Struct, frozen=True, kw_only=True):
     kubeconfig: str
-    settings: Settings
+    settings: OperatorSettings
     reports_address: str
     reports_port: int
     leader_elect: bool
     lease_namespace: str
     defaults: Defaults
-    timing: Timing
-    gpuworkload_timing: PlacingTiming
+    timing: TrainingJobTiming
+    gpuworkload_timing: GPUWorkloadTiming
     gang_admission: bool
     per_job_metrics: bool
+    plain_http_registries: tuple[str, ...]
+    checkpoint_agent: Literal["holdfast", "external"]
+    node_service_account: str
 
 
 def operator(
-    kubeconfig: Kubeconfig = None,
-    namespace: Namespace = None,
-    workers: Workers = 10,
-    resync: Resync = SETTINGS.resync_s,
-    leader_elect: LeaderElect = True,
-    lease_namespace: LeaseNamespace = "",
-    metrics_port: MetricsPort = 8080,
-    health_port: HealthPort = 8081,
-    reports_port: ReportsPort = 8082,
-    reports_address: ReportsAddress = "",
-    bind_address: BindAddress = "",
-    default_image: DefaultImage = DEFAULT_IMAGE,
-    framework_image: FrameworkImage = None,
-    holdfast_image: HoldfastImage = DEFAULT_IMAGE,
-    tensorboard_image: TensorboardImage = TENSORBOARD_IMAGE,
-    rdma_resource: RdmaResource = RDMA_RESOURCE,
-    claim_size: ClaimSize = CLAIM_SIZE,
-    service_monitors: ServiceMonitors = False,
-    forbid: Forbid = None,
-    gang_admission: GangAdmission = True,
-    patience: StarvationTimeout = TIMING.starvation_timeout_s,
-    reservations_per_namespace: ReservationsPerNamespace = TIMING.reservations_per_namespace,
-    bind_timeout: BindTimeout = TIMING.bind_timeout_s,
-    stuck_after: LostPodTimeout = TIMING.lost_pod_timeout_s,
-    survivors_grace: RestartGracePeriod = TIMING.restart_grace_s,
-    uploading_grace: RestartUploadGracePeriod = TIMING.restart_upload_grace_s,
-    silent_after: ReportTimeout = TIMING.report_timeout_s,
-    lease_after: NodeLeaseTimeout = TIMING.node_lease_timeout_s,
-    final_save: FinalCheckpointTimeout = TIMING.final_save_s,
-    retry_backoff: RetryBackoff = TIMING.retry_s,
-    retry_backoff_cap: RetryBackoffCap = TIMING.retry_cap_s,
-    per_job_metrics: PerJobMetrics = True,
+    kubeconfig: flags.Kubeconfig = None,
+    namespace: flags.Namespace = None,
+    workers: flags.Workers = 10,
+    resync: flags.Resync = SETTINGS.resync_s,
+    leader_elect: flags.LeaderElect = True,
+    lease_namespace: flags.LeaseNamespace = "",
+    metrics_port: flags.MetricsPort = 8080,
+    health_port: flags.HealthPort = 8081,
+    reports_port: flags.ReportsPort = 8082,
+    reports_address: flags.ReportsAddress = "",
+    bind_address: flags.BindAddress = "",
+    default_image: flags.DefaultImage = DEFAULT_IMAGE,
+    framework_image: flags.FrameworkImage = None,
+    holdfast_image: flags.HoldfastImage = DEFAULT_IMAGE,
+    tensorboard_image: flags.TensorboardImage = TENSORBOARD_IMAGE,
+    rdma_resource: flags.RdmaResource = RDMA_RESOURCE,
+    claim_size: flags.ClaimSize = CLAIM_SIZE,
+    service_monitors: flags.ServiceMonitors = False,
+    forbid: flags.Forbid = None,
+    gang_admission: flags.GangAdmission = True,
+    patience: flags.StarvationTimeout = TIMING.starvation_timeout_s,
+    reservations_per_namespace: flags.ReservationsPerNamespace = TIMING.reservations_per_namespace,
+    bind_timeout: flags.BindTimeout = TIMING.bind_timeout_s,
+    stuck_after: flags.LostPodTimeout = TIMING.lost_pod_timeout_s,
+    survivors_grace: flags.RestartGracePeriod = TIMING.restart_grace_s,
+    uploading_grace: flags.RestartUploadGracePeriod = TIMING.restart_upload_grace_s,
+    silent_after: flags.ReportTimeout = TIMING.report_timeout_s,
+    lease_after: flags.NodeLeaseTimeout = TIMING.node_lease_timeout_s,
+    final_save: flags.FinalCheckpointTimeout = TIMING.final_save_s,
+    retry_backoff: flags.RetryBackoff = TIMING.retry_s,
+    retry_backoff_cap: flags.RetryBackoffCap = TIMING.retry_cap_s,
+    per_job_metrics: flags.PerJobMetrics = True,
+    plain_http_registry: PlainHttpRegistry = None,
+    checkpoint_agent: flags.CheckpointAgent = "holdfast",
+    node_service_account: flags.NodeServiceAccount = "",
 ) -> None:
     """Run the controllers until asked to stop (SIGTERM, Ctrl-C)."""
     with errors_as_one_line():
         options = Options(
             kubeconfig=str(kubeconfig) if kubeconfig else "",
-            settings=Settings(
+            settings=OperatorSettings(
                 namespaces=tuple(dict.fromkeys(namespace or ())),
                 workers=workers,
                 resync_s=resync,
@@ -217,8 +127,9 @@ def operator(
                 claim_size=_size(claim_size),
                 service_monitors=service_monitors,
                 forbidden=frozenset(forbid or ()),
+                plain_http_registries=tuple(map(registry_host, plain_http_registry or ())),
             ),
-            timing=Timing(
+            timing=TrainingJobTiming(
                 retry_s=retry_backoff,
                 retry_cap_s=retry_backoff_cap,
                 restart_grace_s=survivors_grace,
@@ -231,9 +142,12 @@ def operator(
                 lost_pod_timeout_s=stuck_after,
                 bind_timeout_s=bind_timeout,
             ),
-            gpuworkload_timing=PlacingTiming(starvation_timeout_s=patience, lost_pod_timeout_s=stuck_after),
+            gpuworkload_timing=GPUWorkloadTiming(starvation_timeout_s=patience, lost_pod_timeout_s=stuck_after),
             gang_admission=gang_admission,
             per_job_metrics=per_job_metrics,
+            plain_http_registries=tuple(map(registry_host, plain_http_registry or ())),
+            checkpoint_agent=checkpoint_agent,
+            node_service_account=node_service_account,
         )
         configure(level_from(os.environ))
         raise_descriptor_limit()  # each sidecar holds a connection
@@ -305,7 +219,8 @@ async def _run_operator(cluster: KubernetesCluster, lease: Key, metrics: Metrics
         elector=elector,
         settings=options.settings,
     )
-    receiver, ledger = ReportReceiver(now=utc_now), SharedLedger(operator)
+    backups, ledger = BackupRequests(), SharedLedger(operator)
+    receiver = ReportReceiver(now=utc_now, backups=backups)
     operator.add(
         training_job_controller(
             operator,
@@ -313,25 +228,47 @@ async def _run_operator(cluster: KubernetesCluster, lease: Key, metrics: Metrics
             defaults=options.defaults,
             now=utc_now,
             timing=options.timing,
-            office=receiver,
-            room=ledger,
+            receiver=receiver,
+            ledger=ledger,
             gang_admission=options.gang_admission,
             per_job_metrics=options.per_job_metrics,
         )
     )
     operator.add(
         gpu_workload_controller(
-            operator, guarded, defaults=options.defaults, now=utc_now, timing=options.gpuworkload_timing, room=ledger
+            operator, guarded, defaults=options.defaults, now=utc_now, timing=options.gpuworkload_timing, ledger=ledger
         )
     )
-    async with _serve_reports(receiver, operator, cluster, elector, options):
+    operator.add(
+        checkpoint_backup_controller(
+            operator,
+            guarded,
+            now=utc_now,
+            requests=backups,
+            credentials=RegistrySecretReader(
+                guarded,
+                operator_account=f"{lease.namespace}:{LEASE}",
+                plain_http=options.plain_http_registries,
+            ),
+            external_agent=options.checkpoint_agent == "external",
+            plain_http=options.plain_http_registries,
+        )
+    )
+    if options.reports_address:
+        operator.add_leader_task(EndpointPublisher(guarded, lease.namespace, lambda: receiver.endpoint_json).run)
+    async with _serve_reports(receiver, operator, cluster, elector, lease, options):
         with on_signal(operator.stop):
             await operator.run()
 
 
 @asynccontextmanager
 async def _serve_reports(
-    receiver: ReportReceiver, operator: Operator, cluster: Cluster, elector: Elector | None, options: Options
+    receiver: ReportReceiver,
+    operator: Operator,
+    cluster: Cluster,
+    elector: Elector | None,
+    lease: Key,
+    options: Options,
 ) -> AsyncIterator[None]:
     if not options.reports_address:
         log.warning(
@@ -341,13 +278,26 @@ async def _serve_reports(
         )
         yield
         return
+
+    def is_leading() -> bool:
+        return elector is None or elector.is_leading
+
+    credentials = CredentialHandler(
+        cluster,
+        now=utc_now,
+        leading=is_leading,
+        node_account=options.node_service_account or f"system:serviceaccount:{lease.namespace}:{NODE_ACCOUNT}",
+        operator_account=f"{lease.namespace}:{LEASE}",
+        plain_http=options.plain_http_registries,
+    )
     server = receiver.serve(
         operator,
         cluster,
-        leading=lambda: elector is None or elector.is_leading,
+        leading=is_leading,
         address=options.reports_address,
         port=options.reports_port,
         host=options.settings.host,
+        routes=credentials.routes(),
     )
     async with server:
         yield

@@ -147,14 +147,14 @@ STDIN = "-"
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
-class Manifest(Struct, frozen=True):
+class ManifestDocument(Struct, frozen=True):
     """One object, and its file and document number."""
 
     location: str
     document: JSON
 
 
-def read_manifests(names: Iterable[str]) -> list[Manifest]:
+def read_manifests(names: Iterable[str]) -> list[ManifestDocument]:
     """All objects of all files; an unreadable file raises before any object is processed."""
     found = [manifest for name in names for manifest in _read(name)]
     if not found:
@@ -186,7 +186,7 @@ def items(document: Any) -> Iterator[Any]:
         yield document
 
 
-def _read(name: str) -> Iterator[Manifest]:
+def _read(name: str) -> Iterator[ManifestDocument]:
     try:
         for source, text in texts(name):
             yield from _manifests(source, text)
@@ -194,13 +194,13 @@ def _read(name: str) -> Iterator[Manifest]:
         raise UsageError(f"{error.filename or name} can't be read: {error.strerror or error}") from None
 
 
-def _manifests(source: str, text: bytes) -> Iterator[Manifest]:
+def _manifests(source: str, text: bytes) -> Iterator[ManifestDocument]:
     try:
         for number, document in enumerate(documents(text.decode("utf-8-sig")), start=1):
             for item in items(document):
                 if not isinstance(item, dict):
                     raise UsageError(f"{source}: document {number} is no object: write apiVersion, kind and metadata")
-                yield Manifest(f"{source}: document {number}", item)
+                yield ManifestDocument(f"{source}: document {number}", item)
     except UnicodeDecodeError:
         raise UsageError(f"{source} can't be read: it is not text in UTF-8") from None
     except InvalidManifest as error:

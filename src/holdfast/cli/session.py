@@ -12,12 +12,12 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from random import SystemRandom
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 from msgspec import Struct
 
-from holdfast.api.meta import Key
+from holdfast.api.meta import Key, Object
 from holdfast.cluster.errors import ClusterError, Expired, Misconfigured, NotFound, Unreachable
 from holdfast.cluster.login import KUBECONFIG
 from holdfast.cluster.protocol import Cluster, Event, Listing, Resource
@@ -61,20 +61,6 @@ def printable(text: str) -> str:
     )
 
 
-KubeconfigOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--kubeconfig",
-        help="Which cluster; by default $KUBECONFIG, a running `holdfast up`, ~/.kube/config.",
-        metavar="F",
-    ),
-]
-ContextOption: TypeAlias = Annotated[str, typer.Option("--context", help="Which context of the kubeconfig.")]
-NamespaceOption: TypeAlias = Annotated[
-    str, typer.Option("--namespace", "-n", help="Which namespace; by default the context's.")
-]
-
-
 class ClusterOptions(Struct, frozen=True, kw_only=True):
     """The options of the command line about the cluster."""
 
@@ -113,7 +99,6 @@ class Session(Struct, frozen=True, kw_only=True):
 
 def run(choice: ClusterOptions, command: Callable[[Session], Awaitable[int]]) -> None:
     """Run a command on the chosen cluster and exit with the exit code of the command."""
-    # Imported here, so that `--help` and completion do not load the HTTP client.
     import uvloop
 
     from holdfast.runtime.process import configure, level_from
@@ -177,11 +162,12 @@ def _local_kubeconfig(environ: Mapping[str, str]) -> Path:
 # List and watch, across the ends and gaps of watches.
 
 WATCH_PAUSE_S = 0.2
+T = TypeVar("T", bound=Object)
 
 
 async def follow(
-    cluster: Cluster, resource: Resource[RawObject], *, namespace: str = "", labels: str = "", fields: str = ""
-) -> AsyncGenerator[Listing[RawObject] | Event[RawObject], None]:
+    cluster: Cluster, resource: Resource[T], *, namespace: str = "", labels: str = "", fields: str = ""
+) -> AsyncGenerator[Listing[T] | Event[T], None]:
     """Yield a listing, then events; a new listing after a gap in the watch. The generator does not end by itself."""
     while True:
         listing = await cluster.list(resource, namespace=namespace, labels=labels, fields=fields)

@@ -22,7 +22,7 @@ M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
 
 def sidecar() -> None:
     """Restore, watch and report beside a training. The operator runs it in a worker's pod."""
-    _tune_allocator()
+    tune_allocator()
     try:
         configuration = settings(os.environ)
         configure(level_from(os.environ))
@@ -35,9 +35,9 @@ def sidecar() -> None:
 
 def tensorboard_sidecar() -> None:
     """Download a job's events from its object store. The operator runs it beside TensorBoard."""
-    from holdfast.sidecar.tensorboard import events
+    from holdfast.sidecar.background import events
 
-    _tune_allocator()
+    tune_allocator()
     try:
         configure(level_from(os.environ))
         asyncio.run(_until_stopped(events(os.environ).run))
@@ -46,7 +46,7 @@ def tensorboard_sidecar() -> None:
         _exit(1)
 
 
-def _tune_allocator() -> None:
+def tune_allocator() -> None:
     """Return the memory of uploads to the system at once; by default glibc retains it, per thread."""
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)

@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import aclosing
-from typing import Annotated
 
 import typer
 
@@ -10,14 +9,9 @@ from holdfast.api.meta import Key
 from holdfast.cli.delete import until_gone
 from holdfast.cli.resource_args import parse_named_resources
 from holdfast.cli.session import (
-    ClusterOptions,
-    ContextOption,
-    KubeconfigOption,
-    NamespaceOption,
     Session,
     by_name,
     follow,
-    run,
 )
 from holdfast.cli.wait_conditions import (
     WaitCondition,
@@ -36,34 +30,19 @@ class WaitFailed(HoldfastError):
     """The condition was not met in time, or can't be met any more."""
 
 
-def wait(
-    what: Annotated[list[str], typer.Argument(help="KIND/NAME…, or KIND NAME…", metavar="KIND/NAME")],
-    goal: Annotated[
-        str,
-        typer.Option("--for", help="condition=NAME[=VALUE], jsonpath='{PATH}'[=VALUE], or delete.", metavar="GOAL"),
-    ] = "",
-    timeout: Annotated[str, typer.Option(help="For how long: 30s, 5m, 1h30m; 0 looks once.")] = "30s",
-    namespace: NamespaceOption = "",
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = "",
-) -> None:
-    """Wait for objects: holdfast wait tj/mnist --for=condition=Succeeded --timeout=1h"""
-
-    async def command(session: Session) -> int:
-        wanted, condition, time_s = parse_named_resources(what), parse_condition(goal), parse_seconds(timeout)
-        deadline_s = asyncio.get_running_loop().time() + time_s
-        for known, name in [(each.known, name) for each in wanted for name in each.names]:
-            try:
-                await _wait(session, known, session.key(known, name), condition, deadline_s)
-            except TimeoutError as error:
-                description = condition.description if condition else "its deletion"
-                raise WaitFailed(
-                    f"{known.title}/{name}: timed out after {timeout} waiting for {description}{error}"
-                ) from None
-            typer.echo(f"{known.title}/{name} condition met")
-        return 0
-
-    run(ClusterOptions(kubeconfig=kubeconfig, context=context, namespace=namespace), command)
+async def wait_for_objects(session: Session, what: list[str], goal: str, timeout: str) -> int:
+    wanted, condition, time_s = parse_named_resources(what), parse_condition(goal), parse_seconds(timeout)
+    deadline_s = asyncio.get_running_loop().time() + time_s
+    for known, name in [(each.known, name) for each in wanted for name in each.names]:
+        try:
+            await _wait(session, known, session.key(known, name), condition, deadline_s)
+        except TimeoutError as error:
+            description = condition.description if condition else "its deletion"
+            raise WaitFailed(
+                f"{known.title}/{name}: timed out after {timeout} waiting for {description}{error}"
+            ) from None
+        typer.echo(f"{known.title}/{name} condition met")
+    return 0
 
 
 async def _wait(session: Session, known: KnownKind, key: Key, goal: WaitCondition | None, deadline_s: float) -> None:

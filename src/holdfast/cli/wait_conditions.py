@@ -23,7 +23,7 @@ _STATE_PATHS = (".status.state", ".status.phase")
 
 
 class WaitCondition(Struct, frozen=True, kw_only=True):
-    """`words` describes the condition for users; `stays`: the condition of a finished object does not change."""
+    """`description` is for users; `stays`: the condition of a finished object does not change."""
 
     description: str
     is_met: Callable[[JSON], bool]

@@ -73,6 +73,19 @@ class Propagation(StrEnum):
     ORPHAN = "Orphan"
 
 
+class DeleteOptions(Struct, frozen=True, kw_only=True):
+    """Which object is meant, and how it goes: an object with another uid or version is a `Conflict`."""
+
+    uid: str = ""
+    resource_version: str = ""
+    propagation: Propagation = Propagation.BACKGROUND
+    grace_period_s: int | None = None
+    """None for the object's own grace period."""
+
+
+DELETE = DeleteOptions()
+
+
 class Identity(Struct, frozen=True, kw_only=True):
     """The owner of a token. Unknown fields are "": only a token that is bound to a pod has a pod name."""
 
@@ -81,6 +94,8 @@ class Identity(Struct, frozen=True, kw_only=True):
     service_account: str = ""
     pod_name: str = ""
     pod_uid: str = ""
+    node_name: str = ""
+    """The node of that pod (KEP-4193)."""
     expires_at: datetime | None = None
 
 
@@ -127,17 +142,8 @@ class Cluster(Protocol):
         """Like `patch`, only for status; a uid in the patch is no precondition here."""
         ...
 
-    async def delete(
-        self,
-        resource: Resource[T],
-        key: Key,
-        *,
-        uid: str = "",
-        resource_version: str = "",
-        propagation: Propagation = Propagation.BACKGROUND,
-        grace_period_s: int | None = None,
-    ) -> None:
-        """Delete exactly the object that the caller has read: a different uid or version is a `Conflict`."""
+    async def delete(self, resource: Resource[T], key: Key, options: DeleteOptions = DELETE) -> None:
+        """Delete the object, if it is the one that `options` name."""
         ...
 
     async def pod_log(

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.api import gpuworkload, trainingjob
+from holdfast.api import checkpointbackup, gpuworkload, trainingjob
 from holdfast.api.core.objects import (
     ConfigMap,
     CoreEvent,
@@ -18,6 +18,7 @@ from holdfast.api.core.objects import (
     PersistentVolumeClaim,
     Pod,
     PriorityClass,
+    Secret,
     Service,
     ServiceAccount,
 )
@@ -25,7 +26,7 @@ from holdfast.api.kind import Kind
 from holdfast.api.kinds import KINDS
 from holdfast.api.meta import Object
 from holdfast.api.schema.crd import CATEGORY
-from holdfast.cluster.printing.columns import Column, columns_of, printer_columns
+from holdfast.cluster.printing.columns import TableColumn, columns_of, printer_columns
 from holdfast.cluster.protocol import JSON, Resource
 
 T = TypeVar("T", bound=Object)
@@ -38,10 +39,12 @@ def resource_of(kind: Kind[T]) -> Resource[T]:
 
 TRAINING_JOBS = resource_of(trainingjob.KIND)
 GPU_WORKLOADS = resource_of(gpuworkload.KIND)
+CHECKPOINT_BACKUPS = resource_of(checkpointbackup.KIND)
 
 JOBS = Resource(group="batch", version="v1", kind="Job", plural="jobs", model=Job)
 SERVICES = Resource(group="", version="v1", kind="Service", plural="services", model=Service)
 CONFIG_MAPS = Resource(group="", version="v1", kind="ConfigMap", plural="configmaps", model=ConfigMap)
+SECRETS = Resource(group="", version="v1", kind="Secret", plural="secrets", model=Secret)
 PODS = Resource(group="", version="v1", kind="Pod", plural="pods", model=Pod)
 NAMESPACES = Resource(group="", version="v1", kind="Namespace", plural="namespaces", model=Namespace, namespaced=False)
 LEASES = Resource(group="coordination.k8s.io", version="v1", kind="Lease", plural="leases", model=Lease)
@@ -106,7 +109,7 @@ class KnownKind(Struct, frozen=True, kw_only=True):
     singular: str
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     has_status: bool = True
     has_scale: bool = False
 

@@ -15,14 +15,19 @@ from holdfast.api.meta import Key
 from holdfast.cluster.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import GPU_WORKLOADS, JOBS
-from holdfast.errors import HoldfastError
 from holdfast.gpuworkload.decision import blocking_pods, give_up_times
 from holdfast.gpuworkload.job import workload_job
-from holdfast.gpuworkload.snapshot import Observed, Timing, lacks_pod, last_attempt, reservation_id
+from holdfast.gpuworkload.snapshot import (
+    GPUWorkloadSnapshot,
+    GPUWorkloadTiming,
+    lacks_pod,
+    last_attempt,
+    reservation_id,
+)
 from holdfast.pods.failure import sanitize
 from holdfast.pods.start_problems import refused_because
 from holdfast.pods.template import Defaults
-from holdfast.runtime.children import newest_warning, owner_uid, stop_jobs
+from holdfast.runtime.children import Blocked, ensure_own_child, newest_warning, owner_uid, stop_jobs
 from holdfast.runtime.controller import Done, RequeueAfter, Result, TerminalError
 from holdfast.runtime.read_your_writes import TrackedClient
 
@@ -38,7 +43,9 @@ async def add_finalizer(session: TrackedClient, workload: GPUWorkload) -> GPUWor
     return await _set_finalizers(session, workload, (*workload.metadata.finalizers, FINALIZER))
 
 
-async def finalize(session: TrackedClient, observed: Observed, now: datetime, timing: Timing) -> Result:
+async def finalize(
+    session: TrackedClient, observed: GPUWorkloadSnapshot, now: datetime, timing: GPUWorkloadTiming
+) -> Result:
     """The workload is being deleted. A pod on an unreachable node does not delay the deletion for ever."""
     workload = observed.workload
     finalizers = workload.metadata.finalizers
@@ -56,7 +63,7 @@ async def finalize(session: TrackedClient, observed: Observed, now: datetime, ti
     return Done()
 
 
-def _without_node(observed: Observed, jobs: Collection[str]) -> Observed:
+def _without_node(observed: GPUWorkloadSnapshot, jobs: Collection[str]) -> GPUWorkloadSnapshot:
     """The observation as if no node were assigned: all pods of the workload's own Jobs have to stop."""
     workload, status = observed.workload, structs.replace(observed.status, assigned_node=None)
     pods = (*observed.pods, *observed.old_pods)
@@ -72,15 +79,13 @@ async def _set_finalizers(session: TrackedClient, workload: GPUWorkload, finaliz
 # Creates the Job of an attempt, and never touches a Job of another owner.
 
 
-class Obstacle(HoldfastError):
-    """An object that holdfast must not remove blocks the Job; the object may go by itself."""
-
-
-async def ensure_job(observed: Observed, cluster: Cluster, session: TrackedClient, defaults: Defaults) -> Observed:
+async def ensure_job(
+    observed: GPUWorkloadSnapshot, cluster: Cluster, session: TrackedClient, defaults: Defaults
+) -> GPUWorkloadSnapshot:
     """Creates or finds the Job of the attempt in status: a crash after its creation makes no second Job."""
     try:
         job = await _create_or_get(observed.workload, cluster, session, defaults)
-    except (Obstacle, Forbidden) as error:
+    except (Blocked, Forbidden) as error:
         return structs.replace(observed, blocked_by=str(error))
     except Invalid as error:
         raise TerminalError("Refused", str(error)) from error
@@ -94,25 +99,14 @@ async def _create_or_get(workload: GPUWorkload, cluster: Cluster, session: Track
         return await session.create(JOBS, body, namespace=namespace)
     except AlreadyExists:
         seen = await cluster.get(JOBS, Key(namespace, body["metadata"]["name"]))
-    _check_owner(seen, workload)
+    ensure_own_child(seen, "Job", workload, GPU_WORKLOADS, noun="workload")
     return seen
-
-
-def _check_owner(seen: Job, workload: GPUWorkload) -> None:
-    owner, what = seen.metadata.controller, f"Job {seen.metadata.name}"
-    if owner is None or owner.uid != workload.metadata.uid:
-        if owner is not None and (owner.kind, owner.name) == ("GPUWorkload", workload.metadata.name):
-            raise Obstacle(f"waiting for {what} of an earlier GPUWorkload of this name to be deleted")
-        whose = f"{owner.kind} {owner.name}" if owner is not None else "nobody that this workload knows"
-        raise Obstacle(f"{what} is there already and belongs to {whose}: delete it, or give this workload another name")
-    if seen.metadata.deletion_timestamp:
-        raise Obstacle(f"waiting for {what} to be deleted before it is made again")
 
 
 # Finds out why an attempt has no pod; only the Events of its Job report the reason.
 
 
-async def with_job_problem(observed: Observed, cluster: Cluster) -> Observed:
+async def with_job_problem(observed: GPUWorkloadSnapshot, cluster: Cluster) -> GPUWorkloadSnapshot:
     """Reads the Events with each reconcile. These are few: without a pod nothing changes."""
     if observed.job is None or not lacks_pod(observed):
         return observed

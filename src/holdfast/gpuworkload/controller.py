@@ -1,163 +1,124 @@
 """Takes a GPUWorkload to a node and follows it to the end: observe, decide, apply, status."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from random import SystemRandom
 
-import structlog
 from msgspec import structs
 
-from holdfast.api.core.objects import Job
 from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import GPU_WORKLOADS, JOBS, PODS
+from holdfast.decisions import Finish, reason_of
 from holdfast.gpuworkload.apply import add_finalizer, ensure_job, finalize, with_job_problem
 from holdfast.gpuworkload.decision import (
     Action,
     AssignNode,
-    Finish,
     RetryAttempt,
     RunJob,
     Suspend,
     decide,
     expiry,
     requeue_at,
+    steps,
 )
-from holdfast.gpuworkload.metrics import GPUWorkloadMetrics, InstrumentedReconciler, events_for
-from holdfast.gpuworkload.observe import Caches, NodeReadinessWatch, key_of
+from holdfast.gpuworkload.metrics import GPUWorkloadMetrics, events_for
+from holdfast.gpuworkload.observe import GPUWorkloadCaches, key_of
 from holdfast.gpuworkload.placement_queue import PlacementQueue
-from holdfast.gpuworkload.snapshot import TIMING, Observed, Timing, recheck_in_s
-from holdfast.gpuworkload.status import next_status, reason_of
+from holdfast.gpuworkload.snapshot import TIMING, GPUWorkloadSnapshot, GPUWorkloadTiming, recheck_in_s, with_workload
+from holdfast.gpuworkload.status import next_status
 from holdfast.pods.template import Defaults
 from holdfast.runtime.children import stop_jobs
-from holdfast.runtime.controller import Controller, Done, RequeueAfter, Result, TerminalError, Watch, owned_by
+from holdfast.runtime.controller import Controller, Done, NodeReadinessWatch, Result, Watch, owned_by
 from holdfast.runtime.events import Recorder
 from holdfast.runtime.ledger import SharedLedger
 from holdfast.runtime.operator import Operator
 from holdfast.runtime.process import Now
 from holdfast.runtime.read_your_writes import WriteTracker
-from holdfast.runtime.status import delete_expired, record_events, write_status
+from holdfast.runtime.reconciler import EventMessage, InstrumentedReconciler, KindReconciler
 from holdfast.scheduling.free_gpus import RandomSource
-
-# An obstacle (a name, a quota, a missing right) can't be watched, so it is checked this often.
-OBSTACLE_RECHECK_S = 30.0
 
 OWNER = owned_by(GPU_WORKLOADS)
 
-log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-
-class GPUWorkloadReconciler:
-    """The reconciler of the kind."""
+class GPUWorkloadReconciler(KindReconciler[GPUWorkload, GPUWorkloadStatus, GPUWorkloadSnapshot, Action]):
+    """The reconciler of the kind. A deleted workload is gone only when its pods are gone."""
 
     def __init__(
         self,
         cluster: Cluster,
-        caches: Caches,
+        caches: GPUWorkloadCaches,
         placement_queue: PlacementQueue,
         writer: WriteTracker,
         events: Recorder,
         metrics: GPUWorkloadMetrics,
         *,
         defaults: Defaults,
-        timing: Timing,
+        timing: GPUWorkloadTiming,
         now: Now,
     ) -> None:
+        super().__init__(GPU_WORKLOADS, caches.workloads, writer, events, metrics, now=now)
         self._cluster = cluster
         self._caches = caches
         self._placement_queue = placement_queue
-        self._writer = writer
-        self._events = events
-        self._metrics = metrics
         self._defaults = defaults
         self._timing = timing
-        self._now = now
 
-    async def reconcile(self, key: Key) -> Result:
-        now, observed = self._now(), self._caches.observe(key)
-        if observed is None:
-            return Done()
-        if observed.workload.metadata.deletion_timestamp:
-            return await finalize(self._writer.for_key(key), observed, now, self._timing)
-        observed, refresh_in_s = self._placement_queue.refresh(observed, now)
-        observed = await with_job_problem(observed, self._cluster)
-        action = decide(observed, now, self._timing)
-        observed = await self._apply(action, observed, now)
-        return await self._requeue(observed, now, refresh_in_s)
+    async def observe(self, obj: GPUWorkload, now: datetime) -> GPUWorkloadSnapshot:
+        snapshot, ask_again_s = self._placement_queue.refresh(self._caches.snapshot(obj), now)
+        return await with_job_problem(structs.replace(snapshot, ask_again_s=ask_again_s), self._cluster)
 
-    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
-        observed = self._caches.observe(key)
-        if observed is not None and not observed.finished:
-            refused, now = structs.replace(observed, rejected_reason=str(error)), self._now()
-            await self._with_status(refused, decide(refused, now, self._timing), now)
+    def decide(self, snapshot: GPUWorkloadSnapshot, now: datetime) -> tuple[Action, ...]:
+        return steps(decide(snapshot, now, self._timing))
 
-    async def _apply(self, action: Action, observed: Observed, now: datetime) -> Observed:
-        """Status has the decision before it is carried out: after a crash the next reconcile carries it out."""
-        session = self._writer.for_key(observed.workload.metadata.key)
+    async def apply(self, action: Action, snapshot: GPUWorkloadSnapshot, now: datetime) -> GPUWorkloadSnapshot:
+        session = self.session(snapshot.workload.metadata.key)
         match action:
             case AssignNode():
-                observed = structs.replace(observed, workload=await add_finalizer(session, observed.workload))
-                observed = _in_next_attempt(await self._with_status(observed, action, now), observed.past_jobs)
-                return await self._apply(RunJob(), observed, now)
-            case Finish():
-                return await self._with_status(observed, action, now)
-            case RetryAttempt() | Suspend():
-                observed = await self._with_status(observed, action, now)
-                await stop_jobs(session, observed.jobs_to_delete)
-                return observed
-            case RunJob() if not observed.job_is_made:
-                observed = await ensure_job(observed, self._cluster, session, self._defaults)
-        await stop_jobs(session, observed.jobs_to_delete)
-        return await self._with_status(observed, action, now)
+                return structs.replace(snapshot, workload=await add_finalizer(session, snapshot.workload))
+            case Finish() | RetryAttempt() | Suspend():
+                return snapshot  # status first
+            case RunJob() if not snapshot.job_is_made:
+                snapshot = await ensure_job(snapshot, self._cluster, session, self._defaults)
+        await stop_jobs(session, snapshot.jobs_to_delete)
+        return snapshot
 
-    async def _with_status(self, observed: Observed, action: Action, now: datetime) -> Observed:
-        """With the status that follows from the action. Nothing is written when nothing changed."""
-        workload = await self._write_status(observed.workload, next_status(observed, action, now))
-        return structs.replace(observed, workload=workload)
+    def next_status(self, snapshot: GPUWorkloadSnapshot, action: Action, now: datetime) -> GPUWorkloadStatus:
+        return next_status(snapshot, action, now)
 
-    async def _write_status(self, workload: GPUWorkload, status: GPUWorkloadStatus) -> GPUWorkload:
-        session = self._writer.for_key(workload.metadata.key)
-        written = await write_status(session, GPU_WORKLOADS, workload, workload.status, status)
-        if written is None:
-            return workload
-        _log_step(workload, status)
-        self._metrics.status_written(workload, status)
-        record_events(self._events, GPU_WORKLOADS, workload, events_for(workload, status))
-        return written
-
-    async def _requeue(self, observed: Observed, now: datetime, refresh_in_s: float | None) -> Result:
-        due = expiry(observed.workload) if observed.finished else None
-        if due is not None and now >= due:
-            await delete_expired(self._writer.for_key(observed.workload.metadata.key), GPU_WORKLOADS, observed.workload)
+    async def end(self, key: Key, obj: GPUWorkload | None, now: datetime) -> Result:
+        if obj is None:
             return Done()
-        soonest_s = min(self._requeue_times_s(observed, now, refresh_in_s), default=None)
-        return RequeueAfter(soonest_s) if soonest_s is not None else Done()
+        return await finalize(self.session(key), self._caches.snapshot(obj), now, self._timing)
 
-    def _requeue_times_s(self, observed: Observed, now: datetime, refresh_in_s: float | None) -> Iterator[float]:
-        wake = requeue_at(observed, now, self._timing)
-        if wake is not None:
-            yield (wake - now).total_seconds()
-        if refresh_in_s is not None:
-            yield refresh_in_s
-        yield from recheck_in_s(observed, self._timing)
-        if observed.blocked_by:
-            yield OBSTACLE_RECHECK_S
+    def object_of(self, snapshot: GPUWorkloadSnapshot) -> GPUWorkload:
+        return snapshot.workload
 
+    def with_object(self, snapshot: GPUWorkloadSnapshot, obj: GPUWorkload) -> GPUWorkloadSnapshot:
+        return with_workload(snapshot, obj)
 
-def _in_next_attempt(observed: Observed, past_jobs: tuple[Job, ...]) -> Observed:
-    """The observed Job and pods belong to an old attempt now."""
-    old_pods = (*observed.old_pods, *observed.pods)
-    return structs.replace(observed, job=None, old_jobs=past_jobs, pods=(), old_pods=old_pods)
+    def events_for(self, obj: GPUWorkload, status: GPUWorkloadStatus) -> Iterable[EventMessage]:
+        return events_for(obj, status)
 
+    def log_fields(self, status: GPUWorkloadStatus) -> Mapping[str, object]:
+        return {
+            "phase": status.phase,
+            "why": reason_of(status),
+            "node": status.assigned_node,
+            "job": status.job_name,
+        }
 
-def _log_step(workload: GPUWorkload, status: GPUWorkloadStatus) -> None:
-    """Without the message: it may end with the program's last lines, which belong to the workload's user."""
-    old = workload.status or GPUWorkloadStatus()
-    is_step = (status.phase, reason_of(status)) != (old.phase, reason_of(old))
-    write = log.info if is_step else log.debug
-    key = str(workload.metadata.key)
-    write("status", key=key, phase=status.phase, why=reason_of(status), node=status.assigned_node, job=status.job_name)
+    def expiry(self, obj: GPUWorkload) -> datetime | None:
+        return expiry(obj)
+
+    def requeue_in_s(self, snapshot: GPUWorkloadSnapshot, action: Action, now: datetime) -> Iterator[float]:
+        due = requeue_at(snapshot, now, self._timing)
+        if due is not None:
+            yield (due - now).total_seconds()
+        if snapshot.ask_again_s is not None:
+            yield snapshot.ask_again_s
+        yield from recheck_in_s(snapshot, self._timing)
 
 
 def gpu_workload_controller(
@@ -166,21 +127,21 @@ def gpu_workload_controller(
     *,
     defaults: Defaults,
     now: Now,
-    timing: Timing = TIMING,
-    room: SharedLedger | None = None,
-    dice: RandomSource | None = None,
+    timing: GPUWorkloadTiming = TIMING,
+    ledger: SharedLedger | None = None,
+    random: RandomSource | None = None,
 ) -> Controller[GPUWorkload]:
-    """The controller, on the operator's stores. All controllers of an operator share one ledger (`room`)."""
+    """The controller, on the operator's stores. All controllers of an operator share one ledger."""
     writer = operator.writer()
-    caches = Caches.of(operator)
+    caches = GPUWorkloadCaches.of(operator)
     placement_queue = PlacementQueue(
-        room or SharedLedger(operator),
+        ledger or SharedLedger(operator),
         caches,
         behind=writer.is_cache_stale,
         defaults=defaults,
         timing=timing,
         now=now,
-        random=dice or SystemRandom(),
+        random=random or SystemRandom(),
     )
     metrics = GPUWorkloadMetrics(operator.registry)
     reconciler = GPUWorkloadReconciler(
@@ -191,5 +152,5 @@ def gpu_workload_controller(
         resource=GPU_WORKLOADS,
         reconciler=InstrumentedReconciler(reconciler, metrics),
         writer=writer,
-        watches=(Watch(JOBS, OWNER), Watch(PODS, key_of), NodeReadinessWatch(caches), placement_queue),
+        watches=(Watch(JOBS, OWNER), Watch(PODS, key_of), NodeReadinessWatch(caches.keys_on_node), placement_queue),
     )

@@ -7,10 +7,11 @@ from hashlib import blake2b
 from msgspec import Struct, structs
 
 from holdfast.api.core.objects import Pod
-from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus, Phase, RetryPolicy
+from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus, RetryPolicy
+from holdfast.decisions import CleanUp, Finish, GiveUp, Retry, StateReason, Wait
 from holdfast.gpuworkload.snapshot import (
-    Observed,
-    Timing,
+    GPUWorkloadSnapshot,
+    GPUWorkloadTiming,
     is_overdue,
     last_attempt,
     pending_step,
@@ -32,7 +33,7 @@ from holdfast.times import format_time, parse_time
 # Whether and why the present attempt has failed.
 
 
-def find_failure(observed: Observed, timing: Timing) -> WorkerFailure | None:
+def find_failure(observed: GPUWorkloadSnapshot, timing: GPUWorkloadTiming) -> WorkerFailure | None:
     """Why the present attempt can't go on; None while the attempt can."""
     if any(pod.status.phase == "Succeeded" for pod in observed.pods):
         return None  # the Job will report the success
@@ -44,7 +45,7 @@ def find_failure(observed: Observed, timing: Timing) -> WorkerFailure | None:
     )
 
 
-def _pod_failure(observed: Observed) -> WorkerFailure | None:
+def _pod_failure(observed: GPUWorkloadSnapshot) -> WorkerFailure | None:
     broken = (pod for pod in observed.pods if pod.status.phase == "Failed" or pod.is_terminating)
     for pod in broken:
         failure = classify_failure(pod, observed.nodes, collateral=False)
@@ -55,7 +56,7 @@ def _pod_failure(observed: Observed) -> WorkerFailure | None:
     return None
 
 
-def _node_failure(observed: Observed, timing: Timing) -> WorkerFailure | None:
+def _node_failure(observed: GPUWorkloadSnapshot, timing: GPUWorkloadTiming) -> WorkerFailure | None:
     """An unready node may come back to its running pod; a pod that is not there yet soon moves to another node."""
     node = observed.nodes.get(observed.node)
     if node is None:
@@ -68,7 +69,7 @@ def _node_failure(observed: Observed, timing: Timing) -> WorkerFailure | None:
     )
 
 
-def _job_failure(observed: Observed) -> WorkerFailure | None:
+def _job_failure(observed: GPUWorkloadSnapshot) -> WorkerFailure | None:
     job = observed.job
     if job is None or job.metadata.deletion_timestamp:
         if observed.status.phase == "Scheduling":
@@ -81,7 +82,7 @@ def _job_failure(observed: Observed) -> WorkerFailure | None:
     return None
 
 
-def _bind_failure(observed: Observed, timing: Timing) -> WorkerFailure | None:
+def _bind_failure(observed: GPUWorkloadSnapshot, timing: GPUWorkloadTiming) -> WorkerFailure | None:
     if not is_overdue(observed, timing):
         return None
     message = f"its pod did not get node {observed.node} within {timing.bind_timeout_s:.0f} s"
@@ -92,12 +93,12 @@ def _bind_failure(observed: Observed, timing: Timing) -> WorkerFailure | None:
 # Pods of earlier attempts: how long they delay the next attempt, so that no workload runs twice.
 
 
-def blocking_pods(observed: Observed, now: datetime, timing: Timing) -> tuple[Pod, ...]:
+def blocking_pods(observed: GPUWorkloadSnapshot, now: datetime, timing: GPUWorkloadTiming) -> tuple[Pod, ...]:
     """Old pods that may still run. A pod on a deleted node does not; an unready node is given some time."""
     return tuple(pod for pod in observed.stopping if _may_run(pod, observed, now, timing))
 
 
-def give_up_times(observed: Observed, timing: Timing) -> Iterator[datetime]:
+def give_up_times(observed: GPUWorkloadSnapshot, timing: GPUWorkloadTiming) -> Iterator[datetime]:
     """When pods on unready nodes are no longer waited for."""
     for pod in observed.stopping:
         node = observed.nodes.get(pod.spec.node_name)
@@ -105,7 +106,7 @@ def give_up_times(observed: Observed, timing: Timing) -> Iterator[datetime]:
             yield _give_up_at(pod, timing)
 
 
-def _may_run(pod: Pod, observed: Observed, now: datetime, timing: Timing) -> bool:
+def _may_run(pod: Pod, observed: GPUWorkloadSnapshot, now: datetime, timing: GPUWorkloadTiming) -> bool:
     if not pod.spec.node_name:
         return True  # until the pod is deleted, which takes a moment, the scheduler may bind it
     node = observed.nodes.get(pod.spec.node_name)
@@ -114,7 +115,7 @@ def _may_run(pod: Pod, observed: Observed, now: datetime, timing: Timing) -> boo
     return node.is_ready or not pod.is_terminating or now < _give_up_at(pod, timing)
 
 
-def _give_up_at(pod: Pod, timing: Timing) -> datetime:
+def _give_up_at(pod: Pod, timing: GPUWorkloadTiming) -> datetime:
     return parse_time(pod.metadata.deletion_timestamp) + timedelta(seconds=timing.lost_pod_timeout_s)
 
 
@@ -124,18 +125,9 @@ def _give_up_at(pod: Pod, timing: Timing) -> datetime:
 JITTER = 0.1
 
 
-class GiveUp(Struct, frozen=True):
-    reason: str
-    message: str
-
-
-class Retry(Struct, frozen=True):
-    failure: WorkerFailure
-    at: datetime | None
-    """When the next attempt may start; None means at once."""
-
-
-def retry_or_give_up(failure: WorkerFailure, workload: GPUWorkload, now: datetime, timing: Timing) -> Retry | GiveUp:
+def retry_or_give_up(
+    failure: WorkerFailure, workload: GPUWorkload, now: datetime, timing: GPUWorkloadTiming
+) -> Retry | GiveUp:
     """Failures of the infrastructure are free; the workload's own failures use up its retries."""
     status, policy = workload.status or GPUWorkloadStatus(), workload.spec.retry_policy or RetryPolicy()
     if failure.is_free:
@@ -150,7 +142,7 @@ def retry_or_give_up(failure: WorkerFailure, workload: GPUWorkload, now: datetim
     return Retry(failure, _time_after(now, delay_s, timing) if delay_s else None)
 
 
-def backoff_s(base_s: float, retries: int, uid: str, timing: Timing) -> float:
+def backoff_s(base_s: float, retries: int, uid: str, timing: GPUWorkloadTiming) -> float:
     """The delay before the next retry: doubled with each retry, with some jitter, and never longer than the cap.
 
     The jitter is a function of the workload's uid, so that a repeated decision is the same.
@@ -159,7 +151,7 @@ def backoff_s(base_s: float, retries: int, uid: str, timing: Timing) -> float:
     return float(min(base_s * 2 ** min(max(retries, 0), 32) * jitter, timing.retry_cap_s))
 
 
-def retry_time(status: GPUWorkloadStatus, now: datetime, timing: Timing) -> datetime | None:
+def retry_time(status: GPUWorkloadStatus, now: datetime, timing: GPUWorkloadTiming) -> datetime | None:
     """When the next attempt may start; None means now. A time beyond the cap was written by another clock."""
     if not status.next_retry_time:
         return None
@@ -168,7 +160,7 @@ def retry_time(status: GPUWorkloadStatus, now: datetime, timing: Timing) -> date
 
 
 def _infrastructure_backoff_s(
-    failure: WorkerFailure, workload: GPUWorkload, status: GPUWorkloadStatus, now: datetime, timing: Timing
+    failure: WorkerFailure, workload: GPUWorkload, status: GPUWorkloadStatus, now: datetime, timing: GPUWorkloadTiming
 ) -> float:
     """A node that breaks every pod, or never takes one, must not get new pods without a pause."""
     if failure.node_stopped and failure.cause == "infrastructure":
@@ -183,7 +175,7 @@ def _infrastructure_backoff_s(
     return float(min(timing.infrastructure_backoff_s * 2 ** min(failed_before - 1, 32), timing.retry_cap_s))
 
 
-def _time_after(now: datetime, delay_s: float, timing: Timing) -> datetime:
+def _time_after(now: datetime, delay_s: float, timing: GPUWorkloadTiming) -> datetime:
     """A timestamp in status has whole seconds: rounded up, unless the result would be beyond the cap."""
     due = (now + timedelta(seconds=delay_s, microseconds=999_999)).replace(microsecond=0)
     return min(due, (now + timedelta(seconds=timing.retry_cap_s)).replace(microsecond=0))
@@ -197,24 +189,6 @@ def _fraction(text: str) -> float:
 BACKING_OFF = "BackingOff"
 
 
-class StateReason(Struct, frozen=True):
-    """The state of the workload: its phase, a one-word reason, and a sentence for people."""
-
-    phase: Phase
-    reason: str
-    message: str
-
-
-class CleanUp(Struct, frozen=True):
-    """The workload has ended: none of its pods may run on."""
-
-
-class Finish(Struct, frozen=True):
-    """The workload ends now."""
-
-    finding: StateReason
-
-
 class RetryAttempt(Struct, frozen=True):
     """The attempt failed and another follows. Status has the retry before anything is deleted, to survive a crash."""
 
@@ -223,12 +197,6 @@ class RetryAttempt(Struct, frozen=True):
 
 class Suspend(Struct, frozen=True):
     """The workload is suspended: its attempt ends, and its GPUs become free."""
-
-
-class Wait(Struct, frozen=True):
-    """No object is made. Without a finding not even the status changes."""
-
-    finding: StateReason | None
 
 
 class AssignNode(Struct, frozen=True):
@@ -241,10 +209,24 @@ class RunJob(Struct, frozen=True):
     """The attempt's Job is made, and followed."""
 
 
-Action = CleanUp | Finish | RetryAttempt | Suspend | Wait | AssignNode | RunJob
+class StopJobs(Struct, frozen=True):
+    """The Jobs of past attempts are deleted; status does not change."""
 
 
-def decide(observed: Observed, now: datetime, timing: Timing) -> Action:
+Action = CleanUp | Finish | RetryAttempt | Suspend | Wait | AssignNode | RunJob | StopJobs
+
+
+def steps(action: Action) -> tuple[Action, ...]:
+    """The action, and what follows once status has it."""
+    match action:
+        case AssignNode():
+            return action, RunJob()
+        case RetryAttempt() | Suspend():
+            return action, StopJobs()
+    return (action,)
+
+
+def decide(observed: GPUWorkloadSnapshot, now: datetime, timing: GPUWorkloadTiming) -> Action:
     if observed.finished:
         return CleanUp()
     if observed.rejected_reason:
@@ -264,12 +246,12 @@ def decide(observed: Observed, now: datetime, timing: Timing) -> Action:
     )
 
 
-def needs_node(observed: Observed, now: datetime, timing: Timing) -> bool:
+def needs_node(observed: GPUWorkloadSnapshot, now: datetime, timing: GPUWorkloadTiming) -> bool:
     """Whether the workload is in the queue, or holds a node that the queue offered."""
     return not (observed.finished or observed.rejected_reason or observed.node or _hold_reason(observed, now, timing))
 
 
-def _follow(observed: Observed, now: datetime, timing: Timing) -> Action:
+def _follow(observed: GPUWorkloadSnapshot, now: datetime, timing: GPUWorkloadTiming) -> Action:
     if observed.workload.spec.suspend:
         return Suspend()
     failure = find_failure(observed, timing)
@@ -282,7 +264,7 @@ def _follow(observed: Observed, now: datetime, timing: Timing) -> Action:
             return RetryAttempt(retry)
 
 
-def _hold_reason(observed: Observed, now: datetime, timing: Timing) -> StateReason | None:
+def _hold_reason(observed: GPUWorkloadSnapshot, now: datetime, timing: GPUWorkloadTiming) -> StateReason | None:
     """Why the workload does not request a node yet."""
     stopping = blocking_pods(observed, now, timing)
     if observed.workload.spec.suspend:
@@ -302,7 +284,7 @@ def _hold_reason(observed: Observed, now: datetime, timing: Timing) -> StateReas
 # When a GPUWorkload has to be reconciled again without a change.
 
 
-def requeue_at(observed: Observed, now: datetime, timing: Timing) -> datetime | None:
+def requeue_at(observed: GPUWorkloadSnapshot, now: datetime, timing: GPUWorkloadTiming) -> datetime | None:
     """The next moment at which the decision may differ; None when only an event can change the decision."""
     return min((due for due in _moments(observed, now, timing) if due > now), default=None)
 
@@ -317,7 +299,7 @@ def expiry(workload: GPUWorkload) -> datetime | None:
     return ended + timedelta(seconds=ttl_s) if ended is not None else None
 
 
-def _moments(observed: Observed, now: datetime, timing: Timing) -> Iterator[datetime]:
+def _moments(observed: GPUWorkloadSnapshot, now: datetime, timing: GPUWorkloadTiming) -> Iterator[datetime]:
     if observed.finished:
         yield from filter(None, (expiry(observed.workload),))
         return
@@ -331,8 +313,13 @@ def _moments(observed: Observed, now: datetime, timing: Timing) -> Iterator[date
 
 
 def sync_placement(
-    observed: Observed, placement: Placement, shape: PodRequirements, now: datetime, now_s: float, timing: Timing
-) -> tuple[Observed, float | None]:
+    observed: GPUWorkloadSnapshot,
+    placement: Placement,
+    shape: PodRequirements,
+    now: datetime,
+    now_s: float,
+    timing: GPUWorkloadTiming,
+) -> tuple[GPUWorkloadSnapshot, float | None]:
     """The observation with the result of the placement; and in how long to ask again, while the workload waits.
 
     `shape` is the requirements of the pod; `now_s` is the time by a monotonic clock. Call this before every decision,

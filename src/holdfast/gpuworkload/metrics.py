@@ -1,6 +1,5 @@
 """The `warp_gpuworkload_*` metrics, and the Events of a GPUWorkload."""
 
-import asyncio
 from collections.abc import Iterator
 from typing import get_args
 
@@ -8,11 +7,10 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus, Strategy
 from holdfast.api.meta import Key
-from holdfast.cluster.errors import AlreadyExists, Conflict, NotLeading
-from holdfast.gpuworkload.status import MAKING_JOB, reason_of
-from holdfast.runtime.controller import Reconciler, RequeueAfter, Result, TerminalError
+from holdfast.decisions import reason_of
+from holdfast.gpuworkload.status import MAKING_JOB
 from holdfast.runtime.metrics import DURATIONS_S
-from holdfast.runtime.status import EventMessage
+from holdfast.runtime.reconciler import EventMessage
 
 FAILURES = ("RetriesExhausted", "PermanentFailure", "Refused")
 
@@ -50,38 +48,8 @@ class GPUWorkloadMetrics:
         if status.phase == "Failed" != old.phase:
             self._failed.labels(reason_of(status)).inc()
 
-    def reconciled(self, result: str, seconds: float) -> None:
+    def reconciled(self, _key: Key, result: str, seconds: float, _error: BaseException | None = None) -> None:
         self._durations.labels(result).observe(seconds)
-
-
-class InstrumentedReconciler:
-    """Measures the duration of a reconciler's reconciles."""
-
-    def __init__(self, reconciler: Reconciler, metrics: GPUWorkloadMetrics) -> None:
-        self._reconciler = reconciler
-        self._metrics = metrics
-
-    async def reconcile(self, key: Key) -> Result:
-        loop = asyncio.get_running_loop()
-        began, outcome = loop.time(), "error"
-        try:
-            result = await self._reconciler.reconcile(key)
-            outcome = "requeue" if isinstance(result, RequeueAfter) else "done"
-        except NotLeading:
-            outcome = "not_leading"
-            raise
-        except (Conflict, AlreadyExists):
-            outcome = "conflict"
-            raise
-        except TerminalError:
-            outcome = "terminal"
-            raise
-        finally:
-            self._metrics.reconciled(outcome, loop.time() - began)
-        return result
-
-    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
-        await self._reconciler.report_terminal_error(key, error)
 
 
 # The Events of a GPUWorkload for its user: one for each transition.

@@ -1,6 +1,6 @@
 """Reads a GPUWorkload, its Jobs, their pods and the nodes from the caches."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -9,10 +9,10 @@ from holdfast.api.gpuworkload import GPUWorkload
 from holdfast.api.meta import Key
 from holdfast.cluster.resources import GPU_WORKLOADS, JOBS, NODES, PODS
 from holdfast.gpuworkload import job as names
-from holdfast.gpuworkload.snapshot import FINISHED_PHASES, Observed
+from holdfast.gpuworkload.snapshot import FINISHED_PHASES, GPUWorkloadSnapshot
 from holdfast.pods.template import MANAGED_BY, MANAGED_SELECTOR
 from holdfast.runtime.children import BY_NODE, BY_OWNER, node_of, owner_uid
-from holdfast.runtime.informer import Informers, Store
+from holdfast.runtime.informer import Store
 from holdfast.runtime.operator import Operator
 
 BY_WORKLOAD = "gpu-workload"
@@ -39,7 +39,7 @@ def assigned_to(workload: GPUWorkload) -> Iterable[str]:
         yield status.assigned_node
 
 
-class Caches(Struct, frozen=True):
+class GPUWorkloadCaches(Struct, frozen=True):
     """The stores that the controller reads: all nodes and pods, and the Jobs that holdfast made."""
 
     workloads: Store[GPUWorkload]
@@ -48,7 +48,7 @@ class Caches(Struct, frozen=True):
     nodes: Store[Node]
 
     @classmethod
-    def of(cls, operator: Operator) -> "Caches":
+    def of(cls, operator: Operator) -> "GPUWorkloadCaches":
         return cls(
             workloads=operator.store(GPU_WORKLOADS, {BY_ASSIGNED: assigned_to}),
             jobs=operator.store(JOBS, {BY_OWNER: owner_uid}, labels=MANAGED_SELECTOR),
@@ -56,17 +56,18 @@ class Caches(Struct, frozen=True):
             nodes=operator.store(NODES),
         )
 
-    def observe(self, key: Key) -> Observed | None:
+    def observe(self, key: Key) -> GPUWorkloadSnapshot | None:
         """Everything that the caches hold about the workload; None when the workload does not exist."""
         workload = self.workloads.get(key)
-        if workload is None:
-            return None
+        return self.snapshot(workload) if workload is not None else None
+
+    def snapshot(self, workload: GPUWorkload) -> GPUWorkloadSnapshot:
         owned = self.jobs.by(BY_OWNER, workload.metadata.uid)
         name = workload.status.job_name if workload.status is not None else None
         job = next((each for each in owned if each.metadata.name == name), None)
-        pods = self.pods.by(BY_WORKLOAD, str(key))
+        pods = self.pods.by(BY_WORKLOAD, str(workload.metadata.key))
         current = tuple(pod for pod in pods if job is not None and job.metadata.uid in owner_uid(pod))
-        return Observed(
+        return GPUWorkloadSnapshot(
             workload=workload,
             job=job,
             old_jobs=tuple(each for each in owned if each is not job),
@@ -86,19 +87,3 @@ class Caches(Struct, frozen=True):
         wanted = {*assigned_to(workload), *(pod.spec.node_name for pod in pods if pod.spec.node_name)}
         found = ((name, self.nodes.get(Key("", name))) for name in wanted)
         return {name: node for name, node in found if node is not None}
-
-
-class NodeReadinessWatch:
-    """An event source: requeues workloads when their node is lost or comes back."""
-
-    def __init__(self, caches: Caches) -> None:
-        self._caches = caches
-
-    def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
-        def changed(old: Node | None, new: Node | None) -> None:
-            node = new or old
-            if node is not None and (old is not None and old.is_ready) != (new is not None and new.is_ready):
-                for key in self._caches.keys_on_node(node.metadata.name):
-                    add(key)
-
-        informers.of(NODES).handlers.append(changed)

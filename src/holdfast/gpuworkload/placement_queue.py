@@ -7,15 +7,14 @@ from datetime import datetime
 import msgspec
 import structlog
 
-from holdfast.api.core.objects import Pod
-from holdfast.api.core.selectors import PodSpec
+from holdfast.api.core.objects import Pod, PodSpec
 from holdfast.api.gpuworkload import GPUWorkload
 from holdfast.api.meta import Key
 from holdfast.cluster.resources import GPU_WORKLOADS, PODS
 from holdfast.gpuworkload.decision import sync_placement
 from holdfast.gpuworkload.job import pod_template
-from holdfast.gpuworkload.observe import Caches, key_of
-from holdfast.gpuworkload.snapshot import Observed, Timing
+from holdfast.gpuworkload.observe import GPUWorkloadCaches, key_of
+from holdfast.gpuworkload.snapshot import GPUWorkloadSnapshot, GPUWorkloadTiming
 from holdfast.pods.template import Defaults
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.ledger import SharedLedger
@@ -44,11 +43,11 @@ class PlacementQueue:
     def __init__(
         self,
         shared_ledger: SharedLedger,
-        caches: Caches,
+        caches: GPUWorkloadCaches,
         *,
         behind: Callable[[Key], bool],
         defaults: Defaults,
-        timing: Timing,
+        timing: GPUWorkloadTiming,
         now: Now,
         random: RandomSource,
     ) -> None:
@@ -59,7 +58,10 @@ class PlacementQueue:
         self._timing = timing
         self._now = now
         self._placement = Placement(
-            shared_ledger.ledger, random, assumed_s=timing.reservation_timeout_s, patience_s=timing.starvation_timeout_s
+            shared_ledger.ledger,
+            random,
+            reservation_timeout_s=timing.reservation_timeout_s,
+            starvation_timeout_s=timing.starvation_timeout_s,
         )
         self._shapes: dict[str, tuple[int, PodRequirements]] = {}
         self._add: Callable[[Key], None] = lambda _: None
@@ -78,7 +80,7 @@ class PlacementQueue:
         informers.of(GPU_WORKLOADS).handlers.append(self._on_workload_change)
         informers.of(PODS).handlers.append(self._on_pod_change)
 
-    def refresh(self, observed: Observed, now: datetime) -> tuple[Observed, float | None]:
+    def refresh(self, observed: GPUWorkloadSnapshot, now: datetime) -> tuple[GPUWorkloadSnapshot, float | None]:
         """The observation with the result of the queue, and in how long to ask again while the workload waits."""
         if not self._is_active:
             self._activate(now)
@@ -122,7 +124,7 @@ class PlacementQueue:
         elif not observed.node:  # else its pod may still come: the capacity stays reserved until the workload is gone
             self._placement.leave(observed.workload.metadata.uid)
 
-    def _sync(self, observed: Observed, now: datetime) -> tuple[Observed, float | None]:
+    def _sync(self, observed: GPUWorkloadSnapshot, now: datetime) -> tuple[GPUWorkloadSnapshot, float | None]:
         shape = self._shape(observed.workload)
         return sync_placement(observed, self._placement, shape, now, asyncio.get_running_loop().time(), self._timing)
 

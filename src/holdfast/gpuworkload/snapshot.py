@@ -3,19 +3,19 @@
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.api.core.objects import Job, Node, Pod
 from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus
+from holdfast.decisions import Snapshot
 from holdfast.pods.start_problems import problem_of
-from holdfast.scheduling.constraints import PodRequirements
+from holdfast.scheduling.constraints import PodRequirements, Request
 from holdfast.scheduling.messages import WaitMessage
-from holdfast.scheduling.request import Request
 
 FINISHED_PHASES = ("Succeeded", "Failed")
 
 
-class Observed(Struct, frozen=True, kw_only=True):
+class GPUWorkloadSnapshot(Snapshot, frozen=True, kw_only=True):
     workload: GPUWorkload
     job: Job | None = None
     """The Job that status names."""
@@ -37,10 +37,8 @@ class Observed(Struct, frozen=True, kw_only=True):
     """The step takes longer than usual: worth asking and reporting why."""
     job_problem: str = ""
     """Why the pod can't be made, as the Job controller reports."""
-    blocked_by: str = ""
-    """What keeps the Job from being made, in a sentence; the obstacle may be temporary."""
-    rejected_reason: str = ""
-    """Why the Job can never be made as the spec requests it."""
+    ask_again_s: float | None = None
+    """In how long to ask the placement again, while the workload waits."""
 
     @property
     def status(self) -> GPUWorkloadStatus:
@@ -48,7 +46,6 @@ class Observed(Struct, frozen=True, kw_only=True):
 
     @property
     def finished(self) -> bool:
-        """A finished workload stays finished, whatever becomes of its Job."""
         return self.status.phase in FINISHED_PHASES
 
     @property
@@ -89,10 +86,19 @@ class Observed(Struct, frozen=True, kw_only=True):
         return bool(self.node) and self.job is not None and self.job.condition("Complete") is not None
 
 
+def with_workload(observed: GPUWorkloadSnapshot, workload: GPUWorkload) -> GPUWorkloadSnapshot:
+    """The snapshot after a write of status. With a new attempt, the observed Job and pods belong to an old one."""
+    after = structs.replace(observed, workload=workload)
+    if after.status.job_name == observed.status.job_name:
+        return after
+    old_pods = (*observed.old_pods, *observed.pods)
+    return structs.replace(after, job=None, old_jobs=observed.past_jobs, pods=(), old_pods=old_pods)
+
+
 # Timeouts and delays.
 
 
-class Timing(Struct, frozen=True, kw_only=True):
+class GPUWorkloadTiming(Struct, frozen=True, kw_only=True):
     bind_timeout_s: float = 120.0
     """How long the chosen node is reserved for an unschedulable pod: a scheduler retries within seconds of a change.
 
@@ -124,7 +130,7 @@ class Timing(Struct, frozen=True, kw_only=True):
     """How long after its grace period a pod on an unreachable node still delays the next attempt."""
 
 
-TIMING = Timing()
+TIMING = GPUWorkloadTiming()
 
 
 # The steps of an attempt to its node: which step is pending, and for how long by a monotonic clock.
@@ -134,12 +140,12 @@ Awaited = Literal["", "node", "Job", "Job controller", "pod", "scheduler", "room
 UNSEEN_BY = ("Job controller", "scheduler")
 
 
-def is_bound(observed: Observed) -> bool:
+def is_bound(observed: GPUWorkloadSnapshot) -> bool:
     """The pod of the present attempt is bound to a node."""
     return any(pod.spec.node_name for pod in observed.pods)
 
 
-def pending_step(observed: Observed) -> Awaited:
+def pending_step(observed: GPUWorkloadSnapshot) -> Awaited:
     """What the attempt needs next to get to its node; "" when its pod is bound, or there is no node."""
     job = observed.job
     if not observed.node or is_bound(observed):
@@ -155,18 +161,18 @@ def pending_step(observed: Observed) -> Awaited:
     return "pod" if job.status.start_time or job.spec.suspend else "Job controller"
 
 
-def is_overdue(observed: Observed, timing: Timing) -> bool:
+def is_overdue(observed: GPUWorkloadSnapshot, timing: GPUWorkloadTiming) -> bool:
     """Another node may be better, or another workload could use this node."""
     step = pending_step(observed)
     return step not in ("", *UNSEEN_BY) and observed.pending_s >= _due_s(step, timing)
 
 
-def lacks_pod(observed: Observed) -> bool:
+def lacks_pod(observed: GPUWorkloadSnapshot) -> bool:
     """The Job controller has acted and made no pod: there is a reason."""
     return pending_step(observed) == "pod" and observed.is_late
 
 
-def recheck_in_s(observed: Observed, timing: Timing) -> Iterator[float]:
+def recheck_in_s(observed: GPUWorkloadSnapshot, timing: GPUWorkloadTiming) -> Iterator[float]:
     """When to reconcile again without a change; the reconcile also renews the reservation."""
     step = pending_step(observed)
     if not step:
@@ -176,7 +182,7 @@ def recheck_in_s(observed: Observed, timing: Timing) -> Iterator[float]:
     yield timing.bind_timeout_s
 
 
-def start_problem(observed: Observed) -> str:
+def start_problem(observed: GPUWorkloadSnapshot) -> str:
     """What keeps the pod from starting; "" when no component reports a reason."""
     match pending_step(observed):
         case "Job":
@@ -190,7 +196,7 @@ def start_problem(observed: Observed) -> str:
     return next(filter(None, map(problem_of, observed.pods)), "")
 
 
-def _due_s(step: Awaited, timing: Timing) -> float:
+def _due_s(step: Awaited, timing: GPUWorkloadTiming) -> float:
     return timing.node_not_ready_s if step == "node" else timing.bind_timeout_s
 
 
@@ -226,7 +232,7 @@ def _stem(workload: GPUWorkload) -> str:
 # The request of a GPUWorkload to the placement: a node for its next attempt.
 
 
-def request_for(observed: Observed, shape: PodRequirements) -> Request:
+def request_for(observed: GPUWorkloadSnapshot, shape: PodRequirements) -> Request:
     """`shape` is the requirements of the pod. The node of a failed attempt is used only if no other node fits."""
     workload = observed.workload
     avoided = observed.status.avoided_node

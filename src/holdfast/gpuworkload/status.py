@@ -4,26 +4,14 @@ from datetime import datetime
 
 from msgspec import structs
 
-from holdfast.api import conditions
+from holdfast.api import meta as conditions
 from holdfast.api.gpuworkload import GPUWorkloadStatus
 from holdfast.api.meta import Condition
-from holdfast.gpuworkload.decision import (
-    BACKING_OFF,
-    Action,
-    AssignNode,
-    CleanUp,
-    Finish,
-    RetryAttempt,
-    RunJob,
-    StateReason,
-    Suspend,
-    Wait,
-)
-from holdfast.gpuworkload.snapshot import Observed, job_name, last_attempt, start_problem
+from holdfast.decisions import MAX_MESSAGE, CleanUp, Finish, StateReason, Wait
+from holdfast.gpuworkload.decision import BACKING_OFF, Action, AssignNode, RetryAttempt, RunJob, StopJobs, Suspend
+from holdfast.gpuworkload.snapshot import GPUWorkloadSnapshot, job_name, last_attempt, start_problem
 from holdfast.times import format_time, next_attempt
 
-# The maximum length of a message in the schema.
-MAX_MESSAGE = 32768
 # The phases in which a condition is true.
 TRUE_IN = {
     "Scheduled": ("Scheduled", "Running", "Succeeded"),
@@ -35,16 +23,16 @@ MAKING_JOB = "making its Job"
 ALWAYS_SHOWN = ("Scheduled", "Running")
 
 
-def next_status(observed: Observed, action: Action, now: datetime) -> GPUWorkloadStatus:
+def next_status(observed: GPUWorkloadSnapshot, action: Action, now: datetime) -> GPUWorkloadStatus:
     """The status that the workload should show; equal to its present status when nothing has changed."""
     old, finding = observed.status, state_reason(observed, action, now)
     if finding is None:
         return old
-    finding = StateReason(finding.phase, finding.reason, finding.message[:MAX_MESSAGE])
+    finding = StateReason(finding.state, finding.reason, finding.message[:MAX_MESSAGE])
     status = structs.replace(
         old,
         observed_generation=observed.workload.metadata.generation,
-        phase=finding.phase,
+        phase=finding.state,
         message=finding.message,
         next_retry_time=old.next_retry_time if finding.reason == BACKING_OFF else None,
         conditions=conditions.merge_conditions(old.conditions, _conditions(observed, finding, now)),
@@ -67,10 +55,10 @@ def next_status(observed: Observed, action: Action, now: datetime) -> GPUWorkloa
     return status
 
 
-def state_reason(observed: Observed, action: Action, now: datetime) -> StateReason | None:
+def state_reason(observed: GPUWorkloadSnapshot, action: Action, now: datetime) -> StateReason | None:
     """The state of the workload with its reason; None when the status stays as it is."""
     match action:
-        case CleanUp():
+        case CleanUp() | StopJobs():
             return None
         case Finish(finding) | Wait(finding):
             return finding
@@ -84,11 +72,6 @@ def state_reason(observed: Observed, action: Action, now: datetime) -> StateReas
             return _running_state(observed)
 
 
-def reason_of(status: GPUWorkloadStatus) -> str:
-    """The reason of the phase, in one word."""
-    return next((each.reason for each in status.conditions if each.type == "Running"), "")
-
-
 def _retry_state(action: RetryAttempt, now: datetime) -> StateReason:
     retry = action.retry
     if retry.at is None:
@@ -97,7 +80,7 @@ def _retry_state(action: RetryAttempt, now: datetime) -> StateReason:
     return StateReason("Pending", BACKING_OFF, f"{retry.failure.message}; {again}")
 
 
-def _running_state(observed: Observed) -> StateReason:
+def _running_state(observed: GPUWorkloadSnapshot) -> StateReason:
     node = observed.node
     if observed.blocked_by or not observed.job_is_made:
         phase = observed.status.phase or "Scheduling"
@@ -109,13 +92,13 @@ def _running_state(observed: Observed) -> StateReason:
     return StateReason("Scheduled", "PodStarting", message)
 
 
-def _conditions(observed: Observed, finding: StateReason, now: datetime) -> list[Condition]:
+def _conditions(observed: GPUWorkloadSnapshot, finding: StateReason, now: datetime) -> list[Condition]:
     known = {condition.type for condition in observed.status.conditions}
-    shown = (kind for kind in TRUE_IN if kind in ALWAYS_SHOWN or kind in known or finding.phase in TRUE_IN[kind])
+    shown = (kind for kind in TRUE_IN if kind in ALWAYS_SHOWN or kind in known or finding.state in TRUE_IN[kind])
     return [
         Condition(
             type=kind,
-            status="True" if finding.phase in TRUE_IN[kind] else "False",
+            status="True" if finding.state in TRUE_IN[kind] else "False",
             reason=finding.reason,
             message=finding.message,
             last_transition_time=format_time(now),

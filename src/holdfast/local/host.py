@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError
 LOCK = "lock"
 
 
-class InUse(HoldfastError):
+class DataDirInUse(HoldfastError):
     """Another process uses the data folder."""
 
 
@@ -45,7 +45,7 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             owner = os.pread(handle, 32, 0).decode(errors="replace").strip()
-            raise InUse(
+            raise DataDirInUse(
                 f"holdfast is up already in {folder} (process {owner or 'unknown'}): use it, stop it, "
                 "or choose another folder with --data"
             ) from None

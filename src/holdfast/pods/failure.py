@@ -14,14 +14,13 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.api.core.objects import ContainerStateTerminated, Node, Pod
+from holdfast.pods.template import SIDECAR_CONTAINER
 from holdfast.times import parse_time
 
 FailureClass = Literal["preemption", "infrastructure", "outOfMemory", "hang", "application"]
 # In the order in which they explain each other.
 CLASSES: tuple[FailureClass, ...] = ("preemption", "infrastructure", "outOfMemory", "hang", "application")
 FREE: tuple[FailureClass, ...] = ("preemption", "infrastructure")
-# The init container that runs beside the trainer.
-SIDECAR = "holdfast-sidecar"
 
 
 class WorkerFailure(Struct, frozen=True, kw_only=True):
@@ -177,8 +176,9 @@ STOPPED_EXIT_CODES = (143, 137)
 
 
 # Taints and conditions of a node that is about to be reclaimed, of holdfast and of the clouds.
+PREEMPTED = "holdfast.dev/preempted"
 PREEMPTION_TAINTS = (
-    "holdfast.dev/preempted",
+    PREEMPTED,
     "cloud.google.com/impending-node-termination",
     "aws-node-termination-handler/spot-itn",
     "aws-node-termination-handler/rebalance-recommendation",
@@ -202,7 +202,8 @@ KUBELETS_REASONS = ("Evicted", "NodeShutdown", "Shutdown", "Terminated", "NodeLo
 ADMISSION_REASONS = ("UnexpectedAdmissionError", "TopologyAffinityError", "OutOf")
 
 
-# Of these reasons, those that a kubelet writes at a node shutdown, and `holdfast up` for pods that ran when it ended.
+# Of these reasons, those that a kubelet writes at a node shutdown (KEP-2000), and `holdfast up` for pods that ran when
+# it ended.
 NODE_STOPPED = ("Terminated", "NodeShutdown", "NodeLost")
 
 
@@ -337,7 +338,7 @@ def failed_container(pod: Pod) -> ContainerStateTerminated | None:
 
     The sidecar is restarted when it fails, and stopped last: its end does not explain the end of the training.
     """
-    first = (status for status in pod.status.init_container_statuses if status.name != SIDECAR)
+    first = (status for status in pod.status.init_container_statuses if status.name != SIDECAR_CONTAINER)
     statuses = (*first, *pod.status.container_statuses)
     ends = (status.state.terminated for status in statuses)
     return next((end for end in ends if end is not None and (end.exit_code or end.signal)), None)

@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from holdfast.api.core.objects import ContainerStatus, Pod
-from holdfast.pods.failure import SIDECAR, exit_text, sanitize, termination_text
+from holdfast.pods.failure import exit_text, sanitize, termination_text
+from holdfast.pods.template import SIDECAR_CONTAINER
 
 # Why an image can't be pulled, with the same message whether the kubelet pulls or backs off.
 
@@ -113,7 +114,7 @@ def startup_step(pod: Pod) -> str:
     if pending is None:
         return f"the kubelet of {pod.spec.node_name} {NOT_TAKEN_UP}"
     if pending.state.waiting is None:
-        if pending.name == SIDECAR:
+        if pending.name == SIDECAR_CONTAINER:
             return RESTORING
         return f"init container {pending.name} {NOT_FINISHED}"
     return f'image "{pending.image}" {MOUNTING}'

@@ -9,7 +9,7 @@ from msgspec import Struct
 from holdfast.api.meta import WORKING_DIRECTORY, ObjectMeta
 
 
-class Forbidden(StrEnum):
+class ForbiddenFeature(StrEnum):
     """Features that an operator can be configured to refuse, as named in a pod's spec."""
 
     HOST_PATH = "hostPath"
@@ -30,6 +30,10 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 
 # Selects objects that holdfast made.
 MANAGED_SELECTOR = f"{MANAGED_BY}=holdfast"
+
+
+# The container that restores, saves and reports beside a training.
+SIDECAR_CONTAINER = "holdfast-sidecar"
 
 
 GPU = "nvidia.com/gpu"
@@ -60,7 +64,7 @@ class Defaults(Struct, frozen=True, kw_only=True):
     rdma_resource: str = RDMA_RESOURCE
     claim_size: str = CLAIM_SIZE
     service_monitors: bool = False
-    forbidden: frozenset[Forbidden] = frozenset()
+    forbidden: frozenset[ForbiddenFeature] = frozenset()
     """Features that a job is refused for."""
     shared_loopback: bool = False
     """All pods run on this machine and share 127.0.0.1."""
@@ -69,6 +73,9 @@ class Defaults(Struct, frozen=True, kw_only=True):
     leave a core empty."""
     local_folders: bool = False
     """Pods see the files of this machine: commands run in the folder that the working-directory annotation names."""
+
+    plain_http_registries: tuple[str, ...] = ()
+    """Registries, with their ports, that sidecars may reach without TLS."""
 
     def training_image(self, framework: str) -> str:
         return self.images.get(framework) or self.image

@@ -1,15 +1,17 @@
-"""Children of an object: indexes by owner and by node, the stop of Jobs, and the newest warning about an object."""
+"""Children of an object: whose they are, indexes by owner and by node, the stop of Jobs, the newest warning."""
 
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Any
 
 import structlog
 
 from holdfast.api.core.objects import CoreEvent, Job, Pod
 from holdfast.api.meta import Object
 from holdfast.cluster.errors import ClusterError, Conflict, NotFound
-from holdfast.cluster.protocol import Cluster, Propagation
+from holdfast.cluster.protocol import Cluster, DeleteOptions, Propagation, Resource
 from holdfast.cluster.resources import EVENTS, JOBS
+from holdfast.errors import HoldfastError
 from holdfast.runtime.read_your_writes import TrackedClient
 from holdfast.times import parse_time
 
@@ -22,7 +24,28 @@ async def stop_jobs(session: TrackedClient, jobs: Iterable[Job]) -> None:
         if not job.metadata.deletion_timestamp:
             # The Job may be gone, perhaps replaced by another Job of the same name.
             with suppress(NotFound, Conflict):
-                await session.delete(JOBS, job.metadata.key, uid=job.metadata.uid, propagation=Propagation.FOREGROUND)
+                await session.delete(
+                    JOBS, job.metadata.key, DeleteOptions(uid=job.metadata.uid, propagation=Propagation.FOREGROUND)
+                )
+
+
+class Blocked(HoldfastError):
+    """An object that holdfast must not remove is in the way. The object may go by itself, or be deleted by others."""
+
+
+def ensure_own_child(seen: Object, kind: str, owner: Object, owners: Resource[Any], *, noun: str) -> None:
+    """Raises `Blocked` when the child of this kind is not `owner`'s own, or is being deleted.
+
+    `noun` is what messages call an object like `owner`.
+    """
+    what, found = f"{kind} {seen.metadata.name}", seen.metadata.controller
+    if found is None or found.uid != owner.metadata.uid:
+        if found is not None and (found.kind, found.name) == (owners.kind, owner.metadata.name):
+            raise Blocked(f"waiting for {what} of an earlier {owners.kind} of this name to be deleted")
+        whose = f"{found.kind} {found.name}" if found is not None else f"nobody that this {noun} knows"
+        raise Blocked(f"{what} is there already and belongs to {whose}: delete it, or give this {noun} another name")
+    if seen.metadata.deletion_timestamp:
+        raise Blocked(f"waiting for {what} to be deleted before it is made again")
 
 
 BY_OWNER = "owner"

@@ -8,9 +8,11 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 import structlog
 from msgspec import Struct
 
+from holdfast.api.core.objects import Node
 from holdfast.api.meta import Key, Object
 from holdfast.cluster.errors import AlreadyExists, ClusterError, Conflict, NotLeading
 from holdfast.cluster.protocol import Resource
+from holdfast.cluster.resources import NODES
 from holdfast.errors import HoldfastError
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.metrics import Metrics
@@ -84,6 +86,21 @@ class Watch(Struct, Generic[T], frozen=True):
                     add(key)
 
         informers.of(self.resource).handlers.append(changed)
+
+
+class NodeReadinessWatch(Struct, frozen=True):
+    """An event source: the keys that a node concerns, when the node is lost or comes back."""
+
+    keys_on_node: Callable[[str], Iterable[Key]]
+
+    def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
+        def changed(old: Node | None, new: Node | None) -> None:
+            node = new or old
+            if node is not None and (old is not None and old.is_ready) != (new is not None and new.is_ready):
+                for key in self.keys_on_node(node.metadata.name):
+                    add(key)
+
+        informers.of(NODES).handlers.append(changed)
 
 
 class Controller(Struct, Generic[T], frozen=True):

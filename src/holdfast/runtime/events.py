@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 import structlog
 from msgspec import Struct
 
-from holdfast.api.meta import Key, Object
+from holdfast.api.meta import Key, Object, ObjectMeta
 from holdfast.cluster.errors import ClusterError, NotFound
 from holdfast.cluster.protocol import JSON, Cluster, Resource
 from holdfast.runtime.http import RateLimiter
@@ -144,24 +144,35 @@ class Recorder:
         return created.metadata.key, counts
 
     def _body(self, event: EventKey, counts: EventCounts) -> JSON:
-        return {
-            "metadata": {"generateName": f"{event.key.name}."},
-            "involvedObject": {
-                "apiVersion": event.api_version,
-                "kind": event.kind,
-                "namespace": event.key.namespace,
-                "name": event.key.name,
-                "uid": event.uid,
-            },
-            "type": event.type.value,
-            "reason": event.reason,
-            "message": event.message,
-            "firstTimestamp": format_time(counts.first),
-            **_count_fields(counts),
-            "source": {"component": COMPONENT},
-            "reportingComponent": COMPONENT,
-            "reportingInstance": self._instance,
-        }
+        return {**_body(event, counts, self._instance), "metadata": {"generateName": f"{event.key.name}."}}
+
+
+def event_body(
+    resource: Resource[T], meta: ObjectMeta, kind: EventType, reason: str, message: str, *, at: datetime, instance: str
+) -> JSON:
+    """An Event without metadata, for a writer that names it itself so that a repeated create finds the first one."""
+    event = EventKey(resource.api_version, resource.kind, meta.key, meta.uid, kind, reason, _truncate(message))
+    return _body(event, EventCounts(at, at, 1), instance)
+
+
+def _body(event: EventKey, counts: EventCounts, instance: str) -> JSON:
+    return {
+        "involvedObject": {
+            "apiVersion": event.api_version,
+            "kind": event.kind,
+            "namespace": event.key.namespace,
+            "name": event.key.name,
+            "uid": event.uid,
+        },
+        "type": event.type.value,
+        "reason": event.reason,
+        "message": event.message,
+        "firstTimestamp": format_time(counts.first),
+        **_count_fields(counts),
+        "source": {"component": COMPONENT},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": instance,
+    }
 
 
 def _count_fields(counts: EventCounts) -> JSON:

@@ -9,15 +9,10 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from holdfast.errors import HoldfastError
-from holdfast.httpserver import DEFAULT_LIMITS, Limits, listening
+from holdfast.httpserver import DEFAULT_LIMITS, CannotListen, Limits, listening
 
 # The problems, a line each; no line means healthy.
 Problems: TypeAlias = Callable[[], Sequence[str]]
-
-
-class CannotListen(HoldfastError):
-    """A port that the operator needs is not free."""
 
 
 def health_app(*, live: Problems, ready: Problems) -> web.Application:
@@ -26,9 +21,14 @@ def health_app(*, live: Problems, ready: Problems) -> web.Application:
     An answer of /healthz shows that the event loop runs: the same loop serves the endpoint.
     """
     app = web.Application()
+    add_health(app, live=live, ready=ready)
+    return app
+
+
+def add_health(app: web.Application, *, live: Problems, ready: Problems) -> None:
+    """The same beside other paths, where a process has one port."""
     app.router.add_get("/healthz", _check(live))
     app.router.add_get("/readyz", _check(ready))
-    return app
 
 
 def metrics_app(registry: CollectorRegistry) -> web.Application:
@@ -74,7 +74,7 @@ def _check(complaints: Problems) -> Callable[[web.Request], Awaitable[web.Respon
 K = TypeVar("K", bound=Hashable)
 
 
-class Bucket(NamedTuple):
+class TokenBucket(NamedTuple):
     tokens: float
     at_s: float
 
@@ -86,14 +86,14 @@ class RateLimiter(Generic[K]):
         self._burst = burst
         self._refill_s = refill_s
         self._memory = memory
-        self._buckets: OrderedDict[K, Bucket] = OrderedDict()
+        self._buckets: OrderedDict[K, TokenBucket] = OrderedDict()
 
     def take(self, key: K, now_s: float) -> bool:
         """Take a token if there is one."""
-        tokens, at_s = self._buckets.get(key, Bucket(self._burst, now_s))
+        tokens, at_s = self._buckets.get(key, TokenBucket(self._burst, now_s))
         tokens = min(self._burst, tokens + (now_s - at_s) / self._refill_s)
         allowed = tokens >= 1
-        self._buckets[key] = Bucket(tokens - 1 if allowed else tokens, now_s)
+        self._buckets[key] = TokenBucket(tokens - 1 if allowed else tokens, now_s)
         self._buckets.move_to_end(key)
         if len(self._buckets) > self._memory:
             self._buckets.popitem(last=False)

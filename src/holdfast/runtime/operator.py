@@ -1,7 +1,7 @@
 """The operator: starts its parts in order and stops them in order."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 from typing import TypeVar
@@ -26,7 +26,7 @@ T = TypeVar("T", bound=Object)
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class OperatorSettings(Struct, frozen=True, kw_only=True):
     """How an operator runs. No namespaces means all; a port of None is not served."""
 
     namespaces: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     metrics_port: int | None = None
 
 
-SETTINGS = Settings()
+SETTINGS = OperatorSettings()
 
 
 class Operator:
@@ -59,7 +59,7 @@ class Operator:
         random: Random,
         metrics: Metrics,
         elector: Elector | None = None,
-        settings: Settings = SETTINGS,
+        settings: OperatorSettings = SETTINGS,
     ) -> None:
         self._cluster = cluster
         self._random = random
@@ -68,6 +68,7 @@ class Operator:
         self._settings = settings
         self._informers = Informers(cluster, settings.namespaces, metrics=metrics, random=random)
         self._controllers: list[ControllerWorkers] = []
+        self._leader_tasks: list[Callable[[], Coroutine[None, None, None]]] = []
         self._stop = asyncio.Event()
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
         self.health_port: int | None = None
@@ -92,6 +93,10 @@ class Operator:
         self._controllers.append(
             ControllerWorkers(controller, self._informers, metrics=self._metrics, random=self._random)
         )
+
+    def add_leader_task(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        """What runs beside the controllers while this operator leads; it must not end by itself."""
+        self._leader_tasks.append(work)
 
     @property
     def registry(self) -> CollectorRegistry:
@@ -130,6 +135,8 @@ class Operator:
         if self._elector:  # a standby waits here, with its stores up to date
             await self._elector.acquire()
             self._begin(group, "lease", self._elector.hold())
+        for work in self._leader_tasks:
+            self._begin(group, "leader tasks", work())
         for workers in self._controllers:
             self._begin(group, "workers", workers.run(self._settings.workers))
             self._begin(group, "resync", workers.resync(self._settings.resync_s))
@@ -139,7 +146,7 @@ class Operator:
 
     async def _shut_down(self) -> None:
         log.info("stopping", grace_s=self._settings.grace_s)
-        for part in ("start", "watches", "resync"):
+        for part in ("start", "watches", "resync", "leader tasks"):
             await self._end(part)
         for workers in self._controllers:
             workers.queue.shut_down()

@@ -12,7 +12,7 @@ from typing import TypeVar
 import structlog
 
 from holdfast.api.meta import Key, Object
-from holdfast.cluster.protocol import Body, Cluster, Propagation, Resource
+from holdfast.cluster.protocol import DELETE, Body, Cluster, DeleteOptions, Resource
 from holdfast.runtime.informer import Informers, Store
 
 T = TypeVar("T", bound=Object)
@@ -86,25 +86,9 @@ class TrackedClient:
     async def patch_status(self, resource: Resource[T], key: Key, patch: Body) -> T:
         return self._tracked(resource, await self._cluster.patch_status(resource, key, patch))
 
-    async def delete(
-        self,
-        resource: Resource[T],
-        key: Key,
-        *,
-        uid: str = "",
-        resource_version: str = "",
-        propagation: Propagation = Propagation.BACKGROUND,
-        grace_period_s: int | None = None,
-    ) -> None:
-        await self._cluster.delete(
-            resource,
-            key,
-            uid=uid,
-            resource_version=resource_version,
-            propagation=propagation,
-            grace_period_s=grace_period_s,
-        )
-        self._writer.note_delete(self._key, resource, key, uid)
+    async def delete(self, resource: Resource[T], key: Key, options: DeleteOptions = DELETE) -> None:
+        await self._cluster.delete(resource, key, options)
+        self._writer.note_delete(self._key, resource, key, options.uid)
 
     def _tracked(self, resource: Resource[T], answer: T) -> T:
         self._writer.note_write(self._key, resource, answer)

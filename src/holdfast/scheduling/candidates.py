@@ -84,7 +84,7 @@ class CandidateNodes:
 
     @cached_property
     def max_workers_ignoring_taints(self) -> int:
-        """As `most`, if all taints were tolerated and all nodes were ready."""
+        """As `max_workers`, if all taints were tolerated and all nodes were ready."""
         return self.capacity({node.name: how_many_fit(self.shape.requests, node.offered) for node in self.large_enough})
 
     def _set(self, name: str, count: int) -> None:

@@ -1,13 +1,17 @@
-"""Whether a pod may run on a node, before its capacity is checked: selectors, affinity, taints and tolerations."""
+"""Which nodes a pod may run on, before capacity is checked: selectors, affinity, taints; a workload's request."""
 
 from collections.abc import Iterable, Mapping
 
 import msgspec
 from msgspec import Struct
 
-from holdfast.api.core.selectors import Affinity, NodeAffinity, NodeSpec, PodAffinityTerm, PodSpec, Taint, Toleration
-from holdfast.scheduling.ledger import NodeCapacity
-from holdfast.scheduling.resources import Amounts, pod_requests, sidecar_requests
+from holdfast.api.core.objects import NodeSpec, PodSpec
+from holdfast.api.core.selectors import Affinity, NodeAffinity, PodAffinityTerm, Taint, Toleration
+from holdfast.api.meta import Key
+from holdfast.scheduling.ledger import GPU, NodeCapacity
+from holdfast.scheduling.resources import NANO, Amounts, pod_requests, sidecar_requests
+from holdfast.scheduling.strategies import STRATEGIES
+from holdfast.scheduling.strategy import Strategy
 
 # Taints and tolerations.
 
@@ -115,3 +119,56 @@ def _selects_own_pods(term: PodAffinityTerm, labels: Mapping[str, str], namespac
     namespaces = term.namespaces or (() if term.namespace_selector is not None else (namespace,))
     covers_namespace = all_namespaces or namespace in namespaces
     return covers_namespace and term.label_selector is not None and term.label_selector.matches(labels)
+
+
+# The scheduling request of a workload: a number of GPUs on one node, and the other requests of its pod.
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    key: Key
+    uid: str
+    reservation_id: str
+    """The reservation id of the attempt. The pod carries it as a label, so that the ledger can match the two."""
+    shape: PodRequirements
+    gpus: int
+    strategy: str
+    priority: int = 0
+    since: str = ""
+    """Creation time of the workload: the older workload goes first."""
+    avoided: tuple[str, ...] = ()
+    """Nodes that are used only if no other node fits."""
+
+    @property
+    def rank(self) -> tuple[int, str, Key]:
+        return -self.priority, self.since, self.key
+
+    @property
+    def other_requests(self) -> Amounts:
+        """All requests but GPUs."""
+        return {name: amount for name, amount in self.shape.requests.items() if name != GPU}
+
+    @property
+    def strategy_impl(self) -> Strategy:
+        return STRATEGIES[self.strategy]
+
+
+class SchedulingClass(Struct, frozen=True, kw_only=True):
+    """Workloads that may use the same nodes and prefer the same nodes, whatever their requests are."""
+
+    shape: PodRequirements
+    """The shape of any workload of the class; its requests do not matter here."""
+    strategy: Strategy | None = None
+    """The strategy whose node preference applies; None without a preference."""
+    digest: bytes
+    """Equal for equal classes."""
+
+
+def scheduling_class_of(request: Request) -> SchedulingClass:
+    strategy = request.strategy_impl if request.strategy_impl.prefers is not None else None
+    digest = msgspec.json.encode((request.shape.constraints, strategy.name if strategy is not None else ""))
+    return SchedulingClass(shape=request.shape, strategy=strategy, digest=digest)
+
+
+def gpus_in(amounts: Amounts) -> int:
+    """Whole GPUs: a fraction of a GPU is of no use."""
+    return max(0, amounts.get(GPU, 0) // NANO)

@@ -86,14 +86,14 @@ class AdmissionResult(Struct, frozen=True):
 
 
 def admit(
-    gangs: Iterable[Gang], ledger: Ledger, now: datetime, patience_s: float = 600.0
+    gangs: Iterable[Gang], ledger: Ledger, now: datetime, starvation_timeout_s: float = 600.0
 ) -> dict[str, AdmissionDecision]:
     """Only the decisions of `run_admission`."""
-    return run_admission(gangs, ledger, now, patience_s).decisions
+    return run_admission(gangs, ledger, now, starvation_timeout_s).decisions
 
 
 def run_admission(
-    gangs: Iterable[Gang], ledger: Ledger, now: datetime, patience_s: float = 600.0, per_namespace: int = 1
+    gangs: Iterable[Gang], ledger: Ledger, now: datetime, starvation_timeout_s: float = 600.0, per_namespace: int = 1
 ) -> AdmissionResult:
     """One admission pass over all gangs.
 
@@ -108,7 +108,7 @@ def run_admission(
             capacity.reserve(gang.shape, gang.unbound, gang.nodes)
         else:
             waiting.append(gang)
-    admission_pass = _AdmissionPass(capacity, now, patience_s, per_namespace)
+    admission_pass = _AdmissionPass(capacity, now, starvation_timeout_s, per_namespace)
     decisions = {gang.uid: admission_pass.judge(gang) for gang in sorted(waiting, key=lambda gang: gang.rank)}
     verdicts = {gang.uid: decisions.get(gang.uid, ADMITTED) for gang in all_gangs}
     return AdmissionResult(verdicts, capacity.assigned, capacity.reserved_nodes)
@@ -117,10 +117,10 @@ def run_admission(
 class _AdmissionPass:
     """Walks the queue once."""
 
-    def __init__(self, capacity: PassCapacity, now: datetime, patience_s: float, per_namespace: int) -> None:
+    def __init__(self, capacity: PassCapacity, now: datetime, starvation_timeout_s: float, per_namespace: int) -> None:
         self._capacity = capacity
         self._now = now
-        self._patience_s = patience_s
+        self._starvation_timeout_s = starvation_timeout_s
         self._per_namespace = per_namespace
         self._reservations: Counter[str] = Counter()
         self._position = 0
@@ -138,7 +138,7 @@ class _AdmissionPass:
 
     def _reserve(self, gang: Gang) -> None:
         shape, namespace = gang.shape, gang.key.namespace
-        if gang.state == "keeping" and gang.waited_s(self._now) <= self._patience_s:
+        if gang.state == "keeping" and gang.waited_s(self._now) <= self._starvation_timeout_s:
             reserved = frozenset(shape.requests)  # what the gang had before the restart
         elif self._reservations[namespace] < self._per_namespace:
             self._reservations[namespace] += 1
@@ -159,7 +159,7 @@ class _AdmissionPass:
     def _holds_nodes(self, gang: Gang) -> bool:
         """Whether to reserve capacity for the gang. A gang that can never fit would hold it in vain, for ever."""
         can_ever_fit = gang.workers <= self._capacity.candidates(gang.shape).max_workers
-        is_patient = gang.waited_s(self._now) <= self._patience_s
+        is_patient = gang.waited_s(self._now) <= self._starvation_timeout_s
         # A gang that was running may get back the node that it lost: that is worth some waiting.
         return can_ever_fit or is_patient if gang.state == "keeping" else can_ever_fit and not is_patient
 

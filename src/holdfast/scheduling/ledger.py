@@ -12,8 +12,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from holdfast.api.core.objects import Node, Pod, PodSpec
-from holdfast.api.core.selectors import NodeSpec
+from holdfast.api.core.objects import Node, NodeSpec, Pod, PodSpec
 from holdfast.scheduling.resources import NANO, Amounts, minus, parse_nanos_or_zero, plus, pod_requests
 
 GPU = "nvidia.com/gpu"

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from holdfast.scheduling.candidates import CandidateNodes, PassCapacity
-from holdfast.scheduling.constraints import CORDONED, PodRequirements, untolerated_taint
+from holdfast.scheduling.constraints import CORDONED, PodRequirements, Request, untolerated_taint
 from holdfast.scheduling.ledger import GPU, Ledger, NodeCapacity
 from holdfast.scheduling.node_index import NodeIndex
-from holdfast.scheduling.request import Request
 from holdfast.scheduling.resources import NANO, Amounts
 
 # Amounts and counts in human-readable form.

@@ -1,8 +1,8 @@
 """The nodes that workloads of one scheduling class can use, by free GPUs: updated with the ledger, not searched."""
 
+from holdfast.scheduling.constraints import Request, SchedulingClass, gpus_in
 from holdfast.scheduling.free_gpus import FreeGpuIndex, NodeFilter, RandomSource
 from holdfast.scheduling.ledger import Ledger, NodeCapacity
-from holdfast.scheduling.request import Request, SchedulingClass, gpus_in
 from holdfast.scheduling.resources import how_many_fit
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import lru_cache, reduce
 from typing import TypeAlias
 
-from holdfast.api.core.selectors import Container, PodResources, Quantities, Resources
+from holdfast.api.core.objects import Container, PodSpec, Quantities, ResourceRequirements
 from holdfast.api.scalars import InvalidQuantity, parse_quantity, round_up
 
 # The smallest fraction of a quantity; a finer fraction is rounded up, as the API server does.
@@ -50,7 +50,7 @@ def how_many_fit(requests: Amounts, free: Amounts) -> int:
 # What a pod requests from a node.
 
 
-def pod_requests(pod: PodResources) -> dict[str, int]:
+def pod_requests(pod: PodSpec) -> dict[str, int]:
     """The larger of the sum over the containers and the peak during initialization.
 
     Init containers run one after the other; a sidecar keeps running beside later init containers and the containers.
@@ -70,7 +70,7 @@ def pod_requests(pod: PodResources) -> dict[str, int]:
     return {**plus(total, _parsed(pod.overhead)), "pods": NANO}
 
 
-def sidecar_requests(pod: PodResources) -> dict[str, int]:
+def sidecar_requests(pod: PodSpec) -> dict[str, int]:
     """The part of `pod_requests` that the sidecars take."""
     none: dict[str, int] = {}
     return reduce(
@@ -82,7 +82,7 @@ def _container_requests(container: Container) -> dict[str, int]:
     return _effective_requests(container.resources)
 
 
-def _effective_requests(resources: Resources) -> dict[str, int]:
+def _effective_requests(resources: ResourceRequirements) -> dict[str, int]:
     """The requests; a limit stands in for a missing request."""
     return _parsed({**resources.limits, **resources.requests})
 

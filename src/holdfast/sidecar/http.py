@@ -1,7 +1,8 @@
-"""The HTTP endpoints of a sidecar: the kubelet's probes and preStop hook, and progress from its own pod's training.
+"""The HTTP endpoints of a sidecar: the kubelet's probes and preStop hook, notices of the node's agent, and progress
+from its own pod's training.
 
-The paths of the probes begin with the job's uid. The kubelet knows the uid, other clients on the network can't guess
-it: with unauthorized preStop requests they could make the training save again and again.
+The paths of probes and notices begin with the job's uid. Kubelet and agent know the uid, other clients on the network
+can't guess it: with unauthorized requests they could make the training save again and again.
 """
 
 import asyncio
@@ -12,10 +13,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import structlog
 from aiohttp import web
 
-from holdfast.api.reports import Progress
-from holdfast.errors import HoldfastError
-from holdfast.httpserver import BadBody, listening, read_body
-from holdfast.sidecar.peers import is_own_client
+from holdfast.api.reports import InvalidReport, NodeNotice, ProgressReport, decode_notice
+from holdfast.httpserver import BadBody, CannotListen, listening, read_body
+from holdfast.peers import is_own_client
 from holdfast.sidecar.progress import InvalidProgress, parse_line
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -49,12 +49,13 @@ MOST_LINES = 256
 BODY_WITHIN_S = 10.0
 
 
-class CannotListen(HoldfastError):
-    """The sidecar can't listen on a port that it needs."""
+def probe_app(
+    state: AttemptState, before_stop: Callable[[], Awaitable[str]], on_notice: Callable[[NodeNotice], str], uid: str
+) -> web.Application:
+    """/uid/started: the training may start. /uid/live: it may continue. /uid/prestop: returns once it has saved.
 
-
-def probe_app(state: AttemptState, before_stop: Callable[[], Awaitable[str]], uid: str) -> web.Application:
-    """/uid/started: the training may start. /uid/live: it may continue. /uid/prestop: returns once it has saved."""
+    POST /uid/notice: the node is about to go; returns at once.
+    """
 
     async def started(_: web.Request) -> web.Response:
         return _text("started") if state.is_started else _text("restoring the checkpoint to resume from", 503)
@@ -67,7 +68,16 @@ def probe_app(state: AttemptState, before_stop: Callable[[], Awaitable[str]], ui
     async def prestop(_: web.Request) -> web.Response:
         return _text(await before_stop())
 
+    async def notice(request: web.Request) -> web.Response:
+        try:
+            return _text(on_notice(decode_notice(await read_body(request, BODY_WITHIN_S))), 202)
+        except BadBody as error:
+            return _text(str(error), error.status)
+        except InvalidReport as error:
+            return _text(str(error), 400)
+
     app = web.Application(client_max_size=1024)
+    app.router.add_post(f"/{uid}/notice", notice)
     app.router.add_get(f"/{uid}/started", started)
     app.router.add_get(f"/{uid}/live", live)
     app.router.add_get(f"/{uid}/prestop", prestop)
@@ -75,7 +85,7 @@ def probe_app(state: AttemptState, before_stop: Callable[[], Awaitable[str]], ui
 
 
 def progress_app(
-    on_progress: Callable[[Progress], None], wall: Callable[[], float], *, shared: bool = False
+    on_progress: Callable[[ProgressReport], None], wall: Callable[[], float], *, shared: bool = False
 ) -> web.Application:
     """POST /progress: JSON lines, one progress object per line.
 
@@ -117,6 +127,16 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:
         return False
+
+
+def own_addresses(host: str) -> list[str]:
+    """The pod's address, and 127.0.0.1 unless pods share it: on a local node each pod has its own 127.x.y.z address."""
+    return [host] if not host or is_loopback(host) else [host, LOOPBACK]
+
+
+def is_shared(host: str) -> bool:
+    """Whether the pod shares the network of its node with all users: on a local node pods have loopback addresses."""
+    return is_loopback(host)
 
 
 @contextlib.asynccontextmanager

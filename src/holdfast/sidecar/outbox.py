@@ -16,15 +16,15 @@ from holdfast.api.reports import (
     LARGEST_BODY,
     MOST_ENTRIES,
     MOST_METRICS,
-    Checkpoint,
-    Progress,
+    CheckpointReport,
+    ProgressReport,
     ReportReply,
     Resumed,
     WorkerReport,
 )
 
-# Reserved for the fields of every batch: names, and the checkpoint that the attempt resumed from.
-HEAD_BYTES = 8 << 10
+# Reserved for the fields of every batch: names, the checkpoint that the attempt resumed from, and a backup's progress.
+HEAD_BYTES = 16 << 10
 MOST_BYTES = 2 << 20
 # From this size on, new entries stay in the files that they come from; entries that were read already still fit.
 FULL_BYTES = 1 << 20
@@ -39,7 +39,7 @@ RESEND_AFTER_S = 20.0
 class PendingEpoch:
     """The end of an epoch; `sent_s` is when the operator last received it."""
 
-    entry: Progress
+    entry: ProgressReport
     size: int
     sent_s: float | None = None
 
@@ -52,14 +52,14 @@ class ReportOutbox:
         self._sequence = 0
         self._epochs: dict[int, PendingEpoch] = {}
         self._bytes = 0
-        self._step: Progress | None = None
+        self._step: ProgressReport | None = None
         self._is_step_new = False
-        self._checkpoints: dict[tuple[str, str], Checkpoint] = {}
+        self._checkpoints: dict[tuple[str, str], CheckpointReport] = {}
         self._resumed: Resumed | None = None
         self._in_flight: WorkerReport | None = None
         self._metrics: dict[int, dict[str, float]] = {}
         self.dropped_epochs = 0
-        self.newest: Progress | None = None
+        self.newest: ProgressReport | None = None
         """The newest progress of the training."""
 
     @property
@@ -75,7 +75,7 @@ class ReportOutbox:
     def resumed(self, resumed: Resumed | None) -> None:
         self._resumed = resumed
 
-    def add_progress(self, entry: Progress) -> bool:
+    def add_progress(self, entry: ProgressReport) -> bool:
         """Whether the entry is the end of an epoch, which is reported at once."""
         if entry.step is not None:
             before = self._step
@@ -99,7 +99,7 @@ class ReportOutbox:
         """The metrics at the end of a recent epoch, whether the operator has received them or not."""
         return self._metrics.get(epoch, {})
 
-    def add_checkpoint(self, entry: Checkpoint) -> None:
+    def add_checkpoint(self, entry: CheckpointReport) -> None:
         self._checkpoints.pop((entry.path, entry.outcome), None)
         self._checkpoints[entry.path, entry.outcome] = entry
         while len(self._checkpoints) > MOST_CHECKPOINTS:
@@ -155,7 +155,7 @@ class ReportOutbox:
             self._checkpoints.pop((sent.path, sent.outcome), None)
         self._is_step_new, self._resumed = False, None
 
-    def _progress(self, now_s: float, budget: "_BatchBudget") -> tuple[Progress, ...]:
+    def _progress(self, now_s: float, budget: "_BatchBudget") -> tuple[ProgressReport, ...]:
         """The ends of epochs in order, from the oldest that is not recorded: the operator must not skip an epoch.
 
         Epochs that do not fit wait until the operator has recorded the epochs before them.
@@ -170,7 +170,7 @@ class ReportOutbox:
             entries.append(self._step)
         return tuple(entries)
 
-    def _add_pending(self, entry: Progress) -> None:
+    def _add_pending(self, entry: ProgressReport) -> None:
         self._drop_epoch(entry.epoch)
         pending = PendingEpoch(entry, len(msgspec.json.encode(entry)))
         self._epochs[entry.epoch] = pending
@@ -179,7 +179,7 @@ class ReportOutbox:
             self._drop_epoch(min(self._epochs))
             self.dropped_epochs += 1
 
-    def _remember_metrics(self, entry: Progress) -> None:
+    def _remember_metrics(self, entry: ProgressReport) -> None:
         self._metrics.pop(entry.epoch, None)
         self._metrics[entry.epoch] = entry.metrics
         while len(self._metrics) > MOST_REMEMBERED:
@@ -197,7 +197,7 @@ class _BatchBudget:
         self._bytes = LARGEST_BODY - HEAD_BYTES
         self._entries = MOST_ENTRIES
 
-    def takes(self, entry: Progress | Checkpoint) -> bool:
+    def takes(self, entry: ProgressReport | CheckpointReport) -> bool:
         self._bytes -= len(msgspec.json.encode(entry)) + 1
         self._entries -= 1
         return self._bytes >= 0 and self._entries >= 0

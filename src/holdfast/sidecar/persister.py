@@ -1,15 +1,17 @@
 """Persists the checkpoints that the training saves: one at a time, the newest first, even if the last one failed."""
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 import structlog
 from msgspec import Struct
 
-from holdfast.api.reports import Checkpoint, Outcome
+from holdfast.api.reports import CheckpointReport, Outcome
 from holdfast.checkpoints.completeness import FolderScan, measured
 from holdfast.checkpoints.errors import CheckpointError, Incomplete, MissingPart, UnsafeContent
 from holdfast.checkpoints.files import FileEntry
@@ -27,7 +29,7 @@ RETRY_S, RETRY_CAP_S = 2.0, 60.0
 
 
 class Failure(Struct, frozen=True):
-    """A failed attempt. `again_s` is when the next attempt may start; None: not before the checkpoint changes."""
+    """A failed attempt. `retry_at_s` is when the next attempt may start; None: not before the checkpoint changes."""
 
     content: tuple[FileEntry, ...]
     attempts: int
@@ -121,10 +123,10 @@ MOST_REASON = 1000
 
 
 class CheckpointPersister:
-    """`tell` receives the outcome of each checkpoint; `about` is called for each save; `wall` is the wall clock.
+    """`on_checkpoint` gets the outcome of each checkpoint; `about` is called for each save; `wall` is the wall clock.
 
     needed: the checkpoint that the attempt resumed from, and the attempt's own copy of that checkpoint.
-    by: the metric that selects the best checkpoint. reported: the metrics at the end of an epoch, as far as known.
+    best_by: the metric that selects the best checkpoint. reported: the metrics at the end of an epoch, as far as known.
     is_over: checkpoints that the attempt saves from now on no longer count. Checkpoints that were complete before are
     still persisted, since the next attempt may resume from them. Nothing is deleted, since that attempt may be reading.
     """
@@ -136,7 +138,7 @@ class CheckpointPersister:
         keep: int,
         needed: set[CheckpointName],
         about: Callable[[], SaveInfo],
-        on_checkpoint: Callable[[Checkpoint], None],
+        on_checkpoint: Callable[[CheckpointReport], None],
         wall: Callable[[], float],
         is_over: Callable[[], bool],
         scan_interval_s: float = SCAN_INTERVAL_S,
@@ -154,6 +156,7 @@ class CheckpointPersister:
         self._best_by: Metric = best_by
         self._reported = reported
         self._best: StoredCheckpoint | None = None
+        self._pinned: Counter[CheckpointName] = Counter()
         self._scans: list[FolderScan] = []
         self._done: dict[CheckpointName, tuple[FileEntry, ...]] = {}
         self._failures: dict[CheckpointName, Failure] = {}
@@ -180,6 +183,15 @@ class CheckpointPersister:
     async def scan(self) -> list[FolderScan]:
         now_s = asyncio.get_running_loop().time()
         return await self._scan_with(lambda: self._backend.scan(now_s))
+
+    @contextlib.contextmanager
+    def pinned(self, name: CheckpointName) -> Iterator[None]:
+        """Inside the block, retention does not delete this checkpoint: a backup reads it."""
+        self._pinned[name] += 1
+        try:
+            yield
+        finally:
+            self._pinned[name] -= 1
 
     async def request_save(
         self, send_notice: Callable[[], None], timeout_s: float, is_cancelled: Callable[[], bool]
@@ -325,6 +337,7 @@ class CheckpointPersister:
             if self.newest_persisted is None or name.attempt == self.newest_persisted.name.attempt
         }
         needed.update(scan.name for scan in scans if scan.name == self._best_of(scans) and not self._is_done(scan))
+        needed.update(name for name, readers in self._pinned.items() if readers)
         try:
             return await asyncio.to_thread(self._backend.apply_retention, scans, self._retention, needed, self._best_by)
         except (CheckpointError, OSError) as error:
@@ -352,13 +365,13 @@ class CheckpointPersister:
         self, scan: FolderScan, outcome: Outcome, *, remaining: Remaining | None = None, reason: str = ""
     ) -> None:
         self._on_checkpoint(
-            Checkpoint(
+            CheckpointReport(
                 path=self._backend.address(scan.name),
                 epoch=scan.epochs_done,
                 step=scan.step,
                 outcome=outcome,
                 reason=reason[:MOST_REASON],
-                kept=remaining.epochs if remaining is not None else None,
+                valid_count=remaining.epochs if remaining is not None else None,
                 best=self._backend.address(remaining.best.name)
                 if remaining is not None and remaining.best is not None
                 else None,

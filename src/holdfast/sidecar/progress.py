@@ -13,10 +13,10 @@ from typing import TypeAlias
 import aiohttp
 import structlog
 
-from holdfast.api.reports import LARGEST_EPOCH, MOST_METRICS, Progress
+from holdfast.api.reports import LARGEST_EPOCH, MOST_METRICS, ProgressReport
 from holdfast.errors import HoldfastError
-from holdfast.sidecar.peers import is_own_server
-from holdfast.train.progress import METRIC, Gpus
+from holdfast.peers import is_own_server
+from holdfast.train.progress import METRIC, GpuMonitor
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -34,7 +34,7 @@ class InvalidProgress(HoldfastError):
     """A line holds no progress that could be reported."""
 
 
-def parse_line(line: bytes, at: float) -> Progress:
+def parse_line(line: bytes, at: float) -> ProgressReport:
     """The progress in a line, without the numbers that no report can carry."""
     try:
         facts = json.loads(line)
@@ -45,11 +45,11 @@ def parse_line(line: bytes, at: float) -> Progress:
     return progress({name: value for name, value in facts.items() if type(value) in (int, float)}, at)
 
 
-def progress(numbers: Mapping[str, float], at: float) -> Progress:
+def progress(numbers: Mapping[str, float], at: float) -> ProgressReport:
     epoch = _count(numbers.get("epoch"), LARGEST_EPOCH)
     if epoch is None:
         raise InvalidProgress("it has no epoch, a whole number of at least 0")
-    return Progress(
+    return ProgressReport(
         epoch=epoch,
         total_epochs=_first(numbers, TOTALS, LARGEST_EPOCH),
         step=_count(numbers.get("step")),
@@ -196,9 +196,9 @@ class ScrapeState:
     """Finds the new entries of successive scrapes."""
 
     def __init__(self) -> None:
-        self._before: Progress | None = None
+        self._before: ProgressReport | None = None
 
-    def new_entries(self, numbers: Mapping[str, float], at: float) -> list[Progress]:
+    def new_entries(self, numbers: Mapping[str, float], at: float) -> list[ProgressReport]:
         try:
             now = progress(numbers, at)
         except InvalidProgress:
@@ -211,10 +211,10 @@ class ScrapeState:
         return [_epoch_end(before, now.epoch - 1), now]
 
 
-def _epoch_end(before: Progress, epoch: int) -> Progress:
+def _epoch_end(before: ProgressReport, epoch: int) -> ProgressReport:
     """The end of an epoch, with its last scraped metrics. Of epochs between two scrapes only the last is known."""
     metrics = before.metrics if before.epoch == epoch else {}
-    return Progress(epoch=epoch, total_epochs=before.total_epochs, metrics=metrics, at=before.at)
+    return ProgressReport(epoch=epoch, total_epochs=before.total_epochs, metrics=metrics, at=before.at)
 
 
 # The loops that read progress from PROGRESS_FILE and from Prometheus metrics.
@@ -224,7 +224,7 @@ SCRAPE_S = 5.0
 WITHIN_S = 4.0
 LARGEST_PAGE = 4 << 20
 
-OnProgress: TypeAlias = Callable[[Progress], None]
+OnProgress: TypeAlias = Callable[[ProgressReport], None]
 
 
 class ProgressFileReader:
@@ -237,7 +237,7 @@ class ProgressFileReader:
         self,
         file: Path,
         on_progress: OnProgress,
-        parse: Callable[[bytes], Progress],
+        parse: Callable[[bytes], ProgressReport],
         *,
         is_full: Callable[[], bool],
     ) -> None:
@@ -356,7 +356,7 @@ GPU_POLL_S = 5.0
 
 
 class GpuUtilization:
-    def __init__(self, gpus: Gpus) -> None:
+    def __init__(self, gpus: GpuMonitor) -> None:
         self._gpus = gpus
         self._measured: float | None = None
         self._reported: float | None = None
@@ -376,7 +376,7 @@ class GpuUtilization:
         """NVML only reads counters of the driver: no GPU memory and no CUDA context is allocated."""
         self._measured = await asyncio.to_thread(self._gpus.utilization_percent)
 
-    def on_progress(self, entry: Progress) -> None:
+    def on_progress(self, entry: ProgressReport) -> None:
         percent = entry.metrics.get(METRIC)
         if percent is not None and 0 <= percent <= 100:  # the operator rejects a report with any other value
             self._reported = percent

@@ -14,7 +14,9 @@ import msgspec
 import structlog
 from msgspec import structs
 
-from holdfast.api import reports
+from holdfast.api import credentials, reports
+from holdfast.api.backup_runs import BackupProgress
+from holdfast.api.credentials import CredentialRefused, CredentialRequest, RegistryCredential
 from holdfast.api.reports import PATH, Endpoint, ReportReply, WorkerReport
 from holdfast.errors import HoldfastError
 from holdfast.sidecar.outbox import ReportOutbox
@@ -26,8 +28,12 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 WITHIN_S = 10.0
 LARGEST_ANSWER = 16 << 10
+# With the certificates of a private authority.
+LARGEST_CREDENTIAL = 256 << 10
 # HTTP statuses that concern the batch itself: a retry would not help.
 NEVER = frozenset((400, 413))
+# HTTP statuses with which a credential is refused for good.
+REFUSED = frozenset((400, 401, 403, 404, 409, 413))
 
 
 class ReportNotDelivered(HoldfastError):
@@ -57,15 +63,26 @@ class OperatorClient:
         await self._session.close()
 
     async def report(self, batch: WorkerReport) -> ReportReply:
+        return _read(*await self._post(PATH, msgspec.json.encode(batch), LARGEST_ANSWER))
+
+    async def credential(self, wanted: CredentialRequest) -> RegistryCredential:
+        """The credential for one run of a backup. Raises ReportNotDelivered where a retry may succeed."""
+        status, body = await self._post(credentials.PATH, msgspec.json.encode(wanted), LARGEST_CREDENTIAL)
+        if status == 200:
+            return credentials.decode_credential(body)
+        if status in REFUSED:
+            raise CredentialRefused(f"the operator gives no credential (HTTP {status}): {_error_text(body)}")
+        raise ReportNotDelivered(f"the operator did not give the credential (HTTP {status}): {_error_text(body)}")
+
+    async def _post(self, path: str, body: bytes, largest_answer: int) -> tuple[int, bytes]:
         assert self._session is not None, "the operator is asked inside the block"
         endpoint, tls = self._endpoint_and_tls()
         headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/json"}
-        body = msgspec.json.encode(batch)
         try:
             async with self._session.post(
-                f"{endpoint.url}{PATH}", data=body, headers=headers, ssl=tls, allow_redirects=False
+                f"{endpoint.url}{path}", data=body, headers=headers, ssl=tls, allow_redirects=False
             ) as response:
-                return _read(response.status, await response.content.read(LARGEST_ANSWER))
+                return response.status, await _read_limited(response, largest_answer)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise ReportNotDelivered(
                 f"the operator at {endpoint.url} does not answer: {type(error).__name__}"
@@ -95,6 +112,16 @@ class OperatorClient:
         if not token.isascii() or not token.isprintable() or not token:
             raise ReportNotDelivered(f"{self._token_file} holds no token")
         return token
+
+
+async def _read_limited(response: aiohttp.ClientResponse, largest: int) -> bytes:
+    """The body up to a size; one that is longer can't be read anyway."""
+    content = bytearray()
+    async for chunk in response.content.iter_chunked(LARGEST_ANSWER):
+        content += chunk
+        if len(content) > largest:
+            break
+    return bytes(content[:largest])
 
 
 def _pinned_tls_context(endpoint: Endpoint) -> ssl.SSLContext:
@@ -129,9 +156,10 @@ GAP_S = 1.0
 
 
 class Reporter:
-    """`wall` is the wall clock, in seconds since 1970; `heeds` returns whether the training saves on notice.
+    """`wall` is the wall clock, in seconds since 1970; `saves_on_notice` returns whether the training saves on notice.
 
-    `gpu_percent` is the utilization of the worker's GPUs: every report carries it, but it never triggers a report.
+    `gpu_percent` is the utilization of the worker's GPUs, and `backup` how far a wanted backup is: every report carries
+    them, but they never trigger a report.
     """
 
     def __init__(
@@ -144,6 +172,7 @@ class Reporter:
         wall: Callable[[], float],
         saves_on_notice: Callable[[], bool] = lambda: False,
         gpu_percent: Callable[[], float | None] = lambda: None,
+        backup: Callable[[], BackupProgress | None] = lambda: None,
     ) -> None:
         self._outbox = outbox
         self._operator = operator
@@ -152,6 +181,7 @@ class Reporter:
         self._wall = wall
         self._saves_on_notice = saves_on_notice
         self._gpu_percent = gpu_percent
+        self._backup = backup
         self._urgent = asyncio.Event()
         self._send_lock = asyncio.Lock()
         self._last_error = ""
@@ -186,7 +216,10 @@ class Reporter:
                 batch = self._outbox.batch(loop.time(), self._wall())
                 reply = await self._operator.report(
                     structs.replace(
-                        batch, saves_on_notice=self._saves_on_notice(), gpu_utilization_percent=self._gpu_percent()
+                        batch,
+                        saves_on_notice=self._saves_on_notice(),
+                        gpu_utilization_percent=self._gpu_percent(),
+                        backup=self._backup(),
                     )
                 )
             except ReportNotDelivered as error:

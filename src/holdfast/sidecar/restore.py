@@ -9,21 +9,21 @@ from pathlib import Path
 
 import msgspec
 import structlog
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from holdfast.api.reports import Checkpoint, Outcome, Progress
+from holdfast.api.reports import CheckpointReport, Outcome, ProgressReport
 from holdfast.checkpoints import files
 from holdfast.checkpoints.completeness import list_checkpoints, read_markers
-from holdfast.checkpoints.errors import CheckpointError, Incomplete, StoreError, Unreachable
-from holdfast.checkpoints.fetch import fetch, find
-from holdfast.checkpoints.lease import InUse, Lease
-from holdfast.checkpoints.manifest import CheckpointName, SaveInfo, checkpoint_name
+from holdfast.checkpoints.errors import CheckpointError, Incomplete, StoreError, StoreUnreachable
+from holdfast.checkpoints.images.errors import RegistryUnreachable
+from holdfast.checkpoints.manifest import CheckpointName, SaveInfo
 from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.resume import DecisionPending, read_decision, resume, write_decision
-from holdfast.checkpoints.store import Store
+from holdfast.checkpoints.store import CheckpointStore, StoreInUse, StoreLease
 from holdfast.checkpoints.volume_store import VolumeStore
 from holdfast.sidecar.progress import InvalidProgress
-from holdfast.sidecar.settings import Checkpoints, Settings
+from holdfast.sidecar.resume_source import fetch_resume_source
+from holdfast.sidecar.settings import Checkpoints, SidecarSettings
 from holdfast.train.checkpoint import JOINING, recover, resume_position
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -38,13 +38,13 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 WITHDRAWN = "withdrawn"
 
 
-def valid_decision(store: Store, attempt: int, job: str) -> CheckpointName | None:
+def valid_decision(store: CheckpointStore, attempt: int, job: str) -> CheckpointName | None:
     if _decision_fields(store, attempt).get(WITHDRAWN):
         raise DecisionPending(f"worker 0 has not written to {store.address} yet what attempt {attempt} goes on from")
     return read_decision(store, attempt, job)
 
 
-def withdraw_decision(store: Store, attempt: int) -> bool:
+def withdraw_decision(store: CheckpointStore, attempt: int) -> bool:
     """Whether the decision was withdrawn before, which means that the attempt's earlier pods have ended.
 
     The other fields of the decision stay: where the attempt began matters for what earlier attempts still save.
@@ -55,7 +55,7 @@ def withdraw_decision(store: Store, attempt: int) -> bool:
     return bool(facts.get(WITHDRAWN))
 
 
-def _decision_fields(store: Store, attempt: int) -> dict[str, object]:
+def _decision_fields(store: CheckpointStore, attempt: int) -> dict[str, object]:
     with contextlib.suppress(ValueError, RecursionError):
         facts = json.loads(store.read_decision(attempt) or b"{}")
         return facts if isinstance(facts, dict) else {}
@@ -78,16 +78,19 @@ class Restored(Struct, frozen=True):
     name: CheckpointName | None
     address: str
     quarantined: tuple[QuarantinedCheckpoint, ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
+    """Images that were to be resumed from and are damaged: their addresses, and why."""
 
 
 def is_retryable(error: CheckpointError) -> bool:
     """Whether to retry: network errors and waits for other workers may pass, wrong credentials do not."""
-    return isinstance(error, Unreachable | DecisionPending | Incomplete | InUse) or type(error) is StoreError
+    temporary = (StoreUnreachable, RegistryUnreachable, DecisionPending, Incomplete, StoreInUse)
+    return isinstance(error, temporary) or type(error) is StoreError
 
 
 def restore(
     checkpoints: Checkpoints,
-    store: Store,
+    store: CheckpointStore,
     *,
     attempt: int,
     index: int,
@@ -109,7 +112,7 @@ def restore(
 
 def _restore_as_worker0(
     checkpoints: Checkpoints,
-    store: Store,
+    store: CheckpointStore,
     attempt: int,
     about: SaveInfo,
     environ: Mapping[str, str],
@@ -136,12 +139,15 @@ def _restore_as_worker0(
         QuarantinedCheckpoint(removed, _reason_for(removed, messages))
         for removed in sorted(before - set(store.names(attempt)))
     )
+    refused: tuple[tuple[str, str], ...] = ()
     if name is None and checkpoints.resume_from:
-        name, address = _fetch_resume_from(checkpoints, attempt, about, environ), ""
+        source = fetch_resume_source(checkpoints, attempt, about, environ)
+        name, address, refused = source.name, "", source.refused
+        checkpoints = structs.replace(checkpoints, resume_from=source.address)
     # A worker that reads the decision starts its training at once, so the link comes first.
     _link(checkpoints, name)
     write_decision(store, attempt, name, about.job)
-    return Restored(name, _address(name, address, checkpoints), quarantined)
+    return Restored(name, _address(name, address, checkpoints), quarantined, refused)
 
 
 def _remove_unfinished(folder: Path, store: VolumeStore) -> None:
@@ -156,7 +162,7 @@ def _remove_unfinished(folder: Path, store: VolumeStore) -> None:
 
 def _restore_as_other(
     checkpoints: Checkpoints,
-    store: Store,
+    store: CheckpointStore,
     attempt: int,
     name: CheckpointName | None,
     about: SaveInfo,
@@ -165,20 +171,14 @@ def _restore_as_other(
     """With an object store the other workers have folders of their own, and need the same checkpoint as worker 0."""
     address = store.address
     if name is not None and checkpoints.resume_from and store.manifest(name) is None:
-        name, address = _fetch_resume_from(checkpoints, attempt, about, environ), ""
+        source = fetch_resume_source(checkpoints, attempt, about, environ)
+        if source.name != name:
+            raise Incomplete(f"worker 0 goes on from {name}, and {source.address} is {source.name}: it is tried again")
+        address, checkpoints = "", structs.replace(checkpoints, resume_from=source.address)
     elif name is not None:
         store.get(name, checkpoints.folder / name.folder_name)
     _link(checkpoints, name)
     return Restored(name, _address(name, address, checkpoints))
-
-
-def _fetch_resume_from(
-    checkpoints: Checkpoints, attempt: int, about: SaveInfo, environ: Mapping[str, str]
-) -> CheckpointName:
-    source = find(checkpoints.resume_from, environ)
-    name = checkpoint_name(source.epoch, attempt)
-    fetch(source, checkpoints.folder / name.folder_name, name, about)
-    return name
 
 
 def _address(name: CheckpointName | None, store: str, checkpoints: Checkpoints) -> str:
@@ -244,7 +244,7 @@ class RestartState:
         """The file with progress that came by other ways than PROGRESS_FILE. It is read like PROGRESS_FILE."""
         return self._folder / PROGRESS_JOURNAL if self._folder is not None else None
 
-    def journal_progress(self, entry: Progress) -> bool:
+    def journal_progress(self, entry: ProgressReport) -> bool:
         """Write the end of an epoch that PROGRESS_FILE does not hold; whether the journal holds it now."""
         with _best_effort():
             if self._folder is not None:
@@ -255,9 +255,9 @@ class RestartState:
         return False
 
 
-def parse_journal_line(line: bytes) -> Progress:
+def parse_journal_line(line: bytes) -> ProgressReport:
     try:
-        return msgspec.json.decode(line, type=Progress)
+        return msgspec.json.decode(line, type=ProgressReport)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise InvalidProgress("it was not written to its end") from None
 
@@ -278,22 +278,22 @@ MOST_REASON = 1000
 
 
 class RestoreLoop:
-    """`open_store` may fail like a restore; `tell` receives problems with checkpoints; `wall` is the wall clock.
+    """`open_store` may fail like a restore; `on_checkpoint` gets problems with checkpoints; `wall` is the wall clock.
 
     lease: worker 0 must hold this lease before it writes to the store.
     """
 
     def __init__(
         self,
-        settings: Settings,
+        settings: SidecarSettings,
         checkpoints: Checkpoints,
-        open_store: Callable[[], Store],
+        open_store: Callable[[], CheckpointStore],
         *,
         environ: Mapping[str, str],
         about: Callable[[], SaveInfo],
-        on_checkpoint: Callable[[Checkpoint], None],
+        on_checkpoint: Callable[[CheckpointReport], None],
         wall: Callable[[], float],
-        lease: Lease | None,
+        lease: StoreLease | None,
     ) -> None:
         self._settings = settings
         self._checkpoints = checkpoints
@@ -317,7 +317,7 @@ class RestoreLoop:
                 attempts += 1
                 await asyncio.sleep(self._pause_s(error, attempts))
 
-    def _restore(self, store: Store) -> Restored:
+    def _restore(self, store: CheckpointStore) -> Restored:
         if self._lease is not None:
             self._lease.acquire(store)
         return restore(
@@ -339,7 +339,9 @@ class RestoreLoop:
             "can't have the checkpoint to resume from yet; it is tried again", reason=str(error), tries=attempts
         )
         if attempts == 1:
-            self._report(self._checkpoints.store or str(self._checkpoints.folder), 0, "unrestored", str(error))
+            is_image = isinstance(error, RegistryUnreachable)
+            own = self._checkpoints.store or str(self._checkpoints.folder)
+            self._report(self._checkpoints.resume_from if is_image else own, 0, "unrestored", str(error))
         return min(RETRY_CAP_S, RETRY_S * 2.0 ** min(attempts - 1, 30))
 
     def _resume_info(self, restored: Restored, address: str) -> ResumeInfo:
@@ -347,6 +349,9 @@ class RestoreLoop:
             self._report(
                 f"{address}/{quarantined.name.folder}", quarantined.name.epoch, "quarantined", quarantined.reason
             )
+        for refused, reason in restored.refused:
+            log.warning("an image is not resumed from", image=refused, reason=reason)
+            self._report(refused, 0, "quarantined", reason)
         name = restored.name
         if name is None:
             log.info("nothing to resume from")
@@ -356,5 +361,5 @@ class RestoreLoop:
         return ResumeInfo(restored.address, name.epoch, name.attempt, name.folder_name, done)
 
     def _report(self, path: str, epoch: int, outcome: Outcome, reason: str) -> None:
-        entry = Checkpoint(path=path, epoch=epoch, outcome=outcome, reason=reason[:MOST_REASON], at=self._wall())
+        entry = CheckpointReport(path=path, epoch=epoch, outcome=outcome, reason=reason[:MOST_REASON], at=self._wall())
         self._on_checkpoint(entry)

@@ -8,19 +8,20 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from holdfast.api.reports import SIDECAR_PORT
 from holdfast.checkpoints.retention import Metric
 from holdfast.errors import HoldfastError
 from holdfast.sidecar.progress import NAMES
 
 Environ: TypeAlias = Mapping[str, str]
 
-PORT = 8470
+PORT = SIDECAR_PORT
 PROGRESS_PORT = 8471
 REMAPPED = re.compile(r"([A-Za-z_][A-Za-z0-9_.:/-]{0,63})=([A-Za-z_:][A-Za-z0-9_:]{0,255})")
 KUBELET_LOG = "/dev/termination-log"
 
 
-class BadSetting(HoldfastError):
+class InvalidSidecarSetting(HoldfastError):
     """A variable that the operator sets is missing or invalid."""
 
 
@@ -36,11 +37,15 @@ class Checkpoints(Struct, frozen=True, kw_only=True):
     """The metric that selects the best checkpoint, which retention never deletes."""
     resume_from: str = ""
     """The checkpoint to resume from while the job has none of its own (checkpoint.resumeFrom)."""
+    pull_secrets: Path | None = None
+    """A folder with the credentials of the registries that resume_from may name an image in."""
+    plain_http_registries: tuple[str, ...] = ()
+    """The registries that the operator allows to be reached without TLS."""
     tensorboard: Path | None = None
     """The folder of TensorBoard event files, if they must be uploaded to the object store."""
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class SidecarSettings(Struct, frozen=True, kw_only=True):
     job: str
     namespace: str
     uid: str
@@ -67,8 +72,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     termination_log: Path = Path(KUBELET_LOG)
 
 
-def settings(environ: Environ) -> Settings:
-    return Settings(
+def settings(environ: Environ) -> SidecarSettings:
+    return SidecarSettings(
         job=_text(environ, "HOLDFAST_JOB"),
         namespace=_text(environ, "HOLDFAST_NAMESPACE"),
         uid=_uid(environ),
@@ -103,7 +108,7 @@ def _checkpoints(environ: Environ) -> Checkpoints | None:
         return None
     attempt, tensorboard = _whole(environ, "HOLDFAST_ATTEMPT", None), _path(environ, "TENSORBOARD_DIR")
     if folder is None or link is None or folder.name != f"attempt-{attempt}":
-        raise BadSetting(
+        raise InvalidSidecarSetting(
             f"CHECKPOINT_DIR is {str(folder or '')!r} and RESUME_FROM {str(link or '')!r}: "
             f"the operator sets both, and the first ends with attempt-{attempt}"
         )
@@ -114,6 +119,8 @@ def _checkpoints(environ: Environ) -> Checkpoints | None:
         keep=_whole(environ, "HOLDFAST_RETENTION", 3, least=1),
         best_by=_metric(environ, "HOLDFAST_BEST_BY"),
         resume_from=environ.get("HOLDFAST_RESUME_FROM", ""),
+        pull_secrets=_path(environ, "HOLDFAST_PULL_SECRETS"),
+        plain_http_registries=tuple(filter(None, environ.get("HOLDFAST_PLAIN_HTTP_REGISTRIES", "").split(","))),
         tensorboard=_real(tensorboard) if tensorboard is not None else None,
     )
 
@@ -125,7 +132,7 @@ def _metric(environ: Environ, name: str) -> Metric:
         case "accuracy":
             return "accuracy"
         case other:
-            raise BadSetting(f"{name} is {other!a}: the operator sets it to loss or accuracy")
+            raise InvalidSidecarSetting(f"{name} is {other!a}: the operator sets it to loss or accuracy")
 
 
 def _real(folder: Path) -> Path:
@@ -139,21 +146,21 @@ def _renamed(text: str) -> dict[str, str]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         match = REMAPPED.fullmatch(part)
         if match is None:
-            raise BadSetting(f"HOLDFAST_METRIC_NAMES has {part!a}: write name=metric, such as loss=my_loss")
+            raise InvalidSidecarSetting(f"HOLDFAST_METRIC_NAMES has {part!a}: write name=metric, such as loss=my_loss")
         renamed[match[1]] = match[2]
     return renamed
 
 
 def _text(environ: Environ, name: str) -> str:
     if not environ.get(name):
-        raise BadSetting(f"{name} is not set: the operator runs this command, in the pod of a worker")
+        raise InvalidSidecarSetting(f"{name} is not set: the operator runs this command, in the pod of a worker")
     return environ[name]
 
 
 def _uid(environ: Environ) -> str:
     uid = _text(environ, "HOLDFAST_JOB_UID")
     if re.fullmatch(r"[A-Za-z0-9._-]{1,253}", uid, re.ASCII) is None:  # the uid is part of the probes' paths
-        raise BadSetting(f"HOLDFAST_JOB_UID is {uid!a}: the operator sets it to the job's metadata.uid")
+        raise InvalidSidecarSetting(f"HOLDFAST_JOB_UID is {uid!a}: the operator sets it to the job's metadata.uid")
     return uid
 
 
@@ -162,7 +169,9 @@ def _whole(environ: Environ, name: str, default: int | None, *, least: int = 0, 
     if not text and default is not None:
         return default
     if re.fullmatch(r"[0-9]{1,10}", text, re.ASCII) is None or not least <= int(text) <= most:
-        raise BadSetting(f"{name} is {text!a}: the operator sets it to a whole number from {least} to {most}")
+        raise InvalidSidecarSetting(
+            f"{name} is {text!a}: the operator sets it to a whole number from {least} to {most}"
+        )
     return int(text)
 
 

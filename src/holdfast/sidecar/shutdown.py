@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from holdfast.api.reports import ReportReply, TerminationReport
+from holdfast.api.reports import NodeNotice, ReportReply, TerminationReport, node_leaves_text
 from holdfast.sidecar import persister
 from holdfast.sidecar.http import AttemptState
 from holdfast.sidecar.persister import CheckpointPersister
 from holdfast.sidecar.reporter import Reporter
-from holdfast.sidecar.settings import KUBELET_LOG, Settings
+from holdfast.sidecar.settings import KUBELET_LOG, SidecarSettings
 
 # Before a stop, the time to ask the operator whether the attempt still counts.
 REPORT_BEFORE_STOP_S = 2.0
@@ -25,9 +25,9 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class ShutdownCoordinator:
-    """`keeping` and `reporting` are set once the sidecar has started them; they stay None where it does not."""
+    """`persister` and `reporter` are set once the sidecar has started them; they stay None where it does not."""
 
-    def __init__(self, settings: Settings, state: AttemptState) -> None:
+    def __init__(self, settings: SidecarSettings, state: AttemptState) -> None:
         self._settings = settings
         self._state = state
         self.persister: CheckpointPersister | None = None
@@ -37,6 +37,7 @@ class ShutdownCoordinator:
         self._stop_task: asyncio.Task[None] | None = None
         self._save_task: asyncio.Task[str] | None = None
         self._save_requested = ""
+        self._node_notice: NodeNotice | None = None
 
     async def pre_stop(self) -> str:
         """The preStop hook of the training: the pod is about to terminate. Concurrent calls share one result."""
@@ -58,6 +59,20 @@ class ShutdownCoordinator:
         elif reply.save and reply.save != self._save_requested and not self.is_saving:
             self._save_requested = reply.save
             self._save_task = asyncio.create_task(self._request_save(reply.save, FINAL_SAVE_S))
+
+    def on_node_notice(self, notice: NodeNotice) -> str:
+        """The cloud takes this node back: the training saves at once, and once for a notice, however it arrives."""
+        reason, last_notice = node_leaves_text([notice.node]), self._node_notice
+        self._node_notice = notice
+        if notice == last_notice or (last_notice is None and reason == self._save_requested):
+            return "the training was asked already"
+        if self._state.stop or not self._state.is_live:
+            return "the training is to end already"
+        if self.is_saving:
+            return "the training is asked to save already"
+        self._save_requested = reason  # the operator's reply to the next report will ask for the same
+        self._save_task = asyncio.create_task(self._request_save(reason, FINAL_SAVE_S))
+        return "the training is asked to save"
 
     @property
     def is_saving(self) -> bool:

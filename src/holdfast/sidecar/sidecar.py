@@ -5,34 +5,43 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
-from holdfast.api.reports import Checkpoint, Progress, Resumed, TerminationReport, WorkerReport
+from holdfast.api.backup_runs import WantedBackup
+from holdfast.api.reports import (
+    CheckpointReport,
+    ProgressReport,
+    ReportReply,
+    Resumed,
+    TerminationReport,
+    WorkerReport,
+)
 from holdfast.checkpoints.completeness import SETTLE_S
 from holdfast.checkpoints.errors import CheckpointError
-from holdfast.checkpoints.lease import RENEW_S, Holder, Lease
 from holdfast.checkpoints.manifest import CheckpointName, SaveInfo
-from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.settings import is_unencrypted, open_bucket
-from holdfast.checkpoints.store import Store
+from holdfast.checkpoints.store import RENEW_S, CheckpointStore, Holder, StoreLease
 from holdfast.checkpoints.volume_store import VolumeStore
+from holdfast.httpserver import CannotListen
 from holdfast.sidecar import http, progress
 from holdfast.sidecar.background import BackgroundTasks, TensorboardSync, background_tasks, run_unless_stopped
+from holdfast.sidecar.backups import BackupRuns, Report
 from holdfast.sidecar.http import AttemptState
 from holdfast.sidecar.outbox import ReportOutbox
 from holdfast.sidecar.persister import CheckpointPersister
 from holdfast.sidecar.progress import GpuUtilization, MetricsScraper, ProgressFileReader
 from holdfast.sidecar.reporter import GAP_S, OperatorClient, Reporter
 from holdfast.sidecar.restore import RestartState, RestoreLoop, ResumeInfo, parse_journal_line, withdraw_decision
-from holdfast.sidecar.settings import Checkpoints, Settings
+from holdfast.sidecar.settings import Checkpoints, SidecarSettings
 from holdfast.sidecar.shutdown import ShutdownCoordinator, write_termination_report
-from holdfast.sidecar.storage import CheckpointBackend, ObjectStoreUpload, PrimaryVolume, SecondaryVolume
-from holdfast.train.progress import Gpus
+from holdfast.sidecar.storage import CheckpointBackend, SecondaryVolume, open_backend, open_object_store
+from holdfast.train.progress import GpuMonitor
 
-# Each file in transfer takes about 10 MiB; the whole process must stay below 80 MiB.
-WORKERS = 2
+if TYPE_CHECKING:
+    from holdfast.sidecar.backup_source import BackupSource
+
 # The timeout of each final task before the sidecar exits.
 FINAL_TASK_TIMEOUT_S = 3.0
 MAX_LOST_CHECKPOINTS = 3
@@ -50,7 +59,7 @@ class Clocks(NamedTuple):
 class Sidecar:
     """`run_id` is random, and differs between starts."""
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str], *, clocks: Clocks, run_id: str) -> None:
+    def __init__(self, settings: SidecarSettings, environ: Mapping[str, str], *, clocks: Clocks, run_id: str) -> None:
         self._settings = settings
         self._environ = environ
         self._clocks = clocks
@@ -67,47 +76,81 @@ class Sidecar:
         checkpoints = settings.checkpoints
         # On a volume worker 0 writes for all; to an object store each worker writes its own files.
         is_writing = checkpoints is not None and (settings.index == 0 or bool(checkpoints.store))
-        self._lease = Lease(holder, time.monotonic) if is_writing else None
-        self._gpu_utilization = GpuUtilization(Gpus())
+        self._lease = StoreLease(holder, time.monotonic) if is_writing else None
+        self._gpu_utilization = GpuUtilization(GpuMonitor())
+        self._operator: OperatorClient | None = None
+        self._backups = BackupRuns(self._carry_out_backup, self._report_now)
+        self._started, self._stop = asyncio.Event(), asyncio.Event()
         self._progress_readers = list(self._make_progress_readers()) if settings.index == 0 else []
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set, which means that the training has ended, and then finish the remaining work."""
-        probes = http.probe_app(self._attempt_state, self._shutdown.pre_stop, self._settings.uid)
+        self._stop = stop
+        shutdown = self._shutdown
+        probes = http.probe_app(self._attempt_state, shutdown.pre_stop, shutdown.on_node_notice, self._settings.uid)
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(http.serve_app(probes, self._settings.host, self._settings.port))
             running = await stack.enter_async_context(background_tasks())
             await self._serve_progress(stack)
             await self._start_reporting(stack, running)
+            stack.push_async_callback(self._backups.end)
             if await run_unless_stopped(stop, self._restore()):
                 self._attempt_state.is_started = True
+                self._started.set()
                 self._start_loops(running)
                 await stop.wait()
                 await self._finish()
 
     async def _serve_progress(self, stack: contextlib.AsyncExitStack) -> None:
-        for host in _own_addresses(self._settings.host):
-            app = http.progress_app(self._journal_progress, self._clocks.wall, shared=_is_shared(self._settings.host))
+        shared = http.is_shared(self._settings.host)
+        for host in http.own_addresses(self._settings.host):
+            app = http.progress_app(self._journal_progress, self._clocks.wall, shared=shared)
             try:
                 await stack.enter_async_context(http.serve_app(app, host, self._settings.progress_port))
-            except http.CannotListen as error:
+            except CannotListen as error:
                 log.warning("no progress can be posted there", reason=str(error))
 
     async def _start_reporting(self, stack: contextlib.AsyncExitStack, running: BackgroundTasks) -> None:
         reports, token = self._settings.reports_file, self._settings.token_file
         if reports is None or token is None:
             return
-        operator = await stack.enter_async_context(OperatorClient(reports, token))
+        self._operator = await stack.enter_async_context(OperatorClient(reports, token))
         self._reporter = self._shutdown.reporter = Reporter(
             self._outbox,
-            operator,
-            self._shutdown.on_reply,
+            self._operator,
+            self._on_reply,
             every_s=self._settings.report_s,
             wall=self._clocks.wall,
             saves_on_notice=self._shutdown.trainer_saves_on_notice,
             gpu_percent=lambda: self._gpu_utilization.percent,
+            backup=lambda: self._backups.progress,
         )
         running.start(self._reporter.run)
+
+    def _on_reply(self, reply: ReportReply) -> None:
+        self._shutdown.on_reply(reply)
+        self._backups.on_reply(reply)
+
+    def _report_now(self) -> None:
+        if self._reporter is not None:
+            self._reporter.send_now()
+
+    async def _carry_out_backup(self, wanted: WantedBackup, report: Report) -> None:
+        from holdfast.sidecar.backup_run import SidecarBackupRun
+
+        assert self._operator is not None, "the operator's answer has asked for it"
+        await SidecarBackupRun(wanted, self._backup_source, self._operator, report).run()
+
+    async def _backup_source(self) -> "BackupSource | None":
+        from holdfast.sidecar.backup_source import BackupSource
+
+        await self._started.wait()
+        checkpoints, persister, backend = self._settings.checkpoints, self._persister, self._backend
+        if checkpoints is None or persister is None or backend is None:
+            return None
+        return BackupSource(
+            self._settings, checkpoints, persister, backend, lambda: self._store(checkpoints), self._stop.is_set
+        )
 
     async def _restore(self) -> None:
         checkpoints, resume_info = self._settings.checkpoints, self._restart_state.began()
@@ -133,8 +176,8 @@ class Sidecar:
             lease=self._lease if self._settings.index == 0 else None,
         )
 
-    def _store(self, checkpoints: Checkpoints) -> Store:
-        return _object_store(checkpoints, self._environ) or VolumeStore(
+    def _store(self, checkpoints: Checkpoints) -> CheckpointStore:
+        return open_object_store(checkpoints, self._environ) or VolumeStore(
             checkpoints.folder.parent, quiet_s=self._clocks.quiet_s
         )
 
@@ -143,11 +186,13 @@ class Sidecar:
         resume_info = self._resume_info
         attempts = (resume_info.attempt, self._settings.attempt) if resume_info.leaf else ()
         try:
-            self._backend = _open_backend(checkpoints, self._settings, self._environ, self._clocks.quiet_s)
+            self._backend = open_backend(checkpoints, self._settings, self._environ, self._clocks.quiet_s)
         except CheckpointError as error:
             log.error("no checkpoint is kept", reason=str(error))
             path = checkpoints.store or str(checkpoints.folder)
-            failed = Checkpoint(path=path, epoch=0, outcome="failed", reason=str(error)[:1000], at=self._clocks.wall())
+            failed = CheckpointReport(
+                path=path, epoch=0, outcome="failed", reason=str(error)[:1000], at=self._clocks.wall()
+            )
             self._report_checkpoint(failed)
             return
         if checkpoints.store and is_unencrypted(checkpoints.store, self._environ):
@@ -187,8 +232,8 @@ class Sidecar:
         for reader in self._progress_readers:
             running.start(reader.run)
         if settings.metrics_port is not None:
-            hosts = [host or http.LOOPBACK for host in _own_addresses(settings.host)]
-            shared = _is_shared(settings.host)
+            hosts = [host or http.LOOPBACK for host in http.own_addresses(settings.host)]
+            shared = http.is_shared(settings.host)
             scraper = MetricsScraper(
                 hosts,
                 settings.metrics_port,
@@ -208,12 +253,12 @@ class Sidecar:
             if file is not None:
                 yield ProgressFileReader(file, self._add_progress, parse, is_full=lambda: self._outbox.is_full)
 
-    def _add_progress(self, entry: Progress) -> None:
+    def _add_progress(self, entry: ProgressReport) -> None:
         self._gpu_utilization.on_progress(entry)
-        if self._outbox.add_progress(entry) and self._reporter is not None:
-            self._reporter.send_now()
+        if self._outbox.add_progress(entry):
+            self._report_now()
 
-    def _journal_progress(self, entry: Progress) -> None:
+    def _journal_progress(self, entry: ProgressReport) -> None:
         """Progress that PROGRESS_FILE does not hold would be lost if this process were killed."""
         if self._settings.index > 0:
             self._gpu_utilization.on_progress(entry)
@@ -224,13 +269,12 @@ class Sidecar:
         else:
             self._add_progress(entry)
 
-    def _report_checkpoint(self, entry: Checkpoint) -> None:
+    def _report_checkpoint(self, entry: CheckpointReport) -> None:
         # Other workers hold parts; a checkpoint is complete when worker 0 reports so. Every worker reports failures.
         if self._settings.index > 0 and entry.outcome in ("completed", "uploaded"):
             return
         self._outbox.add_checkpoint(entry)
-        if self._reporter is not None:
-            self._reporter.send_now()
+        self._report_now()
 
     async def _renew_lease(self) -> None:
         """If another job takes the lease, the training continues, and none of its checkpoints is persisted."""
@@ -278,6 +322,12 @@ class Sidecar:
         if self._tensorboard_sync is not None:
             await _within(FINAL_TASK_TIMEOUT_S, asyncio.to_thread(self._tensorboard_sync.upload_new))
         await _within(FINAL_TASK_TIMEOUT_S, self._release_lease())
+        await _within(self._shutdown.left_s(), self._finish_backup())
+
+    async def _finish_backup(self) -> None:
+        if self._backups.progress is not None and self._reporter is not None:
+            await self._backups.finish()
+            await self._reporter.send()
 
     async def _persist_remaining(self, persister: CheckpointPersister) -> None:
         await persister.persist_remaining()
@@ -345,7 +395,7 @@ class Sidecar:
         )
 
 
-def _report_header(settings: Settings, run_id: str) -> WorkerReport:
+def _report_header(settings: SidecarSettings, run_id: str) -> WorkerReport:
     return WorkerReport(
         job=settings.job,
         namespace=settings.namespace,
@@ -366,31 +416,3 @@ async def _within(seconds: float, work: Awaitable[None]) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def _own_addresses(host: str) -> list[str]:
-    """The pod's address, and 127.0.0.1 unless pods share it: on a local node each pod has its own 127.x.y.z address."""
-    return [host] if not host or http.is_loopback(host) else [host, http.LOOPBACK]
-
-
-def _is_shared(host: str) -> bool:
-    """Whether the pod shares the network of its node with all users: on a local node pods have loopback addresses."""
-    return http.is_loopback(host)
-
-
-def _object_store(checkpoints: Checkpoints, environ: Mapping[str, str]) -> ObjectStore | None:
-    return ObjectStore(open_bucket(checkpoints.store, environ), workers=WORKERS) if checkpoints.store else None
-
-
-def _open_backend(
-    checkpoints: Checkpoints, settings: Settings, environ: Mapping[str, str], quiet_s: float
-) -> CheckpointBackend:
-    store, attempt = _object_store(checkpoints, environ), settings.attempt
-    if store is not None:
-        index, workers = settings.index, settings.workers
-        return ObjectStoreUpload(checkpoints.folder, store, attempt, index=index, workers=workers, quiet_s=quiet_s)
-    return (
-        SecondaryVolume(checkpoints.folder)
-        if settings.index
-        else PrimaryVolume(checkpoints.folder, attempt, quiet_s=quiet_s)
-    )

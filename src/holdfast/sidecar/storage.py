@@ -24,8 +24,12 @@ from holdfast.checkpoints.files import FileEntry, FileStamp, list_files, transla
 from holdfast.checkpoints.manifest import HOLDFAST_PREFIX, MANIFEST, CheckpointName, SaveInfo
 from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.retention import Metric, StoredCheckpoint, best, expired, stored_checkpoints
+from holdfast.checkpoints.settings import open_bucket
 from holdfast.checkpoints.volume_store import VolumeStore
+from holdfast.sidecar.settings import Checkpoints, SidecarSettings
 
+# Each file in transfer takes about 10 MiB; the whole process must stay below 80 MiB.
+WORKERS = 2
 # A marker in a local folder: the object store holds the current content of the folder.
 UPLOADED = f"{HOLDFAST_PREFIX}uploaded"
 # For a checkpoint whose files are closed and unchanged for a while when the training has ended.
@@ -304,3 +308,21 @@ def _scan_after_exit(folder: Path, name: CheckpointName, quiet_s: float) -> Fold
         return FolderScan(name, why is not None, why or doubt, content, declared)
     except (Incomplete, UnsafeContent, OSError) as error:
         return FolderScan(name, False, str(error), ())
+
+
+def open_object_store(checkpoints: Checkpoints, environ: Mapping[str, str]) -> ObjectStore | None:
+    return ObjectStore(open_bucket(checkpoints.store, environ), workers=WORKERS) if checkpoints.store else None
+
+
+def open_backend(
+    checkpoints: Checkpoints, settings: SidecarSettings, environ: Mapping[str, str], quiet_s: float
+) -> CheckpointBackend:
+    store, attempt = open_object_store(checkpoints, environ), settings.attempt
+    if store is not None:
+        index, workers = settings.index, settings.workers
+        return ObjectStoreUpload(checkpoints.folder, store, attempt, index=index, workers=workers, quiet_s=quiet_s)
+    return (
+        SecondaryVolume(checkpoints.folder)
+        if settings.index
+        else PrimaryVolume(checkpoints.folder, attempt, quiet_s=quiet_s)
+    )

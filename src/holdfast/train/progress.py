@@ -17,7 +17,7 @@ MAX_NUMBERS = 64
 MAX_WHOLE = 2**53
 
 
-class Progress:
+class ProgressFile:
     """Appends lines; warns once if that fails, and once if a number is left out."""
 
     def __init__(self, file: Path | None) -> None:
@@ -96,7 +96,7 @@ LIBRARY = "libnvidia-ml.so.1"
 METRIC = "gpu_utilization_percent"
 
 
-class Gpus:
+class GpuMonitor:
     """Loads the library at the first use; a library that is missing is not searched for again."""
 
     def __init__(self, library: str = LIBRARY) -> None:

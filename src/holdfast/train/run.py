@@ -16,7 +16,7 @@ from holdfast.train import checkpoint, environment
 from holdfast.train.checkpoint import SaveId
 from holdfast.train.environment import Environment, TrainError
 from holdfast.train.notice import Notice, NoticeState
-from holdfast.train.progress import METRIC, Gpus, Progress
+from holdfast.train.progress import METRIC, GpuMonitor, ProgressFile
 
 T = TypeVar("T")
 # The shortest time between two lines within an epoch: a script may report thousands of steps per second.
@@ -43,7 +43,7 @@ class Run:
         shards: bool = False,
         agree: Callable[[bool], bool] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        gpus: Gpus | None = None,
+        gpus: GpuMonitor | None = None,
     ) -> None:
         self.rank, self.world, self.attempt = env.rank, env.world, env.attempt
         self.resumed: Path | None = checkpoint.resume_folder(env)
@@ -56,8 +56,8 @@ class Run:
         self._reports = env.progress_file is not None and env.rank == 0
         self._saves = env.checkpoint_dir is not None and (shards or env.rank == 0)
         self._line_written_at = self._saved_at = clock()
-        self._progress = Progress(env.progress_file)
-        self._gpus = gpus or Gpus()
+        self._progress = ProgressFile(env.progress_file)
+        self._gpus = gpus or GpuMonitor()
         self._metrics: dict[str, float] = {}
         self._is_reported = False
         self._notice = Notice(env.notice_file)

@@ -5,7 +5,7 @@ import sys
 
 from holdfast.trainer.interrupt import Interrupt
 from holdfast.trainer.report import write_permanent_failure
-from holdfast.trainer.settings import BadSetting, Stopped
+from holdfast.trainer.settings import InvalidTrainerSetting, Stopped
 
 
 def main() -> int:
@@ -26,7 +26,7 @@ def main() -> int:
         message = "the reference trainer needs numpy: pip install numpy"
         sys.stderr.write(f"{message}\n")
         write_permanent_failure(os.environ, message)
-        return BadSetting.exit_code
+        return InvalidTrainerSetting.exit_code
 
 
 if __name__ == "__main__":

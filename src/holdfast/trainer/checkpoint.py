@@ -18,10 +18,9 @@ import numpy as np
 
 from holdfast.train import checkpoint
 from holdfast.train.checkpoint import SaveId, publish, sync_folder
-from holdfast.trainer.model import Floats, Network
-from holdfast.trainer.optimizers import Moments
+from holdfast.trainer.model import Floats, Moments, Network
 from holdfast.trainer.report import Report, Score
-from holdfast.trainer.settings import BadSetting, TrainerError, unusable
+from holdfast.trainer.settings import InvalidTrainerSetting, TrainerError, unusable
 from holdfast.trainer.training import Position, State, Task, evaluate, fresh
 
 VERSION = 1
@@ -70,7 +69,7 @@ def load(folder: Path, network: Network, moments: Moments, shape: Shape) -> Stat
     try:
         facts = json.loads((folder / "state.json").read_text())
         if facts["version"] != VERSION:
-            raise BadSetting(f"RESUME_FROM {folder} has the format {facts['version']}, not {VERSION}")
+            raise InvalidTrainerSetting(f"RESUME_FROM {folder} has the format {facts['version']}, not {VERSION}")
         _check_same_training(folder, facts["training"], shape)
         parameters = _read(folder / "model.npz", network.shapes)
         saved_moments = _read(folder / "optimizer.npz", dict.fromkeys(moments, (network.size,)))
@@ -110,7 +109,7 @@ def _check_same_training(folder: Path, saved: Shape, shape: Shape) -> None:
         f"{name} {saved.get(name)!r}, not {value!r}" for name, value in shape.items() if saved.get(name) != value
     ]
     if differences:
-        raise BadSetting(f"RESUME_FROM {folder} is of another training: {'; '.join(differences)}")
+        raise InvalidTrainerSetting(f"RESUME_FROM {folder} is of another training: {'; '.join(differences)}")
 
 
 def _read(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Floats]:
@@ -151,7 +150,9 @@ def _resume(task: Task, state: State, folder: Path, report: Report) -> tuple[Sta
     if task.group.rank == 0:
         state = load(folder, task.network, state.moments, task.settings.shape)
         if state.at.samples >= len(task.data.train):
-            raise BadSetting(f"RESUME_FROM {folder} was made with more samples than {task.settings.dataset} has here")
+            raise InvalidTrainerSetting(
+                f"RESUME_FROM {folder} was made with more samples than {task.settings.dataset} has here"
+            )
     state = _broadcast_state(task, state)
     score = evaluate(task, state)
     report.log(

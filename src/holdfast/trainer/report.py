@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.trainer.settings import Settings
+from holdfast.trainer.settings import TrainerSettings
 
 STDOUT = 1
 KUBELET_LOG = Path("/dev/termination-log")
@@ -33,7 +33,7 @@ class Score:
 
 
 class Report:
-    def __init__(self, settings: Settings, *, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: TrainerSettings, *, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._total_epochs = settings.epochs
         self._samples_per_step = settings.batch_size * settings.accumulation_steps
         self._clock = clock

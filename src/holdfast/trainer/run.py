@@ -17,10 +17,10 @@ from holdfast.trainer.interrupt import Interrupt
 from holdfast.trainer.model import build
 from holdfast.trainer.report import Report, Score, write_permanent_failure
 from holdfast.trainer.settings import (
-    BadSetting,
-    Settings,
+    InvalidTrainerSetting,
     Stopped,
     TrainerError,
+    TrainerSettings,
     read_rank_info,
     settings,
     with_config_file,
@@ -33,7 +33,9 @@ from holdfast.trainer.training import Position, State, StopOrSave, Task, end_epo
 class Interruptions:
     """The requests to one worker: only worker 0 checks the interval, any worker may receive a notice."""
 
-    def __init__(self, settings: Settings, interrupt: Interrupt, *, rank: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, settings: TrainerSettings, interrupt: Interrupt, *, rank: int, clock: Callable[[], float]
+    ) -> None:
         self._interrupt = interrupt
         self._interval_s = settings.checkpoint_interval_s if rank == 0 else None
         self._clock = clock
@@ -65,13 +67,13 @@ def run(environ: Mapping[str, str], interrupt: Interrupt) -> int:
     except TrainerError as error:
         message = " ".join(str(error).split())
         sys.stderr.write(f"{message}\n")
-        if error.exit_code == BadSetting.exit_code:
+        if error.exit_code == InvalidTrainerSetting.exit_code:
             write_permanent_failure(environ, message)
         return error.exit_code
     return 0
 
 
-def _train_with(chosen: Settings, group: Group, interrupt: Interrupt) -> None:
+def _train_with(chosen: TrainerSettings, group: Group, interrupt: Interrupt) -> None:
     report = Report(chosen, quiet=group.rank > 0)
     try:
         _train(_task(chosen, group, report), interrupt, report)
@@ -82,7 +84,7 @@ def _train_with(chosen: Settings, group: Group, interrupt: Interrupt) -> None:
         group.close()
 
 
-def _task(chosen: Settings, group: Group, report: Report) -> Task:
+def _task(chosen: TrainerSettings, group: Group, report: Report) -> Task:
     data = load(chosen)
     network = build(chosen, data.image_shape, data.classes)
     if chosen.checkpoint_dir is not None and group.rank == 0:
@@ -124,7 +126,7 @@ def _end_epoch(task: Task, state: State, report: Report) -> tuple[State, Score]:
     return state, score
 
 
-def _is_planned(settings: Settings, epoch: int) -> bool:
+def _is_planned(settings: TrainerSettings, epoch: int) -> bool:
     return epoch % settings.checkpoint_frequency == 0 or epoch == settings.epochs
 
 

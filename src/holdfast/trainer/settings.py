@@ -21,7 +21,7 @@ class TrainerError(HoldfastError):
     exit_code = 1
 
 
-class BadSetting(TrainerError):
+class InvalidTrainerSetting(TrainerError):
     """A setting is invalid or can't be used: a retry would not help."""
 
     exit_code = 2
@@ -34,7 +34,7 @@ TRANSIENT_ERRNOS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.E
 def unusable(message: str, error: BaseException) -> TrainerError:
     """The error for a path that can't be used as the settings request."""
     is_transient = isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS
-    return TrainerError(message) if is_transient else BadSetting(message)
+    return TrainerError(message) if is_transient else InvalidTrainerSetting(message)
 
 
 class Diverged(TrainerError):
@@ -73,7 +73,7 @@ Environ = Mapping[str, str]
 def integer(environ: Environ, name: str, default: int, *, least: int = 0, most: int = 1_000_000_000) -> int:
     text = environ.get(name, "") or str(default)
     if re.fullmatch(r"[+-]?[0-9]{1,18}", text) is None or not least <= int(text) <= most:
-        raise BadSetting(f"{name} is {text!r}: write a whole number from {least} to {most}")
+        raise InvalidTrainerSetting(f"{name} is {text!r}: write a whole number from {least} to {most}")
     return int(text)
 
 
@@ -89,7 +89,7 @@ def number(
     if not (0 <= value < below) or (above is not None and value <= above):
         least = "of at least 0" if above is None else f"above {above:g}"
         bound = "" if math.isinf(below) else f" and below {below:g}"
-        raise BadSetting(f"{name} is {text!r}: write a number {least}{bound}")
+        raise InvalidTrainerSetting(f"{name} is {text!r}: write a number {least}{bound}")
     return value
 
 
@@ -100,7 +100,7 @@ def flag(environ: Environ, name: str) -> bool:
 def choice(environ: Environ, name: str, default: str, known: Collection[str], *, otherwise: str = "") -> str:
     text = environ.get(name, "") or default
     if text not in known:
-        raise BadSetting(f"{name} is {text!r}: the reference trainer knows {', '.join(known)}{otherwise}")
+        raise InvalidTrainerSetting(f"{name} is {text!r}: the reference trainer knows {', '.join(known)}{otherwise}")
     return text
 
 
@@ -125,7 +125,7 @@ OWN_PROGRAM = "; for another, give the job an image and a command of its own"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
+class TrainerSettings:
     """The settings of one training. They are the same for every worker, except the paths."""
 
     model: str
@@ -176,12 +176,14 @@ class Settings:
         return hashlib.sha256(json.dumps(same).encode()).hexdigest()
 
 
-def settings(environ: Environ) -> Settings:
+def settings(environ: Environ) -> TrainerSettings:
     unknown = sorted(name for name in environ if name.startswith("PARAM_") and name not in PARAMS)
     if unknown:
-        raise BadSetting(f"{unknown[0]} is not a parameter of the reference trainer, which knows {', '.join(PARAMS)}")
+        raise InvalidTrainerSetting(
+            f"{unknown[0]} is not a parameter of the reference trainer, which knows {', '.join(PARAMS)}"
+        )
     optimizer = choice(environ, "OPTIMIZER", "adam", tuple(LEARNING_RATES))
-    return Settings(
+    return TrainerSettings(
         model=choice(environ, "MODEL", "mlp", MODELS, otherwise=OWN_PROGRAM),
         dataset=choice(environ, "DATASET", "digits", DATASETS, otherwise=OWN_PROGRAM),
         learning_rate=number(environ, "LEARNING_RATE", LEARNING_RATES[optimizer], above=0),
@@ -221,7 +223,7 @@ def with_config_file(environ: Environ) -> dict[str, str]:
     try:
         written = _variables(json.loads(file.read_text()))
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise BadSetting(f"CONFIG_FILE {file} is not the configuration of a job ({error})") from error
+        raise InvalidTrainerSetting(f"CONFIG_FILE {file} is not the configuration of a job ({error})") from error
     return written | {name: value for name, value in environ.items() if value or name not in written}
 
 
@@ -291,9 +293,13 @@ def _tensorflow(text: str) -> RankInfo:
         kind, rank = str(config["task"]["type"]), int(config["task"]["index"])
         workers = [str(address) for address in config["cluster"]["worker"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise BadSetting('TF_CONFIG is not {"cluster": {"worker": […]}, "task": {"type": …, "index": …}}') from error
+        raise InvalidTrainerSetting(
+            'TF_CONFIG is not {"cluster": {"worker": […]}, "task": {"type": …, "index": …}}'
+        ) from error
     if kind != "worker" or not 0 <= rank < len(workers):
-        raise BadSetting(f"TF_CONFIG gives this process the task {kind} {rank}: there are {len(workers)} workers")
+        raise InvalidTrainerSetting(
+            f"TF_CONFIG gives this process the task {kind} {rank}: there are {len(workers)} workers"
+        )
     return _from_address("TF_CONFIG's first worker", workers[0], rank, len(workers))
 
 
@@ -301,7 +307,9 @@ def _required(environ: Mapping[str, str], names: tuple[str, ...]) -> Mapping[str
     missing = [name for name in names if not environ.get(name)]
     if missing:
         given = next(name for name in names if environ.get(name))
-        raise BadSetting(f"{given} is set and {', '.join(missing)} not: set all of {', '.join(names)}, or none")
+        raise InvalidTrainerSetting(
+            f"{given} is set and {', '.join(missing)} not: set all of {', '.join(names)}, or none"
+        )
     return environ
 
 
@@ -310,5 +318,5 @@ def _from_address(source: str, address: str, rank: int, size: int) -> RankInfo:
         return RankInfo()
     host, _, port = address.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise BadSetting(f"{source} is {address!r}: write host:port")
+        raise InvalidTrainerSetting(f"{source} is {address!r}: write host:port")
     return RankInfo(rank=rank, size=size, host=host.strip("[]"), port=int(port))

@@ -9,10 +9,9 @@ import numpy as np
 
 from holdfast.trainer.allreduce import Group
 from holdfast.trainer.data import Data
-from holdfast.trainer.model import Doubles, Floats, Indices, Network
-from holdfast.trainer.optimizers import OPTIMIZERS, Moments, Update, rate
+from holdfast.trainer.model import OPTIMIZERS, Doubles, Floats, Indices, Moments, Network, Update, rate
 from holdfast.trainer.report import Score
-from holdfast.trainer.settings import Diverged, Settings
+from holdfast.trainer.settings import Diverged, TrainerSettings
 
 # The state of a training. With the settings it is sufficient to continue as if the training had never stopped.
 
@@ -70,7 +69,7 @@ def _cut(indices: Indices, length: int) -> list[Indices]:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    settings: Settings
+    settings: TrainerSettings
     data: Data
     network: Network
     group: Group
@@ -154,7 +153,7 @@ def _all_reduce(
     return float(total[-3]), total[:-3], StopOrSave(*(bool(votes) for votes in total[-2:]))
 
 
-def _update(settings: Settings, number: int) -> Update:
+def _update(settings: TrainerSettings, number: int) -> Update:
     return Update(
         number=number,
         rate=rate(settings.learning_rate, settings.warmup_steps, number),

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, cast
+from typing import cast
 
 import structlog
 from msgspec import structs
@@ -12,28 +12,30 @@ from holdfast.api.core.objects import Job, Pod
 from holdfast.api.meta import Key, Object
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
-from holdfast.cluster.protocol import Cluster, Resource
-from holdfast.cluster.resources import CLAIMS, DEPLOYMENTS, JOBS, PODS, SERVICE_MONITORS, SERVICES
-from holdfast.errors import HoldfastError
+from holdfast.cluster.protocol import Cluster, DeleteOptions
+from holdfast.cluster.resources import CLAIMS, JOBS, PODS, SERVICE_MONITORS, TRAINING_JOBS
+from holdfast.decisions import CleanUp, Finish
 from holdfast.pods.template import Defaults
-from holdfast.runtime.children import stop_jobs
+from holdfast.runtime.children import Blocked, ensure_own_child, stop_jobs
 from holdfast.runtime.controller import TerminalError
 from holdfast.runtime.read_your_writes import TrackedClient
-from holdfast.trainingjob.children import Child, belongs_to, patch_for, supporting_children, workers_child
-from holdfast.trainingjob.decide.decision import Action, CleanUp, DeleteQueuedJob, EnsureJob, Finish, RecreateJob
+from holdfast.trainingjob.children import (
+    Child,
+    WorkerTemplates,
+    belongs_to,
+    patch_for,
+    supporting_children,
+    unwanted_children,
+    workers_child,
+)
+from holdfast.trainingjob.decide.decision import Action, DeleteQueuedJob, EnsureJob, RecreateJob
 from holdfast.trainingjob.decide.old_pods import has_stopped_creating
-from holdfast.trainingjob.decide.snapshot import SPEC_CHANGED, Observed, Timing
+from holdfast.trainingjob.decide.snapshot import SPEC_CHANGED, TrainingJobSnapshot, TrainingJobTiming
 from holdfast.trainingjob.objects import names
-from holdfast.trainingjob.objects.monitoring import service_monitor
-from holdfast.trainingjob.objects.storage import checkpoint_pvc, checkpoint_storage, is_volume
-from holdfast.trainingjob.objects.tensorboard import has_tensorboard
-from holdfast.trainingjob.observe import Caches
+from holdfast.trainingjob.objects.storage import checkpoint_storage, is_volume
+from holdfast.trainingjob.observe import TrainingJobCaches
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
-
-
-class Blocked(HoldfastError):
-    """An object that holdfast may not remove is in the way. It may be deleted by others."""
 
 
 class Applier:
@@ -41,15 +43,15 @@ class Applier:
 
     def __init__(
         self,
-        observed: Observed,
-        caches: Caches,
+        observed: TrainingJobSnapshot,
+        caches: TrainingJobCaches,
         cluster: Cluster,
         session: TrackedClient,
         *,
         defaults: Defaults,
-        timing: Timing,
+        timing: TrainingJobTiming,
+        templates: WorkerTemplates,
         reports: str | None = None,
-        avoided: tuple[str, ...] = (),
     ) -> None:
         self._job: TrainingJob = observed.job
         self._observed = observed
@@ -59,9 +61,9 @@ class Applier:
         self._defaults = defaults
         self._timing = timing
         self._reports = reports
-        self._avoided = avoided
+        self._templates = templates
 
-    async def apply(self, action: Action) -> Observed:
+    async def apply(self, action: Action) -> TrainingJobSnapshot:
         """Return what is observed after the action."""
         observed = self._observed
         if isinstance(action, Finish):
@@ -77,30 +79,23 @@ class Applier:
                 return await self._ensure_job(action)
         return observed
 
-    async def _ensure_job(self, action: EnsureJob) -> Observed:
+    async def _ensure_job(self, action: EnsureJob) -> TrainingJobSnapshot:
+        seen = self._observed.current_job
         try:
-            await self._ensure_all(supporting_children(self._job, self._defaults, self._reports))
-            if self._observed.current_job is None:
-                await self._create_once()
-            child = workers_child(self._job, self._defaults, suspended=action.suspended, avoided=self._avoided)
+            await self._ensure_all(
+                supporting_children(self._job, self._defaults, self._reports, new_attempt=seen is None)
+            )
+            if seen is None:
+                await self._remove_unwanted()
+            template = self._templates.of(self._job) if seen is None else None
+            child = workers_child(self._job, template, suspended=action.suspended)
             # The observed Job, not the cached one: a Job that was deleted meanwhile is a failure and is not made again.
-            workers = await self._create_or_patch(child, self._observed.current_job, suspended=action.suspended)
+            workers = await self._create_or_patch(child, seen, suspended=action.suspended)
         except (Blocked, Forbidden) as error:
             return structs.replace(self._observed, blocked_by=str(error))
         except Invalid as error:
             raise TerminalError("Refused", str(error)) from error
         return structs.replace(self._observed, current_job=cast("Job", workers))
-
-    async def _create_once(self) -> None:
-        """Children that are made with each attempt and never changed."""
-        claim = checkpoint_pvc(self._job, self._defaults)
-        if claim is not None:
-            await self._make_claim(Child(CLAIMS, claim))
-        monitor = service_monitor(self._job) if self._defaults.service_monitors else None
-        if monitor is not None:
-            await self._make_monitor(Child(SERVICE_MONITORS, monitor))
-        if not has_tensorboard(self._job):
-            await self._remove_tensorboard()
 
     async def _make_claim(self, child: Child) -> None:
         """The claim outlives its job, so it has no owner. Its labels name the job that it was made for."""
@@ -131,13 +126,12 @@ class Applier:
                 reason=str(error),
             )
 
-    async def _remove_tensorboard(self) -> None:
-        key = Key(self._job.metadata.namespace, names.tensorboard(self._job))
-        resources: tuple[Resource[Any], ...] = (DEPLOYMENTS, SERVICES)
-        for resource in resources:
+    async def _remove_unwanted(self) -> None:
+        for resource, name in unwanted_children(self._job):
+            key = Key(self._job.metadata.namespace, name)
             seen = self._caches.child(resource.kind, key)
             if seen is not None and belongs_to(seen, self._job):
-                await self._session.delete(resource, key, uid=seen.metadata.uid)
+                await self._session.delete(resource, key, DeleteOptions(uid=seen.metadata.uid))
 
     async def _ensure_all(self, children: Iterable[Child]) -> None:
         """Concurrently: a busy API server takes a second for a Service. Of several errors the first is raised."""
@@ -146,9 +140,14 @@ class Applier:
             if isinstance(end, BaseException):
                 raise end
 
-    async def _ensure(self, child: Child) -> Object:
-        key = Key(self._job.metadata.namespace, child.name)
-        return await self._create_or_patch(child, self._caches.child(child.resource.kind, key))
+    async def _ensure(self, child: Child) -> None:
+        if child.resource is CLAIMS:
+            await self._make_claim(child)
+        elif child.resource is SERVICE_MONITORS:
+            await self._make_monitor(child)
+        else:
+            key = Key(self._job.metadata.namespace, child.name)
+            await self._create_or_patch(child, self._caches.child(child.resource.kind, key))
 
     async def _create_or_patch(self, child: Child, seen: Object | None, *, suspended: bool = False) -> Object:
         """Create the child, or patch the one that was observed."""
@@ -159,23 +158,12 @@ class Applier:
             except AlreadyExists:
                 # Of another owner, or ours without the label that the caches select by.
                 seen = await self._cluster.get(child.resource, key)
-        self._check_ours(child, seen)
+        ensure_own_child(seen, child.resource.kind, self._job, TRAINING_JOBS, noun="job")
         patch = patch_for(self._job, child, seen, suspended=suspended)
         return await self._session.patch(child.resource, key, patch) if patch else seen
 
-    def _check_ours(self, child: Child, seen: Object) -> None:
-        what = f"{child.resource.kind} {seen.metadata.name}"
-        if not belongs_to(seen, self._job):
-            owner = seen.metadata.controller
-            whose = f"{owner.kind} {owner.name}" if owner else "nobody that this job knows"
-            if owner and owner.kind == "TrainingJob" and owner.name == self._job.metadata.name:
-                raise Blocked(f"waiting for {what} of an earlier TrainingJob of this name to be deleted")
-            raise Blocked(f"{what} is there already and belongs to {whose}: delete it, or give this job another name")
-        if seen.metadata.deletion_timestamp:
-            raise Blocked(f"waiting for {what} to be deleted before it is made again")
 
-
-async def stop_old_attempts(session: TrackedClient, observed: Observed, timing: Timing) -> None:
+async def stop_old_attempts(session: TrackedClient, observed: TrainingJobSnapshot, timing: TrainingJobTiming) -> None:
     """Workers of a failed attempt get a short grace period, those of a changed or suspended job their whole one."""
     is_orderly = observed.restart_reason == SPEC_CHANGED or observed.job.spec.suspend
     storage = checkpoint_storage(observed.job)
@@ -187,7 +175,7 @@ async def stop_old_attempts(session: TrackedClient, observed: Observed, timing: 
     )
 
 
-async def stop_finished(session: TrackedClient, observed: Observed) -> None:
+async def stop_finished(session: TrackedClient, observed: TrainingJobSnapshot) -> None:
     """Stop the workers of a finished job. Its Job stays, suspended so that it makes no new pods."""
     job = observed.current_job
     if job is not None and not has_stopped_creating(job) and not job.metadata.deletion_timestamp:
@@ -204,7 +192,9 @@ async def stop_pods(session: TrackedClient, pods: Iterable[Pod], grace_s: int | 
     for pod in pods:
         if not pod.is_finished and _can_shorten_grace(pod, grace_s):
             with suppress(NotFound, Conflict):
-                await session.delete(PODS, pod.metadata.key, uid=pod.metadata.uid, grace_period_s=grace_s)
+                await session.delete(
+                    PODS, pod.metadata.key, DeleteOptions(uid=pod.metadata.uid, grace_period_s=grace_s)
+                )
 
 
 def _can_shorten_grace(pod: Pod, grace_s: int | None) -> bool:
@@ -214,7 +204,7 @@ def _can_shorten_grace(pod: Pod, grace_s: int | None) -> bool:
     return grace_s is not None and given_s is not None and given_s > grace_s
 
 
-def _is_of_earlier_attempt(pod: Pod, observed: Observed) -> bool:
+def _is_of_earlier_attempt(pod: Pod, observed: TrainingJobSnapshot) -> bool:
     """Pods of an earlier TrainingJob of this name are deleted with their own Job."""
     number = pod.metadata.labels.get(names.ATTEMPT_LABEL, "")
     return number.isdecimal() and int(number) < names.attempt(observed.job)

@@ -1,24 +1,38 @@
 """The children of a TrainingJob: the wanted object of each, and the patch that an existing child needs."""
 
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from holdfast.api.core.objects import ConfigMap, Deployment, Job, Service, ServiceAccount, ServicePort
-from holdfast.api.meta import Object
+from holdfast.api.meta import Key, Object
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.protocol import JSON, Resource
-from holdfast.cluster.resources import CONFIG_MAPS, DEPLOYMENTS, JOBS, SERVICE_ACCOUNTS, SERVICES
+from holdfast.cluster.resources import (
+    CLAIMS,
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    JOBS,
+    SERVICE_ACCOUNTS,
+    SERVICE_MONITORS,
+    SERVICES,
+)
 from holdfast.pods.template import Defaults
 from holdfast.trainingjob.objects import names
-from holdfast.trainingjob.objects.config import config_map
-from holdfast.trainingjob.objects.job import mutable_fields, workers_job
-from holdfast.trainingjob.objects.pod import avoided_nodes_annotation, with_avoided_nodes
-from holdfast.trainingjob.objects.services import headless_service, master_service, service_account
+from holdfast.trainingjob.objects.environment import config_map
+from holdfast.trainingjob.objects.job import (
+    avoided_nodes_annotation,
+    mutable_fields,
+    pod_template,
+    with_avoided_nodes,
+    workers_job,
+)
+from holdfast.trainingjob.objects.services import headless_service, master_service, service_account, service_monitor
 from holdfast.trainingjob.objects.sidecar import has_sidecar
+from holdfast.trainingjob.objects.storage import checkpoint_pvc
 from holdfast.trainingjob.objects.tensorboard import has_tensorboard, tensorboard_deployment, tensorboard_service
 
 
@@ -31,8 +45,10 @@ class Child(Struct, frozen=True):
         return str(self.body["metadata"]["name"])
 
 
-def supporting_children(job: TrainingJob, defaults: Defaults, reports: str | None) -> Iterator[Child]:
-    """The children that must exist before the workers start: their task, their DNS names and their service account.
+def supporting_children(
+    job: TrainingJob, defaults: Defaults, reports: str | None, *, new_attempt: bool
+) -> Iterator[Child]:
+    """The children that must exist before the workers start: their task, DNS names, service account and storage.
 
     `reports` is the address that the sidecars report to.
     """
@@ -45,16 +61,59 @@ def supporting_children(job: TrainingJob, defaults: Defaults, reports: str | Non
     if has_tensorboard(job):
         yield Child(SERVICES, tensorboard_service(job))
         yield Child(DEPLOYMENTS, _with_digest(tensorboard_deployment(job, defaults)))
+    if not new_attempt:
+        return  # what follows is made once for an attempt, and never changed
+    claim = checkpoint_pvc(job, defaults)
+    if claim is not None:
+        yield Child(CLAIMS, claim)
+    monitor = service_monitor(job) if defaults.service_monitors else None
+    if monitor is not None:
+        yield Child(SERVICE_MONITORS, monitor)
 
 
-def workers_child(job: TrainingJob, defaults: Defaults, *, suspended: bool, avoided: Collection[str]) -> Child:
-    body = workers_job(job, defaults, suspended=suspended)
-    metadata = {
-        **body["metadata"],
-        "annotations": {**body["metadata"]["annotations"], **avoided_nodes_annotation(avoided)},
-    }
-    spec = {**body["spec"], "template": with_avoided_nodes(body["spec"]["template"], avoided)}
-    return Child(JOBS, {**body, "metadata": metadata, "spec": spec})
+def unwanted_children(job: TrainingJob) -> Iterator[tuple[Resource[Any], str]]:
+    """Children that an earlier spec of the job had, by resource and name."""
+    if not has_tensorboard(job):
+        yield DEPLOYMENTS, names.tensorboard(job)
+        yield SERVICES, names.tensorboard(job)
+
+
+class WorkerTemplate(Struct, frozen=True):
+    """The pod template of a job's workers."""
+
+    body: dict[str, Any]
+    avoided: tuple[str, ...] = ()
+    """The nodes that the template excludes."""
+
+
+class WorkerTemplates:
+    """Renders the template of an attempt once: gang admission reads its size, and the Job gets the template itself."""
+
+    def __init__(self, defaults: Defaults, avoided: Callable[[TrainingJob], tuple[str, ...]]) -> None:
+        self._defaults = defaults
+        self._avoided = avoided
+        self._rendered: dict[Key, tuple[object, WorkerTemplate]] = {}
+
+    def of(self, job: TrainingJob) -> WorkerTemplate:
+        avoided, meta = self._avoided(job), job.metadata
+        version = (meta.uid, meta.generation, names.attempt(job), meta.labels, meta.annotations, avoided)
+        rendered = self._rendered.get(meta.key)
+        if rendered is None or rendered[0] != version:
+            template = WorkerTemplate(with_avoided_nodes(pod_template(job, self._defaults), avoided), avoided)
+            rendered = self._rendered[meta.key] = (version, template)
+        return rendered[1]
+
+    def forget(self, key: Key) -> None:
+        """The Job has its template, or the TrainingJob has ended."""
+        self._rendered.pop(key, None)
+
+
+def workers_child(job: TrainingJob, template: WorkerTemplate | None, *, suspended: bool) -> Child:
+    """The Job of the attempt; without a template to compare it with a Job that exists."""
+    body = workers_job(job, template.body if template is not None else None, suspended=suspended)
+    avoided = avoided_nodes_annotation(template.avoided if template is not None else ())
+    metadata = {**body["metadata"], "annotations": {**body["metadata"]["annotations"], **avoided}}
+    return Child(JOBS, {**body, "metadata": metadata})
 
 
 def belongs_to(child: Object, job: TrainingJob) -> bool:

@@ -13,8 +13,7 @@ import msgspec
 import structlog
 from msgspec import structs
 
-from holdfast.api.core.objects import Job, Pod, PriorityClass
-from holdfast.api.core.selectors import PodSpec
+from holdfast.api.core.objects import Job, Pod, PodSpec, PriorityClass
 from holdfast.api.meta import Key, Object
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.resources import JOBS, PODS, PRIORITY_CLASSES, TRAINING_JOBS
@@ -29,7 +28,7 @@ from holdfast.times import parse_time
 from holdfast.trainingjob.decide.checkpoints import store_in_use
 from holdfast.trainingjob.decide.snapshot import FINISHED_STATES
 from holdfast.trainingjob.objects import names
-from holdfast.trainingjob.objects.object_store import shared_location
+from holdfast.trainingjob.objects.storage import shared_location
 
 # Reads from the caches which jobs wait for capacity, and which jobs have it.
 
@@ -225,14 +224,14 @@ class GangAdmission:
         shared_ledger: SharedLedger,
         *,
         now: Now,
-        patience_s: float,
+        starvation_timeout_s: float,
         per_namespace: int,
         enabled: bool,
     ) -> None:
         self._gangs = gangs
         self._shared_ledger = shared_ledger
         self._now = now
-        self._patience_s = patience_s
+        self._starvation_timeout_s = starvation_timeout_s
         self._per_namespace = per_namespace
         self._enabled = enabled
         self._ledger = shared_ledger.ledger
@@ -255,13 +254,20 @@ class GangAdmission:
         template: Template,
         avoided: Avoided = lambda _: (),
         now: Now,
-        patience_s: float,
+        starvation_timeout_s: float,
         per_namespace: int = 1,
         enabled: bool = True,
     ) -> "GangAdmission":
         """Reads the operator's stores. `shape` returns the pod template of a job's workers, with the nodes to avoid."""
         gangs = GangReader(operator, template, avoided)
-        return cls(gangs, shared_ledger, now=now, patience_s=patience_s, per_namespace=per_namespace, enabled=enabled)
+        return cls(
+            gangs,
+            shared_ledger,
+            now=now,
+            starvation_timeout_s=starvation_timeout_s,
+            per_namespace=per_namespace,
+            enabled=enabled,
+        )
 
     def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
         if not self._enabled:
@@ -321,7 +327,7 @@ class GangAdmission:
         now = self._now()
         queue = self._gangs.read(now)
         gangs = {attempt_id: entry for attempt_id, entry in queue.items() if isinstance(entry, Gang)}
-        result = run_admission(gangs.values(), self._ledger, now, self._patience_s, self._per_namespace)
+        result = run_admission(gangs.values(), self._ledger, now, self._starvation_timeout_s, self._per_namespace)
         self._ledger.set_gang_demand(result.demand, result.held_nodes)
         decided = result.decisions
         for attempt_id, gang in gangs.items():
@@ -331,7 +337,10 @@ class GangAdmission:
             attempt_id: decided[attempt_id.uid] if isinstance(entry, Gang) else entry
             for attempt_id, entry in queue.items()
         }
-        delays_s = [*self._publish(decisions, at_s), *_patience_left_s(gangs.values(), now, self._patience_s)]
+        delays_s = [
+            *self._publish(decisions, at_s),
+            *_starvation_left_s(gangs.values(), now, self._starvation_timeout_s),
+        ]
         if self._recheck is not None:
             self._recheck.cancel()
         self._recheck = asyncio.get_running_loop().call_later(min(delays_s), self._schedule_pass) if delays_s else None
@@ -361,10 +370,10 @@ def _message_interval_s(old: str, new: str) -> float:
     return NUMBERS_INTERVAL_S if NUMBER.sub("", old) == NUMBER.sub("", new) else MESSAGE_INTERVAL_S
 
 
-def _patience_left_s(gangs: Iterable[Gang], now: datetime, patience_s: float) -> Iterator[float]:
+def _starvation_left_s(gangs: Iterable[Gang], now: datetime, starvation_timeout_s: float) -> Iterator[float]:
     """When the patience of a restarting job ends its capacity becomes free, and no event reports that."""
     for gang in gangs:
-        left_s = patience_s - gang.waited_s(now)
+        left_s = starvation_timeout_s - gang.waited_s(now)
         if gang.state == "keeping" and left_s >= 0:
             # One second more: by then the patience is over.
             yield left_s + 1.0

@@ -4,7 +4,6 @@ The counts are stored here and not in prometheus_client's own counters: a delete
 `_created` series doubles the number of series.
 """
 
-import asyncio
 import re
 from bisect import bisect_left
 from collections import Counter
@@ -18,11 +17,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.api.trainingjob_status import AllocatedResources, State, TrainingJobStatus
-from holdfast.cluster.errors import AlreadyExists, Conflict, NotLeading
-from holdfast.runtime.controller import Reconciler, RequeueAfter, Result, TerminalError
+from holdfast.api.trainingjob_status import AllocatedResources, CheckpointStatus, State, TrainingJobStatus
+from holdfast.pods.start_problems import RESTORING, is_ordinary
 from holdfast.runtime.informer import Store
 from holdfast.runtime.process import Now
+from holdfast.runtime.reconciler import EventMessage
 from holdfast.times import parse_time
 
 # Gauges of the TrainingJobs. They are read at each scrape, so that a deleted job leaves no series.
@@ -186,14 +185,18 @@ class TrainingJobMetrics:
         self._failed: Counter[tuple[str, str]] = Counter()
         registry.register(self)
 
-    def reconciled(self, key: Key, result: str, seconds: float) -> None:
+    def reconciled(self, key: Key, result: str, seconds: float, error: BaseException | None = None) -> None:
+        if result == "not_leading":
+            return  # the process that leads now reconciles the job, and counts that
         self._has_reconciled = True
+        if self._store.get(key) is None:
+            self.forget(key)
+            return
         stats = self._stats_of(key)
         stats.results[result] += 1
         stats.took(seconds)
-
-    def failed_to_reconcile(self, key: Key, error: BaseException) -> None:
-        self._stats_of(key).errors[type(error).__name__] += 1
+        if error is not None:
+            stats.errors[type(error).__name__] += 1
 
     def status_written(self, job: TrainingJob, status: TrainingJobStatus) -> None:
         """`status` replaced the status in `job`. Each transition is written, and so counted, once."""
@@ -250,44 +253,6 @@ class TrainingJobMetrics:
         yield from (created, completed, failed)
 
 
-class InstrumentedReconciler:
-    """Counts the reconciles of a reconciler, and forgets jobs that are deleted."""
-
-    def __init__(self, reconciler: Reconciler, metrics: TrainingJobMetrics, store: Store[TrainingJob]) -> None:
-        self._reconciler = reconciler
-        self._metrics = metrics
-        self._store = store
-
-    async def reconcile(self, key: Key) -> Result:
-        began = asyncio.get_running_loop().time()
-        try:
-            result = await self._reconciler.reconcile(key)
-        except NotLeading:
-            raise
-        except (Conflict, AlreadyExists):
-            self._count(key, "conflict", began)
-            raise
-        except TerminalError:
-            self._count(key, "terminal", began)
-            raise
-        except (Exception, asyncio.CancelledError) as error:  # cancelled: the reconcile exceeded its timeout
-            self._count(key, "error", began, error)
-            raise
-        self._count(key, "requeue" if isinstance(result, RequeueAfter) else "done", began)
-        return result
-
-    async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
-        await self._reconciler.report_terminal_error(key, error)
-
-    def _count(self, key: Key, result: str, began: float, error: BaseException | None = None) -> None:
-        if self._store.get(key) is None:
-            self._metrics.forget(key)
-            return
-        self._metrics.reconciled(key, result, asyncio.get_running_loop().time() - began)
-        if error is not None:
-            self._metrics.failed_to_reconcile(key, error)
-
-
 def _counter(name: str, meaning: str, labels: Sequence[str]) -> CounterMetricFamily:
     """Exposed as trainingjob_{name}_total."""
     return CounterMetricFamily(f"trainingjob_{name}", meaning, labels=labels)
@@ -301,3 +266,60 @@ def _fill(family: CounterMetricFamily, counts: Iterable[tuple[tuple[str, ...], i
 def _failure(status: TrainingJobStatus) -> str:
     """One word: the reason of the condition Failed."""
     return next((each.reason for each in status.conditions if each.type == "Failed"), "Unknown")
+
+
+# The Events of a TrainingJob for its user: one for each state transition.
+
+
+def events_for(job: TrainingJob, status: TrainingJobStatus) -> Iterator[EventMessage]:
+    """The Events for the transition from the job's present status to `status`."""
+    old = job.status or TrainingJobStatus()
+    yield from _resumed(old, status)
+    if status.restart_count != old.restart_count:
+        # A new attempt without a failure was requested: a different number of workers, or a changed spec.
+        failed = status.restarts != old.restarts
+        yield EventMessage("Restarting", f"attempt {status.restart_count}: {status.message}", warning=failed)
+    elif status.state != old.state:
+        yield from _transition(old, status)
+    elif status.message != old.message and _waits_for_something(status):
+        yield EventMessage("Waiting", status.message or "", warning=not is_ordinary(status.message or ""))
+
+
+def _waits_for_something(status: TrainingJobStatus) -> bool:
+    """Workers that merely have not started yet need no Event; a message that names a cause does."""
+    starting = status.state in ("Initializing", "Restarting")
+    ordinary = (status.message or "").endswith(("workers to start", RESTORING))
+    return status.state == "Pending" or (starting and not ordinary)
+
+
+def _resumed(old: TrainingJobStatus, status: TrainingJobStatus) -> Iterator[EventMessage]:
+    before, now = old.checkpoint or CheckpointStatus(), status.checkpoint or CheckpointStatus()
+    # After an attempt that saved nothing, the next attempt resumes from the same checkpoint.
+    is_first_report = status.epochs is not None and (old.epochs is None or old.epochs.attempt != status.epochs.attempt)
+    if now.resumed_from and (is_first_report or now.resumed_from != before.resumed_from):
+        # The report is of the attempt before this write, which may be the one that ends the attempt.
+        yield EventMessage("Resumed", f"attempt {old.restart_count} goes on from {now.resumed_from}")
+
+
+def _transition(old: TrainingJobStatus, status: TrainingJobStatus) -> Iterator[EventMessage]:
+    match status.state:
+        case "Pending":
+            yield EventMessage("Waiting", status.message or "", warning=True)
+        case "Initializing":
+            verb = "started" if old.state == "Suspended" else "made"
+            yield EventMessage("WorkersCreated", f"{verb} {_workers(status)}")
+        case "Running":
+            yield EventMessage("Started", f"running with {_workers(status)}")
+        case "Restarting":
+            yield EventMessage("Restarting", status.message or "", warning=True)
+        case "Suspended":
+            yield EventMessage("Suspended", status.message or "")
+        case "Completed":
+            yield EventMessage("Completed", f"finished after {status.duration}: {status.message}")
+        case "Failed":
+            yield EventMessage("Failed", status.failure_reason or "", warning=True)
+
+
+def _workers(status: TrainingJobStatus) -> str:
+    count = status.workers.desired if status.workers else 0
+    return "1 worker" if count == 1 else f"{count} workers"

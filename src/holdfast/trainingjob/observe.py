@@ -21,7 +21,7 @@ from holdfast.pods.template import MANAGED_BY, MANAGED_SELECTOR
 from holdfast.runtime.children import BY_NODE, BY_OWNER, node_of, owner_uid
 from holdfast.runtime.informer import Informers, Store
 from holdfast.runtime.operator import Operator
-from holdfast.trainingjob.decide.snapshot import Observed
+from holdfast.trainingjob.decide.snapshot import TrainingJobSnapshot
 from holdfast.trainingjob.gang_admission import BY_STORAGE, storage_of, waits_for_store
 from holdfast.trainingjob.objects import names
 from holdfast.trainingjob.objects.job import spec_digest
@@ -73,24 +73,7 @@ def _state(job: TrainingJob) -> str | None:
     return job.status.state if job.status is not None else None
 
 
-class NodeReadinessWatch:
-    """An event source: requeues jobs when a node of their workers is lost or comes back."""
-
-    def __init__(self, pods: Store[Pod]) -> None:
-        self._pods = pods
-
-    def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
-        def changed(old: Node | None, new: Node | None) -> None:
-            node = new or old
-            if node is not None and (old is not None and old.is_ready) != (new is not None and new.is_ready):
-                for pod in self._pods.by(BY_NODE, node.metadata.name):
-                    for key in training_job_key(pod):
-                        add(key)
-
-        informers.of(NODES).handlers.append(changed)
-
-
-class Caches(Struct, frozen=True):
+class TrainingJobCaches(Struct, frozen=True):
     """The stores that the controller reads: all nodes and pods; of other built-in kinds only objects of holdfast."""
 
     training_jobs: Store[TrainingJob]
@@ -103,7 +86,7 @@ class Caches(Struct, frozen=True):
     deployments: Store[Deployment]
 
     @classmethod
-    def of(cls, operator: Operator) -> "Caches":
+    def of(cls, operator: Operator) -> "TrainingJobCaches":
         return cls(
             training_jobs=operator.store(TRAINING_JOBS, {BY_STORAGE: storage_of}),
             jobs=operator.store(JOBS, {BY_OWNER: owner_uid}, labels=MANAGED_SELECTOR),
@@ -125,17 +108,19 @@ class Caches(Struct, frozen=True):
         }
         return getters[kind](key)
 
-    def observe(self, key: Key) -> Observed | None:
-        """Everything that a decision needs; None when the job does not exist or is being deleted."""
-        job = self.training_jobs.get(key)
-        if job is None or job.metadata.deletion_timestamp:
-            return None
+    def keys_on_node(self, node: str) -> Iterable[Key]:
+        """Jobs that have workers on the node."""
+        for pod in self.pods.by(BY_NODE, node):
+            yield from training_job_key(pod)
+
+    def snapshot(self, job: TrainingJob) -> TrainingJobSnapshot:
+        """Everything that the caches have for a decision."""
         owned = self.jobs.by(BY_OWNER, job.metadata.uid)
         workers = next((child for child in owned if child.metadata.name == names.job_name(job)), None)
         digest = workers.metadata.annotations.get(names.SPEC_DIGEST) if workers else None
-        pods = self.pods.by(BY_TRAINING_JOB, str(key))
+        pods = self.pods.by(BY_TRAINING_JOB, str(job.metadata.key))
         current = tuple(pod for pod in pods if workers is not None and _is_owned_by(pod, workers))
-        return Observed(
+        return TrainingJobSnapshot(
             job=job,
             current_job=workers,
             old_jobs=tuple(child for child in owned if child is not workers),

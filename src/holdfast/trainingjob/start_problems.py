@@ -16,7 +16,7 @@ from holdfast.runtime.children import newest_warning
 from holdfast.runtime.events import Recorder
 from holdfast.runtime.informer import Store
 from holdfast.trainingjob.decide.decision import explain_after
-from holdfast.trainingjob.decide.snapshot import Observed, Timing
+from holdfast.trainingjob.decide.snapshot import TrainingJobSnapshot, TrainingJobTiming
 from holdfast.trainingjob.observe import BY_BOARD
 
 # Reads the reason from the cluster's Events, where neither the pods nor their Job show it.
@@ -26,7 +26,7 @@ MOST_LISTS = 3
 
 
 class EventExplanations(Struct, frozen=True):
-    """For `why_waiting`: messages about pods, by uid, and about the Job that creates the pods."""
+    """What Events say about why workers wait: messages about pods, by uid, and about the Job that creates the pods."""
 
     pods: Mapping[str, str] = {}
     job: str = ""
@@ -82,12 +82,12 @@ class TensorBoardProblems:
 class StartProblems:
     """The last explanation from Events for each waiting job. A lost explanation is read again."""
 
-    def __init__(self, cluster: Cluster, timing: Timing) -> None:
+    def __init__(self, cluster: Cluster, timing: TrainingJobTiming) -> None:
         self._cluster = cluster
         self._timing = timing
         self._cache: dict[Key, _CachedExplanation] = {}
 
-    async def with_start_problems(self, observed: Observed, now: datetime) -> Observed:
+    async def with_start_problems(self, observed: TrainingJobSnapshot, now: datetime) -> TrainingJobSnapshot:
         key, job = observed.job.metadata.key, observed.current_job
         due = explain_after(observed, self._timing)
         if job is None or due is None:
@@ -103,7 +103,7 @@ class StartProblems:
             self._cache[key] = cached
         return structs.replace(observed, pod_events=cached.explanations.pods, job_event=cached.explanations.job)
 
-    def next_check(self, observed: Observed, now: datetime) -> datetime | None:
+    def next_check(self, observed: TrainingJobSnapshot, now: datetime) -> datetime | None:
         due = explain_after(observed, self._timing)
         if due is None:
             return None

@@ -16,14 +16,15 @@ from holdfast.api.core.objects import ConfigMap, Pod
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.errors import AlreadyExists, ClusterError, Conflict, NotFound
-from holdfast.cluster.protocol import Cluster
+from holdfast.cluster.protocol import Cluster, DeleteOptions
 from holdfast.cluster.resources import CONFIG_MAPS, JOBS, TRAINING_JOBS
+from holdfast.decisions import Finish
 from holdfast.trainingjob.children import belongs_to
-from holdfast.trainingjob.decide.decision import Action, Finish, StartNewAttempt
-from holdfast.trainingjob.decide.snapshot import Observed
+from holdfast.trainingjob.decide.decision import Action, StartNewAttempt
+from holdfast.trainingjob.decide.snapshot import TrainingJobSnapshot
 from holdfast.trainingjob.decide.worker_logs import ATTEMPTS, LogToSave, is_outdated, log_to_save, logs_to_save
 from holdfast.trainingjob.objects import names
-from holdfast.trainingjob.objects.config import (
+from holdfast.trainingjob.objects.environment import (
     FINISHED_AT,
     MAX_LOG_BYTES,
     POD,
@@ -50,7 +51,7 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 @asynccontextmanager
 async def saving_worker_logs(
-    cluster: Cluster, observed: Observed, action: Action, *, on_one_machine: bool
+    cluster: Cluster, observed: TrainingJobSnapshot, action: Action, *, on_one_machine: bool
 ) -> AsyncIterator[None]:
     """Saves the logs concurrently with the block: the stop of workers does not wait until their logs are read."""
     if not logs_to_save(observed, action):
@@ -64,7 +65,12 @@ async def saving_worker_logs(
 
 
 async def save_worker_logs(
-    cluster: Cluster, observed: Observed, action: Action, *, on_one_machine: bool = False, within_s: float = WITHIN_S
+    cluster: Cluster,
+    observed: TrainingJobSnapshot,
+    action: Action,
+    *,
+    on_one_machine: bool = False,
+    within_s: float = WITHIN_S,
 ) -> None:
     """Before a broken attempt is replaced, or the job ends, and while its workers stop."""
     job, workers = observed.job, logs_to_save(observed, action)
@@ -169,7 +175,9 @@ async def _delete_old(cluster: Cluster, job: TrainingJob, *, on_one_machine: boo
                 continue
             if is_outdated(int(number), int(index), current, on_one_host=on_one_machine):
                 with suppress(NotFound, Conflict):
-                    await cluster.delete(CONFIG_MAPS, config_map.metadata.key, uid=config_map.metadata.uid)
+                    await cluster.delete(
+                        CONFIG_MAPS, config_map.metadata.key, DeleteOptions(uid=config_map.metadata.uid)
+                    )
     except ClusterError as error:
         log.warning("old logs not deleted", key=str(job.metadata.key), reason=str(error))
 

@@ -15,7 +15,6 @@ from holdfast.cluster.errors import ClusterError
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import LEASES
 from holdfast.pods.failure import WorkerFailure, deletion_requested_at, failure_class_of_node, index_of
-from holdfast.trainingjob.decide.decision import CleanUp, Finish, StartNewAttempt, decide
 from holdfast.trainingjob.decide.liveness import (
     LEASE_CHECK_EVERY_S,
     AttemptReports,
@@ -35,10 +34,9 @@ from holdfast.trainingjob.decide.liveness import (
     workers_on_doubtful_nodes,
 )
 from holdfast.trainingjob.decide.progress import apply_report, termination_report, with_gpu_utilization
-from holdfast.trainingjob.decide.snapshot import Observed, Timing
+from holdfast.trainingjob.decide.snapshot import PendingReport, TrainingJobSnapshot, TrainingJobTiming
 from holdfast.trainingjob.objects import names
-from holdfast.trainingjob.objects.pod import AVOIDS, avoided_nodes_annotation
-from holdfast.trainingjob.reports.inbox import PendingReport
+from holdfast.trainingjob.objects.job import AVOIDS, avoided_nodes_annotation
 from holdfast.trainingjob.reports.server import ReportReceiver
 
 NODE_LEASES = "kube-node-lease"
@@ -60,7 +58,7 @@ class LostWorker(Struct, frozen=True):
 class WorkerMonitor:
     """All times are of the operator's own clock. The state is not persisted, and all of the state may be lost."""
 
-    def __init__(self, receiver: ReportReceiver, cluster: Cluster, timing: Timing) -> None:
+    def __init__(self, receiver: ReportReceiver, cluster: Cluster, timing: TrainingJobTiming) -> None:
         self._receiver = receiver
         self._cluster = cluster
         self._timing = timing
@@ -68,16 +66,24 @@ class WorkerMonitor:
         self._leases: dict[str, LeaseObservation] = {}
         self._lost_workers: dict[Key, tuple[LostWorker, ...]] = {}
 
-    def due_reports(self, observed: Observed, now: datetime) -> tuple[PendingReport, ...]:
-        """The reports to write now: when their write is due, and before an attempt ends."""
-        key = observed.job.metadata.key
-        due = self._receiver.inbox.due(key, now)
-        if due is None:
-            return ()
-        is_ending = isinstance(decide(observed, now, self._timing), StartNewAttempt | Finish | CleanUp)
-        return self._receiver.inbox.pending(key) if is_ending or due <= now else ()
+    def with_reports(self, observed: TrainingJobSnapshot, now: datetime) -> TrainingJobSnapshot:
+        """The snapshot with what the workers report in its status, so that the decision is made by it.
 
-    def fold_reports(self, observed: Observed, reports: Iterable[PendingReport], now: datetime) -> TrainingJobStatus:
+        `with_due_reports` takes the reports whose write is not due out again.
+        """
+        key = observed.job.metadata.key
+        pending, due = self._receiver.inbox.pending(key), self._receiver.inbox.due(key, now)
+        if observed.finished:
+            return structs.replace(observed, reports=pending)
+        without = self.fold_reports(observed, (), now)
+        status = self.fold_reports(observed, pending, now) if pending else without
+        job = structs.replace(observed.job, status=status) if status != observed.status else observed.job
+        is_late = due is None or due <= now
+        return structs.replace(observed, job=job, reports=pending, status_without_reports=None if is_late else without)
+
+    def fold_reports(
+        self, observed: TrainingJobSnapshot, reports: Iterable[PendingReport], now: datetime
+    ) -> TrainingJobStatus:
         """The status with these reports applied, and with what only the termination message reports."""
         spec, status = observed.job.spec, observed.status
         for report in reports:
@@ -98,7 +104,7 @@ class WorkerMonitor:
     def acknowledge(self, key: Key, reports: tuple[PendingReport, ...]) -> None:
         self._receiver.inbox.acknowledge(key, reports)
 
-    async def with_liveness(self, observed: Observed, now: datetime) -> Observed:
+    async def with_liveness(self, observed: TrainingJobSnapshot, now: datetime) -> TrainingJobSnapshot:
         """The observation with the failures that missing reports show by now."""
         key, now_s = observed.job.metadata.key, self._receiver.clock()
         self._note_running(observed, now_s)
@@ -127,7 +133,7 @@ class WorkerMonitor:
             sorted({worker.node for worker in lost if worker.attempt < attempt and now_s < worker.at_s + AVOIDED_S})
         )
 
-    def next_check_in_s(self, observed: Observed, now: datetime) -> float | None:
+    def next_check_in_s(self, observed: TrainingJobSnapshot, now: datetime) -> float | None:
         """In how long missing reports may mean something else than now."""
         if observed.finished:
             return None
@@ -155,10 +161,10 @@ class WorkerMonitor:
         self._receiver.inbox.forget(key)
         self._receiver.uptime.forget(key)
 
-    def _reports(self, observed: Observed) -> AttemptReports | None:
+    def _reports(self, observed: TrainingJobSnapshot) -> AttemptReports | None:
         return self._receiver.inbox.reports_of(observed.job.metadata.key, observed.status.restart_count)
 
-    def _note_running(self, observed: Observed, now_s: float) -> None:
+    def _note_running(self, observed: TrainingJobSnapshot, now_s: float) -> None:
         key, attempt = observed.job.metadata.key, observed.status.restart_count
         if observed.state != "Running":
             self._running.pop(key, None)
@@ -168,7 +174,7 @@ class WorkerMonitor:
     def _running_since_s(self, key: Key, now_s: float) -> float:
         return self._running.get(key, (0, now_s))[1]
 
-    def _find_hang(self, observed: Observed, reports: AttemptReports | None) -> WorkerFailure | None:
+    def _find_hang(self, observed: TrainingJobSnapshot, reports: AttemptReports | None) -> WorkerFailure | None:
         key, running = observed.job.metadata.key, [index_of(pod) for pod in observed.pods if not pod.is_finished]
         return find_hang(
             observed.job,
@@ -179,7 +185,7 @@ class WorkerMonitor:
         )
 
     async def _find_dead_worker(
-        self, observed: Observed, reports: AttemptReports | None, now_s: float
+        self, observed: TrainingJobSnapshot, reports: AttemptReports | None, now_s: float
     ) -> WorkerFailure | None:
         since_s = self._receiver.uptime.since_s(observed.job.metadata.key)
         suspected = silent_workers(observed.pods, reports, receiving_since_s=since_s, now_s=now_s, timing=self._timing)
@@ -195,7 +201,7 @@ class WorkerMonitor:
         first = min(dead, key=index_of)
         return node_failure(first, failure_class_of_node(observed.nodes.get(first.spec.node_name)), self._timing)
 
-    async def _give_up_overdue(self, observed: Observed, now: datetime) -> None:
+    async def _give_up_overdue(self, observed: TrainingJobSnapshot, now: datetime) -> None:
         """Gives up old pods that do not stop, with their nodes: the next attempt need not wait for these pods."""
         late = overdue(observed.running_old_pods, now)
         if late:
@@ -214,7 +220,7 @@ class WorkerMonitor:
         now_s = self._receiver.clock()
         self._leases[node] = observe_lease(self._leases.get(node), lease.metadata.resource_version, now_s)
 
-    def _pods_saving(self, observed: Observed) -> tuple[Pod, ...]:
+    def _pods_saving(self, observed: TrainingJobSnapshot) -> tuple[Pod, ...]:
         """Terminating workers whose training saves a checkpoint first."""
         reports = self._reports(observed)
         if reports is None or not any(worker.saves_on_notice for worker in reports.workers.values()):
@@ -231,7 +237,7 @@ class WorkerMonitor:
     def _save_deadline(self, pod: Pod) -> datetime:
         return deletion_requested_at(pod) + timedelta(seconds=self._timing.final_save_s)
 
-    def _mark_lost(self, observed: Observed, dead: Iterable[Pod], attempt: int) -> None:
+    def _mark_lost(self, observed: TrainingJobSnapshot, dead: Iterable[Pod], attempt: int) -> None:
         key, now_s = observed.job.metadata.key, self._receiver.clock()
         known = self._lost_workers.get(key, ())
         new = (LostWorker(pod.metadata.uid, pod.spec.node_name, attempt, now_s) for pod in dead)
@@ -239,7 +245,7 @@ class WorkerMonitor:
             worker for worker in new if worker.pod not in {lost.pod for lost in known}
         )
 
-    def _avoids_wrong_nodes(self, observed: Observed) -> bool:
+    def _avoids_wrong_nodes(self, observed: TrainingJobSnapshot) -> bool:
         job = observed.current_job
         if job is None or observed.started or job.metadata.deletion_timestamp or observed.job.spec.suspend:
             return False

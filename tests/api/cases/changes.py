@@ -225,7 +225,17 @@ OTHERS = [
             "stopPod": {"stopPod": True},
             "registry": {"registry": {"url": "quay.io"}},
             "containers": {"containers": [{"name": "a"}]},
+            "mode": {"mode": "container"},
+            "compression": {"compression": "zstd"},
         }.items()
+    ),
+    Change(
+        "the pod of a run that has no phase yet",
+        backup(),
+        {"run": 1},
+        {"spec": {"podRef": {"name": "other"}}},
+        "spec.podRef",
+        "create another",
     ),
     Change(
         "an immediate backup that has not begun", backup({"schedule": "immediately"}), {}, {"spec": {"stopPod": True}}

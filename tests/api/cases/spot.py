@@ -129,6 +129,32 @@ BACKUPS = [
         "spec.registry.repository",
         "in lower case",
     ),
+    *(
+        Case(
+            f"an image on the host of {url}",
+            backup(
+                {
+                    "registry": {"url": url},
+                    "containers": [{"name": "a", "image": "example.com:5000/a/b"}, {"name": "b"}],
+                }
+            ),
+        )
+        for url in ("example.com:5000", "https://example.com:5000", "http://example.com:5000/")
+    ),
+    *(
+        Case(
+            f"an image on another host: {image}",
+            backup({"registry": {"url": "https://example.com"}, "containers": [{"name": "a", "image": image}]}),
+            "spec.containers",
+            "write images on the host of registry.url",
+        )
+        for image in ("other.com/a", "example.com:5000/a", "example.com", "example.community/a", "a/example.com/b")
+    ),
+    Case("every field of a run", backup({"mode": "container", "timeZone": "Europe/Berlin", "suspend": True})),
+    Case("a mode that is none", backup({"mode": "memory"}), "spec.mode", "Unsupported value"),
+    Case("no time for a run", backup({"timeoutSeconds": 9}), "spec.timeoutSeconds", "greater than or equal to 10"),
+    Case("all images kept", backup({"retain": 0, "timeoutSeconds": 10, "compression": "zstd"})),
+    Case("fewer than no images kept", backup({"retain": -1}), "spec.retain", "greater than or equal to 0"),
     Case(
         "a container twice",
         backup({"containers": [{"name": "a"}, {"name": "a"}]}),

@@ -208,6 +208,42 @@ CHECKPOINTS = [
             "/a b",
         )
     ),
+    *(
+        Case(f"resuming from the image {image}", training_job({"checkpoint": {"resumeFrom": f"oci://{image}"}}))
+        for image in (
+            f"registry.example.com/team/checkpoints@sha256:{'a' * 64}",
+            "registry.example.com:5000/checkpoints:nightly-trainer-000003-20261118T120000Z",
+            "127.0.0.1:45131/checkpoints:t1",
+            "localhost/a:t",
+            "registry:5000/a/b.c/d__e:t",
+        )
+    ),
+    *(
+        Case(
+            f"resuming from the image {image}",
+            training_job({"checkpoint": {"resumeFrom": f"oci://{image}"}}),
+            "spec.checkpoint.resumeFrom",
+            "by its digest or its tag",
+        )
+        for image in (
+            "",
+            "registry.example.com/checkpoints",
+            "registry.example.com/Checkpoints:t",
+            "registry.example.com:t",
+            "registry.example.com/a@sha256:abc",
+            f"registry.example.com/a:t@sha256:{'a' * 64}",
+            "registry.example.com/../a:t",
+            "user:word@registry.example.com/a:t",
+            "checkpoints/a:t",
+            "registry.example.com/a b:t",
+        )
+    ),
+    Case(
+        "a Secret of a store beside an image",
+        training_job({"checkpoint": {"resumeFrom": "oci://localhost/a:t", "storage": {"secretRef": {"name": "keys"}}}}),
+        "spec.checkpoint.storage.secretRef",
+        "unless resumeFrom is in an object store",
+    ),
     Case(
         "resuming from azure",
         training_job({"checkpoint": {"resumeFrom": "az://models/bert", "storage": {"azureAccount": "acc"}}}),

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from holdfast.api.meta import Key
@@ -9,32 +10,33 @@ from holdfast.checkpoints.manifest import CheckpointName
 from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.settings import open_bucket
 from holdfast.checkpoints.volume_store import VolumeStore
-from holdfast.cli.checkpoints.access import SECRETS
+from holdfast.cluster.errors import AlreadyExists
 from holdfast.cluster.protocol import JSON
-from holdfast.cluster.resources import CLAIMS, TRAINING_JOBS
+from holdfast.cluster.resources import CLAIMS, SECRETS, TRAINING_JOBS
 from tests.checkpoints.making import ABOUT, MODEL, save
 from tests.checkpoints.servers.server import BUCKET, Server
-from tests.cli.ground import Ground
+from tests.cli.lab import CommandLab
 
 PREFIX = "team/digits"
 RUNNING, COMPLETED = {"state": "Running"}, {"state": "Completed"}
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG"}
 
 
-async def claim_job(ground: Ground, name: str, status: JSON = COMPLETED, *, retention: int = 3, **spec: object) -> Key:
-    """With a claim of its own, which is there."""
-    await ground.job(name, status, checkpoint={"retention": retention}, **spec)
+async def claim_job(lab: CommandLab, name: str, status: JSON = COMPLETED, *, retention: int = 3, **spec: object) -> Key:
+    """With a claim of its own, which is there: where an operator works, it may have made it already."""
+    await lab.job(name, status, checkpoint={"retention": retention}, **spec)
     body = {"spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}}
-    key = Key(ground.namespace, f"{name}-checkpoints")
-    await ground.cluster.create(CLAIMS, {"metadata": {"name": key.name}, **body}, namespace=key.namespace)
+    key = Key(lab.namespace, f"{name}-checkpoints")
+    with suppress(AlreadyExists):
+        await lab.cluster.create(CLAIMS, {"metadata": {"name": key.name}, **body}, namespace=key.namespace)
     return key
 
 
-async def volume_of(ground: Ground, name: str) -> Path:
+async def volume_of(lab: CommandLab, name: str) -> Path:
     """Where `holdfast up` would have the job's folder."""
-    job = await ground.cluster.get(TRAINING_JOBS, Key(ground.namespace, name))
-    below = f"volumes/{ground.namespace}/{name}-checkpoints/{ground.namespace}/{name}/{job.metadata.uid}"
-    return ground.kubeconfig.parent / below
+    job = await lab.cluster.get(TRAINING_JOBS, Key(lab.namespace, name))
+    below = f"volumes/{lab.namespace}/{name}-checkpoints/{lab.namespace}/{name}/{job.metadata.uid}"
+    return lab.kubeconfig.parent / below
 
 
 def fill_volume(root: Path, *names: CheckpointName, files: Mapping[str, bytes] = MODEL) -> None:
@@ -43,21 +45,21 @@ def fill_volume(root: Path, *names: CheckpointName, files: Mapping[str, bytes] =
         store.put(name, save(root, name, files), ABOUT)
 
 
-async def s3_job(ground: Ground, server: Server, name: str, status: JSON = COMPLETED, **storage: object) -> None:
+async def s3_job(lab: CommandLab, server: Server, name: str, status: JSON = COMPLETED, **storage: object) -> None:
     kept = {
         "type": "s3",
         "s3Bucket": BUCKET,
-        "prefix": f"{ground.namespace}/{name}",
+        "prefix": f"{lab.namespace}/{name}",
         "region": "us-east-1",
         "endpoint": server.environ["AWS_ENDPOINT_URL"],
         **storage,
     }
-    await ground.job(name, status, checkpoint={"storage": kept})
+    await lab.job(name, status, checkpoint={"storage": kept})
 
 
-async def secret(ground: Ground, name: str, **content: str) -> None:
+async def secret(lab: CommandLab, name: str, **content: str) -> None:
     data = {key: base64.b64encode(value.encode()).decode() for key, value in content.items()}
-    await ground.cluster.create(SECRETS, {"metadata": {"name": name}, "data": data}, namespace=ground.namespace)
+    await lab.cluster.create(SECRETS, {"metadata": {"name": name}, "data": data}, namespace=lab.namespace)
 
 
 def fill_bucket(server: Server, folder: Path, prefix: str, *names: CheckpointName) -> ObjectStore:

@@ -2,7 +2,7 @@
 
 from holdfast.checkpoints.manifest import CheckpointName
 from holdfast.checkpoints.resume import write_decision
-from holdfast.cli.checkpoints.messages import (
+from holdfast.cli.checkpoints.operations import (
     CheckpointInfo,
     ListRequest,
     PruneRequest,
@@ -10,8 +10,8 @@ from holdfast.cli.checkpoints.messages import (
     Request,
     VerifyRequest,
     VerifyResult,
+    run_request,
 )
-from holdfast.cli.checkpoints.operations import run_request
 from holdfast.cli.checkpoints.view import BucketView, VolumeView
 from holdfast.cli.checkpoints.view import StorageView as Seen
 from tests.checkpoints.making import ABOUT

@@ -1,4 +1,4 @@
-"""`holdfast checkpoints` as people run it, on both grounds."""
+"""`holdfast checkpoints` as people run it, on both engines."""
 
 import asyncio
 import json
@@ -22,42 +22,42 @@ from tests.cli.checkpoints.jobs import (
     secret,
     volume_of,
 )
-from tests.cli.ground import WITHIN_S, Ground, holdfast, interrupted
+from tests.cli.lab import WITHIN_S, CommandLab, holdfast, interrupted
 
 METRICS = ("LOSS", "ACCURACY", "BEST")
 FIVE = [checkpoint_name(epoch, 0) for epoch in range(1, 6)]
 
 
 async def test_a_jobs_checkpoints_in_s3_are_listed_verified_pruned_and_downloaded(
-    ground: Ground, s3_server: Server, tmp_path: Path
+    lab: CommandLab, s3_server: Server, tmp_path: Path
 ) -> None:
-    await s3_job(ground, s3_server, "digits")
-    await secret(ground, "aws-credentials", **KEYS)
-    prefix = f"{ground.namespace}/digits"
+    await s3_job(lab, s3_server, "digits")
+    await secret(lab, "aws-credentials", **KEYS)
+    prefix = f"{lab.namespace}/digits"
     fill_bucket(s3_server, tmp_path / "saved", prefix, *FIVE)
 
-    header, newest, *others = (await ground.good("checkpoints", "list", "digits")).splitlines()
+    header, newest, *others = (await lab.good("checkpoints", "list", "digits")).splitlines()
     assert header.split() == ["EPOCH", "STEP", "ATTEMPT", "SIZE", "FILES", "SAVED", "VALID", "RESUME", *METRICS]
     assert newest.split()[:6] == ["5", "-", "0", "9", "B", "3"]
     assert newest.endswith("yes     next     -      -")
     assert [line.split()[0] for line in others] == ["4", "3", "2", "1"]
 
-    assert "epoch 5 of attempt 0: ok, 9 B in 3 files\n" in await ground.good("checkpoints", "verify", "tj/digits")
+    assert "epoch 5 of attempt 0: ok, 9 B in 3 files\n" in await lab.good("checkpoints", "verify", "tj/digits")
 
-    would = await ground.good("checkpoints", "prune", "digits", "--keep", "2")
+    would = await lab.good("checkpoints", "prune", "digits", "--keep", "2")
     assert would.splitlines()[-1] == "Nothing was deleted yet: 3 would go, 27 B in all. Say --yes to delete."
-    gone = await ground.good("checkpoints", "prune", "digits", "--keep", "2", "--yes")
+    gone = await lab.good("checkpoints", "prune", "digits", "--keep", "2", "--yes")
     deleted = [f"epoch {epoch} of attempt 0: deleted, 9 B" for epoch in (1, 2, 3)]
     assert gone.splitlines() == [*deleted, "3 deleted, 27 B in all."]
 
     target = tmp_path / "here" / "digits"
-    said = await ground.good("checkpoints", "download", "digits", "--output", str(target))
+    said = await lab.good("checkpoints", "download", "digits", "--output", str(target))
     assert said == f"checkpoint-epoch-5 of attempt 0: 9 B in 3 files, each as it was saved: {target}\n"
     assert content(target) == MODEL
     assert below(target.parent) == ["digits"]
 
 
-async def test_a_claim_of_one_machine_is_a_folder_here(embedded: Ground, tmp_path: Path) -> None:
+async def test_a_claim_of_one_machine_is_a_folder_here(embedded: CommandLab, tmp_path: Path) -> None:
     await claim_job(embedded, "digits", RUNNING)
     folder = await volume_of(embedded, "digits")
     fill_volume(folder, *FIVE)
@@ -74,7 +74,7 @@ async def test_a_claim_of_one_machine_is_a_folder_here(embedded: Ground, tmp_pat
     ]
 
 
-async def test_damage_is_told_by_file_and_ends_with_1(embedded: Ground, tmp_path: Path) -> None:
+async def test_damage_is_told_by_file_and_ends_with_1(embedded: CommandLab, tmp_path: Path) -> None:
     await claim_job(embedded, "digits")
     folder = await volume_of(embedded, "digits")
     fill_volume(folder, *FIVE[:2])
@@ -95,7 +95,7 @@ async def test_damage_is_told_by_file_and_ends_with_1(embedded: Ground, tmp_path
     assert "is damaged" in await embedded.refused("checkpoints", "prune", "digits", "--keep", "1", "--yes")
 
 
-async def test_programs_get_everything_as_json_or_yaml_and_people_more_with_wide(embedded: Ground) -> None:
+async def test_programs_get_everything_as_json_or_yaml_and_people_more_with_wide(embedded: CommandLab) -> None:
     await claim_job(embedded, "digits", RUNNING)
     folder = await volume_of(embedded, "digits")
     fill_volume(folder, checkpoint_name(1, 0))
@@ -122,7 +122,9 @@ async def test_programs_get_everything_as_json_or_yaml_and_people_more_with_wide
     assert "it has no manifest" in rows[0]
 
 
-async def test_the_best_is_downloaded_by_the_metric_that_the_job_is_judged_by(embedded: Ground, tmp_path: Path) -> None:
+async def test_the_best_is_downloaded_by_the_metric_that_the_job_is_judged_by(
+    embedded: CommandLab, tmp_path: Path
+) -> None:
     await claim_job(embedded, "digits")
     await claim_job(embedded, "target", successPolicy={"targetAccuracy": 0.9})
     for name, best in (("digits", 2), ("target", 1)):
@@ -140,7 +142,7 @@ async def test_the_best_is_downloaded_by_the_metric_that_the_job_is_judged_by(em
     assert "--best and --epoch name different checkpoints" in words
 
 
-async def test_a_running_job_is_not_pruned_below_its_own_retention(embedded: Ground) -> None:
+async def test_a_running_job_is_not_pruned_below_its_own_retention(embedded: CommandLab) -> None:
     await claim_job(embedded, "digits", RUNNING, retention=4)
     fill_volume(await volume_of(embedded, "digits"), *FIVE)
     words = await embedded.refused("checkpoints", "prune", "digits", "--keep", "3", "--yes", code=2)
@@ -150,7 +152,7 @@ async def test_a_running_job_is_not_pruned_below_its_own_retention(embedded: Gro
     assert "no more than 3 in" in await embedded.good("checkpoints", "prune", "digits", "--keep", "3", "--yes")
 
 
-async def test_a_download_overwrites_nothing(embedded: Ground, tmp_path: Path) -> None:
+async def test_a_download_overwrites_nothing(embedded: CommandLab, tmp_path: Path) -> None:
     await claim_job(embedded, "digits")
     fill_volume(await volume_of(embedded, "digits"), checkpoint_name(1, 0))
     mine = tmp_path / "mine"
@@ -163,7 +165,7 @@ async def test_a_download_overwrites_nothing(embedded: Ground, tmp_path: Path) -
     await embedded.refused("checkpoints", "download", "digits", "-o", str(dangling), code=2)
 
 
-async def test_what_cannot_be_had_is_told_in_plain_words(embedded: Ground) -> None:
+async def test_what_cannot_be_had_is_told_in_plain_words(embedded: CommandLab) -> None:
     await embedded.job("plain", COMPLETED)
     await embedded.job("off", COMPLETED, checkpoint={"enabled": False})
     await embedded.job("early", checkpoint={})
@@ -184,7 +186,7 @@ async def test_what_cannot_be_had_is_told_in_plain_words(embedded: Ground) -> No
     assert done.err.startswith("empty has no checkpoint yet in ")
 
 
-async def test_a_missing_bucket_is_told_as_such(embedded: Ground, s3_server: Server) -> None:
+async def test_a_missing_bucket_is_told_as_such(embedded: CommandLab, s3_server: Server) -> None:
     await s3_job(embedded, s3_server, "nowhere", s3Bucket="not-there")
     await secret(embedded, "aws-credentials", **KEYS)
     words = await embedded.refused("checkpoints", "list", "nowhere")
@@ -192,7 +194,9 @@ async def test_a_missing_bucket_is_told_as_such(embedded: Ground, s3_server: Ser
     assert KEYS["AWS_SECRET_ACCESS_KEY"] not in words
 
 
-async def test_a_store_may_be_reached_in_another_way_than_from_the_pods(embedded: Ground, s3_server: Server) -> None:
+async def test_a_store_may_be_reached_in_another_way_than_from_the_pods(
+    embedded: CommandLab, s3_server: Server
+) -> None:
     await s3_job(embedded, s3_server, "far", endpoint="http://minio.invalid:9000")
     await secret(embedded, "aws-credentials", **KEYS)
     done = await embedded.holdfast("checkpoints", "list", "far", "--endpoint", s3_server.environ["AWS_ENDPOINT_URL"])
@@ -202,7 +206,7 @@ async def test_a_store_may_be_reached_in_another_way_than_from_the_pods(embedded
     assert "--endpoint goes with s3 and azure" in words
 
 
-async def test_credentials_that_are_refused_are_told_by_where_they_came_from(embedded: Ground) -> None:
+async def test_credentials_that_are_refused_are_told_by_where_they_came_from(embedded: CommandLab) -> None:
     with Refusing(403, "InvalidAccessKeyId").running() as server:
         refusing = Server("s3", server.port, s3_environ(server.port))
         await s3_job(embedded, refusing, "digits", secretRef={"name": "login"})
@@ -217,7 +221,7 @@ async def test_credentials_that_are_refused_are_told_by_where_they_came_from(emb
         assert not any(value in done.err + words for value in KEYS.values())
 
 
-async def test_ctrl_c_ends_a_command_that_waits_for_a_store_for_ever(embedded: Ground) -> None:
+async def test_ctrl_c_ends_a_command_that_waits_for_a_store_for_ever(embedded: CommandLab) -> None:
     asked = asyncio.Event()
 
     async def never_answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from holdfast.api.checkpoint import CheckpointStorage
+from holdfast.api.core.objects import Secret
 from holdfast.api.meta import ObjectMeta
 from holdfast.checkpoints.manifest import checkpoint_name
 from holdfast.checkpoints.settings import open_bucket
-from holdfast.cli.checkpoints.access import Credentials, Secret, environ_for, read_credentials
-from holdfast.cli.checkpoints.messages import Which
-from holdfast.cli.checkpoints.operations import select_checkpoint
+from holdfast.cli.checkpoints.access import StoreCredentials, environ_for, read_credentials
+from holdfast.cli.checkpoints.operations import Which, select_checkpoint
 from holdfast.cli.checkpoints.view import BucketView
 from holdfast.cluster.kubernetes.client import connect
 from holdfast.cluster.kubernetes.kubeconfig import load_config
@@ -23,7 +23,7 @@ from holdfast.runtime.process import utc_now
 from tests.checkpoints.places import fresh_prefix
 from tests.checkpoints.servers.server import AZURE_ACCOUNT, AZURE_KEY, BUCKET, Server
 from tests.cli.checkpoints.jobs import KEYS, fill_bucket, secret
-from tests.cli.ground import Ground
+from tests.cli.lab import CommandLab
 from tests.control_plane.server import ControlPlane
 
 S3 = {"type": "s3", "s3Bucket": "runs", "region": "eu-central-1", "endpoint": "https://minio.test:9000"}
@@ -36,8 +36,8 @@ def kept(*parts: dict[str, Any]) -> CheckpointStorage:
     return msgspec.convert({name: value for part in parts for name, value in part.items()}, CheckpointStorage)
 
 
-def given(**content: str) -> Credentials:
-    return Credentials(content={key: value.encode() for key, value in content.items()}, source="a test")
+def given(**content: str) -> StoreCredentials:
+    return StoreCredentials(content={key: value.encode() for key, value in content.items()}, source="a test")
 
 
 @pytest.fixture(autouse=True)
@@ -82,18 +82,20 @@ def test_azures_key_goes_by_its_name_in_the_secret() -> None:
 
 
 def test_credentials_show_nothing_of_themselves() -> None:
-    assert repr(given(**KEYS)) == "Credentials(…)"
-    assert repr(Secret(metadata=ObjectMeta(), data=KEYS)) == "Secret(…)"
+    assert repr(given(**KEYS)) == "StoreCredentials(…)"
+    assert (
+        repr(Secret(metadata=ObjectMeta(), data={name: value.encode() for name, value in KEYS.items()})) == "Secret(…)"
+    )
 
 
-async def test_the_secret_is_read_with_the_users_own_rights(ground: Ground) -> None:
-    await secret(ground, "aws-credentials", **KEYS)
-    found = await read_credentials(ground.cluster, ground.namespace, kept(S3))
+async def test_the_secret_is_read_with_the_users_own_rights(lab: CommandLab) -> None:
+    await secret(lab, "aws-credentials", **KEYS)
+    found = await read_credentials(lab.cluster, lab.namespace, kept(S3))
     assert found.content == {name: value.encode() for name, value in KEYS.items()}
     assert found.source == "the credentials of Secret aws-credentials were used"
-    absent = await read_credentials(ground.cluster, ground.namespace, kept(S3, SECRET_REF))
+    absent = await read_credentials(lab.cluster, lab.namespace, kept(S3, SECRET_REF))
     assert (absent.content, "since Secret login is not there" in absent.source) == ({}, True)
-    unnamed = await read_credentials(ground.cluster, ground.namespace, kept(GCS))
+    unnamed = await read_credentials(lab.cluster, lab.namespace, kept(GCS))
     assert (unnamed.content, unnamed.source) == ({}, "the credentials in this command's environment were used")
 
 

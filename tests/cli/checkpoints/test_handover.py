@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoints.errors import Corrupt, InvalidCheckpointManifest, StoreError
-from holdfast.checkpoints.manifest import CheckpointName, Manifest, checkpoint_name
+from holdfast.checkpoints.manifest import CheckpointManifest, CheckpointName, checkpoint_name
 from holdfast.checkpoints.retention import Metric
-from holdfast.cli.checkpoints.messages import Which
+from holdfast.cli.checkpoints.operations import Which
 from holdfast.cli.checkpoints.pod import options
 from holdfast.cli.checkpoints.transfer import receive_checkpoint
 from holdfast.cluster.errors import Unreachable
@@ -67,7 +67,7 @@ async def pod(*command: str, cut_after: int | None = None) -> AsyncIterator[Exec
 
 async def taken(
     volume: Path, target: Path, *, epoch: int | None = None, best_by: Metric | None = None, cut_after: int | None = None
-) -> tuple[CheckpointName, Manifest]:
+) -> tuple[CheckpointName, CheckpointManifest]:
     chosen = options(Which(epoch=epoch, best_by=best_by))
     command = [sys.executable, "-m", "holdfast", "checkpoints", "hand-out", str(volume), *chosen]
     async with asyncio.timeout(120), pod(*command, cut_after=cut_after) as attached:

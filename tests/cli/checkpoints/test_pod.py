@@ -8,7 +8,7 @@ from holdfast.api.checkpoint import CheckpointStorage
 from holdfast.api.meta import Key
 from holdfast.cli.checkpoints.pod import address_of, pod
 from holdfast.cluster.resources import PODS, TRAINING_JOBS
-from tests.cli.conftest import real_ground
+from tests.cli.conftest import real_lab
 from tests.control_plane.server import ControlPlane
 from tests.trainingjobs import UID, training_job
 
@@ -71,10 +71,10 @@ def test_people_are_told_where_the_folder_is() -> None:
 
 
 async def test_the_strictest_namespace_takes_it(control_plane: ControlPlane) -> None:
-    async with real_ground(control_plane) as ground:
-        control_plane.kubectl("label", "namespace", ground.namespace, "pod-security.kubernetes.io/enforce=restricted")
-        await ground.job("bert", checkpoint={})
-        job = await ground.cluster.get(TRAINING_JOBS, Key(ground.namespace, "bert"))
+    async with real_lab(control_plane) as lab:
+        control_plane.kubectl("label", "namespace", lab.namespace, "pod-security.kubernetes.io/enforce=restricted")
+        await lab.job("bert", checkpoint={})
+        job = await lab.cluster.get(TRAINING_JOBS, Key(lab.namespace, "bert"))
         body = pod(job, PVC, name="bert-checkpoints-1", image="holdfast:1", command=["holdfast"], writes=True)
-        found = await ground.cluster.create(PODS, body, namespace=ground.namespace)
+        found = await lab.cluster.create(PODS, body, namespace=lab.namespace)
         assert found.metadata.owner_references[0].uid == job.metadata.uid

@@ -13,7 +13,7 @@ from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.checkpoints.manifest import CheckpointName, checkpoint_name
 from holdfast.cli.checkpoints import pod as remote
-from holdfast.cli.checkpoints.messages import (
+from holdfast.cli.checkpoints.operations import (
     CheckpointInfo,
     Fact,
     ListRequest,
@@ -38,8 +38,8 @@ from holdfast.runtime.process import utc_now
 from holdfast.trainingjob.objects import storage
 from tests.checkpoints.making import MODEL, content
 from tests.cli.checkpoints.jobs import claim_job, fill_volume, volume_of
-from tests.cli.conftest import real_ground
-from tests.cli.ground import Ground
+from tests.cli.conftest import real_lab
+from tests.cli.lab import CommandLab
 from tests.control_plane.server import ControlPlane
 from tests.control_plane.waiting import eventually
 
@@ -47,7 +47,7 @@ IMAGE = "registry.invalid/holdfast:1"
 
 
 @pytest.fixture
-async def machine(tmp_path: Path) -> AsyncIterator[Ground]:
+async def machine(tmp_path: Path) -> AsyncIterator[CommandLab]:
     """A cluster whose pods really run."""
     data = tmp_path / "box"
     async with (
@@ -56,23 +56,25 @@ async def machine(tmp_path: Path) -> AsyncIterator[Ground]:
     ):
         client = connect(load_config(str(kubeconfig)), rng=Random(0), now=utc_now)
         try:
-            yield Ground(client, kubeconfig, "default", "")
+            yield CommandLab(client, kubeconfig, "default")
         finally:
             await client.close()
 
 
 @pytest.fixture
-async def real(control_plane: ControlPlane) -> AsyncIterator[Ground]:
-    async with real_ground(control_plane) as ground:
-        yield ground
+async def real(control_plane: ControlPlane) -> AsyncIterator[CommandLab]:
+    """With a node, for the pod that the command makes."""
+    async with real_lab(control_plane) as lab:
+        await lab.node()
+        yield lab
 
 
-async def in_pod(ground: Ground, name: str, image: str = IMAGE) -> PodAccess:
-    job = await ground.cluster.get(TRAINING_JOBS, Key(ground.namespace, name))
-    assert isinstance(ground.cluster, KubernetesCluster)
+async def in_pod(lab: CommandLab, name: str, image: str = IMAGE) -> PodAccess:
+    job = await lab.cluster.get(TRAINING_JOBS, Key(lab.namespace, name))
+    assert isinstance(lab.cluster, KubernetesCluster)
     kept = storage.checkpoint_storage(job)
     assert kept is not None
-    return PodAccess(Session(cluster=ground.cluster, namespace=ground.namespace, now=utc_now), job, kept, image)
+    return PodAccess(Session(cluster=lab.cluster, namespace=lab.namespace, now=utc_now), job, kept, image)
 
 
 async def told(place: PodAccess, request: Request) -> list[Fact]:
@@ -80,28 +82,27 @@ async def told(place: PodAccess, request: Request) -> list[Fact]:
         return [fact async for fact in facts]
 
 
-async def pods(ground: Ground, name: str) -> list[str]:
-    found = await ground.cluster.list(PODS, namespace=ground.namespace, labels=f"{LABEL}={name}")
+async def pods(lab: CommandLab, name: str) -> list[str]:
+    found = await lab.cluster.list(PODS, namespace=lab.namespace, labels=f"{LABEL}={name}")
     return [pod.metadata.name for pod in found.items if not pod.metadata.deletion_timestamp]
 
 
-async def the_pod(ground: Ground, name: str) -> Key:
-    (found,) = await eventually(lambda: pods(ground, name), lambda there: len(there) == 1, what="a pod looks at it")
-    return Key(ground.namespace, found)
+async def the_pod(lab: CommandLab, name: str) -> Key:
+    (found,) = await eventually(lambda: pods(lab, name), lambda there: len(there) == 1, what="a pod looks at it")
+    return Key(lab.namespace, found)
 
 
-async def whole(ground: Ground, key: Key) -> JSON:
-    return (await ground.cluster.get(find_kind("pods").resource, key)).document
+async def whole(lab: CommandLab, key: Key) -> JSON:
+    return (await lab.cluster.get(find_kind("pods").resource, key)).document
 
 
-async def suspended_job(ground: Ground, name: str) -> TrainingJob:
+async def suspended_job(lab: CommandLab, name: str) -> TrainingJob:
     """Nothing runs but what the commands start."""
-    await claim_job(ground, name, {})
-    key = Key(ground.namespace, name)
-    return await ground.cluster.patch(TRAINING_JOBS, key, {"spec": {"suspend": True}})
+    await claim_job(lab, name, {}, suspend=True)
+    return await lab.cluster.get(TRAINING_JOBS, Key(lab.namespace, name))
 
 
-async def test_the_work_is_done_in_a_pod_that_is_gone_afterwards(machine: Ground) -> None:
+async def test_the_work_is_done_in_a_pod_that_is_gone_afterwards(machine: CommandLab) -> None:
     job = await suspended_job(machine, "digits")
     fill_volume(await volume_of(machine, "digits"), *(checkpoint_name(epoch, 0) for epoch in (1, 2, 3)))
     place = await in_pod(machine, "digits")
@@ -121,14 +122,14 @@ async def test_the_work_is_done_in_a_pod_that_is_gone_afterwards(machine: Ground
     assert await pods(machine, "digits") == []
 
 
-async def test_what_goes_wrong_in_the_pod_is_told_here(machine: Ground) -> None:
+async def test_what_goes_wrong_in_the_pod_is_told_here(machine: CommandLab) -> None:
     await suspended_job(machine, "digits")
     with pytest.raises(PodWorkFailed, match="there is no valid checkpoint of epoch 7"):
         await told(await in_pod(machine, "digits"), VerifyRequest(epoch=7))
     assert await pods(machine, "digits") == []
 
 
-async def test_a_pod_that_ends_without_its_last_line_has_not_done_its_work(embedded: Ground) -> None:
+async def test_a_pod_that_ends_without_its_last_line_has_not_done_its_work(embedded: CommandLab) -> None:
     await claim_job(embedded, "short")
     work = asyncio.create_task(told(await in_pod(embedded, "short"), VerifyRequest()))
     key = await the_pod(embedded, "short")
@@ -138,7 +139,7 @@ async def test_a_pod_that_ends_without_its_last_line_has_not_done_its_work(embed
     assert await pods(embedded, "short") == []
 
 
-async def test_a_pod_is_taken_away_when_the_command_is_interrupted(embedded: Ground) -> None:
+async def test_a_pod_is_taken_away_when_the_command_is_interrupted(embedded: CommandLab) -> None:
     await claim_job(embedded, "digits")
     work = asyncio.create_task(told(await in_pod(embedded, "digits"), VerifyRequest()))
     await the_pod(embedded, "digits")
@@ -148,7 +149,7 @@ async def test_a_pod_is_taken_away_when_the_command_is_interrupted(embedded: Gro
     assert await pods(embedded, "digits") == []
 
 
-async def test_an_image_that_cannot_be_had_is_told_at_once(embedded: Ground) -> None:
+async def test_an_image_that_cannot_be_had_is_told_at_once(embedded: CommandLab) -> None:
     await claim_job(embedded, "digits")
     work = asyncio.create_task(told(await in_pod(embedded, "digits"), VerifyRequest()))
     key = await the_pod(embedded, "digits")
@@ -164,7 +165,7 @@ async def test_an_image_that_cannot_be_had_is_told_at_once(embedded: Ground) -> 
 
 
 async def test_a_pod_that_no_node_has_room_for_is_given_up_in_the_end(
-    embedded: Ground, monkeypatch: pytest.MonkeyPatch
+    embedded: CommandLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "START_S", 2.0)
     await claim_job(embedded, "digits")
@@ -177,7 +178,7 @@ async def test_a_pod_that_no_node_has_room_for_is_given_up_in_the_end(
     assert await pods(embedded, "digits") == []
 
 
-async def test_the_image_is_that_of_the_newest_workers_sidecar(embedded: Ground) -> None:
+async def test_the_image_is_that_of_the_newest_workers_sidecar(embedded: CommandLab) -> None:
     await claim_job(embedded, "digits")
     place = await in_pod(embedded, "digits", image="")
     with pytest.raises(PodWorkFailed, match=r"no workers left to take its image from: name one .* with --image"):
@@ -197,7 +198,7 @@ async def test_the_image_is_that_of_the_newest_workers_sidecar(embedded: Ground)
 
 
 async def test_a_checkpoint_comes_out_of_a_pod_through_a_real_api_server(
-    real: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    real: CommandLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There, commands in a fake container run on this machine."""
     volume = tmp_path / "volume"
@@ -221,7 +222,7 @@ def into(folder: Path) -> Callable[[CheckpointName], Path]:
     return lambda _name: folder
 
 
-async def test_a_pod_without_a_word_is_told_by_how_it_ended(embedded: Ground) -> None:
+async def test_a_pod_without_a_word_is_told_by_how_it_ended(embedded: CommandLab) -> None:
     await claim_job(embedded, "silent")
     work = asyncio.create_task(told(await in_pod(embedded, "silent"), VerifyRequest()))
     key = await the_pod(embedded, "silent")

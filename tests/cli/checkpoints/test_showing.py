@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.cli.checkpoints.messages import CheckpointInfo, PruneResult, State, VerifyResult
-from holdfast.cli.checkpoints.output import prune_line, size, table, verified_lines
+from holdfast.cli.checkpoints.actions import prune_line, size, table, verified_lines
+from holdfast.cli.checkpoints.operations import CheckpointInfo, PruneResult, State, VerifyResult
 
 NOW = datetime(2026, 1, 2, 3, 6, 5, tzinfo=UTC)
 SAVED = CheckpointInfo(

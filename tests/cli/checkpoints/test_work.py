@@ -8,8 +8,7 @@ import pytest
 
 from holdfast.checkpoints.errors import CheckpointNotFound
 from holdfast.checkpoints.manifest import MANIFEST, CheckpointName, checkpoint_name
-from holdfast.cli.checkpoints.messages import Which
-from holdfast.cli.checkpoints.operations import UnsafePrune, select_checkpoint
+from holdfast.cli.checkpoints.operations import UnsafePrune, Which, select_checkpoint
 from tests.checkpoints.making import MODEL, save, save_by_rename
 from tests.checkpoints.places import FolderPlace, Place
 from tests.cli.checkpoints.places import decide, listed, pruned, verified

@@ -25,7 +25,7 @@ from holdfast.cluster.kubernetes import watch
 from holdfast.cluster.kubernetes.client import KubernetesCluster
 from holdfast.cluster.kubernetes.kubeconfig import load_config
 from holdfast.cluster.kubernetes.retries import RetryLimits
-from holdfast.cluster.protocol import Change
+from holdfast.cluster.protocol import Change, DeleteOptions
 from tests.control_plane.audit import Request
 from tests.control_plane.server import ControlPlane, FreshControlPlane
 from tests.control_plane.waiting import eventually
@@ -59,7 +59,7 @@ async def make(cluster: KubernetesCluster, namespace: str, count: int) -> list[s
 
 
 class TestObjects:
-    async def test_a_life(self, cluster: KubernetesCluster, namespace: str) -> None:
+    async def test_an_object_is_made_read_changed_and_deleted(self, cluster: KubernetesCluster, namespace: str) -> None:
         key = Key(namespace, "x")
         made = await cluster.create(CONFIG_MAPS, {"metadata": {"name": "x"}, "data": {"a": "1"}}, namespace=namespace)
         assert (made.metadata.key, made.data) == (key, {"a": "1"})
@@ -73,8 +73,8 @@ class TestObjects:
             await cluster.replace(CONFIG_MAPS, key, body)
 
         with pytest.raises(Conflict):
-            await cluster.delete(CONFIG_MAPS, key, uid="another")
-        await cluster.delete(CONFIG_MAPS, key, uid=made.metadata.uid)
+            await cluster.delete(CONFIG_MAPS, key, DeleteOptions(uid="another"))
+        await cluster.delete(CONFIG_MAPS, key, DeleteOptions(uid=made.metadata.uid))
         with pytest.raises(NotFound, match=f"get configmaps {namespace}/x: "):
             await cluster.get(CONFIG_MAPS, key)
 
@@ -147,7 +147,7 @@ class TestLists:
         with pytest.raises(NotFound, match="the server does not serve this kind"):
             await cluster.list(UNKNOWN)
 
-    async def test_fields_select(self, cluster: KubernetesCluster, namespace: str) -> None:
+    async def test_a_list_is_selected_by_field(self, cluster: KubernetesCluster, namespace: str) -> None:
         names = await make(cluster, namespace, 2)
         found = await cluster.list(CONFIG_MAPS, namespace=namespace, fields=f"metadata.name={names[1]}")
         assert [item.metadata.name for item in found.items] == [names[1]]

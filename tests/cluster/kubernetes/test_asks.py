@@ -7,7 +7,7 @@ from holdfast.api.meta import Key, ObjectMeta
 from holdfast.cluster.errors import BadRequest
 from holdfast.cluster.kubernetes import requests
 from holdfast.cluster.kubernetes.requests import ApiRequest
-from holdfast.cluster.protocol import Propagation
+from holdfast.cluster.protocol import DeleteOptions, Propagation
 
 from .kinds import CONFIG_MAPS, JOBS, NODES, Job, JobSpec
 
@@ -20,14 +20,13 @@ def document(ask: ApiRequest) -> dict[str, Any]:
 
 
 def delete(uid: str = "", resource_version: str = "", grace_period_s: int | None = None) -> dict[str, Any]:
-    ask = requests.to_delete(
-        JOBS,
-        X,
+    options = DeleteOptions(
         uid=uid,
         resource_version=resource_version,
         propagation=Propagation.FOREGROUND,
         grace_period_s=grace_period_s,
     )
+    ask = requests.to_delete(JOBS, X, options)
     assert (ask.method, ask.path) == ("DELETE", "/apis/batch/v1/namespaces/ml/jobs/x")
     return document(ask)
 
@@ -59,7 +58,7 @@ def test_only_reads_are_reads() -> None:
     assert requests.to_replace(JOBS, X, {}).write
     assert requests.to_patch(JOBS, X, {}).write
     assert requests.to_delete(
-        JOBS, X, uid="", resource_version="", propagation=Propagation.ORPHAN, grace_period_s=None
+        JOBS, X, DeleteOptions(uid="", resource_version="", propagation=Propagation.ORPHAN, grace_period_s=None)
     ).write
 
 
@@ -120,7 +119,9 @@ def test_a_key_that_would_mean_something_else_is_refused(key: Key) -> None:
     with pytest.raises(BadRequest):
         requests.to_get(JOBS, key)
     with pytest.raises(BadRequest):
-        requests.to_delete(JOBS, key, uid="", resource_version="", propagation=Propagation.ORPHAN, grace_period_s=None)
+        requests.to_delete(
+            JOBS, key, DeleteOptions(uid="", resource_version="", propagation=Propagation.ORPHAN, grace_period_s=None)
+        )
     with pytest.raises(BadRequest):
         requests.to_pod_log(key, container="", tail_lines=None, limit_bytes=None)
 

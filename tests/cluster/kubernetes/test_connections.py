@@ -252,7 +252,7 @@ async def test_a_watch_that_is_left_is_gone_at_once_also_where_the_server_says_n
 
 
 class TestOutages:
-    async def test_nobody_listening(self, tmp_path: Path, unused_tcp_port: int) -> None:
+    async def test_a_server_where_nobody_listens_is_named(self, tmp_path: Path, unused_tcp_port: int) -> None:
         url = f"https://127.0.0.1:{unused_tcp_port}"
         line = await complaint(config_for(tmp_path, url))
         assert f"cannot reach {url} (Connection refused)" in line

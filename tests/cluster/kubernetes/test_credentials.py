@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cluster.errors import Misconfigured
-from holdfast.cluster.kubernetes.credentials import Certificate, Identity, StaticCredentials
+from holdfast.cluster.kubernetes.credentials import Certificate, RequestIdentity, StaticCredentials
 from holdfast.cluster.kubernetes.kubeconfig import User
 from holdfast.cluster.kubernetes.material import RECHECK_S, PemSource
 
@@ -13,14 +13,14 @@ def inline(what: str, data: bytes) -> PemSource:
 
 
 async def test_nobody_in_particular_shows_nothing() -> None:
-    assert await StaticCredentials(User()).identity(0.0) == Identity()
+    assert await StaticCredentials(User()).identity(0.0) == RequestIdentity()
 
 
 async def test_a_token_is_shown_without_the_line_end_of_its_file(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("  t0ken\n")
     user = User(token=PemSource(what="token", path=path))
-    assert await StaticCredentials(user).identity(0.0) == Identity(authorization="Bearer t0ken")
+    assert await StaticCredentials(user).identity(0.0) == RequestIdentity(authorization="Bearer t0ken")
 
 
 async def test_a_certificate_may_stand_beside_a_token() -> None:
@@ -29,7 +29,7 @@ async def test_a_certificate_may_stand_beside_a_token() -> None:
         certificate=inline("client-certificate", b"chain"),
         key=inline("client-key", b"key"),
     )
-    expected = Identity(authorization="Bearer t", certificate=Certificate(chain=b"chain", key=b"key"))
+    expected = RequestIdentity(authorization="Bearer t", certificate=Certificate(chain=b"chain", key=b"key"))
     assert await StaticCredentials(user).identity(0.0) == expected
 
 
@@ -41,15 +41,15 @@ async def test_a_replaced_token_is_shown_after_a_minute_or_once_the_old_one_is_r
     path.write_text("bb")
     assert await credentials.identity(RECHECK_S / 2) == first
     await credentials.renew(first, RECHECK_S / 2)
-    assert await credentials.identity(RECHECK_S / 2) == Identity(authorization="Bearer bb")
+    assert await credentials.identity(RECHECK_S / 2) == RequestIdentity(authorization="Bearer bb")
     path.write_text("ccc")
-    assert await credentials.identity(2 * RECHECK_S) == Identity(authorization="Bearer ccc")
+    assert await credentials.identity(2 * RECHECK_S) == RequestIdentity(authorization="Bearer ccc")
 
 
 async def test_no_secret_shows_when_an_identity_is_printed() -> None:
     identity = await StaticCredentials(User(username="me", password="hunter2")).identity(0.0)
     assert identity.authorization == "Basic bWU6aHVudGVyMg=="
-    assert repr(identity) == "Identity(…)"
+    assert repr(identity) == "RequestIdentity(…)"
     assert repr(Certificate(chain=b"chain", key=b"s3cret")) == "Certificate(…)"
 
 

@@ -39,7 +39,7 @@ PROXY = "http://proxy:3128"
         ("", "https://[::1]:6443", True),
     ],
 )
-def test_no_proxy_excepts(no_proxy: str, server: str, direct: bool) -> None:
+def test_no_proxy_excepts_the_servers_that_it_names(no_proxy: str, server: str, direct: bool) -> None:
     environ = {"HTTPS_PROXY": PROXY, "NO_PROXY": no_proxy}
     assert proxy_from_environment(URL(server), environ) == ("" if direct else PROXY)
 

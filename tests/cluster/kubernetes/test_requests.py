@@ -22,7 +22,7 @@ from holdfast.cluster.errors import (
 from holdfast.cluster.kubernetes.client import KubernetesCluster
 from holdfast.cluster.kubernetes.retries import RetryLimits
 from holdfast.cluster.kubernetes.transport import Timeouts
-from holdfast.cluster.protocol import Propagation
+from holdfast.cluster.protocol import DeleteOptions, Propagation
 
 from .conftest import QUICK, client, config_for
 from .faulty import FaultyServer, answer, cut, raw, silence, status, stream
@@ -135,7 +135,7 @@ class TestWhatIsSent:
 
     async def test_a_delete_says_how(self, server: FaultyServer, cluster: KubernetesCluster) -> None:
         server.then(answer(200, status(200, "")))
-        await cluster.delete(JOBS, X, uid="u", propagation=Propagation.FOREGROUND)
+        await cluster.delete(JOBS, X, DeleteOptions(uid="u", propagation=Propagation.FOREGROUND))
         [request] = server.requests
         assert request.method == "DELETE"
         assert b'"propagationPolicy":"Foreground"' in request.body

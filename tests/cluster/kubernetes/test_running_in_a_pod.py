@@ -17,7 +17,7 @@ from holdfast.cluster.kubernetes.client import KubernetesCluster, connect
 from holdfast.cluster.kubernetes.kubeconfig import load_config
 from holdfast.cluster.kubernetes.subresources import PROTOCOLS, ExecStream
 from holdfast.runtime.process import utc_now
-from tests.cli.conftest import real_ground
+from tests.cli.conftest import real_lab
 from tests.control_plane.server import ControlPlane
 
 UPPER = "import sys\nfor line in sys.stdin.buffer:\n    sys.stdout.buffer.write(line.upper()); sys.stdout.flush()"
@@ -28,10 +28,10 @@ FAILS = "import sys; sys.stderr.write('no such thing'); sys.exit(3)"
 @pytest.fixture
 async def pod(control_plane: ControlPlane) -> AsyncIterator[tuple[KubernetesCluster, Key]]:
     """A pod that runs; a command in it runs on this machine."""
-    async with real_ground(control_plane) as ground:
-        await ground.pod("a", {})
-        assert isinstance(ground.cluster, KubernetesCluster)
-        yield ground.cluster, Key(ground.namespace, "a")
+    async with real_lab(control_plane) as lab:
+        await lab.pod("a", {})
+        assert isinstance(lab.cluster, KubernetesCluster)
+        yield lab.cluster, Key(lab.namespace, "a")
 
 
 def python(code: str) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.kind import Column
+from holdfast.api.kind import PrinterColumn
 from holdfast.cluster.printing.columns import columns_of, printer_columns
 from holdfast.cluster.resources import KNOWN
 
@@ -145,10 +145,10 @@ def test_every_column_copes_with_an_object_that_has_nothing_but_its_metadata() -
 def test_the_columns_of_a_custom_kind_are_its_printer_columns() -> None:
     columns = printer_columns(
         [
-            Column(name="AGE", path=".metadata.creationTimestamp", type="date", description=""),
-            Column(name="SIZE", path=".spec.size", type="integer", description=""),
-            Column(name="PARTS", path=".spec.parts[*]", wide=True, description=""),
-            Column(name="MAP", path=".spec.map", description=""),
+            PrinterColumn(name="AGE", path=".metadata.creationTimestamp", type="date", description=""),
+            PrinterColumn(name="SIZE", path=".spec.size", type="integer", description=""),
+            PrinterColumn(name="PARTS", path=".spec.parts[*]", wide=True, description=""),
+            PrinterColumn(name="MAP", path=".spec.map", description=""),
         ]
     )
     assert [(column.name, column.type, column.wide) for column in columns] == [

@@ -7,15 +7,15 @@ import pytest
 
 from holdfast.cluster.protocol import Cluster
 from holdfast.runtime.operator import Operator
-from tests.gpuworkload.controller.lab import GpuLab, placing
-from tests.trainingjob.controller.conftest import cluster, defaults, engine, namespace, opening, operator_options, pool
+from tests.controllers.fixtures import cluster, engine, namespace, opening, operator_options, pool
+from tests.gpuworkload.controller.lab import GPUWorkloadLab, placing
 
-__all__ = ["cluster", "defaults", "engine", "namespace", "opening", "operator_options", "pool"]
+__all__ = ["cluster", "engine", "namespace", "opening", "operator_options", "pool"]
 
 
 @pytest.fixture
 async def operator(
-    cluster: Cluster, namespace: str, lab: GpuLab, operator_options: dict[str, Any]
+    cluster: Cluster, namespace: str, lab: GPUWorkloadLab, operator_options: dict[str, Any]
 ) -> AsyncIterator[Operator]:
     """It looks after the test's namespace until the test ends."""
     async with placing(cluster, namespace, **operator_options) as operator:
@@ -24,5 +24,5 @@ async def operator(
 
 
 @pytest.fixture
-def lab(cluster: Cluster, namespace: str) -> GpuLab:
-    return GpuLab(cluster, namespace)
+def lab(cluster: Cluster, namespace: str) -> GPUWorkloadLab:
+    return GPUWorkloadLab(cluster, namespace)

@@ -2,19 +2,20 @@
 
 import pytest
 
-from holdfast.cluster.protocol import Propagation
+from holdfast.cluster.protocol import DeleteOptions, Propagation
 from holdfast.cluster.resources import GPU_WORKLOADS, JOBS
 from holdfast.gpuworkload.apply import FINALIZER
 from tests.contract.pool import Pool
 from tests.contract.waiting import gone, until
-from tests.gpuworkload.controller.lab import GPU, GpuLab
+from tests.gpuworkload.controller.lab import GPU, GPUWorkloadLab
 
 pytestmark = pytest.mark.usefixtures("operator")
 
 
-async def test_a_workload_gets_a_node_runs_there_and_succeeds(lab: GpuLab, pool: Pool) -> None:
+@pytest.mark.every_engine
+async def test_a_workload_gets_a_node_runs_there_and_succeeds(lab: GPUWorkloadLab, pool: Pool) -> None:
     node = await pool.add(resources={GPU: "4"})
-    await lab.ask()
+    await lab.submit()
     running = await lab.until_phase("Running")
     assert (running.node, running.status.job_name, running.status.retry_count) == (node, "eval-job", 0)
     assert running.status.last_schedule_time
@@ -27,23 +28,24 @@ async def test_a_workload_gets_a_node_runs_there_and_succeeds(lab: GpuLab, pool:
     assert not done.holds("Running")
     assert done.message == f"the workload succeeded on {node}"
     assert done.status.observed_generation == done.metadata.generation
-    assert await lab.events(last="Succeeded") == ["NodeChosen", "Started", "Succeeded"]
+    assert await lab.event_reasons(last="Succeeded") == ["NodeChosen", "Started", "Succeeded"]
 
 
-async def test_its_job_is_its_own_and_pinned_to_the_node(lab: GpuLab, pool: Pool) -> None:
+async def test_its_job_is_its_own_and_pinned_to_the_node(lab: GPUWorkloadLab, pool: Pool) -> None:
     await pool.add(resources={GPU: "4"})
-    it = await lab.ask()
+    it = await lab.submit()
     await lab.until_phase("Running")
     job = (await lab.jobs())["eval-job"]
     owner = job.metadata.controller
     assert owner
     assert (owner.kind, owner.uid) == ("GPUWorkload", it.metadata.uid)
-    assert (await lab.workload()).metadata.finalizers == (FINALIZER,)
+    assert (await lab.get()).metadata.finalizers == (FINALIZER,)
 
 
-async def test_a_deleted_workload_is_gone_when_its_pod_is(lab: GpuLab, pool: Pool) -> None:
+@pytest.mark.every_engine
+async def test_a_deleted_workload_is_gone_when_its_pod_is(lab: GPUWorkloadLab, pool: Pool) -> None:
     await pool.add(resources={GPU: "2"})
-    await lab.ask()
+    await lab.submit()
     await lab.until_phase("Running")
     await lab.delete()
     await lab.gone()
@@ -51,95 +53,102 @@ async def test_a_deleted_workload_is_gone_when_its_pod_is(lab: GpuLab, pool: Poo
     await gone(lab.cluster, JOBS, lab.key("eval-job"))
 
 
-async def test_who_wants_to_keep_the_job_of_a_deleted_workload_may(lab: GpuLab, pool: Pool) -> None:
+@pytest.mark.every_engine
+async def test_who_wants_to_keep_the_job_of_a_deleted_workload_may(lab: GPUWorkloadLab, pool: Pool) -> None:
     await pool.add(resources={GPU: "2"})
-    await lab.ask()
+    await lab.submit()
     await lab.until_phase("Running")
-    await lab.cluster.delete(GPU_WORKLOADS, lab.key("eval"), propagation=Propagation.ORPHAN)
+    await lab.cluster.delete(GPU_WORKLOADS, lab.key("eval"), DeleteOptions(propagation=Propagation.ORPHAN))
     await lab.gone()
     job = (await lab.jobs())["eval-job"]
     assert (job.metadata.owner_references, job.metadata.deletion_timestamp) == ((), "")
     await pool.running(1, job="eval-job")
 
 
-async def test_one_that_is_deleted_while_it_waits_goes_at_once_and_gives_up_its_place(lab: GpuLab, pool: Pool) -> None:
+async def test_one_that_is_deleted_while_it_waits_goes_at_once_and_gives_up_its_place(
+    lab: GPUWorkloadLab, pool: Pool
+) -> None:
     await pool.add(resources={GPU: "2"})
-    await lab.ask("first")
+    await lab.submit("first")
     await lab.until_phase("Running", "first")
-    await lab.ask("second")
+    await lab.submit("second")
     await lab.until_phase("Pending", "second")
-    await lab.ask("third")
-    await lab.seen(lambda it: "2nd in line" in it.message, "waits", "third")
+    await lab.submit("third")
+    await lab.until(lambda it: "2nd in line" in it.message, "waits", "third")
     await lab.delete("second")
     await lab.gone("second")
     await pool.end(*await pool.running(1, job="first-job"))
     await lab.until_phase("Running", "third")
 
 
-async def test_a_workload_that_is_suspended_gives_its_gpus_back_and_goes_on_later(lab: GpuLab, pool: Pool) -> None:
+async def test_a_workload_that_is_suspended_gives_its_gpus_back_and_goes_on_later(
+    lab: GPUWorkloadLab, pool: Pool
+) -> None:
     await pool.add(resources={GPU: "2"})
-    await lab.ask("first")
+    await lab.submit("first")
     await lab.until_phase("Running", "first")
-    await lab.ask("second")
+    await lab.submit("second")
     await lab.until_phase("Pending", "second")
-    await lab.set("first", suspend=True)
+    await lab.patch("first", suspend=True)
     await lab.until_phase("Running", "second")
     stopped = await lab.until_phase("Pending", "first")
     assert not stopped.node
-    await lab.seen(lambda it: "set it to false to go on" in it.message, "says how to go on", "first")
-    await lab.set("first", suspend=False)
-    await lab.seen(lambda it: "1st in line" in it.message, "waits again", "first")
+    await lab.until(lambda it: "set it to false to go on" in it.message, "says how to go on", "first")
+    await lab.patch("first", suspend=False)
+    await lab.until(lambda it: "1st in line" in it.message, "waits again", "first")
     await pool.end(*await pool.running(1, job="second-job"))
     again = await lab.until_job("first-job-1", name="first")
     assert again.status.retry_count == 0
 
 
-async def test_a_workload_whose_time_to_live_is_over_is_deleted(lab: GpuLab, pool: Pool) -> None:
+async def test_a_workload_whose_time_to_live_is_over_is_deleted(lab: GPUWorkloadLab, pool: Pool) -> None:
     await pool.add(resources={GPU: "2"})
-    await lab.ask(ttlSecondsAfterFinished=0)
+    await lab.submit(ttlSecondsAfterFinished=0)
     await pool.end(*await pool.running(1, job="eval-job"))
     await lab.gone()
     await gone(lab.cluster, JOBS, lab.key("eval-job"))
 
 
-async def test_a_job_of_somebody_else_is_left_alone_and_named(lab: GpuLab, pool: Pool) -> None:
+@pytest.mark.every_engine
+async def test_a_job_of_somebody_else_is_left_alone_and_named(lab: GPUWorkloadLab, pool: Pool) -> None:
     await pool.add(resources={GPU: "2"})
     container = {"name": "main", "image": "registry.invalid/main:1"}
     template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
     body = {"metadata": {"name": "eval-job"}, "spec": {"suspend": True, "template": template}}
     foreign = await lab.cluster.create(JOBS, body, namespace=lab.namespace)
-    await lab.ask()
-    told = await lab.seen(lambda it: "Job eval-job is there already" in it.message, "says so")
+    await lab.submit()
+    told = await lab.until(lambda it: "Job eval-job is there already" in it.message, "says so")
     assert told.status.phase == "Scheduling"
     assert (await lab.jobs())["eval-job"].metadata.uid == foreign.metadata.uid
 
 
-async def test_a_workload_made_again_under_its_name_starts_anew(lab: GpuLab, pool: Pool) -> None:
+async def test_a_workload_made_again_under_its_name_starts_anew(lab: GPUWorkloadLab, pool: Pool) -> None:
     await pool.add(resources={GPU: "2"})
-    first = await lab.ask()
+    first = await lab.submit()
     await lab.until_phase("Running")
     await lab.delete()
     await lab.gone()
-    second = await lab.ask()
+    second = await lab.submit()
     running = await lab.until_phase("Running")
     assert running.metadata.uid == second.metadata.uid != first.metadata.uid
     assert running.status.job_name == "eval-job"
 
 
-async def test_a_second_look_at_a_settled_workload_writes_nothing(lab: GpuLab, pool: Pool) -> None:
+@pytest.mark.every_engine
+async def test_a_second_look_at_a_settled_workload_writes_nothing(lab: GPUWorkloadLab, pool: Pool) -> None:
     await pool.add(resources={GPU: "2"})
-    await lab.ask("runs")
+    await lab.submit("runs")
     await lab.until_phase("Running", "runs")
-    await lab.ask("waits")
+    await lab.submit("waits")
     await lab.until_phase("Pending", "waits")
-    before = {name: (await lab.workload(name)).metadata.resource_version for name in ("runs", "waits")}
+    before = {name: (await lab.get(name)).metadata.resource_version for name in ("runs", "waits")}
     # The Job controller's last word about it.
     job = await until(lab.cluster, JOBS, lab.key("runs-job"), lambda job: job.status.ready == 1, "is ready")
     for name in before:
         note = {"metadata": {"annotations": {"looked": "again"}}}
         before[name] = (await lab.cluster.patch(GPU_WORKLOADS, lab.key(name), note)).metadata.resource_version
-    await lab.ask("later", 4)
+    await lab.submit("later", 4)
     await lab.until_phase("Pending", "later")  # everyone before it was looked at
-    after = {name: (await lab.workload(name)).metadata.resource_version for name in before}
+    after = {name: (await lab.get(name)).metadata.resource_version for name in before}
     assert after == before
     assert (await lab.jobs())["runs-job"].metadata.resource_version == job.metadata.resource_version

@@ -9,11 +9,12 @@ from prometheus_client import CollectorRegistry
 from holdfast.api.gpuworkload import GPUWorkloadStatus
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import AlreadyExists, Conflict, NotLeading, ServerError
-from holdfast.gpuworkload.metrics import GPUWorkloadMetrics, InstrumentedReconciler
+from holdfast.gpuworkload.metrics import GPUWorkloadMetrics
 from holdfast.runtime.controller import Done, RequeueAfter, Result, TerminalError
 from holdfast.runtime.operator import Operator
+from holdfast.runtime.reconciler import InstrumentedReconciler
 from tests.contract.pool import Pool
-from tests.gpuworkload.controller.lab import GPU, GpuLab
+from tests.gpuworkload.controller.lab import GPU, GPUWorkloadLab
 from tests.gpuworkloads import RUNNING, workload
 
 DURATION = "warp_gpuworkload_reconcile_duration_seconds_count"
@@ -117,9 +118,9 @@ async def test_what_is_final_is_passed_on(metrics: GPUWorkloadMetrics) -> None:
     assert scripted.reported == ["Refused"]
 
 
-async def test_an_operator_shows_them(lab: GpuLab, pool: Pool, operator: Operator) -> None:
+async def test_an_operator_shows_them(lab: GPUWorkloadLab, pool: Pool, operator: Operator) -> None:
     await pool.add(resources={GPU: "2"})
-    await lab.ask(schedulingStrategy="costOptimized")
+    await lab.submit(schedulingStrategy="costOptimized")
     await lab.until_phase("Running")
     assert read(operator.registry, "scheduled_total", strategy="costOptimized") == 1
     assert (operator.registry.get_sample_value(DURATION, {"result": "done"}) or 0) > 0

@@ -10,10 +10,10 @@ from msgspec import structs
 
 from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
-from holdfast.cluster.protocol import Cluster
+from holdfast.cluster.protocol import Cluster, DeleteOptions
 from holdfast.cluster.resources import GPU_WORKLOADS, JOBS, PODS
 from holdfast.gpuworkload.job import WORKLOAD_LABEL
-from holdfast.gpuworkload.observe import Caches, key_of
+from holdfast.gpuworkload.observe import GPUWorkloadCaches, key_of
 from holdfast.gpuworkload.placement_queue import PlacementQueue
 from holdfast.pods.template import MANAGED_BY
 from holdfast.runtime.informer import Informers
@@ -23,13 +23,15 @@ from holdfast.runtime.operator import Operator
 from holdfast.runtime.process import utc_now
 from tests.contract.pods import POOL, pod
 from tests.control_plane.waiting import eventually
-from tests.gpuworkload.controller.lab import GPU, TIMING, GpuLab
+from tests.controllers.operating import DEFAULTS
+from tests.gpuworkload.controller.lab import GPU, TIMING, GPUWorkloadLab
 from tests.gpuworkload.controller.still import NAMESPACE, add_node, still_cluster
-from tests.trainingjob.controller.operating import DEFAULTS
 
 
 @asynccontextmanager
-async def following(cluster: Cluster, first: str, behind: str = "") -> AsyncIterator[tuple[list[str], Caches]]:
+async def following(
+    cluster: Cluster, first: str, behind: str = ""
+) -> AsyncIterator[tuple[list[str], GPUWorkloadCaches]]:
     """Who hears of its place, in this order, from when the first of them is asked after; and what is known.
 
     Of `behind` more is written than the caches show.
@@ -37,7 +39,7 @@ async def following(cluster: Cluster, first: str, behind: str = "") -> AsyncIter
     heard: list[str] = []
     informers = Informers(cluster, (), metrics=Metrics(), random=Random(0))
     stores = cast("Operator", informers)  # all that is asked of it are its stores
-    caches = Caches.of(stores)
+    caches = GPUWorkloadCaches.of(stores)
     places = PlacementQueue(
         SharedLedger(stores),
         caches,
@@ -91,25 +93,25 @@ async def test_a_foreign_pod_with_a_workloads_labels_is_not_its_own() -> None:
 
 async def test_who_waits_for_its_last_pod_to_stop_is_in_line_before_that_room_is_given_away() -> None:
     async with still_cluster() as cluster:
-        lab = GpuLab(cluster, NAMESPACE)
+        lab = GPUWorkloadLab(cluster, NAMESPACE)
         await add_node(cluster, "a", 2)
-        await lab.ask("urgent", priority=9)
+        await lab.submit("urgent", priority=9)
         await cluster.patch_status(
             GPU_WORKLOADS, lab.key("urgent"), {"status": {"phase": "Pending", "jobName": "urgent-job"}}
         )
         last = await own_pod(cluster, "urgent", nodeName="a")
-        await lab.ask("other")
+        await lab.submit("other")
         async with following(cluster, "other") as (heard, _):
             await hears(heard, "other")
-            await cluster.delete(PODS, last.metadata.key, grace_period_s=0)
+            await cluster.delete(PODS, last.metadata.key, DeleteOptions(grace_period_s=0))
             await hears(heard, "urgent")
 
 
 async def test_a_pod_that_is_seen_before_the_status_that_it_came_of_frees_no_room() -> None:
     async with still_cluster() as cluster:
-        lab = GpuLab(cluster, NAMESPACE)
+        lab = GPUWorkloadLab(cluster, NAMESPACE)
         await add_node(cluster, "a", 2)
-        await lab.ask("first")
+        await lab.submit("first")
         async with following(cluster, "first", behind="first") as (heard, caches):
             await hears(heard, "first")
             made = await own_pod(cluster, "first")
@@ -118,7 +120,7 @@ async def test_a_pod_that_is_seen_before_the_status_that_it_came_of_frees_no_roo
                 return caches.pods.get(made.metadata.key) is not None
 
             await eventually(known, bool, what="its pod is known")
-            await lab.ask("second")
+            await lab.submit("second")
             await hears(heard, "second")
             await add_node(cluster, "b", 2)
             await hears(heard, "second")
@@ -126,9 +128,9 @@ async def test_a_pod_that_is_seen_before_the_status_that_it_came_of_frees_no_roo
 
 async def test_one_that_is_deleted_leaves_the_line() -> None:
     async with still_cluster() as cluster:
-        lab = GpuLab(cluster, NAMESPACE)
-        await lab.ask("first")
-        await lab.ask("second", priority=-1)
+        lab = GPUWorkloadLab(cluster, NAMESPACE)
+        await lab.submit("first")
+        await lab.submit("second", priority=-1)
         async with following(cluster, "first") as (heard, caches):
             await hears(heard, "first", "second")
             await lab.delete("first")
@@ -143,12 +145,12 @@ async def test_one_that_is_deleted_leaves_the_line() -> None:
 
 async def test_whoever_becomes_more_important_goes_first() -> None:
     async with still_cluster() as cluster:
-        lab = GpuLab(cluster, NAMESPACE)
-        await lab.ask("first")
-        await lab.ask("second", priority=-1)
+        lab = GPUWorkloadLab(cluster, NAMESPACE)
+        await lab.submit("first")
+        await lab.submit("second", priority=-1)
         async with following(cluster, "first") as (heard, _):
             await hears(heard, "first", "second")
-            await lab.set("second", priority=1)
+            await lab.patch("second", priority=1)
             await hears(heard, "second")
             await add_node(cluster, "a", 2)
             await hears(heard, "second")

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 import yaml
 
-from holdfast.api.core.selectors import PodSpec
+from holdfast.api.core.objects import PodSpec
 from holdfast.api.gpuworkload import GPUWorkloadSpec
 from holdfast.gpuworkload import job
 from holdfast.gpuworkload.job import pod_template, workload_job

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import NotFound
-from holdfast.cluster.protocol import Propagation
+from holdfast.cluster.protocol import DeleteOptions, Propagation
 from holdfast.local.apiserver import garbage_collector as collecting
 from holdfast.local.apiserver.catalog import Catalog
 from holdfast.local.apiserver.garbage_collector import GarbageCollector
@@ -57,7 +57,7 @@ async def test_owners_that_wait_for_each_other_all_go(cluster: EmbeddedCluster) 
     second = await made(cluster, "second", first)
     circle = {"metadata": {"ownerReferences": [owned_by(second, CONFIG_MAPS, blockOwnerDeletion=True)]}}
     await cluster.patch(CONFIG_MAPS, key_of(first), circle)
-    await cluster.delete(CONFIG_MAPS, key_of(first), propagation=Propagation.FOREGROUND)
+    await cluster.delete(CONFIG_MAPS, key_of(first), DeleteOptions(propagation=Propagation.FOREGROUND))
     await gone(cluster, CONFIG_MAPS, key_of(first))
     await gone(cluster, CONFIG_MAPS, key_of(second))
 
@@ -66,7 +66,7 @@ async def test_foreground_deletion_goes_from_the_leaves_to_the_root(cluster: Emb
     root = await made(cluster, "root")
     branch = await made(cluster, "branch", root)
     await made(cluster, "leaf", branch, finalizers=[HELD])
-    await cluster.delete(CONFIG_MAPS, key_of(root), propagation=Propagation.FOREGROUND)
+    await cluster.delete(CONFIG_MAPS, key_of(root), DeleteOptions(propagation=Propagation.FOREGROUND))
     leaf = Key("default", "leaf")
     await until(cluster, CONFIG_MAPS, leaf, lambda each: each.metadata.deletion_timestamp, "is marked")
     await turns()
@@ -127,7 +127,7 @@ async def test_a_collected_pod_that_runs_is_left_to_its_runner(cluster: Embedded
     await cluster.delete(CONFIG_MAPS, key_of(owner))
     ending = await until(cluster, PODS, key_of(running), lambda each: each.metadata.deletion_timestamp, "is marked")
     assert ending.metadata.deletion_grace_period_seconds == 30
-    await cluster.delete(PODS, key_of(running), uid=running.metadata.uid, grace_period_s=0)
+    await cluster.delete(PODS, key_of(running), DeleteOptions(uid=running.metadata.uid, grace_period_s=0))
     await gone(cluster, PODS, key_of(running))
 
 
@@ -141,7 +141,7 @@ async def test_a_namespace_waits_for_the_pods_that_run_in_it(
     await until(cluster, PODS, key_of(running), lambda each: each.metadata.deletion_timestamp, "is marked")
     await turns()
     assert (await cluster.get(NAMESPACES, Key("", "short"))).status == {"phase": "Terminating"}
-    await cluster.delete(PODS, key_of(running), grace_period_s=0)
+    await cluster.delete(PODS, key_of(running), DeleteOptions(grace_period_s=0))
     await gone(cluster, NAMESPACES, Key("", "short"))
 
 

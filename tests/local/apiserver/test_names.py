@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.local.apiserver.admission import generated_name
-from holdfast.local.apiserver.names import (
+from holdfast.local.apiserver.objects import (
     dns_1035_problems,
     dns_label_problems,
     dns_subdomain_problems,

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import Expired, Invalid
-from holdfast.cluster.protocol import Propagation
+from holdfast.cluster.protocol import DeleteOptions, Propagation
 from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
 from holdfast.local.apiserver.storage import DatabaseUnusable
 from tests.contract.kinds import (
@@ -135,7 +135,7 @@ async def test_a_collection_that_a_restart_interrupted_is_carried_on(path: Path)
         config_map("late", ownerReferences=[reference], finalizers=["holdfast.dev/held"]),
         namespace="default",
     )
-    await cluster.delete(CONFIG_MAPS, key_of(held), propagation=Propagation.FOREGROUND)
+    await cluster.delete(CONFIG_MAPS, key_of(held), DeleteOptions(propagation=Propagation.FOREGROUND))
     await cluster.delete(CONFIG_MAPS, key_of(owner))
     await cluster.close()
     cluster = await opened(path)

@@ -20,7 +20,7 @@ ONE, TWO = Key("ml", "one"), Key("ml", "two")
 def test_each_token_is_its_own() -> None:
     uids = {ONE: "1", TWO: "2"}
     tokens = Tokens(lambda key: uids[key])
-    issued = [tokens.issue(key, uids[key], account, "x") for key, account in ((ONE, "a"), (TWO, "b"), (ONE, "a"))]
+    issued = [tokens.issue(key, uids[key], account, "x", "n1") for key, account in ((ONE, "a"), (TWO, "b"), (ONE, "a"))]
     assert len(set(issued)) == 3
     found = [tokens.review(token, "x") for token in issued]
     assert [(each.pod_name, each.pod_uid) for each in found if each] == [("one", "1"), ("two", "2"), ("one", "1")]
@@ -30,10 +30,10 @@ def test_each_token_is_its_own() -> None:
 def test_tokens_of_pods_that_are_gone_are_forgotten() -> None:
     uids = {ONE: "1", TWO: "2"}
     tokens = Tokens(lambda key: uids.get(key, ""))
-    token = tokens.issue(ONE, "1", "a", "x")
+    token = tokens.issue(ONE, "1", "a", "x", "n1")
     uids[ONE] = "another"
     assert tokens.review(token, "x") is None
-    tokens.issue(TWO, "2", "a", "x")
+    tokens.issue(TWO, "2", "a", "x", "n1")
     uids[ONE] = "1"
     assert tokens.review(token, "x") is None
 

@@ -7,12 +7,14 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, TypeVar
 
+from holdfast.api.core.objects import Node, Pod
 from holdfast.api.meta import Key, Object
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.protocol import JSON, Resource
+from holdfast.cluster.resources import LEASES, NODES, PODS
 from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
 from holdfast.local.controllers import BindingCluster, add_kube_controllers
-from holdfast.local.controllers.objects import JOBS, LEASES, NODES, PODS, Job, Node, Pod
+from holdfast.local.controllers.objects import JOBS, TemplatedJob
 from holdfast.local.controllers.storage import Reclaim, nothing_to_reclaim
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator
@@ -150,10 +152,10 @@ class Bench:
 
         return await eventually(look, lambda pods: len(pods) == count, f"{count} pods run")
 
-    async def job(self, key: Key, holds: Callable[[Job], object]) -> Job:
+    async def job(self, key: Key, holds: Callable[[TemplatedJob], object]) -> TemplatedJob:
         return await self.until(JOBS, key, holds)
 
-    async def finished(self, key: Key) -> Job:
+    async def finished(self, key: Key) -> TemplatedJob:
         return await self.job(key, lambda job: job.finished_at)
 
     async def node(self, name: str, holds: Callable[[Node], object]) -> Node:

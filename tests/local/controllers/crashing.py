@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from holdfast.api.meta import Key, Object
 from holdfast.cluster.errors import NotLeading
-from holdfast.cluster.protocol import Body, Event, Identity, Listing, Propagation, Resource
+from holdfast.cluster.protocol import DELETE, Body, DeleteOptions, Event, Identity, Listing, Resource
 from holdfast.local.apiserver.server import EmbeddedCluster
 
 T = TypeVar("T", bound=Object)
@@ -56,25 +56,9 @@ class CrashingCluster:
         self._before_write()
         return self._after_write(await self._cluster.patch_status(resource, key, patch))
 
-    async def delete(
-        self,
-        resource: Resource[T],
-        key: Key,
-        *,
-        uid: str = "",
-        resource_version: str = "",
-        propagation: Propagation = Propagation.BACKGROUND,
-        grace_period_s: int | None = None,
-    ) -> None:
+    async def delete(self, resource: Resource[T], key: Key, options: DeleteOptions = DELETE) -> None:
         self._before_write()
-        await self._cluster.delete(
-            resource,
-            key,
-            uid=uid,
-            resource_version=resource_version,
-            propagation=propagation,
-            grace_period_s=grace_period_s,
-        )
+        await self._cluster.delete(resource, key, options)
         self._after_write(None)
 
     async def bind(self, pod: Key, node: str, *, uid: str = "") -> None:

@@ -3,10 +3,11 @@
 from contextlib import suppress
 from datetime import datetime
 
+from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import NotFound
-from holdfast.cluster.protocol import JSON
-from holdfast.local.controllers.objects import PODS, Pod
+from holdfast.cluster.protocol import JSON, DeleteOptions
+from holdfast.cluster.resources import PODS
 from holdfast.runtime.controller import Controller, Done, Result, TerminalError
 from holdfast.runtime.informer import Store
 from holdfast.runtime.operator import Operator
@@ -31,11 +32,11 @@ class Kubelets:
             return Done()
         with suppress(NotFound):
             if pod.is_terminating:
-                if not pod.has_ended:
+                if not pod.is_finished:
                     status = ended(pod, STOPPED, self._now())
                     await session.patch_status(PODS, key, {"status": status})
                 if pod.metadata.deletion_grace_period_seconds:
-                    await session.delete(PODS, key, uid=pod.metadata.uid, grace_period_s=0)
+                    await session.delete(PODS, key, DeleteOptions(uid=pod.metadata.uid, grace_period_s=0))
             elif pod.status.phase == "Pending":
                 await session.patch_status(PODS, key, {"status": running(pod, self._now())})
         return Done()

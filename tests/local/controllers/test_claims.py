@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.api.core.objects import PersistentVolumeClaim, find_condition
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
-from holdfast.cluster.resources import EVENTS
-from holdfast.local.controllers.objects import CLAIMS, PODS, Claim, condition
+from holdfast.cluster.resources import CLAIMS, EVENTS, PODS
 from holdfast.local.controllers.storage import PROTECTION, unbound_claims_message, unsupported_reason, volume_of
 from holdfast.runtime.informer import Store
 from tests.local.controllers.bench import NAMESPACE, Bench, a_cluster
@@ -20,9 +20,9 @@ DATA = Key(NAMESPACE, "data")
 VOLUMES = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
 
 
-def claim(*, phase: str = "Pending", deleted: str = "", **spec: Any) -> Claim:
+def claim(*, phase: str = "Pending", deleted: str = "", **spec: Any) -> PersistentVolumeClaim:
     metadata = {"name": "data", "namespace": "ns", "uid": "1-2", "deletionTimestamp": deleted}
-    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"phase": phase}}, Claim)
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"phase": phase}}, PersistentVolumeClaim)
 
 
 def body(**spec: Any) -> JSON:
@@ -56,8 +56,8 @@ def test_a_claim_has_a_folder_unless_it_asks_for_something_else(spec: JSON, says
         (claim(phase="Bound"), ""),
     ],
 )
-def test_a_pod_waits_until_its_claim_is_ready(there: Claim | None, says: str) -> None:
-    claims: Store[Claim] = Store()
+def test_a_pod_waits_until_its_claim_is_ready(there: PersistentVolumeClaim | None, says: str) -> None:
+    claims: Store[PersistentVolumeClaim] = Store()
     if there is not None:
         claims.put(there)
     assert unbound_claims_message(pod(volumes=[{"name": "tmp", "emptyDir": {}}, *VOLUMES]), claims) == says
@@ -68,7 +68,7 @@ def test_a_pod_waits_until_its_claim_is_ready(there: Claim | None, says: str) ->
     assert unbound_claims_message(pod(volumes=[{"name": "tmp", "emptyDir": {}}]), claims) == ""
 
 
-async def bound(bench: Bench) -> Claim:
+async def bound(bench: Bench) -> PersistentVolumeClaim:
     return await bench.until(CLAIMS, DATA, lambda it: it.status.phase == "Bound")
 
 
@@ -118,8 +118,8 @@ async def test_a_claim_that_can_not_be_had_says_so_and_waits() -> None:
         await bench.add_node()
         await bench.cluster.create(CLAIMS, body(volumeMode="Block"), namespace=NAMESPACE)
         key = await bench.run_pod("one", volumes=VOLUMES)
-        turned_down = await bench.until(PODS, key, lambda it: condition(it.status.conditions, "PodScheduled"))
-        why = condition(turned_down.status.conditions, "PodScheduled")
+        turned_down = await bench.until(PODS, key, lambda it: find_condition(it.status.conditions, "PodScheduled"))
+        why = find_condition(turned_down.status.conditions, "PodScheduled")
         assert why is not None
         assert why.message == "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims."
         told = await bench.cluster.list(EVENTS, fields="reason=ProvisioningFailed")
@@ -131,7 +131,7 @@ async def test_a_claim_that_can_not_be_had_says_so_and_waits() -> None:
 
 @virtual
 async def test_storage_goes_after_the_last_pod_and_before_the_claim() -> None:
-    reclaimed: list[Claim] = []
+    reclaimed: list[PersistentVolumeClaim] = []
 
     async def reclaim(key: Key) -> None:
         reclaimed.append(await bench.cluster.get(CLAIMS, key))
@@ -192,7 +192,7 @@ async def test_a_pod_that_waits_for_a_claim_does_not_keep_the_others_waiting() -
     async with a_cluster() as bench:
         await bench.add_node()
         waiting = await bench.run_pod("one", volumes=VOLUMES)
-        await bench.until(PODS, waiting, lambda it: condition(it.status.conditions, "PodScheduled"))
+        await bench.until(PODS, waiting, lambda it: find_condition(it.status.conditions, "PodScheduled"))
         other = await bench.run_pod("other")
         await bench.until(PODS, other, lambda it: it.spec.node_name)
         await bench.cluster.create(CLAIMS, body(), namespace=NAMESPACE)

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.api.core.objects import JobStatus, UncountedTerminatedPods
+from holdfast.api.core.objects import JobStatus, Pod, UncountedTerminatedPods
 from holdfast.local.controllers.job_policies import MAX_UNCOUNTED
 from holdfast.local.controllers.jobs import Plan, plan
-from holdfast.local.controllers.objects import Job, Pod
+from holdfast.local.controllers.objects import TemplatedJob
 from tests.local.controllers.things import NOW, ago, indexed_job, job, worker
 
 LATER = NOW + timedelta(hours=1)
@@ -22,7 +22,7 @@ LONG_AGO = ago(3600)
 class World:
     """A Job and its pods as a cluster has them, and a controller that can die between any two writes."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TemplatedJob) -> None:
         self.job = job
         self.pods: dict[str, Pod] = {}
         self.ends = {"Succeeded": 0, "Failed": 0}
@@ -108,7 +108,9 @@ ACTIONS = st.lists(st.one_of(LOOKS, SYNCS, ENDS), max_size=50)
 )
 @given(actions=ACTIONS)
 @settings(max_examples=60, deadline=None)
-def test_each_ended_pod_is_counted_once_and_only_once(wanted: Job, actions: list[Callable[[World], None]]) -> None:
+def test_each_ended_pod_is_counted_once_and_only_once(
+    wanted: TemplatedJob, actions: list[Callable[[World], None]]
+) -> None:
     world = World(wanted)
     for act in actions:
         act(world)

@@ -5,9 +5,10 @@ from collections import Counter
 
 import pytest
 
+from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
 from holdfast.local.controllers.job_pods import index_of
-from holdfast.local.controllers.objects import JOBS, Job, Pod
+from holdfast.local.controllers.objects import JOBS, TemplatedJob
 from tests.local.controllers.bench import STEP_S, Bench, a_cluster, indexed
 from tests.local.controllers.crashing import CrashingCluster
 from tests.runtime.virtual import virtual
@@ -40,7 +41,7 @@ class Trainers:
             self.ends["failed" if code else "succeeded"] += 1
 
 
-async def run(at: int, *, after: bool, backoff_limit: int) -> tuple[Job, Counter[str], bool]:
+async def run(at: int, *, after: bool, backoff_limit: int) -> tuple[TemplatedJob, Counter[str], bool]:
     async with a_cluster() as bench:
         await bench.crash()
         dying = CrashingCluster(bench.cluster, at, after=after)

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from holdfast.api.core.objects import Node, Pod
 from holdfast.cluster.protocol import JSON
 from holdfast.local.controllers.node_snapshot import NodeSnapshot
-from holdfast.local.controllers.objects import Node, Pod
 from holdfast.local.controllers.scheduler import schedule
 from holdfast.scheduling.resources import NANO, parse_nanos
 from tests.local.controllers.things import asking, node, pod

@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
-from holdfast.cluster.resources import SERVICE_ACCOUNTS
+from holdfast.cluster.resources import PODS, SERVICE_ACCOUNTS
 from holdfast.local.controllers.deployments import HASH, RECREATE_DELAY_S, is_current, plan_scale, pod_body, status
-from holdfast.local.controllers.objects import DEPLOYMENTS, PODS, Deployment, Pod
+from holdfast.local.controllers.objects import DEPLOYMENTS, TemplatedDeployment
 from tests.local.controllers.bench import NAMESPACE, Bench, a_cluster, pod_spec
 from tests.local.controllers.things import NOW, ago
 from tests.runtime.virtual import virtual
@@ -19,18 +20,24 @@ from tests.runtime.virtual import virtual
 BOARD = Key(NAMESPACE, "board")
 
 
-def deployment(replicas: int = 1, *, image: str = "board:1", told: JSON | None = None) -> Deployment:
+def deployment(replicas: int = 1, *, image: str = "board:1", told: JSON | None = None) -> TemplatedDeployment:
     template = {"metadata": {"labels": {"app": "board"}}, "spec": {"containers": [{"name": "main", "image": image}]}}
     body = {
         "metadata": {"name": "board", "namespace": "ns", "uid": "u", "generation": 3},
         "spec": {"replicas": replicas, "template": template},
         "status": told or {},
     }
-    return msgspec.convert(body, Deployment)
+    return msgspec.convert(body, TemplatedDeployment)
 
 
 def a_pod(
-    name: str, of: Deployment, phase: str = "Running", *, ready: bool = True, deleted: bool = False, ended: str = ""
+    name: str,
+    of: TemplatedDeployment,
+    phase: str = "Running",
+    *,
+    ready: bool = True,
+    deleted: bool = False,
+    ended: str = "",
 ) -> Pod:
     made = pod_body(of)
     state = {"terminated": {"exitCode": 1, "finishedAt": ended}} if ended else {}
@@ -81,7 +88,7 @@ def names(pods: tuple[Pod, ...]) -> list[str]:
         pytest.param(ONE, [a_pod("a", ONE, "Failed", ended=ago(99), deleted=True)], 1, [], id="ended and going"),
     ],
 )
-def test_who_comes_and_who_goes(wanted: Deployment, pods: list[Pod], create: int, stop: list[str]) -> None:
+def test_who_comes_and_who_goes(wanted: TemplatedDeployment, pods: list[Pod], create: int, stop: list[str]) -> None:
     steps = plan_scale(wanted, pods, NOW)
     assert (steps.create, names(steps.stop)) == (create, stop)
 

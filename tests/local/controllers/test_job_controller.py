@@ -5,11 +5,13 @@ from random import Random
 
 import pytest
 
+from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import Conflict
+from holdfast.cluster.resources import PODS
 from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
 from holdfast.local.controllers.jobs import BY_JOB, JobReconciler, job_of
-from holdfast.local.controllers.objects import JOBS, PODS, Job, Pod
+from holdfast.local.controllers.objects import JOBS, TemplatedJob
 from holdfast.runtime.informer import Informers, Store
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.process import utc_now
@@ -23,7 +25,7 @@ KEY = Key(NAMESPACE, "one")
 class Desk:
     def __init__(self, cluster: EmbeddedCluster) -> None:
         self.cluster = cluster
-        self.jobs: Store[Job] = Store()
+        self.jobs: Store[TemplatedJob] = Store()
         self.pods: Store[Pod] = Store({BY_JOB: lambda pod: map(str, job_of(pod))})
         informers = Informers(cluster, (), metrics=Metrics(), random=Random(0))
         self.controller = JobReconciler(self.jobs, self.pods, WriteTracker(cluster, informers), utc_now)
@@ -36,7 +38,7 @@ class Desk:
         await self.see_job()
         await self.see_pods()
 
-    async def job(self) -> Job:
+    async def job(self) -> TemplatedJob:
         return await self.cluster.get(JOBS, KEY)
 
     async def see_job(self) -> None:

@@ -4,19 +4,20 @@ import asyncio
 from datetime import timedelta
 
 from holdfast.api.core.objects import JobStatus
-from holdfast.cluster.protocol import Propagation
+from holdfast.cluster.protocol import DeleteOptions, Propagation
+from holdfast.cluster.resources import PODS
 from holdfast.local.controllers.job_pods import FAILURES, index_of
-from holdfast.local.controllers.objects import JOBS, PODS, Job
+from holdfast.local.controllers.objects import JOBS, TemplatedJob
 from holdfast.times import parse_time
 from tests.local.controllers.bench import PRIORITY_CLASSES, a_cluster, indexed, now, pod_spec
 from tests.runtime.virtual import virtual
 
 
-def reason(job: Job) -> str:
+def reason(job: TemplatedJob) -> str:
     return next(c.reason for c in job.status.conditions if c.type in ("Complete", "Failed"))
 
 
-def kinds(job: Job) -> list[str]:
+def kinds(job: TemplatedJob) -> list[str]:
     return [c.type for c in job.status.conditions if c.status == "True"]
 
 
@@ -159,7 +160,7 @@ async def test_pods_left_by_a_job_that_is_gone_are_let_go() -> None:
         for policy in (Propagation.ORPHAN, Propagation.FOREGROUND, Propagation.BACKGROUND):
             key = await bench.run_job(f"by-{policy.lower()}")
             (pod,) = await bench.running(1)
-            await bench.cluster.delete(JOBS, key, propagation=policy)
+            await bench.cluster.delete(JOBS, key, DeleteOptions(propagation=policy))
             await bench.gone(JOBS, key)
             if policy is Propagation.ORPHAN:
                 orphan = await bench.until(PODS, pod.metadata.key, lambda pod: not pod.metadata.finalizers)

@@ -4,14 +4,15 @@ from collections.abc import Iterable
 
 import pytest
 
+from holdfast.api.core.objects import Pod
 from holdfast.cluster.protocol import JSON
 from holdfast.local.controllers.job_policies import MAX_PODS_PER_STEP, NewPod
 from holdfast.local.controllers.jobs import Plan, plan
-from holdfast.local.controllers.objects import Job, Pod
+from holdfast.local.controllers.objects import TemplatedJob
 from tests.local.controllers.things import NOW, ago, indexed_job, job, worker
 
 
-def planned(job: Job, *pods: Pod) -> Plan:
+def planned(job: TemplatedJob, *pods: Pod) -> Plan:
     return plan(job, pods, NOW)
 
 
@@ -54,7 +55,7 @@ def conditions(it: Plan) -> dict[str, str]:
         (job(parallelism=MAX_PODS_PER_STEP + 5, completions=1000), [], [None] * MAX_PODS_PER_STEP),
     ],
 )
-def test_missing_pods_are_made(wanted: Job, pods: list[Pod], expected: list[int | None]) -> None:
+def test_missing_pods_are_made(wanted: TemplatedJob, pods: list[Pod], expected: list[int | None]) -> None:
     it = planned(wanted, *pods)
     assert made(it) == expected
     assert it.status.active == len(expected) + sum(p.status.phase == "Running" and not p.is_terminating for p in pods)
@@ -141,7 +142,7 @@ def test_without_indexes_the_newest_goes_first() -> None:
     assert uids(planned(job(completions=2, parallelism=1), older, younger).surplus) == uids([younger])
 
 
-ENDINGS: list[tuple[str, Job, list[Pod], str]] = [
+ENDINGS: list[tuple[str, TemplatedJob, list[Pod], str]] = [
     ("all indexes", indexed_job(2), [worker("Succeeded", index=0), worker("Succeeded", index=1)], "CompletionsReached"),
     ("no index at all", indexed_job(0), [], "CompletionsReached"),
     ("a work queue", job(parallelism=2), [worker("Succeeded")], "CompletionsReached"),
@@ -179,7 +180,7 @@ ENDINGS: list[tuple[str, Job, list[Pod], str]] = [
 @pytest.mark.parametrize(
     ("wanted", "pods", "reason"), [case[1:] for case in ENDINGS], ids=[case[0] for case in ENDINGS]
 )
-def test_a_job_is_over(wanted: Job, pods: list[Pod], reason: str) -> None:
+def test_a_job_is_over(wanted: TemplatedJob, pods: list[Pod], reason: str) -> None:
     it = planned(wanted, *pods)
     first = "SuccessCriteriaMet" if reason in ("CompletionsReached", "SuccessPolicy") else "FailureTarget"
     assert conditions(it)[first] == reason
@@ -189,7 +190,7 @@ def test_a_job_is_over(wanted: Job, pods: list[Pod], reason: str) -> None:
     assert uids(it.release) == uids(pods)
 
 
-GOING_ON: list[tuple[str, Job, list[Pod]]] = [
+GOING_ON: list[tuple[str, TemplatedJob, list[Pod]]] = [
     ("one index is missing", indexed_job(2), [worker("Succeeded", index=0), worker(index=1)]),
     ("others of a work queue run", job(parallelism=2), [worker("Succeeded"), worker()]),
     ("the limit is only reached", indexed_job(1, backoffLimit=1), [worker("Failed", index=0)]),
@@ -211,7 +212,7 @@ GOING_ON: list[tuple[str, Job, list[Pod]]] = [
 
 
 @pytest.mark.parametrize(("wanted", "pods"), [case[1:] for case in GOING_ON], ids=[case[0] for case in GOING_ON])
-def test_a_job_goes_on(wanted: Job, pods: list[Pod]) -> None:
+def test_a_job_goes_on(wanted: TemplatedJob, pods: list[Pod]) -> None:
     it = planned(wanted, *pods)
     assert not {"SuccessCriteriaMet", "FailureTarget", "Complete", "Failed"} & conditions(it).keys()
     assert it.stop == ()

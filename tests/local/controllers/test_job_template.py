@@ -1,10 +1,11 @@
 import msgspec
 import pytest
 
+from holdfast.api.core.objects import JOB_TRACKING
 from holdfast.local.controllers.job_pods import FAILURES, IGNORED_FAILURES, INDEX
 from holdfast.local.controllers.job_policies import NewPod
 from holdfast.local.controllers.jobs import pod_body
-from holdfast.local.controllers.objects import TRACKING, Job
+from holdfast.local.controllers.objects import TemplatedJob
 from tests.local.controllers.things import indexed_job, job
 
 TEMPLATE = {
@@ -27,7 +28,7 @@ def test_a_pod_is_its_template_held_and_owned() -> None:
         "generateName": "one-",
         "labels": {"app": "x"},
         "annotations": {"note": "y"},
-        "finalizers": [TRACKING],
+        "finalizers": [JOB_TRACKING],
         "ownerReferences": [
             {
                 "apiVersion": "batch/v1",
@@ -76,7 +77,7 @@ def test_an_index_hands_its_failures_down(replica: NewPod, marks: dict[str, str]
 
 
 def test_a_long_name_leaves_room_for_what_the_server_adds() -> None:
-    long = msgspec.convert({"metadata": {"name": "n" * 63, "uid": "u"}}, Job)
+    long = msgspec.convert({"metadata": {"name": "n" * 63, "uid": "u"}}, TemplatedJob)
     prefix = pod_body(long, NewPod())["metadata"]["generateName"]
     assert len(prefix) == 58
     assert prefix.endswith("n-")

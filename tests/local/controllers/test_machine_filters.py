@@ -2,8 +2,8 @@
 
 import pytest
 
+from holdfast.api.core.objects import Node
 from holdfast.cluster.protocol import JSON
-from holdfast.local.controllers.objects import Node
 from holdfast.local.controllers.scheduler import filter_failures
 from holdfast.scheduling.resources import parse_nanos, pod_requests
 from tests.local.controllers.things import asking, node, pod

@@ -2,9 +2,10 @@
 
 from datetime import timedelta
 
+from holdfast.api.core.objects import Node, Pod, find_condition
 from holdfast.api.meta import Key
+from holdfast.cluster.resources import LEASES, NODES, PODS
 from holdfast.local.controllers.nodes import readiness
-from holdfast.local.controllers.objects import LEASES, NODES, PODS, Node, Pod, condition
 from holdfast.times import parse_time
 from tests.local.controllers.bench import LEASE_NAMESPACE, a_cluster, indexed, now
 from tests.runtime.virtual import virtual
@@ -18,7 +19,7 @@ def marks(node: Node) -> list[tuple[str, str]]:
 
 
 def disruption(pod: Pod) -> str:
-    found = condition(pod.status.conditions, "DisruptionTarget")
+    found = find_condition(pod.status.conditions, "DisruptionTarget")
     return found.reason if found else ""
 
 
@@ -50,7 +51,7 @@ async def test_a_silent_machine_is_unknown_after_its_grace_and_loses_its_pods_af
 
 
 def ready(pod: Pod) -> str:
-    found = condition(pod.status.conditions, "Ready")
+    found = find_condition(pod.status.conditions, "Ready")
     return found.status if found else ""
 
 
@@ -102,7 +103,7 @@ async def test_a_cordoned_machine_takes_no_new_pods_and_keeps_those_it_has() -> 
         await bench.cluster.patch(NODES, Key("", "m-1"), {"spec": {"unschedulable": True}})
         await bench.node("m-1", lambda node: marks(node) == [("node.kubernetes.io/unschedulable", "NoSchedule")])
         key = await bench.run_pod("after")
-        waiting = await bench.until(PODS, key, lambda pod: condition(pod.status.conditions, "PodScheduled"))
+        waiting = await bench.until(PODS, key, lambda pod: find_condition(pod.status.conditions, "PodScheduled"))
         assert waiting.status.conditions[0].message == "0/1 nodes are available: 1 node(s) were unschedulable."
         await bench.cluster.patch(NODES, Key("", "m-1"), {"spec": {"unschedulable": False}})
         await bench.running(2)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from holdfast.api.core.objects import Lease, LeaseSpec
+from holdfast.api.core.objects import Lease, LeaseSpec, Node, NodeCondition, Pod, PodCondition, find_condition
 from holdfast.api.core.selectors import Taint
 from holdfast.api.meta import ObjectMeta
 from holdfast.cluster.protocol import JSON
@@ -21,14 +21,13 @@ from holdfast.local.controllers.nodes import (
     unknown_conditions,
     wanted_taints,
 )
-from holdfast.local.controllers.objects import Condition, Node, Pod, condition
-from tests.local.controllers.things import NOW, ago, node, pod, told
+from tests.local.controllers.things import NOW, ago, node, node_condition, pod, pod_condition
 
 CORDONED = "node.kubernetes.io/unschedulable"
 FOREIGN = {"key": "holdfast.dev/preempted", "effect": "NoSchedule", "value": "soon"}
 
 
-def saying(it: Node, *conditions: Condition) -> Node:
+def saying(it: Node, *conditions: NodeCondition) -> Node:
     return structs.replace(it, status=structs.replace(it.status, conditions=conditions))
 
 
@@ -42,7 +41,12 @@ def saying(it: Node, *conditions: Condition) -> Node:
         (node(ready=""), True, []),
         (node(unschedulable=True), True, [(CORDONED, "NoSchedule")]),
         (
-            saying(node(), told("Ready", "True"), told("DiskPressure", "True"), told("MemoryPressure", "False")),
+            saying(
+                node(),
+                node_condition("Ready", "True"),
+                node_condition("DiskPressure", "True"),
+                node_condition("MemoryPressure", "False"),
+            ),
             True,
             [("node.kubernetes.io/disk-pressure", "NoSchedule")],
         ),
@@ -74,7 +78,7 @@ def lease(renewed: str) -> Lease:
 
 
 def test_any_change_of_lease_or_heartbeat_is_a_sign_of_life() -> None:
-    beating = saying(node(), told("Ready", "True", lastHeartbeatTime=ago(9)))
+    beating = saying(node(), node_condition("Ready", "True", lastHeartbeatTime=ago(9)))
     signs = {
         heartbeat_of(beating, lease(ago(5))),
         heartbeat_of(beating, lease(ago(4))),
@@ -90,9 +94,9 @@ def test_any_change_of_lease_or_heartbeat_is_a_sign_of_life() -> None:
 def test_silence_makes_all_that_the_machine_told_unknown_and_nothing_else() -> None:
     machine = saying(
         node(),
-        told("Ready", "True", lastHeartbeatTime=ago(90), reason="KubeletReady"),
-        told("MemoryPressure", "False"),
-        told("holdfast.dev/preempted", "True"),
+        node_condition("Ready", "True", lastHeartbeatTime=ago(90), reason="KubeletReady"),
+        node_condition("MemoryPressure", "False"),
+        node_condition("holdfast.dev/preempted", "True"),
     )
     ready, memory, preempted = unknown_conditions(machine, NOW)
     assert (ready.status, ready.reason, ready.last_transition_time) == ("Unknown", "NodeStatusUnknown", ago(0))
@@ -143,13 +147,13 @@ def test_a_pod_leaves_when_its_patience_with_a_mark_ends(
     assert eviction_time(leaving, taints, NOW) == expected
 
 
-def having(*conditions: Condition) -> Pod:
+def having(*conditions: PodCondition) -> Pod:
     it = pod()
     return structs.replace(it, status=structs.replace(it.status, conditions=conditions))
 
 
 def test_a_disruption_is_noted_once_beside_what_is_there() -> None:
-    scheduled = told("PodScheduled", "True")
+    scheduled = pod_condition("PodScheduled", "True")
     noted = disrupted(having(scheduled), "DeletionByPodGC", "why", NOW)
     assert noted[0] == scheduled
     assert msgspec.to_builtins(noted[1]) == {
@@ -165,8 +169,8 @@ def test_a_disruption_is_noted_once_beside_what_is_there() -> None:
 
 
 def test_a_pod_on_a_lost_machine_is_no_longer_ready() -> None:
-    doubted = not_ready(having(told("Ready", "True"), told("ContainersReady", "True")), NOW)
-    ready = condition(doubted, "Ready")
+    doubted = not_ready(having(pod_condition("Ready", "True"), pod_condition("ContainersReady", "True")), NOW)
+    ready = find_condition(doubted, "Ready")
     assert ready is not None
     assert (ready.status, ready.reason) == ("False", "NodeNotReady")
     assert len(doubted) == 2

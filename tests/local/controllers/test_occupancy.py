@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from holdfast.api.core.objects import Pod
 from holdfast.local.controllers.node_snapshot import NodeSnapshot, waits
-from holdfast.local.controllers.objects import Pod
 from holdfast.scheduling.resources import NANO
 from tests.local.controllers.things import asking, pod
 
@@ -137,7 +137,7 @@ def test_after_any_history_the_sums_are_those_of_what_is_there(steps: list[Step]
         if new is not None:
             there[step.name] = new
     for machine in ("m", "n"):
-        here = [each for each in there.values() if each.spec.node_name == machine and not each.has_ended]
+        here = [each for each in there.values() if each.spec.node_name == machine and not each.is_finished]
         assert cpus(occupancy, machine) == 3 * len(here)
         assert {each.metadata.name for each in occupancy.on(machine)} == {each.metadata.name for each in here}
     assert {each.metadata.name for each in occupancy.waiting()} == {n for n, each in there.items() if waits(each)}

@@ -2,8 +2,8 @@
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import ClusterError, Conflict, ServerError
+from holdfast.cluster.resources import PODS
 from holdfast.local.apiserver.server import EmbeddedCluster
-from holdfast.local.controllers.objects import PODS
 from tests.local.controllers.bench import a_cluster
 from tests.local.controllers.crashing import CrashingCluster
 from tests.local.controllers.test_scheduling_life import gpus

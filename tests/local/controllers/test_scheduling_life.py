@@ -2,8 +2,9 @@
 
 import asyncio
 
+from holdfast.api.core.objects import Pod, PodCondition, find_condition
 from holdfast.api.meta import Key
-from holdfast.local.controllers.objects import NODES, PODS, Condition, Pod, condition
+from holdfast.cluster.resources import NODES, PODS
 from tests.local.controllers.bench import Bench, a_cluster, indexed, now, pod_spec
 from tests.runtime.virtual import virtual
 
@@ -15,8 +16,8 @@ def gpus(count: int) -> dict[str, object]:
     return {"containers": [{"name": "main", "image": "main:1", "resources": resources}]}
 
 
-def scheduled(pod: Pod) -> Condition | None:
-    return condition(pod.status.conditions, "PodScheduled")
+def scheduled(pod: Pod) -> PodCondition | None:
+    return find_condition(pod.status.conditions, "PodScheduled")
 
 
 async def turned_down(bench: Bench, key: Key) -> str:
@@ -109,7 +110,7 @@ async def test_hundreds_of_jobs_at_once_all_complete() -> None:
             pods = await bench.pods()
             running = [pod for pod in pods if pod.status.phase == "Running"]
             most = max(most, len(running))
-            ended = sum(pod.has_ended for pod in pods)
+            ended = sum(pod.is_finished for pod in pods)
             if ended == jobs:
                 break
             assert (now() - begun).total_seconds() < 3600

@@ -3,8 +3,8 @@
 import asyncio
 from contextlib import suppress
 
+from holdfast.api.core.objects import find_condition
 from holdfast.local.controllers.nodes import readiness
-from holdfast.local.controllers.objects import condition
 from holdfast.local.kubelet.node import NodeAgent
 from tests.local.controllers.bench import a_cluster, now
 from tests.runtime.virtual import virtual
@@ -28,7 +28,7 @@ async def test_a_machine_that_wakes_up_is_ready_again() -> None:
         awake = asyncio.create_task(agent.run())
         back = await bench.node("laptop", lambda node: not node.spec.taints)
         assert readiness(back) == "True"
-        ready = condition(back.status.conditions, "Ready")
+        ready = find_condition(back.status.conditions, "Ready")
         assert ready is not None
         assert ready.reason == "RunnerReady"
         await bench.run_pod("one")

@@ -2,10 +2,10 @@ import msgspec
 import pytest
 from msgspec import structs
 
+from holdfast.api.core.objects import ContainerState, ContainerStateTerminated, ContainerStatus, Pod
 from holdfast.local.controllers.job_pods import failures_before, finished_at, has_failed, index_of, is_active, is_ready
-from holdfast.local.controllers.objects import ContainerState, ContainerStatus, Pod, Terminated
 from holdfast.times import parse_time
-from tests.local.controllers.things import NOW, ago, indexed_job, told, worker
+from tests.local.controllers.things import NOW, ago, indexed_job, pod_condition, worker
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,10 @@ def without_containers(pod: Pod) -> Pod:
 def test_a_pod_finished_when_its_last_container_did() -> None:
     pod = worker("Failed", ended=ago(30))
     sidecar = msgspec.convert({"name": "sidecar", "restartPolicy": "Always"}, type(pod.spec.containers[0]))
-    late = ContainerStatus(name="sidecar", state=ContainerState(terminated=Terminated(finished_at=ago(10))))
-    setup = ContainerStatus(name="setup", state=ContainerState(terminated=Terminated(finished_at=ago(1))))
+    late = ContainerStatus(
+        name="sidecar", state=ContainerState(terminated=ContainerStateTerminated(finished_at=ago(10)))
+    )
+    setup = ContainerStatus(name="setup", state=ContainerState(terminated=ContainerStateTerminated(finished_at=ago(1))))
     both = structs.replace(
         pod,
         spec=structs.replace(pod.spec, init_containers=(sidecar,)),
@@ -68,7 +70,7 @@ def test_without_containers_other_signs_tell_when_a_pod_finished() -> None:
     assert finished_at(made) == parse_time(ago(100))
     deleted = without_containers(worker(made=ago(100), deleted=ago(20)))
     assert finished_at(deleted) == parse_time(ago(50)), "30 s of grace before its end"
-    unready = told("Ready", "False", lastTransitionTime=ago(70))
+    unready = pod_condition("Ready", "False", lastTransitionTime=ago(70))
     status = structs.replace(deleted.status, conditions=(unready,))
     assert finished_at(structs.replace(deleted, status=status)) == parse_time(ago(70))
 

@@ -5,9 +5,11 @@ from random import Random
 
 import pytest
 
+from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
+from holdfast.cluster.resources import LEASES, NODES, PODS
 from holdfast.local.controllers.job_pods import index_of
-from holdfast.local.controllers.objects import JOBS, LEASES, NODES, PODS, Job, Pod
+from holdfast.local.controllers.objects import JOBS, TemplatedJob
 from tests.local.controllers.bench import LEASE_NAMESPACE, NAMESPACE, Bench, a_cluster, indexed
 from tests.runtime.virtual import virtual
 
@@ -88,7 +90,7 @@ class Storm:
         await self._bench.add_node(f"m-{self._machines}")
 
 
-async def survivors(bench: Bench) -> list[Job]:
+async def survivors(bench: Bench) -> list[TemplatedJob]:
     return [await bench.cluster.get(JOBS, Key(NAMESPACE, name)) for name in JOB_NAMES]
 
 
@@ -124,7 +126,7 @@ async def check(bench: Bench) -> None:
     """At no moment do two pods of one index run for their Job."""
     there = set()
     for pod in await bench.pods():
-        if not (pod.has_ended or pod.is_terminating):
+        if not (pod.is_finished or pod.is_terminating):
             place = pod.metadata.labels["batch.kubernetes.io/job-name"], index_of(pod)
             assert place not in there
             there.add(place)

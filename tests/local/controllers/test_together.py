@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from holdfast.local.controllers.tasks import gather_all
+from holdfast.local.controllers.objects import gather_all
 
 
 async def test_all_steps_are_taken_and_their_results_come_in_order() -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
+from holdfast.api.core.objects import JOB_TRACKING, Node, NodeCondition, Pod, PodCondition
 from holdfast.api.meta import ObjectMeta, OwnerReference
 from holdfast.cluster.protocol import JSON
 from holdfast.local.controllers.job_pods import FAILURES, INDEX
-from holdfast.local.controllers.objects import TRACKING, Condition, Job, Node, Pod
+from holdfast.local.controllers.objects import TemplatedJob
 from holdfast.runtime.process import format_time
 
 NOW = datetime(2026, 4, 5, 12, tzinfo=UTC)
@@ -20,12 +21,12 @@ def ago(seconds: float) -> str:
     return format_time(NOW - timedelta(seconds=seconds))
 
 
-def job(*, status: JSON | None = None, **spec: Any) -> Job:
+def job(*, status: JSON | None = None, **spec: Any) -> TemplatedJob:
     metadata = {"name": "one", "namespace": "ns", "uid": "job-uid", "resourceVersion": "7"}
-    return msgspec.convert({"metadata": metadata, "spec": spec, "status": status or {}}, Job)
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": status or {}}, TemplatedJob)
 
 
-def indexed_job(workers: int, *, status: JSON | None = None, **spec: Any) -> Job:
+def indexed_job(workers: int, *, status: JSON | None = None, **spec: Any) -> TemplatedJob:
     both = {"completions": workers, "parallelism": workers, **spec}
     return job(status=status, completionMode="Indexed", **both)
 
@@ -59,7 +60,7 @@ def worker(
         deletion_grace_period_seconds=30 if deleted else None,
         annotations=({INDEX: str(index)} if index is not None else {})
         | ({FAILURES: str(failures)} if failures is not None else {}),
-        finalizers=(TRACKING,) if tracked else (),
+        finalizers=(JOB_TRACKING,) if tracked else (),
         owner_references=(
             OwnerReference(api_version="batch/v1", kind="Job", name="one", uid="job-uid", controller=True),
         ),
@@ -104,5 +105,9 @@ def node(
     return msgspec.convert(body, Node)
 
 
-def told(kind: str, status: str, **more: str) -> Condition:
-    return msgspec.convert({"type": kind, "status": status, **more}, Condition)
+def pod_condition(kind: str, status: str, **more: str) -> PodCondition:
+    return msgspec.convert({"type": kind, "status": status, **more}, PodCondition)
+
+
+def node_condition(kind: str, status: str, **more: str) -> NodeCondition:
+    return msgspec.convert({"type": kind, "status": status, **more}, NodeCondition)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast.api.meta import Key
-from holdfast.cluster.protocol import JSON, Cluster
+from holdfast.cluster.protocol import JSON, Cluster, DeleteOptions
 from holdfast.local.kubelet.kubelet import Kubelet
 from tests.contract.kinds import PODS, Document
 from tests.contract.waiting import gone, until
@@ -60,7 +60,7 @@ class Bench:
         return await self.phase(await self.start(*containers, **more), *TERMINAL)
 
     async def delete(self, key: Key, grace_s: int | None = None) -> None:
-        await self.cluster.delete(PODS, key, grace_period_s=grace_s)
+        await self.cluster.delete(PODS, key, DeleteOptions(grace_period_s=grace_s))
 
     async def gone(self, key: Key) -> None:
         await gone(self.cluster, PODS, key)

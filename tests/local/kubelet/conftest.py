@@ -14,9 +14,9 @@ from holdfast.api.meta import Key
 from holdfast.cluster.kubernetes.client import connect
 from holdfast.cluster.kubernetes.kubeconfig import load_config
 from holdfast.cluster.protocol import Cluster
+from holdfast.cluster.resources import NAMESPACES, NODES
 from holdfast.local.apiserver.server import open_cluster
 from holdfast.local.kubelet.kubelet import Kubelet
-from holdfast.local.kubelet.objects import NAMESPACES, NODES
 from tests.control_plane.server import ControlPlane
 from tests.local.kubelet.bench import Bench, MakeBench
 

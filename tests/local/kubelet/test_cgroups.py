@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.api.core.objects import ResourceRequirements
 from holdfast.local.kubelet.devices import Cgroup, Cgroups, find
-from holdfast.local.kubelet.objects import Container, ResourceRequirements
+from holdfast.local.kubelet.objects import RunnableContainer
 from tests.local.kubelet.bench import MakeBench, shell, terminated
 
 
-def limited(**limits: str) -> Container:
-    return Container(name="main", resources=ResourceRequirements(limits=dict(limits)))
+def limited(**limits: str) -> RunnableContainer:
+    return RunnableContainer(name="main", resources=ResourceRequirements(limits=dict(limits)))
 
 
 def proc(folder: Path, cgroup: str, *mounts: str) -> Path:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from holdfast.cluster.protocol import JSON
-from holdfast.local.kubelet.objects import SECRETS
+from holdfast.cluster.resources import SECRETS
 from tests.contract.kinds import CONFIG_MAPS, Document
 from tests.local.kubelet.bench import Bench, env_lines, python, shell, state, terminated
 

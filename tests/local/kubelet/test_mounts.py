@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.local.kubelet.errors import ConfigError
-from holdfast.local.kubelet.objects import Container, VolumeMount
+from holdfast.local.kubelet.objects import ConfigError, RunnableContainer, VolumeMount
 from holdfast.local.kubelet.volumes import Mount, link, mounts, rewrite, within
 
 MOUNTS = [Mount("/data/cache", Path("/real/cache")), Mount("/data", Path("/real/data")), Mount("/tmp", Path("/tmp/x"))]
@@ -54,8 +53,10 @@ def test_a_link_does_not_lead_out_of_a_volume_either(tmp_path: Path) -> None:
         within(tmp_path / "volume", "out/passwd")
 
 
-def container(*paths: str, **more: str) -> Container:
-    return Container(name="main", volume_mounts=tuple(VolumeMount(name="v", mount_path=p, **more) for p in paths))
+def container(*paths: str, **more: str) -> RunnableContainer:
+    return RunnableContainer(
+        name="main", volume_mounts=tuple(VolumeMount(name="v", mount_path=p, **more) for p in paths)
+    )
 
 
 def test_the_longest_path_counts(tmp_path: Path) -> None:

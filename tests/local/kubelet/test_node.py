@@ -8,10 +8,10 @@ from typing import Any
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import Expired, Unreachable
 from holdfast.cluster.protocol import Cluster
+from holdfast.cluster.resources import LEASES, NODES
 from holdfast.local.kubelet import node
 from holdfast.local.kubelet.kubelet import Kubelet
 from holdfast.local.kubelet.node import NodeAgent, capacity
-from holdfast.local.kubelet.objects import LEASES, NODES
 from tests.contract.kinds import NODES as DOCUMENTS
 from tests.contract.kinds import PODS
 from tests.local.kubelet.bench import Bench, MakeBench, shell

@@ -6,8 +6,8 @@ from holdfast.cluster.protocol import JSON
 from holdfast.local.kubelet.pod_status import (
     ContainerSnapshot,
     PodResult,
+    PodSnapshot,
     Running,
-    Snapshot,
     State,
     Terminated,
     Waiting,
@@ -34,8 +34,8 @@ def fact(
     return ContainerSnapshot(name=name, image="i", state=state, started=started, ready=ready, **more)  # type: ignore[arg-type]  # of Fact
 
 
-def one(state: State, **more: object) -> Snapshot:
-    return Snapshot(init=(), main=(fact(state, **more),))  # type: ignore[arg-type]  # of Fact
+def one(state: State, **more: object) -> PodSnapshot:
+    return PodSnapshot(init=(), main=(fact(state, **more),))  # type: ignore[arg-type]  # of Fact
 
 
 def conditions(status: JSON) -> dict[str, str]:
@@ -49,16 +49,16 @@ def conditions(status: JSON) -> dict[str, str]:
         (one(RUNNING), "Running"),
         (one(ended(0)), "Running"),  # until the pod as a whole has ended
         (one(Waiting("CrashLoopBackOff"), last=ended(1)), "Running"),
-        (Snapshot(init=(fact(RUNNING),), main=(fact(Waiting()),)), "Pending"),
-        (Snapshot(init=(fact(ended(1)),), main=(fact(Waiting()),)), "Pending"),
-        (Snapshot(init=(fact(ended(0)),), main=(fact(RUNNING),)), "Running"),
-        (Snapshot(init=(fact(RUNNING, is_sidecar=True),), main=(fact(Waiting()),)), "Pending"),
-        (Snapshot(init=(fact(RUNNING, is_sidecar=True, started=True),), main=(fact(RUNNING),)), "Running"),
-        (Snapshot(init=(), main=(fact(RUNNING), fact(Waiting(), name="b"))), "Pending"),
-        (Snapshot(init=(), main=(fact(ended(0)),), result=PodResult(phase="Failed")), "Failed"),
+        (PodSnapshot(init=(fact(RUNNING),), main=(fact(Waiting()),)), "Pending"),
+        (PodSnapshot(init=(fact(ended(1)),), main=(fact(Waiting()),)), "Pending"),
+        (PodSnapshot(init=(fact(ended(0)),), main=(fact(RUNNING),)), "Running"),
+        (PodSnapshot(init=(fact(RUNNING, is_sidecar=True),), main=(fact(Waiting()),)), "Pending"),
+        (PodSnapshot(init=(fact(RUNNING, is_sidecar=True, started=True),), main=(fact(RUNNING),)), "Running"),
+        (PodSnapshot(init=(), main=(fact(RUNNING), fact(Waiting(), name="b"))), "Pending"),
+        (PodSnapshot(init=(), main=(fact(ended(0)),), result=PodResult(phase="Failed")), "Failed"),
     ],
 )
-def test_the_phase_follows_the_containers_until_there_is_a_verdict(snapshot: Snapshot, expected: str) -> None:
+def test_the_phase_follows_the_containers_until_there_is_a_verdict(snapshot: PodSnapshot, expected: str) -> None:
     assert phase(snapshot) == expected
 
 
@@ -72,8 +72,8 @@ def test_a_pod_succeeds_when_all_its_main_containers_did(states: tuple[State, ..
 
 def test_a_pod_is_ready_when_its_containers_and_sidecars_are() -> None:
     sidecar = fact(RUNNING, name="sidecar", is_sidecar=True, started=True)
-    ready = pod_status(Snapshot(init=(), main=(fact(RUNNING, ready=True),)), (), NOW)
-    unready = pod_status(Snapshot(init=(sidecar,), main=(fact(RUNNING, ready=True),)), (), NOW)
+    ready = pod_status(PodSnapshot(init=(), main=(fact(RUNNING, ready=True),)), (), NOW)
+    unready = pod_status(PodSnapshot(init=(sidecar,), main=(fact(RUNNING, ready=True),)), (), NOW)
     assert conditions(ready) == {"Initialized": "True", "ContainersReady": "True", "Ready": "True"}
     assert conditions(unready)["Ready"] == "False"
     assert unready["conditions"][-1]["message"] == "containers with unready status: [sidecar]"
@@ -91,10 +91,10 @@ def test_others_conditions_stay_and_unchanged_ones_keep_their_time() -> None:
 
 def test_a_disrupted_pod_says_so_and_an_ordinary_failure_does_not() -> None:
     lost = PodResult(phase="Failed", reason="NodeLost", message="gone", disrupted=True)
-    status = pod_status(Snapshot(init=(), main=(fact(ended(137)),), result=lost), (), NOW)
+    status = pod_status(PodSnapshot(init=(), main=(fact(ended(137)),), result=lost), (), NOW)
     assert conditions(status)["DisruptionTarget"] == "True"
     assert (status["reason"], status["message"]) == ("NodeLost", "gone")
-    failed = pod_status(Snapshot(init=(), main=(fact(ended(1)),), result=PodResult(phase="Failed")), (), NOW)
+    failed = pod_status(PodSnapshot(init=(), main=(fact(ended(1)),), result=PodResult(phase="Failed")), (), NOW)
     assert "DisruptionTarget" not in conditions(failed)
     assert failed["conditions"][-1]["reason"] == "PodFailed"
 

@@ -1,7 +1,7 @@
 """A projected token: a file in the pod that proves who it is."""
 
 from holdfast.cluster.protocol import JSON
-from holdfast.local.kubelet.objects import Pod
+from holdfast.local.kubelet.objects import RunnablePod
 from tests.local.kubelet.bench import MakeBench, shell
 
 SHOW = "cd /proof; for file in $(find . -type f | sort); do echo $file $(stat -c %a $file) $(cat $file); done"
@@ -16,7 +16,7 @@ def token(audience: str, path: str) -> JSON:
     return {"serviceAccountToken": {"audience": audience, "path": path, "expirationSeconds": 3600}}
 
 
-def named(pod: Pod, audience: str) -> str:
+def named(pod: RunnablePod, audience: str) -> str:
     return f"token of {pod.metadata.uid} for {audience}"
 
 

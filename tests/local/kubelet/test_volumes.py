@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
+from holdfast.cluster.resources import CLAIMS, SECRETS
 from holdfast.local.kubelet.kubelet import ReclaimFailed
-from holdfast.local.kubelet.objects import CLAIMS, SECRETS
 from tests.contract.kinds import CONFIG_MAPS
 from tests.control_plane.waiting import eventually
 from tests.local.kubelet.bench import Bench, MakeBench, python, shell, state, terminated

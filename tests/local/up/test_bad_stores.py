@@ -7,8 +7,7 @@ from pathlib import Path
 
 from holdfast.api.meta import Key
 from holdfast.checkpoints.settings import open_bucket
-from holdfast.cluster.resources import TRAINING_JOBS
-from holdfast.local.kubelet.objects import SECRETS
+from holdfast.cluster.resources import SECRETS, TRAINING_JOBS
 from holdfast.local.up import LocalCluster
 from tests.checkpoints.servers.server import Server, s3_environ, s3_signed
 from tests.contract.waiting import gone

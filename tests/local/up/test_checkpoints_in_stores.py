@@ -70,20 +70,26 @@ async def loses_a_worker(box: LocalCluster, data: Path, server: Server, name: st
     return await last_line(box, name)
 
 
-async def test_from_s3(box: LocalCluster, data: Path, s3_server: Server, undisturbed: JSON) -> None:
+async def test_a_lost_worker_goes_on_from_s3(
+    box: LocalCluster, data: Path, s3_server: Server, undisturbed: JSON
+) -> None:
     assert await loses_a_worker(box, data, s3_server, "in-s3") == undisturbed
 
 
-async def test_from_google_cloud_storage(box: LocalCluster, data: Path, gcs_server: Server, undisturbed: JSON) -> None:
+async def test_a_lost_worker_goes_on_from_google_cloud_storage(
+    box: LocalCluster, data: Path, gcs_server: Server, undisturbed: JSON
+) -> None:
     assert await loses_a_worker(box, data, gcs_server, "in-gcs") == undisturbed
 
 
-async def test_from_azure(box: LocalCluster, data: Path, azure_server: Server, undisturbed: JSON) -> None:
+async def test_a_lost_worker_goes_on_from_azure(
+    box: LocalCluster, data: Path, azure_server: Server, undisturbed: JSON
+) -> None:
     assert await loses_a_worker(box, data, azure_server, "in-azure") == undisturbed
 
 
 @pytest.mark.timeout(600)  # a sidecar may wait for minutes for the part of a worker that was stopped
-@pytest.mark.parametrize("place", ["s3", "gcs", "azure"])
+@pytest.mark.parametrize("place", ["s3", *(pytest.param(place, marks=pytest.mark.long) for place in ("gcs", "azure"))])
 async def test_interrupted_within_epochs_it_trains_every_batch_once(
     place: str, box: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.local import up
 from holdfast.trainingjob.controller import training_job_controller
-from holdfast.trainingjob.decide.snapshot import Timing
+from holdfast.trainingjob.decide.snapshot import TrainingJobTiming
 from tests.local.up.conftest import ROOMY
 from tests.local.up.interrupted import WAYS, Interrupting, Plan, all_batches, plans
 
@@ -31,11 +31,13 @@ async def interrupted(data: Path, plans: list[Plan], interrupting: Interrupting)
             task.cancel()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [SEEDS[0], *(pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS[1:])])
 async def test_killed_suspended_scaled_drained_and_taken_down_it_trains_every_batch_once(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(up, "training_job_controller", partial(training_job_controller, timing=Timing(retry_s=0.01)))
+    monkeypatch.setattr(
+        up, "training_job_controller", partial(training_job_controller, timing=TrainingJobTiming(retry_s=0.01))
+    )
     tried, interrupting = plans(seed, PLANS, WAYS, RESTARTS), Interrupting(tmp_path / "plans")
     await interrupted(tmp_path / "data", tried, interrupting)
     for plan in tried:

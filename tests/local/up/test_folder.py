@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.local.host import DataDirUnusable, InUse, default_folder, locked
+from holdfast.local.host import DataDirInUse, DataDirUnusable, default_folder, locked
 
 
 def test_the_folder_is_the_users_unless_they_say_otherwise() -> None:
@@ -17,7 +17,11 @@ def test_the_folder_is_the_users_unless_they_say_otherwise() -> None:
 
 
 def test_a_folder_in_use_is_refused_and_named_with_its_user(tmp_path: Path) -> None:
-    with locked(tmp_path / "data"), pytest.raises(InUse, match=f"process {os.getpid()}"), locked(tmp_path / "data"):
+    with (
+        locked(tmp_path / "data"),
+        pytest.raises(DataDirInUse, match=f"process {os.getpid()}"),
+        locked(tmp_path / "data"),
+    ):
         pass
     with locked(tmp_path / "data"):
         pass
@@ -32,7 +36,7 @@ def test_a_killed_user_leaves_the_folder_free(tmp_path: Path) -> None:
     with holder:
         assert holder.stdout
         assert holder.stdout.readline() == "locked\n"
-        with pytest.raises(InUse), locked(tmp_path):
+        with pytest.raises(DataDirInUse), locked(tmp_path):
             pass
         holder.kill()
     with locked(tmp_path):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from holdfast.cluster.protocol import JSON
+from holdfast.cluster.protocol import JSON, DeleteOptions
 from holdfast.cluster.resources import PODS
 from holdfast.local.host import detect_hardware
 from holdfast.local.up import local_cluster
@@ -48,6 +48,6 @@ async def test_a_pods_token_is_known_to_the_cluster_as_long_as_the_pod_is_there(
         assert (found.namespace, found.pod_name, found.pod_uid) == ("default", "one", made.metadata.uid)
         assert found.username == "system:serviceaccount:default:default"
         assert await box.cluster.review_token(token, "another") is None
-        await box.cluster.delete(PODS, key, grace_period_s=0)
+        await box.cluster.delete(PODS, key, DeleteOptions(grace_period_s=0))
         await gone(box.cluster, PODS, key)
         assert await box.cluster.review_token(token, AUDIENCE) is None

@@ -15,8 +15,7 @@ from holdfast.api.trainingjob_status import CheckpointStatus, TrainingJobStatus
 from holdfast.checkpoints.manifest import CheckpointName
 from holdfast.checkpoints.settings import open_store
 from holdfast.cluster.protocol import JSON
-from holdfast.cluster.resources import EVENTS, PODS, TRAINING_JOBS
-from holdfast.local.kubelet.objects import SECRETS
+from holdfast.cluster.resources import EVENTS, PODS, SECRETS, TRAINING_JOBS
 from holdfast.local.up import LocalCluster
 from tests.checkpoints.servers.server import AZURE_ACCOUNT, BUCKET, Server
 from tests.control_plane.waiting import eventually

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from holdfast.api.core.selectors import NodeSpec, PodSpec
+from holdfast.api.core.objects import NodeSpec, PodSpec
 from holdfast.cluster.protocol import JSON
 from holdfast.scheduling.constraints import CORDONED, matches_node, untolerated_taint
 

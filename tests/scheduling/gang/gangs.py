@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.api.core.selectors import PodSpec
+from holdfast.api.core.objects import PodSpec
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
 from holdfast.scheduling.constraints import PodRequirements, shape_of
@@ -70,5 +70,5 @@ def verdict(it: Gang, ledger: Ledger) -> AdmissionDecision:
     return admit([it], ledger, NOW)[it.uid]
 
 
-def admitted(gangs: list[Gang], ledger: Ledger, patience_s: float = 600) -> set[str]:
-    return {uid for uid, each in admit(gangs, ledger, NOW, patience_s).items() if each.admitted}
+def admitted(gangs: list[Gang], ledger: Ledger, starvation_timeout_s: float = 600) -> set[str]:
+    return {uid for uid, each in admit(gangs, ledger, NOW, starvation_timeout_s).items() if each.admitted}

@@ -201,14 +201,14 @@ def test_a_job_of_unknown_age_has_not_waited() -> None:
 def test_far_back_in_line_nobody_is_told_numbers_that_change_all_the_time() -> None:
     line = [gang(f"job-{number:02}", 2, gpus=4, age_s=900 - number) for number in range(DETAILED_MESSAGES + 3)]
     held: list[Node | Pod] = [node("a", gpus=4), node("b", gpus=4), pod("p", "a", gpu="1")]
-    for patience_s in (600.0, 3600.0):
-        verdicts = list(admit(line, ledger(*held), NOW, patience_s).values())
+    for starvation_timeout_s in (600.0, 3600.0):
+        verdicts = list(admit(line, ledger(*held), NOW, starvation_timeout_s).values())
         assert [each.position for each in verdicts] == list(range(1, DETAILED_MESSAGES + 4))
         assert verdicts[0].message == "needs 2 × 4 GPUs; 1 node has 4 free"
         assert {each.message for each in verdicts[DETAILED_MESSAGES:]} == {
             "needs 2 × 4 GPUs; at least 10 jobs are in line before it"
         }
-        later = list(admit(line, ledger(*held, pod("q", "b", gpu="1")), NOW, patience_s).values())
+        later = list(admit(line, ledger(*held, pod("q", "b", gpu="1")), NOW, starvation_timeout_s).values())
         assert [each.message for each in later[DETAILED_MESSAGES:]] == [
             each.message for each in verdicts[DETAILED_MESSAGES:]
         ]

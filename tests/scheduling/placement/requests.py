@@ -6,14 +6,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.api.core.objects import Node, Pod
-from holdfast.api.core.selectors import PodSpec
+from holdfast.api.core.objects import Node, Pod, PodSpec
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
-from holdfast.scheduling.constraints import shape_of
+from holdfast.scheduling.constraints import Request, gpus_in, shape_of
 from holdfast.scheduling.ledger import GPU, RESERVATION_LABEL, Ledger
 from holdfast.scheduling.placement import Placement
-from holdfast.scheduling.request import Request, gpus_in
 from tests.scheduling import nodes as machines
 from tests.scheduling.gang.gangs import ago
 
@@ -50,7 +48,7 @@ def request(
 
 
 def placement(ledger: Ledger, seed: int = 0) -> Placement:
-    return Placement(ledger, Random(seed), assumed_s=ASSUMED_S, patience_s=PATIENCE_S)
+    return Placement(ledger, Random(seed), reservation_timeout_s=ASSUMED_S, starvation_timeout_s=PATIENCE_S)
 
 
 def placed(requests: Sequence[Request], ledger: Ledger, *, seed: int = 0) -> dict[str, str]:

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from holdfast.api.core.objects import Node, Pod
+from holdfast.scheduling.constraints import Request, gpus_in, scheduling_class_of
 from holdfast.scheduling.free_gpus import FreeGpuIndex
 from holdfast.scheduling.ledger import GPU, Ledger
 from holdfast.scheduling.node_index import NodeIndex
 from holdfast.scheduling.placement import Placement
-from holdfast.scheduling.request import Request, gpus_in, scheduling_class_of
 from holdfast.scheduling.resources import NANO, Amounts, how_many_fit, minus
 from holdfast.scheduling.strategies import STRATEGIES
 from holdfast.scheduling.strategies.cost_optimized import CHEAP_LABEL, is_cheap
@@ -138,7 +138,9 @@ class World:
 
     def __init__(self, seed: int = 0) -> None:
         self.ledger = Ledger()
-        self.placement = Placement(self.ledger, Random(seed), assumed_s=ASSUMED_S, patience_s=600.0)
+        self.placement = Placement(
+            self.ledger, Random(seed), reservation_timeout_s=ASSUMED_S, starvation_timeout_s=600.0
+        )
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}
         self.asked: dict[str, Request] = {}

@@ -6,9 +6,9 @@ import pytest
 from msgspec import structs
 
 from holdfast.scheduling import placement as placement_module
+from holdfast.scheduling.constraints import Request
 from holdfast.scheduling.ledger import Ledger
 from holdfast.scheduling.placement import MAX_IDLE_INDEXES, PassResult, Placement
-from holdfast.scheduling.request import Request
 from tests.scheduling.nodes import ledger, node, pod
 from tests.scheduling.placement.requests import (
     ASSUMED_S,

@@ -3,9 +3,9 @@
 from collections import Counter
 from random import Random
 
+from holdfast.scheduling.constraints import Request
 from holdfast.scheduling.ledger import Ledger
 from holdfast.scheduling.placement import Placement
-from holdfast.scheduling.request import Request
 from holdfast.scheduling.strategies.cost_optimized import CHEAP_LABEL
 from tests.scheduling.nodes import node
 from tests.scheduling.placement.requests import pod_of, request
@@ -32,7 +32,7 @@ def test_a_cluster_asked_for_twice_what_it_has_runs_everyone_and_overcommits_nob
     random, ledger = Random(3), Ledger()
     for number in range(NODES):
         ledger.node_changed(None, node(f"n-{number:04}", gpus=GPUS, labels={CHEAP_LABEL: str(number % 5 == 0).lower()}))
-    placement = Placement(ledger, Random(5), assumed_s=60.0, patience_s=1e9)
+    placement = Placement(ledger, Random(5), reservation_timeout_s=60.0, starvation_timeout_s=1e9)
     waiting = {it.uid: it for it in line(2 * NODES * GPUS, random)}
     for it in waiting.values():
         placement.enqueue(it, 0)

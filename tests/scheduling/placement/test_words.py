@@ -3,9 +3,9 @@
 import pytest
 
 from holdfast.api.core.objects import Node, Pod
+from holdfast.scheduling.constraints import Request
 from holdfast.scheduling.messages import MESSAGE_INTERVAL_S, MessageThrottle, WaitMessage
 from holdfast.scheduling.placement import Placement
-from holdfast.scheduling.request import Request
 from tests.scheduling.nodes import ledger, node, pod
 from tests.scheduling.placement.requests import gpu_nodes, placement, request
 

@@ -1,25 +1,22 @@
-"""An operator in the test's own event loop, with or without an office that takes reports."""
+"""An operator of TrainingJobs in the test's own event loop, with or without an office that takes reports."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from random import Random
 from typing import Any
 
 from msgspec import structs
 
 from holdfast.cluster.protocol import Cluster
 from holdfast.pods.template import Defaults
-from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.operator import Operator, Settings
+from holdfast.runtime.operator import Operator
 from holdfast.runtime.process import utc_now
 from holdfast.trainingjob.controller import training_job_controller
-from holdfast.trainingjob.decide.snapshot import Timing
+from holdfast.trainingjob.decide.snapshot import TrainingJobTiming
 from holdfast.trainingjob.reports.server import ReportReceiver
+from tests.controllers.operating import DEFAULTS, namespace_operator, running
 
-DEFAULTS = Defaults(image="holdfast:test", holdfast_image="holdfast:test")
 # Short where a test would only wait.
-TIMING = Timing(retry_s=0.2, restart_grace_s=1, lost_pod_timeout_s=1, explain_s=1)
+TIMING = TrainingJobTiming(retry_s=0.2, restart_grace_s=1, lost_pod_timeout_s=1, explain_s=1)
 LOCAL = "127.0.0.1"
 
 
@@ -33,19 +30,13 @@ async def operating(
     **timing: Any,
 ) -> AsyncIterator[Operator]:
     """It looks after one namespace inside the block."""
-    settings = Settings(namespaces=(namespace,), workers=4)
-    operator = Operator(cluster, identity="test", now=utc_now, random=Random(0), metrics=Metrics(), settings=settings)
+    operator = namespace_operator(cluster, namespace)
     chosen = structs.replace(TIMING, **timing)
     operator.add(
-        training_job_controller(operator, cluster, defaults=defaults, now=utc_now, timing=chosen, office=office)
+        training_job_controller(operator, cluster, defaults=defaults, now=utc_now, timing=chosen, receiver=office)
     )
     async with AsyncExitStack() as stack:
         if office is not None:
             desk = office.serve(operator, cluster, leading=lambda: True, address=LOCAL, port=0, host=LOCAL)
             await stack.enter_async_context(desk)
-        running = asyncio.create_task(operator.run())
-        try:
-            yield operator
-        finally:
-            operator.stop()
-            await running
+        yield await stack.enter_async_context(running(operator))

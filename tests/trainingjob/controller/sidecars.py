@@ -14,7 +14,7 @@ import msgspec
 from holdfast.api import reports
 from holdfast.api.core.objects import Lease, Pod
 from holdfast.api.meta import Key
-from holdfast.api.reports import Progress, WorkerReport
+from holdfast.api.reports import ProgressReport, WorkerReport
 from holdfast.cluster.errors import AlreadyExists, NotFound
 from holdfast.cluster.resources import CONFIG_MAPS, LEASES
 from holdfast.trainingjob.objects import names
@@ -22,7 +22,7 @@ from tests.contract.engine import Engine
 from tests.contract.kinds import PODS
 from tests.contract.waiting import until
 from tests.control_plane.waiting import eventually
-from tests.trainingjob.controller.lab import Lab
+from tests.trainingjob.controller.lab import TrainingJobLab
 
 NODE_LEASES = "kube-node-lease"
 BEAT_S = 0.2
@@ -48,12 +48,12 @@ class Sidecar:
         )
         self._sequence = 0
 
-    def batch(self, *progress: Progress, **more: Any) -> WorkerReport:
+    def batch(self, *progress: ProgressReport, **more: Any) -> WorkerReport:
         self._sequence += 1
         told = {"sequence": self._sequence, "sent_at": time(), "progress": progress, **more}
         return msgspec.structs.replace(self._empty, **told)
 
-    async def report(self, *progress: Progress, **more: Any) -> tuple[int, dict[str, Any]]:
+    async def report(self, *progress: ProgressReport, **more: Any) -> tuple[int, dict[str, Any]]:
         """The status and the answer."""
         return await self.send(msgspec.json.encode(self.batch(*progress, **more)))
 
@@ -79,7 +79,7 @@ class Sidecar:
 
 
 class Sidecars:
-    def __init__(self, lab: Lab, engine: Engine, session: aiohttp.ClientSession) -> None:
+    def __init__(self, lab: TrainingJobLab, engine: Engine, session: aiohttp.ClientSession) -> None:
         self._lab = lab
         self._engine = engine
         self._session = session
@@ -87,7 +87,7 @@ class Sidecars:
 
     @classmethod
     @asynccontextmanager
-    async def playing(cls, lab: Lab, engine: Engine) -> AsyncIterator["Sidecars"]:
+    async def playing(cls, lab: TrainingJobLab, engine: Engine) -> AsyncIterator["Sidecars"]:
         async with aiohttp.ClientSession() as session:
             sidecars = cls(lab, engine, session)
             yield sidecars
@@ -99,7 +99,7 @@ class Sidecars:
         return tuple([await self._of(pod) for pod in pods])
 
     async def _of(self, pod: Pod) -> Sidecar:
-        job = await self._lab.look(pod.metadata.labels[names.JOB_LABEL])
+        job = await self._lab.get(pod.metadata.labels[names.JOB_LABEL])
         account = (await self._lab.cluster.get(PODS, pod.metadata.key)).spec.get("serviceAccountName", "default")
         token = await self._engine.token(pod, reports.AUDIENCE, account=account)
         sidecar = Sidecar(self, pod, token, job.metadata.uid)

@@ -10,7 +10,7 @@ from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import JOBS, PODS, PRIORITY_CLASSES, TRAINING_JOBS
 from tests.contract.pool import Pool
 from tests.contract.waiting import until
-from tests.trainingjob.controller.lab import Lab
+from tests.trainingjob.controller.lab import TrainingJobLab
 
 pytestmark = pytest.mark.usefixtures("operator")
 
@@ -27,13 +27,15 @@ async def urgent(cluster: Cluster, namespace: str) -> AsyncIterator[str]:
     await cluster.delete(PRIORITY_CLASSES, Key("", name))
 
 
-async def test_a_gang_that_does_not_fit_waits_as_a_whole_and_starts_when_it_does(lab: Lab, pool: Pool) -> None:
+async def test_a_gang_that_does_not_fit_waits_as_a_whole_and_starts_when_it_does(
+    lab: TrainingJobLab, pool: Pool
+) -> None:
     await pool.add("a", resources={GPU: "2"})
     await lab.submit(gpusPerWorker=2)
     waiting = await lab.until(lambda job: "needs 2 × 2 GPUs; 1 node has 2 free" in job.message, "says what is missing")
     assert waiting.status.state == "Pending"
-    assert "Waiting" in await lab.reasons()
-    assert (await lab.job()).spec.suspend
+    assert "Waiting" in await lab.event_reasons()
+    assert (await lab.job("bert-training")).spec.suspend
     assert (await lab.cluster.list(PODS, namespace=lab.namespace)).items == ()
     await pool.add("b", resources={GPU: "2"})
     await pool.running(2)
@@ -43,7 +45,7 @@ async def test_a_gang_that_does_not_fit_waits_as_a_whole_and_starts_when_it_does
     assert running.status.restart_count == 0
 
 
-async def test_a_nodes_room_is_given_once(lab: Lab, pool: Pool) -> None:
+async def test_a_nodes_room_is_given_once(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add("a", resources={GPU: "4"})
     for name in ("a", "b", "c"):
         await lab.submit(name, numWorkers=1, gpusPerWorker=2)
@@ -57,7 +59,7 @@ async def test_a_nodes_room_is_given_once(lab: Lab, pool: Pool) -> None:
     await lab.until_state("Running", "c")
 
 
-async def test_the_one_of_higher_priority_is_next(lab: Lab, pool: Pool, urgent: str) -> None:
+async def test_the_one_of_higher_priority_is_next(lab: TrainingJobLab, pool: Pool, urgent: str) -> None:
     await pool.add("a", resources={GPU: "2"})
     await lab.submit("first", numWorkers=1, gpusPerWorker=2)
     await lab.until_state("Running", "first")
@@ -67,10 +69,13 @@ async def test_the_one_of_higher_priority_is_next(lab: Lab, pool: Pool, urgent: 
     await lab.until_state("Pending", "third")
     await pool.end(*await pool.running(1, job="first-training"))
     await lab.until_state("Running", "third")
-    assert (await lab.look("second")).status.state == "Pending"
+    assert (await lab.get("second")).status.state == "Pending"
 
 
-async def test_a_priority_class_that_is_missing_is_named_and_then_found(lab: Lab, pool: Pool, cluster: Cluster) -> None:
+@pytest.mark.every_engine
+async def test_a_priority_class_that_is_missing_is_named_and_then_found(
+    lab: TrainingJobLab, pool: Pool, cluster: Cluster
+) -> None:
     await pool.add()
     name = f"later-{lab.namespace}"
     await lab.submit(scheduling={"priority": name})
@@ -82,7 +87,7 @@ async def test_a_priority_class_that_is_missing_is_named_and_then_found(lab: Lab
         await cluster.delete(PRIORITY_CLASSES, Key("", name))
 
 
-async def test_what_no_node_could_ever_give_is_said_at_once(lab: Lab, pool: Pool) -> None:
+async def test_what_no_node_could_ever_give_is_said_at_once(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add("a", resources={GPU: "8"})
     await lab.submit(gpusPerWorker=16)
     await lab.until(lambda job: "the largest node has 8" in job.message, "says so")
@@ -90,7 +95,7 @@ async def test_what_no_node_could_ever_give_is_said_at_once(lab: Lab, pool: Pool
     await lab.until_state("Running")
 
 
-async def test_a_selector_that_matches_nothing_is_named(lab: Lab, pool: Pool) -> None:
+async def test_a_selector_that_matches_nothing_is_named(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     await lab.submit(scheduling={"nodeSelector": {"gpu": "a100"}})
     await lab.until(lambda job: "gpu=a100" in job.message, "names it")
@@ -98,7 +103,7 @@ async def test_a_selector_that_matches_nothing_is_named(lab: Lab, pool: Pool) ->
     await lab.until_state("Running")
 
 
-async def test_a_restarting_job_keeps_its_place(lab: Lab, pool: Pool) -> None:
+async def test_a_restarting_job_keeps_its_place(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add("a", resources={GPU: "4"})
     await lab.submit("old", gpusPerWorker=2)
     lost, _ = await pool.running(2, job="old-training")
@@ -108,15 +113,16 @@ async def test_a_restarting_job_keeps_its_place(lab: Lab, pool: Pool) -> None:
     await pool.end(lost, exit_code=9)
     await pool.running(2, job="old-training-1")
     assert (await lab.until_state("Running", "old", attempt=1)).status.restart_count == 1
-    assert (await lab.look("young")).status.state == "Pending"
+    assert (await lab.get("young")).status.state == "Pending"
 
 
-async def test_a_job_for_kueue_is_left_to_kueue(lab: Lab, pool: Pool, cluster: Cluster) -> None:
+@pytest.mark.every_engine
+async def test_a_job_for_kueue_is_left_to_kueue(lab: TrainingJobLab, pool: Pool, cluster: Cluster) -> None:
     await pool.add()
     await lab.submit(labels={QUEUE: "team-a"})
     queued = await lab.until_state("Pending")
     assert "Kueue" in queued.message
-    job = await lab.job()
+    job = await lab.job("bert-training")
     assert (job.spec.suspend, job.metadata.labels[QUEUE]) == (True, "team-a")
     # What Kueue does when its quota allows.
     await let_go(cluster, job.metadata.key)
@@ -131,10 +137,13 @@ async def test_a_job_for_kueue_is_left_to_kueue(lab: Lab, pool: Pool, cluster: C
     await lab.until_state("Completed")
 
 
-async def test_a_job_that_kueue_takes_back_waits_and_is_no_failure(lab: Lab, pool: Pool, cluster: Cluster) -> None:
+@pytest.mark.every_engine
+async def test_a_job_that_kueue_takes_back_waits_and_is_no_failure(
+    lab: TrainingJobLab, pool: Pool, cluster: Cluster
+) -> None:
     await pool.add()
     await lab.submit(labels={QUEUE: "team-a"})
-    job = await lab.job()
+    job = await lab.job("bert-training")
     await let_go(cluster, job.metadata.key)
     await pool.running(2, job="bert-training")
     await lab.until_state("Running")
@@ -147,13 +156,13 @@ async def test_a_job_that_kueue_takes_back_waits_and_is_no_failure(lab: Lab, poo
     await lab.until_state("Running")
 
 
-async def test_suspended_a_job_for_kueue_leaves_the_queue(lab: Lab, pool: Pool, cluster: Cluster) -> None:
+async def test_suspended_a_job_for_kueue_leaves_the_queue(lab: TrainingJobLab, pool: Pool, cluster: Cluster) -> None:
     await pool.add()
     await lab.submit(labels={QUEUE: "team-a"})
-    job = await lab.job()
-    await lab.change({"suspend": True})
+    job = await lab.job("bert-training")
+    await lab.patch(suspend=True)
     await lab.until_state("Suspended")
-    await lab.change({"suspend": False})
+    await lab.patch(suspend=False)
     again = await until(
         cluster, JOBS, job.metadata.key, lambda seen: seen.metadata.uid != job.metadata.uid, "queues again"
     )
@@ -164,11 +173,11 @@ async def let_go(cluster: Cluster, key: Key) -> None:
     await cluster.patch(JOBS, key, {"spec": {"suspend": False}})
 
 
-async def test_scale_changes_what_has_to_fit(lab: Lab, pool: Pool) -> None:
+async def test_scale_changes_what_has_to_fit(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add("a", resources={GPU: "2"})
     await lab.submit(gpusPerWorker=2)
     await lab.until_state("Pending")
-    await lab.change({"numWorkers": 1})
+    await lab.patch(numWorkers=1)
     await pool.running(1)
     running = await lab.until_state("Running")
     assert running.status.restart_count == 0
@@ -182,7 +191,7 @@ class TestWithoutMuchPatience:
     def operator_options(self) -> dict[str, Any]:
         return {"bind_timeout_s": 2.0}
 
-    async def test_it_makes_room_again_and_says_why(self, lab: Lab, pool: Pool, cluster: Cluster) -> None:
+    async def test_it_makes_room_again_and_says_why(self, lab: TrainingJobLab, pool: Pool, cluster: Cluster) -> None:
         await pool.add("a")
         # Nobody but the scheduler looks at who wants to be near whom.
         near = {

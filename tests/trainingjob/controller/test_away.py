@@ -9,7 +9,7 @@ from time import time
 import pytest
 
 from holdfast.api import reports
-from holdfast.api.reports import Checkpoint, Progress, ReportReply
+from holdfast.api.reports import CheckpointReport, ProgressReport, ReportReply
 from holdfast.cluster.protocol import Cluster
 from holdfast.runtime.process import utc_now
 from holdfast.sidecar.outbox import ReportOutbox
@@ -19,7 +19,7 @@ from holdfast.trainingjob.decide import progress
 from holdfast.trainingjob.reports.server import ReportReceiver
 from tests.contract.pool import Pool
 from tests.control_plane.waiting import eventually
-from tests.trainingjob.controller.lab import Lab
+from tests.trainingjob.controller.lab import TrainingJobLab
 from tests.trainingjob.controller.operating import operating
 from tests.trainingjob.controller.sidecars import Sidecar, Sidecars
 
@@ -70,15 +70,17 @@ def train(backlog: ReportOutbox, epochs: range) -> None:
         metrics = {"loss": 1.0 - min(epoch, BEST) / 1000 + (0.1 if epoch > BEST else 0.0)}
         # As long ago as if each had taken two minutes.
         at = time() - 120 * (TRAINED - epoch)
-        backlog.add_progress(Progress(epoch=epoch, total_epochs=1000, metrics=metrics, at=at))
+        backlog.add_progress(ProgressReport(epoch=epoch, total_epochs=1000, metrics=metrics, at=at))
 
 
-def saved(epoch: int) -> Checkpoint:
-    return Checkpoint(path=f"attempt-0/checkpoint-epoch-{epoch}", epoch=epoch, outcome="completed", kept=3, at=time())
+def saved(epoch: int) -> CheckpointReport:
+    return CheckpointReport(
+        path=f"attempt-0/checkpoint-epoch-{epoch}", epoch=epoch, outcome="completed", valid_count=3, at=time()
+    )
 
 
 async def test_a_job_goes_on_without_its_operator_and_ends_at_the_exact_epoch(
-    lab: Lab, pool: Pool, sidecars: Sidecars, cluster: Cluster, namespace: str, tmp_path: Path
+    lab: TrainingJobLab, pool: Pool, sidecars: Sidecars, cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     await pool.add()
     async with operating(cluster, namespace, office=ReportReceiver(now=utc_now)):
@@ -96,12 +98,12 @@ async def test_a_job_goes_on_without_its_operator_and_ends_at_the_exact_epoch(
         train(told.backlog, range(3, TRAINED + 1))
         told.backlog.add_checkpoint(saved(BEST))
         assert not await reporting.send()
-        assert (await lab.look()).status.current_epoch == 2
+        assert (await lab.get()).status.current_epoch == 2
         async with operating(cluster, namespace, office=ReportReceiver(now=utc_now)):
             back = await eventually(lambda: sidecars.place("bert"), lambda now: now != away, what="is told of")
             told.bring(back)
             await eventually(told.last_answer, lambda answer: bool(answer.stop), what="the training is to stop")
-            assert (await lab.look()).status.state == "Running"
+            assert (await lab.get()).status.state == "Running"
             told.backlog.add_checkpoint(saved(BEST + PATIENCE))
             done = await lab.until_state("Completed")
             await pool.running(0)

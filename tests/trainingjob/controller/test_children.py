@@ -4,11 +4,20 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from holdfast.api.meta import Object
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.pods.template import Defaults
-from holdfast.trainingjob.children import Child, belongs_to, patch_for, supporting_children, workers_child
+from holdfast.trainingjob.children import (
+    Child,
+    WorkerTemplates,
+    belongs_to,
+    patch_for,
+    supporting_children,
+    unwanted_children,
+    workers_child,
+)
 from holdfast.trainingjob.objects.names import SPEC_DIGEST
 from tests.trainingjobs import node, training_job
 
@@ -33,9 +42,11 @@ def children(
     defaults: Defaults = DEFAULTS,
     reports: str | None = "{}",
     avoided: tuple[str, ...] = (),
+    new_attempt: bool = False,
 ) -> list[Child]:
-    made = workers_child(job, defaults, suspended=suspended, avoided=avoided)
-    return [*supporting_children(job, defaults, reports), made]
+    template = WorkerTemplates(defaults, lambda _: avoided).of(job)
+    made = workers_child(job, template, suspended=suspended)
+    return [*supporting_children(job, defaults, reports, new_attempt=new_attempt), made]
 
 
 def queued(job: TrainingJob) -> TrainingJob:
@@ -60,6 +71,45 @@ def test_the_workers_come_last_and_the_rest_as_the_spec_asks_for_it(spec: dict[s
     made = children(training_job(spec))
     assert [child.resource.kind for child in made] == kinds
     assert made[-1].name == "bert-training"
+
+
+def test_claim_and_monitor_are_made_with_each_attempt_and_then_left_alone() -> None:
+    defaults = structs.replace(DEFAULTS, service_monitors=True)
+    first, later = (children(training_job(BOARD), defaults=defaults, new_attempt=new) for new in (True, False))
+    made_once = [child.resource.kind for child in first if child not in later]
+    assert made_once == ["PersistentVolumeClaim", "ServiceMonitor"]
+    assert first[-1].resource.kind == "Job"
+
+
+def test_a_board_that_the_spec_does_not_ask_for_any_more_is_unwanted() -> None:
+    assert list(unwanted_children(training_job(BOARD))) == []
+    assert [(kind.kind, name) for kind, name in unwanted_children(training_job())] == [
+        ("Deployment", "bert-tensorboard"),
+        ("Service", "bert-tensorboard"),
+    ]
+
+
+def test_the_template_of_an_attempt_is_rendered_once() -> None:
+    avoided: tuple[str, ...] = ()
+    templates = WorkerTemplates(DEFAULTS, lambda _: avoided)
+    job = training_job(status={"state": "Pending"})
+    first = templates.of(job)
+    assert templates.of(structs.replace(job, status=None)) is first
+    assert templates.of(training_job(status={"restartCount": 1})) != first
+    avoided = ("gpu-3",)
+    assert templates.of(job).avoided == avoided
+    changed = training_job()
+    changed.metadata.annotations["holdfast.dev/working-directory"] = "/work"
+    before = templates.of(job)
+    assert templates.of(changed) is not before
+
+
+def test_a_job_that_exists_is_compared_without_a_template() -> None:
+    job = training_job()
+    child = workers_child(job, None, suspended=False)
+    assert "template" not in child.body["spec"]
+    assert patch_for(job, child, stored(WORKERS), suspended=False) == {}
+    assert patch_for(job, child, stored(WORKERS), suspended=True)["spec"] == {"suspend": True}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +182,7 @@ def test_a_gang_is_held_back_and_let_go_by_its_suspend(there: bool, wanted: bool
 
 def test_kueues_suspend_is_never_touched() -> None:
     job = queued(training_job())
-    child = workers_child(job, DEFAULTS, suspended=False, avoided=())
+    child = children(job)[-1]
     assert child.body["spec"]["suspend"] is True
     for suspend in (True, False):
         for suspended in (True, False):
@@ -153,13 +203,13 @@ def test_an_elastic_job_follows_what_is_left_of_the_limit(
     spec: dict[str, Any], restarts: dict[str, int], limit: int
 ) -> None:
     job = training_job({**ELASTIC, **spec}, status={"restarts": restarts})
-    child = workers_child(job, DEFAULTS, suspended=False, avoided=())
+    child = children(job)[-1]
     assert patch_for(job, child, stored(child, spec={"backoffLimit": 99}))["spec"] == {"backoffLimit": limit}
 
 
 def test_a_gangs_limit_is_none_of_the_jobs_business() -> None:
     job = training_job({"failurePolicy": {"backoffLimit": 9}})
-    child = workers_child(job, DEFAULTS, suspended=False, avoided=())
+    child = children(job)[-1]
     assert child.body["spec"]["backoffLimit"] == 0
     assert patch_for(job, child, stored(child, spec={"backoffLimit": 6})) == {}
 

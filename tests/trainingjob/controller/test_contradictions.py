@@ -10,7 +10,7 @@ from holdfast.cluster.resources import JOBS, PODS, TRAINING_JOBS
 from holdfast.runtime.operator import Operator
 from tests.contract.pool import Pool
 from tests.control_plane.waiting import eventually
-from tests.trainingjob.controller.lab import Lab, manifest
+from tests.trainingjob.controller.lab import TrainingJobLab
 
 JSON = dict[str, Any]
 AFFINITY = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -73,14 +73,14 @@ def operator_options() -> dict[str, Any]:
     return {"explain_s": 3600.0, "lost_pod_timeout_s": 3600.0}
 
 
-async def test_nobody_is_reconciled_for_ever(lab: Lab, pool: Pool, operator: Operator) -> None:
+@pytest.mark.every_engine
+async def test_nobody_is_reconciled_for_ever(lab: TrainingJobLab, pool: Pool, operator: Operator) -> None:
     assert len(CONTRADICTIONS) >= 24
     await pool.add(labels={"zone": "a"})
     refused = []
     for name, spec in CONTRADICTIONS.items():
-        body = manifest(name, lab.namespace, **spec)
         try:
-            await lab.cluster.create(TRAINING_JOBS, body, namespace=lab.namespace)
+            await lab.submit(name, **spec)
         except Invalid:
             refused.append(name)
     assert len(CONTRADICTIONS) - len(refused) >= 20, refused

@@ -5,22 +5,23 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.conditions import is_true
+from holdfast.api.meta import is_true
 from holdfast.cluster.errors import Invalid, NotFound
-from holdfast.cluster.protocol import JSON, Resource
+from holdfast.cluster.protocol import JSON, DeleteOptions, Resource
 from holdfast.cluster.resources import CLAIMS, CONFIG_MAPS, JOBS, PODS, SERVICE_ACCOUNTS, SERVICES, TRAINING_JOBS
 from holdfast.runtime.operator import Operator
 from tests.contract.kinds import resource
 from tests.contract.pool import Pool
 from tests.contract.waiting import found, gone, listed, until
-from tests.trainingjob.controller.lab import Lab
+from tests.trainingjob.controller.lab import TrainingJobLab
 
 pytestmark = pytest.mark.usefixtures("operator")
 
 WHOLE_JOBS = resource("batch", "v1", "Job", "jobs")
 
 
-async def test_it_makes_the_workers_and_all_that_they_need(lab: Lab, pool: Pool) -> None:
+@pytest.mark.every_engine
+async def test_it_makes_the_workers_and_all_that_they_need(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     made = await lab.submit()
     await lab.until_state("Running")
@@ -35,7 +36,7 @@ async def test_it_makes_the_workers_and_all_that_they_need(lab: Lab, pool: Pool)
         owner = child.metadata.controller
         assert owner is not None
         assert owner.uid == made.metadata.uid
-    job = await lab.job()
+    job = await lab.job("bert-training")
     assert (job.spec.parallelism, job.spec.completions) == (2, 2)
     workers = await pool.running(2, job="bert-training")
     assert [pod.metadata.labels["training-job"] for pod in workers] == ["bert", "bert"]
@@ -45,7 +46,7 @@ async def test_it_makes_the_workers_and_all_that_they_need(lab: Lab, pool: Pool)
     assert [pod.metadata.name for pod in behind] == [workers[0].metadata.name]
 
 
-async def test_it_follows_the_workers_to_the_end(lab: Lab, pool: Pool) -> None:
+async def test_it_follows_the_workers_to_the_end(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     await lab.submit()
     await lab.until_state("Running")
@@ -61,27 +62,29 @@ async def test_it_follows_the_workers_to_the_end(lab: Lab, pool: Pool) -> None:
     assert done.status.duration
 
 
-async def test_suspended_no_worker_runs_and_then_it_goes_on(lab: Lab, pool: Pool) -> None:
+@pytest.mark.every_engine
+async def test_suspended_no_worker_runs_and_then_it_goes_on(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     await lab.submit(suspend=True)
     suspended = await lab.until_state("Suspended")
     assert is_true(suspended.status.conditions, "Suspended")
     assert (await lab.cluster.list(PODS, namespace=lab.namespace)).items == ()
-    await lab.change({"suspend": False})
+    await lab.patch(suspend=False)
     await lab.until_state("Running")
-    await lab.change({"suspend": True})
+    await lab.patch(suspend=True)
     await lab.until(lambda job: job.status.state == "Suspended", "is suspended again")
     await pool.running(0)
-    await lab.change({"suspend": False})
+    await lab.patch(suspend=False)
     await pool.end(*await pool.running(2))
     await lab.until_state("Completed")
 
 
-async def test_another_number_of_workers_is_a_new_attempt(lab: Lab, pool: Pool) -> None:
+@pytest.mark.every_engine
+async def test_another_number_of_workers_is_a_new_attempt(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     await lab.submit()
     await lab.until_state("Running")
-    await lab.change({"numWorkers": 3})
+    await lab.patch(numWorkers=3)
     workers = await pool.running(3, job="bert-training-1")
     resized = await lab.until_state("Running")
     assert resized.status.restart_count == 1
@@ -94,13 +97,14 @@ async def test_another_number_of_workers_is_a_new_attempt(lab: Lab, pool: Pool) 
     assert done.status.restart_count == 1
 
 
-async def test_two_attempts_never_run_at_once(lab: Lab, pool: Pool) -> None:
+@pytest.mark.every_engine
+async def test_two_attempts_never_run_at_once(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     await lab.submit()
     await lab.until_state("Running")
     start = (await lab.cluster.list(PODS, namespace=lab.namespace)).resource_version
     for count in (1, 3):
-        await lab.change({"numWorkers": count})
+        await lab.patch(numWorkers=count)
         await pool.running(count)
         await lab.until_state("Running")
     alive: dict[str, str] = {}
@@ -120,11 +124,13 @@ async def test_two_attempts_never_run_at_once(lab: Lab, pool: Pool) -> None:
                     return
 
 
-async def test_a_spec_changed_before_the_first_start_is_what_runs_and_no_restart(lab: Lab, pool: Pool) -> None:
+async def test_a_spec_changed_before_the_first_start_is_what_runs_and_no_restart(
+    lab: TrainingJobLab, pool: Pool
+) -> None:
     await pool.add()
     await lab.submit(suspend=True)
     await lab.until_state("Suspended")
-    await lab.change({"hyperparameters": {"epochs": 9}, "suspend": False})
+    await lab.patch(hyperparameters={"epochs": 9}, suspend=False)
     await pool.running(2, job="bert-training")
     job = await lab.cluster.get(WHOLE_JOBS, lab.key("bert-training"))
     variables = job.spec["template"]["spec"]["containers"][0]["env"]
@@ -132,46 +138,48 @@ async def test_a_spec_changed_before_the_first_start_is_what_runs_and_no_restart
     assert (await lab.until_state("Running")).status.restart_count == 0
 
 
-async def test_a_spec_changed_while_suspended_is_a_new_attempt(lab: Lab, pool: Pool) -> None:
+async def test_a_spec_changed_while_suspended_is_a_new_attempt(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     await lab.submit()
     await lab.until_state("Running")
-    await lab.change({"suspend": True})
+    await lab.patch(suspend=True)
     await lab.until(lambda job: job.message.startswith("spec.suspend is true"), "has stopped")
-    await lab.change({"hyperparameters": {"epochs": 9}})
+    await lab.patch(hyperparameters={"epochs": 9})
     assert (await lab.until(lambda job: job.status.restart_count == 1, "is counted")).status.state == "Suspended"
-    await lab.change({"suspend": False})
+    await lab.patch(suspend=False)
     await pool.running(2, job="bert-training-1")
     assert (await lab.until_state("Running")).status.restart_count == 1
 
 
-async def test_a_deadline_that_is_shortened_acts_at_once_and_over_all_attempts(lab: Lab, pool: Pool) -> None:
+async def test_a_deadline_that_is_shortened_acts_at_once_and_over_all_attempts(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     await lab.submit(failurePolicy={"activeDeadlineSeconds": 3600})
     await lab.until_state("Running")
-    await lab.change({"numWorkers": 1})
+    await lab.patch(numWorkers=1)
     await pool.running(1, job="bert-training-1")
     await lab.until_state("Running")
-    await lab.change({"failurePolicy": {"activeDeadlineSeconds": 1}})
+    await lab.patch(failurePolicy={"activeDeadlineSeconds": 1})
     failed = await lab.until_state("Failed")
     assert "activeDeadlineSeconds (1)" in failed.failure
     assert failed.reason("Failed") == "DeadlineExceeded"
     await pool.running(0)
 
 
-async def test_time_to_live_deletes_the_job_and_all_that_was_made_for_it(lab: Lab, pool: Pool) -> None:
+@pytest.mark.every_engine
+async def test_time_to_live_deletes_the_job_and_all_that_was_made_for_it(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     await lab.submit(numWorkers=1)
     await pool.end(*await pool.running(1))
     await lab.until_state("Completed")
-    await lab.change({"ttlSecondsAfterFinished": 0})
+    await lab.patch(ttlSecondsAfterFinished=0)
     await gone(lab.cluster, TRAINING_JOBS, lab.key("bert"))
     kinds: tuple[Resource[Any], ...] = (JOBS, PODS, SERVICES)
     for kind in kinds:
         await listed(lab.cluster, kind, lab.namespace, lambda items: not items, f"no {kind} left")
 
 
-async def test_the_claim_for_checkpoints_outlives_the_job(lab: Lab, pool: Pool) -> None:
+@pytest.mark.every_engine
+async def test_the_claim_for_checkpoints_outlives_the_job(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     await lab.submit(checkpoint={"storage": {"size": "1Gi"}})
     claim = await until(lab.cluster, CLAIMS, lab.key("bert-checkpoints"), bool, "is made")
@@ -181,7 +189,8 @@ async def test_the_claim_for_checkpoints_outlives_the_job(lab: Lab, pool: Pool) 
     assert (kept.metadata.uid, kept.metadata.deletion_timestamp) == (claim.metadata.uid, "")
 
 
-async def test_a_claim_of_the_same_name_that_somebody_else_made_is_never_used(lab: Lab, pool: Pool) -> None:
+@pytest.mark.every_engine
+async def test_a_claim_of_the_same_name_that_somebody_else_made_is_never_used(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     await lab.cluster.create(CLAIMS, {"metadata": {"name": "bert-checkpoints"}, "spec": spec}, namespace=lab.namespace)
@@ -191,30 +200,34 @@ async def test_a_claim_of_the_same_name_that_somebody_else_made_is_never_used(la
     assert await found(lab.cluster, JOBS, lab.key("bert-training")) is None
 
 
-async def test_the_claim_of_an_earlier_job_of_this_name_is_used_again(lab: Lab, pool: Pool) -> None:
+async def test_the_claim_of_an_earlier_job_of_this_name_is_used_again(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     first = await lab.submit(numWorkers=1, checkpoint={"storage": {"size": "1Gi"}})
     claim = await until(lab.cluster, CLAIMS, lab.key("bert-checkpoints"), bool, "is made")
-    await lab.job()
-    await lab.cluster.delete(TRAINING_JOBS, lab.key("bert"), uid=first.metadata.uid)
+    await lab.job("bert-training")
+    await lab.cluster.delete(TRAINING_JOBS, lab.key("bert"), DeleteOptions(uid=first.metadata.uid))
     await gone(lab.cluster, JOBS, lab.key("bert-training"))
     await lab.submit(numWorkers=1, checkpoint={"storage": {"size": "1Gi"}})
-    await lab.job()
+    await lab.job("bert-training")
     assert (await lab.cluster.get(CLAIMS, lab.key("bert-checkpoints"))).metadata.uid == claim.metadata.uid
 
 
-async def test_changes_that_would_alter_a_running_training_are_refused(lab: Lab, pool: Pool) -> None:
+@pytest.mark.every_engine
+async def test_changes_that_would_alter_a_running_training_are_refused(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     await lab.submit()
     await lab.until_state("Running")
     with pytest.raises(Invalid, match="suspend"):
-        await lab.change({"image": "other:1"})
+        await lab.patch(image="other:1")
     with pytest.raises(Invalid, match="create a new job"):
-        await lab.change({"model": "mlp"})
+        await lab.patch(model="mlp")
 
 
 @pytest.mark.parametrize("kind", [CONFIG_MAPS, SERVICES, JOBS], ids=lambda kind: kind.kind)
-async def test_a_name_that_somebody_else_has_is_never_adopted(lab: Lab, pool: Pool, kind: Resource[Any]) -> None:
+@pytest.mark.every_engine
+async def test_a_name_that_somebody_else_has_is_never_adopted(
+    lab: TrainingJobLab, pool: Pool, kind: Resource[Any]
+) -> None:
     await pool.add()
     foreign: dict[str, JSON] = {
         "ConfigMap": {"metadata": {"name": "bert-config"}, "data": {"mine": "yes"}},
@@ -233,13 +246,14 @@ async def test_a_name_that_somebody_else_has_is_never_adopted(lab: Lab, pool: Po
     await lab.submit()
     taken = f"{kind.kind} {before.metadata.name} is there already"
     assert (await lab.until(lambda job: taken in job.message, "says so")).status.state == "Pending"
-    assert taken in await lab.told("Waiting", containing=taken)
+    assert taken in await lab.event("Waiting", containing=taken)
     after = await lab.cluster.get(kind, before.metadata.key)
     assert after.metadata.owner_references == ()
     assert after.metadata.resource_version == before.metadata.resource_version or kind is JOBS
 
 
-async def test_a_child_that_is_deleted_or_changed_is_mended(lab: Lab, pool: Pool) -> None:
+@pytest.mark.every_engine
+async def test_a_child_that_is_deleted_or_changed_is_mended(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     await lab.submit()
     await lab.until_state("Running")
@@ -250,7 +264,7 @@ async def test_a_child_that_is_deleted_or_changed_is_mended(lab: Lab, pool: Pool
     await until(lab.cluster, SERVICES, lab.key("bert-headless"), bool, "is made again")
 
 
-async def test_a_child_that_lost_its_labels_is_found_and_labelled_again(lab: Lab, pool: Pool) -> None:
+async def test_a_child_that_lost_its_labels_is_found_and_labelled_again(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     await lab.submit()
     await lab.until_state("Running")
@@ -267,19 +281,20 @@ async def test_a_child_that_lost_its_labels_is_found_and_labelled_again(lab: Lab
     assert mended.metadata.uid == service.metadata.uid
 
 
-async def test_a_new_job_of_an_old_name_waits_for_the_old_ones_children(lab: Lab, pool: Pool) -> None:
+async def test_a_new_job_of_an_old_name_waits_for_the_old_ones_children(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     first = await lab.submit()
     await lab.until_state("Running")
-    await lab.cluster.delete(TRAINING_JOBS, lab.key("bert"), uid=first.metadata.uid)
+    await lab.cluster.delete(TRAINING_JOBS, lab.key("bert"), DeleteOptions(uid=first.metadata.uid))
     second = await lab.submit()
     await lab.until_state("Running")
-    owner = (await lab.job()).metadata.controller
+    owner = (await lab.job("bert-training")).metadata.controller
     assert owner is not None
     assert owner.uid == second.metadata.uid
 
 
-async def test_deleted_it_leaves_nothing_behind(lab: Lab, pool: Pool) -> None:
+@pytest.mark.every_engine
+async def test_deleted_it_leaves_nothing_behind(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     await lab.submit()
     await lab.until_state("Running")
@@ -291,7 +306,7 @@ async def test_deleted_it_leaves_nothing_behind(lab: Lab, pool: Pool) -> None:
 
 
 async def test_an_ended_job_stays_ended_whatever_becomes_of_its_children(
-    lab: Lab, pool: Pool, operator: Operator
+    lab: TrainingJobLab, pool: Pool, operator: Operator
 ) -> None:
     await pool.add()
     await lab.submit()
@@ -303,12 +318,13 @@ async def test_an_ended_job_stays_ended_whatever_becomes_of_its_children(
     await lab.submit("other")
     await lab.until_state("Running", "other")
     assert await found(lab.cluster, JOBS, lab.key("bert-training")) is None
-    assert (await lab.look()).status == done.status
+    assert (await lab.get()).status == done.status
 
 
 # Kubernetes looks closer at a pod than our schema and the embedded engine do.
 @pytest.mark.parametrize("opening", ["kubernetes"], indirect=True)
-async def test_what_the_cluster_refuses_for_good_fails_the_job_at_once(lab: Lab, pool: Pool) -> None:
+@pytest.mark.every_engine
+async def test_what_the_cluster_refuses_for_good_fails_the_job_at_once(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     await lab.submit(env=[{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.nowhere"}}}])
     failed = await lab.until_state("Failed")
@@ -317,7 +333,7 @@ async def test_what_the_cluster_refuses_for_good_fails_the_job_at_once(lab: Lab,
         await lab.cluster.get(JOBS, lab.key("bert-training"))
 
 
-async def test_many_jobs_at_once_all_end(lab: Lab, pool: Pool) -> None:
+async def test_many_jobs_at_once_all_end(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     names = [f"job-{number}" for number in range(12)]
     await asyncio.gather(*(lab.submit(name, numWorkers=1) for name in names))
@@ -331,7 +347,9 @@ async def test_many_jobs_at_once_all_end(lab: Lab, pool: Pool) -> None:
 SHARED = {"storage": {"type": "s3", "s3Bucket": "runs", "prefix": "team/bert"}}
 
 
-async def test_of_two_jobs_with_one_store_the_later_starts_when_the_other_has_ended(lab: Lab, pool: Pool) -> None:
+async def test_of_two_jobs_with_one_store_the_later_starts_when_the_other_has_ended(
+    lab: TrainingJobLab, pool: Pool
+) -> None:
     await pool.add()
     await lab.submit("first", numWorkers=1, checkpoint=SHARED)
     await lab.until_state("Running", "first")
@@ -344,5 +362,5 @@ async def test_of_two_jobs_with_one_store_the_later_starts_when_the_other_has_en
     await pool.end(*await pool.running(1, job="first-training"))
     await lab.until_state("Running", "second")
     await lab.until(lambda job: "second to end" in job.message, "names the one that runs", "third")
-    await lab.cluster.delete(TRAINING_JOBS, (await lab.look("second")).metadata.key)
+    await lab.cluster.delete(TRAINING_JOBS, (await lab.get("second")).metadata.key)
     await lab.until_state("Running", "third")

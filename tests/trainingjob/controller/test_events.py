@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.api.trainingjob_status import TrainingJobStatus
 from holdfast.pods.start_problems import MOUNTING, NOT_FINISHED, NOT_TAKEN_UP, UNBOUND, UNSCHEDULED
-from holdfast.trainingjob.events import events_for
+from holdfast.trainingjob.metrics import events_for
 from tests.trainingjobs import training_job
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import KIND, TrainingJob
-from holdfast.cluster.protocol import JSON, Cluster
+from holdfast.cluster.protocol import JSON, Cluster, DeleteOptions
 from holdfast.cluster.resources import JOBS, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, TRAINING_JOBS
 from holdfast.local.apiserver.server import open_cluster
 from holdfast.runtime.controller import Controller, Done, Result, TerminalError
@@ -52,7 +52,7 @@ class Asking:
         """Nothing is final here."""
 
 
-class Ground:
+class AdmissionLab:
     """A cluster, an operator on it that asks for every job, and a clock that the test can advance."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -133,37 +133,37 @@ def _owner(version: str, kind: str, name: str, uid: str) -> JSON:
 
 
 @pytest.fixture
-async def ground() -> AsyncIterator[Ground]:
+async def lab() -> AsyncIterator[AdmissionLab]:
     cluster = await open_cluster(None, now=utc_now, rng=Random(0), bookmark_s=1.0)
     await cluster.create(NAMESPACES, {"metadata": {"name": "ml"}})
-    yield Ground(cluster)
+    yield AdmissionLab(cluster)
     await cluster.close()
 
 
 class Running:
     """An operator for as long as the test wants it."""
 
-    def __init__(self, ground: Ground, **options: Any) -> None:
-        self._ground = ground
+    def __init__(self, lab: AdmissionLab, **options: Any) -> None:
+        self._lab = lab
         self._options = options
 
     async def __aenter__(self) -> "Running":
-        ground = self._ground
-        self._operator = Operator(ground.cluster, identity="test", now=utc_now, random=Random(0), metrics=Metrics())
-        ground.admission = GangAdmission.of(
+        lab = self._lab
+        self._operator = Operator(lab.cluster, identity="test", now=utc_now, random=Random(0), metrics=Metrics())
+        lab.admission = GangAdmission.of(
             self._operator,
             shared_ledger=SharedLedger(self._operator),
             template=template,
-            now=ground.now,
-            **{"patience_s": 600.0, **self._options},
+            now=lab.now,
+            **{"starvation_timeout_s": 600.0, **self._options},
         )
-        ground.asking = Asking(self._operator, ground.admission)
+        lab.asking = Asking(self._operator, lab.admission)
         controller = Controller(
             name="asking",
             resource=TRAINING_JOBS,
-            reconciler=ground.asking,
+            reconciler=lab.asking,
             writer=self._operator.writer(),
-            watches=(ground.admission,),
+            watches=(lab.admission,),
         )
         self._operator.add(controller)
         self._running = asyncio.create_task(self._operator.run())
@@ -174,125 +174,125 @@ class Running:
         await self._running
 
 
-async def test_a_job_starts_when_its_workers_fit_and_hears_when_that_changes(ground: Ground) -> None:
-    async with Running(ground):
-        await ground.submit("bert", 2, 2)
-        await ground.told("bert", "no node is there")
-        await ground.node("gpu-1", 2)
-        await eventually(ground.verdict("bert"), lambda it: it is not None and it.impossible, what="it can't fit")
-        await ground.node("gpu-2", 2)
-        await ground.told("bert", ADMITTED)
+async def test_a_job_starts_when_its_workers_fit_and_hears_when_that_changes(lab: AdmissionLab) -> None:
+    async with Running(lab):
+        await lab.submit("bert", 2, 2)
+        await lab.told("bert", "no node is there")
+        await lab.node("gpu-1", 2)
+        await eventually(lab.verdict("bert"), lambda it: it is not None and it.impossible, what="it can't fit")
+        await lab.node("gpu-2", 2)
+        await lab.told("bert", ADMITTED)
 
 
-async def test_room_that_others_give_back_lets_the_next_start(ground: Ground) -> None:
-    await ground.node("gpu-1", 2)
-    await ground.node("gpu-2", 2)
-    other = await ground.worker("other", 0, "foreign-job", node="gpu-1", gpus=1)
-    async with Running(ground):
-        await ground.submit("bert", 2, 2)
-        await ground.told("bert", "needs 2 × 2 GPUs; 1 node has 2 free")
-        await ground.cluster.patch_status(PODS, other, {"status": {"phase": "Succeeded"}})
-        await ground.told("bert", ADMITTED)
+async def test_room_that_others_give_back_lets_the_next_start(lab: AdmissionLab) -> None:
+    await lab.node("gpu-1", 2)
+    await lab.node("gpu-2", 2)
+    other = await lab.worker("other", 0, "foreign-job", node="gpu-1", gpus=1)
+    async with Running(lab):
+        await lab.submit("bert", 2, 2)
+        await lab.told("bert", "needs 2 × 2 GPUs; 1 node has 2 free")
+        await lab.cluster.patch_status(PODS, other, {"status": {"phase": "Succeeded"}})
+        await lab.told("bert", ADMITTED)
 
 
-async def test_the_same_room_is_not_given_twice_while_nothing_of_the_first_is_seen(ground: Ground) -> None:
-    await ground.node("gpu-1", 4)
-    async with Running(ground):
-        await ground.submit("first", 1, 4)
-        await ground.told("first", ADMITTED)
-        await ground.submit("second", 1, 4, scheduling={"nodeSelector": {}})
-        await ground.told("second", "needs 1 × 4 GPUs; no node has 4 free")
-        await ground.start("first", 1, suspend=True)
-        uid = (await ground.cluster.get(JOBS, Key("ml", "first-training"))).metadata.uid
-        await ground.cluster.patch(JOBS, Key("ml", "first-training"), {"spec": {"suspend": False}})
-        await ground.worker("first", 0, uid, node="gpu-1", gpus=4)
-        await ground.submit("third", 1, 1)
-        await ground.told("third", "needs 1 × 1 GPU; no node has 1 free")
-        assert ground.asking.told["first"] == ADMITTED
-        await ground.cluster.delete(TRAINING_JOBS, Key("ml", "first"))
-        await ground.cluster.delete(PODS, Key("ml", "first-0"), grace_period_s=0)
-        await ground.told("second", ADMITTED)
+async def test_the_same_room_is_not_given_twice_while_nothing_of_the_first_is_seen(lab: AdmissionLab) -> None:
+    await lab.node("gpu-1", 4)
+    async with Running(lab):
+        await lab.submit("first", 1, 4)
+        await lab.told("first", ADMITTED)
+        await lab.submit("second", 1, 4, scheduling={"nodeSelector": {}})
+        await lab.told("second", "needs 1 × 4 GPUs; no node has 4 free")
+        await lab.start("first", 1, suspend=True)
+        uid = (await lab.cluster.get(JOBS, Key("ml", "first-training"))).metadata.uid
+        await lab.cluster.patch(JOBS, Key("ml", "first-training"), {"spec": {"suspend": False}})
+        await lab.worker("first", 0, uid, node="gpu-1", gpus=4)
+        await lab.submit("third", 1, 1)
+        await lab.told("third", "needs 1 × 1 GPU; no node has 1 free")
+        assert lab.asking.told["first"] == ADMITTED
+        await lab.cluster.delete(TRAINING_JOBS, Key("ml", "first"))
+        await lab.cluster.delete(PODS, Key("ml", "first-0"), DeleteOptions(grace_period_s=0))
+        await lab.told("second", ADMITTED)
 
 
-async def test_a_job_that_is_held_off_loses_its_turn_and_gets_one_when_the_time_has_come(ground: Ground) -> None:
-    await ground.node("gpu-1", 4)
-    async with Running(ground):
-        await ground.submit("first", 1, 4)
-        await ground.told("first", ADMITTED)
-        later = (ground.now() + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        await ground.status("first", state="Pending", nextRetryTime=later)
-        await ground.submit("second", 1, 4)
-        await ground.told("second", ADMITTED)
-        await eventually(ground.verdict("first"), lambda it: it is None, what="the first is out of the line")
-        ground.ahead = timedelta(hours=2)
+async def test_a_job_that_is_held_off_loses_its_turn_and_gets_one_when_the_time_has_come(lab: AdmissionLab) -> None:
+    await lab.node("gpu-1", 4)
+    async with Running(lab):
+        await lab.submit("first", 1, 4)
+        await lab.told("first", ADMITTED)
+        later = (lab.now() + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        await lab.status("first", state="Pending", nextRetryTime=later)
+        await lab.submit("second", 1, 4)
+        await lab.told("second", ADMITTED)
+        await eventually(lab.verdict("first"), lambda it: it is None, what="the first is out of the line")
+        lab.ahead = timedelta(hours=2)
         # Its controller looks at it when its time has come.
-        await ground.status("first", message="again")
-        await ground.told("first", "needs 1 × 4 GPUs; no node has 4 free")
+        await lab.status("first", message="again")
+        await lab.told("first", "needs 1 × 4 GPUs; no node has 4 free")
 
 
-async def test_the_next_attempt_needs_a_turn_of_its_own_and_comes_before_those_who_wait(ground: Ground) -> None:
-    await ground.node("gpu-1", 4)
-    async with Running(ground):
-        await ground.submit("first", 1, 4)
-        await ground.told("first", ADMITTED)
-        uid = await ground.start("first", 1)
-        pod = await ground.worker("first", 0, uid, node="gpu-1", gpus=4)
-        await ground.submit("second", 1, 1)
-        await ground.told("second", "needs 1 × 1 GPU; no node has 1 free")
-        await ground.status("first", state="Restarting", restartCount=1)
-        await ground.told("first", "needs 1 × 4 GPUs; no node has 4 free")
-        await ground.cluster.delete(PODS, pod, grace_period_s=0)
-        await ground.told("first", ADMITTED)
-        assert ground.asking.told["second"] != ADMITTED
+async def test_the_next_attempt_needs_a_turn_of_its_own_and_comes_before_those_who_wait(lab: AdmissionLab) -> None:
+    await lab.node("gpu-1", 4)
+    async with Running(lab):
+        await lab.submit("first", 1, 4)
+        await lab.told("first", ADMITTED)
+        uid = await lab.start("first", 1)
+        pod = await lab.worker("first", 0, uid, node="gpu-1", gpus=4)
+        await lab.submit("second", 1, 1)
+        await lab.told("second", "needs 1 × 1 GPU; no node has 1 free")
+        await lab.status("first", state="Restarting", restartCount=1)
+        await lab.told("first", "needs 1 × 4 GPUs; no node has 4 free")
+        await lab.cluster.delete(PODS, pod, DeleteOptions(grace_period_s=0))
+        await lab.told("first", ADMITTED)
+        assert lab.asking.told["second"] != ADMITTED
 
 
-async def test_a_restart_that_lost_its_machine_for_good_makes_room_after_a_while(ground: Ground) -> None:
-    await ground.node("gpu-1", 4)
-    async with Running(ground, patience_s=2.0):
-        await ground.submit("first", 2, 4)
+async def test_a_restart_that_lost_its_machine_for_good_makes_room_after_a_while(lab: AdmissionLab) -> None:
+    await lab.node("gpu-1", 4)
+    async with Running(lab, starvation_timeout_s=2.0):
+        await lab.submit("first", 2, 4)
         told = {"type": "Restarting", "status": "True", "reason": "x", "message": "", "observedGeneration": 1}
-        since = ground.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        await ground.status(
+        since = lab.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        await lab.status(
             "first", state="Restarting", restartCount=1, conditions=[{**told, "lastTransitionTime": since}]
         )
-        await eventually(ground.verdict("first"), lambda it: it is not None and it.position == 1, what="it waits")
-        await ground.submit("second", 1, 1)
-        await ground.told("second", ADMITTED)
+        await eventually(lab.verdict("first"), lambda it: it is not None and it.position == 1, what="it waits")
+        await lab.submit("second", 1, 1)
+        await lab.told("second", ADMITTED)
 
 
-async def test_priority_comes_from_the_class_and_a_class_that_is_made_later_is_found(ground: Ground) -> None:
-    await ground.node("gpu-1", 4)
-    held = await ground.worker("other", 0, "foreign-job", node="gpu-1", gpus=1)
-    async with Running(ground):
-        await ground.submit("usual", 1, 4)
-        await ground.submit("urgent", 1, 4, scheduling={"priority": "urgent"})
-        await ground.told("urgent", "PriorityClass urgent does not exist: create it, or remove scheduling.priority")
-        await ground.cluster.create(PRIORITY_CLASSES, {"metadata": {"name": "urgent"}, "value": 100})
-        await ground.told("urgent", "needs 1 × 4 GPUs; no node has 4 free")
-        await ground.cluster.delete(PODS, held, grace_period_s=0)
-        await ground.told("urgent", ADMITTED)
-        assert ground.asking.told["usual"] != ADMITTED
+async def test_priority_comes_from_the_class_and_a_class_that_is_made_later_is_found(lab: AdmissionLab) -> None:
+    await lab.node("gpu-1", 4)
+    held = await lab.worker("other", 0, "foreign-job", node="gpu-1", gpus=1)
+    async with Running(lab):
+        await lab.submit("usual", 1, 4)
+        await lab.submit("urgent", 1, 4, scheduling={"priority": "urgent"})
+        await lab.told("urgent", "PriorityClass urgent does not exist: create it, or remove scheduling.priority")
+        await lab.cluster.create(PRIORITY_CLASSES, {"metadata": {"name": "urgent"}, "value": 100})
+        await lab.told("urgent", "needs 1 × 4 GPUs; no node has 4 free")
+        await lab.cluster.delete(PODS, held, DeleteOptions(grace_period_s=0))
+        await lab.told("urgent", ADMITTED)
+        assert lab.asking.told["usual"] != ADMITTED
 
 
-async def test_who_queues_at_kueue_is_not_held_back_here(ground: Ground) -> None:
-    async with Running(ground):
+async def test_who_queues_at_kueue_is_not_held_back_here(lab: AdmissionLab) -> None:
+    async with Running(lab):
         body = {"model": "m", "dataset": "d", "numWorkers": 100}
         labels = {"kueue.x-k8s.io/queue-name": "team"}
-        await ground.cluster.create(
+        await lab.cluster.create(
             TRAINING_JOBS, {"metadata": {"name": "bert", "labels": labels}, "spec": body}, namespace="ml"
         )
-        await ground.told("bert", ADMITTED)
+        await lab.told("bert", ADMITTED)
 
 
-async def test_without_admission_everyone_starts_at_once(ground: Ground) -> None:
-    async with Running(ground, enabled=False):
-        await ground.submit("bert", 100, 64)
-        await ground.told("bert", ADMITTED)
-        assert ground.asking.asked == 1, "nobody is woken for it"
+async def test_without_admission_everyone_starts_at_once(lab: AdmissionLab) -> None:
+    async with Running(lab, enabled=False):
+        await lab.submit("bert", 100, 64)
+        await lab.told("bert", ADMITTED)
+        assert lab.asking.asked == 1, "nobody is woken for it"
 
 
-async def test_heartbeats_and_progress_cause_no_look(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    await ground.node("gpu-1", 1)
+async def test_heartbeats_and_progress_cause_no_look(lab: AdmissionLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    await lab.node("gpu-1", 1)
     calls = 0
     soon = GangAdmission._schedule_pass
 
@@ -302,23 +302,23 @@ async def test_heartbeats_and_progress_cause_no_look(ground: Ground, monkeypatch
         soon(self, after_s)
 
     monkeypatch.setattr(GangAdmission, "_schedule_pass", counting)
-    async with Running(ground):
-        await ground.submit("bert", 1, 1)
-        await ground.told("bert", ADMITTED)
+    async with Running(lab):
+        await lab.submit("bert", 1, 1)
+        await lab.told("bert", ADMITTED)
         before = calls
         for beat in range(5):
             condition = {"type": "Ready", "status": "True", "lastHeartbeatTime": f"2026-01-01T00:00:0{beat}Z"}
-            await ground.cluster.patch_status(NODES, Key("", "gpu-1"), {"status": {"conditions": [condition]}})
-            await ground.status("bert", progress=f"{beat}%", currentEpoch=beat)
+            await lab.cluster.patch_status(NODES, Key("", "gpu-1"), {"status": {"conditions": [condition]}})
+            await lab.status("bert", progress=f"{beat}%", currentEpoch=beat)
         # What counts comes last: when it was looked at, the others were seen as well.
-        await ground.cluster.patch(NODES, Key("", "gpu-1"), {"metadata": {"labels": {"zone": "a"}}})
-        await ground.submit("next", 1, 1)
-        await ground.told("next", "needs 1 × 1 GPU; no node has 1 free")
+        await lab.cluster.patch(NODES, Key("", "gpu-1"), {"metadata": {"labels": {"zone": "a"}}})
+        await lab.submit("next", 1, 1)
+        await lab.told("next", "needs 1 × 1 GPU; no node has 1 free")
         # The label, the new job and its question, and that the other has a status at all: not one of ten for each beat.
         assert 2 <= calls - before <= 5
 
 
-async def test_a_look_that_fails_is_taken_again(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_look_that_fails_is_taken_again(lab: AdmissionLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission_module, "RETRY_S", 0.05)
     judge, failures = GangAdmission._decide, 0
 
@@ -330,76 +330,76 @@ async def test_a_look_that_fails_is_taken_again(ground: Ground, monkeypatch: pyt
         judge(self, at_s)
 
     monkeypatch.setattr(GangAdmission, "_decide", failing)
-    await ground.node("gpu-1", 1)
-    async with Running(ground):
-        await ground.submit("bert", 1, 1)
-        await ground.told("bert", ADMITTED)
+    await lab.node("gpu-1", 1)
+    async with Running(lab):
+        await lab.submit("bert", 1, 1)
+        await lab.told("bert", ADMITTED)
     assert failures == 2
 
 
 async def test_new_numbers_are_told_with_some_calm_and_a_start_at_once(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    lab: AdmissionLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission_module, "NUMBERS_INTERVAL_S", 3600.0)
     for number in (1, 2, 3):
-        await ground.node(f"gpu-{number}", 1)
-        await ground.worker("other", number, "foreign-job", node=f"gpu-{number}", gpus=1)
-    async with Running(ground):
-        await ground.submit("bert", 3, 1)
-        await ground.told("bert", "needs 3 × 1 GPU; no node has 1 free")
-        await ground.cluster.delete(PODS, Key("ml", "other-1"), grace_period_s=0)
+        await lab.node(f"gpu-{number}", 1)
+        await lab.worker("other", number, "foreign-job", node=f"gpu-{number}", gpus=1)
+    async with Running(lab):
+        await lab.submit("bert", 3, 1)
+        await lab.told("bert", "needs 3 × 1 GPU; no node has 1 free")
+        await lab.cluster.delete(PODS, Key("ml", "other-1"), DeleteOptions(grace_period_s=0))
         # A second job tells that this was looked at.
-        await ground.submit("next", 3, 1)
-        await ground.told("next", "needs 3 × 1 GPU; 1 node has 1 free")
-        assert ground.asking.told["bert"] == AdmissionDecision(
+        await lab.submit("next", 3, 1)
+        await lab.told("next", "needs 3 × 1 GPU; 1 node has 1 free")
+        assert lab.asking.told["bert"] == AdmissionDecision(
             admitted=False, message="needs 3 × 1 GPU; no node has 1 free", position=1
         )
         for number in (2, 3):
-            await ground.cluster.delete(PODS, Key("ml", f"other-{number}"), grace_period_s=0)
-        await ground.told("bert", ADMITTED)
+            await lab.cluster.delete(PODS, Key("ml", f"other-{number}"), DeleteOptions(grace_period_s=0))
+        await lab.told("bert", ADMITTED)
 
 
 async def test_new_numbers_are_told_in_the_end_though_nothing_else_happens(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    lab: AdmissionLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission_module, "NUMBERS_INTERVAL_S", 0.5)
-    await ground.node("gpu-1", 1)
-    await ground.node("gpu-2", 1)
+    await lab.node("gpu-1", 1)
+    await lab.node("gpu-2", 1)
     for number in (1, 2):
-        await ground.worker("other", number, "foreign-job", node=f"gpu-{number}", gpus=1)
-    async with Running(ground):
-        await ground.submit("bert", 2, 1)
-        await ground.told("bert", "needs 2 × 1 GPU; no node has 1 free")
-        await ground.cluster.delete(PODS, Key("ml", "other-1"), grace_period_s=0)
-        await ground.told("bert", "needs 2 × 1 GPU; 1 node has 1 free")
+        await lab.worker("other", number, "foreign-job", node=f"gpu-{number}", gpus=1)
+    async with Running(lab):
+        await lab.submit("bert", 2, 1)
+        await lab.told("bert", "needs 2 × 1 GPU; no node has 1 free")
+        await lab.cluster.delete(PODS, Key("ml", "other-1"), DeleteOptions(grace_period_s=0))
+        await lab.told("bert", "needs 2 × 1 GPU; 1 node has 1 free")
 
 
 async def test_another_reason_is_told_soon_however_calm_numbers_are(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    lab: AdmissionLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission_module, "NUMBERS_INTERVAL_S", 3600.0)
-    await ground.node("gpu-1", 1)
-    await ground.worker("other", 1, "foreign-job", node="gpu-1", gpus=1)
-    async with Running(ground):
-        await ground.submit("bert", 1, 1)
-        await ground.told("bert", "needs 1 × 1 GPU; no node has 1 free")
-        await ground.cluster.delete(NODES, Key("", "gpu-1"))
-        await ground.told("bert", "no node is there")
+    await lab.node("gpu-1", 1)
+    await lab.worker("other", 1, "foreign-job", node="gpu-1", gpus=1)
+    async with Running(lab):
+        await lab.submit("bert", 1, 1)
+        await lab.told("bert", "needs 1 × 1 GPU; no node has 1 free")
+        await lab.cluster.delete(NODES, Key("", "gpu-1"))
+        await lab.told("bert", "no node is there")
 
 
-async def test_nobody_looks_while_the_stores_are_half_full(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nobody_looks_while_the_stores_are_half_full(lab: AdmissionLab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every machine would seem empty to who has not seen the pods yet."""
-    await ground.node("gpu-1", 1)
-    await ground.worker("other", 0, "foreign-job", node="gpu-1", gpus=1)
-    await ground.submit("bert", 1, 1)
-    listing = ground.cluster.list
+    await lab.node("gpu-1", 1)
+    await lab.worker("other", 0, "foreign-job", node="gpu-1", gpus=1)
+    await lab.submit("bert", 1, 1)
+    listing = lab.cluster.list
 
     async def slow(resource: Any, **how: Any) -> Any:
         if resource is PODS:
             await asyncio.sleep(0.5)
         return await listing(resource, **how)
 
-    monkeypatch.setattr(ground.cluster, "list", slow)
-    async with Running(ground):
-        await eventually(ground.verdict("bert"), lambda it: it is not None, what="it is judged")
-        assert ground.asking.told["bert"] != ADMITTED
+    monkeypatch.setattr(lab.cluster, "list", slow)
+    async with Running(lab):
+        await eventually(lab.verdict("bert"), lambda it: it is not None, what="it is judged")
+        assert lab.asking.told["bert"] != ADMITTED

@@ -79,7 +79,7 @@ def template(job: TrainingJob) -> JSON:
     return {"metadata": {"labels": {"training-job": "bert"}}, "spec": {"containers": [{"resources": resources}]}}
 
 
-class Caches:
+class TrainingJobCaches:
     """What an operator would have in its stores."""
 
     def __init__(self, *things: TrainingJob | Job | Pod | PriorityClass) -> None:
@@ -138,11 +138,11 @@ class Caches:
 )
 async def test_a_job_stands_in_line_while_room_is_to_be_found_or_kept_for_it(job: TrainingJob, stands: bool) -> None:
     assert needs_admission(job, NOW) is stands
-    assert (Caches(job).entry() is not None) is stands
+    assert (TrainingJobCaches(job).entry() is not None) is stands
 
 
 async def test_a_job_that_waits_brings_what_decides_its_turn() -> None:
-    gang = Caches(training_job(gpusPerWorker=4, numWorkers=3)).gang()
+    gang = TrainingJobCaches(training_job(gpusPerWorker=4, numWorkers=3)).gang()
     assert (str(gang.key), gang.uid, gang.workers, gang.created_at) == ("ml/bert", UID, 3, PAST)
     assert (gang.state, gang.priority, gang.unbound) == ("waiting", 0, 0)
     assert gang.shape.requests[GPU] == 4 * NANO
@@ -168,7 +168,7 @@ async def test_a_job_that_waits_brings_what_decides_its_turn() -> None:
 async def test_where_a_job_stands_follows_from_its_current_attempt(
     status: JSON | None, children: tuple[Job, ...], expected: str
 ) -> None:
-    assert Caches(training_job(status), *children).gang().state == expected
+    assert TrainingJobCaches(training_job(status), *children).gang().state == expected
 
 
 @pytest.mark.parametrize(
@@ -187,17 +187,17 @@ async def test_where_a_job_stands_follows_from_its_current_attempt(
 async def test_room_is_kept_for_each_worker_that_has_neither_a_machine_nor_finished(
     pods: tuple[Pod, ...], unbound: int, machines: tuple[str, ...]
 ) -> None:
-    gang = Caches(training_job(), attempt(), *pods).gang()
+    gang = TrainingJobCaches(training_job(), attempt(), *pods).gang()
     assert (gang.unbound, gang.nodes) == (unbound, machines)
 
 
 async def test_an_attempt_is_as_large_as_it_was_made() -> None:
-    gang = Caches(training_job(numWorkers=8), attempt(parallelism=3)).gang()
+    gang = TrainingJobCaches(training_job(numWorkers=8), attempt(parallelism=3)).gang()
     assert (gang.state, gang.unbound) == ("started", 3)
 
 
 async def test_a_job_whose_attempt_is_complete_asks_for_nothing() -> None:
-    assert Caches(training_job({"state": "Running"}), attempt(condition="Complete")).entry() == ADMITTED
+    assert TrainingJobCaches(training_job({"state": "Running"}), attempt(condition="Complete")).entry() == ADMITTED
 
 
 def restarting(kind: str, status: str) -> JSON:
@@ -210,7 +210,7 @@ def restarting(kind: str, status: str) -> JSON:
     [("Restarting", "True", FUTURE), ("Restarting", "False", ""), ("Running", "True", "")],
 )
 async def test_a_restart_lasts_since_the_condition_says_so(kind: str, status: str, since: str) -> None:
-    assert Caches(training_job(restarting(kind, status))).gang().restarting_since == since
+    assert TrainingJobCaches(training_job(restarting(kind, status))).gang().restarting_since == since
 
 
 def named(name: str, value: int, *, default: bool = False) -> PriorityClass:
@@ -232,19 +232,19 @@ def named(name: str, value: int, *, default: bool = False) -> PriorityClass:
 async def test_the_priority_is_that_of_the_class_or_of_the_default_one(
     wish: JSON, classes: tuple[PriorityClass, ...], priority: int
 ) -> None:
-    assert Caches(training_job(**wish), *classes).gang().priority == priority
+    assert TrainingJobCaches(training_job(**wish), *classes).gang().priority == priority
 
 
 async def test_a_class_that_is_not_there_is_named_and_holds_back_only_who_has_not_started() -> None:
     job = training_job(scheduling={"priority": "high"})
-    assert Caches(job).entry() == AdmissionDecision(
+    assert TrainingJobCaches(job).entry() == AdmissionDecision(
         admitted=False, message="PriorityClass high does not exist: create it, or remove scheduling.priority"
     )
-    assert Caches(job, attempt()).gang().state == "started"
+    assert TrainingJobCaches(job, attempt()).gang().state == "started"
 
 
 async def test_a_turn_that_was_granted_counts_as_started_until_it_is_seen_to_run() -> None:
-    caches = Caches(job := training_job())
+    caches = TrainingJobCaches(job := training_job())
     caches.gangs.mark_admitted(attempt_key(job))
     assert (caches.gang().state, caches.gang().unbound) == ("started", 2)
     caches.put(attempt(suspend=True))
@@ -265,7 +265,7 @@ async def test_a_turn_that_was_granted_counts_as_started_until_it_is_seen_to_run
     ],
 )
 async def test_a_turn_is_lost_by_who_leaves_the_line(change: TrainingJob) -> None:
-    caches = Caches(job := training_job())
+    caches = TrainingJobCaches(job := training_job())
     caches.gangs.mark_admitted(attempt_key(job))
     caches.put(change)
     assert caches.entry() is None
@@ -275,7 +275,7 @@ async def test_a_turn_is_lost_by_who_leaves_the_line(change: TrainingJob) -> Non
 
 async def test_a_turn_is_for_one_attempt_of_one_spec() -> None:
     for other in (training_job({"state": "Restarting", "restartCount": 1}), _changed(training_job(numWorkers=4))):
-        caches = Caches(job := training_job())
+        caches = TrainingJobCaches(job := training_job())
         caches.gangs.mark_admitted(attempt_key(job))
         caches.put(other)
         assert caches.gang().state != "started"
@@ -286,7 +286,7 @@ def _changed(job: TrainingJob) -> TrainingJob:
 
 
 async def test_what_a_worker_asks_for_is_worked_out_once_for_each_spec() -> None:
-    caches = Caches(job := training_job())
+    caches = TrainingJobCaches(job := training_job())
     assert caches.gang().shape is caches.gang().shape
     assert caches.built == 1
     caches.put(_changed(job))
@@ -295,7 +295,7 @@ async def test_what_a_worker_asks_for_is_worked_out_once_for_each_spec() -> None
 
 
 async def test_what_a_worker_asks_for_is_worked_out_anew_when_nodes_are_lost() -> None:
-    caches = Caches(training_job())
+    caches = TrainingJobCaches(training_job())
     caches.gang()
     for avoided, built in ((("gpu-1",), 2), (("gpu-1",), 2), (("gpu-1", "gpu-2"), 3)):
         caches.avoided = avoided

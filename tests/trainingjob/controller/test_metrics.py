@@ -25,7 +25,8 @@ from holdfast.runtime.informer import Store
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator
 from holdfast.runtime.process import utc_now
-from holdfast.trainingjob.metrics import InstrumentedReconciler, TrainingJobMetrics
+from holdfast.runtime.reconciler import InstrumentedReconciler
+from holdfast.trainingjob.metrics import TrainingJobMetrics
 from tests.control_plane.waiting import eventually
 from tests.runtime.scripted import ScriptedCluster
 from tests.trainingjobs import training_job
@@ -117,7 +118,7 @@ def failed(reason: str) -> TrainingJobStatus:
 def test_the_text_has_all_fifteen_by_name_and_labels_and_nothing_else() -> None:
     scrape = Scrape(training_job(status=FULL))
     scrape.utilization[BERT] = 55.0
-    scrape.metrics.failed_to_reconcile(BERT, ValueError())
+    scrape.metrics.reconciled(BERT, "error", 0.05, ValueError())
     scrape.metrics.status_written(training_job(), failed("BackoffLimitExceeded"))
     labels: dict[str, set[str]] = {}
     for line in scrape.text().splitlines():
@@ -211,7 +212,7 @@ def test_jobs_are_counted_by_namespace_and_state_with_zeros_for_the_other_states
 
 def test_a_deleted_jobs_series_are_gone_with_the_next_scrape() -> None:
     scrape = Scrape(training_job(status=FULL), named("other", status=FULL))
-    scrape.metrics.failed_to_reconcile(BERT, ValueError())
+    scrape.metrics.reconciled(BERT, "error", 0.05, ValueError())
     scrape.metrics.reconciled(Key("ml", "other"), "done", 0.1)
     assert 'training_job="bert"' in scrape.text()
     scrape.store.remove(BERT)
@@ -235,9 +236,9 @@ def test_a_changed_state_leaves_no_series_of_the_old_one() -> None:
 
 def test_reconciles_are_counted_by_result_and_errors_by_type() -> None:
     scrape = Scrape(training_job())
-    for result in ("done", "requeue", "error"):
+    for result in ("done", "requeue"):
         scrape.metrics.reconciled(BERT, result, 0.05)
-    scrape.metrics.failed_to_reconcile(BERT, KeyError("x"))
+    scrape.metrics.reconciled(BERT, "error", 0.05, KeyError("x"))
     assert scrape.series("reconciliation_total") == {
         ("ml", "done", "bert"): 2,
         ("ml", "requeue", "bert"): 1,
@@ -320,12 +321,11 @@ def test_a_standby_that_reconciles_nothing_shows_nothing() -> None:
 def test_without_jobs_names_sums_stay_and_the_rest_is_left_out() -> None:
     scrape = Scrape(training_job(status=FULL), named("other", status=FULL), named("x", "cv"), per_job=False)
     scrape.utilization[BERT] = 55.0
-    scrape.metrics.reconciled(Key("ml", "other"), "done", 0.05)
-    scrape.metrics.failed_to_reconcile(Key("ml", "other"), ValueError())
+    scrape.metrics.reconciled(Key("ml", "other"), "error", 0.05, ValueError())
     assert 'training_job="bert"' not in scrape.text()
     assert scrape.series("allocated_gpus") == {("ml", ""): 8, ("cv", ""): 0}
     assert scrape.series("allocated_workers") == {("ml", ""): 4, ("cv", ""): 0}
-    assert scrape.series("reconciliation_total") == {("ml", "done", ""): 2}
+    assert scrape.series("reconciliation_total") == {("ml", "done", ""): 1, ("ml", "error", ""): 1}
     assert scrape.series("reconciliation_errors_total") == {("ValueError", "ml", ""): 1}
     assert scrape.value("reconciliation_duration_seconds_count", namespace="ml", training_job="") == 2
     assert scrape.value("total", namespace="ml", state="Running") == 2
@@ -359,7 +359,7 @@ class Playing:
 @pytest.mark.parametrize(("end", "result"), [(Done(), "done"), (RequeueAfter(5), "requeue")])
 async def test_a_measured_reconcile_gives_what_the_reconciler_gives(end: Result, result: str) -> None:
     scrape = Scrape(training_job(), works=False)
-    measured = InstrumentedReconciler(Playing(end), scrape.metrics, scrape.store)
+    measured = InstrumentedReconciler(Playing(end), scrape.metrics)
     assert await measured.reconcile(BERT) == end
     assert scrape.series("reconciliation_total") == {("ml", result, "bert"): 1}
     assert scrape.of_bert("reconciliation_duration_seconds_count") == 1
@@ -380,7 +380,7 @@ async def test_a_measured_reconcile_raises_what_the_reconciler_raises(
     error: BaseException, result: str, errors: dict[tuple[str, ...], int]
 ) -> None:
     scrape = Scrape(training_job(), works=False)
-    measured = InstrumentedReconciler(Playing(error), scrape.metrics, scrape.store)
+    measured = InstrumentedReconciler(Playing(error), scrape.metrics)
     with pytest.raises(type(error)) as raised:
         await measured.reconcile(BERT)
     assert raised.value is error
@@ -391,21 +391,21 @@ async def test_a_measured_reconcile_raises_what_the_reconciler_raises(
 async def test_a_lost_lease_is_no_result_of_the_job() -> None:
     scrape = Scrape(training_job(), works=False)
     with pytest.raises(NotLeading):
-        await InstrumentedReconciler(Playing(NotLeading("no")), scrape.metrics, scrape.store).reconcile(BERT)
+        await InstrumentedReconciler(Playing(NotLeading("no")), scrape.metrics).reconcile(BERT)
     assert scrape.text().strip() == ""
 
 
 async def test_a_job_that_is_gone_is_forgotten_and_not_counted() -> None:
     scrape = Scrape(training_job(status=FULL))
     scrape.store.remove(BERT)
-    await InstrumentedReconciler(Playing(Done()), scrape.metrics, scrape.store).reconcile(BERT)
+    await InstrumentedReconciler(Playing(Done()), scrape.metrics).reconcile(BERT)
     assert 'training_job="bert"' not in scrape.text()
 
 
 async def test_what_cannot_be_mended_is_reported_by_the_reconciler() -> None:
     scrape = Scrape(training_job())
     playing, error = Playing(Done()), TerminalError("Refused", "no")
-    await InstrumentedReconciler(playing, scrape.metrics, scrape.store).report_terminal_error(BERT, error)
+    await InstrumentedReconciler(playing, scrape.metrics).report_terminal_error(BERT, error)
     assert playing.reported == [error]
 
 
@@ -415,7 +415,7 @@ async def operating(cluster: ScriptedCluster, metrics: Metrics) -> AsyncIterator
     operator = Operator(cluster, identity="test", now=utc_now, random=Random(0), metrics=metrics)
     store = operator.store(TRAINING_JOBS)
     measured = InstrumentedReconciler(
-        Playing(Done()), TrainingJobMetrics(metrics.registry, store, per_job=True, now=utc_now), store
+        Playing(Done()), TrainingJobMetrics(metrics.registry, store, per_job=True, now=utc_now)
     )
     operator.add(Controller(name="t", resource=TRAINING_JOBS, reconciler=measured, writer=operator.writer()))
     running = asyncio.create_task(operator.run())

@@ -11,8 +11,8 @@ from holdfast.pods.template import Defaults
 from tests.contract.kinds import DEFINITIONS, established
 from tests.contract.pool import Pool
 from tests.contract.waiting import gone, until
-from tests.trainingjob.controller.lab import Lab
-from tests.trainingjob.controller.operating import DEFAULTS
+from tests.controllers.operating import DEFAULTS
+from tests.trainingjob.controller.lab import TrainingJobLab
 
 pytestmark = pytest.mark.usefixtures("operator")
 
@@ -51,14 +51,15 @@ async def prometheus(cluster: Cluster) -> AsyncIterator[None]:
     await gone(cluster, DEFINITIONS, Key("", NAME))
 
 
-async def test_a_job_that_is_watched_waits_for_no_monitor(lab: Lab, pool: Pool) -> None:
+async def test_a_job_that_is_watched_waits_for_no_monitor(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     await lab.submit(monitoring={"enabled": True})
     await lab.until_state("Running")
 
 
 @pytest.mark.usefixtures("prometheus")
-async def test_a_job_that_is_watched_gets_its_monitor(lab: Lab, pool: Pool) -> None:
+@pytest.mark.every_engine
+async def test_a_job_that_is_watched_gets_its_monitor(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     made = await lab.submit(monitoring={"enabled": True})
     monitor = await until(lab.cluster, SERVICE_MONITORS, lab.key("bert-master"), bool, "is made")

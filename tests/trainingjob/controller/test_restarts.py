@@ -7,18 +7,19 @@ import pytest
 
 from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
-from holdfast.cluster.protocol import Cluster
+from holdfast.cluster.protocol import Cluster, DeleteOptions
 from holdfast.cluster.resources import CONFIG_MAPS, JOBS, NODES, PODS
 from tests.contract.engine import Engine
 from tests.contract.pods import pod_spec
 from tests.contract.pool import Pool
 from tests.contract.waiting import gone, until
-from tests.trainingjob.controller.lab import Lab
+from tests.trainingjob.controller.lab import TrainingJobLab
 
 pytestmark = pytest.mark.usefixtures("operator")
 
 
-async def test_a_gang_starts_anew_as_a_whole_when_one_worker_fails(lab: Lab, pool: Pool) -> None:
+@pytest.mark.every_engine
+async def test_a_gang_starts_anew_as_a_whole_when_one_worker_fails(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     await lab.submit()
     first, second = await pool.running(2, job="bert-training")
@@ -31,7 +32,7 @@ async def test_a_gang_starts_anew_as_a_whole_when_one_worker_fails(lab: Lab, poo
     assert "worker 1" in again.failure
     assert "exited with code 7" in again.failure
     assert second.spec.node_name in again.failure
-    assert "exited with code 7" in await lab.told("Restarting")
+    assert "exited with code 7" in await lab.event("Restarting")
     await gone(lab.cluster, JOBS, lab.key("bert-training"))
     await pool.end(*workers)
     done = await lab.until_state("Completed")
@@ -41,7 +42,7 @@ async def test_a_gang_starts_anew_as_a_whole_when_one_worker_fails(lab: Lab, poo
 
 @pytest.mark.parametrize("owner", ["nobody", "another"])
 async def test_a_foreign_pod_with_a_workers_labels_holds_up_nothing_and_is_left_alone(
-    lab: Lab, pool: Pool, owner: str
+    lab: TrainingJobLab, pool: Pool, owner: str
 ) -> None:
     labels = {
         "training-job": "bert",
@@ -65,7 +66,7 @@ async def test_a_foreign_pod_with_a_workers_labels_holds_up_nothing_and_is_left_
     assert (left.metadata.uid, left.metadata.deletion_timestamp) == (foreign.metadata.uid, "")
 
 
-async def test_the_limit_ends_a_job_that_fails_again_and_again(lab: Lab, pool: Pool) -> None:
+async def test_the_limit_ends_a_job_that_fails_again_and_again(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     await lab.submit(failurePolicy={"backoffLimit": 2}, numWorkers=1)
     for attempt in range(3):
@@ -76,10 +77,10 @@ async def test_the_limit_ends_a_job_that_fails_again_and_again(lab: Lab, pool: P
     assert "exited with code 7" in failed.failure
     assert "after 2 of 2 restarts" in failed.failure
     assert failed.status.restart_count == 2
-    assert "exited with code 7" in await lab.told("Failed")
+    assert "exited with code 7" in await lab.event("Failed")
 
 
-async def test_between_attempts_that_do_not_last_it_waits_and_says_until_when(lab: Lab, pool: Pool) -> None:
+async def test_between_attempts_that_do_not_last_it_waits_and_says_until_when(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     await lab.submit(numWorkers=1)
     await pool.end(*await pool.running(1, job="bert-training"), exit_code=7)
@@ -92,7 +93,9 @@ async def test_between_attempts_that_do_not_last_it_waits_and_says_until_when(la
 
 
 @pytest.mark.parametrize("policy", ["OnFailure", "Never", "ExitCode"])
-async def test_a_worker_taken_away_costs_nothing_whatever_the_policy(lab: Lab, pool: Pool, policy: str) -> None:
+async def test_a_worker_taken_away_costs_nothing_whatever_the_policy(
+    lab: TrainingJobLab, pool: Pool, policy: str
+) -> None:
     await pool.add()
     await lab.submit(failurePolicy={"backoffLimit": 0, "restartPolicy": policy})
     lost, _ = await pool.running(2, job="bert-training")
@@ -105,12 +108,13 @@ async def test_a_worker_taken_away_costs_nothing_whatever_the_policy(lab: Lab, p
     assert done.status.restarts.application == 0
 
 
-async def test_a_worker_deleted_by_hand_costs_nothing(lab: Lab, pool: Pool) -> None:
+@pytest.mark.every_engine
+async def test_a_worker_deleted_by_hand_costs_nothing(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     await lab.submit(failurePolicy={"backoffLimit": 0})
     lost, _ = await pool.running(2, job="bert-training")
     await lab.until_state("Running")
-    await lab.cluster.delete(PODS, lost.metadata.key, uid=lost.metadata.uid)
+    await lab.cluster.delete(PODS, lost.metadata.key, DeleteOptions(uid=lost.metadata.uid))
     await pool.running(2, job="bert-training-1")
     again = await lab.until_state("Running", attempt=1)
     assert again.status.restarts
@@ -118,7 +122,7 @@ async def test_a_worker_deleted_by_hand_costs_nothing(lab: Lab, pool: Pool) -> N
     assert "worker 0" in again.failure
 
 
-async def test_a_job_whose_workers_job_is_deleted_by_hand_starts_anew(lab: Lab, pool: Pool) -> None:
+async def test_a_job_whose_workers_job_is_deleted_by_hand_starts_anew(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     await lab.submit()
     await pool.running(2, job="bert-training")
@@ -131,7 +135,9 @@ async def test_a_job_whose_workers_job_is_deleted_by_hand_starts_anew(lab: Lab, 
 
 
 @pytest.mark.parametrize(("exit_code", "goes_on"), [(3, False), (143, True)])
-async def test_with_exit_code_only_signals_are_tried_again(lab: Lab, pool: Pool, exit_code: int, goes_on: bool) -> None:
+async def test_with_exit_code_only_signals_are_tried_again(
+    lab: TrainingJobLab, pool: Pool, exit_code: int, goes_on: bool
+) -> None:
     await pool.add()
     await lab.submit(failurePolicy={"restartPolicy": "ExitCode"})
     first, _ = await pool.running(2)
@@ -144,7 +150,9 @@ async def test_with_exit_code_only_signals_are_tried_again(lab: Lab, pool: Pool,
         await pool.running(0)
 
 
-async def test_never_fails_at_the_first_failure_of_the_training_and_stops_the_others(lab: Lab, pool: Pool) -> None:
+async def test_never_fails_at_the_first_failure_of_the_training_and_stops_the_others(
+    lab: TrainingJobLab, pool: Pool
+) -> None:
     await pool.add()
     await lab.submit(failurePolicy={"restartPolicy": "Never"})
     first, _ = await pool.running(2)
@@ -154,7 +162,8 @@ async def test_never_fails_at_the_first_failure_of_the_training_and_stops_the_ot
     await pool.running(0)
 
 
-async def test_an_elastic_gang_keeps_its_attempt(lab: Lab, pool: Pool) -> None:
+@pytest.mark.every_engine
+async def test_an_elastic_gang_keeps_its_attempt(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     await lab.submit(command=["torchrun", "--nnodes=1:2", "train.py"])
     lost, kept = await pool.running(2, job="bert-training")
@@ -166,7 +175,8 @@ async def test_an_elastic_gang_keeps_its_attempt(lab: Lab, pool: Pool) -> None:
     assert (await lab.until_state("Completed")).status.restart_count == 0
 
 
-async def test_the_attempts_of_a_broken_gang_never_overlap(lab: Lab, pool: Pool) -> None:
+@pytest.mark.every_engine
+async def test_the_attempts_of_a_broken_gang_never_overlap(lab: TrainingJobLab, pool: Pool) -> None:
     await pool.add()
     await lab.submit(podTemplate={"terminationGracePeriodSeconds": 2})
     start = (await lab.cluster.list(PODS, namespace=lab.namespace)).resource_version
@@ -178,8 +188,9 @@ async def test_the_attempts_of_a_broken_gang_never_overlap(lab: Lab, pool: Pool)
     assert await attempts_at_once(lab.cluster, lab.namespace, start, last=3) == 1
 
 
+@pytest.mark.every_engine
 async def test_a_pod_stuck_on_a_lost_node_holds_up_the_restart_only_for_a_while(
-    lab: Lab, pool: Pool, engine: Engine
+    lab: TrainingJobLab, pool: Pool, engine: Engine
 ) -> None:
     cluster = lab.cluster
     gone_node = await pool.add("a", resources={"pods": "1"})
@@ -190,14 +201,14 @@ async def test_a_pod_stuck_on_a_lost_node_holds_up_the_restart_only_for_a_while(
     stuck = next(pod for pod in workers if pod.spec.node_name == gone_node)
     await engine.break_node(gone_node)
     await until(cluster, NODES, Key("", gone_node), lambda seen: not seen.is_ready, "is lost")
-    await cluster.delete(PODS, stuck.metadata.key, uid=stuck.metadata.uid)
+    await cluster.delete(PODS, stuck.metadata.key, DeleteOptions(uid=stuck.metadata.uid))
     await lab.until(lambda job: job.status.restart_count == 1, "starts anew")
     await pool.add("c", resources={"pods": "1"})
     await pool.running(2, job="bert-training-1")
     await lab.until_state("Running", attempt=1)
     old = await cluster.get(PODS, stuck.metadata.key)
     assert old.metadata.uid == stuck.metadata.uid
-    await cluster.delete(PODS, stuck.metadata.key, grace_period_s=0)
+    await cluster.delete(PODS, stuck.metadata.key, DeleteOptions(grace_period_s=0))
     await gone(cluster, PODS, stuck.metadata.key)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.api.core.objects import Pod
-from holdfast.api.reports import Progress
+from holdfast.api.reports import ProgressReport
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import PODS
 from holdfast.runtime.process import utc_now
@@ -16,7 +16,7 @@ from tests.contract.engine import Engine
 from tests.contract.kinds import JOBS
 from tests.contract.pool import Pool
 from tests.control_plane.waiting import eventually
-from tests.trainingjob.controller.lab import Lab
+from tests.trainingjob.controller.lab import TrainingJobLab
 from tests.trainingjob.controller.operating import operating
 from tests.trainingjob.controller.sidecars import Sidecars
 
@@ -37,7 +37,7 @@ def operator_options() -> dict[str, Any]:
     return IMPATIENT
 
 
-async def spread(lab: Lab, pool: Pool, sidecars: Sidecars, **spec: Any) -> tuple[Pod, Pod]:
+async def spread(lab: TrainingJobLab, pool: Pool, sidecars: Sidecars, **spec: Any) -> tuple[Pod, Pod]:
     """Two workers on two of three machines, whose Leases are there."""
     for suffix in "abc":
         await sidecars.renew(await pool.add(suffix))
@@ -56,14 +56,15 @@ def avoided(pod_spec: Any) -> list[list[str]]:
 
 
 @pytest.mark.usefixtures("office")
+@pytest.mark.every_engine
 async def test_a_worker_lost_with_its_node_is_replaced_before_kubernetes_notices(
-    lab: Lab, pool: Pool, sidecars: Sidecars, engine: Engine
+    lab: TrainingJobLab, pool: Pool, sidecars: Sidecars, engine: Engine
 ) -> None:
     lost, other = await spread(lab, pool, sidecars)
     dying, living = await sidecars.of(lost, other)
     node = lost.spec.node_name
     async with living.beating():
-        await dying.report(Progress(epoch=1, metrics={"loss": 0.5}, at=1.0))
+        await dying.report(ProgressReport(epoch=1, metrics={"loss": 0.5}, at=1.0))
         await engine.freeze_node(node)
         again = await lab.until_state("Running", attempt=1)
     assert again.status.restarts is not None
@@ -78,12 +79,14 @@ async def test_a_worker_lost_with_its_node_is_replaced_before_kubernetes_notices
     job = await lab.job("bert-training-1")
     assert job.metadata.annotations["holdfast.dev/avoids"] == node
     # It may go on for a while, and is told that nothing of it counts.
-    assert (await dying.report(Progress(epoch=9, at=1.0)))[0] == 409
-    assert (await lab.look()).status.current_epoch == 1
+    assert (await dying.report(ProgressReport(epoch=9, at=1.0)))[0] == 409
+    assert (await lab.get()).status.current_epoch == 1
 
 
 @pytest.mark.usefixtures("office")
-async def test_a_silent_worker_whose_node_lives_is_left_alone(lab: Lab, pool: Pool, sidecars: Sidecars) -> None:
+async def test_a_silent_worker_whose_node_lives_is_left_alone(
+    lab: TrainingJobLab, pool: Pool, sidecars: Sidecars
+) -> None:
     pods = await spread(lab, pool, sidecars)
     for sidecar in await sidecars.of(*pods):
         assert (await sidecar.report())[0] == 200
@@ -92,30 +95,30 @@ async def test_a_silent_worker_whose_node_lives_is_left_alone(lab: Lab, pool: Po
     for _ in range(24):
         await asyncio.gather(*(sidecars.renew(node) for node in nodes))
         await asyncio.sleep(0.5)
-    seen = await lab.look()
+    seen = await lab.get()
     assert (seen.status.state, seen.status.restart_count) == ("Running", 0)
 
 
 async def test_workers_are_told_of_another_operator_and_it_hears_them(
-    lab: Lab, pool: Pool, sidecars: Sidecars, cluster: Cluster, namespace: str
+    lab: TrainingJobLab, pool: Pool, sidecars: Sidecars, cluster: Cluster, namespace: str
 ) -> None:
     async with operating(cluster, namespace, office=ReportReceiver(now=utc_now)):
         await pool.add()
         await lab.submit(numWorkers=1, **WATCHED)
         await lab.until_state("Running")
         (sidecar,) = await sidecars.of(*await pool.running(1))
-        assert (await sidecar.report(Progress(epoch=1, at=1.0)))[0] == 200
+        assert (await sidecar.report(ProgressReport(epoch=1, at=1.0)))[0] == 200
         await lab.until(lambda job: job.status.current_epoch == 1, "is heard")
     first = await sidecars.place("bert")
     async with operating(cluster, namespace, office=ReportReceiver(now=utc_now)):
         await eventually(lambda: sidecars.place("bert"), lambda now: now != first, what="the new operator is told of")
-        assert (await sidecar.report(Progress(epoch=2, at=1.0)))[0] == 200
+        assert (await sidecar.report(ProgressReport(epoch=2, at=1.0)))[0] == 200
         seen = await lab.until(lambda job: job.status.current_epoch == 2, "is heard again")
     assert (seen.status.state, seen.status.restart_count) == ("Running", 0)
 
 
 async def test_silence_counts_only_while_the_operator_could_hear(
-    lab: Lab, pool: Pool, sidecars: Sidecars, office: ReportReceiver, engine: Engine
+    lab: TrainingJobLab, pool: Pool, sidecars: Sidecars, office: ReportReceiver, engine: Engine
 ) -> None:
     pods = await spread(lab, pool, sidecars)
     for sidecar in await sidecars.of(*pods):
@@ -125,30 +128,32 @@ async def test_silence_counts_only_while_the_operator_could_hear(
     for _ in range(24):
         office.uptime.reset()
         await asyncio.sleep(0.5)
-    assert (await lab.look()).status.restart_count == 0
+    assert (await lab.get()).status.restart_count == 0
     await lab.until(lambda job: job.status.restart_count == 1, "misses them once it can hear")
 
 
 @pytest.mark.usefixtures("office")
-async def test_a_training_that_does_not_get_on_is_started_anew(lab: Lab, pool: Pool, sidecars: Sidecars) -> None:
+async def test_a_training_that_does_not_get_on_is_started_anew(
+    lab: TrainingJobLab, pool: Pool, sidecars: Sidecars
+) -> None:
     await pool.add()
     await lab.submit(numWorkers=1, progressDeadlineSeconds=2, hyperparameters={"epochs": 10})
     (pod,) = await pool.running(1)
     await lab.until_state("Running")
     (sidecar,) = await sidecars.of(pod)
-    await sidecar.report(Progress(epoch=4, at=1.0))
+    await sidecar.report(ProgressReport(epoch=4, at=1.0))
     async with sidecar.beating():
         again = await lab.until_state("Running", attempt=1)
     assert again.status.restarts is not None
     assert (again.status.restarts.hang, again.status.restarts.infrastructure) == (1, 0)
     assert again.failure.startswith("the workers live and no progress was reported for ")
     assert again.failure.endswith(", after epoch 4 (progressDeadlineSeconds is 2)")
-    assert "no progress" in await lab.told("Restarting")
+    assert "no progress" in await lab.event("Restarting")
 
 
 @pytest.mark.parametrize("operator_options", [{"report_timeout_s": 3600.0}])
 @pytest.mark.usefixtures("office")
-async def test_a_hang_is_found_whatever_else_is_looked_for(lab: Lab, pool: Pool, sidecars: Sidecars) -> None:
+async def test_a_hang_is_found_whatever_else_is_looked_for(lab: TrainingJobLab, pool: Pool, sidecars: Sidecars) -> None:
     await pool.add()
     await lab.submit(numWorkers=1, progressDeadlineSeconds=2)
     (pod,) = await pool.running(1)
@@ -159,7 +164,7 @@ async def test_a_hang_is_found_whatever_else_is_looked_for(lab: Lab, pool: Pool,
 
 
 @pytest.mark.usefixtures("office")
-async def test_hangs_use_up_the_limit(lab: Lab, pool: Pool, sidecars: Sidecars) -> None:
+async def test_hangs_use_up_the_limit(lab: TrainingJobLab, pool: Pool, sidecars: Sidecars) -> None:
     await pool.add()
     await lab.submit(numWorkers=1, progressDeadlineSeconds=1, failurePolicy={"backoffLimit": 0})
     (sidecar,) = await sidecars.of(*await pool.running(1))
@@ -170,20 +175,22 @@ async def test_hangs_use_up_the_limit(lab: Lab, pool: Pool, sidecars: Sidecars) 
 
 
 @pytest.mark.usefixtures("office")
-async def test_a_training_that_gets_on_is_not_taken_for_hung(lab: Lab, pool: Pool, sidecars: Sidecars) -> None:
+async def test_a_training_that_gets_on_is_not_taken_for_hung(
+    lab: TrainingJobLab, pool: Pool, sidecars: Sidecars
+) -> None:
     await pool.add()
     await lab.submit(numWorkers=1, progressDeadlineSeconds=3)
     (sidecar,) = await sidecars.of(*await pool.running(1))
     await lab.until_state("Running")
     for step in range(1, 17):
-        assert (await sidecar.report(Progress(epoch=1, step=step, at=1.0)))[0] == 200
+        assert (await sidecar.report(ProgressReport(epoch=1, step=step, at=1.0)))[0] == 200
         await asyncio.sleep(0.5)
-    assert (await lab.look()).status.restart_count == 0
+    assert (await lab.get()).status.restart_count == 0
 
 
 @pytest.mark.usefixtures("office")
 async def test_lost_nodes_are_avoided_beside_what_the_user_asks_for(
-    lab: Lab, pool: Pool, sidecars: Sidecars, engine: Engine
+    lab: TrainingJobLab, pool: Pool, sidecars: Sidecars, engine: Engine
 ) -> None:
     rule = {"key": "kubernetes.io/hostname", "operator": "Exists"}
     terms = [{"matchExpressions": [rule]}, {"matchExpressions": [{**rule, "key": "kubernetes.io/os"}]}]

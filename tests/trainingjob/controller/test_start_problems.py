@@ -54,6 +54,7 @@ class Counting(ScriptedCluster):
 
 
 @pytest.mark.parametrize("name", names(with_events=True))
+@pytest.mark.every_engine
 async def test_events_name_the_exact_cause(name: str, cluster: Cluster, namespace: str) -> None:
     scene = recorded(name)
     job, pods = scene.seen(namespace)
@@ -63,6 +64,7 @@ async def test_events_name_the_exact_cause(name: str, cluster: Cluster, namespac
     assert why_waiting(pods, scene.workers, scene.workers, explained.pods, explained.job) == scene.says
 
 
+@pytest.mark.every_engine
 async def test_events_about_others_tell_nothing(cluster: Cluster, namespace: str) -> None:
     scene = recorded("mount-missing-secret")
     job, pods = scene.seen(namespace)
@@ -73,6 +75,7 @@ async def test_events_about_others_tell_nothing(cluster: Cluster, namespace: str
 
 
 @pytest.mark.parametrize("opening", ["kubernetes"], indirect=True)
+@pytest.mark.every_engine
 async def test_a_real_job_controllers_refused_pods_are_explained(
     cluster: Cluster, namespace: str, engine: Engine
 ) -> None:

@@ -8,7 +8,7 @@ from msgspec import structs
 from holdfast.api.core.objects import Job
 from holdfast.cluster.errors import Forbidden
 from holdfast.cluster.resources import EVENTS
-from holdfast.trainingjob.decide.snapshot import TIMING, Observed
+from holdfast.trainingjob.decide.snapshot import TIMING, TrainingJobSnapshot
 from holdfast.trainingjob.start_problems import EVERY_S, StartProblems
 from tests.runtime.scripted import ScriptedCluster
 from tests.trainingjobs import at, stamp, training_job, workers
@@ -38,8 +38,10 @@ class Cluster(ScriptedCluster):
         return len(self.calls_of("list"))
 
 
-def waiting(job: Job | None = None, **status: Any) -> Observed:
-    return Observed(job=training_job(status={"state": "Initializing", **status}), current_job=job or workers())
+def waiting(job: Job | None = None, **status: Any) -> TrainingJobSnapshot:
+    return TrainingJobSnapshot(
+        job=training_job(status={"state": "Initializing", **status}), current_job=job or workers()
+    )
 
 
 @pytest.fixture
@@ -101,7 +103,7 @@ async def test_an_answer_about_one_attempt_is_none_about_the_next(
     ids=["running", "held back", "not begun", "not made", "failed", "completed"],
 )
 async def test_who_does_not_wait_for_workers_is_not_asked_about_and_its_answer_is_forgotten(
-    observed: Observed, cluster: Cluster, explanations: StartProblems
+    observed: TrainingJobSnapshot, cluster: Cluster, explanations: StartProblems
 ) -> None:
     await explanations.with_start_problems(waiting(), at(3))
     assert await explanations.with_start_problems(observed, at(100)) == observed

@@ -9,16 +9,16 @@ from msgspec import structs
 from holdfast.api.core.objects import Job, Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import Conflict, NotFound, Unreachable
-from holdfast.cluster.protocol import Propagation, Resource
+from holdfast.cluster.protocol import DELETE, DeleteOptions, Propagation, Resource
 from holdfast.cluster.resources import JOBS
+from holdfast.decisions import Retry
 from holdfast.runtime.children import stop_jobs
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.read_your_writes import TrackedClient, WriteTracker
 from holdfast.trainingjob.apply import stop_finished, stop_old_attempts, stop_pods
 from holdfast.trainingjob.decide.decision import StartNewAttempt, decide
-from holdfast.trainingjob.decide.restart import Retry
-from holdfast.trainingjob.decide.snapshot import TIMING, Observed, Timing
+from holdfast.trainingjob.decide.snapshot import TIMING, TrainingJobSnapshot, TrainingJobTiming
 from holdfast.trainingjob.decide.status import next_status
 from tests.runtime.scripted import ScriptedCluster
 from tests.trainingjobs import at, deleted, failed, running, stamp, training_job, workers
@@ -31,18 +31,9 @@ class Deleting(ScriptedCluster):
         super().__init__()
         self.deleted: list[tuple[str, str, str, Any]] = []
 
-    async def delete(
-        self,
-        resource: Resource[Any],
-        key: Key,
-        *,
-        uid: str = "",
-        resource_version: str = "",
-        propagation: Propagation = Propagation.BACKGROUND,
-        grace_period_s: int | None = None,
-    ) -> None:
-        how = propagation if resource == JOBS else grace_period_s
-        self.deleted.append((resource.kind, key.name, uid, how))
+    async def delete(self, resource: Resource[Any], key: Key, options: DeleteOptions = DELETE) -> None:
+        how = options.propagation if resource == JOBS else options.grace_period_s
+        self.deleted.append((resource.kind, key.name, options.uid, how))
         self._called("delete", resource, key)
 
     def session(self) -> TrackedClient:
@@ -56,7 +47,7 @@ def named(pod: Pod) -> Pod:
 
 def restarting(
     *pods: Pod, reason: str = "WorkerFailed", earlier: tuple[Job, ...] = (), spec: dict[str, Any] | None = None
-) -> Observed:
+) -> TrainingJobSnapshot:
     """At attempt 2, for this reason."""
     condition = {
         "type": "Restarting",
@@ -66,12 +57,14 @@ def restarting(
         "lastTransitionTime": stamp(0),
     }
     job = training_job(spec, status={"state": "Restarting", "restartCount": 2, "conditions": [condition]})
-    return Observed(job=job, old_pods=tuple(map(named, pods)), old_jobs=earlier)
+    return TrainingJobSnapshot(job=job, old_pods=tuple(map(named, pods)), old_jobs=earlier)
 
 
-async def stopped(observed: Observed) -> list[tuple[str, str, str, Any]]:
+async def stopped(observed: TrainingJobSnapshot) -> list[tuple[str, str, str, Any]]:
     cluster = Deleting()
-    await stop_old_attempts(cluster.session(), observed, Timing(restart_grace_s=5, restart_upload_grace_s=20))
+    await stop_old_attempts(
+        cluster.session(), observed, TrainingJobTiming(restart_grace_s=5, restart_upload_grace_s=20)
+    )
     return cluster.deleted
 
 
@@ -109,10 +102,10 @@ async def test_workers_that_make_way_for_another_spec_get_all_the_time_that_they
 async def test_they_keep_it_while_they_are_waited_for() -> None:
     """The status that says so is written between their deletion and the next look at them."""
     job = training_job(status={"state": "Running", "startTime": stamp(0)})
-    outdated = Observed(job=job, current_job=workers(), pods=(running(0),), spec_changed=True)
+    outdated = TrainingJobSnapshot(job=job, current_job=workers(), pods=(running(0),), spec_changed=True)
     status = next_status(outdated, StartNewAttempt(None), at(60))
     leaving = deleted(running(0), asked=60, grace_s=30)
-    waiting = Observed(job=structs.replace(job, status=status), old_pods=(leaving,), old_jobs=(workers(),))
+    waiting = TrainingJobSnapshot(job=structs.replace(job, status=status), old_pods=(leaving,), old_jobs=(workers(),))
     shown = next_status(waiting, decide(waiting, at(61), TIMING), at(61))
     assert shown != status
     later = structs.replace(waiting, job=structs.replace(job, status=shown))
@@ -129,7 +122,7 @@ async def test_a_worker_that_was_given_more_time_is_hastened_and_one_that_was_no
 async def test_nobody_is_hastened_for_a_job_that_is_suspended() -> None:
     slow = named(deleted(running(0), asked=0, grace_s=30))
     job = training_job({"suspend": True}, status={"state": "Suspended", "restartCount": 1})
-    assert await stopped(Observed(job=job, old_pods=(slow, named(running(1))))) == [
+    assert await stopped(TrainingJobSnapshot(job=job, old_pods=(slow, named(running(1))))) == [
         ("Pod", "bert-training-1-abcde", "uid-of-bert-training-1-abcde", None)
     ]
 
@@ -176,7 +169,7 @@ async def test_a_server_that_can_not_be_reached_is_not_taken_for_a_worker_that_i
 
 async def test_a_job_that_broke_and_is_restarted_hastens_those_that_were_stopped_before() -> None:
     """A loss while the workers make way for another spec: those that are left have nothing to save any more."""
-    broken = Observed(
+    broken = TrainingJobSnapshot(
         job=training_job(status={"state": "Restarting"}), current_job=workers(), pods=(failed(0, 1, at=stamp(50)),)
     )
     course = decide(broken, at(60), TIMING)
@@ -184,7 +177,7 @@ async def test_a_job_that_broke_and_is_restarted_hastens_those_that_were_stopped
     assert isinstance(course.retry, Retry)
     status = next_status(broken, course, at(60))
     slow = named(deleted(running(1), asked=59, grace_s=30))
-    seen = Observed(job=structs.replace(broken.job, status=status), old_pods=(slow,))
+    seen = TrainingJobSnapshot(job=structs.replace(broken.job, status=status), old_pods=(slow,))
     assert [how for *_, how in await stopped(seen)] == [5]
 
 
@@ -195,7 +188,9 @@ async def ended(job: Job, *pods: Pod, **more: Any) -> tuple[bool, list[str]]:
     """Whether the Job is suspended afterwards, and what was deleted."""
     cluster = Deleting()
     there = cluster.put(JOBS, job, namespace="ml")
-    await stop_finished(cluster.session(), Observed(job=ENDED, current_job=there, pods=tuple(map(named, pods)), **more))
+    await stop_finished(
+        cluster.session(), TrainingJobSnapshot(job=ENDED, current_job=there, pods=tuple(map(named, pods)), **more)
+    )
     body = cluster.peek(JOBS, there.metadata.key)
     return body.get("spec", {}).get("suspend", False), [kind for kind, *_ in cluster.deleted]
 
@@ -222,11 +217,13 @@ async def test_a_queued_job_is_deleted_since_its_suspend_is_not_ours() -> None:
 
 async def test_an_ended_job_without_workers_needs_nothing() -> None:
     cluster = Deleting()
-    await stop_finished(cluster.session(), Observed(job=ENDED))
+    await stop_finished(cluster.session(), TrainingJobSnapshot(job=ENDED))
     assert cluster.calls == []
 
 
 async def test_a_job_that_vanished_meanwhile_does_not_keep_its_workers_running() -> None:
     cluster = Deleting()
-    await stop_finished(cluster.session(), Observed(job=ENDED, current_job=workers(), pods=(named(running(0)),)))
+    await stop_finished(
+        cluster.session(), TrainingJobSnapshot(job=ENDED, current_job=workers(), pods=(named(running(0)),))
+    )
     assert [kind for kind, *_ in cluster.deleted] == ["Pod"]

@@ -13,22 +13,22 @@ from holdfast.api.core.objects import ConfigMap, Pod
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.errors import ClusterError, NotFound, ServerError
-from holdfast.cluster.protocol import Cluster
+from holdfast.cluster.protocol import Cluster, DeleteOptions
 from holdfast.cluster.resources import CONFIG_MAPS, NAMESPACES, PODS, TRAINING_JOBS
+from holdfast.decisions import Retry
 from holdfast.local.apiserver.server import open_cluster
 from holdfast.local.kubelet.logs import tail_log
 from holdfast.pods.failure import WorkerFailure
 from holdfast.runtime.process import utc_now
 from holdfast.trainingjob.decide.decision import StartNewAttempt
-from holdfast.trainingjob.decide.restart import Retry
-from holdfast.trainingjob.decide.snapshot import Observed
-from holdfast.trainingjob.objects.config import MAX_LOG_BYTES, worker_log_config_map
+from holdfast.trainingjob.decide.snapshot import TrainingJobSnapshot
+from holdfast.trainingjob.objects.environment import MAX_LOG_BYTES, worker_log_config_map
 from holdfast.trainingjob.worker_logs import FIRST_LINES, MOST_BYTES, log_tail, save_worker_logs
 from tests.contract.engine import Engine
 from tests.contract.pods import INDEX, pod_spec
 from tests.contract.pool import Pool
 from tests.contract.waiting import gone, until
-from tests.trainingjob.controller.lab import Lab
+from tests.trainingjob.controller.lab import TrainingJobLab
 from tests.trainingjobs import failed, node, stamp
 
 BROKEN = StartNewAttempt(Retry(WorkerFailure(cause="application", message="as told"), None, 1))
@@ -137,7 +137,7 @@ async def break_attempt(
             body = {"metadata": {"name": pod.metadata.name}, "spec": pod_spec("none")}
             await cluster.create(PODS, body, namespace="ml")
         said.texts[pod.metadata.name] = text
-    observed = Observed(job=await job_in(cluster, attempt), pods=tuple(pods), nodes={"gpu-3": node()})
+    observed = TrainingJobSnapshot(job=await job_in(cluster, attempt), pods=tuple(pods), nodes={"gpu-3": node()})
     await save_worker_logs(cluster, observed, BROKEN, within_s=within_s)
 
 
@@ -215,7 +215,7 @@ async def test_bytes_that_are_no_text_are_kept_as_far_as_they_can_be_read(box: C
     assert await kept(box) == {"bert-log-0-0": "\x1b[31mloss � nan\x00\x1b[0m\n"}
 
 
-async def ended_worker(lab: Lab, pool: Pool, engine: Engine) -> Pod:
+async def ended_worker(lab: TrainingJobLab, pool: Pool, engine: Engine) -> Pod:
     labels = {INDEX: "0", "training-job": "bert", "holdfast.dev/attempt": "0"}
     container = {"name": "trainer", "image": "registry.invalid/trainer:1"}
     spec = pod_spec(lab.namespace, containers=[container])
@@ -227,16 +227,17 @@ async def ended_worker(lab: Lab, pool: Pool, engine: Engine) -> Pod:
     return await until(lab.cluster, PODS, made.metadata.key, lambda pod: pod.is_finished, "has ended")
 
 
+@pytest.mark.every_engine
 async def test_on_every_engine_the_log_outlives_its_pod_and_goes_with_its_job(
-    lab: Lab, pool: Pool, engine: Engine
+    lab: TrainingJobLab, pool: Pool, engine: Engine
 ) -> None:
     machine = await pool.add()
     await lab.submit()
     pod = await ended_worker(lab, pool, engine)
     job = await lab.cluster.get(TRAINING_JOBS, lab.key("bert"))
-    observed = Observed(job=job, pods=(pod,), nodes={machine: node(machine)})
+    observed = TrainingJobSnapshot(job=job, pods=(pod,), nodes={machine: node(machine)})
     await save_worker_logs(lab.cluster, observed, BROKEN)
-    await lab.cluster.delete(PODS, pod.metadata.key, grace_period_s=0)
+    await lab.cluster.delete(PODS, pod.metadata.key, DeleteOptions(grace_period_s=0))
 
     def is_whole(one: ConfigMap) -> bool:
         return one.data["log"] == "line 1\nline 2\nline 3\n"

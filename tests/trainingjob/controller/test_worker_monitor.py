@@ -10,7 +10,8 @@ from holdfast.api.core.objects import Job, Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import Unreachable
 from holdfast.cluster.resources import LEASES
-from holdfast.trainingjob.decide.snapshot import TIMING, Observed
+from holdfast.trainingjob.decide.decision import decide, with_due_reports
+from holdfast.trainingjob.decide.snapshot import TIMING, PendingReport, TrainingJobSnapshot
 from holdfast.trainingjob.reports.server import ReportReceiver
 from holdfast.trainingjob.worker_monitor import AVOIDED_S, NODE_LEASES, WorkerMonitor
 from tests.runtime.scripted import ScriptedCluster
@@ -26,7 +27,7 @@ def pod(index: int, *, attempt: int = 0) -> Pod:
     return structs.replace(made, metadata=structs.replace(made.metadata, uid=f"pod-{attempt}-{index}"))
 
 
-class Ground:
+class MonitoredJob:
     """A job of two workers on two nodes, whose Leases are renewed as long as they live."""
 
     def __init__(self) -> None:
@@ -44,16 +45,16 @@ class Ground:
     def now(self) -> datetime:
         return at(self.seconds)
 
-    def observed(self, **more: Any) -> Observed:
+    def observed(self, **more: Any) -> TrainingJobSnapshot:
         status = {"state": "Running", "restartCount": self.attempt}
         pods = tuple(pod(index, attempt=self.attempt) for index in (0, 1))
         seen = {"current_job": workers(), "pods": pods, "nodes": {name: node(name) for name in NODES}, **more}
-        return Observed(job=training_job(self.spec, status=status), **seen)
+        return TrainingJobSnapshot(job=training_job(self.spec, status=status), **seen)
 
-    async def look(self, **more: Any) -> Observed:
+    async def look(self, **more: Any) -> TrainingJobSnapshot:
         return await self.listening.with_liveness(self.observed(**more), self.now())
 
-    async def pass_time(self, seconds: int) -> Observed:
+    async def pass_time(self, seconds: int) -> TrainingJobSnapshot:
         """Second by second; workers report and nodes renew every five, and it is looked when it is time."""
         seen, due = await self.look(), 0.0
         for _ in range(seconds):
@@ -79,128 +80,128 @@ class Ground:
 
 
 @pytest.fixture
-def ground() -> Ground:
-    ground = Ground()
-    ground.live()
-    return ground
+def monitored() -> MonitoredJob:
+    monitored = MonitoredJob()
+    monitored.live()
+    return monitored
 
 
 # Silence
 
 
-async def test_while_all_report_no_lease_is_read(ground: Ground) -> None:
-    assert (await ground.pass_time(120)).liveness_failure is None
-    assert ground.asked() == set()
+async def test_while_all_report_no_lease_is_read(monitored: MonitoredJob) -> None:
+    assert (await monitored.pass_time(120)).liveness_failure is None
+    assert monitored.asked() == set()
 
 
-async def test_a_worker_that_falls_silent_with_its_node_is_lost(ground: Ground) -> None:
-    ground.speaking.discard(1)
-    ground.living.discard("b")
-    seen = await ground.pass_time(120)
+async def test_a_worker_that_falls_silent_with_its_node_is_lost(monitored: MonitoredJob) -> None:
+    monitored.speaking.discard(1)
+    monitored.living.discard("b")
+    seen = await monitored.pass_time(120)
     assert seen.liveness_failure is not None
     assert seen.liveness_failure.cause == "infrastructure"
     assert seen.liveness_failure.message.startswith("worker 1 on b was lost")
     assert seen.lost_pods == {"pod-0-1"}
-    assert ground.asked() == {"b"}
+    assert monitored.asked() == {"b"}
     # 15 s of silence and 20 s of looking every 4.
-    assert 35 <= ground.seconds <= 45
+    assert 35 <= monitored.seconds <= 45
 
 
-async def test_a_silent_worker_on_a_living_node_is_left_alone(ground: Ground) -> None:
-    ground.speaking.discard(1)
-    assert (await ground.pass_time(300)).liveness_failure is None
-    assert ground.asked() == {"b"}
+async def test_a_silent_worker_on_a_living_node_is_left_alone(monitored: MonitoredJob) -> None:
+    monitored.speaking.discard(1)
+    assert (await monitored.pass_time(300)).liveness_failure is None
+    assert monitored.asked() == {"b"}
 
 
-async def test_nodes_that_are_lost_together_are_given_up_together(ground: Ground) -> None:
-    ground.seconds = 4.0
-    ground.office.inbox.put(JOB, batch(index=1))
-    ground.speaking.clear()
-    ground.living.clear()
-    seen = await ground.pass_time(120)
+async def test_nodes_that_are_lost_together_are_given_up_together(monitored: MonitoredJob) -> None:
+    monitored.seconds = 4.0
+    monitored.office.inbox.put(JOB, batch(index=1))
+    monitored.speaking.clear()
+    monitored.living.clear()
+    seen = await monitored.pass_time(120)
     assert seen.lost_pods == {"pod-0-0", "pod-0-1"}
-    ground.attempt = 1
-    assert ground.listening.nodes_to_avoid(ground.observed().job) == NODES
+    monitored.attempt = 1
+    assert monitored.listening.nodes_to_avoid(monitored.observed().job) == NODES
 
 
-async def test_a_worker_of_before_that_stays_with_a_dead_node_holds_up_nobody(ground: Ground) -> None:
-    ground.attempt = 1
+async def test_a_worker_of_before_that_stays_with_a_dead_node_holds_up_nobody(monitored: MonitoredJob) -> None:
+    monitored.attempt = 1
     late = {"pods": (), "current_job": None, "old_pods": (deleted(pod(1), asked=0, grace_s=5),)}
-    ground.living.discard("b")
-    for ground.seconds in range(8, 28, 4):
-        assert (await ground.look(**late)).lost_pods == set()
-    ground.seconds = 28
-    assert (await ground.look(**late)).lost_pods == {"pod-0-1"}
-    assert ground.listening.nodes_to_avoid(ground.observed().job) == ("b",)
+    monitored.living.discard("b")
+    for monitored.seconds in range(8, 28, 4):
+        assert (await monitored.look(**late)).lost_pods == set()
+    monitored.seconds = 28
+    assert (await monitored.look(**late)).lost_pods == {"pod-0-1"}
+    assert monitored.listening.nodes_to_avoid(monitored.observed().job) == ("b",)
 
 
-async def test_a_worker_of_before_that_stays_on_a_living_node_is_waited_for(ground: Ground) -> None:
-    ground.attempt = 1
+async def test_a_worker_of_before_that_stays_on_a_living_node_is_waited_for(monitored: MonitoredJob) -> None:
+    monitored.attempt = 1
     late = {"pods": (), "current_job": None, "old_pods": (deleted(pod(1), asked=0, grace_s=5),)}
-    for ground.seconds in range(8, 120, 4):
-        ground.live()
-        assert (await ground.look(**late)).lost_pods == set()
-    assert ground.listening.next_check_in_s(ground.observed(**late), ground.now()) == 4.0
+    for monitored.seconds in range(8, 120, 4):
+        monitored.live()
+        assert (await monitored.look(**late)).lost_pods == set()
+    assert monitored.listening.next_check_in_s(monitored.observed(**late), monitored.now()) == 4.0
 
 
-async def test_the_class_is_that_of_the_node(ground: Ground) -> None:
-    ground.speaking.clear()
-    ground.living.clear()
-    await ground.pass_time(30)
-    ground.seconds += 6
-    await ground.look()
+async def test_the_class_is_that_of_the_node(monitored: MonitoredJob) -> None:
+    monitored.speaking.clear()
+    monitored.living.clear()
+    await monitored.pass_time(30)
+    monitored.seconds += 6
+    await monitored.look()
     spot = {name: node(name, labels={"cloud.google.com/gke-spot": "true"}) for name in NODES}
     for _ in range(8):
-        ground.seconds += 4
-        seen = await ground.look(nodes=spot)
+        monitored.seconds += 4
+        seen = await monitored.look(nodes=spot)
     assert seen.liveness_failure is not None
     assert seen.liveness_failure.cause == "preemption"
 
 
-async def test_a_lease_that_can_not_be_read_proves_nothing(ground: Ground) -> None:
-    ground.speaking.clear()
-    ground.living.clear()
-    ground.cluster.errors["get"] = [Unreachable("no")] * 1000
-    assert (await ground.pass_time(300)).liveness_failure is None
-    ground.cluster.errors["get"].clear()
-    assert (await ground.pass_time(60)).liveness_failure is not None
+async def test_a_lease_that_can_not_be_read_proves_nothing(monitored: MonitoredJob) -> None:
+    monitored.speaking.clear()
+    monitored.living.clear()
+    monitored.cluster.errors["get"] = [Unreachable("no")] * 1000
+    assert (await monitored.pass_time(300)).liveness_failure is None
+    monitored.cluster.errors["get"].clear()
+    assert (await monitored.pass_time(60)).liveness_failure is not None
 
 
-async def test_how_a_node_was_long_ago_proves_nothing_when_its_lease_can_not_be_read(ground: Ground) -> None:
-    await lost(ground)
-    ground.listening.forget(JOB)
-    ground.speaking, ground.living = {0, 1}, set(NODES)
-    ground.live()
-    assert (await ground.pass_time(60)).liveness_failure is None
-    ground.speaking.discard(1)
-    ground.cluster.errors["get"] = [Unreachable("no")] * 1000
-    assert (await ground.pass_time(60)).liveness_failure is None
+async def test_how_a_node_was_long_ago_proves_nothing_when_its_lease_can_not_be_read(monitored: MonitoredJob) -> None:
+    await lost(monitored)
+    monitored.listening.forget(JOB)
+    monitored.speaking, monitored.living = {0, 1}, set(NODES)
+    monitored.live()
+    assert (await monitored.pass_time(60)).liveness_failure is None
+    monitored.speaking.discard(1)
+    monitored.cluster.errors["get"] = [Unreachable("no")] * 1000
+    assert (await monitored.pass_time(60)).liveness_failure is None
 
 
-async def test_an_operator_that_could_not_hear_misses_nobody(ground: Ground) -> None:
-    ground.speaking.clear()
-    ground.living.clear()
+async def test_an_operator_that_could_not_hear_misses_nobody(monitored: MonitoredJob) -> None:
+    monitored.speaking.clear()
+    monitored.living.clear()
     for _ in range(20):
-        ground.office.uptime.reset()
-        assert (await ground.pass_time(10)).liveness_failure is None
-    assert ground.asked() == set()
+        monitored.office.uptime.reset()
+        assert (await monitored.pass_time(10)).liveness_failure is None
+    assert monitored.asked() == set()
 
 
 async def test_an_operator_that_has_just_started_misses_nobody() -> None:
-    ground = Ground()
-    ground.speaking.clear()
-    ground.living.clear()
-    assert (await ground.pass_time(300)).liveness_failure is None
-    assert ground.asked() == set()
+    monitored = MonitoredJob()
+    monitored.speaking.clear()
+    monitored.living.clear()
+    assert (await monitored.pass_time(300)).liveness_failure is None
+    assert monitored.asked() == set()
 
 
 @pytest.mark.parametrize("more", [{"current_job": workers(suspend=True)}, {"current_job": None, "pods": ()}])
-async def test_nobody_is_missed_where_nothing_would_follow(ground: Ground, more: dict[str, Any]) -> None:
-    ground.speaking.clear()
-    ground.living.clear()
+async def test_nobody_is_missed_where_nothing_would_follow(monitored: MonitoredJob, more: dict[str, Any]) -> None:
+    monitored.speaking.clear()
+    monitored.living.clear()
     for _ in range(60):
-        ground.seconds += 4
-        assert (await ground.look(**more)).liveness_failure is None
+        monitored.seconds += 4
+        assert (await monitored.look(**more)).liveness_failure is None
 
 
 @pytest.mark.parametrize(
@@ -209,12 +210,12 @@ async def test_nobody_is_missed_where_nothing_would_follow(ground: Ground, more:
     ids=["enough-are-left", "too-few-are-left", "worker-0-where-they-meet"],
 )
 async def test_an_elastic_training_is_broken_by_the_silence_of_those_it_needs(
-    ground: Ground, silent: int, fewest: int, is_lost: bool
+    monitored: MonitoredJob, silent: int, fewest: int, is_lost: bool
 ) -> None:
     for _ in range(60):
-        ground.seconds += 4
-        ground.office.inbox.put(JOB, batch(index=1 - silent))
-        seen = await ground.look(min_workers=fewest)
+        monitored.seconds += 4
+        monitored.office.inbox.put(JOB, batch(index=1 - silent))
+        seen = await monitored.look(min_workers=fewest)
     assert (seen.liveness_failure is not None) == is_lost
     assert seen.lost_pods == ({f"pod-0-{silent}"} if is_lost else set())
 
@@ -222,10 +223,10 @@ async def test_an_elastic_training_is_broken_by_the_silence_of_those_it_needs(
 # Nodes that were lost
 
 
-async def lost(ground: Ground) -> None:
-    ground.speaking.discard(1)
-    ground.living.discard("b")
-    assert (await ground.pass_time(120)).liveness_failure is not None
+async def lost(monitored: MonitoredJob) -> None:
+    monitored.speaking.discard(1)
+    monitored.living.discard("b")
+    assert (await monitored.pass_time(120)).liveness_failure is not None
 
 
 def made_to_avoid(*nodes: str, suspend: bool = True) -> Job:
@@ -234,16 +235,16 @@ def made_to_avoid(*nodes: str, suspend: bool = True) -> Job:
     return structs.replace(job, metadata=structs.replace(job.metadata, annotations=annotations))
 
 
-async def test_a_lost_node_is_avoided_by_later_attempts_for_a_while(ground: Ground) -> None:
-    await lost(ground)
-    assert ground.listening.nodes_to_avoid(ground.observed().job) == ()
-    ground.attempt = 1
-    assert ground.listening.nodes_to_avoid(ground.observed().job) == ("b",)
-    look_s = ground.listening.next_check_in_s(ground.observed(current_job=None, pods=()), ground.now())
+async def test_a_lost_node_is_avoided_by_later_attempts_for_a_while(monitored: MonitoredJob) -> None:
+    await lost(monitored)
+    assert monitored.listening.nodes_to_avoid(monitored.observed().job) == ()
+    monitored.attempt = 1
+    assert monitored.listening.nodes_to_avoid(monitored.observed().job) == ("b",)
+    look_s = monitored.listening.next_check_in_s(monitored.observed(current_job=None, pods=()), monitored.now())
     assert look_s is not None
-    ground.seconds += look_s
+    monitored.seconds += look_s
     assert look_s == AVOIDED_S
-    assert ground.listening.nodes_to_avoid(ground.observed().job) == ()
+    assert monitored.listening.nodes_to_avoid(monitored.observed().job) == ()
 
 
 @pytest.mark.parametrize(
@@ -251,27 +252,29 @@ async def test_a_lost_node_is_avoided_by_later_attempts_for_a_while(ground: Grou
     [(("b",), False, False), ((), False, True), (("a", "b"), False, True), ((), True, False)],
 )
 async def test_an_attempt_made_to_avoid_other_nodes_is_misplaced_until_it_starts(
-    ground: Ground, avoids: tuple[str, ...], started: bool, misplaced: bool
+    monitored: MonitoredJob, avoids: tuple[str, ...], started: bool, misplaced: bool
 ) -> None:
-    await lost(ground)
-    ground.attempt = 1
-    seen = await ground.look(current_job=made_to_avoid(*avoids, suspend=not started), pods=())
+    await lost(monitored)
+    monitored.attempt = 1
+    seen = await monitored.look(current_job=made_to_avoid(*avoids, suspend=not started), pods=())
     assert seen.avoids_wrong_nodes == misplaced
 
 
-async def test_a_job_that_is_suspended_is_not_made_anew_for_that(ground: Ground) -> None:
-    await lost(ground)
-    ground.attempt, ground.spec = 1, {"suspend": True}
-    assert not (await ground.look(current_job=made_to_avoid(), pods=())).avoids_wrong_nodes
+async def test_a_job_that_is_suspended_is_not_made_anew_for_that(monitored: MonitoredJob) -> None:
+    await lost(monitored)
+    monitored.attempt, monitored.spec = 1, {"suspend": True}
+    assert not (await monitored.look(current_job=made_to_avoid(), pods=())).avoids_wrong_nodes
 
 
-async def test_what_was_given_up_stays_so_in_the_next_attempt_and_is_forgotten_with_the_job(ground: Ground) -> None:
-    await lost(ground)
-    ground.attempt = 1
-    assert (await ground.look(current_job=None, pods=())).lost_pods == {"pod-0-1"}
-    ground.listening.forget(JOB)
-    assert (await ground.look(current_job=None, pods=())).lost_pods == frozenset()
-    assert ground.listening.nodes_to_avoid(ground.observed().job) == ()
+async def test_what_was_given_up_stays_so_in_the_next_attempt_and_is_forgotten_with_the_job(
+    monitored: MonitoredJob,
+) -> None:
+    await lost(monitored)
+    monitored.attempt = 1
+    assert (await monitored.look(current_job=None, pods=())).lost_pods == {"pod-0-1"}
+    monitored.listening.forget(JOB)
+    assert (await monitored.look(current_job=None, pods=())).lost_pods == frozenset()
+    assert monitored.listening.nodes_to_avoid(monitored.observed().job) == ()
 
 
 # Workers that are told to go
@@ -283,51 +286,57 @@ async def test_what_was_given_up_stays_so_in_the_next_attempt_and_is_forgotten_w
     ids=["saving", "too-late", "out-of-reach", "does-not-listen"],
 )
 async def test_a_worker_that_is_told_to_go_may_save_first(
-    ground: Ground, heeds: bool, is_ready: bool, after_s: int, is_saving: bool
+    monitored: MonitoredJob, heeds: bool, is_ready: bool, after_s: int, is_saving: bool
 ) -> None:
-    ground.office.inbox.put(JOB, batch(saves_on_notice=heeds))
+    monitored.office.inbox.put(JOB, batch(saves_on_notice=heeds))
     going, nodes = deleted(pod(1), asked=0), {"a": node("a"), "b": node("b", ready=is_ready)}
-    ground.seconds = after_s
-    seen = await ground.look(pods=(pod(0), going), nodes=nodes)
+    monitored.seconds = after_s
+    seen = await monitored.look(pods=(pod(0), going), nodes=nodes)
     assert seen.saving_pods == ({"pod-0-1"} if is_saving else set())
-    assert (ground.listening.next_check_in_s(seen, ground.now()) == 60 - after_s) == is_saving
+    assert (monitored.listening.next_check_in_s(seen, monitored.now()) == 60 - after_s) == is_saving
 
 
 # Hangs
 
 
-async def test_a_hang_is_found_soon_after_its_time(ground: Ground) -> None:
-    ground.spec = {"progressDeadlineSeconds": 60}
-    ground.office.inbox.put(JOB, batch(ended(1)))
-    seen = await ground.pass_time(300)
+async def test_a_hang_is_found_soon_after_its_time(monitored: MonitoredJob) -> None:
+    monitored.spec = {"progressDeadlineSeconds": 60}
+    monitored.office.inbox.put(JOB, batch(ended(1)))
+    seen = await monitored.pass_time(300)
     assert seen.liveness_failure is not None
     assert seen.liveness_failure.cause == "hang"
-    assert 60 <= ground.seconds <= 70
+    assert 60 <= monitored.seconds <= 70
 
 
-async def test_workers_that_are_not_heard_do_not_hang(ground: Ground) -> None:
-    ground.spec = {"progressDeadlineSeconds": 60}
-    ground.speaking.clear()
-    assert (await ground.pass_time(300)).liveness_failure is None
+async def test_workers_that_are_not_heard_do_not_hang(monitored: MonitoredJob) -> None:
+    monitored.spec = {"progressDeadlineSeconds": 60}
+    monitored.speaking.clear()
+    assert (await monitored.pass_time(300)).liveness_failure is None
 
 
 # Letters
 
 
-def test_letters_wait_for_their_time_and_for_nothing_else(ground: Ground) -> None:
-    inbox, listening = ground.office.inbox, ground.listening
+def due_reports(listening: WorkerMonitor, observed: TrainingJobSnapshot, now: datetime) -> tuple[PendingReport, ...]:
+    """Those that the status of this reconcile takes."""
+    told = listening.with_reports(observed, now)
+    return with_due_reports(told, decide(told, now, TIMING)).reports
+
+
+def test_letters_wait_for_their_time_and_for_nothing_else(monitored: MonitoredJob) -> None:
+    inbox, listening = monitored.office.inbox, monitored.listening
     inbox.put(JOB, batch(ended(1)))
-    first = listening.due_reports(ground.observed(), ground.now())
+    first = due_reports(listening, monitored.observed(), monitored.now())
     assert [letter.batch for letter in first] == [batch(ended(1))]
     listening.acknowledge(JOB, first)
     for second in range(1, 5):
-        ground.seconds = second
+        monitored.seconds = second
         inbox.put(JOB, batch(ended(1 + second)))
-        taken = listening.due_reports(ground.observed(), ground.now())
+        taken = due_reports(listening, monitored.observed(), monitored.now())
         assert taken == ()
         listening.acknowledge(JOB, taken)
-    ground.seconds = 5
-    assert len(listening.due_reports(ground.observed(), ground.now())) == 4
+    monitored.seconds = 5
+    assert len(due_reports(listening, monitored.observed(), monitored.now())) == 4
 
 
 @pytest.mark.parametrize(
@@ -341,48 +350,48 @@ def test_letters_wait_for_their_time_and_for_nothing_else(ground: Ground) -> Non
     ],
     ids=["complete", "failed", "deleted", "refused", "changed"],
 )
-def test_letters_are_read_before_an_attempt_ends(ground: Ground, more: dict[str, Any]) -> None:
-    inbox, listening = ground.office.inbox, ground.listening
+def test_letters_are_read_before_an_attempt_ends(monitored: MonitoredJob, more: dict[str, Any]) -> None:
+    inbox, listening = monitored.office.inbox, monitored.listening
     inbox.put(JOB, batch(ended(1)))
     listening.acknowledge(JOB, inbox.pending(JOB))
     inbox.put(JOB, batch(ended(2)))
-    assert listening.due_reports(ground.observed(), ground.now()) == ()
+    assert due_reports(listening, monitored.observed(), monitored.now()) == ()
     job = training_job(status={"state": "Running", "startTime": stamp(0)})
-    ending = structs.replace(ground.observed(**more), job=job)
-    assert len(listening.due_reports(ending, ground.now())) == 1
+    ending = structs.replace(monitored.observed(**more), job=job)
+    assert len(due_reports(listening, ending, monitored.now())) == 1
 
 
-def test_a_worker_that_has_finished_before_the_others_does_not_hurry_the_writes(ground: Ground) -> None:
-    inbox, listening = ground.office.inbox, ground.listening
+def test_a_worker_that_has_finished_before_the_others_does_not_hurry_the_writes(monitored: MonitoredJob) -> None:
+    inbox, listening = monitored.office.inbox, monitored.listening
     inbox.put(JOB, batch(ended(1)))
     listening.acknowledge(JOB, inbox.pending(JOB))
     inbox.put(JOB, batch(ended(2)))
     done = structs.replace(pod(1), status=structs.replace(pod(1).status, phase="Succeeded"))
-    assert listening.due_reports(ground.observed(pods=(pod(0), done)), ground.now()) == ()
+    assert due_reports(listening, monitored.observed(pods=(pod(0), done)), monitored.now()) == ()
 
 
-def test_what_is_read_is_of_this_job_and_this_attempt(ground: Ground) -> None:
-    inbox, listening = ground.office.inbox, ground.listening
+def test_what_is_read_is_of_this_job_and_this_attempt(monitored: MonitoredJob) -> None:
+    inbox, listening = monitored.office.inbox, monitored.listening
     for report in (batch(ended(9), uid="of its predecessor"), batch(ended(2)), batch(checkpoints=(checkpoint(2),))):
         inbox.put(JOB, report)
     inbox.put(JOB, batch(ended(7), attempt=3))
-    status = listening.fold_reports(ground.observed(), inbox.pending(JOB), ground.now())
+    status = listening.fold_reports(monitored.observed(), inbox.pending(JOB), monitored.now())
     assert status.current_epoch == 2
     assert status.checkpoint is not None
     assert status.checkpoint.last_epoch == 2
 
 
-def test_the_gpu_utilization_is_written_with_progress_and_never_alone(ground: Ground) -> None:
-    inbox, listening, seen = ground.office.inbox, ground.listening, ground.observed()
+def test_the_gpu_utilization_is_written_with_progress_and_never_alone(monitored: MonitoredJob) -> None:
+    inbox, listening, seen = monitored.office.inbox, monitored.listening, monitored.observed()
     inbox.put(JOB, batch(gpu_utilization_percent=30.0))
     inbox.put(JOB, batch(index=1, gpu_utilization_percent=80.0))
     assert listening.gpu_utilization_percent(seen.job) == 55.0
     assert inbox.pending(JOB) == ()
-    assert listening.fold_reports(seen, (), ground.now()) == seen.status
+    assert listening.fold_reports(seen, (), monitored.now()) == seen.status
     inbox.put(JOB, batch(ended(1, gpu_utilization_percent=30.0), gpu_utilization_percent=30.0))
-    status = listening.fold_reports(seen, inbox.pending(JOB), ground.now())
+    status = listening.fold_reports(seen, inbox.pending(JOB), monitored.now())
     assert status.metrics == {"gpu_utilization_percent": 55.0}
-    ground.attempt = 1
-    assert listening.gpu_utilization_percent(ground.observed().job) is None
-    ground.attempt, ground.seconds = 0, TIMING.report_timeout_s
+    monitored.attempt = 1
+    assert listening.gpu_utilization_percent(monitored.observed().job) is None
+    monitored.attempt, monitored.seconds = 0, TIMING.report_timeout_s
     assert listening.gpu_utilization_percent(seen.job) is None

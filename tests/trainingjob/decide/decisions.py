@@ -3,9 +3,10 @@
 from typing import Any
 
 from holdfast.api.core.objects import Node
+from holdfast.decisions import Finish, StateReason, Wait
 from holdfast.scheduling.gang import AdmissionDecision
-from holdfast.trainingjob.decide.decision import Action, Finish, StateReason, Wait, decide
-from holdfast.trainingjob.decide.snapshot import TIMING, Observed
+from holdfast.trainingjob.decide.decision import Action, decide
+from holdfast.trainingjob.decide.snapshot import TIMING, TrainingJobSnapshot
 from tests.trainingjobs import at, node, running, training_job
 
 ROOM = AdmissionDecision(admitted=True)
@@ -17,23 +18,23 @@ LOST: dict[str, Node] = {}
 
 def seen(
     state: str = "", *, spec: dict[str, Any] | None = None, status: dict[str, Any] | None = None, **more: Any
-) -> Observed:
+) -> TrainingJobSnapshot:
     body = {**({"state": state} if state else {}), **(status or {})}
-    return Observed(**{"job": training_job(spec, status=body), "nodes": HERE, "admission": ROOM, **more})
+    return TrainingJobSnapshot(**{"job": training_job(spec, status=body), "nodes": HERE, "admission": ROOM, **more})
 
 
-def course(observed: Observed, now: float = 60) -> Action:
+def course(observed: TrainingJobSnapshot, now: float = 60) -> Action:
     return decide(observed, at(now), TIMING)
 
 
-def held(observed: Observed, now: float = 60) -> StateReason:
+def held(observed: TrainingJobSnapshot, now: float = 60) -> StateReason:
     found = course(observed, now)
     assert isinstance(found, Wait)
     assert found.finding is not None
     return found.finding
 
 
-def ended(observed: Observed, now: float = 60) -> StateReason:
+def ended(observed: TrainingJobSnapshot, now: float = 60) -> StateReason:
     found = course(observed, now)
     assert isinstance(found, Finish)
     return found.finding

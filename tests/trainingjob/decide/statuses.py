@@ -7,7 +7,7 @@ from msgspec import structs
 from holdfast.api.trainingjob_status import TrainingJobStatus
 from holdfast.scheduling.gang import AdmissionDecision
 from holdfast.trainingjob.decide.decision import decide
-from holdfast.trainingjob.decide.snapshot import TIMING, Observed
+from holdfast.trainingjob.decide.snapshot import TIMING, TrainingJobSnapshot
 from holdfast.trainingjob.decide.status import next_status
 from tests.trainingjobs import at, node, running, training_job
 
@@ -19,15 +19,15 @@ READY = {"active": 2, "ready": 2}
 COMPLETE = {"Complete": "CompletionsReached"}
 
 
-def seen(spec: dict[str, Any] | None = None, status: dict[str, Any] | None = None, **more: Any) -> Observed:
-    return Observed(**{"job": training_job(spec, status=status), "nodes": HERE, "admission": ROOM, **more})
+def seen(spec: dict[str, Any] | None = None, status: dict[str, Any] | None = None, **more: Any) -> TrainingJobSnapshot:
+    return TrainingJobSnapshot(**{"job": training_job(spec, status=status), "nodes": HERE, "admission": ROOM, **more})
 
 
-def shown(observed: Observed, now: float = 60) -> TrainingJobStatus:
+def shown(observed: TrainingJobSnapshot, now: float = 60) -> TrainingJobStatus:
     return next_status(observed, decide(observed, at(now), TIMING), at(now))
 
 
-def after(status: TrainingJobStatus, observed: Observed, now: float = 60) -> TrainingJobStatus:
+def after(status: TrainingJobStatus, observed: TrainingJobSnapshot, now: float = 60) -> TrainingJobStatus:
     """The status that follows `status` when this is seen next."""
     return shown(structs.replace(observed, job=structs.replace(observed.job, status=status)), now)
 

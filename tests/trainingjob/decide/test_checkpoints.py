@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.api.reports import Checkpoint, WorkerReport
+from holdfast.api.reports import CheckpointReport, WorkerReport
 from holdfast.api.trainingjob import TrainingJobSpec
 from holdfast.api.trainingjob_status import CheckpointStatus
 from holdfast.trainingjob.decide.checkpoints import CheckpointWarning, apply_checkpoints, checkpoint_warnings
@@ -19,7 +19,7 @@ IN_BUCKET = training_job({"checkpoint": {"storage": {"type": "s3", "s3Bucket": "
 
 
 def told(
-    *entries: Checkpoint, spec: TrainingJobSpec = ON_DISK, report: CheckpointStatus | None = None, **more: Any
+    *entries: CheckpointReport, spec: TrainingJobSpec = ON_DISK, report: CheckpointStatus | None = None, **more: Any
 ) -> CheckpointStatus | None:
     return apply_checkpoints(spec, report, batch(checkpoints=entries, **more), at(100))
 
@@ -35,7 +35,7 @@ def test_nothing_is_shown_until_something_is_told() -> None:
 
 def test_the_newest_complete_one_is_shown_with_its_own_time() -> None:
     expected = CheckpointStatus(last=path(2), last_epoch=2, last_time=stamp(90), count=2)
-    assert told(checkpoint(1, kept=1), checkpoint(2, kept=2), age_s=10.0) == expected
+    assert told(checkpoint(1, valid_count=1), checkpoint(2, valid_count=2), age_s=10.0) == expected
 
 
 @pytest.mark.parametrize(
@@ -67,16 +67,16 @@ def test_one_that_is_told_of_twice_keeps_its_time() -> None:
 
 
 def test_a_corrupt_one_is_no_longer_shown_and_the_one_that_was_used_is() -> None:
-    before = told(checkpoint(5, kept=2))
-    after = told(checkpoint(5, "quarantined", kept=1), report=before, resumed=resumed(4))
+    before = told(checkpoint(5, valid_count=2))
+    after = told(checkpoint(5, "quarantined", valid_count=1), report=before, resumed=resumed(4))
     assert after is not None
     assert (after.last, after.last_epoch, after.count) == ("attempt-1/checkpoint-epoch-4", 4, 1)
     assert after.resumed_from == "attempt-1/checkpoint-epoch-4"
 
 
 def test_a_corrupt_one_that_is_not_the_newest_changes_only_the_count() -> None:
-    before = told(checkpoint(4), checkpoint(5, kept=2))
-    after = told(checkpoint(4, "quarantined", kept=1), report=before)
+    before = told(checkpoint(4), checkpoint(5, valid_count=2))
+    after = told(checkpoint(4, "quarantined", valid_count=1), report=before)
     assert after is not None
     assert (after.last, after.count) == (path(5), 1)
 
@@ -147,15 +147,15 @@ def test_one_within_an_epoch_counts_for_the_epochs_before_it_until_it_is_replace
 
 
 def test_the_best_is_shown_until_another_is_or_it_is_put_aside() -> None:
-    report = told(checkpoint(3, kept=2, best=path(1)))
+    report = told(checkpoint(3, valid_count=2, best=path(1)))
     assert report is not None
     assert (report.last, report.best, report.count) == (path(3), path(1), 2)
     assert told(checkpoint(4, "failed"), report=report) == report, "who can't tell changes nothing"
-    better = told(checkpoint(4, kept=1, best=path(4)), report=report)
+    better = told(checkpoint(4, valid_count=1, best=path(4)), report=report)
     assert better is not None
     assert better.best == path(4)
     aside = told(checkpoint(1, "quarantined"), report=report)
     assert aside == structs.replace(report, best=None)
-    none = told(checkpoint(4, kept=1), report=report)
+    none = told(checkpoint(4, valid_count=1), report=report)
     assert none is not None
     assert none.best is None

@@ -5,17 +5,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from holdfast.decisions import CleanUp, Finish, StateReason
 from holdfast.pods.failure import WorkerFailure
-from holdfast.trainingjob.decide.decision import (
-    CleanUp,
-    DeleteQueuedJob,
-    EnsureJob,
-    Finish,
-    RecreateJob,
-    StartNewAttempt,
-    StateReason,
-)
-from holdfast.trainingjob.decide.snapshot import Observed
+from holdfast.trainingjob.decide.decision import DeleteQueuedJob, EnsureJob, RecreateJob, StartNewAttempt
+from holdfast.trainingjob.decide.snapshot import TrainingJobSnapshot
 from tests.trainingjob.decide.decisions import BOTH, HERE, LOST, course, ended, held, seen
 from tests.trainingjobs import at, deleted, failed, owned, running, stamp, workers
 
@@ -218,7 +211,7 @@ SILENT = WorkerFailure(cause="infrastructure", message="worker 0 was lost")
 
 def reached(
     state: str = "Running", *, saved: int | None = None, spec: dict[str, Any] | None = None, **more: Any
-) -> Observed:
+) -> TrainingJobSnapshot:
     checkpoint = {"checkpoint": {"last": f"checkpoint-epoch-{saved}", "lastEpoch": saved}} if saved else {}
     status = {"epochs": REACHED, "startTime": stamp(0), **checkpoint, **more.pop("status", {})}
     observed = {"current_job": workers(), "pods": BOTH, **more}
@@ -258,7 +251,9 @@ def reached(
         "too-late-for-another",
     ],
 )
-def test_a_goal_is_a_success_once_the_model_is_saved_or_is_not_going_to_be(observed: Observed, now: float) -> None:
+def test_a_goal_is_a_success_once_the_model_is_saved_or_is_not_going_to_be(
+    observed: TrainingJobSnapshot, now: float
+) -> None:
     finding = ended(observed, now)
     assert (finding.state, finding.reason) == ("Completed", "TargetReached")
     assert finding.message == "the accuracy reached successPolicy.targetAccuracy 0.9 in epoch 3"
@@ -269,7 +264,9 @@ def test_a_goal_is_a_success_once_the_model_is_saved_or_is_not_going_to_be(obser
     [(reached(), 59), (reached(saved=2), 59), (reached("Initializing"), 59), (reached(min_workers=1), 1)],
     ids=["not-saved", "an-earlier-one", "not-all-seen-to-run", "elastic"],
 )
-def test_a_training_that_has_reached_its_goal_goes_on_until_it_is_saved(observed: Observed, now: float) -> None:
+def test_a_training_that_has_reached_its_goal_goes_on_until_it_is_saved(
+    observed: TrainingJobSnapshot, now: float
+) -> None:
     assert course(observed, now) == EnsureJob(suspended=False)
 
 

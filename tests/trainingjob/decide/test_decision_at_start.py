@@ -6,13 +6,12 @@ import pytest
 from msgspec import structs
 
 from holdfast.api.core.objects import Pod
+from holdfast.decisions import StateReason, Wait
 from holdfast.scheduling.gang import AdmissionDecision
 from holdfast.trainingjob.decide.decision import (
     DeleteQueuedJob,
     EnsureJob,
     StartNewAttempt,
-    StateReason,
-    Wait,
     bind_deadline,
     why_not_all_started,
 )

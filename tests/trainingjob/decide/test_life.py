@@ -14,20 +14,18 @@ from holdfast.api.core.objects import Job, Pod
 from holdfast.api.schema.validation import validate_object
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.api.trainingjob_status import TrainingJobStatus
+from holdfast.decisions import CleanUp, Finish, Wait
 from holdfast.scheduling.gang import AdmissionDecision
 from holdfast.trainingjob.decide.decision import (
     Action,
-    CleanUp,
     DeleteQueuedJob,
     EnsureJob,
-    Finish,
     RecreateJob,
     StartNewAttempt,
-    Wait,
     decide,
     requeue_at,
 )
-from holdfast.trainingjob.decide.snapshot import FINISHED_STATES, TIMING, Observed
+from holdfast.trainingjob.decide.snapshot import FINISHED_STATES, TIMING, TrainingJobSnapshot
 from holdfast.trainingjob.decide.status import CONDITION_OF, next_status
 from tests.trainingjobs import (
     at,
@@ -115,7 +113,7 @@ VERDICTS = st.sampled_from(
     ]
 )
 SIGHTS = st.builds(
-    lambda spec, job, earlier, pods, others, verdict, flags, obstacle, refusal: Observed(
+    lambda spec, job, earlier, pods, others, verdict, flags, obstacle, refusal: TrainingJobSnapshot(
         job=training_job(spec),
         current_job=job,
         old_jobs=earlier,
@@ -149,7 +147,7 @@ def _job(status: dict[str, Any], conditions: dict[str, str], *, suspend: bool, g
     return deleted(job, asked=30, grace_s=0) if gone else job
 
 
-def with_status(observed: Observed, status: TrainingJobStatus) -> Observed:
+def with_status(observed: TrainingJobSnapshot, status: TrainingJobStatus) -> TrainingJobSnapshot:
     """What is seen of the same children with this status: after a restart those of before are an old attempt's."""
     job = structs.replace(observed.job, status=status)
     if status.restart_count == observed.status.restart_count:
@@ -171,7 +169,7 @@ def with_status(observed: Observed, status: TrainingJobStatus) -> Observed:
     )
 
 
-def taken(observed: Observed, course: Action) -> Observed:
+def taken(observed: TrainingJobSnapshot, course: Action) -> TrainingJobSnapshot:
     """What is seen once the course is taken: a Job that must go is seen no more, one that is held back is suspended."""
     job = observed.current_job
     match course:
@@ -184,18 +182,18 @@ def taken(observed: Observed, course: Action) -> Observed:
     return observed
 
 
-def look(observed: Observed, now: datetime) -> tuple[Action, TrainingJobStatus]:
+def look(observed: TrainingJobSnapshot, now: datetime) -> tuple[Action, TrainingJobStatus]:
     course = decide(observed, now, TIMING)
     return course, next_status(taken(observed, course), course, now)
 
 
-def followed(observed: Observed, now: datetime) -> Observed:
+def followed(observed: TrainingJobSnapshot, now: datetime) -> TrainingJobSnapshot:
     """What is seen after the course was taken and the status written."""
     course, status = look(observed, now)
     return with_status(taken(observed, course), status)
 
 
-def lived(steps: Iterable[tuple[Observed, float]]) -> Iterable[tuple[Observed, datetime]]:
+def lived(steps: Iterable[tuple[TrainingJobSnapshot, float]]) -> Iterable[tuple[TrainingJobSnapshot, datetime]]:
     """Each sight with the status that the ones before it have led to."""
     status: TrainingJobStatus | None = None
     now = at(20)
@@ -209,7 +207,7 @@ def lived(steps: Iterable[tuple[Observed, float]]) -> Iterable[tuple[Observed, d
 
 
 @given(STEPS)
-def test_a_second_look_at_the_same_moment_changes_nothing_more(steps: list[tuple[Observed, float]]) -> None:
+def test_a_second_look_at_the_same_moment_changes_nothing_more(steps: list[tuple[TrainingJobSnapshot, float]]) -> None:
     for observed, now in lived(steps):
         seen = followed(observed, now)
         if seen.status.restart_count != observed.status.restart_count:
@@ -222,7 +220,9 @@ def test_a_second_look_at_the_same_moment_changes_nothing_more(steps: list[tuple
 
 
 @given(STEPS)
-def test_restarts_are_only_ever_added_one_by_one_each_with_its_class(steps: list[tuple[Observed, float]]) -> None:
+def test_restarts_are_only_ever_added_one_by_one_each_with_its_class(
+    steps: list[tuple[TrainingJobSnapshot, float]],
+) -> None:
     for observed, now in lived(steps):
         course, status = look(observed, now)
         old = observed.status
@@ -237,14 +237,14 @@ def _counts(status: TrainingJobStatus) -> tuple[int, ...]:
 
 
 @given(STEPS)
-def test_whoever_has_ended_stays_as_it_ended(steps: list[tuple[Observed, float]]) -> None:
+def test_whoever_has_ended_stays_as_it_ended(steps: list[tuple[TrainingJobSnapshot, float]]) -> None:
     for observed, now in lived(steps):
         if observed.finished:
             assert look(observed, now) == (CleanUp(), observed.status)
 
 
 @given(STEPS)
-def test_a_moment_to_wake_at_is_always_ahead(steps: list[tuple[Observed, float]]) -> None:
+def test_a_moment_to_wake_at_is_always_ahead(steps: list[tuple[TrainingJobSnapshot, float]]) -> None:
     for observed, now in lived(steps):
         due = requeue_at(observed, now, TIMING)
         assert due is None or due > now
@@ -252,7 +252,7 @@ def test_a_moment_to_wake_at_is_always_ahead(steps: list[tuple[Observed, float]]
 
 @given(STEPS)
 def test_waking_at_the_told_moments_misses_no_change_that_time_alone_brings(
-    steps: list[tuple[Observed, float]],
+    steps: list[tuple[TrainingJobSnapshot, float]],
 ) -> None:
     observed, now = list(lived(steps))[-1]
     settled = followed(followed(followed(observed, now), now), now)
@@ -262,7 +262,7 @@ def test_waking_at_the_told_moments_misses_no_change_that_time_alone_brings(
 
 
 @given(STEPS)
-def test_one_condition_holds_in_each_state_that_has_one(steps: list[tuple[Observed, float]]) -> None:
+def test_one_condition_holds_in_each_state_that_has_one(steps: list[tuple[TrainingJobSnapshot, float]]) -> None:
     for observed, now in lived(steps):
         status = look(observed, now)[1]
         held = {each.type for each in status.conditions if each.status == "True"} - {"Created"}
@@ -272,7 +272,7 @@ def test_one_condition_holds_in_each_state_that_has_one(steps: list[tuple[Observ
 
 @given(STEPS)
 @settings(max_examples=40)
-def test_the_api_server_would_take_every_status(steps: list[tuple[Observed, float]]) -> None:
+def test_the_api_server_would_take_every_status(steps: list[tuple[TrainingJobSnapshot, float]]) -> None:
     for observed, now in lived(steps):
         before = document(observed.job)
         after = document(structs.replace(observed.job, status=look(observed, now)[1]))
@@ -285,7 +285,9 @@ def document(job: TrainingJob) -> dict[str, Any]:
 
 
 @given(STEPS)
-def test_what_an_ended_or_waiting_job_shows_agrees_with_its_state(steps: list[tuple[Observed, float]]) -> None:
+def test_what_an_ended_or_waiting_job_shows_agrees_with_its_state(
+    steps: list[tuple[TrainingJobSnapshot, float]],
+) -> None:
     for observed, now in lived(steps):
         status = look(observed, now)[1]
         assert (status.completion_time is not None) == (status.state in FINISHED_STATES)
@@ -310,10 +312,10 @@ BREAKS: tuple[tuple[str, tuple[Pod, ...]], ...] = (
 )
 
 
-def broken(pods: tuple[Pod, ...], **status: Any) -> Observed:
+def broken(pods: tuple[Pod, ...], **status: Any) -> TrainingJobSnapshot:
     job = workers(status={"active": 2, "ready": 2})
     body = {"state": "Running", "startTime": stamp(0), **status}
-    return Observed(
+    return TrainingJobSnapshot(
         job=training_job(status=body),
         current_job=job,
         pods=tuple(owned(pod, job) for pod in pods),
@@ -397,7 +399,7 @@ def test_a_crash_after_a_gang_was_held_back_finds_it_held_back() -> None:
 
 @given(STEPS, st.lists(st.floats(0, 10**5), max_size=6))
 def test_time_alone_never_makes_two_attempts_of_one_loss(
-    steps: list[tuple[Observed, float]], waits: list[float]
+    steps: list[tuple[TrainingJobSnapshot, float]], waits: list[float]
 ) -> None:
     observed, now = list(lived(steps))[-1]
     course, status = look(observed, now)

@@ -5,7 +5,7 @@ from msgspec import structs
 
 from holdfast.api.core.objects import Job, Node, Pod
 from holdfast.trainingjob.decide.old_pods import blocking_pods, give_up_times, jobs_that_may_create_pods
-from holdfast.trainingjob.decide.snapshot import TIMING, Observed, Timing
+from holdfast.trainingjob.decide.snapshot import TIMING, TrainingJobSnapshot, TrainingJobTiming
 from tests.trainingjobs import at, deleted, failed, node, owned, running, stamp, training_job, worker, workers
 
 READY = {"gpu-3": node()}
@@ -15,8 +15,8 @@ GONE: dict[str, Node] = {}
 STUCK = deleted(running(0), asked=100)
 
 
-def held_up_by(pod: Pod, nodes: dict[str, Node], now: float, timing: Timing = TIMING) -> bool:
-    observed = Observed(job=training_job(), old_pods=(pod,), nodes=nodes)
+def held_up_by(pod: Pod, nodes: dict[str, Node], now: float, timing: TrainingJobTiming = TIMING) -> bool:
+    observed = TrainingJobSnapshot(job=training_job(), old_pods=(pod,), nodes=nodes)
     return bool(blocking_pods(observed, at(now), timing, observed.running_old_pods))
 
 
@@ -33,7 +33,10 @@ def test_a_worker_out_of_reach_holds_up_for_its_grace_and_a_minute_more(nodes: d
 
 @pytest.mark.parametrize("nodes", [SILENT, GONE])
 def test_that_minute_can_be_set(nodes: dict[str, Node]) -> None:
-    assert [held_up_by(STUCK, nodes, now, Timing(lost_pod_timeout_s=5)) for now in (134, 135)] == [True, False]
+    assert [held_up_by(STUCK, nodes, now, TrainingJobTiming(lost_pod_timeout_s=5)) for now in (134, 135)] == [
+        True,
+        False,
+    ]
 
 
 def test_a_worker_within_reach_is_waited_for_however_long_it_takes() -> None:
@@ -64,7 +67,7 @@ FIRST, SECOND = owned(STUCK, OLD), owned(running(1), OLD)
 
 
 def expected(job: Job, *pods: Pod, now: float = 200) -> bool:
-    observed = Observed(job=training_job(), old_jobs=(job,), old_pods=pods)
+    observed = TrainingJobSnapshot(job=training_job(), old_jobs=(job,), old_pods=pods)
     return bool(jobs_that_may_create_pods(observed, at(now), TIMING))
 
 
@@ -101,7 +104,7 @@ def test_a_deleted_job_that_a_stuck_pod_keeps_there_is_not_waited_for_for_ever()
 
 
 def test_the_moments_at_which_something_is_given_up_are_known_beforehand() -> None:
-    observed = Observed(
+    observed = TrainingJobSnapshot(
         job=training_job(),
         pods=(deleted(running(1, node="gpu-4"), asked=150),),
         old_jobs=(deleted(OLD, asked=100, grace_s=0), workers()),
@@ -109,7 +112,7 @@ def test_the_moments_at_which_something_is_given_up_are_known_beforehand() -> No
         nodes=SILENT,
     )
     assert sorted(give_up_times(observed, TIMING)) == [at(160), at(190), at(240)]
-    assert list(give_up_times(Observed(job=training_job(), old_pods=(STUCK,), nodes=READY), TIMING)) == []
+    assert list(give_up_times(TrainingJobSnapshot(job=training_job(), old_pods=(STUCK,), nodes=READY), TIMING)) == []
 
 
 def named(pod: Pod, uid: str) -> Pod:
@@ -120,5 +123,7 @@ def named(pod: Pod, uid: str) -> Pod:
 def test_a_worker_given_up_with_its_node_holds_up_nobody_and_others_do(nodes: dict[str, Node]) -> None:
     lost, other = named(running(0), "lost"), named(running(1), "other")
     told = deleted(lost, asked=100)
-    observed = Observed(job=training_job(), old_pods=(told, other), nodes=nodes, lost_pods=frozenset(("lost",)))
+    observed = TrainingJobSnapshot(
+        job=training_job(), old_pods=(told, other), nodes=nodes, lost_pods=frozenset(("lost",))
+    )
     assert blocking_pods(observed, at(101), TIMING, observed.running_old_pods) == (other,)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.api.reports import MOST_METRICS, Progress, WorkerReport
+from holdfast.api.reports import MOST_METRICS, ProgressReport, WorkerReport
 from holdfast.api.trainingjob_status import EpochProgress, TrainingJobStatus
 from holdfast.times import parse_time
 from holdfast.trainingjob.decide.progress import (
@@ -62,7 +62,7 @@ def epochs_of(status: TrainingJobStatus) -> EpochProgress:
     ],
 )
 def test_progress_is_of_the_epochs_with_the_part_of_the_one_under_way(
-    entries: tuple[Progress, ...], progress: str, current: int
+    entries: tuple[ProgressReport, ...], progress: str, current: int
 ) -> None:
     status = told(running(), batch(*entries))
     assert (status.progress, status.current_epoch) == (progress, current)
@@ -110,8 +110,8 @@ def test_what_is_behind_changes_nothing() -> None:
 
 
 def test_a_report_that_comes_twice_counts_once() -> None:
-    once = told(running(), batch(ended(1, loss=0.5), ended(2, loss=0.4), checkpoints=(checkpoint(2, kept=1),)))
-    twice = told(once, batch(ended(1, loss=0.5), ended(2, loss=0.4), checkpoints=(checkpoint(2, kept=1),)))
+    once = told(running(), batch(ended(1, loss=0.5), ended(2, loss=0.4), checkpoints=(checkpoint(2, valid_count=1),)))
+    twice = told(once, batch(ended(1, loss=0.5), ended(2, loss=0.4), checkpoints=(checkpoint(2, valid_count=1),)))
     assert twice == once
 
 
@@ -247,7 +247,7 @@ def test_an_operator_that_was_away_for_a_day_finds_the_right_pace() -> None:
 
 def test_a_clock_that_jumps_does_not_spoil_the_estimate() -> None:
     status = paced(100, 130, 160)
-    late = Progress(epoch=4, at=SENT_AT + 3600)
+    late = ProgressReport(epoch=4, at=SENT_AT + 3600)
     status = apply_report(SPEC, status, structs.replace(batch(late), sent_at=SENT_AT + 3600), at(190))
     assert status.estimated_completion_time == stamp(190 + 6 * 30)
 
@@ -284,7 +284,7 @@ def _percent(status: TrainingJobStatus) -> int:
 
 
 @given(_batches)
-def test_nothing_goes_backwards_within_an_attempt(reports: list[list[Progress]]) -> None:
+def test_nothing_goes_backwards_within_an_attempt(reports: list[list[ProgressReport]]) -> None:
     status = running()
     for number, entries in enumerate(reports):
         new = apply_report(SPEC, status, batch(*entries), at(10.0 * number))
@@ -295,7 +295,7 @@ def test_nothing_goes_backwards_within_an_attempt(reports: list[list[Progress]])
 
 
 @given(st.lists(_entries, max_size=10), st.integers(0, 10))
-def test_it_makes_no_difference_how_entries_are_put_into_batches(entries: list[Progress], cut: int) -> None:
+def test_it_makes_no_difference_how_entries_are_put_into_batches(entries: list[ProgressReport], cut: int) -> None:
     whole = told(running(), batch(*entries))
     parts = apply_report(
         SPEC, apply_report(SPEC, running(), batch(*entries[:cut]), at(0)), batch(*entries[cut:]), at(0)

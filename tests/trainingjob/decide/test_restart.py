@@ -8,16 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.trainingjob_status import RestartCounts
+from holdfast.decisions import GiveUp, Retry
 from holdfast.pods.failure import CLASSES, FREE, FailureClass, WorkerFailure
-from holdfast.trainingjob.decide.restart import (
-    GiveUp,
-    Retry,
-    backoff_s,
-    restart_or_give_up,
-    restarts_against_limit,
-    with_restart,
-)
-from holdfast.trainingjob.decide.snapshot import TIMING, Timing
+from holdfast.trainingjob.decide.restart import backoff_s, restart_or_give_up, restarts_against_limit, with_restart
+from holdfast.trainingjob.decide.snapshot import TIMING, TrainingJobTiming
 from tests.trainingjobs import at, training_job, workers
 
 CHARGED = tuple(cause for cause in CLASSES if cause not in FREE)
@@ -136,7 +130,7 @@ def test_an_attempt_that_never_started_did_not_last(job: Any) -> None:
 
 @given(st.integers(0, 10**6), st.floats(0.01, 100), st.floats(100, 1000))
 def test_the_wait_never_shrinks_nor_exceeds_its_cap(row: int, first_s: float, cap_s: float) -> None:
-    timing = Timing(retry_s=first_s, retry_cap_s=cap_s)
+    timing = TrainingJobTiming(retry_s=first_s, retry_cap_s=cap_s)
     assert 0 <= backoff_s(row, timing) <= backoff_s(row + 1, timing) <= cap_s
 
 

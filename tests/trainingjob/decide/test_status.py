@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from holdfast.api.conditions import is_true
 from holdfast.api.core.objects import Pod
+from holdfast.api.meta import is_true
 from holdfast.api.trainingjob_status import TrainingJobStatus
-from holdfast.trainingjob.decide.snapshot import SPEC_CHANGED, Observed
+from holdfast.trainingjob.decide.snapshot import SPEC_CHANGED, TrainingJobSnapshot
 from holdfast.trainingjob.decide.status import CONDITION_OF
 from tests.trainingjob.decide.statuses import BOTH, COMPLETE, NO_ROOM, READY, after, reasons, seen, shown
 from tests.trainingjobs import deleted, disrupted, failed, owned, running, stamp, unschedulable, worker, workers
@@ -117,7 +117,7 @@ from tests.trainingjobs import deleted, disrupted, failed, owned, running, stamp
         ),
     ],
 )
-def test_what_is_seen_decides_the_state(observed: Observed, state: str, reason: str) -> None:
+def test_what_is_seen_decides_the_state(observed: TrainingJobSnapshot, state: str, reason: str) -> None:
     status = shown(observed)
     assert (status.state, status.observed_generation) == (state, 3)
     assert reasons(status)[CONDITION_OF.get(state, "Running")] == reason
@@ -298,6 +298,8 @@ def test_the_time_of_each_suspension_is_added_up_when_it_ends() -> None:
 def test_a_job_that_waits_for_its_workers_to_stop_is_still_suspended() -> None:
     asleep = shown(seen({"suspend": True}, current_job=workers(suspend=True), pods=BOTH), 60)
     assert asleep.message == "waiting for 2 workers to stop"
+    last = shown(seen({"suspend": True}, current_job=workers(suspend=True), pods=BOTH[:1]), 60)
+    assert last.message == "waiting for 1 worker to stop"
     resumed = after(asleep, seen(current_job=workers(suspend=True), pods=(deleted(running(0), asked=60),)), 70)
     assert (resumed.state, resumed.suspended_seconds) == ("Suspended", 0)
     assert is_true(resumed.conditions, "Suspended")

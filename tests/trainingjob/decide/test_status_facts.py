@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from holdfast.api.conditions import is_true
+from holdfast.api.meta import is_true
 from holdfast.api.trainingjob_status import TrainingJobStatus
+from holdfast.decisions import MAX_MESSAGE
 from holdfast.pods.failure import WorkerFailure
 from holdfast.trainingjob.decide.decision import StartNewAttempt, decide
 from holdfast.trainingjob.decide.snapshot import TIMING
-from holdfast.trainingjob.decide.status import MAX_MESSAGE
 from tests.trainingjob.decide.statuses import BOTH, COMPLETE, NO_ROOM, READY, after, reasons, seen, shown
 from tests.trainingjobs import at, deleted, failed, running, stamp, unschedulable, worker, workers
 

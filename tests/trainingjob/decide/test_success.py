@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.api.reports import Progress
+from holdfast.api.reports import ProgressReport
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.api.trainingjob_status import TrainingJobStatus
-from holdfast.trainingjob.decide.progress import apply_report
+from holdfast.trainingjob.decide.progress import apply_report, final_save_deadline, success_if_reached
 from holdfast.trainingjob.decide.snapshot import TIMING
-from holdfast.trainingjob.decide.success import final_save_deadline, success_if_reached
 from tests.trainingjob.reports.reports import batch, checkpoint, ended, resumed, step
 from tests.trainingjobs import at, stamp, training_job
 
@@ -21,11 +20,11 @@ LOSSES = (0.9, 0.5, 0.6, 0.7, 0.8, 0.1)
 """Of epochs 1 to 6: the best of the first five is epoch 2."""
 
 
-def losses(*values: float, first: int = 1) -> list[Progress]:
+def losses(*values: float, first: int = 1) -> list[ProgressReport]:
     return [ended(number, loss=value) for number, value in enumerate(values, start=first)]
 
 
-def accuracies(*values: float) -> list[Progress]:
+def accuracies(*values: float) -> list[ProgressReport]:
     return [ended(number, accuracy=value) for number, value in enumerate(values, start=1)]
 
 
@@ -33,7 +32,7 @@ def job(policy: dict[str, Any] | None, **spec: Any) -> TrainingJob:
     return training_job({**({"successPolicy": policy} if policy else {}), **spec}, status={"state": "Running"})
 
 
-def told(job: TrainingJob, *reports: list[Progress], first_s: float = 0.0, **more: Any) -> TrainingJob:
+def told(job: TrainingJob, *reports: list[ProgressReport], first_s: float = 0.0, **more: Any) -> TrainingJob:
     for number, entries in enumerate(reports):
         status = apply_report(
             job.spec, job.status or TrainingJobStatus(), batch(*entries, **more), at(first_s + number)
@@ -72,7 +71,7 @@ def goal(job: TrainingJob) -> tuple[str | None, int]:
 )
 @pytest.mark.parametrize("split", [False, True], ids=["in one report", "in one report each"])
 def test_a_goal_is_reached_at_the_exact_epoch(
-    policy: dict[str, Any] | None, entries: list[Progress], reached: tuple[str | None, int], split: bool
+    policy: dict[str, Any] | None, entries: list[ProgressReport], reached: tuple[str | None, int], split: bool
 ) -> None:
     reports = [[entry] for entry in entries] if split else [entries]
     assert goal(told(job(policy), *reports)) == reached

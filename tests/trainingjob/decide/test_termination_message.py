@@ -11,7 +11,7 @@ from holdfast.api.core.objects import Pod
 from holdfast.api.reports import LARGEST_EPOCH, WorkerReport
 from holdfast.api.trainingjob_status import TrainingJobStatus
 from holdfast.trainingjob.decide.progress import apply_report, termination_report
-from holdfast.trainingjob.decide.snapshot import Observed
+from holdfast.trainingjob.decide.snapshot import TrainingJobSnapshot
 from tests.trainingjobs import at, stamp, training_job, worker
 
 SAVED = "runs/attempt-0/checkpoint-epoch-5"
@@ -36,7 +36,7 @@ def word(epoch: int = 5, step: int | None = None, *, attempt: int = 0, checkpoin
 
 
 def heard(*pods: Pod, status: dict[str, Any] = KNOWN, spec: dict[str, Any] = VOLUME) -> WorkerReport | None:
-    return termination_report(Observed(job=training_job(spec, status=status), pods=pods))
+    return termination_report(TrainingJobSnapshot(job=training_job(spec, status=status), pods=pods))
 
 
 def epochs(batch: WorkerReport | None) -> list[int]:

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.trainingjob.decide.decision import explain_after, requeue_at
 from holdfast.trainingjob.decide.restart import shown_duration
-from holdfast.trainingjob.decide.snapshot import TIMING, Observed
+from holdfast.trainingjob.decide.snapshot import TIMING, TrainingJobSnapshot
 from tests.trainingjobs import at, deleted, node, running, stamp, training_job, unschedulable, worker, workers
 
 LIMITED = {"failurePolicy": {"activeDeadlineSeconds": 100}}
@@ -26,7 +26,7 @@ OUT_OF_REACH = {"old_pods": (deleted(running(0), asked=50),), "nodes": {"gpu-3":
 def woken(
     now: float, spec: dict[str, Any] | None = None, status: dict[str, Any] | None = None, **more: Any
 ) -> datetime | None:
-    return requeue_at(Observed(job=training_job(spec, status=status), **more), at(now), TIMING)
+    return requeue_at(TrainingJobSnapshot(job=training_job(spec, status=status), **more), at(now), TIMING)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ READY = {"active": 2, "ready": 2}
     ],
 )
 def test_workers_that_take_longer_than_usual_are_asked_why(job: Any, state: str, due: float | None) -> None:
-    observed = Observed(
+    observed = TrainingJobSnapshot(
         job=training_job(status={"state": state}), current_job=job, pods=(worker(0, {"phase": "Pending"}),)
     )
     assert explain_after(observed, TIMING) == (None if due is None else at(due))

@@ -10,20 +10,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from holdfast.api.core.objects import ContainerStatus, Node, Pod
+from holdfast.decisions import CleanUp, Finish, Retry, StateReason, Wait
 from holdfast.pods.failure import WorkerFailure
-from holdfast.trainingjob.decide.decision import (
-    Action,
-    CleanUp,
-    DeleteQueuedJob,
-    EnsureJob,
-    Finish,
-    RecreateJob,
-    StartNewAttempt,
-    StateReason,
-    Wait,
-)
-from holdfast.trainingjob.decide.restart import Retry
-from holdfast.trainingjob.decide.snapshot import Observed
+from holdfast.trainingjob.decide.decision import Action, DeleteQueuedJob, EnsureJob, RecreateJob, StartNewAttempt
+from holdfast.trainingjob.decide.snapshot import TrainingJobSnapshot
 from holdfast.trainingjob.decide.worker_logs import MOST_WORKERS, LogToSave, is_outdated, logs_to_save
 from tests.trainingjobs import deleted, failed, node, running, stamp, training_job, worker, workers
 
@@ -38,14 +28,16 @@ def whose(
     *pods: Pod, course: Action | None = None, nodes: Iterable[Node] | None = None, given_up: Iterable[str] = ()
 ) -> tuple[LogToSave, ...]:
     seen = {each.metadata.name: each for each in ((node(),) if nodes is None else nodes)}
-    observed = Observed(job=training_job(), pods=pods, nodes=seen, lost_pods=frozenset(given_up))
+    observed = TrainingJobSnapshot(job=training_job(), pods=pods, nodes=seen, lost_pods=frozenset(given_up))
     return logs_to_save(observed, course or again())
 
 
 def stopping(*pods: Pod, course: Action, suspend: bool = False, queued: bool = False) -> tuple[LogToSave, ...]:
     """`suspend`: the Job is suspended already."""
     made = workers(suspend=suspend)
-    observed = Observed(job=training_job(), current_job=made, pods=pods, nodes={"gpu-3": node()}, queued=queued)
+    observed = TrainingJobSnapshot(
+        job=training_job(), current_job=made, pods=pods, nodes={"gpu-3": node()}, queued=queued
+    )
     return logs_to_save(observed, course)
 
 

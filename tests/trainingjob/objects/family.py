@@ -9,10 +9,9 @@ import msgspec
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.pods.template import Defaults
 from holdfast.trainingjob.objects import names
-from holdfast.trainingjob.objects.config import config_map
-from holdfast.trainingjob.objects.job import workers_job
-from holdfast.trainingjob.objects.monitoring import service_monitor
-from holdfast.trainingjob.objects.services import headless_service, master_service, service_account
+from holdfast.trainingjob.objects.environment import config_map
+from holdfast.trainingjob.objects.job import pod_template, workers_job
+from holdfast.trainingjob.objects.services import headless_service, master_service, service_account, service_monitor
 from holdfast.trainingjob.objects.storage import checkpoint_pvc
 from holdfast.trainingjob.objects.tensorboard import has_tensorboard, tensorboard_deployment, tensorboard_service
 from tests.trainingjobs import training_job
@@ -41,7 +40,7 @@ def _bodies(job: TrainingJob, defaults: Defaults) -> Iterator[tuple[str, str, JS
         yield "apps/v1", "Deployment", tensorboard_deployment(job, defaults)
     if defaults.service_monitors:
         yield "monitoring.coreos.com/v1", "ServiceMonitor", service_monitor(job)
-    yield "batch/v1", "Job", workers_job(job, defaults, suspended=False)
+    yield "batch/v1", "Job", workers_job(job, pod_template(job, defaults), suspended=False)
 
 
 def child(kind: str, job: TrainingJob, defaults: Defaults = DEFAULTS) -> JSON:

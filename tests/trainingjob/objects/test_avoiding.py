@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.trainingjob.objects.pod import AVOIDS, avoided_nodes_annotation, with_avoided_nodes
+from holdfast.trainingjob.objects.job import AVOIDS, avoided_nodes_annotation, with_avoided_nodes
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 ZONE = {"key": "zone", "operator": "In", "values": ["a"]}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.trainingjob.objects.object_store import shared_location
+from holdfast.trainingjob.objects.storage import shared_location
 from tests.trainingjob.objects.family import GONE, changed
 from tests.trainingjob.objects.paths import JSON, POD, SIDECAR, TRAINER, no_variables, secret, variable, variables
 from tests.trainingjobs import UID, training_job

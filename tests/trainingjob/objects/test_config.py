@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.manifests import documents
-from holdfast.trainingjob.objects.config import config_map
+from holdfast.trainingjob.objects.environment import config_map
 from tests.trainingjob.objects.family import container, pod
 from tests.trainingjobs import training_job
 

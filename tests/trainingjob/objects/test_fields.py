@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.api.core.scheduling import Affinity
+from holdfast.api.core.scheduling import AffinityField
 from holdfast.api.meta import ApiStruct
 from holdfast.api.trainingjob import TrainingJobSpec
 from tests.trainingjob.objects.family import DEFAULTS, GONE, changed
@@ -287,7 +287,7 @@ def _block(annotation: Any) -> type[ApiStruct] | None:
     parts = typing.get_args(annotation) or (annotation,)
     for part in parts:
         if isinstance(part, type) and issubclass(part, ApiStruct):
-            return None if part.__module__.startswith(_package(Affinity)) else part
+            return None if part.__module__.startswith(_package(AffinityField)) else part
     nested = [part for part in parts if typing.get_origin(part) is not None and not _is_collection(part)]
     return next((found for part in nested if (found := _block(part)) is not None), None)
 

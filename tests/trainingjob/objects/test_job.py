@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.trainingjob.objects.job import mutable_fields, spec_digest, workers_job
+from holdfast.trainingjob.objects.job import mutable_fields, pod_template, spec_digest, workers_job
 from tests.trainingjob.objects.family import DEFAULTS
 from tests.trainingjobs import training_job
 
@@ -16,7 +16,7 @@ FREE = {"preemption": 5, "infrastructure": 5}
 
 
 def job_spec(job: TrainingJob, *, suspended: bool = False) -> dict[str, Any]:
-    spec: dict[str, Any] = workers_job(job, DEFAULTS, suspended=suspended)["spec"]
+    spec: dict[str, Any] = workers_job(job, pod_template(job, DEFAULTS), suspended=suspended)["spec"]
     return spec
 
 
@@ -162,5 +162,5 @@ def test_a_policy_is_changed_for_another_without_a_new_attempt() -> None:
 
 def test_the_job_carries_the_digest_of_what_it_was_made_for() -> None:
     job = training_job({"numWorkers": 3})
-    annotations = workers_job(job, DEFAULTS, suspended=False)["metadata"]["annotations"]
+    annotations = workers_job(job, pod_template(job, DEFAULTS), suspended=False)["metadata"]["annotations"]
     assert annotations == {"holdfast.dev/spec-digest": spec_digest(job.spec)}

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.pods.template import MANAGED_BY
-from holdfast.trainingjob.objects.config import (
+from holdfast.trainingjob.objects.environment import (
     LOG,
     MAX_LOG_BYTES,
     WORKER_LABEL,

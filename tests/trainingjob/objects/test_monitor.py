@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.trainingjob.objects.monitoring import enabled_monitoring, scrape_annotations, service_monitor
+from holdfast.trainingjob.objects.services import enabled_monitoring, scrape_annotations, service_monitor
 from tests.trainingjob.objects.family import DEFAULTS, child, children
 from tests.trainingjobs import training_job
 

@@ -1,8 +1,9 @@
 """checkpoint.resumeFrom: how the sidecar reaches the checkpoint that a new job starts from."""
 
 import pytest
+from msgspec import structs
 
-from tests.trainingjob.objects.family import JSON, changed, child, container, pod, sidecar
+from tests.trainingjob.objects.family import DEFAULTS, JSON, changed, child, container, pod, sidecar
 from tests.trainingjob.objects.paths import POD, SIDECAR, secret, variables
 from tests.trainingjob.objects.test_checkpoint_fields import GOOGLE
 from tests.trainingjobs import UID, training_job
@@ -140,3 +141,46 @@ def test_a_job_without_it_is_told_nothing() -> None:
         "holdfast-run",
         "holdfast-token",
     ]
+
+
+IMAGE = "oci://registry.example.com/checkpoints:t1"
+PULLED_AT = "/var/run/secrets/holdfast-registries"
+
+
+def test_from_an_image_that_anybody_may_pull() -> None:
+    assert changed(job(CLAIM, IMAGE), since={"checkpoint": {"storage": CLAIM}}) == variables(
+        SIDECAR, HOLDFAST_RESUME_FROM=IMAGE
+    )
+
+
+def test_the_pull_secrets_of_the_pod_are_mounted_into_the_sidecar_alone() -> None:
+    template = {"imagePullSecrets": [{"name": "ours"}, {"name": "theirs"}]}
+    spec, before = job(CLAIM, IMAGE, template), job(CLAIM, "", template)
+    before["checkpoint"].pop("resumeFrom")
+    found = changed(spec, since=before)
+    mount = {"name": "holdfast-pull-secrets", "mountPath": PULLED_AT, "readOnly": True}
+    assert {path: value for path, value in found.items() if ".volumes[" not in path} == {
+        **variables(SIDECAR, HOLDFAST_RESUME_FROM=IMAGE, HOLDFAST_PULL_SECRETS=PULLED_AT),
+        **{f"{SIDECAR}.volumeMounts[{PULLED_AT}].{field}": value for field, value in mount.items()},
+    }
+    (volume,) = [each for each in pod(spec)["spec"]["volumes"] if each["name"] == "holdfast-pull-secrets"]
+    assert [
+        (source["secret"]["name"], *source["secret"]["items"][0].values(), source["secret"]["optional"])
+        for source in volume["projected"]["sources"]
+    ] == [
+        ("ours", ".dockerconfigjson", "0.dockerconfigjson", True),
+        ("ours", "ca.crt", "0.ca.crt", True),
+        ("theirs", ".dockerconfigjson", "1.dockerconfigjson", True),
+        ("theirs", "ca.crt", "1.ca.crt", True),
+    ]
+
+
+def test_registries_without_tls_are_told_to_the_sidecar_that_resumes_from_an_image_and_to_no_other() -> None:
+    listed = structs.replace(DEFAULTS, plain_http_registries=("a:5000", "b:5000"))
+
+    def told(address: str) -> list[str]:
+        env = sidecar(job(CLAIM, address), listed)["env"]
+        return [each["value"] for each in env if each["name"] == "HOLDFAST_PLAIN_HTTP_REGISTRIES"]
+
+    assert told(IMAGE) == ["a:5000,b:5000"]
+    assert told("s3://other/bert") == []

@@ -6,13 +6,12 @@ import pytest
 
 from holdfast.api.gpuworkload import GPUWorkload
 from holdfast.gpuworkload.job import pod_template as workload_template
-from holdfast.pods.template import Defaults, Forbidden
-from holdfast.trainingjob.objects.pod import pod_template
-from holdfast.trainingjob.objects.security import refusal
+from holdfast.pods.template import Defaults, ForbiddenFeature
+from holdfast.trainingjob.objects.job import pod_template, refusal
 from tests.gpuworkloads import workload
 from tests.trainingjobs import training_job
 
-ALL = frozenset(Forbidden)
+ALL = frozenset(ForbiddenFeature)
 TOKEN = {"projected": {"sources": [{"configMap": {"name": "a"}}, {"serviceAccountToken": {"path": "token"}}]}}
 ASKING: list[tuple[str, dict[str, Any], str]] = [
     ("hostPath", {"volumes": [{"name": "disk", "hostPath": {"path": "/"}}]}, "a path of the node (volume disk)"),
@@ -36,7 +35,7 @@ def test_a_job_that_asks_for_what_is_forbidden_is_refused_with_the_option(
     said = refusal(training_job({"podTemplate": template}), ALL)
     expected = f"spec.podTemplate asks for {words}, which the operator forbids (--forbid {which}): leave it out"
     assert said == expected
-    assert refusal(training_job({"podTemplate": template}), ALL - {Forbidden(which)}) == ""
+    assert refusal(training_job({"podTemplate": template}), ALL - {ForbiddenFeature(which)}) == ""
 
 
 def test_all_that_is_forbidden_is_said_at_once() -> None:

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from holdfast.api.core.selectors import PodSpec
+from holdfast.api.core.objects import PodSpec
 from holdfast.api.reports import AUDIENCE
 from holdfast.checkpoints.settings import AWS, AZURE, GOOGLE, open_bucket
 from holdfast.local.kubelet.environment import expand
 from holdfast.scheduling.constraints import shape_of
 from holdfast.scheduling.resources import parse_nanos
 from holdfast.sidecar.progress import NAMES
-from holdfast.sidecar.settings import PORT, PROGRESS_PORT, Checkpoints, Settings, settings
+from holdfast.sidecar.settings import PORT, PROGRESS_PORT, Checkpoints, SidecarSettings, settings
 from holdfast.trainingjob.objects.environment import environment
 from holdfast.trainingjob.objects.sidecar import has_sidecar
 from tests.trainingjob.objects.family import DEFAULTS, JSON, child, container, pod, sidecar
@@ -48,7 +48,7 @@ def seen(described: JSON, *, index: int = 1, ip: str = "10.0.0.7") -> dict[str, 
     return found
 
 
-def told(spec: JSON, *, attempt: int = 0) -> Settings:
+def told(spec: JSON, *, attempt: int = 0) -> SidecarSettings:
     (found,) = child("Job", training_job(spec, status={"restartCount": attempt}))["spec"]["template"]["spec"][
         "initContainers"
     ]
@@ -100,7 +100,7 @@ def test_it_knows_whether_a_worker_that_fails_is_replaced() -> None:
 def test_it_understands_what_it_is_told() -> None:
     spec = {**ON_A_CLAIM, "monitoring": {"metricsPort": 9000}, "numWorkers": 3}
     spec["checkpoint"] = {**ON_A_CLAIM["checkpoint"], "retention": 7, "resumeFrom": "/team-a/bert"}
-    assert told(spec, attempt=4) == Settings(
+    assert told(spec, attempt=4) == SidecarSettings(
         job="bert",
         namespace="ml",
         uid=UID,

@@ -10,7 +10,8 @@ from holdfast.api.reports import WorkerReport
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.metrics import Metrics
 from holdfast.trainingjob.decide.liveness import WorkerReports
-from holdfast.trainingjob.reports.inbox import MAX_PENDING, Inbox, InboxFull, PendingReport
+from holdfast.trainingjob.decide.snapshot import PendingReport
+from holdfast.trainingjob.reports.inbox import MAX_PENDING, Inbox, InboxFull
 from tests.runtime.scripted import ScriptedCluster
 from tests.trainingjob.reports.reports import batch, checkpoint, ended, resumed
 from tests.trainingjobs import at

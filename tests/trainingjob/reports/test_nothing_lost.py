@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from holdfast.api.meta import Key
-from holdfast.api.reports import Progress
+from holdfast.api.reports import ProgressReport
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.api.trainingjob_status import TrainingJobStatus
 from holdfast.runtime.informer import Store
@@ -37,7 +37,7 @@ class Operator:
         assert found is not None
         return found
 
-    def report(self, entries: list[Progress], sequence: int) -> int:
+    def report(self, entries: list[ProgressReport], sequence: int) -> int:
         """Hand in what is not kept yet; how far it is kept by now."""
         if entries:
             self.inbox.put(JOB, batch(*entries, sequence=sequence))

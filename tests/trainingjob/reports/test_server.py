@@ -23,10 +23,13 @@ from holdfast.cluster.errors import BadRequest, Unreachable
 from holdfast.cluster.protocol import Identity
 from holdfast.cluster.resources import NAMESPACES, PODS, TRAINING_JOBS
 from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
+from holdfast.runtime import authentication
+from holdfast.runtime.authentication import TokenReviewCache
+from holdfast.runtime.backup_requests import BackupRequests
 from holdfast.runtime.informer import Store
 from holdfast.runtime.process import utc_now
 from holdfast.trainingjob.reports import server
-from holdfast.trainingjob.reports.authorization import BY_ATTEMPT, DeletedJobs, TokenReviewCache, attempt_of
+from holdfast.trainingjob.reports.authorization import BY_ATTEMPT, DeletedJobs, attempt_of
 from holdfast.trainingjob.reports.inbox import InboxFull, ReceiverUptime
 from holdfast.trainingjob.reports.server import ReportHandler, serve
 from tests.contract.pods import pod_spec
@@ -53,6 +56,7 @@ class Office:
         self.taken: list[tuple[Key, WorkerReport]] = []
         self.trouble: Exception | None = None
         self.endpoint = Endpoint(url="", authority="")
+        self.backups = BackupRequests()
         self.desk = ReportHandler(
             pods=self.pods,
             nodes=self.nodes,
@@ -62,6 +66,8 @@ class Office:
             uptime=self.hearing,
             leading=lambda: self.is_leading,
             sink=self._sink,
+            backups=self.backups,
+            now=utc_now,
         )
         self.stand()
 
@@ -262,7 +268,7 @@ async def test_a_cache_that_lags_stops_no_training(office: Office, monkeypatch: 
     ],
 )
 async def test_without_a_token_nobody_is_let_in(office: Office, headers: dict[str, str]) -> None:
-    assert await office.post(batch(), **headers) == (401, {"error": "no bearer token came with the report"})
+    assert await office.post(batch(), **headers) == (401, {"error": "no bearer token came with the request"})
 
 
 async def test_a_token_that_is_made_up_or_for_others_is_refused(office: Office) -> None:
@@ -339,11 +345,11 @@ async def test_a_report_that_does_not_arrive_is_given_up(office: Office, monkeyp
 
 async def test_a_worker_that_reports_too_often_is_slowed_down(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     token, other = await office.worker(), await office.worker(1)
-    monkeypatch.setattr(server, "_clock_s", lambda: 50.0)
+    monkeypatch.setattr(server, "clock_s", lambda: 50.0)
     answers = [(await office.post(batch(sequence=n), token))[0] for n in range(1, server.BURST + 4)]
     assert answers == [200] * server.BURST + [429] * 3
     assert (await office.post(batch(index=1), other))[0] == 200
-    monkeypatch.setattr(server, "_clock_s", lambda: 50.0 + server.REFILL_S)
+    monkeypatch.setattr(server, "clock_s", lambda: 50.0 + server.REFILL_S)
     assert (await office.post(batch(sequence=99), token))[0] == 200
 
 
@@ -351,10 +357,10 @@ async def test_an_address_may_not_have_any_number_of_tokens_reviewed(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = await office.worker()
-    monkeypatch.setattr(server, "_clock_s", lambda: 50.0)
+    monkeypatch.setattr(authentication, "clock_s", lambda: 50.0)
     assert (await office.post(batch(), token))[0] == 200
-    answers = [(await office.post(batch(), f"guess-{n}"))[0] for n in range(server.UNKNOWN_TOKEN_BURST + 2)]
-    assert answers == [401] * (server.UNKNOWN_TOKEN_BURST - 1) + [429] * 3
+    answers = [(await office.post(batch(), f"guess-{n}"))[0] for n in range(authentication.UNKNOWN_TOKEN_BURST + 2)]
+    assert answers == [401] * (authentication.UNKNOWN_TOKEN_BURST - 1) + [429] * 3
     # Who is known already is heard as before.
     assert (await office.post(batch(sequence=3), token))[0] == 200
 

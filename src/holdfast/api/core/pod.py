@@ -38,7 +38,7 @@ class ResourceFieldSelector(ApiStruct, frozen=True, kw_only=True):
     divisor: Annotated[Quantity, Meta(description="Unit of the value, such as 1Mi; 1 when left out.")] | None = None
 
 
-class EnvVarSource(ApiStruct, frozen=True, kw_only=True):
+class EnvVarSourceField(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(
             rule="[has(self.fieldRef), has(self.resourceFieldRef), has(self.configMapKeyRef), has(self.secretKeyRef)]"
@@ -55,7 +55,7 @@ class EnvVarSource(ApiStruct, frozen=True, kw_only=True):
     secret_key_ref: Annotated[SecretKeySelector | None, Meta(description="A key of a Secret.")] = None
 
 
-class EnvVar(ApiStruct, frozen=True, kw_only=True):
+class EnvVarField(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(
             rule="!(has(self.value) && has(self.valueFrom))",
@@ -80,7 +80,9 @@ class EnvVar(ApiStruct, frozen=True, kw_only=True):
         ]
         | None
     ) = None
-    value_from: Annotated[EnvVarSource | None, Meta(description="Where the value is taken from, if not here.")] = None
+    value_from: Annotated[EnvVarSourceField | None, Meta(description="Where the value is taken from, if not here.")] = (
+        None
+    )
 
 
 def reserved_env_rule(*, but: str = "") -> Rule:
@@ -105,7 +107,7 @@ def _quantities_rule(side: str) -> Rule:
     )
 
 
-class ResourceRequirements(ApiStruct, frozen=True, kw_only=True):
+class ResourceRequirementsField(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         _quantities_rule("limits"),
         _quantities_rule("requests"),
@@ -135,7 +137,7 @@ class ResourceRequirements(ApiStruct, frozen=True, kw_only=True):
     ] = {}
 
 
-class VolumeMount(ApiStruct, frozen=True, kw_only=True):
+class VolumeMountField(ApiStruct, frozen=True, kw_only=True):
     name: Annotated[DnsLabel, Meta(description="Name of the volume, as in volumes.")]
     mount_path: Annotated[
         str,

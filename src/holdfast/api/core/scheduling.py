@@ -30,7 +30,7 @@ class LabelSelectorRequirement(ApiStruct, frozen=True, kw_only=True):
     ] = ()
 
 
-class LabelSelector(ApiStruct, frozen=True, kw_only=True):
+class LabelSelectorField(ApiStruct, frozen=True, kw_only=True):
     match_labels: Annotated[Labels, Meta(description="Labels that must be there with these values.")] = {}
     match_expressions: Annotated[
         tuple[LabelSelectorRequirement, ...], Meta(description="Conditions that must all hold.", max_length=16)
@@ -58,7 +58,7 @@ class NodeSelectorRequirement(ApiStruct, frozen=True, kw_only=True):
     ] = ()
 
 
-class NodeSelectorTerm(ApiStruct, frozen=True, kw_only=True):
+class NodeSelectorTermField(ApiStruct, frozen=True, kw_only=True):
     match_expressions: Annotated[
         tuple[NodeSelectorRequirement, ...], Meta(description="Conditions on labels; all must hold.", max_length=16)
     ] = ()
@@ -68,32 +68,33 @@ class NodeSelectorTerm(ApiStruct, frozen=True, kw_only=True):
     ] = ()
 
 
-class NodeSelector(ApiStruct, frozen=True, kw_only=True):
+class NodeSelectorField(ApiStruct, frozen=True, kw_only=True):
     node_selector_terms: Annotated[
-        tuple[NodeSelectorTerm, ...], Meta(description="Alternatives; one must match.", min_length=1, max_length=16)
+        tuple[NodeSelectorTermField, ...],
+        Meta(description="Alternatives; one must match.", min_length=1, max_length=16),
     ]
 
 
-class PreferredSchedulingTerm(ApiStruct, frozen=True, kw_only=True):
+class PreferredSchedulingTermField(ApiStruct, frozen=True, kw_only=True):
     weight: Weight
-    preference: Annotated[NodeSelectorTerm, Meta(description="The nodes that are preferred.")]
+    preference: Annotated[NodeSelectorTermField, Meta(description="The nodes that are preferred.")]
 
 
-class NodeAffinity(ApiStruct, frozen=True, kw_only=True):
+class NodeAffinityField(ApiStruct, frozen=True, kw_only=True):
     required_during_scheduling_ignored_during_execution: Annotated[
-        NodeSelector | None, Meta(description="Nodes that the pod must run on; checked when it is scheduled.")
+        NodeSelectorField | None, Meta(description="Nodes that the pod must run on; checked when it is scheduled.")
     ] = None
     preferred_during_scheduling_ignored_during_execution: Annotated[
-        tuple[PreferredSchedulingTerm, ...], Meta(description="Nodes that are better than others.", max_length=16)
+        tuple[PreferredSchedulingTermField, ...], Meta(description="Nodes that are better than others.", max_length=16)
     ] = ()
 
 
-class PodAffinityTerm(ApiStruct, frozen=True, kw_only=True):
+class PodAffinityTermField(ApiStruct, frozen=True, kw_only=True):
     topology_key: Annotated[
         QualifiedName,
         Meta(description="Label whose value makes nodes one place: kubernetes.io/hostname for the node itself."),
     ]
-    label_selector: Annotated[LabelSelector | None, Meta(description="Which pods are meant.")] = None
+    label_selector: Annotated[LabelSelectorField | None, Meta(description="Which pods are meant.")] = None
     match_label_keys: Annotated[
         LabelKeys, Meta(description="Labels whose value is taken from the new pod and added to the selector.")
     ] = ()
@@ -104,31 +105,31 @@ class PodAffinityTerm(ApiStruct, frozen=True, kw_only=True):
         tuple[DnsLabel, ...], Meta(description="Namespaces to look in; empty means the pod's own.", max_length=32)
     ] = ()
     namespace_selector: Annotated[
-        LabelSelector | None, Meta(description="Namespaces to look in, by their labels; {} means all.")
+        LabelSelectorField | None, Meta(description="Namespaces to look in, by their labels; {} means all.")
     ] = None
 
 
-class WeightedPodAffinityTerm(ApiStruct, frozen=True, kw_only=True):
+class WeightedPodAffinityTermField(ApiStruct, frozen=True, kw_only=True):
     weight: Weight
-    pod_affinity_term: Annotated[PodAffinityTerm, Meta(description="The pods that are preferred as neighbours.")]
+    pod_affinity_term: Annotated[PodAffinityTermField, Meta(description="The pods that are preferred as neighbours.")]
 
 
-class PodAffinity(ApiStruct, frozen=True, kw_only=True):
+class PodAffinityField(ApiStruct, frozen=True, kw_only=True):
     required_during_scheduling_ignored_during_execution: Annotated[
-        tuple[PodAffinityTerm, ...],
+        tuple[PodAffinityTermField, ...],
         Meta(description="Pods that must (or, for anti-affinity, must not) run in the same place.", max_length=16),
     ] = ()
     preferred_during_scheduling_ignored_during_execution: Annotated[
-        tuple[WeightedPodAffinityTerm, ...],
+        tuple[WeightedPodAffinityTermField, ...],
         Meta(description="Pods that had better (or better not) run in the same place.", max_length=16),
     ] = ()
 
 
-class Affinity(ApiStruct, frozen=True, kw_only=True):
-    node_affinity: Annotated[NodeAffinity | None, Meta(description="Which nodes, by their labels.")] = None
-    pod_affinity: Annotated[PodAffinity | None, Meta(description="Near which other pods.")] = None
+class AffinityField(ApiStruct, frozen=True, kw_only=True):
+    node_affinity: Annotated[NodeAffinityField | None, Meta(description="Which nodes, by their labels.")] = None
+    pod_affinity: Annotated[PodAffinityField | None, Meta(description="Near which other pods.")] = None
     pod_anti_affinity: Annotated[
-        PodAffinity | None,
+        PodAffinityField | None,
         Meta(
             description="Away from which other pods. Every worker carries the label training-job with the job's name, "
             "so that workers can be kept on different nodes."
@@ -136,7 +137,7 @@ class Affinity(ApiStruct, frozen=True, kw_only=True):
     ] = None
 
 
-class Toleration(ApiStruct, frozen=True, kw_only=True):
+class TolerationField(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(
             rule="!has(self.operator) || self.operator != 'Exists' || !has(self.value) || self.value == ''",
@@ -179,14 +180,14 @@ class Toleration(ApiStruct, frozen=True, kw_only=True):
     ) = None
 
 
-class TopologySpreadConstraint(ApiStruct, frozen=True, kw_only=True):
+class TopologySpreadConstraintField(ApiStruct, frozen=True, kw_only=True):
     max_skew: Annotated[int, Meta(description="By how many pods two places may differ.", ge=1)]
     topology_key: Annotated[QualifiedName, Meta(description="Label whose value makes nodes one place.")]
     when_unsatisfiable: Annotated[
         Literal["DoNotSchedule", "ScheduleAnyway"],
         Meta(description="Whether a pod that would break the constraint waits, or is scheduled all the same."),
     ]
-    label_selector: Annotated[LabelSelector | None, Meta(description="Which pods are counted.")] = None
+    label_selector: Annotated[LabelSelectorField | None, Meta(description="Which pods are counted.")] = None
     min_domains: Annotated[int, Meta(description="How many places there must be at least.", ge=1)] | None = None
     node_affinity_policy: Annotated[
         Literal["Honor", "Ignore"] | None,

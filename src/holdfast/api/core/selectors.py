@@ -1,12 +1,8 @@
-"""What decides where a pod may run: what it takes, whom it puts up with, and what it asks of a machine."""
+"""Selectors, affinity, tolerations and taints, as objects have them, and how they match."""
 
 from collections.abc import Mapping
-from typing import TypeAlias
 
 from holdfast.api.meta import ApiStruct
-
-# Amounts as they are written, by resource.
-Quantities: TypeAlias = dict[str, str | int | float]
 
 
 class Requirement(ApiStruct, frozen=True, kw_only=True):
@@ -75,31 +71,6 @@ class NodeSelector(ApiStruct, frozen=True, kw_only=True):
         return any(term.matches(labels, name) for term in self.node_selector_terms)
 
 
-class Resources(ApiStruct, frozen=True, kw_only=True):
-    requests: Quantities = {}
-    limits: Quantities = {}
-
-
-class Container(ApiStruct, frozen=True, kw_only=True):
-    name: str = ""
-    restart_policy: str = ""
-    resources: Resources = Resources()
-
-    @property
-    def is_sidecar(self) -> bool:
-        """Started in its turn before the containers, and running beside them."""
-        return self.restart_policy == "Always"
-
-
-class PodResources(ApiStruct, frozen=True, kw_only=True):
-    """What says how much of a machine a pod takes."""
-
-    containers: tuple[Container, ...] = ()
-    init_containers: tuple[Container, ...] = ()
-    resources: Resources = Resources()
-    overhead: Quantities = {}
-
-
 class PodAffinityTerm(ApiStruct, frozen=True, kw_only=True):
     topology_key: str
     label_selector: LabelSelector | None = None
@@ -150,29 +121,8 @@ class TopologySpreadConstraint(ApiStruct, frozen=True, kw_only=True):
     label_selector: LabelSelector | None = None
 
 
-class SchedulingGate(ApiStruct, frozen=True, kw_only=True):
-    name: str = ""
-
-
-class PodSpec(PodResources, frozen=True, kw_only=True):
-    node_name: str = ""
-    scheduler_name: str = "default-scheduler"
-    restart_policy: str = "Always"
-    priority: int = 0
-    scheduling_gates: tuple[SchedulingGate, ...] = ()
-    node_selector: dict[str, str] = {}
-    affinity: Affinity = Affinity()
-    tolerations: tuple[Toleration, ...] = ()
-    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
-
-
 class Taint(ApiStruct, frozen=True, kw_only=True):
     key: str
     effect: str
     value: str = ""
     time_added: str | None = None
-
-
-class NodeSpec(ApiStruct, frozen=True, kw_only=True):
-    unschedulable: bool = False
-    taints: tuple[Taint, ...] = ()

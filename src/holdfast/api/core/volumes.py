@@ -16,13 +16,15 @@ ReadOnly = Annotated[bool, Meta(description="Whether the volume can't be written
 FsType = Annotated[str, Meta(description="File system of the volume; the driver's default without it.", max_length=64)]
 
 
-class KeyToPath(ApiStruct, frozen=True, kw_only=True):
+class KeyToPathField(ApiStruct, frozen=True, kw_only=True):
     key: Annotated[str, Meta(description="The key.", min_length=1, max_length=253)]
     path: Annotated[str, Meta(description="The file that gets its value, relative to the mount.", max_length=1024)]
     mode: Mode | None = None
 
 
-Items = Annotated[tuple[KeyToPath, ...], Meta(description="Which keys become files; all without it.", max_length=64)]
+Items = Annotated[
+    tuple[KeyToPathField, ...], Meta(description="Which keys become files; all without it.", max_length=64)
+]
 Optional = Annotated[bool, Meta(description="Whether it may be missing.")]
 
 
@@ -163,7 +165,7 @@ class ProjectedVolumeSource(ApiStruct, frozen=True, kw_only=True):
     default_mode: Mode | None = None
 
 
-class Volume(ApiStruct, frozen=True, kw_only=True):
+class VolumeField(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(
             rule="[has(self.emptyDir), has(self.hostPath), has(self.configMap), has(self.secret), "

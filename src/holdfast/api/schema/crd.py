@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from msgspec import NODEFAULT, Struct, inspect
 
-from holdfast.api.kind import Column, Kind
+from holdfast.api.kind import Kind, PrinterColumn
 from holdfast.api.schema.rules import Reason, Rule
 
 Schema: TypeAlias = dict[str, Any]
@@ -175,6 +175,6 @@ def _version(kind: Kind[Any], name: str) -> dict[str, Any]:
     }
 
 
-def _column(column: Column) -> dict[str, Any]:
+def _column(column: PrinterColumn) -> dict[str, Any]:
     shown = {"name": column.name, "type": column.type, "jsonPath": column.path, "description": column.description}
     return {**shown, "priority": 1} if column.wide else shown

@@ -96,7 +96,7 @@ SHARED_PAGE = "kubernetes.md"
 SHARED_PACKAGE = "holdfast.api.core."
 
 
-class Section(Struct, frozen=True):
+class PageSection(Struct, frozen=True):
     """One table: an object with fields, under the path or the name that leads to it."""
 
     title: str
@@ -127,7 +127,7 @@ def page_name(kind: Kind[Any]) -> str:
 
 def kind_page(kind: Kind[Any]) -> str:
     """Everything that can be written into an object of the kind, and everything that it reports."""
-    root = Section("", kind.model)
+    root = PageSection("", kind.model)
     changes = _changes(root.rules)
     asked = f"kubectl explain {kind.singular}"
     return _lines(
@@ -154,17 +154,17 @@ def shared_page(kinds: Iterable[Kind[Any]]) -> str:
         "They mean what they mean in a pod. A field may be changed when the field that leads to it may.",
         "",
     ]
-    for model in sorted(models, key=lambda model: model.__name__):
-        lines += _table(Section(model.__name__, model), {})
+    for model in sorted(models, key=_shared_name):
+        lines += _table(PageSection(_shared_name(model), model), {})
     return _lines(lines)
 
 
-def sections(model: type[Struct], path: str = "") -> Iterator[Section]:
+def sections(model: type[Struct], path: str = "") -> Iterator[PageSection]:
     """The objects with fields of their own, in the order of the model, outer before inner."""
     for field, inner in _parts(model):
         if not _is_shared(inner):
             title = f"{path}{field}"
-            yield Section(title, inner)
+            yield PageSection(title, inner)
             yield from sections(inner, f"{title}.")
 
 
@@ -173,7 +173,7 @@ def _index() -> str:
     return _lines(["# Fields", "", *lines, f"- [types of Kubernetes]({SHARED_PAGE})"])
 
 
-def _table(section: Section, changes: dict[str, list[str]]) -> Iterator[str]:
+def _table(section: PageSection, changes: dict[str, list[str]]) -> Iterator[str]:
     schema = section.schema
     links = {field.removesuffix("[]"): _link(section, field, inner) for field, inner in _parts(section.model)}
     reported = section.title.split(".")[0] == "status"
@@ -275,11 +275,16 @@ def _is_shared(model: type[Struct]) -> bool:
     return model is Condition or model.__module__.startswith(SHARED_PACKAGE)
 
 
-def _link(section: Section, field: str, inner: type[Struct]) -> str:
+def _link(section: PageSection, field: str, inner: type[Struct]) -> str:
     if not _is_shared(inner):
         return f"[object](#{_anchor(f'{section.title}.{field}')})"
     page = "" if _is_shared(section.model) else SHARED_PAGE
-    return f"[{inner.__name__}]({page}#{_anchor(inner.__name__)})"
+    return f"[{_shared_name(inner)}]({page}#{_anchor(_shared_name(inner))})"
+
+
+def _shared_name(model: type[Struct]) -> str:
+    """The name in Kubernetes: ours has a suffix where the read model of objects has the same type."""
+    return model.__name__.removesuffix("Field")
 
 
 def _anchor(title: str) -> str:

@@ -1,9 +1,6 @@
 """Access to the checkpoints of a job: from this process, or through a pod that mounts their volume."""
 
 import asyncio
-import base64
-import binascii
-import contextlib
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -13,24 +10,30 @@ from typing import Protocol
 from msgspec import Struct
 
 from holdfast.api.checkpoint import CheckpointStorage
-from holdfast.api.meta import Key, Object
+from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.checkpoints.errors import AccessDenied, StoreError
-from holdfast.checkpoints.manifest import CheckpointName, Manifest
+from holdfast.checkpoints.manifest import CheckpointManifest, CheckpointName
 from holdfast.checkpoints.settings import AWS, AZURE, GOOGLE, open_bucket
-from holdfast.cli.checkpoints.messages import Fact, Request, Which
-from holdfast.cli.checkpoints.operations import run_request, select_checkpoint
+from holdfast.cli.checkpoints.operations import Fact, Request, Which, run_request, select_checkpoint
 from holdfast.cli.checkpoints.pod import PodAccess
 from holdfast.cli.checkpoints.view import BucketView, StorageView, VolumeView
 from holdfast.cli.session import Session, UsageError
 from holdfast.cluster.errors import Forbidden, NotFound
 from holdfast.cluster.kubernetes.material import RedactedStruct
-from holdfast.cluster.protocol import Cluster, Resource
-from holdfast.cluster.resources import CLAIMS
+from holdfast.cluster.protocol import Cluster
+from holdfast.cluster.resources import CLAIMS, SECRETS
 from holdfast.errors import HoldfastError
 from holdfast.trainingjob.objects import names
-from holdfast.trainingjob.objects.object_store import AWS_SECRET, SERVICE_ACCOUNT_FILE, store_access, store_url
-from holdfast.trainingjob.objects.storage import checkpoint_storage, is_volume, prefix
+from holdfast.trainingjob.objects.storage import (
+    AWS_SECRET,
+    SERVICE_ACCOUNT_FILE,
+    checkpoint_storage,
+    is_volume,
+    prefix,
+    store_access,
+    store_url,
+)
 
 # An object store is accessed with the Secret of the job, else with the credentials of this user.
 
@@ -42,40 +45,30 @@ LOCATION_VARIABLES = {
 VARIABLES = {*AWS, *GOOGLE, *AZURE}
 
 
-class Secret(Object, frozen=True, kw_only=True):
-    data: dict[str, str] = {}
-
-    def __repr__(self) -> str:
-        return "Secret(…)"
-
-
-SECRETS = Resource(group="", version="v1", kind="Secret", plural="secrets", model=Secret)
-
-
-class Credentials(RedactedStruct, frozen=True, kw_only=True):
+class StoreCredentials(RedactedStruct, frozen=True, kw_only=True):
     """The content of the Secret; `source` tells users whose credentials are used."""
 
     content: Mapping[str, bytes] = {}
     source: str
 
 
-async def read_credentials(cluster: Cluster, namespace: str, storage_spec: CheckpointStorage) -> Credentials:
+async def read_credentials(cluster: Cluster, namespace: str, storage_spec: CheckpointStorage) -> StoreCredentials:
     """Read the Secret with the permissions of the user; the operator may not read Secrets."""
     secret_name = (
         storage_spec.secret_ref.name if storage_spec.secret_ref else AWS_SECRET if storage_spec.type == "s3" else ""
     )
     own = "the credentials in this command's environment were used"
     if not secret_name:
-        return Credentials(source=own)
+        return StoreCredentials(source=own)
     try:
         secret = await cluster.get(SECRETS, Key(namespace, secret_name))
     except (Forbidden, NotFound) as error:
         why = "may not be read by you" if isinstance(error, Forbidden) else "is not there"
-        return Credentials(source=f"{own}, since Secret {secret_name} {why}")
-    return Credentials(content=_decoded(secret.data), source=f"the credentials of Secret {secret_name} were used")
+        return StoreCredentials(source=f"{own}, since Secret {secret_name} {why}")
+    return StoreCredentials(content=secret.data, source=f"the credentials of Secret {secret_name} were used")
 
 
-def environ_for(storage_spec: CheckpointStorage, credentials: Credentials) -> dict[str, str]:
+def environ_for(storage_spec: CheckpointStorage, credentials: StoreCredentials) -> dict[str, str]:
     """The variables for opening the store. Removes other credentials from the environment of this process."""
     secret = _from_secret(storage_spec, credentials)
     if secret:
@@ -94,7 +87,7 @@ def _store_env(storage_spec: CheckpointStorage) -> dict[str, str]:
     return {name: value for name, value in plain.items() if name not in GOOGLE}
 
 
-def _from_secret(storage_spec: CheckpointStorage, credentials: Credentials) -> dict[str, str]:
+def _from_secret(storage_spec: CheckpointStorage, credentials: StoreCredentials) -> dict[str, str]:
     references = [each for each in store_access(storage_spec).env if "valueFrom" in each]
     keys = {each["name"]: each["valueFrom"]["secretKeyRef"]["key"] for each in references}
     if storage_spec.type == "gcs":
@@ -104,14 +97,6 @@ def _from_secret(storage_spec: CheckpointStorage, credentials: Credentials) -> d
         for name, key in keys.items()
         if credentials.content.get(key)
     }
-
-
-def _decoded(data: Mapping[str, str]) -> dict[str, bytes]:
-    decoded = {}
-    for key, text in data.items():
-        with contextlib.suppress(binascii.Error, ValueError):
-            decoded[key] = base64.b64decode(text, validate=True)
-    return decoded
 
 
 RETRY_S = 15.0
@@ -137,7 +122,9 @@ class CheckpointAccess(Protocol):
 
     def run_request(self, request: Request) -> AsyncGenerator[Fact, None]: ...
 
-    async def download(self, which: Which, target: Callable[[CheckpointName], Path]) -> tuple[CheckpointName, Manifest]:
+    async def download(
+        self, which: Which, target: Callable[[CheckpointName], Path]
+    ) -> tuple[CheckpointName, CheckpointManifest]:
         """Download a checkpoint into a new folder."""
         ...
 
@@ -157,7 +144,9 @@ class LocalAccess:
         while (fact := await asyncio.to_thread(lambda: next(facts, None))) is not None:
             yield fact
 
-    async def download(self, which: Which, target: Callable[[CheckpointName], Path]) -> tuple[CheckpointName, Manifest]:
+    async def download(
+        self, which: Which, target: Callable[[CheckpointName], Path]
+    ) -> tuple[CheckpointName, CheckpointManifest]:
         store = self._view.store
         name = await asyncio.to_thread(lambda: select_checkpoint(store, which))
         folder = target(name)

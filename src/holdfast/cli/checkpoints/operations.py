@@ -2,31 +2,133 @@
 
 import re
 from collections.abc import Iterator
+from typing import Literal, TypeAlias
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.checkpoints import manifest as manifests
 from holdfast.checkpoints.errors import CheckpointNotFound, Corrupt, UnsafeContent
-from holdfast.checkpoints.manifest import QUARANTINE, CheckpointName, File, Manifest, parse
+from holdfast.checkpoints.manifest import QUARANTINE, CheckpointManifest, CheckpointName, File, parse
 from holdfast.checkpoints.resume import DecisionPending, Fence, read_decision
 from holdfast.checkpoints.retention import Metric, StoredCheckpoint, best, expired, stored_checkpoints
-from holdfast.checkpoints.store import Store
+from holdfast.checkpoints.store import CheckpointStore
 from holdfast.checkpoints.store import require_manifest as stored
 from holdfast.checkpoints.unpack import map_in_threads, verify_stream
-from holdfast.cli.checkpoints.messages import (
-    CheckpointInfo,
-    Fact,
-    ListRequest,
-    PruneRequest,
-    PruneResult,
-    Request,
-    State,
-    VerifyRequest,
-    VerifyResult,
-    Which,
-)
 from holdfast.cli.checkpoints.view import StorageView
 from holdfast.errors import HoldfastError
+
+# Requests about the checkpoints of a job and their results, the same for work in this process and in a pod.
+
+
+# undigested: complete, but without a manifest so far. superseded: saved by a disconnected worker after a later attempt
+# had resumed from an earlier checkpoint; used only if there is no other checkpoint.
+State = Literal["valid", "undigested", "superseded", "unfinished", "damaged", "quarantined"]
+
+
+class ListRequest(Struct, frozen=True, kw_only=True, tag="list"):
+    """job: uid of the job; attempt: its current attempt; running: whether the job may be writing now.
+
+    by: the metric that selects the best checkpoint.
+    """
+
+    job: str
+    attempt: int
+    running: bool
+    by: Metric = "loss"
+
+
+class VerifyRequest(Struct, frozen=True, kw_only=True, tag="verify"):
+    """Verify the checkpoints of one epoch, or all checkpoints."""
+
+    epoch: int | None = None
+
+
+class PruneRequest(Struct, frozen=True, kw_only=True, tag="prune"):
+    """Retain the newest `keep` valid checkpoints and the best; without `delete`, only report what would be deleted."""
+
+    job: str
+    attempt: int
+    keep: int
+    delete: bool = False
+    by: Metric = "loss"
+
+
+class Which(Struct, frozen=True, kw_only=True):
+    """Selects the checkpoint to download: the best by a metric, or the newest valid one, of all epochs or of one."""
+
+    epoch: int | None = None
+    best_by: Metric | None = None
+
+
+Request: TypeAlias = ListRequest | VerifyRequest | PruneRequest
+
+
+class CheckpointInfo(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", tag="saved"):
+    """A checkpoint in the storage; `path` is relative to the folder of the job."""
+
+    epoch: int
+    attempt: int
+    path: str
+    state: State
+    step: int | None = None
+    """The finished batches of the epoch, for a checkpoint within an epoch."""
+    bytes: int | None = None
+    files: int | None = None
+    workers: int | None = None
+    saved_at: str | None = None
+    reason: str = ""
+    resumes: bool = False
+    """Whether the next attempt would resume from this checkpoint."""
+    metrics: dict[str, float] = {}
+    best: bool = False
+    """Whether it has the best metric of all valid checkpoints, so that it is retained beside the newest."""
+
+
+class VerifyResult(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="verified"):
+    """The result of reading all files; each sentence of `damage` is about one file."""
+
+    saved: CheckpointInfo
+    damage: tuple[str, ...] = ()
+
+
+class PruneResult(Struct, frozen=True, kw_only=True, tag="doomed"):
+    """A checkpoint that was deleted or would be deleted."""
+
+    saved: CheckpointInfo
+    deleted: bool
+
+
+class RequestFailed(Struct, frozen=True, kw_only=True, tag="trouble"):
+    """The request failed, with the reason."""
+
+    message: str
+
+
+class EndOfStream(Struct, frozen=True, kw_only=True, tag="end"):
+    """The last message: a stream without it was interrupted."""
+
+
+Fact: TypeAlias = CheckpointInfo | VerifyResult | PruneResult
+Line: TypeAlias = Fact | RequestFailed | EndOfStream
+
+_line_decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
+_request_decoder: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
+
+
+def encode(line: Line | Request) -> str:
+    return msgspec.json.encode(line).decode()
+
+
+def decode(text: bytes | str) -> Line:
+    """Decode one line; raises a `MsgspecError` for any other text."""
+    return _line_decoder.decode(text)
+
+
+def decode_request(text: str) -> Request:
+    return _request_decoder.decode(text)
+
 
 EVERY_ATTEMPT = 10**9 - 1
 WORKERS = 3
@@ -47,7 +149,7 @@ def run_request(view: StorageView, request: Request) -> Iterator[Fact]:
             return _pruning(view, request)
 
 
-def select_checkpoint(store: Store, which: Which) -> CheckpointName:
+def select_checkpoint(store: CheckpointStore, which: Which) -> CheckpointName:
     """The newest valid checkpoint, of an epoch if given; a superseded checkpoint only if there is no other."""
     checkpoints = [
         found for found in stored_checkpoints(store, EVERY_ATTEMPT) if which.epoch in (None, found.name.epoch)
@@ -59,7 +161,7 @@ def select_checkpoint(store: Store, which: Which) -> CheckpointName:
     raise CheckpointNotFound(_not_found(store, which.epoch))
 
 
-def _best(store: Store, checkpoints: list[StoredCheckpoint], by: Metric) -> CheckpointName:
+def _best(store: CheckpointStore, checkpoints: list[StoredCheckpoint], by: Metric) -> CheckpointName:
     if (found := best(checkpoints, by)) is not None:
         return found.name
     if _newest(checkpoints) is None:
@@ -152,7 +254,7 @@ def _fenced(fence: Fence, name: CheckpointName, job: str, saved: CheckpointInfo)
     return replace(saved, state="superseded", reason=f"attempt {ended_by} had begun further back when it was saved")
 
 
-def _in_use(store: Store, attempt: int, job: str) -> set[CheckpointName]:
+def _in_use(store: CheckpointStore, attempt: int, job: str) -> set[CheckpointName]:
     """The checkpoint that workers of the attempt may still be reading."""
     try:
         name = read_decision(store, attempt, job)
@@ -161,7 +263,9 @@ def _in_use(store: Store, attempt: int, job: str) -> set[CheckpointName]:
     return {name} if name else set()
 
 
-def _inspect(view: StorageView, name: CheckpointName, *, is_over: bool) -> tuple[CheckpointInfo, Manifest | None]:
+def _inspect(
+    view: StorageView, name: CheckpointName, *, is_over: bool
+) -> tuple[CheckpointInfo, CheckpointManifest | None]:
     """State and manifest of a checkpoint. is_over: no writer is left, so a complete one without manifest counts."""
     try:
         manifest = view.store.manifest(name)
@@ -190,7 +294,7 @@ def _saved(name: CheckpointName, state: State, reason: str = "") -> CheckpointIn
     return CheckpointInfo(epoch=name.epoch, attempt=name.attempt, path=name.folder, state=state, reason=reason)
 
 
-def _described(saved: CheckpointInfo, manifest: Manifest) -> CheckpointInfo:
+def _described(saved: CheckpointInfo, manifest: CheckpointManifest) -> CheckpointInfo:
     return replace(
         saved,
         step=manifest.step,
@@ -202,7 +306,7 @@ def _described(saved: CheckpointInfo, manifest: Manifest) -> CheckpointInfo:
     )
 
 
-def _damage(view: StorageView, name: CheckpointName, manifest: Manifest) -> tuple[str, ...]:
+def _damage(view: StorageView, name: CheckpointName, manifest: CheckpointManifest) -> tuple[str, ...]:
     """A sentence for each damaged file."""
     found = map_in_threads(lambda file: _damage_of(view, name, file), manifest.files, WORKERS)
     return tuple(sentence for sentence in found if sentence)
@@ -216,6 +320,6 @@ def _damage_of(view: StorageView, name: CheckpointName, file: File) -> str:
     return ""
 
 
-def _not_found(store: Store, epoch: int | None) -> str:
+def _not_found(store: CheckpointStore, epoch: int | None) -> str:
     what = "no valid checkpoint" if epoch is None else f"no valid checkpoint of epoch {epoch}"
     return f"there is {what} in {store.address}: `holdfast checkpoints list` shows what there is"

@@ -17,8 +17,8 @@ from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import KIND, TrainingJob
 from holdfast.api.trainingjob_blocks import PodTemplate
-from holdfast.checkpoints.manifest import CheckpointName, Manifest
-from holdfast.cli.checkpoints.messages import (
+from holdfast.checkpoints.manifest import CheckpointManifest, CheckpointName
+from holdfast.cli.checkpoints.operations import (
     EndOfStream,
     Fact,
     PruneRequest,
@@ -35,11 +35,9 @@ from holdfast.cluster.errors import ClusterError, NotFound
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import PODS
 from holdfast.errors import HoldfastError
-from holdfast.pods.template import container_security
+from holdfast.pods.template import SIDECAR_CONTAINER, container_security
 from holdfast.trainingjob.objects import names, storage
-from holdfast.trainingjob.objects.pod import scheduling
-from holdfast.trainingjob.objects.security import pod_security
-from holdfast.trainingjob.objects.sidecar import CONTAINER as SIDECAR
+from holdfast.trainingjob.objects.job import pod_security, scheduling
 
 CONTAINER = "checkpoints"
 # Not the label of the workers: the operator and the Services of the job would treat the pod as a worker.
@@ -163,7 +161,9 @@ class PodAccess:
             output = " / ".join(others[-LAST_LINES:]) or _end_reason(await self._session.cluster.get(PODS, key))
             raise PodWorkFailed(f"pod {key} ended before its work was done: {output}")
 
-    async def download(self, which: Which, target: Callable[[CheckpointName], Path]) -> tuple[CheckpointName, Manifest]:
+    async def download(
+        self, which: Which, target: Callable[[CheckpointName], Path]
+    ) -> tuple[CheckpointName, CheckpointManifest]:
         """Download through exec, not through the log: the node would store a copy of the log."""
         command = [*HAND_OUT, storage.FOLDER, *options(which)]
         async with (
@@ -273,4 +273,4 @@ def _end_reason(found: Pod) -> str:
 def _image_in(document: JSON) -> str:
     spec = document["spec"]["template"]["spec"]
     containers = spec.get("initContainers", [])
-    return next((each["image"] for each in containers if each["name"] == SIDECAR), "")
+    return next((each["image"] for each in containers if each["name"] == SIDECAR_CONTAINER), "")

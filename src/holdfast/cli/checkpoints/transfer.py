@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import msgspec
-from msgspec import MsgspecError, Struct
+from msgspec import MsgspecError, Struct, field
 
 from holdfast.checkpoints import manifest as manifests
 from holdfast.checkpoints.errors import CheckpointError, Corrupt, StoreError
 from holdfast.checkpoints.files import CHUNK_BYTES
-from holdfast.checkpoints.manifest import CheckpointName, File, Manifest, parse
+from holdfast.checkpoints.manifest import CheckpointManifest, CheckpointName, File, parse
 from holdfast.checkpoints.store import require_manifest
 from holdfast.checkpoints.unpack import Reading, unpack
-from holdfast.cli.checkpoints.messages import Which
-from holdfast.cli.checkpoints.operations import select_checkpoint
+from holdfast.cli.checkpoints.operations import Which, select_checkpoint
 from holdfast.cli.checkpoints.view import VolumeView
 from holdfast.cluster.errors import ClusterError
 from holdfast.cluster.kubernetes.subresources import ExecStream
@@ -41,7 +40,7 @@ class TransferHeader(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: int = 0
     leaf: str = ""
     manifest: str = ""
-    trouble: str = ""
+    error: str = field(default="", name="trouble")
 
 
 def send_checkpoint(folder: Path, which: Which, requests: IO[bytes], out: IO[bytes]) -> None:
@@ -51,7 +50,7 @@ def send_checkpoint(folder: Path, which: Which, requests: IO[bytes], out: IO[byt
         name = select_checkpoint(view.store, which)
         manifest = require_manifest(view.store, name)
     except CheckpointError as error:
-        _write_line(out, msgspec.json.encode(TransferHeader(trouble=str(error))))
+        _write_line(out, msgspec.json.encode(TransferHeader(error=str(error))))
         return
     text = manifests.encode(manifest).decode()
     _write_line(out, msgspec.json.encode(TransferHeader(attempt=name.attempt, leaf=name.folder_name, manifest=text)))
@@ -88,7 +87,7 @@ def _write_line(out: IO[bytes], line: bytes) -> None:
 
 async def receive_checkpoint(
     attached: ExecStream, target: Callable[[CheckpointName], Path]
-) -> tuple[CheckpointName, Manifest]:
+) -> tuple[CheckpointName, CheckpointManifest]:
     """The client side: download the checkpoint into the folder from `target`, verified; raises on any damage."""
     stream = _StreamReader(attached)
     name, manifest = _parse_header(await stream.line())
@@ -149,13 +148,13 @@ class _StreamReader:
         return piece
 
 
-def _parse_header(line: bytes) -> tuple[CheckpointName, Manifest]:
+def _parse_header(line: bytes) -> tuple[CheckpointName, CheckpointManifest]:
     try:
         header = msgspec.json.decode(line, type=TransferHeader)
     except MsgspecError:
         raise StoreError(f"the pod said {line[:200].decode(errors='replace')!a} instead of a checkpoint") from None
-    if header.trouble:
-        raise StoreError(header.trouble)
+    if header.error:
+        raise StoreError(header.error)
     name = parse(f"attempt-{header.attempt}", header.leaf)
     if name is None:
         raise StoreError(f"the pod offers {header.leaf[:100]!a}, which is no checkpoint")

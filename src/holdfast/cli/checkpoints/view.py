@@ -11,12 +11,12 @@ from holdfast.checkpoints.errors import Corrupt, Incomplete, UnsafeContent
 from holdfast.checkpoints.files import CHUNK_BYTES, read_small_file
 from holdfast.checkpoints.manifest import MANIFEST, QUARANTINE, CheckpointName, File
 from holdfast.checkpoints.object_store import Bucket, ObjectStore
-from holdfast.checkpoints.store import Store
+from holdfast.checkpoints.store import CheckpointStore
 from holdfast.checkpoints.volume_store import VolumeStore
 
 
 class StorageView(Protocol):
-    store: Store
+    store: CheckpointStore
 
     def chunks(self, name: CheckpointName, file: File) -> Iterable[bytes | memoryview]:
         """The content of a file; raises Corrupt if the file is missing."""
@@ -36,7 +36,7 @@ class VolumeView:
 
     def __init__(self, root: Path) -> None:
         self._folder = VolumeStore(root)
-        self.store: Store = self._folder
+        self.store: CheckpointStore = self._folder
 
     def open(self, name: CheckpointName, file: File) -> BinaryIO:
         """Open a file of a checkpoint; raises Corrupt if the folder of the checkpoint has no such file."""
@@ -73,7 +73,7 @@ class BucketView:
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
-        self.store: Store = ObjectStore(bucket)
+        self.store: CheckpointStore = ObjectStore(bucket)
 
     def chunks(self, name: CheckpointName, file: File) -> Iterator[bytes | memoryview]:
         found = False

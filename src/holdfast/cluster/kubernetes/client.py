@@ -6,6 +6,8 @@ from datetime import datetime
 from random import Random
 from typing import TypeVar
 
+from msgspec import Struct
+
 from holdfast.api.meta import Key, Object
 from holdfast.cluster.kubernetes import requests
 from holdfast.cluster.kubernetes.kubeconfig import Config
@@ -15,9 +17,13 @@ from holdfast.cluster.kubernetes.retries import DEFAULT_RETRY_LIMITS, RetryLimit
 from holdfast.cluster.kubernetes.subresources import ExecStream, parse_token_review, to_review
 from holdfast.cluster.kubernetes.transport import DEFAULT_TIMEOUTS, Gate, Observe, Timeouts, Transport
 from holdfast.cluster.kubernetes.watch import DecodeContext, Lister, parse_event
-from holdfast.cluster.protocol import Body, Event, Identity, Listing, Propagation, Resource
+from holdfast.cluster.protocol import DELETE, Body, DeleteOptions, Event, Identity, Listing, Resource
 
 T = TypeVar("T", bound=Object)
+
+
+class _ServerVersion(Struct, frozen=True, rename="camel"):
+    git_version: str = ""
 
 
 class KubernetesCluster:
@@ -73,25 +79,8 @@ class KubernetesCluster:
     async def patch_status(self, resource: Resource[T], key: Key, patch: Body) -> T:
         return await self._send(resource, requests.to_patch(resource, key, patch, subresource="status"))
 
-    async def delete(
-        self,
-        resource: Resource[T],
-        key: Key,
-        *,
-        uid: str = "",
-        resource_version: str = "",
-        propagation: Propagation = Propagation.BACKGROUND,
-        grace_period_s: int | None = None,
-    ) -> None:
-        request = requests.to_delete(
-            resource,
-            key,
-            uid=uid,
-            resource_version=resource_version,
-            propagation=propagation,
-            grace_period_s=grace_period_s,
-        )
-        await self._transport.send(request, self._gate)
+    async def delete(self, resource: Resource[T], key: Key, options: DeleteOptions = DELETE) -> None:
+        await self._transport.send(requests.to_delete(resource, key, options), self._gate)
 
     async def pod_log(
         self, key: Key, *, container: str = "", tail_lines: int | None = None, limit_bytes: int | None = None
@@ -109,6 +98,15 @@ class KubernetesCluster:
     ) -> AbstractAsyncContextManager[ExecStream]:
         """Run a command in a running container; the connection closes at the end of the block."""
         return self._transport.attach(requests.to_exec(key, container=container, command=command))
+
+    async def ask_pod(self, key: Key, *, port: int, path: str) -> bytes:
+        """The answer of a program in the pod to a GET, by way of the API server."""
+        return await self._transport.send(requests.to_pod_proxy(key, port=port, path=path))
+
+    async def server_version(self) -> str:
+        """Such as v1.36.3."""
+        request = requests.to_version()
+        return decode(_ServerVersion, await self._transport.send(request), request.description).git_version
 
     async def review_token(self, token: str, audience: str) -> Identity | None:
         # No gate: a review changes nothing, and a standby replica may review tokens too.

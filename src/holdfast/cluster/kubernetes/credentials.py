@@ -24,19 +24,19 @@ class Certificate(RedactedStruct, frozen=True, kw_only=True):
     key: bytes
 
 
-class Identity(RedactedStruct, frozen=True, kw_only=True):
+class RequestIdentity(RedactedStruct, frozen=True, kw_only=True):
     """The credentials of one request."""
 
     authorization: str = ""
     certificate: Certificate | None = None
 
 
-class Credentials(Protocol):
+class CredentialSource(Protocol):
     """A source of identities: tokens and certificates expire and are replaced."""
 
-    async def identity(self, now_s: float) -> Identity: ...
+    async def identity(self, now_s: float) -> RequestIdentity: ...
 
-    async def renew(self, refused: Identity, now_s: float) -> None:
+    async def renew(self, refused: RequestIdentity, now_s: float) -> None:
         """The server rejected `refused`: check for a newer identity now."""
         ...
 
@@ -50,13 +50,13 @@ class StaticCredentials:
         self._certificate = RotatingFile(user.certificate) if user.certificate else None
         self._key = RotatingFile(user.key) if user.key else None
 
-    async def identity(self, now_s: float) -> Identity:
+    async def identity(self, now_s: float) -> RequestIdentity:
         return self._read(now_s, recheck=False)
 
-    async def renew(self, refused: Identity, now_s: float) -> None:
+    async def renew(self, refused: RequestIdentity, now_s: float) -> None:
         self._read(now_s, recheck=True)
 
-    def _read(self, now_s: float, *, recheck: bool) -> Identity:
+    def _read(self, now_s: float, *, recheck: bool) -> RequestIdentity:
         authorization, certificate = self._basic, None
         if self._token:
             authorization = bearer(self._token.read(now_s, recheck=recheck).decode(errors="replace"))
@@ -64,7 +64,7 @@ class StaticCredentials:
             certificate = Certificate(
                 chain=self._certificate.read(now_s, recheck=recheck), key=self._key.read(now_s, recheck=recheck)
             )
-        return Identity(authorization=authorization, certificate=certificate)
+        return RequestIdentity(authorization=authorization, certificate=certificate)
 
 
 def bearer(token: str) -> str:
@@ -132,17 +132,17 @@ class ExecPluginCredentials:
         self._environ = environ
         self._timeout_s = timeout_s
         self._running = asyncio.Lock()
-        self._identity: Identity | None = None
+        self._identity: RequestIdentity | None = None
         self._expires: datetime | None = None
 
-    async def identity(self, now_s: float) -> Identity:
+    async def identity(self, now_s: float) -> RequestIdentity:
         async with self._running:
             if self._identity is None or (self._expires and self._now() >= self._expires):
                 status = await self._run_plugin(now_s)
                 self._identity, self._expires = _identity(status, self._spec.command), status.expiration_timestamp
             return self._identity
 
-    async def renew(self, refused: Identity, now_s: float) -> None:
+    async def renew(self, refused: RequestIdentity, now_s: float) -> None:
         # When many requests are rejected at once, one renewal serves all.
         if self._identity is refused:
             self._identity = None
@@ -232,11 +232,11 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-def _identity(status: ExecCredentialStatus, command: str) -> Identity:
+def _identity(status: ExecCredentialStatus, command: str) -> RequestIdentity:
     chain, key = status.client_certificate_data, status.client_key_data
     if bool(chain) != bool(key) or not (status.token or chain):
         raise Unauthorized(f"the exec plugin {command} printed neither a token nor a certificate with its key")
-    return Identity(
+    return RequestIdentity(
         authorization=bearer(status.token) if status.token else "",
         certificate=Certificate(chain=chain.encode(), key=key.encode()) if chain else None,
     )

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import BadRequest
-from holdfast.cluster.protocol import JSON, Body, Propagation, Resource
+from holdfast.cluster.protocol import JSON, Body, DeleteOptions, Resource
 
 # The owner of the fields that we write, and how the server treats unknown fields.
 _WRITING = {"fieldManager": "holdfast", "fieldValidation": "Strict"}
@@ -102,27 +102,20 @@ def to_patch(resource: Resource[Any], key: Key, patch: Body, *, subresource: str
     )
 
 
-def to_delete(
-    resource: Resource[Any],
-    key: Key,
-    *,
-    uid: str,
-    resource_version: str,
-    propagation: Propagation,
-    grace_period_s: int | None,
-) -> ApiRequest:
-    options: JSON = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
-    if preconditions := {name: value for name, value in (("uid", uid), ("resourceVersion", resource_version)) if value}:
-        options["preconditions"] = preconditions
-    if grace_period_s is not None:
-        options["gracePeriodSeconds"] = grace_period_s
+def to_delete(resource: Resource[Any], key: Key, options: DeleteOptions) -> ApiRequest:
+    body: JSON = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": options.propagation}
+    guards = (("uid", options.uid), ("resourceVersion", options.resource_version))
+    if preconditions := {name: value for name, value in guards if value}:
+        body["preconditions"] = preconditions
+    if options.grace_period_s is not None:
+        body["gracePeriodSeconds"] = options.grace_period_s
     return ApiRequest(
         verb="delete",
         resource=str(resource),
         description=f"delete {resource} {key}",
         method="DELETE",
         path=_object(resource, key),
-        body=msgspec.json.encode(options),
+        body=msgspec.json.encode(body),
     )
 
 
@@ -143,6 +136,24 @@ def to_pod_log(
         path=f"/api/v1/namespaces/{_segment(key.namespace)}/pods/{_segment(key.name)}/log",
         query={name: value for name, value in query.items() if value},
         accept="*/*",
+    )
+
+
+def to_pod_proxy(key: Key, *, port: int, path: str) -> ApiRequest:
+    """A GET to a port of the pod, which the API server passes on."""
+    return ApiRequest(
+        verb="get",
+        resource="pods/proxy",
+        description=f"ask port {port} of pod {key}",
+        method="GET",
+        path=f"/api/v1/namespaces/{_segment(key.namespace)}/pods/{_segment(f'{key.name}:{port}')}/proxy{path}",
+        accept="*/*",
+    )
+
+
+def to_version() -> ApiRequest:
+    return ApiRequest(
+        verb="get", resource="version", description="get the version of the API server", method="GET", path="/version"
     )
 
 

@@ -13,7 +13,7 @@ from holdfast.cluster.kubernetes.requests import ApiRequest
 from holdfast.cluster.kubernetes.responses import decode
 from holdfast.cluster.protocol import Identity
 
-# The subprotocols of Kubernetes: the first byte of every message is the stream of the message.
+# The subprotocols of Kubernetes (KEP-4006): the first byte of every message is the stream of the message.
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 STDIN, STDOUT, STDERR, ERROR = b"\0", b"\1", b"\2", b"\3"
 HEARTBEAT_S = 30.0
@@ -81,6 +81,7 @@ def refused(code: int) -> bytes:
 _ACCOUNT = "system:serviceaccount:"
 _POD_NAME = "authentication.kubernetes.io/pod-name"
 _POD_UID = "authentication.kubernetes.io/pod-uid"
+_NODE_NAME = "authentication.kubernetes.io/node-name"
 
 
 class _User(Struct, frozen=True):
@@ -132,6 +133,7 @@ def parse_token_review(token: str, audience: str, response: bytes, tried: str) -
         service_account=account if is_account else "",
         pod_name=next(iter(user.extra.get(_POD_NAME, ())), ""),
         pod_uid=next(iter(user.extra.get(_POD_UID, ())), ""),
+        node_name=next(iter(user.extra.get(_NODE_NAME, ())), ""),
         expires_at=_expiry(token),
     )
 

@@ -17,7 +17,12 @@ from yarl import URL
 
 from holdfast import __version__
 from holdfast.cluster.errors import ClusterError, Undecodable, Unreachable
-from holdfast.cluster.kubernetes.credentials import Credentials, ExecPluginCredentials, Identity, StaticCredentials
+from holdfast.cluster.kubernetes.credentials import (
+    CredentialSource,
+    ExecPluginCredentials,
+    RequestIdentity,
+    StaticCredentials,
+)
 from holdfast.cluster.kubernetes.kubeconfig import Config
 from holdfast.cluster.kubernetes.requests import ApiRequest
 from holdfast.cluster.kubernetes.responses import error_from_status
@@ -148,7 +153,7 @@ class Timeouts(Struct, frozen=True, kw_only=True):
     connect_s: float = 10.0
     # The API server itself gives up on an ordinary request after 60 s.
     request_s: float = 65.0
-    # A watch receives a bookmark about once a minute; longer silence means a dead connection.
+    # A watch receives a bookmark about once a minute (KEP-956); longer silence means a dead connection.
     idle_timeout_s: float = 90.0
 
 
@@ -292,7 +297,7 @@ class Transport:
             await asyncio.sleep(wait_s)
 
     async def _attempt(
-        self, request: ApiRequest, identity: Identity, tracker: SendTracker, timeout: aiohttp.ClientTimeout
+        self, request: ApiRequest, identity: RequestIdentity, tracker: SendTracker, timeout: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
         server = self._config.server
         started_s, status = _clock_s(), 0
@@ -320,7 +325,7 @@ class Transport:
     def _url(self, request: ApiRequest) -> URL:
         return URL(self._config.server.url + request.path, encoded=True).with_query(request.query)
 
-    def _headers(self, request: ApiRequest, identity: Identity, *, streamed: bool) -> list[tuple[str, str]]:
+    def _headers(self, request: ApiRequest, identity: RequestIdentity, *, streamed: bool) -> list[tuple[str, str]]:
         headers = [("Accept", request.accept), *self._config.user.impersonation]
         if request.body:
             headers.append(("Content-Type", request.content_type))
@@ -351,7 +356,7 @@ class Transport:
         return error, FailedAttempt(write=request.write, sent=tracker.sent, final=is_final(cause))
 
 
-def credentials(config: Config, now: Callable[[], datetime]) -> Credentials:
+def credentials(config: Config, now: Callable[[], datetime]) -> CredentialSource:
     """A static token or password takes precedence over a plugin, as with kubectl."""
     user = config.user
     if user.plugin and not (user.token or user.username):

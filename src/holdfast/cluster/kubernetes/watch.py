@@ -27,7 +27,7 @@ _INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
 class DecodeContext(Struct, frozen=True):
-    """Context for decoding a stream: `tried` and `source` are for error messages."""
+    """Context for decoding a stream: `description` and `source` are for error messages."""
 
     description: str
     source: str
@@ -79,7 +79,7 @@ _STREAMED = {
 
 
 class Lister:
-    """Lists objects, and remembers the kinds that the server does not stream."""
+    """Lists objects, and remembers the kinds that the server does not stream (KEP-3157)."""
 
     def __init__(self, transport: Transport, salvage: LenientDecoder) -> None:
         self._transport = transport

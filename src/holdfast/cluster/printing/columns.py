@@ -16,7 +16,7 @@ Cell: TypeAlias = str | int | float | bool | None
 Show: TypeAlias = Callable[[JSON, datetime], Cell]
 
 
-class Column(Struct, frozen=True, kw_only=True):
+class TableColumn(Struct, frozen=True, kw_only=True):
     """A table column; a wide column is shown only with -o wide."""
 
     name: str
@@ -34,18 +34,18 @@ def age_of(document: JSON, now: datetime) -> str:
     return age(document["metadata"].get("creationTimestamp"), now)
 
 
-NAME = Column(name="NAME", show=name_of, description="The object's name.")
-AGE = Column(name="AGE", show=age_of, description="How long ago it was made.")
+NAME = TableColumn(name="NAME", show=name_of, description="The object's name.")
+AGE = TableColumn(name="AGE", show=age_of, description="How long ago it was made.")
 
 
-def printer_columns(columns: Iterable[kind.Column]) -> tuple[Column, ...]:
+def printer_columns(columns: Iterable[kind.PrinterColumn]) -> tuple[TableColumn, ...]:
     """The columns of a custom kind: the name, then its printer columns, or the age if it has none."""
     return NAME, *([_printer_column(column) for column in columns] or [AGE])
 
 
-def _printer_column(column: kind.Column) -> Column:
+def _printer_column(column: kind.PrinterColumn) -> TableColumn:
     find = compile_path(column.path)
-    return Column(
+    return TableColumn(
         name=column.name,
         show=lambda document, now: _cell(find(document), column.type, now),
         type="string" if column.type == "date" else column.type,
@@ -149,12 +149,12 @@ def _node(pod: JSON, _now: datetime) -> str:
 
 POD_COLUMNS = (
     NAME,
-    Column(name="READY", show=_ready),
-    Column(name="STATUS", show=_status),
-    Column(name="RESTARTS", show=_restarts),
+    TableColumn(name="READY", show=_ready),
+    TableColumn(name="STATUS", show=_status),
+    TableColumn(name="RESTARTS", show=_restarts),
     AGE,
-    Column(name="IP", show=_ip, wide=True),
-    Column(name="NODE", show=_node, wide=True),
+    TableColumn(name="IP", show=_ip, wide=True),
+    TableColumn(name="NODE", show=_node, wide=True),
 )
 
 
@@ -163,7 +163,7 @@ POD_COLUMNS = (
 NONE = "<none>"
 
 
-def columns_of(resource: str) -> tuple[Column, ...]:
+def columns_of(resource: str) -> tuple[TableColumn, ...]:
     """The columns of a resource such as jobs.batch; name and age for a kind without other columns."""
     return _COLUMNS.get(resource, (NAME, AGE))
 
@@ -285,71 +285,71 @@ def _deployment_count(field: str) -> Show:
     return lambda deployment, _now: int(deployment.get("status", {}).get(field, 0))
 
 
-_COLUMNS: dict[str, tuple[Column, ...]] = {
+_COLUMNS: dict[str, tuple[TableColumn, ...]] = {
     "pods": POD_COLUMNS,
     "jobs.batch": (
         NAME,
-        Column(name="STATUS", show=_job_status),
-        Column(name="COMPLETIONS", show=_job_completions),
-        Column(name="DURATION", show=_job_duration),
+        TableColumn(name="STATUS", show=_job_status),
+        TableColumn(name="COMPLETIONS", show=_job_completions),
+        TableColumn(name="DURATION", show=_job_duration),
         AGE,
-        Column(name="IMAGES", show=_images, wide=True),
+        TableColumn(name="IMAGES", show=_images, wide=True),
     ),
     "deployments.apps": (
         NAME,
-        Column(name="READY", show=_deployment_ready),
-        Column(name="UP-TO-DATE", show=_deployment_count("updatedReplicas"), type="integer"),
-        Column(name="AVAILABLE", show=_deployment_count("availableReplicas"), type="integer"),
+        TableColumn(name="READY", show=_deployment_ready),
+        TableColumn(name="UP-TO-DATE", show=_deployment_count("updatedReplicas"), type="integer"),
+        TableColumn(name="AVAILABLE", show=_deployment_count("availableReplicas"), type="integer"),
         AGE,
     ),
     "services": (
         NAME,
-        Column(name="TYPE", show=_service_type),
-        Column(name="CLUSTER-IP", show=_cluster_ip),
-        Column(name="EXTERNAL-IP", show=_external_ip),
-        Column(name="PORT(S)", show=_ports),
+        TableColumn(name="TYPE", show=_service_type),
+        TableColumn(name="CLUSTER-IP", show=_cluster_ip),
+        TableColumn(name="EXTERNAL-IP", show=_external_ip),
+        TableColumn(name="PORT(S)", show=_ports),
         AGE,
-        Column(name="SELECTOR", show=_selector, wide=True),
+        TableColumn(name="SELECTOR", show=_selector, wide=True),
     ),
     "nodes": (
         NAME,
-        Column(name="STATUS", show=_node_status),
-        Column(name="ROLES", show=_node_roles),
+        TableColumn(name="STATUS", show=_node_status),
+        TableColumn(name="ROLES", show=_node_roles),
         AGE,
-        Column(name="VERSION", show=_node_version),
-        Column(name="INTERNAL-IP", show=_internal_ip, wide=True),
-        Column(name="GPUS", show=_node_gpus, wide=True),
+        TableColumn(name="VERSION", show=_node_version),
+        TableColumn(name="INTERNAL-IP", show=_internal_ip, wide=True),
+        TableColumn(name="GPUS", show=_node_gpus, wide=True),
     ),
     "events": (
-        Column(name="LAST SEEN", show=_last_seen),
-        Column(name="TYPE", show=lambda event, _now: event.get("type", "")),
-        Column(name="REASON", show=lambda event, _now: event.get("reason", "")),
-        Column(name="OBJECT", show=_event_object),
-        Column(name="MESSAGE", show=_message),
+        TableColumn(name="LAST SEEN", show=_last_seen),
+        TableColumn(name="TYPE", show=lambda event, _now: event.get("type", "")),
+        TableColumn(name="REASON", show=lambda event, _now: event.get("reason", "")),
+        TableColumn(name="OBJECT", show=_event_object),
+        TableColumn(name="MESSAGE", show=_message),
     ),
-    "configmaps": (NAME, Column(name="DATA", show=_entries, type="integer"), AGE),
+    "configmaps": (NAME, TableColumn(name="DATA", show=_entries, type="integer"), AGE),
     "secrets": (
         NAME,
-        Column(name="TYPE", show=lambda secret, _now: secret.get("type", "")),
-        Column(name="DATA", show=_entries, type="integer"),
+        TableColumn(name="TYPE", show=lambda secret, _now: secret.get("type", "")),
+        TableColumn(name="DATA", show=_entries, type="integer"),
         AGE,
     ),
-    "namespaces": (NAME, Column(name="STATUS", show=_phase), AGE),
+    "namespaces": (NAME, TableColumn(name="STATUS", show=_phase), AGE),
     "persistentvolumeclaims": (
         NAME,
-        Column(name="STATUS", show=_phase),
-        Column(name="VOLUME", show=lambda claim, _now: claim.get("spec", {}).get("volumeName", "")),
-        Column(name="CAPACITY", show=_capacity),
+        TableColumn(name="STATUS", show=_phase),
+        TableColumn(name="VOLUME", show=lambda claim, _now: claim.get("spec", {}).get("volumeName", "")),
+        TableColumn(name="CAPACITY", show=_capacity),
         AGE,
     ),
     "leases.coordination.k8s.io": (
         NAME,
-        Column(name="HOLDER", show=lambda lease, _now: lease.get("spec", {}).get("holderIdentity", "")),
+        TableColumn(name="HOLDER", show=lambda lease, _now: lease.get("spec", {}).get("holderIdentity", "")),
         AGE,
     ),
     "priorityclasses.scheduling.k8s.io": (
         NAME,
-        Column(name="VALUE", show=lambda each, _now: each.get("value", 0), type="integer"),
+        TableColumn(name="VALUE", show=lambda each, _now: each.get("value", 0), type="integer"),
         AGE,
     ),
 }

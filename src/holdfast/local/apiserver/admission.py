@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from holdfast.api.schema import violations
-from holdfast.api.schema.cel import rule_violations
 from holdfast.api.schema.crd import Schema
+from holdfast.api.schema.validation import rule_violations
 from holdfast.api.schema.violations import BLOCKING, Cause, schema_violations, unknown_fields, with_defaults
 from holdfast.cluster.errors import BadRequest
 from holdfast.cluster.protocol import JSON
-from holdfast.local.apiserver.errors import bad_value, forbidden, missing
-from holdfast.local.apiserver.kinds import QUANTITY, ServedKind
-from holdfast.local.apiserver.names import (
+from holdfast.local.apiserver.kinds import QUANTITY, ServedKind, bad_value, forbidden, missing
+from holdfast.local.apiserver.objects import (
     PREFIX_LENGTH,
     SUFFIX_ALPHABET,
     SUFFIX_LENGTH,

@@ -12,7 +12,7 @@ import structlog
 
 from holdfast.api.meta import Key, OwnerReference
 from holdfast.cluster.errors import ServerError
-from holdfast.cluster.protocol import JSON, Change, Propagation
+from holdfast.cluster.protocol import JSON, Change, DeleteOptions, Propagation
 from holdfast.local.apiserver.admission import CLEANUP, FOREGROUND, ORPHAN
 from holdfast.local.apiserver.catalog import DEFINITIONS, Catalog
 from holdfast.local.apiserver.objects import ObjectRef, ObjectTable
@@ -178,9 +178,7 @@ class GarbageCollector:
     def _delete(self, item: StoredObject, propagation: Propagation) -> None:
         kind = self._catalog.kind_of(item.resource)
         if kind is not None:
-            self._writer.delete(
-                kind, item.key, uid=item.meta.uid, resource_version="", propagation=propagation, grace_period_s=None
-            )
+            self._writer.delete(kind, item.key, DeleteOptions(uid=item.meta.uid, propagation=propagation))
 
     def _remove_finalizer(self, item: StoredObject, finalizer: str) -> None:
         document = item.json()

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from holdfast.cluster.errors import BadRequest
 from holdfast.cluster.protocol import Change
 from holdfast.local.apiserver.kinds import ServedKind
-from holdfast.local.apiserver.names import label_key_problems, label_value_problems
+from holdfast.local.apiserver.objects import label_key_problems, label_value_problems
 from holdfast.local.apiserver.storage import StoredObject, StoredWrite, stored, value_at
 
 LabelPredicate: TypeAlias = Callable[[Mapping[str, str]], bool]

@@ -17,13 +17,12 @@ from holdfast.api.kinds import KINDS
 from holdfast.api.meta import Key, Object
 from holdfast.api.schema.crd import crd_manifest
 from holdfast.cluster.errors import AlreadyExists, BadRequest, ClusterError, NotFound, Undecodable
-from holdfast.cluster.protocol import JSON, Body, Change, Event, Identity, Listing, Propagation, Resource
+from holdfast.cluster.protocol import DELETE, JSON, Body, Change, DeleteOptions, Event, Identity, Listing, Resource
 from holdfast.cluster.resources import NAMESPACES, PRIORITY_CLASSES, decoder_for
 from holdfast.local.apiserver.builtin.pods import bound
 from holdfast.local.apiserver.catalog import DEFINITIONS, Catalog
-from holdfast.local.apiserver.errors import not_found
 from holdfast.local.apiserver.garbage_collector import GarbageCollector, expire_events
-from holdfast.local.apiserver.kinds import ServedKind
+from holdfast.local.apiserver.kinds import ServedKind, not_found
 from holdfast.local.apiserver.objects import ObjectRef, ObjectTable, WatchCache
 from holdfast.local.apiserver.selectors import WatchFilter
 from holdfast.local.apiserver.storage import Storage, StoredObject, StoredWrite
@@ -38,6 +37,7 @@ class _Issued(Struct, frozen=True):
     uid: str
     account: str
     audience: str
+    node: str
 
 
 class Tokens:
@@ -47,10 +47,10 @@ class Tokens:
         self._uid_of = uid_of
         self._issued: dict[bytes, _Issued] = {}
 
-    def issue(self, pod: Key, uid: str, account: str, audience: str) -> str:
+    def issue(self, pod: Key, uid: str, account: str, audience: str, node: str) -> str:
         self._issued = {digest: each for digest, each in self._issued.items() if self._is_valid(each)}
         token = secrets.token_urlsafe(32)
-        self._issued[_digest(token)] = _Issued(pod, uid, account, audience)
+        self._issued[_digest(token)] = _Issued(pod, uid, account, audience, node)
         return token
 
     def review(self, token: str, audience: str) -> Identity | None:
@@ -63,6 +63,7 @@ class Tokens:
             service_account=issued.account,
             pod_name=issued.pod.name,
             pod_uid=issued.uid,
+            node_name=issued.node,
         )
 
     def _is_valid(self, issued: _Issued) -> bool:
@@ -173,27 +174,9 @@ class EmbeddedCluster:
             raise NotFound(f"the server could not find the requested resource ({resource} has no status)")
         return await self._patched(resource, key, patch, status=True)
 
-    async def delete(
-        self,
-        resource: Resource[T],
-        key: Key,
-        *,
-        uid: str = "",
-        resource_version: str = "",
-        propagation: Propagation = Propagation.BACKGROUND,
-        grace_period_s: int | None = None,
-    ) -> None:
+    async def delete(self, resource: Resource[T], key: Key, options: DeleteOptions = DELETE) -> None:
         kind = self._kind(resource)
-        await self._committed(
-            lambda: self._writer.delete(
-                kind,
-                _scoped_key(kind, key),
-                uid=uid,
-                resource_version=resource_version,
-                propagation=propagation,
-                grace_period_s=grace_period_s,
-            )
-        )
+        await self._committed(lambda: self._writer.delete(kind, _scoped_key(kind, key), options))
 
     async def bind(self, pod: Key, node: str, *, uid: str = "") -> None:
         """Bind the pod to a node, once; only a scheduler does this, and no other write can."""
@@ -227,9 +210,11 @@ class EmbeddedCluster:
 
     def issue_token(self, pod: Key, *, uid: str, account: str, audience: str) -> str:
         """A token that a kubelet requests for a pod: it proves the pod's identity as long as the pod exists."""
-        if self._uid_of_pod(pod) != uid:
+        found = self._ledger.committed(ObjectRef("pods", pod))
+        if found is None or found.meta.uid != uid:
             raise not_found("pods", pod.name)
-        return self._tokens.issue(pod, uid, account, audience)
+        node = found.json().get("spec", {}).get("nodeName", "")
+        return self._tokens.issue(pod, uid, account, audience, node)
 
     async def close(self) -> None:
         for task in self._tasks:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from holdfast.api.meta import Key
 from holdfast.api.schema.violations import Cause
 from holdfast.cluster.errors import BadRequest, Forbidden, ServerError
-from holdfast.cluster.protocol import JSON, Propagation
+from holdfast.cluster.protocol import JSON, DeleteOptions, Propagation
 from holdfast.cluster.resources import apply_merge_patch
 from holdfast.local.apiserver import admission
 from holdfast.local.apiserver.admission import (
@@ -23,8 +23,15 @@ from holdfast.local.apiserver.admission import (
     updated_metadata,
 )
 from holdfast.local.apiserver.builtin.others import CONTENT, UNDELETABLE
-from holdfast.local.apiserver.errors import already_exists, bad_value, conflict, invalid, not_found, precondition_failed
-from holdfast.local.apiserver.kinds import ServedKind
+from holdfast.local.apiserver.kinds import (
+    ServedKind,
+    already_exists,
+    bad_value,
+    conflict,
+    invalid,
+    not_found,
+    precondition_failed,
+)
 from holdfast.local.apiserver.objects import ObjectRef, ObjectTable
 from holdfast.local.apiserver.storage import StoredObject, same, stored
 from holdfast.times import format_time, parse_time
@@ -191,23 +198,14 @@ class ObjectWriter:
         _check_name(decoded.draft, key)
         return self._update(kind, version, old, decoded, status=status)
 
-    def delete(
-        self,
-        kind: ServedKind,
-        key: Key,
-        *,
-        uid: str,
-        resource_version: str,
-        propagation: Propagation,
-        grace_period_s: int | None,
-    ) -> None:
+    def delete(self, kind: ServedKind, key: Key, options: DeleteOptions) -> None:
         old = self.find(kind, key)
-        if uid and uid != old.meta.uid:
-            raise precondition_failed(kind, key.name, "UID", uid, old.meta.uid)
-        if resource_version and resource_version != old.meta.resource_version:
+        if options.uid and options.uid != old.meta.uid:
+            raise precondition_failed(kind, key.name, "UID", options.uid, old.meta.uid)
+        if options.resource_version and options.resource_version != old.meta.resource_version:
             found = old.meta.resource_version
-            raise precondition_failed(kind, key.name, "ResourceVersion", resource_version, found)
-        deletion = plan_deletion(kind, old.json(), propagation, grace_period_s, self.now())
+            raise precondition_failed(kind, key.name, "ResourceVersion", options.resource_version, found)
+        deletion = plan_deletion(kind, old.json(), options.propagation, options.grace_period_s, self.now())
         last = self._put(kind, deletion.marked) if deletion.marked else old
         if deletion.ends:
             self._ledger.remove(last)

@@ -8,21 +8,20 @@ from datetime import datetime
 import msgspec
 from msgspec import Struct
 
+from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import NotFound
-from holdfast.cluster.protocol import JSON
-from holdfast.cluster.resources import merge_patch
+from holdfast.cluster.protocol import JSON, DeleteOptions
+from holdfast.cluster.resources import PODS, merge_patch
 from holdfast.local.controllers.job_pods import finished_at, is_active, is_ready
 from holdfast.local.controllers.objects import (
     DEPLOYMENTS,
-    PODS,
-    Deployment,
     DeploymentCondition,
     DeploymentStatus,
-    Pod,
+    TemplatedDeployment,
+    gather_all,
     resource_version_precondition,
 )
-from holdfast.local.controllers.tasks import gather_all
 from holdfast.runtime.controller import Controller, Done, RequeueAfter, Result, TerminalError, Watch, owned_by
 from holdfast.runtime.informer import Store
 from holdfast.runtime.operator import Operator
@@ -34,11 +33,11 @@ from holdfast.runtime.read_your_writes import TrackedClient, WriteTracker
 HASH = "pod-template-hash"
 
 
-def is_current(pod: Pod, deployment: Deployment) -> bool:
+def is_current(pod: Pod, deployment: TemplatedDeployment) -> bool:
     return pod.metadata.labels.get(HASH) == _hash(deployment)
 
 
-def pod_body(deployment: Deployment) -> JSON:
+def pod_body(deployment: TemplatedDeployment) -> JSON:
     template, own, template_hash = deployment.spec.template, deployment.metadata, _hash(deployment)
     metadata = template.get("metadata", {})
     identity = {"apiVersion": DEPLOYMENTS.api_version, "kind": DEPLOYMENTS.kind, "name": own.name, "uid": own.uid}
@@ -53,7 +52,7 @@ def pod_body(deployment: Deployment) -> JSON:
     }
 
 
-def _hash(deployment: Deployment) -> str:
+def _hash(deployment: TemplatedDeployment) -> str:
     return hashlib.sha256(msgspec.json.encode(deployment.spec.template, order="sorted")).hexdigest()[:10]
 
 
@@ -69,16 +68,16 @@ class ScalePlan(Struct, frozen=True, kw_only=True):
     again_s: float | None
 
 
-def plan_scale(deployment: Deployment, pods: Sequence[Pod], now: datetime) -> ScalePlan:
+def plan_scale(deployment: TemplatedDeployment, pods: Sequence[Pod], now: datetime) -> ScalePlan:
     """After a template change, old pods end before new pods are created, whatever the strategy is."""
     current = [pod for pod in pods if is_current(pod, deployment)]
     active = sorted(filter(is_active, current), key=is_ready)
-    rests = {pod.metadata.uid: _rest_s(pod, now) for pod in current if pod.has_ended and not pod.is_terminating}
+    rests = {pod.metadata.uid: _rest_s(pod, now) for pod in current if pod.is_finished and not pod.is_terminating}
     resting = {uid: left_s for uid, left_s in rests.items() if left_s > 0}
     surplus = active[: max(0, len(active) - deployment.spec.replicas)]
     old = [pod for pod in pods if not is_current(pod, deployment)]
-    finished = [pod for pod in current if pod.has_ended and pod.metadata.uid not in resting]
-    has_left = all(pod.has_ended for pod in old)
+    finished = [pod for pod in current if pod.is_finished and pod.metadata.uid not in resting]
+    has_left = all(pod.is_finished for pod in old)
     return ScalePlan(
         create=max(0, deployment.spec.replicas - len(active) - len(resting)) if has_left else 0,
         stop=tuple(pod for pod in (*old, *surplus, *finished) if not pod.is_terminating),
@@ -95,7 +94,7 @@ def _rest_s(pod: Pod, now: datetime) -> float:
 AVAILABLE = "Available"
 
 
-def status(deployment: Deployment, pods: Sequence[Pod], now: datetime) -> DeploymentStatus:
+def status(deployment: TemplatedDeployment, pods: Sequence[Pod], now: datetime) -> DeploymentStatus:
     active, wanted = [pod for pod in pods if is_active(pod)], deployment.spec.replicas
     ready = sum(map(is_ready, active))
     return DeploymentStatus(
@@ -109,7 +108,7 @@ def status(deployment: Deployment, pods: Sequence[Pod], now: datetime) -> Deploy
     )
 
 
-def _available(deployment: Deployment, now: str, *, is_met: bool) -> DeploymentCondition:
+def _available(deployment: TemplatedDeployment, now: str, *, is_met: bool) -> DeploymentCondition:
     before = next((each for each in deployment.status.conditions if each.type == AVAILABLE), None)
     new = DeploymentCondition(
         type=AVAILABLE,
@@ -132,7 +131,9 @@ def _index(pod: Pod) -> list[str]:
 
 
 class DeploymentReconciler:
-    def __init__(self, deployments: Store[Deployment], pods: Store[Pod], writer: WriteTracker, now: Now) -> None:
+    def __init__(
+        self, deployments: Store[TemplatedDeployment], pods: Store[Pod], writer: WriteTracker, now: Now
+    ) -> None:
         self._deployments = deployments
         self._pods = pods
         self._writer = writer
@@ -155,9 +156,9 @@ class DeploymentReconciler:
 
     async def _stop(self, pod: Pod, session: TrackedClient) -> None:
         with suppress(NotFound):
-            await session.delete(PODS, pod.metadata.key, uid=pod.metadata.uid)
+            await session.delete(PODS, pod.metadata.key, DeleteOptions(uid=pod.metadata.uid))
 
-    async def _write_status(self, deployment: Deployment, pods: Sequence[Pod], session: TrackedClient) -> None:
+    async def _write_status(self, deployment: TemplatedDeployment, pods: Sequence[Pod], session: TrackedClient) -> None:
         new = status(deployment, pods, self._now())
         patch = merge_patch(msgspec.to_builtins(deployment.status), msgspec.to_builtins(new))
         if patch:
@@ -165,12 +166,12 @@ class DeploymentReconciler:
             await session.patch_status(DEPLOYMENTS, deployment.metadata.key, body)
 
 
-def _belongs(pod: Pod, deployment: Deployment) -> bool:
+def _belongs(pod: Pod, deployment: TemplatedDeployment) -> bool:
     owner = pod.metadata.controller
     return owner is not None and owner.uid == deployment.metadata.uid
 
 
-def deployments(operator: Operator, *, now: Now) -> Controller[Deployment]:
+def deployments(operator: Operator, *, now: Now) -> Controller[TemplatedDeployment]:
     writer = operator.writer()
     pods = operator.store(PODS, {BY_DEPLOYMENT: _index})
     reconciler = DeploymentReconciler(operator.store(DEPLOYMENTS), pods, writer, now)

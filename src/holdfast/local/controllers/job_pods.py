@@ -5,7 +5,8 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import NamedTuple
 
-from holdfast.local.controllers.objects import ExitCodes, FailurePolicy, FailureRule, Job, Pod, condition
+from holdfast.api.core.objects import Pod, find_condition
+from holdfast.local.controllers.objects import ExitCodes, PodFailurePolicy, PodFailurePolicyRule, TemplatedJob
 from holdfast.times import parse_time
 
 # The state of one pod of a Job.
@@ -29,10 +30,10 @@ def ignored_failures_before(pod: Pod) -> int:
 
 
 def is_active(pod: Pod) -> bool:
-    return not pod.has_ended and not pod.is_terminating
+    return not pod.is_finished and not pod.is_terminating
 
 
-def has_failed(pod: Pod, job: Job) -> bool:
+def has_failed(pod: Pod, job: TemplatedJob) -> bool:
     """A terminating pod may never report a failure; it counts as failed, unless the Job waits for its end."""
     if pod.status.phase == "Failed":
         return True
@@ -40,13 +41,13 @@ def has_failed(pod: Pod, job: Job) -> bool:
 
 
 def is_ready(pod: Pod) -> bool:
-    ready = condition(pod.status.conditions, "Ready")
+    ready = find_condition(pod.status.conditions, "Ready")
     return ready is not None and ready.status == "True"
 
 
 def finished_at(pod: Pod) -> datetime:
     """When the containers ended; else when the pod became unready, was deleted, or was created."""
-    meta, ready = pod.metadata, condition(pod.status.conditions, "Ready")
+    meta, ready = pod.metadata, find_condition(pod.status.conditions, "Ready")
     ended = _containers_ended(pod)
     if ended is not None:
         return ended
@@ -117,9 +118,9 @@ class PolicyMatch(NamedTuple):
         return self.action != IGNORE
 
 
-def match_policy(job: Job, pod: Pod) -> PolicyMatch:
+def match_policy(job: TemplatedJob, pod: Pod) -> PolicyMatch:
     """The first matching rule decides; without a matching rule the failure counts."""
-    policy = job.spec.pod_failure_policy or FailurePolicy()
+    policy = job.spec.pod_failure_policy or PodFailurePolicy()
     for number, rule in enumerate(policy.rules):
         if rule.action == FAIL_INDEX and job.spec.backoff_limit_per_index is None:
             continue
@@ -128,11 +129,11 @@ def match_policy(job: Job, pod: Pod) -> PolicyMatch:
     return PolicyMatch(COUNT)
 
 
-def _matches(rule: FailureRule, pod: Pod) -> Iterator[str]:
+def _matches(rule: PodFailurePolicyRule, pod: Pod) -> Iterator[str]:
     if rule.on_exit_codes is not None:
         yield from _exit_codes(rule.on_exit_codes, pod)
     for pattern in rule.on_pod_conditions:
-        found = condition(pod.status.conditions, pattern.type)
+        found = find_condition(pod.status.conditions, pattern.type)
         if found is not None and found.status == pattern.status:
             yield f"Pod {pod.metadata.key} has condition {pattern.type}"
 
@@ -149,7 +150,7 @@ def _exit_codes(wanted: ExitCodes, pod: Pod) -> Iterator[str]:
 class JobPods:
     """`released` are pods whose finalizer this process has removed, though the cache may not show it yet."""
 
-    def __init__(self, job: Job, pods: tuple[Pod, ...], released: Set[str] = frozenset()) -> None:
+    def __init__(self, job: TemplatedJob, pods: tuple[Pod, ...], released: Set[str] = frozenset()) -> None:
         self.job = job
         self.pods = pods
         self.tracked = tuple(pod for pod in pods if pod.is_tracked and pod.metadata.uid not in released)
@@ -162,7 +163,7 @@ class JobPods:
 
     @cached_property
     def terminating(self) -> tuple[Pod, ...]:
-        return tuple(pod for pod in self.pods if pod.is_terminating and not pod.has_ended)
+        return tuple(pod for pod in self.pods if pod.is_terminating and not pod.is_finished)
 
     @cached_property
     def new_succeeded(self) -> tuple[Pod, ...]:

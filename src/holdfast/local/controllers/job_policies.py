@@ -6,7 +6,7 @@ from itertools import islice
 
 from msgspec import Struct
 
-from holdfast.api.core.objects import UncountedTerminatedPods
+from holdfast.api.core.objects import Pod, UncountedTerminatedPods
 from holdfast.local.controllers import job_pods
 from holdfast.local.controllers.job_pods import (
     FAIL_JOB,
@@ -19,7 +19,7 @@ from holdfast.local.controllers.job_pods import (
     is_ready,
     match_policy,
 )
-from holdfast.local.controllers.objects import Job, Pod, SuccessPolicy, SuccessRule
+from holdfast.local.controllers.objects import JobSuccessPolicy, JobSuccessPolicyRule, TemplatedJob
 from holdfast.times import parse_time
 
 BASE_S = 10.0
@@ -48,14 +48,14 @@ def _remaining_s(failures: int, last: datetime, now: datetime) -> float:
 # The success policy: when the succeeded indexes are enough for the whole Job.
 
 
-def satisfied_rule(job: Job, completed: frozenset[int]) -> int | None:
+def satisfied_rule(job: TemplatedJob, completed: frozenset[int]) -> int | None:
     """The number of the first rule that is satisfied."""
-    policy = job.spec.success_policy or SuccessPolicy()
+    policy = job.spec.success_policy or JobSuccessPolicy()
     limit = job.spec.completions or 0
     return next((number for number, rule in enumerate(policy.rules) if _is_satisfied(rule, completed, limit)), None)
 
 
-def _is_satisfied(rule: SuccessRule, completed: frozenset[int], limit: int) -> bool:
+def _is_satisfied(rule: JobSuccessPolicyRule, completed: frozenset[int], limit: int) -> bool:
     wanted = job_pods.parse_indexes(rule.succeeded_indexes, limit)
     counted = completed & wanted if rule.succeeded_indexes else completed
     if rule.succeeded_count is not None:
@@ -86,14 +86,14 @@ def job_outcome(census: JobPods, now: datetime) -> JobOutcome | None:
     return _recorded_outcome(census.job) or _failure(census, now) or _success(census)
 
 
-def deadline(job: Job) -> datetime | None:
+def deadline(job: TemplatedJob) -> datetime | None:
     limit_s = job.spec.active_deadline_seconds
     if limit_s is None or job.spec.suspend or not job.status.start_time:
         return None
     return parse_time(job.status.start_time) + timedelta(seconds=limit_s)
 
 
-def _recorded_outcome(job: Job) -> JobOutcome | None:
+def _recorded_outcome(job: TemplatedJob) -> JobOutcome | None:
     for kind in (SUCCESS_CRITERIA_MET, FAILURE_TARGET):
         for condition in job.status.conditions:
             if (condition.type, condition.status) == (kind, "True"):
@@ -116,7 +116,7 @@ def _failure(census: JobPods, now: datetime) -> JobOutcome | None:
 def _restarted_too_often(census: JobPods) -> bool:
     """Container restarts inside a pod use up the same backoff limit."""
     limit = census.job.spec.backoff_limit
-    running = [pod for pod in census.pods if pod.spec.restart_policy == "OnFailure" and not pod.has_ended]
+    running = [pod for pod in census.pods if pod.spec.restart_policy == "OnFailure" and not pod.is_finished]
     restarts = sum(
         status.restart_count
         for pod in running
@@ -161,33 +161,33 @@ class NewPod(Struct, frozen=True):
     ignored_failures: int = 0
 
 
-class Staffing(Struct, frozen=True, kw_only=True):
+class PodPlan(Struct, frozen=True, kw_only=True):
     create: tuple[NewPod, ...] = ()
     surplus: tuple[Pod, ...] = ()
     again_s: float | None = None
 
 
-def plan_scale(census: JobPods, now: datetime) -> Staffing:
+def plan_scale(census: JobPods, now: datetime) -> PodPlan:
     """Either stop pods or create pods, never both in one step."""
     job = census.job
     if job.spec.suspend:
-        return Staffing(surplus=census.active)
+        return PodPlan(surplus=census.active)
     wanted = _wanted(census)
     surplus = _surplus(census, len(census.active) - wanted)
     if surplus:
-        return Staffing(surplus=surplus[:MAX_PODS_PER_STEP])
+        return PodPlan(surplus=surplus[:MAX_PODS_PER_STEP])
     leaving = len(census.terminating) if job.replaces_only_failed else 0
     missing = min(wanted - leaving - len(census.active), MAX_PODS_PER_STEP)
     if missing <= 0:
-        return Staffing()
+        return PodPlan()
     if job.spec.backoff_limit_per_index is not None:
         return _scale_per_index(census, missing, now)
     wait_s = _wait_s(census, now)
     if wait_s > 0:
-        return Staffing(again_s=wait_s)
+        return PodPlan(again_s=wait_s)
     if not job.is_indexed:
-        return Staffing(create=(NewPod(),) * missing)
-    return Staffing(create=tuple(map(NewPod, islice(_open_indexes(census), missing))))
+        return PodPlan(create=(NewPod(),) * missing)
+    return PodPlan(create=tuple(map(NewPod, islice(_open_indexes(census), missing))))
 
 
 def _wanted(census: JobPods) -> int:
@@ -233,7 +233,7 @@ def _open_indexes(census: JobPods) -> Iterator[int]:
     return (index for index in range(census.job.spec.completions or 0) if index not in taken)
 
 
-def _scale_per_index(census: JobPods, missing: int, now: datetime) -> Staffing:
+def _scale_per_index(census: JobPods, missing: int, now: datetime) -> PodPlan:
     """Under a backoff limit per index, each index has its own backoff."""
     create: list[NewPod] = []
     waits: list[float] = []
@@ -244,7 +244,7 @@ def _scale_per_index(census: JobPods, missing: int, now: datetime) -> Staffing:
             waits.append(wait_s)
         elif len(create) < missing:
             create.append(_successor(census, index, last))
-    return Staffing(create=tuple(create), again_s=min(waits, default=None))
+    return PodPlan(create=tuple(create), again_s=min(waits, default=None))
 
 
 def _successor(census: JobPods, index: int, last: Pod | None) -> NewPod:
@@ -255,7 +255,7 @@ def _successor(census: JobPods, index: int, last: Pod | None) -> NewPod:
     return NewPod(index, failures + counts, ignored + (not counts))
 
 
-# Counts each finished pod exactly once, even across crashes.
+# Counts each finished pod exactly once, even across crashes (KEP-2307).
 #
 # A finalizer holds a pod until its uid is in the Job's status (`uncountedTerminatedPods`). Then the finalizer is
 # removed. Once the finalizer is gone, the uid is replaced by an increment of the counter. An Indexed Job needs no uids

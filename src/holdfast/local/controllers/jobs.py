@@ -9,11 +9,11 @@ import msgspec
 import structlog
 from msgspec import Struct, structs
 
-from holdfast.api.core.objects import JobCondition, JobStatus
+from holdfast.api.core.objects import JOB_TRACKING, JobCondition, JobStatus, Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import ClusterError, NotFound
-from holdfast.cluster.protocol import JSON
-from holdfast.cluster.resources import merge_patch
+from holdfast.cluster.protocol import JSON, DeleteOptions
+from holdfast.cluster.resources import PODS, merge_patch
 from holdfast.local.controllers import job_pods
 from holdfast.local.controllers.job_pods import FAILURES, IGNORED_FAILURES, INDEX, JobPods, is_ready
 from holdfast.local.controllers.job_policies import (
@@ -21,14 +21,13 @@ from holdfast.local.controllers.job_policies import (
     JobOutcome,
     NewPod,
     PodCounts,
-    Staffing,
+    PodPlan,
     count_finished_pods,
     deadline,
     job_outcome,
     plan_scale,
 )
-from holdfast.local.controllers.objects import JOBS, PODS, TRACKING, Job, Pod, resource_version_precondition
-from holdfast.local.controllers.tasks import gather_all
+from holdfast.local.controllers.objects import JOBS, TemplatedJob, gather_all, resource_version_precondition
 from holdfast.runtime.controller import Controller, Done, RequeueAfter, Result, TerminalError, Watch, owned_by
 from holdfast.runtime.informer import Store
 from holdfast.runtime.operator import Operator
@@ -55,11 +54,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     again_s: float | None
 
 
-def plan(job: Job, pods: tuple[Pod, ...], now: datetime, released: Set[str] = frozenset()) -> Plan:
+def plan(job: TemplatedJob, pods: tuple[Pod, ...], now: datetime, released: Set[str] = frozenset()) -> Plan:
     """`released` are pods whose finalizer this process has removed, though the cache may not show it yet."""
     census = JobPods(_started(job, now), pods, released)
     over = job_outcome(census, now)
-    staff = Staffing() if over else plan_scale(census, now)
+    staff = PodPlan() if over else plan_scale(census, now)
     counts = count_finished_pods(census, over)
     stop = census.active if over else ()
     going = {pod.metadata.uid for pod in (*stop, *staff.surplus)}
@@ -86,7 +85,7 @@ def plan(job: Job, pods: tuple[Pod, ...], now: datetime, released: Set[str] = fr
     )
 
 
-def _started(job: Job, now: datetime) -> Job:
+def _started(job: TemplatedJob, now: datetime) -> TemplatedJob:
     """A suspended Job has no start time; a resumed Job gets a new one."""
     start = "" if job.spec.suspend else job.status.start_time or format_time(now)
     return structs.replace(job, status=structs.replace(job.status, start_time=start))
@@ -122,7 +121,7 @@ def _condition(kind: str, reason: str, message: str, now: datetime, *, status: s
     return JobCondition(type=kind, status=status, reason=reason, message=message, last_transition_time=format_time(now))
 
 
-def _again_s(census: JobPods, staff: Staffing, now: datetime) -> float | None:
+def _again_s(census: JobPods, staff: PodPlan, now: datetime) -> float | None:
     due = deadline(census.job)
     times = [staff.again_s, (due - now).total_seconds() if due else None]
     return min((time for time in times if time is not None), default=None)
@@ -135,7 +134,7 @@ INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 LONGEST_PREFIX = 58
 
 
-def pod_body(job: Job, replica: NewPod) -> JSON:
+def pod_body(job: TemplatedJob, replica: NewPod) -> JSON:
     template = job.spec.template
     metadata, spec = template.get("metadata", {}), template.get("spec", {})
     index_metadata: dict[str, str] = {}
@@ -154,7 +153,7 @@ def pod_body(job: Job, replica: NewPod) -> JSON:
             "generateName": _prefix(prefix),
             "labels": {**metadata.get("labels", {}), **index_metadata},
             "annotations": {**metadata.get("annotations", {}), **index_metadata, **annotations},
-            "finalizers": [*metadata.get("finalizers", []), TRACKING],
+            "finalizers": [*metadata.get("finalizers", []), JOB_TRACKING],
             "ownerReferences": [_owner_reference(job)],
         },
         "spec": spec,
@@ -165,7 +164,7 @@ def _prefix(text: str) -> str:
     return text if len(text) <= LONGEST_PREFIX else f"{text[: LONGEST_PREFIX - 1]}-"
 
 
-def _owner_reference(job: Job) -> JSON:
+def _owner_reference(job: TemplatedJob) -> JSON:
     return {
         "apiVersion": JOBS.api_version,
         "kind": JOBS.kind,
@@ -195,7 +194,7 @@ def _container_with_index_env(container: dict[str, Any]) -> JSON:
 
 MANAGED_HERE = ("", "kubernetes.io/job-controller")
 JOB_NAME = "batch.kubernetes.io/job-name"
-BY_JOB = "job"
+BY_JOB = "job-key"
 
 _owner = owned_by(JOBS)
 
@@ -214,12 +213,13 @@ def _index(pod: Pod) -> Iterable[str]:
 class JobReconciler:
     """Reconciles Jobs."""
 
-    def __init__(self, jobs: Store[Job], pods: Store[Pod], writer: WriteTracker, now: Now) -> None:
+    def __init__(self, jobs: Store[TemplatedJob], pods: Store[Pod], writer: WriteTracker, now: Now) -> None:
         self._jobs = jobs
         self._pods = pods
         self._writer = writer
         self._now = now
-        # Released pods that the cache may still show with their finalizer: no pod may be counted twice.
+        # Released pods that the cache may still show with their finalizer: no pod may be counted twice
+        # (kubernetes#105200).
         self._released: dict[Key, set[str]] = {}
 
     async def reconcile(self, key: Key) -> Result:
@@ -238,7 +238,7 @@ class JobReconciler:
     async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
         """No error is terminal here."""
 
-    async def _apply(self, job: Job, steps: Plan, session: TrackedClient) -> None:
+    async def _apply(self, job: TemplatedJob, steps: Plan, session: TrackedClient) -> None:
         """A pod that can't be created must not block the other changes of the status."""
         key = job.metadata.key
         made, error = await self._create(job, steps.create, session)
@@ -250,7 +250,7 @@ class JobReconciler:
             raise error
 
     async def _create(
-        self, job: Job, replicas: Sequence[NewPod], session: TrackedClient
+        self, job: TemplatedJob, replicas: Sequence[NewPod], session: TrackedClient
     ) -> tuple[int, ClusterError | None]:
         """Create pods in growing batches, so that an error that hits every pod costs one request, not hundreds."""
         made, size = 0, 1
@@ -264,7 +264,7 @@ class JobReconciler:
             made, size = made + len(batch), size * 2
         return made, None
 
-    async def _write_status(self, job: Job, status: JobStatus, session: TrackedClient) -> None:
+    async def _write_status(self, job: TemplatedJob, status: JobStatus, session: TrackedClient) -> None:
         patch = merge_patch(msgspec.to_builtins(job.status), msgspec.to_builtins(status))
         if patch:
             await session.patch_status(
@@ -274,7 +274,7 @@ class JobReconciler:
 
     async def _stop(self, pod: Pod, session: TrackedClient) -> None:
         with suppress(NotFound):
-            await session.delete(PODS, pod.metadata.key, uid=pod.metadata.uid)
+            await session.delete(PODS, pod.metadata.key, DeleteOptions(uid=pod.metadata.uid))
 
     async def _remove_finalizers(self, key: Key, session: TrackedClient, pods: Sequence[Pod]) -> None:
         done = self._released.get(key, ())
@@ -283,7 +283,7 @@ class JobReconciler:
         )
 
     async def _remove_finalizer(self, key: Key, pod: Pod, session: TrackedClient) -> None:
-        remaining = [each for each in pod.metadata.finalizers if each != TRACKING]
+        remaining = [each for each in pod.metadata.finalizers if each != JOB_TRACKING]
         with suppress(NotFound):
             await session.patch(
                 PODS, pod.metadata.key, {"metadata": {**resource_version_precondition(pod), "finalizers": remaining}}
@@ -299,12 +299,12 @@ class JobReconciler:
             self._released[key] = still_held
 
 
-def _belongs(pod: Pod, job: Job) -> bool:
+def _belongs(pod: Pod, job: TemplatedJob) -> bool:
     owner = pod.metadata.controller
     return owner is not None and owner.uid == job.metadata.uid
 
 
-def jobs(operator: Operator, *, now: Now) -> Controller[Job]:
+def jobs(operator: Operator, *, now: Now) -> Controller[TemplatedJob]:
     """The Job controller, on the operator's stores."""
     writer = operator.writer()
     reconciler = JobReconciler(operator.store(JOBS), operator.store(PODS, {BY_JOB: _index}), writer, now)

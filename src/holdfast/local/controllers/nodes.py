@@ -9,23 +9,14 @@ import msgspec
 import structlog
 from msgspec import structs
 
-from holdfast.api.core.objects import Lease
+from holdfast.api.core.objects import Lease, Node, NodeCondition, Pod, PodCondition, find_condition, with_condition
 from holdfast.api.core.selectors import Taint
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import NotFound
-from holdfast.cluster.protocol import JSON, Cluster
-from holdfast.local.controllers.objects import (
-    LEASES,
-    NODES,
-    PODS,
-    Condition,
-    Node,
-    Pod,
-    condition,
-    resource_version_precondition,
-    with_condition,
-)
-from holdfast.local.controllers.tasks import gather_all
+from holdfast.cluster.protocol import JSON, Cluster, DeleteOptions
+from holdfast.cluster.resources import LEASES, NODES, PODS
+from holdfast.local.controllers.objects import gather_all, resource_version_precondition
+from holdfast.runtime.children import BY_NODE, node_of
 from holdfast.runtime.controller import Controller, Done, RequeueAfter, Result, TerminalError, Watch
 from holdfast.runtime.informer import Store
 from holdfast.runtime.operator import Operator
@@ -55,12 +46,12 @@ def eviction_time(pod: Pod, taints: tuple[Taint, ...], now: datetime) -> datetim
     return min(moments, default=None)
 
 
-def disrupted(pod: Pod, reason: str, message: str, now: datetime) -> tuple[Condition, ...]:
-    """The pod's conditions with DisruptionTarget: the pod itself did not cause its end."""
-    existing = condition(pod.status.conditions, "DisruptionTarget")
+def disrupted(pod: Pod, reason: str, message: str, now: datetime) -> tuple[PodCondition, ...]:
+    """The pod's conditions with DisruptionTarget (KEP-3329): the pod itself did not cause its end."""
+    existing = find_condition(pod.status.conditions, "DisruptionTarget")
     if existing is not None and (existing.status, existing.reason) == ("True", reason):
         return pod.status.conditions
-    new = Condition(
+    new = PodCondition(
         type="DisruptionTarget",
         status="True",
         reason=reason,
@@ -70,12 +61,12 @@ def disrupted(pod: Pod, reason: str, message: str, now: datetime) -> tuple[Condi
     return with_condition(pod.status.conditions, new)
 
 
-def not_ready(pod: Pod, now: datetime) -> tuple[Condition, ...]:
+def not_ready(pod: Pod, now: datetime) -> tuple[PodCondition, ...]:
     """The conditions of a pod whose node is lost."""
-    ready = condition(pod.status.conditions, "Ready")
+    ready = find_condition(pod.status.conditions, "Ready")
     if ready is None or ready.status != "True":
         return pod.status.conditions
-    new = Condition(type="Ready", status="False", reason="NodeNotReady", last_transition_time=format_time(now))
+    new = PodCondition(type="Ready", status="False", reason="NodeNotReady", last_transition_time=format_time(now))
     return with_condition(pod.status.conditions, new)
 
 
@@ -93,26 +84,26 @@ class Heartbeat(NamedTuple):
 
 
 def heartbeat_of(node: Node, lease: Lease | None) -> Heartbeat:
-    ready = condition(node.status.conditions, "Ready")
+    ready = find_condition(node.status.conditions, "Ready")
     return Heartbeat(lease.spec.renew_time or "" if lease else "", ready.last_heartbeat_time or "" if ready else "")
 
 
 def readiness(node: Node) -> str:
-    ready = condition(node.status.conditions, "Ready")
+    ready = find_condition(node.status.conditions, "Ready")
     return ready.status if ready else ""
 
 
-def unknown_conditions(node: Node, now: datetime) -> tuple[Condition, ...]:
+def unknown_conditions(node: Node, now: datetime) -> tuple[NodeCondition, ...]:
     """The conditions of a node that sends no heartbeats any more."""
     conditions = node.status.conditions
-    if condition(conditions, "Ready") is None:
+    if find_condition(conditions, "Ready") is None:
         never = "Kubelet never posted node status."
-        new = Condition(type="Ready", status="Unknown", reason="NodeStatusNeverUpdated", message=never)
+        new = NodeCondition(type="Ready", status="Unknown", reason="NodeStatusNeverUpdated", message=never)
         conditions = (*conditions, structs.replace(new, last_transition_time=format_time(now)))
     return tuple(_unknown(each, now) if each.type in _REPORTED_BY_NODE else each for each in conditions)
 
 
-def _unknown(reported: Condition, now: datetime) -> Condition:
+def _unknown(reported: NodeCondition, now: datetime) -> NodeCondition:
     if reported.status == "Unknown":
         return reported
     return structs.replace(
@@ -173,21 +164,16 @@ GRACE_S = 40.0
 MISSING_NODE_GRACE_S = 40.0
 RECHECK_S = 5.0
 LEASE_NAMESPACE = "kube-node-lease"
-BY_NODE = "node"
 EVICTED = ("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
 ORPHANED = ("DeletionByPodGC", "PodGC: node no longer exists")
 
 
-def node_of(pod: Pod) -> Iterable[Key]:
+def node_key_of(pod: Pod) -> Iterable[Key]:
     return (Key("", pod.spec.node_name),) if pod.spec.node_name else ()
 
 
 def node_of_lease(lease: Lease) -> Iterable[Key]:
     return (Key("", lease.metadata.name),) if lease.metadata.namespace == LEASE_NAMESPACE else ()
-
-
-def _index(pod: Pod) -> Iterable[str]:
-    return (pod.spec.node_name,) if pod.spec.node_name else ()
 
 
 class NodeReconciler:
@@ -245,7 +231,9 @@ class NodeReconciler:
             self._heartbeats[name] = heartbeat, (since := now)
         return self._grace_s - (now - since).total_seconds()
 
-    async def _write_conditions(self, node: Node, conditions: tuple[Condition, ...], session: TrackedClient) -> bool:
+    async def _write_conditions(
+        self, node: Node, conditions: tuple[NodeCondition, ...], session: TrackedClient
+    ) -> bool:
         if conditions == node.status.conditions:
             return False
         log.warning("node not heard of", node=node.metadata.name, grace_s=self._grace_s)
@@ -266,7 +254,7 @@ class NodeReconciler:
 
     async def _mark_pods_not_ready(self, name: str, now: datetime, session: TrackedClient) -> bool:
         """No client should rely on the pods of an unready node; returns whether a pod changed."""
-        wanted = [(pod, not_ready(pod, now)) for pod in self._pods.by(BY_NODE, name) if not pod.has_ended]
+        wanted = [(pod, not_ready(pod, now)) for pod in self._pods.by(BY_NODE, name) if not pod.is_finished]
         changed = [(pod, conditions) for pod, conditions in wanted if conditions != pod.status.conditions]
         await gather_all(self._write_status(pod, {}, conditions, session) for pod, conditions in changed)
         return bool(changed)
@@ -276,7 +264,7 @@ class NodeReconciler:
         if not any(taint.effect == "NoExecute" for taint in node.spec.taints):
             return None
         staying = [
-            pod for pod in self._pods.by(BY_NODE, node.metadata.name) if not (pod.has_ended or pod.is_terminating)
+            pod for pod in self._pods.by(BY_NODE, node.metadata.name) if not (pod.is_finished or pod.is_terminating)
         ]
         times = [(pod, at) for pod in staying if (at := eviction_time(pod, node.spec.taints, now)) is not None]
         await gather_all(self._end(pod, EVICTED, now, session) for pod, at in times if at <= now)
@@ -311,13 +299,15 @@ class NodeReconciler:
         log.info("pod ended", key=str(pod.metadata.key), reason=cause[0], node=pod.spec.node_name)
         with suppress(NotFound):
             conditions = disrupted(pod, *cause, now)
-            changed = {"phase": phase} if phase and not pod.has_ended else {}
-            if not pod.has_ended and (changed or conditions != pod.status.conditions):
+            changed = {"phase": phase} if phase and not pod.is_finished else {}
+            if not pod.is_finished and (changed or conditions != pod.status.conditions):
                 await self._write_status(pod, changed, conditions, session)
-            await session.delete(PODS, pod.metadata.key, uid=pod.metadata.uid, grace_period_s=grace_period_s)
+            await session.delete(
+                PODS, pod.metadata.key, DeleteOptions(uid=pod.metadata.uid, grace_period_s=grace_period_s)
+            )
 
     async def _write_status(
-        self, pod: Pod, changed: JSON, conditions: tuple[Condition, ...], session: TrackedClient
+        self, pod: Pod, changed: JSON, conditions: tuple[PodCondition, ...], session: TrackedClient
     ) -> None:
         status = {**changed, "conditions": msgspec.to_builtins(conditions)}
         await session.patch_status(
@@ -330,11 +320,11 @@ def nodes(operator: Operator, cluster: Cluster, *, now: Now, grace_s: float = GR
     reconciler = NodeReconciler(
         cluster,
         operator.store(NODES),
-        operator.store(PODS, {BY_NODE: _index}),
+        operator.store(PODS, {BY_NODE: node_of}),
         operator.store(LEASES),
         writer,
         now,
         grace_s=grace_s,
     )
-    watches = (Watch(PODS, node_of), Watch(LEASES, node_of_lease))
+    watches = (Watch(PODS, node_key_of), Watch(LEASES, node_of_lease))
     return Controller(name="node", resource=NODES, reconciler=reconciler, writer=writer, watches=watches)

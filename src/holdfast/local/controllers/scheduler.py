@@ -10,24 +10,19 @@ import msgspec
 import structlog
 from msgspec import Struct, structs
 
+from holdfast.api.core.objects import Node, PersistentVolumeClaim, Pod, PodCondition, find_condition, with_condition
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import Conflict, NotFound
-from holdfast.local.controllers.node_snapshot import NodeSnapshot
-from holdfast.local.controllers.objects import (
-    CLAIMS,
-    NODES,
-    PODS,
-    Claim,
-    Condition,
-    Node,
-    Pod,
-    condition,
-    resource_version_precondition,
-    with_condition,
+from holdfast.cluster.resources import CLAIMS, NODES, PODS
+from holdfast.local.controllers.node_snapshot import (
+    NodeSnapshot,
+    PodAffinityState,
+    TopologySpread,
+    neighbours,
+    topology_spreads,
 )
-from holdfast.local.controllers.pod_affinity import PodAffinityState, TopologySpread, neighbours, topology_spreads
+from holdfast.local.controllers.objects import gather_all, resource_version_precondition
 from holdfast.local.controllers.storage import UNBOUND, unbound_claims_message
-from holdfast.local.controllers.tasks import gather_all
 from holdfast.runtime.controller import Controller, Done, Result, TerminalError
 from holdfast.runtime.events import Recorder
 from holdfast.runtime.informer import Store
@@ -111,14 +106,14 @@ def _free_share(node: Node, requests: Amounts, taken: Amounts) -> Fraction:
 # One scheduling pass over all waiting pods: a node for each, or the reason why there is none.
 
 
-class Outcome(Struct, frozen=True):
+class SchedulingResult(Struct, frozen=True):
     """The pods with their nodes, and the unschedulable pods, each with the reason."""
 
     placed: tuple[Pod, ...]
     refused: tuple[tuple[Pod, str], ...]
 
 
-def schedule(waiting: Iterable[Pod], nodes: Mapping[str, Node], occupancy: NodeSnapshot) -> Outcome:
+def schedule(waiting: Iterable[Pod], nodes: Mapping[str, Node], occupancy: NodeSnapshot) -> SchedulingResult:
     """By priority, then by age, then in the order given. A placed pod uses its capacity in `occupancy` at once."""
     placed, refused = [], []
     known: dict[bytes, str] = {}
@@ -134,7 +129,7 @@ def schedule(waiting: Iterable[Pod], nodes: Mapping[str, Node], occupancy: NodeS
                 continue
             known |= {kind: obstacle} if kind else {}
         refused.append((pod, obstacle))
-    return Outcome(tuple(placed), tuple(refused))
+    return SchedulingResult(tuple(placed), tuple(refused))
 
 
 def _sort_key(pod: Pod) -> tuple[int, str]:
@@ -196,7 +191,7 @@ class Scheduler:
         self,
         binder: Binder,
         nodes: Store[Node],
-        claims: Store[Claim],
+        claims: Store[PersistentVolumeClaim],
         occupancy: NodeSnapshot,
         writer: WriteTracker,
         events: Recorder,
@@ -251,9 +246,9 @@ class Scheduler:
             raise
 
     async def _report_unschedulable(self, pod: Pod, obstacle: str, session: TrackedClient) -> None:
-        before = condition(pod.status.conditions, "PodScheduled")
+        before = find_condition(pod.status.conditions, "PodScheduled")
         since = before.last_transition_time if before and before.status == "False" else format_time(self._now())
-        new = Condition(
+        new = PodCondition(
             type="PodScheduled", status="False", reason="Unschedulable", message=obstacle, last_transition_time=since
         )
         conditions = msgspec.to_builtins(with_condition(pod.status.conditions, new))
@@ -271,7 +266,7 @@ class Scheduler:
 
 def _is_reported(pod: Pod, obstacle: str) -> bool:
     """Whether the pod's status already has this message: a pod may wait for days."""
-    existing = condition(pod.status.conditions, "PodScheduled")
+    existing = find_condition(pod.status.conditions, "PodScheduled")
     return existing is not None and (existing.status, existing.message) == ("False", obstacle)
 
 

@@ -11,19 +11,12 @@ from typing import TypeAlias
 
 import msgspec
 
+from holdfast.api.core.objects import PersistentVolumeClaim, PersistentVolumeClaimStatus, Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import NotFound
-from holdfast.cluster.protocol import Cluster, Propagation
-from holdfast.local.controllers.objects import (
-    CLAIMS,
-    JOBS,
-    PODS,
-    Claim,
-    ClaimStatus,
-    Job,
-    Pod,
-    resource_version_precondition,
-)
+from holdfast.cluster.protocol import Cluster, DeleteOptions, Propagation
+from holdfast.cluster.resources import CLAIMS, PODS
+from holdfast.local.controllers.objects import JOBS, TemplatedJob, resource_version_precondition
 from holdfast.runtime.controller import Controller, Done, RequeueAfter, Result, TerminalError, Watch
 from holdfast.runtime.events import Recorder
 from holdfast.runtime.informer import Store
@@ -41,11 +34,11 @@ async def nothing_to_reclaim(_claim: Key) -> None:
     """For clusters whose claims have no storage."""
 
 
-def volume_of(claim: Claim) -> str:
+def volume_of(claim: PersistentVolumeClaim) -> str:
     return f"pvc-{claim.metadata.uid}"
 
 
-def unsupported_reason(claim: Claim) -> str:
+def unsupported_reason(claim: PersistentVolumeClaim) -> str:
     """Why a claim can't be bound to a folder; empty when it can."""
     spec = claim.spec
     if spec.volume_name not in ("", volume_of(claim)):
@@ -60,7 +53,7 @@ def unsupported_reason(claim: Claim) -> str:
 UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
 
 
-def unbound_claims_message(pod: Pod, claims: Store[Claim]) -> str:
+def unbound_claims_message(pod: Pod, claims: Store[PersistentVolumeClaim]) -> str:
     """The scheduler's message for a pod whose claims are not bound; empty when they are."""
     for key in pod.claims:
         claim = claims.get(key)
@@ -75,7 +68,12 @@ def unbound_claims_message(pod: Pod, claims: Store[Claim]) -> str:
 
 class ClaimReconciler:
     def __init__(
-        self, cluster: Cluster, claims: Store[Claim], writer: WriteTracker, events: Recorder, reclaim: Reclaim
+        self,
+        cluster: Cluster,
+        claims: Store[PersistentVolumeClaim],
+        writer: WriteTracker,
+        events: Recorder,
+        reclaim: Reclaim,
     ) -> None:
         self._cluster = cluster
         self._claims = claims
@@ -98,9 +96,9 @@ class ClaimReconciler:
     async def report_terminal_error(self, key: Key, error: TerminalError) -> None:
         """No error is terminal here."""
 
-    async def _bind(self, claim: Claim, session: TrackedClient) -> None:
+    async def _bind(self, claim: PersistentVolumeClaim, session: TrackedClient) -> None:
         key, spec, finalizers = claim.metadata.key, claim.spec, claim.metadata.finalizers
-        bound = ClaimStatus(phase="Bound", access_modes=spec.access_modes, capacity=_capacity(claim))
+        bound = PersistentVolumeClaimStatus(phase="Bound", access_modes=spec.access_modes, capacity=_capacity(claim))
         protected = finalizers if PROTECTION in finalizers else (*finalizers, PROTECTION)
         with suppress(NotFound):
             if not spec.volume_name or protected != finalizers:
@@ -111,7 +109,7 @@ class ClaimReconciler:
                 patch = {"metadata": resource_version_precondition(claim), "status": msgspec.to_builtins(bound)}
                 await session.patch_status(CLAIMS, key, patch)
 
-    async def _finalize(self, claim: Claim, session: TrackedClient) -> None:
+    async def _finalize(self, claim: PersistentVolumeClaim, session: TrackedClient) -> None:
         key = claim.metadata.key
         if PROTECTION not in claim.metadata.finalizers or await self._is_used(key):
             return
@@ -128,7 +126,7 @@ class ClaimReconciler:
         return any(key in pod.claims for pod in pods if pod.spec.node_name)
 
 
-def _capacity(claim: Claim) -> dict[str, str | int | float]:
+def _capacity(claim: PersistentVolumeClaim) -> dict[str, str | int | float]:
     return {name: amount for name, amount in claim.spec.resources.requests.items() if name == "storage"}
 
 
@@ -136,7 +134,7 @@ def _claims_of(pod: Pod) -> Iterable[Key]:
     return pod.claims
 
 
-def claims(operator: Operator, cluster: Cluster, *, reclaim: Reclaim) -> Controller[Claim]:
+def claims(operator: Operator, cluster: Cluster, *, reclaim: Reclaim) -> Controller[PersistentVolumeClaim]:
     writer = operator.writer()
     reconciler = ClaimReconciler(cluster, operator.store(CLAIMS), writer, operator.recorder, reclaim)
     return Controller(
@@ -148,24 +146,26 @@ def claims(operator: Operator, cluster: Cluster, *, reclaim: Reclaim) -> Control
 
 
 class JobTtlReconciler:
-    def __init__(self, jobs: Store[Job], writer: WriteTracker, now: Now) -> None:
+    def __init__(self, jobs: Store[TemplatedJob], writer: WriteTracker, now: Now) -> None:
         self._jobs = jobs
         self._writer = writer
         self._now = now
 
     async def reconcile(self, key: Key) -> Result:
         job = self._jobs.get(key)
-        kept_s = job.spec.ttl_seconds_after_finished if job else None
-        if job is None or kept_s is None or not job.finished_at or job.metadata.deletion_timestamp:
+        ttl_s = job.spec.ttl_seconds_after_finished if job else None
+        if job is None or ttl_s is None or not job.finished_at or job.metadata.deletion_timestamp:
             return Done()
-        left_s = (parse_time(job.finished_at) + timedelta(seconds=kept_s) - self._now()).total_seconds()
+        left_s = (parse_time(job.finished_at) + timedelta(seconds=ttl_s) - self._now()).total_seconds()
         if left_s > 0:
             return RequeueAfter(left_s)
         # Delete only the version that was read: a TTL that was extended meanwhile is respected.
         meta = job.metadata
         session = self._writer.for_key(key)
         await session.delete(
-            JOBS, key, uid=meta.uid, resource_version=meta.resource_version, propagation=Propagation.FOREGROUND
+            JOBS,
+            key,
+            DeleteOptions(uid=meta.uid, resource_version=meta.resource_version, propagation=Propagation.FOREGROUND),
         )
         return Done()
 
@@ -173,7 +173,7 @@ class JobTtlReconciler:
         """No error is terminal here."""
 
 
-def finished_jobs(operator: Operator, *, now: Now) -> Controller[Job]:
+def finished_jobs(operator: Operator, *, now: Now) -> Controller[TemplatedJob]:
     writer = operator.writer()
     reconciler = JobTtlReconciler(operator.store(JOBS), writer, now)
     return Controller(name="job-ttl", resource=JOBS, reconciler=reconciler, writer=writer)

@@ -14,10 +14,9 @@ from msgspec import Struct
 
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import Cluster
-from holdfast.local.kubelet.devices import Cgroups, Gpus
+from holdfast.local.kubelet.devices import Cgroups, GpuAllocator
 from holdfast.local.kubelet.environment import NODE_ID, POD_UID, IssueToken, PodContext, expand
-from holdfast.local.kubelet.errors import PodRejected
-from holdfast.local.kubelet.objects import Container, PodSpec
+from holdfast.local.kubelet.objects import PodRejected, RunnableContainer, RunnablePodSpec
 
 # The kubelet runs the command of a container directly on the host, and no image.
 
@@ -32,7 +31,7 @@ class CommandResolver:
         self._default_image = default_image
         self._default_command = tuple(default_command)
 
-    def check(self, spec: PodSpec) -> None:
+    def check(self, spec: RunnablePodSpec) -> None:
         """Raises `PodRejected` when a container has no command that this node could run."""
         for container in (*spec.init_containers, *spec.containers):
             if not self._command(container):
@@ -43,12 +42,12 @@ class CommandResolver:
                 )
 
     def argv(
-        self, container: Container, variables: Mapping[str, str], rewrite: Callable[[str], str]
+        self, container: RunnableContainer, variables: Mapping[str, str], rewrite: Callable[[str], str]
     ) -> tuple[str, ...]:
         command = [expand(word, variables) for word in (*self._command(container), *container.args)]
         return tuple(own_interpreter([rewrite(word) for word in command]))
 
-    def _command(self, container: Container) -> tuple[str, ...]:
+    def _command(self, container: RunnableContainer) -> tuple[str, ...]:
         if not container.command and container.image and container.image == self._default_image:
             return self._default_command
         return container.command
@@ -163,7 +162,7 @@ class Host(Struct, frozen=True, kw_only=True):
     data: Path
     allocatable: Mapping[str, str]
     addresses: PodAddresses
-    gpus: Gpus
+    gpus: GpuAllocator
     commands: CommandResolver
     http: aiohttp.ClientSession
     now: Now

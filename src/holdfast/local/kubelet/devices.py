@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from holdfast.api.scalars import parse_quantity, round_up
 from holdfast.errors import HoldfastError
-from holdfast.local.kubelet.objects import Container, PodSpec
+from holdfast.local.kubelet.objects import RunnableContainer, RunnablePodSpec
 
 PERIOD_US = 100_000
 CONTROLLERS = ("cpu", "memory")
@@ -46,7 +46,7 @@ class Cgroups(Struct, frozen=True, kw_only=True):
     parents: dict[str, Path]
     is_unified: bool
 
-    def make(self, uid: str, container: Container) -> Cgroup | None:
+    def make(self, uid: str, container: RunnableContainer) -> Cgroup | None:
         """Create the cgroup of a container; None for a container without enforceable limits."""
         entries = {}
         for controller, settings in self._settings(container).items():
@@ -57,7 +57,7 @@ class Cgroups(Struct, frozen=True, kw_only=True):
             entries[entry] = True
         return Cgroup(tuple(entries)) if entries else None
 
-    def _settings(self, container: Container) -> dict[str, dict[str, str]]:
+    def _settings(self, container: RunnableContainer) -> dict[str, dict[str, str]]:
         limits, settings = container.resources.limits, {}
         if "cpu" in limits and "cpu" in self.parents:
             quota = max(round_up(parse_quantity(limits["cpu"]) * PERIOD_US), 1000)
@@ -135,12 +135,12 @@ class NotEnoughGpus(HoldfastError):
     """Fewer GPUs are free than the pod requests."""
 
 
-class Gpus:
+class GpuAllocator:
     def __init__(self, count: int) -> None:
         self._free = set(range(count))
         self._allocated: dict[str, tuple[int, ...]] = {}
 
-    def take(self, pod: str, spec: PodSpec) -> dict[str, tuple[int, ...]]:
+    def take(self, pod: str, spec: RunnablePodSpec) -> dict[str, tuple[int, ...]]:
         """Allocate the GPUs of a pod; returns the device indexes by container name."""
         needed = needed_by(spec)
         if needed > len(self._free):
@@ -154,7 +154,7 @@ class Gpus:
         self._free.update(self._allocated.pop(pod, ()))
 
 
-def needed_by(spec: PodSpec) -> int:
+def needed_by(spec: RunnablePodSpec) -> int:
     """The peak number of GPUs: concurrent containers add up; an init container runs only beside earlier sidecars."""
     sidecars = peak = 0
     for container in spec.init_containers:
@@ -165,7 +165,7 @@ def needed_by(spec: PodSpec) -> int:
     return max(peak, sidecars + sum(map(requested_gpus, spec.containers)))
 
 
-def assign_devices(spec: PodSpec, devices: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+def assign_devices(spec: RunnablePodSpec, devices: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     shares: dict[str, tuple[int, ...]] = {}
     used = 0
     for container in (*spec.init_containers, *spec.containers):
@@ -175,7 +175,7 @@ def assign_devices(spec: PodSpec, devices: tuple[int, ...]) -> dict[str, tuple[i
     return shares
 
 
-def requested_gpus(container: Container) -> int:
+def requested_gpus(container: RunnableContainer) -> int:
     resources = container.resources
     return round_up(parse_quantity(resources.limits.get(RESOURCE) or resources.requests.get(RESOURCE) or 0))
 

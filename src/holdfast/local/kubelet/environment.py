@@ -10,27 +10,23 @@ from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
 
+from holdfast.api.core.objects import ConfigMap, PersistentVolumeClaim, Secret
 from holdfast.api.meta import Key, Object
 from holdfast.api.scalars import parse_quantity, round_up
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.protocol import Cluster, Resource
-from holdfast.local.kubelet.errors import ConfigError
+from holdfast.cluster.resources import CLAIMS, CONFIG_MAPS, SECRETS
 from holdfast.local.kubelet.objects import (
-    CLAIMS,
-    CONFIG_MAPS,
-    SECRETS,
-    ConfigMap,
-    Container,
+    ConfigError,
     EnvVar,
     EnvVarSource,
     FieldRef,
     KeyRef,
-    Named,
+    MountableVolume,
     ObjectVolume,
-    Pod,
     ResourceFieldRef,
-    Secret,
-    Volume,
+    RunnableContainer,
+    RunnablePod,
 )
 
 # $(NAME) in values, commands and arguments, by the rules of Kubernetes. Leftmost first: $$ stands for one $, $(NAME)
@@ -57,7 +53,7 @@ _MAP_ENTRY = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 class PodContext(Struct, frozen=True, kw_only=True):
     """A pod, its addresses, and the allocatable resources of its node."""
 
-    pod: Pod
+    pod: RunnablePod
     pod_ip: str
     host_ip: str
     allocatable: Mapping[str, str]
@@ -110,7 +106,7 @@ def _map_lines(entries: Mapping[str, str]) -> str:
 T = TypeVar("T", bound=Object)
 
 # Issues a token of the pod for an audience.
-IssueToken: TypeAlias = Callable[[Pod, str], str]
+IssueToken: TypeAlias = Callable[[RunnablePod, str], str]
 
 
 class ReferencedObjects(Struct, frozen=True, kw_only=True):
@@ -126,12 +122,12 @@ class Sources(Struct, frozen=True, kw_only=True):
 
     config_maps: Mapping[str, ConfigMap] = {}
     secrets: Mapping[str, Secret] = {}
-    claims: Mapping[str, Named] = {}
+    claims: Mapping[str, PersistentVolumeClaim] = {}
     tokens: Mapping[str, str] = {}
     """By audience."""
 
 
-def of_container(container: Container) -> ReferencedObjects:
+def of_container(container: RunnableContainer) -> ReferencedObjects:
     """The objects that the environment of a container refers to."""
     references = [variable.value_from for variable in container.env if variable.value_from]
     maps = [ref.config_map_key_ref for ref in references] + [env_from.config_map_ref for env_from in container.env_from]
@@ -141,7 +137,7 @@ def of_container(container: Container) -> ReferencedObjects:
     )
 
 
-def of_volumes(volumes: Iterable[Volume]) -> ReferencedObjects:
+def of_volumes(volumes: Iterable[MountableVolume]) -> ReferencedObjects:
     config_maps, secrets, claims = set(), set(), set()
     for volume in volumes:
         config_maps |= {source.name for source in _objects(volume, "config_map")}
@@ -151,14 +147,14 @@ def of_volumes(volumes: Iterable[Volume]) -> ReferencedObjects:
     return ReferencedObjects(config_maps=frozenset(config_maps), secrets=frozenset(secrets), claims=frozenset(claims))
 
 
-def _objects(volume: Volume, kind: str) -> Iterator[ObjectVolume]:
+def _objects(volume: MountableVolume, kind: str) -> Iterator[ObjectVolume]:
     for holder in (volume, *(volume.projected.sources if volume.projected else ())):
         source: ObjectVolume | None = getattr(holder, kind)
         if source:
             yield source
 
 
-def tokens(pod: Pod, issue: IssueToken | None) -> dict[str, str]:
+def tokens(pod: RunnablePod, issue: IssueToken | None) -> dict[str, str]:
     """The tokens of the pod's volumes by audience; none without an issuer, since nobody could verify them."""
     projections = (each for volume in pod.spec.volumes if volume.projected for each in volume.projected.sources)
     audiences = {each.service_account_token.audience for each in projections if each.service_account_token}
@@ -217,7 +213,7 @@ class DeclaredEnv(Struct, frozen=True):
         return {name: value if name in self.secret else rewrite(value) for name, value in self.values.items()}
 
 
-def declared(container: Container, context: PodContext, sources: Sources) -> DeclaredEnv:
+def declared(container: RunnableContainer, context: PodContext, sources: Sources) -> DeclaredEnv:
     """envFrom first, then env: a later variable replaces an earlier variable of the same name."""
     variables = DeclaredEnv({})
     for group in container.env_from:
@@ -233,7 +229,7 @@ def declared(container: Container, context: PodContext, sources: Sources) -> Dec
 
 
 def _value(
-    variable: EnvVar, earlier: Mapping[str, str], container: Container, context: PodContext, sources: Sources
+    variable: EnvVar, earlier: Mapping[str, str], container: RunnableContainer, context: PodContext, sources: Sources
 ) -> str | None:
     """The value of a variable; None for a missing optional source."""
     if variable.value_from is None:
@@ -241,7 +237,9 @@ def _value(
     return _value_from(variable.value_from, container, context, sources)
 
 
-def _value_from(source: EnvVarSource, container: Container, context: PodContext, sources: Sources) -> str | None:
+def _value_from(
+    source: EnvVarSource, container: RunnableContainer, context: PodContext, sources: Sources
+) -> str | None:
     if source.field_ref:
         return context.field(source.field_ref)
     if source.resource_field_ref:

@@ -15,16 +15,16 @@ import structlog
 from holdfast.api.meta import Key
 from holdfast.api.scalars import parse_quantity
 from holdfast.cluster.errors import BadRequest, ClusterError, Conflict, Expired, NotFound
-from holdfast.cluster.protocol import JSON, Change, Cluster
+from holdfast.cluster.protocol import JSON, Change, Cluster, DeleteOptions
 from holdfast.errors import HoldfastError
 from holdfast.local.kubelet import logs, processes, volumes
 from holdfast.local.kubelet.context import CommandResolver, Host, Now, PodAddresses
-from holdfast.local.kubelet.devices import RESOURCE, Cgroups, Gpus
+from holdfast.local.kubelet.devices import RESOURCE, Cgroups, GpuAllocator
 from holdfast.local.kubelet.environment import IssueToken
 from holdfast.local.kubelet.node import NodeAgent
-from holdfast.local.kubelet.objects import PODS, Pod
+from holdfast.local.kubelet.objects import PODS, RunnablePod
 from holdfast.local.kubelet.pod import PodRun, PodStatusWriter
-from holdfast.local.kubelet.pod_status import ContainerSnapshot, PodResult, Snapshot, Terminated, pod_status
+from holdfast.local.kubelet.pod_status import ContainerSnapshot, PodResult, PodSnapshot, Terminated, pod_status
 from holdfast.local.kubelet.processes import KILLED
 
 RETRY_S = 1.0
@@ -36,16 +36,16 @@ class BoundPods:
     """List and watch of the pods on this node: `seen` is called once per pod version, `gone` once per deleted pod."""
 
     def __init__(
-        self, cluster: Cluster, node: str, *, seen: Callable[[Pod], None], gone: Callable[[Pod], None]
+        self, cluster: Cluster, node: str, *, seen: Callable[[RunnablePod], None], gone: Callable[[RunnablePod], None]
     ) -> None:
         self._cluster = cluster
         self._fields = f"spec.nodeName={node}"
         self._seen = seen
         self._gone = gone
-        self._pods: dict[Key, Pod] = {}
+        self._pods: dict[Key, RunnablePod] = {}
         self._version = ""
 
-    async def sync(self) -> tuple[Pod, ...]:
+    async def sync(self) -> tuple[RunnablePod, ...]:
         """List the pods of this node and call back for every difference to the last known pods."""
         listing = await self._cluster.list(PODS, fields=self._fields)
         keys = {pod.metadata.key for pod in listing.items}
@@ -85,7 +85,7 @@ class BoundPods:
                 self._version = event.resource_version
         return self._version != before
 
-    def _put(self, pod: Pod) -> None:
+    def _put(self, pod: RunnablePod) -> None:
         old = self._pods.get(pod.metadata.key)
         if old is not None and old.metadata.uid != pod.metadata.uid:
             self._gone(old)
@@ -112,7 +112,7 @@ STOPPED = PodResult(
 
 # Called with a pod that has ended, its last status, and a function that reads the log of one of its containers.
 ReadLog: TypeAlias = Callable[[str], Awaitable[bytes]]
-Ended: TypeAlias = Callable[[Pod, JSON, ReadLog], Awaitable[None]]
+Ended: TypeAlias = Callable[[RunnablePod, JSON, ReadLog], Awaitable[None]]
 
 
 class NotLinux(HoldfastError):
@@ -160,7 +160,7 @@ class Kubelet:
             data=data,
             allocatable=resources,
             addresses=PodAddresses(identity),
-            gpus=Gpus(int(parse_quantity(resources.get(RESOURCE, "0")))),
+            gpus=GpuAllocator(int(parse_quantity(resources.get(RESOURCE, "0")))),
             commands=CommandResolver(default_image, default_command),
             http=self._http,
             now=now,
@@ -243,17 +243,17 @@ class Kubelet:
             raise ReclaimFailed(f"{folder}, the folder of claim {claim}, can't be removed: remove it by hand")
 
     @staticmethod
-    def _container(pod: Pod, name: str) -> str:
+    def _container(pod: RunnablePod, name: str) -> str:
         names = [one.name for one in (*pod.spec.containers, *pod.spec.init_containers)]
         if name and name not in names:
             raise BadRequest(f"container {name} is not valid for pod {pod.metadata.name}: it has {', '.join(names)}")
         return name or names[0]
 
-    def _on_pod_changed(self, pod: Pod) -> None:
+    def _on_pod_changed(self, pod: RunnablePod) -> None:
         uid = pod.metadata.uid
         if run := self._runs.get(uid):
             run.observe(pod)
-        elif pod.has_ended or uid in self._finished:
+        elif pod.is_finished or uid in self._finished:
             if _to_be_removed(pod):
                 self._spawn(self._remove(pod))
         elif uid in self._lost:
@@ -264,7 +264,7 @@ class Kubelet:
             run.observe(pod)
             self._spawn(self._run(run))
 
-    def _on_pod_deleted(self, pod: Pod) -> None:
+    def _on_pod_deleted(self, pod: RunnablePod) -> None:
         """A pod that was force-deleted must not run any longer."""
         self._finished.discard(pod.metadata.uid)
         if run := self._runs.pop(pod.metadata.uid, None):
@@ -286,7 +286,7 @@ class Kubelet:
         elif _to_be_removed(run.pod):
             await self._remove(run.pod)
 
-    async def _notify_ended(self, pod: Pod, snapshot: Snapshot) -> None:
+    async def _notify_ended(self, pod: RunnablePod, snapshot: PodSnapshot) -> None:
         if self._ended is None:
             return
         folder = self._host.logs(pod.metadata.uid)
@@ -299,12 +299,12 @@ class Kubelet:
         except Exception:  # noqa: BLE001 - whatever the callback raises, the pod has to be removed
             log.error("end of a pod not taken in", pod=str(pod.metadata.key), traceback=traceback.format_exc())
 
-    async def _report_lost(self, pod: Pod) -> None:
+    async def _report_lost(self, pod: RunnablePod) -> None:
         end = Terminated(
             exit_code=KILLED, reason="ContainerStatusUnknown", message=LOST.message, finished_at=self._host.time()
         )
         main = tuple(ContainerSnapshot(name=one.name, image=one.image, state=end) for one in pod.spec.containers)
-        lost = Snapshot(init=(), main=main, start_time=pod.status.start_time, result=LOST)
+        lost = PodSnapshot(init=(), main=main, start_time=pod.status.start_time, result=LOST)
         reporter = PodStatusWriter(self._cluster, pod, lambda: lost, self._host.time)
         await reporter.flush()
         log.warning("pod lost", pod=str(pod.metadata.key))
@@ -313,12 +313,12 @@ class Kubelet:
         if _to_be_removed(reporter.pod):
             await self._remove(reporter.pod)
 
-    async def _remove(self, pod: Pod) -> None:
+    async def _remove(self, pod: RunnablePod) -> None:
         """Confirm a deletion: no process of the pod runs any more. The logs stay while a finalizer holds the object."""
         metadata = pod.metadata
         while True:
             try:
-                return await self._cluster.delete(PODS, metadata.key, uid=metadata.uid, grace_period_s=0)
+                return await self._cluster.delete(PODS, metadata.key, DeleteOptions(uid=metadata.uid, grace_period_s=0))
             except (NotFound, Conflict):
                 return None
             except ClusterError as error:
@@ -342,7 +342,7 @@ class Kubelet:
             log.error("work on a pod failed", traceback="".join(traceback.format_exception(error)))
 
 
-def _to_be_removed(pod: Pod) -> bool:
+def _to_be_removed(pod: RunnablePod) -> bool:
     """Whether the pod is deleted and the kubelet has not confirmed the deletion yet."""
     metadata = pod.metadata
     return bool(metadata.deletion_timestamp) and metadata.deletion_grace_period_seconds != 0

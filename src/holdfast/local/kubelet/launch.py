@@ -10,8 +10,7 @@ from holdfast.local.kubelet import environment, logs, volumes
 from holdfast.local.kubelet.context import ContainerContext, PodAddresses
 from holdfast.local.kubelet.devices import Cgroup, cuda_env
 from holdfast.local.kubelet.environment import DeclaredEnv, base, declared
-from holdfast.local.kubelet.errors import RetryLater
-from holdfast.local.kubelet.objects import Container
+from holdfast.local.kubelet.objects import RetryLater, RunnableContainer
 from holdfast.local.kubelet.processes import Launch
 from holdfast.local.kubelet.volumes import Mount
 
@@ -82,7 +81,7 @@ class LaunchPlan(Struct, frozen=True, kw_only=True):
     cgroup: Cgroup | None
 
 
-async def prepare(container: Container, context: ContainerContext, restart: int) -> LaunchPlan:
+async def prepare(container: RunnableContainer, context: ContainerContext, restart: int) -> LaunchPlan:
     """Prepare the start of a container. Raises `RetryLater` while a referenced object is missing."""
     host, pod_context = context.host, context.pod_context
     found = await environment.fetch(

@@ -7,14 +7,15 @@ import platform
 from collections.abc import Mapping
 from datetime import UTC
 
+import msgspec
 import structlog
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import AlreadyExists, ClusterError, NotFound
 from holdfast.cluster.protocol import JSON, Cluster
+from holdfast.cluster.resources import LEASES, NAMESPACES, NODES
 from holdfast.local.kubelet.context import HOST_IP, Now
 from holdfast.local.kubelet.devices import RESOURCE
-from holdfast.local.kubelet.objects import LEASES, NAMESPACES, NODES
 
 LEASE_NAMESPACE = "kube-node-lease"
 HEARTBEAT_S = 10.0
@@ -69,10 +70,10 @@ class NodeAgent:
     async def _restore_ready(self) -> None:
         """Set Ready again after a suspend, when the node controller marked the node Unknown: only the kubelet can."""
         key = Key("", self._name)
-        conditions = (await self._cluster.get(NODES, key)).status.get("conditions", [])
-        if any((each["type"], each["status"]) == ("Ready", "Unknown") for each in conditions):
-            others = [each for each in conditions if each["type"] != "Ready"]
-            merged = [*others, *self._status()["conditions"]]
+        conditions = (await self._cluster.get(NODES, key)).status.conditions
+        if any((each.type, each.status) == ("Ready", "Unknown") for each in conditions):
+            others = [each for each in conditions if each.type != "Ready"]
+            merged = [*msgspec.to_builtins(others), *self._status()["conditions"]]
             await self._cluster.patch_status(NODES, key, {"status": {"conditions": merged}})
 
     async def _renew(self) -> None:

@@ -1,62 +1,56 @@
-"""The fields that the kubelet reads of pods and of the objects that pods refer to.
-
-More pod fields than the operator's cache stores, and no bounds: the API server has already validated these objects.
-"""
+"""Pods with all that is needed to run them: what a kubelet reads beyond what controllers cache."""
 
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import field
 
-from holdfast.api.core.objects import Lease
-from holdfast.api.meta import Object
+from holdfast.api.core.objects import Container, Pod, PodSpec, Volume
+from holdfast.api.meta import ApiStruct
 from holdfast.cluster.protocol import Resource
+from holdfast.errors import HoldfastError
 
 
-class Part(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """Base of all structs inside an object."""
-
-
-class KeyRef(Part, frozen=True, kw_only=True, rename="camel"):
+class KeyRef(ApiStruct, frozen=True, kw_only=True):
     name: str = ""
     key: str = ""
     optional: bool = False
 
 
-class FieldRef(Part, frozen=True, kw_only=True, rename="camel"):
+class FieldRef(ApiStruct, frozen=True, kw_only=True):
     field_path: str
 
 
-class ResourceFieldRef(Part, frozen=True, kw_only=True, rename="camel"):
+class ResourceFieldRef(ApiStruct, frozen=True, kw_only=True):
     resource: str
     container_name: str = ""
     divisor: str | int | None = None
 
 
-class EnvVarSource(Part, frozen=True, kw_only=True, rename="camel"):
+class EnvVarSource(ApiStruct, frozen=True, kw_only=True):
     field_ref: FieldRef | None = None
     resource_field_ref: ResourceFieldRef | None = None
     config_map_key_ref: KeyRef | None = None
     secret_key_ref: KeyRef | None = None
 
 
-class EnvVar(Part, frozen=True, kw_only=True, rename="camel"):
+class EnvVar(ApiStruct, frozen=True, kw_only=True):
     name: str
     value: str = ""
     value_from: EnvVarSource | None = None
 
 
-class EnvFrom(Part, frozen=True, kw_only=True, rename="camel"):
+class EnvFrom(ApiStruct, frozen=True, kw_only=True):
     prefix: str = ""
     config_map_ref: KeyRef | None = None
     secret_ref: KeyRef | None = None
 
 
-class KeyToPath(Part, frozen=True, kw_only=True, rename="camel"):
+class KeyToPath(ApiStruct, frozen=True, kw_only=True):
     key: str
     path: str
 
 
-class ObjectVolume(Part, frozen=True, kw_only=True, rename="camel"):
+class ObjectVolume(ApiStruct, frozen=True, kw_only=True):
     """A ConfigMap or Secret as files; a volume spells the name of a Secret `secretName`."""
 
     name: str = ""
@@ -65,44 +59,40 @@ class ObjectVolume(Part, frozen=True, kw_only=True, rename="camel"):
     optional: bool = False
 
 
-class DownwardFile(Part, frozen=True, kw_only=True, rename="camel"):
+class DownwardFile(ApiStruct, frozen=True, kw_only=True):
     path: str
     field_ref: FieldRef | None = None
     resource_field_ref: ResourceFieldRef | None = None
 
 
-class DownwardVolume(Part, frozen=True, kw_only=True, rename="camel"):
+class DownwardVolume(ApiStruct, frozen=True, kw_only=True):
     items: tuple[DownwardFile, ...] = ()
 
 
-class TokenFile(Part, frozen=True, kw_only=True, rename="camel"):
+class TokenFile(ApiStruct, frozen=True, kw_only=True):
     """A service account token of the pod for one audience."""
 
     path: str
     audience: str = ""
 
 
-class Projection(Part, frozen=True, kw_only=True, rename="camel"):
+class Projection(ApiStruct, frozen=True, kw_only=True):
     config_map: ObjectVolume | None = None
     secret: ObjectVolume | None = None
     downward_api: DownwardVolume | None = field(default=None, name="downwardAPI")
     service_account_token: TokenFile | None = None
 
 
-class ProjectedVolume(Part, frozen=True, kw_only=True, rename="camel"):
+class ProjectedVolume(ApiStruct, frozen=True, kw_only=True):
     sources: tuple[Projection, ...] = ()
 
 
-class ClaimVolume(Part, frozen=True, kw_only=True, rename="camel"):
-    claim_name: str
-
-
-class HostPath(Part, frozen=True, kw_only=True, rename="camel"):
+class HostPath(ApiStruct, frozen=True, kw_only=True):
     path: str
     type: str = ""
 
 
-class Volume(Part, frozen=True, kw_only=True, rename="camel"):
+class MountableVolume(Volume, frozen=True, kw_only=True):
     name: str
     empty_dir: dict[str, Any] | None = None
     config_map: ObjectVolume | None = None
@@ -110,37 +100,31 @@ class Volume(Part, frozen=True, kw_only=True, rename="camel"):
     downward_api: DownwardVolume | None = field(default=None, name="downwardAPI")
     projected: ProjectedVolume | None = None
     host_path: HostPath | None = None
-    persistent_volume_claim: ClaimVolume | None = None
     nfs: dict[str, Any] | None = None
 
 
-class VolumeMount(Part, frozen=True, kw_only=True, rename="camel"):
+class VolumeMount(ApiStruct, frozen=True, kw_only=True):
     name: str
     mount_path: str
     sub_path: str = ""
     sub_path_expr: str = ""
 
 
-class ContainerPort(Part, frozen=True, kw_only=True, rename="camel"):
+class ContainerPort(ApiStruct, frozen=True, kw_only=True):
     container_port: int
     name: str = ""
 
 
-class ResourceRequirements(Part, frozen=True, kw_only=True, rename="camel"):
-    limits: dict[str, str | int] = {}
-    requests: dict[str, str | int] = {}
-
-
-class ExecAction(Part, frozen=True, kw_only=True, rename="camel"):
+class ExecAction(ApiStruct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
 
 
-class HttpHeader(Part, frozen=True, kw_only=True, rename="camel"):
+class HttpHeader(ApiStruct, frozen=True, kw_only=True):
     name: str
     value: str = ""
 
 
-class HttpGetAction(Part, frozen=True, kw_only=True, rename="camel"):
+class HttpGetAction(ApiStruct, frozen=True, kw_only=True):
     port: int | str
     path: str = "/"
     host: str = ""
@@ -148,12 +132,12 @@ class HttpGetAction(Part, frozen=True, kw_only=True, rename="camel"):
     http_headers: tuple[HttpHeader, ...] = ()
 
 
-class TcpSocketAction(Part, frozen=True, kw_only=True, rename="camel"):
+class TcpSocketAction(ApiStruct, frozen=True, kw_only=True):
     port: int | str
     host: str = ""
 
 
-class Handler(Part, frozen=True, kw_only=True, rename="camel"):
+class Handler(ApiStruct, frozen=True, kw_only=True):
     """The action of a probe or hook; exactly one field is set."""
 
     exec: ExecAction | None = None
@@ -162,7 +146,7 @@ class Handler(Part, frozen=True, kw_only=True, rename="camel"):
     sleep: dict[str, int] | None = None
 
 
-class Probe(Handler, frozen=True, kw_only=True, rename="camel"):
+class Probe(Handler, frozen=True, kw_only=True):
     initial_delay_seconds: int = 0
     timeout_seconds: int = 1
     period_seconds: int = 10
@@ -171,12 +155,12 @@ class Probe(Handler, frozen=True, kw_only=True, rename="camel"):
     termination_grace_period_seconds: int | None = None
 
 
-class Lifecycle(Part, frozen=True, kw_only=True, rename="camel"):
+class Lifecycle(ApiStruct, frozen=True, kw_only=True):
     post_start: Handler | None = None
     pre_stop: Handler | None = None
 
 
-class Container(Part, frozen=True, kw_only=True, rename="camel"):
+class RunnableContainer(Container, frozen=True, kw_only=True):
     name: str
     image: str = ""
     command: tuple[str, ...] = ()
@@ -185,9 +169,7 @@ class Container(Part, frozen=True, kw_only=True, rename="camel"):
     env: tuple[EnvVar, ...] = ()
     env_from: tuple[EnvFrom, ...] = ()
     ports: tuple[ContainerPort, ...] = ()
-    resources: ResourceRequirements = ResourceRequirements()
     volume_mounts: tuple[VolumeMount, ...] = ()
-    restart_policy: str = ""
     startup_probe: Probe | None = None
     liveness_probe: Probe | None = None
     readiness_probe: Probe | None = None
@@ -195,69 +177,43 @@ class Container(Part, frozen=True, kw_only=True, rename="camel"):
     termination_message_path: str = "/dev/termination-log"
     termination_message_policy: str = "File"
 
-    @property
-    def is_sidecar(self) -> bool:
-        """Only for init containers: a sidecar runs beside the main containers and ends after them."""
-        return self.restart_policy == "Always"
 
-
-class PodSpec(Part, frozen=True, kw_only=True, rename="camel"):
-    node_name: str = ""
+class RunnablePodSpec(PodSpec, frozen=True, kw_only=True):
     hostname: str = ""
     subdomain: str = ""
     service_account_name: str = ""
-    restart_policy: str = "Always"
     termination_grace_period_seconds: int = 30
     active_deadline_seconds: int | None = None
-    init_containers: tuple[Container, ...] = ()
-    containers: tuple[Container, ...] = ()
-    volumes: tuple[Volume, ...] = ()
+    init_containers: tuple[RunnableContainer, ...] = ()
+    containers: tuple[RunnableContainer, ...] = ()
+    volumes: tuple[MountableVolume, ...] = ()
 
 
-class PodStatus(Part, frozen=True, kw_only=True, rename="camel"):
-    phase: str = "Pending"
-    start_time: str = ""
-    conditions: tuple[dict[str, Any], ...] = ()
+class RunnablePod(Pod, frozen=True, kw_only=True):
+    spec: RunnablePodSpec = RunnablePodSpec()
 
 
-class Pod(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
-
-    @property
-    def has_ended(self) -> bool:
-        return self.status.phase in ("Succeeded", "Failed")
+PODS = Resource(group="", version="v1", kind="Pod", plural="pods", model=RunnablePod)
 
 
-class ConfigMap(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    data: dict[str, str] = {}
-    binary_data: dict[str, bytes] = {}
-
-    @property
-    def files(self) -> dict[str, bytes]:
-        return {key: value.encode() for key, value in self.data.items()} | self.binary_data
+# Why a container does not run, and whether a retry can help.
 
 
-class Secret(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    data: dict[str, bytes] = {}
+class RetryLater(HoldfastError):
+    """A missing dependency may still appear: the pod waits and retries. `reason` is what kubectl shows."""
 
-    @property
-    def files(self) -> dict[str, bytes]:
-        return self.data
+    reason = "ContainerCreating"
 
 
-class Named(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """An object of which only the metadata matters."""
+class ConfigError(RetryLater):
+    """The configuration of a container refers to an object or key that does not exist (yet)."""
+
+    reason = "CreateContainerConfigError"
 
 
-class Node(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    status: dict[str, Any] = {}
+class PodRejected(HoldfastError):
+    """This node will never run the pod with this spec. `reason` goes into the pod's status."""
 
-
-PODS = Resource(group="", version="v1", kind="Pod", plural="pods", model=Pod)
-NODES = Resource(group="", version="v1", kind="Node", plural="nodes", model=Node, namespaced=False)
-CONFIG_MAPS = Resource(group="", version="v1", kind="ConfigMap", plural="configmaps", model=ConfigMap)
-SECRETS = Resource(group="", version="v1", kind="Secret", plural="secrets", model=Secret)
-CLAIMS = Resource(group="", version="v1", kind="PersistentVolumeClaim", plural="persistentvolumeclaims", model=Named)
-NAMESPACES = Resource(group="", version="v1", kind="Namespace", plural="namespaces", model=Named, namespaced=False)
-LEASES = Resource(group="coordination.k8s.io", version="v1", kind="Lease", plural="leases", model=Lease)
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason

@@ -4,6 +4,7 @@ import asyncio
 import traceback
 from collections.abc import Callable
 
+import msgspec
 import structlog
 from msgspec import structs
 
@@ -14,9 +15,8 @@ from holdfast.local.kubelet.container import RETRY_S, ContainerRun, GracePeriod,
 from holdfast.local.kubelet.context import HOST_IP, ContainerContext, Host
 from holdfast.local.kubelet.devices import RESOURCE, NotEnoughGpus
 from holdfast.local.kubelet.environment import PodContext
-from holdfast.local.kubelet.errors import PodRejected, RetryLater
-from holdfast.local.kubelet.objects import PODS, Container, Pod
-from holdfast.local.kubelet.pod_status import PodResult, Snapshot, Terminated, outcome, pod_status
+from holdfast.local.kubelet.objects import PODS, PodRejected, RetryLater, RunnableContainer, RunnablePod
+from holdfast.local.kubelet.pod_status import PodResult, PodSnapshot, Terminated, outcome, pod_status
 from holdfast.local.kubelet.volumes import prepare
 
 STATUS_RETRY_S = 1.0
@@ -27,7 +27,9 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 class PodStatusWriter:
     """Writes the newest status of a pod to the cluster after every change, and retries until the write succeeds."""
 
-    def __init__(self, cluster: Cluster, pod: Pod, snapshot: Callable[[], Snapshot], time: Callable[[], str]) -> None:
+    def __init__(
+        self, cluster: Cluster, pod: RunnablePod, snapshot: Callable[[], PodSnapshot], time: Callable[[], str]
+    ) -> None:
         self.pod = pod
         self._cluster = cluster
         self._snapshot = snapshot
@@ -71,7 +73,7 @@ class PodStatusWriter:
 
     async def _write(self) -> None:
         metadata = self.pod.metadata
-        status = pod_status(self._snapshot(), self.pod.status.conditions, self._time())
+        status = pod_status(self._snapshot(), msgspec.to_builtins(self.pod.status.conditions), self._time())
         if status != self._written:
             # The patch replaces the whole list of conditions, and others write into the list too: guard by version.
             guard = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
@@ -90,7 +92,7 @@ class PodStatusWriter:
 
 
 class PodRun:
-    def __init__(self, pod: Pod, host: Host) -> None:
+    def __init__(self, pod: RunnablePod, host: Host) -> None:
         self.reporter = PodStatusWriter(host.cluster, pod, self.snapshot, host.time)
         self._host = host
         self._uid = pod.metadata.uid
@@ -111,11 +113,11 @@ class PodRun:
             one.set_waiting("PodInitializing" if self._init else "ContainerCreating")
 
     @property
-    def pod(self) -> Pod:
+    def pod(self) -> RunnablePod:
         """The newest version of the pod from the cluster."""
         return self.reporter.pod
 
-    def observe(self, pod: Pod) -> None:
+    def observe(self, pod: RunnablePod) -> None:
         """Process a new version of the pod: only a deletion changes what runs here."""
         self.reporter.pod = pod
         if pod.metadata.deletion_timestamp:
@@ -132,8 +134,8 @@ class PodRun:
             if container.is_stopping or not container.snapshot.is_sidecar:
                 container.stop(grace_s)
 
-    def snapshot(self) -> Snapshot:
-        return Snapshot(
+    def snapshot(self) -> PodSnapshot:
+        return PodSnapshot(
             init=tuple(one.snapshot for one in self._init),
             main=tuple(one.snapshot for one in self._main),
             pod_ip=self._ip,
@@ -255,7 +257,7 @@ class PodRun:
             devices=devices.get(one.spec.name, ()),
         )
 
-    def _container(self, spec: Container, *, policy: str, is_init: bool) -> ContainerRun:
+    def _container(self, spec: RunnableContainer, *, policy: str, is_init: bool) -> ContainerRun:
         grace_s = float(self._spec.termination_grace_period_seconds)
         return ContainerRun(
             spec, policy=policy, is_init=is_init, grace_s=grace_s, changed=lambda: self.reporter.changed()

@@ -65,7 +65,7 @@ class PodResult(Struct, frozen=True, kw_only=True):
     disrupted: bool = False
 
 
-class Snapshot(Struct, frozen=True, kw_only=True):
+class PodSnapshot(Struct, frozen=True, kw_only=True):
     """Everything that the status of a pod is computed from."""
 
     init: tuple[ContainerSnapshot, ...]
@@ -76,7 +76,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     result: PodResult | None = None
 
 
-def phase(snapshot: Snapshot) -> str:
+def phase(snapshot: PodSnapshot) -> str:
     if snapshot.result:
         return snapshot.result.phase
     if not initialized(snapshot):
@@ -85,7 +85,7 @@ def phase(snapshot: Snapshot) -> str:
     return "Pending" if never_ran else "Running"
 
 
-def initialized(snapshot: Snapshot) -> bool:
+def initialized(snapshot: PodSnapshot) -> bool:
     return all(
         fact.started if fact.is_sidecar else isinstance(fact.state, Terminated) and fact.state.exit_code == 0
         for fact in snapshot.init
@@ -98,7 +98,7 @@ def outcome(main: Iterable[ContainerSnapshot]) -> str:
     return "Succeeded" if ended_well else "Failed"
 
 
-def pod_status(snapshot: Snapshot, before: Sequence[Mapping[str, object]], now: str) -> JSON:
+def pod_status(snapshot: PodSnapshot, before: Sequence[Mapping[str, object]], now: str) -> JSON:
     """The status to write; `before` are the conditions of the pod: only the kubelet's own conditions are replaced."""
     result = snapshot.result or PodResult(phase="")
     status: JSON = {
@@ -157,7 +157,7 @@ def _without_empty(**fields: object) -> JSON:
     return {name: value for name, value in fields.items() if value}
 
 
-def conditions(snapshot: Snapshot, before: Sequence[Mapping[str, object]], now: str) -> list[JSON]:
+def conditions(snapshot: PodSnapshot, before: Sequence[Mapping[str, object]], now: str) -> list[JSON]:
     wanted = _conditions(snapshot)
     others = [dict(one) for one in before if one["type"] not in wanted]
     old = {one["type"]: one for one in before}
@@ -171,7 +171,7 @@ def _with_transition_time(kind: str, fields: JSON, old: Mapping[str, object] | N
     return {"type": kind, "lastTransitionTime": since, **fields}
 
 
-def _conditions(snapshot: Snapshot) -> dict[str, JSON]:
+def _conditions(snapshot: PodSnapshot) -> dict[str, JSON]:
     facts = (*(fact for fact in snapshot.init if fact.is_sidecar), *snapshot.main)
     unready = [fact.name for fact in facts if not fact.ready]
     found = {"Initialized": _initialized(snapshot), "ContainersReady": _ready(unready), "Ready": _ready(unready)}
@@ -187,7 +187,7 @@ def _conditions(snapshot: Snapshot) -> dict[str, JSON]:
     return found
 
 
-def _initialized(snapshot: Snapshot) -> JSON:
+def _initialized(snapshot: PodSnapshot) -> JSON:
     if initialized(snapshot):
         return {"status": "True"}
     incomplete = [fact.name for fact in snapshot.init if not isinstance(fact.state, Terminated) and not fact.started]

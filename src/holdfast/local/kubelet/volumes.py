@@ -12,18 +12,18 @@ from pathlib import Path
 import structlog
 from msgspec import Struct
 
+from holdfast.api.core.objects import ConfigMap, PersistentVolumeClaim, Secret
 from holdfast.api.meta import Key
 from holdfast.local.kubelet.environment import PodContext, Sources, expand
-from holdfast.local.kubelet.errors import ConfigError, PodRejected, RetryLater
 from holdfast.local.kubelet.objects import (
-    ConfigMap,
-    Container,
+    ConfigError,
     DownwardVolume,
     HostPath,
-    Named,
+    MountableVolume,
     ObjectVolume,
-    Secret,
-    Volume,
+    PodRejected,
+    RetryLater,
+    RunnableContainer,
 )
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -45,7 +45,7 @@ class Mount(Struct, frozen=True):
     target: Path
 
 
-def mounts(container: Container, volumes: Mapping[str, Path], variables: Mapping[str, str]) -> list[Mount]:
+def mounts(container: RunnableContainer, volumes: Mapping[str, Path], variables: Mapping[str, str]) -> list[Mount]:
     """The mounts of a container, longest path first: a nested mount hides that path of the outer mount."""
     found = []
     for mount in container.volume_mounts:
@@ -102,7 +102,9 @@ def prepare(context: PodContext, sources: Sources, *, folder: Path, claim: Calla
     return {volume.name: _prepare(volume, context, sources, folder, claim) for volume in context.pod.spec.volumes}
 
 
-def _prepare(volume: Volume, context: PodContext, sources: Sources, folder: Path, claim: Callable[[Key], Path]) -> Path:
+def _prepare(
+    volume: MountableVolume, context: PodContext, sources: Sources, folder: Path, claim: Callable[[Key], Path]
+) -> Path:
     if volume.host_path:
         return _host_path(volume.name, volume.host_path)
     if volume.persistent_volume_claim:
@@ -132,7 +134,7 @@ def _host_path(name: str, source: HostPath) -> Path:
     return path
 
 
-def _claim(found: Named | None, folder: Path) -> Path:
+def _claim(found: PersistentVolumeClaim | None, folder: Path) -> Path:
     if found is None:
         raise RetryLater(f'PersistentVolumeClaim "{folder.name}" is not there; create it')
     if found.metadata.deletion_timestamp:
@@ -144,7 +146,7 @@ def _claim(found: Named | None, folder: Path) -> Path:
     return folder
 
 
-def _files(volume: Volume, context: PodContext, sources: Sources) -> tuple[bool, dict[str, bytes]]:
+def _files(volume: MountableVolume, context: PodContext, sources: Sources) -> tuple[bool, dict[str, bytes]]:
     """Whether the files are secret, and their contents by path."""
     if volume.projected:
         files: dict[str, bytes] = {}

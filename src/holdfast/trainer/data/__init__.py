@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.trainer.model import Floats, Indices, Labels, Pixels
-from holdfast.trainer.settings import BadSetting, Settings, unusable
+from holdfast.trainer.settings import InvalidTrainerSetting, TrainerSettings, unusable
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ IDX_CLASSES = 10
 def mnist(folder: Path) -> Data:
     train, test = _split(folder, "train"), _split(folder, "t10k")
     if train.images.shape[1:] != test.images.shape[1:]:
-        raise BadSetting(f"DATA_DIR {folder}: the images to learn from and those to test on differ in size")
+        raise InvalidTrainerSetting(f"DATA_DIR {folder}: the images to learn from and those to test on differ in size")
     return Data(train=train, test=test)
 
 
@@ -76,9 +76,9 @@ def _split(folder: Path, part: str) -> Split:
     images = _read(folder, f"{part}-images", 3)
     labels = _read(folder, f"{part}-labels", 1)
     if len(images) != len(labels) or not images.size:
-        raise BadSetting(f"DATA_DIR {folder}: {len(images)} {part} images for {len(labels)} labels")
+        raise InvalidTrainerSetting(f"DATA_DIR {folder}: {len(images)} {part} images for {len(labels)} labels")
     if labels.max() >= IDX_CLASSES:
-        raise BadSetting(f"DATA_DIR {folder}: {part} label {labels.max()} is not a digit")
+        raise InvalidTrainerSetting(f"DATA_DIR {folder}: {part} label {labels.max()} is not a digit")
     return Split(images, labels.astype(np.intp), 255.0)
 
 
@@ -90,10 +90,10 @@ def _read(folder: Path, stem: str, dimensions: int) -> NDArray[np.uint8]:
         raise unusable(f"can't read {file}: {error}", error) from error
     header = 4 + 4 * dimensions
     if len(content) < header or content[:4] != bytes((0, 0, UNSIGNED_BYTES, dimensions)):
-        raise BadSetting(f"{file} is not an IDX file of bytes in {dimensions} dimension(s)")
+        raise InvalidTrainerSetting(f"{file} is not an IDX file of bytes in {dimensions} dimension(s)")
     shape = tuple(int(length) for length in np.frombuffer(content, ">u4", dimensions, 4))
     if math.prod(shape) != len(content) - header:
-        raise BadSetting(f"{file} says {shape} and holds {len(content) - header} bytes: is it cut off?")
+        raise InvalidTrainerSetting(f"{file} says {shape} and holds {len(content) - header} bytes: is it cut off?")
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
@@ -102,7 +102,9 @@ def _find(folder: Path, stem: str, dimensions: int) -> Path:
     names = [f"{stem}{dot}idx{dimensions}-ubyte{packed}" for dot in "-." for packed in ("", ".gz")]
     found = next((folder / name for name in names if (folder / name).is_file()), None)
     if found is None:
-        raise BadSetting(f"DATA_DIR {folder} has no {names[0]} (or .gz): mount the folder with the four MNIST files")
+        raise InvalidTrainerSetting(
+            f"DATA_DIR {folder} has no {names[0]} (or .gz): mount the folder with the four MNIST files"
+        )
     return found
 
 
@@ -126,7 +128,7 @@ def synthetic(seed: int, samples: int) -> Data:
     )
 
 
-def load(settings: Settings) -> Data:
+def load(settings: TrainerSettings) -> Data:
     match settings.dataset:
         case "mnist":
             return mnist(settings.data_dir)

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct, structs
 
-from holdfast.api.reports import Checkpoint, Outcome, WorkerReport
+from holdfast.api.reports import CheckpointReport, Outcome, WorkerReport
 from holdfast.api.trainingjob import TrainingJob, TrainingJobSpec
 from holdfast.api.trainingjob_status import CheckpointStatus
 from holdfast.pods.failure import sanitize
@@ -40,7 +40,8 @@ def checkpoint_warnings(batch: WorkerReport) -> Iterator[CheckpointWarning]:
     for entry in batch.checkpoints:
         because = sanitize(entry.reason) or "no reason was given"
         if entry.outcome == "quarantined":
-            message = f"checkpoint {entry.path} is corrupt and was put aside, the one before it is used: {because}"
+            aside = "" if entry.path.startswith("oci://") else " and was put aside"
+            message = f"checkpoint {entry.path} is corrupt{aside}, the one before it is used: {because}"
             yield CheckpointWarning("CheckpointQuarantined", message)
         elif entry.outcome == "failed":
             message = f"worker {batch.index} could not keep checkpoint {entry.path}, the training goes on: {because}"
@@ -55,10 +56,10 @@ def checkpoints_enabled(spec: TrainingJobSpec) -> bool:
 
 
 def _apply_checkpoint(
-    spec: TrainingJobSpec, status: CheckpointStatus, entry: Checkpoint, at: datetime
+    spec: TrainingJobSpec, status: CheckpointStatus, entry: CheckpointReport, at: datetime
 ) -> CheckpointStatus:
-    if entry.kept is not None:
-        status = structs.replace(status, count=entry.kept, best=entry.best)
+    if entry.valid_count is not None:
+        status = structs.replace(status, count=entry.valid_count, best=entry.best)
     if entry.outcome == "quarantined" and entry.path == status.best:
         status = structs.replace(status, best=None)
     if entry.outcome == "quarantined" and entry.path == status.last:

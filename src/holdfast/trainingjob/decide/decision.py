@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.api.core.objects import Pod
+from holdfast.decisions import CleanUp, Finish, GiveUp, Retry, StateReason, Wait
 from holdfast.pods.failure import WorkerFailure, index_of, worker_text
 from holdfast.pods.start_problems import why_waiting
 from holdfast.times import format_duration, format_time, next_attempt, parse_time
 from holdfast.trainingjob.decide.failure import find_failure
 from holdfast.trainingjob.decide.old_pods import blocking_pods, give_up_times, jobs_that_may_create_pods, unreachable
+from holdfast.trainingjob.decide.progress import final_save_deadline, success_if_reached
 from holdfast.trainingjob.decide.restart import (
-    GiveUp,
-    Retry,
     backoff_s,
     deadline,
     expiry,
@@ -21,29 +21,10 @@ from holdfast.trainingjob.decide.restart import (
     restart_or_give_up,
     retry_time,
 )
-from holdfast.trainingjob.decide.snapshot import Observed, Timing
-from holdfast.trainingjob.decide.success import final_save_deadline, success_if_reached
+from holdfast.trainingjob.decide.snapshot import TrainingJobSnapshot, TrainingJobTiming
 
 # How many workers or pods a message lists by name.
 MAX_NAMED = 3
-
-
-class StateReason(Struct, frozen=True):
-    """The job's state, a one-word reason, and a message for people."""
-
-    state: str
-    reason: str
-    message: str
-
-
-class CleanUp(Struct, frozen=True):
-    """The job has ended: none of its workers may keep running."""
-
-
-class Finish(Struct, frozen=True):
-    """The job ends now."""
-
-    finding: StateReason
 
 
 class StartNewAttempt(Struct, frozen=True):
@@ -55,12 +36,6 @@ class StartNewAttempt(Struct, frozen=True):
 
 class RecreateJob(Struct, frozen=True):
     """The attempt was created for another spec and never started: recreate its Job without counting a restart."""
-
-
-class Wait(Struct, frozen=True):
-    """Create nothing yet. Without a finding the status does not change either."""
-
-    finding: StateReason | None
 
 
 class EnsureJob(Struct, frozen=True):
@@ -80,7 +55,7 @@ class DeleteQueuedJob(Struct, frozen=True):
 Action = CleanUp | Finish | StartNewAttempt | RecreateJob | Wait | EnsureJob | DeleteQueuedJob
 
 
-def decide(observed: Observed, now: datetime, timing: Timing) -> Action:
+def decide(observed: TrainingJobSnapshot, now: datetime, timing: TrainingJobTiming) -> Action:
     if observed.finished:
         return CleanUp()
     ended = _final_state(observed, now, timing)
@@ -89,7 +64,15 @@ def decide(observed: Observed, now: datetime, timing: Timing) -> Action:
     return _replace_attempt(observed, now, timing) or _wait(observed, now, timing) or _start(observed, now, timing)
 
 
-def _final_state(observed: Observed, now: datetime, timing: Timing) -> StateReason | None:
+def with_due_reports(observed: TrainingJobSnapshot, action: Action) -> TrainingJobSnapshot:
+    """Without reports whose write is not due, unless the attempt or the job ends: no later status would take them."""
+    if observed.status_without_reports is None or isinstance(action, StartNewAttempt | Finish | CleanUp):
+        return observed
+    job = structs.replace(observed.job, status=observed.status_without_reports)
+    return structs.replace(observed, job=job, reports=(), status_without_reports=None)
+
+
+def _final_state(observed: TrainingJobSnapshot, now: datetime, timing: TrainingJobTiming) -> StateReason | None:
     if observed.rejected_reason:
         return StateReason("Failed", "Refused", observed.rejected_reason)
     due = deadline(observed.job, now)
@@ -114,7 +97,7 @@ def _final_state(observed: Observed, now: datetime, timing: Timing) -> StateReas
     return None
 
 
-def _replace_attempt(observed: Observed, now: datetime, timing: Timing) -> Action | None:
+def _replace_attempt(observed: TrainingJobSnapshot, now: datetime, timing: TrainingJobTiming) -> Action | None:
     """Replaces an attempt that has failed or was created for an older spec."""
     failure = _find_failure(observed)
     if failure is None and _cannot_resume(observed, now, timing):
@@ -130,7 +113,7 @@ def _replace_attempt(observed: Observed, now: datetime, timing: Timing) -> Actio
     return RecreateJob() if observed.avoids_wrong_nodes else None
 
 
-def _find_failure(observed: Observed) -> WorkerFailure | None:
+def _find_failure(observed: TrainingJobSnapshot) -> WorkerFailure | None:
     """A failure seen in the pods explains more than missing reports, so it comes first.
 
     An elastic launcher replaces workers that fail, unless no worker could ever start.
@@ -141,20 +124,20 @@ def _find_failure(observed: Observed) -> WorkerFailure | None:
     return failure or observed.liveness_failure
 
 
-def _cannot_resume(observed: Observed, now: datetime, timing: Timing) -> bool:
+def _cannot_resume(observed: TrainingJobSnapshot, now: datetime, timing: TrainingJobTiming) -> bool:
     """A Job waits for its old pods before it creates new ones: for a pod on a dead node it would wait forever."""
     return _is_resuming(observed) and any(
         not pod.is_finished and pod not in blocking_pods(observed, now, timing, observed.pods) for pod in observed.pods
     )
 
 
-def _is_resuming(observed: Observed) -> bool:
+def _is_resuming(observed: TrainingJobSnapshot) -> bool:
     """The Job was suspended, or is being deleted to be recreated under the same name."""
     job = observed.current_job
     return job is not None and not observed.started and not observed.job.spec.suspend
 
 
-def _wait(observed: Observed, now: datetime, timing: Timing) -> Action | None:
+def _wait(observed: TrainingJobSnapshot, now: datetime, timing: TrainingJobTiming) -> Action | None:
     """Waits for old workers, for a job that uses the same checkpoint store, and for the retry time."""
     if observed.started or observed.job.spec.suspend or _is_backing_off(observed, now):
         return None  # the attempt keeps running, or starts no worker
@@ -174,7 +157,7 @@ def _wait(observed: Observed, now: datetime, timing: Timing) -> Action | None:
     return None
 
 
-def _why_stopping(observed: Observed, stopping: tuple[Pod, ...]) -> str:
+def _why_stopping(observed: TrainingJobSnapshot, stopping: tuple[Pod, ...]) -> str:
     """The reason for the restart is more useful than the wait for pods to stop, which takes seconds.
 
     Unreachable pods take longer, so the message names them.
@@ -198,7 +181,7 @@ def _pod_names(stopping: tuple[Pod, ...]) -> str:
     return f"pod{'s' if len(names) > 1 else ''} {', '.join(names[:MAX_NAMED])}{others}"
 
 
-def _start(observed: Observed, now: datetime, timing: Timing) -> Action:
+def _start(observed: TrainingJobSnapshot, now: datetime, timing: TrainingJobTiming) -> Action:
     if observed.job.spec.suspend:
         return DeleteQueuedJob() if observed.queued else EnsureJob(suspended=True)
     if observed.queued:
@@ -216,13 +199,13 @@ def _start(observed: Observed, now: datetime, timing: Timing) -> Action:
     return EnsureJob(True, _waiting(observed, "NoRoom", observed.admission.message))
 
 
-def _is_backing_off(observed: Observed, now: datetime) -> bool:
+def _is_backing_off(observed: TrainingJobSnapshot, now: datetime) -> bool:
     """The job released its capacity; its message gives the reason until the retry time."""
     due = retry_time(observed.job)
     return observed.state == "Pending" and due is not None and now < due
 
 
-def _release_partial_gang(observed: Observed, now: datetime, timing: Timing) -> EnsureJob | None:
+def _release_partial_gang(observed: TrainingJobSnapshot, now: datetime, timing: TrainingJobTiming) -> EnsureJob | None:
     """An admitted gang of which only some pods are bound must not hold their nodes forever."""
     due = bind_deadline(observed, timing)
     if due is None or now < due:
@@ -233,7 +216,7 @@ def _release_partial_gang(observed: Observed, now: datetime, timing: Timing) -> 
     return EnsureJob(True, StateReason("Pending", "NotBound", message), now + timedelta(seconds=timing.bind_timeout_s))
 
 
-def why_not_all_started(observed: Observed, missing: int) -> str:
+def why_not_all_started(observed: TrainingJobSnapshot, missing: int) -> str:
     desired = observed.job.spec.num_workers
     why = why_waiting(observed.pods, missing, desired, observed.pod_events, observed.job_event)
     if observed.claim and "persistentvolumeclaim" in why.lower():
@@ -242,7 +225,7 @@ def why_not_all_started(observed: Observed, missing: int) -> str:
     return why
 
 
-def bind_deadline(observed: Observed, timing: Timing) -> datetime | None:
+def bind_deadline(observed: TrainingJobSnapshot, timing: TrainingJobTiming) -> datetime | None:
     """By when all pods of a started attempt must be bound to nodes; None once they are."""
     job = observed.current_job
     if job is None or not observed.started or observed.elastic or not job.status.start_time:
@@ -253,7 +236,7 @@ def bind_deadline(observed: Observed, timing: Timing) -> datetime | None:
     return parse_time(job.status.start_time) + timedelta(seconds=timing.bind_timeout_s)
 
 
-def _waiting(observed: Observed, reason: str, message: str) -> StateReason:
+def _waiting(observed: TrainingJobSnapshot, reason: str, message: str) -> StateReason:
     """A job stays Restarting until it runs, and Suspended until its old workers are gone."""
     state = "Restarting" if observed.state == "Restarting" or observed.status.restart_count else "Pending"
     if reason == "StoppingWorkers" and observed.state == "Suspended":
@@ -264,12 +247,12 @@ def _waiting(observed: Observed, reason: str, message: str) -> StateReason:
 # When a TrainingJob must be reconciled again although no event arrives.
 
 
-def requeue_at(observed: Observed, now: datetime, timing: Timing) -> datetime | None:
+def requeue_at(observed: TrainingJobSnapshot, now: datetime, timing: TrainingJobTiming) -> datetime | None:
     """The next time at which the decision may differ; None when only an event can change it."""
     return min((due for due in _due_times(observed, now, timing) if due > now), default=None)
 
 
-def _due_times(observed: Observed, now: datetime, timing: Timing) -> Iterator[datetime]:
+def _due_times(observed: TrainingJobSnapshot, now: datetime, timing: TrainingJobTiming) -> Iterator[datetime]:
     if observed.finished:
         due = expiry(observed.job)
         if due is not None:
@@ -290,7 +273,7 @@ def _due_times(observed: Observed, now: datetime, timing: Timing) -> Iterator[da
     yield from give_up_times(observed, timing)
 
 
-def explain_after(observed: Observed, timing: Timing) -> datetime | None:
+def explain_after(observed: TrainingJobSnapshot, timing: TrainingJobTiming) -> datetime | None:
     """From when on the events of workers that have not started are read for the reason."""
     job = observed.current_job
     if job is None or observed.finished or not observed.started or not job.status.start_time:

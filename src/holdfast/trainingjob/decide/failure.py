@@ -24,10 +24,10 @@ from holdfast.pods.failure import (
     was_deleted_first,
 )
 from holdfast.times import parse_time
-from holdfast.trainingjob.decide.snapshot import Observed
+from holdfast.trainingjob.decide.snapshot import TrainingJobSnapshot
 
 
-def find_failure(observed: Observed) -> WorkerFailure | None:
+def find_failure(observed: TrainingJobSnapshot) -> WorkerFailure | None:
     """The failure of the current attempt; None while it is healthy."""
     job = observed.current_job
     if job is None or job.metadata.deletion_timestamp:
@@ -45,7 +45,7 @@ def find_failure(observed: Observed) -> WorkerFailure | None:
     return None
 
 
-def _check_first_start(failure: WorkerFailure, observed: Observed) -> WorkerFailure | None:
+def _check_first_start(failure: WorkerFailure, observed: TrainingJobSnapshot) -> WorkerFailure | None:
     """Marks the failure permanent when no worker finds its command: the spec or the image is wrong, no attempt can run.
 
     A single worker may be on a node where something is missing, so the result is None until the others show the same
@@ -62,13 +62,15 @@ def _check_first_start(failure: WorkerFailure, observed: Observed) -> WorkerFail
     return structs.replace(failure, permanent=True)
 
 
-def _is_first_start(observed: Observed) -> bool:
+def _is_first_start(observed: TrainingJobSnapshot) -> bool:
     """A Job that resumes after a suspension has a later startTime than the TrainingJob."""
     began, job = observed.status.start_time, observed.current_job
     return not observed.status.restart_count and job is not None and began in (None, "", job.status.start_time)
 
 
-def _failures(job: Job, observed: Observed) -> Iterator[tuple[tuple[int, bool, bool, datetime, int], WorkerFailure]]:
+def _failures(
+    job: Job, observed: TrainingJobSnapshot
+) -> Iterator[tuple[tuple[int, bool, bool, datetime, int], WorkerFailure]]:
     """Each failure with its sort key: within a class, a deletion explains least and a permanent cause most."""
     nodes, pods = observed.nodes, tuple(pod for pod in observed.pods if not _stopped_by_suspend(pod, job))
     failed = _failed_pods(pods)

@@ -11,11 +11,11 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from holdfast.api.core.objects import Pod
-from holdfast.api.reports import Progress, WorkerReport
+from holdfast.api.reports import ProgressReport, WorkerReport
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.pods.failure import FailureClass, WorkerFailure, index_of, worker_text
 from holdfast.times import parse_time
-from holdfast.trainingjob.decide.snapshot import Timing
+from holdfast.trainingjob.decide.snapshot import TrainingJobTiming
 
 # The reports that this operator has received from an attempt's workers, by its own clock. They live in memory only.
 
@@ -74,7 +74,7 @@ def gpu_utilization_percent(reports: AttemptReports | None, now_s: float, silent
     return round(sum(known) / len(known), 1) if known else None
 
 
-def _point(entry: Progress) -> ProgressPoint:
+def _point(entry: ProgressReport) -> ProgressPoint:
     """Epochs done and steps beyond them. It may go back: a suspended training resumes from a checkpoint."""
     return (entry.epoch, 0) if entry.step is None else (entry.epoch - 1, entry.step)
 
@@ -163,7 +163,12 @@ def without_stale(leases: Mapping[str, LeaseObservation], now_s: float) -> dict[
 
 
 def silent_workers(
-    pods: Iterable[Pod], reports: AttemptReports | None, *, receiving_since_s: float, now_s: float, timing: Timing
+    pods: Iterable[Pod],
+    reports: AttemptReports | None,
+    *,
+    receiving_since_s: float,
+    now_s: float,
+    timing: TrainingJobTiming,
 ) -> tuple[Pod, ...]:
     """The current attempt's workers whose nodes' Leases must be checked now.
 
@@ -180,7 +185,12 @@ def silent_workers(
 
 
 def next_lease_check_s(
-    pods: Iterable[Pod], reports: AttemptReports | None, *, receiving_since_s: float, now_s: float, timing: Timing
+    pods: Iterable[Pod],
+    reports: AttemptReports | None,
+    *,
+    receiving_since_s: float,
+    now_s: float,
+    timing: TrainingJobTiming,
 ) -> float | None:
     """When to check the Leases again, if no report arrives until then."""
     due = (_suspect_at_s(pod, reports, receiving_since_s, timing) for pod in pods if _is_running(pod))
@@ -189,14 +199,14 @@ def next_lease_check_s(
 
 
 def workers_on_dead_nodes(
-    suspected: Iterable[Pod], leases: Mapping[str, LeaseObservation], timing: Timing
+    suspected: Iterable[Pod], leases: Mapping[str, LeaseObservation], timing: TrainingJobTiming
 ) -> tuple[Pod, ...]:
     """The workers whose node's Lease was not renewed during the whole timeout; `leases` is by node name."""
     return _not_renewed(suspected, leases, timing.node_lease_timeout_s)
 
 
 def workers_on_doubtful_nodes(
-    suspected: Iterable[Pod], leases: Mapping[str, LeaseObservation], timing: Timing
+    suspected: Iterable[Pod], leases: Mapping[str, LeaseObservation], timing: TrainingJobTiming
 ) -> tuple[Pod, ...]:
     """Once one node is dead, also the workers on nodes that seem to follow.
 
@@ -228,7 +238,7 @@ def next_overdue(pods: Iterable[Pod], now: datetime) -> datetime | None:
     return min(due, default=None)
 
 
-def node_failure(pod: Pod, cause: FailureClass, timing: Timing) -> WorkerFailure:
+def node_failure(pod: Pod, cause: FailureClass, timing: TrainingJobTiming) -> WorkerFailure:
     message = (
         f"{worker_text(pod)} was lost: it has not reported for more than {timing.report_timeout_s:g} s, "
         f"and its node has not renewed its Lease for {timing.node_lease_timeout_s:g} s"
@@ -252,7 +262,9 @@ def _is_running(pod: Pod) -> bool:
     return pod.status.phase == "Running" and not pod.is_terminating and bool(pod.spec.node_name)
 
 
-def _suspect_at_s(pod: Pod, reports: AttemptReports | None, receiving_since_s: float, timing: Timing) -> float | None:
+def _suspect_at_s(
+    pod: Pod, reports: AttemptReports | None, receiving_since_s: float, timing: TrainingJobTiming
+) -> float | None:
     if reports is None:
         return None
     worker = reports.workers.get(index_of(pod))

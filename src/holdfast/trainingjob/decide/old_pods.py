@@ -11,10 +11,12 @@ from datetime import datetime, timedelta
 from holdfast.api.core.objects import Job, Node, Pod
 from holdfast.pods.failure import INDEX_LABEL
 from holdfast.times import parse_time
-from holdfast.trainingjob.decide.snapshot import Observed, Timing
+from holdfast.trainingjob.decide.snapshot import TrainingJobSnapshot, TrainingJobTiming
 
 
-def blocking_pods(observed: Observed, now: datetime, timing: Timing, pods: tuple[Pod, ...]) -> tuple[Pod, ...]:
+def blocking_pods(
+    observed: TrainingJobSnapshot, now: datetime, timing: TrainingJobTiming, pods: tuple[Pod, ...]
+) -> tuple[Pod, ...]:
     """The pods that the next attempt must wait for."""
     return tuple(
         pod
@@ -23,7 +25,9 @@ def blocking_pods(observed: Observed, now: datetime, timing: Timing, pods: tuple
     )
 
 
-def jobs_that_may_create_pods(observed: Observed, now: datetime, timing: Timing) -> tuple[Job, ...]:
+def jobs_that_may_create_pods(
+    observed: TrainingJobSnapshot, now: datetime, timing: TrainingJobTiming
+) -> tuple[Job, ...]:
     """Old Jobs that could still create a pod: they have not ended, and some worker never had a pod.
 
     A Job that is being deleted creates no pods once its controller has seen the deletion; an unreachable pod can keep
@@ -43,7 +47,7 @@ def unreachable(pods: tuple[Pod, ...], nodes: Mapping[str, Node]) -> tuple[Pod, 
     return tuple(pod for pod in pods if pod.is_terminating and not _is_reachable(pod, nodes))
 
 
-def give_up_times(observed: Observed, timing: Timing) -> Iterator[datetime]:
+def give_up_times(observed: TrainingJobSnapshot, timing: TrainingJobTiming) -> Iterator[datetime]:
     """When unreachable pods and deleted Jobs stop blocking the next attempt."""
     for pod in unreachable((*observed.running_old_pods, *observed.pods), observed.nodes):
         if not pod.is_finished:
@@ -53,11 +57,11 @@ def give_up_times(observed: Observed, timing: Timing) -> Iterator[datetime]:
             yield _given_up_at(job, timing)
 
 
-def _given_up_at(deleted: Pod | Job, timing: Timing) -> datetime:
+def _given_up_at(deleted: Pod | Job, timing: TrainingJobTiming) -> datetime:
     return parse_time(deleted.metadata.deletion_timestamp) + timedelta(seconds=timing.lost_pod_timeout_s)
 
 
-def _is_given_up(pod: Pod, nodes: Mapping[str, Node], now: datetime, timing: Timing) -> bool:
+def _is_given_up(pod: Pod, nodes: Mapping[str, Node], now: datetime, timing: TrainingJobTiming) -> bool:
     if not pod.is_terminating or _is_reachable(pod, nodes):
         return False
     return now >= _given_up_at(pod, timing)

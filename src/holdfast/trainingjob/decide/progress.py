@@ -9,18 +9,20 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 import msgspec
-from msgspec import structs
+from msgspec import Struct, structs
 
 from holdfast.api.core.objects import Pod
-from holdfast.api.reports import MOST_METRICS, Checkpoint, Progress, TerminationReport, WorkerReport
-from holdfast.api.trainingjob import TrainingJobSpec
+from holdfast.api.reports import MOST_METRICS, CheckpointReport, ProgressReport, TerminationReport, WorkerReport
+from holdfast.api.trainingjob import TrainingJob, TrainingJobSpec
+from holdfast.api.trainingjob_blocks import SuccessPolicy
 from holdfast.api.trainingjob_status import CheckpointStatus, EpochProgress, TrainingJobStatus
-from holdfast.pods.failure import SIDECAR, index_of
+from holdfast.pods.failure import index_of
+from holdfast.pods.template import SIDECAR_CONTAINER
 from holdfast.times import format_time, parse_time
 from holdfast.train.progress import METRIC as GPU_UTILIZATION
-from holdfast.trainingjob.decide import checkpoints, success
-from holdfast.trainingjob.decide.checkpoints import durable_outcome
-from holdfast.trainingjob.decide.snapshot import Observed
+from holdfast.trainingjob.decide import checkpoints
+from holdfast.trainingjob.decide.checkpoints import checkpoints_enabled, durable_outcome
+from holdfast.trainingjob.decide.snapshot import TrainingJobSnapshot, TrainingJobTiming
 
 # Worker 0 reports for all workers: the others train the same epochs.
 REPORTING_WORKER = 0
@@ -90,19 +92,19 @@ def _begin_attempt(
     return structs.replace(status, epochs=new)
 
 
-def _is_new(entry: Progress, epochs: EpochProgress) -> bool:
+def _is_new(entry: ProgressReport, epochs: EpochProgress) -> bool:
     """Several entries may report the end of one epoch; a step behind the known position was reported before."""
     return entry.epoch >= epochs.done if entry.step is None else entry.position >= epochs.position
 
 
 def _advance(
-    spec: TrainingJobSpec, status: TrainingJobStatus, entry: Progress, received: datetime
+    spec: TrainingJobSpec, status: TrainingJobStatus, entry: ProgressReport, received: datetime
 ) -> TrainingJobStatus:
     epochs = _epochs(status)
     epochs = structs.replace(epochs, position=max(epochs.position, entry.position))
     if entry.step is None:
         epochs = structs.replace(epochs, done=entry.epoch)
-        epochs = success.update_goal(spec.success_policy, epochs, entry, received)
+        epochs = update_goal(spec.success_policy, epochs, entry, received)
     return structs.replace(
         status,
         epochs=epochs,
@@ -195,7 +197,7 @@ def _format_microseconds(at: datetime) -> str:
 _CHECKPOINT = re.compile(r"[^\x00-\x1f\x7f]*/checkpoint-epoch-(0*[0-9]{1,9})")
 
 
-def termination_report(observed: Observed) -> WorkerReport | None:
+def termination_report(observed: TrainingJobSnapshot) -> WorkerReport | None:
     """The termination message as a report; None when it adds nothing to the status."""
     pod = next((pod for pod in observed.pods if index_of(pod) == REPORTING_WORKER and pod.is_finished), None)
     report = _read_termination_report(pod) if pod is not None else None
@@ -220,7 +222,9 @@ def termination_report(observed: Observed) -> WorkerReport | None:
 
 
 def _read_termination_report(pod: Pod) -> TerminationReport | None:
-    terminations = (each.state.terminated for each in pod.status.init_container_statuses if each.name == SIDECAR)
+    terminations = (
+        each.state.terminated for each in pod.status.init_container_statuses if each.name == SIDECAR_CONTAINER
+    )
     termination = next(terminations, None)
     try:
         return (
@@ -239,7 +243,7 @@ def _is_further(report: TerminationReport, epochs: EpochProgress | None) -> bool
     return report.progress.position > known_position
 
 
-def _newer_checkpoint(observed: Observed, report: TerminationReport) -> Checkpoint | None:
+def _newer_checkpoint(observed: TrainingJobSnapshot, report: TerminationReport) -> CheckpointReport | None:
     match = _CHECKPOINT.fullmatch(report.checkpoint)
     known = observed.status.checkpoint or CheckpointStatus()
     if match is None:
@@ -248,7 +252,7 @@ def _newer_checkpoint(observed: Observed, report: TerminationReport) -> Checkpoi
     last_epoch = -1 if known.last_epoch is None else known.last_epoch
     if epoch < last_epoch or (epoch, report.checkpoint) == (last_epoch, known.last):
         return None
-    return Checkpoint(
+    return CheckpointReport(
         path=report.checkpoint, epoch=epoch, outcome=durable_outcome(observed.job.spec), at=_reported_at(report)
     )
 
@@ -256,3 +260,74 @@ def _newer_checkpoint(observed: Observed, report: TerminationReport) -> Checkpoi
 def _reported_at(report: TerminationReport) -> float:
     """The time of its progress, which is the last reported; it stands for the whole report."""
     return report.progress.at if report.progress is not None else 0.0
+
+
+# successPolicy is evaluated at the end of every epoch; the result is stored in the status with the epoch itself. It
+# refers to the metrics `accuracy` and `loss`.
+
+
+class SuccessResult(Struct, frozen=True):
+    """Why the job is Completed: a one-word reason and a message."""
+
+    reason: str
+    message: str
+
+
+def update_goal(
+    policy: SuccessPolicy | None, epochs: EpochProgress, ended: ProgressReport, now: datetime
+) -> EpochProgress:
+    """Records the best loss so far, and whether this epoch is the last.
+
+    Epochs are compared by number: an epoch that is trained again after a restart counts once.
+    """
+    loss, accuracy = ended.metrics.get("loss"), ended.metrics.get("accuracy")
+    if loss is not None and (epochs.best_loss is None or loss < epochs.best_loss):
+        epochs = structs.replace(epochs, best_loss=loss, best_epoch=ended.epoch)
+    if policy is None:
+        return epochs
+    target, patience = policy.target_accuracy, policy.early_stopping_patience
+    if target is not None and accuracy is not None and accuracy >= target:
+        return structs.replace(epochs, goal="TargetReached", goal_time=format_time(now))
+    since_best = ended.epoch - epochs.best_epoch if epochs.best_epoch is not None else 0
+    if patience is not None and loss is not None and since_best >= patience:
+        return structs.replace(epochs, goal="EarlyStopped", goal_time=format_time(now))
+    return epochs
+
+
+def success_if_reached(
+    job: TrainingJob, now: datetime, timing: TrainingJobTiming, *, is_ending: bool = False
+) -> SuccessResult | None:
+    """The result once the goal is reached and the model is saved, or can't be saved: `is_ending`, or the time is up."""
+    epochs = job.status.epochs if job.status is not None else None
+    if epochs is None or epochs.goal is None:
+        return None
+    due = final_save_deadline(job, timing)
+    return _success_result(job, epochs) if is_ending or due is None or now >= due else None
+
+
+def final_save_deadline(job: TrainingJob, timing: TrainingJobTiming) -> datetime | None:
+    """Until when the job waits for a final checkpoint; None when there is nothing to wait for."""
+    status = job.status
+    epochs = status.epochs if status is not None else None
+    if status is None or epochs is None or epochs.goal_time is None or not checkpoints_enabled(job.spec):
+        return None
+    saved = status.checkpoint.last_epoch if status.checkpoint is not None else None
+    # Workers report before the status shows that all of them run.
+    has_workers = status.state in ("Initializing", "Running", "Restarting")
+    can_save = has_workers and epochs.attempt == status.restart_count
+    if not can_save or (saved is not None and saved >= epochs.done):
+        return None
+    return parse_time(epochs.goal_time) + timedelta(seconds=timing.final_save_s)
+
+
+def _success_result(job: TrainingJob, epochs: EpochProgress) -> SuccessResult:
+    policy = job.spec.success_policy or SuccessPolicy()
+    if epochs.goal == "TargetReached":
+        target = "" if policy.target_accuracy is None else f" {policy.target_accuracy:g}"
+        message = f"the accuracy reached successPolicy.targetAccuracy{target} in epoch {epochs.done}"
+    else:
+        message = (
+            f"no better loss than {epochs.best_loss:.4g} of epoch {epochs.best_epoch} came until epoch {epochs.done} "
+            "(successPolicy.earlyStoppingPatience)"
+        )
+    return SuccessResult(str(epochs.goal), message)

@@ -2,15 +2,14 @@
 
 from datetime import datetime, timedelta
 
-from msgspec import Struct
-
 from holdfast.api.core.objects import Job
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.api.trainingjob_blocks import FailurePolicy
 from holdfast.api.trainingjob_status import RestartCounts, TrainingJobStatus
+from holdfast.decisions import GiveUp, Retry
 from holdfast.pods.failure import PERMANENT, FailureClass, WorkerFailure
 from holdfast.times import format_duration, format_time, parse_time
-from holdfast.trainingjob.decide.snapshot import Timing
+from holdfast.trainingjob.decide.snapshot import TrainingJobTiming
 
 # The program chose an exit code below 128; a code above 128 means that a signal ended it.
 PERMANENT_EXIT_CODES = range(1, 128)
@@ -23,22 +22,10 @@ FIELDS: dict[FailureClass, str] = {
 }
 
 
-class GiveUp(Struct, frozen=True):
-    reason: str
-    message: str
-
-
-class Retry(Struct, frozen=True):
-    failure: WorkerFailure
-    at: datetime | None
-    """When the next attempt may start; None means at once."""
-    consecutive: int
-    """Quick failures in a row, this attempt included unless its node was stopped."""
-
-
 def restart_or_give_up(
-    failure: WorkerFailure, job: TrainingJob, workers: Job | None, now: datetime, timing: Timing
+    failure: WorkerFailure, job: TrainingJob, workers: Job | None, now: datetime, timing: TrainingJobTiming
 ) -> Retry | GiveUp:
+    """A quick failure counts into the row of quick failures, unless the worker's node was stopped."""
     give_up = None if failure.is_free else _give_up(failure, job)
     if give_up is not None:
         return give_up
@@ -50,7 +37,7 @@ def restart_or_give_up(
     return Retry(failure, _round_up_to_second(now + timedelta(seconds=delay_s)) if delay_s else None, consecutive)
 
 
-def backoff_s(consecutive: int, timing: Timing) -> float:
+def backoff_s(consecutive: int, timing: TrainingJobTiming) -> float:
     """No backoff before the first restart, then doubling up to the cap."""
     if consecutive <= 1:
         return 0.0
@@ -83,7 +70,7 @@ def _give_up(failure: WorkerFailure, job: TrainingJob) -> GiveUp | None:
     return None
 
 
-def _was_stable(workers: Job | None, now: datetime, timing: Timing) -> bool:
+def _was_stable(workers: Job | None, now: datetime, timing: TrainingJobTiming) -> bool:
     start = workers.status.start_time if workers is not None else ""
     return bool(start) and (now - parse_time(start)).total_seconds() >= timing.stable_after_s
 

@@ -1,12 +1,15 @@
 """A snapshot of a TrainingJob and its cluster objects, as input for `decide`."""
 
 from collections.abc import Mapping
+from datetime import datetime
 
 from msgspec import Struct
 
 from holdfast.api.core.objects import Job, Node, Pod
+from holdfast.api.reports import WorkerReport
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.api.trainingjob_status import TrainingJobStatus
+from holdfast.decisions import Snapshot
 from holdfast.pods.failure import WorkerFailure
 from holdfast.scheduling.gang import AdmissionDecision
 
@@ -20,8 +23,20 @@ def restart_reason(status: TrainingJobStatus) -> str:
     return next((each.reason for each in true), "")
 
 
-class Observed(Struct, frozen=True, kw_only=True):
+class PendingReport(Struct, frozen=True):
+    """A worker's report that is not in the stored status yet."""
+
+    batch: WorkerReport
+    received: datetime
+
+
+class TrainingJobSnapshot(Snapshot, frozen=True, kw_only=True):
     job: TrainingJob
+    """With the workers' reports in its status."""
+    reports: tuple[PendingReport, ...] = ()
+    """The reports that only this snapshot has in its status."""
+    status_without_reports: TrainingJobStatus | None = None
+    """The status without these reports, while their write is not due; None when it is."""
     current_job: Job | None = None
     """The Job of the current attempt."""
     old_jobs: tuple[Job, ...] = ()
@@ -57,10 +72,6 @@ class Observed(Struct, frozen=True, kw_only=True):
     """The message of the event about pods that can't be created."""
     store_in_use: str = ""
     """A message that names the earlier, unfinished job that stores its checkpoints under the same path."""
-    blocked_by: str = ""
-    """A message that says why the children can't be created now; the problem may be temporary."""
-    rejected_reason: str = ""
-    """Why the children can never be created as requested."""
 
     @property
     def status(self) -> TrainingJobStatus:
@@ -76,7 +87,6 @@ class Observed(Struct, frozen=True, kw_only=True):
 
     @property
     def finished(self) -> bool:
-        """A job that has ended keeps its final state, whatever happens to its children."""
         return self.state in FINISHED_STATES
 
     @property
@@ -107,7 +117,7 @@ class Observed(Struct, frozen=True, kw_only=True):
 # Timeouts after which the operator acts; each is a flag of the operator.
 
 
-class Timing(Struct, frozen=True, kw_only=True):
+class TrainingJobTiming(Struct, frozen=True, kw_only=True):
     retry_s: float = 10.0
     """The delay before the second restart in a row; doubled for each further one. The first restart has no delay."""
     retry_cap_s: float = 300.0
@@ -135,4 +145,4 @@ class Timing(Struct, frozen=True, kw_only=True):
     """How long workers may take to start before their events are read for the reason."""
 
 
-TIMING = Timing()
+TIMING = TrainingJobTiming()

@@ -5,26 +5,23 @@ from datetime import datetime
 
 from msgspec import structs
 
-from holdfast.api import conditions
+from holdfast.api import meta as conditions
 from holdfast.api.core.objects import Job, Pod
 from holdfast.api.meta import Condition
 from holdfast.api.trainingjob_status import AllocatedResources, TrainingJobStatus, WorkerCounts
+from holdfast.decisions import MAX_MESSAGE, CleanUp, Finish, StateReason, Wait
 from holdfast.pods.failure import FailureClass
 from holdfast.times import format_duration, format_time, next_attempt
 from holdfast.trainingjob.decide.decision import (
     Action,
-    CleanUp,
     DeleteQueuedJob,
     EnsureJob,
-    Finish,
     StartNewAttempt,
-    StateReason,
-    Wait,
     why_not_all_started,
 )
 from holdfast.trainingjob.decide.progress import total_epochs
 from holdfast.trainingjob.decide.restart import shown_duration, suspended_for_s, with_restart
-from holdfast.trainingjob.decide.snapshot import FINISHED_STATES, SPEC_CHANGED, Observed
+from holdfast.trainingjob.decide.snapshot import FINISHED_STATES, SPEC_CHANGED, TrainingJobSnapshot
 
 CHILDREN_MADE = StateReason("", "ChildrenMade", "the workers' Job, Services and ConfigMap were made")
 # Which condition is true in which state. Created is separate: it stays true once the workers were created.
@@ -35,8 +32,6 @@ CONDITION_OF = {
     "Completed": "Succeeded",
     "Failed": "Failed",
 }
-# The length limit of a message in the CRD schema.
-MAX_MESSAGE = 32768
 REASON_OF: dict[FailureClass, str] = {
     "preemption": "Preempted",
     "infrastructure": "InfrastructureLost",
@@ -46,7 +41,7 @@ REASON_OF: dict[FailureClass, str] = {
 }
 
 
-def next_status(observed: Observed, action: Action, now: datetime) -> TrainingJobStatus:
+def next_status(observed: TrainingJobSnapshot, action: Action, now: datetime) -> TrainingJobStatus:
     """The status that the job should have; equal to the current status when nothing has changed."""
     old = observed.status
     finding = state_reason(observed, action, now)
@@ -76,7 +71,7 @@ def next_status(observed: Observed, action: Action, now: datetime) -> TrainingJo
     return _with_times(status, observed.current_job, finding, now)
 
 
-def state_reason(observed: Observed, action: Action, now: datetime) -> StateReason | None:
+def state_reason(observed: TrainingJobSnapshot, action: Action, now: datetime) -> StateReason | None:
     """The job's state and its reason; None when the state does not change."""
     match action:
         case CleanUp():
@@ -94,16 +89,11 @@ def state_reason(observed: Observed, action: Action, now: datetime) -> StateReas
     return _children_state(observed)
 
 
-def reason_of(status: TrainingJobStatus) -> str:
-    """The one-word reason of the job's state, taken from Running, the condition that always exists."""
-    return next((each.reason for each in status.conditions if each.type == "Running"), "")
-
-
-def _generation(observed: Observed) -> int:
+def _generation(observed: TrainingJobSnapshot) -> int:
     return observed.job.metadata.generation
 
 
-def _truncated(observed: Observed, action: Action, finding: StateReason) -> StateReason:
+def _truncated(observed: TrainingJobSnapshot, action: Action, finding: StateReason) -> StateReason:
     """Truncates the message for the status. While a restarting job waits, its reason stays the cause of the restart."""
     because = (
         observed.restart_reason if finding.state == "Restarting" and not isinstance(action, StartNewAttempt) else ""
@@ -118,13 +108,13 @@ def _restarting(action: StartNewAttempt, now: datetime) -> StateReason:
     return StateReason("Restarting", REASON_OF[retry.failure.cause], f"{retry.failure.message}; {when}")
 
 
-def _spec_changed(observed: Observed) -> StateReason:
+def _spec_changed(observed: TrainingJobSnapshot) -> StateReason:
     if observed.job.spec.suspend:
         return StateReason("Suspended", SPEC_CHANGED, "the spec has changed: the next start is a new attempt")
     return StateReason("Restarting", SPEC_CHANGED, "stopping the workers: the spec has changed")
 
 
-def _children_state(observed: Observed) -> StateReason:
+def _children_state(observed: TrainingJobSnapshot) -> StateReason:
     """The state while the children exist or are being created."""
     if observed.blocked_by:
         return StateReason(observed.state or "Pending", "ChildNotMade", observed.blocked_by)
@@ -140,14 +130,18 @@ def _children_state(observed: Observed) -> StateReason:
     return _workers_state(observed, workers)
 
 
-def _suspended(observed: Observed) -> StateReason:
+def _suspended(observed: TrainingJobSnapshot) -> StateReason:
     stopping = sum(not pod.is_finished for pod in (*observed.pods, *observed.running_old_pods))
     if stopping:
-        return StateReason("Suspended", "StoppingWorkers", f"waiting for {stopping} workers to stop")
+        return StateReason("Suspended", "StoppingWorkers", f"waiting for {_count(stopping)} to stop")
     return StateReason("Suspended", "Suspended", "spec.suspend is true; set it to false to go on")
 
 
-def _workers_state(observed: Observed, workers: Job) -> StateReason:
+def _count(workers: int) -> str:
+    return "1 worker" if workers == 1 else f"{workers} workers"
+
+
+def _workers_state(observed: TrainingJobSnapshot, workers: Job) -> StateReason:
     desired = observed.job.spec.num_workers
     started = workers.status.ready + _succeeded(workers)
     if started >= desired or (observed.state == "Running" and _keeps_running(observed)):
@@ -158,7 +152,7 @@ def _workers_state(observed: Observed, workers: Job) -> StateReason:
     return StateReason("Initializing", "WorkersStarting", message)
 
 
-def _keeps_running(observed: Observed) -> bool:
+def _keeps_running(observed: TrainingJobSnapshot) -> bool:
     """A worker that is ending is neither ready nor counted yet, but not lost. An elastic gang may really lack some."""
     return not observed.elastic or _present(observed.pods) >= observed.job.spec.num_workers
 
@@ -172,7 +166,7 @@ def _succeeded(workers: Job) -> int:
     return workers.status.succeeded + len(workers.status.uncounted_terminated_pods.succeeded)
 
 
-def _workers(observed: Observed, finding: StateReason) -> WorkerCounts:
+def _workers(observed: TrainingJobSnapshot, finding: StateReason) -> WorkerCounts:
     desired = observed.job.spec.num_workers
     if observed.current_job is None:
         return WorkerCounts(desired=desired)
@@ -182,7 +176,7 @@ def _workers(observed: Observed, finding: StateReason) -> WorkerCounts:
     return WorkerCounts(desired=desired, active=active, succeeded=counted.succeeded, failed=counted.failed)
 
 
-def _resources(observed: Observed, finding: StateReason) -> AllocatedResources:
+def _resources(observed: TrainingJobSnapshot, finding: StateReason) -> AllocatedResources:
     held = 0 if finding.state in FINISHED_STATES else len(observed.bound)
     return AllocatedResources(workers=held, gpus=held * observed.gpus_per_worker)
 
@@ -201,7 +195,7 @@ def _with_restart(status: TrainingJobStatus, action: StartNewAttempt) -> Trainin
     )
 
 
-def _conditions(observed: Observed, finding: StateReason, now: datetime) -> list[Condition]:
+def _conditions(observed: TrainingJobSnapshot, finding: StateReason, now: datetime) -> list[Condition]:
     old = observed.status.conditions
     known = {condition.type for condition in old}
     holding = CONDITION_OF.get(finding.state)

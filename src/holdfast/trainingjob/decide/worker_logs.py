@@ -6,9 +6,11 @@ from msgspec import Struct
 
 from holdfast.api.core.objects import ContainerStateTerminated, ContainerStatus, Pod
 from holdfast.api.meta import Key
-from holdfast.pods.failure import SIDECAR, index_of
-from holdfast.trainingjob.decide.decision import Action, DeleteQueuedJob, EnsureJob, Finish, StartNewAttempt
-from holdfast.trainingjob.decide.snapshot import Observed
+from holdfast.decisions import Finish
+from holdfast.pods.failure import index_of
+from holdfast.pods.template import SIDECAR_CONTAINER
+from holdfast.trainingjob.decide.decision import Action, DeleteQueuedJob, EnsureJob, StartNewAttempt
+from holdfast.trainingjob.decide.snapshot import TrainingJobSnapshot
 
 TRAINER = "trainer"
 # Of each attempt, in order of failure: later workers mostly fail because of these.
@@ -31,7 +33,7 @@ class LogToSave(Struct, frozen=True, kw_only=True):
     """How the container ended; None while it runs."""
 
 
-def logs_to_save(observed: Observed, action: Action) -> tuple[LogToSave, ...]:
+def logs_to_save(observed: TrainingJobSnapshot, action: Action) -> tuple[LogToSave, ...]:
     """The logs of the first failed workers, else of terminating workers, else, if no worker was lost, of running ones.
 
     Worker 0's log is always included, and is the only one when workers are stopped without a failure.
@@ -55,7 +57,7 @@ def logs_to_save(observed: Observed, action: Action) -> tuple[LogToSave, ...]:
     return tuple(map(log_to_save, [*first, *(pod for pod in worker_0 if pod not in first)]))
 
 
-def _log_of_stopped_worker_0(observed: Observed, action: Action) -> tuple[LogToSave, ...]:
+def _log_of_stopped_worker_0(observed: TrainingJobSnapshot, action: Action) -> tuple[LogToSave, ...]:
     """Worker 0's log, before and while worker 0 is stopped: its last lines are about its checkpoint."""
     match action:
         case EnsureJob(suspended=True):
@@ -82,7 +84,7 @@ def is_outdated(attempt: int, index: int, current: int, *, on_one_host: bool = F
     return attempt <= current - (ATTEMPTS if index else ATTEMPTS_OF_WORKER_0)
 
 
-def _reachable(observed: Observed) -> Iterator[Pod]:
+def _reachable(observed: TrainingJobSnapshot) -> Iterator[Pod]:
     """Each worker's last pod, if its node is ready: saving logs must not wait for an unreachable node."""
     last = {index_of(pod): pod for pod in sorted(observed.pods, key=lambda pod: pod.metadata.creation_timestamp)}
     for index, pod in last.items():
@@ -94,7 +96,7 @@ def _reachable(observed: Observed) -> Iterator[Pod]:
 def _failed_container(pod: Pod) -> ContainerStatus | None:
     """The container that failed; None when no container has run because the kubelet rejected the pod."""
     containers = sorted(pod.status.container_statuses, key=lambda status: status.name != TRAINER)
-    init_containers = (status for status in pod.status.init_container_statuses if status.name != SIDECAR)
+    init_containers = (status for status in pod.status.init_container_statuses if status.name != SIDECAR_CONTAINER)
     for status in (*init_containers, *containers):
         terminated = status.state.terminated
         if terminated is not None and (terminated.exit_code or terminated.signal):

@@ -1,16 +1,62 @@
-"""The environment variables of a worker: its rank in the gang, the framework's variables, the task."""
+"""What surrounds a worker: environment variables (rank, framework, task), volumes, and ConfigMaps."""
 
+import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+import yaml
 
+from holdfast.api.reports import FILE as REPORTS_FILE
 from holdfast.api.trainingjob import TrainingJob
+from holdfast.api.trainingjob_blocks import PodTemplate
 from holdfast.pods.template import Defaults, escape_dollar
 from holdfast.trainingjob.objects import names, resources, sidecar, storage
-from holdfast.trainingjob.objects.resources import gpus_per_worker, master_port
-from holdfast.trainingjob.objects.volumes import CONFIG_FOLDER
+from holdfast.trainingjob.objects.resources import backend, gpus_per_worker, master_port
+from holdfast.trainingjob.objects.sidecar import RUN_MOUNT, RUN_VOLUME, has_sidecar
+
+# The volumes of a worker: configuration, checkpoints, shared memory, and the user's own volumes.
+
+
+CONFIG_VOLUME = "holdfast-config"
+CONFIG_FOLDER = "/etc/holdfast"
+CONFIG_MOUNT = {"name": CONFIG_VOLUME, "mountPath": CONFIG_FOLDER, "readOnly": True}
+SHARED_MEMORY_VOLUME = "holdfast-shm"
+SHARED_MEMORY = "/dev/shm"  # noqa: S108  # the path inside the pod, where data loaders expect it
+
+
+def volumes(job: TrainingJob) -> list[dict[str, Any]]:
+    return [*(volume for volume, _ in _holdfast_volumes(job)), *msgspec.to_builtins(_pod_template(job).volumes)]
+
+
+def mounts(job: TrainingJob) -> list[dict[str, Any]]:
+    return [*(mount for _, mount in _holdfast_volumes(job)), *msgspec.to_builtins(_pod_template(job).volume_mounts)]
+
+
+def _holdfast_volumes(job: TrainingJob) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each volume with its mount."""
+    yield {"name": CONFIG_VOLUME, "configMap": {"name": names.config_map_name(job)}}, CONFIG_MOUNT
+    if not _user_mounts_shared_memory(job):
+        # The container runtime's /dev/shm has 64 MiB: too little for the batches that PyTorch's data loaders pass.
+        yield (
+            {"name": SHARED_MEMORY_VOLUME, "emptyDir": {"medium": "Memory"}},
+            {"name": SHARED_MEMORY_VOLUME, "mountPath": SHARED_MEMORY},
+        )
+    checkpoint_storage = storage.checkpoint_storage(job)
+    if checkpoint_storage is not None:
+        yield storage.volume(job, checkpoint_storage), storage.mount(job, checkpoint_storage)
+    if has_sidecar(job):
+        yield {"name": RUN_VOLUME, "emptyDir": {}}, RUN_MOUNT
+
+
+def _user_mounts_shared_memory(job: TrainingJob) -> bool:
+    return any(posixpath.normpath(mount.mount_path) == SHARED_MEMORY for mount in _pod_template(job).volume_mounts)
+
+
+def _pod_template(job: TrainingJob) -> PodTemplate:
+    return job.spec.pod_template or PodTemplate()
+
 
 CONFIG_FILE = "config.json"
 INDEX = "$(HOLDFAST_INDEX)"
@@ -110,3 +156,105 @@ def _hyperparameters(job: TrainingJob) -> Iterator[tuple[str, str]]:
 def _text(value: object) -> str:
     """Numbers and booleans as JSON writes them: true, 5e-5, 64."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+# The ConfigMaps of a job: its configuration for the workers, as JSON and as YAML, and the saved logs of workers.
+
+
+YAML_FILE = "config.yaml"
+_PLAIN_TEXT = re.compile(r"[A-Za-z]{2}[ -~]*")
+
+
+def config_map(job: TrainingJob, reports: str | None = None) -> dict[str, Any]:
+    """`reports` is the report endpoint for the sidecars, as `holdfast.api.reports` encodes it."""
+    # An API server returns maps in another order than they were written in.
+    hyperparameters = msgspec.to_builtins(job.spec.hyperparameters, order="deterministic")
+    task = {
+        "name": job.metadata.name,
+        "namespace": job.metadata.namespace,
+        "model": job.spec.model,
+        "dataset": job.spec.dataset,
+        "framework": str(job.spec.framework),
+        "hyperparameters": hyperparameters or {},
+        "networking": {"backend": backend(job), "masterPort": master_port(job)},
+    }
+    data = {
+        CONFIG_FILE: msgspec.json.format(msgspec.json.encode(task)).decode() + "\n",
+        YAML_FILE: yaml.dump(task, Dumper=_Dumper, sort_keys=False, allow_unicode=True),
+    }
+    if reports is not None and has_sidecar(job):
+        data[REPORTS_FILE] = reports
+    return {"metadata": names.metadata(job, names.config_map_name(job)), "data": data}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes every string that some YAML parser could read as another type: 1e-4, 0o7, y."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if _PLAIN_TEXT.fullmatch(text) else '"')
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+# The ConfigMap that stores the end of a worker's log after its pod is deleted.
+
+# The worker's index; every ConfigMap with this label is a saved log.
+WORKER_LABEL = "holdfast.dev/log-of-worker"
+LOG = "log"
+# The logs of earlier pods of the same attempt, which were stopped when the job was suspended.
+EARLIER = "earlier"
+POD = "pod"
+FINISHED_AT = "finishedAt"
+MAX_LOG_BYTES = 64 * 1024
+
+
+def log_name(job: TrainingJob, number: int, index: int) -> str:
+    return f"{job.metadata.name}-log-{number}-{index}"
+
+
+def worker_log_config_map(
+    job: TrainingJob,
+    index: int,
+    text: bytes,
+    facts: Mapping[str, str],
+    *,
+    number: int | None = None,
+    stored: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The log of a worker of attempt `number`, by default the current attempt.
+
+    `facts` are how and where the worker ended, as far as known; `stored` is the present data of the ConfigMap.
+    """
+    number = names.attempt(job) if number is None else number
+    # Without the label that the operator's informers select: thousands of logs would fill its caches for nothing.
+    labels = {names.JOB_LABEL: job.metadata.name, names.ATTEMPT_LABEL: str(number), WORKER_LABEL: str(index)}
+    known = {name: value for name, value in facts.items() if value}
+    if earlier_logs := _earlier_logs(stored or {}, facts.get(POD, "")):
+        known[EARLIER] = earlier_logs
+    return {
+        "metadata": names.metadata(job, log_name(job, number, index), labelled=labels),
+        "data": {**known, LOG: _tail(text).decode(errors="replace")},
+    }
+
+
+def is_newer(stored: Mapping[str, str], facts: Mapping[str, str]) -> bool:
+    """Whether a log adds to the stored data: it is from another pod, or the same pod has ended since."""
+    return stored.get(POD) != facts.get(POD) or (FINISHED_AT not in stored and bool(facts.get(FINISHED_AT)))
+
+
+def _earlier_logs(stored: Mapping[str, str], pod: str) -> str:
+    earlier = stored.get(EARLIER, "")
+    if stored.get(POD) != pod:
+        earlier += stored.get(LOG, "")
+    return _tail(earlier.encode()).decode(errors="replace")
+
+
+def _tail(text: bytes) -> bytes:
+    return text[-MAX_LOG_BYTES:]
+
+
+def worker_log_selector(name: str) -> str:
+    """Selects the saved logs of all jobs of this name; the owner reference tells jobs of the same name apart."""
+    return f"{names.JOB_LABEL}={name},{WORKER_LABEL}"

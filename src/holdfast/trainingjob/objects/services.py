@@ -1,10 +1,10 @@
-"""The Services of a TrainingJob (DNS names for all workers, an endpoint for worker 0) and its service account."""
+"""The Services of a TrainingJob (DNS names for all workers, an endpoint for worker 0), ServiceMonitor and account."""
 
 from typing import Any
 
 from holdfast.api.trainingjob import TrainingJob
+from holdfast.api.trainingjob_blocks import Monitoring
 from holdfast.trainingjob.objects import names
-from holdfast.trainingjob.objects.monitoring import METRICS_PORT, enabled_monitoring
 from holdfast.trainingjob.objects.resources import master_port
 
 
@@ -46,3 +46,40 @@ def service_account(job: TrainingJob) -> dict[str, Any] | None:
     if job.spec.pod_template is not None and job.spec.pod_template.service_account_name:
         return None
     return {"metadata": names.metadata(job, names.service_account(job)), "automountServiceAccountToken": False}
+
+
+# How Prometheus finds a job's metrics: by annotations on the pods, or by a ServiceMonitor.
+
+
+METRICS_PATH = "/metrics"
+METRICS_PORT = "metrics"
+
+
+def enabled_monitoring(job: TrainingJob) -> Monitoring | None:
+    """The job's monitoring settings; None when monitoring is off."""
+    monitoring = job.spec.monitoring
+    return monitoring if monitoring is not None and monitoring.enabled else None
+
+
+def scrape_annotations(job: TrainingJob) -> dict[str, str]:
+    monitoring = enabled_monitoring(job)
+    if monitoring is None:
+        return {}
+    return {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(monitoring.metrics_port),
+        "prometheus.io/path": METRICS_PATH,
+    }
+
+
+def service_monitor(job: TrainingJob) -> dict[str, Any] | None:
+    """Scrapes worker 0 through the master Service, the only Service with a metrics port; None without monitoring."""
+    if enabled_monitoring(job) is None:
+        return None
+    return {
+        "metadata": names.metadata(job, names.master_service_name(job)),
+        "spec": {
+            "selector": {"matchLabels": names.job_labels(job)},
+            "endpoints": [{"port": METRICS_PORT, "path": METRICS_PATH}],
+        },
+    }

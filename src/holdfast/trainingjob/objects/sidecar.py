@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
+from holdfast.api.reports import SIDECAR_PORT
 from holdfast.api.trainingjob import TrainingJob, TrainingJobSpec
 from holdfast.pods.template import Defaults
 from holdfast.trainingjob.objects.storage import checkpoint_storage, is_volume
 
-CONTAINER = "holdfast-sidecar"
-PORT, PROGRESS_PORT = 8470, 8471
+PORT, PROGRESS_PORT = SIDECAR_PORT, 8471
 RUN_VOLUME = "holdfast-run"
 RUN_FOLDER = "/holdfast"
 RUN_MOUNT = {"name": RUN_VOLUME, "mountPath": RUN_FOLDER, "subPath": "run"}

@@ -9,14 +9,12 @@ from holdfast.api.checkpoint import Checkpoint
 from holdfast.api.reports import AUDIENCE
 from holdfast.api.reports import FILE as REPORTS_FILE
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.pods.template import Defaults, container_security, escape_dollar
+from holdfast.pods.template import SIDECAR_CONTAINER, Defaults, container_security, escape_dollar
 from holdfast.trainingjob.objects import names, storage
-from holdfast.trainingjob.objects.environment import Variable, index_variable
-from holdfast.trainingjob.objects.monitoring import enabled_monitoring
-from holdfast.trainingjob.objects.object_store import StoreAccess, resume_source, store_access, store_url
+from holdfast.trainingjob.objects.environment import CONFIG_FOLDER, CONFIG_MOUNT, Variable, index_variable
 from holdfast.trainingjob.objects.resources import is_elastic, sidecar_resources
+from holdfast.trainingjob.objects.services import enabled_monitoring
 from holdfast.trainingjob.objects.sidecar import (
-    CONTAINER,
     PORT,
     PROBED_EVERY_S,
     PROGRESS_PORT,
@@ -27,7 +25,7 @@ from holdfast.trainingjob.objects.sidecar import (
     probe_handler,
     shared_env,
 )
-from holdfast.trainingjob.objects.volumes import CONFIG_FOLDER, CONFIG_MOUNT
+from holdfast.trainingjob.objects.storage import StoreAccess, resume_source, store_access, store_url
 
 STATE_FOLDER = "/holdfast-state"
 TOKEN_VOLUME = "holdfast-token"  # noqa: S105  # the name of a volume, not a token
@@ -45,11 +43,11 @@ def sidecar(job: TrainingJob, defaults: Defaults) -> dict[str, Any] | None:
     if not has_sidecar(job):
         return None
     return {
-        "name": CONTAINER,
+        "name": SIDECAR_CONTAINER,
         "image": defaults.holdfast_image,
         "command": ["holdfast", "sidecar"],
         "restartPolicy": "Always",
-        "env": [*_variables(job), *_store_access(job).env],
+        "env": [*_variables(job, defaults), *_store_access(job).env],
         # With hostNetwork, the declared ports keep the scheduler from binding two workers to one node.
         "ports": [{"name": "sidecar", "containerPort": PORT}, {"name": "progress", "containerPort": PROGRESS_PORT}],
         "startupProbe": {
@@ -96,15 +94,15 @@ def _store_access(job: TrainingJob) -> StoreAccess:
     return StoreAccess(env=own.env + other.env, volumes=own.volumes + other.volumes, mounts=own.mounts + other.mounts)
 
 
-def _variables(job: TrainingJob) -> Iterator[Variable]:
+def _variables(job: TrainingJob, defaults: Defaults) -> Iterator[Variable]:
     """The user's variables are for the training only, so that they can't break the sidecar."""
     yield index_variable()
     yield from shared_env(job)
-    yield from ({"name": name, "value": value} for name, value in _sidecar_env(job))
+    yield from ({"name": name, "value": value} for name, value in _sidecar_env(job, defaults))
     yield from (msgspec.to_builtins(variable) for variable in job.spec.env if variable.name == METRIC_NAMES)
 
 
-def _sidecar_env(job: TrainingJob) -> Iterator[tuple[str, str]]:
+def _sidecar_env(job: TrainingJob, defaults: Defaults) -> Iterator[tuple[str, str]]:
     yield "HOLDFAST_JOB_UID", job.metadata.uid
     yield "HOLDFAST_ATTEMPT", str(names.attempt(job))
     yield "HOLDFAST_WORKERS", str(job.spec.num_workers)
@@ -119,10 +117,10 @@ def _sidecar_env(job: TrainingJob) -> Iterator[tuple[str, str]]:
     if monitoring is not None:
         yield "METRICS_PORT", str(monitoring.metrics_port)
     if job.spec.checkpoint is not None and job.spec.checkpoint.enabled:
-        yield from _checkpoint_env(job, job.spec.checkpoint)
+        yield from _checkpoint_env(job, job.spec.checkpoint, defaults)
 
 
-def _checkpoint_env(job: TrainingJob, checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
+def _checkpoint_env(job: TrainingJob, checkpoint: Checkpoint, defaults: Defaults) -> Iterator[tuple[str, str]]:
     yield from storage.folder_env(job)
     yield "HOLDFAST_RETENTION", str(checkpoint.retention)
     if (metric := storage.best_by(job)) != "loss":
@@ -133,3 +131,6 @@ def _checkpoint_env(job: TrainingJob, checkpoint: Checkpoint) -> Iterator[tuple[
         yield from ((name, value) for name, value in storage.checkpoint_env(job) if name == "TENSORBOARD_DIR")
     if source is not None:
         yield "HOLDFAST_RESUME_FROM", escape_dollar(source.address)
+        # Only where it matters: another list must not change the pods of other jobs.
+        if source.address.startswith("oci://") and defaults.plain_http_registries:
+            yield "HOLDFAST_PLAIN_HTTP_REGISTRIES", ",".join(defaults.plain_http_registries)

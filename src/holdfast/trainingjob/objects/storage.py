@@ -3,15 +3,20 @@
 A worker that was cut off and comes back writes into the folder of its own attempt, which is no longer used.
 """
 
+import posixpath
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from holdfast.api.checkpoint import CheckpointStorage
+from msgspec import Struct, structs
+
+from holdfast.api.checkpoint import CheckpointStorage, StorageType
+from holdfast.api.core.pod import VolumeMountField
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.pods.template import Defaults
+from holdfast.api.trainingjob_blocks import PodTemplate
+from holdfast.pods.template import Defaults, escape_dollar
 from holdfast.times import parse_duration_s
 from holdfast.trainingjob.objects import names
-from holdfast.trainingjob.objects.monitoring import enabled_monitoring
+from holdfast.trainingjob.objects.services import enabled_monitoring
 
 VOLUME = "holdfast-checkpoints"
 FOLDER = "/checkpoints"
@@ -98,3 +103,182 @@ def checkpoint_pvc(job: TrainingJob, defaults: Defaults) -> dict[str, Any] | Non
         spec["storageClassName"] = storage.storage_class_name
     metadata = {"name": names.claim_name(job), "namespace": job.metadata.namespace, "labels": names.job_labels(job)}
     return {"metadata": metadata, "spec": spec}
+
+
+# How a container reaches an object store: the URL, and credentials that come only from a Secret.
+
+
+AWS_SECRET = "aws-credentials"  # noqa: S105  # the name of a Secret, not a secret
+AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ALLOW_HTTP")
+SERVICE_ACCOUNT_FILE = "service-account.json"
+SECRET_VOLUME = "holdfast-store"  # noqa: S105
+SECRET_FOLDER = "/etc/holdfast-store"  # noqa: S105
+
+
+class StoreAccess(Struct, frozen=True, kw_only=True):
+    """What a container needs to reach the store; without a Secret, its service account's workload identity is used."""
+
+    env: tuple[dict[str, Any], ...] = ()
+    volumes: tuple[dict[str, Any], ...] = ()
+    mounts: tuple[dict[str, Any], ...] = ()
+
+
+def store_url(job: TrainingJob, storage: CheckpointStorage) -> str:
+    """The job's folder in the store."""
+    buckets = {
+        "s3": f"s3://{storage.s3_bucket}",
+        "gcs": f"gs://{storage.gcs_bucket}",
+        "azure": f"az://{storage.azure_container}",
+    }
+    return f"{buckets[storage.type]}/{prefix(job, storage)}"
+
+
+def shared_location(job: TrainingJob) -> str:
+    """The location of a job's checkpoints, equal for two jobs that share a location; "" without checkpoints."""
+    storage = checkpoint_storage(job)
+    if storage is None:
+        return ""
+    path = posixpath.normpath(prefix(job, storage).strip("/"))
+    match storage.type:
+        case "pvc":
+            return f"PersistentVolumeClaim {job.metadata.namespace}/{storage.pvc_name or names.claim_name(job)}, {path}"
+        case "nfs":
+            return f"nfs://{storage.nfs_server}{posixpath.normpath(storage.nfs_path or '/')}, {path}"
+        case "azure":
+            return f"az://{storage.azure_container}/{path} of {storage.azure_account or 'its account'}"
+        case "gcs":
+            return f"gs://{storage.gcs_bucket}/{path}"
+        case "s3":
+            at = f" at {storage.endpoint.rstrip('/')}" if storage.endpoint else ""
+            return f"s3://{storage.s3_bucket}/{path}{at}"
+
+
+def store_access(storage: CheckpointStorage) -> StoreAccess:
+    match storage.type:
+        case "s3":
+            return StoreAccess(env=_s3(storage))
+        case "gcs":
+            return _gcs(storage)
+        case "azure":
+            return StoreAccess(env=_azure(storage))
+        case _:
+            return StoreAccess()
+
+
+def _s3(storage: CheckpointStorage) -> tuple[dict[str, Any], ...]:
+    secret = storage.secret_ref.name if storage.secret_ref is not None else AWS_SECRET
+    settings = {
+        "AWS_REGION": storage.region,
+        "AWS_DEFAULT_REGION": storage.region,
+        "AWS_ENDPOINT_URL": storage.endpoint,
+    }
+    plain = ({"name": name, "value": escape_dollar(value)} for name, value in settings.items() if value)
+    return (*(_from_secret(key, secret, key) for key in AWS_KEYS), *plain)
+
+
+def _gcs(storage: CheckpointStorage) -> StoreAccess:
+    if storage.secret_ref is None:
+        return StoreAccess()
+    files = {"secretName": storage.secret_ref.name, "optional": True}
+    # obstore reads an endpoint from the file that the second variable names.
+    names = ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT")
+    return StoreAccess(
+        env=tuple({"name": name, "value": f"{SECRET_FOLDER}/{SERVICE_ACCOUNT_FILE}"} for name in names),
+        volumes=({"name": SECRET_VOLUME, "secret": files},),
+        mounts=({"name": SECRET_VOLUME, "mountPath": SECRET_FOLDER, "readOnly": True},),
+    )
+
+
+def _azure(storage: CheckpointStorage) -> tuple[dict[str, Any], ...]:
+    account = ({"name": "AZURE_STORAGE_ACCOUNT_NAME", "value": storage.azure_account},) if storage.azure_account else ()
+    if storage.secret_ref is None:
+        return account
+    # The endpoint is for clouds other than the public one, whose URLs do not follow from the account.
+    same = ("AZURE_STORAGE_ENDPOINT", "AZURE_ALLOW_HTTP")
+    keys = {"AZURE_STORAGE_ACCOUNT_KEY": "AZURE_STORAGE_KEY", **{name: name for name in same}}
+    return (*account, *(_from_secret(variable, storage.secret_ref.name, key) for variable, key in keys.items()))
+
+
+def _from_secret(variable: str, secret: str, key: str) -> dict[str, Any]:
+    return {"name": variable, "valueFrom": {"secretKeyRef": {"name": secret, "key": key, "optional": True}}}
+
+
+# The source that a job without a checkpoint of its own resumes from (checkpoint.resumeFrom), as its sidecar reaches it.
+
+# The whole checkpoint volume: the checkpoints of other jobs are beside those of this job.
+WHOLE_VOLUME = "/holdfast-volume"
+PULL_SECRETS_VOLUME = "holdfast-pull-secrets"
+PULL_SECRETS_FOLDER = "/var/run/secrets/holdfast-registries"
+_STORAGE_TYPES: dict[str, StorageType] = {"s3": "s3", "gs": "gcs", "az": "azure"}
+
+
+class ResumeSource(Struct, frozen=True):
+    """`access` is what the sidecar needs in addition to the access for its own checkpoints."""
+
+    address: str
+    access: StoreAccess
+
+
+def resume_source(job: TrainingJob) -> ResumeSource | None:
+    """The same for every attempt: a later attempt has no checkpoint either if the first attempt failed early."""
+    storage, checkpoint = checkpoint_storage(job), job.spec.checkpoint
+    if storage is None or checkpoint is None or not checkpoint.resume_from:
+        return None
+    resume_from = checkpoint.resume_from
+    scheme, is_url, _ = resume_from.partition("://")
+    if scheme == "oci":
+        return ResumeSource(resume_from, _registry_access(job))
+    return (
+        ResumeSource(resume_from, _access_to_other_store(_STORAGE_TYPES[scheme], storage))
+        if is_url
+        else _resume_folder(job, storage, resume_from)
+    )
+
+
+def _registry_access(job: TrainingJob) -> StoreAccess:
+    """The Secrets that the pod pulls its images with, for the sidecar alone: the operator reads none of them.
+
+    A Secret or a key of it that is missing is left out, as the kubelet does when it pulls.
+    """
+    template = job.spec.pod_template or PodTemplate()
+    sources = [
+        {"secret": {"name": secret.name, "optional": True, "items": [{"key": key, "path": f"{number}.{file}"}]}}
+        for number, secret in enumerate(template.image_pull_secrets)
+        for key, file in ((".dockerconfigjson", "dockerconfigjson"), ("ca.crt", "ca.crt"))
+    ]
+    if not sources:
+        return StoreAccess()
+    return StoreAccess(
+        env=({"name": "HOLDFAST_PULL_SECRETS", "value": PULL_SECRETS_FOLDER},),
+        volumes=({"name": PULL_SECRETS_VOLUME, "projected": {"sources": sources}},),
+        mounts=({"name": PULL_SECRETS_VOLUME, "mountPath": PULL_SECRETS_FOLDER, "readOnly": True},),
+    )
+
+
+def _access_to_other_store(kind: StorageType, storage: CheckpointStorage) -> StoreAccess:
+    """The source may be in another store than the job's own; its credentials come from the same Secret."""
+    return StoreAccess() if kind == storage.type else store_access(structs.replace(storage, type=kind))
+
+
+def _resume_folder(job: TrainingJob, storage: CheckpointStorage, resume_from: str) -> ResumeSource:
+    """The folder is in a volume that the user mounts at or above its path, else on the checkpoint volume."""
+    template = job.spec.pod_template or PodTemplate()
+    containing = [mount for mount in template.volume_mounts if _is_below(resume_from, mount.mount_path)]
+    if containing:
+        nearest = max(containing, key=lambda mount: len(posixpath.normpath(mount.mount_path)))
+        return ResumeSource(resume_from, StoreAccess(mounts=(_read_only(nearest),)))
+    if not is_volume(storage):
+        return ResumeSource(resume_from, StoreAccess())
+    whole = {"name": VOLUME, "mountPath": WHOLE_VOLUME, "readOnly": True}
+    return ResumeSource(f"{WHOLE_VOLUME}/{resume_from.strip('/')}", StoreAccess(mounts=(whole,)))
+
+
+def _is_below(path: str, folder: str) -> bool:
+    path, folder = posixpath.normpath(path), posixpath.normpath(folder)
+    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+
+
+def _read_only(mount: VolumeMountField) -> dict[str, str | bool]:
+    part = {"subPath": mount.sub_path, "subPathExpr": mount.sub_path_expr}
+    written = {name: value for name, value in part.items() if value}
+    return {"name": mount.name, "mountPath": mount.mount_path, **written, "readOnly": True}

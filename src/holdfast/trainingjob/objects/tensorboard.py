@@ -7,14 +7,21 @@ import msgspec
 from holdfast.api.checkpoint import CheckpointStorage
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.api.trainingjob_blocks import PodTemplate
-from holdfast.pods.template import Defaults, container_security, escape_dollar
+from holdfast.pods.template import SIDECAR_CONTAINER, Defaults, container_security, escape_dollar
 from holdfast.trainingjob.objects import names
-from holdfast.trainingjob.objects.monitoring import enabled_monitoring
-from holdfast.trainingjob.objects.object_store import StoreAccess, store_access, store_url
-from holdfast.trainingjob.objects.pod import tolerations
-from holdfast.trainingjob.objects.security import pod_security
-from holdfast.trainingjob.objects.sidecar import CONTAINER as SIDECAR
-from holdfast.trainingjob.objects.storage import TENSORBOARD, VOLUME, checkpoint_storage, is_volume, prefix, volume
+from holdfast.trainingjob.objects.job import pod_security, tolerations
+from holdfast.trainingjob.objects.services import enabled_monitoring
+from holdfast.trainingjob.objects.storage import (
+    TENSORBOARD,
+    VOLUME,
+    StoreAccess,
+    checkpoint_storage,
+    is_volume,
+    prefix,
+    store_access,
+    store_url,
+    volume,
+)
 
 PORT = 6006
 FOLDER = "/tensorboard"
@@ -109,7 +116,7 @@ def _sidecar(
     own = {"HOLDFAST_STORE": escape_dollar(store_url(job, storage)), "TENSORBOARD_DIR": FOLDER}
     resources = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
     return {
-        "name": SIDECAR,
+        "name": SIDECAR_CONTAINER,
         "image": defaults.holdfast_image,
         "command": ["holdfast", "tensorboard-sidecar"],
         "restartPolicy": "Always",

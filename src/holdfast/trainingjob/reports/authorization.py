@@ -1,17 +1,14 @@
 """Authorizes reports: a pod may report about its own worker of its own job, while its attempt is the current one."""
 
-import asyncio
-import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
-from datetime import datetime
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from holdfast.api.core.objects import Node, Pod
 from holdfast.api.meta import Key
-from holdfast.api.reports import ReportReply, WorkerReport
+from holdfast.api.reports import ReportReply, WorkerReport, node_leaves_text
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.api.trainingjob_status import TrainingJobStatus
 from holdfast.cluster.errors import NotFound, Undecodable
@@ -20,7 +17,6 @@ from holdfast.cluster.resources import TRAINING_JOBS
 from holdfast.errors import HoldfastError
 from holdfast.pods.failure import has_preemption_notice, index_of
 from holdfast.runtime.informer import Store
-from holdfast.runtime.process import Now
 from holdfast.trainingjob.decide.snapshot import FINISHED_STATES, SPEC_CHANGED, restart_reason
 from holdfast.trainingjob.objects import names
 
@@ -122,7 +118,7 @@ def save_notice(caller: ReportingPod, pods: Store[Pod], nodes: Store[Node]) -> s
         name for name in node_names if (node := nodes.get(Key("", name))) is not None and has_preemption_notice(node)
     )
     if leaving:
-        return f"node {', '.join(leaving)} is about to be taken back"
+        return node_leaves_text(leaving)
     stopping = min((index_of(pod) for pod in gang if pod.is_terminating and not pod.is_finished), default=None)
     return f"worker {stopping} is about to be stopped" if stopping is not None else ""
 
@@ -139,67 +135,6 @@ def _attempt_key(job: Key, attempt: int) -> str:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 10
-
-
-# The pod behind a report's token: one TokenReview, then cached for a while.
-
-KNOWN_FOR_S = 300.0
-UNKNOWN_FOR_S = 10.0
-
-
-class _Review(Struct, frozen=True):
-    identity: Identity | None
-    until_s: float
-
-
-class TokenReviewCache:
-    """Caches at most `memory` tokens by digest; the least recently used are evicted first."""
-
-    def __init__(self, cluster: Cluster, audience: str, *, now: Now, memory: int = 10_000) -> None:
-        self._cluster = cluster
-        self._audience = audience
-        self._now = now
-        self._memory = memory
-        self._reviews: OrderedDict[bytes, _Review] = OrderedDict()
-
-    def is_cached(self, token: str) -> bool:
-        """Whether the token's review is cached and still valid."""
-        review = self._reviews.get(_digest(token))
-        return review is not None and _clock_s() < review.until_s
-
-    def last_identity(self, token: str) -> Identity | None:
-        """The identity from the token's last review, even if expired."""
-        review = self._reviews.get(_digest(token))
-        return review.identity if review is not None else None
-
-    async def identity(self, token: str) -> Identity | None:
-        """None for an invalid token; raises a `ClusterError` when the review fails."""
-        digest = _digest(token)
-        review = self._reviews.get(digest)
-        if review is None or _clock_s() >= review.until_s:
-            identity = await self._cluster.review_token(token, self._audience)
-            review = _Review(identity, _clock_s() + _valid_s(identity, self._now()))
-        self._reviews[digest] = review
-        self._reviews.move_to_end(digest)
-        if len(self._reviews) > self._memory:
-            self._reviews.popitem(last=False)
-        return review.identity
-
-
-def _valid_s(identity: Identity | None, now: datetime) -> float:
-    if identity is None:
-        return UNKNOWN_FOR_S
-    if identity.expires_at is None:
-        return KNOWN_FOR_S
-    return min(KNOWN_FOR_S, (identity.expires_at - now).total_seconds())
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()
-
-
-def _clock_s() -> float:
-    return asyncio.get_running_loop().time()
 
 
 # Jobs that are certainly deleted: a cache that lags, or is not synced yet, may lack a job that exists.

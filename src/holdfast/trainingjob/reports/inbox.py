@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Callable
 from datetime import datetime
 
-from msgspec import Struct
-
 from holdfast.api.meta import Key
 from holdfast.api.reports import WorkerReport
 from holdfast.errors import HoldfastError
@@ -13,6 +11,7 @@ from holdfast.runtime.informer import Informers
 from holdfast.runtime.process import Now
 from holdfast.trainingjob.decide.liveness import AttemptReports, record_report
 from holdfast.trainingjob.decide.progress import next_write_at
+from holdfast.trainingjob.decide.snapshot import PendingReport
 
 # Minutes of reports: when so many are pending, status writes fail, and the sidecars retain further reports.
 MAX_PENDING = 64
@@ -20,11 +19,6 @@ MAX_PENDING = 64
 
 class InboxFull(HoldfastError):
     """Reports of a job arrive faster than its status can be written."""
-
-
-class PendingReport(Struct, frozen=True):
-    batch: WorkerReport
-    received: datetime
 
 
 class Inbox:

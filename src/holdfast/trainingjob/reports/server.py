@@ -3,25 +3,36 @@
 import asyncio
 import ipaddress
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
-import msgspec
 import structlog
 from aiohttp import web
 from msgspec import structs
 
 from holdfast.api import reports
+from holdfast.api.backup_runs import BackupProgress
 from holdfast.api.core.objects import Node, Pod
 from holdfast.api.meta import Key
-from holdfast.api.reports import AUDIENCE, Endpoint, InvalidReport, WorkerReport, encode_endpoint
+from holdfast.api.reports import AUDIENCE, Endpoint, InvalidReport, ReportReply, WorkerReport, encode_endpoint
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.certificate import self_signed_identity
 from holdfast.cluster.errors import BadRequest, ClusterError, Invalid
-from holdfast.cluster.protocol import Cluster, Identity
+from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import NODES, PODS, TRAINING_JOBS
 from holdfast.httpserver import BadBody, Limits, read_body
+from holdfast.runtime.authentication import (
+    MEMORY,
+    HttpRefusal,
+    RequestAuthenticator,
+    TokenReviewCache,
+    bearer_token,
+    clock_s,
+    json_response,
+    refusal_response,
+)
+from holdfast.runtime.backup_requests import BackupOfAnotherPod, BackupRequests
 from holdfast.runtime.http import RateLimiter, serve_app
 from holdfast.runtime.informer import Store
 from holdfast.runtime.operator import Operator
@@ -32,7 +43,6 @@ from holdfast.trainingjob.reports.authorization import (
     NotInCacheYet,
     ReportingPod,
     ReportNotAllowed,
-    TokenReviewCache,
     attempt_of,
     ensure_own_report,
     find_reply,
@@ -46,25 +56,13 @@ Sink: TypeAlias = Callable[[Key, WorkerReport], None]
 
 # A sidecar reports every five seconds, and at once when an epoch ends.
 BURST, REFILL_S = 20, 1.0
-# TokenReviews that one address may cause: those of a node's workers, all at once.
-UNKNOWN_TOKEN_BURST, UNKNOWN_TOKEN_REFILL_S = 100, 0.2
-MEMORY = 20_000
 BODY_WITHIN_S = 10.0
-RETRY_AFTER_S = 5
 # A connection for each sidecar of a large cluster.
 LIMITS = Limits(connections=16_384, fresh=256, per_peer=1024)
 # Errors that an API server returns because of the request itself, for any caller.
 CAUSED_BY_A_REQUEST = (BadRequest, Invalid)
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
-
-
-class HttpRefusal(Exception):
-    """A response with a status other than 200, and its message."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class ReportHandler:
@@ -84,6 +82,8 @@ class ReportHandler:
         uptime: ReceiverUptime,
         leading: Callable[[], bool],
         sink: Sink,
+        backups: BackupRequests,
+        now: Now,
     ) -> None:
         self._pods = pods
         self._nodes = nodes
@@ -93,15 +93,17 @@ class ReportHandler:
         self._uptime = uptime
         self._leading = leading
         self._sink = sink
-        self._unknown_token_limit: RateLimiter[str] = RateLimiter(
-            burst=UNKNOWN_TOKEN_BURST, refill_s=UNKNOWN_TOKEN_REFILL_S, memory=MEMORY
-        )
+        self._backups = backups
+        self._now = now
+        self._authenticator = RequestAuthenticator(reviews)
         self._pod_limit: RateLimiter[str] = RateLimiter(burst=BURST, refill_s=REFILL_S, memory=MEMORY)
         self._last_sequences: OrderedDict[str, tuple[str, int]] = OrderedDict()
 
-    def application(self) -> web.Application:
+    def application(self, routes: Iterable[web.RouteDef] = ()) -> web.Application:
+        """Of the reports, and of `routes` that others add to their server."""
         app = web.Application(client_max_size=reports.LARGEST_BODY)
         app.router.add_post(reports.PATH, self._handle)
+        app.router.add_routes(routes)
         return app
 
     async def _handle(self, request: web.Request) -> web.Response:
@@ -109,29 +111,29 @@ class ReportHandler:
             return await self._receive(request)
         except (HttpRefusal, BadBody) as refusal:
             log.debug("report refused", peer=request.remote, status=refusal.status, reason=str(refusal))
-            return _refusal_response(refusal.status, str(refusal))
-        except (ReportNotAllowed, InvalidReport) as error:
+            return refusal_response(refusal.status, str(refusal))
+        except (ReportNotAllowed, BackupOfAnotherPod, InvalidReport) as error:
             log.info("report refused", peer=request.remote, reason=str(error))
-            return _refusal_response(403 if isinstance(error, ReportNotAllowed) else 400, str(error))
+            return refusal_response(400 if isinstance(error, InvalidReport) else 403, str(error))
         except (NotInCacheYet, InboxFull) as error:
-            return _refusal_response(503, str(error))
+            return refusal_response(503, str(error))
         except ClusterError as error:
             job = self._job_of(request)
             if job is not None or not isinstance(error, CAUSED_BY_A_REQUEST):
                 self._uptime.reset(job)
             log.warning("report not taken: the cluster can't be asked about it", reason=str(error))
-            return _refusal_response(503, "the cluster can't be asked about it at the moment: try again later")
+            return refusal_response(503, "the cluster can't be asked about it at the moment: try again later")
         except Exception:
             # Only a known worker resets the uptime: the request of an unknown client may itself cause the error.
             if (job := self._job_of(request)) is not None:
                 self._uptime.reset(job)
             log.exception("report not taken")
-            return _refusal_response(500, "an error in holdfast: the operator's log says more")
+            return refusal_response(500, "an error in holdfast: the operator's log says more")
 
     def _job_of(self, request: web.Request) -> Key | None:
         """The job of a worker whose token was reviewed before; None for an unknown client."""
         try:
-            identity = self._reviews.last_identity(_token(request))
+            identity = self._reviews.last_identity(bearer_token(request))
             return identify_pod(identity, self._pods).job if identity is not None else None
         except (HttpRefusal, ReportNotAllowed, NotInCacheYet):
             return None
@@ -139,28 +141,30 @@ class ReportHandler:
     async def _receive(self, request: web.Request) -> web.Response:
         if not self._leading():
             raise HttpRefusal(503, "this operator does not lead: look for the address of the one that does")
-        caller = identify_pod(await self._authenticated(request), self._pods)
-        if not self._pod_limit.take(caller.uid, _clock_s()):
+        identity, _ = await self._authenticator.identify(request)
+        caller = identify_pod(identity, self._pods)
+        if not self._pod_limit.take(caller.uid, clock_s()):
             raise HttpRefusal(429, f"pod {caller.pod} reports too often: send more in one report")
         batch = reports.decode(await read_body(request, BODY_WITHIN_S))
         ensure_own_report(caller, batch)
         reply = await find_reply(caller, batch.uid, self._jobs, self._gone.is_gone)
         if reply.attempt_over:
-            return _json(reply, status=409)
+            return json_response(reply, status=409)
+        if batch.backup is not None:
+            self._backups.record(caller.uid, batch.backup)
         if self._is_first(caller, batch):
             self._sink(caller.job, batch)
             self._record_sequence(caller, batch)
         ended_well, save = trainer_succeeded(caller, self._pods), save_notice(caller, self._pods, self._nodes)
-        return _json(structs.replace(reply, ended_well=ended_well, save=save))
+        reply = structs.replace(reply, ended_well=ended_well, save=save)
+        return json_response(self._with_backup(reply, caller, batch.backup))
 
-    async def _authenticated(self, request: web.Request) -> Identity:
-        token = _token(request)
-        if not self._reviews.is_cached(token) and not self._unknown_token_limit.take(request.remote or "", _clock_s()):
-            raise HttpRefusal(429, "too many tokens that are not known yet came from this address: try again later")
-        identity = await self._reviews.identity(token)
-        if identity is None:
-            raise HttpRefusal(401, f"the token is not valid for the audience {reports.AUDIENCE}")
-        return identity
+    def _with_backup(self, reply: ReportReply, caller: ReportingPod, progress: BackupProgress | None) -> ReportReply:
+        return structs.replace(
+            reply,
+            backup=self._backups.wanted(caller.uid, self._now()),
+            backup_withdrawn=progress is not None and self._backups.is_withdrawn(progress),
+        )
 
     def _is_first(self, caller: ReportingPod, batch: WorkerReport) -> bool:
         """A report that is resent because its reply was lost gets a reply, but is not counted twice."""
@@ -175,57 +179,38 @@ class ReportHandler:
 
 
 @asynccontextmanager
-async def serve(handler: ReportHandler, *, address: str, port: int, host: str | None = None) -> AsyncIterator[Endpoint]:
+async def serve(
+    handler: ReportHandler, *, address: str, port: int, host: str | None = None, routes: Iterable[web.RouteDef] = ()
+) -> AsyncIterator[Endpoint]:
     """Serve inside the block. `address` is how pods reach this process; `host` is what to listen on, all by default."""
     identity = self_signed_identity(address)
     serving = serve_app(
-        handler.application(), host=host, port=port, option="--reports-port", limits=LIMITS, tls=identity.context
+        handler.application(routes),
+        host=host,
+        port=port,
+        option="--reports-port",
+        limits=LIMITS,
+        tls=identity.context,
     )
     async with serving as bound_port:
         url_host = f"[{address}]" if ipaddress.ip_address(address).version == 6 else address
         yield Endpoint(url=f"https://{url_host}:{bound_port}", authority=identity.authority.decode())
 
 
-def _token(request: web.Request) -> str:
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    token = token.strip()
-    if scheme.lower() != "bearer" or not token:
-        raise HttpRefusal(401, "no bearer token came with the report")
-    if not token.isascii() or not token.isprintable():
-        raise HttpRefusal(401, "the bearer token has characters that no token has")
-    return token
-
-
-def _refusal_response(status: int, message: str) -> web.Response:
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else {}
-    if status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    response = _json({"error": message}, status=status, headers=headers)
-    if status in (400, 401, 403, 408, 413):
-        response.force_close()  # the connection of an unknown client must not stay open like that of a sidecar
-    return response
-
-
-def _json(
-    content: reports.ReportReply | dict[str, str], *, status: int = 200, headers: dict[str, str] | None = None
-) -> web.Response:
-    return web.Response(
-        body=msgspec.json.encode(content), status=status, headers=headers, content_type="application/json"
-    )
-
-
-def _clock_s() -> float:
-    return asyncio.get_running_loop().time()
-
-
 # The controller's side: the inbox that it reads reports from, and the server that fills the inbox.
 
 
 class ReportReceiver:
-    """Workers get no endpoint before the server is open. `clock` also counts while the host sleeps."""
+    """Workers get no endpoint before the server is open. `clock` also counts while the host sleeps.
 
-    def __init__(self, *, now: Now, clock: Callable[[], float] = boottime_s) -> None:
+    `backups` are those that sidecars are to take: the controller of CheckpointBackups shares it.
+    """
+
+    def __init__(
+        self, *, now: Now, clock: Callable[[], float] = boottime_s, backups: BackupRequests | None = None
+    ) -> None:
         self._now = now
+        self.backups = backups if backups is not None else BackupRequests()
         self.clock = clock
         self.inbox = Inbox(now=now, clock=clock)
         self.uptime = ReceiverUptime(clock)
@@ -242,8 +227,12 @@ class ReportReceiver:
         address: str,
         port: int,
         host: str | None = None,
+        routes: Iterable[web.RouteDef] = (),
     ) -> AsyncIterator[None]:
-        """Receive reports inside the block, before the operator runs. `address` is how pods reach this process."""
+        """Receive reports inside the block, before the operator runs. `address` is how pods reach this process.
+
+        `routes`: what the same server answers besides.
+        """
         handler = ReportHandler(
             pods=operator.store(PODS, {BY_ATTEMPT: attempt_of}),
             nodes=operator.store(NODES),
@@ -253,8 +242,10 @@ class ReportReceiver:
             uptime=self.uptime,
             leading=leading,
             sink=self.inbox.put,
+            backups=self.backups,
+            now=self._now,
         )
-        async with serve(handler, address=address, port=port, host=host) as endpoint:
+        async with serve(handler, address=address, port=port, host=host, routes=routes) as endpoint:
             self.endpoint_json = encode_endpoint(endpoint)
             uptime_task = asyncio.create_task(self.uptime.run(), name="hearing")
             try:

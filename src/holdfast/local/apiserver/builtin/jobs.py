@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from holdfast.api.schema.violations import Cause
 from holdfast.cluster.protocol import JSON
 from holdfast.local.apiserver.builtin.pods import complete_pod_spec, containers_of, pod_spec_problems
-from holdfast.local.apiserver.errors import bad_value, missing
-from holdfast.local.apiserver.kinds import KindHooks, ObjectReader
-from holdfast.local.apiserver.names import dns_label_problems
+from holdfast.local.apiserver.kinds import KindHooks, ObjectReader, bad_value, missing
+from holdfast.local.apiserver.objects import dns_label_problems
 
 # Validation of a Job's podFailurePolicy.
 

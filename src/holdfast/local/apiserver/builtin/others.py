@@ -12,9 +12,17 @@ from holdfast.cluster.errors import BadRequest, ServerError
 from holdfast.cluster.protocol import JSON
 from holdfast.local.apiserver.admission import CLEANUP
 from holdfast.local.apiserver.builtin.pods import complete_pod_spec, pod_spec_problems
-from holdfast.local.apiserver.errors import bad_value, forbidden, missing
-from holdfast.local.apiserver.kinds import METADATA_FIELDS, KindHooks, ObjectReader, ServedKind, type_schema
-from holdfast.local.apiserver.names import dns_1035_problems, dns_label_problems
+from holdfast.local.apiserver.kinds import (
+    METADATA_FIELDS,
+    KindHooks,
+    ObjectReader,
+    ServedKind,
+    bad_value,
+    forbidden,
+    missing,
+    type_schema,
+)
+from holdfast.local.apiserver.objects import dns_1035_problems, dns_label_problems
 
 # Protects a claim that pods use; the claim controller, which watches the pods, removes it.
 PROTECTION = "kubernetes.io/pvc-protection"

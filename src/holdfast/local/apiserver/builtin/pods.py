@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.api.meta import Key
-from holdfast.api.schema.cel import quantity
+from holdfast.api.schema.validation import quantity
 from holdfast.api.schema.violations import Cause
 from holdfast.cluster.errors import Conflict, Forbidden
 from holdfast.cluster.protocol import JSON
-from holdfast.local.apiserver.errors import bad_value, forbidden, missing
-from holdfast.local.apiserver.kinds import METADATA_FIELDS, KindHooks, ObjectReader
-from holdfast.local.apiserver.names import dns_label_problems
+from holdfast.local.apiserver.kinds import METADATA_FIELDS, KindHooks, ObjectReader, bad_value, forbidden, missing
+from holdfast.local.apiserver.objects import dns_label_problems
 
 # The pod spec, in pods and in pod templates.
 

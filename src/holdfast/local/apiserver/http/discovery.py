@@ -155,4 +155,6 @@ async def review_token(request: web.Request) -> web.Response:
 
 def _authenticated_status(found: Identity, audience: str) -> JSON:
     extra = {f"{_EXTRA}/pod-name": [found.pod_name], f"{_EXTRA}/pod-uid": [found.pod_uid]}
+    if found.node_name:
+        extra[f"{_EXTRA}/node-name"] = [found.node_name]
     return {"authenticated": True, "user": {"username": found.username, "extra": extra}, "audiences": [audience]}

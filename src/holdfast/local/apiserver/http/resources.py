@@ -12,7 +12,7 @@ from aiohttp import web
 from holdfast.api.kinds import without_controller
 from holdfast.cluster.errors import BadRequest, ClusterError, NotFound
 from holdfast.cluster.printing.jsonpath import compile_path
-from holdfast.cluster.protocol import JSON, Change, Event, Propagation
+from holdfast.cluster.protocol import JSON, Change, DeleteOptions, Event, Propagation
 from holdfast.cluster.resources import KnownKind, RawObject, merge_patch
 from holdfast.local.apiserver.http.requests import part, read_object, read_options, read_patch, refuse_dry_run
 from holdfast.local.apiserver.http.responses import json_response, status_for_error, success
@@ -225,10 +225,12 @@ async def delete(request: web.Request) -> web.Response:
     await target.cluster.delete(
         target.resource,
         target.key,
-        uid=str(preconditions.get("uid") or ""),
-        resource_version=str(preconditions.get("resourceVersion") or ""),
-        propagation=_propagation(options.get("propagationPolicy") or request.query.get("propagationPolicy")),
-        grace_period_s=_grace_s(options.get("gracePeriodSeconds", request.query.get("gracePeriodSeconds"))),
+        DeleteOptions(
+            uid=str(preconditions.get("uid") or ""),
+            resource_version=str(preconditions.get("resourceVersion") or ""),
+            propagation=_propagation(options.get("propagationPolicy") or request.query.get("propagationPolicy")),
+            grace_period_s=_grace_s(options.get("gracePeriodSeconds", request.query.get("gracePeriodSeconds"))),
+        ),
     )
     return json_response(await _after_deletion(target, found))
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from aiohttp import web
 from msgspec import Struct, field
 
-from holdfast.api.kind import Column
+from holdfast.api.kind import PrinterColumn
 from holdfast.api.meta import Key, Object
 from holdfast.api.schema.crd import Schema
 from holdfast.cluster.errors import NotFound
@@ -29,7 +29,7 @@ class Subresources(Struct, frozen=True, kw_only=True):
     scale: ScalePaths | None = None
 
 
-class PrinterColumn(Struct, frozen=True, kw_only=True, rename="camel"):
+class DefinitionColumn(Struct, frozen=True, kw_only=True, rename="camel"):
     name: str
     json_path: str
     type: str = "string"
@@ -46,7 +46,7 @@ class Version(Struct, frozen=True, kw_only=True, rename="camel"):
     served: bool = True
     schema: VersionSchema = VersionSchema()
     subresources: Subresources = Subresources()
-    additional_printer_columns: tuple[PrinterColumn, ...] = ()
+    additional_printer_columns: tuple[DefinitionColumn, ...] = ()
 
 
 class Names(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -119,7 +119,7 @@ def not_served(what: str) -> NotFound:
 def _defined(spec: DefinitionSpec, version: Version) -> ServedVersion:
     names = spec.names
     columns = [
-        Column(
+        PrinterColumn(
             name=each.name, path=each.json_path, type=each.type, wide=each.priority > 0, description=each.description
         )
         for each in version.additional_printer_columns

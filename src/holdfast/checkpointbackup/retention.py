@@ -1,0 +1,95 @@
+"""Deletes the images of old runs: all before the newest `retain` runs of one backup and its owner."""
+
+import time
+from collections.abc import Collection
+from typing import Protocol
+
+import structlog
+from msgspec import Struct
+
+from holdfast.api.checkpointbackup import CheckpointBackup
+from holdfast.api.credentials import RegistryCredential
+from holdfast.api.meta import Key
+from holdfast.checkpointbackup.apply import owner_of
+from holdfast.checkpointbackup.snapshot import status_of
+from holdfast.checkpoints.images.errors import DeletionUnsupported, ImageError
+from holdfast.checkpoints.images.newest import expired_images, images_of
+from holdfast.checkpoints.images.reference import registry_address, tag_prefix
+from holdfast.checkpoints.images.registry import RegistryClient
+from holdfast.checkpoints.images.target import target_repository
+from holdfast.cluster.errors import ClusterError
+from holdfast.runtime.authentication import HttpRefusal
+
+# A registry that takes longer is asked again after the next run.
+WITHIN_S = 60.0
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class CredentialReader(Protocol):
+    async def credential(self, backup: CheckpointBackup) -> RegistryCredential:
+        """The credential of the backup's registry. Raises `HttpRefusal` with a sentence, or a `ClusterError`."""
+        ...
+
+
+class RetentionResult(Struct, frozen=True):
+    deleted: int = 0
+    problem: str = ""
+    """Why old images stay, in a sentence; said once for a registry that deletes nothing."""
+
+
+class ImageRetention:
+    """Remembers after which run old images were looked for. A new process looks again after the next run."""
+
+    def __init__(self, credentials: CredentialReader, *, plain_http: Collection[str] = ()) -> None:
+        self._credentials = credentials
+        self._plain_http = plain_http
+        self._looked: dict[Key, tuple[str, int]] = {}
+        self._undeletable: set[str] = set()
+
+    def begun(self, backup: CheckpointBackup) -> None:
+        """A run is under way: when it has pushed images, older ones may go."""
+        self._looked[backup.metadata.key] = (backup.metadata.uid, status_of(backup).run - 1)
+
+    def is_due(self, backup: CheckpointBackup) -> bool:
+        """Whether this process has seen the last run under way, it has pushed images, and more runs than are kept."""
+        status, meta = status_of(backup), backup.metadata
+        uid, run = self._looked.get(meta.key, ("", 0))
+        has_more = 0 < backup.spec.retain < status.run
+        return has_more and bool(status.built_images) and uid == meta.uid and run < status.run
+
+    def forget(self, key: Key) -> None:
+        self._looked.pop(key, None)
+
+    async def delete_old_images(self, backup: CheckpointBackup) -> RetentionResult:
+        status, meta = status_of(backup), backup.metadata
+        self._looked[meta.key] = (meta.uid, status.run)
+        host = backup.spec.registry.url
+        if host in self._undeletable:
+            return RetentionResult()
+        try:
+            return RetentionResult(deleted=await self._delete(backup))
+        except DeletionUnsupported as error:
+            self._undeletable.add(host)
+            return RetentionResult(problem=f"images of old runs stay: {error}")
+        except (ImageError, HttpRefusal, ClusterError) as error:
+            return RetentionResult(problem=f"images of old runs stay until after the next run: {error}")
+
+    async def _delete(self, backup: CheckpointBackup) -> int:
+        credential = await self._credentials.credential(backup)
+        address = registry_address(backup.spec.registry.url, self._plain_http)
+        containers = tuple(image.container_name for image in status_of(backup).built_images)
+        by_repository: dict[str, list[str]] = {}
+        for container in containers:
+            by_repository.setdefault(target_repository(backup, container).repository, []).append(container)
+        deleted, owner = 0, owner_of(backup).uid
+        async with RegistryClient(
+            address, credential, deadline_s=time.monotonic() + WITHIN_S, plain_http=self._plain_http
+        ) as registry:
+            for repository, names in by_repository.items():
+                prefixes = {tag_prefix(backup.metadata.name, name) for name in names}
+                images = await images_of(registry, repository, owner, prefixes)
+                for image in expired_images(images, owner, backup.spec.retain, names):
+                    await registry.delete(repository, image.digest)
+                    deleted += 1
+        return deleted

@@ -1,0 +1,1 @@
+"""`holdfast restore`: start a pod from the images of a CheckpointBackup."""

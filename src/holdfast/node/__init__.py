@@ -1,0 +1,1 @@
+"""The agent of one node: it carries out the runs of CheckpointBackups whose containers run there."""
