@@ -43,11 +43,10 @@ print("loss", float(np.sum((samples @ weights - goal) ** 2)).hex())
 
 
 def undisturbed(folder: Path) -> str:
+    """Like a pod, it inherits no variables: some choose how numpy computes (OPENBLAS_CORETYPE)."""
     folder.mkdir()
     told = {"CHECKPOINT_DIR": str(folder), "RESUME_FROM": str(folder / "none")}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env={**os.environ, **told}, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=told, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()[-1]
 
 
