@@ -81,6 +81,16 @@ class PodRequirements(Struct, frozen=True, kw_only=True):
         return frozenset((key, node.labels[key]) for key in self.anti_affinity_keys if key in node.labels)
 
 
+def exclusion_reason(shape: PodRequirements, node: NodeCapacity) -> str:
+    """Why such a pod can't be scheduled to the node."""
+    taint = untolerated_taint(shape.constraints.tolerations, node.spec)
+    if taint is CORDONED:
+        return "cordoned"
+    if not node.ready or taint is None:
+        return "not ready"
+    return f"with taint {taint.key}={taint.value}" if taint.value else f"with taint {taint.key}"
+
+
 def shape_of(pod: PodSpec, labels: Mapping[str, str], namespace: str) -> PodRequirements:
     """The shape of a worker from its pod.
 

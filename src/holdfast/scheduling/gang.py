@@ -1,14 +1,16 @@
 """Gang admission: the workers of a job start together, and each pass decides which gangs may start."""
 
+from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from datetime import datetime
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.api.meta import Key
-from holdfast.scheduling.candidates import PassCapacity
+from holdfast.scheduling.candidates import CandidateIndex, PassCapacity
 from holdfast.scheduling.constraints import PodRequirements
 from holdfast.scheduling.ledger import Ledger
 from holdfast.scheduling.messages import (
@@ -28,7 +30,7 @@ from holdfast.times import parse_time
 GangState: TypeAlias = Literal["started", "waiting", "keeping"]
 
 
-class Gang(Struct, frozen=True, kw_only=True):
+class Gang(Struct, frozen=True, kw_only=True, dict=True):
     key: Key
     uid: str
     workers: int
@@ -44,14 +46,16 @@ class Gang(Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
     """The nodes of the other workers of a started gang."""
 
-    @property
+    @cached_property
     def rank(self) -> tuple[int, bool, str, Key]:
         """The queue order. A restarting gang goes before waiting gangs of its priority: its capacity is not theirs."""
         return -self.priority, self.state != "keeping", self.created_at, self.key
 
-    def waited_s(self, now: datetime) -> float:
+    @cached_property
+    def waits_since(self) -> datetime | None:
+        """None for a gang that has not waited."""
         since = self.restarting_since or self.created_at
-        return (now - parse_time(since)).total_seconds() if since else 0.0
+        return parse_time(since) if since else None
 
 
 class AdmissionDecision(Struct, frozen=True, kw_only=True):
@@ -74,15 +78,23 @@ ADMITTED = AdmissionDecision(admitted=True)
 DETAILED_MESSAGES = 10
 
 
-class AdmissionResult(Struct, frozen=True):
+# How many gangs are admitted in one pass; the next pass goes on. Other tasks must not stall meanwhile.
+ADMISSIONS_PER_PASS = 50
+
+
+class AdmissionResult(Struct, frozen=True, kw_only=True):
     """The result of one pass."""
 
     decisions: dict[str, AdmissionDecision]
     """The decision for every gang, by its uid."""
     demand: Mapping[str, Amounts]
     """Expected requests of admitted workers that have no node yet, by node."""
-    held_nodes: Collection[str]
+    held_nodes: frozenset[str]
     """Nodes that are held for gangs that have waited long."""
+    is_complete: bool
+    """Whether every gang was looked at."""
+    patience_ends: datetime | None
+    """When the first of the gangs that wait may have nodes held for it."""
 
 
 def admit(
@@ -95,23 +107,141 @@ def admit(
 def run_admission(
     gangs: Iterable[Gang], ledger: Ledger, now: datetime, starvation_timeout_s: float = 600.0, per_namespace: int = 1
 ) -> AdmissionResult:
-    """One admission pass over all gangs.
-
-    Started gangs get capacity for their workers without a node; then all other gangs follow by priority and age. A gang
-    that does not fit lets the gangs behind it pass until its patience ends. Then the resources that it lacks are
-    reserved on the nodes that it could use, for at most `per_namespace` jobs of a namespace at a time.
-    """
-    all_gangs = list(gangs)
-    capacity, waiting = PassCapacity(ledger), []
+    """One pass over these gangs alone."""
+    queue, all_gangs = GangQueue(ledger), list(gangs)
     for gang in all_gangs:
-        if gang.state == "started":
-            capacity.reserve(gang.shape, gang.unbound, gang.nodes)
-        else:
-            waiting.append(gang)
-    admission_pass = _AdmissionPass(capacity, now, starvation_timeout_s, per_namespace)
-    decisions = {gang.uid: admission_pass.judge(gang) for gang in sorted(waiting, key=lambda gang: gang.rank)}
-    verdicts = {gang.uid: decisions.get(gang.uid, ADMITTED) for gang in all_gangs}
-    return AdmissionResult(verdicts, capacity.assigned, capacity.reserved_nodes)
+        queue.put(gang)
+    result = queue.run_pass(now, starvation_timeout_s, per_namespace, limit=len(all_gangs))
+    return structs.replace(result, decisions={gang.uid: result.decisions.get(gang.uid, ADMITTED) for gang in all_gangs})
+
+
+class GangQueue:
+    """The gangs that need capacity, kept as they change. A started gang whose workers all have nodes costs nothing."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._index = CandidateIndex(ledger)
+        self._gangs: dict[str, Gang] = {}
+        self._line: list[Gang] = []
+        self._started: dict[str, Gang] = {}
+        self._is_urgent = False
+        self.is_outdated = False
+        """Demand or capacity has changed since the last pass."""
+        self._version = ledger.version
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a gang waits: then all capacity that becomes free matters."""
+        return bool(self._line)
+
+    @property
+    def needs_pass(self) -> bool:
+        """Whether a pass may decide anything new, or has capacity to keep that others could take."""
+        return self._is_urgent or (self.is_outdated and self.is_waiting)
+
+    def follow(self) -> None:
+        """Follow the ledger from now on, so that a pass looks at changed nodes alone."""
+        self._ledger.listeners.append(self._node_changed)
+
+    def put(self, gang: Gang) -> None:
+        """Add the gang, or replace what it was before."""
+        before = self._gangs.get(gang.uid)
+        if gang == before:
+            return
+        self.remove(gang.uid)
+        self._gangs[gang.uid] = gang
+        if gang.state != "started":
+            insort(self._line, gang, key=_rank)
+        elif gang.unbound:
+            self._started[gang.uid] = gang
+        had = before.unbound if before is not None and before.state == "started" else 0
+        self._is_urgent |= gang.state != "started" or gang.unbound > had
+        self.touch()
+
+    def remove(self, uid: str) -> None:
+        gang = self._gangs.pop(uid, None)
+        if gang is None:
+            return
+        if gang.state != "started":
+            place = bisect_left(self._line, gang.rank, key=_rank)
+            del self._line[self._line.index(gang, place)]
+        self._started.pop(uid, None)
+        self.touch()
+
+    def touch(self) -> None:
+        """Capacity or time has changed: those who wait may be decided differently."""
+        self.is_outdated = True
+
+    def catch_up(self, limit: int) -> bool:
+        """Take in changed nodes, at most `limit` of them; whether that was all. A pass takes in all that are left."""
+        gangs = (*self._started.values(), *self._line)
+        return self._index.catch_up({gang.shape.digest: gang.shape for gang in gangs}.values(), limit)
+
+    def run_pass(
+        self, now: datetime, starvation_timeout_s: float, per_namespace: int, limit: int = ADMISSIONS_PER_PASS
+    ) -> AdmissionResult:
+        """One admission pass over all gangs.
+
+        Started gangs get capacity for their workers without a node; then all other gangs follow by priority and age. A
+        gang that does not fit lets the gangs behind it pass until its patience ends. Then the resources that it lacks
+        are reserved on the nodes that it could use, for at most `per_namespace` jobs of a namespace at a time.
+        """
+        capacity = PassCapacity(self._ledger, self._index)
+        try:
+            self._reserve_for_started(capacity)
+            admission_pass = _AdmissionPass(capacity, now, starvation_timeout_s, per_namespace)
+            decisions: dict[str, AdmissionDecision] = {}
+            for gang in self._line:
+                decisions[gang.uid] = admission_pass.judge(gang)
+                limit -= decisions[gang.uid].admitted
+                if not limit:
+                    break
+            result = AdmissionResult(
+                decisions=decisions,
+                demand=capacity.assigned,
+                held_nodes=capacity.held_nodes,
+                is_complete=len(decisions) == len(self._line),
+                patience_ends=admission_pass.patience_ends,
+            )
+        finally:
+            capacity.end()
+        self._start(result)
+        return result
+
+    def _reserve_for_started(self, capacity: PassCapacity) -> None:
+        """The guess at their nodes does not depend on the order in which the gangs are listed."""
+        alike: dict[bytes, list[Gang]] = {}
+        for gang in self._started.values():
+            alike.setdefault(gang.shape.digest, []).append(gang)
+        for _, gangs in sorted(alike.items()):
+            shape = gangs[0].shape
+            if not shape.anti_affinity_keys:
+                capacity.reserve(shape, sum(gang.unbound for gang in gangs), ())
+                continue
+            for gang in sorted(gangs, key=lambda gang: gang.key):
+                capacity.reserve(shape, gang.unbound, gang.nodes)
+
+    def _start(self, result: AdmissionResult) -> None:
+        """What is admitted counts as started from now on: it comes first, and may be guessed at other nodes then."""
+        admitted = [gang for gang in self._line if gang.uid in result.decisions and result.decisions[gang.uid].admitted]
+        for gang in admitted:
+            self._gangs[gang.uid] = structs.replace(gang, state="started", unbound=gang.workers)
+            self._started[gang.uid] = self._gangs[gang.uid]
+        if admitted:
+            self._line = [gang for gang in self._line if gang.uid not in self._started]
+        self._is_urgent = not result.is_complete
+        self.is_outdated = self._is_urgent or bool(admitted)
+
+    def _node_changed(self, name: str) -> None:
+        """The expected demand of the gangs themselves does not count."""
+        if self._ledger.version != self._version:
+            self._version = self._ledger.version
+            self._index.changed(name)
+            self.touch()
+
+
+def _rank(gang: Gang) -> tuple[int, bool, str, Key]:
+    return gang.rank
 
 
 class _AdmissionPass:
@@ -119,8 +249,9 @@ class _AdmissionPass:
 
     def __init__(self, capacity: PassCapacity, now: datetime, starvation_timeout_s: float, per_namespace: int) -> None:
         self._capacity = capacity
-        self._now = now
-        self._starvation_timeout_s = starvation_timeout_s
+        self._patience = timedelta(seconds=starvation_timeout_s)
+        self._patient_since = now - self._patience
+        self._first_patient: datetime | None = None
         self._per_namespace = per_namespace
         self._reservations: Counter[str] = Counter()
         self._position = 0
@@ -138,7 +269,7 @@ class _AdmissionPass:
 
     def _reserve(self, gang: Gang) -> None:
         shape, namespace = gang.shape, gang.key.namespace
-        if gang.state == "keeping" and gang.waited_s(self._now) <= self._starvation_timeout_s:
+        if gang.state == "keeping" and self._is_patient(gang):
             reserved = frozenset(shape.requests)  # what the gang had before the restart
         elif self._reservations[namespace] < self._per_namespace:
             self._reservations[namespace] += 1
@@ -159,20 +290,35 @@ class _AdmissionPass:
     def _holds_nodes(self, gang: Gang) -> bool:
         """Whether to reserve capacity for the gang. A gang that can never fit would hold it in vain, for ever."""
         can_ever_fit = gang.workers <= self._capacity.candidates(gang.shape).max_workers
-        is_patient = gang.waited_s(self._now) <= self._starvation_timeout_s
+        is_patient = self._is_patient(gang)
         # A gang that was running may get back the node that it lost: that is worth some waiting.
         return can_ever_fit or is_patient if gang.state == "keeping" else can_ever_fit and not is_patient
+
+    @property
+    def patience_ends(self) -> datetime | None:
+        """When the first patience of a gang that is refused ends."""
+        return self._first_patient + self._patience if self._first_patient is not None else None
+
+    def _is_patient(self, gang: Gang) -> bool:
+        since = gang.waits_since
+        if since is None:
+            return True
+        if since < self._patient_since:
+            return False
+        if self._first_patient is None or since < self._first_patient:
+            self._first_patient = since
+        return True
 
     def _obstacle(self, shape: PodRequirements) -> PermanentObstacle | None:
         """Computed once for all gangs of the same shape."""
         if shape.digest not in self._obstacles:
-            self._obstacles[shape.digest] = obstacle(self._capacity.candidates(shape), len(self._capacity.nodes))
+            self._obstacles[shape.digest] = obstacle(self._capacity.candidates(shape), self._capacity.node_count)
         return self._obstacles[shape.digest]
 
     def _shortage(self, gang: Gang) -> str:
         if self._position > DETAILED_MESSAGES:
             return f"{demand_text(gang.shape, gang.workers)}; at least {DETAILED_MESSAGES} jobs are in line before it"
         candidates, ahead = self._capacity.candidates(gang.shape), self._blocking_gang
-        if ahead is not None and candidates.capacity(candidates.counts) >= gang.workers:
+        if ahead is not None and candidates.fitting >= gang.workers:
             return f"{ordinal(self._position)} in line, behind {ahead.key} (priority {ahead.priority})"
-        return shortage(candidates, gang.workers, self._capacity)
+        return shortage(candidates, gang.workers)

@@ -5,13 +5,13 @@ with every node that other jobs use.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from msgspec import Struct
 
-from holdfast.scheduling.candidates import CandidateNodes, PassCapacity
-from holdfast.scheduling.constraints import CORDONED, PodRequirements, Request, untolerated_taint
-from holdfast.scheduling.ledger import GPU, Ledger, NodeCapacity
+from holdfast.scheduling.candidates import CandidateNodes, Room
+from holdfast.scheduling.constraints import PodRequirements, Request, exclusion_reason
+from holdfast.scheduling.ledger import GPU, Ledger
 from holdfast.scheduling.node_index import NodeIndex
 from holdfast.scheduling.resources import NANO, Amounts
 
@@ -103,29 +103,25 @@ def obstacle(candidates: CandidateNodes, node_count: int) -> PermanentObstacle |
     return None
 
 
-def shortage(candidates: CandidateNodes, workers: int, capacity: PassCapacity) -> str:
+def shortage(candidates: CandidateNodes, workers: int) -> str:
     """The resource that is missing at the moment, and how many nodes have it free."""
     shape = candidates.shape
     for name in by_importance(shape.requests):
-        counts = {
-            each.name: max(0, capacity.free(each.name).get(name, 0) // shape.requests[name])
-            for each in candidates.schedulable
-        }
-        if sum(counts.values()) < workers:
+        room = candidates.room[name]
+        if room.workers < workers:
             return (
-                f"{demand_text(shape, workers, name)}; {_available_text(name, shape, counts)}"
+                f"{demand_text(shape, workers, name)}; {_available_text(name, shape, room)}"
                 f"{_excluded_nodes_text(candidates)}"
             )
-    node_count = sum(1 for count in candidates.counts.values() if count > 0)
-    if sum(candidates.counts.values()) < workers:
+    if candidates.open.total < workers:
+        node_count = len(candidates.open)
         everything = join_words(per_worker(shape, name) for name in by_importance(shape.requests) if name != PODS)
         return (
             f"needs {workers} × {everything}; {nodes(node_count)} {_have(node_count)} all of it free"
             f"{_excluded_nodes_text(candidates)}"
         )
     return (
-        f"{_anti_affinity_text(shape, workers)}; {candidates.capacity(candidates.counts)} can be placed"
-        f"{_excluded_nodes_text(candidates)}"
+        f"{_anti_affinity_text(shape, workers)}; {candidates.fitting} can be placed{_excluded_nodes_text(candidates)}"
     )
 
 
@@ -134,13 +130,12 @@ def exceeds_cluster_text(candidates: CandidateNodes) -> str:
     return f"; even on empty nodes only {candidates.max_workers_ignoring_taints} fit: lower numWorkers or add nodes"
 
 
-def _available_text(name: str, shape: PodRequirements, counts: Mapping[str, int]) -> str:
-    node_count, workers = sum(count > 0 for count in counts.values()), sum(counts.values())
-    if workers > node_count:
-        return f"{nodes(node_count)} {_have(node_count)} room for {workers}"
+def _available_text(name: str, shape: PodRequirements, room: Room) -> str:
+    if room.workers > room.nodes:
+        return f"{nodes(room.nodes)} {_have(room.nodes)} room for {room.workers}"
     if name == PODS:
-        return f"{nodes(node_count)} {_have(node_count)} room for one more"
-    return f"{nodes(node_count)} {_have(node_count)} {number_text(name, shape.requests[name])} free"
+        return f"{nodes(room.nodes)} {_have(room.nodes)} room for one more"
+    return f"{nodes(room.nodes)} {_have(room.nodes)} {number_text(name, shape.requests[name])} free"
 
 
 def _have(count: int) -> str:
@@ -157,7 +152,7 @@ def _constraints_text(shape: PodRequirements) -> str:
 def _worker_too_large(candidates: CandidateNodes) -> str:
     shape = candidates.shape
     for name in by_importance(shape.requests):
-        largest = max(each.offered.get(name, 0) for each in candidates.matching)
+        largest = candidates.largest(name)
         if largest < shape.requests[name]:
             has = f"the largest node has {number_text(name, largest, down=True)}" if largest else "no node has any"
             return f"needs {per_worker(shape, name)} per worker; {has}: {_advice(name, largest)}"
@@ -194,22 +189,7 @@ def _excluded_nodes_text(candidates: CandidateNodes) -> str:
 
 
 def _worker_exclusions(candidates: CandidateNodes) -> str:
-    reasons = Counter(
-        exclusion_reason(candidates.shape, node)
-        for node in candidates.large_enough
-        if not candidates.shape.can_run_on(node)
-    )
-    return ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-
-
-def exclusion_reason(shape: PodRequirements, node: NodeCapacity) -> str:
-    """Why such a pod can't be scheduled to the node."""
-    taint = untolerated_taint(shape.constraints.tolerations, node.spec)
-    if taint is CORDONED:
-        return "cordoned"
-    if not node.ready or taint is None:
-        return "not ready"
-    return f"with taint {taint.key}={taint.value}" if taint.value else f"with taint {taint.key}"
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(candidates.exclusions.items()))
 
 
 # What a workload waits for, and what would change that.

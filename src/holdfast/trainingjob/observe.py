@@ -22,7 +22,7 @@ from holdfast.runtime.children import BY_NODE, BY_OWNER, node_of, owner_uid
 from holdfast.runtime.informer import Informers, Store
 from holdfast.runtime.operator import Operator
 from holdfast.trainingjob.decide.snapshot import TrainingJobSnapshot
-from holdfast.trainingjob.gang_admission import BY_STORAGE, storage_of, waits_for_store
+from holdfast.trainingjob.gang_reader import BY_STORAGE, storage_of, waits_for_store
 from holdfast.trainingjob.objects import names
 from holdfast.trainingjob.objects.job import spec_digest
 from holdfast.trainingjob.objects.resources import gpus_per_worker, min_workers

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.api.core.objects import Job, Pod, PriorityClass
-from holdfast.api.meta import ObjectMeta
+from holdfast.api.meta import Key, ObjectMeta
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import JOBS, PODS, PRIORITY_CLASSES, TRAINING_JOBS
@@ -19,7 +19,7 @@ from holdfast.runtime.process import utc_now
 from holdfast.scheduling.gang import ADMITTED, AdmissionDecision, Gang
 from holdfast.scheduling.ledger import GPU
 from holdfast.scheduling.resources import NANO
-from holdfast.trainingjob.gang_admission import GangReader, attempt_key, needs_admission
+from holdfast.trainingjob.gang_reader import GangReader, attempt_key, needs_admission
 from tests.runtime.scripted import ScriptedCluster
 
 NOW = datetime(2026, 4, 5, 12, tzinfo=UTC)
@@ -104,8 +104,8 @@ class TrainingJobCaches:
                     self.classes.put(thing)
 
     def entry(self) -> Gang | AdmissionDecision | None:
-        """The one entry, if there is one."""
-        return next(iter(self.gangs.read(NOW).values()), None)
+        """The one entry, if there is one, after everything was read anew."""
+        return read(self.gangs, *self.jobs.keys())
 
     def gang(self) -> Gang:
         found = self.entry()
@@ -115,6 +115,13 @@ class TrainingJobCaches:
     def _template(self, job: TrainingJob) -> JSON:
         self.built += 1
         return template(job)
+
+
+def read(gangs: GangReader, *keys: Key) -> Gang | AdmissionDecision | None:
+    for key in keys:
+        gangs.mark_changed(key)
+    list(gangs.read_changed(NOW, lambda: False))
+    return next((entry.value for entry in gangs.entries()), None)
 
 
 @pytest.mark.parametrize(
@@ -307,4 +314,4 @@ async def test_what_a_worker_asks_for_is_worked_out_anew_when_nodes_are_lost() -
 async def test_a_job_that_can_not_be_made_out_is_left_to_who_makes_its_workers(strange: JSON) -> None:
     operator = Operator(ScriptedCluster(), identity="test", now=utc_now, random=Random(0), metrics=Metrics())
     operator.store(TRAINING_JOBS).put(training_job())
-    assert list(GangReader(operator, lambda _: strange, lambda _: ()).read(NOW).values()) == [ADMITTED]
+    assert read(GangReader(operator, lambda _: strange, lambda _: ()), training_job().metadata.key) == ADMITTED
