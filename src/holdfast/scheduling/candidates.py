@@ -46,6 +46,8 @@ class CandidateNodes:
         self.open = OpenNodes()
         self.room = {resource: Room() for resource in shape.requests}
         self._amounts = tuple(shape.requests.items())
+        self._totals = tuple(self.room.values())
+        self._no_room = [0] * len(self._amounts)
         self._rooms: dict[str, list[int]] = {}
         self._domains: dict[str, frozenset[tuple[str, str]]] = {}
         # For this pass alone: the nodes that are not held, and the size of a gang that did not fit. No gang of the same
@@ -60,18 +62,19 @@ class CandidateNodes:
             if node is not None and self.shape.matches(node):
                 self._add(node)
         if name in self.schedulable:
-            self._count(name, [max(0, free.get(resource, 0) // amount) for resource, amount in self._amounts])
+            room = [free.get(resource, 0) // amount for resource, amount in self._amounts]
+            self._count(name, room if min(room) >= 0 else [max(0, each) for each in room])
 
-    def choose(self, workers: int) -> Counter[str]:
+    def choose(self, workers: int) -> Mapping[str, int]:
         """How many workers each node gets; empty if not all workers fit."""
         if self._smallest_refused is not None and workers >= self._smallest_refused:
-            return Counter()
+            return {}
         if self.shape.anti_affinity_keys or workers <= self._usable.total:
             chosen = self.choose_some(workers)
             if chosen.total() == workers:
                 return chosen
         self._smallest_refused = workers
-        return Counter()
+        return {}
 
     def choose_some(self, workers: int, occupied: Collection[str] = ()) -> Counter[str]:
         """Nodes for as many workers as fit; `occupied` are the nodes of the other workers of the gang.
@@ -155,26 +158,27 @@ class CandidateNodes:
         self._outdate("max_workers", "max_workers_ignoring_taints", "exclusions")
 
     def _forget(self, name: str) -> None:
-        self._count(name, [0] * len(self._amounts))
+        self._count(name, self._no_room)
         for facts in (self.matching, self.large_enough, self.schedulable, self.excluded, self._rooms, self._domains):
             facts.pop(name, None)
         self._outdate("max_workers", "max_workers_ignoring_taints", "exclusions")
 
     def _count(self, name: str, room: list[int]) -> None:
         """Count the node with so much room, by resource in the order of the requests."""
-        before = self._rooms.get(name)
+        before = self._rooms.get(name, self._no_room)
+        self._rooms[name] = room
         if room == before:
             return
-        for number, (total, new) in enumerate(zip(self.room.values(), room, strict=True)):
-            old = before[number] if before is not None else 0
+        for total, new, old in zip(self._totals, room, before, strict=True):
             total.workers += new - old
-            total.nodes += (new > 0) - (old > 0)
-        self._rooms[name] = room
-        count = min(room, default=0)
+            if not (new and old):
+                total.nodes += bool(new) - bool(old)
+        count = min(room)
         self.open.put(name, count)
         if self._unheld is not None and name in self._unheld:
             self._unheld.put(name, count)
-        self._outdate("_spread_capacity")
+        if self.shape.anti_affinity_keys:
+            self._outdate("_spread_capacity")
 
     def _outdate(self, *properties: str) -> None:
         for each in properties:
@@ -301,7 +305,6 @@ class PassCapacity:
     def _take(self, chosen: Mapping[str, int], shape: PodRequirements) -> None:
         for name, workers in chosen.items():
             free = self._free.get(name) or self._ledger.free(name)
-            for _ in range(workers):
-                free = minus(free, shape.requests)
-            self._free[name] = free
+            taken = {resource: workers * amount for resource, amount in shape.requests.items()}
+            self._free[name] = minus(free, taken)
             self._index.changed(name)

@@ -257,42 +257,53 @@ class _AdmissionPass:
         self._position = 0
         self._blocking_gang: Gang | None = None
         self._obstacles: dict[bytes, PermanentObstacle | None] = {}
+        self._far_reasons: dict[tuple[bytes, int], tuple[str, bool]] = {}
 
     def judge(self, gang: Gang) -> AdmissionDecision:
         if self._capacity.assign_all(gang.shape, gang.workers):
             return ADMITTED
         self._position += 1
-        decision = self._refusal(gang)
+        message, impossible = self._reason(gang)
         if self._holds_nodes(gang):
             self._reserve(gang)
-        return decision
+        return AdmissionDecision(admitted=False, message=message, position=self._position, impossible=impossible)
 
     def _reserve(self, gang: Gang) -> None:
-        shape, namespace = gang.shape, gang.key.namespace
+        shape = gang.shape
         if gang.state == "keeping" and self._is_patient(gang):
             reserved = frozenset(shape.requests)  # what the gang had before the restart
-        elif self._reservations[namespace] < self._per_namespace:
-            self._reservations[namespace] += 1
-            reserved = self._capacity.scarce(shape, gang.workers)
         else:
-            return
+            self._reservations[gang.key.namespace] += 1
+            reserved = self._capacity.scarce(shape, gang.workers)
         self._capacity.hold(shape, reserved)
         self._blocking_gang = gang
 
-    def _refusal(self, gang: Gang) -> AdmissionDecision:
+    def _reason(self, gang: Gang) -> tuple[str, bool]:
+        """What the gang waits for, and whether it would do so on empty nodes too.
+
+        Far back in the line that is one text for all gangs that are alike.
+        """
+        if self._position <= DETAILED_MESSAGES:
+            return self._make_reason(gang)
+        alike = (gang.shape.digest, gang.workers)
+        if alike not in self._far_reasons:
+            self._far_reasons[alike] = self._make_reason(gang)
+        return self._far_reasons[alike]
+
+    def _make_reason(self, gang: Gang) -> tuple[str, bool]:
         candidates, found = self._capacity.candidates(gang.shape), self._obstacle(gang.shape)
         message = found.message if found is not None else self._shortage(gang)
-        impossible = found is not None and found.impossible
         if candidates.large_enough and candidates.max_workers_ignoring_taints < gang.workers:
-            message, impossible = message + exceeds_cluster_text(candidates), True
-        return AdmissionDecision(admitted=False, message=message, position=self._position, impossible=impossible)
+            return message + exceeds_cluster_text(candidates), True
+        return message, found is not None and found.impossible
 
     def _holds_nodes(self, gang: Gang) -> bool:
         """Whether to reserve capacity for the gang. A gang that can never fit would hold it in vain, for ever."""
-        can_ever_fit = gang.workers <= self._capacity.candidates(gang.shape).max_workers
         is_patient = self._is_patient(gang)
         # A gang that was running may get back the node that it lost: that is worth some waiting.
-        return can_ever_fit or is_patient if gang.state == "keeping" else can_ever_fit and not is_patient
+        if is_patient or self._reservations[gang.key.namespace] >= self._per_namespace:
+            return is_patient and gang.state == "keeping"
+        return gang.workers <= self._capacity.candidates(gang.shape).max_workers
 
     @property
     def patience_ends(self) -> datetime | None:
