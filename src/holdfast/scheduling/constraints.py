@@ -91,6 +91,11 @@ def exclusion_reason(shape: PodRequirements, node: NodeCapacity) -> str:
     return f"with taint {taint.key}={taint.value}" if taint.value else f"with taint {taint.key}"
 
 
+def displaced(one: PodRequirements, other: PodRequirements) -> int:
+    """How many workers of the other shape one worker takes the room of, at the most."""
+    return max((-(-one.requests.get(name, 0) // amount) for name, amount in other.requests.items()), default=0)
+
+
 def shape_of(pod: PodSpec, labels: Mapping[str, str], namespace: str) -> PodRequirements:
     """The shape of a worker from its pod.
 

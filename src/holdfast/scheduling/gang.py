@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from holdfast.api.meta import Key
 from holdfast.scheduling.candidates import CandidateIndex, PassCapacity
-from holdfast.scheduling.constraints import PodRequirements
+from holdfast.scheduling.constraints import PodRequirements, displaced
 from holdfast.scheduling.ledger import Ledger
 from holdfast.scheduling.messages import (
     PermanentObstacle,
@@ -124,7 +124,6 @@ class GangQueue:
         self._gangs: dict[str, Gang] = {}
         self._line: list[Gang] = []
         self._started: dict[str, Gang] = {}
-        self._is_urgent = False
         self.is_outdated = False
         """Demand or capacity has changed since the last pass."""
         self._version = ledger.version
@@ -136,8 +135,8 @@ class GangQueue:
 
     @property
     def needs_pass(self) -> bool:
-        """Whether a pass may decide anything new, or has capacity to keep that others could take."""
-        return self._is_urgent or (self.is_outdated and self.is_waiting)
+        """Whether a pass may decide anything new."""
+        return self.is_outdated and self.is_waiting
 
     def follow(self) -> None:
         """Follow the ledger from now on, so that a pass looks at changed nodes alone."""
@@ -145,8 +144,7 @@ class GangQueue:
 
     def put(self, gang: Gang) -> None:
         """Add the gang, or replace what it was before."""
-        before = self._gangs.get(gang.uid)
-        if gang == before:
+        if gang == self._gangs.get(gang.uid):
             return
         self.remove(gang.uid)
         self._gangs[gang.uid] = gang
@@ -154,8 +152,6 @@ class GangQueue:
             insort(self._line, gang, key=_rank)
         elif gang.unbound:
             self._started[gang.uid] = gang
-        had = before.unbound if before is not None and before.state == "started" else 0
-        self._is_urgent |= gang.state != "started" or gang.unbound > had
         self.touch()
 
     def remove(self, uid: str) -> None:
@@ -205,8 +201,38 @@ class GangQueue:
             )
         finally:
             capacity.end()
-        self._start(result)
+        admitted = [gang for gang in self._line if decisions.get(gang.uid) is ADMITTED]
+        self._start(admitted)
+        # What is admitted comes first from now on, and may be guessed at other nodes then.
+        self.is_outdated = bool(admitted) or not result.is_complete
         return result
+
+    def start_all(self) -> list[str]:
+        """Admit all that wait if they fit wherever the workers without a node go, and return their uids; else nobody.
+
+        That spares the guess where these go, which no decision hangs on while there is room for all.
+        """
+        claims: Counter[bytes] = Counter()
+        shapes: dict[bytes, PodRequirements] = {}
+        for gang in (*self._started.values(), *self._line):
+            shape = shapes.setdefault(gang.shape.digest, gang.shape)
+            if gang.state != "started":
+                taken = sum(workers * displaced(shapes[digest], shape) for digest, workers in claims.items())
+                if shape.anti_affinity_keys or self._index.of(shape).open.total - taken < gang.workers:
+                    return []
+            claims[shape.digest] += gang.unbound if gang.state == "started" else gang.workers
+        admitted = list(self._line)
+        self._start(admitted)
+        return [gang.uid for gang in admitted]
+
+    def expected_demand(self) -> Mapping[str, Amounts]:
+        """The requests of started workers that have no node yet, by the nodes where they may go."""
+        capacity = PassCapacity(self._ledger, self._index)
+        try:
+            self._reserve_for_started(capacity)
+            return capacity.assigned
+        finally:
+            capacity.end()
 
     def _reserve_for_started(self, capacity: PassCapacity) -> None:
         """The guess at their nodes does not depend on the order in which the gangs are listed."""
@@ -221,16 +247,12 @@ class GangQueue:
             for gang in sorted(gangs, key=lambda gang: gang.key):
                 capacity.reserve(shape, gang.unbound, gang.nodes)
 
-    def _start(self, result: AdmissionResult) -> None:
-        """What is admitted counts as started from now on: it comes first, and may be guessed at other nodes then."""
-        admitted = [gang for gang in self._line if gang.uid in result.decisions and result.decisions[gang.uid].admitted]
-        for gang in admitted:
+    def _start(self, gangs: Collection[Gang]) -> None:
+        for gang in gangs:
             self._gangs[gang.uid] = structs.replace(gang, state="started", unbound=gang.workers)
             self._started[gang.uid] = self._gangs[gang.uid]
-        if admitted:
+        if gangs:
             self._line = [gang for gang in self._line if gang.uid not in self._started]
-        self._is_urgent = not result.is_complete
-        self.is_outdated = self._is_urgent or bool(admitted)
 
     def _node_changed(self, name: str) -> None:
         """The expected demand of the gangs themselves does not count."""

@@ -54,6 +54,8 @@ class Ledger:
     def __init__(self) -> None:
         self.version = 0
         self.listeners: list[NodeListener] = []
+        self.update_gang_demand: Callable[[], None] = lambda: None
+        """Called before a workload gets capacity: sets the expected demand of gangs if it is not up to date."""
         self._nodes: dict[str, NodeCapacity] = {}
         self._taken: dict[str, Amounts] = {}
         self._free: dict[str, Amounts] = {}

@@ -236,6 +236,7 @@ class Placement:
     def run_pass(self, now_s: float) -> PassResult:
         """Walk the queue once. A request that does not fit lets later ones pass, until its patience is over."""
         self._ledger.expire(now_s)
+        self._ledger.update_gang_demand()
         self._scanned_nodes = 0
         with self._starvation_guard.one_pass():
             given, unfinished = self._walk_queue(now_s)

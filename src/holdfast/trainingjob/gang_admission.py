@@ -123,6 +123,7 @@ class GangAdmission:
         self._add = add
         self._shared_ledger.attach(informers)
         self._queue.follow()
+        self._ledger.update_gang_demand = self._update_gang_demand
         self._ledger.listeners.append(self._on_capacity_change)
         self._gangs.attach(informers, lambda: self._schedule_pass())
 
@@ -204,7 +205,24 @@ class GangAdmission:
         self._published.pop(attempt_id, None)
         self._unpublished.pop(attempt_id, None)
 
+    def _update_gang_demand(self) -> None:
+        """For those who take capacity beside the gangs, whenever they are about to."""
+        if not (self._is_active and (self._queue.is_outdated or self._gangs.is_behind)):
+            return
+        self._schedule_pass()
+        try:
+            for change in self._gangs.read_changed(self._now(), lambda: False):
+                self._take_in(change)
+            self._ledger.set_gang_demand(self._queue.expected_demand(), self._ledger.nodes_held_for_gangs)
+        except Exception:
+            log.exception("the demand of gangs can't be made out")
+
     def _admit(self, now: datetime, at_s: float) -> None:
+        if not self._ledger.nodes_held_for_gangs and (admitted := self._queue.start_all()):
+            for uid in admitted:
+                self._unpublished[self._attempts[uid]] = ADMITTED
+                self._gangs.mark_admitted(self._attempts[uid])
+            return
         result = self._queue.run_pass(now, self._starvation_timeout_s, self._per_namespace)
         held = result.held_nodes if result.is_complete else result.held_nodes | self._ledger.nodes_held_for_gangs
         self._ledger.set_gang_demand(result.demand, held)
