@@ -1,8 +1,8 @@
-"""Gang admission of a full cluster, beside a survey: python -m bench.admission [RUNNING WAITING NODES]
+"""Gang admission by what has changed, beside a survey: python -m bench.admission [RUNNING WAITING NODES]
 
-A look after each event, by what has changed. The survey, which is the reference of the tests, reads every job and every
-node anew for it, as the operator did before. Times are the processor's; what is printed is how many times longer the
-survey takes, and a loop over all nodes that does nothing but read what is free.
+After each event comes a look, as the operator's loop would take it, in one part or several between which other tasks
+have their turn. The survey, the reference of the tests, reads every job and every node anew, as the operator did once.
+The loop is over all nodes and does nothing but read what is free. Times are the processor's.
 """
 
 import asyncio
@@ -10,13 +10,13 @@ import gc
 import logging
 import sys
 import time
-from random import Random
 from typing import Any, cast
 
 import msgspec
 import structlog
 
 from bench.many_jobs import say
+from bench.placement import median, seeded
 from holdfast.api.core.objects import Job, Node, Pod
 from holdfast.api.meta import Key, Object
 from holdfast.api.trainingjob import TrainingJob
@@ -30,6 +30,7 @@ from holdfast.scheduling.gang import Gang
 from holdfast.scheduling.ledger import GPU
 from holdfast.times import parse_time
 from holdfast.trainingjob.gang_admission import GangAdmission
+from holdfast.trainingjob.gang_reader import AttemptKey, attempt_key
 from holdfast.trainingjob.objects import names
 from tests.runtime.scripted import ScriptedCluster
 from tests.scheduling.gang.survey import survey
@@ -53,14 +54,15 @@ class Cluster:
     """Full nodes, jobs that run on them and jobs that wait, in the stores of an operator."""
 
     def __init__(self, running: int, waiting: int, nodes: int) -> None:
-        self._stores = Informers(ScriptedCluster(), (), metrics=Metrics(), random=Random(0))
+        self._stores = Informers(ScriptedCluster(), (), metrics=Metrics(), random=seeded(0))
         operator = cast("Operator", self._stores)
         self.ledger = SharedLedger(operator)
         self.admission = GangAdmission.of(
             operator, shared_ledger=self.ledger, template=template, now=lambda: NOW, starvation_timeout_s=600.0
         )
-        self.admission.attach(self._stores, lambda _: None)
-        self._full = FullReader(self._stores, template, lambda _: ())
+        self._told: list[Key] = []
+        self.admission.attach(self._stores, self._told.append)
+        self.full = FullReader(self._stores, template, lambda _: ())
         self._nodes = nodes
         for number in range(nodes):
             self.put(NODES, _node(number))
@@ -70,12 +72,14 @@ class Cluster:
             self.put(TRAINING_JOBS, _job(number, gpus=(1, 2, 4)[number % 3]))
 
     def run(self, number: int) -> None:
-        """A job whose workers all have nodes."""
-        job = _job(number, gpus=2)
-        self.put(TRAINING_JOBS, job)
+        """A job whose workers all have nodes, one beside the other."""
+        self.put(TRAINING_JOBS, job := _job(number))
+        self._bind(job, [(number * WORKERS + worker) % self._nodes for worker in range(WORKERS)])
+
+    def _bind(self, job: TrainingJob, nodes: list[int]) -> None:
         self.put(JOBS, attempt := _attempt(job))
-        for worker in range(WORKERS):
-            self.put(PODS, _pod(attempt, worker, (number * WORKERS + worker) % self._nodes))
+        for worker, on in enumerate(nodes):
+            self.put(PODS, _pod(attempt, worker, on, job.spec.gpus_per_worker or 1))
 
     def put(self, resource: Resource[Any], obj: Object) -> None:
         informer = self._stores.of(resource)
@@ -102,7 +106,7 @@ class Cluster:
 
     def survey(self) -> float:
         began = time.process_time()
-        queue = self._full.read(NOW)
+        queue = self.full.read(NOW)
         gangs = [entry for entry in queue.values() if isinstance(entry, Gang)]
         survey(gangs, self.ledger.ledger, NOW, 600.0)
         return time.process_time() - began
@@ -112,6 +116,12 @@ class Cluster:
         ledger = self.ledger.ledger
         assert sum(ledger.free(name).get(GPU, 0) for name in ledger.nodes) >= 0
         return time.process_time() - began
+
+    def told(self) -> list[AttemptKey]:
+        """The attempts that have heard something since the last call."""
+        jobs = [self._stores.store(TRAINING_JOBS).get(key) for key in self._told]
+        self._told.clear()
+        return [attempt_key(job) for job in jobs if job is not None]
 
     def start_looking(self) -> list[float]:
         """The first look, which reads everything."""
@@ -125,7 +135,14 @@ class Cluster:
         self.put(PODS, _other(turn // 2, phase="Succeeded" if turn % 2 else "Running"))
 
     def end_one(self, turn: int) -> None:
-        """A job ends, and the first in line gets its place and is bound."""
+        """A job ends. The one that gets its place is bound there before the next ends."""
+        for attempt_id in self.told():
+            job = self._stores.store(TRAINING_JOBS).get(attempt_id.key)
+            decision = self.admission.decision(job) if job is not None else None
+            is_bound = self._stores.of(JOBS).store.get(Key("ml", attempt_id.attempt)) is not None
+            if job is not None and decision is not None and decision.admitted and not is_bound:
+                nodes = [(turn - 1) * WORKERS + worker for worker in range(WORKERS)]
+                self._bind(job, [number % self._nodes for number in nodes])
         self.look()
         done = _job(turn)
         for worker in range(WORKERS):
@@ -133,6 +150,7 @@ class Cluster:
         self.put(TRAINING_JOBS, _with_state(done, "Completed"))
 
     def join(self, turn: int) -> None:
+        """A job joins the line."""
         self.put(TRAINING_JOBS, _job(10**6 + turn, gpus=4))
 
     def flap(self, turn: int) -> None:
@@ -171,10 +189,11 @@ def _attempt(job: TrainingJob) -> Job:
     return msgspec.convert({"metadata": {**meta, "ownerReferences": owners}, "spec": {"parallelism": WORKERS}}, Job)
 
 
-def _pod(attempt: Job, worker: int, on: int) -> Pod:
+def _pod(attempt: Job, worker: int, on: int, gpus: int) -> Pod:
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": attempt.metadata.name, "uid": attempt.metadata.uid}
     meta = {"name": f"{attempt.metadata.name}-{worker}", "namespace": "ml", "labels": {names.JOB_LABEL: "x"}}
-    return _bound({**meta, "ownerReferences": [{**owner, "controller": True}]}, on, {GPU: "2", "cpu": "2"}, "Running")
+    asks = {GPU: str(gpus), "cpu": "2", "memory": "8Gi"}
+    return _bound({**meta, "ownerReferences": [{**owner, "controller": True}]}, on, asks, "Running")
 
 
 def _other(number: int, phase: str) -> Pod:
@@ -187,39 +206,56 @@ def _bound(meta: JSON, on: int, requests: dict[str, str], phase: str) -> Pod:
     return msgspec.convert({"metadata": meta, "spec": spec, "status": {"phase": phase}}, Pod)
 
 
-def median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
+async def measure_full(running: int, waiting: int, nodes: int) -> None:
+    cluster = Cluster(running, waiting, nodes)
+    say(f"\n{running:,} jobs run, {waiting:,} wait, on {nodes:,} nodes:\n")
+    say(HEADER)
+    gc.collect()
+    gc.freeze()
+    line("the start", [cluster.start_looking()], [cluster.survey()], [cluster.read_nodes()])
+    for event in (cluster.come_and_go, cluster.end_one, cluster.join, cluster.flap):
+        looks, surveys, loops = [], [], []
+        for turn in range(LOOKS):
+            event(turn)
+            looks.append(cluster.look())
+            if turn % (LOOKS // SURVEYS) == 0:
+                surveys.append(cluster.survey())
+                loops.append(cluster.read_nodes())
+        line((event.__doc__ or "").split(".")[0].split(",")[0], looks, surveys, loops)
+
+
+async def measure_burst(jobs: int, nodes: int) -> None:
+    """Jobs that come one after the other, on empty nodes, while no scheduler binds any."""
+    cluster, looks, surveys, loops = Cluster(0, 0, nodes), [], [], []
+    cluster.start_looking()
+    for number in range(jobs):
+        cluster.put(TRAINING_JOBS, _job(number))
+        looks.append(cluster.look())
+        if number % (jobs // SURVEYS) == jobs // SURVEYS - 1:
+            for told in cluster.told():
+                cluster.full.mark_admitted(told)
+            surveys.append(cluster.survey())
+            loops.append(cluster.read_nodes())
+    say(f"\n{jobs:,} jobs come to {nodes:,} empty nodes, one after the other, and none is bound yet:\n")
+    say(HEADER)
+    line("A job comes", looks, surveys, loops)
+
+
+HEADER = f"{'':>22}  {'survey / look':>13}  {'look / loop':>11}  {'longest part / loop':>19}  {'parts':>5}"
+
+
+def line(after: str, looks: list[list[float]], surveys: list[float], loops: list[float]) -> None:
+    look_s, survey_s, loop_s = median(map(sum, looks)), median(iter(surveys)), median(iter(loops))
+    longest_s, parts = max(max(look, default=0.0) for look in looks), max(map(len, looks))
+    cells = f"{survey_s / look_s:12.1f}×  {look_s / loop_s:10.1f}×  {longest_s / loop_s:18.1f}×  {parts:5}"
+    say(f"{after:>22}  {cells}")
 
 
 async def run(running: int, waiting: int, nodes: int) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    cluster = Cluster(running, waiting, nodes)
-    say(f"{running:,} running jobs, {waiting:,} waiting ones, {nodes:,} nodes; how many times longer than a look takes:")
-    gc.collect()
-    gc.freeze()
-    first, survey_s, loop_s = cluster.start_looking(), cluster.survey(), cluster.read_nodes()
-    header = f"{'after':>34}  {'survey':>8}  {'loop':>8}  {'longest look / loop':>20}  parts"
-    say(header)
-    line("the start, all of its parts", [sum(first)], [survey_s], [loop_s], max(first), len(first))
-    for event in (cluster.come_and_go, cluster.end_one, cluster.join, cluster.flap):
-        looks, surveys, loops, parts = [], [], [], 0
-        longest = 0.0
-        for turn in range(LOOKS):
-            event(turn)
-            took = cluster.look()
-            looks.append(sum(took))
-            longest, parts = max(longest, *took), max(parts, len(took))
-            if turn % (LOOKS // SURVEYS) == 0:
-                surveys.append(cluster.survey())
-                loops.append(cluster.read_nodes())
-        line((event.__doc__ or "a job joins the line").split(",")[0].strip("."), looks, surveys, loops, longest, parts)
-
-
-def line(after: str, looks: list[float], surveys: list[float], loops: list[float], longest: float, parts: int) -> None:
-    survey_s, loop_s, look_s = median(surveys), median(loops), median(looks)
-    say(f"{after:>34}  {survey_s / look_s:7.1f}×  {loop_s / look_s:7.2f}×  {longest / loop_s:19.2f}×  {parts}")
+    await measure_full(running, waiting, nodes)
+    await measure_burst(max(SURVEYS, waiting), nodes)
 
 
 if __name__ == "__main__":
-    counts = (*map(int, sys.argv[1:4]), *(5000, 1000, 5000)[len(sys.argv) - 1 :])
-    asyncio.run(run(*counts))
+    asyncio.run(run(*map(int, sys.argv[1:4] or ("5000", "1000", "5000"))))

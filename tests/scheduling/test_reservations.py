@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from math import inf
+from random import Random
 
 import pytest
 
-from holdfast.scheduling.gang import run_admission
+from holdfast.scheduling.gang import GangQueue, run_admission
 from holdfast.scheduling.ledger import GPU, Ledger
+from holdfast.scheduling.placement import Placement
 from holdfast.scheduling.resources import NANO
 from tests.scheduling.gang.gangs import NOW, admitted, gang
 from tests.scheduling.nodes import ledger, node, pod
@@ -196,3 +198,21 @@ def test_followers_hear_only_where_expectations_changed_and_gangs_do_not() -> No
     kept.set_gang_demand({})
     assert seen == ["a", "b", "b", "c", "a", "b", "c"]
     assert kept.version == version
+
+
+def test_what_gangs_are_expected_to_take_is_asked_for_before_a_workload_gets_anything() -> None:
+    kept = ledger(node("a", gpus="4"))
+    queue, placement = (
+        GangQueue(kept),
+        Placement(kept, Random(0), reservation_timeout_s=60.0, starvation_timeout_s=60.0),
+    )
+    queue.put(gang("bert", 1, gpus=3))
+    assert queue.catch_up(10)
+    kept.update_gang_demand = lambda: kept.set_gang_demand(queue.expected_demand())
+    assert queue.start_all() == ["bert"]
+    placement.enqueue(it := request("w", 2), 0.0)
+    placement.run_pass(0.0)
+    assert placement.offered_node(it.uid) is None, "it would get what the gang was promised"
+    queue.remove("bert")
+    placement.run_pass(0.0)
+    assert placement.offered_node(it.uid) == "a"

@@ -35,9 +35,10 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 PAUSE_S = 0.005
 # So many times as long as a pass took is the pause before the next: the operator has other things to do.
 PAUSES_PER_PASS = 4
-# No pass holds up other tasks for much longer than this, or for more changed nodes at once: the next goes on.
+# No pass holds up other tasks for much longer than this, or for more changed nodes or decisions: the next goes on.
 SLICE_S = 0.003
-NODES_PER_SLICE = 500
+NODES_PER_SLICE = 250
+DECISIONS_PER_SLICE = 100
 # While no job waits, capacity that becomes free matters to nobody but GPUWorkloads.
 REFRESH_S = 1.0
 # The reason for waiting is written into the job's status. A message that changes faster than people read is not worth
@@ -238,7 +239,7 @@ class GangAdmission:
     def _publish(self, at_s: float) -> list[float]:
         """Publishes a changed admission at once; a changed message may wait. Returns the delays of these messages."""
         decisions, self._unpublished = self._unpublished, {}
-        delays_s = []
+        delays_s, left = [], DECISIONS_PER_SLICE
         for attempt_id, decision in decisions.items():
             published = self._published.get(attempt_id)
             if published is not None and published.decision.admitted == decision.admitted:
@@ -250,6 +251,11 @@ class GangAdmission:
                     self._unpublished[attempt_id] = decision
                     delays_s.append(published.at_s + interval_s - at_s)
                     continue
+            if left == 0:
+                self._unpublished[attempt_id] = decision
+                self._schedule_pass()
+                continue
+            left -= 1
             self._published[attempt_id] = PublishedDecision(decision, at_s)
             log.debug("verdict", key=str(attempt_id.key), admitted=decision.admitted, message=decision.message)
             self._add(attempt_id.key)

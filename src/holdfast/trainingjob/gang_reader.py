@@ -123,6 +123,7 @@ class GangReader:
         self._entries: dict[Key, Entry] = {}
         self._admitted: dict[Key, AttemptKey] = {}
         self._unread: dict[Key, None] = {}
+        self._is_late = False
         # Jobs that turn into other gangs with time alone, and when to read them again.
         self._read_again_at: dict[Key, datetime] = {}
 
@@ -159,8 +160,12 @@ class GangReader:
 
     def read_changed(self, now: datetime, is_late: Callable[[], bool]) -> Iterator[EntryChange]:
         """What has changed in the queue. When it is late the rest is left for the next time."""
-        self._unread.update((key, None) for key, at in self._read_again_at.items() if at <= now)
-        while self._unread and not is_late():
+        if not self._is_late:
+            self._unread.update((key, None) for key, at in self._read_again_at.items() if at <= now)
+        while self._unread:
+            self._is_late = is_late()
+            if self._is_late:
+                return
             key = next(reversed(self._unread))
             before, after = self._entries.get(key), self._read(key, now)
             del self._unread[key]
