@@ -271,11 +271,13 @@ class GangAdmission:
         if self._recheck is not None:
             self._recheck.cancel()
         loop = asyncio.get_running_loop()
-        self._recheck = loop.call_later(max(0.0, min(delays_s)), self._look_again) if delays_s else None
+        self._recheck = loop.call_later(max(self._pause_s, min(delays_s)), self._look_again) if delays_s else None
 
     def _look_again(self) -> None:
         self._queue.touch()
-        self._schedule_pass()
+        if self._next_pass is not None:
+            self._next_pass.cancel()
+        self._run_pass()
 
 
 def _message_interval_s(old: str, new: str) -> float:

@@ -80,7 +80,7 @@ class World:
         self._looks += 1
         ends = self.admission._patience_ends
         if ends is not None and ends < self.now:
-            self.admission._look_again()  # a timer does so
+            self.admission._queue.touch()  # a timer does so
         self.admission._decide(LATER_S * self._looks)
         queue = self._full.read(self.now)
         gangs = [entry for entry in queue.values() if isinstance(entry, Gang)]
