@@ -1,38 +1,148 @@
 """SpotInstanceJob: redundant copies of one training on machines that may be taken away."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, field
 
 from holdfast.api.core.pod import LocalObjectReference, ObjectReference
 from holdfast.api.kind import AGE, Kind, PrinterColumn
 from holdfast.api.meta import ApiStruct, Conditions, Object, ObservedGeneration
-from holdfast.api.scalars import Count, Timestamp, list_map_keys
-from holdfast.api.schema.rules import NAME_WITH_ROOM_FOR_SUFFIXES, Rule, duration_rule, immutable_while
+from holdfast.api.scalars import Count, Seconds, Timestamp, list_map_keys
+from holdfast.api.schema.rules import (
+    NAME_WITH_ROOM_FOR_SUFFIXES,
+    Reason,
+    Rule,
+    duration_rule,
+    immutable_while,
+    suspend_immutable_while,
+)
+
+Mode = Literal["auto", "container", "application"]
+Phase = Literal["Pending", "Provisioning", "Running", "Recovering", "Suspended", "Succeeded", "Failed"]
+ReplicaPhase = Literal["Pending", "Provisioning", "Starting", "Running", "Recovering", "Stopped", "Succeeded", "Failed"]
+# Why an attempt ended: a TrainingJob's failure classes, without the hang, which nobody looks for here.
+Cause = Literal["preemption", "infrastructure", "outOfMemory", "application"]
+RecoverySource = Literal["survivor", "repository", "start"]
+
+# On everything that is made for a job: Jobs, pods, ProvisionedInstances and CheckpointBackups.
+SPOT_JOB_LABEL = "holdfast.dev/spot-job"
+REPLICA_LABEL = "holdfast.dev/replica"
+# As checkpointInterval: the operator computes the interval.
+AUTO_INTERVAL = "auto"
+MOST_RECOVERIES = 10
 
 
 class SpotCheckpointStore(ApiStruct, frozen=True, kw_only=True):
-    type: Annotated[str, Meta(description="Kind of the store, such as gcs.", min_length=1, max_length=32)] | None = None
-    bucket: Annotated[str, Meta(description="The bucket.", min_length=1, max_length=222)] | None = None
-    path_prefix: Annotated[str, Meta(description="Folder in the bucket.", max_length=512)] | None = None
+    RULES: ClassVar = (
+        Rule(
+            rule="has(self.bucket)",
+            message="name the bucket, or the container of an Azure account, or remove checkpointStorage",
+            field=".bucket",
+            reason=Reason.REQUIRED,
+        ),
+        Rule(
+            rule="!has(self.pathPrefix) || self.pathPrefix.matches('^[^/]+(/[^/]+)*$') && "
+            "!self.pathPrefix.matches('(^|/)[.][.]?(/|$)')",
+            message="write a relative folder such as team-a/bert, without '/' at either end and without '.' or '..'",
+            field=".pathPrefix",
+        ),
+        Rule(
+            rule="(self.type == 'azure') == has(self.azureAccount)",
+            message="azureAccount goes with type: azure, and that type needs it: write both or neither",
+            field=".azureAccount",
+        ),
+        Rule(
+            rule="!(has(self.region) || has(self.endpoint)) || self.type == 's3'",
+            message="region and endpoint go with type: s3 only: write that type, or remove them",
+            field=".type",
+            reason=Reason.FORBIDDEN,
+        ),
+        Rule(
+            rule="!has(self.endpoint) || self.endpoint.matches('^https?://[^/ ]+/?$')",
+            message="write the address of the S3-compatible server, such as https://minio.storage.svc:9000",
+            field=".endpoint",
+        ),
+    )
+
+    type: Annotated[
+        Literal["gcs", "s3", "azure"], Meta(description="Kind of the store; gcs (Google Cloud Storage) by default.")
+    ] = "gcs"
+    bucket: (
+        Annotated[
+            str,
+            Meta(
+                description="The bucket, without gs:// or s3://; for azure, the container.",
+                min_length=1,
+                max_length=222,
+            ),
+        ]
+        | None
+    ) = None
+    path_prefix: (
+        Annotated[
+            str,
+            Meta(
+                description="Folder in the bucket. Without it {namespace}/{name}/{uid}, so that a new job of an old "
+                "name never resumes its predecessor. Two jobs must not share one.",
+                max_length=512,
+            ),
+        ]
+        | None
+    ) = None
+    azure_account: (
+        Annotated[
+            str,
+            Meta(
+                description="azure: the storage account that holds the container.",
+                max_length=24,
+                pattern=r"^[a-z0-9]{3,24}$",
+            ),
+        ]
+        | None
+    ) = None
+    region: (
+        Annotated[
+            str,
+            Meta(description="s3: region of the bucket, such as eu-central-1.", max_length=64, pattern="^[a-z0-9-]+$"),
+        ]
+        | None
+    ) = None
+    endpoint: (
+        Annotated[str, Meta(description="s3: address of an S3-compatible server, if not AWS.", max_length=512)] | None
+    ) = None
+    secret_ref: Annotated[
+        LocalObjectReference | None,
+        Meta(
+            description="Secret with the credentials of the store. Keys: service-account.json for gcs; "
+            "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN for s3; AZURE_STORAGE_KEY for azure. "
+            "Without it, the workload identity of the pod's service account. Only the sidecar gets it."
+        ),
+    ] = None
 
 
 class CheckpointConfig(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
-        duration_rule("checkpointInterval", optional=False),
+        duration_rule("checkpointInterval", optional=False, word=AUTO_INTERVAL),
         Rule(
             rule="!self.checkpointImageRepo.contains('://') && !self.checkpointImageRepo.endsWith('/') && "
             "!self.checkpointImageRepo.contains('@') && self.checkpointImageRepo.matches('^[^/]+/[^ :]+$')",
             message="write a registry and a repository without scheme and tag, such as gcr.io/my-project/checkpoints",
             field=".checkpointImageRepo",
         ),
+        Rule(
+            rule="!has(self.checkpointStorage) || !has(self.mode) || self.mode != 'container'",
+            message="checkpointStorage holds what the training saves by itself, and mode: container adds nothing to "
+            "it: remove checkpointStorage, or write mode: application",
+            field=".checkpointStorage",
+            reason=Reason.FORBIDDEN,
+        ),
     )
 
     checkpoint_image_repo: Annotated[
         str,
         Meta(
-            description="Repository that the images of container checkpoints are pushed to, such as "
-            "gcr.io/my-project/checkpoints. A replica that starts anew runs the newest of them.",
+            description="Repository that checkpoint images are pushed to, such as gcr.io/my-project/checkpoints. It "
+            "may be shared: tags carry the job's uid, and no job starts from the image of another.",
             min_length=1,
             max_length=512,
         ),
@@ -40,16 +150,45 @@ class CheckpointConfig(ApiStruct, frozen=True, kw_only=True):
     checkpoint_interval: Annotated[
         str,
         Meta(
-            description='Time between two checkpoints, such as "30m" or "1h30m". May be changed at any time.',
+            description='Time between two checkpoints of a replica, such as "30m" or "1h30m"; or "auto": chosen '
+            "from what a checkpoint costs and how long machines of this template last, between 1 minute and 6 hours. "
+            "May be changed at any time.",
             max_length=16,
         ),
     ]
+    mode: Annotated[
+        Mode,
+        Meta(
+            description="How a replica is saved. application: the training saves by itself to CHECKPOINT_DIR and goes "
+            "on from RESUME_FROM, as in a TrainingJob; images hold that folder. container: the runtime freezes the "
+            "containers, and images hold their memory; nothing is asked of the program. auto (default): application "
+            "where a container has GPUs; else container, where nodes can restore one."
+        ),
+    ] = "auto"
+    retention: Annotated[
+        int,
+        Meta(
+            description="How many of the newest checkpoints keep their images; 3 by default. The last valid one, and "
+            "one that a replica is being restored from, are never deleted. May be changed at any time.",
+            ge=1,
+            le=1000,
+        ),
+    ] = 3
     checkpoint_repo_credential_ref: Annotated[
         ObjectReference | None,
-        Meta(description="Secret of type kubernetes.io/dockerconfigjson with the credentials of the repository."),
+        Meta(
+            description="Secret of type kubernetes.io/dockerconfigjson with the credentials of the repository, for "
+            "pushing and for restoring. One of another namespace must list this namespace in its annotation "
+            "holdfast.dev/allow-namespaces, and pods can't pull with it. Without it, and for Google's registries only, "
+            "tokens of an hour are made from gcpCredentialsSecretRef."
+        ),
     ] = None
     checkpoint_storage: Annotated[
-        SpotCheckpointStore | None, Meta(description="Where the training keeps checkpoints of its own, if it does.")
+        SpotCheckpointStore | None,
+        Meta(
+            description="Object store that holds what the training saves by itself (mode application), beside the "
+            "images."
+        ),
     ] = None
 
 
@@ -95,10 +234,35 @@ def _object(description: str, **properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-_JOB_TEMPLATE = _object(
-    "Template of the Job that every replica runs, as in a CronJob.",
-    spec=_object("Specification of the Job.", template=_object("Template of its pod.", spec=_POD_SPEC)),
-)
+def _one_pod(name: str) -> dict[str, str]:
+    return {
+        "rule": f"!has(self.{name}) || self.{name} == 1",
+        "message": "a replica is one pod: write 1, or leave it out; spec.replicas says how many copies there are",
+        "fieldPath": f".{name}",
+    }
+
+
+_POD_COUNT = {"type": "integer", "format": "int32", "description": "1, which is the default: a replica is one pod."}
+_JOB_SPEC = _object("Specification of the Job.", template=_object("Template of its pod.", spec=_POD_SPEC))
+_JOB_SPEC["properties"] |= {
+    "backoffLimit": {
+        "type": "integer",
+        "format": "int32",
+        "minimum": 0,
+        "description": "How many failures of the training itself are followed by a new attempt, over all replicas; 6 "
+        "by default, as for a Job. Preemptions and lost nodes are not counted.",
+    },
+    "activeDeadlineSeconds": {
+        "type": "integer",
+        "format": "int64",
+        "minimum": 0,
+        "description": "How long the job may run, over all attempts and without the time that it was suspended.",
+    },
+    "completions": _POD_COUNT,
+    "parallelism": _POD_COUNT,
+}
+_JOB_SPEC["x-kubernetes-validations"] = [_one_pod("completions"), _one_pod("parallelism")]
+_JOB_TEMPLATE = _object("Template of the Job that every replica runs, as in a CronJob.", spec=_JOB_SPEC)
 
 
 class SpotInstanceJobSpec(ApiStruct, frozen=True, kw_only=True):
@@ -106,7 +270,8 @@ class SpotInstanceJobSpec(ApiStruct, frozen=True, kw_only=True):
         int,
         Meta(
             description="Redundant copies of the training; 2 by default. The job succeeds when the first copy "
-            "succeeds, and the others are then stopped. May be changed at any time.",
+            "succeeds, and the others are then stopped. May be changed while the job runs: the copy that started last "
+            "is stopped first.",
             ge=1,
             le=32,
         ),
@@ -124,14 +289,89 @@ class SpotInstanceJobSpec(ApiStruct, frozen=True, kw_only=True):
     ] = field(name="spotInstanceVMRef")
     gcp_credentials_secret_ref: Annotated[
         ObjectReference,
-        Meta(description="Secret whose key credentials.json holds the service account that makes machines."),
+        Meta(
+            description="Secret whose key credentials.json holds the service account that makes machines. The operator "
+            "may read it where an administrator has bound the ClusterRole holdfast-secrets. A Secret of another "
+            "namespace must list the job's in its annotation holdfast.dev/allow-namespaces."
+        ),
     ]
+    suspend: Annotated[
+        bool,
+        Meta(
+            description="true saves the training, stops it and gives its machines back; false goes on from the newest "
+            "checkpoint."
+        ),
+    ] = False
+    ttl_seconds_after_finished: (
+        Annotated[
+            Seconds,
+            Meta(
+                description="Delete the job so long after it ended; never without it. Its checkpoint images stay. May "
+                "be changed at any time."
+            ),
+        ]
+        | None
+    ) = None
+
+
+class Restarts(ApiStruct, frozen=True, kw_only=True):
+    preemption: Annotated[Count, Meta(description="A replica's machine was taken away. Free.")] = 0
+    infrastructure: Annotated[Count, Meta(description="A node was lost, or a pod evicted. Free.")] = 0
+    out_of_memory: Annotated[Count, Meta(description="A replica ran out of memory. Counts against backoffLimit.")] = 0
+    application: Annotated[Count, Meta(description="The training itself failed. Counts against backoffLimit.")] = 0
+
+
+class Recovery(ApiStruct, frozen=True, kw_only=True):
+    time: Annotated[Timestamp, Meta(description="When the new attempt was started.")]
+    replica: Annotated[Count, Meta(description="The replica.")]
+    cause: Annotated[Cause, Meta(description="Why the attempt before it ended.")]
+    source: Annotated[
+        RecoverySource,
+        Meta(
+            description="Where its state came from: the checkpoint of a survivor that was taken for it, the newest "
+            "valid image in the repository, or nowhere: start."
+        ),
+    ]
+    image: Annotated[str, Meta(description="The image that it started from.", max_length=1024)] | None = None
+    lost_seconds: Annotated[
+        Count, Meta(description="Seconds of training that were lost: from that checkpoint to the loss.")
+    ] = 0
 
 
 class ReplicaStatus(ApiStruct, frozen=True, kw_only=True):
-    name: Annotated[str, Meta(description="Name of the replica's Job.", max_length=253)]
+    name: Annotated[str, Meta(description="Name of the Job of its current attempt.", max_length=253)]
+    replica: Annotated[Count, Meta(description="Number of the replica, from 0.")] = 0
+    attempt: Annotated[Count, Meta(description="Number of its attempt, from 0.")] = 0
+    phase: Annotated[
+        ReplicaPhase | None,
+        Meta(
+            description="Where the replica stands. Pending: it waits for room or for a machine to be ordered. "
+            "Provisioning: its machine boots and joins. Starting: its pod is made and does not run yet. Running. "
+            "Recovering: it was lost, and waits for an image and a node. Stopped: the job is suspended or over. "
+            "Succeeded and Failed are final."
+        ),
+    ] = None
     node_name: Annotated[str, Meta(description="Node that it runs on.", max_length=253)] | None = None
-    phase: Annotated[str, Meta(description="Where the replica stands.", max_length=64)] | None = None
+    machine: (
+        Annotated[
+            str,
+            Meta(
+                description="The ProvisionedInstance that was ordered for this attempt; none where a node had room.",
+                max_length=253,
+            ),
+        ]
+        | None
+    ) = None
+    machine_try: Annotated[
+        Count, Meta(description="How many machines were ordered for this attempt so far, one after the other.")
+    ] = 0
+    cause: Annotated[Cause | None, Meta(description="Why the attempt before this one ended.")] = None
+    restored_from: (
+        Annotated[str, Meta(description="The image that this attempt started from.", max_length=1024)] | None
+    ) = None
+    checkpoint_number: Annotated[
+        Count, Meta(description="Number of its newest CheckpointBackup, over all attempts; 0 while there is none.")
+    ] = 0
     last_checkpoint_image: Annotated[str, Meta(description="Its newest checkpoint image.", max_length=1024)] | None = (
         None
     )
@@ -139,14 +379,56 @@ class ReplicaStatus(ApiStruct, frozen=True, kw_only=True):
 
 class SpotInstanceJobStatus(ApiStruct, frozen=True, kw_only=True):
     observed_generation: ObservedGeneration = 0
+    phase: Annotated[
+        Phase | None,
+        Meta(
+            description="Where the job stands. Pending: it waits for what it refers to, or for GPUs. Provisioning: "
+            "machines are on their way, and no replica runs. Running: a replica runs. Recovering: a replica was lost "
+            "and is being brought back; others may run. Suspended: stopped by spec.suspend. Succeeded and Failed are "
+            "final."
+        ),
+    ] = None
+    message: (
+        Annotated[str, Meta(description="What the job waits for, or why it ended, in a sentence.", max_length=32768)]
+        | None
+    ) = None
     conditions: Annotated[
-        Conditions, Meta(description="Running, Restarting, Succeeded and Failed, for kubectl wait.")
+        Conditions,
+        Meta(
+            description="For kubectl wait. Provisioning: machines are being made; False names what keeps them from it. "
+            "Running: a replica runs. Checkpointed: there is an image to go on from. Recovering: a lost replica is "
+            "being brought back. Succeeded and Failed."
+        ),
     ] = ()
     active_replicas: Annotated[Count, Meta(description="Replicas that run.")] = 0
+    start_time: Annotated[Timestamp, Meta(description="When the first replica started.")] | None = None
+    completion_time: Annotated[Timestamp, Meta(description="When the job ended.")] | None = None
+    restarts: Annotated[Restarts | None, Meta(description="The new attempts of all replicas, by their cause.")] = None
     last_checkpoint_time: Annotated[Timestamp, Meta(description="When the newest checkpoint was taken.")] | None = None
     last_checkpoint_image: (
-        Annotated[str, Meta(description="The newest checkpoint image of any replica.", max_length=1024)] | None
+        Annotated[
+            str,
+            Meta(
+                description="The newest checkpoint image of any replica: of the first container with a GPU, else of "
+                "the first.",
+                max_length=1024,
+            ),
+        ]
+        | None
     ) = None
+    next_checkpoint_time: Annotated[Timestamp, Meta(description="When the next one is due.")] | None = None
+    checkpoint_interval_seconds: (
+        Annotated[
+            Count, Meta(description="Seconds between two checkpoints of a replica, as written or as chosen by auto.")
+        ]
+        | None
+    ) = None
+    recoveries: Annotated[
+        tuple[Recovery, ...],
+        Meta(
+            description="The last attempts that were started after a loss, the newest last.", max_length=MOST_RECOVERIES
+        ),
+    ] = ()
     job_statuses: Annotated[
         tuple[ReplicaStatus, ...],
         Meta(
@@ -157,17 +439,30 @@ class SpotInstanceJobStatus(ApiStruct, frozen=True, kw_only=True):
     ] = ()
 
 
+_STARTED = "has(self.status) && has(self.status.jobStatuses) && size(self.status.jobStatuses) > 0"
+_ENDED = "has(self.status) && has(self.status.completionTime)"
+_TOO_LATE = "the job has ended, so this would change nothing: delete it first, or create a new job"
+
+
 class SpotInstanceJob(Object, frozen=True, kw_only=True):
-    """Redundant copies of one training on spot machines, checkpointed as whole containers."""
+    """Redundant copies of one training on spot machines, saved and brought back as images."""
 
     RULES: ClassVar = (
         NAME_WITH_ROOM_FOR_SUFFIXES,
         *immutable_while(
             (".spec.jobTemplate", ".spec.checkpointConfig.checkpointImageRepo", ".spec.spotInstanceVMRef"),
-            while_="has(self.status) && has(self.status.jobStatuses) && size(self.status.jobStatuses) > 0",
+            while_=_STARTED,
             message="can't change once replicas were started, since they would no longer be copies of one training: "
             "create a new job",
         ),
+        *immutable_while(
+            (".spec.checkpointConfig.mode", ".spec.checkpointConfig.checkpointStorage"),
+            while_=_STARTED,
+            message="can't change once replicas were started, since they could no longer go on from what was saved: "
+            "create a new job",
+        ),
+        *immutable_while((".spec.replicas",), while_=_ENDED, message=_TOO_LATE),
+        suspend_immutable_while(while_=_ENDED, message=_TOO_LATE),
     )
 
     spec: Annotated[SpotInstanceJobSpec, Meta(description="What to run, on which machines, and how to save it.")]
@@ -175,8 +470,6 @@ class SpotInstanceJob(Object, frozen=True, kw_only=True):
         SpotInstanceJobStatus | None, Meta(description="What the operator has found. Written by the operator alone.")
     ] = None
 
-
-_SUCCEEDED = '.status.conditions[?(@.type=="Succeeded")].status'
 
 KIND = Kind(
     group="training.training.dcnlab.com",
@@ -186,9 +479,9 @@ KIND = Kind(
     short_name="sij",
     model=SpotInstanceJob,
     columns=(
+        PrinterColumn(name="PHASE", path=".status.phase", description="Where the job stands."),
         PrinterColumn(name="REPLICAS", path=".spec.replicas", type="integer", description="Copies wished for."),
         PrinterColumn(name="ACTIVE", path=".status.activeReplicas", type="integer", description="Copies that run."),
-        PrinterColumn(name="SUCCEEDED", path=_SUCCEEDED, description="Whether a copy has finished."),
         PrinterColumn(
             name="LAST-CHECKPOINT", path=".status.lastCheckpointTime", type="date", description="Since the newest one."
         ),
@@ -196,8 +489,20 @@ KIND = Kind(
         PrinterColumn(
             name="VM", path=".spec.spotInstanceVMRef.name", wide=True, description="Template of the machines."
         ),
+        # Not a date: kubectl prints those as ages, and has none for what is still to come.
+        PrinterColumn(
+            name="NEXT", path=".status.nextCheckpointTime", wide=True, description="When the next checkpoint is due."
+        ),
+        PrinterColumn(
+            name="PREEMPTIONS",
+            path=".status.restarts.preemption",
+            type="integer",
+            wide=True,
+            description="Replicas whose machine was taken away.",
+        ),
         PrinterColumn(
             name="IMAGE", path=".status.lastCheckpointImage", wide=True, description="The newest checkpoint image."
         ),
+        PrinterColumn(name="MESSAGE", path=".status.message", wide=True, description="What the job waits for."),
     ),
 )
