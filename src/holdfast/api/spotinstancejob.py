@@ -234,14 +234,6 @@ def _object(description: str, **properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _one_pod(name: str) -> dict[str, str]:
-    return {
-        "rule": f"!has(self.{name}) || self.{name} == 1",
-        "message": "a replica is one pod: write 1, or leave it out; spec.replicas says how many copies there are",
-        "fieldPath": f".{name}",
-    }
-
-
 _POD_COUNT = {"type": "integer", "format": "int32", "description": "1, which is the default: a replica is one pod."}
 _JOB_SPEC = _object("Specification of the Job.", template=_object("Template of its pod.", spec=_POD_SPEC))
 _JOB_SPEC["properties"] |= {
@@ -261,11 +253,20 @@ _JOB_SPEC["properties"] |= {
     "completions": _POD_COUNT,
     "parallelism": _POD_COUNT,
 }
-_JOB_SPEC["x-kubernetes-validations"] = [_one_pod("completions"), _one_pod("parallelism")]
 _JOB_TEMPLATE = _object("Template of the Job that every replica runs, as in a CronJob.", spec=_JOB_SPEC)
 
 
+def _one_pod(name: str) -> Rule:
+    return Rule(
+        rule=f"!has(self.jobTemplate.spec.{name}) || self.jobTemplate.spec.{name} == 1",
+        message="a replica is one pod: write 1, or leave it out; spec.replicas says how many copies there are",
+        field=f".jobTemplate.spec.{name}",
+    )
+
+
 class SpotInstanceJobSpec(ApiStruct, frozen=True, kw_only=True):
+    RULES: ClassVar = (_one_pod("completions"), _one_pod("parallelism"))
+
     replicas: Annotated[
         int,
         Meta(
@@ -279,7 +280,9 @@ class SpotInstanceJobSpec(ApiStruct, frozen=True, kw_only=True):
     job_template: Annotated[
         dict[str, Any],
         Meta(
-            description="Template of the Job that every replica runs, as in a CronJob (batch/v1 JobTemplateSpec).",
+            description="Template of the Job that every replica runs, as in a CronJob (batch/v1 JobTemplateSpec). A "
+            "replica is one pod. backoffLimit (6 by default) and activeDeadlineSeconds are counted by the operator, "
+            "over all attempts of all replicas; restartPolicy is Never where it is left out.",
             extra_json_schema=_JOB_TEMPLATE,
         ),
     ]
