@@ -11,8 +11,6 @@ from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
-from holdfast.api.core.objects import Secret
-from holdfast.api.core.pod import ObjectReference
 from holdfast.api.spotinstancevm import SSH, KubeadmJoinConfig
 from holdfast.errors import HoldfastError
 from holdfast.providers.protocol import Provider
@@ -91,17 +89,9 @@ class CannotJoin(HoldfastError):
         self.reason = reason
 
 
-class SecretReader(Protocol):
-    """Reads what users refer to, if the operator and the namespace may. Raises a `HoldfastError` that says why not."""
-
-    async def read(self, reference: ObjectReference, namespace: str, *, field: str) -> Secret:
-        """`namespace` is that of the object that refers; `field` is where it does, for messages."""
-        ...
-
-
 class Joiner(Protocol):
     async def metadata(self, target: JoinTarget) -> Mapping[str, str]:
-        """What the machine is to be made with. Raises `CannotJoin`, or what the `SecretReader` or the cluster raises."""
+        """What the machine is to be made with. Raises `CannotJoin`, `SecretUnavailable` or `ClusterError`."""
         ...
 
     async def join(self, request: JoinRequest, provider: Provider, report: Report) -> None:
