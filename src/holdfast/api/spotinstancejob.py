@@ -6,8 +6,8 @@ from msgspec import Meta, field
 
 from holdfast.api.core.pod import LocalObjectReference, ObjectReference
 from holdfast.api.kind import AGE, Kind, PrinterColumn
-from holdfast.api.meta import ApiStruct, Conditions, Object, ObservedGeneration
-from holdfast.api.scalars import Count, Seconds, Timestamp, list_map_keys
+from holdfast.api.meta import ApiStruct, Object
+from holdfast.api.scalars import Seconds
 from holdfast.api.schema.rules import (
     NAME_WITH_ROOM_FOR_SUFFIXES,
     Reason,
@@ -16,20 +16,15 @@ from holdfast.api.schema.rules import (
     immutable_while,
     suspend_immutable_while,
 )
+from holdfast.api.spotinstancejob_status import SpotInstanceJobStatus
 
 Mode = Literal["auto", "container", "application"]
-Phase = Literal["Pending", "Provisioning", "Running", "Recovering", "Suspended", "Succeeded", "Failed"]
-ReplicaPhase = Literal["Pending", "Provisioning", "Starting", "Running", "Recovering", "Stopped", "Succeeded", "Failed"]
-# Why an attempt ended: a TrainingJob's failure classes, without the hang, which nobody looks for here.
-Cause = Literal["preemption", "infrastructure", "outOfMemory", "application"]
-RecoverySource = Literal["survivor", "repository", "start"]
 
 # On everything that is made for a job: Jobs, pods, ProvisionedInstances and CheckpointBackups.
 SPOT_JOB_LABEL = "holdfast.dev/spot-job"
 REPLICA_LABEL = "holdfast.dev/replica"
 # As checkpointInterval: the operator computes the interval.
 AUTO_INTERVAL = "auto"
-MOST_RECOVERIES = 10
 
 
 class SpotCheckpointStore(ApiStruct, frozen=True, kw_only=True):
@@ -315,131 +310,6 @@ class SpotInstanceJobSpec(ApiStruct, frozen=True, kw_only=True):
         ]
         | None
     ) = None
-
-
-class Restarts(ApiStruct, frozen=True, kw_only=True):
-    preemption: Annotated[Count, Meta(description="A replica's machine was taken away. Free.")] = 0
-    infrastructure: Annotated[Count, Meta(description="A node was lost, or a pod evicted. Free.")] = 0
-    out_of_memory: Annotated[Count, Meta(description="A replica ran out of memory. Counts against backoffLimit.")] = 0
-    application: Annotated[Count, Meta(description="The training itself failed. Counts against backoffLimit.")] = 0
-
-
-class Recovery(ApiStruct, frozen=True, kw_only=True):
-    time: Annotated[Timestamp, Meta(description="When the new attempt was started.")]
-    replica: Annotated[Count, Meta(description="The replica.")]
-    cause: Annotated[Cause, Meta(description="Why the attempt before it ended.")]
-    source: Annotated[
-        RecoverySource,
-        Meta(
-            description="Where its state came from: the checkpoint of a survivor that was taken for it, the newest "
-            "valid image in the repository, or nowhere: start."
-        ),
-    ]
-    image: Annotated[str, Meta(description="The image that it started from.", max_length=1024)] | None = None
-    lost_seconds: Annotated[
-        Count, Meta(description="Seconds of training that were lost: from that checkpoint to the loss.")
-    ] = 0
-
-
-class ReplicaStatus(ApiStruct, frozen=True, kw_only=True):
-    name: Annotated[str, Meta(description="Name of the Job of its current attempt.", max_length=253)]
-    replica: Annotated[Count, Meta(description="Number of the replica, from 0.")] = 0
-    attempt: Annotated[Count, Meta(description="Number of its attempt, from 0.")] = 0
-    phase: Annotated[
-        ReplicaPhase | None,
-        Meta(
-            description="Where the replica stands. Pending: it waits for room or for a machine to be ordered. "
-            "Provisioning: its machine boots and joins. Starting: its pod is made and does not run yet. Running. "
-            "Recovering: it was lost, and waits for an image and a node. Stopped: the job is suspended or over. "
-            "Succeeded and Failed are final."
-        ),
-    ] = None
-    node_name: Annotated[str, Meta(description="Node that it runs on.", max_length=253)] | None = None
-    machine: (
-        Annotated[
-            str,
-            Meta(
-                description="The ProvisionedInstance that was ordered for this attempt; none where a node had room.",
-                max_length=253,
-            ),
-        ]
-        | None
-    ) = None
-    machine_try: Annotated[
-        Count, Meta(description="How many machines were ordered for this attempt so far, one after the other.")
-    ] = 0
-    cause: Annotated[Cause | None, Meta(description="Why the attempt before this one ended.")] = None
-    restored_from: (
-        Annotated[str, Meta(description="The image that this attempt started from.", max_length=1024)] | None
-    ) = None
-    checkpoint_number: Annotated[
-        Count, Meta(description="Number of its newest CheckpointBackup, over all attempts; 0 while there is none.")
-    ] = 0
-    last_checkpoint_image: Annotated[str, Meta(description="Its newest checkpoint image.", max_length=1024)] | None = (
-        None
-    )
-
-
-class SpotInstanceJobStatus(ApiStruct, frozen=True, kw_only=True):
-    observed_generation: ObservedGeneration = 0
-    phase: Annotated[
-        Phase | None,
-        Meta(
-            description="Where the job stands. Pending: it waits for what it refers to, or for GPUs. Provisioning: "
-            "machines are on their way, and no replica runs. Running: a replica runs. Recovering: a replica was lost "
-            "and is being brought back; others may run. Suspended: stopped by spec.suspend. Succeeded and Failed are "
-            "final."
-        ),
-    ] = None
-    message: (
-        Annotated[str, Meta(description="What the job waits for, or why it ended, in a sentence.", max_length=32768)]
-        | None
-    ) = None
-    conditions: Annotated[
-        Conditions,
-        Meta(
-            description="For kubectl wait. Provisioning: machines are being made; False names what keeps them from it. "
-            "Running: a replica runs. Checkpointed: there is an image to go on from. Recovering: a lost replica is "
-            "being brought back. Succeeded and Failed."
-        ),
-    ] = ()
-    active_replicas: Annotated[Count, Meta(description="Replicas that run.")] = 0
-    start_time: Annotated[Timestamp, Meta(description="When the first replica started.")] | None = None
-    completion_time: Annotated[Timestamp, Meta(description="When the job ended.")] | None = None
-    restarts: Annotated[Restarts | None, Meta(description="The new attempts of all replicas, by their cause.")] = None
-    last_checkpoint_time: Annotated[Timestamp, Meta(description="When the newest checkpoint was taken.")] | None = None
-    last_checkpoint_image: (
-        Annotated[
-            str,
-            Meta(
-                description="The newest checkpoint image of any replica: of the first container with a GPU, else of "
-                "the first.",
-                max_length=1024,
-            ),
-        ]
-        | None
-    ) = None
-    next_checkpoint_time: Annotated[Timestamp, Meta(description="When the next one is due.")] | None = None
-    checkpoint_interval_seconds: (
-        Annotated[
-            Count, Meta(description="Seconds between two checkpoints of a replica, as written or as chosen by auto.")
-        ]
-        | None
-    ) = None
-    recoveries: Annotated[
-        tuple[Recovery, ...],
-        Meta(
-            description="The last attempts that were started after a loss, the newest last.", max_length=MOST_RECOVERIES
-        ),
-    ] = ()
-    job_statuses: Annotated[
-        tuple[ReplicaStatus, ...],
-        Meta(
-            description="The replicas, one by one.",
-            max_length=64,
-            extra_json_schema=list_map_keys("name"),
-        ),
-    ] = ()
 
 
 _STARTED = "has(self.status) && has(self.status.jobStatuses) && size(self.status.jobStatuses) > 0"
