@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from holdfast.api.spotinstancejob import AUTO_INTERVAL
 from holdfast.times import HOUR, MINUTE, parse_duration_s
 
-AUTO = "auto"
 SHORTEST_S, LONGEST_S = MINUTE, 6 * HOUR
 # So many checkpoints tell the cost: older ones were of a smaller or larger training.
 COSTS = 5
@@ -41,7 +41,7 @@ def checkpoint_interval_s(
     costs_s: the seconds frozen in the job's last checkpoints, the newest last. lifetime_s: what `mean_lifetime_s` says.
     saves_on_notice: what `is_saved_on_notice` says. current_s: what status says now.
     """
-    if written != AUTO:
+    if written != AUTO_INTERVAL:
         return max(1, round(parse_duration_s(written)))
     wanted_s = _cheapest_s(costs_s, lifetime_s) * (ON_NOTICE if saves_on_notice else 1.0)
     wanted_s = min(max(wanted_s, SHORTEST_S), LONGEST_S)

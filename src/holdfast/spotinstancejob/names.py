@@ -4,11 +4,9 @@ from typing import Any, NamedTuple
 
 from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key, OwnerReference
-from holdfast.api.spotinstancejob import KIND, SpotInstanceJob
+from holdfast.api.spotinstancejob import KIND, REPLICA_LABEL, SPOT_JOB_LABEL, SpotInstanceJob
 from holdfast.pods.template import MANAGED_BY
 
-JOB_LABEL = "holdfast.dev/spot-job"
-REPLICA_LABEL = "holdfast.dev/replica"
 ATTEMPT_LABEL = "holdfast.dev/attempt"
 
 
@@ -39,7 +37,7 @@ def pull_secret_name(job: str) -> str:
 
 def job_labels(job: str) -> dict[str, str]:
     """For every child."""
-    return {JOB_LABEL: job, MANAGED_BY: "holdfast"}
+    return {SPOT_JOB_LABEL: job, MANAGED_BY: "holdfast"}
 
 
 def replica_labels(job: str, replica: int, attempt: int) -> dict[str, str]:
@@ -86,7 +84,7 @@ def replica_of(pod: Pod) -> ReplicaPod | None:
     garbage collector.
     """
     labels, owner = pod.metadata.labels, pod.metadata.controller
-    name, replica, attempt = (labels.get(key, "") for key in (JOB_LABEL, REPLICA_LABEL, ATTEMPT_LABEL))
+    name, replica, attempt = (labels.get(key, "") for key in (SPOT_JOB_LABEL, REPLICA_LABEL, ATTEMPT_LABEL))
     if labels.get(MANAGED_BY) != "holdfast" or owner is None or owner.kind != "Job":
         return None
     if not (_is_number(replica) and _is_number(attempt)):
