@@ -107,7 +107,15 @@ def test_its_pods_keep_to_the_restricted_profile(deployed: ControlPlane) -> None
         ("create", "gpuworkloads.gpu.warp.dev"),
         ("delete", "persistentvolumeclaims"),
         ("patch", "persistentvolumeclaims"),
-        ("delete", "nodes"),
+        ("create", "nodes"),
+        ("update", "nodes"),
+        ("deletecollection", "nodes"),
+        ("list", "namespaces"),
+        ("create", "spotinstancejobs.training.training.dcnlab.com"),
+        ("update", "spotinstancejobs.training.training.dcnlab.com"),
+        ("create", "spotinstancevms.training.training.dcnlab.com"),
+        ("delete", "spotinstancevms.training.training.dcnlab.com"),
+        ("deletecollection", "provisionedinstances.training.training.dcnlab.com"),
         *((verb, "leases.coordination.k8s.io") for verb in VERBS),
         ("get", "tokenreviews.authentication.k8s.io"),
         ("create", "subjectaccessreviews.authorization.k8s.io"),
@@ -123,6 +131,10 @@ def test_what_it_needs_it_may(deployed: ControlPlane) -> None:
     assert may(deployed, "patch", "trainingjobs.ml.example.com", "--subresource=status", "-A")
     assert may(deployed, "patch", "gpuworkloads.gpu.warp.dev", "--subresource=status", "-A")
     assert may(deployed, "get", "leases/holdfast-operator", "-n", "holdfast-system")
+    assert may(deployed, "create", "checkpointbackups.migration.dcnlab.com")
+    assert may(deployed, "create", "provisionedinstances.training.training.dcnlab.com")
+    for kind in ("spotinstancejobs", "spotinstancevms", "provisionedinstances"):
+        assert may(deployed, "patch", f"{kind}.training.training.dcnlab.com", "--subresource=status", "-A")
 
 
 def test_it_may_ask_whose_a_token_is_and_make_none(deployed: ControlPlane) -> None:
