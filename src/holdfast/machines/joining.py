@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from holdfast.api.spotinstancevm import SSH, KubeadmJoinConfig
 from holdfast.errors import HoldfastError
-from holdfast.providers.protocol import Provider
 
 SPOT_LABEL = "holdfast.dev/spot"
 INSTANCE_LABEL = "holdfast.dev/instance"
@@ -89,12 +88,18 @@ class CannotJoin(HoldfastError):
         self.reason = reason
 
 
+class HostKeySource(Protocol):
+    """What of a `Provider` a join needs."""
+
+    async def host_keys(self, zone: str, name: str) -> tuple[str, ...]: ...
+
+
 class Joiner(Protocol):
     async def metadata(self, target: JoinTarget) -> Mapping[str, str]:
         """What the machine is to be made with. Raises `CannotJoin`, `SecretUnavailable` or `ClusterError`."""
         ...
 
-    async def join(self, request: JoinRequest, provider: Provider, report: Report) -> None:
+    async def join(self, request: JoinRequest, provider: HostKeySource, report: Report) -> None:
         """Returns once the Node of that name is there. Raises `JoinFailed`.
 
         May be called again after a crash: what an earlier call has done is found on the machine. Whoever cancels it
@@ -113,7 +118,7 @@ class TurnsUp:
     async def metadata(self, target: JoinTarget) -> Mapping[str, str]:
         return {"startup-script": target.startup_script} if target.startup_script else {}
 
-    async def join(self, request: JoinRequest, provider: Provider, report: Report) -> None:
+    async def join(self, request: JoinRequest, provider: HostKeySource, report: Report) -> None:
         await asyncio.Event().wait()
 
     async def revoke(self, uid: str) -> None:

@@ -125,7 +125,7 @@ mkdir -p {FOLDER}/patches &&
   echo "kubeadm ended with exit status $?"
 }} | {{
   trap '' HUP PIPE
-  while IFS= read -r line; do printf '%s\\n' "$line" 2>/dev/null; done
+  while IFS= read -r line; do printf '%s\\n' "$line" 2>/dev/null || :; done
 }}
 """
 

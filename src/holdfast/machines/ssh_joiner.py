@@ -15,7 +15,7 @@ import structlog
 from msgspec import Struct, structs
 
 from holdfast.api.meta import Key
-from holdfast.cluster.errors import ClusterError, NotFound
+from holdfast.cluster.errors import ClusterError, NotFound, NotLeading
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import NODES
 from holdfast.errors import HoldfastError
@@ -24,6 +24,7 @@ from holdfast.machines.bootstrap_tokens import token_id, token_of
 from holdfast.machines.join_credentials import CredentialSource, JoinCredentials
 from holdfast.machines.joining import (
     INSTANCE_LABEL,
+    HostKeySource,
     JoinFailed,
     JoinProgress,
     JoinRequest,
@@ -36,7 +37,6 @@ from holdfast.machines.metadata import DEFAULT_USER, machine_metadata
 from holdfast.machines.ssh import ConnectionBroke, LoginFailed, Output
 from holdfast.machines.ssh_keys import RootKey, machine_key, public_line, token_bytes, user_key
 from holdfast.providers.errors import RateLimited
-from holdfast.providers.protocol import Provider
 from holdfast.runtime.process import Now
 from holdfast.runtime.secrets import SecretReader
 from holdfast.times import format_time
@@ -89,7 +89,7 @@ class SshJoiner:
         user, key = await self._user(target)
         return machine_metadata(user, public_line(key), target.startup_script)
 
-    async def join(self, request: JoinRequest, provider: Provider, report: Report) -> None:
+    async def join(self, request: JoinRequest, provider: HostKeySource, report: Report) -> None:
         try:
             await _Join(self, request, provider, report).run()
         except JoinFailed:
@@ -133,7 +133,7 @@ class _NotYet(HoldfastError):
 class _Join:
     """One machine's way through the steps."""
 
-    def __init__(self, joiner: SshJoiner, request: JoinRequest, provider: Provider, report: Report) -> None:
+    def __init__(self, joiner: SshJoiner, request: JoinRequest, provider: HostKeySource, report: Report) -> None:
         self._joiner = joiner
         self._request = request
         self._target = request.target
@@ -189,7 +189,7 @@ class _Join:
         while True:
             try:
                 return await attempt()
-            except JoinFailed:
+            except (JoinFailed, NotLeading):
                 raise
             except HoldfastError as error:
                 self._say(f"{self._doing}: {error}")
