@@ -248,7 +248,12 @@ _JOB_SPEC["properties"] |= {
     "completions": _POD_COUNT,
     "parallelism": _POD_COUNT,
 }
-_JOB_TEMPLATE = _object("Template of the Job that every replica runs, as in a CronJob.", spec=_JOB_SPEC)
+_JOB_TEMPLATE = _object(
+    "Template of the Job that every replica runs, as in a CronJob (batch/v1 JobTemplateSpec). A replica is one pod. "
+    "backoffLimit (6 by default) and activeDeadlineSeconds are counted by the operator, over all attempts of all "
+    "replicas; restartPolicy is Never where it is left out.",
+    spec=_JOB_SPEC,
+)
 
 
 def _one_pod(name: str) -> Rule:
@@ -274,12 +279,7 @@ class SpotInstanceJobSpec(ApiStruct, frozen=True, kw_only=True):
     ] = 2
     job_template: Annotated[
         dict[str, Any],
-        Meta(
-            description="Template of the Job that every replica runs, as in a CronJob (batch/v1 JobTemplateSpec). A "
-            "replica is one pod. backoffLimit (6 by default) and activeDeadlineSeconds are counted by the operator, "
-            "over all attempts of all replicas; restartPolicy is Never where it is left out.",
-            extra_json_schema=_JOB_TEMPLATE,
-        ),
+        Meta(extra_json_schema=_JOB_TEMPLATE),
     ]
     checkpoint_config: Annotated[CheckpointConfig, Meta(description="How and how often replicas are checkpointed.")]
     spot_instance_vm_ref: Annotated[
