@@ -10,12 +10,13 @@ from msgspec import structs
 from holdfast.api.trainingjob import TrainingJob, TrainingJobSpec
 from holdfast.api.trainingjob_blocks import FailurePolicy, PodTemplate, Scheduling
 from holdfast.api.trainingjob_status import RestartCounts
+from holdfast.pods.sidecar import GRACE_S
 from holdfast.pods.template import GPU_TOLERATION, Defaults, ForbiddenFeature, container_security
 from holdfast.trainingjob.objects import names
 from holdfast.trainingjob.objects.environment import environment, mounts, volumes
 from holdfast.trainingjob.objects.resources import gpus_per_worker, is_elastic, master_port, uses_rdma, worker_resources
 from holdfast.trainingjob.objects.services import METRICS_PORT, enabled_monitoring, scrape_annotations
-from holdfast.trainingjob.objects.sidecar import GRACE_S, grace_s, needs_sidecar, trainer_probes
+from holdfast.trainingjob.objects.sidecar import grace_s, needs_sidecar, trainer_probes
 from holdfast.trainingjob.objects.sidecar_container import sidecar, sidecar_volumes
 
 # The pod template of a worker.
