@@ -21,6 +21,9 @@ INSTANCE_LABEL = "holdfast.dev/instance"  # its value: uid of the ProvisionedIns
 # Taint of that Node, with the job's uid as its value: other pods stay away.
 RESERVED_TAINT = "holdfast.dev/reserved"
 
+# Asks `holdfast up` to take the machine back; its value: how long after the notice, or "" for the template's word.
+PREEMPT_ANNOTATION = "holdfast.dev/preempt"
+
 
 def machine_name(uid: str) -> str:
     """The provider's name of the machine of the ProvisionedInstance with that uid, and the name of its Node."""

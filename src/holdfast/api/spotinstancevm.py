@@ -12,6 +12,8 @@ from holdfast.api.schema.rules import Reason, Rule, duration_rule, immutable_whi
 
 # Keeps a SpotInstanceVM while machines made from it exist.
 VM_FINALIZER = "training.dcnlab.com/vm"
+# On one machine: zones, with commas between them, that have no machine to spare, for a trial of what happens then.
+SOLD_OUT_ANNOTATION = "holdfast.dev/sold-out"
 
 InstanceState = Literal["PROVISIONING", "STAGING", "RUNNING", "STOPPING", "TERMINATED"]
 Zone = Annotated[str, Meta(max_length=63, pattern=r"^[a-z]+-[a-z]+[0-9]+-[a-z]$")]
