@@ -11,7 +11,7 @@ from tests.docs.markdown import tables
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "troubleshooting.md"
-PACKAGES = ("checkpointbackup", "checkpoints/images", "node", "pods")
+PACKAGES = ("checkpointbackup", "checkpoints/images", "node", "pods", "runtime")
 SECTION = "6. A CheckpointBackup is not saved"
 
 
