@@ -21,7 +21,6 @@ from holdfast.spotinstancejob.images import (
     checkpoints_in_registry,
     job_repository,
     newest,
-    next_number,
     old_backups,
     old_checkpoints,
     status_image,
@@ -145,16 +144,6 @@ def test_the_repository_is_split_into_host_and_path(written: str, host: str, rep
 def test_a_repository_that_no_registry_can_have_is_told(written: str) -> None:
     with pytest.raises(InvalidImageReference, match="write"):
         job_repository(spot_job(checkpoints={"checkpointImageRepo": written}))
-
-
-def test_numbers_are_the_jobs_and_only_grow() -> None:
-    assert next_number(spot_job()) == 1
-    statuses = [
-        {"name": "bert-r0", "checkpointNumber": 4},
-        {"name": "bert-r1", "replica": 1, "checkpointNumber": 7},
-        {"name": "bert-r2", "replica": 2},
-    ]
-    assert next_number(spot_job(status={"jobStatuses": statuses})) == 8
 
 
 @given(st.integers(0, 31), st.integers(1, 10**6), st.from_regex(r"\A[a-z]([-a-z0-9]{0,61}[a-z0-9])?\Z"))

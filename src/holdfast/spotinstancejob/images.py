@@ -113,12 +113,6 @@ def tag_prefixes(job: SpotInstanceJob) -> frozenset[str]:
     return frozenset(_prefix(job, replica, name) for replica in replicas for name in all_names)
 
 
-def next_number(job: SpotInstanceJob) -> int:
-    """Of the next CheckpointBackup: one more than any replica's."""
-    replicas = job.status.job_statuses if job.status is not None else ()
-    return 1 + max((each.checkpoint_number for each in replicas), default=0)
-
-
 def checkpoint_backup(
     job: SpotInstanceJob,
     *,

@@ -25,6 +25,11 @@ def backup_name(job: str, replica: int, number: int) -> str:
     return f"{job}-r{replica}-c{number}"
 
 
+def base_image_pod_name(job: str, replica: int, attempt: int) -> str:
+    """The pod that brings the base images of a checkpoint to the node of an attempt."""
+    return f"{job_name(job, replica, attempt)}-base-image"
+
+
 def reports_name(job: str) -> str:
     """The ConfigMap that tells sidecars where to report."""
     return f"{job}-reports"
