@@ -3,23 +3,27 @@
 import base64
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 import yaml
 
 from holdfast.api.provisionedinstance import INSTANCE_LABEL, RESERVED_TAINT, SPOT_NODE_LABEL, machine_name
+from holdfast.machines.bootstrap_tokens import GROUP, token_of, token_secret
+from holdfast.machines.ssh_keys import ROOT_KEY_SECRET
+from holdfast.spotinstancejob.names import pull_secret_name
 from tests.control_plane.api import JSON, MERGE, Api, Refused
 from tests.control_plane.server import ControlPlane
 from tests.control_plane.waiting import eventually
 from tests.operator.deployed import MANIFESTS, OPERATOR, deployed, may
 
 ACCOUNT = f"system:serviceaccount:{OPERATOR}:holdfast-operator"
-ROOT_KEY = "holdfast-machine-keys"
-GROUP = "system:bootstrappers:kubeadm:default-node-token"
+TOKEN = token_of("u1", bytes(32))
 MANAGED = {"app.kubernetes.io/managed-by": "holdfast"}
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 POLICIES = ("holdfast-machine-secrets", "holdfast-machine-nodes")
+PULL = pull_secret_name("bert")
 DOCKER = "kubernetes.io/dockerconfigjson"
 
 
@@ -93,27 +97,27 @@ def secret(name: str, kind: str = "Opaque", *, labels: JSON | None = None, **dat
     return {"metadata": {"name": name, "labels": labels or {}}, "type": kind, "data": encoded}
 
 
-def bootstrap_token(**data: str | None) -> JSON:
-    fields = {
-        "token_id": "abcdef",
-        "token_secret": "0123456789abcdef",
-        "expiration": "2030-01-01T00:00:00Z",
-        "usage_bootstrap_authentication": "true",
-        "auth_extra_groups": GROUP,
-        **data,
-    }
-    kept = {key: value for key, value in fields.items() if value is not None}
-    return secret("bootstrap-token-abcdef", "bootstrap.kubernetes.io/token", labels=MANAGED, **kept)
+def bootstrap_token(name: str = TOKEN.secret_key.name, **data: str | None) -> JSON:
+    """As the operator makes it, but for what is given; None takes a value out."""
+    made = token_secret(TOKEN, machine="holdfast-u1", expires_at=datetime(2030, 1, 1, tzinfo=UTC))
+    given = {key.replace("_", "-"): value for key, value in data.items()}
+    changed = {key: base64.b64encode(value.encode()).decode() for key, value in given.items() if value is not None}
+    kept = {key: value for key, value in made["data"].items() if key not in given}
+    return {**made, "metadata": {**made["metadata"], "name": name}, "data": {**kept, **changed}}
 
 
-def pull_secret(name: str = "bert-pull", **labels: str) -> JSON:
+def unlabelled(body: JSON) -> JSON:
+    return {**body, "metadata": {"name": body["metadata"]["name"]}}
+
+
+def pull_secret(name: str = PULL, **labels: str) -> JSON:
     return secret(name, DOCKER, labels=labels or MANAGED, **{".dockerconfigjson": "{}"})
 
 
 async def test_a_token_for_a_machine_is_made_and_deleted_and_not_read(
     operator_plane: ControlPlane, operator: Api
 ) -> None:
-    path = f"{secrets('kube-system')}/bootstrap-token-abcdef"
+    path = f"{secrets('kube-system')}/{TOKEN.secret_key.name}"
     await operator.request("POST", secrets("kube-system"), bootstrap_token())
     assert 'cannot get resource "secrets"' in await refusal(operator.request("GET", path))
     assert 'cannot patch resource "secrets"' in await refusal(patched(operator, path, {"data": {}}))
@@ -123,16 +127,10 @@ async def test_a_token_for_a_machine_is_made_and_deleted_and_not_read(
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        (secret("bootstrap-token-abcdef", labels=MANAGED), "no Secret but bootstrap tokens"),
-        ({**bootstrap_token(), "metadata": {"name": "bootstrap-token-abcdef"}}, "no Secret but bootstrap tokens"),
-        (
-            {**bootstrap_token(), "metadata": {"name": "root-ca", "labels": MANAGED}},
-            "no Secret but bootstrap tokens",
-        ),
-        (
-            secret("sa-token", "kubernetes.io/service-account-token", labels=MANAGED),
-            "no Secret but bootstrap tokens",
-        ),
+        (secret(TOKEN.secret_key.name, labels=MANAGED), "no Secret but bootstrap tokens"),
+        (unlabelled(bootstrap_token()), "no Secret but bootstrap tokens"),
+        (bootstrap_token("root-ca"), "no Secret but bootstrap tokens"),
+        (secret("account", "kubernetes.io/service-account-token", labels=MANAGED), "no Secret but bootstrap tokens"),
         (bootstrap_token(auth_extra_groups=f"{GROUP},system:bootstrappers:admins"), "is of the group"),
         (bootstrap_token(auth_extra_groups=None), "is of the group"),
         (bootstrap_token(expiration=None), "expires"),
@@ -149,7 +147,7 @@ async def test_in_kube_system_it_makes_nothing_but_tokens_for_machines(
 
 @pytest.mark.parametrize(
     "body",
-    [secret("of-somebody-else"), {**bootstrap_token(), "metadata": {"name": "bootstrap-token-abcdef"}}],
+    [secret("of-somebody-else"), unlabelled(bootstrap_token())],
     ids=["another Secret", "an administrator's token"],
 )
 async def test_what_others_keep_in_kube_system_it_can_not_delete(
@@ -166,14 +164,14 @@ async def test_what_others_keep_in_kube_system_it_can_not_delete(
 async def test_in_its_own_namespace_it_makes_and_reads_its_root_key_alone(
     operator_plane: ControlPlane, operator: Api
 ) -> None:
-    path = f"{secrets(OPERATOR)}/{ROOT_KEY}"
-    await operator.request("POST", secrets(OPERATOR), secret(ROOT_KEY, key="x"))
+    path = f"{secrets(OPERATOR)}/{ROOT_KEY_SECRET}"
+    await operator.request("POST", secrets(OPERATOR), secret(ROOT_KEY_SECRET, key="x"))
     assert (await operator.request("GET", path))["data"]["key"]
     assert "cannot delete" in await refusal(operator.request("DELETE", path))
     await operator_plane.api.request("DELETE", path)
-    for other in (secret("another"), secret(ROOT_KEY, "kubernetes.io/service-account-token")):
+    for other in (secret("another"), secret(ROOT_KEY_SECRET, "kubernetes.io/service-account-token")):
         other["metadata"]["annotations"] = {"kubernetes.io/service-account.name": "holdfast-operator"}
-        assert f"no Secret but {ROOT_KEY}" in await refusal(operator.request("POST", secrets(OPERATOR), other))
+        assert f"no Secret but {ROOT_KEY_SECRET}" in await refusal(operator.request("POST", secrets(OPERATOR), other))
     assert "cannot get" in await refusal(operator.request("GET", f"{secrets(OPERATOR)}/another"))
 
 
@@ -196,17 +194,17 @@ async def test_where_it_may_write_pull_secrets_it_writes_its_own_alone(
 
     # The authorizer reads bindings now and then.
     await eventually(made, lambda said: not said, what="the right to write pull Secrets")
-    await patched(operator, f"{path}/bert-pull", {"data": {".dockerconfigjson": base64.b64encode(b"{}").decode()}})
+    await patched(operator, f"{path}/{PULL}", {"data": {".dockerconfigjson": base64.b64encode(b"{}").decode()}})
     assert "pull Secrets" in await refusal(
-        patched(operator, f"{path}/bert-pull", {"metadata": {"labels": {"app.kubernetes.io/managed-by": None}}})
+        patched(operator, f"{path}/{PULL}", {"metadata": {"labels": {"app.kubernetes.io/managed-by": None}}})
     )
-    await operator.request("DELETE", f"{path}/bert-pull")
-    for body in (secret("bert-pull", labels=MANAGED), pull_secret("bert"), pull_secret(team="vision")):
+    await operator.request("DELETE", f"{path}/{PULL}")
+    for body in (secret(PULL, labels=MANAGED), pull_secret("bert"), pull_secret(team="vision")):
         assert "no Secret but pull Secrets" in await refusal(operator.request("POST", path, body))
     await operator_plane.api.request("POST", path, pull_secret(team="vision"))
-    assert "no Secret but pull Secrets" in await refusal(operator.request("DELETE", f"{path}/bert-pull"))
+    assert "no Secret but pull Secrets" in await refusal(operator.request("DELETE", f"{path}/{PULL}"))
     taken = {"metadata": {"labels": MANAGED}}
-    assert "no Secret but pull Secrets" in await refusal(patched(operator, f"{path}/bert-pull", taken))
+    assert "no Secret but pull Secrets" in await refusal(patched(operator, f"{path}/{PULL}", taken))
 
 
 def _bind(plane: ControlPlane, namespace: str) -> None:
