@@ -23,7 +23,7 @@ from holdfast.cli.session import (
     print_error,
     printable,
 )
-from holdfast.cli.up import RUNS, apply_folder, create_object, image_note, running_in
+from holdfast.cli.up import PROGRAMS, RUNS, apply_folder, create_object, image_note, running_in
 from holdfast.cli.wait_conditions import ended
 from holdfast.cluster.errors import BadRequest, ClusterError, Invalid, NotFound, Unreachable
 from holdfast.cluster.protocol import JSON
@@ -143,7 +143,7 @@ async def _apply(session: Session, manifest: ManifestDocument, namespace: str) -
 async def _notes(session: Session, known: KnownKind, key: Key, document: JSON) -> list[str]:
     """Hints about an accepted object that its status does not show."""
     notes = [without_controller(known.resource.group, known.resource.kind)]
-    if known.resource.kind in ("TrainingJob", "GPUWorkload"):
+    if known.resource.kind in PROGRAMS:
         notes.append(await image_note(session, key.namespace, document))
     return [note for note in notes if note]
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 INTERPRETERS = ("python", "python3")
 # Kinds that run a program of the user, and the fields with the program.
-PROGRAMS = ("TrainingJob", "GPUWorkload")
-RUNS = {"command", "args"}
+PROGRAMS = ("TrainingJob", "GPUWorkload", "SpotInstanceJob")
+RUNS = {"command", "args", "jobTemplate"}
 
 
 async def create_object(session: Session, known: KnownKind, document: JSON) -> RawObject:
@@ -76,8 +76,8 @@ def running_in(folder: str) -> str:
 
 async def image_note(session: Session, namespace: str, document: JSON) -> str:
     """A hint for a job with an image: `holdfast up` does not run images, and what the command lacks on this host."""
-    spec = document.get("spec")
-    if session.data is None or not isinstance(spec, dict) or not spec.get("image") or not spec.get("command"):
+    spec = _program(document)
+    if session.data is None or not spec.get("image") or not spec.get("command"):
         return ""
     command = [
         argument for field in ("command", "args") for argument in spec.get(field) or () if isinstance(argument, str)
@@ -85,6 +85,20 @@ async def image_note(session: Session, namespace: str, document: JSON) -> str:
     missing_note = await _missing_note(session, namespace, spec, command)
     python = f"Python {platform.python_version()}"
     return f"its image is not run on one machine: {command[0]} runs on this machine, with {python}{missing_note}"
+
+
+def _program(document: JSON) -> JSON:
+    """The fields about the program; of a pod with several containers, those of the first one."""
+    try:
+        spec = document["spec"]
+        if "jobTemplate" not in spec:
+            return dict(spec)
+        pod = spec["jobTemplate"]["spec"]["template"]["spec"]
+        container = pod["containers"][0]
+        mounts = {"volumeMounts": container.get("volumeMounts"), "volumes": pod.get("volumes")}
+        return {**container, "podTemplate": mounts}
+    except (LookupError, TypeError, ValueError):
+        return {}
 
 
 async def _missing_note(session: Session, namespace: str, spec: JSON, command: list[str]) -> str:
