@@ -1,0 +1,143 @@
+"""Starts an attempt that has its node and its image, once nothing of an earlier attempt can run any more. Pure."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from msgspec import structs
+
+from holdfast.api.core.objects import Job, Pod
+from holdfast.api.spotinstancejob import REPLICA_LABEL
+from holdfast.api.spotinstancejob_status import MOST_RECOVERIES, Recovery, ReplicaStatus, SpotInstanceJobStatus
+from holdfast.checkpoints.images.reference import parse_reference, parse_run_tag
+from holdfast.spotinstancejob.decide.recovery import set_aside
+from holdfast.spotinstancejob.images import status_image
+from holdfast.spotinstancejob.replica_job import save_mode
+from holdfast.spotinstancejob.snapshot import (
+    PREPARING,
+    SpotInstanceJobSnapshot,
+    SpotInstanceJobTiming,
+    is_off,
+    is_owned_by,
+    with_replica,
+)
+from holdfast.times import format_time, parse_time
+
+
+def start(
+    observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus, now: datetime, timing: SpotInstanceJobTiming
+) -> SpotInstanceJobStatus:
+    for replica in status.job_statuses:
+        if is_prepared(replica, now) and not blocking_pods(observed, replica, now, timing):
+            status = _started(observed, status, replica, now)
+    return status
+
+
+def is_prepared(replica: ReplicaStatus, now: datetime) -> bool:
+    """Whether it has all that its Job is made of: what is left of the attempt before it has to go now."""
+    if replica.phase not in PREPARING or replica.node_name is None or replica.source is None:
+        return False
+    return replica.retry_time is None or now >= parse_time(replica.retry_time)
+
+
+def _started(
+    observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus, replica: ReplicaStatus, now: datetime
+) -> SpotInstanceJobStatus:
+    replica = _from_newest(status, replica)
+    started = structs.replace(replica, phase="Starting")
+    mode = status.checkpoint_mode or save_mode(observed.job, can_restore=observed.can_restore)
+    status = structs.replace(with_replica(status, started), checkpoint_mode=mode)
+    if replica.cause is None or replica.source is None:
+        return status
+    recovery = Recovery(
+        time=format_time(now),
+        replica=replica.replica,
+        cause=replica.cause,
+        source=replica.source,
+        image=replica.restored_from,
+        lost_seconds=_lost_s(observed, status, replica),
+    )
+    return structs.replace(status, recoveries=(*status.recoveries, recovery)[-MOST_RECOVERIES:])
+
+
+def _from_newest(status: SpotInstanceJobStatus, replica: ReplicaStatus) -> ReplicaStatus:
+    """A machine may have been hours in coming, and other replicas were saved meanwhile."""
+    newest = status.last_checkpoint_image
+    if replica.source == "start" or not newest or newest in set_aside(status):
+        return replica
+    if _number(newest) <= _number(replica.restored_from or ""):
+        return replica
+    return structs.replace(replica, restored_from=newest)
+
+
+def _number(image: str) -> int:
+    """Of the checkpoint that the image is of."""
+    tag = parse_run_tag(parse_reference(image).tag) if image else None
+    return tag.run if tag is not None else 0
+
+
+def _lost_s(observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus, replica: ReplicaStatus) -> int:
+    """From the moment that the image shows to the loss; from the start where there is no image."""
+    taken = taken_at(observed, status, replica.restored_from) or status.start_time
+    if taken is None or replica.lost_time is None:
+        return 0
+    return max(0, int((parse_time(replica.lost_time) - parse_time(taken)).total_seconds()))
+
+
+def taken_at(observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus, image: str | None) -> str | None:
+    """When the checkpoint of that image was taken, if anybody knows."""
+    if image is None:
+        return None
+    known = {each.last_checkpoint_image: each.last_checkpoint_time for each in status.job_statuses}
+    known[status.last_checkpoint_image] = status.last_checkpoint_time
+    listed = observed.repository.checkpoints if observed.repository is not None else ()
+    found = (each.taken_at for each in listed if status_image(observed.job, each) == image)
+    return known.get(image) or next(found, None)
+
+
+# What is left of earlier attempts.
+
+
+def earlier_jobs(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> tuple[Job, ...]:
+    number = str(replica.replica)
+    jobs = observed.jobs.values()
+    return tuple(
+        job for job in jobs if job.metadata.labels.get(REPLICA_LABEL) == number and job.metadata.name != replica.name
+    )
+
+
+def blocking_pods(
+    observed: SpotInstanceJobSnapshot, replica: ReplicaStatus, now: datetime, timing: SpotInstanceJobTiming
+) -> tuple[Pod, ...]:
+    """Pods of earlier attempts that may still run: no replica runs twice."""
+    jobs = earlier_jobs(observed, replica)
+    pods = (pod for pod in observed.pods if any(is_owned_by(pod, job) for job in jobs))
+    return tuple(pod for pod in pods if may_run(observed, pod, now, timing))
+
+
+def may_run(observed: SpotInstanceJobSnapshot, pod: Pod, now: datetime, timing: SpotInstanceJobTiming) -> bool:
+    """Not on a node that is gone, nor on a machine that is off; a node that is only silent is given some time."""
+    if pod.is_finished:
+        return False
+    if not pod.spec.node_name:
+        return True  # until the pod is deleted, which takes a moment, the scheduler may bind it
+    node = observed.nodes.get(pod.spec.node_name)
+    if node is None:
+        return False
+    if node.is_ready:
+        return True
+    machine = observed.machine_on(pod.spec.node_name)
+    if machine is not None and is_off(machine):
+        return False
+    return not pod.is_terminating or now < _given_up_at(pod, timing)
+
+
+def _given_up_at(pod: Pod, timing: SpotInstanceJobTiming) -> datetime:
+    return parse_time(pod.metadata.deletion_timestamp) + timedelta(seconds=timing.lost_pod_timeout_s)
+
+
+def starts_ahead(
+    observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus, timing: SpotInstanceJobTiming
+) -> Iterator[datetime]:
+    """When an attempt may start though nothing else happens."""
+    yield from (parse_time(each.retry_time) for each in status.job_statuses if each.retry_time)
+    yield from (_given_up_at(pod, timing) for pod in observed.pods if pod.is_terminating and not pod.is_finished)
