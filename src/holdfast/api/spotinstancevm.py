@@ -315,6 +315,9 @@ class InstanceReport(ApiStruct, frozen=True, kw_only=True):
     joined_cluster: Annotated[bool, Meta(description="Whether it has become a node.")] = False
     node_name: Annotated[str, Meta(description="The node that it has become.", max_length=253)] | None = None
     creation_time: Annotated[Timestamp, Meta(description="When the machine was made.")] | None = None
+    preempted: Annotated[
+        bool, Meta(description="Whether the provider takes it back, or has; it is counted in lifetimes then.")
+    ] = False
 
 
 class ZoneLifetime(ApiStruct, frozen=True, kw_only=True):
@@ -335,7 +338,8 @@ class SpotInstanceVMStatus(ApiStruct, frozen=True, kw_only=True):
     provisioned_instances: Annotated[
         tuple[InstanceReport, ...],
         Meta(
-            description="The machines that were made from this template and are not gone.",
+            description="The machines that were made from this template and are not gone; one that was taken back "
+            "stays until its object is deleted.",
             max_length=1000,
             extra_json_schema=list_map_keys("name"),
         ),
