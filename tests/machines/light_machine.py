@@ -7,9 +7,10 @@ import asyncio
 import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from enum import Enum, auto
+from functools import partial
 from ipaddress import IPv4Address
 
 import asyncssh
@@ -62,9 +63,11 @@ class LightMachine:
         self.logins = 0
         self.commands: list[str] = []
         self.inputs: list[str] = []
+        self.was_commanded, self.kubeadm_began = asyncio.Event(), asyncio.Event()
+        self.kubeadm_goes_on = asyncio.Event()  # where it hangs
         self._cluster = cluster
-        self._wanted = wanted
-        self._metadata = metadata
+        self.wanted = wanted
+        self.metadata = metadata
         self._now = now
         self._gpus = gpus
         self._key = asyncssh.generate_private_key("ssh-ed25519")
@@ -76,16 +79,20 @@ class LightMachine:
     @property
     def host_keys(self) -> tuple[str, ...]:
         """What the guest agent tells the cloud; with OS Login, or where guest attributes are off, it tells nothing."""
-        settings = [self._metadata.get(name) for name in ("enable-guest-attributes", "enable-oslogin")]
+        settings = [self.metadata.get(name) for name in ("enable-guest-attributes", "enable-oslogin")]
         if settings != ["TRUE", "FALSE"] or Fault.NO_HOST_KEY in self.faults:
             return ()
         key = asyncssh.generate_private_key("ssh-ed25519") if Fault.WRONG_HOST_KEY in self.faults else self._key
         return (" ".join(key.export_public_key().decode().split()[:2]),)
 
     @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    @property
     def login(self) -> tuple[str, str]:
         """User and public key, as the guest agent reads them."""
-        user, _, line = self._metadata["ssh-keys"].partition(":")
+        user, _, line = self.metadata["ssh-keys"].partition(":")
         return user, " ".join(line.split()[:2])
 
     async def boot(self) -> None:
@@ -126,11 +133,12 @@ class LightMachine:
     async def _serve(self, process: asyncssh.SSHServerProcess[str]) -> None:
         command, user = process.command or "", self.login[0]
         self.commands.append(command)
+        self.was_commanded.set()
         if Fault.NO_SUDO in self.faults:
             process.stderr.write("sudo: a password is required\n")
             process.exit(1)
         elif command == kubeadm.preflight_command(user):
-            process.stdout.write(f"Welcome to {self._wanted.node_name}\n{self._state()}\n")
+            process.stdout.write(f"Welcome to {self.wanted.node_name}\n{self._state()}\n")
             process.exit(0)
         elif command == kubeadm.join_command(user):
             await self._join(process)
@@ -148,42 +156,44 @@ class LightMachine:
     async def _join(self, process: asyncssh.SSHServerProcess[str]) -> None:
         text = await process.stdin.read()
         self.inputs.append(text)
-        process.stdout.write("[preflight] Running pre-flight checks\n")
+        self.kubeadm_began.set()
         # It runs on when the connection breaks.
-        self._kubeadm = asyncio.create_task(self._run_kubeadm(text, process))
+        self._kubeadm = asyncio.create_task(self._run_kubeadm(text, partial(_print, process)))
+        status = await asyncio.shield(self._kubeadm)
+        _print(process, f"kubeadm ended with exit status {status}")
+        with suppress(OSError):
+            process.exit(0)
+
+    async def _run_kubeadm(self, text: str, echo: Callable[[str], None]) -> int:
+        token = text.partition("tlsBootstrapToken: ")[2].split("\n")[0]
+        echo("[preflight] Running pre-flight checks")
         if Fault.CONNECTION_BREAKS in self.faults:
             self.faults -= {Fault.CONNECTION_BREAKS}
             for connection in tuple(self._connections):
                 connection.abort()
-        status = await asyncio.shield(self._kubeadm)
-        process.stdout.write(f"kubeadm ended with exit status {status}\n")
-        process.exit(0)
-
-    async def _run_kubeadm(self, text: str, process: asyncssh.SSHServerProcess[str]) -> int:
-        token = text.partition("tlsBootstrapToken: ")[2].split("\n")[0]
         if Fault.KUBEADM_HANGS in self.faults:
-            process.stdout.write(f"[discovery] waiting for the API server with token {token}\n")
-            await asyncio.Event().wait()
+            echo(f"[discovery] waiting for the API server with token {token}")
+            await self.kubeadm_goes_on.wait()
         if Fault.KUBEADM_FAILS in self.faults:
-            process.stdout.write("[kubelet-start] Starting the kubelet\n")
-            process.stdout.write(f'error execution phase kubelet-start: token "{token}" was refused\n')
-            process.stdout.write("To see the stack trace of this error execute with --v=5 or higher\n")
+            echo("[kubelet-start] Starting the kubelet")
+            echo(f'error execution phase kubelet-start: token "{token}" was refused')
+            echo("To see the stack trace of this error execute with --v=5 or higher")
             return 1
         try:
-            await kubeadm_double.check(self._cluster, text, self._wanted, self._now())
+            await kubeadm_double.check(self._cluster, text, self.wanted, self._now())
         except Refused as refused:
-            process.stdout.write(f"{refused}\n")
+            echo(str(refused))
             return 1
         if Fault.NO_NODE not in self.faults:
             await self._register()
         self._has_joined = True
-        process.stdout.write("This node has joined the cluster\n")
+        echo("This node has joined the cluster")
         return 0
 
     async def _register(self) -> None:
-        name = self._wanted.node_name if Fault.OTHER_NAME not in self.faults else f"localhost-{self._wanted.uid[-8:]}"
+        name = self.wanted.node_name if Fault.OTHER_NAME not in self.faults else f"localhost-{self.wanted.uid[-8:]}"
         body = kubeadm_double.node_body(
-            self._wanted,
+            self.wanted,
             name=name,
             gpus=0 if Fault.NO_GPU in self.faults else self._gpus,
             ready=Fault.NEVER_READY not in self.faults,
@@ -220,6 +230,12 @@ class _Door(asyncssh.SSHServer):
         self._machine.logins += 1
 
 
+def _print(process: asyncssh.SSHServerProcess[str], line: str) -> None:
+    """Whether anybody still reads it or not."""
+    with suppress(OSError):
+        process.stdout.write(f"{line}\n")
+
+
 async def _say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.read()
     writer.close()
@@ -236,6 +252,7 @@ class LightMachines:
 
     def __init__(self, cluster: Cluster, *, now: Callable[[], datetime], port: int = PORT) -> None:
         self.by_name: dict[str, LightMachine] = {}
+        self.booted: list[LightMachine] = []
         self._cluster = cluster
         self._now = now
         self._port = port
@@ -266,14 +283,15 @@ class LightMachines:
             except OSError:
                 continue
             self.by_name[wanted.node_name] = machine
+            self.booted.append(machine)
             return machine
 
     async def power_off(self, name: str) -> None:
         await self.by_name.pop(name).power_off()
 
     async def close(self) -> None:
-        for name in tuple(self.by_name):
-            await self.power_off(name)
+        for machine in self.booted:
+            await machine.power_off()
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
 """Logs in to a machine whose host key is known, and runs commands there."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import asyncssh
 from msgspec import Struct
@@ -94,8 +95,9 @@ async def run(connection: asyncssh.SSHClientConnection, command: str, output: Ou
     # Not as a context: that waits for the other side's word, also when the wait is cancelled.
     try:
         process = await connection.create_process(command, stderr=asyncssh.STDOUT, encoding="utf-8", errors="replace")
-        process.stdin.write(text)
-        process.stdin.write_eof()
+        with suppress(BrokenPipeError):  # a command that has ended already, without reading
+            process.stdin.write(text)
+            process.stdin.write_eof()
         while chunk := await process.stdout.read(CHUNK):
             output.append(chunk)
         await process.wait_closed()

@@ -54,15 +54,11 @@ def user_key(secret: Secret) -> asyncssh.SSHKey:
         )
     try:
         return asyncssh.import_private_key(content)
-    except asyncssh.KeyEncryptionError:
-        raise CannotJoin(
-            "InvalidSSHKey",
-            f"{PRIVATE_KEY_FIELD} of Secret {name} of ssh.keySecretRef needs a passphrase: put a key without one there",
-        ) from None
     except asyncssh.KeyImportError:
         raise CannotJoin(
             "InvalidSSHKey",
-            f"{PRIVATE_KEY_FIELD} of Secret {name} of ssh.keySecretRef is no private key: write one as ssh-keygen does",
+            f"{PRIVATE_KEY_FIELD} of Secret {name} of ssh.keySecretRef is no private key that can be read without a "
+            "passphrase: write one as `ssh-keygen -N ''` does",
         ) from None
 
 
