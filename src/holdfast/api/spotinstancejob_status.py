@@ -16,6 +16,8 @@ RecoverySource = Literal["survivor", "repository", "start"]
 # Interval: it was due. Recovery: another replica goes on from it. Notice: the replica's machine is being taken away.
 CheckpointReason = Literal["Interval", "Recovery", "Notice", "Suspend"]
 MOST_RECOVERIES = 10
+# A number that people look for is there when it is 0.
+SHOWN_ZERO = {"default": 0}
 # Images that did not restore are remembered, the latest last; older ones are long deleted.
 MOST_IMAGE_FAILURES = 10
 # The cost of the last checkpoints decides the interval `auto`.
@@ -48,8 +50,8 @@ class Recovery(ApiStruct, frozen=True, kw_only=True):
 
 class ReplicaStatus(ApiStruct, frozen=True, kw_only=True):
     name: Annotated[str, Meta(description="Name of the Job of its current attempt.", max_length=253)]
-    replica: Annotated[Count, Meta(description="Number of the replica, from 0.")] = 0
-    attempt: Annotated[Count, Meta(description="Number of its attempt, from 0.")] = 0
+    replica: Annotated[Count, Meta(description="Number of the replica, from 0.", extra_json_schema=SHOWN_ZERO)] = 0
+    attempt: Annotated[Count, Meta(description="Number of its attempt, from 0.", extra_json_schema=SHOWN_ZERO)] = 0
     phase: Annotated[
         ReplicaPhase | None,
         Meta(
@@ -149,7 +151,7 @@ class SpotInstanceJobStatus(ApiStruct, frozen=True, kw_only=True):
             "being brought back. Succeeded and Failed."
         ),
     ] = ()
-    active_replicas: Annotated[Count, Meta(description="Replicas that run.")] = 0
+    active_replicas: Annotated[Count, Meta(description="Replicas that run.", extra_json_schema=SHOWN_ZERO)] = 0
     start_time: Annotated[Timestamp, Meta(description="When the first replica started.")] | None = None
     completion_time: Annotated[Timestamp, Meta(description="When the job ended.")] | None = None
     restarts: Annotated[Restarts | None, Meta(description="The new attempts of all replicas, by their cause.")] = None
