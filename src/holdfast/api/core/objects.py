@@ -256,7 +256,6 @@ class Pod(Object, frozen=True, kw_only=True):
 
 
 class NodeSpec(ApiStruct, frozen=True, kw_only=True):
-    provider_id: str = field(default="", name="providerID")
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
 
