@@ -14,6 +14,7 @@ ENVIRONMENT = "HOLDFAST_GCP_ENDPOINT"
 class Endpoint(Struct, frozen=True):
     compute: str = "https://compute.googleapis.com/compute/v1"
     token_uri: str = TOKEN_URI
+    metadata: str = "http://169.254.169.254"
 
 
 GOOGLE = Endpoint()
@@ -27,4 +28,4 @@ def endpoint_at(address: str) -> Endpoint:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
         raise HoldfastError(f"{ENVIRONMENT} is {address!a}: write scheme, host and port, as in http://127.0.0.1:8080")
     origin = f"{parts.scheme}://{parts.netloc}"
-    return Endpoint(compute=f"{origin}/compute/v1", token_uri=f"{origin}/token")
+    return Endpoint(compute=f"{origin}/compute/v1", token_uri=f"{origin}/token", metadata=origin)

@@ -32,7 +32,7 @@ QUOTAS = frozenset(("QUOTA_EXCEEDED", "quotaExceeded"))
 RATES = frozenset(
     ("RATE_LIMIT_EXCEEDED", "RESOURCE_OPERATION_RATE_EXCEEDED", "rateLimitExceeded", "userRateLimitExceeded")
 )
-FORBIDDEN = frozenset(("PERMISSIONS_ERROR", "PERMISSION_DENIED", "forbidden"))
+FORBIDDEN = frozenset(("PERMISSIONS_ERROR", "PERMISSION_DENIED", "SERVICE_ACCOUNT_ACCESS_DENIED", "forbidden"))
 UNAUTHENTICATED = frozenset(("authError", "UNAUTHENTICATED"))
 API_OFF = frozenset(("accessNotConfigured", "SERVICE_DISABLED"))
 ABSENT = frozenset(("RESOURCE_NOT_FOUND", "notFound"))
@@ -171,7 +171,7 @@ def response_error(tried: str, status: int, body: bytes, *, retry_after_s: float
         return _quota_exceeded(tried, message, None)
     if status == 401 or reasons & UNAUTHENTICATED:
         return Unauthorized(f"{said}: the key may be revoked, or the account disabled")
-    if status == 403:
+    if status == 403 or reasons & FORBIDDEN:
         return _forbidden(tried, message, is_off=bool(reasons & API_OFF))
     if status == 404:
         return _absent(tried, message)

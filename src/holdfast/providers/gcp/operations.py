@@ -1,7 +1,6 @@
 """Operations: what becomes of a request that Google has accepted. They are listed for some weeks."""
 
 import asyncio
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -149,7 +148,7 @@ class _Lookup:
             self._on_idle()
 
     async def _list(self, names: list[str]) -> list[Operation]:
-        machines = "|".join(re.escape(name) for name in sorted(names))
+        machines = "|".join(sorted(names))  # letters, digits and hyphens: nothing to escape
         query = {
             # One field with a regular expression: Google combines no other filter with it.
             "filter": f'targetLink eq ".*/instances/({machines})"',

@@ -326,7 +326,7 @@ def connect(
     http = http or AiohttpHttp()
     tokens: TokenSource
     if account is None:
-        tokens = own_identity_tokens(http, random=random)
+        tokens = own_identity_tokens(http, random=random, address=endpoint.metadata)
     else:
         tokens = service_account_tokens(account, http, now=now, random=random, token_uri=endpoint.token_uri)
     api = ComputeApi(

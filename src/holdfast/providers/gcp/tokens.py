@@ -23,7 +23,6 @@ COMPUTE = ("https://www.googleapis.com/auth/compute",)
 PUSH = ("https://www.googleapis.com/auth/devstorage.read_write",)
 PULL = ("https://www.googleapis.com/auth/devstorage.read_only",)
 REGISTRY_USER = "oauth2accesstoken"
-METADATA = "http://169.254.169.254"
 OWN_TOKEN = "/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105  # a path
 # A token is replaced this long before its end, or after four fifths of a short life.
 RENEW_EARLY_S = 300.0
@@ -170,7 +169,7 @@ async def fetch_token(
     return _token(tried, response)
 
 
-def own_identity_tokens(http: Http, *, random: Random, address: str = METADATA) -> SharedToken:
+def own_identity_tokens(http: Http, *, random: Random, address: str) -> SharedToken:
     """Of the service account of the machine, or of the pod, that the operator runs on."""
     tried = "ask the metadata server for a token of the operator's own identity"
 
