@@ -265,26 +265,33 @@ class LightMachines:
         metadata: Mapping[str, str],
         gpus: int = 0,
         faults: frozenset[Fault] = frozenset(),
-        port: int = 0,
+        address: str = "",
     ) -> LightMachine:
+        """At that address, or at one that is free."""
         while True:
             machine = LightMachine(
                 self._cluster,
                 wanted,
-                next(self._addresses),
+                address or next(self._addresses),
                 metadata=metadata,
                 now=self._now,
                 gpus=gpus,
                 faults=faults,
-                port=port or self._port,
+                port=self._port,
             )
             try:
                 await machine.boot()
             except OSError:
+                if address:
+                    raise
                 continue
             self.by_name[wanted.node_name] = machine
             self.booted.append(machine)
             return machine
+
+    def address(self) -> str:
+        """One for a machine that is still to boot."""
+        return next(self._addresses)
 
     async def power_off(self, name: str) -> None:
         await self.by_name.pop(name).power_off()
