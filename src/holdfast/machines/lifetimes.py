@@ -1,4 +1,4 @@
-"""The account of the machines made from a SpotInstanceVM: those that are there, and how long the others lasted. Pure."""
+"""The account of the machines made from a SpotInstanceVM: those that are there, and how long others lasted. Pure."""
 
 from collections.abc import Iterable
 from datetime import datetime
