@@ -174,7 +174,10 @@ def _place(spec: dict[str, Any], plan: RestorePlan) -> None:
     selector = {**(spec.get("nodeSelector") or {}), **({RESTORE_LABEL: RESTORE_VALUE} if plan.needs_label else {})}
     if plan.nodes:
         selector.pop(HOSTNAME_LABEL, None)  # the old node
-    spec["nodeSelector"] = selector
+    if selector:
+        spec["nodeSelector"] = selector
+    else:
+        spec.pop("nodeSelector", None)
     if not plan.nodes:
         return
     chosen = {"key": HOSTNAME_LABEL, "operator": "In", "values": [each.hostname for each in plan.nodes]}
