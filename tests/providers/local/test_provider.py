@@ -145,6 +145,9 @@ async def test_a_delete_that_a_crash_broke_off_is_finished_by_the_next_start(tmp
         with pytest.raises(ProviderError, match="m1 does not end: a process does not end"):
             await local.delete(ZONE, "m1", "uid-of-m1")
         assert (await local.get(ZONE, "m1")).state == "STOPPING"
+        with pytest.raises(MachineEnded) as ended:
+            await local.preempt("m1")
+        assert not ended.value.preempted
     async with provider(tmp_path, nodes) as local:
         assert nodes.calls[-1] == "kill m1"
         assert await names(local) == []
