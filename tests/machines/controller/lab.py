@@ -35,6 +35,7 @@ from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator
 from holdfast.runtime.secrets import SecretReader
 from holdfast.scheduling.machine_pools import MachinePools
+from tests.machines.controller.dying import Process, seen_by
 from tests.machines.fake_cloud import FakeCloud
 
 BEGINNING = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -113,8 +114,11 @@ class MachineLab:
 
     # The operator.
 
-    def start(self, cluster: Cluster | None = None, *, timing: MachineTiming = TIMING) -> None:
-        cluster = cluster or self.cluster
+    def start(self, process: Process | None = None, *, timing: MachineTiming = TIMING) -> None:
+        """As that process, which may die."""
+        process = process or Process()
+        self.cloud.gate = lambda call, moment: getattr(process, moment)(f"{call} machine")
+        cluster = seen_by(process, self.cluster)
         operator = Operator(cluster, identity="test", now=now, random=Random(0), metrics=Metrics())
         secrets = SecretReader(cluster, operator_account="holdfast-system:holdfast-operator")
         self.pools = MachinePools(jitter=lambda: 0.0)
@@ -136,6 +140,11 @@ class MachineLab:
         )
         self.machines.add_to(operator)
         self.operator, self._running = operator, asyncio.create_task(operator.run())
+
+    def revive(self) -> None:
+        """If it has died, another one takes over."""
+        if self.has_died:
+            self.start()
 
     @property
     def has_died(self) -> bool:
@@ -202,7 +211,9 @@ class MachineLab:
 
     async def job(self, name: str = "bert") -> str:
         """The uid of a new job, which nobody looks after here."""
-        made = await self.cluster.create(SPOT_INSTANCE_JOBS, {"metadata": {"name": name}, "spec": JOB}, namespace=NAMESPACE)
+        made = await self.cluster.create(
+            SPOT_INSTANCE_JOBS, {"metadata": {"name": name}, "spec": JOB}, namespace=NAMESPACE
+        )
         return made.metadata.uid
 
     async def order(self, name: str = "m", *, job_uid: str = "", **spec: Any) -> ProvisionedInstance:
@@ -237,6 +248,7 @@ class MachineLab:
             if holds(it):
                 return it
             await asyncio.sleep(STEP_S)
+            self.revive()
             it = await self.get(name)
         raise AssertionError(f"not so: {it}")
 
@@ -254,6 +266,7 @@ class MachineLab:
             if await self.find(name) is None:
                 return
             await asyncio.sleep(STEP_S)
+            self.revive()
         raise AssertionError(f"still there: {await self.find(name)}")
 
     async def event_reasons(self) -> list[str]:
@@ -288,5 +301,3 @@ async def machine_lab(*, running: bool = True) -> AsyncIterator[MachineLab]:
     finally:
         await lab.stop()
         await cluster.close()
-
-

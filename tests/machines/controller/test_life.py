@@ -1,11 +1,13 @@
 """Machines from the order to the end, on the embedded engine."""
 
 import asyncio
-
-import pytest
+from collections import Counter
 
 from holdfast.api.meta import Key
 from holdfast.cluster.resources import NODES, PROVISIONED_INSTANCES
+from holdfast.machines.snapshot import MachineTiming
+from holdfast.providers.protocol import MachineSpec
+from tests.machines.controller.dying import Process
 from tests.machines.controller.lab import NAMESPACE, condition, machine_lab, status
 from tests.runtime.virtual import virtual
 
@@ -24,9 +26,7 @@ async def test_an_ordered_machine_joins_gets_ready_and_is_reserved_for_its_job()
         assert (spec.zone, spec.job, spec.gpu_count, spec.preemptible) == ("us-central1-b", "bert", 2, True)
         node = await lab.node(name)
         assert node is not None
-        assert [(t.key, t.value, t.effect) for t in node.spec.taints] == [
-            ("holdfast.dev/reserved", job, "NoSchedule")
-        ]
+        assert [(t.key, t.value, t.effect) for t in node.spec.taints] == [("holdfast.dev/reserved", job, "NoSchedule")]
         assert node.metadata.labels == {"holdfast.dev/spot": "true", "holdfast.dev/instance": it.metadata.uid}
         assert lab.cloud.calls["launch"] == 1
 
@@ -179,18 +179,25 @@ async def test_the_operators_own_identity_serves_only_the_namespaces_that_are_na
         await lab.until_serving()
 
 
-@pytest.mark.parametrize("settle_s", [0, 10])
-def test_a_machine_that_starts_quickly_costs_few_writes(settle_s: float) -> None:
-    """Of its object: asked for, made, ready. Steps that are over in a moment are not written."""
-    from holdfast.machines.snapshot import MachineTiming
+@virtual
+async def test_a_machine_that_starts_within_seconds_costs_few_steps() -> None:
+    """The object: asked for, made, ready. The Node: its labels and taint. The template: finalizer and accounts."""
+    async with machine_lab(running=False) as lab:
 
-    @virtual
-    async def quick_start() -> None:
-        async with machine_lab(running=False) as lab:
-            lab.start(timing=MachineTiming(settle_s=settle_s))
-            made = await lab.order()
-            it = await lab.until_serving()
-            versions = int(it.metadata.resource_version) - int(made.metadata.resource_version)
-            assert versions < (40 if settle_s == 0 else 16)
+        async def boot_later(spec: MachineSpec) -> None:
+            asyncio.get_running_loop().call_later(4, lambda: kubelets.append(asyncio.create_task(lab.boot(spec))))
 
-    quick_start()
+        kubelets: list[asyncio.Task[None]] = []
+        lab.cloud.on_running = boot_later
+        process = Process()
+        lab.start(process, timing=MachineTiming())
+        await lab.order()
+        await lab.until_serving()
+        assert Counter(step for step in process.steps if "events" not in step) == {
+            "patch spotinstancevms": 1,
+            "patch_status spotinstancevms": 1,
+            "create configmaps": 1,
+            "launch machine": 1,
+            "patch_status provisionedinstances": 3,
+            "patch nodes": 1,
+        }
