@@ -20,6 +20,7 @@ from holdfast.checkpointbackup.controller import checkpoint_backup_controller
 from holdfast.checkpointbackup.credentials import CredentialHandler, RegistrySecretReader
 from holdfast.checkpointbackup.endpoint import EndpointPublisher
 from holdfast.cli import operator_flags as flags
+from holdfast.cli.operator_machines import MachineOptions, operating_machines
 from holdfast.cli.registries import PlainHttpRegistry, registry_host
 from holdfast.cli.session import UsageError, errors_as_one_line
 from holdfast.cluster.errors import NotFound
@@ -37,6 +38,8 @@ from holdfast.runtime.ledger import SharedLedger
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import SETTINGS, Operator, OperatorSettings
 from holdfast.runtime.process import configure, level_from, on_signal, utc_now
+from holdfast.runtime.secrets import SecretReader
+from holdfast.scheduling.machine_pools import MachinePools
 from holdfast.trainingjob.controller import training_job_controller
 from holdfast.trainingjob.decide.snapshot import TIMING, TrainingJobTiming
 from holdfast.trainingjob.reports.server import ReportReceiver
@@ -45,6 +48,7 @@ LEASE = "holdfast-operator"
 NODE_ACCOUNT = "holdfast-node"
 DEFAULT_IMAGE = f"holdfast:{__version__}"
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+MACHINES = MachineOptions()
 FRAMEWORKS = ("pytorch", "tensorflow", "jax")
 
 
@@ -63,6 +67,7 @@ class Options(Struct, frozen=True, kw_only=True):
     plain_http_registries: tuple[str, ...]
     checkpoint_agent: Literal["holdfast", "external"]
     node_service_account: str
+    machines: MachineOptions
 
 
 def operator(
@@ -101,6 +106,10 @@ def operator(
     plain_http_registry: PlainHttpRegistry = None,
     checkpoint_agent: flags.CheckpointAgent = "holdfast",
     node_service_account: flags.NodeServiceAccount = "",
+    own_cloud_identity: flags.OwnCloudIdentity = None,
+    machine_launch_timeout: flags.MachineLaunchTimeout = MACHINES.launch_s,
+    machine_join_timeout: flags.MachineJoinTimeout = MACHINES.join_step_s,
+    machine_ready_timeout: flags.MachineReadyTimeout = MACHINES.gpu_ready_s,
 ) -> None:
     """Run the controllers until asked to stop (SIGTERM, Ctrl-C)."""
     with errors_as_one_line():
@@ -148,6 +157,12 @@ def operator(
             plain_http_registries=tuple(map(registry_host, plain_http_registry or ())),
             checkpoint_agent=checkpoint_agent,
             node_service_account=node_service_account,
+            machines=MachineOptions(
+                own_identity_namespaces=tuple(own_cloud_identity or ()),
+                launch_s=machine_launch_timeout,
+                join_step_s=machine_join_timeout,
+                gpu_ready_s=machine_ready_timeout,
+            ),
         )
         configure(level_from(os.environ))
         raise_descriptor_limit()  # each sidecar holds a connection
@@ -254,9 +269,19 @@ async def _run_operator(cluster: KubernetesCluster, lease: Key, metrics: Metrics
             plain_http=options.plain_http_registries,
         )
     )
+    pools = MachinePools(SystemRandom().random)
+    operating = operating_machines(
+        operator,
+        guarded,
+        pools,
+        SecretReader(guarded, operator_account=f"{lease.namespace}:{LEASE}"),
+        options.machines,
+        namespace=lease.namespace,
+        require_leadership=elector.require_leadership if elector else lambda: None,
+    )
     if options.reports_address:
         operator.add_leader_task(EndpointPublisher(guarded, lease.namespace, lambda: receiver.endpoint_json).run)
-    async with _serve_reports(receiver, operator, cluster, elector, lease, options):
+    async with operating, _serve_reports(receiver, operator, cluster, elector, lease, options):
         with on_signal(operator.stop):
             await operator.run()
 

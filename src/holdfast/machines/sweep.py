@@ -81,7 +81,10 @@ class Sweep:
                 log.exception("machines not swept")
 
     async def sweep(self) -> None:
-        swept, is_complete = await self._listed(await self._known_projects())
+        projects = await self._known_projects()
+        if not projects:
+            return
+        swept, is_complete = await self._listed(projects)
         # Read after the lists: an object that is not there now was not there when its machine was listed.
         instances = {each.metadata.uid: each for each in (await self._cluster.list(PROVISIONED_INSTANCES)).items}
         suspected: set[str] = set()
