@@ -6,7 +6,7 @@ from msgspec import Meta, field
 
 from holdfast.api.core.pod import LocalObjectReference, ObjectReference
 from holdfast.api.kind import AGE, Kind, PrinterColumn
-from holdfast.api.meta import ApiStruct, Object
+from holdfast.api.meta import ApiStruct, Object, OwnerReference
 from holdfast.api.scalars import Seconds
 from holdfast.api.schema.rules import (
     NAME_WITH_ROOM_FOR_SUFFIXES,
@@ -379,3 +379,8 @@ KIND = Kind(
         PrinterColumn(name="MESSAGE", path=".status.message", wide=True, description="What the job waits for."),
     ),
 )
+
+
+def is_spot_job(owner: OwnerReference | None) -> bool:
+    """Whether an object with this owner belongs to a SpotInstanceJob."""
+    return owner is not None and owner.kind == KIND.kind and owner.api_version.partition("/")[0] == KIND.group

@@ -20,6 +20,7 @@ from holdfast.cluster.errors import ClusterError, NotFound, Undecodable
 from holdfast.cluster.protocol import Cluster, Identity
 from holdfast.cluster.resources import CHECKPOINT_BACKUPS
 from holdfast.httpserver import BadBody, read_body
+from holdfast.providers.errors import ProviderError, Unauthorized
 from holdfast.runtime.authentication import (
     MEMORY,
     HttpRefusal,
@@ -31,6 +32,7 @@ from holdfast.runtime.authentication import (
 )
 from holdfast.runtime.http import RateLimiter
 from holdfast.runtime.process import Now
+from holdfast.runtime.registry_tokens import NoPushTokens, PushTokens
 from holdfast.runtime.secrets import Problem, SecretReader, SecretUnavailable
 
 # A run asks once, and again after a restart or a connection that broke.
@@ -70,7 +72,8 @@ class CredentialHandler:
     """Handles requests for credentials. Every answer is judged by a fresh read: a cache may not know of a run's end.
 
     node_account: the user name of the agents' service account. operator_account: that of this operator, for messages,
-    as namespace:name. plain_http: the registries that may be reached without TLS.
+    as namespace:name. plain_http: the registries that may be reached without TLS. tokens: where credentials come from
+    that no Secret holds.
     """
 
     def __init__(
@@ -82,11 +85,14 @@ class CredentialHandler:
         node_account: str,
         operator_account: str,
         plain_http: Collection[str] = (),
+        tokens: PushTokens | None = None,
     ) -> None:
         self._cluster = cluster
         self._leading = leading
         self._node_account = node_account
-        self._secrets = RegistrySecretReader(cluster, operator_account=operator_account, plain_http=plain_http)
+        self._secrets = RegistrySecretReader(
+            cluster, operator_account=operator_account, plain_http=plain_http, tokens=tokens
+        )
         self._authenticator = RequestAuthenticator(
             TokenReviewCache(cluster, credentials.NODE_AUDIENCE, now=now),
             TokenReviewCache(cluster, reports.AUDIENCE, now=now),
@@ -158,22 +164,33 @@ class CredentialHandler:
 class RegistrySecretReader:
     """Reads the Secret that a backup names. Its refusals are sentences for whoever wrote the backup."""
 
-    def __init__(self, cluster: Cluster, *, operator_account: str, plain_http: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        operator_account: str,
+        plain_http: Collection[str] = (),
+        tokens: PushTokens | None = None,
+    ) -> None:
         self._secrets = SecretReader(cluster, operator_account=operator_account)
         self._plain_http = plain_http
+        self._tokens = tokens or NoPushTokens()
 
     async def credential(self, backup: CheckpointBackup) -> RegistryCredential:
         registry, namespace = backup.spec.registry, backup.metadata.namespace
         try:
             address = registry_address(registry.url, self._plain_http)
             if registry.secret_ref is None:
-                return RegistryCredential()
+                return await self._tokens.push_token(backup) or RegistryCredential()
             secret = await self._secrets.read(registry.secret_ref, namespace, field="registry.secretRef")
             return credential_from_secret(secret.data, address.host, registry.repository)
         except SecretUnavailable as error:
             raise HttpRefusal(REFUSALS[error.reason], str(error)) from None
         except ImageError as error:
             raise HttpRefusal(409, str(error)) from None
+        except ProviderError as error:
+            # A key that is revoked stays so; any other fault of a cloud may pass.
+            raise HttpRefusal(409 if isinstance(error, Unauthorized) else 503, str(error)) from None
 
 
 def _sidecar_of(identity: Identity, wanted: CredentialRequest) -> CredentialCaller:

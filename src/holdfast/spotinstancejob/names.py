@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from holdfast.api.core.objects import Pod
-from holdfast.api.meta import Key, OwnerReference
+from holdfast.api.meta import Key
 from holdfast.api.spotinstancejob import KIND, REPLICA_LABEL, SPOT_JOB_LABEL, SpotInstanceJob
 from holdfast.pods.template import MANAGED_BY
 
@@ -68,10 +68,6 @@ def child_metadata(job: SpotInstanceJob, name: str, labels: dict[str, str]) -> d
         "labels": labels,
         "ownerReferences": [owner_reference(job)],
     }
-
-
-def is_spot_job(owner: OwnerReference | None) -> bool:
-    return owner is not None and owner.kind == KIND.kind and owner.api_version.partition("/")[0] == KIND.group
 
 
 class ReplicaPod(NamedTuple):
