@@ -36,8 +36,6 @@ class RepositoryView(Struct, frozen=True, kw_only=True):
     checkpoints: tuple[Checkpoint, ...] = ()
     """The whole ones, the newest first, with the labels of their images."""
     problem: str = ""
-    may_pass: bool = False
-    """Whether a later try may succeed."""
 
 
 class SpotInstanceJobSnapshot(Snapshot, frozen=True, kw_only=True):
@@ -63,10 +61,19 @@ class SpotInstanceJobSnapshot(Snapshot, frozen=True, kw_only=True):
     """By replica why its machine, which is ready, has no room for it."""
     repository: RepositoryView | None = None
     """None while nobody has asked, or the answer is too old."""
+    described: Mapping[str, Checkpoint] = {}
+    """The checkpoints that attempts are to go on from, by image as status names it, with the labels of their images."""
+    undescribed: frozenset[str] = frozenset()
+    """Images that attempts are to go on from, and of which the registry has not told anything yet."""
+    missing_images: frozenset[str] = frozenset()
+    """Images that attempts are to go on from, and that are not in the repository any more."""
     can_restore: bool = False
     """Whether a node says that its runtime creates containers from checkpoints."""
     pod_problems: Mapping[str, str] = {}
     """By name of a Job why its pod can't be made."""
+
+    planned: SpotInstanceJobStatus | None = None
+    """What has become of the replicas, before nodes, zones and images are looked for; None where nobody planned."""
 
     @property
     def status(self) -> SpotInstanceJobStatus:
@@ -184,8 +191,11 @@ def notice_s(template: SpotInstanceVM | None) -> float:
 
 
 class SpotInstanceJobTiming(Struct, frozen=True, kw_only=True):
-    lost_node_s: float = 60.0
-    """How long a node may be silent before its replica counts as lost, unless the cloud says more."""
+    lost_node_s: float = 300.0
+    """How long a node may be silent before its replica counts as lost, as Kubernetes evicts pods then.
+
+    The cloud is asked long before, and its word counts at once.
+    """
     lost_pod_timeout_s: float = 60.0
     """How long after its grace period a pod on a silent node still delays the next attempt."""
     bind_timeout_s: float = 120.0
@@ -203,6 +213,8 @@ class SpotInstanceJobTiming(Struct, frozen=True, kw_only=True):
     retry_cap_s: float = 300.0
     stable_after_s: float = 600.0
     """An attempt that ran so long is not part of a row of failures."""
+    explain_s: float = 10.0
+    """After so long without a pod it is worth asking why there is none."""
     registry_retry_s: float = 15.0
     """When a registry that did not answer is asked again."""
 

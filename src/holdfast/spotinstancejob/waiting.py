@@ -4,11 +4,13 @@ from msgspec import Struct
 
 from holdfast.api.machine_ends import end_reason, is_ending
 from holdfast.api.spotinstancejob_status import ReplicaStatus
+from holdfast.pods.restore.failure import base_image_failure
 from holdfast.pods.start_problems import problem_of
 from holdfast.scheduling.machine_pools import Resting
 from holdfast.spotinstancejob import names
 from holdfast.spotinstancejob.decide.end import is_saving
 from holdfast.spotinstancejob.decide.replicas import is_running
+from holdfast.spotinstancejob.decide.start import blocking_machines
 from holdfast.spotinstancejob.replica_job import foreign_pull_credential
 from holdfast.spotinstancejob.snapshot import SpotInstanceJobSnapshot, condition_of, machine_condition
 
@@ -125,14 +127,32 @@ def _for_image(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> str
 def _for_start(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> str:
     if replica.retry_time is not None:
         return f"next try at {replica.retry_time}"
+    machines = blocking_machines(observed, replica)
+    if machines:
+        return f"waiting until machine {machines[0].metadata.name} is gone: what ran there may still run"
     return f"waiting for the pod of an earlier attempt to stop before it starts on {replica.node_name}"
 
 
 def _starting(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> str:
-    pod = observed.pod_of(replica.name)
+    if replica.name not in observed.jobs:
+        return _not_made(observed, replica)
     if replica.name in observed.pod_problems:
         return f"its pod is refused: {observed.pod_problems[replica.name]}"
+    pod = observed.pod_of(replica.name)
     problem = problem_of(pod) if pod is not None else ""
     if problem:
         return f"its pod can't start on {replica.node_name} yet: {problem}"
+    return f"waiting for its pod to start on {replica.node_name}"
+
+
+def _not_made(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> str:
+    """What its Job waits for, which is not made yet."""
+    name = names.base_image_pod_name(observed.job.metadata.name, replica.replica, replica.attempt)
+    pod = observed.image_pods.get(name)
+    problem = base_image_failure(pod) if pod is not None else ""
+    if problem:
+        return problem
+    if replica.restored_from and replica.restored_from in observed.undescribed:
+        said = observed.repository.problem if observed.repository is not None else ""
+        return f"waiting for the registry to describe {replica.restored_from}" + (f": {said}" if said else "")
     return f"waiting for its pod to start on {replica.node_name}"

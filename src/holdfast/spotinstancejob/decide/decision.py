@@ -14,7 +14,7 @@ from holdfast.spotinstancejob.decide.checkpoints import ask_for_due, checkpoints
 from holdfast.spotinstancejob.decide.end import deadline, find_end, find_failure, resume, suspend
 from holdfast.spotinstancejob.decide.failure import find_losses, losses_ahead
 from holdfast.spotinstancejob.decide.needs import check_nodes, needs_ahead, provide
-from holdfast.spotinstancejob.decide.recovery import choose_sources, recover
+from holdfast.spotinstancejob.decide.recovery import choose_sources, drop_missing_images, recover
 from holdfast.spotinstancejob.decide.replicas import match_replicas, note_running
 from holdfast.spotinstancejob.decide.start import start, starts_ahead
 from holdfast.spotinstancejob.decide.work import leftovers, work
@@ -30,7 +30,7 @@ def plan(observed: SpotInstanceJobSnapshot, now: datetime, timing: SpotInstanceJ
     status = resume(observed, status, now)
     status = match_replicas(observed, status)
     status = recover(observed, status, find_losses(observed, status, now, timing), now, timing)
-    return check_nodes(observed, status)
+    return check_nodes(observed, drop_missing_images(observed, status))
 
 
 def complete(
@@ -45,15 +45,13 @@ def complete(
     return ask_for_due(observed, status, now)
 
 
-def decide(
-    observed: SpotInstanceJobSnapshot, planned: SpotInstanceJobStatus, now: datetime, timing: SpotInstanceJobTiming
-) -> tuple[Action, ...]:
-    """`planned` is what `plan` has said of this observation before nodes and zones were looked for."""
+def decide(observed: SpotInstanceJobSnapshot, now: datetime, timing: SpotInstanceJobTiming) -> tuple[Action, ...]:
     if observed.finished:
         return (*leftovers(observed), CleanUp())
     end = find_end(observed, now)
     if end is not None:
         return (end,)
+    planned = observed.planned if observed.planned is not None else plan(observed, now, timing)
     status = complete(observed, planned, now, timing)
     end = find_failure(status)
     if end is not None:

@@ -85,6 +85,9 @@ def losses_ahead(
         node, pod = observed.nodes.get(replica.node_name or ""), observed.pod_of(replica.name)
         if node is not None and (silent := _silent_since(node)) is not None:
             yield silent + timedelta(seconds=timing.lost_node_s)
+        job = observed.jobs.get(replica.name)
+        if pod is None and job is not None and job.status.start_time:
+            yield after(job.status.start_time, timing.explain_s)
         if pod is not None and replica.phase == "Starting":
             limits = (timing.bind_timeout_s, timing.restore_timeout_s)
             yield from (after(pod.metadata.creation_timestamp, limit) for limit in limits)

@@ -13,6 +13,7 @@ from holdfast.api.spotinstancejob_status import (
     MOST_IMAGE_FAILURES,
     Cause,
     ImageFailures,
+    ReplicaPhase,
     ReplicaStatus,
     Restarts,
     SpotInstanceJobStatus,
@@ -190,6 +191,16 @@ def choose_sources(observed: SpotInstanceJobSnapshot, status: SpotInstanceJobSta
         else:
             new = structs.replace(replica, source="start")
         status = with_replica(status, new)
+    return status
+
+
+def drop_missing_images(observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus) -> SpotInstanceJobStatus:
+    """An image that was deleted before its attempt was made is no image to go on from: another one is chosen."""
+    for replica in status.job_statuses:
+        is_unmade = replica.phase in PREPARING or (replica.phase == "Starting" and replica.name not in observed.jobs)
+        if is_unmade and replica.restored_from in observed.missing_images:
+            phase: ReplicaPhase = "Recovering" if replica.cause is not None else "Pending"
+            status = with_replica(status, structs.replace(replica, phase=phase, source=None, restored_from=None))
     return status
 
 

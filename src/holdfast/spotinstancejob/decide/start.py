@@ -6,6 +6,8 @@ from datetime import datetime, timedelta
 from msgspec import structs
 
 from holdfast.api.core.objects import Job, Pod
+from holdfast.api.machine_ends import status_of as machine_status
+from holdfast.api.provisionedinstance import ProvisionedInstance
 from holdfast.api.spotinstancejob import REPLICA_LABEL
 from holdfast.api.spotinstancejob_status import MOST_RECOVERIES, Recovery, ReplicaStatus, SpotInstanceJobStatus
 from holdfast.checkpoints.images.reference import parse_reference, parse_run_tag
@@ -27,7 +29,9 @@ def start(
     observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus, now: datetime, timing: SpotInstanceJobTiming
 ) -> SpotInstanceJobStatus:
     for replica in status.job_statuses:
-        if is_prepared(replica, now) and not blocking_pods(observed, replica, now, timing):
+        if not is_prepared(replica, now) or blocking_machines(observed, replica):
+            continue
+        if not blocking_pods(observed, replica, now, timing):
             status = _started(observed, status, replica, now)
     return status
 
@@ -114,21 +118,36 @@ def blocking_pods(
     return tuple(pod for pod in pods if may_run(observed, pod, now, timing))
 
 
+def blocking_machines(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> tuple[ProvisionedInstance, ...]:
+    """Machines of earlier attempts that nobody hears of: what ran there may still run, until they are gone."""
+    return tuple(
+        machine
+        for name, machine in observed.machines.items()
+        if machine.metadata.labels.get(REPLICA_LABEL) == str(replica.replica)
+        and name != replica.machine
+        and not is_off(machine)
+        and _is_unheard_of(observed, machine)
+    )
+
+
 def may_run(observed: SpotInstanceJobSnapshot, pod: Pod, now: datetime, timing: SpotInstanceJobTiming) -> bool:
-    """Not on a node that is gone, nor on a machine that is off; a node that is only silent is given some time."""
+    """On a machine until the cloud says that it is off; on another node that is only silent for some time."""
     if pod.is_finished:
         return False
     if not pod.spec.node_name:
         return True  # until the pod is deleted, which takes a moment, the scheduler may bind it
-    node = observed.nodes.get(pod.spec.node_name)
+    machine, node = observed.machine_on(pod.spec.node_name), observed.nodes.get(pod.spec.node_name)
+    if machine is not None:
+        return not is_off(machine)
     if node is None:
         return False
-    if node.is_ready:
-        return True
-    machine = observed.machine_on(pod.spec.node_name)
-    if machine is not None and is_off(machine):
-        return False
-    return not pod.is_terminating or now < _given_up_at(pod, timing)
+    return node.is_ready or not pod.is_terminating or now < _given_up_at(pod, timing)
+
+
+def _is_unheard_of(observed: SpotInstanceJobSnapshot, machine: ProvisionedInstance) -> bool:
+    name = machine_status(machine).node_name
+    node = observed.nodes.get(name) if name else None
+    return bool(name) and (node is None or not node.is_ready)
 
 
 def _given_up_at(pod: Pod, timing: SpotInstanceJobTiming) -> datetime:

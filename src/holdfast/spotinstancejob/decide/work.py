@@ -23,7 +23,7 @@ from holdfast.spotinstancejob.decide.actions import (
 from holdfast.spotinstancejob.decide.checkpoints import timeout_s
 from holdfast.spotinstancejob.decide.needs import unmade_machines
 from holdfast.spotinstancejob.decide.replicas import current_jobs
-from holdfast.spotinstancejob.decide.start import is_prepared, may_run
+from holdfast.spotinstancejob.decide.start import is_prepared
 from holdfast.spotinstancejob.images import old_backups
 from holdfast.spotinstancejob.snapshot import (
     PREPARING,
@@ -41,11 +41,10 @@ def work(observed: SpotInstanceJobSnapshot, now: datetime, timing: SpotInstanceJ
     for replica in observed.status.job_statuses:
         if replica.phase == "Starting" and replica.name not in observed.jobs:
             yield StartReplica(replica)
-    yield from (GiveBack(each) for each in unneeded_machines(observed, now, timing))
+    yield from (GiveBack(each) for each in unneeded_machines(observed))
     yield from (DeleteBackup(each) for each in unneeded_backups(observed))
-    yield from (
-        DeleteImagePod(pod) for pod in observed.image_pods.values() if not _is_awaited(observed, pod.metadata.name)
-    )
+    awaited = _awaited_image_pods(observed)
+    yield from (DeleteImagePod(pod) for name, pod in observed.image_pods.items() if name not in awaited)
 
 
 def leftovers(observed: SpotInstanceJobSnapshot) -> Iterator[Action]:
@@ -86,15 +85,15 @@ def _is_to_stop(observed: SpotInstanceJobSnapshot, job: Job, now: datetime) -> b
     return replica is None or replica.phase not in PREPARING or is_prepared(replica, now)
 
 
-def unneeded_machines(
-    observed: SpotInstanceJobSnapshot, now: datetime, timing: SpotInstanceJobTiming
-) -> Iterator[ProvisionedInstance]:
+def unneeded_machines(observed: SpotInstanceJobSnapshot) -> Iterator[ProvisionedInstance]:
+    """Those of no replica. While its node is heard of, what still runs there ends in peace: it may yet be saved."""
     needed = {each.machine for each in observed.status.job_statuses}
     for name, machine in observed.machines.items():
         if name in needed or machine.metadata.deletion_timestamp:
             continue
-        node = machine_status(machine).node_name
-        if not any(pod.spec.node_name == node and may_run(observed, pod, now, timing) for pod in observed.pods):
+        node = observed.nodes.get(machine_status(machine).node_name or "")
+        on_node = (pod for pod in observed.pods if node is not None and pod.spec.node_name == node.metadata.name)
+        if node is None or not node.is_ready or all(pod.is_finished for pod in on_node):
             yield machine
 
 
@@ -109,12 +108,13 @@ def unneeded_backups(observed: SpotInstanceJobSnapshot) -> Iterator[CheckpointBa
             yield backup
 
 
-def _is_awaited(observed: SpotInstanceJobSnapshot, image_pod: str) -> bool:
-    """Whether an attempt without a Job still waits for what the pod brings."""
-    return any(
-        each.phase == "Starting" and each.name not in observed.jobs and image_pod.startswith(each.name)
+def _awaited_image_pods(observed: SpotInstanceJobSnapshot) -> set[str]:
+    """The pods that bring base images for an attempt whose Job is not made yet."""
+    return {
+        names.base_image_pod_name(observed.job.metadata.name, each.replica, each.attempt)
         for each in observed.status.job_statuses
-    )
+        if each.phase == "Starting" and each.name not in observed.jobs
+    }
 
 
 def _has_ended(job: Job) -> bool:
