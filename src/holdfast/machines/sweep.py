@@ -163,6 +163,8 @@ class Sweep:
         account, listed = swept.project.account, swept.listed
         projects = map(_project_of, instances.values())
         is_used = any(each is None or each.account == account for each in projects)
+        # The machine of such a Node may be anywhere.
+        is_used = is_used or any((uid := _machine_of(node)) and uid not in instances for node in self._nodes)
         if is_used or listed.machines or listed.unreachable:
             self._empty.discard(account)
         elif account not in self._empty:

@@ -28,6 +28,7 @@ from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
 from holdfast.machines.clouds import Clouds, Connect
 from holdfast.machines.joining import HostKeySource, JoinFailed, JoinProgress, JoinRequest, JoinStep, JoinTarget, Report
 from holdfast.machines.machines import Machines, machines
+from holdfast.machines.projects import MachineProjects
 from holdfast.machines.snapshot import MachineTiming
 from holdfast.pods.failure import PREEMPTED
 from holdfast.providers.protocol import MachineSpec
@@ -268,6 +269,17 @@ class MachineLab:
             await asyncio.sleep(STEP_S)
             self.revive()
         raise AssertionError(f"still there: {await self.find(name)}")
+
+    async def cluster_uid(self) -> str:
+        return (await self.cluster.get(NAMESPACES, Key("", "kube-system"))).metadata.uid
+
+    @property
+    def projects(self) -> MachineProjects:
+        return MachineProjects(self.cluster, HOME)
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        assert self.operator is not None
+        return self.operator.registry.get_sample_value(name, labels)
 
     async def event_reasons(self) -> list[str]:
         found = await self.cluster.list(EVENTS, namespace=NAMESPACE)
