@@ -18,7 +18,7 @@ class Method(NamedTuple):
     """id: as in instances.insert. request, answer: names of schemas; empty without a body."""
 
     id: str
-    path: re.Pattern[str]
+    path: str
     parameters: Mapping[str, Schema]
     request: str
     answer: str
@@ -33,33 +33,38 @@ class Description:
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.schemas: Mapping[str, Schema] = document["schemas"]
         self.global_parameters: Mapping[str, Schema] = document["parameters"]
-        self.revision: str = document["revision"]
+        self.version: str = document["serviceVersion"]
         self._document = document
 
     def find(self, verb: str, path: str) -> Found | None:
         """The method for a path below compute/v1/."""
         for method in self._methods.get((verb, path.count("/")), ()):
-            if match := method.path.fullmatch(path):
+            if match := _pattern(method.path).fullmatch(path):
                 return Found(method, match.groupdict())
         return None
 
     @cached_property
     def _methods(self) -> Mapping[tuple[str, int], list[Method]]:
-        """By verb and number of slashes: a thousand patterns would take their time."""
+        """By verb and number of slashes."""
         found: dict[tuple[str, int], list[Method]] = {}
         for resource, content in self._document["resources"].items():
             for name, method in content.get("methods", {}).items():
-                path = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(method["path"]))
                 found.setdefault((method["httpMethod"], method["path"].count("/")), []).append(
                     Method(
                         id=f"{resource}.{name}",
-                        path=re.compile(path),
+                        path=method["path"],
                         parameters=method.get("parameters", {}),
                         request=method.get("request", {}).get("$ref", ""),
                         answer=method.get("response", {}).get("$ref", ""),
                     )
                 )
         return found
+
+
+@cache
+def _pattern(path: str) -> re.Pattern[str]:
+    """Made at need: a thousand would take their time."""
+    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(path)))
 
 
 @cache

@@ -78,11 +78,12 @@ class Lives:
         self._spawn(machine, self._break(machine))
 
     async def close(self) -> None:
-        for task in self._tasks:
+        tasks, self._tasks = self._tasks, set()
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        for task in self._tasks:
+        if tasks:
+            await asyncio.wait(tasks)
+        for task in tasks:
             if not task.cancelled() and (error := task.exception()):
                 raise error
 

@@ -57,6 +57,8 @@ class FakeMachine:
         self.gone = asyncio.Event()
         self.changed = asyncio.Event()
         """Of the metadata server: set, and replaced, at every change."""
+        self.held_question = asyncio.Event()
+        """Somebody waits for a change at the metadata server."""
 
     @property
     def path(self) -> str:

@@ -81,6 +81,7 @@ async def _read(machine: FakeMachine, path: str, query: Mapping[str, str]) -> we
         with suppress(TimeoutError):  # then the value is answered as it is
             async with asyncio.timeout(float(query["timeout_sec"]) if "timeout_sec" in query else None):
                 while _etag(metadata_value(machine, path)) == first:
+                    machine.held_question.set()
                     await machine.changed.wait()
     value = metadata_value(machine, path)
     if value is None:

@@ -1,11 +1,12 @@
 """A provider against the double, in virtual time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,6 +18,7 @@ from tests.providers.compute_engine.accounts import Account
 from tests.providers.compute_engine.double import PROJECT, ComputeEngine
 from tests.providers.compute_engine.machine import REALISTIC, Pace
 from tests.providers.compute_engine.server import InProcess
+from tests.runtime.virtual import VirtualLoop
 
 UID = "7f9c2d1e-8c11-4b0e-9b53-0d6f9a1c2e3f"
 CLUSTER = "c1a5de00-0000-4000-8000-000000000001"
@@ -49,9 +51,21 @@ def another(number: int, **changes: Any) -> MachineSpec:
     return spec(uid=uid, name=f"holdfast-{uid}", **changes)
 
 
+T = TypeVar("T")
+
+
+def in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(work)
+
+
 def now() -> datetime:
     """The time of the running loop, as a date."""
     return BEGINNING + timedelta(seconds=asyncio.get_running_loop().time())
+
+
+# Reading a key takes longer than a launch in virtual time.
+_parsed = cache(parse_service_account)
 
 
 class Lab:
@@ -66,7 +80,7 @@ class Lab:
         """Another one has nothing in memory of the first: as after a restart."""
         return connect(
             PROJECT,
-            parse_service_account(self.account.key_file()),
+            _parsed(self.account.key_file()),
             now=now,
             random=Random(0),
             require_leadership=require_leadership,

@@ -89,7 +89,7 @@ _RESOURCE_FIELDS: Mapping[str, tuple[str, FieldScope]] = {
 # Sentences without a field or resource, by what they begin to talk of.
 _SENTENCES: tuple[tuple[str, str, FieldScope], ...] = (
     (r"vmExternalIpAccess", "gcp.externalIP", "global"),
-    (r"accelerator|GPU", "gpu.type", "zone"),
+    (r"accelerator|GPU|nvidia-", "gpu.type", "zone"),
     (r"[Mm]achine type", "gcp.machineType", "zone"),
     (r"CPU platform", "gcp.minCpuPlatform", "zone"),
     (r"service account", "gcp.serviceAccount", "global"),
