@@ -54,7 +54,7 @@ FAULTS = [
     (
         Fault.KUBEADM_FAILS,
         JoinStep.KUBEADM,
-        r'exit status 1, and has said: \[preflight\] .* \| error .*: token "\[hidden\]" was refused \| To see the',
+        r'exit status 1, and has said: \[preflight\] .* \| error .*: token "\[hidden\]" was refused$',
     ),
     (
         Fault.KUBEADM_HANGS,

@@ -26,6 +26,8 @@ KUBELET_PATCH: Mapping[str, str | None] = {
 }
 
 LAST_LINES, LONGEST_LINE = 5, 300
+# What kubeadm says at the end of every error.
+ADVICE = ("To see the stack trace of this error", "[preflight] If you know what you are doing")
 
 # Not all folders with programs of an image are in the PATH of sudo.
 _PATH = 'PATH="$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/sbin:/opt/bin"'
@@ -98,8 +100,8 @@ def exit_status(output: str, *, otherwise: int) -> int:
 def last_lines(output: str) -> str:
     """The end of what a machine has said, for people: short, without secrets and without control characters."""
     plain = _SECRETS.sub("[hidden]", _EXIT_STATUS.sub("", _CONTROL.sub("", output)))
-    lines = [line.strip()[:LONGEST_LINE] for line in plain.splitlines() if line.strip()]
-    return " | ".join(lines[-LAST_LINES:])
+    lines = [stripped for line in plain.splitlines() if (stripped := line.strip()) and not stripped.startswith(ADVICE)]
+    return " | ".join(line[:LONGEST_LINE] for line in lines[-LAST_LINES:])
 
 
 # kubeadm shows as a process by its name; a process may end while this looks.
