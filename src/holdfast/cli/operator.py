@@ -42,7 +42,7 @@ from holdfast.runtime.secrets import SecretReader
 from holdfast.scheduling.machine_pools import MachinePools
 from holdfast.trainingjob.controller import training_job_controller
 from holdfast.trainingjob.decide.snapshot import TIMING, TrainingJobTiming
-from holdfast.trainingjob.reports.server import ReportReceiver
+from holdfast.trainingjob.reports.receiver import ReportReceiver
 
 LEASE = "holdfast-operator"
 NODE_ACCOUNT = "holdfast-node"

@@ -43,7 +43,7 @@ from holdfast.runtime.operator import Operator, OperatorSettings
 from holdfast.runtime.process import utc_now
 from holdfast.scheduling.machine_pools import MachinePools
 from holdfast.trainingjob.controller import training_job_controller
-from holdfast.trainingjob.reports.server import ReportReceiver
+from holdfast.trainingjob.reports.receiver import ReportReceiver
 from holdfast.trainingjob.worker_logs import save_finished_worker_log
 
 DATABASE = "cluster.db"

@@ -36,7 +36,8 @@ from holdfast.spotinstancejob import names
 from holdfast.spotinstancejob.template import training_container
 
 # A replica is alone: it is worker 0 of one.
-INDEX: Variable = {"name": "HOLDFAST_INDEX", "value": "0"}
+INDEX_OF_REPLICA = 0
+INDEX: Variable = {"name": "HOLDFAST_INDEX", "value": str(INDEX_OF_REPLICA)}
 FOLDER_MOUNT = {"name": checkpoints.VOLUME, "mountPath": checkpoints.FOLDER}
 # As whom the training runs.
 _USER = ("runAsUser", "runAsGroup", "runAsNonRoot")

@@ -24,14 +24,16 @@ from holdfast.cluster.protocol import Identity
 from holdfast.cluster.resources import NAMESPACES, PODS, TRAINING_JOBS
 from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
 from holdfast.runtime import authentication
+from holdfast.runtime import report_server as server
 from holdfast.runtime.authentication import TokenReviewCache
 from holdfast.runtime.backup_requests import BackupRequests
+from holdfast.runtime.deleted_objects import DeletedObjects
 from holdfast.runtime.informer import Store
 from holdfast.runtime.process import utc_now
-from holdfast.trainingjob.reports import server
-from holdfast.trainingjob.reports.authorization import BY_ATTEMPT, DeletedJobs, attempt_of
+from holdfast.runtime.report_server import ReportHandler, ReportingKind, serve_reports
+from holdfast.trainingjob.reports.authorization import BY_ATTEMPT, attempt_of
 from holdfast.trainingjob.reports.inbox import InboxFull, ReceiverUptime
-from holdfast.trainingjob.reports.server import ReportHandler, serve
+from holdfast.trainingjob.reports.receiver import TrainingJobReports
 from tests.contract.pods import pod_spec
 from tests.runtime.things import until
 from tests.trainingjob.reports.reports import batch, ended
@@ -57,15 +59,20 @@ class Office:
         self.trouble: Exception | None = None
         self.endpoint = Endpoint(url="", authority="")
         self.backups = BackupRequests()
-        self.desk = ReportHandler(
+        workers = TrainingJobReports(
             pods=self.pods,
             nodes=self.nodes,
             jobs=self.jobs,
-            reviews=self.reviews,
-            deleted_jobs=DeletedJobs(cluster),
+            deleted_jobs=DeletedObjects(cluster, TRAINING_JOBS),
             uptime=self.hearing,
-            leading=lambda: self.is_leading,
             sink=self._sink,
+        )
+        self.kinds: list[ReportingKind] = [workers]
+        self.desk = ReportHandler(
+            kinds=self.kinds,
+            pods=self.pods,
+            reviews=self.reviews,
+            leading=lambda: self.is_leading,
             backups=self.backups,
             now=utc_now,
         )
@@ -151,7 +158,7 @@ async def opened() -> AsyncIterator[Office]:
     await cluster.create(NAMESPACES, {"metadata": {"name": "ml"}})
     try:
         office = Office(cluster)
-        async with serve(office.desk, address=LOCAL, port=0, host=LOCAL) as office.endpoint:
+        async with serve_reports(office.desk, address=LOCAL, port=0, host=LOCAL) as office.endpoint:
             yield office
     finally:
         await cluster.close()

@@ -1,26 +1,27 @@
-"""Receives sidecar reports over TLS; each comes from an authenticated pod, and only about that pod's own job."""
+"""Receives sidecar reports over TLS; each comes from an authenticated pod, and only about that pod's own job.
 
-import asyncio
+Pods of several kinds report. What a pod is, what its sidecar is told and where its report goes is its kind's affair.
+"""
+
 import ipaddress
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeAlias
+from typing import Protocol
 
 import structlog
 from aiohttp import web
-from msgspec import structs
+from msgspec import Struct, structs
 
 from holdfast.api import reports
 from holdfast.api.backup_runs import BackupProgress
-from holdfast.api.core.objects import Node, Pod
+from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
-from holdfast.api.reports import AUDIENCE, Endpoint, InvalidReport, ReportReply, WorkerReport, encode_endpoint
-from holdfast.api.trainingjob import TrainingJob
+from holdfast.api.reports import Endpoint, InvalidReport, ReportReply, WorkerReport
 from holdfast.cluster.certificate import self_signed_identity
 from holdfast.cluster.errors import BadRequest, ClusterError, Invalid
-from holdfast.cluster.protocol import Cluster
-from holdfast.cluster.resources import NODES, PODS, TRAINING_JOBS
+from holdfast.cluster.protocol import Identity
+from holdfast.errors import HoldfastError
 from holdfast.httpserver import BadBody, Limits, read_body
 from holdfast.runtime.authentication import (
     MEMORY,
@@ -35,24 +36,7 @@ from holdfast.runtime.authentication import (
 from holdfast.runtime.backup_requests import BackupOfAnotherPod, BackupRequests
 from holdfast.runtime.http import RateLimiter, serve_app
 from holdfast.runtime.informer import Store
-from holdfast.runtime.operator import Operator
-from holdfast.runtime.process import Now, boottime_s
-from holdfast.trainingjob.reports.authorization import (
-    BY_ATTEMPT,
-    DeletedJobs,
-    NotInCacheYet,
-    ReportingPod,
-    ReportNotAllowed,
-    attempt_of,
-    ensure_own_report,
-    find_reply,
-    identify_pod,
-    save_notice,
-    trainer_succeeded,
-)
-from holdfast.trainingjob.reports.inbox import Inbox, InboxFull, ReceiverUptime
-
-Sink: TypeAlias = Callable[[Key, WorkerReport], None]
+from holdfast.runtime.process import Now
 
 # A sidecar reports every five seconds, and at once when an epoch ends.
 BURST, REFILL_S = 20, 1.0
@@ -65,34 +49,73 @@ CAUSED_BY_A_REQUEST = (BadRequest, Invalid)
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class ReportHandler:
-    """Handles report requests. `leading`: a standby refuses reports, since the leader would never get them.
+class ReportNotAllowed(HoldfastError):
+    """The caller is authenticated, but may not send this report."""
 
-    `pods` has the index `attempt_of`.
-    """
+
+class NotInCacheYet(HoldfastError):
+    """The caches do not have the caller's pod or job yet; the caller may retry."""
+
+
+class ReportsPending(HoldfastError):
+    """Reports of a job arrive faster than they are used: the caller may send this one again later."""
+
+
+class ReportingPod(Struct, frozen=True):
+    """The pod of a worker or a replica, as the cluster knows it. `index` is that of the worker in its job."""
+
+    pod: Key
+    uid: str
+    job: Key
+    attempt: int
+    index: int
+
+
+class ReportingKind(Protocol):
+    """A kind whose pods have a sidecar."""
+
+    @property
+    def noun(self) -> str:
+        """What its pods are, for messages: a worker of a TrainingJob."""
+        ...
+
+    def caller(self, pod: Pod) -> ReportingPod | None:
+        """None for a pod of another kind, whatever labels it has."""
+        ...
+
+    async def reply(self, caller: ReportingPod, batch: WorkerReport) -> ReportReply:
+        """What the sidecar is told, but for its backup and how its training ended.
+
+        Raises `NotInCacheYet`, and a `ClusterError` where the cluster has to be asked.
+        """
+        ...
+
+    def receive(self, caller: ReportingPod, batch: WorkerReport) -> None:
+        """A report of an attempt that is not over. May raise `ReportsPending`."""
+        ...
+
+    def missed(self, job: Key | None) -> None:
+        """A report could not be taken, and not because of the caller: of this job, or of any job."""
+        ...
+
+
+class ReportHandler:
+    """Handles report requests. `leading`: a standby refuses reports, since the leader would never get them."""
 
     def __init__(
         self,
         *,
+        kinds: Sequence[ReportingKind],
         pods: Store[Pod],
-        nodes: Store[Node],
-        jobs: Store[TrainingJob],
         reviews: TokenReviewCache,
-        deleted_jobs: DeletedJobs,
-        uptime: ReceiverUptime,
         leading: Callable[[], bool],
-        sink: Sink,
         backups: BackupRequests,
         now: Now,
     ) -> None:
+        self._kinds = kinds
         self._pods = pods
-        self._nodes = nodes
-        self._jobs = jobs
         self._reviews = reviews
-        self._gone = deleted_jobs
-        self._uptime = uptime
         self._leading = leading
-        self._sink = sink
         self._backups = backups
         self._now = now
         self._authenticator = RequestAuthenticator(reviews)
@@ -115,48 +138,50 @@ class ReportHandler:
         except (ReportNotAllowed, BackupOfAnotherPod, InvalidReport) as error:
             log.info("report refused", peer=request.remote, reason=str(error))
             return refusal_response(400 if isinstance(error, InvalidReport) else 403, str(error))
-        except (NotInCacheYet, InboxFull) as error:
+        except (NotInCacheYet, ReportsPending) as error:
             return refusal_response(503, str(error))
         except ClusterError as error:
-            job = self._job_of(request)
-            if job is not None or not isinstance(error, CAUSED_BY_A_REQUEST):
-                self._uptime.reset(job)
+            self._missed(request, is_anybodys=not isinstance(error, CAUSED_BY_A_REQUEST))
             log.warning("report not taken: the cluster can't be asked about it", reason=str(error))
             return refusal_response(503, "the cluster can't be asked about it at the moment: try again later")
         except Exception:
-            # Only a known worker resets the uptime: the request of an unknown client may itself cause the error.
-            if (job := self._job_of(request)) is not None:
-                self._uptime.reset(job)
+            # The request of an unknown client may itself cause the error.
+            self._missed(request, is_anybodys=False)
             log.exception("report not taken")
             return refusal_response(500, "an error in holdfast: the operator's log says more")
 
-    def _job_of(self, request: web.Request) -> Key | None:
-        """The job of a worker whose token was reviewed before; None for an unknown client."""
+    def _missed(self, request: web.Request, *, is_anybodys: bool) -> None:
+        """Tell the kind of a pod whose token was reviewed before; of an unknown client, all kinds if that may be."""
         try:
             identity = self._reviews.last_identity(bearer_token(request))
-            return identify_pod(identity, self._pods).job if identity is not None else None
+            known = identify_pod(identity, self._pods, self._kinds) if identity is not None else None
         except (HttpRefusal, ReportNotAllowed, NotInCacheYet):
-            return None
+            known = None
+        if known is not None:
+            kind, caller = known
+            kind.missed(caller.job)
+        elif is_anybodys:
+            for kind in self._kinds:
+                kind.missed(None)
 
     async def _receive(self, request: web.Request) -> web.Response:
         if not self._leading():
             raise HttpRefusal(503, "this operator does not lead: look for the address of the one that does")
         identity, _ = await self._authenticator.identify(request)
-        caller = identify_pod(identity, self._pods)
+        kind, caller = identify_pod(identity, self._pods, self._kinds)
         if not self._pod_limit.take(caller.uid, clock_s()):
             raise HttpRefusal(429, f"pod {caller.pod} reports too often: send more in one report")
         batch = reports.decode(await read_body(request, BODY_WITHIN_S))
         ensure_own_report(caller, batch)
-        reply = await find_reply(caller, batch.uid, self._jobs, self._gone.is_gone)
+        reply = await kind.reply(caller, batch)
         if reply.attempt_over:
             return json_response(reply, status=409)
         if batch.backup is not None:
             self._backups.record(caller.uid, batch.backup)
         if self._is_first(caller, batch):
-            self._sink(caller.job, batch)
+            kind.receive(caller, batch)
             self._record_sequence(caller, batch)
-        ended_well, save = trainer_succeeded(caller, self._pods), save_notice(caller, self._pods, self._nodes)
-        reply = structs.replace(reply, ended_well=ended_well, save=save)
+        reply = structs.replace(reply, ended_well=training_succeeded(self._pods.get(caller.pod)))
         return json_response(self._with_backup(reply, caller, batch.backup))
 
     def _with_backup(self, reply: ReportReply, caller: ReportingPod, progress: BackupProgress | None) -> ReportReply:
@@ -178,8 +203,41 @@ class ReportHandler:
             self._last_sequences.popitem(last=False)
 
 
+def identify_pod(
+    identity: Identity, pods: Store[Pod], kinds: Sequence[ReportingKind]
+) -> tuple[ReportingKind, ReportingPod]:
+    """What the pod is that the token is bound to."""
+    if not identity.pod_name or not identity.pod_uid:
+        raise ReportNotAllowed("the token is not bound to a pod: use the projected one of the pod itself")
+    key = Key(identity.namespace, identity.pod_name)
+    pod = pods.get(key)
+    if pod is None:
+        raise NotInCacheYet(f"pod {key} is not known here: try again in a moment")
+    if pod.metadata.uid == identity.pod_uid:
+        for kind in kinds:
+            if (caller := kind.caller(pod)) is not None:
+                return kind, caller
+    raise ReportNotAllowed(f"pod {key} is not {' or '.join(kind.noun for kind in kinds)}")
+
+
+def ensure_own_report(caller: ReportingPod, batch: WorkerReport) -> None:
+    """The report must be about the caller itself."""
+    reported = (Key(batch.namespace, batch.job), batch.attempt, batch.index)
+    if reported != (caller.job, caller.attempt, caller.index):
+        raise ReportNotAllowed(
+            f"pod {caller.pod} is worker {caller.index} of attempt {caller.attempt} of {caller.job}, "
+            "and may report nothing else"
+        )
+
+
+def training_succeeded(pod: Pod | None) -> bool:
+    """Whether the training in the caller's pod ended with exit code 0; the sidecar itself can't know."""
+    ends = [status.state.terminated for status in pod.status.container_statuses] if pod is not None else []
+    return bool(ends) and all(end is not None and not end.exit_code and not end.signal for end in ends)
+
+
 @asynccontextmanager
-async def serve(
+async def serve_reports(
     handler: ReportHandler, *, address: str, port: int, host: str | None = None, routes: Iterable[web.RouteDef] = ()
 ) -> AsyncIterator[Endpoint]:
     """Serve inside the block. `address` is how pods reach this process; `host` is what to listen on, all by default."""
@@ -195,61 +253,3 @@ async def serve(
     async with serving as bound_port:
         url_host = f"[{address}]" if ipaddress.ip_address(address).version == 6 else address
         yield Endpoint(url=f"https://{url_host}:{bound_port}", authority=identity.authority.decode())
-
-
-# The controller's side: the inbox that it reads reports from, and the server that fills the inbox.
-
-
-class ReportReceiver:
-    """Workers get no endpoint before the server is open. `clock` also counts while the host sleeps.
-
-    `backups` are those that sidecars are to take: the controller of CheckpointBackups shares it.
-    """
-
-    def __init__(
-        self, *, now: Now, clock: Callable[[], float] = boottime_s, backups: BackupRequests | None = None
-    ) -> None:
-        self._now = now
-        self.backups = backups if backups is not None else BackupRequests()
-        self.clock = clock
-        self.inbox = Inbox(now=now, clock=clock)
-        self.uptime = ReceiverUptime(clock)
-        self.endpoint_json: str | None = None
-        """The URL and the certificate authority to report to, as in the file that each worker gets."""
-
-    @asynccontextmanager
-    async def serve(
-        self,
-        operator: Operator,
-        cluster: Cluster,
-        *,
-        leading: Callable[[], bool],
-        address: str,
-        port: int,
-        host: str | None = None,
-        routes: Iterable[web.RouteDef] = (),
-    ) -> AsyncIterator[None]:
-        """Receive reports inside the block, before the operator runs. `address` is how pods reach this process.
-
-        `routes`: what the same server answers besides.
-        """
-        handler = ReportHandler(
-            pods=operator.store(PODS, {BY_ATTEMPT: attempt_of}),
-            nodes=operator.store(NODES),
-            jobs=operator.store(TRAINING_JOBS),
-            reviews=TokenReviewCache(cluster, AUDIENCE, now=self._now),
-            deleted_jobs=DeletedJobs(cluster),
-            uptime=self.uptime,
-            leading=leading,
-            sink=self.inbox.put,
-            backups=self.backups,
-            now=self._now,
-        )
-        async with serve(handler, address=address, port=port, host=host, routes=routes) as endpoint:
-            self.endpoint_json = encode_endpoint(endpoint)
-            uptime_task = asyncio.create_task(self.uptime.run(), name="hearing")
-            try:
-                yield
-            finally:
-                uptime_task.cancel()
-                await asyncio.wait([uptime_task])

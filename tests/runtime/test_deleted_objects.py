@@ -5,7 +5,7 @@ import pytest
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import Undecodable, Unreachable
 from holdfast.cluster.resources import TRAINING_JOBS
-from holdfast.trainingjob.reports.authorization import DeletedJobs
+from holdfast.runtime.deleted_objects import DeletedObjects
 from tests.runtime.scripted import ScriptedCluster
 
 JOB = Key("ml", "bert")
@@ -19,7 +19,7 @@ def cluster() -> ScriptedCluster:
 
 async def test_a_job_that_is_there_is_not_gone_and_is_asked_for_each_time(cluster: ScriptedCluster) -> None:
     made = cluster.put(TRAINING_JOBS, BODY, namespace="ml")
-    gone = DeletedJobs(cluster)
+    gone = DeletedObjects(cluster, TRAINING_JOBS)
     assert not await gone.is_gone(JOB, made.metadata.uid)
     cluster.drop(TRAINING_JOBS, JOB)
     assert await gone.is_gone(JOB, made.metadata.uid)
@@ -27,11 +27,11 @@ async def test_a_job_that_is_there_is_not_gone_and_is_asked_for_each_time(cluste
 
 async def test_a_job_whose_name_another_has_is_gone(cluster: ScriptedCluster) -> None:
     cluster.put(TRAINING_JOBS, BODY, namespace="ml")
-    assert await DeletedJobs(cluster).is_gone(JOB, "of its predecessor")
+    assert await DeletedObjects(cluster, TRAINING_JOBS).is_gone(JOB, "of its predecessor")
 
 
 async def test_who_is_gone_is_asked_for_once(cluster: ScriptedCluster) -> None:
-    gone = DeletedJobs(cluster, memory=2)
+    gone = DeletedObjects(cluster, TRAINING_JOBS, memory=2)
     for _ in range(3):
         assert await gone.is_gone(JOB, "1")
     assert len(cluster.calls) == 1
@@ -42,13 +42,13 @@ async def test_who_is_gone_is_asked_for_once(cluster: ScriptedCluster) -> None:
 
 async def test_what_one_worker_says_of_a_uid_means_nothing_for_another_job(cluster: ScriptedCluster) -> None:
     made = cluster.put(TRAINING_JOBS, BODY, namespace="ml")
-    gone = DeletedJobs(cluster)
+    gone = DeletedObjects(cluster, TRAINING_JOBS)
     assert await gone.is_gone(Key("elsewhere", "bert"), made.metadata.uid)
     assert not await gone.is_gone(JOB, made.metadata.uid)
 
 
 async def test_no_answer_is_no_certainty(cluster: ScriptedCluster) -> None:
-    gone = DeletedJobs(cluster)
+    gone = DeletedObjects(cluster, TRAINING_JOBS)
     cluster.errors["get"] = [Unreachable("no")]
     with pytest.raises(Unreachable):
         await gone.is_gone(JOB, "1")
@@ -57,4 +57,4 @@ async def test_no_answer_is_no_certainty(cluster: ScriptedCluster) -> None:
 
 async def test_a_job_that_does_not_fit_its_model_is_there(cluster: ScriptedCluster) -> None:
     cluster.errors["get"] = [Undecodable("no")]
-    assert not await DeletedJobs(cluster).is_gone(JOB, "1")
+    assert not await DeletedObjects(cluster, TRAINING_JOBS).is_gone(JOB, "1")
