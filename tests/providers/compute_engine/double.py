@@ -12,19 +12,19 @@ await cloud.close()                                # raises for requests that Go
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
-from msgspec import Struct
 
 from holdfast.providers.gcp.endpoint import Endpoint, endpoint_at
 from holdfast.providers.gcp.http import HttpRequest, HttpResponse
 from holdfast.providers.gcp.permissions import ALL
 from tests.providers.compute_engine import partial
 from tests.providers.compute_engine.accounts import Account, Accounts
+from tests.providers.compute_engine.calls import ConnectionLost, RateLimit, RecordedCall, Watch
 from tests.providers.compute_engine.checker import answer_problems, request_problems
 from tests.providers.compute_engine.description import Description, Found, description
 from tests.providers.compute_engine.faults import Faults
@@ -41,38 +41,6 @@ TOKEN = "/token"
 OWN_TOKEN = "/computeMetadata/v1/instance/service-accounts/default/token"
 TARGETS = ("instance", "operation", "machineType")
 FIRST_NUMBER = 4_816_000_000_000_000_000
-
-
-class ConnectionLost(Exception):
-    """The answer is not given. is_silent: the connection stays open."""
-
-    def __init__(self, *, is_silent: bool) -> None:
-        super().__init__()
-        self.is_silent = is_silent
-
-
-class RecordedCall(Struct, kw_only=True):
-    """One call, in the order of their arrival; `status` is 0 until it is answered, or for ever."""
-
-    number: int
-    at_s: float
-    method: str
-    project: str = ""
-    zone: str = ""
-    target: str = ""
-    """The machine, machine type or operation of the path; of an insert the machine's name."""
-    request_id: str = ""
-    account: str = ""
-    status: int = 0
-
-
-Watch: TypeAlias = Callable[[RecordedCall], Awaitable[None]]
-
-
-class RateLimit(Struct, frozen=True):
-    calls: int
-    per_s: float
-    retry_after_s: int | None = None
 
 
 async def _nothing(call: RecordedCall) -> None:

@@ -8,7 +8,8 @@ from aiohttp import web
 
 from holdfast.httpserver import listening
 from holdfast.providers.gcp.http import HttpRequest, HttpResponse, NoAnswer
-from tests.providers.compute_engine.double import ComputeEngine, ConnectionLost
+from tests.providers.compute_engine.calls import ConnectionLost
+from tests.providers.compute_engine.double import ComputeEngine
 
 
 class InProcess:

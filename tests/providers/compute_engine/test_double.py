@@ -8,8 +8,9 @@ import pytest
 from holdfast.providers.gcp.http import HttpRequest
 from holdfast.providers.gcp.instance import MachineType, insert_body
 from holdfast.providers.protocol import MachineSpec
+from tests.providers.compute_engine.calls import ConnectionLost, RateLimit
 from tests.providers.compute_engine.client import client
-from tests.providers.compute_engine.double import ComputeEngine, ConnectionLost, RateLimit
+from tests.providers.compute_engine.double import ComputeEngine
 from tests.providers.compute_engine.faults import lost, rate_limited, refusing, unavailable_though_done
 from tests.providers.compute_engine.refusals import OperationFailure, unavailable
 from tests.providers.compute_engine.server import InProcess

@@ -31,6 +31,7 @@ async def test_a_hundred_launches_take_few_lists() -> None:
         provider = it.provider()
         await asyncio.gather(*(provider.launch(another(number)) for number in range(100)))
         assert it.cloud.count("zoneOperations.list") == -(-100 // MACHINES_PER_LIST)
+        assert it.cloud.count("machineTypes.get") == 1
         assert len(it.cloud.made) == 100
 
 

@@ -92,6 +92,7 @@ class GcpProvider:
         self._api = api
         self._operations = operations or Operations(api)
         self._machine_types: dict[tuple[str, str], MachineType] = {}
+        self._asking_for_type = asyncio.Lock()
         self._unknown_states: set[str] = set()
 
     async def launch(self, spec: MachineSpec) -> Machine:
@@ -253,11 +254,12 @@ class GcpProvider:
     async def _machine_type(self, spec: MachineSpec, tried: str) -> MachineType:
         """Asked for once: types do not change."""
         key = spec.zone, spec.machine_type
-        if (known := self._machine_types.get(key)) is None:
-            path = f"zones/{spec.zone}/machineTypes/{spec.machine_type}"
-            query = {"fields": "name,accelerators"}
-            call = Call(method="machineTypes.get", verb="GET", path=path, tried=tried, query=query)
-            known = self._machine_types[key] = await self._api.send(call, MachineType)
+        async with self._asking_for_type:
+            if (known := self._machine_types.get(key)) is None:
+                path = f"zones/{spec.zone}/machineTypes/{spec.machine_type}"
+                query = {"fields": "name,accelerators"}
+                call = Call(method="machineTypes.get", verb="GET", path=path, tried=tried, query=query)
+                known = self._machine_types[key] = await self._api.send(call, MachineType)
         return known
 
     async def _delete(self, zone: str, name: str, uid: str, tried: str) -> None:
