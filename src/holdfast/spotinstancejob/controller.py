@@ -31,7 +31,7 @@ from holdfast.spotinstancejob.decide.actions import Action, Follow, Record
 from holdfast.spotinstancejob.decide.decision import ahead, decide, plan
 from holdfast.spotinstancejob.decide.end import expiry
 from holdfast.spotinstancejob.images import job_repository
-from holdfast.spotinstancejob.lookups import RepositoryLookups
+from holdfast.spotinstancejob.lookups import Repository, RepositoryLookups
 from holdfast.spotinstancejob.metrics import SpotInstanceJobMetrics, events_for
 from holdfast.spotinstancejob.observe import (
     OWNER,
@@ -43,7 +43,6 @@ from holdfast.spotinstancejob.observe import (
 )
 from holdfast.spotinstancejob.placement import ReplicaPlacement
 from holdfast.spotinstancejob.pull_secret import NoPullSecrets, PullSecrets
-from holdfast.spotinstancejob.repository import CheckpointRepository
 from holdfast.spotinstancejob.snapshot import (
     TIMING,
     SpotInstanceJobSnapshot,
@@ -190,7 +189,7 @@ def spot_instance_job_controller(
     defaults: Defaults,
     now: Now,
     pools: MachinePools,
-    repository: CheckpointRepository,
+    repository: Repository,
     ledger: SharedLedger | None = None,
     pull_secrets: PullSecrets | None = None,
     reports: Callable[[], str | None] = lambda: None,

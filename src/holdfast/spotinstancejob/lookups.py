@@ -1,8 +1,9 @@
 """Asks the registry beside the reconciles: a registry may take a minute, and a preemption must not wait for it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
+from typing import Protocol
 
 import structlog
 
@@ -12,16 +13,26 @@ from holdfast.runtime.informer import Informers
 from holdfast.runtime.process import Now
 from holdfast.spotinstancejob.decide.recovery import set_aside
 from holdfast.spotinstancejob.images import Checkpoint, old_checkpoints, status_image
-from holdfast.spotinstancejob.repository import CheckpointRepository, RepositoryProblem
+from holdfast.spotinstancejob.repository import RepositoryProblem
 from holdfast.spotinstancejob.snapshot import RepositoryView, status_of
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
+class Repository(Protocol):
+    """The job's images in its registry. Every method raises a `RepositoryProblem`."""
+
+    async def checkpoints(self, job: SpotInstanceJob) -> tuple[Checkpoint, ...]: ...
+
+    async def described(self, job: SpotInstanceJob, checkpoint: Checkpoint) -> Checkpoint | None: ...
+
+    async def delete(self, job: SpotInstanceJob, checkpoints: Iterable[Checkpoint]) -> int: ...
+
+
 class RepositoryLookups:
     """An event source: an answer of the registry queues the job that it was asked for."""
 
-    def __init__(self, repository: CheckpointRepository, *, now: Now, retry_s: float) -> None:
+    def __init__(self, repository: Repository, *, now: Now, retry_s: float) -> None:
         self._repository = repository
         self._now = now
         self._retry_s = retry_s
