@@ -3,8 +3,8 @@
 import asyncio
 import base64
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -152,9 +152,25 @@ class _Records(logging.Handler):
         self._records.append(self.format(record))
 
 
+@contextmanager
+def _everything_logged(records: list[str]) -> Iterator[None]:
+    """Also what libraries would only log at their lowest level."""
+    handler, root, library = _Records(records), logging.getLogger(), logging.getLogger("asyncssh")
+    before = [(logger, logger.level) for logger in (root, library)]
+    root.addHandler(handler)
+    for logger, _ in before:
+        logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        for logger, level in before:
+            logger.setLevel(level)
+
+
 @asynccontextmanager
-async def join_bench(timing: JoinTiming = TIMING) -> AsyncIterator[JoinBench]:
-    """Afterwards nothing that a person could read has a secret."""
+async def join_bench(timing: JoinTiming = TIMING, *, quiet: bool = False) -> AsyncIterator[JoinBench]:
+    """Afterwards nothing that a person could read has a secret. quiet: loggers stay as they are."""
     cluster: EmbeddedCluster = await open_cluster(None, now=now, rng=Random(0))
     certificate = authority()
     await publish(cluster, certificate)
@@ -163,16 +179,9 @@ async def join_bench(timing: JoinTiming = TIMING) -> AsyncIterator[JoinBench]:
     try:
         async with light_machines(cluster, now=now) as machines:
             bench = JoinBench(cluster, machines, ca_cert_hash(certificate), timing)
-            with structlog.testing.capture_logs() as logs:
-                handler, root = _Records(bench.records), logging.getLogger()
-                level = root.level
-                root.addHandler(handler)
-                root.setLevel(logging.DEBUG)
-                try:
-                    yield bench
-                finally:
-                    root.removeHandler(handler)
-                    root.setLevel(level)
+            loud = nullcontext() if quiet else _everything_logged(bench.records)
+            with structlog.testing.capture_logs() as logs, loud:
+                yield bench
             bench.records += map(repr, logs)
             assert_no_secrets(bench)
     finally:

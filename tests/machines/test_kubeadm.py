@@ -215,8 +215,8 @@ def test_an_exit_status_is_kubeadms_or_that_of_the_command(output: str, status: 
         ("\x1b[31mred\x1b[0m\x07\r\n", "red"),
         ("failed\nkubeadm ended with exit status 1\n", "failed"),
         (
-            "[ERROR Swap]: on\n[preflight] If you know what you are doing\nerror: failed\nTo see the stack trace of this error",
-            "[ERROR Swap]: on | error: failed",
+            "[ERROR Swap]\n[preflight] If you know what you are doing\nerror: no\nTo see the stack trace of this error",
+            "[ERROR Swap] | error: no",
         ),
         ("x" * 1000, "x" * LONGEST_LINE),
     ],

@@ -1,14 +1,17 @@
 """A machine joins over SSH, or does not, for each thing that can be wrong with it."""
 
 import asyncio
+import logging
 from datetime import timedelta
 
 import pytest
+import uvloop
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.resources import NODES
 from holdfast.machines.joining import JoinFailed, JoinProgress, JoinStep
+from holdfast.machines.ssh_joiner import JoinTiming
 from tests.machines.join_bench import join_bench, now
 from tests.machines.light_machine import Fault
 from tests.runtime.virtual import settled, virtual
@@ -289,3 +292,21 @@ async def test_a_join_that_is_cancelled_leaves_no_connection() -> None:
         assert machine.connections == 0
         with pytest.raises(NotFound):
             await bench.cluster.get(NODES, Key("", bench.target.node_name))
+
+
+def test_a_machine_joins_on_the_event_loop_of_the_operator_and_without_its_librarys_lines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """In its own time, and with the connections of uvloop."""
+    timing = JoinTiming(step_s=60, first_pause_s=0.01, longest_pause_s=0.1)
+
+    async def join() -> None:
+        async with join_bench(timing, quiet=True) as bench:
+            await bench.boot()
+            await bench.join()
+            assert (await bench.node()).is_ready
+
+    with caplog.at_level(logging.INFO), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(join())
+
+    assert [record for record in caplog.records if record.name.startswith("asyncssh")] == []

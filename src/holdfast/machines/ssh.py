@@ -1,5 +1,6 @@
 """Logs in to a machine whose host key is known, and runs commands there."""
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -8,6 +9,9 @@ from msgspec import Struct
 
 from holdfast.errors import HoldfastError
 from holdfast.machines.kubeadm import last_lines
+
+# Of each login it tells a dozen lines, with the whole command.
+asyncssh.set_log_level(logging.WARNING)
 
 KEEPALIVE_S = 15.0
 KEPT_OUTPUT = 16_384
