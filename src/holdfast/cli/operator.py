@@ -21,6 +21,7 @@ from holdfast.checkpointbackup.credentials import CredentialHandler, RegistrySec
 from holdfast.checkpointbackup.endpoint import EndpointPublisher
 from holdfast.cli import operator_flags as flags
 from holdfast.cli.operator_machines import MachineOptions, operating_machines
+from holdfast.cli.operator_spot import add_spot_jobs, registry_access
 from holdfast.cli.registries import PlainHttpRegistry, registry_host
 from holdfast.cli.session import UsageError, errors_as_one_line
 from holdfast.cluster.errors import NotFound
@@ -40,6 +41,8 @@ from holdfast.runtime.operator import SETTINGS, Operator, OperatorSettings
 from holdfast.runtime.process import configure, level_from, on_signal, utc_now
 from holdfast.runtime.secrets import SecretReader
 from holdfast.scheduling.machine_pools import MachinePools
+from holdfast.spotinstancejob.registry_access import RegistryAccess
+from holdfast.spotinstancejob.reports import ReplicaReports
 from holdfast.trainingjob.controller import training_job_controller
 from holdfast.trainingjob.decide.snapshot import TIMING, TrainingJobTiming
 from holdfast.trainingjob.reports.receiver import ReportReceiver
@@ -234,12 +237,36 @@ async def _run_operator(cluster: KubernetesCluster, lease: Key, metrics: Metrics
         elector=elector,
         settings=options.settings,
     )
+    account = f"{lease.namespace}:{LEASE}"
+    secrets, pools = SecretReader(guarded, operator_account=account), MachinePools(SystemRandom().random)
+    operating = operating_machines(
+        operator,
+        guarded,
+        pools,
+        secrets,
+        options.machines,
+        namespace=lease.namespace,
+        require_leadership=elector.require_leadership if elector else lambda: None,
+    )
+    async with registry_access(guarded, secrets) as access:
+        receiver = _add_jobs(operator, guarded, pools, access, account, options)
+        if options.reports_address:
+            operator.add_leader_task(EndpointPublisher(guarded, lease.namespace, lambda: receiver.endpoint_json).run)
+        async with operating, _serve_reports(receiver, operator, cluster, elector, lease, access, options):
+            with on_signal(operator.stop):
+                await operator.run()
+
+
+def _add_jobs(
+    operator: Operator, cluster: Cluster, pools: MachinePools, access: RegistryAccess, account: str, options: Options
+) -> ReportReceiver:
+    """The controllers of what users run and save, on one ledger of GPUs; and what receives their sidecars' reports."""
     backups, ledger = BackupRequests(), SharedLedger(operator)
     receiver = ReportReceiver(now=utc_now, backups=backups)
     operator.add(
         training_job_controller(
             operator,
-            guarded,
+            cluster,
             defaults=options.defaults,
             now=utc_now,
             timing=options.timing,
@@ -251,39 +278,33 @@ async def _run_operator(cluster: KubernetesCluster, lease: Key, metrics: Metrics
     )
     operator.add(
         gpu_workload_controller(
-            operator, guarded, defaults=options.defaults, now=utc_now, timing=options.gpuworkload_timing, ledger=ledger
+            operator, cluster, defaults=options.defaults, now=utc_now, timing=options.gpuworkload_timing, ledger=ledger
         )
     )
     operator.add(
         checkpoint_backup_controller(
             operator,
-            guarded,
+            cluster,
             now=utc_now,
             requests=backups,
             credentials=RegistrySecretReader(
-                guarded,
-                operator_account=f"{lease.namespace}:{LEASE}",
-                plain_http=options.plain_http_registries,
+                cluster, operator_account=account, plain_http=options.plain_http_registries, tokens=access
             ),
             external_agent=options.checkpoint_agent == "external",
             plain_http=options.plain_http_registries,
         )
     )
-    pools = MachinePools(SystemRandom().random)
-    operating = operating_machines(
+    add_spot_jobs(
         operator,
-        guarded,
+        cluster,
         pools,
-        SecretReader(guarded, operator_account=f"{lease.namespace}:{LEASE}"),
-        options.machines,
-        namespace=lease.namespace,
-        require_leadership=elector.require_leadership if elector else lambda: None,
+        access,
+        receiver,
+        defaults=options.defaults,
+        ledger=ledger,
+        operator_account=account,
     )
-    if options.reports_address:
-        operator.add_leader_task(EndpointPublisher(guarded, lease.namespace, lambda: receiver.endpoint_json).run)
-    async with operating, _serve_reports(receiver, operator, cluster, elector, lease, options):
-        with on_signal(operator.stop):
-            await operator.run()
+    return receiver
 
 
 @asynccontextmanager
@@ -293,6 +314,7 @@ async def _serve_reports(
     cluster: Cluster,
     elector: Elector | None,
     lease: Key,
+    access: RegistryAccess,
     options: Options,
 ) -> AsyncIterator[None]:
     if not options.reports_address:
@@ -314,6 +336,7 @@ async def _serve_reports(
         node_account=options.node_service_account or f"system:serviceaccount:{lease.namespace}:{NODE_ACCOUNT}",
         operator_account=f"{lease.namespace}:{LEASE}",
         plain_http=options.plain_http_registries,
+        tokens=access,
     )
     server = receiver.serve(
         operator,
@@ -323,6 +346,7 @@ async def _serve_reports(
         port=options.reports_port,
         host=options.settings.host,
         routes=credentials.routes(),
+        others=(ReplicaReports.of(operator, cluster),),
     )
     async with server:
         yield
