@@ -77,3 +77,24 @@ async def test_a_machine_that_is_taken_back_falls_silent() -> None:
         with pytest.raises(NotFound):
             await it.provider.get(it.target.zone, it.target.node_name)
         await it.cloud.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "ready", "gpus"), [(Fault.NEVER_READY, False, "1"), (Fault.NO_GPU, True, ""), (None, True, "1")]
+)
+def test_a_node_may_be_there_and_not_be_of_use(fault: Fault | None, ready: bool, gpus: str) -> None:
+    @virtual
+    async def look() -> None:
+        async with join_bench() as bench:
+            it = AttachedBench(bench)
+            it.attached.faults.append({fault} if fault else set())
+
+            await it.join(await it.launch())
+
+            bench.target = it.target
+            node = await bench.node()
+            assert node.is_ready == ready
+            assert node.status.allocatable.get("nvidia.com/gpu", "") == gpus
+            await it.cloud.close()
+
+    look()
