@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -24,6 +25,7 @@ from holdfast.spotinstancejob import names
 from holdfast.spotinstancejob.registry_access import RegistryAccess
 from tests.leaks import PASSWORD
 from tests.providers.compute_engine.accounts import Accounts
+from tests.runtime.virtual import virtual
 from tests.spotinstancejob.jobs import spot_job
 
 GOOGLE = "gcr.io/my-project/checkpoints"
@@ -117,8 +119,8 @@ class Lab:
         return await self.cluster.create(CHECKPOINT_BACKUPS, body, namespace="ml")
 
 
-@pytest.fixture
-async def lab() -> AsyncIterator[Lab]:
+@asynccontextmanager
+async def opened() -> AsyncIterator[Lab]:
     cluster = await open_cluster(None, now=utc_now, rng=Random(0))
     for namespace in ("ml", "shared"):
         await cluster.create(NAMESPACES, {"metadata": {"name": namespace}})
@@ -126,6 +128,12 @@ async def lab() -> AsyncIterator[Lab]:
     await made.secret("gcp-credentials", {"credentials.json": made.tokens.account.key_file()})
     yield made
     await cluster.close()
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[Lab]:
+    async with opened() as made:
+        yield made
 
 
 async def test_a_checkpoint_of_the_job_gets_a_token_that_can_push(lab: Lab) -> None:
@@ -217,13 +225,19 @@ async def test_a_secret_without_the_key_is_told(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(("is_revoked", "status"), [(True, 409), (False, 503)])
-async def test_an_agent_tries_again_where_that_may_help(lab: Lab, is_revoked: bool, status: int) -> None:
+def test_an_agent_tries_again_where_that_may_help(is_revoked: bool, status: int) -> None:
     """After a 409 a run has failed, and after a 503 it asks again."""
-    lab.tokens.account.is_revoked = is_revoked
-    lab.tokens.is_silent = not is_revoked
-    job = await lab.job()
-    with pytest.raises(HttpRefusal, match="token") as refusal:
-        await lab.reader.credential(await lab.backup(job))
-    assert refusal.value.status == status
-    with pytest.raises(ProviderError):
-        await lab.access.pull_token(job)
+
+    @virtual
+    async def run() -> None:
+        async with opened() as lab:
+            lab.tokens.account.is_revoked = is_revoked
+            lab.tokens.is_silent = not is_revoked
+            job = await lab.job()
+            with pytest.raises(HttpRefusal, match="token") as refusal:
+                await lab.reader.credential(await lab.backup(job))
+            assert refusal.value.status == status
+            with pytest.raises(ProviderError):
+                await lab.access.pull_token(job)
+
+    run()

@@ -17,9 +17,13 @@ from holdfast.providers.errors import ProviderError, Unauthorized
 from holdfast.runtime.secrets import SecretUnavailable
 from holdfast.spotinstancejob.images import Checkpoint, SavedImage, newest, old_checkpoints, status_image
 from holdfast.spotinstancejob.repository import CheckpointRepository, RepositoryProblem
+from tests.checkpoints.images.conftest import registry_server
+from tests.checkpoints.images.registries import RunningRegistry
 from tests.local.registry.registries import client
 from tests.spotinstancejob.jobs import CPU_CONTAINER, OTHER_UID, spot_job
 from tests.trainingjobs import UID, at
+
+__all__ = ["registry_server"]
 
 PATH = "team/checkpoints"
 LOGGER = {"name": "logger", "image": "x"}
@@ -137,6 +141,15 @@ async def test_a_credential_that_is_not_to_be_had_is_told(lab: Lab, error: Excep
     with pytest.raises(RepositoryProblem, match=str(error)) as problem:
         await lab.repository.checkpoints(lab.job)
     assert problem.value.may_pass == may_pass
+
+
+async def test_a_credential_that_the_registry_refuses_is_told_with_the_jobs_own_field(
+    registry_server: RunningRegistry,
+) -> None:
+    wrong = GivenCredential(registry_server.credential("wrong"))
+    job = spot_job(checkpoints={"checkpointImageRepo": f"{registry_server.address.host}/{PATH}"})
+    with pytest.raises(RepositoryProblem, match=r"Secret of spec\.checkpointConfig\.checkpointRepoCredentialRef"):
+        await CheckpointRepository(wrong).checkpoints(job)
 
 
 async def test_a_repository_that_no_registry_can_have_is_told(lab: Lab) -> None:

@@ -24,8 +24,8 @@ from holdfast.providers.gcp.http import Http
 from holdfast.providers.gcp.tokens import is_google_registry, registry_token
 from holdfast.runtime.secrets import SecretReader
 from holdfast.spotinstancejob.images import backup_number, job_repository
+from holdfast.spotinstancejob.repository import REPO_FIELD
 
-REPO_FIELD = "spec.checkpointConfig.checkpointRepoCredentialRef"
 ACCOUNT_FIELD = "spec.gcpCredentialsSecretRef"
 
 

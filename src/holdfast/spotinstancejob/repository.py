@@ -32,6 +32,7 @@ from holdfast.spotinstancejob.images import (
 )
 
 WITHIN_S = 60.0
+REPO_FIELD = "spec.checkpointConfig.checkpointRepoCredentialRef"
 
 
 class RepositoryProblem(HoldfastError):
@@ -108,7 +109,8 @@ class CheckpointRepository:
             passing = isinstance(error, (RegistryUnreachable, ClusterError)) or (
                 isinstance(error, ProviderError) and not isinstance(error, Unauthorized)
             )
-            raise RepositoryProblem(str(error), may_pass=passing) from None
+            # A registry's refusals name the field of a CheckpointBackup, which takes its value from this one.
+            raise RepositoryProblem(str(error).replace("registry.secretRef", REPO_FIELD), may_pass=passing) from None
 
 
 async def _described(registry: RegistryClient, image: SavedImage) -> SavedImage:
