@@ -170,6 +170,7 @@ async def test_no_token_of_google_is_shown_to_another_registry(lab: Lab, reposit
     [
         pytest.param({"number": 8}, id="that the job has not asked for"),
         pytest.param({"name": "bert-mine-c7"}, id="of another name"),
+        pytest.param({"name": "bert-r1-c7"}, id="of another replica"),
         pytest.param({"ownerReferences": []}, id="that nobody owns"),
         pytest.param({"registry": {"repository": "my-project/mine"}}, id="for another repository"),
         pytest.param({"registry": {"url": "eu.gcr.io"}}, id="for another registry"),

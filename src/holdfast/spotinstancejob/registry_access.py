@@ -23,6 +23,7 @@ from holdfast.providers.gcp.credentials import FILE, TOKEN_URI, parse_service_ac
 from holdfast.providers.gcp.http import Http
 from holdfast.providers.gcp.tokens import is_google_registry, registry_token
 from holdfast.runtime.secrets import SecretReader
+from holdfast.spotinstancejob import names
 from holdfast.spotinstancejob.images import backup_number, job_repository
 from holdfast.spotinstancejob.repository import REPO_FIELD
 
@@ -102,8 +103,10 @@ class RegistryAccess:
 
 def _is_asked_for(job: SpotInstanceJob, backup: CheckpointBackup) -> bool:
     """Whether the job's status asks for this checkpoint, and it goes where the job's checkpoints go."""
-    number, status, registry = backup_number(job, backup), job.status, backup.spec.registry
-    if number is None or status is None or number not in {each.number for each in status.checkpoints_in_progress}:
+    meta, registry = backup.metadata, backup.spec.registry
+    asked = job.status.checkpoints_in_progress if job.status is not None else ()
+    wanted = {names.backup_name(job.metadata.name, each.replica, each.number) for each in asked}
+    if backup_number(job, backup) is None or meta.name not in wanted:
         return False
     repository = job_repository(job)
     try:
