@@ -11,7 +11,7 @@ from holdfast.api.provisionedinstance import ProvisionedInstance
 from holdfast.api.spotinstancejob import REPLICA_LABEL
 from holdfast.api.spotinstancejob_status import MOST_RECOVERIES, Recovery, ReplicaStatus, SpotInstanceJobStatus
 from holdfast.checkpoints.images.reference import parse_reference, parse_run_tag
-from holdfast.spotinstancejob.decide.recovery import set_aside
+from holdfast.spotinstancejob.decide.recovery import known_checkpoints, set_aside
 from holdfast.spotinstancejob.images import status_image
 from holdfast.spotinstancejob.replica_job import save_mode
 from holdfast.spotinstancejob.snapshot import (
@@ -94,7 +94,8 @@ def taken_at(observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus, i
     known = {each.last_checkpoint_image: each.last_checkpoint_time for each in status.job_statuses}
     known[status.last_checkpoint_image] = status.last_checkpoint_time
     listed = observed.repository.checkpoints if observed.repository is not None else ()
-    found = (each.taken_at for each in listed if status_image(observed.job, each) == image)
+    checkpoints = (*known_checkpoints(observed), *listed)
+    found = (each.taken_at for each in checkpoints if status_image(observed.job, each) == image)
     return known.get(image) or next(found, None)
 
 
