@@ -67,7 +67,7 @@ def machines(
     background = Background(now=now, random=random)
     poller = Poller(source, cluster_uid, metrics, now=now)
     projects = MachineProjects(cluster, namespace)
-    tasks = MachineTasks(background, source, joiner, projects, cluster_uid, timing=timing)
+    tasks = MachineTasks(background, source, joiner, projects, cluster_uid, now=now, timing=timing)
     reconciler = ProvisionedInstanceReconciler(
         caches,
         source,

@@ -29,6 +29,8 @@ class MachineTiming(Struct, frozen=True, kw_only=True):
     gpu_ready_s: float = 600.0
     resumed_s: float = 30.0
     """An operator that was away gets at least so long to see how far the machine has come meanwhile."""
+    fade_s: float = 180.0
+    """For the cloud to delete what it has taken back: after that it is asked to."""
     settle_s: float = 10.0
     """A step that is over sooner is not written."""
 

@@ -1,6 +1,7 @@
 """The tasks that run in the background for one machine: what is asked of the cloud, and of the machine itself."""
 
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import TypeVar
 
 from holdfast.api.meta import Key
@@ -11,14 +12,18 @@ from holdfast.machines.clouds import Cloud, CloudSource
 from holdfast.machines.joining import CannotJoin, Joiner, JoinProgress, JoinRequest
 from holdfast.machines.machine_spec import join_progress, join_target, machine_spec
 from holdfast.machines.projects import MachineProject, MachineProjects
-from holdfast.machines.snapshot import STOPPED_STATES, MachineSnapshot, MachineTiming
+from holdfast.machines.snapshot import STOPPED_STATES, Absent, Listed, MachineSnapshot, MachineTiming
 from holdfast.machines.work import Gone, Task, Value
 from holdfast.providers.errors import NotFound, Unauthorized
 from holdfast.providers.protocol import Machine, Provider
+from holdfast.runtime.process import Now
 from holdfast.runtime.secrets import SecretUnavailable
+from holdfast.times import parse_optional_time
 
 T = TypeVar("T")
 
+# Nothing boots faster.
+QUICKEST_BOOT = timedelta(seconds=10)
 NAMED_AFTER = Key("", "kube-system")
 
 
@@ -35,6 +40,20 @@ class ClusterUid:
         return self._uid
 
 
+class _HostKeys:
+    """The keys that a machine tells at its boot: the cloud is not asked before it can have booted."""
+
+    def __init__(self, provider: Provider, seen: MachineSnapshot, now: Now) -> None:
+        self._provider = provider
+        self._made_at = parse_optional_time(seen.status.creation_time)
+        self._now = now
+
+    async def host_keys(self, zone: str, name: str) -> tuple[str, ...]:
+        if self._made_at is not None and self._now() < self._made_at + QUICKEST_BOOT:
+            return ()
+        return await self._provider.host_keys(zone, name)
+
+
 class MachineTasks:
     """Begins tasks in the background."""
 
@@ -46,8 +65,10 @@ class MachineTasks:
         projects: MachineProjects,
         cluster_uid: Callable[[], Awaitable[str]],
         *,
+        now: Now,
         timing: MachineTiming,
     ) -> None:
+        self._now = now
         self._background = background
         self._clouds = clouds
         self._joiner = joiner
@@ -108,18 +129,24 @@ class MachineTasks:
         def report(progress: JoinProgress) -> None:
             self._background.report(key, uid, Task.JOIN, progress)
 
-        await self._joiner.join(request, provider, report)
+        await self._joiner.join(request, _HostKeys(provider, seen, self._now), report)
 
     async def _check(self, seen: MachineSnapshot, provider: Provider) -> Value:
-        zone, name = seen.zone, seen.machine
-        machine_id = seen.status.instance_id or ""
+        """What the list has shown already is not asked for a second time."""
+        if isinstance(seen.listed, Absent) and await self._is_preempted(seen, provider):
+            return Gone(preempted=True)
+        if isinstance(seen.listed, Listed) and seen.listed.machine.state in STOPPED_STATES:
+            return Gone(preempted=await self._is_preempted(seen, provider), exists=True)
         try:
-            machine = await provider.get(zone, name)
+            machine = await provider.get(seen.zone, seen.machine)
         except NotFound:
-            return Gone(preempted=await provider.is_preempted(zone, name, machine_id))
+            return Gone(preempted=await self._is_preempted(seen, provider))
         if machine.state in STOPPED_STATES:
-            return Gone(preempted=await provider.is_preempted(zone, name, machine_id), exists=True)
+            return Gone(preempted=await self._is_preempted(seen, provider), exists=True)
         return machine
+
+    async def _is_preempted(self, seen: MachineSnapshot, provider: Provider) -> bool:
+        return await provider.is_preempted(seen.zone, seen.machine, seen.status.instance_id or "")
 
     async def _delete(self, seen: MachineSnapshot, provider: Provider) -> None:
         await provider.delete(seen.zone, seen.machine, seen.uid)

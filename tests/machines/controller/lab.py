@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
+import msgspec
+
 from holdfast.api.core.objects import Node
 from holdfast.api.machine_ends import is_gone
 from holdfast.api.meta import Condition, Key
@@ -26,7 +28,16 @@ from holdfast.cluster.resources import (
 )
 from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
 from holdfast.machines.clouds import Clouds, Connect
-from holdfast.machines.joining import HostKeySource, JoinFailed, JoinProgress, JoinRequest, JoinStep, JoinTarget, Report
+from holdfast.machines.joining import (
+    HostKeySource,
+    Joiner,
+    JoinFailed,
+    JoinProgress,
+    JoinRequest,
+    JoinStep,
+    JoinTarget,
+    Report,
+)
 from holdfast.machines.machines import Machines, machines
 from holdfast.machines.projects import MachineProjects
 from holdfast.machines.snapshot import MachineTiming
@@ -39,7 +50,7 @@ from holdfast.scheduling.machine_pools import MachinePools
 from tests.machines.controller.dying import Process, seen_by
 from tests.machines.fake_cloud import FakeCloud
 
-BEGINNING = datetime(2026, 3, 1, 12, tzinfo=UTC)
+BEGINNING = datetime(2026, 3, 1, tzinfo=UTC)
 NAMESPACE, HOME = "ml", "holdfast-system"
 TEMPLATE = {
     "vmImage": "images/gpu",
@@ -132,7 +143,7 @@ class MachineLab:
                 clock=asyncio.get_running_loop().time,
                 own_identity_namespaces=self.own_identity,
             ),
-            self.joiner,
+            self.new_joiner(cluster),
             self.pools,
             namespace=HOME,
             now=now,
@@ -141,6 +152,10 @@ class MachineLab:
         )
         self.machines.add_to(operator)
         self.operator, self._running = operator, asyncio.create_task(operator.run())
+
+    def new_joiner(self, cluster: Cluster) -> Joiner:
+        """Of an operator that starts."""
+        return self.joiner
 
     def revive(self) -> None:
         """If it has died, another one takes over."""
@@ -187,6 +202,11 @@ class MachineLab:
         if marked:
             conditions.append({**_ready(True), "type": PREEMPTED, "message": marked})
         await self.cluster.patch_status(NODES, Key("", name), {"status": {"conditions": conditions}})
+
+    async def taint(self, name: str, key: str) -> None:
+        node = await self.cluster.get(NODES, Key("", name))
+        taints = [*msgspec.to_builtins(node.spec.taints), {"key": key, "effect": "NoSchedule"}]
+        await self.cluster.patch(NODES, Key("", name), {"spec": {"taints": taints}})
 
     async def node(self, name: str) -> Node | None:
         with suppress(NotFound):

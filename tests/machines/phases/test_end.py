@@ -12,7 +12,7 @@ from holdfast.machines.phases.step import (
     StartTask,
     TellNothing,
 )
-from holdfast.machines.snapshot import CloudProblem
+from holdfast.machines.snapshot import Absent, CloudProblem
 from holdfast.machines.work import Gone, Succeeded, Task
 from holdfast.providers.errors import ProviderError
 from tests.machines.observations import (
@@ -114,5 +114,12 @@ def test_a_machine_that_the_cloud_has_deleted_is_not_deleted_again() -> None:
     work = {Task.CHECK: Succeeded(Gone(preempted=True))}
     it = Decided(seen({**ENDING, "conditions": (condition("Launched", "True"),)}, work=work), 50)
     assert (DELETE in it.effects, it.where) == (False, ("End", "Gone"))
-    stopping = {Task.CHECK: Succeeded(Gone(preempted=True, exists=True))}
-    assert Decided(seen(ENDING, work=stopping), 50).effects == (DELETE,)
+
+
+def test_what_the_cloud_has_taken_back_it_deletes_itself_within_a_while() -> None:
+    work = {Task.CHECK: Succeeded(Gone(preempted=True, exists=True))}
+    it = Decided(seen(ENDING, work=work), 50)
+    assert (it.effects, it.where, it.rechecks_s) == ((), ("End", "Deleting"), [180])
+    it = Decided(seen(ENDING, work=work, listed=Absent(9)), 60)
+    assert (DELETE in it.effects, it.where) == (False, ("End", "Gone"))
+    assert Decided(seen(ENDING, work=work), 180).effects == (DELETE,)

@@ -69,7 +69,6 @@ def test_a_notice_that_is_withdrawn_is_no_preemption() -> None:
         ({"listed": Listed(structs.replace(MACHINE, state="TERMINATED"), 6)}, "TERMINATED in list 6"),
         ({"node": node(ready=False, since_s=400)}, "not ready since 2026-03-01T12:06:40Z"),
         ({"node": None}, "its Node is gone"),
-        ({"node": node(ready=False, marked="soon", since_s=400)}, "not ready since 2026-03-01T12:06:40Z"),
     ],
 )
 def test_a_doubt_has_the_cloud_asked_once(fields: dict[str, Any], cause: str) -> None:
@@ -79,6 +78,12 @@ def test_a_doubt_has_the_cloud_asked_once(fields: dict[str, Any], cause: str) ->
     if fields.get("node", node()) is not None:
         answered = Decided(serving(**fields, work=check(MACHINE, cause)), 500)
         assert (ask in answered.effects, answered.status.phase) == (False, "Serve"), "the machine runs"
+
+
+def test_a_node_that_falls_silent_after_its_notice_is_no_news() -> None:
+    assert Decided(serving(NOTICED, node=node(ready=False, marked="soon")), 500).effects == ()
+    gone = Decided(serving(NOTICED, node=node(ready=False, marked="soon"), listed=Absent(4)), 500)
+    assert gone.effects == (StartTask(Task.CHECK, "missing in list 4"),)
 
 
 def test_a_later_doubt_is_asked_about_again() -> None:

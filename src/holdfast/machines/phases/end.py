@@ -20,7 +20,7 @@ from holdfast.machines.phases.step import (
     at_step,
     nothing,
 )
-from holdfast.machines.snapshot import MachineSnapshot, MachineTiming, found_gone, is_due
+from holdfast.machines.snapshot import Absent, MachineSnapshot, MachineTiming, found_gone, is_due
 from holdfast.machines.work import Running, Succeeded, Task, error_of
 
 DELETING = "Deleting"
@@ -52,7 +52,7 @@ def _is_gone(seen: MachineSnapshot) -> bool:
     if not seen.is_begun or was_refused(seen) or isinstance(seen.work.get(Task.DELETE), Succeeded):
         return True
     gone = found_gone(seen)
-    return gone is not None and not gone.exists
+    return gone is not None and (not gone.exists or (gone.preempted and isinstance(seen.listed, Absent)))
 
 
 def _give_back(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> Step:
@@ -63,6 +63,10 @@ def _give_back(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> S
         if seen.is_ending or now >= over_at:
             return Step(status=seen.status, effects=(CancelTask(Task.LAUNCH),))
         return Step(status=seen.status, recheck_at=(over_at,))
+    gone = found_gone(seen)
+    fades_until = seen.step_over_at(timing.fade_s, now)
+    if gone is not None and gone.preempted and seen.is_ending and now < fades_until:
+        return Step(status=seen.status, recheck_at=(fades_until,))  # the cloud deletes it itself
     status = _deleting(seen, now)
     if seen.problem is not None:
         return Step(status=status)

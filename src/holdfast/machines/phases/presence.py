@@ -41,6 +41,8 @@ def _node_doubt(seen: MachineSnapshot) -> str:
         return ""
     if seen.node is None:
         return NODE_DELETED
+    if seen.holds("Preempted"):
+        return ""  # its end is announced, and the next list tells whether it has come
     ready = next((each for each in seen.node.status.conditions if each.type == "Ready"), None)
     if ready is not None and ready.status != "True":
         return f"not ready since {ready.last_transition_time}"
