@@ -27,7 +27,7 @@ def account(vm: SpotInstanceVM, instances: Iterable[ProvisionedInstance], now: d
         type="Ready",
         status="True",
         reason="Accounted",
-        message=f"{there} machines made from this template are there" if there else "no machine is made from it now",
+        message=f"machines made from it that are there: {there}" if there else "no machine is made from it now",
         last_transition_time=format_time(now),
         observed_generation=vm.metadata.generation,
     )
