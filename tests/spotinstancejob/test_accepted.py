@@ -80,6 +80,50 @@ def test_what_is_made_is_stored_as_it_is(
     assert {path: pair for path, pair in changed if pair[0] != GONE and str(pair[0]) != str(pair[1])} == {}
 
 
+NON_ROOT = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+@pytest.mark.parametrize(
+    ("profile", "job"),
+    [
+        pytest.param("baseline", fixture(), id="baseline: the fixture"),
+        pytest.param(
+            "restricted",
+            spot_job({**GPU_CONTAINER, "securityContext": {**CONFINED, **NON_ROOT}}),
+            id="restricted, by the container",
+        ),
+        pytest.param(
+            "restricted",
+            spot_job({**GPU_CONTAINER, "securityContext": CONFINED}, pod_spec={"securityContext": NON_ROOT}),
+            id="restricted, by the pod",
+        ),
+        pytest.param(
+            "restricted",
+            spot_job(
+                {**GPU_CONTAINER, "securityContext": CONFINED},
+                pod_spec={"securityContext": {**NON_ROOT, "runAsUser": 1000}},
+            ),
+            id="restricted, with a user",
+        ),
+    ],
+)
+def test_a_sidecar_asks_for_no_more_than_a_namespace_gives_the_training(
+    control_plane: ControlPlane, namespace: str, profile: str, job: SpotInstanceJob
+) -> None:
+    control_plane.kubectl("label", "namespace", namespace, f"pod-security.kubernetes.io/enforce={profile}")
+    (first, *_) = objects(here(job, namespace), "application")
+    template = first["spec"]["template"]
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**template["metadata"], "name": "trial", "namespace": namespace},
+        "spec": template["spec"],
+    }
+    (made,) = tried(control_plane, [pod])
+    assert made["metadata"]["name"] == "trial"
+
+
 @pytest.mark.parametrize("mode", ["application", "container"])
 @pytest.mark.parametrize("job", TEMPLATES.values(), ids=TEMPLATES)
 async def test_the_embedded_engine_takes_them_too(job: SpotInstanceJob, mode: str) -> None:

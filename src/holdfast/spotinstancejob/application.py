@@ -39,8 +39,8 @@ from holdfast.spotinstancejob.template import training_container
 INDEX_OF_REPLICA = 0
 INDEX: Variable = {"name": "HOLDFAST_INDEX", "value": str(INDEX_OF_REPLICA)}
 FOLDER_MOUNT = {"name": checkpoints.VOLUME, "mountPath": checkpoints.FOLDER}
-# As whom the training runs.
-_USER = ("runAsUser", "runAsGroup", "runAsNonRoot")
+# As whom the training runs, and what a namespace with the restricted profile asks of each container besides.
+_USER = ("runAsUser", "runAsGroup", "runAsNonRoot", "seccompProfile")
 # As root, and with leave to read and remove the files of any user.
 _ROOT = {
     "runAsUser": 0,
