@@ -11,6 +11,8 @@ STEPS = ("Launched", "Joined", "GPUReady")
 NOTICE, TAKEN_BACK = "PreemptionNotice", "TakenBack"
 # The same where it is False: somebody else's doing.
 DELETED, STOPPED = "MachineDeleted", "MachineStopped"
+# … and where its Node is silent, and the cloud shows the machine running all the same.
+RUNS = "MachineRuns"
 
 
 def status_of(instance: ProvisionedInstance) -> ProvisionedInstanceStatus:

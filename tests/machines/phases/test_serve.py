@@ -80,6 +80,13 @@ def test_a_doubt_has_the_cloud_asked_once(fields: dict[str, Any], cause: str) ->
         assert (ask in answered.effects, answered.status.phase) == (False, "Serve"), "the machine runs"
 
 
+def test_a_silent_node_of_a_machine_that_runs_is_no_preemption() -> None:
+    cause = "not ready since 2026-03-01T12:06:40Z"
+    silent = node(ready=False, since_s=400)
+    it = Decided(serving(node=silent, work=check(MACHINE, cause)), 500)
+    assert (it.status.phase, it.condition("Preempted"), it.effects) == ("Serve", ("False", "MachineRuns"), ())
+
+
 def test_a_node_that_falls_silent_after_its_notice_is_no_news() -> None:
     assert Decided(serving(NOTICED, node=node(ready=False, marked="soon")), 500).effects == ()
     gone = Decided(serving(NOTICED, node=node(ready=False, marked="soon"), listed=Absent(4)), 500)

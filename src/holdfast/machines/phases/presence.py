@@ -7,7 +7,7 @@ from holdfast.machines.snapshot import STOPPED_STATES, Absent, Listed, MachineSn
 from holdfast.machines.work import Succeeded, Task
 from holdfast.providers.protocol import Machine
 
-NODE_DELETED = "its Node is gone"
+NODE_DELETED, SILENT = "its Node is gone", "not ready since"
 
 
 def ask(seen: MachineSnapshot, cause: str, now: datetime) -> Step:
@@ -45,7 +45,7 @@ def _node_doubt(seen: MachineSnapshot) -> str:
         return ""  # its end is announced, and the next list tells whether it has come
     ready = next((each for each in seen.node.status.conditions if each.type == "Ready"), None)
     if ready is not None and ready.status != "True":
-        return f"not ready since {ready.last_transition_time}"
+        return f"{SILENT} {ready.last_transition_time}"
     return ""
 
 

@@ -8,9 +8,9 @@ from datetime import datetime
 
 from msgspec import structs
 
-from holdfast.api.machine_ends import DELETED, NOTICE, STOPPED, TAKEN_BACK
+from holdfast.api.machine_ends import DELETED, NOTICE, RUNS, STOPPED, TAKEN_BACK
 from holdfast.api.provisionedinstance import ProvisionedInstanceStatus
-from holdfast.machines.phases.presence import NODE_DELETED, ask, doubts, is_there, shown
+from holdfast.machines.phases.presence import NODE_DELETED, SILENT, ask, doubts, is_there, shown
 from holdfast.machines.phases.step import Step, TellTakenBack, ending, nothing, with_condition, with_machine
 from holdfast.machines.snapshot import MachineSnapshot, MachineTiming, found_gone, with_status
 from holdfast.machines.work import Gone
@@ -34,6 +34,10 @@ def serve(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> Step:
     if NODE_DELETED in doubt:
         message = f"Node {seen.machine} was deleted, and {seen.where} runs on: it is not made a Node again"
         return Step(status=ending(seen, "Joined", False, "NodeDeleted", message, now))
+    if SILENT in doubt:
+        message = f"Node {seen.machine} is {doubt}, and the cloud shows {seen.where} running"
+        refuted = with_condition(seen, seen.status, "Preempted", False, RUNS, message, now)
+        return Step(status=refuted, effects=told.effects)
     return Step(status=seen.status, effects=told.effects)
 
 
