@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from holdfast.api.checkpointbackup import CheckpointBackup
+from holdfast.api.checkpointbackup import CheckpointBackup, CheckpointBackupStatus
 from holdfast.api.meta import Condition
 from holdfast.api.spotinstancejob_status import SpotInstanceJobStatus
 from holdfast.spotinstancejob.decide.checkpoints import (
@@ -32,7 +32,7 @@ def in_progress(number: int = 4, number_of_replica: int = 0, reason: str = "Inte
 
 def unfinished(number: int = 4, **status: Any) -> CheckpointBackup:
     done = finished_backup(number)
-    return structs.replace(done, status=msgspec.convert(status, type(done.status)) if status else None)
+    return structs.replace(done, status=msgspec.convert(status, CheckpointBackupStatus) if status else None)
 
 
 def noted(*replicas: Any, now: float = 100, checkpoint: Any = None, **facts: Any) -> SpotInstanceJobStatus:
@@ -67,9 +67,9 @@ def test_an_older_checkpoint_that_ends_later_does_not_count_as_the_newest() -> N
 def test_its_cost_and_its_duration_are_noted() -> None:
     done = finished_backup(4)
     timed = {"completionTime": stamp(42), "frozenSeconds": 3.25}
-    status = msgspec.convert({**msgspec.to_builtins(done.status), **timed}, type(done.status))
+    status = msgspec.convert({**msgspec.to_builtins(done.status), **timed}, CheckpointBackupStatus)
     got = noted(backups=(structs.replace(done, status=status),), status={"checkpointCosts": [1, 2, 3, 4, 5]})
-    assert got.checkpoint_costs == (2, 3, 4, 5, 3.25)
+    assert list(got.checkpoint_costs) == [2.0, 3.0, 4.0, 5.0, 3.25]
     assert got.job_statuses[0].last_checkpoint_seconds == 42
 
 

@@ -108,7 +108,7 @@ def test_only_while_its_pod_runs_a_loss_is_announced() -> None:
 
 
 def test_a_command_that_is_not_found_at_first_is_never_found() -> None:
-    missing = {"reason": "StartError", "message": 'exec: "trian": executable file not found in $PATH'}
+    missing: dict[str, Any] = {"reason": "StartError", "message": 'exec: "trian": executable file not found in $PATH'}
     first = loss(pods=(failed_pod(0, 128, **missing),))
     later = loss(pods=(failed_pod(0, 128, attempt=1, **missing),), attempt=1)
     assert first is not None

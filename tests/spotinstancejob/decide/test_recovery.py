@@ -93,7 +93,7 @@ def test_a_checkpoint_of_the_survivor_that_is_under_way_is_used() -> None:
     assert status.job_statuses[0].awaited_checkpoint == 6
 
 
-SAVED = {"lastCheckpointImage": OLD_IMAGE, "lastCheckpointTime": stamp(10)}
+SAVED: dict[str, Any] = {"lastCheckpointImage": OLD_IMAGE, "lastCheckpointTime": stamp(10)}
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ SAVED = {"lastCheckpointImage": OLD_IMAGE, "lastCheckpointTime": stamp(10)}
 def test_the_doomed_replica_is_saved_too_where_its_last_checkpoint_took_less_than_half_of_the_notice(
     seconds: int | None, notice: str, is_saved: bool
 ) -> None:
-    saved = {**SAVED, "lastCheckpointSeconds": seconds} if seconds is not None else {}
+    saved: dict[str, Any] = {**SAVED, "lastCheckpointSeconds": seconds} if seconds is not None else {}
     observed = seen(replica(0, **saved), replica(1), template=template(notice=notice))
     status = after(observed, lost(observed, is_announced=True))
     reasons = [each.reason for each in status.checkpoints_in_progress]

@@ -1,5 +1,7 @@
 """Which replicas there are, and which attempt each of them is at."""
 
+from typing import Any
+
 import pytest
 from msgspec import structs
 
@@ -47,7 +49,11 @@ def test_a_number_is_used_again_and_its_attempts_are_not_while_anything_of_them_
 
 
 def test_the_next_attempt_has_neither_node_nor_image_and_knows_its_checkpoints() -> None:
-    saved = {"lastCheckpointImage": "r.example/c:1", "lastCheckpointTime": stamp(5), "lastCheckpointSeconds": 7}
+    saved: dict[str, Any] = {
+        "lastCheckpointImage": "r.example/c:1",
+        "lastCheckpointTime": stamp(5),
+        "lastCheckpointSeconds": 7,
+    }
     observed = seen(replica(0, attempt=3, machine="bert-r0-3-m0", machineTry=2, restoredFrom="r.example/c:0", **saved))
     made = next_attempt(observed, observed.status.job_statuses[0], "Recovering")
     assert (made.name, made.attempt, made.phase) == ("bert-r0-4", 4, "Recovering")

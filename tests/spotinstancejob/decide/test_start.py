@@ -21,7 +21,7 @@ PREPARED = {
     "cause": "preemption",
     "lostTime": stamp(500),
 }
-OLD = {"jobs": (job_of(0),)}
+OLD: dict[str, Any] = {"jobs": (job_of(0),)}
 
 
 def started(*replicas: Any, now: float = 1000, **facts: Any) -> SpotInstanceJobStatus:
