@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.cluster.errors import NotLeading
 from holdfast.providers.errors import Invalid, NotFound, ProviderError, Stockout
+from holdfast.providers.gcp.provider import request_id
 from tests.providers.compute_engine.faults import Fault, lost, refusing, unavailable_though_done
 from tests.providers.compute_engine.refusals import OperationFailure, forbidden, not_found, unavailable
 from tests.providers.gcp.lab import NAME, SPEC, UID, ZONE, lab, spec
@@ -110,6 +111,8 @@ def test_a_delete_without_a_good_answer(fault: Fault) -> None:
             it.cloud.faults.add("instances.delete", fault)
             await it.provider().delete(ZONE, NAME, UID)
             assert it.cloud.made[0].gone.is_set()
+            sent = {call.request_id for call in it.cloud.calls if call.method == "instances.delete"}
+            assert sent == {request_id(UID, "delete")}
 
     run()
 

@@ -274,7 +274,11 @@ def test_a_permission_that_an_operation_lacks() -> None:
 
 def test_of_several_errors_the_telling_one_counts() -> None:
     nothing = OperationFailure("INTERNAL_ERROR", "Sorry.")
-    assert isinstance(failed(nothing, stockout("p", "us-central1-a", "n1-standard-4")), Stockout)
+    lack = stockout("p", "us-central1-a", "n1-standard-4")
+    assert isinstance(failed(nothing, lack), Stockout)
+    first = failed(lack, preempted_while_starting())
+    assert isinstance(first, MachineEnded)
+    assert first.preempted
     assert isinstance(failed(), MachineEnded)
 
 

@@ -2,12 +2,14 @@
 
 import asyncio
 
+import msgspec
 import pytest
 import structlog
 
-from holdfast.providers.errors import NotFound, ProviderError
+from holdfast.providers.errors import MachineEnded, NotFound, ProviderError
 from holdfast.providers.gcp.http import HttpRequest, HttpResponse
 from holdfast.providers.protocol import MachineList
+from tests.providers.compute_engine.refusals import preempted_while_starting
 from tests.providers.compute_engine.server import InProcess
 from tests.providers.gcp.lab import CLUSTER, NAME, SPEC, ZONE, Lab, another, lab
 from tests.runtime.virtual import virtual
@@ -67,6 +69,31 @@ async def test_zones_that_do_not_answer_are_named() -> None:
         found = await provider.list(CLUSTER)
         assert found.unreachable == {ZONE}
         assert names(found) == [another(2).name]
+
+
+@pytest.mark.parametrize("told", ["unreachables", "warning"])
+def test_one_word_of_a_silent_zone_is_enough(told: str) -> None:
+    @virtual
+    async def run() -> None:
+        async with lab() as it:
+            it.cloud.unreachable.add(ZONE)
+
+            class Half(InProcess):
+                """Google's answers with one of the two marks."""
+
+                async def send(self, request: HttpRequest) -> HttpResponse:
+                    response = await super().send(request)
+                    content = msgspec.json.decode(response.body)
+                    if told == "unreachables":
+                        content.get("items", {}).pop(f"zones/{ZONE}", None)
+                    else:
+                        content.pop("unreachables", None)
+                    return msgspec.structs.replace(response, body=msgspec.json.encode(content))
+
+            found = await it.provider(http=Half(it.cloud)).list(CLUSTER)
+            assert found.unreachable == {ZONE}
+
+    run()
 
 
 @virtual
@@ -158,6 +185,16 @@ async def test_a_preemption_is_told_from_every_other_end() -> None:
         told = [await provider.is_preempted(ZONE, machine.name, machine.id) for machine in machines]
         assert told == [True, False, False, False]
         assert four.status == "RUNNING"
+
+
+@virtual
+async def test_a_machine_that_was_not_started_for_that_reason_was_preempted_too() -> None:
+    async with lab() as it:
+        it.cloud.faults.fail_operation("insert", preempted_while_starting())
+        provider = it.provider()
+        with pytest.raises(MachineEnded):
+            await provider.launch(SPEC)
+        assert await provider.is_preempted(ZONE, NAME, "")
 
 
 @virtual
