@@ -10,7 +10,7 @@ from math import inf
 
 import msgspec
 
-from holdfast.api.core.objects import PodSpec
+from holdfast.api.core.objects import Pod, PodSpec
 from holdfast.api.meta import Key
 from holdfast.api.provisionedinstance import INSTANCE_LABEL
 from holdfast.api.spotinstancejob import SpotInstanceJob
@@ -22,7 +22,7 @@ from holdfast.runtime.informer import Informers
 from holdfast.runtime.ledger import SharedLedger
 from holdfast.scheduling.constraints import PodRequirements, gpus_in, shape_of
 from holdfast.scheduling.ledger import NodeCapacity
-from holdfast.scheduling.resources import how_many_fit
+from holdfast.scheduling.resources import how_many_fit, pod_requests
 from holdfast.spotinstancejob.replica_job import ReplicaAttempt, replica_template, save_mode
 from holdfast.spotinstancejob.snapshot import PREPARING, STARTED, status_of
 
@@ -47,6 +47,8 @@ class ReplicaPlacement:
         self._reserved: dict[str, frozenset[str]] = {}
         """By uid of a job the reservations that its status has."""
         self._waiting: dict[Key, PodRequirements] = {}
+        self._occupied: dict[str, Key] = {}
+        """Machines whose room somebody else has taken, and the job that waits for it."""
         self._changed: set[str] = set()
         self._add: Callable[[Key], None] = lambda _: None
 
@@ -76,19 +78,20 @@ class ReplicaPlacement:
         self._ledger.reserve(reservation, chosen.name, shape.requests, until_s)
         return chosen.name
 
-    def is_room_on(self, job: SpotInstanceJob, replica: ReplicaStatus, node: str) -> bool:
-        """Whether the replica's own machine has room for it."""
+    def is_room_on(
+        self, job: SpotInstanceJob, replica: ReplicaStatus, node: str, leaving: Collection[Pod] = ()
+    ) -> bool:
+        """Whether the replica's own machine has room for it, once the pods that are to leave it have left."""
         if node not in self._ledger.nodes:
             return False
         reservation, shape = self._ledger.reservations.get(reservation_id(job, replica)), self.shape(job)
         if reservation is not None and reservation.node == node:
             return True
-        return how_many_fit(shape.requests, self._ledger.free(node)) > 0
+        return how_many_fit(shape.requests, self._free(node, leaving)) > 0
 
-    def lacking(self, job: SpotInstanceJob, node: str) -> dict[str, int]:
+    def lacking(self, job: SpotInstanceJob, node: str, leaving: Collection[Pod] = ()) -> dict[str, int]:
         """What the replica asks for and the node does not have free, by resource."""
-        free = self._ledger.free(node) if node in self._ledger.nodes else {}
-        requests = self.shape(job).requests
+        free, requests = self._free(node, leaving), self.shape(job).requests
         return {name: amount for name, amount in requests.items() if free.get(name, 0) < amount}
 
     def offers(self, node: str, resource: str) -> int:
@@ -118,6 +121,13 @@ class ReplicaPlacement:
             known = generation, shape_of(pod, template["metadata"]["labels"], job.metadata.namespace)
             self._shapes[uid] = known
         return known[1]
+
+    def _free(self, node: str, leaving: Collection[Pod]) -> dict[str, int]:
+        free = dict(self._ledger.free(node)) if node in self._ledger.nodes else {}
+        for pod in leaving:
+            for name, amount in pod_requests(pod.spec).items():
+                free[name] = free.get(name, 0) + amount
+        return free
 
     def _has_room(self, node: NodeCapacity, shape: PodRequirements) -> bool:
         """The machines of jobs are for the replicas that they were ordered for."""
@@ -149,6 +159,8 @@ class ReplicaPlacement:
 
     def _on_node_change(self, name: str) -> None:
         """Changes come in bursts: the jobs that wait are looked through once for all of them."""
+        if name in self._occupied:
+            self._add(self._occupied.pop(name))
         if self._waiting and not self._changed:
             asyncio.get_running_loop().call_soon(self._wake)
         if self._waiting:

@@ -8,6 +8,7 @@ from msgspec import structs
 from holdfast.api.core.objects import Pod
 from holdfast.api.machine_ends import status_of as machine_status
 from holdfast.api.meta import Key
+from holdfast.api.spotinstancejob import REPLICA_LABEL
 from holdfast.api.spotinstancejob_status import ReplicaStatus, SpotInstanceJobStatus
 from holdfast.scheduling.ledger import GPU
 from holdfast.scheduling.machine_pools import MachinePools, Resting, ZoneChoice, machine_wish
@@ -142,9 +143,13 @@ class Supply:
         """Why the replica's machine, which is ready, has no room for it; "" when it has, or is not ready."""
         machine = observed.machine_of(replica)
         node = machine_status(machine).node_name if machine is not None and is_ready(machine) else None
-        if node is None or self._placement.is_room_on(observed.job, replica, node):
+        if node is None:
             return ""
-        lacking = self._placement.lacking(observed.job, node)
+        # One that could not be restored waits there for ever: it is stopped once the next attempt has its node.
+        own = [pod for pod in observed.pods if pod.spec.node_name == node and _is_of(pod, replica)]
+        if self._placement.is_room_on(observed.job, replica, node, own):
+            return ""
+        lacking = self._placement.lacking(observed.job, node, own)
         resource = GPU if GPU in lacking else next(iter(sorted(lacking)), GPU)
         asked, offered = lacking.get(resource, 0), self._placement.offers(node, resource)
         if offered < asked:
@@ -154,6 +159,11 @@ class Supply:
             f" and {len(takers) - MOST_NAMED} more" if takers[MOST_NAMED:] else ""
         )
         return f"its {resource} was taken by {listed or 'somebody else'}: the replica starts there when that ends"
+
+
+def _is_of(pod: Pod, replica: ReplicaStatus) -> bool:
+    """A pod of an attempt of the replica that still takes room."""
+    return pod.metadata.labels.get(REPLICA_LABEL) == str(replica.replica) and not pod.is_finished
 
 
 def _takers(pods: Iterable[Pod], resource: str) -> list[str]:
