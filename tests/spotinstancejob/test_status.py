@@ -172,6 +172,8 @@ def test_provisioning_is_true_while_machines_are_on_their_way_and_false_with_wha
     assert provisioning(machines=(machine(),)) == ("True", "MachinesOrdered")
     inserting = machine(phase="Launch", conditions=[condition("Launched", "False", "Insert", "it is being made")])
     assert provisioning(machines=(inserting,)) == ("True", "MachinesOrdered")
+    failing = machine(phase="Launch", conditions=[condition("Launched", "False", "Retrying", "503")])
+    assert provisioning(machines=(failing,)) == ("False", "Retrying")
     refused = machine(phase="Launch", conditions=[condition("Launched", "False", "Unauthorized", "revoked")])
     assert provisioning(machines=(refused,)) == ("False", "Unauthorized")
     assert cond(shown(seen(replica(0, "Pending"), zones={0: RESTING})), "Provisioning")[:2] == ("False", "Stockout")

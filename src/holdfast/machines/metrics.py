@@ -10,6 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from holdfast.api.machine_ends import STEPS, end_reason, is_gone, status_of
 from holdfast.api.meta import Condition, Key
 from holdfast.api.provisionedinstance import ProvisionedInstance, ProvisionedInstanceStatus
+from holdfast.machines.phases.launch import INSERT, RETRYING, TEMPLATE
 from holdfast.providers.protocol import Machine
 from holdfast.runtime.metrics import DURATIONS_S
 from holdfast.runtime.reconciler import EventMessage
@@ -168,4 +169,4 @@ def events_for(instance: ProvisionedInstance, status: ProvisionedInstanceStatus)
 
 def _is_new_obstacle(before: Condition | None, after: Condition) -> bool:
     """Something that a person has to mend keeps the machine from being made."""
-    return after.reason not in ("Insert", "Template") and (before is None or before.reason != after.reason)
+    return after.reason not in (INSERT, RETRYING, TEMPLATE) and (before is None or before.reason != after.reason)

@@ -113,6 +113,12 @@ def test_a_machine_that_is_not_accepted_in_time_is_given_back() -> None:
     assert it.effects == (StartTask(Task.DELETE),)
 
 
+def test_a_try_that_failed_is_told_from_one_that_takes_its_time() -> None:
+    it = Decided(seen(ASKED, work={Task.LAUNCH: failed(ProviderError("503"), retry_s=40)}), 30)
+    assert (it.where, it.condition("Launched")) == (("Launch", "Insert"), ("False", "Retrying"))
+    assert it.message.endswith(": 503")
+
+
 def test_a_call_that_hangs_is_called_off_at_the_deadline() -> None:
     it = Decided(seen(ASKED, work={Task.LAUNCH: running()}), 600)
     assert (it.status.phase, it.effects) == ("End", (CancelTask(Task.LAUNCH),))

@@ -27,6 +27,8 @@ from holdfast.providers.protocol import Machine
 from holdfast.scheduling.machine_pools import Refusal
 
 TEMPLATE, INSERT = "Template", "Insert"
+# The last try has failed, and another one follows by itself.
+RETRYING = "Retrying"
 TIMED_OUT, TEMPLATE_MISSING = "TimedOut", "TemplateMissing"
 REFUSED = ("Stockout", "QuotaExceeded", "Invalid")
 
@@ -71,9 +73,10 @@ def _under_way(seen: MachineSnapshot, error: Exception | None, now: datetime, ti
 
 def _asked_for(seen: MachineSnapshot, error: Exception | None, now: datetime) -> ProvisionedInstanceStatus:
     """From here on there may be a machine: its name, zone and project are enough to find and to delete it."""
-    waits = f"waiting for the cloud to accept {seen.where}"
-    message = f"{waits}: {error}" if error is not None else waits
+    message = f"waiting for the cloud to accept {seen.where}" + (f": {error}" if error is not None else "")
     status = waiting(seen, "Launch", "Launched", INSERT, message, now)
+    if error is not None:
+        status = with_condition(seen, status, "Launched", False, RETRYING, message, now)
     return structs.replace(status, instance_name=seen.machine, zone=seen.zone, project=seen.project)
 
 
