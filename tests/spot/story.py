@@ -57,7 +57,7 @@ async def end_of(it: World) -> End:
     it.check()
     status = (await it.job()).status
     return End(
-        recoveries=[(each.replica, each.cause, each.source) for each in status.recoveries],
+        recoveries=sorted((each.replica, each.cause, each.source) for each in status.recoveries),
         attempts=[each.attempt for each in status.job_statuses],
         machines_per_need={(need.replica, need.attempt): n for need, n in it.history.machines_per_need.items()},
         restarts=status.restarts,

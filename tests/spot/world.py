@@ -224,14 +224,22 @@ class World:
             self.steps += self.process.steps
         self.operator = self._running = None
 
+    async def kill(self) -> None:
+        """The operator dies where it is."""
+        assert self._running is not None
+        self.process.has_died = True
+        self._running.cancel()
+        await asyncio.wait([self._running])
+        self._died_at = now()
+
     async def look_after_operator(self) -> None:
         """One that has died is followed by another one after a while."""
         if self._running is None or not self._running.done():
             return
-        error = self._running.exception()
-        if not isinstance(error, NotLeading):
-            raise AssertionError("the operator has crashed") from error
         if self._died_at is None:
+            error = self._running.exception()
+            if not isinstance(error, NotLeading):
+                raise AssertionError("the operator has crashed") from error
             self._died_at = now()
         if now() >= self._died_at + timedelta(seconds=self.away_s):
             self._died_at = None
@@ -316,6 +324,10 @@ class World:
         for each in running:
             self.engine.preempt(self.machine_of(each))
         return [each.node for each in running]
+
+    def took_back(self, training: Training) -> bool:
+        """Whether Google has taken the machine under this training back, or is about to."""
+        return any(each.name == training.node and each.preempted for each in self.engine.made)
 
     # What there is.
 
