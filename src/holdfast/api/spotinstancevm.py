@@ -158,7 +158,7 @@ class GCP(ApiStruct, frozen=True, kw_only=True):
             str,
             Meta(
                 description='How long a machine may run, such as "24h"; Compute Engine then deletes it, which counts '
-                "as a preemption. A last resort against forgotten machines.",
+                "as a lost machine and not against backoffLimit. A last resort against forgotten machines.",
                 max_length=16,
             ),
         ]
