@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.api.provisionedinstance import ProvisionedInstanceStatus
 from holdfast.machines.decision import decide, is_awaited
-from holdfast.machines.phases.step import DropFinalizer, StartTask
+from holdfast.machines.phases.step import DropFinalizer, RemoveNode, StartTask
 from holdfast.machines.snapshot import Absent, CloudProblem, Listed
 from holdfast.machines.work import Gone, Running, Succeeded, Task
 from holdfast.providers.errors import MachineEnded, ProviderError, Stockout, Unauthorized
@@ -82,6 +82,17 @@ def test_whatever_is_seen_nothing_is_made_twice_and_nothing_is_let_go_while_it_m
         check = work.get(Task.CHECK)
         was_gone = isinstance(check, Succeeded) and isinstance(check.value, Gone)
         assert was_refused or was_gone or isinstance(work.get(Task.DELETE), Succeeded)
+
+
+def test_why_a_machine_ends_is_written_before_its_node_goes() -> None:
+    """Whoever sees a pod go with the node would take it for deleted by somebody, and not for preempted."""
+    work = {Task.CHECK: Succeeded(Gone(preempted=True))}
+    told, removed, *_ = decide(seen(SERVING, work=work, node=node(), listed=Absent(2)), at(100), TIMING)
+    assert not any(isinstance(effect, RemoveNode) for effect in told.effects)
+    assert ("Preempted", "True") in {(each.type, each.status) for each in told.status.conditions}
+    assert (told.status.phase, told.status.step) == ("End", "Deleting")
+    assert any(isinstance(effect, RemoveNode) for effect in removed.effects)
+    assert removed.status.step == "Gone"
 
 
 @pytest.mark.parametrize(

@@ -30,11 +30,17 @@ class Pass(Struct, frozen=True, kw_only=True):
 
 
 def decide(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> tuple[Pass, ...]:
-    """Each phase goes on from the status that the one before it leaves; it is written once for all of them."""
+    """Each phase goes on from the status that the one before it leaves; it is written once for all of them.
+
+    Only why a machine ends is written before its Node and its pods go: whoever misses these is to find the reason.
+    """
     effects: list[Effect] = []
     then: list[Effect] = []
     recheck_at = [work.retry_at for work in seen.work.values() if isinstance(work, Failed)]
+    was_ending, told = seen.is_ending, tuple[Pass, ...]()
     for phase in PHASES:
+        if phase is end and seen.is_ending and not was_ending:
+            told, effects = (Pass(status=seen.status, effects=tuple(effects)),), []
         step = phase(seen, now, timing)
         seen = with_status(seen, step.status)
         effects += step.effects
@@ -42,7 +48,7 @@ def decide(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> tuple
         recheck_at += step.recheck_at
     due = tuple(at for at in recheck_at if at > now)
     first = Pass(status=seen.status, effects=tuple(effects), recheck_at=due)
-    return (first, Pass(status=seen.status, effects=tuple(then), recheck_at=due)) if then else (first,)
+    return (*told, first, *((Pass(status=seen.status, effects=tuple(then), recheck_at=due),) if then else ()))
 
 
 def is_awaited(old: ProvisionedInstanceStatus, new: ProvisionedInstanceStatus) -> bool:
