@@ -28,11 +28,9 @@ from holdfast.local.kubelet.kubelet import Kubelet, ReadLog, identity_of
 from holdfast.local.kubelet.node import PLAIN_NODE, NodeDetails
 from holdfast.local.kubelet.objects import RunnablePod
 from holdfast.local.machines import LocalMachines
-from holdfast.local.preemptions import preemption_requests, sold_out_zones, template_zones
+from holdfast.local.preemptions import sold_out_zones, template_zones
 from holdfast.local.registry.server import serve_registry
-from holdfast.machines.clouds import OneCloud
-from holdfast.machines.joining import TurnsUp
-from holdfast.machines.machines import machines
+from holdfast.local.spot import add_spot_controllers
 from holdfast.pods.template import Defaults
 from holdfast.providers.local.provider import CALM, LocalProvider, SpotMarket
 from holdfast.providers.local.state import MachineTable
@@ -41,14 +39,13 @@ from holdfast.runtime.ledger import SharedLedger
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator, OperatorSettings
 from holdfast.runtime.process import utc_now
-from holdfast.scheduling.machine_pools import MachinePools
+from holdfast.spotinstancejob.reports import ReplicaReports
 from holdfast.trainingjob.controller import training_job_controller
 from holdfast.trainingjob.reports.receiver import ReportReceiver
 from holdfast.trainingjob.worker_logs import save_finished_worker_log
 
 DATABASE = "cluster.db"
 MACHINES = "machines"
-SYSTEM_NAMESPACE = "kube-system"
 REGISTRY = "registry"
 LOOPBACK = "127.0.0.1"
 # The image of a job without an image; the kubelet runs the reference trainer for it.
@@ -214,20 +211,16 @@ async def _operating(
             plain_http=(registry,),
         )
     )
-    random = SystemRandom()
-    pools = MachinePools(random.random)
-    # Nodes of this computer need no login and no credential of a cloud.
-    machines(
+    add_spot_controllers(
         operator,
         cluster,
-        lambda _: OneCloud(provider),
-        TurnsUp(),
-        pools,
-        namespace=SYSTEM_NAMESPACE,
+        provider,
+        defaults=defaults,
+        ledger=ledger,
+        receiver=receiver,
         now=utc_now,
-        random=random,
-    ).add_to(operator)
-    operator.add(preemption_requests(operator, provider))
+        random=SystemRandom(),
+    )
     credentials = CredentialHandler(
         cluster, now=utc_now, leading=lambda: True, node_account="", operator_account="", plain_http=(registry,)
     )
@@ -239,6 +232,7 @@ async def _operating(
         port=0,
         host=LOOPBACK,
         routes=credentials.routes(),
+        others=(ReplicaReports.of(operator, cluster),),
     )
     async with reports:
         operating = asyncio.create_task(operator.run(), name="operator")
