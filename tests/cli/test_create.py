@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast.api.kinds import WITHOUT_CONTROLLER
 from holdfast.api.meta import Key
 from holdfast.cluster.resources import NAMESPACES, SPOT_INSTANCE_JOBS
 from tests.cli.lab import CommandLab, holdfast
@@ -144,16 +143,3 @@ async def test_the_program_of_a_job_template_runs_where_it_is_applied_and_is_loo
     assert "there is no no-such-program here" in done.err
     made = await embedded.cluster.get(SPOT_INSTANCE_JOBS, Key(embedded.namespace, "spot"))
     assert made.metadata.annotations["holdfast.dev/working-directory"] == str(Path.cwd())
-
-
-async def test_a_kind_without_a_controller_says_so_when_it_is_applied(embedded: CommandLab) -> None:
-    files = [ROOT / "examples" / f"{kind.singular}.yaml" for kind in WITHOUT_CONTROLLER]
-    job = (ROOT / "examples/trainingjob.yaml").read_text()
-    text = "\n---\n".join(
-        [job.replace("metadata:", "metadata:\n  namespace: ml-training"), *map(Path.read_text, files)]
-    )
-    done = await holdfast("apply", "-f", "-", stdin=text, KUBECONFIG=str(embedded.kubeconfig))
-    assert done.code == 0, done
-    lines = (line.partition(": no controller acts on a ")[2] for line in done.err.splitlines())
-    sentences = [line for line in lines if line]
-    assert sentences == [f"{kind.kind} yet: it is stored, and nothing else happens" for kind in WITHOUT_CONTROLLER]

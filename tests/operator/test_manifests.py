@@ -3,17 +3,12 @@
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from holdfast.api.kind import Kind
-from holdfast.api.kinds import WITHOUT_CONTROLLER
 from holdfast.cli.operator import DEFAULT_IMAGE
-from tests.control_plane.kubectl import KubectlFailed
 from tests.control_plane.server import ControlPlane
-from tests.control_plane.test_component import until
 from tests.operator.deployed import deployed as deployed_folders
 from tests.operator.deployed import may as account_may
 
@@ -55,31 +50,6 @@ def test_its_service_and_service_monitor_find_its_metrics() -> None:
     assert [each["port"] for each in monitor["spec"]["endpoints"]] == [port["name"]]
     namespaces = {each["metadata"]["namespace"] for each in (deployment, service, monitor)}
     assert namespaces == {"holdfast-system"}
-
-
-@pytest.mark.parametrize("kind", WITHOUT_CONTROLLER, ids=lambda kind: kind.singular)
-def test_kubectl_warns_who_applies_a_kind_that_no_controller_acts_on(
-    deployed: ControlPlane, namespace: str, kind: Kind[Any]
-) -> None:
-    example = yaml.safe_load((CHECKOUT / "examples" / f"{kind.singular}.yaml").read_text().split("---\n")[0])
-    example["metadata"]["namespace"] = namespace
-    sentence = f"no controller acts on a {kind.kind} yet"
-    until(lambda: sentence in _warning(deployed, example), what=sentence)  # the server reads its policies now and then
-
-
-def test_only_kinds_without_a_controller_are_warned_of() -> None:
-    policy, _ = yaml.safe_load_all((MANIFESTS / "kinds-without-controller.yaml").read_text())
-    rules = policy["spec"]["matchConstraints"]["resourceRules"]
-    warned = {(group, name) for rule in rules for group in rule["apiGroups"] for name in rule["resources"]}
-    assert warned == {(kind.group, kind.plural) for kind in WITHOUT_CONTROLLER}
-
-
-def _warning(plane: ControlPlane, document: dict[str, Any]) -> str:
-    try:
-        plane.kubectl("create", "--dry-run=server", "--warnings-as-errors", "-f", "-", input=yaml.safe_dump(document))
-    except KubectlFailed as warned:
-        return warned.output
-    return ""
 
 
 def test_its_pods_keep_to_the_restricted_profile(deployed: ControlPlane) -> None:

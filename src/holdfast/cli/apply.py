@@ -9,7 +9,6 @@ import typer
 
 from holdfast.api.advice import advice
 from holdfast.api.kinds import kind_of as our_kind
-from holdfast.api.kinds import without_controller
 from holdfast.api.meta import WORKING_DIRECTORY, Key
 from holdfast.api.schema.validation import subject as subject_of
 from holdfast.api.schema.validation import validate_object
@@ -142,10 +141,8 @@ async def _apply(session: Session, manifest: ManifestDocument, namespace: str) -
 
 async def _notes(session: Session, known: KnownKind, key: Key, document: JSON) -> list[str]:
     """Hints about an accepted object that its status does not show."""
-    notes = [without_controller(known.resource.group, known.resource.kind)]
-    if known.resource.kind in PROGRAMS:
-        notes.append(await image_note(session, key.namespace, document))
-    return [note for note in notes if note]
+    note = await image_note(session, key.namespace, document) if known.resource.kind in PROGRAMS else ""
+    return [note] if note else []
 
 
 def key_of(session: Session, known: KnownKind, manifest: ManifestDocument, namespace: str) -> Key:
