@@ -123,3 +123,23 @@ def test_what_the_cloud_has_taken_back_it_deletes_itself_within_a_while() -> Non
     it = Decided(seen(ENDING, work=work, listed=Absent(9)), 60)
     assert (DELETE in it.effects, it.where) == (False, ("End", "Gone"))
     assert Decided(seen(ENDING, work=work), 180).effects == (DELETE,)
+
+
+def test_what_is_deleted_and_taken_back_at_once_is_given_back_at_once() -> None:
+    work = {Task.CHECK: Succeeded(Gone(preempted=True, exists=True))}
+    assert Decided(seen(SERVING, deleted=True, work=work), 50).effects == (DELETE,)
+
+
+def test_pods_of_a_node_that_is_gone_already_are_ended_too() -> None:
+    lost = pod("bert-r0-x", owner="Job", ready=False)
+    it = Decided(seen(SERVING, deleted=True, pods=(lost,), work=GONE), 60)
+    assert it.effects[0] == RemoveNode(None, (lost,))
+    assert not any(isinstance(e, RemoveNode) for e in Decided(seen(SERVING, deleted=True, work=GONE), 60).effects)
+
+
+def test_a_finalizer_that_somebody_took_off_is_not_taken_off_again() -> None:
+    assert DropFinalizer() not in Decided(seen(ENDING, work=GONE, finalizers=()), 60).effects
+
+
+def test_the_status_of_an_object_that_goes_is_not_touched() -> None:
+    assert Decided(seen(SERVING, deleted=True, work=GONE), 60).where == ("Serve", "Serving")

@@ -6,9 +6,10 @@ import pytest
 from msgspec import structs
 
 from holdfast.machines.phases.step import ReserveNode, StartTask
-from holdfast.machines.work import Succeeded, Task
-from tests.machines.observations import JOINED, MACHINE, NAME, TEMPLATE, Decided, node, pod, seen
+from holdfast.machines.work import Gone, Succeeded, Task
+from tests.machines.observations import JOINED, LAUNCHED, MACHINE, NAME, TEMPLATE, Decided, condition, node, pod, seen
 
+FAILED = condition("GPUReady", "False", "GPUs")
 BUSY = [pod(f"driver-{number}", ready=False) for number in range(5)]
 
 
@@ -59,3 +60,50 @@ def test_a_machine_that_does_not_get_ready_in_time_is_given_back_once_the_cloud_
 
 def test_a_machine_that_got_ready_while_nobody_looked_is_not_late() -> None:
     assert Decided(seen(JOINED, node=node()), 9000).status.phase == "Serve"
+
+
+def test_a_machine_that_is_given_back_is_not_reserved_however_ready_it_gets() -> None:
+    late = {**JOINED, "phase": "End", "step": "Deleting", "conditions": (*JOINED["conditions"], FAILED)}
+    for observed in (
+        seen(late, node=node()),
+        seen(JOINED, node=node(), deleted=True),
+        seen(JOINED, node=node(), work={Task.CHECK: Succeeded(Gone(preempted=True))}),
+        seen(LAUNCHED, node=None),
+    ):
+        it = Decided(observed, 100)
+        assert not any(isinstance(effect, ReserveNode) for effect in it.effects)
+        assert it.condition("GPUReady")[0] != "True"
+
+
+def test_a_machine_that_was_taken_back_is_not_asked_about_when_its_time_is_over() -> None:
+    work = {Task.CHECK: Succeeded(Gone(preempted=True))}
+    it = Decided(seen(JOINED, node=node(gpus=0), work=work), 900)
+    assert it.condition("Preempted") == ("True", "TakenBack")
+    assert not any(isinstance(effect, StartTask) for effect in it.effects)
+
+
+def test_pods_that_go_away_or_have_no_owner_are_not_waited_for() -> None:
+    leaving = pod("leaving", ready=False)
+    leaving = structs.replace(
+        leaving, metadata=structs.replace(leaving.metadata, deletion_timestamp="2026-03-01T12:00:00Z")
+    )
+    bare = pod("bare", ready=False)
+    bare = structs.replace(bare, metadata=structs.replace(bare.metadata, owner_references=()))
+    assert Decided(seen(JOINED, node=node(), pods=(leaving, bare)), 100).status.phase == "Serve"
+
+
+@pytest.mark.parametrize(("count", "text"), [(1, "driver-0;"), (3, "driver-0, driver-1, driver-2;")])
+def test_few_pods_are_all_named(count: int, text: str) -> None:
+    assert f"are not ready: {text}" in Decided(seen(JOINED, node=node(), pods=tuple(BUSY[:count])), 100).message
+
+
+def test_the_kubelets_own_reason_is_passed_on() -> None:
+    silent = node(ready=False)
+    said = structs.replace(silent.status.conditions[0], message="the network plugin is not ready")
+    silent = structs.replace(silent, status=structs.replace(silent.status, conditions=(said,)))
+    assert "is not ready (the network plugin is not ready);" in Decided(seen(JOINED, node=silent), 100).message
+    assert f"{NAME} is not ready;" in Decided(seen(JOINED, node=node(ready=False)), 100).message
+
+
+def test_without_its_template_what_is_there_has_to_do() -> None:
+    assert Decided(seen(JOINED, node=node(gpus=0), template=None), 100).status.phase == "Serve"

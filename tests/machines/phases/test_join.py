@@ -67,6 +67,7 @@ def test_a_machine_that_was_taken_back_meanwhile_did_not_fail_to_join() -> None:
     it = Decided(seen(LAUNCHED, work=work), 102)
     assert (it.status.phase, it.condition("Preempted")) == ("End", ("True", "TakenBack"))
     assert it.condition("Joined") == ("False", "HostKey"), "as it was"
+    assert not any(isinstance(effect, StartTask) for effect in it.effects), "the cloud has answered"
 
 
 def test_while_the_cloud_does_not_answer_nothing_is_decided() -> None:
@@ -105,3 +106,18 @@ def test_the_time_of_a_step_is_kept_by_whoever_joins() -> None:
 def test_an_operator_that_was_away_looks_first() -> None:
     assert Decided(seen(LAUNCHED), 4000).effects == (JOIN,)
     assert Decided(seen(LAUNCHED, work={Task.JOIN: running(since_s=4000)}), 4010).effects == ()
+
+
+def test_a_join_that_ended_well_waits_for_the_node_as_long_as_any_step() -> None:
+    work: dict[Task, Work] = {Task.JOIN: Succeeded(None)}
+    assert Decided(seen(LAUNCHED, work=work), 299).effects == ()
+    assert Decided(seen(LAUNCHED, work=work), 300).effects == (StartTask(Task.CHECK, "join"),)
+
+
+def test_what_keeps_a_join_from_beginning_is_said_and_has_its_time() -> None:
+    work: dict[Task, Work] = {Task.JOIN: failed(ProviderError("the cloud answers 503"), retry_s=999)}
+    it = Decided(seen(LAUNCHED, work=work), 40)
+    assert it.message.endswith("can't be logged in to: the cloud answers 503")
+    asked: dict[Task, Work] = {**work, Task.CHECK: Succeeded(MACHINE, "join")}
+    it = Decided(seen(LAUNCHED, work=asked), 300)
+    assert (it.status.phase, "the cloud answers 503" in it.message) == ("End", True)

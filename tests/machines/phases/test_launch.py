@@ -23,6 +23,7 @@ from tests.machines.observations import (
     PROJECT,
     ZONE,
     Decided,
+    condition,
     failed,
     running,
     seen,
@@ -168,3 +169,29 @@ def test_a_template_may_come_later_and_is_not_waited_for_for_ever() -> None:
 def test_a_template_that_vanishes_while_the_cloud_is_asked_changes_nothing() -> None:
     it = Decided(seen(ASKED, template=None, work={Task.LAUNCH: running()}), 10)
     assert (it.where, it.effects) == (("Launch", "Insert"), ())
+
+
+@pytest.mark.parametrize("reason", ["TimedOut", "Stockout", "TemplateMissing"])
+def test_an_object_that_ends_is_never_asked_for_again(reason: str) -> None:
+    ended = {**ASKED, "phase": "End", "step": "Deleting", "conditions": (condition("Launched", "False", reason),)}
+    assert LAUNCH not in Decided(seen(ended), 700).effects
+
+
+def test_without_trouble_the_message_says_what_is_waited_for() -> None:
+    it = Decided(seen(), 0)
+    assert it.message == f"waiting for the cloud to accept machine {NAME} in zone {ZONE} of project {PROJECT}"
+    it = Decided(seen(ASKED, work={Task.LAUNCH: running()}), 600)
+    assert it.message == f"machine {NAME} in zone {ZONE} of project {PROJECT} was not accepted within 600 s"
+
+
+def test_only_a_refusal_proves_that_nothing_was_made() -> None:
+    timed_out = {
+        **ASKED,
+        "phase": "End",
+        "step": "Deleting",
+        "conditions": (condition("Launched", "False", "TimedOut"),),
+    }
+    assert Decided(seen(timed_out), 700).effects == (StartTask(Task.DELETE),)
+    refused = {**timed_out, "conditions": (condition("Launched", "False", "Stockout"),)}
+    it = Decided(seen(refused), 700)
+    assert (it.where, it.status.state, StartTask(Task.DELETE) in it.effects) == (("End", "Gone"), None, False)

@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from holdfast.api.core.selectors import Taint
 from holdfast.machines.phases.step import DropFinalizer, RemoveNode, StartTask, TellTakenBack
 from holdfast.machines.snapshot import Absent, CloudProblem, Listed, MachineSnapshot
 from holdfast.machines.work import Gone, Succeeded, Task
+from holdfast.pods.failure import PREEMPTED
 from holdfast.providers.errors import ProviderError
 from tests.machines.observations import (
     JOINED,
@@ -157,3 +159,31 @@ def test_a_check_that_fails_decides_nothing_and_is_tried_again() -> None:
     work = {Task.CHECK: failed(ProviderError("503"), retry_s=510, cause="missing in list 4")}
     assert Decided(serving(listed=Absent(4), work=work), 500).effects == ()
     assert Decided(serving(listed=Absent(4), work=work), 510).effects == (StartTask(Task.CHECK, "missing in list 4"),)
+
+
+def test_a_mark_without_a_condition_is_a_notice_too() -> None:
+    """Other agents set a taint alone."""
+    marked = node()
+    taints = (*marked.spec.taints, Taint(key=PREEMPTED, effect="NoSchedule"))
+    marked = structs.replace(marked, spec=structs.replace(marked.spec, taints=taints))
+    it = Decided(serving(node=marked), 500)
+    assert it.condition("Preempted") == ("True", "PreemptionNotice")
+    assert it.status.preemption_notice == "2026-03-01T12:08:20Z", "now"
+    assert it.message == f"Node {NAME} is marked: the cloud takes it back"
+
+
+@pytest.mark.parametrize(
+    ("gone", "text"), [(Gone(False), " was deleted,"), (Gone(False, exists=True), " was stopped,")]
+)
+def test_the_message_says_what_somebody_else_did(gone: Gone, text: str) -> None:
+    assert text in Decided(serving(work=check(gone)), 500).message
+
+
+def test_what_the_cloud_shows_of_the_machine_is_in_status() -> None:
+    moved = structs.replace(MACHINE, state="STAGING", external_ip="192.0.2.9")
+    it = Decided(serving(listed=Listed(moved, 1)), 500)
+    assert (it.status.state, it.status.external_ip, it.status.internal_ip) == ("STAGING", "192.0.2.9", "10.0.0.7")
+    it = Decided(serving(listed=None, work=check(moved)), 500)
+    assert it.status.external_ip == "192.0.2.9"
+    unknown = structs.replace(MACHINE, state=None)
+    assert Decided(serving(listed=Listed(unknown, 1)), 500).status.state == "RUNNING", "an unknown one changes nothing"
