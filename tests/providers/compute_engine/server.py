@@ -64,8 +64,8 @@ async def serving(cloud: ComputeEngine) -> AsyncIterator[str]:
         except ConnectionLost as loss:
             if loss.is_silent:
                 await asyncio.Event().wait()
-            assert request.transport is not None
-            request.transport.abort()
+            if request.transport is not None:  # who asked may be gone
+                request.transport.abort()
             return web.Response()
         return web.Response(status=response.status, headers=response.headers, body=response.body)
 
