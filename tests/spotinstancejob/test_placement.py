@@ -173,3 +173,7 @@ async def test_whether_a_machine_has_room_is_told_with_what_is_missing() -> None
     assert not wired.placement.is_room_on(job, first, "m")
     assert list(wired.placement.lacking(job, "m")) == ["nvidia.com/gpu"]
     assert not wired.placement.is_room_on(job, first, "gone")
+    assert wired.woken == []
+    wired.ledger.pod_changed(pod("p", "m", gpu="1"), None)
+    assert wired.woken == [Key("ml", "bert")]
+    assert wired.placement.is_room_on(job, first, "m")

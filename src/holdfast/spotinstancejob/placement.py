@@ -81,13 +81,17 @@ class ReplicaPlacement:
     def is_room_on(
         self, job: SpotInstanceJob, replica: ReplicaStatus, node: str, leaving: Collection[Pod] = ()
     ) -> bool:
-        """Whether the replica's own machine has room for it, once the pods that are to leave it have left."""
-        if node not in self._ledger.nodes:
-            return False
-        reservation, shape = self._ledger.reservations.get(reservation_id(job, replica)), self.shape(job)
+        """Whether the replica's own machine has room for it, once the pods that are to leave it have left.
+
+        If not, the job is queued when the machine changes.
+        """
+        reservation = self._ledger.reservations.get(reservation_id(job, replica))
         if reservation is not None and reservation.node == node:
             return True
-        return how_many_fit(shape.requests, self._free(node, leaving)) > 0
+        if how_many_fit(self.shape(job).requests, self._free(node, leaving)) > 0:
+            return True
+        self._occupied[node] = job.metadata.key
+        return False
 
     def lacking(self, job: SpotInstanceJob, node: str, leaving: Collection[Pod] = ()) -> dict[str, int]:
         """What the replica asks for and the node does not have free, by resource."""

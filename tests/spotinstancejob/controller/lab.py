@@ -112,6 +112,16 @@ class SpotLab(ControllerLab[SeenSpotJob]):
 
         return await self.until(there, f"replica {replica} is {phase} at attempt {attempt}")
 
+    async def until_saved(self) -> str:
+        """The newest image, once there is one; from then on none is made for an hour."""
+        await self.until(lambda it: it.status.last_checkpoint_image, "was saved")
+        await self.patch(checkpointConfig={"checkpointInterval": "1h"})
+
+        def rests(it: SeenSpotJob) -> bool:
+            return it.status.checkpoint_interval_seconds == 3600 and not it.status.checkpoints_in_progress
+
+        return (await self.until(rests, "is not saved any more")).status.last_checkpoint_image or ""
+
     async def until_says(self, text: str) -> SeenSpotJob:
         return await self.until(lambda it: text in it.message, f"says {text!r}")
 

@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
+from msgspec import structs
+
 from holdfast.api.checkpointbackup import CheckpointBackup
 from holdfast.api.meta import Key, Object
 from holdfast.api.provisionedinstance import INSTANCE_LABEL, SPOT_NODE_LABEL, ProvisionedInstance, machine_name
@@ -31,10 +33,10 @@ class Player:
 class Cloud(Player):
     """Plays the controller of ProvisionedInstances: machines come up at once unless they are held, and go when told."""
 
-    def __init__(self, cluster: Cluster, machines: Store[ProvisionedInstance], add_node: AddNode) -> None:
+    def __init__(self, cluster: Cluster, machines: Store[ProvisionedInstance], make_node: AddNode) -> None:
         self._cluster = cluster
         self._machines = machines
-        self._add_node = add_node
+        self._make_node = make_node
         self.holds_new = False
         self.launched: list[str] = []
         self.nodes: set[str] = set()
@@ -51,14 +53,19 @@ class Cloud(Player):
 
     async def bring_up(self, key: Key) -> str:
         """The machine becomes a Node; its name."""
+        node = await self.add_node(key)
+        held = [condition(kind, "True", "Ready") for kind in ("Launched", "Joined", "GPUReady")]
+        await self.say(key, phase="Serve", state="RUNNING", nodeName=node, conditions=held)
+        return node
+
+    async def add_node(self, key: Key) -> str:
+        """It has joined, and is not ready for its job yet."""
         machine = await self._cluster.get(PROVISIONED_INSTANCES, key)
         node = machine_name(machine.metadata.uid)
         if machine.metadata.uid not in self.launched:
             self.launched.append(machine.metadata.uid)
             self.nodes.add(node)
-            await self._add_node(node, {SPOT_NODE_LABEL: "true", INSTANCE_LABEL: machine.metadata.uid})
-        held = [condition(kind, "True", "Ready") for kind in ("Launched", "Joined", "GPUReady")]
-        await self.say(key, phase="Serve", state="RUNNING", nodeName=node, conditions=held)
+            await self._make_node(node, {SPOT_NODE_LABEL: "true", INSTANCE_LABEL: machine.metadata.uid})
         return node
 
     async def refuse(self, key: Key, reason: str = "Stockout", said: str = "no capacity") -> None:
@@ -74,7 +81,8 @@ class Cloud(Player):
         """It is gone."""
         await self.notice(key)
         await self._take_away(await self._cluster.get(PROVISIONED_INSTANCES, key))
-        await self.say(key, phase="End", step="Gone", state="TERMINATED")
+        with suppress(NotFound):  # it was given back already
+            await self.say(key, phase="End", step="Gone", state="TERMINATED")
 
     async def say(self, key: Key, **status: Any) -> None:
         await self._cluster.patch_status(PROVISIONED_INSTANCES, key, {"status": status})
@@ -145,6 +153,8 @@ class PlayedRegistry:
     def __init__(self) -> None:
         self._pushed: dict[str, CheckpointBackup] = {}
         self.problem = ""
+        self.labels: dict[str, str] = {}
+        """What the images tell about themselves."""
         self.deleted: list[int] = []
 
     def add(self, backup: CheckpointBackup) -> None:
@@ -154,11 +164,15 @@ class PlayedRegistry:
         if self.problem:
             raise RepositoryProblem(self.problem, may_pass=True)
         found = (checkpoint_of(job, backup) for backup in self._pushed.values())
-        there = (each for each in found if each is not None and each.number not in self.deleted)
-        return tuple(sorted(there, key=lambda each: each.order, reverse=True))
+        there = [each for each in found if each is not None and each.number not in self.deleted]
+        return tuple(map(self._labelled, sorted(there, key=lambda each: each.order, reverse=True)))
 
     async def described(self, job: SpotInstanceJob, checkpoint: Checkpoint) -> Checkpoint | None:
-        return checkpoint
+        return self._labelled(checkpoint)
+
+    def _labelled(self, checkpoint: Checkpoint) -> Checkpoint:
+        images = tuple(structs.replace(each, labels=self.labels) for each in checkpoint.images)
+        return structs.replace(checkpoint, images=images)
 
     async def delete(self, job: SpotInstanceJob, checkpoints: Iterable[Checkpoint]) -> int:
         numbers = [each.number for each in checkpoints]

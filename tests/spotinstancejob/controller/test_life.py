@@ -68,10 +68,8 @@ async def test_a_preempted_replica_goes_on_from_the_checkpoint_of_the_survivor_o
 async def test_when_both_are_preempted_both_go_on_from_the_newest_image_of_the_repository(lab: SpotLab) -> None:
     await lab.apply_manifests(checkpoints={"checkpointInterval": "2s"})
     await lab.until_running()
-    saved = await lab.until(lambda it: it.status.last_checkpoint_image, "was saved")
-    assert saved.holds("Checkpointed")
-    await lab.patch(checkpointConfig={"checkpointInterval": "1h"})
-    await lab.open_backups(0)
+    await lab.until_saved()
+    assert (await lab.get()).holds("Checkpointed")
     lab.agents.holds = True
     keys = [lab.key(f"my-training-job-r{number}-0-m0") for number in (0, 1)]
     for key in keys:

@@ -92,11 +92,17 @@ def test_an_attempt_that_goes_on_is_not_lost(facts: Any) -> None:
     assert loss(**facts) is None
 
 
-def test_the_cloud_refutes_that_a_silent_spot_machine_was_preempted() -> None:
-    asked = serving(conditions=[*READY, condition("Preempted", "False", "NoticeWithdrawn")])
-    found = loss(nodes=(silent(-300, **SPOT),), machines=(asked,), now=0)
-    assert found is not None
-    assert found.failure.cause == "infrastructure"
+@pytest.mark.parametrize(
+    "pods", [None, (disrupted(deleted(pod_of(), asked=60), "DeletionByTaintManager", "the node is not ready"),)]
+)
+def test_the_cloud_refutes_that_a_silent_spot_machine_was_preempted(pods: Any) -> None:
+    for conditions, cause in (
+        (READY, "preemption"),
+        ([*READY, condition("Preempted", "False", "MachineRuns")], "infrastructure"),
+    ):
+        found = loss(nodes=(silent(-300, **SPOT),), machines=(serving(conditions=conditions),), pods=pods, now=0)
+        assert found is not None
+        assert found.failure.cause == cause
 
 
 def test_only_while_its_pod_runs_a_loss_is_announced() -> None:

@@ -121,6 +121,14 @@ def _failed_pod(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus, pod: 
     failure = classify_failure(pod, observed.nodes, collateral=False)
     if failure is None:
         return None
+    node = observed.nodes.get(pod.spec.node_name)
+    if (
+        failure.cause == "preemption"
+        and node is not None
+        and not node.is_ready
+        and _runs_on(observed, pod.spec.node_name)
+    ):
+        failure = structs.replace(failure, cause="infrastructure")
     # In a later attempt the command was found before.
     is_first = replica.attempt == 0 and not failure.is_free
     return structs.replace(failure, permanent=True) if is_first and could_not_start(pod) else failure
@@ -138,11 +146,15 @@ def _lost_node(
     if silent is None or now < silent + timedelta(seconds=timing.lost_node_s):
         return None
     message = f"node {name} has been silent for {timing.lost_node_s:.0f} s"
-    machine = observed.machine_on(name)
-    refuted = machine_condition(machine, "Preempted") if machine is not None else None
-    if refuted is not None:  # the cloud was asked, and says no
-        return WorkerFailure(cause="infrastructure", message=message)
-    return WorkerFailure(cause=failure_class_of_node(node), message=message)
+    cause = "infrastructure" if _runs_on(observed, name) else failure_class_of_node(node)
+    return WorkerFailure(cause=cause, message=message)
+
+
+def _runs_on(observed: SpotInstanceJobSnapshot, node: str) -> bool:
+    """The cloud was asked about the silent node, and says that its machine was not taken back."""
+    machine = observed.machine_on(node)
+    said = machine_condition(machine, "Preempted") if machine is not None else None
+    return said is not None and said.status == "False"
 
 
 def _silent_since(node: Node) -> datetime | None:
