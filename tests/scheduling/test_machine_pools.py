@@ -57,7 +57,7 @@ def resting(pools: MachinePools, seconds: float, *, by: str = "m", wish: Machine
 
 @pytest.mark.parametrize(
     ("scope", "expected"),
-    [("zone", NEXT), ("region", FAR), ("global", "-"), ("template", "-")],
+    [("zone", NEXT), ("region", FAR), ("global", "-"), ("template", "-"), ("template-zone", NEXT)],
 )
 def test_a_refusal_rules_out_what_its_scope_says(scope: Scope, expected: str) -> None:
     asked = pools()
@@ -111,6 +111,22 @@ def test_a_machine_that_was_made_ends_the_pause_and_the_doubling() -> None:
     assert chosen(asked, 32) == HERE
     asked.refused(WISH, HERE, refusal(), at(33), by="m")
     assert (chosen(asked, 62), chosen(asked, 63)) == (NEXT, HERE)
+
+
+def test_a_template_whose_machines_are_of_no_use_in_a_zone_rests_there_longer_each_time_until_one_gets_ready() -> None:
+    """That the cloud makes them says nothing: each of them costs money all the same."""
+    asked, wish = pools(), structs.replace(WISH, zones=(HERE,))
+    asked.refused(wish, HERE, refusal("template-zone"), at(0), by="m")
+    assert chosen(asked, 1, wish=structs.replace(wish, template="u/1")) == HERE, "others' machines may do well"
+    assert (chosen(asked, 29, wish=wish), chosen(asked, 30, wish=wish)) == ("-", HERE)
+    asked.launched(wish, HERE)
+    asked.refused(wish, HERE, refusal("template-zone"), at(330), by="m")
+    assert (chosen(asked, 389, wish=wish), chosen(asked, 390, wish=wish)) == ("-", HERE)
+    asked.launched(wish, HERE)
+    asked.ready(wish, HERE)
+    asked.refused(wish, HERE, refusal("template-zone"), at(700), by="m")
+    assert (chosen(asked, 729, wish=wish), chosen(asked, 730, wish=wish)) == ("-", HERE)
+    assert "us-central1-a (asked at 2026-03-01T12:11:40Z: none left)" in resting(asked, 731, by="n", wish=wish).message
 
 
 def test_a_refusal_of_long_ago_counts_for_nothing() -> None:

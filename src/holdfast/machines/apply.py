@@ -29,6 +29,7 @@ from holdfast.machines.phases.step import (
     StartTask,
     TellLaunched,
     TellNothing,
+    TellReady,
     TellRefused,
     TellTakenBack,
 )
@@ -75,6 +76,8 @@ class Applier:
         match effect:
             case TellLaunched():
                 self._pools.launched(wish, seen.zone)
+            case TellReady():
+                self._pools.ready(wish, seen.zone)
             case TellRefused(refusal):
                 self._pools.refused(wish, seen.zone, refusal, now, by=by)
             case TellTakenBack():

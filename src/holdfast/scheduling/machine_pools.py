@@ -13,7 +13,8 @@ from msgspec import Struct, structs
 from holdfast.api.spotinstancevm import SpotInstanceVM
 from holdfast.times import format_time
 
-Scope: TypeAlias = Literal["zone", "region", "global", "template"]
+# template-zone: machines of this template in this zone.
+Scope: TypeAlias = Literal["zone", "region", "global", "template", "template-zone"]
 
 FIRST_PAUSE_S = 30.0
 LONGEST_PAUSE_S = 600.0
@@ -41,7 +42,7 @@ class MachineWish(Struct, frozen=True, kw_only=True):
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
-    """The cloud made no machine, for a reason that holds in `scope`."""
+    """The cloud made no machine, or one that was of no use, for a reason that holds in `scope`."""
 
     scope: Scope
     reason: str
@@ -121,9 +122,14 @@ class MachinePools:
         return self._resting(wish, now, by)
 
     def launched(self, wish: MachineWish, zone: str) -> None:
-        """The zone had a machine to spare."""
+        """The zone had a machine to spare. Whether it is of use is not known yet."""
         for place in _places(wish, zone):
-            self._pauses.pop(place, None)
+            if place.scope != "template-zone":
+                self._pauses.pop(place, None)
+
+    def ready(self, wish: MachineWish, zone: str) -> None:
+        """A machine of the template has got ready there."""
+        self._pauses.pop(_place(wish, zone, "template-zone"), None)
 
     def refused(self, wish: MachineWish, zone: str, refusal: Refusal, now: datetime, *, by: str) -> None:
         self.released(by)
@@ -196,12 +202,14 @@ def _places(wish: MachineWish, zone: str) -> tuple[_Place, ...]:
         _place(wish, zone, "region"),
         _place(wish, zone, "global"),
         _place(wish, zone, "template"),
+        _place(wish, zone, "template-zone"),
     )
 
 
 def _place(wish: MachineWish, zone: str, scope: Scope) -> _Place:
-    if scope == "template":
-        return _Place(scope=scope, project=wish.project, template=wish.template)
+    if scope in ("template", "template-zone"):
+        where = zone if scope == "template-zone" else ""
+        return _Place(scope=scope, project=wish.project, where=where, template=wish.template)
     where = {"zone": zone, "region": region_of(zone), "global": ""}[scope]
     return _Place(
         scope=scope,
@@ -223,6 +231,7 @@ def _text(place: _Place, pause: _Pause) -> str:
         "region": f"region {place.where}",
         "global": f"project {place.project}",
         "template": "this template",
+        "template-zone": place.where,
     }[place.scope]
-    where = "" if place.scope == "zone" else f" in {pause.asked_in}"
+    where = "" if place.scope in ("zone", "template-zone") else f" in {pause.asked_in}"
     return f"{what} (asked{where} at {format_time(pause.asked_at)}: {pause.said})"

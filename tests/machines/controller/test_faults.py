@@ -11,7 +11,7 @@ from holdfast.cluster.resources import NAMESPACES, PROVISIONED_INSTANCES, SECRET
 from holdfast.machines.joining import CannotJoin, JoinFailed, JoinStep
 from holdfast.providers.errors import Invalid, ProviderError, QuotaExceeded, RateLimited, Unauthorized
 from holdfast.providers.protocol import Machine, MachineSpec, Provider
-from holdfast.scheduling.machine_pools import Resting, machine_wish
+from holdfast.scheduling.machine_pools import Resting, ZoneChoice, machine_wish
 from tests.machines.controller.lab import NAMESPACE, condition, machine_lab, now, status
 from tests.machines.fake_cloud import DOWN, FakeCloud
 from tests.runtime.virtual import virtual
@@ -270,6 +270,9 @@ def test_a_machine_that_does_not_join_is_given_back_with_the_last_words(step: Jo
             assert lab.cloud.machines == {}
             assert len(lab.cloud.specs) == 1, "never repaired, never made again"
             assert lab.joiner.revoked
+            assert lab.pools.choose(machine_wish(await lab.vm(), spot=True), now(), by="next") == ZoneChoice(
+                "us-central1-b"
+            ), "the next one is made in another zone"
 
     failing()
 
@@ -302,6 +305,9 @@ async def test_a_machine_without_its_gpus_is_given_back() -> None:
         lab.gpus = 1
         await lab.order()
         it = await lab.until_ended()
+        assert lab.pools.choose(machine_wish(await lab.vm(), spot=True), now(), by="next") == ZoneChoice(
+            "us-central1-b"
+        )
         assert condition(it, "GPUReady") == ("False", "GPUs")
         assert "offers 1 nvidia.com/gpu of 2" in (status(it).message or "")
         assert lab.cloud.machines == {}

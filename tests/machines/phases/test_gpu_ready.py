@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.machines.phases.step import ReserveNode, StartTask
+from holdfast.machines.phases.step import ReserveNode, StartTask, TellReady, unusable
 from holdfast.machines.work import Gone, Succeeded, Task
 from tests.machines.observations import JOINED, LAUNCHED, MACHINE, NAME, TEMPLATE, Decided, condition, node, pod, seen
 
@@ -40,7 +40,7 @@ def test_a_machine_with_its_gpus_is_reserved_and_serves() -> None:
     ready = node()
     it = Decided(seen(JOINED, node=ready, pods=pods), 100)
     assert (it.where, it.condition("GPUReady")) == (("Serve", "Serving"), ("True", "Ready"))
-    assert it.before_status == (ReserveNode(ready),)
+    assert it.before_status == (ReserveNode(ready), TellReady())
     assert it.message == f"Node {NAME} is ready with 2 GPUs"
 
 
@@ -56,6 +56,7 @@ def test_a_machine_that_does_not_get_ready_in_time_is_given_back_once_the_cloud_
     it = Decided(seen(JOINED, node=node(gpus=0), work=work), 661)
     assert (it.where, it.condition("GPUReady")) == (("End", "Deleting"), ("False", "GPUs"))
     assert "was not ready within 600 s: Node" in it.message
+    assert unusable("GPUs", it.message) in it.before_status, "the next one is made elsewhere, or later"
 
 
 def test_a_machine_that_got_ready_while_nobody_looked_is_not_late() -> None:

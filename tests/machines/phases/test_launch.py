@@ -3,7 +3,16 @@
 import pytest
 
 from holdfast.machines.joining import CannotJoin
-from holdfast.machines.phases.step import AddFinalizer, CancelTask, DropFinalizer, StartTask, TellLaunched, TellRefused
+from holdfast.machines.phases.step import (
+    AddFinalizer,
+    CancelTask,
+    DropFinalizer,
+    StartTask,
+    TellLaunched,
+    TellRefused,
+    TellTakenBack,
+    unusable,
+)
 from holdfast.machines.snapshot import CloudProblem
 from holdfast.machines.work import Succeeded, Task
 from holdfast.providers.errors import (
@@ -94,6 +103,8 @@ def test_a_machine_that_ended_before_it_was_known_is_not_made_again(preempted: b
     error = MachineEnded("made and gone", preempted=preempted)
     it = Decided(seen(ASKED, work={Task.LAUNCH: failed(error)}), 30)
     assert (it.status.phase, it.condition("Launched")[0], it.condition("Preempted")) == ("End", "True", expected)
+    told = TellTakenBack() if preempted else unusable("MachineDeleted", it.message)
+    assert told in it.before_status, "an order that always ends like this must not be repeated at once"
     assert LAUNCH not in it.effects
 
 
@@ -111,7 +122,7 @@ def test_a_machine_that_is_not_accepted_in_time_is_given_back() -> None:
     it = Decided(seen(ASKED, work={Task.LAUNCH: failed(ProviderError("503"), retry_s=999)}), 600)
     assert (it.where, it.condition("Launched")) == (("End", "Deleting"), ("False", "TimedOut"))
     assert "within 600 s: 503" in it.message
-    assert it.effects == (StartTask(Task.DELETE),)
+    assert it.effects == (unusable("TimedOut", it.message), StartTask(Task.DELETE))
 
 
 def test_a_try_that_failed_is_told_from_one_that_takes_its_time() -> None:
@@ -122,7 +133,7 @@ def test_a_try_that_failed_is_told_from_one_that_takes_its_time() -> None:
 
 def test_a_call_that_hangs_is_called_off_at_the_deadline() -> None:
     it = Decided(seen(ASKED, work={Task.LAUNCH: running()}), 600)
-    assert (it.status.phase, it.effects) == ("End", (CancelTask(Task.LAUNCH),))
+    assert (it.status.phase, it.effects[1:]) == ("End", (CancelTask(Task.LAUNCH),))
 
 
 def test_an_operator_that_was_away_looks_first() -> None:

@@ -8,7 +8,17 @@ from datetime import datetime, timedelta
 from holdfast.api.core.objects import Node, Pod
 from holdfast.api.scalars import InvalidQuantity, parse_quantity
 from holdfast.machines.phases.presence import ask, is_there
-from holdfast.machines.phases.step import ReserveNode, Step, at_step, ending, nothing, waiting, with_condition
+from holdfast.machines.phases.step import (
+    ReserveNode,
+    Step,
+    TellReady,
+    at_step,
+    ending,
+    nothing,
+    unusable,
+    waiting,
+    with_condition,
+)
 from holdfast.machines.snapshot import MachineSnapshot, MachineTiming, found_gone
 from holdfast.times import format_time
 
@@ -31,7 +41,7 @@ def gpu_ready(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> St
         if not is_there(seen, NOT_READY):
             return ask(seen, NOT_READY, now)
         message = f"{seen.where} was not ready within {timing.gpu_ready_s:g} s: {what}"
-        return Step(status=ending(seen, "GPUReady", False, step, message, now))
+        return Step(status=ending(seen, "GPUReady", False, step, message, now), effects=(unusable(step, message),))
     message = f"waiting: {what}; its time is over at {format_time(over_at)}"
     return Step(status=waiting(seen, "GPUReady", "GPUReady", step, message, now), recheck_at=(over_at,))
 
@@ -53,7 +63,7 @@ def _missing(seen: MachineSnapshot, node: Node) -> tuple[str, str] | None:
 def _ready(seen: MachineSnapshot, node: Node, now: datetime) -> Step:
     message = f"Node {node.metadata.name} is ready with {wanted_gpus(seen)} GPUs"
     status = with_condition(seen, seen.status, "GPUReady", True, "Ready", message, now)
-    return Step(status=at_step(status, "Serve", "Serving", message, now), effects=(ReserveNode(node),))
+    return Step(status=at_step(status, "Serve", "Serving", message, now), effects=(ReserveNode(node), TellReady()))
 
 
 def wanted_gpus(seen: MachineSnapshot) -> int:

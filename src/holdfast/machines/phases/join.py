@@ -13,6 +13,7 @@ from holdfast.machines.phases.step import (
     at_step,
     ending,
     nothing,
+    unusable,
     waiting,
     with_condition,
 )
@@ -66,4 +67,4 @@ def _failed(seen: MachineSnapshot, step: str, message: str, now: datetime) -> St
     if not is_there(seen, NOT_JOINED):
         return ask(seen, NOT_JOINED, now)
     text = f"{seen.where} did not join the cluster, step {step}: {message}"
-    return Step(status=ending(seen, "Joined", False, step, text, now))
+    return Step(status=ending(seen, "Joined", False, step, text, now), effects=(unusable(step, text),))

@@ -13,9 +13,11 @@ from holdfast.machines.phases.step import (
     Step,
     TellLaunched,
     TellRefused,
+    TellTakenBack,
     at_step,
     ending,
     nothing,
+    unusable,
     waiting,
     with_condition,
     with_machine,
@@ -62,7 +64,9 @@ def _under_way(seen: MachineSnapshot, error: Exception | None, now: datetime, ti
     if now >= over_at and (isinstance(work, Failed) or tried_s >= timing.resumed_s):
         said = f": {error}" if error is not None else ""
         message = f"{seen.where} was not accepted within {timing.launch_s:g} s{said}"
-        return Step(status=ending(seen, "Launched", False, TIMED_OUT, message, now))
+        return Step(
+            status=ending(seen, "Launched", False, TIMED_OUT, message, now), effects=(unusable(TIMED_OUT, message),)
+        )
     return Step(
         status=status,
         effects=() if seen.has_finalizer else (AddFinalizer(),),
@@ -98,8 +102,9 @@ def _ended(seen: MachineSnapshot, error: MachineEnded, now: datetime) -> Step:
     """An earlier call had made it. It is not made a second time."""
     made = with_condition(seen, seen.status, "Launched", True, "Accepted", f"the cloud had made {seen.where}", now)
     reason = TAKEN_BACK if error.preempted else DELETED
-    status = ending(with_status(seen, made), "Preempted", error.preempted, reason, f"{seen.where}: {error}", now)
-    return Step(status=status)
+    message = f"{seen.where}: {error}"
+    status = ending(with_status(seen, made), "Preempted", error.preempted, reason, message, now)
+    return Step(status=status, effects=(TellTakenBack() if error.preempted else unusable(reason, message),))
 
 
 def _refused(seen: MachineSnapshot, error: Stockout | QuotaExceeded | Invalid, now: datetime) -> Step:

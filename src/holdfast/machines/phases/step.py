@@ -54,6 +54,10 @@ class TellLaunched(Struct, frozen=True):
     """The zone had a machine to spare."""
 
 
+class TellReady(Struct, frozen=True):
+    """A machine of this template is of use in this zone."""
+
+
 class TellRefused(Struct, frozen=True):
     refusal: Refusal
 
@@ -75,6 +79,7 @@ Effect: TypeAlias = (
     | RemoveNode
     | RevokeToken
     | TellLaunched
+    | TellReady
     | TellRefused
     | TellTakenBack
     | TellNothing
@@ -160,6 +165,11 @@ def ending(
     """The machine is given back, for good: this condition tells why."""
     status = at_step(seen.status, "End", "Deleting", message, now)
     return with_condition(seen, status, kind, holds, reason, message, now)
+
+
+def unusable(reason: str, said: str) -> TellRefused:
+    """A machine of this template was of no use: the next one is made in another zone, or after a pause."""
+    return TellRefused(Refusal(scope="template-zone", reason=reason, said=said))
 
 
 def with_machine(status: ProvisionedInstanceStatus, machine: Machine) -> ProvisionedInstanceStatus:
