@@ -1,14 +1,16 @@
 """Machines without objects and Nodes without machines: found twice, they go; what did not answer proves nothing."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from holdfast.api.core.pod import ObjectReference
 from holdfast.api.meta import Key
-from holdfast.api.provisionedinstance import machine_name
+from holdfast.api.provisionedinstance import ProvisionedInstance, machine_name
 from holdfast.cluster.errors import NotFound
+from holdfast.cluster.protocol import Listing, Resource
 from holdfast.cluster.resources import CONFIG_MAPS, NODES, PROVISIONED_INSTANCES
 from holdfast.machines.projects import NAME, MachineProject
 from holdfast.machines.sweep import INTERVAL_S, MOST_DELETED
@@ -65,6 +67,40 @@ async def test_a_machine_is_deleted_when_it_was_found_twice_and_not_before_it_is
         assert name not in lab.cloud.machines
         assert len(lab.cloud.machines) == 1, "the one with an object stays"
         assert lab.sample("holdfast_leaked_machines_total", zone="us-central1-a") == 1
+
+
+class NewerObjects:
+    """A cluster whose ProvisionedInstances do not fit the operator's model, as after a downgrade of the operator."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+    async def list(self, resource: Resource[Any], **selectors: Any) -> Listing[Any]:
+        found: Listing[Any] = await self._cluster.list(resource, **selectors)
+        return structs.replace(found, items=()) if resource.model is ProvisionedInstance else found
+
+
+@virtual
+async def test_a_machine_whose_object_can_not_be_read_is_left_alone_and_its_node_too() -> None:
+    async with machine_lab() as lab:
+        await lab.order()
+        await lab.until_serving()
+        name = lab.cloud.only()
+        await lab.stop()
+        real, newer = lab.cluster, cast("Any", NewerObjects(lab.cluster))
+        lab.cluster = newer
+        lab.start()
+        await asyncio.sleep(600 + 3 * PASS_S)
+        assert list(lab.cloud.machines) == [name]
+        lab.cloud.machines.clear()
+        await lab.set_node(name, ready=False)
+        await asyncio.sleep(3 * PASS_S)
+        assert await lab.node(name) is not None
+        await lab.stop()
+        lab.cluster = real
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from msgspec import Struct
 
 from holdfast.api.core.objects import Node
 from holdfast.api.machine_ends import is_gone
-from holdfast.api.meta import Key
+from holdfast.api.meta import Key, Object
 from holdfast.api.provisionedinstance import INSTANCE_LABEL, ProvisionedInstance, machine_name
 from holdfast.cluster.errors import ClusterError, Conflict, NotFound, NotLeading
-from holdfast.cluster.protocol import Cluster, DeleteOptions
+from holdfast.cluster.protocol import Cluster, DeleteOptions, Resource
 from holdfast.cluster.resources import NODES, PROVISIONED_INSTANCES
 from holdfast.machines.clouds import Account, CloudSource, CloudUnavailable
 from holdfast.machines.metrics import MachineMetrics
@@ -29,6 +29,15 @@ from holdfast.times import parse_optional_time
 INTERVAL_S = 300.0
 YOUNGEST = timedelta(minutes=10)
 MOST_DELETED = 20
+
+# All that are written, whatever else is in them.
+WRITTEN_INSTANCES = Resource(
+    group=PROVISIONED_INSTANCES.group,
+    version=PROVISIONED_INSTANCES.version,
+    kind=PROVISIONED_INSTANCES.kind,
+    plural=PROVISIONED_INSTANCES.plural,
+    model=Object,
+)
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -88,9 +97,10 @@ class Sweep:
         # Read after the lists: an object that is not there now was not there when its machine was listed.
         instances = {each.metadata.uid: each for each in (await self._cluster.list(PROVISIONED_INSTANCES)).items}
         suspected: set[str] = set()
-        left = MOST_DELETED
+        left, unread = MOST_DELETED, await self._unread(instances)
         for each in swept:
             leaked = [machine for machine in each.listed.machines if self._is_leaked(machine, instances)]
+            leaked = [machine for machine in leaked if machine.uid not in unread]
             suspected |= {_mark(machine) for machine in leaked}
             doomed = [machine for machine in leaked if _mark(machine) in self._suspected][:left]
             left -= len(doomed)
@@ -98,8 +108,12 @@ class Sweep:
             await self._forget_if_unused(each, instances)
         machines = {machine.uid for each in swept for machine in each.listed.machines}
         if is_complete and swept:
-            suspected |= await self._end_nodes(instances, machines)
+            suspected |= await self._end_nodes(unread.union(instances), machines)
         self._suspected = suspected
+
+    async def _unread(self, instances: Mapping[str, ProvisionedInstance]) -> set[str]:
+        """The uids of objects that a list leaves out, since they do not fit their model, as after a downgrade."""
+        return {each.metadata.uid for each in (await self._cluster.list(WRITTEN_INSTANCES)).items} - instances.keys()
 
     async def _known_projects(self) -> tuple[MachineProject, ...]:
         """Of past machines, and of those that have an object now."""
@@ -137,7 +151,7 @@ class Sweep:
         except ProviderError as error:
             log.warning("a machine without an object is not deleted", machine=machine.name, reason=str(error))
 
-    async def _end_nodes(self, instances: Mapping[str, ProvisionedInstance], machines: set[str]) -> set[str]:
+    async def _end_nodes(self, instances: set[str], machines: set[str]) -> set[str]:
         """Nodes of machines that are gone and have no object that would see to it. Returns those found now."""
         found = {
             node.metadata.uid: node
