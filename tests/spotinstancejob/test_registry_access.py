@@ -103,7 +103,13 @@ class Lab:
         return await self.cluster.patch_status(SPOT_INSTANCE_JOBS, Key("ml", "bert"), status)
 
     async def backup(
-        self, job: SpotInstanceJob, number: int = 7, *, registry: dict[str, Any] | None = None, **metadata: Any
+        self,
+        job: SpotInstanceJob,
+        number: int = 7,
+        *,
+        registry: dict[str, Any] | None = None,
+        image: str = "",
+        **metadata: Any,
     ) -> CheckpointBackup:
         """A checkpoint of the job, as it makes them itself."""
         written = job.spec.checkpoint_config.checkpoint_image_repo.partition("/")
@@ -114,6 +120,7 @@ class Lab:
                 "schedule": "immediately",
                 "podRef": {"name": "bert-r0-abcde"},
                 "registry": {"url": written[0], "repository": written[2], **(registry or {})},
+                "containers": [{"name": "training", "image": image or f"{'/'.join(written[::2])}:a-tag"}],
             },
         }
         return await self.cluster.create(CHECKPOINT_BACKUPS, body, namespace="ml")
@@ -173,8 +180,12 @@ async def test_no_token_of_google_is_shown_to_another_registry(lab: Lab, reposit
         pytest.param({"name": "bert-r1-c7"}, id="of another replica"),
         pytest.param({"ownerReferences": []}, id="that nobody owns"),
         pytest.param({"registry": {"repository": "my-project/mine"}}, id="for another repository"),
-        pytest.param({"registry": {"url": "eu.gcr.io"}}, id="for another registry"),
-        pytest.param({"registry": {"url": "https://gcr.io.example.com"}}, id="for a registry that looks like it"),
+        pytest.param({"image": "gcr.io/another-project/web:latest"}, id="for another image"),
+        pytest.param({"registry": {"url": "eu.gcr.io"}, "image": "eu.gcr.io/my-project/c"}, id="for another registry"),
+        pytest.param(
+            {"registry": {"url": "https://gcr.io.example.com"}, "image": "gcr.io.example.com/my-project/checkpoints"},
+            id="for a registry that looks like it",
+        ),
     ],
 )
 async def test_a_backup_that_only_looks_like_the_jobs_gets_none(lab: Lab, forged: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from holdfast.api.spotinstancejob import SpotInstanceJob, is_spot_job
 from holdfast.checkpoints.images.docker_config import credential_from_secret
 from holdfast.checkpoints.images.errors import ImageError
 from holdfast.checkpoints.images.reference import registry_address
+from holdfast.checkpoints.images.target import target_repository
 from holdfast.cluster.errors import NotFound, Undecodable
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import SPOT_INSTANCE_JOBS
@@ -111,6 +112,9 @@ def _is_asked_for(job: SpotInstanceJob, backup: CheckpointBackup) -> bool:
     repository = job_repository(job)
     try:
         host = registry_address(registry.url).host
+        # Each container may name a repository of its own on that host.
+        targets = [target_repository(backup, each.name) for each in backup.spec.containers]
     except ImageError:
         return False
-    return (host, registry.repository) == (repository.host, repository.repository)
+    asked_for = {(host, registry.repository), *((each.host, each.repository) for each in targets)}
+    return asked_for == {(repository.host, repository.repository)}
