@@ -113,6 +113,13 @@ def test_only_while_its_pod_runs_a_loss_is_announced() -> None:
     assert (running.is_announced, ended.is_announced) == (True, False)
 
 
+def test_on_a_machine_that_is_gone_already_nothing_can_be_saved() -> None:
+    taken_back = [*READY, condition("Preempted", "True", "TakenBack", "the cloud has taken it back")]
+    found = loss(machines=(serving(conditions=taken_back, phase="End"),))
+    assert found is not None
+    assert (found.failure.cause, found.is_announced) == ("preemption", False)
+
+
 def test_a_command_that_is_not_found_at_first_is_never_found() -> None:
     missing: dict[str, Any] = {"reason": "StartError", "message": 'exec: "trian": executable file not found in $PATH'}
     first = loss(pods=(failed_pod(0, 128, **missing),))

@@ -58,7 +58,8 @@ def find_loss(
         return None  # its Job will report the success
     announced = _announced(observed, replica)
     if announced is not None:
-        return Loss(replica=replica, failure=announced, is_announced=pod is not None and not pod.is_finished)
+        runs = pod is not None and not pod.is_finished and not _is_machine_ending(observed, replica)
+        return Loss(replica=replica, failure=announced, is_announced=runs)
     if pod is not None and (refusal := _not_restored(replica, pod, observed, now, timing)) is not None:
         return Loss(
             replica=replica,
@@ -104,6 +105,12 @@ def _announced(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> Wor
     if observed.is_announced(node_name):
         return WorkerFailure(cause="preemption", message=f"node {node_name} is being preempted")
     return None
+
+
+def _is_machine_ending(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> bool:
+    """The cloud has taken it back already: its pods may be there yet, and nothing of them runs."""
+    machine = observed.machine_on(replica.node_name or "") or observed.machine_of(replica)
+    return machine is not None and is_ending(machine)
 
 
 def _machine_ended(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> WorkerFailure | None:
