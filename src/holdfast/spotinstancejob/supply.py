@@ -12,7 +12,8 @@ from holdfast.api.spotinstancejob import REPLICA_LABEL
 from holdfast.api.spotinstancejob_status import ReplicaStatus, SpotInstanceJobStatus
 from holdfast.scheduling.ledger import GPU
 from holdfast.scheduling.machine_pools import MachinePools, Resting, ZoneChoice, machine_wish
-from holdfast.scheduling.resources import NANO, pod_requests
+from holdfast.scheduling.messages import number_text, quantity_text
+from holdfast.scheduling.resources import pod_requests
 from holdfast.spotinstancejob import names
 from holdfast.spotinstancejob.decide.needs import unmade_machines, waiting_for_node
 from holdfast.spotinstancejob.decide.recovery import known_checkpoints, wants_repository
@@ -153,12 +154,20 @@ class Supply:
         resource = GPU if GPU in lacking else next(iter(sorted(lacking)), GPU)
         asked, offered = lacking.get(resource, 0), self._placement.offers(node, resource)
         if offered < asked:
-            return f"its node has {offered / NANO:g} {resource}, and the replica asks for {asked / NANO:g}"
+            return too_small(resource, asked, offered)
         takers = _takers(self._caches.pods_on(node), resource)
         listed = ", ".join(takers[:MOST_NAMED]) + (
             f" and {len(takers) - MOST_NAMED} more" if takers[MOST_NAMED:] else ""
         )
         return f"its {resource} was taken by {listed or 'somebody else'}: the replica starts there when that ends"
+
+
+def too_small(resource: str, asked: int, offered: int) -> str:
+    """Of a machine on which the replica will never have room, in nanos."""
+    return (
+        f"its node has {number_text(resource, offered, down=True)} of the {quantity_text(resource, asked)} that the "
+        "replica asks for: name a larger machine in the SpotInstanceVM"
+    )
 
 
 def _is_of(pod: Pod, replica: ReplicaStatus) -> bool:
