@@ -66,6 +66,13 @@ def test_the_first_start_is_no_recovery_and_decides_how_replicas_are_saved() -> 
     assert kept.checkpoint_mode == "container"
 
 
+def test_a_newest_image_that_was_deleted_from_the_registry_is_not_gone_on_from() -> None:
+    """It would be chosen again and again: as missing it is dropped, and as the newest it is taken."""
+    newest = {"lastCheckpointImage": image(9), "lastCheckpointTime": stamp(440)}
+    status = started(PREPARED, status=newest, missing_images=frozenset([image(9)]))
+    assert status.job_statuses[0].restored_from == image(4)
+
+
 def test_what_was_saved_while_the_machine_was_waited_for_is_used() -> None:
     def restored_from(status: dict[str, Any], **fields: Any) -> ReplicaStatus:
         return started({**PREPARED, **fields}, status=status).job_statuses[0]

@@ -46,7 +46,7 @@ def is_prepared(replica: ReplicaStatus, now: datetime) -> bool:
 def _started(
     observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus, replica: ReplicaStatus, now: datetime
 ) -> SpotInstanceJobStatus:
-    replica = _from_newest(status, replica)
+    replica = _from_newest(observed, status, replica)
     started = structs.replace(replica, phase="Starting")
     mode = status.checkpoint_mode or save_mode(observed.job, can_restore=observed.can_restore)
     status = structs.replace(with_replica(status, started), checkpoint_mode=mode)
@@ -63,10 +63,12 @@ def _started(
     return structs.replace(status, recoveries=(*status.recoveries, recovery)[-MOST_RECOVERIES:])
 
 
-def _from_newest(status: SpotInstanceJobStatus, replica: ReplicaStatus) -> ReplicaStatus:
+def _from_newest(
+    observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus, replica: ReplicaStatus
+) -> ReplicaStatus:
     """A machine may have been hours in coming, and other replicas were saved meanwhile."""
     newest = status.last_checkpoint_image
-    if replica.source == "start" or not newest or newest in set_aside(status):
+    if replica.source == "start" or not newest or newest in set_aside(status) | observed.missing_images:
         return replica
     if _number(newest) <= _number(replica.restored_from or ""):
         return replica
