@@ -72,7 +72,9 @@ def test_whatever_step_the_operator_dies_at_the_end_is_the_same(after: bool) -> 
             async with world(running=False) as it:
                 it.start(Process(at, after=after))
                 await _the_end_is_the_same(it)
+                await it.pass_time(2 * it.away_s)
                 assert it.deaths == 1
+                assert not await it.leftovers()
 
         try:
             told()

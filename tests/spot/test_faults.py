@@ -12,7 +12,7 @@ from tests.runtime.virtual import virtual
 from tests.spot.computers import GPU, HOME
 from tests.spot.moments import MOMENTS, Moment, both_lost, recovering, running, saved, warned
 from tests.spot.story import end_of, nothing_remains
-from tests.spot.world import NAMESPACE, World, world
+from tests.spot.world import NAMESPACE, TEMPLATE, World, world
 
 HOUR_S = 3600.0
 STEPS = 900.0
@@ -132,6 +132,22 @@ def test_when_the_survivor_succeeds_meanwhile_the_replacement_is_called_off(mome
             await nothing_remains(it)
 
     told()
+
+
+# Free GPUs.
+
+
+@virtual
+async def test_free_gpus_take_a_lost_replica_but_not_before_it_has_stopped_on_its_old_machine() -> None:
+    async with world(template={"gcp": {**TEMPLATE["gcp"], "preemptionNotice": "120s"}}) as it:
+        await it.submit()
+        await running(it)
+        await it.computers.add_node("workstation", gpus=1)
+        it.preempt(0)
+        await it.until_running(1, 0)
+        assert it.training(0).node == "workstation"
+        assert it.engine.count("instances.insert") == 2, "no machine is made for what is there"
+        it.check()
 
 
 # The new machine.

@@ -6,7 +6,7 @@ who is made from the image goes on from there.
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from datetime import datetime
 
@@ -154,6 +154,7 @@ class Kubelets(_Player):
         self._is_on = is_on
         self._now = now
         self.steps = 3000.0
+        self.stop_s = 5.0
         self.refuses: set[str] = set()
         """Images of which no container can be made."""
         self.trainings: dict[str, Training] = {}
@@ -161,6 +162,7 @@ class Kubelets(_Player):
         self.started: list[Training] = []
         self.problems: list[str] = []
         self._ends: set[asyncio.Task[None]] = set()
+        self._stopping: set[str] = set()
 
     def running(self, job: str, replica: int) -> Training | None:
         """The training of that replica that really runs."""
@@ -229,9 +231,7 @@ class Kubelets(_Player):
             self.problems.append(f"{pod.metadata.key} runs beside {twice}: no replica runs twice")
         self.trainings[pod.metadata.uid] = training
         self.started.append(training)
-        task = asyncio.create_task(self._train(pod.metadata.uid, training))
-        self._ends.add(task)
-        task.add_done_callback(self._ends.discard)
+        self._spawn(self._train(pod.metadata.uid, training))
 
     async def _train(self, uid: str, training: Training) -> None:
         await asyncio.sleep(max(1.0, self.steps - training.memory.steps))
@@ -240,11 +240,29 @@ class Kubelets(_Player):
                 await self.end(training.pod, exit_code=0)
 
     async def _stop(self, pod: Pod) -> None:
-        self.trainings.pop(pod.metadata.uid, None)
+        """A training takes a while to stop, and trains until then."""
+        uid, key = pod.metadata.uid, pod.metadata.key
+        if uid in self.trainings:
+            if uid not in self._stopping:
+                self._stopping.add(uid)
+                self._spawn(self._stop_training(uid, key))
+            return
         if not pod.is_finished:
-            await self._cluster.patch_status(PODS, pod.metadata.key, {"status": ended(pod, STOPPED, self._now())})
+            await self._cluster.patch_status(PODS, key, {"status": ended(pod, STOPPED, self._now())})
         if pod.metadata.deletion_grace_period_seconds:
-            await self._cluster.delete(PODS, pod.metadata.key, DeleteOptions(uid=pod.metadata.uid, grace_period_s=0))
+            await self._cluster.delete(PODS, key, DeleteOptions(uid=uid, grace_period_s=0))
+
+    async def _stop_training(self, uid: str, key: Key) -> None:
+        await asyncio.sleep(self.stop_s)
+        training = self.trainings.pop(uid, None)
+        if training is not None and self._is_on(training.node):
+            with suppress(NotFound, Conflict):
+                await self._stop(await self._cluster.get(PODS, key))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._ends.add(task)
+        task.add_done_callback(self._ends.discard)
 
 
 def _without_container(pod: Pod, why: str) -> JSON:

@@ -70,7 +70,7 @@ from tests.spotinstancejob.controller.lab import SeenSpotJob
 BEGINNING = datetime(2026, 3, 1, tzinfo=UTC)
 NAMESPACE = "ml"
 ZONES = ("us-central1-a", "us-central1-b")
-TEMPLATE = {
+TEMPLATE: dict[str, Any] = {
     "vmImage": IMAGE,
     "gpu": {"type": "nvidia-tesla-t4", "count": 1},
     "gcp": {"project": PROJECT, "zone": ZONES[0], "machineType": "n1-standard-4"},
@@ -224,6 +224,10 @@ class World:
             self.steps += self.process.steps
         self.operator = self._running = None
 
+    @property
+    def is_running(self) -> bool:
+        return self._running is not None and not self._running.done()
+
     async def kill(self) -> None:
         """The operator dies where it is."""
         assert self._running is not None
@@ -264,12 +268,12 @@ class World:
 
     # What users do.
 
-    async def prepare(self) -> None:
+    async def prepare(self, **template: Any) -> None:
         for namespace in (NAMESPACE, HOME, "kube-system"):
             with suppress(AlreadyExists):
                 await self.cluster.create(NAMESPACES, {"metadata": {"name": namespace}})
         await self.secret()
-        await self.template()
+        await self.template(**template)
 
     async def secret(self) -> None:
         data = {"credentials.json": base64.b64encode(self.account.key_file()).decode()}
@@ -446,15 +450,17 @@ class World:
 
 
 @asynccontextmanager
-async def world(*, running: bool = True, seed: int = 0, **settings: Any) -> AsyncIterator[World]:
-    """`settings`: attributes of the world that differ."""
+async def world(
+    *, running: bool = True, seed: int = 0, template: Mapping[str, Any] = {}, **settings: Any
+) -> AsyncIterator[World]:
+    """`template`: what its spec has besides; `settings`: attributes of the world that differ."""
     cluster = await open_cluster(None, now=now, rng=Random(seed))
     try:
         async with World(cluster, seed=seed) as it:
             for name, value in settings.items():
                 assert hasattr(it, name), name
                 setattr(it, name, value)
-            await it.prepare()
+            await it.prepare(**template)
             if running:
                 it.start()
             yield it
