@@ -28,6 +28,7 @@ from holdfast.runtime.children import BY_NODE, BY_OWNER, node_of, owner_uid
 from holdfast.runtime.controller import owned_by
 from holdfast.runtime.informer import Informers, Store
 from holdfast.runtime.operator import Operator
+from holdfast.scheduling.ledger import RESERVATION_LABEL
 from holdfast.spotinstancejob import names
 from holdfast.spotinstancejob.snapshot import SpotInstanceJobSnapshot, status_of
 
@@ -97,7 +98,13 @@ class SpotInstanceJobCaches(Struct, frozen=True):
         machines = _by_name(self.machines.by(BY_SPOT_JOB, meta.uid))
         uids = {each.metadata.uid for each in jobs.values()}
         pods = self.pods.by(BY_SPOT_JOB, str(meta.key))
-        own = tuple(pod for pod in pods if uids.intersection(owner_uid(pod)))
+        # By its reservation a pod is known that still runs when somebody else has deleted its Job.
+        place = f"{meta.uid}-"
+        own = tuple(
+            pod
+            for pod in pods
+            if uids.intersection(owner_uid(pod)) or pod.metadata.labels.get(RESERVATION_LABEL, "").startswith(place)
+        )
         wanted = {*assigned_nodes(job), *(pod.spec.node_name for pod in own)}
         wanted |= {machine_status(each).node_name or "" for each in machines.values()}
         return SpotInstanceJobSnapshot(

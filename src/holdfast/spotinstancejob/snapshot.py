@@ -43,7 +43,7 @@ class SpotInstanceJobSnapshot(Snapshot, frozen=True, kw_only=True):
     jobs: Mapping[str, Job] = {}
     """The Jobs of all attempts, by name."""
     pods: tuple[Pod, ...] = ()
-    """The pods of these Jobs."""
+    """The pods of these Jobs, and of Jobs that somebody else has deleted."""
     image_pods: Mapping[str, Pod] = {}
     """By name the pods that bring base images to the node of an attempt."""
     nodes: Mapping[str, Node] = {}

@@ -6,7 +6,9 @@ import pytest
 from msgspec import structs
 
 from holdfast.api.spotinstancejob_status import ReplicaStatus, SpotInstanceJobStatus
+from holdfast.spotinstancejob.decide.actions import StartReplica
 from holdfast.spotinstancejob.decide.start import blocking_pods, is_prepared, start, starts_ahead
+from holdfast.spotinstancejob.decide.work import work
 from holdfast.spotinstancejob.snapshot import TIMING
 from tests.spotinstancejob.jobs import CPU_CONTAINER, digest, finished_backup, image, spot_job
 from tests.spotinstancejob.machines import machine
@@ -145,6 +147,16 @@ def test_a_machine_that_nobody_hears_of_keeps_it_waiting_though_its_pod_was_dele
     assert started(PREPARED, machines=(gone,), nodes=(node("gpu-1"),)).job_statuses[0].phase == "Starting"
     never_joined = machine(phase="End", step="Deleting")
     assert started(PREPARED, machines=(never_joined,)).job_statuses[0].phase == "Starting"
+
+
+def test_a_pod_whose_job_somebody_else_has_deleted_keeps_it_waiting_too() -> None:
+    stopping = deleted(pod_of(), asked=990)
+    assert started(PREPARED, jobs=(), pods=(stopping,)).job_statuses[0].phase == "Recovering"
+    assert started(PREPARED, jobs=(), pods=(failed_pod(),)).job_statuses[0].phase == "Starting"
+    again = replica(0, "Starting")
+    for pods, is_made in (((stopping,), False), ((), True)):
+        observed = seen(again, jobs=(), pods=pods)
+        assert (StartReplica(observed.status.job_statuses[0]) in work(observed, at(1000), TIMING)) == is_made
 
 
 def test_pods_of_other_replicas_do_not_matter() -> None:

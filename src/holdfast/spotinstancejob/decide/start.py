@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from msgspec import structs
 
-from holdfast.api.core.objects import Job, Pod
+from holdfast.api.core.objects import Pod
 from holdfast.api.machine_ends import status_of as machine_status
 from holdfast.api.provisionedinstance import ProvisionedInstance
 from holdfast.api.spotinstancejob import REPLICA_LABEL
@@ -104,21 +104,15 @@ def taken_at(observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus, i
 # What is left of earlier attempts.
 
 
-def earlier_jobs(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> tuple[Job, ...]:
-    number = str(replica.replica)
-    jobs = observed.jobs.values()
-    return tuple(
-        job for job in jobs if job.metadata.labels.get(REPLICA_LABEL) == number and job.metadata.name != replica.name
-    )
-
-
 def blocking_pods(
     observed: SpotInstanceJobSnapshot, replica: ReplicaStatus, now: datetime, timing: SpotInstanceJobTiming
 ) -> tuple[Pod, ...]:
-    """Pods of earlier attempts that may still run: no replica runs twice."""
-    jobs = earlier_jobs(observed, replica)
-    pods = (pod for pod in observed.pods if any(is_owned_by(pod, job) for job in jobs))
-    return tuple(pod for pod in pods if may_run(observed, pod, now, timing))
+    """Pods of earlier attempts that may still run, also of a Job that is gone: no replica runs twice."""
+    job = observed.jobs.get(replica.name)
+    pods = (pod for pod in observed.pods if pod.metadata.labels.get(REPLICA_LABEL) == str(replica.replica))
+    return tuple(
+        pod for pod in pods if not (job is not None and is_owned_by(pod, job)) and may_run(observed, pod, now, timing)
+    )
 
 
 def blocking_machines(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> tuple[ProvisionedInstance, ...]:

@@ -23,7 +23,7 @@ from holdfast.spotinstancejob.decide.actions import (
 from holdfast.spotinstancejob.decide.checkpoints import timeout_s
 from holdfast.spotinstancejob.decide.needs import unmade_machines
 from holdfast.spotinstancejob.decide.replicas import current_jobs
-from holdfast.spotinstancejob.decide.start import is_prepared
+from holdfast.spotinstancejob.decide.start import blocking_pods, is_prepared
 from holdfast.spotinstancejob.images import old_backups
 from holdfast.spotinstancejob.snapshot import (
     PREPARING,
@@ -39,7 +39,8 @@ def work(observed: SpotInstanceJobSnapshot, now: datetime, timing: SpotInstanceJ
     yield from _orders(observed)
     yield from (StopJob(job) for job in observed.jobs.values() if _is_to_stop(observed, job, now))
     for replica in observed.status.job_statuses:
-        if replica.phase == "Starting" and replica.name not in observed.jobs:
+        is_unmade = replica.phase == "Starting" and replica.name not in observed.jobs
+        if is_unmade and not blocking_pods(observed, replica, now, timing):
             yield StartReplica(replica)
     yield from (GiveBack(each) for each in unneeded_machines(observed))
     yield from (DeleteBackup(each) for each in unneeded_backups(observed))
