@@ -228,3 +228,30 @@ async def test_an_operator_that_does_not_lead_any_more_ends() -> None:
         it.start(raising(NotLeading("another one leads")))
         with pytest.raises(NotLeading):
             await it.running
+
+
+@virtual
+async def test_a_later_step_begins_when_it_is_reported() -> None:
+    async with bench() as it:
+        it.start(hang, task=Task.JOIN)
+        for step in (JoinStep.LOGIN, JoinStep.KUBEADM):
+            await asyncio.sleep(7)
+            it.background.report(KEY, UID, Task.JOIN, JoinProgress(step=step, deadline=now(), message="waiting"))
+            running = it.background.of(UID)[Task.JOIN]
+            assert isinstance(running, Running)
+            assert running.step_since == now()
+
+
+@virtual
+async def test_what_is_done_for_another_cause_begins_its_pauses_anew() -> None:
+    async with bench() as it:
+        for _ in range(6):
+            it.background.start(KEY, UID, Task.LAUNCH, raising(ProviderError("503")), cause="list 1")
+            await settled()
+        assert it.failure().failures == 6
+        it.background.start(KEY, UID, Task.LAUNCH, raising(ProviderError("503")), cause="list 2")
+        running = it.background.of(UID)[Task.LAUNCH]
+        assert isinstance(running, Running)
+        assert running.last_error is None
+        await settled()
+        assert it.failure().failures == 1

@@ -16,7 +16,7 @@ from holdfast.machines.metrics import MachineMetrics
 from holdfast.machines.poller import INTERVAL_S, Poller
 from holdfast.machines.snapshot import Absent, Listed
 from holdfast.providers.errors import Unauthorized
-from holdfast.providers.protocol import MachineSpec
+from holdfast.providers.protocol import MachineSpec, Provider
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.metrics import Metrics
 from holdfast.times import format_time
@@ -36,6 +36,10 @@ class CloudOfTest(OneCloud):
     def __init__(self, cloud: FakeCloud) -> None:
         super().__init__(cloud)
         self.refused: list[Account] = []
+        self.is_open = True
+
+    def known(self, account: Account) -> Provider | None:
+        return super().known(account) if self.is_open else None
 
     def rejected(self, account: Account) -> None:
         self.refused.append(account)
@@ -202,3 +206,31 @@ async def test_the_seconds_of_machines_are_counted_by_zone() -> None:
         for zone, lists in ((ZONE, 20), ("us-central1-b", 10)):
             found = it.registry.get_sample_value("holdfast_machine_seconds_total", {"zone": zone})
             assert found == lists * INTERVAL_S
+
+
+@virtual
+async def test_a_machine_that_is_followed_already_is_not_followed_anew() -> None:
+    async with bench() as it:
+        it.follow(1)
+        await it.next_list()
+        it.follow(1)
+        assert isinstance(it.poller.seen("u1"), Absent)
+
+
+@virtual
+async def test_without_a_credential_nothing_is_listed_and_nothing_is_said() -> None:
+    async with bench() as it:
+        it.source.is_open = False
+        it.follow(1)
+        await it.next_list()
+        assert (it.cloud.calls["list"], it.poller.seen("u1"), it.poller.silence(ACCOUNT)) == (0, None, "")
+        it.source.is_open = True
+        await it.next_list()
+        assert it.cloud.calls["list"] == 1
+
+
+@virtual
+async def test_of_what_nobody_follows_nothing_is_known() -> None:
+    async with bench() as it:
+        assert (it.poller.seen("u1"), it.poller.silence(ACCOUNT)) == (None, "")
+        it.poller.unfollow("u1")

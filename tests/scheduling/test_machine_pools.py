@@ -2,11 +2,14 @@
 
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from holdfast.api.meta import ObjectMeta
+from holdfast.api.spotinstancevm import SpotInstanceVM, SpotInstanceVMSpec
 from holdfast.scheduling.machine_pools import (
     FIRST_PAUSE_S,
     FORGOTTEN_AFTER_S,
@@ -19,6 +22,7 @@ from holdfast.scheduling.machine_pools import (
     Resting,
     Scope,
     ZoneChoice,
+    machine_wish,
 )
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -233,3 +237,29 @@ def test_whatever_was_refused_no_answer_is_in_the_past_and_no_wait_is_longer_tha
             assert isinstance(then, ZoneChoice) or then.until > answer.until
             asked.released("m")
         now_s += after_s
+
+
+def test_who_brings_no_answer_does_not_speak_for_another_who_was_sent_ahead() -> None:
+    asked = pools()
+    wish = structs.replace(WISH, zones=(HERE,))
+    asked.refused(wish, HERE, refusal(), at(0), by="m")
+    assert chosen(asked, 30, by="first", wish=wish) == HERE
+    asked.released("second")
+    assert chosen(asked, 31, by="second", wish=wish) == "-"
+
+
+@pytest.mark.parametrize(("gpu", "expected"), [({"type": "nvidia-l4", "count": 2}, "nvidia-l4"), (None, "")])
+def test_the_wish_of_a_template(gpu: dict[str, object] | None, expected: str) -> None:
+    gcp = {"project": "lab-project", "zone": HERE, "machineType": "n1-standard-4"}
+    spec = {"vmImage": "images/gpu", "gcp": gcp, "zones": [NEXT], **({"gpu": gpu} if gpu else {})}
+    template = SpotInstanceVM(
+        metadata=ObjectMeta(name="t", uid="u", generation=3), spec=msgspec.convert(spec, SpotInstanceVMSpec)
+    )
+    assert machine_wish(template, spot=False) == MachineWish(
+        template="u/3",
+        project="lab-project",
+        zones=(HERE, NEXT),
+        machine_type="n1-standard-4",
+        gpu_type=expected,
+        spot=False,
+    )
