@@ -43,6 +43,16 @@ async def test_the_machine_is_asked_for_with_its_notice(
     assert await asked(embedded) == value
 
 
+async def test_the_name_may_be_written_with_its_kind_as_get_prints_it(embedded: CommandLab) -> None:
+    await machine(embedded)
+    (written,) = (await embedded.good("get", "pi", "-o", "name")).split()
+    assert written == f"{TITLE}/digits-r0-0-m0"
+    await embedded.good("preempt", written, "--now")
+    assert await asked(embedded) == "0s"
+    await embedded.good("preempt", "pi/digits-r0-0-m0")
+    assert "sij/digits is no machine" in await embedded.refused("preempt", "sij/digits", code=2)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

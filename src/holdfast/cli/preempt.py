@@ -23,7 +23,12 @@ async def preempt_machine(session: Session, name: str, *, notice: str, now: bool
     if notice and not is_duration(notice):
         raise UsageError(f"--notice {notice} is no duration: write one such as 30s or 2m")
     known = find_kind("provisionedinstance")
-    key = session.key(known, name)
+    kind, _, bare = name.rpartition("/")
+    if kind and find_kind(kind) != known:
+        raise UsageError(
+            f"{name} is no machine: write the name of a ProvisionedInstance, as `holdfast get pi` shows it"
+        )
+    key, name = session.key(known, bare), bare
     found = msgspec.convert((await session.get(known, key)).document, ProvisionedInstance)
     if session.data is None:
         raise NotPreempted(_on_a_cloud(found))

@@ -60,11 +60,7 @@ class Story:
         return done.stdout
 
     async def apply(self, **spec: Any) -> None:
-        said = await eventually(
-            lambda: asyncio.to_thread(self.up.log.read_text), lambda text: "A registry for" in text, what="it is up"
-        )
-        registry = re.findall(r"A registry for .* is at (\S+)", said)[-1]
-        await self.holdfast("apply", "-f", "-", given=manifests(registry, str(self.notes), **spec))
+        await self.holdfast("apply", "-f", "-", given=manifests(self.up.registry, str(self.notes), **spec))
 
     async def get(self, what: str) -> list[Any]:
         items: list[Any] = json.loads(await self.holdfast("get", what, "-o", "json"))["items"]
