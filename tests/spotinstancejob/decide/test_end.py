@@ -67,11 +67,16 @@ def test_the_deadline_counts_from_the_first_start_without_suspensions(status: An
     assert (found is not None) == is_over
     if found is not None:
         assert found[1] == "DeadlineExceeded"
-        assert deadline(observed.job, at(now)) is not None
+        assert deadline(observed.job) is not None
 
 
 def test_without_a_deadline_the_job_may_run_for_ever() -> None:
-    assert deadline(seen(replica(0)).job, at(0)) is None
+    assert deadline(seen(replica(0)).job) is None
+
+
+def test_a_suspended_job_has_no_deadline_to_wake_up_for() -> None:
+    """It would come nearer for ever: with little time left, many times a second."""
+    assert deadline(seen(replica(0, "Stopped"), job=LIMITED, status={"suspendTime": stamp(3599)}).job) is None
 
 
 def test_the_job_fails_when_no_replica_runs_and_none_may_start() -> None:
@@ -132,6 +137,12 @@ def test_a_resumed_job_goes_on_with_the_next_attempts_and_its_suspension_is_not_
         ("bert-r0-1", "Pending", None),
         ("bert-r1", "Failed", None),
     ]
+
+
+@pytest.mark.parametrize(("started", "seconds"), [(None, 0), (stamp(8), 7)])
+def test_what_a_job_waited_before_its_first_start_is_not_taken_from_its_suspension(started: Any, seconds: int) -> None:
+    observed = seen(status={"startTime": started, "suspendTime": stamp(5)})
+    assert resume(observed, observed.status, at(15)).suspended_seconds == seconds
 
 
 def test_a_job_that_is_resumed_before_it_has_stopped_runs_on() -> None:

@@ -67,6 +67,6 @@ def ahead(observed: SpotInstanceJobSnapshot, now: datetime, timing: SpotInstance
         *losses_ahead(observed, status, timing),
         *needs_ahead(observed),
         *starts_ahead(observed, status, timing),
-        *filter(None, (deadline(observed.job, now),)),
+        *filter(None, (deadline(observed.job),)),
     )
     yield from (each for each in moments if each > now)

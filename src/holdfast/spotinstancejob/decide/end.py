@@ -29,7 +29,7 @@ def find_end(observed: SpotInstanceJobSnapshot, now: datetime) -> Finish | None:
     winner = succeeded_job(observed)
     if winner is not None:
         return Finish(StateReason("Succeeded", "Completed", f"Job {winner.metadata.name} has succeeded"))
-    due = deadline(observed.job, now)
+    due = deadline(observed.job)
     if due is not None and now >= due:
         seconds = active_deadline_s(observed.job)
         message = f"it has run for longer than the {seconds} s of jobTemplate.spec.activeDeadlineSeconds"
@@ -52,15 +52,12 @@ def succeeded_job(observed: SpotInstanceJobSnapshot) -> Job | None:
     return next(done, None)
 
 
-def deadline(job: SpotInstanceJob, now: datetime) -> datetime | None:
-    """When activeDeadlineSeconds are used up, without the time that the job was suspended."""
+def deadline(job: SpotInstanceJob) -> datetime | None:
+    """When activeDeadlineSeconds are used up, without the time that the job was suspended; never while it is."""
     seconds, status = active_deadline_s(job), status_of(job)
-    if seconds is None or status.start_time is None:
+    if seconds is None or status.start_time is None or status.suspend_time is not None:
         return None
-    suspended_s = float(status.suspended_seconds)
-    if status.suspend_time is not None:
-        suspended_s += max(0.0, (now - parse_time(status.suspend_time)).total_seconds())
-    return parse_time(status.start_time) + timedelta(seconds=seconds + suspended_s)
+    return parse_time(status.start_time) + timedelta(seconds=seconds + status.suspended_seconds)
 
 
 def expiry(job: SpotInstanceJob) -> datetime | None:
@@ -115,7 +112,9 @@ def resume(observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus, now
     """The time of the suspension does not count; what was stopped has another attempt."""
     if status.suspend_time is None:
         return status
-    seconds = max(0, int((now - parse_time(status.suspend_time)).total_seconds()))
+    # Before its first start the job's time had not begun.
+    began = max(parse_time(status.suspend_time), parse_time(status.start_time)) if status.start_time else now
+    seconds = max(0, int((now - began).total_seconds()))
     status = structs.replace(status, suspend_time=None, suspended_seconds=status.suspended_seconds + seconds)
     for replica in status.job_statuses:
         if replica.phase == "Stopped":
