@@ -21,7 +21,7 @@ from holdfast.spotinstancejob.snapshot import TIMING, SpotInstanceJobSnapshot
 from tests.spotinstancejob.jobs import finished_backup
 from tests.spotinstancejob.machines import machine
 from tests.spotinstancejob.seen import failed_pod, job_of, pod_of, replica, seen, serving
-from tests.trainingjobs import at, node, stamp
+from tests.trainingjobs import at, deleted, node, stamp
 
 CHECKPOINT = {"number": 1, "replica": 1, "job": "bert-r1", "reason": "Recovery", "time": stamp(0)}
 
@@ -120,6 +120,9 @@ NEXT = {**replica(0, "Recovering", attempt=1), "machine": "bert-r0-1-m0", "machi
         ({"pods": (pod_of(0),)}, False),
         ({"pods": (failed_pod(0),)}, True),
         ({"pods": ()}, True),
+        # It hangs: nothing else would end it, and the next attempt waits for that.
+        ({"pods": (deleted(pod_of(0), asked=10),)}, True),
+        ({"pods": (deleted(pod_of(0), asked=11),)}, False),
         ({"pods": (pod_of(0),), "nodes": (node("gpu-0", ready=False),)}, True),
         ({"pods": (pod_of(0),), "nodes": ()}, True),
     ],

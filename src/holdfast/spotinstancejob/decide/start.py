@@ -138,7 +138,7 @@ def may_run(observed: SpotInstanceJobSnapshot, pod: Pod, now: datetime, timing: 
         return not is_off(machine)
     if node is None:
         return False
-    return node.is_ready or not pod.is_terminating or now < _given_up_at(pod, timing)
+    return node.is_ready or not pod.is_terminating or now < given_up_at(pod, timing)
 
 
 def _is_unheard_of(observed: SpotInstanceJobSnapshot, machine: ProvisionedInstance) -> bool:
@@ -147,7 +147,8 @@ def _is_unheard_of(observed: SpotInstanceJobSnapshot, machine: ProvisionedInstan
     return bool(name) and (node is None or not node.is_ready)
 
 
-def _given_up_at(pod: Pod, timing: SpotInstanceJobTiming) -> datetime:
+def given_up_at(pod: Pod, timing: SpotInstanceJobTiming) -> datetime:
+    """A terminating pod has had its grace, and some time more."""
     return parse_time(pod.metadata.deletion_timestamp) + timedelta(seconds=timing.lost_pod_timeout_s)
 
 
@@ -156,4 +157,4 @@ def starts_ahead(
 ) -> Iterator[datetime]:
     """When an attempt may start though nothing else happens."""
     yield from (parse_time(each.retry_time) for each in status.job_statuses if each.retry_time)
-    yield from (_given_up_at(pod, timing) for pod in observed.pods if pod.is_terminating and not pod.is_finished)
+    yield from (given_up_at(pod, timing) for pod in observed.pods if pod.is_terminating and not pod.is_finished)

@@ -23,7 +23,7 @@ from holdfast.spotinstancejob.decide.actions import (
 from holdfast.spotinstancejob.decide.checkpoints import timeout_s
 from holdfast.spotinstancejob.decide.needs import unmade_machines
 from holdfast.spotinstancejob.decide.replicas import current_jobs
-from holdfast.spotinstancejob.decide.start import blocking_pods, is_prepared
+from holdfast.spotinstancejob.decide.start import blocking_pods, given_up_at, is_prepared
 from holdfast.spotinstancejob.images import old_backups
 from holdfast.spotinstancejob.snapshot import (
     PREPARING,
@@ -42,7 +42,7 @@ def work(observed: SpotInstanceJobSnapshot, now: datetime, timing: SpotInstanceJ
         is_unmade = replica.phase == "Starting" and replica.name not in observed.jobs
         if is_unmade and not blocking_pods(observed, replica, now, timing):
             yield StartReplica(replica)
-    yield from (GiveBack(each) for each in unneeded_machines(observed))
+    yield from (GiveBack(each) for each in unneeded_machines(observed, now, timing))
     yield from (DeleteBackup(each) for each in unneeded_backups(observed))
     awaited = _awaited_image_pods(observed)
     yield from (DeleteImagePod(pod) for name, pod in observed.image_pods.items() if name not in awaited)
@@ -86,15 +86,24 @@ def _is_to_stop(observed: SpotInstanceJobSnapshot, job: Job, now: datetime) -> b
     return replica is None or replica.phase not in PREPARING or is_prepared(replica, now)
 
 
-def unneeded_machines(observed: SpotInstanceJobSnapshot) -> Iterator[ProvisionedInstance]:
-    """Those of no replica. While its node is heard of, what still runs there ends in peace: it may yet be saved."""
+def unneeded_machines(
+    observed: SpotInstanceJobSnapshot, now: datetime, timing: SpotInstanceJobTiming
+) -> Iterator[ProvisionedInstance]:
+    """Those of no replica. While its node is heard of, what still runs there ends in peace: it may yet be saved.
+
+    What does not end although it was told to, such as a process that hangs in a driver, ends with the machine.
+    """
     needed = {each.machine for each in observed.status.job_statuses}
     for name, machine in observed.machines.items():
         if name in needed or machine.metadata.deletion_timestamp:
             continue
         node = observed.nodes.get(machine_status(machine).node_name or "")
         on_node = (pod for pod in observed.pods if node is not None and pod.spec.node_name == node.metadata.name)
-        if node is None or not node.is_ready or all(pod.is_finished for pod in on_node):
+        if (
+            node is None
+            or not node.is_ready
+            or all(pod.is_finished or (pod.is_terminating and now >= given_up_at(pod, timing)) for pod in on_node)
+        ):
             yield machine
 
 
