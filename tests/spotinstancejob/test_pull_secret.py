@@ -5,6 +5,7 @@ import json
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from holdfast.api.credentials import RegistryCredential
 from holdfast.api.meta import Key
@@ -12,8 +13,10 @@ from holdfast.api.spotinstancejob import SpotInstanceJob
 from holdfast.cluster.errors import AlreadyExists, Forbidden
 from holdfast.cluster.protocol import JSON, Resource
 from holdfast.cluster.resources import SECRETS
+from holdfast.providers.errors import Unauthorized
 from holdfast.runtime.children import Blocked
 from holdfast.runtime.read_your_writes import TrackedClient
+from holdfast.runtime.secrets import SecretUnavailable
 from holdfast.spotinstancejob.pull_secret import TokenPullSecrets
 from tests.spotinstancejob.jobs import spot_job
 
@@ -21,10 +24,13 @@ JOB = spot_job()
 
 
 class Tokens:
-    def __init__(self, *passwords: str) -> None:
+    def __init__(self, *passwords: str, problem: Exception | None = None) -> None:
         self.passwords = list(passwords)
+        self.problem = problem
 
     async def pull_token(self, job: SpotInstanceJob) -> RegistryCredential | None:
+        if self.problem is not None:
+            raise self.problem
         if not self.passwords:
             return None
         return RegistryCredential(username="oauth2accesstoken", password=self.passwords.pop(0))
@@ -46,7 +52,9 @@ class Session:
         self.secrets[body["metadata"]["name"]] = body
 
     async def patch(self, resource: Resource[Any], key: Key, patch: JSON) -> None:
-        self.secrets[key.name] = {**self.secrets[key.name], **patch}
+        old = self.secrets[key.name]
+        metadata = {**old["metadata"], **patch["metadata"]}
+        self.secrets[key.name] = {**old, **patch, "metadata": metadata}
 
 
 async def ensured(session: Session, tokens: Tokens, job: SpotInstanceJob = JOB) -> str:
@@ -73,6 +81,24 @@ async def test_none_is_written_where_the_job_names_one_or_the_registry_takes_non
     assert await ensured(session, Tokens("first"), named) == ""
     assert await ensured(session, Tokens()) == ""
     assert session.secrets == {}
+
+
+async def test_the_secret_of_an_earlier_job_of_this_name_is_taken_over_and_does_not_go_with_that_job() -> None:
+    session, earlier = Session(), spot_job()
+    await ensured(session, Tokens("first"), structs.replace(earlier, metadata=structs.replace(JOB.metadata, uid="old")))
+    await ensured(session, Tokens("second"))
+    (owner,) = session.secrets["bert-pull"]["metadata"]["ownerReferences"]
+    assert owner["uid"] == JOB.metadata.uid
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [SecretUnavailable("SecretMissing", "Secret ml/gcp does not exist: create it"), Unauthorized("the key is revoked")],
+)
+async def test_why_there_is_no_token_is_said_to_whoever_waits_for_the_restore(problem: Exception) -> None:
+    with pytest.raises(Blocked) as refusal:
+        await ensured(Session(), Tokens(problem=problem))
+    assert str(refusal.value) == f"there is no token to pull registry.example.com/team/checkpoints with: {problem}"
 
 
 async def test_a_missing_right_is_said_with_the_command_that_gives_it() -> None:

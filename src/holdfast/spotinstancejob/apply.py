@@ -77,7 +77,10 @@ class SpotInstanceJobApplier:
         except Forbidden as error:
             raise Blocked(str(error)) from error
         except Invalid as error:
-            raise TerminalError("Refused", str(error)) from error
+            if observed.status.start_time is None:
+                raise TerminalError("Refused", str(error)) from error
+            # It was accepted before: a policy came. What runs goes on.
+            raise Blocked(str(error)) from error
 
     async def _apply(self, action: Action, observed: SpotInstanceJobSnapshot, session: TrackedClient) -> None:
         match action:
@@ -115,6 +118,8 @@ class SpotInstanceJobApplier:
         checkpoint = checkpoint_to_restore(observed, replica)
         if checkpoint is None and replica.restored_from:
             return  # the registry is being asked
+        if _brings_images(observed, replica):
+            return
         attempt = ReplicaAttempt(
             replica=replica.replica,
             attempt=replica.attempt,
@@ -125,20 +130,14 @@ class SpotInstanceJobApplier:
             pull_secret=await self._pull_secrets.ensure(observed.job, session) if checkpoint is not None else "",
         )
         images = base_image_pod(observed.job, attempt, self._defaults)
-        if images is not None and not await self._has_images(images, observed, session):
+        if images is not None and images["metadata"]["name"] not in observed.image_pods:
+            # A pod that only names the base images brings them to the node.
+            await self._create(session, PODS, images, observed.job)
             return
         reports = self._reports()
         if attempt.mode == "application" and reports is not None:
             await self._report_to(reports, observed.job, session)
         await self._create(session, JOBS, replica_job(observed.job, attempt, self._defaults), observed.job)
-
-    async def _has_images(self, body: JSON, observed: SpotInstanceJobSnapshot, session: TrackedClient) -> bool:
-        """Whether the base images are on the node: a pod that only names them brings them."""
-        pod = observed.image_pods.get(body["metadata"]["name"])
-        if pod is None:
-            await self._create(session, PODS, body, observed.job)
-            return False
-        return has_base_images(pod) and not pod.is_terminating
 
     async def _report_to(self, endpoint: str, job: SpotInstanceJob, session: TrackedClient) -> None:
         """Sidecars learn where this operator is; an operator before it may have been elsewhere."""
@@ -170,6 +169,13 @@ class SpotInstanceJobApplier:
                 ensure_own_child(seen, resource.kind, job, SPOT_INSTANCE_JOBS, noun="job")
             else:
                 _ensure_ordered_for(seen, resource.kind, job)
+
+
+def _brings_images(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> bool:
+    """Whether the base images are on their way to the node: until they are there, nothing else is to be done."""
+    name = names.base_image_pod_name(observed.job.metadata.name, replica.replica, replica.attempt)
+    pod = observed.image_pods.get(name)
+    return pod is not None and (pod.is_terminating or not has_base_images(pod))
 
 
 def machine_object(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus, zone: str) -> dict[str, Any]:

@@ -12,10 +12,13 @@ from holdfast.api.credentials import RegistryCredential
 from holdfast.api.meta import Key
 from holdfast.api.spotinstancejob import SpotInstanceJob
 from holdfast.checkpoints.images.docker_config import DOCKER_CONFIG
+from holdfast.checkpoints.images.errors import ImageError
 from holdfast.cluster.errors import AlreadyExists, Forbidden
 from holdfast.cluster.resources import SECRETS
+from holdfast.providers.errors import ProviderError
 from holdfast.runtime.children import Blocked
 from holdfast.runtime.read_your_writes import TrackedClient
+from holdfast.runtime.secrets import SecretUnavailable
 from holdfast.spotinstancejob import names
 from holdfast.spotinstancejob.images import job_repository
 
@@ -34,7 +37,10 @@ class PullTokens(Protocol):
 
 class PullSecrets(Protocol):
     async def ensure(self, job: SpotInstanceJob, session: TrackedClient) -> str:
-        """The name of the Secret with a token that is good from now on; "" where a pod needs none of ours."""
+        """The name of the Secret with a token that is good from now on; "" where a pod needs none of ours.
+
+        Raises `Blocked` where there can't be one.
+        """
         ...
 
 
@@ -53,12 +59,13 @@ class TokenPullSecrets:
     async def ensure(self, job: SpotInstanceJob, session: TrackedClient) -> str:
         if job.spec.checkpoint_config.checkpoint_repo_credential_ref is not None:
             return ""
-        token = await self._tokens.pull_token(job)
+        token = await self._token(job)
         if token is None:
             return ""
         name = names.pull_secret_name(job.metadata.name)
+        metadata = names.child_metadata(job, name, names.job_labels(job.metadata.name))
         body = {
-            "metadata": names.child_metadata(job, name, names.job_labels(job.metadata.name)),
+            "metadata": metadata,
             "type": "kubernetes.io/dockerconfigjson",
             "data": {DOCKER_CONFIG: _docker_config(job_repository(job).host, token)},
         }
@@ -66,10 +73,18 @@ class TokenPullSecrets:
             try:
                 await session.create(SECRETS, body, namespace=job.metadata.namespace)
             except AlreadyExists:
-                await session.patch(SECRETS, Key(job.metadata.namespace, name), {"data": body["data"]})
+                # That of an earlier job of this name would go with it.
+                patch = {"metadata": {"ownerReferences": metadata["ownerReferences"]}, "data": body["data"]}
+                await session.patch(SECRETS, Key(job.metadata.namespace, name), patch)
         except Forbidden:
             raise Blocked(self._missing_right(job.metadata.namespace)) from None
         return name
+
+    async def _token(self, job: SpotInstanceJob) -> RegistryCredential | None:
+        try:
+            return await self._tokens.pull_token(job)
+        except (SecretUnavailable, ImageError, ProviderError) as error:
+            raise Blocked(f"there is no token to pull {job_repository(job)} with: {error}") from error
 
     def _missing_right(self, namespace: str) -> str:
         return (

@@ -1,0 +1,47 @@
+"""What follows when the API server refuses what a SpotInstanceJob needs."""
+
+from typing import Any, cast
+
+import pytest
+
+from holdfast.cluster.errors import Forbidden, Invalid
+from holdfast.cluster.protocol import JSON, Cluster, Resource
+from holdfast.runtime.children import Blocked
+from holdfast.runtime.controller import TerminalError
+from holdfast.runtime.read_your_writes import TrackedClient
+from holdfast.spotinstancejob.apply import SpotInstanceJobApplier
+from holdfast.spotinstancejob.decide.actions import OrderMachine
+from holdfast.spotinstancejob.pull_secret import NoPullSecrets
+from tests.spotinstancejob.golden import DEFAULTS
+from tests.spotinstancejob.seen import replica, seen
+from tests.trainingjobs import stamp
+
+ORDERED = {**replica(0, "Recovering", attempt=1), "machine": "bert-r0-1-m0", "machineTry": 1}
+
+
+class Refusing:
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    async def create(self, resource: Resource[Any], body: JSON, *, namespace: str) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "started", "expected"),
+    [
+        (Invalid("spec.zone: no such zone"), None, TerminalError),
+        # A policy may have come since: a survivor is not stopped for that.
+        (Invalid("a policy wants another label"), stamp(0), Blocked),
+        (Forbidden("exceeded quota"), None, Blocked),
+        (Forbidden("exceeded quota"), stamp(0), Blocked),
+    ],
+)
+async def test_a_refusal_ends_the_job_only_before_it_has_begun(
+    error: Exception, started: str | None, expected: type[Exception]
+) -> None:
+    applier = SpotInstanceJobApplier(cast("Cluster", None), NoPullSecrets(), defaults=DEFAULTS, reports=lambda: None)
+    observed = seen(ORDERED, replica(1), status={"startTime": started})
+    order = OrderMachine(observed.status.job_statuses[0], "us-central1-a")
+    with pytest.raises(expected, match=str(error)):
+        await applier.apply(order, observed, cast("TrackedClient", Refusing(error)))
