@@ -60,6 +60,24 @@ async def hang() -> None:
     await asyncio.Event().wait()
 
 
+@virtual
+async def test_the_time_of_a_task_counts_from_its_turn() -> None:
+    async with bench() as it:
+        ended, began = asyncio.Event(), now()
+        for number in range(AT_ONCE):
+            it.start(ended.wait, uid=f"before-{number}")  # type: ignore[arg-type]
+        it.start(hang)
+        await asyncio.sleep(100)
+        queued = it.background.of(UID)[Task.LAUNCH]
+        assert isinstance(queued, Running)
+        assert (queued.is_queued, queued.since) == (True, began)
+        ended.set()
+        await settled()
+        running = it.background.of(UID)[Task.LAUNCH]
+        assert isinstance(running, Running)
+        assert (running.is_queued, running.since) == (False, began + timedelta(seconds=100))
+
+
 def raising(error: Exception) -> Callable[[], Awaitable[Value]]:
     async def work() -> None:
         raise error

@@ -101,7 +101,10 @@ class Background:
     ) -> None:
         result: Work | None = None
         try:
-            async with self._turns[task]:
+            turns = self._turns[task]
+            self._note(uid, task, is_queued=turns.locked())
+            async with turns:
+                self._note(uid, task, is_queued=False)
                 result = Succeeded(await work(), cause)
         except NotLeading as error:
             # As in a worker: another process may lead, and this one has to end.
@@ -114,6 +117,13 @@ class Background:
         finally:
             del self._running[uid, task]
             self._finish(key, uid, task, result)
+
+    def _note(self, uid: str, task: Task, *, is_queued: bool) -> None:
+        """The time of a task counts from its turn."""
+        of_object = self._work.get(uid, {})
+        running = of_object.get(task)
+        if isinstance(running, Running):
+            of_object[task] = structs.replace(running, since=self._now(), is_queued=is_queued)
 
     def _finish(self, key: Key, uid: str, task: Task, result: Work | None) -> None:
         of_object = self._work.get(uid)

@@ -1,6 +1,6 @@
 """What is done for a machine beside the reconciles, and how it ends."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -32,12 +32,15 @@ Value: TypeAlias = Machine | Gone | None
 
 class Running(Struct, frozen=True):
     since: datetime
+    """Since when it is queued, or, once it has its turn, runs."""
     cause: str = ""
     progress: JoinProgress | None = None
     step_since: datetime | None = None
     """Since when `progress` has been at its step."""
     last_error: Exception | None = None
     """Of the try before this one."""
+    is_queued: bool = False
+    """As many of its sort run as may at the same time."""
 
 
 class Succeeded(Struct, frozen=True):
@@ -53,6 +56,11 @@ class Failed(Struct, frozen=True):
 
 
 Work: TypeAlias = Running | Succeeded | Failed
+
+
+def has_run(work: Work | None, seconds: float, now: datetime) -> bool:
+    """For so long, since it had its turn."""
+    return isinstance(work, Running) and not work.is_queued and now - work.since >= timedelta(seconds=seconds)
 
 
 def error_of(work: Work | None) -> Exception | None:

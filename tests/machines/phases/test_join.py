@@ -104,6 +104,14 @@ def test_the_time_of_a_step_is_kept_by_whoever_joins() -> None:
     assert Decided(seen(LAUNCHED, work=work), 340).effects == (StartTask(Task.CHECK, "join"),)
 
 
+def test_a_join_that_waits_for_its_turn_has_not_failed() -> None:
+    """Machines of others that never answer would have all that come after them given back."""
+    queued = Running(since=at(0), is_queued=True)
+    it = Decided(seen(LAUNCHED, work={Task.JOIN: queued}), 4000)
+    assert (it.where, it.effects) == (("Join", "HostKey"), ())
+    assert "waits for its turn" in it.message
+
+
 def test_an_operator_that_was_away_looks_first() -> None:
     assert Decided(seen(LAUNCHED), 4000).effects == (JOIN,)
     assert Decided(seen(LAUNCHED, work={Task.JOIN: running(since_s=4000)}), 4010).effects == ()

@@ -14,7 +14,7 @@ from holdfast.machines.phases.step import (
     unusable,
 )
 from holdfast.machines.snapshot import CloudProblem
-from holdfast.machines.work import Succeeded, Task
+from holdfast.machines.work import Running, Succeeded, Task
 from holdfast.providers.errors import (
     Invalid,
     MachineEnded,
@@ -32,6 +32,7 @@ from tests.machines.observations import (
     PROJECT,
     ZONE,
     Decided,
+    at,
     condition,
     failed,
     running,
@@ -134,6 +135,11 @@ def test_a_try_that_failed_is_told_from_one_that_takes_its_time() -> None:
 def test_a_call_that_hangs_is_called_off_at_the_deadline() -> None:
     it = Decided(seen(ASKED, work={Task.LAUNCH: running()}), 600)
     assert (it.status.phase, it.effects[1:]) == ("End", (CancelTask(Task.LAUNCH),))
+
+
+def test_a_launch_that_waits_for_its_turn_is_not_late() -> None:
+    it = Decided(seen(ASKED, work={Task.LAUNCH: Running(since=at(0), is_queued=True)}), 4000)
+    assert (it.where, it.effects) == (("Launch", "Insert"), ())
 
 
 def test_an_operator_that_was_away_looks_first() -> None:

@@ -18,7 +18,7 @@ from holdfast.machines.phases.step import (
     with_condition,
 )
 from holdfast.machines.snapshot import MachineSnapshot, MachineTiming, found_gone, is_due
-from holdfast.machines.work import Failed, Running, Succeeded, Task, error_of
+from holdfast.machines.work import Failed, Running, Succeeded, Task, error_of, has_run
 from holdfast.times import format_time
 
 NODE_READY = "NodeReady"
@@ -40,12 +40,13 @@ def join(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> Step:
         progress, over_at = work.progress, work.progress.deadline + timedelta(seconds=timing.resumed_s)
         message = f"{progress.message}; its time is over at {format_time(progress.deadline)}"
         status = waiting(seen, "Join", "Joined", progress.step, message, now, since=work.step_since)
+    elif isinstance(work, Running) and work.is_queued:
+        message = f"{seen.where} waits for its turn to join: as many others do at the moment as may at the same time"
+        status = structs.replace(status, message=message)
     elif isinstance(work, Failed):
         message = f"{seen.where} can't be logged in to: {work.error}"
         status = structs.replace(status, message=message)
-    is_tried = isinstance(work, Failed | Succeeded) or (
-        isinstance(work, Running) and now - work.since >= timedelta(seconds=timing.resumed_s)
-    )
+    is_tried = isinstance(work, Failed | Succeeded) or has_run(work, timing.resumed_s, now)
     if now >= over_at and is_tried:
         step = status.step or JoinStep.NODE_REGISTERED
         return _failed(seen, step, f"no Node {seen.machine} came up in time: {status.message}", now)

@@ -23,7 +23,7 @@ from holdfast.machines.phases.step import (
     with_machine,
 )
 from holdfast.machines.snapshot import MachineSnapshot, MachineTiming, is_due, with_status
-from holdfast.machines.work import Failed, Running, Succeeded, Task, error_of
+from holdfast.machines.work import Failed, Running, Succeeded, Task, error_of, has_run
 from holdfast.providers.errors import Invalid, MachineEnded, QuotaExceeded, Stockout, Unauthorized
 from holdfast.providers.protocol import Machine
 from holdfast.scheduling.machine_pools import Refusal
@@ -60,8 +60,7 @@ def _under_way(seen: MachineSnapshot, error: Exception | None, now: datetime, ti
     work = seen.work.get(Task.LAUNCH)
     status = _asked_for(seen, error, now)
     over_at = with_status(seen, status).step_over_at(timing.launch_s, now)
-    tried_s = (now - work.since).total_seconds() if isinstance(work, Running) else 0.0
-    if now >= over_at and (isinstance(work, Failed) or tried_s >= timing.resumed_s):
+    if now >= over_at and (isinstance(work, Failed) or has_run(work, timing.resumed_s, now)):
         said = f": {error}" if error is not None else ""
         message = f"{seen.where} was not accepted within {timing.launch_s:g} s{said}"
         return Step(
