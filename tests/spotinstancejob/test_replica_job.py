@@ -95,6 +95,15 @@ def test_what_is_counted_over_all_attempts_is_not_left_to_one_job(written: JSON)
     assert spec == {"completions": 1, "parallelism": 1, "backoffLimit": 0, "podReplacementPolicy": "Failed"}
 
 
+def test_no_rule_of_the_template_has_the_jobs_controller_replace_a_pod() -> None:
+    """The new one would begin anew, or from an old image, while the operator restores another attempt."""
+    disrupted = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+    broken = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}
+    both = made(spot_job(job_spec={"podFailurePolicy": {"rules": [disrupted, broken]}}))
+    assert both["spec"]["podFailurePolicy"] == {"rules": [broken]}
+    assert "podFailurePolicy" not in made(spot_job(job_spec={"podFailurePolicy": {"rules": [disrupted]}}))["spec"]
+
+
 def test_the_rest_of_the_template_is_taken_over() -> None:
     rules = {"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}]}
     job = spot_job(

@@ -59,6 +59,8 @@ def replica_job(job: SpotInstanceJob, attempt: ReplicaAttempt, defaults: Default
     if annotations := {**(written.get("annotations") or {}), **_restored_from(job, attempt)}:
         metadata["annotations"] = annotations
     spec = {key: value for key, value in job.spec.job_template["spec"].items() if key not in _NOT_OF_THE_JOB}
+    if (policy := spec.pop("podFailurePolicy", None)) and (rules := _kept_rules(policy)):
+        spec["podFailurePolicy"] = {**policy, "rules": rules}
     spec |= {
         "completions": 1,
         "parallelism": 1,
@@ -67,6 +69,11 @@ def replica_job(job: SpotInstanceJob, attempt: ReplicaAttempt, defaults: Default
         "template": replica_template(job, attempt, defaults),
     }
     return {"metadata": metadata, "spec": spec}
+
+
+def _kept_rules(policy: dict[str, Any]) -> list[dict[str, Any]]:
+    """All but those that ignore a failure: the Job's controller would replace the pod, whatever backoffLimit says."""
+    return [rule for rule in policy.get("rules") or () if rule.get("action") != "Ignore"]
 
 
 def replica_template(job: SpotInstanceJob, attempt: ReplicaAttempt, defaults: Defaults) -> dict[str, Any]:
