@@ -207,3 +207,19 @@ async def test_a_forgotten_account_is_closed_and_read_anew(monkeypatch: pytest.M
         assert (it.made[0][2].is_closed, it.clouds.known(account)) == (True, None)
         await it.open()
         assert len(it.made) == 2
+
+
+async def test_a_refused_credential_whose_secret_is_gone_is_used_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines that are there may still be deleted with it."""
+    async with bench(monkeypatch) as it:
+        await it.secret()
+        first = await it.open()
+        it.clouds.rejected(first.account)
+        await it.drop()
+        it.clock_s = REREAD_S
+        assert (await it.open()).provider is first.provider
+
+
+def test_an_account_is_named_without_a_secret_of_its_content() -> None:
+    assert str(Account("lab-project", Key("ml", "gcp"))) == "project lab-project with Secret ml/gcp"
+    assert str(Account("lab-project", None)) == "project lab-project with the operator's identity"
