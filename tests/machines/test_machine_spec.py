@@ -97,3 +97,17 @@ def test_a_join_goes_on_where_its_status_says() -> None:
     assert (progress.step, progress.deadline) == (JoinStep.KUBEADM, at(360))
     assert join_progress(seen({**status, "step": "Deleting"}), TIMING) is None
     assert join_progress(seen(), TIMING) is None
+
+
+@pytest.mark.parametrize(
+    ("preemptible", "labels"),
+    [
+        (True, {"holdfast.dev/spot": "true", "holdfast.dev/instance": UID}),
+        (False, {"holdfast.dev/instance": UID}),
+    ],
+)
+def test_only_the_node_of_a_spot_machine_is_labelled_as_one(preemptible: bool, labels: dict[str, str]) -> None:
+    observed = seen(None)
+    spec = structs.replace(observed.instance.spec, preemptible=preemptible)
+    observed = structs.replace(observed, instance=structs.replace(observed.instance, spec=spec))
+    assert join_target(observed, TEMPLATE).node_labels == labels

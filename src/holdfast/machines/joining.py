@@ -39,6 +39,7 @@ class JoinTarget(Struct, frozen=True, kw_only=True):
     project: str
     zone: str
     startup_script: str = ""
+    is_spot: bool = True
     ssh: SSH | None = None
     kubeadm: KubeadmJoinConfig | None = None
 
@@ -48,7 +49,8 @@ class JoinTarget(Struct, frozen=True, kw_only=True):
 
     @property
     def node_labels(self) -> dict[str, str]:
-        return {SPOT_LABEL: "true", INSTANCE_LABEL: self.uid}
+        """A loss of a Node with the first counts as a preemption."""
+        return {**({SPOT_LABEL: "true"} if self.is_spot else {}), INSTANCE_LABEL: self.uid}
 
 
 class JoinRequest(Struct, frozen=True, kw_only=True):

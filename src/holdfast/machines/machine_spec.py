@@ -20,6 +20,7 @@ def join_target(seen: MachineSnapshot, template: SpotInstanceVM | None) -> JoinT
         project=seen.project,
         zone=seen.zone,
         startup_script=(spec.startup_script or "") if spec is not None else "",
+        is_spot=seen.instance.spec.preemptible,
         ssh=spec.ssh if spec is not None else None,
         kubeadm=spec.kubeadm_join_config if spec is not None else None,
     )
