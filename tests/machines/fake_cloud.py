@@ -35,6 +35,7 @@ class FakeCloud:
         self.gate: Callable[[str, str], None] = lambda method, moment: None
         """Called before and after each call that changes something."""
         self.is_closed = False
+        self.external_ip = ""
 
     async def launch(self, spec: MachineSpec) -> Machine:
         await self._called("launch")
@@ -53,6 +54,7 @@ class FakeCloud:
             id=str(number),
             state="RUNNING",
             internal_ip=f"10.0.0.{number}",
+            external_ip=self.external_ip,
             created_at=self._now(),
             uid=spec.uid,
             cluster_uid=spec.cluster_uid,

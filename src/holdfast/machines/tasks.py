@@ -115,10 +115,11 @@ class MachineTasks:
 
     async def _join(self, seen: MachineSnapshot, provider: Provider) -> None:
         status = seen.status
-        addresses = (status.external_ip or "", status.internal_ip or "")
+        # Where a cluster and its machines share a network, firewalls let the internal address through.
+        addresses = (status.internal_ip or "", status.external_ip or "")
         if not any(addresses):
             machine = await provider.get(seen.zone, seen.machine)
-            addresses = (machine.external_ip, machine.internal_ip)
+            addresses = (machine.internal_ip, machine.external_ip)
         request = JoinRequest(
             target=join_target(seen, seen.template),
             addresses=tuple(filter(None, addresses)),

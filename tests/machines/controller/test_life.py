@@ -32,6 +32,15 @@ async def test_an_ordered_machine_joins_gets_ready_and_is_reserved_for_its_job()
 
 
 @virtual
+async def test_a_machine_is_logged_in_to_at_its_internal_address_first() -> None:
+    async with machine_lab() as lab:
+        lab.cloud.external_ip, lab.boots = "192.0.2.1", False
+        await lab.order()
+        await lab.until(lambda _: lab.joiner.joined)
+        assert [request.addresses for request in lab.joiner.joined] == [("10.0.0.1", "192.0.2.1")]
+
+
+@virtual
 async def test_a_deleted_object_goes_when_its_machine_and_its_node_are_gone() -> None:
     async with machine_lab() as lab:
         await lab.order()
