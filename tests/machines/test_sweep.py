@@ -227,7 +227,7 @@ def test_a_node_stays_where_its_machine_may_be_there(reason: str) -> None:
                 case "machine":
                     await leaked(lab, 9)
                     await lab.order("m2", zone="us-central1-b")
-            await asyncio.sleep(3 * PASS_S)
+            await asyncio.sleep(600 + 4 * PASS_S)
             assert await lab.node(name) is not None
 
     swept()
@@ -261,3 +261,33 @@ async def test_a_machine_that_can_not_be_deleted_now_does_not_hold_up_the_others
         await leaked(lab, 2)
         await asyncio.sleep(600 + 3 * PASS_S)
         assert len(lab.cloud.machines) == 1
+
+
+@virtual
+async def test_a_node_that_carries_our_label_under_another_name_is_left_alone() -> None:
+    async with machine_lab() as lab:
+        await lab.order()
+        await lab.until_serving()
+        await lab.add_node("worker-7", labels={"holdfast.dev/instance": "00000000-0000-4000-8000-000000000009"})
+        await lab.set_node("worker-7", ready=False)
+        await asyncio.sleep(600 + 4 * PASS_S)
+        assert await lab.node("worker-7") is not None
+
+
+@virtual
+async def test_projects_are_known_from_objects_too() -> None:
+    """The ConfigMap may be deleted by hand."""
+    async with machine_lab() as lab:
+        await lab.order()
+        await lab.until_serving()
+        await lab.cluster.delete(CONFIG_MAPS, Key(HOME, NAME))
+        name = await leaked(lab)
+        await asyncio.sleep(600 + 3 * PASS_S)
+        assert name not in lab.cloud.machines
+
+
+@virtual
+async def test_where_nothing_was_ever_made_nobody_is_asked() -> None:
+    async with machine_lab() as lab:
+        await asyncio.sleep(3 * PASS_S)
+        assert lab.cloud.calls == {}
