@@ -173,6 +173,17 @@ def test_one_that_was_sent_ahead_and_brings_no_answer_holds_nobody_up(ends_s: fl
     assert chosen(asked, ends_s, by="second", wish=wish) == HERE
 
 
+def test_one_that_was_sent_ahead_and_asks_again_and_again_gets_no_more_time() -> None:
+    """Its machine's object may be refused for ever, as by a quota of its namespace."""
+    asked, wish = pools(), structs.replace(WISH, zones=(HERE,))
+    asked.refused(wish, HERE, refusal(), at(0), by="m")
+    for seconds in range(30, 30 + int(PROBE_S), 10):
+        assert chosen(asked, seconds, by="first", wish=wish) == HERE
+        assert chosen(asked, seconds, by="second", wish=wish) == "-"
+    assert chosen(asked, 30 + PROBE_S, by="second", wish=wish) == HERE
+    assert chosen(asked, 31 + PROBE_S, by="first", wish=wish) == "-"
+
+
 def test_who_finds_another_zone_does_not_wait_for_the_one_sent_ahead() -> None:
     asked = pools()
     asked.refused(WISH, HERE, refusal(), at(0), by="m")

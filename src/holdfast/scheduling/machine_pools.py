@@ -86,8 +86,10 @@ class _Pause(Struct, frozen=True, kw_only=True):
 
     def is_probed(self, now: datetime, by: str) -> bool:
         """Whether somebody else asks at the moment."""
-        is_current = self.probe_at is not None and now < self.probe_at + timedelta(seconds=PROBE_S)
-        return is_current and self.probe != by
+        return self.is_current(now) and self.probe != by
+
+    def is_current(self, now: datetime) -> bool:
+        return self.probe_at is not None and now < self.probe_at + timedelta(seconds=PROBE_S)
 
 
 def machine_wish(template: SpotInstanceVM, *, spot: bool) -> MachineWish:
@@ -117,7 +119,8 @@ class MachinePools:
             pauses = [(place, self._pauses[place]) for place in _places(wish, zone) if place in self._pauses]
             if all(now >= pause.until and not pause.is_probed(now, by) for _, pause in pauses):
                 for place, pause in pauses:
-                    self._pauses[place] = structs.replace(pause, probe=by, probe_at=now)
+                    if not pause.is_current(now):  # asked again, it gets no more time
+                        self._pauses[place] = structs.replace(pause, probe=by, probe_at=now)
                 return ZoneChoice(zone)
         return self._resting(wish, now, by)
 
