@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.api.spotinstancejob_status import ReplicaStatus, SpotInstanceJobStatus
+from holdfast.api.spotinstancejob_status import Cause, ReplicaStatus, SpotInstanceJobStatus
 from holdfast.pods.failure import WorkerFailure
 from holdfast.spotinstancejob.decide.failure import Loss
 from holdfast.spotinstancejob.decide.recovery import (
@@ -163,6 +163,13 @@ def test_failures_in_a_row_are_followed_by_growing_pauses(attempt: int, ran_s: f
     observed = seen(replica(0, attempt=attempt), pods=(pod_of(0, attempt=attempt, started=1000 - ran_s),))
     new = after(observed, lost(observed, failure=CRASHED), now=1000).job_statuses[0]
     assert new.retry_time == (stamp(1000 + pause_s) if pause_s is not None else None)
+
+
+@pytest.mark.parametrize(("cause", "is_paused"), [("preemption", False), ("infrastructure", True)])
+def test_however_often_machines_are_taken_away_the_next_attempt_starts_at_once(cause: Cause, is_paused: bool) -> None:
+    observed = seen(replica(0, attempt=20), pods=(pod_of(0, attempt=20, started=500),))
+    failure = WorkerFailure(cause=cause, message="it is gone")
+    assert bool(after(observed, lost(observed, failure=failure), now=1000).job_statuses[0].retry_time) == is_paused
 
 
 # Where the state comes from.

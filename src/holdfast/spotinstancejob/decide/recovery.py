@@ -77,7 +77,7 @@ def _end_attempt(
         cause=cause,
         message=failure.message[:MAX_MESSAGE],
         lost_time=format_time(now),
-        retry_time=_retry_time(observed, old, now, timing),
+        retry_time=_retry_time(observed, loss, now, timing),
     )
     return structs.replace(with_replica(status, new), restarts=with_restart(status.restarts, cause))
 
@@ -115,9 +115,15 @@ def with_restart(restarts: Restarts | None, cause: Cause) -> Restarts:
 
 
 def _retry_time(
-    observed: SpotInstanceJobSnapshot, old: ReplicaStatus, now: datetime, timing: SpotInstanceJobTiming
+    observed: SpotInstanceJobSnapshot, loss: Loss, now: datetime, timing: SpotInstanceJobTiming
 ) -> str | None:
-    """No pause after an attempt that ran for long, nor before the second attempt; then a growing one."""
+    """No pause after an attempt that ran for long, nor before the second attempt; then a growing one.
+
+    A machine that was taken away says nothing about the next one.
+    """
+    old = loss.replica
+    if loss.failure.cause == "preemption":
+        return None
     started = started_at(observed, old)
     ran_s = (now - parse_time(started)).total_seconds() if started != NOT_STARTED else 0.0
     if old.attempt == 0 or ran_s >= timing.stable_after_s:
