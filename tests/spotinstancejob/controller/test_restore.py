@@ -63,8 +63,8 @@ async def test_while_the_registry_is_away_a_restore_waits_and_says_so(lab: SpotL
     await lab.cloud.preempt(lab.key("my-training-job-r0-0-m0"))
     (backup,) = await lab.open_backups(1)
     image = await lab.agents.push(backup)
-    said = await lab.until_says("waiting for the registry to describe")
-    assert "gcr.io does not answer" in said.message
+    said = await lab.until_says("gcr.io does not answer")
+    assert "waiting for the registry to describe" in said.message
     lab.registry.problem = ""
     back = await lab.until_attempt(0, 1)
     assert back.replica(0).restored_from == image
