@@ -7,6 +7,7 @@ import pytest
 from msgspec import structs
 
 from holdfast.api.checkpointbackup import CheckpointBackup, CheckpointBackupStatus
+from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Condition
 from holdfast.api.spotinstancejob_status import SpotInstanceJobStatus
 from holdfast.spotinstancejob.decide.checkpoints import (
@@ -33,6 +34,11 @@ def in_progress(number: int = 4, number_of_replica: int = 0, reason: str = "Inte
 def unfinished(number: int = 4, **status: Any) -> CheckpointBackup:
     done = finished_backup(number)
     return structs.replace(done, status=msgspec.convert(status, CheckpointBackupStatus) if status else None)
+
+
+def going_away() -> Pod:
+    pod = pod_of(0)
+    return structs.replace(pod, metadata=structs.replace(pod.metadata, deletion_timestamp=stamp(0)))
 
 
 def noted(*replicas: Any, now: float = 100, checkpoint: Any = None, **facts: Any) -> SpotInstanceJobStatus:
@@ -91,6 +97,10 @@ def test_its_cost_and_its_duration_are_noted() -> None:
         ({"backups": (unfinished(),)}, 630, "nothing came of it in time; nobody has begun it"),
         ({"pods": (failed_pod(0),)}, 1, "its pod was gone before it could be saved"),
         ({"pods": ()}, 1, "its pod was gone before it could be saved"),
+        ({"pods": (), "backups": (unfinished(),)}, 1, "its pod was gone before it could be saved"),
+        ({"pods": (), "backups": (unfinished(message="no pod"),)}, 1, "its pod was gone before it could be saved"),
+        ({"pods": (going_away(),)}, 1, "its pod was gone before it could be saved"),
+        ({"pods": (going_away(),), "backups": (unfinished(),)}, 1, "its pod was gone before it could be saved"),
         ({}, 630, "its CheckpointBackup was deleted, or could not be made"),
     ],
 )
@@ -103,7 +113,16 @@ def test_a_failed_one_is_reported_and_whoever_waits_for_it_looks_elsewhere(facts
     assert f"checkpoint 4 of replica 0 failed: {said}" in saved(status).message
 
 
-@pytest.mark.parametrize("facts", [{}, {"backups": (unfinished(),)}, {"backups": (unfinished(phase="ImagePushing"),)}])
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"backups": (unfinished(),)},
+        {"backups": (unfinished(phase="ImagePushing"),)},
+        {"backups": (unfinished(phase="ImagePushing"),), "pods": ()},
+        {"backups": (unfinished(run=1),), "pods": ()},
+    ],
+)
 def test_one_under_way_is_waited_for(facts: Any) -> None:
     assert len(noted(now=629, **facts).checkpoints_in_progress) == 1
 

@@ -107,12 +107,12 @@ def note_results(
 def _result(
     observed: SpotInstanceJobSnapshot, wanted: CheckpointInProgress, now: datetime, timing: SpotInstanceJobTiming
 ) -> Checkpoint | Failure | None:
-    backup = observed.backup(wanted.replica, wanted.number)
+    backup, pod = observed.backup(wanted.replica, wanted.number), observed.pod_of(wanted.job)
     deadline = after(wanted.time, timeout_s(observed, wanted, timing) + timing.late_s)
+    # The run would wait for another pod of that name, and an attempt has only one.
+    if not _has_begun(backup) and (pod is None or pod.is_finished or pod.is_terminating):
+        return Failure("its pod was gone before it could be saved")
     if backup is None:
-        pod = observed.pod_of(wanted.job)
-        if pod is None or pod.is_finished:
-            return Failure("its pod was gone before it could be saved")
         return Failure("its CheckpointBackup was deleted, or could not be made") if now >= deadline else None
     checkpoint = checkpoint_of(observed.job, backup)
     if checkpoint is not None:
@@ -121,6 +121,11 @@ def _result(
     if status is not None and (status.phase in TERMINAL_PHASES or said[0] in HOPELESS):
         return Failure(said[1] or "its CheckpointBackup says no more")
     return Failure(f"nothing came of it in time; {said[1]}".removesuffix("; ")) if now >= deadline else None
+
+
+def _has_begun(backup: CheckpointBackup | None) -> bool:
+    """What a run has frozen is pushed, though the pod may be gone meanwhile; one that has failed says why."""
+    return backup is not None and backup.status is not None and (backup.status.run > 0 or bool(backup.status.phase))
 
 
 def _said_of(backup: CheckpointBackup) -> tuple[str, str]:
