@@ -110,13 +110,15 @@ class Agents(Player):
         self._registry = registry
         self._now = now
         self.holds = False
+        self.failure: tuple[str, str] | None = None
+        """Reason and message with which every checkpoint fails."""
         self.pushed: list[str] = []
 
     async def reconcile(self, key: Key) -> Result:
         backup = self._backups.get(key)
         if backup is not None and not self.holds and (backup.status is None or backup.status.phase is None):
             with suppress(NotFound):
-                await self.push(key)
+                await (self.fail(key, *self.failure) if self.failure is not None else self.push(key))
         return Done()
 
     async def push(self, key: Key) -> str:

@@ -21,10 +21,8 @@ async def test_when_the_survivor_cant_be_saved_the_newest_valid_image_is_used(la
     await lab.apply_manifests(checkpoints={"checkpointInterval": "2s"})
     await lab.until_running()
     await lab.until_saved()
-    lab.agents.holds = True
+    lab.agents.failure = reason, "no agent is on that node"
     await lab.cloud.preempt(lab.key(FIRST))
-    (backup,) = await lab.open_backups(1)
-    await lab.agents.fail(backup, reason, "no agent is on that node")
     back = await lab.until_attempt(0, 1)
     (recovery,) = back.status.recoveries
     assert recovery.source == "repository"
@@ -35,10 +33,8 @@ async def test_when_the_survivor_cant_be_saved_the_newest_valid_image_is_used(la
 async def test_without_any_image_the_replica_begins_anew_and_that_is_a_warning(lab: SpotLab) -> None:
     await lab.apply_manifests()
     await lab.until_running()
-    lab.agents.holds = True
+    lab.agents.failure = "PushFailed", "the registry is away"
     await lab.cloud.preempt(lab.key(FIRST))
-    (backup,) = await lab.open_backups(1)
-    await lab.agents.fail(backup)
     back = await lab.until_attempt(0, 1)
     assert back.replica(0).restored_from is None
     assert back.reason("Recovering") == "RestartedFromBeginning"
@@ -49,10 +45,9 @@ async def test_while_the_registry_is_away_what_status_knows_is_used(lab: SpotLab
     await lab.apply_manifests(checkpoints={"checkpointInterval": "2s"})
     await lab.until_running()
     await lab.until_saved()
-    lab.registry.problem, lab.agents.holds = "gcr.io does not answer", True
+    lab.registry.problem = "gcr.io does not answer"
+    lab.agents.failure = "PushFailed", lab.registry.problem
     await lab.cloud.preempt(lab.key(FIRST))
-    (backup,) = await lab.open_backups(1)
-    await lab.agents.fail(backup)
     back = await lab.until_attempt(0, 1)
     assert back.replica(0).restored_from == back.status.last_checkpoint_image
 
@@ -98,8 +93,8 @@ async def test_a_machine_that_is_too_small_says_what_the_replica_asks_for(lab: S
     template = {"spec": {"nodeSelector": {POOL: lab.namespace}, "containers": [container]}}
     await lab.create_template()
     await lab.submit(replicas=1, jobTemplate={"spec": {"template": template}})
-    said = await lab.until_says("asks for 4")
-    assert f"its node has 1 {GPU}, and the replica asks for 4" in said.message
+    said = await lab.until_says("name a larger machine in the SpotInstanceVM")
+    assert "its node has 1 of the 4 GPUs that the replica asks for" in said.message
 
 
 async def test_a_machine_that_does_not_join_is_given_back_before_the_next_one_is_ordered(lab: SpotLab) -> None:

@@ -70,12 +70,9 @@ async def test_when_both_are_preempted_both_go_on_from_the_newest_image_of_the_r
     await lab.until_running()
     await lab.until_saved()
     assert (await lab.get()).holds("Checkpointed")
-    lab.agents.holds = True
-    keys = [lab.key(f"my-training-job-r{number}-0-m0") for number in (0, 1)]
-    for key in keys:
-        await lab.cloud.preempt(key)
-    for key in await lab.open_backups(1):
-        await lab.agents.fail(key, "PodGone", "its pod was gone before it was saved")
+    lab.agents.failure = "PodGone", "its pod was gone before it was saved"
+    for number in (0, 1):
+        await lab.cloud.preempt(lab.key(f"my-training-job-r{number}-0-m0"))
     await lab.until_attempt(0, 1)
     back = await lab.until_attempt(1, 1)
     assert {each.source for each in back.status.recoveries} == {"repository"}
