@@ -160,10 +160,11 @@ mutants: $(STAMP) ## Break the embedded engine in one place after the other: the
 	$(BIN)/python -m tests.contract.mutants
 
 .PHONY: bench
-bench: $(STAMP) control-plane ## Measure: placements; GPUWorkloads; restarts; 1,000 TrainingJobs of 4 workers at once; a checkpoint of 2 GiB; an image of 4 GiB
+bench: $(STAMP) control-plane ## Measure: placements; GPUWorkloads; restarts; 1,000 TrainingJobs of 4 workers at once; 400 spot machines; a checkpoint of 2 GiB; an image of 4 GiB
 	$(BIN)/python -m bench.placement
 	$(BIN)/python -m bench.gpuworkloads
 	$(BIN)/python -m bench.restart
 	$(BIN)/python -m bench.many_jobs
+	$(BIN)/python -m bench.spot
 	$(BIN)/python -m bench.checkpoints
 	$(BIN)/python -m bench.images
