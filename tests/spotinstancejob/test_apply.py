@@ -3,16 +3,19 @@
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from holdfast.cluster.errors import Forbidden, Invalid
 from holdfast.cluster.protocol import JSON, Cluster, Resource
+from holdfast.pods.template import ForbiddenFeature
 from holdfast.runtime.children import Blocked
 from holdfast.runtime.controller import TerminalError
 from holdfast.runtime.read_your_writes import TrackedClient
 from holdfast.spotinstancejob.apply import SpotInstanceJobApplier
-from holdfast.spotinstancejob.decide.actions import OrderMachine
+from holdfast.spotinstancejob.decide.actions import OrderMachine, StartReplica
 from holdfast.spotinstancejob.pull_secret import NoPullSecrets
 from tests.spotinstancejob.golden import DEFAULTS
+from tests.spotinstancejob.jobs import spot_job
 from tests.spotinstancejob.seen import replica, seen
 from tests.trainingjobs import stamp
 
@@ -45,3 +48,12 @@ async def test_a_refusal_ends_the_job_only_before_it_has_begun(
     order = OrderMachine(observed.status.job_statuses[0], "us-central1-a")
     with pytest.raises(expected, match=str(error)):
         await applier.apply(order, observed, cast("TrackedClient", Refusing(error)))
+
+
+async def test_an_attempt_with_what_was_forbidden_meanwhile_waits() -> None:
+    defaults = structs.replace(DEFAULTS, forbidden=frozenset([ForbiddenFeature.HOST_NETWORK]))
+    applier = SpotInstanceJobApplier(cast("Cluster", None), NoPullSecrets(), defaults=defaults, reports=lambda: None)
+    observed = seen(replica(0, "Starting"), replica(1), job=spot_job(pod_spec={"hostNetwork": True}))
+    start = StartReplica(observed.status.job_statuses[0])
+    with pytest.raises(Blocked, match="--forbid hostNetwork"):
+        await applier.apply(start, observed, cast("TrackedClient", None))

@@ -40,6 +40,7 @@ from holdfast.spotinstancejob.decide.actions import (
     StopJob,
 )
 from holdfast.spotinstancejob.decide.recovery import known_checkpoints
+from holdfast.spotinstancejob.forbidden import refusal
 from holdfast.spotinstancejob.images import (
     Checkpoint,
     SavedImage,
@@ -120,6 +121,8 @@ class SpotInstanceJobApplier:
             return  # the registry is being asked
         if _brings_images(observed, replica):
             return
+        if refused := refusal(observed.job, self._defaults.forbidden):
+            raise Blocked(refused)  # forbidden since the job began: what runs goes on
         attempt = ReplicaAttempt(
             replica=replica.replica,
             attempt=replica.attempt,

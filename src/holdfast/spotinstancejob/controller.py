@@ -30,6 +30,7 @@ from holdfast.spotinstancejob.apply import SpotInstanceJobApplier
 from holdfast.spotinstancejob.decide.actions import Action, Follow, Record
 from holdfast.spotinstancejob.decide.decision import ahead, decide, plan
 from holdfast.spotinstancejob.decide.end import expiry
+from holdfast.spotinstancejob.forbidden import refusal
 from holdfast.spotinstancejob.images import job_repository
 from holdfast.spotinstancejob.lookups import Repository, RepositoryLookups
 from holdfast.spotinstancejob.metrics import SpotInstanceJobMetrics, events_for
@@ -71,6 +72,7 @@ class SpotInstanceJobReconciler(
         events: Recorder,
         metrics: SpotInstanceJobMetrics,
         *,
+        defaults: Defaults,
         timing: SpotInstanceJobTiming,
         now: Now,
     ) -> None:
@@ -81,6 +83,7 @@ class SpotInstanceJobReconciler(
         self._placement = placement
         self._lookups = lookups
         self._applier = applier
+        self._defaults = defaults
         self._timing = timing
         self._obstacles: dict[Key, str] = {}
         """What kept the last reconcile from making something: status says so until another one succeeds."""
@@ -162,11 +165,11 @@ class SpotInstanceJobReconciler(
         try:
             job_repository(job)
             self._placement.shape(job)
+            return refusal(job, self._defaults.forbidden)
         except HoldfastError as error:
             return str(error)
         except (msgspec.ValidationError, TypeError, AttributeError, ValueError, KeyError) as error:
             return f"spec.jobTemplate is no template of a Job: {error}"
-        return ""
 
     async def _with_pod_problems(self, observed: SpotInstanceJobSnapshot, now: datetime) -> SpotInstanceJobSnapshot:
         """Why Jobs have no pod, which only their Events tell."""
@@ -214,6 +217,7 @@ def spot_instance_job_controller(
         writer,
         operator.recorder,
         metrics,
+        defaults=defaults,
         timing=timing,
         now=now,
     )
