@@ -42,7 +42,7 @@ from tests.providers.gcp.lab import IMAGE
 KINDS = "/apis/training.training.dcnlab.com/v1alpha1/namespaces/default"
 NODES, SECRETS = "/api/v1/nodes", "/api/v1/namespaces/default/secrets"
 FEW = 2
-SETTLED_S, PATIENCE_S = 60.0, 900.0
+SETTLED_S, PATIENCE_S, PAUSE_S = 60.0, 900.0, 2.0
 ROOM = {"cpu": "8", "memory": "64Gi", "pods": "110", "nvidia.com/gpu": "1"}
 
 
@@ -180,6 +180,7 @@ async def measure(plane: ControlPlane, google: Google, operator: OperatorProcess
         for number, node in enumerate(nodes[:tries]):
             bare.append(await create_s(session, number) + await round_trip_s(google, http))
             alone.append(await single_s(session, google, node))
+            await asyncio.sleep(PAUSE_S)  # the next machine joins meanwhile
         unit_s = percentile(bare, 0.5)
         say("From the mark of a Node to the call for the next machine, in bare creates and round trips to the double:")
         say(told("bare, one by one", bare, unit_s))
