@@ -223,6 +223,11 @@ def test_after_an_hour_away_replicas_are_saved_one_after_the_other() -> None:
     assert due(still, 60 * MINUTE + 120)[0] == [1, 0]
 
 
+def test_a_clock_that_was_ahead_for_a_moment_keeps_nobody_from_being_saved() -> None:
+    observed = seen(replica(0, checkpointTime=stamp(86400)), status={"checkpointNumber": 1})
+    assert due(observed, 60 * MINUTE)[0] == [0]
+
+
 def test_a_failed_one_is_tried_again_at_its_next_turn() -> None:
     observed = seen(replica(0, checkpointTime=stamp(30 * MINUTE)), replica(1, checkpointTime=stamp(45 * MINUTE)))
     assert due(observed, 46 * MINUTE) == ([], stamp(60 * MINUTE))

@@ -243,10 +243,12 @@ def ask_for_due(
     """At most one periodic checkpoint is begun at a time: replicas take turns."""
     interval_s = _interval_s(observed, status)
     status = structs.replace(status, checkpoint_interval_seconds=interval_s)
-    for due, replica in sorted(_due_times(observed, status, interval_s), key=lambda each: (each[0], each[1].replica)):
+    for due, replica in sorted(
+        _due_times(observed, status, interval_s, now), key=lambda each: (each[0], each[1].replica)
+    ):
         if due <= now and not _is_somebody_frozen(observed, status, now):
             status, _ = ask_for_checkpoint(status, replica, replica.name, "Interval", now)
-    following = min((due for due, _ in _due_times(observed, status, interval_s)), default=None)
+    following = min((due for due, _ in _due_times(observed, status, interval_s, now)), default=None)
     return structs.replace(status, next_checkpoint_time=format_time(following) if following is not None else None)
 
 
@@ -264,7 +266,7 @@ def _interval_s(observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus
 
 
 def _due_times(
-    observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus, interval_s: int
+    observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus, interval_s: int, now: datetime
 ) -> Iterator[tuple[datetime, ReplicaStatus]]:
     """For each replica that can be saved when it is to be; from its last request on, also one that has failed."""
     if status.start_time is None:
@@ -275,7 +277,9 @@ def _due_times(
         started = started_at(observed, replica)
         if not is_running(observed, replica) or replica.name in busy or observed.is_announced(replica.node_name or ""):
             continue
-        last = max(parse_time(each) for each in (started, replica.checkpoint_time or started))
+        last = max(parse_time(started), parse_time(replica.checkpoint_time or started))
+        if last > now:  # a clock that was ahead has been put right
+            last = parse_time(started)
         offset = math.ceil(offset_s(replica.replica, len(status.job_statuses), interval_s))
         yield next_checkpoint_time(began, last, offset=offset, interval_s=interval_s), replica
 
