@@ -124,6 +124,15 @@ async def test_what_status_assigns_is_reserved_until_its_pod_has_come() -> None:
     assert held not in wired.ledger.reservations
 
 
+async def test_a_node_that_was_found_is_held_for_good_once_status_names_it() -> None:
+    wired = Wired(node("a", gpus=1))
+    assert wired.find() == "a"
+    held = reservation_id(spot_job(), replica_status(0))
+    assert wired.ledger.reservations[held].until_s < float("inf")
+    wired.job_changed(None, with_replicas({**replica(0, "Pending"), "nodeName": "a"}))
+    assert wired.ledger.reservations[held].until_s == float("inf")
+
+
 @pytest.mark.parametrize(
     "after",
     [

@@ -268,6 +268,12 @@ def test_two_failures_of_its_own_from_one_image_and_two_failed_restores_set_it_a
         assert set_aside(status) == {NEW_IMAGE}
 
 
+def test_for_an_image_that_does_not_restore_nobody_is_frozen_and_the_machine_is_kept() -> None:
+    observed = seen(replica(0, restoredFrom=NEW_IMAGE, machine="bert-r0-0-m0"), replica(1))
+    status = after(observed, lost(observed, image_is_unusable=True))
+    assert (status.checkpoints_in_progress, status.job_statuses[0].machine) == ((), "bert-r0-0-m0")
+
+
 def test_a_preemption_says_nothing_about_the_image() -> None:
     observed = seen(replica(0, restoredFrom=NEW_IMAGE))
     assert after(observed, lost(observed)).image_failures == ()
