@@ -13,19 +13,16 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
-from functools import cache
+from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
 from holdfast.api.meta import Key
 from holdfast.api.provisionedinstance import SPOT_NODE_LABEL, ProvisionedInstance
-from holdfast.checkpointbackup.controller import checkpoint_backup_controller
 from holdfast.cluster.errors import AlreadyExists, NotLeading
-from holdfast.cluster.protocol import JSON, Cluster, Resource
+from holdfast.cluster.protocol import JSON, Resource
 from holdfast.cluster.resources import (
     CHECKPOINT_BACKUPS,
-    EVENTS,
     JOBS,
     NAMESPACES,
     NODES,
@@ -37,37 +34,23 @@ from holdfast.cluster.resources import (
 )
 from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
 from holdfast.local.controllers import add_kube_controllers
-from holdfast.machines.clouds import Clouds
-from holdfast.machines.machines import Machines, machines
 from holdfast.machines.snapshot import TIMING as MACHINE_TIMING
 from holdfast.machines.snapshot import MachineTiming
-from holdfast.providers.gcp.credentials import parse_service_account
-from holdfast.providers.gcp.http import HttpRequest, HttpResponse
-from holdfast.providers.gcp.provider import connect
-from holdfast.providers.protocol import Provider
-from holdfast.runtime.backup_requests import BackupRequests
 from holdfast.runtime.controller import Controller
-from holdfast.runtime.ledger import SharedLedger
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator
-from holdfast.runtime.secrets import SecretReader
-from holdfast.scheduling.machine_pools import MachinePools
-from holdfast.spotinstancejob.controller import spot_instance_job_controller
 from holdfast.spotinstancejob.snapshot import TIMING, SpotInstanceJobTiming
-from tests.checkpointbackup.controller.lab import NoCredentials
 from tests.controllers.lab import seen_as
-from tests.controllers.operating import DEFAULTS
-from tests.machines.controller.dying import DyingCluster, Process
+from tests.machines.controller.dying import Process
 from tests.providers.compute_engine.double import PROJECT, ComputeEngine
 from tests.providers.compute_engine.machine import FakeMachine
-from tests.providers.compute_engine.server import InProcess
 from tests.providers.gcp.lab import IMAGE
-from tests.spot.computers import HOME, Computers, ScriptedJoiner
+from tests.spot.computers import HOME, Computers
 from tests.spot.history import History
+from tests.spot.operators import Surroundings, new_operator, now
 from tests.spot.trainings import Agents, Images, Kubelets, Training
 from tests.spotinstancejob.controller.lab import SeenSpotJob
 
-BEGINNING = datetime(2026, 3, 1, tzinfo=UTC)
 NAMESPACE = "ml"
 ZONES = ("us-central1-a", "us-central1-b")
 TEMPLATE: dict[str, Any] = {
@@ -78,48 +61,6 @@ TEMPLATE: dict[str, Any] = {
 }
 STEP_S = 1.0
 SPOT_JOBS = seen_as(SeenSpotJob, SPOT_INSTANCE_JOBS)
-LISTS = "aggregated"
-
-
-known_account = cache(parse_service_account)
-"""Checking a key takes longer than all that an operator does with it."""
-
-
-def now() -> datetime:
-    """The clock of the event loop, which is virtual."""
-    return BEGINNING + timedelta(seconds=asyncio.get_running_loop().time())
-
-
-class OperatorCluster(DyingCluster):
-    """Its writes are steps of the process. Events decide nothing: they are none."""
-
-    def _begin(self, verb: str, resource: Resource[Any]) -> str:
-        if resource.plural != EVENTS.plural:
-            return super()._begin(verb, resource)
-        if self._process.has_died:
-            raise NotLeading("died before")
-        return ""
-
-    def _end(self, step: str, answer: Any) -> Any:
-        return super()._end(step, answer) if step else answer
-
-
-class OperatorHttp(InProcess):
-    """Its calls are steps, too, but for the lists, which come at any time and change nothing."""
-
-    def __init__(self, engine: ComputeEngine, process: Process) -> None:
-        super().__init__(engine)
-        self._process = process
-
-    async def send(self, request: HttpRequest) -> HttpResponse:
-        path = request.url.rpartition("/compute/v1/")[2].partition("?")[0]
-        if LISTS in path and not self._process.has_died:
-            return await super().send(request)
-        step = f"{request.method} {path.partition('zones/')[2] or 'token'}"
-        self._process.before(step)
-        answer = await super().send(request)
-        self._process.after(step)
-        return answer
 
 
 class World:
@@ -149,7 +90,6 @@ class World:
         self.away_s = 5.0
         """How long after the death of an operator the next one starts."""
         self.operator: Operator | None = None
-        self.machines: Machines | None = None
         self.steps: list[str] = []
         """Of the operators that are no more."""
         self.deaths = 0
@@ -169,49 +109,16 @@ class World:
     def start(self, process: Process | None = None) -> None:
         """As that process, which may die."""
         self.process = process or Process()
-        process, random = self.process, Random(self.seed)
-        dying: Any = OperatorCluster(self.cluster, process)
-        cluster: Cluster = dying
-        operator = Operator(cluster, identity="operator", now=now, random=random, metrics=Metrics())
-        pools, ledger = MachinePools(lambda: 0.0), SharedLedger(operator)
-        operator.add(
-            checkpoint_backup_controller(
-                operator,
-                cluster,
-                now=now,
-                requests=BackupRequests(),
-                credentials=NoCredentials(),
-                clock=asyncio.get_running_loop().time,
-            )
+        around = Surroundings(
+            cluster=self.cluster,
+            engine=self.engine,
+            computers=self.computers,
+            images=self.images,
+            seed=self.seed,
+            machine_timing=self.machine_timing,
+            timing=self.timing,
         )
-        self.machines = machines(
-            operator,
-            cluster,
-            lambda observe: Clouds(
-                SecretReader(cluster, operator_account=f"{HOME}:holdfast-operator"),
-                lambda project, credential: self._connect(project, credential, process),
-                clock=asyncio.get_running_loop().time,
-            ),
-            ScriptedJoiner(cluster, self.computers, now),
-            pools,
-            namespace=HOME,
-            now=now,
-            random=random,
-            timing=self.machine_timing,
-        )
-        self.machines.add_to(operator)
-        operator.add(
-            spot_instance_job_controller(
-                operator,
-                cluster,
-                defaults=DEFAULTS,
-                now=now,
-                pools=pools,
-                repository=self.images,
-                ledger=ledger,
-                timing=self.timing,
-            )
-        )
+        operator = new_operator(around, self.process)
         self.operator, self._running = operator, asyncio.create_task(operator.run())
 
     async def stop(self) -> None:
@@ -250,21 +157,6 @@ class World:
             self.steps += self.process.steps
             self.deaths += 1
             self.start(self.next_process())
-
-    def _connect(self, project: str, credential: bytes | None, process: Process) -> Provider:
-        def require_leadership() -> None:
-            if process.has_died:
-                raise NotLeading("died before")
-
-        return connect(
-            project,
-            known_account(credential) if credential is not None else None,
-            now=now,
-            random=Random(self.seed),
-            require_leadership=require_leadership,
-            endpoint=self.engine.endpoint,
-            http=OperatorHttp(self.engine, process),
-        )
 
     # What users do.
 
