@@ -102,7 +102,7 @@ class Supply:
         zones: dict[int, ZoneChoice | Resting] = {}
         occupied = {each.node_name for each in planned.job_statuses if each.node_name}
         occupied |= {name for name in observed.nodes if observed.is_announced(name)}
-        waits = False
+        meta, waits = observed.job.metadata, False
         for replica in waiting_for_node(planned):
             restores = planned.checkpoint_mode == "container" and planned.checkpoint_number > 0
             node = self._placement.find(observed.job, replica, occupied, restores=restores)
@@ -110,35 +110,24 @@ class Supply:
                 free[replica.replica] = node
                 occupied.add(node)
                 continue
-            meta, machine = observed.job.metadata, replica.machine_try
-            self._add_zone(
-                zones,
-                observed,
-                replica,
-                now,
-                names.machine_object_name(meta.name, replica.replica, replica.attempt, machine),
-            )
-            waits = waits or not isinstance(zones.get(replica.replica), ZoneChoice)
+            machine = names.machine_object_name(meta.name, replica.replica, replica.attempt, replica.machine_try)
+            zone = self._zone(observed, machine, now)
+            waits = waits or not isinstance(zone, ZoneChoice)
+            zones |= {replica.replica: zone} if zone is not None else {}
         for replica in unmade_machines(observed, planned):
-            self._add_zone(zones, observed, replica, now, replica.machine or "")
+            zone = self._zone(observed, replica.machine or "", now)
+            zones |= {replica.replica: zone} if zone is not None else {}
         if not waits:
-            self._placement.settled(observed.job.metadata.key)
+            self._placement.settled(meta.key)
         return free, zones
 
-    def _add_zone(
-        self,
-        zones: dict[int, ZoneChoice | Resting],
-        observed: SpotInstanceJobSnapshot,
-        replica: ReplicaStatus,
-        now: datetime,
-        machine: str,
-    ) -> None:
+    def _zone(self, observed: SpotInstanceJobSnapshot, machine: str, now: datetime) -> ZoneChoice | Resting | None:
+        """Where the machine of that name may be ordered; None where nothing says what it is like."""
         template = observed.template
         if template is None:
-            return
-        wish = machine_wish(template, spot=template.spec.preemptible)
+            return None
         by = Key(observed.job.metadata.namespace, machine)
-        zones[replica.replica] = self._pools.choose(wish, now, by=str(by))
+        return self._pools.choose(machine_wish(template, spot=template.spec.preemptible), now, by=str(by))
 
     def _room_taken(self, observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> str:
         """Why the replica's machine, which is ready, has no room for it; "" when it has, or is not ready."""
