@@ -1,5 +1,7 @@
 """The phase Launch: what is asked of the cloud, what its answers mean, and what is waited for."""
 
+from typing import Any
+
 import pytest
 
 from holdfast.machines.joining import CannotJoin
@@ -14,7 +16,7 @@ from holdfast.machines.phases.step import (
     unusable,
 )
 from holdfast.machines.snapshot import CloudProblem
-from holdfast.machines.work import Running, Succeeded, Task
+from holdfast.machines.work import Running, Succeeded, Task, Work
 from holdfast.providers.errors import (
     Invalid,
     MachineEnded,
@@ -164,14 +166,52 @@ def test_without_a_credential_nothing_is_begun_and_nothing_is_given_up(problem: 
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
-    [(Unauthorized("the key was revoked"), "Unauthorized"), (CannotJoin("SecretMissing", "no key"), "SecretMissing")],
+    ("error", "reason", "rechecks_s"),
+    [
+        (Unauthorized("the key was revoked"), "Unauthorized", [70]),
+        (CannotJoin("SecretMissing", "no key"), "SecretMissing", [70, 600]),
+    ],
 )
-def test_what_a_person_has_to_mend_is_waited_for_and_tried_from_time_to_time(error: Exception, reason: str) -> None:
-    it = Decided(seen(ASKED, work={Task.LAUNCH: failed(error, retry_s=700)}), 690)
+def test_what_a_person_has_to_mend_is_waited_for_and_tried_from_time_to_time(
+    error: Exception, reason: str, rechecks_s: list[float]
+) -> None:
+    it = Decided(seen(ASKED, work={Task.LAUNCH: failed(error, retry_s=70)}), 60)
     assert (it.where, it.condition("Launched"), it.message) == (("Launch", reason), ("False", reason), str(error))
-    assert (it.effects, it.rechecks_s) == ((), [700])
-    assert Decided(seen(ASKED, work={Task.LAUNCH: failed(error, retry_s=700)}), 700).effects == (LAUNCH,)
+    assert (it.effects, it.rechecks_s) == ((), rechecks_s)
+    assert Decided(seen(ASKED, work={Task.LAUNCH: failed(error, retry_s=70)}), 70).effects == (LAUNCH,)
+
+
+def test_a_revoked_key_is_waited_for_without_a_deadline_since_nothing_can_be_deleted_with_it() -> None:
+    unauthorized = failed(Unauthorized("the key was revoked"), retry_s=200_000)
+    it = Decided(seen(ASKED, work={Task.LAUNCH: unauthorized}), 100_000)
+    assert (it.where, it.effects) == (("Launch", "Unauthorized"), ())
+
+
+NO_KEY = CannotJoin("SecretMissing", "no key")
+LACKS_KEY = {**ASKED, "step": "SecretMissing", "conditions": (condition("Launched", "False", "SecretMissing"),)}
+
+
+@pytest.mark.parametrize("status", [ASKED, LACKS_KEY])
+@pytest.mark.parametrize(
+    "work", [failed(NO_KEY, retry_s=650), Running(since=at(560), last_error=NO_KEY)], ids=["failed", "tried again"]
+)
+def test_a_machine_that_may_exist_is_not_kept_for_ever_for_a_secret_of_its_join(
+    status: dict[str, Any], work: Work
+) -> None:
+    """The answer to the insert may have been lost before the Secret was."""
+    assert Decided(seen(status, work={Task.LAUNCH: work}), 599).where == ("Launch", "SecretMissing")
+    it = Decided(seen(status, work={Task.LAUNCH: work}), 600)
+    assert (it.where, it.condition("Launched")) == (("End", "Deleting"), ("False", "TimedOut"))
+    assert it.message == (f"machine {NAME} in zone {ZONE} of project {PROJECT} was not accepted within 600 s: no key")
+    goes = CancelTask(Task.LAUNCH) if isinstance(work, Running) else StartTask(Task.DELETE)
+    assert it.effects == (goes,), "the zone does not rest for it"
+
+
+def test_a_secret_that_came_late_gets_a_try_before_the_machine_is_given_up() -> None:
+    it = Decided(seen(LACKS_KEY, work={Task.LAUNCH: Running(since=at(590), last_error=NO_KEY)}), 600)
+    assert (it.where, it.effects) == (("Launch", "SecretMissing"), ())
+    it = Decided(seen(LACKS_KEY, work={Task.LAUNCH: Succeeded(MACHINE)}), 601)
+    assert it.where == ("Join", "HostKey")
 
 
 def test_a_template_may_come_later_and_is_not_waited_for_for_ever() -> None:

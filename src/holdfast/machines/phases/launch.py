@@ -27,6 +27,7 @@ from holdfast.machines.work import Failed, Running, Succeeded, Task, error_of, h
 from holdfast.providers.errors import Invalid, MachineEnded, QuotaExceeded, Stockout, Unauthorized
 from holdfast.providers.protocol import Machine
 from holdfast.scheduling.machine_pools import Refusal
+from holdfast.times import parse_optional_time
 
 TEMPLATE, INSERT = "Template", "Insert"
 # The last try has failed, and another one follows by itself.
@@ -48,19 +49,34 @@ def launch(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> Step:
         return _refused(seen, error, now)
     if seen.template is None and not isinstance(work, Running):
         return _without_template(seen, now, timing)
-    obstacle = _obstacle(seen, error)
-    if obstacle is not None:
-        reason, message = obstacle
-        waits = Step(status=waiting(seen, "Launch", "Launched", reason, message, now))
-        return structs.replace(waits, then=_again(seen, now)) if seen.problem is None else waits
+    if seen.problem is not None:
+        return Step(status=waiting(seen, "Launch", "Launched", seen.problem.reason, seen.problem.message, now))
+    if isinstance(error, CannotJoin):
+        return _cannot_join(seen, error, now, timing)
+    if isinstance(error, Unauthorized):
+        status = waiting(seen, "Launch", "Launched", "Unauthorized", str(error), now)
+        return Step(status=status, then=_again(seen, now))
     return _under_way(seen, error, now, timing)
 
 
+def _cannot_join(seen: MachineSnapshot, error: CannotJoin, now: datetime, timing: MachineTiming) -> Step:
+    """A person has to mend it. An earlier call may have made the machine unheard, so it is not waited for for ever."""
+    since = parse_optional_time(seen.status.step_start_time) if seen.status.step == INSERT else None
+    status = waiting(seen, "Launch", "Launched", error.reason, str(error), now, since=since)
+    if not seen.is_begun:
+        return Step(status=status, then=_again(seen, now))
+    over_at = with_status(seen, status).step_over_at(timing.launch_s, now)
+    if now >= over_at and _is_tried(seen, now, timing):
+        # The zone is not to blame, and does not rest.
+        message = f"{seen.where} was not accepted within {timing.launch_s:g} s: {error}"
+        return Step(status=ending(seen, "Launched", False, TIMED_OUT, message, now))
+    return Step(status=status, then=_again(seen, now), recheck_at=(over_at,))
+
+
 def _under_way(seen: MachineSnapshot, error: Exception | None, now: datetime, timing: MachineTiming) -> Step:
-    work = seen.work.get(Task.LAUNCH)
     status = _asked_for(seen, error, now)
     over_at = with_status(seen, status).step_over_at(timing.launch_s, now)
-    if now >= over_at and (isinstance(work, Failed) or has_run(work, timing.resumed_s, now)):
+    if now >= over_at and _is_tried(seen, now, timing):
         said = f": {error}" if error is not None else ""
         message = f"{seen.where} was not accepted within {timing.launch_s:g} s{said}"
         return Step(
@@ -72,6 +88,12 @@ def _under_way(seen: MachineSnapshot, error: Exception | None, now: datetime, ti
         then=_again(seen, now),
         recheck_at=(over_at,),
     )
+
+
+def _is_tried(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> bool:
+    """An operator that was away asks once before it gives up."""
+    work = seen.work.get(Task.LAUNCH)
+    return isinstance(work, Failed) or has_run(work, timing.resumed_s, now)
 
 
 def _asked_for(seen: MachineSnapshot, error: Exception | None, now: datetime) -> ProvisionedInstanceStatus:
@@ -129,17 +151,6 @@ def _without_template(seen: MachineSnapshot, now: datetime, timing: MachineTimin
         return Step(status=status, recheck_at=(over_at,))
     message = f"SpotInstanceVM {name} did not come within {timing.launch_s:g} s"
     return Step(status=ending(seen, "Launched", False, TEMPLATE_MISSING, message, now))
-
-
-def _obstacle(seen: MachineSnapshot, error: Exception | None) -> tuple[str, str] | None:
-    """What a person has to mend; it is waited for without a deadline, since nothing is made meanwhile."""
-    if seen.problem is not None:
-        return seen.problem.reason, seen.problem.message
-    if isinstance(error, CannotJoin):
-        return error.reason, str(error)
-    if isinstance(error, Unauthorized):
-        return "Unauthorized", str(error)
-    return None
 
 
 def was_refused(seen: MachineSnapshot) -> bool:
