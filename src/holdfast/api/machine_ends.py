@@ -11,6 +11,8 @@ STEPS = ("Launched", "Joined", "GPUReady")
 NOTICE, TAKEN_BACK = "PreemptionNotice", "TakenBack"
 # The same where it is False: somebody else's doing.
 DELETED, STOPPED = "MachineDeleted", "MachineStopped"
+# … and where nobody is left whom the machine would serve.
+JOB_GONE = "JobGone"
 # … and where its Node is silent, and the cloud shows the machine running all the same.
 RUNS = "MachineRuns"
 
@@ -33,15 +35,15 @@ def is_gone(instance: ProvisionedInstance) -> bool:
 def end_reason(instance: ProvisionedInstance) -> Condition | None:
     """The condition that tells why the machine ends; None where its object was deleted, or while it does not end.
 
-    Preempted, if True: a preemption. Preempted, if False: somebody deleted or stopped the machine. Launched: the
-    cloud made none, and the reason is Stockout, QuotaExceeded, Invalid, TimedOut or TemplateMissing. Joined and
-    GPUReady: it was made, and did not become a Node that can be used.
+    Preempted, if True: a preemption. Preempted, if False: somebody deleted or stopped the machine, or its job is
+    gone. Launched: the cloud made none, and the reason is Stockout, QuotaExceeded, Invalid, TimedOut or
+    TemplateMissing. Joined and GPUReady: it was made, and did not become a Node that can be used.
     """
     status = status_of(instance)
     if status.phase != "End":
         return None
     found = {each.type: each for each in status.conditions}
     taken = found.get("Preempted")
-    if taken is not None and (taken.status == "True" or taken.reason in (DELETED, STOPPED)):
+    if taken is not None and (taken.status == "True" or taken.reason in (DELETED, STOPPED, JOB_GONE)):
         return taken
     return next((found[each] for each in STEPS if each in found and found[each].status == "False"), None)

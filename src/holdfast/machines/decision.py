@@ -11,6 +11,7 @@ from holdfast.machines.phases.end import end
 from holdfast.machines.phases.gpu_ready import gpu_ready
 from holdfast.machines.phases.join import join
 from holdfast.machines.phases.launch import launch
+from holdfast.machines.phases.ownership import ownership
 from holdfast.machines.phases.serve import serve
 from holdfast.machines.phases.step import Effect, Step
 from holdfast.machines.snapshot import MachineSnapshot, MachineTiming, with_status
@@ -18,7 +19,7 @@ from holdfast.machines.work import Failed
 
 PhaseFunction: TypeAlias = Callable[[MachineSnapshot, datetime, MachineTiming], Step]
 
-PHASES: tuple[PhaseFunction, ...] = (launch, join, gpu_ready, serve, end)
+PHASES: tuple[PhaseFunction, ...] = (ownership, launch, join, gpu_ready, serve, end)
 
 
 class Pass(Struct, frozen=True, kw_only=True):
