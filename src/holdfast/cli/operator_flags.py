@@ -50,7 +50,9 @@ ServiceMonitors = Annotated[
 ]
 Forbid = Annotated[
     list[ForbiddenFeature] | None,
-    typer.Option(help="Refuse jobs whose podTemplate asks for this; may be repeated."),
+    typer.Option(
+        help="Refuse jobs whose podTemplate, or jobTemplate of SpotInstanceJobs, asks for this; may be repeated."
+    ),
 ]
 GangAdmission = Annotated[
     bool,
