@@ -61,7 +61,9 @@ def manifest(name: str, host: str) -> str:
 class SpotStory:
     """What a user does and sees, and what Google does."""
 
-    def __init__(self, plane: ControlPlane, namespace: str, cloud: ComputeEngine, registry: str, endpoint: str) -> None:
+    def __init__(
+        self, plane: ControlPlane, namespace: str, cloud: ComputeEngine, registry: str, endpoint: str = ""
+    ) -> None:
         self.plane = plane
         self.namespace = namespace
         self.cloud = cloud

@@ -69,8 +69,8 @@ async def test_an_operator_that_is_killed_around_its_calls_of_the_cloud_makes_no
     operator = DyingOperator(story, await asyncio.to_thread(story.start, start_operator, "--no-leader-elect"), deaths)
     await story.submit()
     await story.until_phase("Running")
-    for replica in (0, 1):
-        story.cloud.preempt(await story.machine_of(replica))
+    for machine in [await story.machine_of(replica) for replica in (0, 1)]:
+        story.cloud.preempt(machine)
     status = await story.until_attempts(1)
     await story.end(0)
     await story.until_phase("Succeeded")
