@@ -121,6 +121,7 @@ def saved_before(tmp_path: Path, epoch: int, *, is_damaged: bool = False) -> Non
         pytest.param(EPOCH - 1, False, {"HOLDFAST_RESUME_NEWEST": "true"}, b"weights of run 7", id="further"),
         pytest.param(EPOCH + 1, False, {"HOLDFAST_RESUME_NEWEST": "true"}, b"weights of its own", id="not as far"),
         pytest.param(EPOCH + 1, True, {"HOLDFAST_RESUME_NEWEST": "true"}, b"weights of run 7", id="own one is damaged"),
+        pytest.param(EPOCH + 1, False, {"HOLDFAST_RESUME_EXACTLY": "true"}, b"weights of run 7", id="one image back"),
         pytest.param(EPOCH - 1, False, {}, b"weights of its own", id="of another training"),
     ],
 )

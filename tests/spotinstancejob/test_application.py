@@ -73,6 +73,25 @@ def test_a_restored_attempt_runs_the_templates_image_and_its_sidecar_fetches_the
     assert only_sidecar == []
 
 
+@pytest.mark.parametrize(
+    ("has_image", "is_exact", "expected"),
+    [
+        (True, False, {"HOLDFAST_RESUME_FROM", "HOLDFAST_RESUME_NEWEST"}),
+        (True, True, {"HOLDFAST_RESUME_FROM", "HOLDFAST_RESUME_EXACTLY"}),
+        (False, False, set()),
+        (False, True, {"HOLDFAST_RESUME_EXACTLY"}),
+    ],
+)
+def test_a_replica_that_goes_one_image_back_leaves_out_what_it_has_in_the_store(
+    has_image: bool, is_exact: bool, expected: set[str]
+) -> None:
+    job = spot_job(checkpoints={"checkpointStorage": {"type": "gcs", "bucket": "b"}})
+    found = checkpoint(job, mode="application") if has_image else None
+    told = variables(sidecar(job, attempt=3, checkpoint=found, is_exact=is_exact))
+    assert {name for name in told if name.startswith("HOLDFAST_RESUME_")} == expected
+    assert told["HOLDFAST_STORE"], "what the attempt saves is kept all the same"
+
+
 def test_registries_without_tls_are_told_where_the_sidecar_fetches_an_image() -> None:
     job = spot_job()
     plain = structs.replace(DEFAULTS, plain_http_registries=("127.0.0.1:5000",))

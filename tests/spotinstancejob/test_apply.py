@@ -15,7 +15,8 @@ from holdfast.spotinstancejob.apply import SpotInstanceJobApplier
 from holdfast.spotinstancejob.decide.actions import OrderMachine, StartReplica
 from holdfast.spotinstancejob.pull_secret import NoPullSecrets
 from tests.spotinstancejob.golden import DEFAULTS
-from tests.spotinstancejob.jobs import spot_job
+from tests.spotinstancejob.jobs import REPOSITORY, spot_job
+from tests.spotinstancejob.replicas import variables
 from tests.spotinstancejob.seen import replica, seen
 from tests.trainingjobs import stamp
 
@@ -57,3 +58,28 @@ async def test_an_attempt_with_what_was_forbidden_meanwhile_waits() -> None:
     start = StartReplica(observed.status.job_statuses[0])
     with pytest.raises(Blocked, match="--forbid hostNetwork"):
         await applier.apply(start, observed, cast("TrackedClient", None))
+
+
+class Taking:
+    def __init__(self) -> None:
+        self.bodies: list[JSON] = []
+
+    async def create(self, resource: Resource[Any], body: JSON, *, namespace: str) -> None:
+        self.bodies.append(body)
+
+
+@pytest.mark.parametrize(("failures", "expected"), [(1, "HOLDFAST_RESUME_NEWEST"), (2, "HOLDFAST_RESUME_EXACTLY")])
+async def test_once_an_image_is_set_aside_an_attempt_goes_on_from_exactly_the_one_before(
+    failures: int, expected: str
+) -> None:
+    applier = SpotInstanceJobApplier(cast("Cluster", None), NoPullSecrets(), defaults=DEFAULTS, reports=lambda: None)
+    starting = {**replica(0, "Starting", attempt=3), "source": "repository", "restoredFrom": f"{REPOSITORY}:before"}
+    failed = [{"image": f"{REPOSITORY}:newest", "application": failures}]
+    status = {"imageFailures": failed, "checkpointMode": "application"}
+    observed = seen(starting, replica(1), status=status)
+    client = Taking()
+    await applier.apply(StartReplica(observed.status.job_statuses[0]), observed, cast("TrackedClient", client))
+    (*_, made) = client.bodies
+    told = variables(made["spec"]["template"]["spec"]["initContainers"][-1])
+    assert told["HOLDFAST_RESUME_FROM"] == f"oci://{REPOSITORY}:before"
+    assert {name for name in told if name in ("HOLDFAST_RESUME_NEWEST", "HOLDFAST_RESUME_EXACTLY")} == {expected}

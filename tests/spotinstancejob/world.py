@@ -33,7 +33,7 @@ from holdfast.spotinstancejob.decide.actions import (
 )
 from holdfast.spotinstancejob.decide.decision import ahead, decide, plan
 from holdfast.spotinstancejob.decide.needs import unmade_machines, waiting_for_node
-from holdfast.spotinstancejob.decide.recovery import wants_repository
+from holdfast.spotinstancejob.decide.recovery import goes_back, wants_repository
 from holdfast.spotinstancejob.images import Checkpoint, checkpoint_backup, checkpoint_of
 from holdfast.spotinstancejob.names import ATTEMPT_LABEL
 from holdfast.spotinstancejob.replica_job import ReplicaAttempt, replica_job
@@ -253,6 +253,7 @@ class SpotWorld:
             mode=self.status.checkpoint_mode or "application",
             node=replica.node_name or "",
             checkpoint=checkpoint_to_restore(observed, replica),
+            is_exact=goes_back(observed.status),
         )
         body = replica_job(self.job, attempt, DEFAULTS)
         assert body["metadata"]["name"] not in self.jobs

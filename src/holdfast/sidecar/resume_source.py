@@ -1,7 +1,8 @@
 """What an attempt begins from: the job's own newest checkpoint, or a folder or an image that it is given.
 
 resumeFrom of a TrainingJob counts while the job has no checkpoint of its own. The image that a replica of a
-SpotInstanceJob is given is of the same training, perhaps of another replica: whichever is further counts.
+SpotInstanceJob is given is of the same training, perhaps of another replica: whichever is further counts. Once attempts
+have failed from an image again and again, the image alone counts: the store may hold the very state that fails.
 """
 
 from collections.abc import Callable, Mapping
@@ -55,6 +56,8 @@ def choose_start(
     note: Callable[[str], None],
 ) -> Start:
     """The checkpoint, which is in the attempt's folder when this returns. note: why another one is not used."""
+    if checkpoints.resume_exactly:
+        return _exact_start(checkpoints, attempt, about, environ)
     failure: CheckpointNotFound | None = None
     image_epoch = -1
     own = store.names(attempt) if checkpoints.resume_newest and checkpoints.resume_from else []
@@ -73,6 +76,14 @@ def choose_start(
         return Start(name, None, ((checkpoints.resume_from, str(failure)),) if failure else ())
     if failure is not None:
         raise failure
+    return _exact_start(checkpoints, attempt, about, environ)
+
+
+def _exact_start(checkpoints: Checkpoints, attempt: int, about: SaveInfo, environ: Mapping[str, str]) -> Start:
+    """From what is given, and from nothing where nothing is.
+
+    Checkpoints of earlier attempts that are further stay in the store, fenced off by the decision of this one.
+    """
     if not checkpoints.resume_from:
         return Start(None)
     source = fetch_resume_source(checkpoints, attempt, about, environ)

@@ -39,6 +39,8 @@ class Checkpoints(Struct, frozen=True, kw_only=True):
     """The checkpoint to resume from while the job has none of its own (checkpoint.resumeFrom)."""
     resume_newest: bool = False
     """Whether resume_from is an image of this very training, which counts, too, if it is further than the job's own."""
+    resume_exactly: bool = False
+    """Whether the job's own checkpoints do not count: resume_from alone, or a start from nothing without it."""
     pull_secrets: Path | None = None
     """A folder with the credentials of the registries that resume_from may name an image in."""
     plain_http_registries: tuple[str, ...] = ()
@@ -125,6 +127,7 @@ def _checkpoints(environ: Environ) -> Checkpoints | None:
         best_by=_metric(environ, "HOLDFAST_BEST_BY"),
         resume_from=environ.get("HOLDFAST_RESUME_FROM", ""),
         resume_newest=bool(environ.get("HOLDFAST_RESUME_NEWEST")),
+        resume_exactly=bool(environ.get("HOLDFAST_RESUME_EXACTLY")),
         pull_secrets=_path(environ, "HOLDFAST_PULL_SECRETS"),
         plain_http_registries=tuple(filter(None, environ.get("HOLDFAST_PLAIN_HTTP_REGISTRIES", "").split(","))),
         tensorboard=_real(tensorboard) if tensorboard is not None else None,

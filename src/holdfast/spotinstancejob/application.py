@@ -50,11 +50,19 @@ _ROOT = {
 
 
 def with_sidecar(
-    job: SpotInstanceJob, spec: dict[str, Any], *, replica: int, attempt: int, resume_from: str, defaults: Defaults
+    job: SpotInstanceJob,
+    spec: dict[str, Any],
+    *,
+    replica: int,
+    attempt: int,
+    resume_from: str,
+    is_exact: bool = False,
+    defaults: Defaults,
 ) -> dict[str, Any]:
     """The pod's spec with the sidecar beside the training's container.
 
     resume_from: the image that the attempt goes on from, by digest; empty for none.
+    is_exact: whether what the replica has in the object store does not count, however far it is.
     """
     name = training_container(job)
     trainer = next(each for each in spec["containers"] if each["name"] == name)
@@ -67,7 +75,8 @@ def with_sidecar(
             env=(
                 INDEX,
                 *shared_env(job.metadata),
-                *plain_variables(_sidecar_variables(job, replica, attempt, grace_s, resume_from, defaults)),
+                *plain_variables(_sidecar_variables(job, replica, attempt, grace_s)),
+                *plain_variables(_resume_variables(resume_from, is_exact, defaults)),
                 *plain_variables([] if _is_user_known(trainer, spec) else [("HOLDFAST_ANY_USER", "true")]),
                 *access.env,
             ),
@@ -132,18 +141,22 @@ def _trainer_variables(attempt: int, is_on_host: bool, defaults: Defaults) -> It
     yield from checkpoints.folder_env(attempt)
 
 
-def _sidecar_variables(
-    job: SpotInstanceJob, replica: int, attempt: int, grace_s: int, resume_from: str, defaults: Defaults
-) -> Iterator[tuple[str, str]]:
+def _sidecar_variables(job: SpotInstanceJob, replica: int, attempt: int, grace_s: int) -> Iterator[tuple[str, str]]:
     yield from sidecar_env(job.metadata, attempt=attempt, grace_s=grace_s)
     yield from checkpoints.folder_env(attempt)
     yield "HOLDFAST_RETENTION", str(job.spec.checkpoint_config.retention)
     if store := store_of(job, replica):
         yield "HOLDFAST_STORE", escape_dollar(store)
+
+
+def _resume_variables(resume_from: str, is_exact: bool, defaults: Defaults) -> Iterator[tuple[str, str]]:
+    if is_exact:
+        yield "HOLDFAST_RESUME_EXACTLY", "true"
     if resume_from:
         yield "HOLDFAST_RESUME_FROM", f"oci://{resume_from}"
-        # The image may be of another replica, which has got further than what this one has in the store.
-        yield "HOLDFAST_RESUME_NEWEST", "true"
+        if not is_exact:
+            # The image may be of another replica, which has got further than what this one has in the store.
+            yield "HOLDFAST_RESUME_NEWEST", "true"
         if defaults.plain_http_registries:
             yield "HOLDFAST_PLAIN_HTTP_REGISTRIES", ",".join(defaults.plain_http_registries)
 

@@ -39,7 +39,7 @@ from holdfast.spotinstancejob.decide.actions import (
     StartReplica,
     StopJob,
 )
-from holdfast.spotinstancejob.decide.recovery import known_checkpoints
+from holdfast.spotinstancejob.decide.recovery import goes_back, known_checkpoints
 from holdfast.spotinstancejob.forbidden import refusal
 from holdfast.spotinstancejob.images import (
     Checkpoint,
@@ -129,6 +129,7 @@ class SpotInstanceJobApplier:
             mode=_mode(observed),
             node=replica.node_name or "",
             checkpoint=checkpoint,
+            is_exact=goes_back(observed.status),
             reservation=reservation_id(observed.job, replica),
             pull_secret=await self._pull_secrets.ensure(observed.job, session) if checkpoint is not None else "",
         )

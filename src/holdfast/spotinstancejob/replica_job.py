@@ -44,6 +44,8 @@ class ReplicaAttempt(Struct, frozen=True, kw_only=True):
     """The one node that it runs on; empty for any."""
     checkpoint: Checkpoint | None = None
     """What it goes on from; in container mode with the labels of its images. None for a start from nothing."""
+    is_exact: bool = False
+    """Whether it goes on from exactly that, and not from what the replica has in the object store."""
     reservation: str = ""
     """The label by which the ledger knows the attempt's pod."""
     pull_secret: str = ""
@@ -94,6 +96,7 @@ def replica_template(job: SpotInstanceJob, attempt: ReplicaAttempt, defaults: De
             attempt=attempt.attempt,
             replica=attempt.replica,
             resume_from=attempt.checkpoint.images[0].by_digest if attempt.checkpoint is not None else "",
+            is_exact=attempt.is_exact,
             defaults=defaults,
         )
     elif attempt.checkpoint is not None:

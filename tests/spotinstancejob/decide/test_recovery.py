@@ -12,6 +12,7 @@ from holdfast.spotinstancejob.decide.recovery import (
     choose_sources,
     drop_missing_images,
     find_survivor,
+    goes_back,
     recover,
     set_aside,
     wants_repository,
@@ -272,6 +273,15 @@ def test_for_an_image_that_does_not_restore_nobody_is_frozen_and_the_machine_is_
     observed = seen(replica(0, restoredFrom=NEW_IMAGE, machine="bert-r0-0-m0"), replica(1))
     status = after(observed, lost(observed, image_is_unusable=True))
     assert (status.checkpoints_in_progress, status.job_statuses[0].machine) == ((), "bert-r0-0-m0")
+
+
+def test_as_long_as_an_image_is_set_aside_no_replica_goes_on_from_what_it_has_in_the_store() -> None:
+    def is_exact(*failures: dict[str, Any]) -> bool:
+        return goes_back(seen(replica(0), status={"imageFailures": list(failures)}).status)
+
+    assert not is_exact()
+    assert not is_exact({"image": NEW_IMAGE, "application": 1, "restore": 1})
+    assert is_exact({"image": NEW_IMAGE, "application": 2}, {"image": OLD_IMAGE, "application": 1})
 
 
 def test_a_preemption_says_nothing_about_the_image() -> None:

@@ -242,3 +242,11 @@ def set_aside(status: SpotInstanceJobStatus) -> frozenset[str]:
     """The images that no replica starts from any more: an older one may do."""
     failed = (each for each in status.image_failures if max(each.restore, each.application) >= FAILURES_OF_AN_IMAGE)
     return frozenset(each.image for each in failed)
+
+
+def goes_back(status: SpotInstanceJobStatus) -> bool:
+    """Whether replicas go on from exactly what is chosen for them, and not from what they have in an object store.
+
+    The state from which attempts failed may be in the store of any replica, also as a later checkpoint.
+    """
+    return bool(set_aside(status))
