@@ -57,6 +57,14 @@ def test_a_notice_is_told_once() -> None:
     assert Decided(serving(NOTICED, node=node(marked="soon")), 500).effects == ()
 
 
+def test_a_marked_machine_that_its_job_gives_back_first_was_preempted_too() -> None:
+    it = Decided(serving(node=node(marked="soon"), deleted=True), 500)
+    assert it.condition("Preempted") == ("True", "PreemptionNotice")
+    assert TellTakenBack() in it.effects
+    again = Decided(serving(NOTICED, node=node(marked="soon"), deleted=True), 500)
+    assert TellTakenBack() not in again.effects
+
+
 def test_a_notice_that_is_withdrawn_is_no_preemption() -> None:
     it = Decided(serving(NOTICED), 500)
     assert (it.condition("Preempted"), it.status.preemption_notice) == (("False", "NoticeWithdrawn"), None)

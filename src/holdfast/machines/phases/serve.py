@@ -21,8 +21,11 @@ WITHDRAWN = "NoticeWithdrawn"
 
 
 def serve(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> Step:
-    if seen.is_deleted or seen.is_ending or not seen.is_launched:
+    if seen.is_ending or not seen.is_launched:
         return nothing(seen)
+    if seen.is_deleted:
+        # Its job may be quicker to give it back than this is to note the mark: the zone has taken it back all the same.
+        return _with_notice(seen, now) if not seen.holds("Preempted") else nothing(seen)
     gone = found_gone(seen)
     if gone is not None:
         return _gone(seen, gone, now)
