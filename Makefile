@@ -104,6 +104,10 @@ frameworks: $(STAMP) ## Install JAX, TensorFlow and TensorBoard into the user's 
 stores: $(STAMP) ## Install the object stores that the tests use, once (with npm and Go), and on Debian as root a registry
 	@$(BIN)/python -m tests.checkpoints.provision
 
+.PHONY: compute-engine
+compute-engine: $(STAMP) ## Fetch Google's description of Compute Engine, which the tests check requests against, once
+	@$(BIN)/python -m tests.providers.compute_engine.provision
+
 .PHONY: nodes
 nodes: $(STAMP) ## Build what real nodes run, once, into the user's cache, and on Debian as root install what they need
 	@$(BIN)/python -m tests.nodes.provision
@@ -114,8 +118,8 @@ test-nodes: $(STAMP) control-plane nodes ## What needs real kubelets and contain
 
 # What is fetched comes while Go builds what is built; each of them waits for the package managers by itself.
 .PHONY: provision
-provision: $(STAMP) ## All that the tests use: control plane, real nodes, frameworks, object stores
-	@$(MAKE) --no-print-directory --jobs=3 go-programs frameworks stores
+provision: $(STAMP) ## All that the tests use: control plane, real nodes, frameworks, object stores, descriptions
+	@$(MAKE) --no-print-directory --jobs=3 go-programs frameworks stores compute-engine
 
 .PHONY: go-programs
 go-programs: $(STAMP)
@@ -156,10 +160,11 @@ mutants: $(STAMP) ## Break the embedded engine in one place after the other: the
 	$(BIN)/python -m tests.contract.mutants
 
 .PHONY: bench
-bench: $(STAMP) control-plane ## Measure: placements; GPUWorkloads; restarts; 1,000 TrainingJobs of 4 workers at once; a checkpoint of 2 GiB; an image of 4 GiB
+bench: $(STAMP) control-plane ## Measure: placements; GPUWorkloads; restarts; 1,000 TrainingJobs of 4 workers at once; 400 spot machines; a checkpoint of 2 GiB; an image of 4 GiB
 	$(BIN)/python -m bench.placement
 	$(BIN)/python -m bench.gpuworkloads
 	$(BIN)/python -m bench.restart
 	$(BIN)/python -m bench.many_jobs
+	$(BIN)/python -m bench.spot
 	$(BIN)/python -m bench.checkpoints
 	$(BIN)/python -m bench.images

@@ -15,8 +15,8 @@ import uvloop
 
 from bench.many_jobs import say
 from holdfast.api import reports
+from tests.runtime.test_report_server import opened
 from tests.trainingjob.reports.reports import batch
-from tests.trainingjob.reports.test_server import opened
 
 PODS, ROUNDS = 50, 15
 SIDECARS = 1_000

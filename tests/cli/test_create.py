@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast.api.kinds import WITHOUT_CONTROLLER
 from holdfast.api.meta import Key
-from holdfast.cluster.resources import NAMESPACES
+from holdfast.cluster.resources import NAMESPACES, SPOT_INSTANCE_JOBS
 from tests.cli.lab import CommandLab, holdfast
 
 ROOT = Path(__file__).parents[2]
@@ -131,13 +130,16 @@ async def test_an_image_is_said_not_to_be_run_on_one_machine_once_with_what_is_m
     assert (again.code, again.err) == (0, "")
 
 
-async def test_a_kind_without_a_controller_says_so_when_it_is_applied(embedded: CommandLab) -> None:
-    files = [ROOT / "examples" / f"{kind.singular}.yaml" for kind in WITHOUT_CONTROLLER]
-    job = (ROOT / "examples/trainingjob.yaml").read_text()
-    text = "\n---\n".join(
-        [job.replace("metadata:", "metadata:\n  namespace: ml-training"), *map(Path.read_text, files)]
-    )
-    done = await holdfast("apply", "-f", "-", stdin=text, KUBECONFIG=str(embedded.kubeconfig))
-    assert done.code == 0, done
-    sentences = [line.partition(": no controller acts on a ")[2] for line in done.err.splitlines()]
-    assert sentences == [f"{kind.kind} yet: it is stored, and nothing else happens" for kind in WITHOUT_CONTROLLER]
+async def test_the_program_of_a_job_template_runs_where_it_is_applied_and_is_looked_at_as_any_other(
+    embedded: CommandLab,
+) -> None:
+    job = yaml.safe_load((ROOT / "examples/spotinstancejob.yaml").read_text())
+    job["metadata"] = {"name": "spot"}
+    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    pod["containers"][0] |= {"command": ["no-such-program"]}
+    done = await embedded.holdfast("apply", "-f", "-", stdin=yaml.safe_dump(job))
+    assert f"spot created; its command runs in {Path.cwd()}\n" in done.out
+    assert "its image is not run on one machine: " in done.err
+    assert "there is no no-such-program here" in done.err
+    made = await embedded.cluster.get(SPOT_INSTANCE_JOBS, Key(embedded.namespace, "spot"))
+    assert made.metadata.annotations["holdfast.dev/working-directory"] == str(Path.cwd())

@@ -47,7 +47,8 @@ class Authority:
     def __init__(self, folder: Path, now: datetime) -> None:
         self._folder = folder
         self._now = now
-        self._key = new_key(folder / "ca.key")
+        self.key_file = folder / "ca.key"
+        self._key = new_key(self.key_file)
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "holdfast-tests")])
         certificate = (
             self._builder(self._name, self._key, timedelta(days=1))

@@ -42,10 +42,20 @@ def spawn(
 class Component:
     """A server whose port and data stay the same from one start to the next; it works in its log's folder."""
 
-    def __init__(self, name: str, command: Sequence[str], *, log: Path, ready: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log: Path,
+        ready: Callable[[], bool],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """environment: variables beside those of this process."""
         self.name = name
         self.command = tuple(command)
         self.log = log
+        self._environment = environment or {}
         self._ready = ready
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -63,7 +73,8 @@ class Component:
         """Start the server without waiting for it."""
         if self.pid is not None:
             raise ComponentFailed(f"{self.name} runs already, with process id {self.pid}: stop it first")
-        self._process = spawn(self.command, log=self.log, cwd=self.log.parent)
+        environment = {**os.environ, **self._environment}
+        self._process = spawn(self.command, log=self.log, cwd=self.log.parent, environment=environment)
 
     def await_ready(self, within_s: float = READY_WITHIN_S) -> None:
         """Return when the server is ready; one that has ended is not, whoever else may answer on its port."""

@@ -36,6 +36,7 @@ class Terminal:
             "HOME": str(folder),
             "KUBECONFIG": str(up.kubeconfig),
             "KUBERC": "off",
+            "REGISTRY": up.registry,
         }
 
     def run(self, command: str) -> str:

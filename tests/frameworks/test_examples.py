@@ -24,8 +24,8 @@ from holdfast.cluster.resources import NAMESPACES, NODES, PRIORITY_CLASSES, SECR
 from holdfast.local.host import Hardware
 from holdfast.local.kubelet.kubelet import Kubelet
 from holdfast.local.up import LocalCluster, local_cluster
+from holdfast.pods.checkpoints import AWS_KEYS, AWS_SECRET
 from holdfast.runtime.process import utc_now
-from holdfast.trainingjob.objects.storage import AWS_KEYS, AWS_SECRET
 from tests.checkpoints.servers.server import Server, s3
 from tests.frameworks.jobs import NAMESPACE, ROOT, completed, logs
 

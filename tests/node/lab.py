@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -138,10 +138,18 @@ class AgentLab:
     async def remove_pod(self, pod: str) -> None:
         await self.plain.delete(PODS, Key(self.namespace, pod), DeleteOptions(grace_period_s=0))
 
-    async def begin(self, name: str = "nightly", *, run: int = 1, pod: str = "numbers", **spec: Any) -> None:
+    async def begin(
+        self,
+        name: str = "nightly",
+        *,
+        run: int = 1,
+        pod: str = "numbers",
+        owners: Sequence[dict[str, Any]] = (),
+        **spec: Any,
+    ) -> None:
         """A CheckpointBackup whose run the operator has begun."""
         body = {
-            "metadata": {"name": name, "labels": {NODE_LABEL: self.node}},
+            "metadata": {"name": name, "labels": {NODE_LABEL: self.node}, "ownerReferences": [*owners]},
             "spec": {
                 "schedule": "immediately",
                 "podRef": {"name": pod},

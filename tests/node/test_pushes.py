@@ -2,11 +2,14 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from holdfast.api.credentials import CredentialRefused, RegistryCredential
+from holdfast.cluster.protocol import Resource
+from holdfast.cluster.resources import SPOT_INSTANCE_JOBS, TRAINING_JOBS
 from holdfast.node.credentials import CredentialUnavailable
 from holdfast.node.journal import Journal, RunRecord
 from holdfast.times import format_time
@@ -15,6 +18,8 @@ from tests.checkpoints.images.registries import PASSWORD
 from tests.node.kubelets import TOKEN
 from tests.node.lab import AgentLab
 from tests.node.test_archives_of_runs import saves_as
+from tests.spotinstancejob.jobs import spot_job
+from tests.trainingjobs import training_job
 
 MEMORY = b"what was in the memory of the process"
 
@@ -64,6 +69,29 @@ async def test_without_a_secret_nobody_is_asked_and_the_registry_says_what_it_wa
     assert status.phase == "Failed"
     assert status.message is not None
     assert "ca.crt" in status.message
+
+
+@pytest.mark.parametrize(
+    ("resource", "spec", "is_asked"),
+    [
+        (SPOT_INSTANCE_JOBS, msgspec.to_builtins(spot_job().spec), True),
+        (TRAINING_JOBS, msgspec.to_builtins(training_job().spec), False),
+    ],
+    ids=["SpotInstanceJob", "TrainingJob"],
+)
+async def test_without_a_secret_the_operator_is_asked_for_a_token_if_a_spotinstancejob_is_saved(
+    lab: AgentLab, resource: Resource[Any], spec: dict[str, Any], is_asked: bool
+) -> None:
+    await lab.start()
+    body = {"metadata": {"name": "bert"}, "spec": spec}
+    job = await lab.cluster.create(resource, body, namespace=lab.namespace)
+    owner = {"apiVersion": resource.api_version, "kind": resource.kind, "name": "bert", "uid": job.metadata.uid}
+    registry = {"url": lab.registry.address.host, "repository": lab.repository}
+    await lab.begin(registry=registry, owners=[{**owner, "controller": True}])
+    async with lab.agent():
+        status = await lab.ended()
+    assert bool(lab.credentials.requests) == is_asked
+    assert status.phase == ("Completed" if is_asked else "Failed")
 
 
 async def test_a_password_that_the_registry_does_not_accept_fails_the_run(lab: AgentLab) -> None:

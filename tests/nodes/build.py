@@ -1,4 +1,4 @@
-"""What a node runs, built once into the user's cache: the kubelet, containerd, and a DNS server for the cluster."""
+"""What nodes run, built once into the user's cache: kubelet, kubeadm, containerd, and a DNS server for the cluster."""
 
 from pathlib import Path
 
@@ -11,6 +11,7 @@ WHAT = "node"
 
 BINARIES = (
     Binary("kubelet", f"{KUBERNETES}/cmd/kubelet", CONTROL_PLANE),  # of the control plane's own version
+    Binary("kubeadm", f"{KUBERNETES}/cmd/kubeadm", CONTROL_PLANE),
     Binary("containerd", f"{CONTAINERD}/containerd", HERE),
     Binary("containerd-shim-runc-v2", f"{CONTAINERD}/containerd-shim-runc-v2", HERE),
     Binary("ctr", f"{CONTAINERD}/ctr", HERE),

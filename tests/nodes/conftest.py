@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import deselect
 from tests.control_plane.build import missing
 from tests.control_plane.kubectl import KubectlFailed
-from tests.nodes import build, criu, provision
+from tests.nodes import build, criu, login, provision
 from tests.nodes.lab import Lab
 from tests.nodes.settings import QUICK
 
@@ -26,6 +26,13 @@ def checkpointing(real_nodes: None) -> None:
     """What nodes save and restore containers with is there."""
     if not criu.criu_program().exists():
         pytest.fail("container checkpoints need CRIU, which is not there: run `make nodes`", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def joining(real_nodes: None) -> None:
+    """What machines are logged in to with is there."""
+    if not login.is_there():
+        pytest.fail("machines that join need an SSH server, which is not there: run `make nodes`", pytrace=False)
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +53,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     asking = [item for item in items if "real_nodes" in getattr(item, "fixturenames", ())]
     if asking and (lacking := provision.obstacles()):
         deselect(config, items, asking, provision.without_nodes(lacking))
-    asking = [item for item in items if "checkpointing" in getattr(item, "fixturenames", ())]
-    if asking and (without_criu := criu.obstacle()):
-        deselect(config, items, asking, without_criu)
+    for fixture, obstacle in (("checkpointing", criu.obstacle), ("joining", login.obstacle)):
+        asking = [item for item in items if fixture in getattr(item, "fixturenames", ())]
+        if asking and (lacking_for := obstacle()):
+            deselect(config, items, asking, lacking_for)
 
 
 def _events(lab: Lab) -> str:

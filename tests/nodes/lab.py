@@ -26,7 +26,9 @@ from tests.control_plane.server import ADMINISTRATORS, ControlPlane
 from tests.nodes import settings, slots
 from tests.nodes.build import node_folder
 from tests.nodes.cgroups import Groups
+from tests.nodes.computer import Computer
 from tests.nodes.images import write_holdfast
+from tests.nodes.kubeadm_init import APISERVER_FLAG, allow_joins, controller_manager_flags
 from tests.nodes.machine import Machine
 from tests.nodes.network import Addresses, Switch
 from tests.nodes.node import Around, Node
@@ -47,24 +49,31 @@ class Lab:
     authority: Authority
     store: Store
 
-    def __init__(self, *, pace: Pace = AS_ALWAYS, setups: Mapping[str, NodeSetup] | None = None) -> None:
+    def __init__(
+        self, *, pace: Pace = AS_ALWAYS, setups: Mapping[str, NodeSetup] | None = None, computers: int = 0
+    ) -> None:
+        """computers: how many machines may be made that are to join by kubeadm."""
         self._pace = pace
+        self._spare = [f"m{number}" for number in range(1, computers + 1)]
         self._setups = setups or {}  # of the nodes that differ from the others
         self._gpus: dict[str, int] = {}
         self.guests: list[Component] = []  # what a test runs beside the lab
+        self.computers: list[Computer] = []  # all that there ever were
 
     @contextmanager
     def running(self) -> Iterator["Lab"]:
         with slots.taken() as slot, ExitStack() as ending:
             self.folder = Path(tempfile.mkdtemp(prefix="holdfast-lab-"))
             self.addresses = Addresses(slot.number)
-            groups = {name: Groups(f"holdfast-lab-{slot.number}-{name}") for name in (SWITCH, MAKER, *NODES)}
+            names = (SWITCH, MAKER, *NODES, *self._spare)
+            groups = {name: Groups(f"holdfast-lab-{slot.number}-{name}") for name in names}
             all_groups = [folder for one in groups.values() for folder in one.folders]
             slot.note(folder=self.folder, groups=all_groups, link=self.addresses.host_link)
             ending.callback(slot.clear)
             machines = {name: Machine(name, self.folder / name, one) for name, one in groups.items()}
             for machine in machines.values():
                 ending.callback(machine.kill)
+            self._machines = machines
             self._start(machines, ending)
             yield self
 
@@ -72,7 +81,8 @@ class Lab:
     def components(self) -> list[Component]:
         """Everything that has a log."""
         nodes = [component for node in self.nodes.values() for component in node.components]
-        return [*self.plane.components, self.dns, *nodes, *self.guests]
+        computers = [component for computer in self.computers for component in computer.components]
+        return [*self.plane.components, self.dns, *nodes, *computers, *self.guests]
 
     @property
     def registries(self) -> Path:
@@ -100,6 +110,34 @@ class Lab:
 
     def mend(self, name: str) -> None:
         self._switch.push(name)
+
+    def new_computer(
+        self, metadata: Mapping[str, str], *, number: int | None = None, setup: NodeSetup = USUAL
+    ) -> Computer:
+        """A machine as a cloud makes it, with that metadata: it can be logged in to, and is no node yet.
+
+        number: which of those that may be made, from 0; without it the next.
+        """
+        number = len(self.computers) if number is None else number
+        node = Node(self._machines[self._spare[number]], self._number(number), self._around, setup)
+        computer = Computer(node, metadata, self._around.programs)
+        self.computers.append(computer)
+        computer.boot()
+        return computer
+
+    def computer_address(self, number: int) -> str:
+        """Of the one that is made with this number."""
+        return self.addresses.node(self._number(number))
+
+    @staticmethod
+    def _number(number: int) -> int:
+        """On the wire, after the nodes that are always there."""
+        return len(NODES) + 1 + number
+
+    def kill_computer(self, computer: Computer) -> None:
+        """Its power goes, and it never comes back."""
+        self._switch.unplug(computer.node.name)
+        computer.kill()
 
     def gpus(self, name: str, count: int) -> None:
         """Offered as by a device plugin, but that no device comes with them."""
@@ -138,7 +176,7 @@ class Lab:
         with ThreadPoolExecutor(len(NODES) + 2) as pool:
             starting, preparing = pool.submit(self.plane.start), pool.submit(self._prepare, machines[MAKER])
             self.store, image = preparing.result()
-            around = Around(
+            self._around = around = Around(
                 programs=node_folder(),
                 authority=authority,
                 addresses=self.addresses,
@@ -163,6 +201,8 @@ class Lab:
             for _ in pool.map(self._join, self.nodes.values()):
                 pass
         self.await_ready()
+        if self._spare:
+            allow_joins(self.plane, node_folder() / "kubeadm", self.folder, self.addresses, self._pace)
 
     def _prepare(self, maker: Machine) -> tuple[Store, Path]:
         """The store that nodes begin with, and the archive of the image that is not in it."""
@@ -180,9 +220,10 @@ class Lab:
                 f"--kubelet-certificate-authority={authority.file}",
                 f"--kubelet-client-certificate={to_kubelets.certificate}",
                 f"--kubelet-client-key={to_kubelets.key}",
+                APISERVER_FLAG,
                 *self._pace.apiserver,
             ],
-            "kube-controller-manager": self._pace.controller_manager,
+            "kube-controller-manager": [*self._pace.controller_manager, *controller_manager_flags(authority)],
         }
         programs, address = control_plane.binary_folder(), self.addresses.host
         return ControlPlane(self.folder / "plane", programs, flags=flags, address=address, authority=authority)

@@ -1,6 +1,6 @@
 """The operator on real nodes, with the rights that its manifests give it and no others."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,14 +20,14 @@ def install(lab: Lab) -> Path:
     """The kinds, the operator's namespace and its rights; what it logs in with is returned."""
     plane = lab.plane
     install_kinds(plane)
-    for name in ("namespace", "rbac"):
+    for name in ("namespace", "rbac", "spot"):
         plane.kubectl("apply", "--server-side", f"--filename={MANIFESTS / f'{name}.yaml'}")
     token = plane.kubectl("create", "token", ACCOUNT, f"--namespace={NAMESPACE}", f"--duration={LONGER_THAN_ANY_TEST}")
     return logins.with_token(lab.folder / "operator.kubeconfig", plane.url, plane.ca_file, token.strip())
 
 
 @contextmanager
-def operator(lab: Lab, *options: str) -> Iterator[OperatorProcess]:
+def operator(lab: Lab, *options: str, environment: Mapping[str, str] | None = None) -> Iterator[OperatorProcess]:
     """It runs on this host, where pods reach it. Its log is in the lab's folder."""
     (reports_port,) = free_ports(1)
     process = OperatorProcess(
@@ -40,6 +40,7 @@ def operator(lab: Lab, *options: str) -> Iterator[OperatorProcess]:
         f"--reports-port={reports_port}",
         *options,
         kubeconfig=install(lab),
+        environment=environment,
     )
     lab.guests.append(process)
     with process.running():

@@ -20,6 +20,7 @@ from tests.control_plane.build import cache_folder
 from tests.frameworks.provision import NotProvided, can_install, install, run
 from tests.nodes import build, cgroups
 from tests.nodes.criu import provide_criu
+from tests.nodes.login import provide_login
 from tests.nodes.machine import UNSHARE
 
 CHECKOUT = Path(__file__).parents[2]
@@ -143,6 +144,7 @@ def provide(out: TextIO, make: Callable[[], int] = build.build_all) -> int:
         return 0
     provide_wheels(out)
     provide_criu(out)
+    provide_login(out)
     return make()
 
 

@@ -46,34 +46,41 @@ QUICK = Pace(status_s=2, lease_s=8, grace_s=12, toleration_s=2)
 
 def kubelet(address: str, dns: str, serving: Pair, ca_file: Path, folder: Path, pace: Pace) -> dict[str, Any]:
     return {
-        "apiVersion": "kubelet.config.k8s.io/v1beta1",
-        "kind": "KubeletConfiguration",
+        **every_kubelet(dns, pace),
         "address": address,
         "port": KUBELET_PORT,
         "healthzBindAddress": address,
         "healthzPort": HEALTH_PORT,
         "containerRuntimeEndpoint": f"unix://{SOCKET}",
-        "cgroupDriver": "cgroupfs",
-        "failCgroupV1": False,
-        "failSwapOn": False,
-        "oomScoreAdj": 0,  # a lower one needs a right that root may be without
-        "makeIPTablesUtilChains": False,
         "tlsCertFile": str(serving.certificate),
         "tlsPrivateKeyFile": str(serving.key),
-        "clusterDNS": [dns],
-        "clusterDomain": "cluster.local",
         "authentication": {
             "anonymous": {"enabled": False},
             "webhook": {"enabled": True},
             "x509": {"clientCAFile": str(ca_file)},
         },
         "authorization": {"mode": "Webhook"},
+        "volumePluginDir": str(folder / "volume-plugins"),
+    }
+
+
+def every_kubelet(dns: str, pace: Pace) -> dict[str, Any]:
+    """What does not differ from node to node."""
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "cgroupDriver": "cgroupfs",
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "oomScoreAdj": 0,  # a lower one needs a right that root may be without
+        "makeIPTablesUtilChains": False,
+        "clusterDNS": [dns],
+        "clusterDomain": "cluster.local",
         # The disk is the host's: how full it is says nothing about this node.
         "imageGCHighThresholdPercent": 100,
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "nodeStatusUpdateFrequency": f"{pace.status_s}s",
         "nodeLeaseDurationSeconds": pace.lease_s,
-        "volumePluginDir": str(folder / "volume-plugins"),
     }
 
 

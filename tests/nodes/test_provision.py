@@ -28,6 +28,7 @@ def able(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provision, "missing_packages", list)
     monkeypatch.setattr(provision, "provide_wheels", lambda out: None)
     monkeypatch.setattr(provision, "provide_criu", lambda out: None)
+    monkeypatch.setattr(provision, "provide_login", lambda out: None)
 
 
 def test_a_user_who_is_not_root_is_told_so(able: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,9 +166,9 @@ def test_where_nodes_could_be_their_tests_fail_and_name_the_command(tmp_path: Pa
     assert "run `make nodes`" in done.stdout
 
 
-def test_the_kubelet_is_of_the_control_planes_own_version() -> None:
-    (kubelet,) = [one for one in build.BINARIES if one.name == "kubelet"]
-    assert kubelet.module == CONTROL_PLANE
+def test_kubelet_and_kubeadm_are_of_the_control_planes_own_version() -> None:
+    modules = {one.name: one.module for one in build.BINARIES}
+    assert (modules["kubelet"], modules["kubeadm"]) == (CONTROL_PLANE, CONTROL_PLANE)
 
 
 def test_the_packages_of_the_image_are_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from weakref import WeakSet
 
 import pytest
 
+from tests.conftest import deselect
 from tests.control_plane.server import ControlPlane
+from tests.operator import spot
 from tests.operator.manifests import persistent_volume
 from tests.operator.process import OperatorProcess
 
@@ -39,8 +42,8 @@ def start_operator(tmp_path: Path) -> Iterator[StartOperator]:
     """Starts operators that end with the test."""
     with ExitStack() as operators:
 
-        def start(plane: ControlPlane, *options: str, kubeconfig: Path | None = None) -> OperatorProcess:
-            return operators.enter_context(OperatorProcess(plane, tmp_path, *options, kubeconfig=kubeconfig).running())
+        def start(plane: ControlPlane, *options: str, **more: Any) -> OperatorProcess:
+            return operators.enter_context(OperatorProcess(plane, tmp_path, *options, **more).running())
 
         yield start
 
@@ -57,3 +60,14 @@ def volume(plane: ControlPlane, namespace: str) -> Iterator[str]:
     """The manifest of a volume for a claim that says nothing; gone when the test ends."""
     yield persistent_volume(namespace)
     plane.kubectl("delete", "pv", namespace, "--wait=false", "--ignore-not-found")
+
+
+@pytest.fixture(scope="session")
+def spot_machines() -> None:
+    """Marks tests whose machines are logged in to by an operator of its own."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    asking = [item for item in items if "spot_machines" in getattr(item, "fixturenames", ())]
+    if asking and (lacking := spot.obstacle()):
+        deselect(config, items, asking, lacking)

@@ -4,7 +4,7 @@ import json
 import secrets
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,14 @@ from tests.control_plane.server import ADMINISTRATORS, ControlPlane
 class OperatorProcess(Component):
     """`holdfast operator` on a control plane; `writes` is what the server was asked to change by it alone."""
 
-    def __init__(self, plane: ControlPlane, folder: Path, *options: str, kubeconfig: Path | None = None) -> None:
+    def __init__(
+        self,
+        plane: ControlPlane,
+        folder: Path,
+        *options: str,
+        kubeconfig: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.plane = plane
         self.user = f"operator-{secrets.token_hex(3)}"
         self.metrics_port, self.health_port = free_ports(2)
@@ -37,7 +44,7 @@ class OperatorProcess(Component):
         ]
         log = folder / f"{self.user}.log"
         ready = partial(answers, self.health_port, "/readyz", host=plane.address)
-        super().__init__("holdfast operator", command, log=log, ready=ready)
+        super().__init__("holdfast operator", command, log=log, ready=ready, environment=environment)
 
     def writes(self, since: int = 0) -> list[Request]:
         """Without the Lease and events, which are written whether or not there is something to do."""

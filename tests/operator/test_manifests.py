@@ -3,17 +3,12 @@
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from holdfast.api.kind import Kind
-from holdfast.api.kinds import WITHOUT_CONTROLLER
 from holdfast.cli.operator import DEFAULT_IMAGE
-from tests.control_plane.kubectl import KubectlFailed
 from tests.control_plane.server import ControlPlane
-from tests.control_plane.test_component import until
 from tests.operator.deployed import deployed as deployed_folders
 from tests.operator.deployed import may as account_may
 
@@ -57,31 +52,6 @@ def test_its_service_and_service_monitor_find_its_metrics() -> None:
     assert namespaces == {"holdfast-system"}
 
 
-@pytest.mark.parametrize("kind", WITHOUT_CONTROLLER, ids=lambda kind: kind.singular)
-def test_kubectl_warns_who_applies_a_kind_that_no_controller_acts_on(
-    deployed: ControlPlane, namespace: str, kind: Kind[Any]
-) -> None:
-    example = yaml.safe_load((CHECKOUT / "examples" / f"{kind.singular}.yaml").read_text().split("---\n")[0])
-    example["metadata"]["namespace"] = namespace
-    sentence = f"no controller acts on a {kind.kind} yet"
-    until(lambda: sentence in _warning(deployed, example), what=sentence)  # the server reads its policies now and then
-
-
-def test_only_kinds_without_a_controller_are_warned_of() -> None:
-    policy, _ = yaml.safe_load_all((MANIFESTS / "kinds-without-controller.yaml").read_text())
-    rules = policy["spec"]["matchConstraints"]["resourceRules"]
-    warned = {(group, name) for rule in rules for group in rule["apiGroups"] for name in rule["resources"]}
-    assert warned == {(kind.group, kind.plural) for kind in WITHOUT_CONTROLLER}
-
-
-def _warning(plane: ControlPlane, document: dict[str, Any]) -> str:
-    try:
-        plane.kubectl("create", "--dry-run=server", "--warnings-as-errors", "-f", "-", input=yaml.safe_dump(document))
-    except KubectlFailed as warned:
-        return warned.output
-    return ""
-
-
 def test_its_pods_keep_to_the_restricted_profile(deployed: ControlPlane) -> None:
     deployment = yaml.safe_load((MANIFESTS / "deployment.yaml").read_text())
     template = deployment["spec"]["template"]
@@ -107,7 +77,15 @@ def test_its_pods_keep_to_the_restricted_profile(deployed: ControlPlane) -> None
         ("create", "gpuworkloads.gpu.warp.dev"),
         ("delete", "persistentvolumeclaims"),
         ("patch", "persistentvolumeclaims"),
-        ("delete", "nodes"),
+        ("create", "nodes"),
+        ("update", "nodes"),
+        ("deletecollection", "nodes"),
+        ("list", "namespaces"),
+        ("create", "spotinstancejobs.training.training.dcnlab.com"),
+        ("update", "spotinstancejobs.training.training.dcnlab.com"),
+        ("create", "spotinstancevms.training.training.dcnlab.com"),
+        ("delete", "spotinstancevms.training.training.dcnlab.com"),
+        ("deletecollection", "provisionedinstances.training.training.dcnlab.com"),
         *((verb, "leases.coordination.k8s.io") for verb in VERBS),
         ("get", "tokenreviews.authentication.k8s.io"),
         ("create", "subjectaccessreviews.authorization.k8s.io"),
@@ -123,6 +101,10 @@ def test_what_it_needs_it_may(deployed: ControlPlane) -> None:
     assert may(deployed, "patch", "trainingjobs.ml.example.com", "--subresource=status", "-A")
     assert may(deployed, "patch", "gpuworkloads.gpu.warp.dev", "--subresource=status", "-A")
     assert may(deployed, "get", "leases/holdfast-operator", "-n", "holdfast-system")
+    assert may(deployed, "create", "checkpointbackups.migration.dcnlab.com")
+    assert may(deployed, "create", "provisionedinstances.training.training.dcnlab.com")
+    for kind in ("spotinstancejobs", "spotinstancevms", "provisionedinstances"):
+        assert may(deployed, "patch", f"{kind}.training.training.dcnlab.com", "--subresource=status", "-A")
 
 
 def test_it_may_ask_whose_a_token_is_and_make_none(deployed: ControlPlane) -> None:

@@ -14,16 +14,23 @@ T = TypeVar("T")
 BEGINNING_S = 1000.0
 
 
-NETWORK_S = 0.002
+# What was sent over a connection arrives at once, or on a busy machine a moment later.
+NETWORK_S, BUSY_NETWORK_S = 0.002, 0.05
 
 
 class _Jumping(selectors.DefaultSelector):
     now_s = BEGINNING_S
+    _talked = False
+    """Something has come over a connection since the clock jumped last: more may be on its way."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        # What was sent over a connection arrives at once, or on a busy machine a moment later. The loop's own wake-up
-        # pipe is always there.
-        ready = super().select(0) or (super().select(NETWORK_S) if len(self.get_map()) > 1 else [])
+        ready = super().select(0)
+        if not ready and timeout != 0 and len(self.get_map()) > 1:  # the loop's own wake-up pipe is always there
+            ready = super().select(BUSY_NETWORK_S if self._talked else NETWORK_S)
+        if timeout != 0:
+            self._talked = bool(ready)
+        else:
+            self._talked |= bool(ready)
         if not ready:
             if timeout is None:
                 raise RuntimeError("everything waits and no timer is set: this would hang for ever")

@@ -9,7 +9,7 @@ import pytest
 from holdfast.checkpoints.images.layer import CheckpointLayer
 from holdfast.checkpoints.images.reference import run_tag
 from holdfast.checkpoints.images.registry import PushedImage, push_image
-from holdfast.checkpoints.manifest import CheckpointName
+from holdfast.checkpoints.manifest import CheckpointName, SaveInfo
 from holdfast.checkpoints.volume_store import VolumeStore
 from holdfast.local.registry.server import serve_registry
 from tests.checkpoints.images.test_image import FACTS
@@ -103,6 +103,78 @@ async def test_a_registry_that_is_down_is_waited_for_and_the_job_is_told(
         async with serve_registry(tmp_path / "registry"):
             await pod.answers("/started", 200)
             assert (pod.resume_from / "model.bin").exists()
+
+
+def saved_before(tmp_path: Path, epoch: int, *, is_damaged: bool = False) -> None:
+    """A checkpoint that the job itself has, of an earlier attempt."""
+    name = CheckpointName(epoch, 0, f"checkpoint-epoch-{epoch}")
+    folder = tmp_path / "volume" / name.folder
+    checkpoint(folder, {"model.bin": b"weights of its own"})
+    VolumeStore(tmp_path / "volume").put(name, folder, SaveInfo("uid-1", "2026-01-01T00:00:00Z"))
+    if is_damaged:
+        (folder / "model.bin").write_bytes(b"weights of its 0wn")
+
+
+@pytest.mark.parametrize(
+    ("own_epoch", "is_damaged", "settings", "expected"),
+    [
+        pytest.param(EPOCH - 1, False, {"HOLDFAST_RESUME_NEWEST": "true"}, b"weights of run 7", id="further"),
+        pytest.param(EPOCH + 1, False, {"HOLDFAST_RESUME_NEWEST": "true"}, b"weights of its own", id="not as far"),
+        pytest.param(EPOCH + 1, True, {"HOLDFAST_RESUME_NEWEST": "true"}, b"weights of run 7", id="own one is damaged"),
+        pytest.param(EPOCH + 1, False, {"HOLDFAST_RESUME_EXACTLY": "true"}, b"weights of run 7", id="one image back"),
+        pytest.param(EPOCH - 1, False, {}, b"weights of its own", id="of another training"),
+    ],
+)
+async def test_an_image_of_the_same_training_counts_where_it_is_further_than_the_jobs_own_checkpoint(
+    tmp_path: Path,
+    operator: OperatorDouble,
+    own_epoch: int,
+    is_damaged: bool,
+    settings: dict[str, str],
+    expected: bytes,
+) -> None:
+    saved_before(tmp_path, own_epoch, is_damaged=is_damaged)
+    async with serve_registry(tmp_path / "registry") as host:
+        pushed = await pushed_run(tmp_path, host, 7)
+        environ = {
+            "HOLDFAST_RESUME_FROM": f"oci://{pushed.reference.by_digest(pushed.digest)}",
+            "HOLDFAST_PLAIN_HTTP_REGISTRIES": host,
+            **settings,
+        }
+        async with Pod(tmp_path / "volume", tmp_path / "local", operator, attempt=1, environ=environ) as pod:
+            await pod.sidecar()
+            await pod.answers("/started", 200)
+            assert (pod.resume_from / "model.bin").read_bytes().startswith(expected)
+
+
+async def test_a_damaged_image_does_not_keep_a_job_from_its_own_checkpoint(
+    tmp_path: Path, operator: OperatorDouble
+) -> None:
+    saved_before(tmp_path, EPOCH - 1)
+    async with serve_registry(tmp_path / "registry") as host:
+        pushed = await pushed_run(tmp_path, host, 7)
+        name = pushed.layer.digest.removeprefix("sha256:")
+        blob = tmp_path / "registry" / "blobs" / "sha256" / name[:2] / name
+        blob.write_bytes(blob.read_bytes().replace(b"weights", b"weighed"))
+        environ = {
+            "HOLDFAST_RESUME_FROM": f"oci://{pushed.reference.by_digest(pushed.digest)}",
+            "HOLDFAST_PLAIN_HTTP_REGISTRIES": host,
+            "HOLDFAST_RESUME_NEWEST": "true",
+        }
+        async with Pod(tmp_path / "volume", tmp_path / "local", operator, attempt=1, environ=environ) as pod:
+            await pod.sidecar()
+            await pod.answers("/started", 200)
+            assert (pod.resume_from / "model.bin").read_bytes() == b"weights of its own"
+            await until(lambda: operator.outcomes("quarantined"))
+
+
+async def test_folders_of_the_sidecar_can_be_written_to_by_any_user_where_the_operator_says_so(
+    tmp_path: Path, operator: OperatorDouble
+) -> None:
+    async with Pod(tmp_path / "volume", tmp_path / "local", operator, environ={"HOLDFAST_ANY_USER": "true"}) as pod:
+        await pod.sidecar()
+        await pod.answers("/started", 200)
+        assert pod.checkpoint_dir.stat().st_mode & 0o777 == 0o777
 
 
 async def test_an_image_that_is_not_there_ends_the_sidecar_with_that_reason(

@@ -40,6 +40,15 @@ def test_where_checkpoints_are_kept() -> None:
     assert plain.best_by == "loss"
 
 
+def test_what_the_sidecar_of_a_replica_is_told_besides() -> None:
+    found = settings({**KEEPING, "HOLDFAST_RESUME_NEWEST": "true", "HOLDFAST_ANY_USER": "true"})
+    assert found.checkpoints is not None
+    assert (found.checkpoints.resume_newest, found.checkpoints.resume_exactly, found.any_user) == (True, False, True)
+    back = settings({**KEEPING, "HOLDFAST_RESUME_EXACTLY": "true"}).checkpoints
+    assert back is not None
+    assert (back.resume_newest, back.resume_exactly) == (False, True)
+
+
 def test_metrics_may_have_other_names() -> None:
     found = settings({**LEAST, "METRICS_PORT": "9000", "HOLDFAST_METRIC_NAMES": "loss=my_loss, val/acc=top1 ,"})
     assert found.metrics_port == 9000

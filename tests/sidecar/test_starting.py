@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from holdfast.checkpoints.errors import (
     AccessDenied,
@@ -19,6 +20,7 @@ from holdfast.checkpoints.errors import (
 )
 from holdfast.checkpoints.manifest import SaveInfo, checkpoint_name
 from holdfast.checkpoints.resume import DecisionPending
+from holdfast.checkpoints.retention import stored_checkpoints
 from holdfast.checkpoints.volume_store import VolumeStore
 from holdfast.sidecar.restore import Restored, is_retryable, restore, withdraw_decision
 from holdfast.sidecar.settings import Checkpoints
@@ -34,10 +36,15 @@ def place(root: Path, attempt: int, first: str = "") -> Checkpoints:
 
 
 def restored(
-    root: Path, attempt: int, index: int = 0, first: str = "", note: Callable[[str], None] = lambda _: None
+    root: Path,
+    attempt: int,
+    index: int = 0,
+    first: str = "",
+    note: Callable[[str], None] = lambda _: None,
+    **more: bool,
 ) -> Restored:
     return restore(
-        place(root, attempt, first),
+        structs.replace(place(root, attempt, first), **more),
         VolumeStore(root),
         attempt=attempt,
         index=index,
@@ -195,6 +202,27 @@ def test_a_job_may_begin_with_somebody_else_s_checkpoint_until_it_has_its_own(tm
     assert restored(mine, 0, index=1, first=str(theirs)).name == checkpoint_name(9, 0)
     saved(mine, 0, 10)
     assert restored(mine, 1, first=str(theirs)).name == checkpoint_name(10, 0)
+
+
+def test_an_attempt_that_goes_back_saves_anew_what_earlier_ones_had_and_so_does_the_next(tmp_path: Path) -> None:
+    theirs = checkpoint(tmp_path / "theirs", 0, "checkpoint-epoch-3")
+    mine = tmp_path / "mine"
+    saved(mine, 0, 4)
+    saved(mine, 0, 5)
+    assert restored(mine, 1, first=str(theirs), resume_exactly=True).name == checkpoint_name(3, 1)
+    assert (mine / "attempt-1.resume").resolve() == mine / "attempt-1" / "checkpoint-epoch-3"
+    saved(mine, 1, 4)
+    counting = [each.name for each in stored_checkpoints(VolumeStore(mine), 1) if each.is_resumable]
+    assert counting == [checkpoint_name(4, 1), checkpoint_name(3, 1)]
+    assert restored(mine, 2, first=str(theirs), resume_exactly=True).name == checkpoint_name(3, 2)
+
+
+def test_where_there_is_nothing_to_go_back_to_the_attempt_begins_anew_and_nothing_is_lost(tmp_path: Path) -> None:
+    own = saved(tmp_path, 0, 4)
+    (tmp_path / "attempt-1.resume").symlink_to("gone")
+    assert restored(tmp_path, 1, resume_exactly=True).name is None
+    assert not (tmp_path / "attempt-1.resume").is_symlink()
+    assert tree(own).items() >= MODEL.items()
 
 
 def test_what_is_named_and_not_there_is_an_error(tmp_path: Path) -> None:

@@ -61,6 +61,11 @@ PATTERN_WORDS = {
     "^[a-z]+-[a-z]+[0-9]+-[a-z]$": "a zone, such as us-central1-a",
     "^[a-z]+-[a-z]+[0-9]+$": "a region, such as us-central1",
     r"^(default|[^@\s]+@[^@\s]+)$": "default, or an account such as trainer@my-project.iam.gserviceaccount.com",
+    r"^(projects/[^/\s]+/global/networks/)?[a-z]([-a-z0-9]*[a-z0-9])?$": "a network's name, such as training, or "
+    "projects/my-host-project/global/networks/shared",
+    r"^(projects/[^/\s]+/regions/[^/\s]+/subnetworks/)?[a-z]([-a-z0-9]*[a-z0-9])?$": "a subnetwork's name, such as "
+    "gpus, or projects/my-host-project/regions/us-central1/subnetworks/gpus",
+    "^[A-Za-z][A-Za-z0-9]*( [A-Za-z0-9]+)*$": "a CPU platform, such as Intel Cascade Lake",
     "^sha256:[0-9a-f]{64}$": "sha256: and 64 hexadecimal digits",
     r"^[^\s/]+:[0-9]{1,5}$": "host and port, such as 10.0.0.1:6443",
     "^[a-z_][a-z0-9_-]*$": "a user's name, such as ubuntu",

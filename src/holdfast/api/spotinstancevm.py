@@ -7,11 +7,17 @@ from msgspec import Meta, field
 from holdfast.api.core.pod import ObjectReference
 from holdfast.api.kind import AGE, Kind, PrinterColumn
 from holdfast.api.meta import ApiStruct, Conditions, Object, ObservedGeneration
-from holdfast.api.scalars import Port, Timestamp, list_map_keys
-from holdfast.api.schema.rules import Reason, Rule, immutable_while
+from holdfast.api.scalars import Count, Port, Timestamp, list_map_keys
+from holdfast.api.schema.rules import Reason, Rule, duration_rule, immutable_while
+
+# Keeps a SpotInstanceVM while machines made from it exist.
+VM_FINALIZER = "training.dcnlab.com/vm"
+# On one machine: zones, with commas between them, that have no machine to spare, for a trial of what happens then.
+SOLD_OUT_ANNOTATION = "holdfast.dev/sold-out"
 
 InstanceState = Literal["PROVISIONING", "STAGING", "RUNNING", "STOPPING", "TERMINATED"]
 Zone = Annotated[str, Meta(max_length=63, pattern=r"^[a-z]+-[a-z]+[0-9]+-[a-z]$")]
+Project = Annotated[str, Meta(max_length=63, pattern=r"^([a-z][-a-z0-9.]*[a-z0-9]:)?[a-z][-a-z0-9]{4,28}[a-z0-9]$")]
 
 
 class GPU(ApiStruct, frozen=True, kw_only=True):
@@ -34,16 +40,13 @@ class GCP(ApiStruct, frozen=True, kw_only=True):
             "europe-west4), or remove region",
             field=".zone",
         ),
+        duration_rule("preemptionNotice", optional=True, longest=("10m", "10 minutes")),
+        duration_rule(
+            "maxRunDuration", optional=True, shortest=("30s", "30 seconds"), longest=("2880h", "120 days (2880h)")
+        ),
     )
 
-    project: Annotated[
-        str,
-        Meta(
-            description="Project that machines are made in.",
-            max_length=63,
-            pattern=r"^([a-z][-a-z0-9.]*[a-z0-9]:)?[a-z][-a-z0-9]{4,28}[a-z0-9]$",
-        ),
-    ]
+    project: Annotated[Project, Meta(description="Project that machines are made in.")]
     zone: Annotated[Zone, Meta(description="Zone that is tried first, such as us-central1-a.")]
     region: (
         Annotated[
@@ -75,6 +78,38 @@ class GCP(ApiStruct, frozen=True, kw_only=True):
             pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$",
         ),
     ] = "pd-standard"
+    network: (
+        Annotated[
+            str,
+            Meta(
+                description="VPC network, such as training, or projects/my-host-project/global/networks/shared for one "
+                "of another project. Without it, that of subnetwork, else default.",
+                max_length=256,
+                pattern=r"^(projects/[^/\s]+/global/networks/)?[a-z]([-a-z0-9]*[a-z0-9])?$",
+            ),
+        ]
+        | None
+    ) = None
+    subnetwork: (
+        Annotated[
+            str,
+            Meta(
+                description="Subnetwork, needed where the network makes none by itself. A name means the one of that "
+                "name in the region of the machine's zone; one of another project is written as "
+                "projects/my-host-project/regions/us-central1/subnetworks/gpus.",
+                max_length=256,
+                pattern=r"^(projects/[^/\s]+/regions/[^/\s]+/subnetworks/)?[a-z]([-a-z0-9]*[a-z0-9])?$",
+            ),
+        ]
+        | None
+    ) = None
+    external_ip: Annotated[
+        bool,
+        Meta(
+            description="Whether machines have a public address; true by default. Without one the operator logs in at "
+            "the internal address, and machines reach registries through Cloud NAT or Private Google Access."
+        ),
+    ] = field(name="externalIP", default=True)
     network_tags: Annotated[
         tuple[Annotated[str, Meta(max_length=63, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")], ...],
         Meta(
@@ -94,12 +129,51 @@ class GCP(ApiStruct, frozen=True, kw_only=True):
         ]
         | None
     ) = None
+    min_cpu_platform: (
+        Annotated[
+            str,
+            Meta(
+                description="The oldest CPU platform, such as Intel Cascade Lake. A frozen container can't go on on a "
+                "CPU that lacks features of the one it began on.",
+                max_length=63,
+                pattern=r"^[A-Za-z][A-Za-z0-9]*( [A-Za-z0-9]+)*$",
+            ),
+        ]
+        | None
+    ) = None
+    preemption_notice: (
+        Annotated[
+            str,
+            Meta(
+                description='How long before the power-off signal a spot machine is told, such as "120s". With enough '
+                "of it a replica is saved before it is lost. Without it Compute Engine tells both at once, and leaves "
+                "about 30 seconds.",
+                max_length=16,
+            ),
+        ]
+        | None
+    ) = None
+    max_run_duration: (
+        Annotated[
+            str,
+            Meta(
+                description='How long a machine may run, such as "24h"; Compute Engine then deletes it, which counts '
+                "as a lost machine and not against backoffLimit. A last resort against forgotten machines.",
+                max_length=16,
+            ),
+        ]
+        | None
+    ) = None
 
 
 class KubeadmJoinConfig(ApiStruct, frozen=True, kw_only=True):
     token_secret_ref: Annotated[
         ObjectReference,
-        Meta(description="Secret with the keys token, ca-cert-hash and control-plane-endpoint of the cluster to join."),
+        Meta(
+            description="Secret with the keys token, ca-cert-hash and control-plane-endpoint of the cluster to join. "
+            "One of another namespace must list that of the machine's object in its annotation "
+            "holdfast.dev/allow-namespaces."
+        ),
     ]
     ca_cert_hash: (
         Annotated[
@@ -134,8 +208,16 @@ class SSH(ApiStruct, frozen=True, kw_only=True):
     ]
     port: Annotated[Port, Meta(description="Port of the SSH server; 22 by default.")] = 22
     key_secret_ref: Annotated[
-        ObjectReference, Meta(description="Secret whose key ssh-privatekey holds the private key.")
+        ObjectReference,
+        Meta(
+            description="Secret whose key ssh-privatekey holds the private key. The public one is given to machines "
+            "when they are made."
+        ),
     ]
+
+
+# CEL: the zone lies in the region that the path of the subnetwork names.
+_IN_SUBNETWORK = "{}.startsWith(self.gcp.subnetwork.split('/')[3] + '-')"
 
 
 class SpotInstanceVMSpec(ApiStruct, frozen=True, kw_only=True):
@@ -145,12 +227,24 @@ class SpotInstanceVMSpec(ApiStruct, frozen=True, kw_only=True):
             message="zones lists the alternatives to gcp.zone: leave gcp.zone out of it",
             field=".zones",
         ),
+        *(
+            Rule(
+                rule=f"!has(self.gcp.subnetwork) || !self.gcp.subnetwork.contains('/') || {zones}",
+                message="that subnetwork lies in another region than this zone: write its name alone, which means the "
+                "one of that name in each zone's region, or zones of its region",
+                field=blamed,
+            )
+            for blamed, zones in (
+                (".gcp.zone", _IN_SUBNETWORK.format("self.gcp.zone")),
+                (".zones", f"!has(self.zones) || self.zones.all(zone, {_IN_SUBNETWORK.format('zone')})"),
+            )
+        ),
         Rule(
-            rule="!has(self.ssh) || has(self.kubeadmJoinConfig)",
-            message="a machine is logged in to in order to join it to the cluster: add kubeadmJoinConfig, or "
-            "remove ssh",
-            field=".kubeadmJoinConfig",
-            reason=Reason.REQUIRED,
+            rule="!has(self.gcp.preemptionNotice) || !has(self.preemptible) || self.preemptible",
+            message="on-demand machines are not taken back, so nothing announces it: remove preemptionNotice, or "
+            "preemptible: false",
+            field=".gcp.preemptionNotice",
+            reason=Reason.FORBIDDEN,
         ),
     )
 
@@ -173,15 +267,32 @@ class SpotInstanceVMSpec(ApiStruct, frozen=True, kw_only=True):
         ),
     ] = ()
     startup_script: (
-        Annotated[str, Meta(description="Script that the machine runs when it starts.", max_length=262144)] | None
+        Annotated[
+            str,
+            Meta(
+                description="Script that the machine runs as root when it starts. It may join the machine to the "
+                "cluster: a machine that turns up by itself as a Node of its own name counts as joined. No secret "
+                "belongs here, since every program on the machine can read it.",
+                max_length=262144,
+            ),
+        ]
+        | None
     ) = None
     kubeadm_join_config: Annotated[
         KubeadmJoinConfig | None,
-        Meta(description="How a machine joins the cluster; without it, the image or the script sees to that."),
+        Meta(
+            description="What kubeadm join is given on a machine. Without it, the operator makes a token for that "
+            "machine alone, which is revoked after the join, and takes the rest from the cluster's own cluster-info. "
+            "Not used for a machine that turns up as a Node by itself."
+        ),
     ] = None
     ssh: Annotated[
         SSH | None,
-        Meta(description="How to log in to a machine to run kubeadm join; without it, the startup script runs it."),
+        Meta(
+            description="How the operator logs in to a machine, to run kubeadm join there. Without it: as the user "
+            "holdfast on port 22, with a key that is derived for each machine and stored nowhere. Nobody logs in to a "
+            "machine that turns up as a Node by itself, because its image or startupScript saw to that."
+        ),
     ] = None
     preemptible: Annotated[
         bool,
@@ -204,6 +315,21 @@ class InstanceReport(ApiStruct, frozen=True, kw_only=True):
     joined_cluster: Annotated[bool, Meta(description="Whether it has become a node.")] = False
     node_name: Annotated[str, Meta(description="The node that it has become.", max_length=253)] | None = None
     creation_time: Annotated[Timestamp, Meta(description="When the machine was made.")] | None = None
+    preempted: Annotated[
+        bool, Meta(description="Whether the provider takes it back, or has; it is counted in lifetimes then.")
+    ] = False
+
+
+class ZoneLifetime(ApiStruct, frozen=True, kw_only=True):
+    zone: Annotated[Zone, Meta(description="The zone.")]
+    preemptions: Annotated[Count, Meta(description="How many machines were taken back there.")] = 0
+    seconds: Annotated[
+        Count,
+        Meta(
+            description="How long these machines ran, together, from their creation until they were taken back.",
+            extra_json_schema={"format": "int64"},
+        ),
+    ] = 0
 
 
 class SpotInstanceVMStatus(ApiStruct, frozen=True, kw_only=True):
@@ -212,9 +338,18 @@ class SpotInstanceVMStatus(ApiStruct, frozen=True, kw_only=True):
     provisioned_instances: Annotated[
         tuple[InstanceReport, ...],
         Meta(
-            description="The machines that were made from this template and are not gone.",
+            description="The machines that were made from this template and are not gone; one that was taken back "
+            "stays until its object is deleted.",
             max_length=1000,
             extra_json_schema=list_map_keys("name"),
+        ),
+    ] = ()
+    lifetimes: Annotated[
+        tuple[ZoneLifetime, ...],
+        Meta(
+            description="How long machines of this template lasted, by zone; checkpointInterval: auto reads it.",
+            max_length=64,
+            extra_json_schema=list_map_keys("zone"),
         ),
     ] = ()
 
@@ -226,8 +361,8 @@ class SpotInstanceVM(Object, frozen=True, kw_only=True):
         (".spec.gcp.project",),
         while_="has(self.status) && has(self.status.provisionedInstances) && "
         "size(self.status.provisionedInstances) > 0",
-        message="machines are still running in this project and would be lost sight of: delete them first, or create "
-        "another SpotInstanceVM",
+        message="machines of this template still run in this project: delete them first, or create another "
+        "SpotInstanceVM",
     )
 
     spec: Annotated[SpotInstanceVMSpec, Meta(description="What the machines are like.")]

@@ -8,6 +8,7 @@ from msgspec import structs
 from holdfast.api.backup_runs import WantedBackup
 from holdfast.api.checkpointbackup import NODE_LABEL, CheckpointBackup
 from holdfast.api.meta import Key, OwnerReference
+from holdfast.api.spotinstancejob import REPLICA_LABEL
 from holdfast.checkpointbackup.mode import BackedUpPod
 from holdfast.checkpointbackup.snapshot import CheckpointBackupSnapshot
 from holdfast.checkpoints.images.reference import registry_address
@@ -19,8 +20,8 @@ from holdfast.runtime.read_your_writes import TrackedClient
 from holdfast.times import parse_time
 
 BACKED_UP_PODS = Resource(group="", version="v1", kind="Pod", plural="pods", model=BackedUpPod)
-# What the workers of a TrainingJob carry; the image of a backup tells them.
-REPLICA_LABEL = "batch.kubernetes.io/job-completion-index"
+# What the replicas of a SpotInstanceJob and the workers of a TrainingJob carry; the image of a backup tells them.
+REPLICA_LABELS = (REPLICA_LABEL, "batch.kubernetes.io/job-completion-index")
 ATTEMPT_LABEL = "holdfast.dev/attempt"
 
 
@@ -76,7 +77,7 @@ def wanted_backup(observed: CheckpointBackupSnapshot, plain_http: Collection[str
         owner_uid=owner.uid,
         owner_kind=owner.kind,
         owner_name=owner.name,
-        replica=labels.get(REPLICA_LABEL, ""),
+        replica=next((labels[name] for name in REPLICA_LABELS if labels.get(name)), ""),
         attempt=int(attempt) if attempt.isdecimal() else None,
         pod_name=observed.pod_name,
         pod_uid=status.pod_uid,

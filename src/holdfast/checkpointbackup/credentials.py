@@ -3,8 +3,7 @@
 Neither may read Secrets. The operator reads the one that the backup names, and only while that very run is under way.
 """
 
-import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import structlog
 from aiohttp import web
@@ -12,16 +11,16 @@ from msgspec import Struct
 
 from holdfast.api import credentials, reports
 from holdfast.api.checkpointbackup import TERMINAL_PHASES, CheckpointBackup, CheckpointBackupStatus, RunMode
-from holdfast.api.core.objects import Secret
-from holdfast.api.credentials import ALLOW_NAMESPACES, CredentialRequest, InvalidCredentialMessage, RegistryCredential
+from holdfast.api.credentials import CredentialRequest, InvalidCredentialMessage, RegistryCredential
 from holdfast.api.meta import Key
 from holdfast.checkpoints.images.docker_config import credential_from_secret
 from holdfast.checkpoints.images.errors import ImageError
 from holdfast.checkpoints.images.reference import registry_address
-from holdfast.cluster.errors import ClusterError, Forbidden, NotFound, Undecodable
+from holdfast.cluster.errors import ClusterError, NotFound, Undecodable
 from holdfast.cluster.protocol import Cluster, Identity
-from holdfast.cluster.resources import CHECKPOINT_BACKUPS, SECRETS
+from holdfast.cluster.resources import CHECKPOINT_BACKUPS
 from holdfast.httpserver import BadBody, read_body
+from holdfast.providers.errors import ProviderError, Unauthorized
 from holdfast.runtime.authentication import (
     MEMORY,
     HttpRefusal,
@@ -33,12 +32,18 @@ from holdfast.runtime.authentication import (
 )
 from holdfast.runtime.http import RateLimiter
 from holdfast.runtime.process import Now
+from holdfast.runtime.registry_tokens import NoPushTokens, PushTokens
+from holdfast.runtime.secrets import Problem, SecretReader, SecretUnavailable
 
 # A run asks once, and again after a restart or a connection that broke.
 BURST, REFILL_S = 20, 1.0
 BODY_WITHIN_S = 10.0
-# What administrators bind in the namespaces whose Secrets the operator may read.
-SECRETS_ROLE = "holdfast-secrets"
+REFUSALS: Mapping[Problem, int] = {
+    "SecretMissing": 404,
+    "SecretNotAllowed": 403,
+    "SecretForbidden": 403,
+    "SecretUnreadable": 409,
+}
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -67,7 +72,8 @@ class CredentialHandler:
     """Handles requests for credentials. Every answer is judged by a fresh read: a cache may not know of a run's end.
 
     node_account: the user name of the agents' service account. operator_account: that of this operator, for messages,
-    as namespace:name. plain_http: the registries that may be reached without TLS.
+    as namespace:name. plain_http: the registries that may be reached without TLS. tokens: where credentials come from
+    that no Secret holds.
     """
 
     def __init__(
@@ -79,11 +85,14 @@ class CredentialHandler:
         node_account: str,
         operator_account: str,
         plain_http: Collection[str] = (),
+        tokens: PushTokens | None = None,
     ) -> None:
         self._cluster = cluster
         self._leading = leading
         self._node_account = node_account
-        self._secrets = RegistrySecretReader(cluster, operator_account=operator_account, plain_http=plain_http)
+        self._secrets = RegistrySecretReader(
+            cluster, operator_account=operator_account, plain_http=plain_http, tokens=tokens
+        )
         self._authenticator = RequestAuthenticator(
             TokenReviewCache(cluster, credentials.NODE_AUDIENCE, now=now),
             TokenReviewCache(cluster, reports.AUDIENCE, now=now),
@@ -155,56 +164,33 @@ class CredentialHandler:
 class RegistrySecretReader:
     """Reads the Secret that a backup names. Its refusals are sentences for whoever wrote the backup."""
 
-    def __init__(self, cluster: Cluster, *, operator_account: str, plain_http: Collection[str] = ()) -> None:
-        self._cluster = cluster
-        self._operator_account = operator_account
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        operator_account: str,
+        plain_http: Collection[str] = (),
+        tokens: PushTokens | None = None,
+    ) -> None:
+        self._secrets = SecretReader(cluster, operator_account=operator_account)
         self._plain_http = plain_http
+        self._tokens = tokens or NoPushTokens()
 
     async def credential(self, backup: CheckpointBackup) -> RegistryCredential:
         registry, namespace = backup.spec.registry, backup.metadata.namespace
         try:
             address = registry_address(registry.url, self._plain_http)
             if registry.secret_ref is None:
-                return RegistryCredential()
-            secret = await self._secret(
-                Key(registry.secret_ref.namespace or namespace, registry.secret_ref.name), namespace
-            )
+                return await self._tokens.push_token(backup) or RegistryCredential()
+            secret = await self._secrets.read(registry.secret_ref, namespace, field="registry.secretRef")
             return credential_from_secret(secret.data, address.host, registry.repository)
+        except SecretUnavailable as error:
+            raise HttpRefusal(REFUSALS[error.reason], str(error)) from None
         except ImageError as error:
             raise HttpRefusal(409, str(error)) from None
-
-    async def _secret(self, key: Key, namespace: str) -> Secret:
-        """The Secret, if a backup of this namespace may use it."""
-        is_foreign = key.namespace != namespace
-        # Whether a Secret of another namespace exists is told to those alone whom it allows.
-        unusable = HttpRefusal(
-            403,
-            f"Secret {key} of registry.secretRef does not exist, or does not allow its use: list {namespace} in its "
-            f"annotation {ALLOW_NAMESPACES}",
-        )
-        try:
-            secret = await self._cluster.get(SECRETS, key)
-        except NotFound:
-            if is_foreign:
-                raise unusable from None
-            raise HttpRefusal(404, f"Secret {key} of registry.secretRef does not exist: create it") from None
-        except Forbidden as error:
-            raise HttpRefusal(403, self._missing_right(key, error)) from None
-        except Undecodable:
-            raise HttpRefusal(409, f"Secret {key} of registry.secretRef can't be read: create it anew") from None
-        if is_foreign and not _allows(secret, namespace):
-            raise unusable
-        return secret
-
-    def _missing_right(self, key: Key, error: Forbidden) -> str:
-        found = re.search(r'User "system:serviceaccount:([^":]+:[^":]+)"', str(error))
-        user = None if found else re.search(r'User "([^"]+)"', str(error))
-        subject = f"--user={user[1]}" if user else f"--serviceaccount={found[1] if found else self._operator_account}"
-        return (
-            f"the operator may not read Secret {key} of registry.secretRef: an administrator can allow it with "
-            f"`kubectl create rolebinding {SECRETS_ROLE} --namespace={key.namespace} --clusterrole={SECRETS_ROLE} "
-            f"{subject}`"
-        )
+        except ProviderError as error:
+            # A key that is revoked stays so; any other fault of a cloud may pass.
+            raise HttpRefusal(409 if isinstance(error, Unauthorized) else 503, str(error)) from None
 
 
 def _sidecar_of(identity: Identity, wanted: CredentialRequest) -> CredentialCaller:
@@ -227,8 +213,3 @@ def _must_carry_out(caller: CredentialCaller, backup: CheckpointBackup, run: int
         raise HttpRefusal(409, f"run {run} of CheckpointBackup {key} is not under way: its run is {status.run}")
     if status.phase in TERMINAL_PHASES:
         raise HttpRefusal(409, f"run {run} of CheckpointBackup {key} is over: {status.phase}")
-
-
-def _allows(secret: Secret, namespace: str) -> bool:
-    listed = secret.metadata.annotations.get(ALLOW_NAMESPACES, "").split(",")
-    return any(each.strip() in ("*", namespace) for each in listed)

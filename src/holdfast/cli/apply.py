@@ -9,7 +9,6 @@ import typer
 
 from holdfast.api.advice import advice
 from holdfast.api.kinds import kind_of as our_kind
-from holdfast.api.kinds import without_controller
 from holdfast.api.meta import WORKING_DIRECTORY, Key
 from holdfast.api.schema.validation import subject as subject_of
 from holdfast.api.schema.validation import validate_object
@@ -23,7 +22,7 @@ from holdfast.cli.session import (
     print_error,
     printable,
 )
-from holdfast.cli.up import RUNS, apply_folder, create_object, image_note, running_in
+from holdfast.cli.up import PROGRAMS, RUNS, apply_folder, create_object, image_note, running_in
 from holdfast.cli.wait_conditions import ended
 from holdfast.cluster.errors import BadRequest, ClusterError, Invalid, NotFound, Unreachable
 from holdfast.cluster.protocol import JSON
@@ -142,10 +141,8 @@ async def _apply(session: Session, manifest: ManifestDocument, namespace: str) -
 
 async def _notes(session: Session, known: KnownKind, key: Key, document: JSON) -> list[str]:
     """Hints about an accepted object that its status does not show."""
-    notes = [without_controller(known.resource.group, known.resource.kind)]
-    if known.resource.kind in ("TrainingJob", "GPUWorkload"):
-        notes.append(await image_note(session, key.namespace, document))
-    return [note for note in notes if note]
+    note = await image_note(session, key.namespace, document) if known.resource.kind in PROGRAMS else ""
+    return [note] if note else []
 
 
 def key_of(session: Session, known: KnownKind, manifest: ManifestDocument, namespace: str) -> Key:

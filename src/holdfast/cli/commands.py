@@ -36,14 +36,27 @@ def up(
     limits: Annotated[
         bool, typer.Option(help="Hold jobs to their CPU and memory limits, where the kernel lets us (control groups).")
     ] = True,
+    preemption_notice: Annotated[
+        str, typer.Option(help="How long before its end a spot machine is told.", metavar="TIME")
+    ] = "30s",
+    preemption_trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="Log of spot machines to replay: lines of milliseconds,add|remove,node.", dir_okay=False, exists=True
+        ),
+    ] = None,
+    trace_speed: Annotated[
+        float, typer.Option(help="How many seconds of the log pass in a second.", min=0.001, max=1e6)
+    ] = 1.0,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show what each part logs as well; $LOG_LEVEL says how much.")
     ] = False,
 ) -> None:
     """Run jobs on this machine, without Kubernetes, until asked to stop (Ctrl-C, SIGTERM, a closed terminal)."""
-    from holdfast.cli.up import run_local_cluster
+    from holdfast.cli.up import MarketOptions, run_local_cluster
 
-    run_local_cluster(data, gpus, limits=limits, verbose=verbose)
+    options = MarketOptions(notice=preemption_notice, trace=preemption_trace, speed=trace_speed)
+    run_local_cluster(data, gpus, limits=limits, market=options, verbose=verbose)
 
 
 def demo() -> None:
@@ -247,6 +260,26 @@ def restore(
         timeout=timeout,
     )
     _run(lambda session: restore_backup(session, backup, options), kubeconfig, context, namespace)
+
+
+def preempt(
+    name: Annotated[str, typer.Argument(help="The ProvisionedInstance's name.", metavar="MACHINE")],
+    notice: Annotated[
+        str,
+        typer.Option(
+            help="How long before its end it is told: 30s, 2m; by default as its SpotInstanceVM or `holdfast up` says.",
+            metavar="TIME",
+        ),
+    ] = "",
+    now: Annotated[bool, typer.Option("--now", help="Without a notice.")] = False,
+    namespace: NamespaceOption = "",
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+) -> None:
+    """Take a machine back as a cloud does, to see what becomes of its job: holdfast preempt digits-r0-0-m0"""
+    from holdfast.cli.preempt import preempt_machine
+
+    _run(lambda session: preempt_machine(session, name, notice=notice, now=now), kubeconfig, context, namespace)
 
 
 def doctor(

@@ -31,6 +31,7 @@ COMMANDS = {
     "delete": "Delete objects.",
     "checkpoints": "List, verify, prune or download checkpoints.",
     "restore": "Start a pod from the images of a CheckpointBackup.",
+    "preempt": "Take a machine of `holdfast up` back, for a drill.",
     "doctor": "Say what a cluster lacks, and what to do.",
     "validate": "Check manifests as the API server would.",
     "crds": "Print the CustomResourceDefinitions.",

@@ -20,6 +20,8 @@ from holdfast.checkpointbackup.controller import checkpoint_backup_controller
 from holdfast.checkpointbackup.credentials import CredentialHandler, RegistrySecretReader
 from holdfast.checkpointbackup.endpoint import EndpointPublisher
 from holdfast.cli import operator_flags as flags
+from holdfast.cli.operator_machines import MachineOptions, operating_machines
+from holdfast.cli.operator_spot import add_spot_jobs, registry_access
 from holdfast.cli.registries import PlainHttpRegistry, registry_host
 from holdfast.cli.session import UsageError, errors_as_one_line
 from holdfast.cluster.errors import NotFound
@@ -37,14 +39,19 @@ from holdfast.runtime.ledger import SharedLedger
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import SETTINGS, Operator, OperatorSettings
 from holdfast.runtime.process import configure, level_from, on_signal, utc_now
+from holdfast.runtime.secrets import SecretReader
+from holdfast.scheduling.machine_pools import MachinePools
+from holdfast.spotinstancejob.registry_access import RegistryAccess
+from holdfast.spotinstancejob.reports import ReplicaReports
 from holdfast.trainingjob.controller import training_job_controller
 from holdfast.trainingjob.decide.snapshot import TIMING, TrainingJobTiming
-from holdfast.trainingjob.reports.server import ReportReceiver
+from holdfast.trainingjob.reports.receiver import ReportReceiver
 
 LEASE = "holdfast-operator"
 NODE_ACCOUNT = "holdfast-node"
 DEFAULT_IMAGE = f"holdfast:{__version__}"
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+MACHINES = MachineOptions()
 FRAMEWORKS = ("pytorch", "tensorflow", "jax")
 
 
@@ -63,6 +70,7 @@ class Options(Struct, frozen=True, kw_only=True):
     plain_http_registries: tuple[str, ...]
     checkpoint_agent: Literal["holdfast", "external"]
     node_service_account: str
+    machines: MachineOptions
 
 
 def operator(
@@ -101,6 +109,10 @@ def operator(
     plain_http_registry: PlainHttpRegistry = None,
     checkpoint_agent: flags.CheckpointAgent = "holdfast",
     node_service_account: flags.NodeServiceAccount = "",
+    own_cloud_identity: flags.OwnCloudIdentity = None,
+    machine_launch_timeout: flags.MachineLaunchTimeout = MACHINES.launch_s,
+    machine_join_timeout: flags.MachineJoinTimeout = MACHINES.join_step_s,
+    machine_ready_timeout: flags.MachineReadyTimeout = MACHINES.gpu_ready_s,
 ) -> None:
     """Run the controllers until asked to stop (SIGTERM, Ctrl-C)."""
     with errors_as_one_line():
@@ -148,6 +160,12 @@ def operator(
             plain_http_registries=tuple(map(registry_host, plain_http_registry or ())),
             checkpoint_agent=checkpoint_agent,
             node_service_account=node_service_account,
+            machines=MachineOptions(
+                own_identity_namespaces=tuple(own_cloud_identity or ()),
+                launch_s=machine_launch_timeout,
+                join_step_s=machine_join_timeout,
+                gpu_ready_s=machine_ready_timeout,
+            ),
         )
         configure(level_from(os.environ))
         raise_descriptor_limit()  # each sidecar holds a connection
@@ -219,12 +237,36 @@ async def _run_operator(cluster: KubernetesCluster, lease: Key, metrics: Metrics
         elector=elector,
         settings=options.settings,
     )
+    account = f"{lease.namespace}:{LEASE}"
+    secrets, pools = SecretReader(guarded, operator_account=account), MachinePools(SystemRandom().random)
+    operating = operating_machines(
+        operator,
+        guarded,
+        pools,
+        secrets,
+        options.machines,
+        namespace=lease.namespace,
+        require_leadership=elector.require_leadership if elector else lambda: None,
+    )
+    async with registry_access(guarded, secrets) as access:
+        receiver = _add_jobs(operator, guarded, pools, access, account, options)
+        if options.reports_address:
+            operator.add_leader_task(EndpointPublisher(guarded, lease.namespace, lambda: receiver.endpoint_json).run)
+        async with operating, _serve_reports(receiver, operator, cluster, elector, lease, access, options):
+            with on_signal(operator.stop):
+                await operator.run()
+
+
+def _add_jobs(
+    operator: Operator, cluster: Cluster, pools: MachinePools, access: RegistryAccess, account: str, options: Options
+) -> ReportReceiver:
+    """The controllers of what users run and save, on one ledger of GPUs; and what receives their sidecars' reports."""
     backups, ledger = BackupRequests(), SharedLedger(operator)
     receiver = ReportReceiver(now=utc_now, backups=backups)
     operator.add(
         training_job_controller(
             operator,
-            guarded,
+            cluster,
             defaults=options.defaults,
             now=utc_now,
             timing=options.timing,
@@ -236,29 +278,33 @@ async def _run_operator(cluster: KubernetesCluster, lease: Key, metrics: Metrics
     )
     operator.add(
         gpu_workload_controller(
-            operator, guarded, defaults=options.defaults, now=utc_now, timing=options.gpuworkload_timing, ledger=ledger
+            operator, cluster, defaults=options.defaults, now=utc_now, timing=options.gpuworkload_timing, ledger=ledger
         )
     )
     operator.add(
         checkpoint_backup_controller(
             operator,
-            guarded,
+            cluster,
             now=utc_now,
             requests=backups,
             credentials=RegistrySecretReader(
-                guarded,
-                operator_account=f"{lease.namespace}:{LEASE}",
-                plain_http=options.plain_http_registries,
+                cluster, operator_account=account, plain_http=options.plain_http_registries, tokens=access
             ),
             external_agent=options.checkpoint_agent == "external",
             plain_http=options.plain_http_registries,
         )
     )
-    if options.reports_address:
-        operator.add_leader_task(EndpointPublisher(guarded, lease.namespace, lambda: receiver.endpoint_json).run)
-    async with _serve_reports(receiver, operator, cluster, elector, lease, options):
-        with on_signal(operator.stop):
-            await operator.run()
+    add_spot_jobs(
+        operator,
+        cluster,
+        pools,
+        access,
+        receiver,
+        defaults=options.defaults,
+        ledger=ledger,
+        operator_account=account,
+    )
+    return receiver
 
 
 @asynccontextmanager
@@ -268,6 +314,7 @@ async def _serve_reports(
     cluster: Cluster,
     elector: Elector | None,
     lease: Key,
+    access: RegistryAccess,
     options: Options,
 ) -> AsyncIterator[None]:
     if not options.reports_address:
@@ -289,6 +336,7 @@ async def _serve_reports(
         node_account=options.node_service_account or f"system:serviceaccount:{lease.namespace}:{NODE_ACCOUNT}",
         operator_account=f"{lease.namespace}:{LEASE}",
         plain_http=options.plain_http_registries,
+        tokens=access,
     )
     server = receiver.serve(
         operator,
@@ -298,6 +346,7 @@ async def _serve_reports(
         port=options.reports_port,
         host=options.settings.host,
         routes=credentials.routes(),
+        others=(ReplicaReports.of(operator, cluster),),
     )
     async with server:
         yield

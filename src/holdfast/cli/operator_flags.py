@@ -50,7 +50,9 @@ ServiceMonitors = Annotated[
 ]
 Forbid = Annotated[
     list[ForbiddenFeature] | None,
-    typer.Option(help="Refuse jobs whose podTemplate asks for this; may be repeated."),
+    typer.Option(
+        help="Refuse jobs whose podTemplate, or jobTemplate of SpotInstanceJobs, asks for this; may be repeated."
+    ),
 ]
 GangAdmission = Annotated[
     bool,
@@ -119,4 +121,21 @@ NodeServiceAccount = Annotated[
         help="The account of the node agents, as system:serviceaccount:namespace:name; by default holdfast-node in "
         "the namespace of the Lease."
     ),
+]
+OwnCloudIdentity = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A namespace whose machines may be made with the operator's own cloud identity where their job names no "
+        "Secret; may be repeated.",
+        metavar="N",
+    ),
+]
+MachineLaunchTimeout = Annotated[
+    float, typer.Option(help="Seconds for the cloud to accept a machine, before it is given up.", min=1)
+]
+MachineJoinTimeout = Annotated[
+    float, typer.Option(help="Seconds for each step in which a machine joins the cluster, likewise.", min=1)
+]
+MachineReadyTimeout = Annotated[
+    float, typer.Option(help="Seconds for a joined machine's node, DaemonSets and GPUs to be ready, likewise.", min=1)
 ]

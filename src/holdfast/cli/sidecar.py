@@ -25,6 +25,8 @@ def sidecar() -> None:
     tune_allocator()
     try:
         configuration = settings(os.environ)
+        if configuration.any_user:
+            os.umask(0)  # no other pod sees these folders
         configure(level_from(os.environ))
         asyncio.run(_run(Sidecar(configuration, os.environ, clocks=Clocks(time.time), run_id=secrets.token_hex(8))))
     except HoldfastError as error:

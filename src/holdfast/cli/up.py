@@ -10,29 +10,33 @@ from collections.abc import Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 import uvloop
+from msgspec import Struct
 
 from holdfast.api.kinds import kind_of
 from holdfast.api.meta import WORKING_DIRECTORY, Key
 from holdfast.cli.resource_args import find_kind, this_command
-from holdfast.cli.session import Session, errors_as_one_line, follow, printable
+from holdfast.cli.session import Session, UsageError, errors_as_one_line, follow, printable
 from holdfast.cluster.errors import AlreadyExists, ClusterError, NotFound
 from holdfast.cluster.protocol import JSON, Change, Cluster, Event, Listing
 from holdfast.cluster.resources import KnownKind, RawObject
 from holdfast.local.host import Hardware, default_folder, detect_hardware
 from holdfast.runtime.process import configure, level_from, on_signal, utc_now
-from holdfast.times import parse_optional_time
+from holdfast.times import is_duration, parse_duration_s, parse_optional_time
+
+if TYPE_CHECKING:
+    from holdfast.providers.local.provider import SpotMarket
 
 # Behaviour of commands that applies only to a `holdfast up` on this host.
 
 
 INTERPRETERS = ("python", "python3")
 # Kinds that run a program of the user, and the fields with the program.
-PROGRAMS = ("TrainingJob", "GPUWorkload")
-RUNS = {"command", "args"}
+PROGRAMS = ("TrainingJob", "GPUWorkload", "SpotInstanceJob")
+RUNS = {"command", "args", "jobTemplate"}
 
 
 async def create_object(session: Session, known: KnownKind, document: JSON) -> RawObject:
@@ -72,8 +76,8 @@ def running_in(folder: str) -> str:
 
 async def image_note(session: Session, namespace: str, document: JSON) -> str:
     """A hint for a job with an image: `holdfast up` does not run images, and what the command lacks on this host."""
-    spec = document.get("spec")
-    if session.data is None or not isinstance(spec, dict) or not spec.get("image") or not spec.get("command"):
+    spec = _program(document)
+    if session.data is None or not spec.get("image") or not spec.get("command"):
         return ""
     command = [
         argument for field in ("command", "args") for argument in spec.get(field) or () if isinstance(argument, str)
@@ -81,6 +85,20 @@ async def image_note(session: Session, namespace: str, document: JSON) -> str:
     missing_note = await _missing_note(session, namespace, spec, command)
     python = f"Python {platform.python_version()}"
     return f"its image is not run on one machine: {command[0]} runs on this machine, with {python}{missing_note}"
+
+
+def _program(document: JSON) -> JSON:
+    """The fields about the program; of a pod with several containers, those of the first one."""
+    try:
+        spec = document["spec"]
+        if "jobTemplate" not in spec:
+            return dict(spec)
+        pod = spec["jobTemplate"]["spec"]["template"]["spec"]
+        container = pod["containers"][0]
+        mounts = {"volumeMounts": container.get("volumeMounts"), "volumes": pod.get("volumes")}
+        return {**container, "podTemplate": mounts}
+    except (LookupError, TypeError, ValueError):
+        return {}
 
 
 async def _missing_note(session: Session, namespace: str, spec: JSON, command: list[str]) -> str:
@@ -152,16 +170,44 @@ def _is_installed(package: str) -> bool:
 
 
 # The kinds whose events are printed.
-REPORTED_KINDS = ("TrainingJob", "GPUWorkload", "CheckpointBackup")
+REPORTED_KINDS = ("TrainingJob", "GPUWorkload", "CheckpointBackup", "SpotInstanceJob", "ProvisionedInstance")
 
 
-def run_local_cluster(data: Path | None, gpus: int | None, *, limits: bool, verbose: bool) -> None:
+class MarketOptions(Struct, frozen=True, kw_only=True):
+    """The options of the command line about spot machines."""
+
+    notice: str
+    trace: Path | None
+    speed: float
+
+
+def run_local_cluster(
+    data: Path | None, gpus: int | None, *, limits: bool, market: MarketOptions, verbose: bool
+) -> None:
     with errors_as_one_line():
         configure(level_from({"LOG_LEVEL": "info" if verbose else "warning", **os.environ}))
-        uvloop.run(_up(data or default_folder(os.environ), detect_hardware(gpus), limits=limits))
+        found = _read_market(market)
+        uvloop.run(_up(data or default_folder(os.environ), detect_hardware(gpus), limits=limits, market=found))
 
 
-async def _up(data: Path, hardware: Hardware, *, limits: bool) -> None:
+def _read_market(options: MarketOptions) -> "SpotMarket":
+    from holdfast.providers.local.provider import SpotMarket
+    from holdfast.providers.local.trace import InvalidTrace, parse_trace
+
+    if not is_duration(options.notice):
+        raise UsageError(f"--preemption-notice {options.notice} is no duration: write one such as 30s or 2m")
+    trace = None
+    if options.trace is not None:
+        try:
+            trace = parse_trace(options.trace.read_text(errors="replace"))
+        except OSError as error:
+            raise UsageError(f"--preemption-trace {options.trace} can't be read: {error.strerror}") from None
+        except InvalidTrace as error:
+            raise UsageError(f"{options.trace}: {error}") from None
+    return SpotMarket(notice_s=parse_duration_s(options.notice), trace=trace, speed=options.speed)
+
+
+async def _up(data: Path, hardware: Hardware, *, limits: bool, market: "SpotMarket") -> None:
     # Not at the top: other commands and the operator should not load a whole cluster.
     from holdfast.cluster.login import KUBECONFIG
     from holdfast.local.apiserver.http.app import serve
@@ -170,7 +216,10 @@ async def _up(data: Path, hardware: Hardware, *, limits: bool) -> None:
     stop_requested = asyncio.Event()
     # Until the workers have stopped: a second signal must not end this process before the workers have saved.
     with on_signal(stop_requested.set):
-        async with local_cluster(data, hardware, limits=limits) as local, serve(local.cluster, data, now=utc_now):
+        async with (
+            local_cluster(data, hardware, limits=limits, market=market) as local,
+            serve(local.cluster, data, now=utc_now),
+        ):
             typer.echo(f"holdfast is up with {hardware}; its data is in {data}")
             command = this_command()
             typer.echo(f"In another terminal: {command} apply -f job.yaml, {command} get tj -w")

@@ -16,6 +16,7 @@ from holdfast.times import age, is_duration, parse_duration_s
 _LAST_CONDITIONS = {
     "TrainingJob": ("Succeeded", "Failed"),
     "GPUWorkload": ("Succeeded", "Failed"),
+    "SpotInstanceJob": ("Succeeded", "Failed"),
     "Job": ("Complete", "Failed"),
 }
 # Paths of the state of an object: the state of a finished object does not change.

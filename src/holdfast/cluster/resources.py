@@ -6,7 +6,14 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.api import checkpointbackup, gpuworkload, trainingjob
+from holdfast.api import (
+    checkpointbackup,
+    gpuworkload,
+    provisionedinstance,
+    spotinstancejob,
+    spotinstancevm,
+    trainingjob,
+)
 from holdfast.api.core.objects import (
     ConfigMap,
     CoreEvent,
@@ -40,6 +47,9 @@ def resource_of(kind: Kind[T]) -> Resource[T]:
 TRAINING_JOBS = resource_of(trainingjob.KIND)
 GPU_WORKLOADS = resource_of(gpuworkload.KIND)
 CHECKPOINT_BACKUPS = resource_of(checkpointbackup.KIND)
+SPOT_INSTANCE_JOBS = resource_of(spotinstancejob.KIND)
+SPOT_INSTANCE_VMS = resource_of(spotinstancevm.KIND)
+PROVISIONED_INSTANCES = resource_of(provisionedinstance.KIND)
 
 JOBS = Resource(group="batch", version="v1", kind="Job", plural="jobs", model=Job)
 SERVICES = Resource(group="", version="v1", kind="Service", plural="services", model=Service)

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from holdfast.api.gpuworkload import KIND, GPUWorkload
-from holdfast.pods.template import GPU, GPU_TOLERATION, MANAGED_BY, Defaults, container_security, escape_dollar
+from holdfast.pods.template import GPU, GPU_TOLERATION, MANAGED_BY, Defaults, container_security, escape_dollar, on_node
 
 WORKLOAD = "workload"
 
@@ -94,11 +94,9 @@ def pod_template(workload: GPUWorkload, defaults: Defaults) -> dict[str, Any]:
 
 
 def pinned_to_node(template: dict[str, Any], node: str, reservation: str) -> dict[str, Any]:
-    """The template for one node, by affinity and not by nodeName: the scheduler then still checks the capacity."""
-    only = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [only]}}
+    """The template for one node, with the label by which the ledger knows the pod."""
     metadata = {**template["metadata"], "labels": {**template["metadata"]["labels"], RESERVATION_LABEL: reservation}}
-    return {"metadata": metadata, "spec": {**template["spec"], "affinity": {"nodeAffinity": required}}}
+    return {"metadata": metadata, "spec": on_node(template["spec"], node)}
 
 
 def _tolerations(workload: GPUWorkload) -> list[dict[str, Any]]:

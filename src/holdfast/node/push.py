@@ -8,6 +8,7 @@ import structlog
 from msgspec import structs
 
 from holdfast.api.credentials import CredentialRefused, CredentialRequest, RegistryCredential
+from holdfast.api.spotinstancejob import is_spot_job
 from holdfast.checkpoints.errors import CheckpointError
 from holdfast.checkpoints.images.image import LAYER_TYPE, ZSTD_LAYER_TYPE, file_blob
 from holdfast.checkpoints.images.reference import parse_reference, registry_address
@@ -50,9 +51,12 @@ async def _compressed(progress: RunProgress, container: ContainerRecord) -> Cont
 
 
 async def credential(progress: RunProgress) -> RegistryCredential:
-    """Ask the operator until it answers or refuses. Without a Secret the registry is asked anonymously."""
+    """Ask the operator until it answers or refuses. Without a Secret the registry is asked anonymously.
+
+    For a SpotInstanceJob the operator makes a token of an hour, if the registry takes such tokens.
+    """
     progress.doing = "waiting for the registry's credential"
-    if progress.backup.spec.registry.secret_ref is None:
+    if progress.backup.spec.registry.secret_ref is None and not is_spot_job(progress.backup.metadata.controller):
         return RegistryCredential()
     metadata = progress.backup.metadata
     request = CredentialRequest(namespace=metadata.namespace, backup=metadata.name, uid=metadata.uid, run=progress.run)

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.api.core.objects import ContainerStateTerminated, Node, Pod
+from holdfast.api.provisionedinstance import SPOT_NODE_LABEL
 from holdfast.pods.template import SIDECAR_CONTAINER
 from holdfast.times import parse_time
 
@@ -185,8 +186,10 @@ PREEMPTION_TAINTS = (
 )
 
 
-# Labels of spot nodes: cheap because the cloud may reclaim them. A spot node that goes was preempted.
+# Labels of spot nodes, of holdfast and of the clouds: cheap because the cloud may reclaim them.
+# A spot node that goes was preempted.
 SPOT = {
+    SPOT_NODE_LABEL: "true",
     "cloud.google.com/gke-spot": "true",
     "cloud.google.com/gke-preemptible": "true",
     "eks.amazonaws.com/capacityType": "SPOT",

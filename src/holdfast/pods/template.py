@@ -42,6 +42,25 @@ GPU = "nvidia.com/gpu"
 GPU_TOLERATION = {"key": GPU, "operator": "Exists"}
 
 
+def on_nodes(spec: dict[str, Any], fields: list[dict[str, Any]]) -> dict[str, Any]:
+    """The pod's spec with these requirements on fields of its node, in addition to its own affinity."""
+    affinity = spec.get("affinity") or {}
+    node_affinity = affinity.get("nodeAffinity") or {}
+    required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    # Terms are alternatives, so each needs the requirements.
+    terms = [
+        {**term, "matchFields": [*(term.get("matchFields") or ()), *fields]}
+        for term in required.get("nodeSelectorTerms") or [{}]
+    ]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {**spec, "affinity": {**affinity, "nodeAffinity": {**node_affinity, **required}}}
+
+
+def on_node(spec: dict[str, Any], node: str) -> dict[str, Any]:
+    """The pod's spec for one node, by affinity and not by nodeName: the scheduler then still checks the capacity."""
+    return on_nodes(spec, [{"key": "metadata.name", "operator": "In", "values": [node]}])
+
+
 def escape_dollar(text: str) -> str:
     """Escapes a user's text: Kubernetes expands $(X) in values, and $$ is a plain $."""
     return text.replace("$", "$$")

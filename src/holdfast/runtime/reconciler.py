@@ -79,6 +79,10 @@ class KindReconciler(ABC, Generic[T, S, SnapshotT, ActionT]):
         now, obj = self._now(), self._store.get(key)
         if obj is None or obj.metadata.deletion_timestamp:
             return await self.end(key, obj, now)
+        return await self.bring_about(obj, now)
+
+    async def bring_about(self, obj: T, now: datetime) -> Result:
+        """Observe, decide, apply, status. Kinds whose end takes as long as their life call it from `end`, too."""
         snapshot = await self.observe(obj, now)
         for action in self.decide(snapshot, now):
             applied = await self._applied(action, snapshot, obj, now)

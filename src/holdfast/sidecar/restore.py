@@ -18,11 +18,11 @@ from holdfast.checkpoints.errors import CheckpointError, Incomplete, StoreError,
 from holdfast.checkpoints.images.errors import RegistryUnreachable
 from holdfast.checkpoints.manifest import CheckpointName, SaveInfo
 from holdfast.checkpoints.object_store import ObjectStore
-from holdfast.checkpoints.resume import DecisionPending, read_decision, resume, write_decision
+from holdfast.checkpoints.resume import DecisionPending, read_decision, write_decision
 from holdfast.checkpoints.store import CheckpointStore, StoreInUse, StoreLease
 from holdfast.checkpoints.volume_store import VolumeStore
 from holdfast.sidecar.progress import InvalidProgress
-from holdfast.sidecar.resume_source import fetch_resume_source
+from holdfast.sidecar.resume_source import choose_start, fetch_resume_source
 from holdfast.sidecar.settings import Checkpoints, SidecarSettings
 from holdfast.train.checkpoint import JOINING, recover, resume_position
 
@@ -134,16 +134,14 @@ def _restore_as_worker0(
     elif isinstance(store, ObjectStore):
         store.forget_parts(attempt)
     before = set(store.names(attempt))
-    name, address = resume(store, checkpoints.folder, attempt, about, collect), store.address
+    name, source, refused = choose_start(checkpoints, store, attempt, about, environ, collect)
     quarantined = tuple(
         QuarantinedCheckpoint(removed, _reason_for(removed, messages))
         for removed in sorted(before - set(store.names(attempt)))
     )
-    refused: tuple[tuple[str, str], ...] = ()
-    if name is None and checkpoints.resume_from:
-        source = fetch_resume_source(checkpoints, attempt, about, environ)
-        name, address, refused = source.name, "", source.refused
-        checkpoints = structs.replace(checkpoints, resume_from=source.address)
+    address = store.address
+    if source is not None:
+        address, checkpoints = "", structs.replace(checkpoints, resume_from=source.address)
     # A worker that reads the decision starts its training at once, so the link comes first.
     _link(checkpoints, name)
     write_decision(store, attempt, name, about.job)

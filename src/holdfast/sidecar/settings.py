@@ -37,6 +37,10 @@ class Checkpoints(Struct, frozen=True, kw_only=True):
     """The metric that selects the best checkpoint, which retention never deletes."""
     resume_from: str = ""
     """The checkpoint to resume from while the job has none of its own (checkpoint.resumeFrom)."""
+    resume_newest: bool = False
+    """Whether resume_from is an image of this very training, which counts, too, if it is further than the job's own."""
+    resume_exactly: bool = False
+    """Whether the job's own checkpoints do not count: resume_from alone, or a start from nothing without it."""
     pull_secrets: Path | None = None
     """A folder with the credentials of the registries that resume_from may name an image in."""
     plain_http_registries: tuple[str, ...] = ()
@@ -70,6 +74,8 @@ class SidecarSettings(Struct, frozen=True, kw_only=True):
     port: int = PORT
     progress_port: int = PROGRESS_PORT
     termination_log: Path = Path(KUBELET_LOG)
+    any_user: bool = False
+    """Whether the training may run as another user: it has to write to the folders that the sidecar makes."""
 
 
 def settings(environ: Environ) -> SidecarSettings:
@@ -95,6 +101,7 @@ def settings(environ: Environ) -> SidecarSettings:
         port=_whole(environ, "HOLDFAST_SIDECAR_PORT", PORT, most=65535),
         progress_port=_whole(environ, "HOLDFAST_PROGRESS_PORT", PROGRESS_PORT, most=65535),
         termination_log=termination_log(environ),
+        any_user=bool(environ.get("HOLDFAST_ANY_USER")),
     )
 
 
@@ -119,6 +126,8 @@ def _checkpoints(environ: Environ) -> Checkpoints | None:
         keep=_whole(environ, "HOLDFAST_RETENTION", 3, least=1),
         best_by=_metric(environ, "HOLDFAST_BEST_BY"),
         resume_from=environ.get("HOLDFAST_RESUME_FROM", ""),
+        resume_newest=bool(environ.get("HOLDFAST_RESUME_NEWEST")),
+        resume_exactly=bool(environ.get("HOLDFAST_RESUME_EXACTLY")),
         pull_secrets=_path(environ, "HOLDFAST_PULL_SECRETS"),
         plain_http_registries=tuple(filter(None, environ.get("HOLDFAST_PLAIN_HTTP_REGISTRIES", "").split(","))),
         tensorboard=_real(tensorboard) if tensorboard is not None else None,

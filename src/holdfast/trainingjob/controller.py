@@ -31,7 +31,7 @@ from holdfast.trainingjob.gang_admission import GangAdmission
 from holdfast.trainingjob.metrics import TrainingJobMetrics, events_for
 from holdfast.trainingjob.objects.job import refusal
 from holdfast.trainingjob.observe import FreedStores, TrainingJobCaches, tensorboard_of, training_job_key
-from holdfast.trainingjob.reports.server import ReportReceiver
+from holdfast.trainingjob.reports.receiver import ReportReceiver
 from holdfast.trainingjob.start_problems import StartProblems, TensorBoardProblems
 from holdfast.trainingjob.worker_logs import save_worker_logs, saving_worker_logs
 from holdfast.trainingjob.worker_monitor import WorkerMonitor

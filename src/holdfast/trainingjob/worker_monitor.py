@@ -37,7 +37,7 @@ from holdfast.trainingjob.decide.progress import apply_report, termination_repor
 from holdfast.trainingjob.decide.snapshot import PendingReport, TrainingJobSnapshot, TrainingJobTiming
 from holdfast.trainingjob.objects import names
 from holdfast.trainingjob.objects.job import AVOIDS, avoided_nodes_annotation
-from holdfast.trainingjob.reports.server import ReportReceiver
+from holdfast.trainingjob.reports.receiver import ReportReceiver
 
 NODE_LEASES = "kube-node-lease"
 # A failed node is avoided for so long: by then Kubernetes has noticed, or the node is back.

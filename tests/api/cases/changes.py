@@ -171,13 +171,40 @@ OTHERS = [
             "jobTemplate": {"jobTemplate": {"spec": {"backoffLimit": 2}}},
             "checkpointConfig.checkpointImageRepo": {"checkpointConfig": {"checkpointImageRepo": "gcr.io/p/other"}},
             "spotInstanceVMRef": {"spotInstanceVMRef": {"name": "other"}},
+            "checkpointConfig.mode": {"checkpointConfig": {"mode": "container"}},
+            "checkpointConfig.checkpointStorage": {"checkpointConfig": {"checkpointStorage": {"bucket": "b"}}},
         }.items()
     ),
     Change(
-        "a running spot job's replicas and interval",
+        "a running spot job's replicas, interval, credential and the like",
         spot_job(),
         {"jobStatuses": [{"name": "spot-0"}]},
-        {"spec": {"replicas": 3, "checkpointConfig": {"checkpointInterval": "5m"}}},
+        {
+            "spec": {
+                "replicas": 3,
+                "suspend": True,
+                "ttlSecondsAfterFinished": 60,
+                "gcpCredentialsSecretRef": {"name": "newer"},
+                "checkpointConfig": {"checkpointInterval": "auto", "retention": 5},
+            }
+        },
+    ),
+    *(
+        Change(
+            f"{name} of a spot job that has ended",
+            spot_job(),
+            {"completionTime": "2026-01-01T00:00:00Z"},
+            {"spec": {name: value}},
+            f"spec.{name}",
+            "has ended",
+        )
+        for name, value in {"replicas": 3, "suspend": True}.items()
+    ),
+    Change(
+        "the ttl of a spot job that has ended",
+        spot_job(),
+        {"completionTime": "2026-01-01T00:00:00Z"},
+        {"spec": {"ttlSecondsAfterFinished": 60, "suspend": False}},
     ),
     Change("a template's project without machines", spot_vm(), {}, {"spec": {"gcp": {"project": "other-project"}}}),
     Change(
@@ -195,6 +222,14 @@ OTHERS = [
         {"spec": {"gcp": {"machineType": "n1-standard-8"}}},
     ),
     Change("a machine's zone", instance(), {}, {"spec": {"zone": "us-central1-b"}}, "spec", "can't be changed"),
+    Change(
+        "a machine's credential",
+        instance(),
+        {},
+        {"spec": {"credentialsSecretRef": {"name": "newer"}}},
+        "spec",
+        "can't be changed",
+    ),
     Change("a machine's finalizer", instance(), {}, {"metadata": {"finalizers": ["holdfast.dev/machine"]}}),
     Change("a schedule", backup(), {"phase": "Completed"}, {"spec": {"schedule": "@daily", "stopPod": True}}),
     *(

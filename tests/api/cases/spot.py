@@ -3,6 +3,9 @@
 from tests.api.cases.objects import JSON, Case, backup, instance, spot_job, spot_vm
 
 NO_CONTAINERS: JSON = {"spec": {"template": {"spec": {"containers": []}}}}
+CONFIG = "spec.checkpointConfig."
+SUBNETWORK = "projects/my-host-project/regions/us-central1/subnetworks/gpus"
+STORE = f"{CONFIG}checkpointStorage."
 TEMPLATE: JSON = {
     "spec": {"suspend": None, "template": {"spec": {"containers": [{"name": "a", "x": [1, None]}], "z": 1}}}
 }
@@ -47,6 +50,78 @@ SPOT = [
         "without scheme and tag",
     ),
     Case("a repository on a port", spot_job({"checkpointConfig": {"checkpointImageRepo": "localhost:5000/c"}})),
+    *(
+        Case(f"the interval {text!r}", spot_job({"checkpointConfig": {"checkpointInterval": text}}))
+        for text in ("auto", "1s", "1h30m", "8760h")
+    ),
+    *(
+        Case(
+            f"the interval {text!r}",
+            spot_job({"checkpointConfig": {"checkpointInterval": text}}),
+            "spec.checkpointConfig.checkpointInterval",
+            'or "auto"',
+        )
+        for text in ("Auto", "automatic", "0s", "30 minutes", "8761h", "")
+    ),
+    Case(
+        "a mode that is none", spot_job({"checkpointConfig": {"mode": "memory"}}), CONFIG + "mode", "Unsupported value"
+    ),
+    Case("no images kept", spot_job({"checkpointConfig": {"retention": 0}}), CONFIG + "retention", "or equal to 1"),
+    Case(
+        "every field of a job",
+        spot_job(
+            {
+                "suspend": True,
+                "ttlSecondsAfterFinished": 0,
+                "checkpointConfig": {"mode": "application", "retention": 1, "checkpointStorage": {"bucket": "b"}},
+                "jobTemplate": {"spec": {"backoffLimit": 0, "activeDeadlineSeconds": 60}},
+            }
+        ),
+    ),
+    *(
+        Case(
+            f"a Job with {name} {count}",
+            spot_job({"jobTemplate": {"spec": {name: count}}}),
+            "" if count == 1 else f"spec.jobTemplate.spec.{name}",
+            "a replica is one pod",
+        )
+        for name in ("completions", "parallelism")
+        for count in (0, 1, 2)
+    ),
+    Case(
+        "a backoffLimit below 0",
+        spot_job({"jobTemplate": {"spec": {"backoffLimit": -1}}}),
+        "spec.jobTemplate.spec.backoffLimit",
+        "greater than or equal to 0",
+    ),
+    *(
+        Case(f"a store: {store}", spot_job({"checkpointConfig": {"checkpointStorage": store}}))
+        for store in (
+            {"type": "gcs", "bucket": "my-checkpoints", "pathPrefix": "team-a/bert", "secretRef": {"name": "gcs"}},
+            {"type": "s3", "bucket": "my-checkpoints", "region": "eu-central-1", "endpoint": "http://minio:9000"},
+            {"type": "azure", "bucket": "checkpoints", "azureAccount": "researchtraining"},
+        )
+    ),
+    *(
+        Case(f"a store: {store}", spot_job({"checkpointConfig": {"checkpointStorage": store}}), STORE + field, says)
+        for store, field, says in (
+            ({"type": "pvc", "bucket": "b"}, "type", "Unsupported value"),
+            ({"type": "gcs"}, "bucket", "name the bucket"),
+            ({"bucket": "b", "pathPrefix": "/a"}, "pathPrefix", "write a relative folder"),
+            ({"bucket": "b", "pathPrefix": "a/../b"}, "pathPrefix", "write a relative folder"),
+            ({"type": "azure", "bucket": "b"}, "azureAccount", "that type needs it"),
+            ({"type": "s3", "bucket": "b", "azureAccount": "research"}, "azureAccount", "goes with type: azure"),
+            ({"type": "gcs", "bucket": "b", "region": "eu-central-1"}, "type", "with type: s3 only"),
+            ({"type": "azure", "bucket": "b", "azureAccount": "abc", "endpoint": "http://b"}, "type", "type: s3 only"),
+            ({"type": "s3", "bucket": "b", "endpoint": "minio:9000"}, "endpoint", "S3-compatible server"),
+        )
+    ),
+    Case(
+        "a store for containers that are frozen",
+        spot_job({"checkpointConfig": {"mode": "container", "checkpointStorage": {"bucket": "b"}}}),
+        "spec.checkpointConfig.checkpointStorage",
+        "remove checkpointStorage",
+    ),
     Case("no machine template", spot_job({"spotInstanceVMRef": None}), "spec.spotInstanceVMRef", "Required value"),
     Case("the least that a SpotInstanceVM needs", spot_vm()),
     Case(
@@ -54,7 +129,16 @@ SPOT = [
         spot_vm(
             {
                 "gpu": {"type": "nvidia-tesla-t4", "count": 1},
-                "gcp": {"region": "us-central1", "networkTags": ["gpu"], "serviceAccount": "vm@my-gcp-project.example"},
+                "gcp": {
+                    "region": "us-central1",
+                    "networkTags": ["gpu"],
+                    "serviceAccount": "vm@my-gcp-project.example",
+                    "network": "projects/my-host-project/global/networks/shared",
+                    "subnetwork": "gpus",
+                    "externalIP": False,
+                    "minCpuPlatform": "Intel Cascade Lake",
+                    "maxRunDuration": "24h",
+                },
                 "zones": ["us-central1-b", "us-east1-c"],
                 "startupScript": "#!/bin/sh\n",
                 "kubeadmJoinConfig": {
@@ -76,11 +160,40 @@ SPOT = [
         "another region",
     ),
     Case("a fallback to the same zone", spot_vm({"zones": ["us-central1-a"]}), "spec.zones", "leave gcp.zone out"),
+    Case("a login without a token", spot_vm({"ssh": {"user": "ubuntu", "keySecretRef": {"name": "k"}}})),
+    *(
+        Case(f"a machine with {field} {text!r}", spot_vm({"gcp": {field: text}}), f"spec.gcp.{field}", says)
+        for field, text, says in (
+            ("network", "my network", "should match"),
+            ("network", "projects/p/networks/n", "should match"),
+            ("subnetwork", "regions/us-central1/subnetworks/gpus", "should match"),
+            ("minCpuPlatform", "Intel  Cascade", "should match"),
+            ("preemptionNotice", "2 minutes", "from a second to 10 minutes"),
+            ("preemptionNotice", "11m", "from a second to 10 minutes"),
+            ("maxRunDuration", "20s", "from 30 seconds to 120 days"),
+            ("maxRunDuration", "2881h", "from 30 seconds to 120 days"),
+        )
+    ),
+    Case("a notice of two minutes", spot_vm({"gcp": {"preemptionNotice": "120s"}})),
     Case(
-        "a login without a cluster to join",
-        spot_vm({"ssh": {"user": "ubuntu", "keySecretRef": {"name": "k"}}}),
-        "spec.kubeadmJoinConfig",
-        "add kubeadmJoinConfig",
+        "a notice on demand",
+        spot_vm({"gcp": {"preemptionNotice": "120s"}, "preemptible": False}),
+        "spec.gcp.preemptionNotice",
+        "remove preemptionNotice",
+    ),
+    Case("a subnetwork's path", spot_vm({"gcp": {"subnetwork": SUBNETWORK}, "zones": ["us-central1-b"]})),
+    Case("a subnetwork's name in two regions", spot_vm({"gcp": {"subnetwork": "gpus"}, "zones": ["us-east1-c"]})),
+    Case(
+        "a subnetwork of another region",
+        spot_vm({"gcp": {"subnetwork": SUBNETWORK, "zone": "us-central11-a"}}),
+        "spec.gcp.zone",
+        "write its name alone",
+    ),
+    Case(
+        "a subnetwork of another region than an alternative",
+        spot_vm({"gcp": {"subnetwork": SUBNETWORK}, "zones": ["us-central1-b", "us-east1-c"]}),
+        "spec.zones",
+        "write its name alone",
     ),
     Case(
         "a hash that is none",
@@ -89,6 +202,11 @@ SPOT = [
         "should match",
     ),
     Case("a machine", instance({"jobRef": {"name": "spot"}, "replica": 1})),
+    Case(
+        "a machine with all that deletes it",
+        instance({"project": "my-gcp-project", "credentialsSecretRef": {"name": "gcp", "namespace": "cloud"}}),
+    ),
+    Case("a machine of a project that is none", instance({"project": "My Project"}), "spec.project", "should match"),
     Case("a machine without its template", instance({"vmRef": None}), "spec.vmRef", "Required value"),
 ]
 

@@ -139,13 +139,3 @@ async def test_other_kinds_that_kubectl_sends_as_protobuf_are_refused_with_the_c
         "create", "deployment", "web", "--image=registry.invalid/web", "--dry-run=client", "-o", "yaml"
     )
     assert await run("apply", "-f", "-", text=manifest) == "deployment.apps/web created\n"
-
-
-async def test_a_kind_without_a_controller_is_applied_with_a_warning(embedded: EmbeddedCluster, run: Kubectl) -> None:
-    example = Path(__file__).parents[3] / "examples/spotinstancevm.yaml"
-    await run("create", "namespace", "ml-training")
-    warning = "no controller acts on a SpotInstanceVM yet: it is stored, and nothing else happens"
-    # kubectl's own switch: a warning that is printed becomes an error, which names how many there were.
-    with pytest.raises(KubectlFailed, match=warning):
-        await run("apply", "--warnings-as-errors", "-f", str(example))
-    assert await run("apply", "--warnings-as-errors", "-f", "-", text=JOB) == f"{NAMED} created\n"

@@ -50,6 +50,11 @@ class Up(Component):
     def exit_code(self) -> int | None:
         return self._process.poll() if self._process else None
 
+    @property
+    def registry(self) -> str:
+        """Where it serves images; written down before it is ready."""
+        return f"127.0.0.1:{(self.data / 'registry/port').read_text().strip()}"
+
     @contextmanager
     def running(self) -> Iterator["Up"]:
         self.start()

@@ -9,7 +9,7 @@ from holdfast.cluster.protocol import Cluster
 from holdfast.pods.template import Defaults
 from holdfast.runtime.operator import Operator
 from holdfast.runtime.process import utc_now
-from holdfast.trainingjob.reports.server import ReportReceiver
+from holdfast.trainingjob.reports.receiver import ReportReceiver
 from tests.contract.engine import Engine
 from tests.controllers.fixtures import cluster, engine, namespace, opening, operator_options, pool
 from tests.controllers.operating import DEFAULTS

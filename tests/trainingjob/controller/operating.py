@@ -12,7 +12,7 @@ from holdfast.runtime.operator import Operator
 from holdfast.runtime.process import utc_now
 from holdfast.trainingjob.controller import training_job_controller
 from holdfast.trainingjob.decide.snapshot import TrainingJobTiming
-from holdfast.trainingjob.reports.server import ReportReceiver
+from holdfast.trainingjob.reports.receiver import ReportReceiver
 from tests.controllers.operating import DEFAULTS, namespace_operator, running
 
 # Short where a test would only wait.

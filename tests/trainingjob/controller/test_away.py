@@ -16,7 +16,7 @@ from holdfast.sidecar.outbox import ReportOutbox
 from holdfast.sidecar.reporter import OperatorClient as Way
 from holdfast.sidecar.reporter import Reporter
 from holdfast.trainingjob.decide import progress
-from holdfast.trainingjob.reports.server import ReportReceiver
+from holdfast.trainingjob.reports.receiver import ReportReceiver
 from tests.contract.pool import Pool
 from tests.control_plane.waiting import eventually
 from tests.trainingjob.controller.lab import TrainingJobLab

@@ -21,7 +21,7 @@ from holdfast.cluster.protocol import DeleteOptions
 from holdfast.cluster.resources import CONFIG_MAPS, JOBS, PODS, TRAINING_JOBS
 from holdfast.runtime.operator import Operator
 from holdfast.trainingjob.decide import progress
-from holdfast.trainingjob.reports.server import ReportReceiver
+from holdfast.trainingjob.reports.receiver import ReportReceiver
 from tests.contract.pool import Pool
 from tests.contract.waiting import until
 from tests.trainingjob.controller.lab import SeenTrainingJob, TrainingJobLab

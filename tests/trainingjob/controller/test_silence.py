@@ -11,7 +11,7 @@ from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import PODS
 from holdfast.runtime.process import utc_now
 from holdfast.trainingjob.decide import progress
-from holdfast.trainingjob.reports.server import ReportReceiver
+from holdfast.trainingjob.reports.receiver import ReportReceiver
 from tests.contract.engine import Engine
 from tests.contract.kinds import JOBS
 from tests.contract.pool import Pool

@@ -12,7 +12,7 @@ from holdfast.cluster.errors import Unreachable
 from holdfast.cluster.resources import LEASES
 from holdfast.trainingjob.decide.decision import decide, with_due_reports
 from holdfast.trainingjob.decide.snapshot import TIMING, PendingReport, TrainingJobSnapshot
-from holdfast.trainingjob.reports.server import ReportReceiver
+from holdfast.trainingjob.reports.receiver import ReportReceiver
 from holdfast.trainingjob.worker_monitor import AVOIDED_S, NODE_LEASES, WorkerMonitor
 from tests.runtime.scripted import ScriptedCluster
 from tests.trainingjob.reports.reports import batch, checkpoint, ended

@@ -10,15 +10,20 @@ from holdfast.api.meta import Key
 from holdfast.api.reports import ReportReply
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.protocol import Identity
+from holdfast.cluster.resources import TRAINING_JOBS
+from holdfast.runtime.deleted_objects import DeletedObjects
 from holdfast.runtime.informer import Store
-from holdfast.trainingjob.reports.authorization import (
+from holdfast.runtime.process import utc_now
+from holdfast.runtime.report_server import (
     NotInCacheYet,
     ReportingPod,
     ReportNotAllowed,
     ensure_own_report,
-    find_reply,
     identify_pod,
 )
+from holdfast.trainingjob.reports.authorization import find_reply
+from holdfast.trainingjob.reports.receiver import ReportReceiver, TrainingJobReports
+from tests.runtime.scripted import ScriptedCluster
 from tests.trainingjob.reports.reports import batch
 from tests.trainingjobs import UID, owned, running, training_job, workers
 
@@ -46,18 +51,33 @@ def jobs(status: dict[str, Any] | None = None) -> Store[TrainingJob]:
     return store
 
 
+def identified(identity: Identity, pods: Store[Pod]) -> ReportingPod:
+    receiver, cluster = ReportReceiver(now=utc_now), ScriptedCluster()
+    workers = TrainingJobReports(
+        pods=pods,
+        nodes=Store(),
+        jobs=Store(),
+        deleted_jobs=DeletedObjects(cluster, TRAINING_JOBS),
+        uptime=receiver.uptime,
+        sink=receiver.inbox.put,
+    )
+    kind, caller = identify_pod(identity, pods, [workers])
+    assert kind is workers
+    return caller
+
+
 async def not_asked(job: Key, uid: str) -> bool:
     raise AssertionError(f"{job} is in the cache")
 
 
 def test_a_workers_own_token_tells_which_worker_it_is() -> None:
-    assert identify_pod(IDENTITY, pods()) == CALLER
+    assert identified(IDENTITY, pods()) == CALLER
 
 
 @pytest.mark.parametrize("missing", [{"pod_name": ""}, {"pod_uid": ""}])
 def test_a_token_of_an_account_alone_is_not_a_workers(missing: dict[str, str]) -> None:
     with pytest.raises(ReportNotAllowed, match="not bound to a pod"):
-        identify_pod(structs.replace(IDENTITY, **missing), pods())
+        identified(structs.replace(IDENTITY, **missing), pods())
 
 
 @pytest.mark.parametrize(
@@ -73,18 +93,18 @@ def test_a_token_of_an_account_alone_is_not_a_workers(missing: dict[str, str]) -
 )
 def test_a_pod_that_is_no_worker_has_nothing_to_report(labels: dict[str, str | None]) -> None:
     with pytest.raises(ReportNotAllowed, match="is not a worker of a TrainingJob"):
-        identify_pod(IDENTITY, pods(**labels))
+        identified(IDENTITY, pods(**labels))
 
 
 def test_a_token_of_a_pods_predecessor_is_not_the_pods() -> None:
     with pytest.raises(ReportNotAllowed):
-        identify_pod(structs.replace(IDENTITY, pod_uid="earlier"), pods())
+        identified(structs.replace(IDENTITY, pod_uid="earlier"), pods())
 
 
 @pytest.mark.parametrize("other", [{"namespace": "other"}, {"pod_name": "nobody"}])
 def test_a_pod_that_no_cache_shows_may_try_again(other: dict[str, str]) -> None:
     with pytest.raises(NotInCacheYet, match="try again"):
-        identify_pod(structs.replace(IDENTITY, **other), pods())
+        identified(structs.replace(IDENTITY, **other), pods())
 
 
 def test_a_worker_may_speak_of_itself() -> None:

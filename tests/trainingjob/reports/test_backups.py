@@ -8,8 +8,8 @@ import pytest
 from holdfast.api.backup_runs import BackupProgress
 from holdfast.runtime.process import utc_now
 from tests.runtime.test_backup_requests import progress, wanted
+from tests.runtime.test_report_server import Office, opened
 from tests.trainingjob.reports.reports import batch, ended
-from tests.trainingjob.reports.test_server import Office, opened
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ from holdfast.api.reports import ProgressReport
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.api.trainingjob_status import TrainingJobStatus
 from holdfast.runtime.informer import Store
+from holdfast.runtime.report_server import ReportingPod
 from holdfast.trainingjob.decide.progress import apply_report
-from holdfast.trainingjob.reports.authorization import ReportingPod, reply_for_attempt
+from holdfast.trainingjob.reports.authorization import reply_for_attempt
 from holdfast.trainingjob.reports.inbox import Inbox
 from tests.trainingjob.reports.reports import batch, ended
 from tests.trainingjobs import at, training_job

@@ -67,13 +67,22 @@ NAME_WITH_ROOM_FOR_SUFFIXES = Rule(
 _GO_DURATION = r"^([0-9]{1,6}([.][0-9]{1,3})?(ms|s|m|h))+$"
 
 
-def duration_rule(field: str, *, optional: bool) -> Rule:
-    """The string field is a Go duration from a second to a year."""
+def duration_rule(
+    field: str,
+    *,
+    optional: bool,
+    shortest: tuple[str, str] = ("1s", "a second"),
+    longest: tuple[str, str] = ("8760h", "a year"),
+    word: str = "",
+) -> Rule:
+    """The string field is a Go duration between two that are given with their names, or the word."""
     absent = f"!has(self.{field}) || " if optional else ""
+    other = f"self.{field} == '{word}' || " if word else ""
     return Rule(
-        rule=f"{absent}(self.{field}.matches('{_GO_DURATION}') && duration(self.{field}) >= duration('1s') && "
-        f"duration(self.{field}) <= duration('8760h'))",
-        message='write a duration from a second to a year with its units, such as "90s", "30m" or "1h30m"',
+        rule=f"{absent}{other}(self.{field}.matches('{_GO_DURATION}') && "
+        f"duration(self.{field}) >= duration('{shortest[0]}') && duration(self.{field}) <= duration('{longest[0]}'))",
+        message=f"write a duration from {shortest[1]} to {longest[1]} with its units, "
+        'such as "90s", "30m" or "1h30m"' + (f', or "{word}"' if word else ""),
         field=f".{field}",
     )
 

@@ -24,16 +24,9 @@ from holdfast.cluster.kubernetes.material import RedactedStruct
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import CLAIMS, SECRETS
 from holdfast.errors import HoldfastError
+from holdfast.pods.checkpoints import AWS_SECRET, SERVICE_ACCOUNT_FILE, store_access
 from holdfast.trainingjob.objects import names
-from holdfast.trainingjob.objects.storage import (
-    AWS_SECRET,
-    SERVICE_ACCOUNT_FILE,
-    checkpoint_storage,
-    is_volume,
-    prefix,
-    store_access,
-    store_url,
-)
+from holdfast.trainingjob.objects.storage import checkpoint_storage, is_volume, prefix, store_url
 
 # An object store is accessed with the Secret of the job, else with the credentials of this user.
 

@@ -35,6 +35,7 @@ from holdfast.cluster.errors import ClusterError, NotFound
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import PODS
 from holdfast.errors import HoldfastError
+from holdfast.pods.checkpoints import FOLDER
 from holdfast.pods.template import SIDECAR_CONTAINER, container_security
 from holdfast.trainingjob.objects import names, storage
 from holdfast.trainingjob.objects.job import pod_security, scheduling
@@ -144,7 +145,7 @@ class PodAccess:
         return address_of(self._job, self._storage_spec)
 
     async def run_request(self, request: Request) -> AsyncGenerator[Fact, None]:
-        command = [*INSIDE, storage.FOLDER, encode(request)]
+        command = [*INSIDE, FOLDER, encode(request)]
         async with self._running(command, writes=isinstance(request, PruneRequest) and request.delete) as key:
             others: list[str] = []
             async with aclosing(self._lines(key)) as lines:
@@ -165,9 +166,9 @@ class PodAccess:
         self, which: Which, target: Callable[[CheckpointName], Path]
     ) -> tuple[CheckpointName, CheckpointManifest]:
         """Download through exec, not through the log: the node would store a copy of the log."""
-        command = [*HAND_OUT, storage.FOLDER, *options(which)]
+        command = [*HAND_OUT, FOLDER, *options(which)]
         async with (
-            self._running([*INSIDE, storage.FOLDER], writes=False) as key,
+            self._running([*INSIDE, FOLDER], writes=False) as key,
             self._session.cluster.run_in_pod(key, command, container=CONTAINER) as attached,
         ):
             return await receive_checkpoint(attached, target)

@@ -156,10 +156,18 @@ def claim_folder(data: Path, claim: Key) -> Path:
     return data / "volumes" / claim.namespace / claim.name
 
 
+class SharedHost(Struct, frozen=True, kw_only=True):
+    """What all nodes of this computer have in common: their pods meet, and use the same claims."""
+
+    addresses: PodAddresses
+    volumes: Path
+
+
 class Host(Struct, frozen=True, kw_only=True):
     cluster: Cluster
     identity: str
     data: Path
+    volumes: Path
     allocatable: Mapping[str, str]
     addresses: PodAddresses
     gpus: GpuAllocator
@@ -173,15 +181,11 @@ class Host(Struct, frozen=True, kw_only=True):
     def pods(self) -> Path:
         return self.data / "pods"
 
-    @property
-    def volumes(self) -> Path:
-        return self.data / "volumes"
-
     def folder(self, uid: str) -> Path:
         return self.pods / uid
 
     def claim(self, claim: Key) -> Path:
-        return claim_folder(self.data, claim)
+        return self.volumes / claim.namespace / claim.name
 
     def logs(self, uid: str) -> Path:
         return self.folder(uid) / "logs"

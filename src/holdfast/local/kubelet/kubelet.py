@@ -14,14 +14,15 @@ import structlog
 
 from holdfast.api.meta import Key
 from holdfast.api.scalars import parse_quantity
-from holdfast.cluster.errors import BadRequest, ClusterError, Conflict, Expired, NotFound
-from holdfast.cluster.protocol import JSON, Change, Cluster, DeleteOptions
+from holdfast.cluster.errors import BadRequest, ClusterError, Conflict, NotFound
+from holdfast.cluster.protocol import JSON, Cluster, DeleteOptions
 from holdfast.errors import HoldfastError
 from holdfast.local.kubelet import logs, processes, volumes
-from holdfast.local.kubelet.context import CommandResolver, Host, Now, PodAddresses
+from holdfast.local.kubelet.bound_pods import BoundPods
+from holdfast.local.kubelet.context import CommandResolver, Host, Now, PodAddresses, SharedHost
 from holdfast.local.kubelet.devices import RESOURCE, Cgroups, GpuAllocator
 from holdfast.local.kubelet.environment import IssueToken
-from holdfast.local.kubelet.node import NodeAgent
+from holdfast.local.kubelet.node import PLAIN_NODE, NodeAgent, NodeDetails
 from holdfast.local.kubelet.objects import PODS, RunnablePod
 from holdfast.local.kubelet.pod import PodRun, PodStatusWriter
 from holdfast.local.kubelet.pod_status import ContainerSnapshot, PodResult, PodSnapshot, Terminated, pod_status
@@ -30,68 +31,6 @@ from holdfast.local.kubelet.processes import KILLED
 RETRY_S = 1.0
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
-
-
-class BoundPods:
-    """List and watch of the pods on this node: `seen` is called once per pod version, `gone` once per deleted pod."""
-
-    def __init__(
-        self, cluster: Cluster, node: str, *, seen: Callable[[RunnablePod], None], gone: Callable[[RunnablePod], None]
-    ) -> None:
-        self._cluster = cluster
-        self._fields = f"spec.nodeName={node}"
-        self._seen = seen
-        self._gone = gone
-        self._pods: dict[Key, RunnablePod] = {}
-        self._version = ""
-
-    async def sync(self) -> tuple[RunnablePod, ...]:
-        """List the pods of this node and call back for every difference to the last known pods."""
-        listing = await self._cluster.list(PODS, fields=self._fields)
-        keys = {pod.metadata.key for pod in listing.items}
-        for key in self._pods.keys() - keys:
-            self._gone(self._pods.pop(key))
-        for pod in listing.items:
-            self._put(pod)
-        self._version = listing.resource_version
-        return listing.items
-
-    async def run(self) -> None:
-        while True:
-            try:
-                if not self._version:
-                    await self.sync()
-                if await self._watch():
-                    continue
-            except Expired:
-                self._version = ""
-            except ClusterError as error:
-                log.warning("pods of this node not seen", reason=str(error))
-            except Exception:  # noqa: BLE001 - one broken pod must not stop the events of the other pods
-                log.error("news of a pod not taken in", traceback=traceback.format_exc())
-                self._version = ""
-            await asyncio.sleep(RETRY_S)
-
-    async def _watch(self) -> bool:
-        """Process watch events until the stream ends; returns whether there was any event."""
-        before = self._version
-        async with self._cluster.watch(PODS, resource_version=self._version, fields=self._fields) as events:
-            async for event in events:
-                if event.object is not None and event.change is Change.DELETED:
-                    self._pods.pop(event.object.metadata.key, None)
-                    self._gone(event.object)
-                elif event.object is not None:
-                    self._put(event.object)
-                self._version = event.resource_version
-        return self._version != before
-
-    def _put(self, pod: RunnablePod) -> None:
-        old = self._pods.get(pod.metadata.key)
-        if old is not None and old.metadata.uid != pod.metadata.uid:
-            self._gone(old)
-        if old is None or old.metadata.resource_version != pod.metadata.resource_version:
-            self._pods[pod.metadata.key] = pod
-            self._seen(pod)
 
 
 # Time after the grace period for the last status writes to reach the cluster.
@@ -129,9 +68,10 @@ def identity_of(data: Path) -> str:
 
 
 class Kubelet:
-    """Runs pods as processes. The kubelet writes only below `data` and needs exclusive use of the folder.
+    """Runs pods as processes. The kubelet needs exclusive use of the folder `data`.
 
-    `ended` is awaited for every pod that has ended, while the logs of the pod still exist.
+    `ended` is awaited for every pod that has ended, while the logs of the pod still exist. Several nodes on this
+    computer share the addresses of pods and the folders of claims: the kubelets after the first get its `shared`.
     """
 
     def __init__(
@@ -147,9 +87,12 @@ class Kubelet:
         cgroups: Cgroups | None = None,
         issue_token: IssueToken | None = None,
         ended: Ended | None = None,
+        details: NodeDetails = PLAIN_NODE,
+        shared: SharedHost | None = None,
     ) -> None:
         data = data.resolve()
         identity = identity_of(data)
+        self.shared = shared or SharedHost(addresses=PodAddresses(identity), volumes=data / "volumes")
         self._cluster = cluster
         self._name = name
         self._ended = ended
@@ -159,7 +102,8 @@ class Kubelet:
             identity=identity,
             data=data,
             allocatable=resources,
-            addresses=PodAddresses(identity),
+            addresses=self.shared.addresses,
+            volumes=self.shared.volumes,
             gpus=GpuAllocator(int(parse_quantity(resources.get(RESOURCE, "0")))),
             commands=CommandResolver(default_image, default_command),
             http=self._http,
@@ -167,7 +111,7 @@ class Kubelet:
             cgroups=cgroups,
             issue_token=issue_token,
         )
-        self._agent = NodeAgent(cluster, name, resources, now)
+        self._agent = NodeAgent(cluster, name, resources, now, details)
         self._assignments = BoundPods(cluster, name, seen=self._on_pod_changed, gone=self._on_pod_deleted)
         self._runs: dict[str, PodRun] = {}
         self._work: set[asyncio.Task[None]] = set()
@@ -204,6 +148,25 @@ class Kubelet:
             for task in unfinished:  # the status can't be written; the next start reports the pod as lost
                 task.cancel()
             await asyncio.gather(*unfinished, return_exceptions=True)
+        await self._close()
+
+    async def kill(self) -> None:
+        """End all pods at once, as a loss of power does: no signal to save on, and nothing is reported."""
+        self._is_stopping, self._ended = True, None
+        for loop in self._loops:
+            loop.cancel()
+        for run in self._runs.values():
+            run.reporter.is_gone = True
+            run.terminate(0)  # no container starts again; the signals that follow find no process
+        await processes.end_orphans(self._host.pods, self._host.identity)
+        if self._work:
+            _, unfinished = await asyncio.wait(self._work, timeout=PATIENCE_S)
+            for task in unfinished:
+                task.cancel()
+            await asyncio.gather(*unfinished, return_exceptions=True)
+        await self._close()
+
+    async def _close(self) -> None:
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)

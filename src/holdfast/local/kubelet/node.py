@@ -9,6 +9,7 @@ from datetime import UTC
 
 import msgspec
 import structlog
+from msgspec import Struct
 
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import AlreadyExists, ClusterError, NotFound
@@ -36,12 +37,32 @@ def capacity(gpus: int) -> dict[str, str]:
     }
 
 
+class NodeDetails(Struct, frozen=True, kw_only=True):
+    """What a node says of itself beside what every node says."""
+
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    provider_id: str = ""
+    message: str = "holdfast runs pods as processes here"
+
+
+PLAIN_NODE = NodeDetails()
+
+
 class NodeAgent:
-    def __init__(self, cluster: Cluster, name: str, resources: Mapping[str, str], now: Now) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        resources: Mapping[str, str],
+        now: Now,
+        details: NodeDetails = PLAIN_NODE,
+    ) -> None:
         self._cluster = cluster
         self._name = name
         self._resources = dict(resources)
         self._now = now
+        self._details = details
 
     async def register(self) -> None:
         """Create the Node and set it ready. An existing Node is taken over: the name belongs to this kubelet."""
@@ -50,11 +71,14 @@ class NodeAgent:
             "kubernetes.io/hostname": self._name,
             "kubernetes.io/os": platform.system().lower(),
             "kubernetes.io/arch": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
+            **self._details.labels,
         }
+        metadata = {"labels": labels, "annotations": dict(self._details.annotations)}
+        spec = {"providerID": self._details.provider_id} if self._details.provider_id else {}
         try:
-            await self._cluster.create(NODES, {"metadata": {"name": self._name, "labels": labels}})
+            await self._cluster.create(NODES, {"metadata": {"name": self._name, **metadata}, "spec": spec})
         except AlreadyExists:
-            await self._cluster.patch(NODES, key, {"metadata": {"labels": labels}})
+            await self._cluster.patch(NODES, key, {"metadata": metadata, "spec": spec})
         await self._cluster.patch_status(NODES, key, {"status": self._status()})
         await self._renew()
 
@@ -87,7 +111,10 @@ class NodeAgent:
     async def _create_lease(self, spec: JSON) -> None:
         with contextlib.suppress(AlreadyExists):
             await self._cluster.create(NAMESPACES, {"metadata": {"name": LEASE_NAMESPACE}})
-        body = {"metadata": {"name": self._name}, "spec": spec}
+        node = (await self._cluster.get(NODES, Key("", self._name))).metadata
+        # As a kubelet's: the Lease goes with the Node.
+        owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
+        body = {"metadata": {"name": self._name, "ownerReferences": [owner]}, "spec": spec}
         await self._cluster.create(LEASES, body, namespace=LEASE_NAMESPACE)
 
     def _status(self) -> JSON:
@@ -96,7 +123,7 @@ class NodeAgent:
             "type": "Ready",
             "status": "True",
             "reason": "RunnerReady",
-            "message": "holdfast runs pods as processes here",
+            "message": self._details.message,
             "lastHeartbeatTime": now,
             "lastTransitionTime": now,
         }

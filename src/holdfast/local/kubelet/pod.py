@@ -84,9 +84,9 @@ class PodStatusWriter:
         try:
             pod = await self._cluster.get(PODS, self.pod.metadata.key)
         except ClusterError as error:
-            self.is_gone = isinstance(error, NotFound)
+            self.is_gone |= isinstance(error, NotFound)
             return self.is_gone
-        self.is_gone = pod.metadata.uid != self.pod.metadata.uid
+        self.is_gone |= pod.metadata.uid != self.pod.metadata.uid
         self.pod = self.pod if self.is_gone else pod
         return self.is_gone
 

@@ -63,9 +63,13 @@ class NoticeWatch:
                 log.info("no metadata server of a known cloud answers: preemption notices are not watched")
                 return
             log.info("watching for preemption notices", cloud=source.cloud)
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._ask_forever(source))
-                tasks.create_task(self._act_on_changes())
+            await self.follow(source)
+
+    async def follow(self, source: NoticeSource) -> None:
+        """Act on the notices of this source, without end."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._ask_forever(source))
+            tasks.create_task(self._act_on_changes())
 
     async def _find_source(self, server: MetadataServer) -> NoticeSource | None:
         """None is certain: the Node was read, names no cloud, and no metadata server answers."""

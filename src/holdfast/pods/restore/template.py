@@ -68,8 +68,8 @@ class RestorePlan(Struct, frozen=True, kw_only=True):
     name: str
     namespace: str
     images: tuple[RestorableImage, ...]
-    nodes: tuple[RestoreNode, ...]
-    """Those that will do; the scheduler chooses among them."""
+    nodes: tuple[RestoreNode, ...] = ()
+    """Those that will do; the scheduler chooses among them. Without any, the template itself says where it runs."""
     secret: str = ""
     source: str = ""
     """The backup and its run, for the annotation."""
@@ -80,11 +80,7 @@ class RestorePlan(Struct, frozen=True, kw_only=True):
 def restored_pod(old: Mapping[str, Any], plan: RestorePlan) -> dict[str, Any]:
     """old: a pod, or a pod template, as the API server gives it or as a manifest has it."""
     spec = _clean_spec(old.get("spec") or {})
-    images = {each.container: each.image for each in plan.images}
-    for container in spec.get("containers", ()):
-        if image := images.get(container.get("name", "")):
-            container["image"] = image
-            container["imagePullPolicy"] = "IfNotPresent"  # a digest does not change
+    spec["containers"] = with_images(spec.get("containers") or (), plan.images)
     _place(spec, plan)
     _add_secret(spec, plan.secret)
     metadata = old.get("metadata") or {}
@@ -100,6 +96,13 @@ def restored_pod(old: Mapping[str, Any], plan: RestorePlan) -> dict[str, Any]:
         },
         "spec": spec,
     }
+
+
+def with_images(containers: Iterable[Mapping[str, Any]], images: Iterable[RestorableImage]) -> list[dict[str, Any]]:
+    """The containers, each created from its checkpoint if there is one."""
+    # A digest does not change.
+    changes = {each.container: {"image": each.image, "imagePullPolicy": "IfNotPresent"} for each in images}
+    return [{**each, **changes.get(str(each.get("name")), {})} for each in containers]
 
 
 def base_image_pod(old: Mapping[str, Any], plan: RestorePlan) -> dict[str, Any] | None:
@@ -169,8 +172,14 @@ def _is_token_mount(mount: Mapping[str, Any]) -> bool:
 def _place(spec: dict[str, Any], plan: RestorePlan) -> None:
     """By the label, and on the chosen nodes: a label of its own says nothing about processors."""
     selector = {**(spec.get("nodeSelector") or {}), **({RESTORE_LABEL: RESTORE_VALUE} if plan.needs_label else {})}
-    selector.pop(HOSTNAME_LABEL, None)  # the old node
-    spec["nodeSelector"] = selector
+    if plan.nodes:
+        selector.pop(HOSTNAME_LABEL, None)  # the old node
+    if selector:
+        spec["nodeSelector"] = selector
+    else:
+        spec.pop("nodeSelector", None)
+    if not plan.nodes:
+        return
     chosen = {"key": HOSTNAME_LABEL, "operator": "In", "values": [each.hostname for each in plan.nodes]}
     affinity = copy.deepcopy(spec.get("affinity") or {})
     node_affinity = affinity.setdefault("nodeAffinity", {})

@@ -11,17 +11,15 @@ import yaml
 from holdfast.api.reports import FILE as REPORTS_FILE
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.api.trainingjob_blocks import PodTemplate
+from holdfast.pods.sidecar import CONFIG_FOLDER, CONFIG_MOUNT, CONFIG_VOLUME, RUN_MOUNT, RUN_VOLUME, Variable
 from holdfast.pods.template import Defaults, escape_dollar
 from holdfast.trainingjob.objects import names, resources, sidecar, storage
 from holdfast.trainingjob.objects.resources import backend, gpus_per_worker, master_port
-from holdfast.trainingjob.objects.sidecar import RUN_MOUNT, RUN_VOLUME, has_sidecar
+from holdfast.trainingjob.objects.sidecar import has_sidecar
 
 # The volumes of a worker: configuration, checkpoints, shared memory, and the user's own volumes.
 
 
-CONFIG_VOLUME = "holdfast-config"
-CONFIG_FOLDER = "/etc/holdfast"
-CONFIG_MOUNT = {"name": CONFIG_VOLUME, "mountPath": CONFIG_FOLDER, "readOnly": True}
 SHARED_MEMORY_VOLUME = "holdfast-shm"
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  # the path inside the pod, where data loaders expect it
 
@@ -60,8 +58,6 @@ def _pod_template(job: TrainingJob) -> PodTemplate:
 
 CONFIG_FILE = "config.json"
 INDEX = "$(HOLDFAST_INDEX)"
-
-Variable = dict[str, Any]
 
 
 def environment(job: TrainingJob, defaults: Defaults) -> list[Variable]:

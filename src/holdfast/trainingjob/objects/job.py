@@ -10,12 +10,13 @@ from msgspec import structs
 from holdfast.api.trainingjob import TrainingJob, TrainingJobSpec
 from holdfast.api.trainingjob_blocks import FailurePolicy, PodTemplate, Scheduling
 from holdfast.api.trainingjob_status import RestartCounts
-from holdfast.pods.template import GPU_TOLERATION, Defaults, ForbiddenFeature, container_security
+from holdfast.pods.sidecar import GRACE_S
+from holdfast.pods.template import GPU_TOLERATION, Defaults, ForbiddenFeature, container_security, on_nodes
 from holdfast.trainingjob.objects import names
 from holdfast.trainingjob.objects.environment import environment, mounts, volumes
 from holdfast.trainingjob.objects.resources import gpus_per_worker, is_elastic, master_port, uses_rdma, worker_resources
 from holdfast.trainingjob.objects.services import METRICS_PORT, enabled_monitoring, scrape_annotations
-from holdfast.trainingjob.objects.sidecar import GRACE_S, grace_s, needs_sidecar, trainer_probes
+from holdfast.trainingjob.objects.sidecar import grace_s, needs_sidecar, trainer_probes
 from holdfast.trainingjob.objects.sidecar_container import sidecar, sidecar_volumes
 
 # The pod template of a worker.
@@ -128,21 +129,9 @@ def with_avoided_nodes(template: dict[str, Any], nodes: Collection[str]) -> dict
     """The pod template with these nodes excluded, in addition to its own affinity."""
     if not nodes:
         return template
-    spec = template["spec"]
-    affinity = spec.get("affinity", {})
-    node_affinity = affinity.get("nodeAffinity", {})
-    required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
-    # Terms are alternatives, so each needs the exclusions; the API server allows one name in each exclusion.
+    # The API server allows one name in each exclusion.
     exclusions = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in sorted(nodes)]
-    terms = [
-        {**term, "matchFields": [*term.get("matchFields", []), *exclusions]}
-        for term in required.get("nodeSelectorTerms") or [{}]
-    ]
-    new_node_affinity = {
-        **node_affinity,
-        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms},
-    }
-    return {**template, "spec": {**spec, "affinity": {**affinity, "nodeAffinity": new_node_affinity}}}
+    return {**template, "spec": on_nodes(template["spec"], exclusions)}
 
 
 def avoided_nodes_annotation(nodes: Collection[str]) -> dict[str, str]:

@@ -7,6 +7,8 @@ import msgspec
 
 from holdfast.api.trainingjob import TrainingJob, TrainingJobSpec
 from holdfast.api.trainingjob_blocks import Networking
+from holdfast.pods import sidecar as pods_sidecar
+from holdfast.pods.sidecar import Amounts, Resources
 from holdfast.pods.template import GPU, Defaults
 
 DEFAULT_GPUS = 1
@@ -79,13 +81,7 @@ def _networking(job: TrainingJob) -> Networking:
 
 # The resource requests and limits of a worker's containers.
 
-Amounts = dict[str, int | str]
-Resources = dict[str, Amounts]
-
 _SIDES = ("requests", "limits")
-_SIDECAR_REQUESTS: Amounts = {"cpu": "50m", "memory": "128Mi"}
-# The sidecar's own ephemeral storage is its log; its folders count for the pod.
-_SIDECAR_LIMITS: Amounts = {"cpu": "500m", "memory": "256Mi", "ephemeral-storage": "128Mi"}
 
 
 def worker_resources(job: TrainingJob, defaults: Defaults) -> Resources:
@@ -100,18 +96,7 @@ def worker_resources(job: TrainingJob, defaults: Defaults) -> Resources:
 
 
 def sidecar_resources(job: TrainingJob, defaults: Defaults) -> Resources:
-    """Small requests, with limits only where the worker has limits.
-
-    Without those limits a Guaranteed pod would become Burstable, and a quota that requires limits would reject the pod.
-    """
-    if not defaults.sidecar_reserves:
-        return {}
-    written = _user_resources(job)
-    requested, limits = (
-        {name: amount for name, amount in _SIDECAR_LIMITS.items() if name in written.get(side, {})} for side in _SIDES
-    )
-    requests = {**requested, **_SIDECAR_REQUESTS, **limits}
-    return {"requests": requests, "limits": limits} if limits else {"requests": requests}
+    return pods_sidecar.sidecar_resources(_user_resources(job), reserves=defaults.sidecar_reserves)
 
 
 def _user_resources(job: TrainingJob) -> Resources:

@@ -1,25 +1,13 @@
-"""Whether a worker has a sidecar, and how training and sidecar communicate: by a shared folder and ports of the pod."""
+"""Whether a worker has a sidecar, and what its training is told and given because of it."""
 
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.api.reports import SIDECAR_PORT
 from holdfast.api.trainingjob import TrainingJob, TrainingJobSpec
+from holdfast.pods import sidecar as pods_sidecar
+from holdfast.pods.sidecar import GRACE_S, SAVING_GRACE_S, UPLOADING_GRACE_S
 from holdfast.pods.template import Defaults
 from holdfast.trainingjob.objects.storage import checkpoint_storage, is_volume
-
-PORT, PROGRESS_PORT = SIDECAR_PORT, 8471
-RUN_VOLUME = "holdfast-run"
-RUN_FOLDER = "/holdfast"
-RUN_MOUNT = {"name": RUN_VOLUME, "mountPath": RUN_FOLDER, "subPath": "run"}
-
-# Grace periods of a worker's pod: Kubernetes' default, for a save on a volume, for a save that is uploaded.
-GRACE_S, SAVING_GRACE_S, UPLOADING_GRACE_S = 30, 90, 180
-PROBED_EVERY_S = 5
-# A sidecar that crashes and restarts must not cost the training.
-PROBES_MISSED = 36
-# The probe fails when the attempt is over, or when the training has saved and must end.
-STOPPED_WITHIN_S = 5
 
 
 def has_sidecar(job: TrainingJob) -> bool:
@@ -53,44 +41,16 @@ def grace_s(job: TrainingJob) -> int:
 
 def shared_env(job: TrainingJob) -> Iterator[dict[str, Any]]:
     """The environment variables of both containers; none without a sidecar."""
-    if not has_sidecar(job):
-        return
-    yield {"name": "HOLDFAST_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
-    yield {"name": "HOLDFAST_JOB", "value": job.metadata.name}
-    yield {"name": "HOLDFAST_NAMESPACE", "value": job.metadata.namespace}
-    yield {"name": "PROGRESS_FILE", "value": f"{RUN_FOLDER}/progress.jsonl"}
-    yield {"name": "HOLDFAST_NOTICE_FILE", "value": f"{RUN_FOLDER}/notice"}
+    if has_sidecar(job):
+        yield from pods_sidecar.shared_env(job.metadata)
 
 
 def progress_url(job: TrainingJob, defaults: Defaults) -> Iterator[tuple[str, str]]:
-    """Where the training may post its progress: on the loopback, or on the pod's IP if the pod shares its loopback.
-
-    An IPv6 address would need brackets, which the kubelet does not add when it expands the variable.
-    """
     if has_sidecar(job):
         template = job.spec.pod_template
-        is_shared = defaults.shared_loopback or (template is not None and template.host_network)
-        host = "$(HOLDFAST_POD_IP)" if is_shared else "127.0.0.1"
-        yield "PROGRESS_URL", f"http://{host}:{PROGRESS_PORT}/progress"
-
-
-def probe_handler(job: TrainingJob, name: str) -> dict[str, Any]:
-    """A request of the kubelet to the sidecar. Clients that reach the pod without the job's uid are kept out."""
-    return {"httpGet": {"path": f"/{job.metadata.uid}/{name}", "port": PORT}}
+        is_on_host = template is not None and template.host_network
+        yield pods_sidecar.progress_url(shares_loopback=defaults.shared_loopback or is_on_host)
 
 
 def trainer_probes(job: TrainingJob) -> dict[str, Any]:
-    """How the sidecar stops a training that is over, and learns of a pod's termination before the training does.
-
-    The kubelet signals a native sidecar only after the training has exited, and no container can signal another.
-    """
-    if not has_sidecar(job):
-        return {}
-    live = {
-        **probe_handler(job, "live"),
-        "periodSeconds": PROBED_EVERY_S,
-        "timeoutSeconds": PROBED_EVERY_S,
-        "failureThreshold": PROBES_MISSED,
-        "terminationGracePeriodSeconds": STOPPED_WITHIN_S,
-    }
-    return {"livenessProbe": live, "lifecycle": {"preStop": probe_handler(job, "prestop")}}
+    return pods_sidecar.trainer_probes(job.metadata) if has_sidecar(job) else {}

@@ -6,84 +6,61 @@ from typing import Any
 import msgspec
 
 from holdfast.api.checkpoint import Checkpoint
-from holdfast.api.reports import AUDIENCE
-from holdfast.api.reports import FILE as REPORTS_FILE
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.pods.template import SIDECAR_CONTAINER, Defaults, container_security, escape_dollar
+from holdfast.pods.checkpoints import StoreAccess, store_access
+from holdfast.pods.sidecar import (
+    CONFIG_MOUNT,
+    RUN_MOUNT,
+    STATE_MOUNT,
+    TOKEN_MOUNT,
+    SidecarSpec,
+    Variable,
+    plain_variables,
+    sidecar_container,
+    sidecar_env,
+    token_volume,
+)
+from holdfast.pods.template import Defaults, escape_dollar
 from holdfast.trainingjob.objects import names, storage
-from holdfast.trainingjob.objects.environment import CONFIG_FOLDER, CONFIG_MOUNT, Variable, index_variable
+from holdfast.trainingjob.objects.environment import index_variable
 from holdfast.trainingjob.objects.resources import is_elastic, sidecar_resources
 from holdfast.trainingjob.objects.services import enabled_monitoring
-from holdfast.trainingjob.objects.sidecar import (
-    PORT,
-    PROBED_EVERY_S,
-    PROGRESS_PORT,
-    RUN_MOUNT,
-    RUN_VOLUME,
-    grace_s,
-    has_sidecar,
-    probe_handler,
-    shared_env,
-)
-from holdfast.trainingjob.objects.storage import StoreAccess, resume_source, store_access, store_url
+from holdfast.trainingjob.objects.sidecar import grace_s, has_sidecar, shared_env
+from holdfast.trainingjob.objects.storage import resume_source, store_url
 
-STATE_FOLDER = "/holdfast-state"
-TOKEN_VOLUME = "holdfast-token"  # noqa: S105  # the name of a volume, not a token
-TOKEN_FOLDER = "/var/run/secrets/holdfast"  # noqa: S105
-TOKEN_FILE = "token"  # noqa: S105
-TOKEN_LIFE_S = 3600
-# Even the largest checkpoint is restored within a week.
-STARTED_WITHIN_S = 7 * 24 * 3600
 # The one variable among those of the training that the sidecar reads.
 METRIC_NAMES = "HOLDFAST_METRIC_NAMES"
 
 
 def sidecar(job: TrainingJob, defaults: Defaults) -> dict[str, Any] | None:
-    """A native sidecar; the training starts when its startup probe passes. None for a job without a sidecar."""
+    """None for a job without a sidecar."""
     if not has_sidecar(job):
         return None
-    return {
-        "name": SIDECAR_CONTAINER,
-        "image": defaults.holdfast_image,
-        "command": ["holdfast", "sidecar"],
-        "restartPolicy": "Always",
-        "env": [*_variables(job, defaults), *_store_access(job).env],
-        # With hostNetwork, the declared ports keep the scheduler from binding two workers to one node.
-        "ports": [{"name": "sidecar", "containerPort": PORT}, {"name": "progress", "containerPort": PROGRESS_PORT}],
-        "startupProbe": {
-            **probe_handler(job, "started"),
-            "periodSeconds": 1,
-            "timeoutSeconds": PROBED_EVERY_S,
-            "failureThreshold": STARTED_WITHIN_S,
-        },
-        "resources": sidecar_resources(job, defaults),
-        "securityContext": {**container_security(), "readOnlyRootFilesystem": True},
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": _mounts(job),
-    }
+    spec = SidecarSpec(
+        job=job.metadata,
+        image=defaults.holdfast_image,
+        env=(*_variables(job, defaults), *_store_access(job).env),
+        mounts=_mounts(job),
+        resources=sidecar_resources(job, defaults),
+    )
+    return sidecar_container(spec)
 
 
 def sidecar_volumes(job: TrainingJob) -> list[dict[str, Any]]:
     """Volumes that no other container mounts: the pod's identity token and the store's credentials."""
-    if not has_sidecar(job):
-        return []
-    token = {"audience": AUDIENCE, "expirationSeconds": TOKEN_LIFE_S, "path": TOKEN_FILE}
-    return [
-        {"name": TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}},
-        *_store_access(job).volumes,
-    ]
+    return [token_volume(), *_store_access(job).volumes] if has_sidecar(job) else []
 
 
-def _mounts(job: TrainingJob) -> list[dict[str, Any]]:
+def _mounts(job: TrainingJob) -> tuple[dict[str, Any], ...]:
     checkpoint_storage = storage.checkpoint_storage(job)
-    return [
+    return (
         CONFIG_MOUNT,
         *([storage.mount(job, checkpoint_storage)] if checkpoint_storage is not None else ()),
         RUN_MOUNT,
-        {"name": RUN_VOLUME, "mountPath": STATE_FOLDER, "subPath": "state"},
-        {"name": TOKEN_VOLUME, "mountPath": TOKEN_FOLDER, "readOnly": True},
+        STATE_MOUNT,
+        TOKEN_MOUNT,
         *_store_access(job).mounts,
-    ]
+    )
 
 
 def _store_access(job: TrainingJob) -> StoreAccess:
@@ -91,28 +68,25 @@ def _store_access(job: TrainingJob) -> StoreAccess:
     checkpoint_storage, source = storage.checkpoint_storage(job), resume_source(job)
     own = store_access(checkpoint_storage) if checkpoint_storage is not None else StoreAccess()
     other = source.access if source is not None else StoreAccess()
-    return StoreAccess(env=own.env + other.env, volumes=own.volumes + other.volumes, mounts=own.mounts + other.mounts)
+    return own + other
 
 
 def _variables(job: TrainingJob, defaults: Defaults) -> Iterator[Variable]:
     """The user's variables are for the training only, so that they can't break the sidecar."""
     yield index_variable()
     yield from shared_env(job)
-    yield from ({"name": name, "value": value} for name, value in _sidecar_env(job, defaults))
+    yield from plain_variables(_sidecar_env(job, defaults))
     yield from (msgspec.to_builtins(variable) for variable in job.spec.env if variable.name == METRIC_NAMES)
 
 
 def _sidecar_env(job: TrainingJob, defaults: Defaults) -> Iterator[tuple[str, str]]:
-    yield "HOLDFAST_JOB_UID", job.metadata.uid
-    yield "HOLDFAST_ATTEMPT", str(names.attempt(job))
-    yield "HOLDFAST_WORKERS", str(job.spec.num_workers)
-    if is_elastic(job.spec):
-        yield "HOLDFAST_ELASTIC", "true"
-    yield "HOLDFAST_GRACE_SECONDS", str(grace_s(job))
-    yield "HOLDFAST_STATE_DIR", STATE_FOLDER
-    yield "HOLDFAST_REPORTS_FILE", f"{CONFIG_FOLDER}/{REPORTS_FILE}"
-    yield "HOLDFAST_TOKEN_FILE", f"{TOKEN_FOLDER}/{TOKEN_FILE}"
-    yield "TERMINATION_LOG", "/dev/termination-log"
+    yield from sidecar_env(
+        job.metadata,
+        attempt=names.attempt(job),
+        workers=job.spec.num_workers,
+        is_elastic=is_elastic(job.spec),
+        grace_s=grace_s(job),
+    )
     monitoring = enabled_monitoring(job)
     if monitoring is not None:
         yield "METRICS_PORT", str(monitoring.metrics_port)

@@ -13,13 +13,13 @@ from holdfast.api.checkpoint import CheckpointStorage, StorageType
 from holdfast.api.core.pod import VolumeMountField
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.api.trainingjob_blocks import PodTemplate
-from holdfast.pods.template import Defaults, escape_dollar
+from holdfast.pods import checkpoints
+from holdfast.pods.checkpoints import FOLDER, VOLUME, StoreAccess, registry_access, store_access
+from holdfast.pods.template import Defaults
 from holdfast.times import parse_duration_s
 from holdfast.trainingjob.objects import names
 from holdfast.trainingjob.objects.services import enabled_monitoring
 
-VOLUME = "holdfast-checkpoints"
-FOLDER = "/checkpoints"
 TENSORBOARD = "tensorboard"
 
 
@@ -57,10 +57,7 @@ def mount(job: TrainingJob, storage: CheckpointStorage) -> dict[str, Any]:
 
 
 def folder_env(job: TrainingJob) -> Iterator[tuple[str, str]]:
-    """The variables that training and restore share. The path in RESUME_FROM exists only if there is a checkpoint."""
-    own = f"{FOLDER}/attempt-{names.attempt(job)}"
-    yield "CHECKPOINT_DIR", own
-    yield "RESUME_FROM", f"{own}.resume"
+    yield from checkpoints.folder_env(names.attempt(job))
 
 
 def checkpoint_env(job: TrainingJob) -> Iterator[tuple[str, str]]:
@@ -105,32 +102,12 @@ def checkpoint_pvc(job: TrainingJob, defaults: Defaults) -> dict[str, Any] | Non
     return {"metadata": metadata, "spec": spec}
 
 
-# How a container reaches an object store: the URL, and credentials that come only from a Secret.
-
-
-AWS_SECRET = "aws-credentials"  # noqa: S105  # the name of a Secret, not a secret
-AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ALLOW_HTTP")
-SERVICE_ACCOUNT_FILE = "service-account.json"
-SECRET_VOLUME = "holdfast-store"  # noqa: S105
-SECRET_FOLDER = "/etc/holdfast-store"  # noqa: S105
-
-
-class StoreAccess(Struct, frozen=True, kw_only=True):
-    """What a container needs to reach the store; without a Secret, its service account's workload identity is used."""
-
-    env: tuple[dict[str, Any], ...] = ()
-    volumes: tuple[dict[str, Any], ...] = ()
-    mounts: tuple[dict[str, Any], ...] = ()
+# The store.
 
 
 def store_url(job: TrainingJob, storage: CheckpointStorage) -> str:
     """The job's folder in the store."""
-    buckets = {
-        "s3": f"s3://{storage.s3_bucket}",
-        "gcs": f"gs://{storage.gcs_bucket}",
-        "azure": f"az://{storage.azure_container}",
-    }
-    return f"{buckets[storage.type]}/{prefix(job, storage)}"
+    return checkpoints.store_url(storage, prefix(job, storage))
 
 
 def shared_location(job: TrainingJob) -> str:
@@ -153,62 +130,10 @@ def shared_location(job: TrainingJob) -> str:
             return f"s3://{storage.s3_bucket}/{path}{at}"
 
 
-def store_access(storage: CheckpointStorage) -> StoreAccess:
-    match storage.type:
-        case "s3":
-            return StoreAccess(env=_s3(storage))
-        case "gcs":
-            return _gcs(storage)
-        case "azure":
-            return StoreAccess(env=_azure(storage))
-        case _:
-            return StoreAccess()
-
-
-def _s3(storage: CheckpointStorage) -> tuple[dict[str, Any], ...]:
-    secret = storage.secret_ref.name if storage.secret_ref is not None else AWS_SECRET
-    settings = {
-        "AWS_REGION": storage.region,
-        "AWS_DEFAULT_REGION": storage.region,
-        "AWS_ENDPOINT_URL": storage.endpoint,
-    }
-    plain = ({"name": name, "value": escape_dollar(value)} for name, value in settings.items() if value)
-    return (*(_from_secret(key, secret, key) for key in AWS_KEYS), *plain)
-
-
-def _gcs(storage: CheckpointStorage) -> StoreAccess:
-    if storage.secret_ref is None:
-        return StoreAccess()
-    files = {"secretName": storage.secret_ref.name, "optional": True}
-    # obstore reads an endpoint from the file that the second variable names.
-    names = ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT")
-    return StoreAccess(
-        env=tuple({"name": name, "value": f"{SECRET_FOLDER}/{SERVICE_ACCOUNT_FILE}"} for name in names),
-        volumes=({"name": SECRET_VOLUME, "secret": files},),
-        mounts=({"name": SECRET_VOLUME, "mountPath": SECRET_FOLDER, "readOnly": True},),
-    )
-
-
-def _azure(storage: CheckpointStorage) -> tuple[dict[str, Any], ...]:
-    account = ({"name": "AZURE_STORAGE_ACCOUNT_NAME", "value": storage.azure_account},) if storage.azure_account else ()
-    if storage.secret_ref is None:
-        return account
-    # The endpoint is for clouds other than the public one, whose URLs do not follow from the account.
-    same = ("AZURE_STORAGE_ENDPOINT", "AZURE_ALLOW_HTTP")
-    keys = {"AZURE_STORAGE_ACCOUNT_KEY": "AZURE_STORAGE_KEY", **{name: name for name in same}}
-    return (*account, *(_from_secret(variable, storage.secret_ref.name, key) for variable, key in keys.items()))
-
-
-def _from_secret(variable: str, secret: str, key: str) -> dict[str, Any]:
-    return {"name": variable, "valueFrom": {"secretKeyRef": {"name": secret, "key": key, "optional": True}}}
-
-
 # The source that a job without a checkpoint of its own resumes from (checkpoint.resumeFrom), as its sidecar reaches it.
 
 # The whole checkpoint volume: the checkpoints of other jobs are beside those of this job.
 WHOLE_VOLUME = "/holdfast-volume"
-PULL_SECRETS_VOLUME = "holdfast-pull-secrets"
-PULL_SECRETS_FOLDER = "/var/run/secrets/holdfast-registries"
 _STORAGE_TYPES: dict[str, StorageType] = {"s3": "s3", "gs": "gcs", "az": "azure"}
 
 
@@ -236,23 +161,8 @@ def resume_source(job: TrainingJob) -> ResumeSource | None:
 
 
 def _registry_access(job: TrainingJob) -> StoreAccess:
-    """The Secrets that the pod pulls its images with, for the sidecar alone: the operator reads none of them.
-
-    A Secret or a key of it that is missing is left out, as the kubelet does when it pulls.
-    """
     template = job.spec.pod_template or PodTemplate()
-    sources = [
-        {"secret": {"name": secret.name, "optional": True, "items": [{"key": key, "path": f"{number}.{file}"}]}}
-        for number, secret in enumerate(template.image_pull_secrets)
-        for key, file in ((".dockerconfigjson", "dockerconfigjson"), ("ca.crt", "ca.crt"))
-    ]
-    if not sources:
-        return StoreAccess()
-    return StoreAccess(
-        env=({"name": "HOLDFAST_PULL_SECRETS", "value": PULL_SECRETS_FOLDER},),
-        volumes=({"name": PULL_SECRETS_VOLUME, "projected": {"sources": sources}},),
-        mounts=({"name": PULL_SECRETS_VOLUME, "mountPath": PULL_SECRETS_FOLDER, "readOnly": True},),
-    )
+    return registry_access(secret.name for secret in template.image_pull_secrets)
 
 
 def _access_to_other_store(kind: StorageType, storage: CheckpointStorage) -> StoreAccess:

@@ -7,18 +7,16 @@ import msgspec
 from holdfast.api.checkpoint import CheckpointStorage
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.api.trainingjob_blocks import PodTemplate
+from holdfast.pods.checkpoints import VOLUME, StoreAccess, store_access
 from holdfast.pods.template import SIDECAR_CONTAINER, Defaults, container_security, escape_dollar
 from holdfast.trainingjob.objects import names
 from holdfast.trainingjob.objects.job import pod_security, tolerations
 from holdfast.trainingjob.objects.services import enabled_monitoring
 from holdfast.trainingjob.objects.storage import (
     TENSORBOARD,
-    VOLUME,
-    StoreAccess,
     checkpoint_storage,
     is_volume,
     prefix,
-    store_access,
     store_url,
     volume,
 )

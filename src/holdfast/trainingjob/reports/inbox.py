@@ -6,9 +6,9 @@ from datetime import datetime
 
 from holdfast.api.meta import Key
 from holdfast.api.reports import WorkerReport
-from holdfast.errors import HoldfastError
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.process import Now
+from holdfast.runtime.report_server import ReportsPending
 from holdfast.trainingjob.decide.liveness import AttemptReports, record_report
 from holdfast.trainingjob.decide.progress import next_write_at
 from holdfast.trainingjob.decide.snapshot import PendingReport
@@ -17,7 +17,7 @@ from holdfast.trainingjob.decide.snapshot import PendingReport
 MAX_PENDING = 64
 
 
-class InboxFull(HoldfastError):
+class InboxFull(ReportsPending):
     """Reports of a job arrive faster than its status can be written."""
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from holdfast.api.kinds import without_controller
 from holdfast.cluster.errors import BadRequest, ClusterError, NotFound
 from holdfast.cluster.printing.jsonpath import compile_path
 from holdfast.cluster.protocol import JSON, Change, DeleteOptions, Event, Propagation
@@ -192,7 +191,7 @@ async def create(request: web.Request) -> web.Response:
     target = await target_of(request)
     body = await read_object(request)
     created = await target.cluster.create(target.resource, body, namespace=target.key.namespace)
-    return _with_warning(target, shown(request, target, created, status=201))
+    return shown(request, target, created, status=201)
 
 
 async def get(request: web.Request) -> web.Response:
@@ -204,16 +203,14 @@ async def replace(request: web.Request) -> web.Response:
     refuse_dry_run(request)
     target = await target_of(request)
     body = await read_object(request)
-    return _with_warning(
-        target, shown(request, target, await target.cluster.replace(target.resource, target.key, body))
-    )
+    return shown(request, target, await target.cluster.replace(target.resource, target.key, body))
 
 
 async def patch(request: web.Request) -> web.Response:
     refuse_dry_run(request)
     target = await target_of(request)
     body = await read_patch(request)
-    return _with_warning(target, shown(request, target, await target.cluster.patch(target.resource, target.key, body)))
+    return shown(request, target, await target.cluster.patch(target.resource, target.key, body))
 
 
 async def delete(request: web.Request) -> web.Response:
@@ -242,13 +239,6 @@ def shown(request: web.Request, target: RequestTarget, found: RawObject, *, stat
     return json_response(
         table(target.kind.known, [found.document], version, target.now(), included(request)), status=status
     )
-
-
-def _with_warning(target: RequestTarget, response: web.Response) -> web.Response:
-    """The response with a warning, which kubectl prints, for a kind that no controller reconciles."""
-    if warning := without_controller(target.resource.group, target.resource.kind):
-        response.headers["Warning"] = f'299 - "{warning}"'
-    return response
 
 
 async def _after_deletion(target: RequestTarget, found: RawObject) -> JSON:

@@ -1,0 +1,191 @@
+"""Whether and why an attempt is lost, and which class that is."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.api.core.objects import Node
+from holdfast.spotinstancejob.decide.failure import Loss, find_loss, losses_ahead
+from holdfast.spotinstancejob.snapshot import TIMING
+from tests.spotinstancejob.jobs import CPU_CONTAINER, spot_job
+from tests.spotinstancejob.machines import READY, condition, machine
+from tests.spotinstancejob.seen import failed_pod, job_of, pod_of, replica, seen, serving
+from tests.trainingjobs import at, deleted, disrupted, node, stamp
+
+TAKEN = [*READY, condition("Preempted", "True", "PreemptionNotice", "the cloud takes it back")]
+SPOT = {"holdfast.dev/spot": "true"}
+
+
+def silent(since: float, **labels: str) -> Node:
+    ready = {"type": "Ready", "status": "Unknown", "lastTransitionTime": stamp(since)}
+    body = {"metadata": {"name": "gpu-0", "labels": labels}, "status": {"conditions": [ready]}}
+    return msgspec.convert(body, Node)
+
+
+def loss(*, now: float = 100, phase: str = "Running", attempt: int = 0, **facts: Any) -> Loss | None:
+    fields = facts.pop("replica", {})
+    observed = seen(replica(0, phase, attempt=attempt, **fields), **facts)
+    return find_loss(observed, observed.status.job_statuses[0], at(now), TIMING)
+
+
+@pytest.mark.parametrize(
+    ("facts", "cause", "said"),
+    [
+        (
+            {"machines": (serving(conditions=TAKEN),)},
+            "preemption",
+            "machine bert-r0-0-m0 was preempted: the cloud takes",
+        ),
+        ({"nodes": (node("gpu-0", taint="holdfast.dev/preempted"),)}, "preemption", "node gpu-0 is being preempted"),
+        ({"nodes": (node("gpu-0", taint="cloud.google.com/impending-node-termination"),)}, "preemption", "node gpu-0"),
+        # By the cloud's word, whatever the program said in its last moment.
+        ({"machines": (serving(conditions=TAKEN),), "pods": (failed_pod(),)}, "preemption", "was preempted"),
+        ({"machines": (serving(phase="End"),)}, "infrastructure", "machine bert-r0-0-m0 was given back"),
+        ({"machines": (machine(deleted=True, nodeName="gpu-0"),)}, "infrastructure", "machine bert-r0-0-m0 was given"),
+        ({"nodes": ()}, "infrastructure", "node gpu-0 is gone"),
+        ({"nodes": (silent(-300),), "now": 0}, "infrastructure", "node gpu-0 has been silent for 300 s"),
+        ({"nodes": (silent(-300, **SPOT),), "now": 0}, "preemption", "node gpu-0 has been silent"),
+        (
+            {
+                "pods": (disrupted(deleted(pod_of(), asked=60), "DeletionByTaintManager"),),
+                "nodes": (node("gpu-0", labels=SPOT),),
+            },
+            "preemption",
+            "was taken away",
+        ),
+        (
+            {"pods": (disrupted(deleted(pod_of(), asked=60), "EvictionByEvictionAPI"),)},
+            "infrastructure",
+            "was taken away",
+        ),
+        ({"pods": (deleted(pod_of(), asked=60),)}, "infrastructure", "was deleted from outside"),
+        ({"jobs": ()}, "infrastructure", "Job bert-r0 was deleted from outside"),
+        ({"jobs": (job_of(deleted=True),)}, "infrastructure", "Job bert-r0 was deleted from outside"),
+        ({"jobs": (job_of(0, "Failed"),), "pods": ()}, "infrastructure", "the pod of Job bert-r0 was deleted"),
+        ({"pods": (failed_pod(0, 137, reason="OOMKilled"),)}, "outOfMemory", "ran out of memory"),
+        ({"pods": (failed_pod(),)}, "application", "exited with code 1"),
+    ],
+)
+def test_an_attempt_is_lost_for_a_reason_of_one_class(facts: Any, cause: str, said: str) -> None:
+    found = loss(**facts)
+    assert found is not None
+    assert found.failure.cause == cause
+    assert said in found.failure.message
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"machines": (serving(),)},
+        {"machines": (serving(conditions=[*READY, condition("Preempted", "False", "NoticeWithdrawn")]),)},
+        # The Job will report the success, whatever becomes of the machine.
+        {"pods": (pod_of(phase="Succeeded"),), "machines": (serving(conditions=TAKEN),)},
+        {"nodes": (silent(-299),), "now": 0},
+        # A control plane that was away says nothing about when.
+        {"nodes": (node("gpu-0", ready=False),)},
+        {"phase": "Starting", "jobs": (), "pods": ()},
+    ],
+)
+def test_an_attempt_that_goes_on_is_not_lost(facts: Any) -> None:
+    assert loss(**facts) is None
+
+
+@pytest.mark.parametrize(
+    "pods", [None, (disrupted(deleted(pod_of(), asked=60), "DeletionByTaintManager", "the node is not ready"),)]
+)
+def test_the_cloud_refutes_that_a_silent_spot_machine_was_preempted(pods: Any) -> None:
+    for conditions, cause in (
+        (READY, "preemption"),
+        ([*READY, condition("Preempted", "False", "MachineRuns")], "infrastructure"),
+    ):
+        found = loss(nodes=(silent(-300, **SPOT),), machines=(serving(conditions=conditions),), pods=pods, now=0)
+        assert found is not None
+        assert found.failure.cause == cause
+
+
+def test_only_while_its_pod_runs_a_loss_is_announced() -> None:
+    running = loss(machines=(serving(conditions=TAKEN),))
+    ended = loss(machines=(serving(conditions=TAKEN),), pods=(failed_pod(),))
+    assert running is not None
+    assert ended is not None
+    assert (running.is_announced, ended.is_announced) == (True, False)
+
+
+def test_on_a_machine_that_is_gone_already_nothing_can_be_saved() -> None:
+    taken_back = [*READY, condition("Preempted", "True", "TakenBack", "the cloud has taken it back")]
+    found = loss(machines=(serving(conditions=taken_back, phase="End"),))
+    assert found is not None
+    assert (found.failure.cause, found.is_announced) == ("preemption", False)
+
+
+def test_a_command_that_is_not_found_at_first_is_never_found() -> None:
+    missing: dict[str, Any] = {"reason": "StartError", "message": 'exec: "trian": executable file not found in $PATH'}
+    first = loss(pods=(failed_pod(0, 128, **missing),))
+    later = loss(pods=(failed_pod(0, 128, attempt=1, **missing),), attempt=1)
+    assert first is not None
+    assert later is not None
+    assert (first.failure.permanent, later.failure.permanent) == (True, False)
+
+
+def unscheduled(**more: Any) -> Any:
+    said = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "Insufficient nvidia.com/gpu",
+    }
+    return pod_of(node="", phase="Pending", conditions=[said], **more)
+
+
+def test_a_pod_that_does_not_get_its_free_node_looks_for_another_and_on_its_machine_it_waits() -> None:
+    assert loss(phase="Starting", pods=(unscheduled(),), now=119) is None
+    found = loss(phase="Starting", pods=(unscheduled(),), now=120)
+    assert found is not None
+    assert found.failure.message == "its pod did not get node gpu-0 within 120 s: Insufficient nvidia.com/gpu"
+    own = {"machine": "bert-r0-0-m0"}
+    assert loss(phase="Starting", pods=(unscheduled(),), now=900, replica=own, machines=(serving(),)) is None
+
+
+IMAGE = "registry.example.com/team/checkpoints:1@sha256:" + "1" * 64
+
+
+def refused(reason: str, message: str) -> Any:
+    waiting = {"name": "main", "state": {"waiting": {"reason": reason, "message": message}}}
+    return pod_of(phase="Pending", containerStatuses=[waiting])
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "now", "is_lost", "is_unusable"),
+    [
+        ("CreateContainerError", "checkpoint archive is not valid", 10, True, True),
+        ("ErrImagePull", "connection refused", 10, False, False),
+        ("ErrImagePull", "connection refused", 300, True, False),
+        ("ErrImagePull", "manifest unknown: not found", 300, True, True),
+        ("ContainerCreating", "", 300, False, False),
+    ],
+)
+def test_an_image_that_no_container_can_be_made_of_is_told_from_a_registry_that_is_away(
+    reason: str, message: str, now: float, is_lost: bool, is_unusable: bool
+) -> None:
+    found = loss(
+        now=now,
+        phase="Starting",
+        replica={"restoredFrom": IMAGE, "machine": "bert-r0-0-m0"},
+        job=spot_job(CPU_CONTAINER),
+        status={"checkpointMode": "container"},
+        pods=(refused(reason, message),),
+        machines=(serving(),),
+    )
+    assert (found is not None) == is_lost
+    assert (found is not None and found.image_is_unusable) == is_unusable
+    if found is not None:
+        assert found.failure.is_free
+
+
+def test_what_may_be_lost_by_time_alone_is_looked_at_then() -> None:
+    observed = seen(replica(0), nodes=(silent(0),))
+    assert list(losses_ahead(observed, observed.status, TIMING)) == [at(300)]
+    starting = seen(replica(0, "Starting"), pods=(unscheduled(),))
+    assert list(losses_ahead(starting, starting.status, TIMING)) == [at(120), at(300)]
