@@ -100,13 +100,15 @@ def _blames(refusal: Refused, field: str, says: str) -> None:
 
 
 def test_kubectl_applies_every_manifest_that_we_promise(plane: ControlPlane, home: str, manifest: Path) -> None:
-    (document,) = documents(manifest.read_text())
-    namespace = document["metadata"].get("namespace", home)
+    objects = list(documents(manifest.read_text()))
+    namespace = objects[0]["metadata"].get("namespace", home)
     plane.kubectl(
         "apply", "--server-side", "-f", "-", input=f"apiVersion: v1\nkind: Namespace\nmetadata: {{name: {namespace}}}"
     )
     text = plane.kubectl("apply", "-f", str(manifest), "-n", namespace, "--dry-run=server", "-o", "json")
-    assert json.loads(text)["spec"] == validate_object(document)["spec"]
+    applied = json.loads(text)
+    items = applied["items"] if applied["kind"] == "List" else [applied]
+    assert [each["spec"] for each in items] == [validate_object(each)["spec"] for each in objects]
 
 
 def test_kubectl_reads_values_as_we_do(plane: ControlPlane, home: str) -> None:

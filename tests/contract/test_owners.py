@@ -22,6 +22,16 @@ async def owner_and_child(cluster: Cluster, namespace: str, **child: Any) -> tup
     return owner, await cluster.create(CONFIG_MAPS, body, namespace=namespace)
 
 
+async def collector_has_seen(cluster: Cluster, owner: Document, namespace: str) -> None:
+    """Until the garbage collector knows all children that there are: a later one whose owner never was is collected.
+
+    A collector that does not know a child yet when its owner is deleted can't orphan it, and collects it afterwards.
+    """
+    stranger = owned_by(owner, GADGETS) | {"uid": "11111111-2222-3333-4444-555555555555"}
+    last = await cluster.create(CONFIG_MAPS, config_map("last", ownerReferences=[stranger]), namespace=namespace)
+    await gone(cluster, CONFIG_MAPS, key_of(last))
+
+
 async def test_background_deletion_takes_the_owner_at_once_and_its_children_later(
     cluster: Cluster, namespace: str
 ) -> None:
@@ -70,6 +80,7 @@ async def test_foreground_deletion_does_not_wait_for_a_child_that_does_not_block
 
 async def test_orphaned_children_stay_and_lose_their_owner(cluster: Cluster, namespace: str) -> None:
     owner, child = await owner_and_child(cluster, namespace)
+    await collector_has_seen(cluster, owner, namespace)
     await cluster.delete(GADGETS, key_of(owner), DeleteOptions(propagation=Propagation.ORPHAN))
     await gone(cluster, GADGETS, key_of(owner))
     orphan = await cluster.get(CONFIG_MAPS, key_of(child))

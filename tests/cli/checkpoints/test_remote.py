@@ -35,7 +35,7 @@ from holdfast.local.apiserver.http.app import serve
 from holdfast.local.host import detect_hardware
 from holdfast.local.up import local_cluster
 from holdfast.runtime.process import utc_now
-from holdfast.trainingjob.objects import storage
+from holdfast.trainingjob.objects.storage import checkpoint_storage
 from tests.checkpoints.making import MODEL, content
 from tests.cli.checkpoints.jobs import claim_job, fill_volume, volume_of
 from tests.cli.conftest import real_lab
@@ -72,7 +72,7 @@ async def real(control_plane: ControlPlane) -> AsyncIterator[CommandLab]:
 async def in_pod(lab: CommandLab, name: str, image: str = IMAGE) -> PodAccess:
     job = await lab.cluster.get(TRAINING_JOBS, Key(lab.namespace, name))
     assert isinstance(lab.cluster, KubernetesCluster)
-    kept = storage.checkpoint_storage(job)
+    kept = checkpoint_storage(job)
     assert kept is not None
     return PodAccess(Session(cluster=lab.cluster, namespace=lab.namespace, now=utc_now), job, kept, image)
 
@@ -207,7 +207,7 @@ async def test_a_checkpoint_comes_out_of_a_pod_through_a_real_api_server(
     fill_volume(volume, checkpoint_name(2, 0), files=large)
     kept = {"type": "nfs", "nfsServer": "files.invalid", "nfsPath": "/export"}
     await real.job("digits", checkpoint={"storage": kept})
-    monkeypatch.setattr(storage, "FOLDER", str(volume))
+    monkeypatch.setattr(remote, "FOLDER", str(volume))
     monkeypatch.setattr(remote, "HAND_OUT", (sys.executable, "-m", "holdfast", "checkpoints", "hand-out"))
     place = await in_pod(real, "digits")
     name, manifest = await place.download(Which(), into(tmp_path / "newest"))
