@@ -17,7 +17,7 @@ from holdfast.local.kubelet.kubelet import Kubelet, identity_of
 from holdfast.local.kubelet.node import PLAIN_NODE, NodeDetails
 from holdfast.local.machines import LocalMachines, NodeNotStarted
 from holdfast.pods.failure import PREEMPTED
-from holdfast.providers.local.runner import NodeSpec
+from holdfast.providers.local.runner import LocalNodeSpec
 from tests.contract.kinds import CLAIMS, EVENTS, NODES, PODS, Document
 from tests.contract.waiting import listed, until
 from tests.control_plane.waiting import eventually
@@ -29,8 +29,8 @@ OWN = "this-computer"
 OFFERED = {"cpu": "4", "memory": "8Gi", "pods": "110", "nvidia.com/gpu": "1"}
 
 
-def machine(name: str, *, gpus: int = 1) -> NodeSpec:
-    return NodeSpec(
+def machine(name: str, *, gpus: int = 1) -> LocalNodeSpec:
+    return LocalNodeSpec(
         name=name,
         zone="us-central1-b",
         uid=f"uid-of-{name}",

@@ -31,7 +31,7 @@ from holdfast.api.spotinstancevm import GCP, GPU, SpotInstanceVM, SpotInstanceVM
 from holdfast.machines.decision import decide
 from holdfast.machines.phases.step import Effect
 from holdfast.machines.snapshot import MachineSnapshot, MachineTiming
-from holdfast.machines.work import Failed, Running, Task, Work
+from holdfast.machines.work import Failed, MachineTask, TaskRunning, Work
 from holdfast.pods.failure import PREEMPTED
 from holdfast.providers.protocol import Machine
 from holdfast.times import format_time
@@ -144,7 +144,7 @@ def instance(
 def seen(
     status: dict[str, Any] | None = None,
     *,
-    work: Mapping[Task, Work] | None = None,
+    work: Mapping[MachineTask, Work] | None = None,
     deleted: bool = False,
     finalizers: tuple[str, ...] = (MACHINE_FINALIZER,),
     **fields: Any,
@@ -187,8 +187,8 @@ def pod(name: str, *, owner: str = "DaemonSet", ready: bool = True, phase: str =
     )
 
 
-def running(*, since_s: float = 0, cause: str = "") -> Running:
-    return Running(since=at(since_s), cause=cause)
+def running(*, since_s: float = 0, cause: str = "") -> TaskRunning:
+    return TaskRunning(since=at(since_s), cause=cause)
 
 
 def failed(error: Exception, *, retry_s: float = 0, cause: str = "") -> Failed:

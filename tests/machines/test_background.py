@@ -13,7 +13,7 @@ from holdfast.api.meta import Key
 from holdfast.cluster.errors import NotLeading
 from holdfast.machines.background import AT_ONCE, Background
 from holdfast.machines.joining import JoinProgress, JoinStep
-from holdfast.machines.work import Failed, Running, Succeeded, Task, Value
+from holdfast.machines.work import Failed, MachineTask, Succeeded, TaskRunning, Value
 from holdfast.providers.errors import ProviderError, RateLimited
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.metrics import Metrics
@@ -35,11 +35,13 @@ class Bench:
         self.background.attach(informers, self.woken.append)
         self.running = asyncio.create_task(self.background.run())
 
-    def start(self, work: Callable[[], Awaitable[Value]], *, uid: str = UID, task: Task = Task.LAUNCH) -> None:
+    def start(
+        self, work: Callable[[], Awaitable[Value]], *, uid: str = UID, task: MachineTask = MachineTask.LAUNCH
+    ) -> None:
         self.background.start(KEY, uid, task, work)
 
     def failure(self) -> Failed:
-        found = self.background.of(UID)[Task.LAUNCH]
+        found = self.background.of(UID)[MachineTask.LAUNCH]
         assert isinstance(found, Failed)
         return found
 
@@ -68,13 +70,13 @@ async def test_the_time_of_a_task_counts_from_its_turn() -> None:
             it.start(ended.wait, uid=f"before-{number}")  # type: ignore[arg-type]
         it.start(hang)
         await asyncio.sleep(100)
-        queued = it.background.of(UID)[Task.LAUNCH]
-        assert isinstance(queued, Running)
+        queued = it.background.of(UID)[MachineTask.LAUNCH]
+        assert isinstance(queued, TaskRunning)
         assert (queued.is_queued, queued.since) == (True, began)
         ended.set()
         await settled()
-        running = it.background.of(UID)[Task.LAUNCH]
-        assert isinstance(running, Running)
+        running = it.background.of(UID)[MachineTask.LAUNCH]
+        assert isinstance(running, TaskRunning)
         assert (running.is_queued, running.since) == (False, began + timedelta(seconds=100))
 
 
@@ -93,9 +95,9 @@ async def nothing() -> None:
 async def test_a_result_is_there_and_its_object_is_queued() -> None:
     async with bench() as it:
         it.start(nothing)
-        assert it.background.of(UID) == {Task.LAUNCH: Running(now())}
+        assert it.background.of(UID) == {MachineTask.LAUNCH: TaskRunning(now())}
         await settled()
-        assert (it.background.of(UID), it.woken) == ({Task.LAUNCH: Succeeded(None)}, [KEY])
+        assert (it.background.of(UID), it.woken) == ({MachineTask.LAUNCH: Succeeded(None)}, [KEY])
 
 
 @virtual
@@ -110,7 +112,7 @@ async def test_the_same_task_of_an_object_runs_once_at_a_time() -> None:
         for _ in range(3):
             it.start(count)
             await settled()
-        it.start(count, task=Task.CHECK)
+        it.start(count, task=MachineTask.CHECK)
         await settled()
         assert len(begun) == 2
         await asyncio.sleep(11)
@@ -138,7 +140,7 @@ async def test_of_a_task_so_many_run_at_the_same_time_and_other_tasks_do_not_wai
         async def delete() -> None:
             deleted.append(1)
 
-        it.start(delete, uid="u0", task=Task.DELETE)
+        it.start(delete, uid="u0", task=MachineTask.DELETE)
         await settled()
         assert (present, deleted) == (AT_ONCE, [1])
         await asyncio.sleep(30)
@@ -151,15 +153,15 @@ async def test_an_exception_is_a_result_and_the_pause_before_another_try_grows()
         pauses = []
         for _ in range(8):
             it.start(raising(ProviderError("503")))
-            assert isinstance(it.background.of(UID)[Task.LAUNCH], Running)
+            assert isinstance(it.background.of(UID)[MachineTask.LAUNCH], TaskRunning)
             await settled()
             pauses.append((it.failure().retry_at - now()).total_seconds())
         assert [str(it.failure().error), it.failure().failures] == ["503", 8]
         assert pauses[0] <= 2
         assert 30 <= pauses[-1] <= 60
         it.start(hang)
-        running = it.background.of(UID)[Task.LAUNCH]
-        assert isinstance(running, Running)
+        running = it.background.of(UID)[MachineTask.LAUNCH]
+        assert isinstance(running, TaskRunning)
         assert str(running.last_error) == "503", "what went wrong is known until a try ends well"
 
 
@@ -176,7 +178,7 @@ async def test_a_defect_is_logged_and_an_error_on_purpose_is_not() -> None:
     async with bench() as it:
         with capture_logs() as logs:
             it.start(raising(ProviderError("503")))
-            it.start(raising(AttributeError("a defect")), task=Task.CHECK)
+            it.start(raising(AttributeError("a defect")), task=MachineTask.CHECK)
             await settled()
         assert [line["event"] for line in logs] == ["background work failed"]
 
@@ -186,7 +188,7 @@ async def test_a_cancelled_task_leaves_no_trace_and_queues_its_object() -> None:
     async with bench() as it:
         it.start(hang)
         await settled()
-        it.background.cancel(UID, Task.LAUNCH)
+        it.background.cancel(UID, MachineTask.LAUNCH)
         await settled()
         assert (it.background.of(UID), it.woken) == ({}, [KEY])
 
@@ -204,17 +206,17 @@ async def test_a_forgotten_object_is_not_queued_any_more() -> None:
 @virtual
 async def test_the_progress_of_a_task_is_there_with_the_beginning_of_its_step() -> None:
     async with bench() as it:
-        it.start(hang, task=Task.JOIN)
+        it.start(hang, task=MachineTask.JOIN)
         began = now()
         for seconds, message in ((0, "none yet"), (3, "none at all")):
             await asyncio.sleep(seconds)
             progress = JoinProgress(step=JoinStep.LOGIN, deadline=began, message=message)
-            it.background.report(KEY, UID, Task.JOIN, progress)
-            running = it.background.of(UID)[Task.JOIN]
-            assert isinstance(running, Running)
+            it.background.report(KEY, UID, MachineTask.JOIN, progress)
+            running = it.background.of(UID)[MachineTask.JOIN]
+            assert isinstance(running, TaskRunning)
             assert (running.progress, running.step_since) == (progress, began)
         assert len(it.woken) == 2
-        it.background.report(KEY, "unknown", Task.JOIN, progress)
+        it.background.report(KEY, "unknown", MachineTask.JOIN, progress)
         assert len(it.woken) == 2
 
 
@@ -251,12 +253,12 @@ async def test_an_operator_that_does_not_lead_any_more_ends() -> None:
 @virtual
 async def test_a_later_step_begins_when_it_is_reported() -> None:
     async with bench() as it:
-        it.start(hang, task=Task.JOIN)
+        it.start(hang, task=MachineTask.JOIN)
         for step in (JoinStep.LOGIN, JoinStep.KUBEADM):
             await asyncio.sleep(7)
-            it.background.report(KEY, UID, Task.JOIN, JoinProgress(step=step, deadline=now(), message="waiting"))
-            running = it.background.of(UID)[Task.JOIN]
-            assert isinstance(running, Running)
+            it.background.report(KEY, UID, MachineTask.JOIN, JoinProgress(step=step, deadline=now(), message="waiting"))
+            running = it.background.of(UID)[MachineTask.JOIN]
+            assert isinstance(running, TaskRunning)
             assert running.step_since == now()
 
 
@@ -264,12 +266,12 @@ async def test_a_later_step_begins_when_it_is_reported() -> None:
 async def test_what_is_done_for_another_cause_begins_its_pauses_anew() -> None:
     async with bench() as it:
         for _ in range(6):
-            it.background.start(KEY, UID, Task.LAUNCH, raising(ProviderError("503")), cause="list 1")
+            it.background.start(KEY, UID, MachineTask.LAUNCH, raising(ProviderError("503")), cause="list 1")
             await settled()
         assert it.failure().failures == 6
-        it.background.start(KEY, UID, Task.LAUNCH, raising(ProviderError("503")), cause="list 2")
-        running = it.background.of(UID)[Task.LAUNCH]
-        assert isinstance(running, Running)
+        it.background.start(KEY, UID, MachineTask.LAUNCH, raising(ProviderError("503")), cause="list 2")
+        running = it.background.of(UID)[MachineTask.LAUNCH]
+        assert isinstance(running, TaskRunning)
         assert running.last_error is None
         await settled()
         assert it.failure().failures == 1

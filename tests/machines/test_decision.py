@@ -10,7 +10,7 @@ from holdfast.api.provisionedinstance import ProvisionedInstanceStatus
 from holdfast.machines.decision import decide, is_awaited
 from holdfast.machines.phases.step import DropFinalizer, RemoveNode, StartTask
 from holdfast.machines.snapshot import Absent, CloudProblem, Listed
-from holdfast.machines.work import Gone, Running, Succeeded, Task
+from holdfast.machines.work import Gone, MachineTask, Succeeded, TaskRunning
 from holdfast.providers.errors import MachineEnded, ProviderError, Stockout, Unauthorized
 from tests.machines.observations import (
     ASKED,
@@ -44,7 +44,7 @@ WORK = st.sampled_from(
 
 @given(
     status=st.sampled_from(STATUSES),
-    work=st.dictionaries(st.sampled_from(Task), WORK),
+    work=st.dictionaries(st.sampled_from(MachineTask), WORK),
     deleted=st.booleans(),
     node_there=st.booleans(),
     listed=st.sampled_from([None, Listed(MACHINE, 1), Absent(2)]),
@@ -53,7 +53,7 @@ WORK = st.sampled_from(
 )
 def test_whatever_is_seen_nothing_is_made_twice_and_nothing_is_let_go_while_it_may_be_there(
     status: dict[str, Any] | None,
-    work: dict[Task, Any],
+    work: dict[MachineTask, Any],
     deleted: bool,
     node_there: bool,
     listed: Listed | Absent | None,
@@ -66,27 +66,27 @@ def test_whatever_is_seen_nothing_is_made_twice_and_nothing_is_let_go_while_it_m
     passes = decide(observed, at(now_s), TIMING)
     effects = [effect for each in passes for effect in each.effects]
     tasks = [effect.task for effect in effects if isinstance(effect, StartTask)]
-    if Task.LAUNCH in tasks:
+    if MachineTask.LAUNCH in tasks:
         assert not observed.is_launched
         assert not observed.is_ending
         assert not deleted
         assert passes[0].status.instance_name, "what finds the machine is written first"
-        assert StartTask(Task.LAUNCH) not in passes[0].effects
+        assert StartTask(MachineTask.LAUNCH) not in passes[0].effects
     for task in tasks:
-        assert not isinstance(work.get(task), Running), "of each task one runs"
-    if Task.DELETE in tasks:
-        assert not isinstance(work.get(Task.LAUNCH), Running), "what is under way could make it later"
+        assert not isinstance(work.get(task), TaskRunning), "of each task one runs"
+    if MachineTask.DELETE in tasks:
+        assert not isinstance(work.get(MachineTask.LAUNCH), TaskRunning), "what is under way could make it later"
     if DropFinalizer() in effects and observed.is_begun and not observed.finished:
         launched = next((each for each in passes[0].status.conditions if each.type == "Launched"), None)
         was_refused = launched is not None and launched.reason == "Stockout"
-        check = work.get(Task.CHECK)
+        check = work.get(MachineTask.CHECK)
         was_gone = isinstance(check, Succeeded) and isinstance(check.value, Gone)
-        assert was_refused or was_gone or isinstance(work.get(Task.DELETE), Succeeded)
+        assert was_refused or was_gone or isinstance(work.get(MachineTask.DELETE), Succeeded)
 
 
 def test_why_a_machine_ends_is_written_before_its_node_goes() -> None:
     """Whoever sees a pod go with the node would take it for deleted by somebody, and not for preempted."""
-    work = {Task.CHECK: Succeeded(Gone(preempted=True))}
+    work = {MachineTask.CHECK: Succeeded(Gone(preempted=True))}
     told, removed, *_ = decide(seen(SERVING, work=work, node=node(), listed=Absent(2)), at(100), TIMING)
     assert not any(isinstance(effect, RemoveNode) for effect in told.effects)
     assert ("Preempted", "True") in {(each.type, each.status) for each in told.status.conditions}

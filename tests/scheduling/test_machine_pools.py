@@ -18,10 +18,10 @@ from holdfast.scheduling.machine_pools import (
     TAKEN_BACK_S,
     MachinePools,
     MachineWish,
-    Refusal,
     Resting,
     Scope,
     ZoneChoice,
+    ZoneRefusal,
     machine_wish,
 )
 
@@ -36,8 +36,8 @@ def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def refusal(scope: Scope = "zone", said: str = "none left") -> Refusal:
-    return Refusal(scope=scope, reason="Stockout", said=said)
+def refusal(scope: Scope = "zone", said: str = "none left") -> ZoneRefusal:
+    return ZoneRefusal(scope=scope, reason="Stockout", said=said)
 
 
 def pools() -> MachinePools:

@@ -22,7 +22,7 @@ from holdfast.cluster.protocol import JSON, Cluster, DeleteOptions
 from holdfast.cluster.resources import CHECKPOINT_BACKUPS, PODS
 from holdfast.runtime.controller import Done, Result, TerminalError
 from holdfast.runtime.informer import Store
-from holdfast.spotinstancejob.images import Checkpoint, SavedImage, checkpoint_of
+from holdfast.spotinstancejob.images import CheckpointImages, SavedImage, checkpoint_of
 from holdfast.spotinstancejob.names import ATTEMPT_LABEL
 from holdfast.spotinstancejob.repository import RepositoryProblem
 from holdfast.times import format_time
@@ -102,17 +102,17 @@ class Images:
 
     # As the operator sees it.
 
-    async def checkpoints(self, job: SpotInstanceJob) -> tuple[Checkpoint, ...]:
+    async def checkpoints(self, job: SpotInstanceJob) -> tuple[CheckpointImages, ...]:
         self._answer()
         found = (checkpoint_of(job, backup) for backup in self._pushed.values())
         there = (each for each in found if each is not None and (job.metadata.uid, each.number) not in self.deleted)
         return tuple(sorted(map(_labelled, there), key=lambda each: each.order, reverse=True))
 
-    async def described(self, job: SpotInstanceJob, checkpoint: Checkpoint) -> Checkpoint | None:
+    async def described(self, job: SpotInstanceJob, checkpoint: CheckpointImages) -> CheckpointImages | None:
         self._answer()
         return _labelled(checkpoint) if (job.metadata.uid, checkpoint.number) not in self.deleted else None
 
-    async def delete(self, job: SpotInstanceJob, checkpoints: Iterable[Checkpoint]) -> int:
+    async def delete(self, job: SpotInstanceJob, checkpoints: Iterable[CheckpointImages]) -> int:
         self._answer()
         numbers = {(job.metadata.uid, each.number) for each in checkpoints}
         self.deleted |= numbers
@@ -123,7 +123,7 @@ class Images:
             raise RepositoryProblem(self.problem, may_pass=True)
 
 
-def _labelled(checkpoint: Checkpoint) -> Checkpoint:
+def _labelled(checkpoint: CheckpointImages) -> CheckpointImages:
     labels = {"base-image": BASE_IMAGE, "runtime": "containerd 2.2.9"}
 
     def with_labels(image: SavedImage) -> SavedImage:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from holdfast.api.spotinstancejob import SpotInstanceJob
-from holdfast.spotinstancejob.images import Checkpoint, checkpoints_in_registry
+from holdfast.spotinstancejob.images import CheckpointImages, checkpoints_in_registry
 from holdfast.spotinstancejob.replica_job import ReplicaAttempt, replica_job
 from tests.spotinstancejob.golden import DEFAULTS
 from tests.spotinstancejob.jobs import JSON, owned_image
@@ -41,7 +41,7 @@ def variables(container: JSON) -> dict[str, Any]:
     return {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
 
 
-def checkpoint(job: SpotInstanceJob, *containers: str, mode: str = "container", **labels: str) -> Checkpoint:
+def checkpoint(job: SpotInstanceJob, *containers: str, mode: str = "container", **labels: str) -> CheckpointImages:
     images = [owned_image(7, 1, name, mode=mode, labels=labels) for name in containers or ("training",)]
     (found,) = checkpoints_in_registry(job, images)
     return found

@@ -12,7 +12,7 @@ from holdfast.api.schema.validation import validate_object
 from holdfast.checkpoints.images.errors import InvalidImageReference
 from holdfast.checkpoints.images.reference import parse_reference, parse_run_tag
 from holdfast.spotinstancejob.images import (
-    Checkpoint,
+    CheckpointImages,
     SavedImage,
     backup_number,
     before,
@@ -44,8 +44,8 @@ from tests.trainingjobs import UID, at, stamp
 NUMBERS = st.lists(st.integers(1, 30), min_size=1, max_size=12, unique=True)
 
 
-def saved(number: int, replica: int = 0, *containers: str, is_whole: bool = True) -> Checkpoint:
-    return Checkpoint(
+def saved(number: int, replica: int = 0, *containers: str, is_whole: bool = True) -> CheckpointImages:
+    return CheckpointImages(
         number=number,
         replica=replica,
         mode="container",

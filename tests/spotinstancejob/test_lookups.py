@@ -9,7 +9,7 @@ from msgspec import structs
 
 from holdfast.api.meta import Key
 from holdfast.api.spotinstancejob import SpotInstanceJob
-from holdfast.spotinstancejob.images import Checkpoint, checkpoint_of, status_image
+from holdfast.spotinstancejob.images import CheckpointImages, checkpoint_of, status_image
 from holdfast.spotinstancejob.lookups import RepositoryLookups
 from holdfast.spotinstancejob.repository import RepositoryProblem
 from holdfast.spotinstancejob.snapshot import RepositoryView
@@ -20,7 +20,7 @@ from tests.trainingjobs import at
 JOB = spot_job()
 
 
-def checkpoint(number: int) -> Checkpoint:
+def checkpoint(number: int) -> CheckpointImages:
     found = checkpoint_of(JOB, finished_backup(number))
     assert found is not None
     return found
@@ -37,17 +37,17 @@ class SlowRegistry:
         self.asked = 0
         self.deleted: list[int] = []
 
-    async def checkpoints(self, job: SpotInstanceJob) -> tuple[Checkpoint, ...]:
+    async def checkpoints(self, job: SpotInstanceJob) -> tuple[CheckpointImages, ...]:
         self.asked += 1
         await self.gate.wait()
         if self.error is not None:
             raise self.error
         return self.found
 
-    async def described(self, job: SpotInstanceJob, checkpoint: Checkpoint) -> Checkpoint | None:
+    async def described(self, job: SpotInstanceJob, checkpoint: CheckpointImages) -> CheckpointImages | None:
         return structs.replace(checkpoint, taken_at="described")
 
-    async def delete(self, job: SpotInstanceJob, checkpoints: Iterable[Checkpoint]) -> int:
+    async def delete(self, job: SpotInstanceJob, checkpoints: Iterable[CheckpointImages]) -> int:
         self.deleted += [each.number for each in checkpoints]
         return len(self.deleted)
 
@@ -59,7 +59,7 @@ class Looking:
         self.lookups = RepositoryLookups(registry, now=lambda: at(self.seconds), retry_s=15)
         self.lookups.attach(None, self.woken.append)  # type: ignore[arg-type]
 
-    def view(self, since: datetime, *known: Checkpoint) -> RepositoryView | None:
+    def view(self, since: datetime, *known: CheckpointImages) -> RepositoryView | None:
         return self.lookups.view(JOB, since, known)
 
 
@@ -144,7 +144,7 @@ async def test_an_image_is_described_or_missing_only_by_an_answer_that_can_know_
     looking.lookups.described(JOB, wanted, ())
     await settled()
     found = looking.lookups.described(JOB, wanted, ())
-    assert isinstance(found, Checkpoint)
+    assert isinstance(found, CheckpointImages)
 
 
 def saved(newest: int, **replica: object) -> SpotInstanceJob:

@@ -15,7 +15,7 @@ from holdfast.checkpoints.images.registry import push_image
 from holdfast.local.registry.server import serve_registry
 from holdfast.providers.errors import ProviderError, Unauthorized
 from holdfast.runtime.secrets import SecretUnavailable
-from holdfast.spotinstancejob.images import Checkpoint, SavedImage, newest, old_checkpoints, status_image
+from holdfast.spotinstancejob.images import CheckpointImages, SavedImage, newest, old_checkpoints, status_image
 from holdfast.spotinstancejob.repository import CheckpointRepository, RepositoryProblem
 from tests.checkpoints.images.conftest import registry_server
 from tests.checkpoints.images.registries import RunningRegistry
@@ -111,7 +111,7 @@ async def test_a_checkpoint_that_status_names_is_described(lab: Lab) -> None:
 
 async def test_a_checkpoint_whose_image_is_gone_is_none(lab: Lab) -> None:
     image = SavedImage(container="main", image=f"{lab.host}/{PATH}:gone", digest="sha256:" + "0" * 64)
-    gone = Checkpoint(number=1, replica=0, mode="container", images=(image,))
+    gone = CheckpointImages(number=1, replica=0, mode="container", images=(image,))
     assert await lab.repository.described(lab.job, gone) is None
     await lab.push(3)
     assert await lab.repository.described(lab.job, gone) is None

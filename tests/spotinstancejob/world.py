@@ -17,7 +17,7 @@ from holdfast.api.spotinstancejob import REPLICA_LABEL, SpotInstanceJob
 from holdfast.api.spotinstancejob_status import ReplicaStatus, SpotInstanceJobStatus
 from holdfast.api.spotinstancevm import SpotInstanceVM
 from holdfast.decisions import CleanUp, Finish
-from holdfast.scheduling.machine_pools import MachinePools, Refusal, Resting, ZoneChoice, machine_wish
+from holdfast.scheduling.machine_pools import MachinePools, Resting, ZoneChoice, ZoneRefusal, machine_wish
 from holdfast.spotinstancejob.apply import checkpoint_to_restore, machine_object
 from holdfast.spotinstancejob.decide.actions import (
     Action,
@@ -34,7 +34,7 @@ from holdfast.spotinstancejob.decide.actions import (
 from holdfast.spotinstancejob.decide.decision import ahead, decide, plan
 from holdfast.spotinstancejob.decide.needs import unmade_machines, waiting_for_node
 from holdfast.spotinstancejob.decide.recovery import goes_back, wants_repository
-from holdfast.spotinstancejob.images import Checkpoint, checkpoint_backup, checkpoint_of
+from holdfast.spotinstancejob.images import CheckpointImages, checkpoint_backup, checkpoint_of
 from holdfast.spotinstancejob.names import ATTEMPT_LABEL
 from holdfast.spotinstancejob.replica_job import ReplicaAttempt, replica_job
 from holdfast.spotinstancejob.snapshot import (
@@ -70,7 +70,7 @@ class SpotWorld:
         self.machines: dict[str, ProvisionedInstance] = {}
         self.backups: dict[str, CheckpointBackup] = {}
         self.pools = MachinePools(lambda: 0.0)
-        self.registry: dict[int, Checkpoint] = {}
+        self.registry: dict[int, CheckpointImages] = {}
         self.registry_is_down = False
         self.cloud_is_down = False
         self.taken: set[str] = set()
@@ -384,7 +384,7 @@ class SpotWorld:
         """The cloud makes none."""
         it = self.machines[machine]
         wish = machine_wish(self.template or template(), spot=True)
-        refusal = Refusal(scope="zone", reason=reason, said="no capacity")
+        refusal = ZoneRefusal(scope="zone", reason=reason, said="no capacity")
         self.pools.refused(wish, it.spec.zone or "", refusal, self.now, by="")
         self.set_machine(
             machine, phase="End", step="Gone", conditions=[condition("Launched", "False", reason, "no capacity")]

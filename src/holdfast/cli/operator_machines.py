@@ -15,7 +15,7 @@ from holdfast.machines.snapshot import TIMING, MachineTiming
 from holdfast.machines.ssh_joiner import JoinTiming, SshJoiner
 from holdfast.machines.ssh_keys import RootKey
 from holdfast.providers.gcp.credentials import parse_service_account
-from holdfast.providers.gcp.endpoint import ENVIRONMENT, Endpoint, endpoint_at
+from holdfast.providers.gcp.endpoint import ENVIRONMENT, GoogleEndpoint, endpoint_at
 from holdfast.providers.gcp.provider import connect
 from holdfast.providers.protocol import Provider
 from holdfast.runtime.operator import Operator
@@ -89,7 +89,7 @@ class _Connect:
     """Projects of Compute Engine, or of the stand-in that the environment names."""
 
     def __init__(
-        self, endpoint: Endpoint, random: Random, require_leadership: Callable[[], None], observe: Observe
+        self, endpoint: GoogleEndpoint, random: Random, require_leadership: Callable[[], None], observe: Observe
     ) -> None:
         self._endpoint = endpoint
         self._random = random

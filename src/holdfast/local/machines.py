@@ -25,7 +25,7 @@ from holdfast.node.notice.metadata import PreemptionNotice
 from holdfast.node.notice.metrics import NoticeMetrics
 from holdfast.node.notice.sidecars import SidecarNotifier
 from holdfast.node.notice.watch import NoticeWatch
-from holdfast.providers.local.runner import NodeSpec
+from holdfast.providers.local.runner import LocalNodeSpec
 
 PRETENDED_GPUS = "holdfast.dev/pretended-gpus"
 ZONE_LABEL, REGION_LABEL = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
@@ -103,7 +103,7 @@ class LocalMachines:
         running = self._running.get(node)
         return running.kubelet if running is not None else None
 
-    async def start(self, node: NodeSpec) -> None:
+    async def start(self, node: LocalNodeSpec) -> None:
         if node.name in self._running:
             return
         kubelet = self._make_kubelet(node.name, self._folder / node.name, self._offered(node), node_details(node))
@@ -145,7 +145,7 @@ class LocalMachines:
         await asyncio.gather(*(each.kubelet.stop() for each in found))
         await self._http.close()
 
-    def _offered(self, node: NodeSpec) -> dict[str, str]:
+    def _offered(self, node: LocalNodeSpec) -> dict[str, str]:
         """CPUs and memory are those of this computer: machines share them."""
         own = {name: amount for name, amount in self._resources.items() if name != RESOURCE}
         return {**own, RESOURCE: str(node.gpu_count)} if node.gpu_count else own
@@ -164,7 +164,7 @@ class LocalMachines:
         await watch.follow(self._notice(name))
 
 
-def node_details(node: NodeSpec) -> NodeDetails:
+def node_details(node: LocalNodeSpec) -> NodeDetails:
     """What a cloud's controllers and kubeadm write, and that the GPUs are pretended."""
     labels = {
         SPOT_NODE_LABEL: "true",

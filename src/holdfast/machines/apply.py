@@ -39,7 +39,7 @@ from holdfast.runtime.read_your_writes import TrackedClient
 from holdfast.scheduling.machine_pools import MachinePools, machine_wish
 
 
-class Applier:
+class MachineApplier:
     def __init__(self, tasks: MachineTasks, pools: MachinePools) -> None:
         self._tasks = tasks
         self._pools = pools

@@ -15,7 +15,7 @@ from holdfast.api.meta import Key
 from holdfast.cluster.errors import ClusterError, NotLeading
 from holdfast.errors import HoldfastError
 from holdfast.machines.joining import JoinProgress
-from holdfast.machines.work import Failed, Running, Succeeded, Task, Value, Work
+from holdfast.machines.work import Failed, MachineTask, Succeeded, TaskRunning, Value, Work
 from holdfast.providers.errors import RateLimited
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.process import Now
@@ -33,9 +33,9 @@ class Background:
     def __init__(self, *, now: Now, random: Random, at_once: int = AT_ONCE) -> None:
         self._now = now
         self._random = random
-        self._turns = {task: asyncio.Semaphore(at_once) for task in Task}
-        self._work: dict[str, dict[Task, Work]] = {}
-        self._running: dict[tuple[str, Task], asyncio.Task[None]] = {}
+        self._turns = {task: asyncio.Semaphore(at_once) for task in MachineTask}
+        self._work: dict[str, dict[MachineTask, Work]] = {}
+        self._running: dict[tuple[str, MachineTask], asyncio.Task[None]] = {}
         self._wake: Callable[[Key], None] = lambda _: None
         self._stopped = False
         self._crashed = asyncio.Event()
@@ -59,45 +59,47 @@ class Background:
             if running:
                 await asyncio.wait(running)
 
-    def of(self, uid: str) -> dict[Task, Work]:
+    def of(self, uid: str) -> dict[MachineTask, Work]:
         """What runs and what has ended for this object."""
         return dict(self._work.get(uid, {}))
 
-    def start(self, key: Key, uid: str, task: Task, work: Callable[[], Awaitable[Value]], *, cause: str = "") -> None:
+    def start(
+        self, key: Key, uid: str, task: MachineTask, work: Callable[[], Awaitable[Value]], *, cause: str = ""
+    ) -> None:
         """Nothing is begun while the same task of the object still runs."""
         if self._stopped or (uid, task) in self._running:
             return
         before = self._work.get(uid, {}).get(task)
         again = before if isinstance(before, Failed) and before.cause == cause else None
         last_error = again.error if again is not None else None
-        self._work.setdefault(uid, {})[task] = Running(self._now(), cause, last_error=last_error)
+        self._work.setdefault(uid, {})[task] = TaskRunning(self._now(), cause, last_error=last_error)
         self._running[uid, task] = asyncio.create_task(
             self._run(key, uid, task, work, cause, again.failures if again is not None else 0), name=f"{task} {key}"
         )
 
-    def report(self, key: Key, uid: str, task: Task, progress: JoinProgress) -> None:
+    def report(self, key: Key, uid: str, task: MachineTask, progress: JoinProgress) -> None:
         """What the running task waits for now."""
         running = self._work.get(uid, {}).get(task)
-        if not isinstance(running, Running):
+        if not isinstance(running, TaskRunning):
             return
         is_new_step = running.progress is None or running.progress.step != progress.step
         since = self._now() if is_new_step else running.step_since
         self._work[uid][task] = structs.replace(running, progress=progress, step_since=since)
         self._wake(key)
 
-    def cancel(self, uid: str, task: Task) -> None:
+    def cancel(self, uid: str, task: MachineTask) -> None:
         """The object is queued again once the task has ended; no trace of it is left then."""
         if (running := self._running.get((uid, task))) is not None:
             running.cancel()
 
     def forget(self, uid: str) -> None:
         """The object is gone."""
-        for task in Task:
+        for task in MachineTask:
             self.cancel(uid, task)
         self._work.pop(uid, None)
 
     async def _run(
-        self, key: Key, uid: str, task: Task, work: Callable[[], Awaitable[Value]], cause: str, failures: int
+        self, key: Key, uid: str, task: MachineTask, work: Callable[[], Awaitable[Value]], cause: str, failures: int
     ) -> None:
         result: Work | None = None
         try:
@@ -118,14 +120,14 @@ class Background:
             del self._running[uid, task]
             self._finish(key, uid, task, result)
 
-    def _note(self, uid: str, task: Task, *, is_queued: bool) -> None:
+    def _note(self, uid: str, task: MachineTask, *, is_queued: bool) -> None:
         """The time of a task counts from its turn."""
         of_object = self._work.get(uid, {})
         running = of_object.get(task)
-        if isinstance(running, Running):
+        if isinstance(running, TaskRunning):
             of_object[task] = structs.replace(running, since=self._now(), is_queued=is_queued)
 
-    def _finish(self, key: Key, uid: str, task: Task, result: Work | None) -> None:
+    def _finish(self, key: Key, uid: str, task: MachineTask, result: Work | None) -> None:
         of_object = self._work.get(uid)
         if of_object is None:
             return  # forgotten meanwhile

@@ -8,7 +8,7 @@ from msgspec import structs
 from holdfast.api.meta import Key
 from holdfast.api.provisionedinstance import ProvisionedInstance, ProvisionedInstanceStatus
 from holdfast.cluster.resources import PROVISIONED_INSTANCES
-from holdfast.machines.apply import Applier
+from holdfast.machines.apply import MachineApplier
 from holdfast.machines.background import Background
 from holdfast.machines.clouds import Cloud, CloudSource, CloudUnavailable
 from holdfast.machines.decision import Pass, decide, is_awaited
@@ -35,7 +35,7 @@ class ProvisionedInstanceReconciler(
         clouds: CloudSource,
         background: Background,
         poller: Poller,
-        applier: Applier,
+        applier: MachineApplier,
         pools: MachinePools,
         writer: WriteTracker,
         events: Recorder,

@@ -52,7 +52,7 @@ class GivenCredentials(Struct, frozen=True):
         return [("endpoint", self.endpoint)]
 
 
-class ClusterInfo(Struct, frozen=True):
+class JoinClusterInfo(Struct, frozen=True):
     endpoint: str
     ca_cert_hashes: tuple[str, ...]
 
@@ -71,7 +71,7 @@ class JoinCredentials(Struct, frozen=True, kw_only=True):
         return [("endpoint", self.endpoint)]
 
 
-class CredentialSource:
+class JoinCredentialSource:
     """Reads afresh at each join: tokens expire and are renewed."""
 
     def __init__(self, cluster: Cluster, secrets: SecretReader) -> None:
@@ -94,7 +94,7 @@ class CredentialSource:
             hashes, endpoint = hashes or info.ca_cert_hashes, endpoint or info.endpoint
         return JoinCredentials(token=given.token or minted, ca_cert_hashes=hashes, endpoint=endpoint)
 
-    async def _cluster_info(self) -> ClusterInfo:
+    async def _cluster_info(self) -> JoinClusterInfo:
         try:
             found = await self._cluster.get(CONFIG_MAPS, CLUSTER_INFO)
         except NotFound:
@@ -124,7 +124,7 @@ def given_credentials(config: KubeadmJoinConfig, secret: Secret) -> GivenCredent
     )
 
 
-def cluster_info(data: Mapping[str, str]) -> ClusterInfo:
+def cluster_info(data: Mapping[str, str]) -> JoinClusterInfo:
     """From the kubeconfig in the ConfigMap; every certificate of its CA may be the one that the server shows."""
     try:
         document = msgspec.convert(yaml.safe_load(data["kubeconfig"]), _Kubeconfig)
@@ -135,7 +135,7 @@ def cluster_info(data: Mapping[str, str]) -> ClusterInfo:
             "InvalidClusterInfo",
             f"the kubeconfig in ConfigMap {CLUSTER_INFO} can't be read ({type(error).__name__}): {REMEDY}",
         ) from None
-    return ClusterInfo(_endpoint(cluster.server), tuple(dict.fromkeys(map(ca_cert_hash, certificates))))
+    return JoinClusterInfo(_endpoint(cluster.server), tuple(dict.fromkeys(map(ca_cert_hash, certificates))))
 
 
 def ca_cert_hash(certificate: x509.Certificate) -> str:

@@ -9,7 +9,7 @@ from holdfast.api.provisionedinstance import ProvisionedInstance
 from holdfast.api.spotinstancevm import SpotInstanceVM
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import NODES, PODS, PROVISIONED_INSTANCES, SPOT_INSTANCE_VMS
-from holdfast.machines.apply import Applier
+from holdfast.machines.apply import MachineApplier
 from holdfast.machines.background import Background
 from holdfast.machines.clouds import CloudSource
 from holdfast.machines.controller import ProvisionedInstanceReconciler
@@ -73,7 +73,7 @@ def machines(
         source,
         background,
         poller,
-        Applier(tasks, pools),
+        MachineApplier(tasks, pools),
         pools,
         writer,
         operator.recorder,

@@ -16,7 +16,7 @@ from holdfast.api.provisionedinstance import (
 )
 from holdfast.api.spotinstancevm import SpotInstanceVM
 from holdfast.decisions import Snapshot
-from holdfast.machines.work import Failed, Gone, Running, Succeeded, Task, Work
+from holdfast.machines.work import Failed, Gone, MachineTask, Succeeded, TaskRunning, Work
 from holdfast.providers.protocol import Machine
 from holdfast.times import parse_optional_time
 
@@ -69,7 +69,7 @@ class MachineSnapshot(Snapshot, frozen=True, kw_only=True):
     """Since when the cloud has not listed machines, and what it says instead."""
     listed: Listed | Absent | None = None
     """None while no list tells anything about the machine."""
-    work: Mapping[Task, Work] = {}
+    work: Mapping[MachineTask, Work] = {}
 
     @property
     def status(self) -> ProvisionedInstanceStatus:
@@ -156,12 +156,12 @@ def with_status(seen: MachineSnapshot, status: ProvisionedInstanceStatus) -> Mac
 
 def found_gone(seen: MachineSnapshot) -> Gone | None:
     """What the cloud has said when it was asked about this very machine."""
-    check = seen.work.get(Task.CHECK)
+    check = seen.work.get(MachineTask.CHECK)
     return check.value if isinstance(check, Succeeded) and isinstance(check.value, Gone) else None
 
 
 def is_due(work: Work | None, now: datetime) -> bool:
     """Whether the task is to be begun (again) now."""
-    if isinstance(work, Running):
+    if isinstance(work, TaskRunning):
         return False
     return not isinstance(work, Failed) or now >= work.retry_at

@@ -21,7 +21,7 @@ from holdfast.cluster.resources import NODES
 from holdfast.errors import HoldfastError
 from holdfast.machines import bootstrap_tokens, kubeadm, ssh
 from holdfast.machines.bootstrap_tokens import token_id, token_of
-from holdfast.machines.join_credentials import CredentialSource, JoinCredentials
+from holdfast.machines.join_credentials import JoinCredentials, JoinCredentialSource
 from holdfast.machines.joining import (
     INSTANCE_LABEL,
     HostKeySource,
@@ -76,7 +76,7 @@ class SshJoiner:
         port: int = 22,
     ) -> None:
         self.cluster = cluster
-        self.credentials = CredentialSource(cluster, secrets)
+        self.credentials = JoinCredentialSource(cluster, secrets)
         self.timing = timing
         self.now = now
         self._secrets = secrets

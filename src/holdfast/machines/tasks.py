@@ -13,7 +13,7 @@ from holdfast.machines.joining import CannotJoin, Joiner, JoinProgress, JoinRequ
 from holdfast.machines.machine_spec import join_progress, join_target, machine_spec
 from holdfast.machines.projects import MachineProject, MachineProjects
 from holdfast.machines.snapshot import STOPPED_STATES, Absent, Listed, MachineSnapshot, MachineTiming
-from holdfast.machines.work import Gone, Task, Value
+from holdfast.machines.work import Gone, MachineTask, Value
 from holdfast.providers.errors import NotFound, Unauthorized
 from holdfast.providers.protocol import Machine, Provider
 from holdfast.runtime.process import Now
@@ -76,8 +76,13 @@ class MachineTasks:
         self._cluster_uid = cluster_uid
         self._timing = timing
 
-    def start(self, task: Task, cause: str, seen: MachineSnapshot) -> None:
-        does = {Task.LAUNCH: self._launch, Task.JOIN: self._join, Task.CHECK: self._check, Task.DELETE: self._delete}
+    def start(self, task: MachineTask, cause: str, seen: MachineSnapshot) -> None:
+        does = {
+            MachineTask.LAUNCH: self._launch,
+            MachineTask.JOIN: self._join,
+            MachineTask.CHECK: self._check,
+            MachineTask.DELETE: self._delete,
+        }
 
         async def work() -> Value:
             cloud = await self._open(seen)
@@ -89,7 +94,7 @@ class MachineTasks:
 
         self._background.start(seen.instance.metadata.key, seen.uid, task, work, cause=cause)
 
-    def cancel(self, task: Task, seen: MachineSnapshot) -> None:
+    def cancel(self, task: MachineTask, seen: MachineSnapshot) -> None:
         self._background.cancel(seen.uid, task)
 
     async def revoke(self, seen: MachineSnapshot) -> None:
@@ -128,7 +133,7 @@ class MachineTasks:
         key, uid = seen.instance.metadata.key, seen.uid
 
         def report(progress: JoinProgress) -> None:
-            self._background.report(key, uid, Task.JOIN, progress)
+            self._background.report(key, uid, MachineTask.JOIN, progress)
 
         await self._joiner.join(request, _HostKeys(provider, seen, self._now), report)
 

@@ -10,7 +10,7 @@ from holdfast.machines.joining import JoinProgress
 from holdfast.providers.protocol import Machine
 
 
-class Task(StrEnum):
+class MachineTask(StrEnum):
     """Of each, one runs at a time for a machine."""
 
     LAUNCH = "launch"
@@ -30,7 +30,7 @@ class Gone(Struct, frozen=True):
 Value: TypeAlias = Machine | Gone | None
 
 
-class Running(Struct, frozen=True):
+class TaskRunning(Struct, frozen=True):
     since: datetime
     """Since when it is queued, or, once it has its turn, runs."""
     cause: str = ""
@@ -55,12 +55,12 @@ class Failed(Struct, frozen=True):
     cause: str = ""
 
 
-Work: TypeAlias = Running | Succeeded | Failed
+Work: TypeAlias = TaskRunning | Succeeded | Failed
 
 
 def has_run(work: Work | None, seconds: float, now: datetime) -> bool:
     """For so long, since it had its turn."""
-    return isinstance(work, Running) and not work.is_queued and now - work.since >= timedelta(seconds=seconds)
+    return isinstance(work, TaskRunning) and not work.is_queued and now - work.since >= timedelta(seconds=seconds)
 
 
 def error_of(work: Work | None) -> Exception | None:
@@ -68,6 +68,6 @@ def error_of(work: Work | None) -> Exception | None:
     match work:
         case Failed():
             return work.error
-        case Running():
+        case TaskRunning():
             return work.last_error
     return None

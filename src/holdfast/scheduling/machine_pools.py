@@ -41,7 +41,7 @@ class MachineWish(Struct, frozen=True, kw_only=True):
     spot: bool = True
 
 
-class Refusal(Struct, frozen=True, kw_only=True):
+class ZoneRefusal(Struct, frozen=True, kw_only=True):
     """The cloud made no machine, or one that was of no use, for a reason that holds in `scope`."""
 
     scope: Scope
@@ -134,7 +134,7 @@ class MachinePools:
         """A machine of the template has got ready there."""
         self._pauses.pop(_place(wish, zone, "template-zone"), None)
 
-    def refused(self, wish: MachineWish, zone: str, refusal: Refusal, now: datetime, *, by: str) -> None:
+    def refused(self, wish: MachineWish, zone: str, refusal: ZoneRefusal, now: datetime, *, by: str) -> None:
         self.released(by)
         self._forget(now)
         place = _place(wish, zone, refusal.scope)

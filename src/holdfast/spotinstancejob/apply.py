@@ -42,7 +42,7 @@ from holdfast.spotinstancejob.decide.actions import (
 from holdfast.spotinstancejob.decide.recovery import goes_back, known_checkpoints
 from holdfast.spotinstancejob.forbidden import refusal
 from holdfast.spotinstancejob.images import (
-    Checkpoint,
+    CheckpointImages,
     SavedImage,
     checkpoint_backup,
     saved_containers,
@@ -212,7 +212,7 @@ def machine_object(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus, zo
     }
 
 
-def checkpoint_to_restore(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> Checkpoint | None:
+def checkpoint_to_restore(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> CheckpointImages | None:
     """What the attempt goes on from. In container mode None, too, while the registry has not described it."""
     image = replica.restored_from
     if not image:
@@ -223,12 +223,12 @@ def checkpoint_to_restore(observed: SpotInstanceJobSnapshot, replica: ReplicaSta
     return next(known, None) or _by_name(observed.job, image)
 
 
-def _by_name(job: SpotInstanceJob, image: str) -> Checkpoint:
+def _by_name(job: SpotInstanceJob, image: str) -> CheckpointImages:
     """A sidecar needs no more than the name of the image."""
     name, _, digest = image.partition("@")
     (container,) = saved_containers(job, "application")
     saved = SavedImage(container=container, image=name, digest=digest)
-    return Checkpoint(number=0, replica=0, mode="application", images=(saved,))
+    return CheckpointImages(number=0, replica=0, mode="application", images=(saved,))
 
 
 def _mode(observed: SpotInstanceJobSnapshot) -> RunMode:

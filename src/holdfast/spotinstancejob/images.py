@@ -68,7 +68,7 @@ class SavedImage(Struct, frozen=True, kw_only=True):
         return restorable_image(self.container, self.by_digest, self.labels)
 
 
-class Checkpoint(Struct, frozen=True, kw_only=True):
+class CheckpointImages(Struct, frozen=True, kw_only=True):
     """One replica as it was saved: an image for each container that is saved. Numbers are the job's, and only grow."""
 
     number: int
@@ -179,7 +179,7 @@ def backup_number(job: SpotInstanceJob, backup: CheckpointBackup) -> int | None:
     return int(found[1]) if found else None
 
 
-def checkpoint_of(job: SpotInstanceJob, backup: CheckpointBackup) -> Checkpoint | None:
+def checkpoint_of(job: SpotInstanceJob, backup: CheckpointBackup) -> CheckpointImages | None:
     """The checkpoint that a finished backup of this job has made; None unless all its images are pushed."""
     number, status = backup_number(job, backup), backup.status
     replica = backup.metadata.labels.get(REPLICA_LABEL, "")
@@ -189,7 +189,7 @@ def checkpoint_of(job: SpotInstanceJob, backup: CheckpointBackup) -> Checkpoint 
     wanted = [each.name for each in backup.spec.containers]
     if not wanted or any(name not in built for name in wanted):
         return None
-    return Checkpoint(
+    return CheckpointImages(
         number=number,
         replica=int(replica),
         mode=status.mode or ("application" if backup.spec.mode == "application" else "container"),
@@ -200,7 +200,7 @@ def checkpoint_of(job: SpotInstanceJob, backup: CheckpointBackup) -> Checkpoint 
     )
 
 
-def checkpoints_in_registry(job: SpotInstanceJob, images: Iterable[OwnedImage]) -> tuple[Checkpoint, ...]:
+def checkpoints_in_registry(job: SpotInstanceJob, images: Iterable[OwnedImage]) -> tuple[CheckpointImages, ...]:
     """The job's checkpoints, the newest first, also those that lack a container's image."""
     repository = job_repository(job)
     found: dict[tuple[int, int, RunMode], dict[str, tuple[str, OwnedImage]]] = {}
@@ -217,7 +217,7 @@ def checkpoints_in_registry(job: SpotInstanceJob, images: Iterable[OwnedImage]) 
         if image.container not in of_run or of_run[image.container][0] < tag.time:
             of_run[image.container] = (tag.time, image)
     checkpoints = (
-        Checkpoint(
+        CheckpointImages(
             number=number,
             replica=replica,
             mode=mode,
@@ -246,19 +246,21 @@ def _tag_time(text: str) -> str:
 # Which of them.
 
 
-def status_image(job: SpotInstanceJob, checkpoint: Checkpoint) -> str:
+def status_image(job: SpotInstanceJob, checkpoint: CheckpointImages) -> str:
     """What status calls the checkpoint: the image of the first container with a GPU, else of the first."""
     name = training_container(job)
     chosen = next((each for each in checkpoint.images if each.container == name), checkpoint.images[0])
     return chosen.with_digest
 
 
-def newest(checkpoints: Iterable[Checkpoint], set_aside: Collection[str] = ()) -> Checkpoint | None:
+def newest(checkpoints: Iterable[CheckpointImages], set_aside: Collection[str] = ()) -> CheckpointImages | None:
     """The whole one with the highest number. set_aside: images, as status names them, that failed to restore."""
     return max(_valid(checkpoints, set_aside), key=lambda each: each.order, default=None)
 
 
-def before(checkpoints: Iterable[Checkpoint], image: str, set_aside: Collection[str] = ()) -> Checkpoint | None:
+def before(
+    checkpoints: Iterable[CheckpointImages], image: str, set_aside: Collection[str] = ()
+) -> CheckpointImages | None:
     """The newest of those before the one with this image: a replica goes one image back."""
     everything = tuple(checkpoints)
     limit = next((each.order for each in everything if _has(each, (image,))), None)
@@ -269,8 +271,8 @@ def before(checkpoints: Iterable[Checkpoint], image: str, set_aside: Collection[
 
 
 def old_checkpoints(
-    checkpoints: Iterable[Checkpoint], retain: int, in_use: Collection[str] = (), set_aside: Collection[str] = ()
-) -> tuple[Checkpoint, ...]:
+    checkpoints: Iterable[CheckpointImages], retain: int, in_use: Collection[str] = (), set_aside: Collection[str] = ()
+) -> tuple[CheckpointImages, ...]:
     """Those whose images are deleted: all before the newest `retain` valid ones, never one that a restore uses.
 
     in_use, set_aside: images as status names them. What failed to restore does not count: three bad images must not
@@ -309,11 +311,11 @@ def old_backups(
     return tuple(backup for _, backup in finished[:-FINISHED_BACKUPS] if backup.metadata.name not in kept)
 
 
-def _valid(checkpoints: Iterable[Checkpoint], set_aside: Collection[str]) -> list[Checkpoint]:
+def _valid(checkpoints: Iterable[CheckpointImages], set_aside: Collection[str]) -> list[CheckpointImages]:
     return [each for each in checkpoints if each.is_whole and not _has(each, set_aside)]
 
 
-def _has(checkpoint: Checkpoint, images: Collection[str]) -> bool:
+def _has(checkpoint: CheckpointImages, images: Collection[str]) -> bool:
     return any(_is_same(image.with_digest, each) for image in checkpoint.images for each in images)
 
 

@@ -12,7 +12,7 @@ from holdfast.api.spotinstancejob import SpotInstanceJob
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.process import Now
 from holdfast.spotinstancejob.decide.recovery import set_aside
-from holdfast.spotinstancejob.images import Checkpoint, old_checkpoints, status_image
+from holdfast.spotinstancejob.images import CheckpointImages, old_checkpoints, status_image
 from holdfast.spotinstancejob.repository import RepositoryProblem
 from holdfast.spotinstancejob.snapshot import RepositoryView, status_of
 
@@ -22,11 +22,11 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 class Repository(Protocol):
     """The job's images in its registry. Every method raises a `RepositoryProblem`."""
 
-    async def checkpoints(self, job: SpotInstanceJob) -> tuple[Checkpoint, ...]: ...
+    async def checkpoints(self, job: SpotInstanceJob) -> tuple[CheckpointImages, ...]: ...
 
-    async def described(self, job: SpotInstanceJob, checkpoint: Checkpoint) -> Checkpoint | None: ...
+    async def described(self, job: SpotInstanceJob, checkpoint: CheckpointImages) -> CheckpointImages | None: ...
 
-    async def delete(self, job: SpotInstanceJob, checkpoints: Iterable[Checkpoint]) -> int: ...
+    async def delete(self, job: SpotInstanceJob, checkpoints: Iterable[CheckpointImages]) -> int: ...
 
 
 class RepositoryLookups:
@@ -48,7 +48,7 @@ class RepositoryLookups:
     def attach(self, informers: Informers, add: Callable[[Key], None]) -> None:
         self._add = add
 
-    def view(self, job: SpotInstanceJob, since: datetime, known: tuple[Checkpoint, ...]) -> RepositoryView | None:
+    def view(self, job: SpotInstanceJob, since: datetime, known: tuple[CheckpointImages, ...]) -> RepositoryView | None:
         """What the registry has said, if it was asked after `since`; else it is asked now, and this is None.
 
         `known`: checkpoints whose CheckpointBackups are there, for a registry that lists nothing.
@@ -63,8 +63,8 @@ class RepositoryLookups:
         return view
 
     def described(
-        self, job: SpotInstanceJob, image: str, known: tuple[Checkpoint, ...]
-    ) -> Checkpoint | RepositoryView | None:
+        self, job: SpotInstanceJob, image: str, known: tuple[CheckpointImages, ...]
+    ) -> CheckpointImages | RepositoryView | None:
         """The checkpoint with the labels of its images, or what the registry says instead; None while it is asked.
 
         An answer from before the image was asked for can't tell that it is missing.
@@ -111,12 +111,12 @@ class RepositoryLookups:
             if running:
                 await asyncio.wait(running)
 
-    def _ask(self, job: SpotInstanceJob, known: tuple[Checkpoint, ...]) -> None:
+    def _ask(self, job: SpotInstanceJob, known: tuple[CheckpointImages, ...]) -> None:
         uid = job.metadata.uid
         if uid not in self._asking:
             self._asking[uid] = asyncio.create_task(self._look(job, known), name=f"repository of {job.metadata.key}")
 
-    async def _look(self, job: SpotInstanceJob, known: tuple[Checkpoint, ...]) -> None:
+    async def _look(self, job: SpotInstanceJob, known: tuple[CheckpointImages, ...]) -> None:
         uid, asked_at = job.metadata.uid, self._now()
         try:
             found = await self._repository.checkpoints(job)

@@ -15,7 +15,7 @@ from holdfast.pods.template import GPU_TOLERATION, Defaults, on_node
 from holdfast.scheduling.ledger import RESERVATION_LABEL
 from holdfast.spotinstancejob import names
 from holdfast.spotinstancejob.application import with_sidecar
-from holdfast.spotinstancejob.images import Checkpoint, status_image
+from holdfast.spotinstancejob.images import CheckpointImages, status_image
 from holdfast.spotinstancejob.template import containers, has_gpu, pod_template
 
 # Keeps a machine's GPUs for the job that ordered it; the value is the job's uid.
@@ -42,7 +42,7 @@ class ReplicaAttempt(Struct, frozen=True, kw_only=True):
     mode: RunMode
     node: str = ""
     """The one node that it runs on; empty for any."""
-    checkpoint: Checkpoint | None = None
+    checkpoint: CheckpointImages | None = None
     """What it goes on from; in container mode with the labels of its images. None for a start from nothing."""
     is_exact: bool = False
     """Whether it goes on from exactly that, and not from what the replica has in the object store."""

@@ -24,7 +24,7 @@ from holdfast.errors import HoldfastError
 from holdfast.providers.errors import ProviderError, Unauthorized
 from holdfast.runtime.secrets import SecretUnavailable
 from holdfast.spotinstancejob.images import (
-    Checkpoint,
+    CheckpointImages,
     SavedImage,
     checkpoints_in_registry,
     job_repository,
@@ -59,7 +59,7 @@ class CheckpointRepository:
         self._credentials = credentials
         self._plain_http = plain_http
 
-    async def checkpoints(self, job: SpotInstanceJob) -> tuple[Checkpoint, ...]:
+    async def checkpoints(self, job: SpotInstanceJob) -> tuple[CheckpointImages, ...]:
         """All checkpoints of this job in its repository, the newest first, with their labels.
 
         Also those that lack a container's image: they are never restored, and have to be deleted some day.
@@ -69,7 +69,7 @@ class CheckpointRepository:
             images = await images_of(registry, repository, job.metadata.uid, tag_prefixes(job))
             return checkpoints_in_registry(job, images)
 
-    async def described(self, job: SpotInstanceJob, checkpoint: Checkpoint) -> Checkpoint | None:
+    async def described(self, job: SpotInstanceJob, checkpoint: CheckpointImages) -> CheckpointImages | None:
         """The checkpoint with the labels of its images, as a restore needs them; None if an image is gone."""
         async with self._registry(job) as registry:
             try:
@@ -78,7 +78,7 @@ class CheckpointRepository:
                 return None
             return structs.replace(checkpoint, images=tuple(images))
 
-    async def delete(self, job: SpotInstanceJob, checkpoints: Iterable[Checkpoint]) -> int:
+    async def delete(self, job: SpotInstanceJob, checkpoints: Iterable[CheckpointImages]) -> int:
         """How many images were deleted; those that are gone already are no error."""
         digests = dict.fromkeys(
             (image.reference.repository, image.digest) for each in checkpoints for image in each.images if image.digest

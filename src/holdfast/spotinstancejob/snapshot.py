@@ -18,7 +18,7 @@ from holdfast.decisions import Snapshot
 from holdfast.pods.failure import has_preemption_notice
 from holdfast.scheduling.machine_pools import Resting, ZoneChoice
 from holdfast.spotinstancejob import names
-from holdfast.spotinstancejob.images import Checkpoint
+from holdfast.spotinstancejob.images import CheckpointImages
 from holdfast.times import parse_duration_s, parse_time
 
 # The phases in which an attempt has its Job, or is to have it.
@@ -33,7 +33,7 @@ class RepositoryView(Struct, frozen=True, kw_only=True):
     """What the registry has said about the job's images; `problem` says why it has not."""
 
     asked_at: datetime
-    checkpoints: tuple[Checkpoint, ...] = ()
+    checkpoints: tuple[CheckpointImages, ...] = ()
     """The whole ones, the newest first, with the labels of their images."""
     problem: str = ""
 
@@ -61,7 +61,7 @@ class SpotInstanceJobSnapshot(Snapshot, frozen=True, kw_only=True):
     """By replica why its machine, which is ready, has no room for it."""
     repository: RepositoryView | None = None
     """None while nobody has asked, or the answer is too old."""
-    described: Mapping[str, Checkpoint] = {}
+    described: Mapping[str, CheckpointImages] = {}
     """The checkpoints that attempts are to go on from, by image as status names it, with the labels of their images."""
     undescribed: frozenset[str] = frozenset()
     """Images that attempts are to go on from, and of which the registry has not told anything yet."""

@@ -17,7 +17,7 @@ from holdfast.scheduling.resources import pod_requests
 from holdfast.spotinstancejob import names
 from holdfast.spotinstancejob.decide.needs import unmade_machines, waiting_for_node
 from holdfast.spotinstancejob.decide.recovery import known_checkpoints, wants_repository
-from holdfast.spotinstancejob.images import Checkpoint
+from holdfast.spotinstancejob.images import CheckpointImages
 from holdfast.spotinstancejob.lookups import RepositoryLookups
 from holdfast.spotinstancejob.observe import SpotInstanceJobCaches
 from holdfast.spotinstancejob.placement import ReplicaPlacement
@@ -72,14 +72,14 @@ class Supply:
 
         Only containers are made from images: a sidecar finds out for itself what an image holds.
         """
-        described: dict[str, Checkpoint] = {}
+        described: dict[str, CheckpointImages] = {}
         missing: set[str] = set()
         undescribed: set[str] = set()
         problem: RepositoryView | None = None
         for image in images_to_restore(observed):
             found = self._lookups.described(observed.job, image, known_checkpoints(observed))
             match found:
-                case Checkpoint():
+                case CheckpointImages():
                     described[image] = found
                 case RepositoryView() if not found.problem:
                     missing.add(image)

@@ -13,7 +13,7 @@ from holdfast.machines.phases.step import (
     TellNothing,
 )
 from holdfast.machines.snapshot import Absent, CloudProblem
-from holdfast.machines.work import Gone, Succeeded, Task
+from holdfast.machines.work import Gone, MachineTask, Succeeded
 from holdfast.providers.errors import ProviderError
 from tests.machines.observations import (
     ASKED,
@@ -31,8 +31,8 @@ from tests.machines.observations import (
     seen,
 )
 
-DELETE = StartTask(Task.DELETE)
-GONE = {Task.DELETE: Succeeded(None)}
+DELETE = StartTask(MachineTask.DELETE)
+GONE = {MachineTask.DELETE: Succeeded(None)}
 MISSING = CloudProblem("SecretMissing", "Secret ml/gcp of gcpCredentialsSecretRef does not exist: create it")
 
 
@@ -41,7 +41,7 @@ def test_a_deleted_object_gives_its_machine_back_first(status: dict[str, Any]) -
     it = Decided(seen(status, deleted=True, node=node()), 50)
     assert it.effects == (DELETE,)
     assert it.status.phase == status["phase"], "nothing has to be written"
-    assert Decided(seen(status, deleted=True, work={Task.DELETE: running()}), 60).effects == ()
+    assert Decided(seen(status, deleted=True, work={MachineTask.DELETE: running()}), 60).effects == ()
 
 
 def test_when_the_machine_is_gone_node_pods_token_and_finalizer_go() -> None:
@@ -52,7 +52,7 @@ def test_when_the_machine_is_gone_node_pods_token_and_finalizer_go() -> None:
 
 
 def test_a_token_that_was_revoked_after_the_join_is_not_revoked_again() -> None:
-    work = {**GONE, Task.JOIN: Succeeded(None)}
+    work = {**GONE, MachineTask.JOIN: Succeeded(None)}
     assert RevokeToken() not in Decided(seen(SERVING, deleted=True, work=work), 60).effects
 
 
@@ -68,15 +68,15 @@ def test_an_object_without_the_finalizer_is_not_touched() -> None:
 
 
 def test_a_launch_that_is_under_way_is_waited_for_since_it_could_make_the_machine_later() -> None:
-    it = Decided(seen(ASKED, deleted=True, work={Task.LAUNCH: running()}), 50)
+    it = Decided(seen(ASKED, deleted=True, work={MachineTask.LAUNCH: running()}), 50)
     assert (it.effects, it.rechecks_s) == ((), [600])
-    it = Decided(seen(ASKED, deleted=True, work={Task.LAUNCH: running()}), 600)
-    assert it.effects == (CancelTask(Task.LAUNCH),)
+    it = Decided(seen(ASKED, deleted=True, work={MachineTask.LAUNCH: running()}), 600)
+    assert it.effects == (CancelTask(MachineTask.LAUNCH),)
 
 
 def test_a_join_that_is_under_way_ends_before_the_machine_does() -> None:
-    it = Decided(seen(LAUNCHED, deleted=True, work={Task.JOIN: running()}), 50)
-    assert it.effects == (CancelTask(Task.JOIN),)
+    it = Decided(seen(LAUNCHED, deleted=True, work={MachineTask.JOIN: running()}), 50)
+    assert it.effects == (CancelTask(MachineTask.JOIN),)
 
 
 def test_without_a_credential_the_object_stays_and_names_the_machine() -> None:
@@ -88,7 +88,7 @@ def test_without_a_credential_the_object_stays_and_names_the_machine() -> None:
 
 
 def test_a_delete_that_fails_is_said_and_tried_again() -> None:
-    work = {Task.DELETE: failed(ProviderError("503"), retry_s=70)}
+    work = {MachineTask.DELETE: failed(ProviderError("503"), retry_s=70)}
     it = Decided(seen(SERVING, deleted=True, work=work), 60)
     assert (it.effects, it.rechecks_s) == ((), [70])
     assert it.message.endswith("can't be deleted: 503")
@@ -111,13 +111,13 @@ def test_an_object_that_has_ended_does_nothing_until_it_is_deleted() -> None:
 
 
 def test_a_machine_that_the_cloud_has_deleted_is_not_deleted_again() -> None:
-    work = {Task.CHECK: Succeeded(Gone(preempted=True))}
+    work = {MachineTask.CHECK: Succeeded(Gone(preempted=True))}
     it = Decided(seen({**ENDING, "conditions": (condition("Launched", "True"),)}, work=work), 50)
     assert (DELETE in it.effects, it.where) == (False, ("End", "Gone"))
 
 
 def test_what_the_cloud_has_taken_back_it_deletes_itself_within_a_while() -> None:
-    work = {Task.CHECK: Succeeded(Gone(preempted=True, exists=True))}
+    work = {MachineTask.CHECK: Succeeded(Gone(preempted=True, exists=True))}
     it = Decided(seen(ENDING, work=work), 50)
     assert (it.effects, it.where, it.rechecks_s) == ((), ("End", "Deleting"), [180])
     it = Decided(seen(ENDING, work=work, listed=Absent(9)), 60)
@@ -126,7 +126,7 @@ def test_what_the_cloud_has_taken_back_it_deletes_itself_within_a_while() -> Non
 
 
 def test_what_is_deleted_and_taken_back_at_once_is_given_back_at_once() -> None:
-    work = {Task.CHECK: Succeeded(Gone(preempted=True, exists=True))}
+    work = {MachineTask.CHECK: Succeeded(Gone(preempted=True, exists=True))}
     assert Decided(seen(SERVING, deleted=True, work=work), 50).effects == (DELETE,)
 
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from holdfast.machines.phases.step import ReserveNode, StartTask, TellReady, unusable
-from holdfast.machines.work import Gone, Succeeded, Task
+from holdfast.machines.work import Gone, MachineTask, Succeeded
 from tests.machines.observations import JOINED, LAUNCHED, MACHINE, NAME, TEMPLATE, Decided, condition, node, pod, seen
 
 FAILED = condition("GPUReady", "False", "GPUs")
@@ -51,8 +51,8 @@ def test_a_machine_without_gpus_needs_none() -> None:
 
 def test_a_machine_that_does_not_get_ready_in_time_is_given_back_once_the_cloud_shows_it() -> None:
     it = Decided(seen(JOINED, node=node(gpus=0)), 660)
-    assert it.effects == (StartTask(Task.CHECK, "gpu"),)
-    work = {Task.CHECK: Succeeded(MACHINE, "gpu")}
+    assert it.effects == (StartTask(MachineTask.CHECK, "gpu"),)
+    work = {MachineTask.CHECK: Succeeded(MACHINE, "gpu")}
     it = Decided(seen(JOINED, node=node(gpus=0), work=work), 661)
     assert (it.where, it.condition("GPUReady")) == (("End", "Deleting"), ("False", "GPUs"))
     assert "was not ready within 600 s: Node" in it.message
@@ -68,7 +68,7 @@ def test_a_machine_that_is_given_back_is_not_reserved_however_ready_it_gets() ->
     for observed in (
         seen(late, node=node()),
         seen(JOINED, node=node(), deleted=True),
-        seen(JOINED, node=node(), work={Task.CHECK: Succeeded(Gone(preempted=True))}),
+        seen(JOINED, node=node(), work={MachineTask.CHECK: Succeeded(Gone(preempted=True))}),
         seen(LAUNCHED, node=None),
     ):
         it = Decided(observed, 100)
@@ -77,7 +77,7 @@ def test_a_machine_that_is_given_back_is_not_reserved_however_ready_it_gets() ->
 
 
 def test_a_machine_that_was_taken_back_is_not_asked_about_when_its_time_is_over() -> None:
-    work = {Task.CHECK: Succeeded(Gone(preempted=True))}
+    work = {MachineTask.CHECK: Succeeded(Gone(preempted=True))}
     it = Decided(seen(JOINED, node=node(gpus=0), work=work), 900)
     assert it.condition("Preempted") == ("True", "TakenBack")
     assert not any(isinstance(effect, StartTask) for effect in it.effects)

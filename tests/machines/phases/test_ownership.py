@@ -10,7 +10,7 @@ from holdfast.api.machine_ends import end_reason
 from holdfast.api.meta import OwnerReference
 from holdfast.machines.phases.step import CancelTask, DropFinalizer, StartTask, TellNothing
 from holdfast.machines.snapshot import MachineSnapshot, with_instance, with_status
-from holdfast.machines.work import Task
+from holdfast.machines.work import MachineTask
 from tests.machines.observations import (
     ASKED,
     ENDING,
@@ -49,7 +49,7 @@ def test_a_machine_without_its_job_is_given_back(status: dict[str, Any], owners:
     it = Decided(observed, 50)
     assert (it.where, it.condition("Preempted")) == (("End", "Deleting"), ("False", "JobGone"))
     assert it.message.endswith("its job is gone")
-    assert it.effects == (StartTask(Task.DELETE),)
+    assert it.effects == (StartTask(MachineTask.DELETE),)
     why = end_reason(with_status(observed, it.status).instance)
     assert why is not None
     assert why.reason == "JobGone"
@@ -61,8 +61,12 @@ def test_a_machine_that_was_never_asked_for_is_not_made_without_its_job() -> Non
 
 
 def test_a_launch_or_a_join_that_is_under_way_ends_first() -> None:
-    assert Decided(owned(seen(ASKED, work={Task.LAUNCH: running()})), 50).effects == (CancelTask(Task.LAUNCH),)
-    assert Decided(owned(seen(LAUNCHED, work={Task.JOIN: running()})), 50).effects == (CancelTask(Task.JOIN),)
+    assert Decided(owned(seen(ASKED, work={MachineTask.LAUNCH: running()})), 50).effects == (
+        CancelTask(MachineTask.LAUNCH),
+    )
+    assert Decided(owned(seen(LAUNCHED, work={MachineTask.JOIN: running()})), 50).effects == (
+        CancelTask(MachineTask.JOIN),
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from msgspec import structs
 from holdfast.api.core.selectors import Taint
 from holdfast.machines.phases.step import DropFinalizer, RemoveNode, StartTask, TellTakenBack
 from holdfast.machines.snapshot import Absent, CloudProblem, Listed, MachineSnapshot
-from holdfast.machines.work import Gone, Succeeded, Task
+from holdfast.machines.work import Gone, MachineTask, Succeeded
 from holdfast.pods.failure import PREEMPTED
 from holdfast.providers.errors import ProviderError
 from tests.machines.observations import (
@@ -36,8 +36,8 @@ def serving(status: dict[str, Any] | None = None, **fields: Any) -> MachineSnaps
     return seen(status or SERVING, **{"node": node(), "listed": Listed(MACHINE, 1), **fields})
 
 
-def check(value: Any, cause: str = "") -> dict[Task, Any]:
-    return {Task.CHECK: Succeeded(value, cause)}
+def check(value: Any, cause: str = "") -> dict[MachineTask, Any]:
+    return {MachineTask.CHECK: Succeeded(value, cause)}
 
 
 def test_a_machine_that_is_well_is_left_alone() -> None:
@@ -82,9 +82,9 @@ def test_a_notice_that_is_withdrawn_is_no_preemption() -> None:
     ],
 )
 def test_a_doubt_has_the_cloud_asked_once(fields: dict[str, Any], cause: str) -> None:
-    ask = StartTask(Task.CHECK, cause)
+    ask = StartTask(MachineTask.CHECK, cause)
     assert ask in Decided(serving(**fields), 500).effects
-    assert ask not in Decided(serving(**fields, work={Task.CHECK: running(cause=cause)}), 500).effects
+    assert ask not in Decided(serving(**fields, work={MachineTask.CHECK: running(cause=cause)}), 500).effects
     if fields.get("node", node()) is not None:
         answered = Decided(serving(**fields, work=check(MACHINE, cause)), 500)
         assert (ask in answered.effects, answered.status.phase) == (False, "Serve"), "the machine runs"
@@ -100,12 +100,12 @@ def test_a_silent_node_of_a_machine_that_runs_is_no_preemption() -> None:
 def test_a_node_that_falls_silent_after_its_notice_is_no_news() -> None:
     assert Decided(serving(NOTICED, node=node(ready=False, marked="soon")), 500).effects == ()
     gone = Decided(serving(NOTICED, node=node(ready=False, marked="soon"), listed=Absent(4)), 500)
-    assert gone.effects == (StartTask(Task.CHECK, "missing in list 4"),)
+    assert gone.effects == (StartTask(MachineTask.CHECK, "missing in list 4"),)
 
 
 def test_a_later_doubt_is_asked_about_again() -> None:
     it = Decided(serving(listed=Absent(5), work=check(MACHINE, "missing in list 4")), 500)
-    assert it.effects == (StartTask(Task.CHECK, "missing in list 5"),)
+    assert it.effects == (StartTask(MachineTask.CHECK, "missing in list 5"),)
 
 
 def test_what_no_list_tells_is_no_doubt() -> None:
@@ -140,13 +140,13 @@ def test_a_machine_that_goes_after_its_notice_is_counted_once() -> None:
 def test_what_somebody_else_did_is_no_preemption(gone: Gone, reason: str, step: str) -> None:
     it = Decided(serving(listed=Absent(4), work=check(gone)), 500)
     assert (it.where, it.condition("Preempted")) == (("End", step), ("False", reason))
-    assert (StartTask(Task.DELETE) in it.effects) == gone.exists
+    assert (StartTask(MachineTask.DELETE) in it.effects) == gone.exists
 
 
 def test_a_machine_whose_node_was_deleted_is_given_back() -> None:
     it = Decided(serving(node=None, work=check(MACHINE, "its Node is gone")), 500)
     assert (it.where, it.condition("Joined")) == (("End", "Deleting"), ("False", "NodeDeleted"))
-    assert it.effects[-1] == StartTask(Task.DELETE)
+    assert it.effects[-1] == StartTask(MachineTask.DELETE)
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,11 @@ def test_a_cloud_that_can_not_be_asked_is_said_and_nothing_else_follows(fields: 
 
 
 def test_a_check_that_fails_decides_nothing_and_is_tried_again() -> None:
-    work = {Task.CHECK: failed(ProviderError("503"), retry_s=510, cause="missing in list 4")}
+    work = {MachineTask.CHECK: failed(ProviderError("503"), retry_s=510, cause="missing in list 4")}
     assert Decided(serving(listed=Absent(4), work=work), 500).effects == ()
-    assert Decided(serving(listed=Absent(4), work=work), 510).effects == (StartTask(Task.CHECK, "missing in list 4"),)
+    assert Decided(serving(listed=Absent(4), work=work), 510).effects == (
+        StartTask(MachineTask.CHECK, "missing in list 4"),
+    )
 
 
 def test_a_mark_without_a_condition_is_a_notice_too() -> None:

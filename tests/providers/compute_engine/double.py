@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from holdfast.providers.gcp.endpoint import Endpoint, endpoint_at
+from holdfast.providers.gcp.endpoint import GoogleEndpoint, endpoint_at
 from holdfast.providers.gcp.http import HttpRequest, HttpResponse
 from holdfast.providers.gcp.permissions import ALL
 from tests.providers.compute_engine import partial
@@ -107,7 +107,7 @@ class ComputeEngine:
         return self._lives.hooks
 
     @property
-    def endpoint(self) -> Endpoint:
+    def endpoint(self) -> GoogleEndpoint:
         """For `connect`. For an operator of its own, HOLDFAST_GCP_ENDPOINT is `origin`."""
         return endpoint_at(self.origin)
 

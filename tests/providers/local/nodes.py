@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.errors import HoldfastError
 from holdfast.providers.local.provider import CALM, LocalProvider, SpotMarket
-from holdfast.providers.local.runner import NodeSpec
+from holdfast.providers.local.runner import LocalNodeSpec
 from holdfast.providers.local.state import MachineTable
 from holdfast.providers.protocol import MachineSpec
 
@@ -29,7 +29,7 @@ class ScriptedNodes:
     """`NodeRunner`: what runs, what was called, and the faults that a test sets."""
 
     def __init__(self) -> None:
-        self.running: dict[str, NodeSpec] = {}
+        self.running: dict[str, LocalNodeSpec] = {}
         self.calls: list[str] = []
         self.announced: dict[str, datetime] = {}
         self.start_errors: list[HoldfastError] = []
@@ -37,7 +37,7 @@ class ScriptedNodes:
         self.kill_s = 0.0
         self.killed_at: dict[str, datetime] = {}
 
-    async def start(self, node: NodeSpec) -> None:
+    async def start(self, node: LocalNodeSpec) -> None:
         self.calls.append(f"start {node.name}")
         if self.start_errors:
             raise self.start_errors.pop(0)

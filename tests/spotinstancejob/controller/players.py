@@ -17,7 +17,7 @@ from holdfast.runtime.controller import Controller, Done, Result, TerminalError
 from holdfast.runtime.informer import Store
 from holdfast.runtime.operator import Operator
 from holdfast.runtime.process import Now, format_time
-from holdfast.spotinstancejob.images import Checkpoint, checkpoint_of
+from holdfast.spotinstancejob.images import CheckpointImages, checkpoint_of
 from holdfast.spotinstancejob.repository import RepositoryProblem
 from tests.spotinstancejob.machines import condition
 
@@ -162,21 +162,21 @@ class PlayedRegistry:
     def add(self, backup: CheckpointBackup) -> None:
         self._pushed[backup.metadata.name] = backup
 
-    async def checkpoints(self, job: SpotInstanceJob) -> tuple[Checkpoint, ...]:
+    async def checkpoints(self, job: SpotInstanceJob) -> tuple[CheckpointImages, ...]:
         if self.problem:
             raise RepositoryProblem(self.problem, may_pass=True)
         found = (checkpoint_of(job, backup) for backup in self._pushed.values())
         there = [each for each in found if each is not None and each.number not in self.deleted]
         return tuple(map(self._labelled, sorted(there, key=lambda each: each.order, reverse=True)))
 
-    async def described(self, job: SpotInstanceJob, checkpoint: Checkpoint) -> Checkpoint | None:
+    async def described(self, job: SpotInstanceJob, checkpoint: CheckpointImages) -> CheckpointImages | None:
         return self._labelled(checkpoint)
 
-    def _labelled(self, checkpoint: Checkpoint) -> Checkpoint:
+    def _labelled(self, checkpoint: CheckpointImages) -> CheckpointImages:
         images = tuple(structs.replace(each, labels=self.labels) for each in checkpoint.images)
         return structs.replace(checkpoint, images=images)
 
-    async def delete(self, job: SpotInstanceJob, checkpoints: Iterable[Checkpoint]) -> int:
+    async def delete(self, job: SpotInstanceJob, checkpoints: Iterable[CheckpointImages]) -> int:
         numbers = [each.number for each in checkpoints]
         self.deleted += numbers
         return len(numbers)

@@ -21,7 +21,7 @@ from holdfast.machines.phases.step import (
     nothing,
 )
 from holdfast.machines.snapshot import Absent, MachineSnapshot, MachineTiming, found_gone, is_due
-from holdfast.machines.work import Running, Succeeded, Task, error_of
+from holdfast.machines.work import MachineTask, Succeeded, TaskRunning, error_of
 
 DELETING = "Deleting"
 
@@ -33,9 +33,9 @@ def end(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> Step:
         return Step(status=seen.status, effects=(DropFinalizer(),) if seen.has_finalizer else ())
     if seen.is_deleted and not seen.has_finalizer:
         return nothing(seen)
-    if isinstance(seen.work.get(Task.JOIN), Running):
+    if isinstance(seen.work.get(MachineTask.JOIN), TaskRunning):
         # What it makes in its last moment is to be seen before the machine is called gone.
-        return Step(status=seen.status, effects=(CancelTask(Task.JOIN),))
+        return Step(status=seen.status, effects=(CancelTask(MachineTask.JOIN),))
     if not _is_gone(seen):
         return _give_back(seen, now, timing)
     effects = (*_clean_up(seen), TellNothing())
@@ -49,19 +49,19 @@ def end(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> Step:
 
 
 def _is_gone(seen: MachineSnapshot) -> bool:
-    if not seen.is_begun or was_refused(seen) or isinstance(seen.work.get(Task.DELETE), Succeeded):
+    if not seen.is_begun or was_refused(seen) or isinstance(seen.work.get(MachineTask.DELETE), Succeeded):
         return True
     gone = found_gone(seen)
     return gone is not None and (not gone.exists or (gone.preempted and isinstance(seen.listed, Absent)))
 
 
 def _give_back(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> Step:
-    launching, deleting = seen.work.get(Task.LAUNCH), seen.work.get(Task.DELETE)
-    if isinstance(launching, Running):
+    launching, deleting = seen.work.get(MachineTask.LAUNCH), seen.work.get(MachineTask.DELETE)
+    if isinstance(launching, TaskRunning):
         # A request that is on its way could make the machine after it was looked for in vain.
         over_at = seen.step_over_at(timing.launch_s, now)
         if seen.is_ending or now >= over_at:
-            return Step(status=seen.status, effects=(CancelTask(Task.LAUNCH),))
+            return Step(status=seen.status, effects=(CancelTask(MachineTask.LAUNCH),))
         return Step(status=seen.status, recheck_at=(over_at,))
     gone = found_gone(seen)
     fades_until = seen.step_over_at(timing.fade_s, now)
@@ -70,13 +70,13 @@ def _give_back(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> S
     status = _deleting(seen, now)
     if seen.problem is not None:
         return Step(status=status)
-    then = (StartTask(Task.DELETE),) if is_due(deleting, now) else ()
+    then = (StartTask(MachineTask.DELETE),) if is_due(deleting, now) else ()
     return Step(status=status, then=then)
 
 
 def _deleting(seen: MachineSnapshot, now: datetime) -> ProvisionedInstanceStatus:
     """Without trouble nothing is written: why the machine ends is said already, or its object goes in a moment."""
-    error = error_of(seen.work.get(Task.DELETE))
+    error = error_of(seen.work.get(MachineTask.DELETE))
     trouble = seen.problem.message if seen.problem is not None else str(error) if error is not None else ""
     if not trouble:
         return seen.status
@@ -88,5 +88,5 @@ def _clean_up(seen: MachineSnapshot) -> tuple[Effect, ...]:
     pods = tuple(pod for pod in seen.pods if not pod.is_finished and not is_of_daemon_set(pod))
     nodes: tuple[Effect, ...] = (RemoveNode(seen.node, pods),) if seen.node is not None or pods else ()
     # Whoever has joined in this process has revoked its token.
-    is_revoked = not seen.is_launched or isinstance(seen.work.get(Task.JOIN), Succeeded)
+    is_revoked = not seen.is_launched or isinstance(seen.work.get(MachineTask.JOIN), Succeeded)
     return nodes if is_revoked else (*nodes, RevokeToken())

@@ -18,7 +18,7 @@ from holdfast.machines.phases.step import (
     with_condition,
 )
 from holdfast.machines.snapshot import MachineSnapshot, MachineTiming, found_gone, is_due
-from holdfast.machines.work import Failed, Running, Succeeded, Task, error_of, has_run
+from holdfast.machines.work import Failed, MachineTask, Succeeded, TaskRunning, error_of, has_run
 from holdfast.times import format_time
 
 NODE_READY = "NodeReady"
@@ -30,17 +30,17 @@ def join(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> Step:
         return nothing(seen)
     if seen.node is not None:
         return _joined(seen, now)
-    work = seen.work.get(Task.JOIN)
+    work = seen.work.get(MachineTask.JOIN)
     error = error_of(work)
     if isinstance(error, JoinFailed):
         return _failed(seen, error.step, str(error), now)
     status, over_at = seen.status, seen.step_over_at(timing.join_step_s, now)
-    if isinstance(work, Running) and work.progress is not None:
+    if isinstance(work, TaskRunning) and work.progress is not None:
         # Its own deadline is the joiner's to keep, and the joiner says what was missing.
         progress, over_at = work.progress, work.progress.deadline + timedelta(seconds=timing.resumed_s)
         message = f"{progress.message}; its time is over at {format_time(progress.deadline)}"
         status = waiting(seen, "Join", "Joined", progress.step, message, now, since=work.step_since)
-    elif isinstance(work, Running) and work.is_queued:
+    elif isinstance(work, TaskRunning) and work.is_queued:
         message = f"{seen.where} waits for its turn to join: as many others do at the moment as may at the same time"
         status = structs.replace(status, message=message)
     elif isinstance(work, Failed):
@@ -50,7 +50,7 @@ def join(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> Step:
     if now >= over_at and is_tried:
         step = status.step or JoinStep.NODE_REGISTERED
         return _failed(seen, step, f"no Node {seen.machine} came up in time: {status.message}", now)
-    then = (StartTask(Task.JOIN),) if not isinstance(work, Succeeded) and is_due(work, now) else ()
+    then = (StartTask(MachineTask.JOIN),) if not isinstance(work, Succeeded) and is_due(work, now) else ()
     return Step(status=status, then=then, recheck_at=(over_at,))
 
 
@@ -59,7 +59,7 @@ def _joined(seen: MachineSnapshot, now: datetime) -> Step:
     status = with_condition(seen, status, "Joined", True, "NodeRegistered", f"Node {seen.machine} is there", now)
     status = at_step(status, "GPUReady", NODE_READY, f"waiting for Node {seen.machine} to be ready", now)
     # A join that is under way sees to its token itself.
-    is_joining = isinstance(seen.work.get(Task.JOIN), Running | Succeeded)
+    is_joining = isinstance(seen.work.get(MachineTask.JOIN), TaskRunning | Succeeded)
     return Step(status=status, effects=() if is_joining else (RevokeToken(),))
 
 

@@ -23,10 +23,10 @@ from holdfast.machines.phases.step import (
     with_machine,
 )
 from holdfast.machines.snapshot import MachineSnapshot, MachineTiming, is_due, with_status
-from holdfast.machines.work import Failed, Running, Succeeded, Task, error_of, has_run
+from holdfast.machines.work import Failed, MachineTask, Succeeded, TaskRunning, error_of, has_run
 from holdfast.providers.errors import Invalid, MachineEnded, QuotaExceeded, Stockout, Unauthorized
 from holdfast.providers.protocol import Machine
-from holdfast.scheduling.machine_pools import Refusal
+from holdfast.scheduling.machine_pools import ZoneRefusal
 from holdfast.times import parse_optional_time
 
 TEMPLATE, INSERT = "Template", "Insert"
@@ -39,7 +39,7 @@ REFUSED = ("Stockout", "QuotaExceeded", "Invalid")
 def launch(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> Step:
     if seen.is_deleted or seen.is_ending or seen.is_launched:
         return nothing(seen)
-    work = seen.work.get(Task.LAUNCH)
+    work = seen.work.get(MachineTask.LAUNCH)
     if isinstance(work, Succeeded) and isinstance(work.value, Machine):
         return _launched(seen, work.value, now)
     error = error_of(work)
@@ -47,7 +47,7 @@ def launch(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> Step:
         return _ended(seen, error, now)
     if isinstance(error, Stockout | QuotaExceeded | Invalid):
         return _refused(seen, error, now)
-    if seen.template is None and not isinstance(work, Running):
+    if seen.template is None and not isinstance(work, TaskRunning):
         return _without_template(seen, now, timing)
     if seen.problem is not None:
         return Step(status=waiting(seen, "Launch", "Launched", seen.problem.reason, seen.problem.message, now))
@@ -92,7 +92,7 @@ def _under_way(seen: MachineSnapshot, error: Exception | None, now: datetime, ti
 
 def _is_tried(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> bool:
     """An operator that was away asks once before it gives up."""
-    work = seen.work.get(Task.LAUNCH)
+    work = seen.work.get(MachineTask.LAUNCH)
     return isinstance(work, Failed) or has_run(work, timing.resumed_s, now)
 
 
@@ -106,7 +106,7 @@ def _asked_for(seen: MachineSnapshot, error: Exception | None, now: datetime) ->
 
 
 def _again(seen: MachineSnapshot, now: datetime) -> tuple[StartTask, ...]:
-    return (StartTask(Task.LAUNCH),) if is_due(seen.work.get(Task.LAUNCH), now) else ()
+    return (StartTask(MachineTask.LAUNCH),) if is_due(seen.work.get(MachineTask.LAUNCH), now) else ()
 
 
 def _launched(seen: MachineSnapshot, machine: Machine, now: datetime) -> Step:
@@ -132,11 +132,11 @@ def _refused(seen: MachineSnapshot, error: Stockout | QuotaExceeded | Invalid, n
     reason = type(error).__name__
     match error:
         case Stockout():
-            refusal = Refusal(scope="zone", reason=reason, said=str(error))
+            refusal = ZoneRefusal(scope="zone", reason=reason, said=str(error))
         case QuotaExceeded():
-            refusal = Refusal(scope=error.scope, reason=reason, said=str(error))
+            refusal = ZoneRefusal(scope=error.scope, reason=reason, said=str(error))
         case Invalid():
-            refusal = Refusal(scope="zone" if error.scope == "zone" else "template", reason=reason, said=str(error))
+            refusal = ZoneRefusal(scope="zone" if error.scope == "zone" else "template", reason=reason, said=str(error))
     message = f"{seen.where} was not made: {error}"
     return Step(status=ending(seen, "Launched", False, reason, message, now), effects=(TellRefused(refusal),))
 

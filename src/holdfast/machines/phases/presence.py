@@ -4,7 +4,7 @@ from datetime import datetime
 
 from holdfast.machines.phases.step import StartTask, Step
 from holdfast.machines.snapshot import STOPPED_STATES, Absent, Listed, MachineSnapshot, is_due
-from holdfast.machines.work import Succeeded, Task
+from holdfast.machines.work import MachineTask, Succeeded
 from holdfast.providers.protocol import Machine
 
 NODE_DELETED, SILENT = "its Node is gone", "not ready since"
@@ -12,13 +12,13 @@ NODE_DELETED, SILENT = "its Node is gone", "not ready since"
 
 def ask(seen: MachineSnapshot, cause: str, now: datetime) -> Step:
     """Nothing is decided before the cloud has answered."""
-    then = (StartTask(Task.CHECK, cause),) if is_due(seen.work.get(Task.CHECK), now) else ()
+    then = (StartTask(MachineTask.CHECK, cause),) if is_due(seen.work.get(MachineTask.CHECK), now) else ()
     return Step(status=seen.status, then=then)
 
 
 def is_there(seen: MachineSnapshot, cause: str) -> bool:
     """The cloud was asked for this cause, and shows a machine that runs."""
-    check = seen.work.get(Task.CHECK)
+    check = seen.work.get(MachineTask.CHECK)
     return isinstance(check, Succeeded) and check.cause == cause and isinstance(check.value, Machine)
 
 
@@ -53,5 +53,5 @@ def shown(seen: MachineSnapshot) -> Machine | None:
     """The machine as the cloud has shown it last."""
     if isinstance(seen.listed, Listed):
         return seen.listed.machine
-    check = seen.work.get(Task.CHECK)
+    check = seen.work.get(MachineTask.CHECK)
     return check.value if isinstance(check, Succeeded) and isinstance(check.value, Machine) else None

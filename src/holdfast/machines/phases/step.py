@@ -10,9 +10,9 @@ from holdfast.api.meta import Condition, merge_conditions
 from holdfast.api.provisionedinstance import Phase, ProvisionedInstanceStatus
 from holdfast.decisions import MAX_MESSAGE
 from holdfast.machines.snapshot import MachineSnapshot
-from holdfast.machines.work import Task
+from holdfast.machines.work import MachineTask
 from holdfast.providers.protocol import Machine
-from holdfast.scheduling.machine_pools import Refusal
+from holdfast.scheduling.machine_pools import ZoneRefusal
 from holdfast.times import format_time
 
 
@@ -25,12 +25,12 @@ class DropFinalizer(Struct, frozen=True):
 
 
 class StartTask(Struct, frozen=True):
-    task: Task
+    task: MachineTask
     cause: str = ""
 
 
 class CancelTask(Struct, frozen=True):
-    task: Task
+    task: MachineTask
 
 
 class ReserveNode(Struct, frozen=True):
@@ -59,7 +59,7 @@ class TellReady(Struct, frozen=True):
 
 
 class TellRefused(Struct, frozen=True):
-    refusal: Refusal
+    refusal: ZoneRefusal
 
 
 class TellTakenBack(Struct, frozen=True):
@@ -169,7 +169,7 @@ def ending(
 
 def unusable(reason: str, said: str) -> TellRefused:
     """A machine of this template was of no use: the next one is made in another zone, or after a pause."""
-    return TellRefused(Refusal(scope="template-zone", reason=reason, said=said))
+    return TellRefused(ZoneRefusal(scope="template-zone", reason=reason, said=said))
 
 
 def with_machine(status: ProvisionedInstanceStatus, machine: Machine) -> ProvisionedInstanceStatus:

@@ -46,7 +46,7 @@ class _KeyFile(Struct, frozen=True):
         return "_KeyFile(…)"
 
 
-class ServiceAccount:
+class GoogleServiceAccount:
     """A service account with one of its keys. The key signs, and is never shown."""
 
     def __init__(self, email: str, key_id: str, project: str, private_key: RSAPrivateKey) -> None:
@@ -81,7 +81,7 @@ class ServiceAccount:
         return (("email", self.email),)
 
 
-def parse_service_account(content: bytes, *, token_uri: str = TOKEN_URI) -> ServiceAccount:
+def parse_service_account(content: bytes, *, token_uri: str = TOKEN_URI) -> GoogleServiceAccount:
     """Raises `Unauthorized` with what to write; nothing of the content but its type and addresses is quoted.
 
     token_uri: the configured one, which a key may name as well as Google's.
@@ -104,7 +104,7 @@ def parse_service_account(content: bytes, *, token_uri: str = TOKEN_URI) -> Serv
         raise Unauthorized(
             f"{FILE} is for {_quote(file.universe_domain)}, and machines are made at {UNIVERSE} alone: {_WHAT_TO_WRITE}"
         )
-    return ServiceAccount(file.client_email, file.private_key_id, file.project_id, _private_key(file.private_key))
+    return GoogleServiceAccount(file.client_email, file.private_key_id, file.project_id, _private_key(file.private_key))
 
 
 def _decode(content: bytes) -> _KeyFile:

@@ -11,16 +11,16 @@ from holdfast.providers.gcp.credentials import TOKEN_URI
 ENVIRONMENT = "HOLDFAST_GCP_ENDPOINT"
 
 
-class Endpoint(Struct, frozen=True):
+class GoogleEndpoint(Struct, frozen=True):
     compute: str = "https://compute.googleapis.com/compute/v1"
     token_uri: str = TOKEN_URI
     metadata: str = "http://169.254.169.254"
 
 
-GOOGLE = Endpoint()
+GOOGLE = GoogleEndpoint()
 
 
-def endpoint_at(address: str) -> Endpoint:
+def endpoint_at(address: str) -> GoogleEndpoint:
     """Google itself for an empty address."""
     if not address:
         return GOOGLE
@@ -28,4 +28,4 @@ def endpoint_at(address: str) -> Endpoint:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
         raise HoldfastError(f"{ENVIRONMENT} is {address!a}: write scheme, host and port, as in http://127.0.0.1:8080")
     origin = f"{parts.scheme}://{parts.netloc}"
-    return Endpoint(compute=f"{origin}/compute/v1", token_uri=f"{origin}/token", metadata=origin)
+    return GoogleEndpoint(compute=f"{origin}/compute/v1", token_uri=f"{origin}/token", metadata=origin)

@@ -11,8 +11,8 @@ import structlog
 from msgspec import Struct
 
 from holdfast.providers.errors import Invalid, MachineEnded, NotFound, ProviderError
-from holdfast.providers.gcp.credentials import ServiceAccount
-from holdfast.providers.gcp.endpoint import GOOGLE, Endpoint
+from holdfast.providers.gcp.credentials import GoogleServiceAccount
+from holdfast.providers.gcp.endpoint import GOOGLE, GoogleEndpoint
 from holdfast.providers.gcp.faults import AlreadyExists, is_preemption, quoted
 from holdfast.providers.gcp.http import AiohttpHttp, Http
 from holdfast.providers.gcp.instance import (
@@ -315,12 +315,12 @@ def request_id(uid: str, verb: str) -> str:
 
 def connect(
     project: str,
-    account: ServiceAccount | None,
+    account: GoogleServiceAccount | None,
     *,
     now: Callable[[], datetime],
     random: Random,
     require_leadership: Callable[[], None],
-    endpoint: Endpoint = GOOGLE,
+    endpoint: GoogleEndpoint = GOOGLE,
     observe: Observe = lambda method, status: None,
     http: Http | None = None,
 ) -> GcpProvider:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.providers.errors import ProviderError
-from holdfast.providers.gcp.endpoint import GOOGLE, Endpoint
+from holdfast.providers.gcp.endpoint import GOOGLE, GoogleEndpoint
 from holdfast.providers.gcp.faults import response_error
 from holdfast.providers.gcp.http import ANSWER_S, Http, HttpRequest, HttpResponse, NoAnswer
 from holdfast.providers.gcp.retries import PATIENCE, Patience, persist, retry_after_s
@@ -46,7 +46,7 @@ class ComputeApi:
         tokens: TokenSource,
         *,
         random: Random,
-        endpoint: Endpoint = GOOGLE,
+        endpoint: GoogleEndpoint = GOOGLE,
         require_leadership: Callable[[], None] = lambda: None,
         observe: Observe = lambda method, status: None,
         patience: Patience = PATIENCE,

@@ -13,7 +13,7 @@ from msgspec import Struct
 from holdfast.api.credentials import RegistryCredential
 from holdfast.cluster.kubernetes.material import RedactedStruct
 from holdfast.providers.errors import ProviderError, Unauthorized
-from holdfast.providers.gcp.credentials import TOKEN_URI, ServiceAccount
+from holdfast.providers.gcp.credentials import TOKEN_URI, GoogleServiceAccount
 from holdfast.providers.gcp.http import Http, HttpRequest, HttpResponse, NoAnswer
 from holdfast.providers.gcp.retries import PASSING, persist
 
@@ -106,7 +106,7 @@ class SharedToken:
 
 
 def service_account_tokens(
-    account: ServiceAccount,
+    account: GoogleServiceAccount,
     http: Http,
     *,
     now: Callable[[], datetime],
@@ -118,7 +118,7 @@ def service_account_tokens(
 
 
 async def registry_token(
-    account: ServiceAccount,
+    account: GoogleServiceAccount,
     http: Http,
     *,
     now: Callable[[], datetime],
@@ -138,7 +138,7 @@ def is_google_registry(host: str) -> bool:
 
 
 async def fetch_token(
-    account: ServiceAccount,
+    account: GoogleServiceAccount,
     http: Http,
     *,
     now: Callable[[], datetime],

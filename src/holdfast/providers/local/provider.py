@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError
 from holdfast.providers.errors import Invalid, MachineEnded, NotFound, ProviderError, Stockout
-from holdfast.providers.local.runner import NodeRunner, NodeSpec
+from holdfast.providers.local.runner import LocalNodeSpec, NodeRunner
 from holdfast.providers.local.state import LocalMachine, MachineTable
 from holdfast.providers.local.trace import Fleet, TraceEvent
 from holdfast.providers.protocol import Machine, MachineList, MachineSpec
@@ -277,8 +277,8 @@ class LocalProvider:
         return self._locks.setdefault(name, asyncio.Lock())
 
 
-def _node(machine: LocalMachine) -> NodeSpec:
-    return NodeSpec(
+def _node(machine: LocalMachine) -> LocalNodeSpec:
+    return LocalNodeSpec(
         name=machine.name,
         zone=machine.zone,
         uid=machine.uid,

@@ -6,7 +6,7 @@ from typing import Protocol
 from msgspec import Struct
 
 
-class NodeSpec(Struct, frozen=True, kw_only=True):
+class LocalNodeSpec(Struct, frozen=True, kw_only=True):
     """What the node of a machine is like."""
 
     name: str
@@ -21,7 +21,7 @@ class NodeSpec(Struct, frozen=True, kw_only=True):
 class NodeRunner(Protocol):
     """Nodes by name. Every method raises a `HoldfastError`, and may be called again."""
 
-    async def start(self, node: NodeSpec) -> None:
+    async def start(self, node: LocalNodeSpec) -> None:
         """Have the node join the cluster; returns when it has. A node that runs is left as it is."""
         ...
 

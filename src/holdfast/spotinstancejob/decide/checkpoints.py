@@ -21,7 +21,7 @@ from holdfast.api.spotinstancejob_status import (
 )
 from holdfast.decisions import MAX_MESSAGE
 from holdfast.spotinstancejob.decide.replicas import is_running, started_at
-from holdfast.spotinstancejob.images import Checkpoint, checkpoint_of, status_image
+from holdfast.spotinstancejob.images import CheckpointImages, checkpoint_of, status_image
 from holdfast.spotinstancejob.interval import (
     checkpoint_interval_s,
     is_saved_on_notice,
@@ -87,7 +87,7 @@ def _with_progress(status: SpotInstanceJobStatus, wanted: CheckpointInProgress) 
 # What has become of those that were asked for.
 
 
-class Failure(Struct, frozen=True):
+class CheckpointFailure(Struct, frozen=True):
     message: str
 
 
@@ -97,30 +97,30 @@ def note_results(
     """The status with what the ended ones have brought: an image to go on from, or a reason why there is none."""
     for wanted in status.checkpoints_in_progress:
         match _result(observed, wanted, now, timing):
-            case Checkpoint() as checkpoint:
+            case CheckpointImages() as checkpoint:
                 status = _succeeded(observed, _without(status, wanted), wanted, checkpoint, now)
-            case Failure(message):
+            case CheckpointFailure(message):
                 status = _failed(observed, _without(status, wanted), wanted, message, now)
     return status
 
 
 def _result(
     observed: SpotInstanceJobSnapshot, wanted: CheckpointInProgress, now: datetime, timing: SpotInstanceJobTiming
-) -> Checkpoint | Failure | None:
+) -> CheckpointImages | CheckpointFailure | None:
     backup, pod = observed.backup(wanted.replica, wanted.number), observed.pod_of(wanted.job)
     deadline = after(wanted.time, timeout_s(observed, wanted, timing) + timing.late_s)
     # The run would wait for another pod of that name, and an attempt has only one.
     if not _has_begun(backup) and (pod is None or pod.is_finished or pod.is_terminating):
-        return Failure("its pod was gone before it could be saved")
+        return CheckpointFailure("its pod was gone before it could be saved")
     if backup is None:
-        return Failure("its CheckpointBackup was deleted, or could not be made") if now >= deadline else None
+        return CheckpointFailure("its CheckpointBackup was deleted, or could not be made") if now >= deadline else None
     checkpoint = checkpoint_of(observed.job, backup)
     if checkpoint is not None:
         return checkpoint
     status, said = backup.status, _said_of(backup)
     if status is not None and (status.phase in TERMINAL_PHASES or said[0] in HOPELESS):
-        return Failure(said[1] or "its CheckpointBackup says no more")
-    return Failure(f"nothing came of it in time; {said[1]}".removesuffix("; ")) if now >= deadline else None
+        return CheckpointFailure(said[1] or "its CheckpointBackup says no more")
+    return CheckpointFailure(f"nothing came of it in time; {said[1]}".removesuffix("; ")) if now >= deadline else None
 
 
 def _has_begun(backup: CheckpointBackup | None) -> bool:
@@ -146,7 +146,7 @@ def _succeeded(
     observed: SpotInstanceJobSnapshot,
     status: SpotInstanceJobStatus,
     wanted: CheckpointInProgress,
-    checkpoint: Checkpoint,
+    checkpoint: CheckpointImages,
     now: datetime,
 ) -> SpotInstanceJobStatus:
     image, taken = status_image(observed.job, checkpoint), checkpoint.taken_at or wanted.time

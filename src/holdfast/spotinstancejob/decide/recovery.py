@@ -23,7 +23,7 @@ from holdfast.pods.failure import WorkerFailure
 from holdfast.spotinstancejob.decide.checkpoints import ask_for_checkpoint
 from holdfast.spotinstancejob.decide.failure import Loss
 from holdfast.spotinstancejob.decide.replicas import NOT_STARTED, is_running, next_attempt, started_at
-from holdfast.spotinstancejob.images import Checkpoint, checkpoint_of, newest, status_image
+from holdfast.spotinstancejob.images import CheckpointImages, checkpoint_of, newest, status_image
 from holdfast.spotinstancejob.interval import is_saved_on_notice
 from holdfast.spotinstancejob.snapshot import (
     PREPARING,
@@ -210,7 +210,7 @@ def drop_missing_images(observed: SpotInstanceJobSnapshot, status: SpotInstanceJ
     return status
 
 
-def known_checkpoints(observed: SpotInstanceJobSnapshot) -> tuple[Checkpoint, ...]:
+def known_checkpoints(observed: SpotInstanceJobSnapshot) -> tuple[CheckpointImages, ...]:
     """Those whose objects are still there, for when the registry can't be asked."""
     found = (checkpoint_of(observed.job, backup) for backup in observed.backups.values())
     return tuple(each for each in found if each is not None)
