@@ -28,6 +28,9 @@ settings.load_profile("repeatable")
 RUNNING = pytest.StashKey[dict[str, list[ControlPlane]]]()
 LOGS_BEGIN = pytest.StashKey[dict[Path, int]]()
 
+# What a test that failed has printed and logged is thousands of lines for some; its report has the last ones.
+CAPTURED_LINES = 100
+
 # A test is marked `server` if it uses one that has to be provided, by a fixture or by a parameter that names one.
 SERVERS = frozenset(("binaries", "control_plane", "old_control_plane", "kubernetes", "registry_server"))
 
@@ -165,12 +168,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
+        report.sections = [(name, _last_lines(text)) for name, text in report.sections]
         begin = item.stash.get(LOGS_BEGIN, {})
         for plane in _planes(item):
             for component in plane.components:
                 since = begin.get(component.log, 0)
                 report.sections.append((f"log of {component.name}", component.tail(since=since)))
     return report
+
+
+def _last_lines(text: str) -> str:
+    lines = text.splitlines()
+    if len(lines) <= CAPTURED_LINES:
+        return text
+    return "\n".join([f"(the last {CAPTURED_LINES} of {len(lines)} lines)", *lines[-CAPTURED_LINES:]])
 
 
 def _planes(item: pytest.Item) -> list[ControlPlane]:

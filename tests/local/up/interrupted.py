@@ -16,11 +16,14 @@ from msgspec import Struct
 
 from holdfast.cluster.resources import PODS
 from holdfast.local.up import LocalCluster
-from tests.local.up.trainings import NAMESPACE, WITHIN_S, change, start, status, stopped, until
+from tests.local.up.trainings import NAMESPACE, change, start, status, stopped, until
 
 EPOCHS, BATCHES = 3, 5
 # By itself, or from outside, once it waits. Beside these, a launcher may start it anew within the attempt.
 WAYS = ("kill", "kill-saving", "suspend", "scale", "drain", "up")
+
+TIMEOUT_S = 900  # of a test of some of them, on a machine that does other things as well
+ENDED_WITHIN_S = 600.0
 
 SCRIPT = """
 import hashlib, json, os, signal, sys, time
@@ -230,7 +233,7 @@ class Interrupting:
             failurePolicy={"backoffLimit": 1000},
         )
         done, workers = 0, plan.workers
-        deadline_s = asyncio.get_running_loop().time() + WITHIN_S
+        deadline_s = asyncio.get_running_loop().time() + ENDED_WITHIN_S
         while not await asyncio.to_thread((folder / "result-0").exists):
             assert asyncio.get_running_loop().time() < deadline_s, await self._story(plan)
             for asked in sorted(folder.glob("ask-*"))[done:]:

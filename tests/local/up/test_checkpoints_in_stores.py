@@ -15,7 +15,7 @@ from holdfast.cluster.resources import TRAINING_JOBS
 from holdfast.local.up import LocalCluster
 from tests.checkpoints.servers.server import Server
 from tests.frameworks.jobs import ROOT, completed, logs
-from tests.local.up.interrupted import Interrupting, Plan, all_batches, plans
+from tests.local.up.interrupted import TIMEOUT_S, Interrupting, Plan, all_batches, plans
 from tests.local.up.trainings import (
     NAMESPACE,
     SMALL,
@@ -88,7 +88,7 @@ async def test_a_lost_worker_goes_on_from_azure(
     assert await loses_a_worker(box, data, azure_server, "in-azure") == undisturbed
 
 
-@pytest.mark.timeout(600)  # a sidecar may wait for minutes for the part of a worker that was stopped
+@pytest.mark.timeout(TIMEOUT_S)  # a sidecar may wait for minutes for the part of a worker that was stopped
 @pytest.mark.parametrize("place", ["s3", *(pytest.param(place, marks=pytest.mark.long) for place in ("gcs", "azure"))])
 async def test_interrupted_within_epochs_it_trains_every_batch_once(
     place: str, box: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest

@@ -11,7 +11,7 @@ from holdfast.local import up
 from holdfast.trainingjob.controller import training_job_controller
 from holdfast.trainingjob.decide.snapshot import TrainingJobTiming
 from tests.local.up.conftest import ROOMY
-from tests.local.up.interrupted import WAYS, Interrupting, Plan, all_batches, plans
+from tests.local.up.interrupted import TIMEOUT_S, WAYS, Interrupting, Plan, all_batches, plans
 
 SEEDS, PLANS, RESTARTS = (1, 2, 3), 4, 12
 
@@ -31,6 +31,7 @@ async def interrupted(data: Path, plans: list[Plan], interrupting: Interrupting)
             task.cancel()
 
 
+@pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("seed", [SEEDS[0], *(pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS[1:])])
 async def test_killed_suspended_scaled_drained_and_taken_down_it_trains_every_batch_once(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
