@@ -6,7 +6,9 @@ from typing import Any, Protocol
 
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON, Cluster, DeleteOptions
-from holdfast.local.kubelet.kubelet import Kubelet
+from holdfast.local.kubelet.environment import NODE_ID, POD_UID
+from holdfast.local.kubelet.kubelet import Kubelet, identity_of
+from holdfast.local.kubelet.processes import environment, processes
 from tests.contract.kinds import PODS, Document
 from tests.contract.waiting import gone, until
 from tests.control_plane.waiting import eventually
@@ -82,6 +84,12 @@ class Bench:
 
     def folder(self, pod: Document) -> Path:
         return self.data / "pods" / pod.metadata.uid
+
+    def processes(self, pod: Document) -> list[int]:
+        """Those of the pod that run on this machine: a pod of another process's tests may have the same uid."""
+        marker = {NODE_ID: identity_of(self.data), POD_UID: pod.metadata.uid}
+        alive = [pid for pid, found in processes().items() if found.state != "Z"]
+        return [pid for pid in alive if marker.items() <= environment(pid).items()]
 
 
 class MakeBench(Protocol):

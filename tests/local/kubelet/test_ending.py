@@ -5,7 +5,8 @@ import os
 import signal
 from pathlib import Path
 
-from holdfast.local.kubelet.processes import environment, processes
+from holdfast.local.kubelet.processes import processes
+from tests.contract.kinds import Document
 from tests.control_plane.waiting import eventually
 from tests.local.kubelet.bench import Bench, condition, python, shell, terminated
 
@@ -26,11 +27,11 @@ async def is_gone(pid: int) -> bool:
     return pid not in processes()
 
 
-async def none_left(uid: str) -> None:
+async def none_left(bench: Bench, pod: Document) -> None:
     async def look() -> list[int]:
-        return [pid for pid in processes() if environment(pid).get("HOLDFAST_POD_UID") == uid]
+        return bench.processes(pod)
 
-    await eventually(look, lambda pids: not pids, what=f"no process of pod {uid}")
+    await eventually(look, lambda pids: not pids, what=f"no process of pod {pod.metadata.name}")
 
 
 async def test_a_deleted_pod_gets_sigterm_and_is_removed_with_its_folder(bench: Bench) -> None:
@@ -40,7 +41,7 @@ async def test_a_deleted_pod_gets_sigterm_and_is_removed_with_its_folder(bench: 
     assert bench.folder(pod).exists()
     await bench.delete(key)
     await bench.gone(key)
-    await none_left(pod.metadata.uid)
+    await none_left(bench, pod)
 
     async def look() -> bool:
         return bench.folder(pod).exists()
@@ -81,7 +82,7 @@ async def test_a_pod_deleted_without_waiting_is_ended_all_the_same(bench: Bench)
     pod = await bench.phase(key, "Running")
     await bench.delete(key, grace_s=0)
     await bench.gone(key)
-    await none_left(pod.metadata.uid)
+    await none_left(bench, pod)
 
 
 async def test_children_that_left_their_session_and_environment_end_with_the_container(bench: Bench) -> None:
@@ -98,25 +99,20 @@ async def test_what_a_finished_command_left_running_is_ended(bench: Bench) -> No
     pod = await bench.ended(shell("sleep 1000 & setsid sleep 1000 & echo $!"))
     assert pod.status["phase"] == "Succeeded"
     assert await is_gone(int(await bench.log(pod.metadata.key)))
-    await none_left(pod.metadata.uid)
+    await none_left(bench, pod)
 
 
 async def test_a_killed_supervisor_takes_everything_with_it(bench: Bench) -> None:
     key = await bench.start(shell("setsid sleep 1000 & echo up; sleep 1000"))
     pod = await bench.phase(key, "Running")
     await bench.logged(key, "up")
-    [supervisor] = [
-        pid for pid, found in processes().items() if found.parent == os.getpid() and ours(pid, pod.metadata.uid)
-    ]
+    children = {pid for pid, found in processes().items() if found.parent == os.getpid()}
+    [supervisor] = children.intersection(bench.processes(pod))
     os.kill(supervisor, signal.SIGKILL)
     pod = await bench.phase(key, "Failed")
     assert terminated(pod)["exitCode"] == 137
     assert terminated(pod)["message"] == "the supervisor of the process was killed"
-    await none_left(pod.metadata.uid)
-
-
-def ours(pid: int, uid: str) -> bool:
-    return environment(pid).get("HOLDFAST_POD_UID") == uid
+    await none_left(bench, pod)
 
 
 async def test_pre_stop_runs_before_sigterm(bench: Bench, tmp_path: Path) -> None:
@@ -136,7 +132,7 @@ async def test_a_pre_stop_that_never_ends_uses_up_the_grace_period_and_no_more(b
     pod = await bench.phase(key, "Running")
     await bench.delete(key, grace_s=1)
     await bench.gone(key)
-    await none_left(pod.metadata.uid)
+    await none_left(bench, pod)
 
 
 async def test_a_stopped_machine_ends_its_pods_as_disrupted(bench: Bench) -> None:
@@ -146,7 +142,7 @@ async def test_a_stopped_machine_ends_its_pods_as_disrupted(bench: Bench) -> Non
     pod = await bench.phase(key, "Failed")
     assert pod.status["reason"] == "Terminated"
     assert condition(pod, "DisruptionTarget")["status"] == "True"
-    await none_left(pod.metadata.uid)
+    await none_left(bench, pod)
 
 
 async def test_many_short_pods_leave_no_descriptor_process_or_folder(bench: Bench) -> None:

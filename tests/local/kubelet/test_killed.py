@@ -9,21 +9,13 @@ from holdfast.cluster.resources import LEASES, NODES
 from holdfast.local.kubelet.kubelet import Kubelet
 from holdfast.local.kubelet.node import LEASE_NAMESPACE, NodeDetails
 from holdfast.local.kubelet.objects import RunnablePod
-from holdfast.local.kubelet.processes import environment, processes
+from holdfast.local.kubelet.processes import processes
 from tests.contract.kinds import NODES as DOCUMENTS
 from tests.contract.kinds import PODS
 from tests.contract.waiting import gone
 from tests.local.kubelet.bench import Bench, MakeBench, shell
 from tests.local.kubelet.conftest import RESOURCES, now
 from tests.local.kubelet.test_ending import RUNAWAY
-
-
-def marked(uid: str) -> list[int]:
-    return [
-        pid
-        for pid, each in processes().items()
-        if each.state != "Z" and environment(pid).get("HOLDFAST_POD_UID") == uid
-    ]
 
 
 def signalled(path: Path) -> str:
@@ -37,7 +29,7 @@ async def test_no_process_gets_a_signal_to_save_on(bench: Bench, tmp_path: Path)
     await bench.logged(key, "up")
     pod = await bench.cluster.get(PODS, key)
     await bench.machine.kill()
-    assert marked(pod.metadata.uid) == []
+    assert bench.processes(pod) == []
     assert not saved.exists()
 
 
@@ -51,7 +43,7 @@ async def test_nothing_is_reported_and_no_container_starts_again(bench: Bench) -
 
     await bench.machine.kill()
     for key, pod in before.items():
-        assert marked(pod.metadata.uid) == []
+        assert bench.processes(pod) == []
         assert (await bench.cluster.get(PODS, key)).status["phase"] == "Running"
 
 
