@@ -23,7 +23,7 @@ from tests.contract.waiting import listed, until
 from tests.control_plane.waiting import eventually
 from tests.local.kubelet.bench import Bench, env_lines, shell
 from tests.local.kubelet.conftest import now
-from tests.local.kubelet.test_killed import marked, signalled
+from tests.local.kubelet.test_killed import signalled
 
 OWN = "this-computer"
 OFFERED = {"cpu": "4", "memory": "8Gi", "pods": "110", "nvidia.com/gpu": "1"}
@@ -209,14 +209,14 @@ async def test_a_machine_that_is_killed_leaves_its_node_and_nothing_else(compute
         await each.logged(key, "up")
     pods = {each: await computer.cluster.get(PODS, key) for each, key in keys.items()}
     await computer.machines.kill("m1")
-    assert marked(pods[bench].metadata.uid) == []
+    assert bench.processes(pods[bench]) == []
     assert not saved.exists()
     assert not (computer.data / "machines" / "m1").exists()
     assert computer.machines.kubelet("m1") is None
     assert (await computer.cluster.get(PODS, keys[bench])).status["phase"] == "Running", "nobody has reported its end"
     assert (await computer.node("m1")).metadata.name == "m1"
     for each in (other, own):
-        assert marked(pods[each].metadata.uid)
+        assert each.processes(pods[each])
     await computer.machines.kill("m1")
 
 
