@@ -164,6 +164,41 @@ async def test_a_pod_that_is_not_the_runs_any_more_is_not_frozen(lab: AgentLab, 
     assert lab.cluster.phases == ["Failed"]
 
 
+@pytest.mark.parametrize("restarts", [False, True], ids=["the same agent", "the next agent"])
+async def test_another_pod_of_the_name_on_the_node_is_never_taken_for_the_runs(lab: AgentLab, restarts: bool) -> None:
+    await lab.start()
+    await lab.begin()
+    held = HeldKubelet()
+    lab.kubelet.script = [held]
+    async with lab.agent() as agent:
+        await held.called.wait()
+        await lab.remove_pod("numbers")
+        await lab.create_pod("numbers")
+        if restarts:
+            agent.stop()
+        held.may_answer.set()
+        if not restarts:
+            await lab.ended()
+    async with lab.agent():
+        status = await lab.ended()
+    assert status.conditions[0].reason == "PodReplaced"
+    assert await lab.pulled() == {}
+    assert lab.leftovers() == []
+
+
+async def test_what_was_saved_of_a_pod_counts_though_the_next_one_of_its_name_is_elsewhere(lab: AgentLab) -> None:
+    await lab.start()
+    await lab.begin()
+    held = HeldKubelet()
+    lab.kubelet.script = [held]
+    async with lab.agent():
+        await held.called.wait()
+        await lab.remove_pod("numbers")
+        await lab.create_pod("numbers", nodeName="n2")
+        held.may_answer.set()
+        assert (await lab.ended()).phase == "Completed"
+
+
 async def test_a_container_that_the_pod_has_not_is_named_with_those_that_it_has(lab: AgentLab) -> None:
     await lab.start("trainer", "logger")
     await lab.begin(containers=[{"name": "trainr"}])

@@ -154,11 +154,23 @@ class RunProgress:
         except NotFound:
             raise RunFailed(RunFailure("PodGone", f"the pod {key} is gone")) from None
         if pod.metadata.uid != wanted:
-            raise RunFailed(
-                RunFailure("PodReplaced", f"the pod {key} has the uid {pod.metadata.uid}, and the run is of {wanted}")
-            )
+            raise RunFailed(_replaced(key, pod, wanted))
         if pod.spec.node_name != self.parts.node:
             raise RunFailed(RunFailure("PodNotHere", f"the pod {key} is not on {self.parts.node}"))
         if pod.status.phase != "Running":
             raise RunFailed(RunFailure("PodNotRunning", f"the pod {key} is {pod.status.phase}, and not Running"))
         return pod
+
+    async def must_be_its_pod(self) -> None:
+        """Raise RunFailed if what the kubelet has saved may be another pod: it knows pods by their names alone."""
+        key, wanted = self.pod_key, status_of(self.backup).pod_uid
+        try:
+            pod = await self.persist("get the pod", lambda: self.parts.cluster.get(SAVED_PODS, key))
+        except NotFound:
+            return  # deleted after it was saved
+        if pod.metadata.uid != wanted and pod.spec.node_name == self.parts.node:
+            raise RunFailed(_replaced(key, pod, wanted))
+
+
+def _replaced(key: Key, pod: SavedPod, wanted: str) -> RunFailure:
+    return RunFailure("PodReplaced", f"the pod {key} has the uid {pod.metadata.uid}, and the run is of {wanted}")

@@ -150,6 +150,8 @@ class NodeBackupRun:
                 await self._announce("Checkpointing", f"the kubelet of {self._parts.node} freezes {self._named()}")
             await progress.each(lambda each: not each.archive and not each.is_pushed, partial(freeze, progress))
         self._must_have_some()
+        if not self._writer.has_reached("Checkpointed"):
+            await progress.must_be_its_pod()
         frozen_s = sum(each.frozen_s for each in progress.containers)
         taken = max((each.facts.created for each in progress.containers if each.facts.created), default=None)
         await self._announce(
