@@ -83,7 +83,8 @@ class NodeBackupRun:
                 await self._push_all()
                 if is_whole:
                     pod_uid = status_of(self.backup).pod_uid
-                    self._parts.durations.ended(pod_uid, self._parts.clocks.clock() - begun_s)
+                    size = sum(each.size for each in self._progress.containers)
+                    self._parts.durations.ended(pod_uid, self._parts.clocks.clock() - begun_s, size)
         except RunFailed as error:
             failure = error.failure
         except ContainerFailed as error:  # while all of them wait for something
