@@ -101,7 +101,9 @@ class Journal:
             disk.write(self.folder / record.file_name, msgspec.json.encode(record))
 
     def remove(self, record: RunRecord) -> None:
-        (self.folder / record.file_name).unlink(missing_ok=True)
+        """With what a write that found no space has left."""
+        for name in (record.file_name, f"{disk.PARTIAL}{record.file_name}"):
+            (self.folder / name).unlink(missing_ok=True)
 
     def _read(self, path: Path) -> RunRecord | None:
         try:

@@ -11,7 +11,7 @@ from holdfast.api.checkpointbackup import CheckpointBackup
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import ClusterError, Forbidden, NotFound
 from holdfast.errors import HoldfastError
-from holdfast.node.faults import RunFailed, RunFailure, deadline_failure
+from holdfast.node.faults import RunFailed, RunFailure, deadline_failure, disk_failure
 from holdfast.node.journal import ContainerRecord, RunRecord
 from holdfast.node.notice.time_left import too_late
 from holdfast.node.objects import SAVED_PODS, SavedPod
@@ -170,6 +170,12 @@ class RunProgress:
             return  # deleted after it was saved
         if pod.metadata.uid != wanted and pod.spec.node_name == self.parts.node:
             raise RunFailed(_replaced(key, pod, wanted))
+
+
+async def full_disk(progress: RunProgress, needed: int) -> RunFailure:
+    """Of the agent's own folder, which has the journal and compressed layers."""
+    archives = progress.parts.archives
+    return disk_failure(free=await in_thread(archives.work_free_bytes), needed=needed, where=str(archives.work))
 
 
 def _replaced(key: Key, pod: SavedPod, wanted: str) -> RunFailure:
