@@ -7,7 +7,7 @@ from typing import Protocol
 import structlog
 from msgspec import Struct
 
-from holdfast.api.checkpointbackup import CheckpointBackup
+from holdfast.api.checkpointbackup import SUCCESSFUL_PHASES, CheckpointBackup
 from holdfast.api.credentials import RegistryCredential
 from holdfast.api.meta import Key
 from holdfast.checkpointbackup.apply import owner_of
@@ -52,11 +52,15 @@ class ImageRetention:
         self._looked[backup.metadata.key] = (backup.metadata.uid, status_of(backup).run - 1)
 
     def is_due(self, backup: CheckpointBackup) -> bool:
-        """Whether this process has seen the last run under way, it has pushed images, and more runs than are kept."""
+        """Whether this process saw the last run under way, all its images are pushed, and there are more than are kept.
+
+        What a run has pushed that lacks a container does not say which containers a whole run has.
+        """
         status, meta = status_of(backup), backup.metadata
         uid, run = self._looked.get(meta.key, ("", 0))
         has_more = 0 < backup.spec.retain < status.run
-        return has_more and bool(status.built_images) and uid == meta.uid and run < status.run
+        is_whole = status.phase in SUCCESSFUL_PHASES and bool(status.built_images)
+        return has_more and is_whole and uid == meta.uid and run < status.run
 
     def forget(self, key: Key) -> None:
         self._looked.pop(key, None)
