@@ -130,7 +130,9 @@ class CheckpointAgent:
 
     def _changed(self, old: CheckpointBackup | None, new: CheckpointBackup | None) -> None:
         seen, current = new or old, self._current
-        if current and seen and seen.metadata.key == current.key and not current.is_wanted_as(new):
+        is_current = current is not None and seen is not None and seen.metadata.key == current.key
+        # Once: it may be waiting for the kubelet's answer.
+        if current and is_current and not current.is_wanted_as(new) and not current.task.cancelling():
             current.task.cancel()
         if new is None and old is not None:
             self._ended.pop(old.metadata.uid, None)

@@ -1,5 +1,9 @@
 """The first step of a run: the kubelet freezes a container, and its archive lies on the node."""
 
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
 import structlog
 from msgspec import structs
 
@@ -89,7 +93,8 @@ async def _call(
     began_s = parts.clocks.clock()
     parts.call_times.called(status_of(progress.backup).pod_uid, container.name, began_s)
     try:
-        path = await parts.kubelet.checkpoint(key.namespace, key.name, container.name, int(progress.left_s))
+        calling = parts.kubelet.checkpoint(key.namespace, key.name, container.name, int(progress.left_s))
+        path = await _answer(progress, calling)
     except KubeletUnavailable as error:
         parts.metrics.kubelet_called("unavailable")
         return container, str(error)
@@ -103,6 +108,25 @@ async def _call(
     parts.metrics.kubelet_called("200")
     parts.metrics.frozen(frozen_s)
     return structs.replace(container, archive=path, frozen_s=round(frozen_s, 3)), None
+
+
+async def _answer(progress: RunProgress, calling: Coroutine[Any, Any, str]) -> str:
+    """A run that is no longer wanted waits for the kubelet's answer, too.
+
+    A runtime may go on when nobody listens: its archive would come after the run's files were removed, and the next
+    run's call would be a second one at the same time.
+    """
+    call = asyncio.ensure_future(calling)
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        try:
+            if not progress.is_stopping:
+                await asyncio.wait([call])
+        finally:
+            call.cancel()
+            call.add_done_callback(lambda done: done.cancelled() or done.exception())
+        raise
 
 
 async def _take(progress: RunProgress, container: ContainerRecord) -> None:

@@ -58,6 +58,11 @@ class RunProgress:
         return (began + timedelta(seconds=self.backup.spec.timeout_seconds) - self.parts.clocks.now()).total_seconds()
 
     @property
+    def is_stopping(self) -> bool:
+        """Whether the agent is asked to end."""
+        return self._is_stopping()
+
+    @property
     def left_s(self) -> float:
         return self.deadline_s - self.parts.clocks.clock()
 
