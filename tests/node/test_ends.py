@@ -184,6 +184,19 @@ async def test_the_files_of_a_run_that_ended_meanwhile_are_removed_at_the_start(
     assert lab.cluster.patches == []
 
 
+async def test_files_that_can_not_be_removed_at_the_start_keep_no_other_run_waiting(lab: AgentLab) -> None:
+    await interrupted(lab)
+    await lab.plain.patch_status(CHECKPOINT_BACKUPS, Key(lab.namespace, "nightly"), {"status": {"phase": "Failed"}})
+    (archive,) = await asyncio.to_thread(lambda: list(lab.checkpoints.iterdir()))
+    archive.unlink()
+    archive.mkdir()
+    await lab.create_pod("other")
+    async with lab.agent():
+        await lab.begin("another", pod="other")
+        assert (await lab.ended("another")).phase == "Completed"
+    assert len(lab.leftovers()) == 2, "the journal still names what is there"
+
+
 @pytest.mark.parametrize("change", ["gone", "replaced", "ended"])
 async def test_a_pod_that_is_not_the_runs_any_more_is_not_frozen(lab: AgentLab, change: str) -> None:
     await lab.start()

@@ -103,7 +103,8 @@ class Journal:
     def remove(self, record: RunRecord) -> None:
         """With what a write that found no space has left."""
         for name in (record.file_name, f"{disk.PARTIAL}{record.file_name}"):
-            (self.folder / name).unlink(missing_ok=True)
+            with disk.translate_os_errors(f"remove {self.folder / name}"):
+                (self.folder / name).unlink(missing_ok=True)
 
     def _read(self, path: Path) -> RunRecord | None:
         try:
