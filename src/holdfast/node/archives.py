@@ -83,6 +83,9 @@ class ArchiveFolder:
         if not is_compressible(blob):
             return None
         target = self.work / name
+        with disk.translate_os_errors(f"compress a layer into {target}"):
+            target.unlink(missing_ok=True)
+            target.touch(mode=0o600)  # it is the memory of a process
         return target, compress_blob(blob, target)
 
     def free_bytes(self) -> int:

@@ -88,6 +88,8 @@ class Journal:
         """The records that an earlier process left. What can't be read is removed: nothing else would ever do so."""
         with disk.translate_os_errors(f"use {self.folder} for the journal"):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # A kubelet that makes the folder for the pod lets everybody look into it.
+            self.folder.chmod(0o700)
             found = []
             for path in sorted(self.folder.iterdir()):
                 if path.name.startswith(disk.PARTIAL):
