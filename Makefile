@@ -160,7 +160,7 @@ mutants: $(STAMP) ## Break the embedded engine in one place after the other: the
 	$(BIN)/python -m tests.contract.mutants
 
 .PHONY: bench
-bench: $(STAMP) control-plane ## Measure: placements; GPUWorkloads; restarts; 1,000 TrainingJobs of 4 workers at once; 400 spot machines; a checkpoint of 2 GiB; an image of 4 GiB
+bench: $(STAMP) control-plane ## Measure: placements; GPUWorkloads; restarts; 1,000 TrainingJobs of 4 workers at once; 400 spot machines; a checkpoint of 2 GiB; an image of 4 GiB; how long a container stands still
 	$(BIN)/python -m bench.placement
 	$(BIN)/python -m bench.gpuworkloads
 	$(BIN)/python -m bench.restart
@@ -168,3 +168,4 @@ bench: $(STAMP) control-plane ## Measure: placements; GPUWorkloads; restarts; 1,
 	$(BIN)/python -m bench.spot
 	$(BIN)/python -m bench.checkpoints
 	$(BIN)/python -m bench.images
+	$(BIN)/python -m bench.freezes

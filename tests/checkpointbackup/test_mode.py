@@ -68,6 +68,19 @@ def test_a_read_only_mount_is_not_lost_unless_it_is_memory() -> None:
     assert chosen(mounting({"emptyDir": {"medium": "Memory"}}, read_only=True))[0] == "WouldLoseFiles"
 
 
+def test_a_block_device_that_can_be_written_is_lost() -> None:
+    device = {"name": "main", "volumeDevices": [{"name": "data", "devicePath": "/dev/xvda"}]}
+    claim = {"claimName": "c"}
+
+    def pod(**claim: object) -> BackedUpPod:
+        return details(containers=[device], volumes=[{"name": "data", "persistentVolumeClaim": claim}])
+
+    reason, message = chosen(pod(**claim))
+    assert reason == "WouldLoseFiles"
+    assert "/dev/xvda of container main (volume data, claim c)" in message
+    assert chosen(pod(**claim, readOnly=True)) == ("container", "")
+
+
 def test_volumes_of_containers_that_are_not_saved_do_not_matter() -> None:
     writes = {"name": "log", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
     pod = details(containers=[{"name": "main"}, writes], volumes=[{"name": "data", "emptyDir": {}}])

@@ -152,8 +152,12 @@ def test_it_is_due_once_for_each_run_that_this_process_saw_under_way() -> None:
             ran("registry.example.com", "c", 5),
             status=structs.replace(status_of(ran("registry.example.com", "c", 5)), built_images=()),
         ),
+        structs.replace(
+            ran("registry.example.com", "c", 5),
+            status=structs.replace(status_of(ran("registry.example.com", "c", 5)), phase="CompletedWithError"),
+        ),
     ],
-    ids=["all are kept", "not more than are kept", "nothing was pushed"],
+    ids=["all are kept", "not more than are kept", "nothing was pushed", "a container was not saved"],
 )
 def test_where_nothing_can_go_nothing_is_asked(it: CheckpointBackup) -> None:
     retention = ImageRetention(KnownCredential(RegistryCredential()))

@@ -12,11 +12,13 @@ import pytest
 import yaml
 
 from holdfast.api.checkpointbackup import CheckpointBackup
+from holdfast.api.credentials import RegistryCredential
 from holdfast.api.meta import Key
 from holdfast.checkpoints.images.image import BytesBlob, ImageFacts
 from holdfast.checkpoints.images.reference import registry_address, tag_prefix
 from holdfast.checkpoints.images.registry import RegistryClient, push_image
 from holdfast.cluster.resources import CHECKPOINT_BACKUPS, NODES, PODS, SECRETS
+from holdfast.local.registry.server import serve_registry
 from holdfast.pods.restore.nodes import CPU_FLAGS_ANNOTATION
 from tests.checkpoints.images.registries import (
     PASSWORD,
@@ -74,7 +76,7 @@ class Backups:
         return {"metadata": {"name": "registry"}, "data": data}
 
     async def push(
-        self, backup: CheckpointBackup, run: int, container: str = "trainer", mode: str = "container"
+        self, backup: CheckpointBackup, run: int, container: str = "trainer", mode: str = "container", to: str = ""
     ) -> str:
         facts = ImageFacts(
             mode=mode,  # type: ignore[arg-type]
@@ -89,9 +91,12 @@ class Backups:
             cpu_flags=FLAGS,
         )
         tag = f"{tag_prefix('nightly', container)}-{run:06d}-20260102T030405Z"
-        address = registry_address(self.registry.address.host)
-        credential = self.registry.credential()
-        async with RegistryClient(address, credential, deadline_s=time.monotonic() + 60) as client:
+        plain_http = (to,) if to else ()
+        address = registry_address(to or self.registry.address.host, plain_http)
+        credential = RegistryCredential() if to else self.registry.credential()
+        async with RegistryClient(
+            address, credential, deadline_s=time.monotonic() + 60, plain_http=plain_http
+        ) as client:
             pushed = await push_image(
                 client, self.repository, tag, facts, BytesBlob(f"{backup.metadata.uid}{run}".encode())
             )
@@ -178,6 +183,21 @@ async def test_the_run_of_the_status_needs_no_list_of_tags(backups: Backups) -> 
     await backups.allow_node()
     pod = yaml.safe_load(await backups.lab.good("restore", "nightly", "--dry-run"))
     assert pod["metadata"]["annotations"]["holdfast.dev/restored-from"] == "nightly run 7"
+
+
+async def test_a_registry_without_tls_is_asked_if_it_is_listed(backups: Backups, tmp_path: Path) -> None:
+    async with serve_registry(tmp_path) as host:
+        await backups.lab.pod("counter", {})
+        backup = await backups.create(registry={"url": host, "repository": backups.repository})
+        await backups.push(backup, 1, to=host)
+        await backups.allow_node()
+        refused = await backups.lab.holdfast("restore", "nightly", "--dry-run")
+        assert "list it with the option --plain-http-registry" in refused.err
+        listed = ("--plain-http-registry", host)
+        pod = yaml.safe_load(await backups.lab.good("restore", "nightly", "--dry-run", *listed))
+        assert pod["spec"]["containers"][0]["image"].startswith(f"{host}/{backups.repository}@sha256:")
+        misspelt = await backups.lab.holdfast("restore", "nightly", "--plain-http-registry", "http://x")
+        assert (misspelt.code, "write its host and port" in misspelt.err) == (2, True)
 
 
 async def test_where_no_node_may_restore_the_message_says_what_to_switch_on(backups: Backups) -> None:

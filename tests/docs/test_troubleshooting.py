@@ -68,3 +68,23 @@ def test_a_listed_reason_is_one_of_the_code(section: str, reason: str) -> None:
 def test_every_row_has_a_quoted_sentence(section: str) -> None:
     assert _rows(section)
     assert all(cell.startswith('"') and cell.endswith('"') for cell in _rows(section).values())
+
+
+# What goes well, or is wanted, needs no advice.
+ORDINARY = {"OnSchedule", "Started", "Pushed", "Suspended"}
+
+
+def test_every_reason_of_the_operator_for_a_checkpointbackup_is_listed() -> None:
+    package = ROOT / "src" / "holdfast" / "checkpointbackup"
+    nodes = [node for path in package.rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
+    told = {
+        text
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("Explanation", "CannotSave", "InvalidSchedule")
+        and node.args
+        and (text := _text(node.args[0])) is not None
+    }
+    assert len(told) > 15
+    assert told - ORDINARY <= set(_rows("6. A CheckpointBackup is not saved"))

@@ -12,7 +12,7 @@ from holdfast.node.parts import OpenRegistry, RunParts
 from tests.checkpoints.memory import Died
 
 # Reads leave nothing behind: an agent that dies in one is one that died after the step before.
-READS = frozenset(("get", "list", "watch", "locate", "size", "check", "free_bytes", "has_blob"))
+READS = frozenset(("get", "list", "watch", "locate", "size", "check", "free_bytes", "work_free_bytes", "has_blob"))
 
 
 class StepFuse:

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from holdfast.checkpoints import files
+from holdfast.node.archives import ArchiveFolder
 from tests.checkpoints.images.archives import FILES, member, write_archive
 from tests.node.kubelets import Answering
 from tests.node.lab import AgentLab
@@ -120,26 +121,52 @@ async def test_memory_that_hardly_shrinks_is_left_as_it_is(lab: AgentLab) -> Non
 
 
 class FullDisk:
-    """Stands for `os` in the module that writes: a compressed layer finds no space."""
+    """Stands for `os` in the module that writes: files with such a name find no space."""
+
+    def __init__(self, suffix: str) -> None:
+        self._suffix = suffix
 
     def __getattr__(self, name: str) -> object:
         return getattr(os, name)
 
     def write(self, descriptor: int, data: memoryview) -> int:
-        if Path(f"/proc/self/fd/{descriptor}").readlink().name.endswith(".tar.zst"):
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name.endswith(self._suffix):
             raise OSError(errno.ENOSPC, "No space left on device")
         return os.write(descriptor, data)
 
 
-async def test_a_disk_that_is_full_while_a_layer_is_compressed_fails_the_run(
-    lab: AgentLab, monkeypatch: pytest.MonkeyPatch
+class SmallWork(ArchiveFolder):
+    """The agent's own folder is on a small disk, and the kubelet's is not."""
+
+    def work_free_bytes(self) -> int:
+        return 1 << 10
+
+
+@pytest.mark.parametrize("suffix", [".tar.zst", ".json"], ids=["compressed layer", "journal"])
+async def test_a_disk_that_is_full_before_the_push_fails_the_run_with_what_is_free_and_needed(
+    lab: AgentLab, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     await lab.start()
     await lab.begin(compression="zstd")
     async with lab.agent():
         with monkeypatch.context() as patch:
-            patch.setattr(files, "os", FullDisk())
+            patch.setattr(files, "os", FullDisk(suffix))
             status = await lab.ended()
     assert status.conditions[0].reason == "DiskFull"
+    assert status.message is not None
+    assert f"{lab.journal} has " in status.message
+    assert "free, and " in status.message
+    assert "a checkpoint takes about three times its size" in status.message
     assert lab.leftovers() == []
     assert await lab.pulled() == {}
+
+
+async def test_a_compressed_layer_needs_room_in_the_agents_own_folder(lab: AgentLab) -> None:
+    await lab.start()
+    await lab.begin(compression="zstd")
+    async with lab.agent(archives=SmallWork(lab.checkpoints, lab.journal)):
+        status = await lab.ended()
+    assert status.conditions[0].reason == "DiskFull"
+    assert status.message is not None
+    assert f"{lab.journal} has 1 KiB free, and about " in status.message
+    assert lab.leftovers() == []

@@ -42,11 +42,50 @@ async def test_a_backup_that_is_deleted_while_it_is_frozen_ends_its_run_and_leav
     async with lab.agent():
         await held.called.wait()
         await lab.plain.delete(CHECKPOINT_BACKUPS, Key(lab.namespace, "nightly"))
+        held.may_answer.set()
         await eventually(lambda: nothing_left(lab), bool, what="archive and journal are gone")
         await lab.begin("another")
         assert (await lab.ended("another")).phase == "Completed"
     assert lab.cluster.phases == ["Checkpointing", *PHASES]
     assert {labels["dev.holdfast.owner-name"] for labels in (await lab.pulled()).values()} == {"another"}
+
+
+class RuntimeThatGoesOn:
+    """Saves later, whether or not anybody still listens."""
+
+    def __init__(self) -> None:
+        self.called = asyncio.Event()
+        self.may_save = asyncio.Event()
+        self.saving: asyncio.Task[web.StreamResponse] | None = None
+
+    async def __call__(self, request: web.Request, archive: Path) -> web.StreamResponse:
+        self.saving = asyncio.create_task(self._save(request, archive))
+        self.called.set()
+        return await asyncio.shield(self.saving)
+
+    async def _save(self, request: web.Request, archive: Path) -> web.StreamResponse:
+        await self.may_save.wait()
+        return await saves(request, archive)
+
+
+async def test_what_a_runtime_saves_after_its_backup_was_deleted_is_removed_and_nothing_is_frozen_meanwhile(
+    lab: AgentLab,
+) -> None:
+    await lab.start()
+    await lab.begin()
+    runtime = RuntimeThatGoesOn()
+    lab.kubelet.script = [runtime]
+    async with lab.agent():
+        await runtime.called.wait()
+        await lab.begin("another")
+        await lab.plain.delete(CHECKPOINT_BACKUPS, Key(lab.namespace, "nightly"))
+        for _ in range(1000):  # the agent hears of it
+            await asyncio.sleep(0)
+        assert len(lab.kubelet.calls) == 1, "one call at a time"
+        runtime.may_save.set()
+        assert (await lab.ended("another")).phase == "Completed"
+    assert lab.leftovers() == []
+    assert len(await lab.pulled()) == 1
 
 
 async def test_images_that_were_pushed_before_the_backup_was_deleted_stay(lab: AgentLab) -> None:
@@ -79,6 +118,7 @@ async def test_a_run_that_another_has_ended_is_given_up_without_a_write(lab: Age
         await held.called.wait()
         key = Key(lab.namespace, "nightly")
         await lab.plain.patch_status(CHECKPOINT_BACKUPS, key, {"status": {"phase": "Failed", "message": "too late"}})
+        held.may_answer.set()
         await eventually(lambda: nothing_left(lab), bool, what="archive and journal are gone")
     assert lab.cluster.phases == ["Checkpointing"]
     assert (await lab.status()).message == "too late"
@@ -144,6 +184,19 @@ async def test_the_files_of_a_run_that_ended_meanwhile_are_removed_at_the_start(
     assert lab.cluster.patches == []
 
 
+async def test_files_that_can_not_be_removed_at_the_start_keep_no_other_run_waiting(lab: AgentLab) -> None:
+    await interrupted(lab)
+    await lab.plain.patch_status(CHECKPOINT_BACKUPS, Key(lab.namespace, "nightly"), {"status": {"phase": "Failed"}})
+    (archive,) = await asyncio.to_thread(lambda: list(lab.checkpoints.iterdir()))
+    archive.unlink()
+    archive.mkdir()
+    await lab.create_pod("other")
+    async with lab.agent():
+        await lab.begin("another", pod="other")
+        assert (await lab.ended("another")).phase == "Completed"
+    assert len(lab.leftovers()) == 2, "the journal still names what is there"
+
+
 @pytest.mark.parametrize("change", ["gone", "replaced", "ended"])
 async def test_a_pod_that_is_not_the_runs_any_more_is_not_frozen(lab: AgentLab, change: str) -> None:
     await lab.start()
@@ -162,6 +215,41 @@ async def test_a_pod_that_is_not_the_runs_any_more_is_not_frozen(lab: AgentLab, 
     assert status.conditions[0].reason == reasons[change]
     assert lab.kubelet.calls == []
     assert lab.cluster.phases == ["Failed"]
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["the same agent", "the next agent"])
+async def test_another_pod_of_the_name_on_the_node_is_never_taken_for_the_runs(lab: AgentLab, restarts: bool) -> None:
+    await lab.start()
+    await lab.begin()
+    held = HeldKubelet()
+    lab.kubelet.script = [held]
+    async with lab.agent() as agent:
+        await held.called.wait()
+        await lab.remove_pod("numbers")
+        await lab.create_pod("numbers")
+        if restarts:
+            agent.stop()
+        held.may_answer.set()
+        if not restarts:
+            await lab.ended()
+    async with lab.agent():
+        status = await lab.ended()
+    assert status.conditions[0].reason == "PodReplaced"
+    assert await lab.pulled() == {}
+    assert lab.leftovers() == []
+
+
+async def test_what_was_saved_of_a_pod_counts_though_the_next_one_of_its_name_is_elsewhere(lab: AgentLab) -> None:
+    await lab.start()
+    await lab.begin()
+    held = HeldKubelet()
+    lab.kubelet.script = [held]
+    async with lab.agent():
+        await held.called.wait()
+        await lab.remove_pod("numbers")
+        await lab.create_pod("numbers", nodeName="n2")
+        held.may_answer.set()
+        assert (await lab.ended()).phase == "Completed"
 
 
 async def test_a_container_that_the_pod_has_not_is_named_with_those_that_it_has(lab: AgentLab) -> None:

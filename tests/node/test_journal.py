@@ -1,5 +1,7 @@
 """The journal on the node's disk, and which files it names."""
 
+import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,22 @@ def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert Journal(tmp_path / "journal").open() == (RECORD,)
     journal.remove(RECORD)
     assert list((tmp_path / "journal").iterdir()) == []
+
+
+def test_a_folder_that_the_kubelet_made_is_closed_to_other_users(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    Journal(tmp_path).open()
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
+
+
+def test_a_compressed_layer_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
+    archive, old = tmp_path / "archive.tar", tmp_path / "layer.tar.zst"
+    archive.write_bytes(bytes(1 << 20))
+    old.write_bytes(b"of an agent that was killed")
+    old.chmod(0o644)
+    found = ArchiveFolder(tmp_path, tmp_path).compress(archive, old.name, threading.Event())
+    assert found is not None
+    assert stat.S_IMODE(found[0].stat().st_mode) == 0o600
 
 
 def test_what_a_dying_write_left_and_what_cannot_be_read_is_removed(tmp_path: Path) -> None:

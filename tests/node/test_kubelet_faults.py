@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -11,6 +12,7 @@ from holdfast.api.meta import Key, is_true
 from holdfast.cluster.resources import PODS
 from holdfast.node.archives import ArchiveFolder
 from holdfast.times import format_time
+from tests.checkpoints.images.archives import FILES, write_archive
 from tests.node.kubelets import Answering, answers, breaks_off
 from tests.node.lab import AgentLab
 
@@ -171,6 +173,48 @@ async def test_a_disk_that_the_last_size_would_fill_is_told_before_anything_is_f
     assert "100 MiB free" in status.message
     assert "150 MiB are needed" in status.message
     assert lab.kubelet.calls == []
+
+
+async def test_the_size_of_a_compressed_checkpoint_is_judged_by_its_archive(lab: AgentLab) -> None:
+    await lab.start()
+    await lab.begin(compression="zstd")
+
+    async def compressible(request: web.Request, archive: Path) -> web.StreamResponse:
+        await asyncio.to_thread(write_archive, archive, {**FILES, "checkpoint/pages-1.img": bytes(40 << 20)})
+        return web.json_response({"items": [str(archive)]})
+
+    lab.kubelet.script = [compressible]
+    async with lab.agent(archives=SmallDisk(lab.checkpoints, lab.journal)):
+        first = await lab.ended()
+        assert (first.phase, first.bytes < 1 << 20) == ("Completed", True)
+        await lab.begin_run(run=2, bytes=first.bytes)
+        status = await lab.until(lambda status: status.run == 2 and status.phase == "Failed", "it fails")
+    assert status.conditions[0].reason == "DiskFull"
+    assert status.message is not None
+    assert "100 MiB free, and about 120 MiB are needed" in status.message
+    assert len(lab.kubelet.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [
+        ({"limits": {"memory": "2Gi"}}, "has 100 MiB free, and about 6 GiB are needed"),
+        ({"requests": {"memory": "1Gi"}}, "has 100 MiB free, and about 3 GiB are needed"),
+        ({"limits": {"memory": "8Mi"}}, "has 100 MiB free, and more was needed a moment ago"),
+        ({}, "has 100 MiB free, and more was needed a moment ago"),
+    ],
+)
+async def test_a_disk_that_is_full_in_the_first_freeze_is_told_with_what_the_memory_needs(
+    lab: AgentLab, resources: dict[str, object], said: str
+) -> None:
+    await lab.start(trainer={"resources": resources})
+    await lab.begin()
+    lab.kubelet.script = [answers(500, runtime_error("write x.tar: no space left on device"))]
+    async with lab.agent(archives=SmallDisk(lab.checkpoints, lab.journal)):
+        status = await lab.ended()
+    assert status.conditions[0].reason == "DiskFull"
+    assert status.message is not None
+    assert said in status.message
 
 
 @pytest.mark.parametrize("answer", [answers(200, "{}"), answers(200, "not JSON")])

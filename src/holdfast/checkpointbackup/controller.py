@@ -7,6 +7,7 @@ from msgspec import structs
 
 from holdfast.api.checkpointbackup import CheckpointBackup, CheckpointBackupStatus
 from holdfast.api.meta import Key
+from holdfast.checkpointbackup import retention
 from holdfast.checkpointbackup.actions import Action, BeginRun, DeleteOldImages, DeletePod
 from holdfast.checkpointbackup.apply import delete_saved_pod, label_node, wanted_backup, with_details
 from holdfast.checkpointbackup.decision import decide, may_begin, requeue_in_s
@@ -154,7 +155,9 @@ class CheckpointBackupReconciler(
         return None
 
     def requeue_in_s(self, snapshot: CheckpointBackupSnapshot, action: Action, now: datetime) -> Iterator[float]:
-        return requeue_in_s(snapshot, now, self._timing)
+        yield from requeue_in_s(snapshot, now, self._timing)
+        if self._retention.is_due(snapshot.backup):
+            yield retention.AGAIN_S
 
     def _report_changes(self, backup: CheckpointBackup) -> None:
         """What an agent has written since: its phases are counted as this operator's own are.

@@ -25,6 +25,13 @@ class MountedVolume(Struct, frozen=True, kw_only=True, rename="camel", gc=False)
     read_only: bool = False
 
 
+class BlockDevice(Struct, frozen=True, kw_only=True, rename="camel", gc=False):
+    """A claim of volumeMode Block in a container."""
+
+    name: str
+    device_path: str = ""
+
+
 class LivenessProbe(Struct, frozen=True, kw_only=True, rename="camel", gc=False):
     period_seconds: int = 10
     failure_threshold: int = 3
@@ -39,6 +46,7 @@ class LivenessProbe(Struct, frozen=True, kw_only=True, rename="camel", gc=False)
 class BackedUpContainer(Container, frozen=True, kw_only=True):
     image: str = ""
     volume_mounts: tuple[MountedVolume, ...] = ()
+    volume_devices: tuple[BlockDevice, ...] = ()
     liveness_probe: LivenessProbe | None = None
 
 
@@ -189,6 +197,10 @@ def what_is_lost(pod: BackedUpPod, containers: Iterable[BackedUpContainer]) -> I
                 continue
             if volume.is_in_memory or not (mount.read_only or volume.is_read_only):
                 yield f"{mount.mount_path} of container {container.name} (volume {volume.name}, {volume.source})"
+        for device in container.volume_devices:
+            volume = volumes.get(device.name)
+            if volume is not None and not volume.is_read_only:
+                yield f"{device.device_path} of container {container.name} (volume {volume.name}, {volume.source})"
 
 
 # The liveness probe: a frozen container answers none.

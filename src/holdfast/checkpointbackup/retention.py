@@ -7,7 +7,7 @@ from typing import Protocol
 import structlog
 from msgspec import Struct
 
-from holdfast.api.checkpointbackup import CheckpointBackup
+from holdfast.api.checkpointbackup import SUCCESSFUL_PHASES, CheckpointBackup
 from holdfast.api.credentials import RegistryCredential
 from holdfast.api.meta import Key
 from holdfast.checkpointbackup.apply import owner_of
@@ -22,6 +22,10 @@ from holdfast.runtime.authentication import HttpRefusal
 
 # A registry that takes longer is asked again after the next run.
 WITHIN_S = 60.0
+# Of the operator's workers, as many may wait for registries at once; the others go on with what backups need.
+AT_ONCE = 3
+# How soon a backup that found no turn looks again.
+AGAIN_S = 2.0
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -46,27 +50,36 @@ class ImageRetention:
         self._plain_http = plain_http
         self._looked: dict[Key, tuple[str, int]] = {}
         self._undeletable: set[str] = set()
+        self._under_way = 0
 
     def begun(self, backup: CheckpointBackup) -> None:
         """A run is under way: when it has pushed images, older ones may go."""
         self._looked[backup.metadata.key] = (backup.metadata.uid, status_of(backup).run - 1)
 
     def is_due(self, backup: CheckpointBackup) -> bool:
-        """Whether this process has seen the last run under way, it has pushed images, and more runs than are kept."""
+        """Whether this process saw the last run under way, all its images are pushed, and there are more than are kept.
+
+        What a run has pushed that lacks a container does not say which containers a whole run has.
+        """
         status, meta = status_of(backup), backup.metadata
         uid, run = self._looked.get(meta.key, ("", 0))
         has_more = 0 < backup.spec.retain < status.run
-        return has_more and bool(status.built_images) and uid == meta.uid and run < status.run
+        is_whole = status.phase in SUCCESSFUL_PHASES and bool(status.built_images)
+        return has_more and is_whole and uid == meta.uid and run < status.run
 
     def forget(self, key: Key) -> None:
         self._looked.pop(key, None)
 
     async def delete_old_images(self, backup: CheckpointBackup) -> RetentionResult:
+        """While others take long, nothing is done: it stays due."""
+        if self._under_way >= AT_ONCE:
+            return RetentionResult()
         status, meta = status_of(backup), backup.metadata
         self._looked[meta.key] = (meta.uid, status.run)
         host = backup.spec.registry.url
         if host in self._undeletable:
             return RetentionResult()
+        self._under_way += 1
         try:
             return RetentionResult(deleted=await self._delete(backup))
         except DeletionUnsupported as error:
@@ -74,6 +87,8 @@ class ImageRetention:
             return RetentionResult(problem=f"images of old runs stay: {error}")
         except (ImageError, HttpRefusal, ClusterError) as error:
             return RetentionResult(problem=f"images of old runs stay until after the next run: {error}")
+        finally:
+            self._under_way -= 1
 
     async def _delete(self, backup: CheckpointBackup) -> int:
         credential = await self._credentials.credential(backup)

@@ -24,6 +24,14 @@ FileOption: TypeAlias = Annotated[
         metavar="[KEY=]PATH",
     ),
 ]
+PlainHttpOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plain-http-registry",
+        help="A registry that is reached without TLS, as the operator's option lists it; may be repeated.",
+        metavar="HOST:PORT",
+    ),
+]
 
 
 def up(
@@ -241,6 +249,7 @@ def restore(
     pull_secret: Annotated[
         str, typer.Option(help="Secret that nodes fetch the images with; by default the backup's own.")
     ] = "",
+    plain_http_registry: PlainHttpOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the pod, and create nothing.")] = False,
     timeout: Annotated[str, typer.Option(help="For how long to wait until it runs: 30s, 5m, 1h.")] = "10m",
     namespace: NamespaceOption = "",
@@ -256,6 +265,7 @@ def restore(
         filename=filename,
         node=node,
         pull_secret=pull_secret,
+        plain_http=tuple(plain_http_registry or ()),
         dry_run=dry_run,
         timeout=timeout,
     )
@@ -291,6 +301,7 @@ def doctor(
     ] = "",
     pull_secret: Annotated[str, typer.Option(help="Secret with that registry's credential.")] = "",
     image: Annotated[str, typer.Option(help="Image of that pod: any with a shell.")] = "busybox:1.37",
+    plain_http_registry: PlainHttpOption = None,
     namespace: NamespaceOption = "",
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = "",
@@ -299,8 +310,11 @@ def doctor(
     from holdfast.cli.doctor.command import examine_cluster, examine_node
 
     if node or registry:
+        plain_http = tuple(plain_http_registry or ())
         _run(
-            lambda session: examine_node(session, node, registry, secret=pull_secret, image=image),
+            lambda session: examine_node(
+                session, node, registry, secret=pull_secret, image=image, plain_http=plain_http
+            ),
             kubeconfig,
             context,
             namespace,

@@ -100,7 +100,6 @@ class CheckpointAgent:
         for record in list(self._records.values()):
             backup = self._store.get(record.key)
             if not is_under_way(backup, record.uid, record.run) or (backup and not self._is_ours(backup)):
-                log.info("files of an old run removed", key=str(record.key), run=record.run)
                 await self._forget(record)
             else:
                 # A call of the process before may be a moment ago.
@@ -108,8 +107,14 @@ class CheckpointAgent:
                     self._parts.call_times.called(record.pod_uid, container.name, self._parts.clocks.clock())
 
     async def _forget(self, record: RunRecord) -> None:
-        await remove_record(self._parts, record)
+        """What can't be removed is left to the next start: it must not keep the node's other runs waiting."""
         self._records.pop((record.uid, record.run), None)
+        try:
+            await remove_record(self._parts, record)
+        except CheckpointError as error:
+            log.warning("files of an old run not removed", key=str(record.key), run=record.run, error=str(error))
+        else:
+            log.info("files of an old run removed", key=str(record.key), run=record.run)
 
     def _is_ours(self, backup: CheckpointBackup) -> bool:
         status = status_of(backup)
@@ -130,7 +135,9 @@ class CheckpointAgent:
 
     def _changed(self, old: CheckpointBackup | None, new: CheckpointBackup | None) -> None:
         seen, current = new or old, self._current
-        if current and seen and seen.metadata.key == current.key and not current.is_wanted_as(new):
+        is_current = current is not None and seen is not None and seen.metadata.key == current.key
+        # Once: it may be waiting for the kubelet's answer.
+        if current and is_current and not current.is_wanted_as(new) and not current.task.cancelling():
             current.task.cancel()
         if new is None and old is not None:
             self._ended.pop(old.metadata.uid, None)

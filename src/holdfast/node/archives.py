@@ -83,11 +83,16 @@ class ArchiveFolder:
         if not is_compressible(blob):
             return None
         target = self.work / name
+        with disk.translate_os_errors(f"compress a layer into {target}"):
+            target.unlink(missing_ok=True)
+            target.touch(mode=0o600)  # it is the memory of a process
         return target, compress_blob(blob, target)
 
     def free_bytes(self) -> int:
-        found = os.statvfs(self.folder)
-        return found.f_bavail * found.f_frsize
+        return _free_bytes(self.folder)
+
+    def work_free_bytes(self) -> int:
+        return _free_bytes(self.work)
 
     def remove(self, record: RunRecord, container: ContainerRecord) -> None:
         """All files of one container: its archive, the compressed layer, and what unanswered calls have left."""
@@ -111,6 +116,11 @@ class ArchiveFolder:
             if path.name.startswith(prefix) and named is not None and any(_is_of_call(named, call) for call in calls):
                 found.append(path)
         return found
+
+
+def _free_bytes(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
 
 
 def _is_of_call(named: datetime, began: datetime) -> bool:

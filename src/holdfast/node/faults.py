@@ -154,10 +154,12 @@ def _runtime_failure(said: str, text: str) -> RunFailure:
 
 
 def disk_failure(*, free: int, needed: int, where: str) -> RunFailure:
+    """A disk that was full in the middle may have room again when it is looked at."""
+    wanted = f"about {size_text(needed)} are needed" if needed > free else "more was needed a moment ago"
     return RunFailure(
         "DiskFull",
-        f"{where} has {size_text(free)} free, and about {size_text(needed)} are needed: a checkpoint takes about three "
-        "times its size; free space there, or use a larger disk",
+        f"{where} has {size_text(free)} free, and {wanted}: a checkpoint takes about three times its size; free space "
+        "there, or use a larger disk",
     )
 
 

@@ -1,8 +1,13 @@
 """The first step of a run: the kubelet freezes a container, and its archive lies on the node."""
 
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
 import structlog
 from msgspec import structs
 
+from holdfast.api.scalars import InvalidQuantity, parse_quantity
 from holdfast.checkpoints.errors import CheckpointError
 from holdfast.checkpoints.images.errors import ArchiveRefused
 from holdfast.checkpoints.images.target import target_image
@@ -36,9 +41,15 @@ REMEMBERED_CALLS = 20
 async def must_have_space(progress: RunProgress) -> None:
     """Raise RunFailed if the last run's size would not fit: a disk that fills up stops the whole node."""
     free = await in_thread(progress.parts.archives.free_bytes)
-    needed = max(LEAST_FREE, DISK_FACTOR * status_of(progress.backup).bytes)
+    needed = max(LEAST_FREE, DISK_FACTOR * _last_bytes(progress))
     if free < needed:
         raise RunFailed(disk_failure(free=free, needed=needed, where=str(progress.parts.archives.folder)))
+
+
+def _last_bytes(progress: RunProgress) -> int:
+    """Of the last run's archives, where this agent has seen them: what status says of images may be compressed."""
+    status = status_of(progress.backup)
+    return max(status.bytes, progress.parts.durations.last_bytes(status.pod_uid))
 
 
 async def freeze(progress: RunProgress, container: ContainerRecord) -> None:
@@ -82,7 +93,8 @@ async def _call(
     began_s = parts.clocks.clock()
     parts.call_times.called(status_of(progress.backup).pod_uid, container.name, began_s)
     try:
-        path = await parts.kubelet.checkpoint(key.namespace, key.name, container.name, int(progress.left_s))
+        calling = parts.kubelet.checkpoint(key.namespace, key.name, container.name, int(progress.left_s))
+        path = await _answer(progress, calling)
     except KubeletUnavailable as error:
         parts.metrics.kubelet_called("unavailable")
         return container, str(error)
@@ -96,6 +108,25 @@ async def _call(
     parts.metrics.kubelet_called("200")
     parts.metrics.frozen(frozen_s)
     return structs.replace(container, archive=path, frozen_s=round(frozen_s, 3)), None
+
+
+async def _answer(progress: RunProgress, calling: Coroutine[Any, Any, str]) -> str:
+    """A run that is no longer wanted waits for the kubelet's answer, too.
+
+    A runtime may go on when nobody listens: its archive would come after the run's files were removed, and the next
+    run's call would be a second one at the same time.
+    """
+    call = asyncio.ensure_future(calling)
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        try:
+            if not progress.is_stopping:
+                await asyncio.wait([call])
+        finally:
+            call.cancel()
+            call.add_done_callback(lambda done: done.cancelled() or done.exception())
+        raise
 
 
 async def _take(progress: RunProgress, container: ContainerRecord) -> None:
@@ -116,7 +147,7 @@ async def _take(progress: RunProgress, container: ContainerRecord) -> None:
 
 async def _refused(progress: RunProgress, container: ContainerRecord, answer: KubeletAnswer) -> RunFailure:
     """Why, in our words. Whether a 404 means the container or the endpoint is seen from the pod."""
-    is_known, has_gpus = False, False
+    is_known, has_gpus, memory = False, False, 0
     try:
         pod = await progress.pod()
     except RunFailed as error:
@@ -126,12 +157,13 @@ async def _refused(progress: RunProgress, container: ContainerRecord, answer: Ku
         status, found = pod.container_status(container.name), pod.container(container.name)
         is_known = status is not None and status.is_running
         has_gpus = found is not None and _has_gpus(found)
+        memory = _memory_bytes(found) if found is not None else 0
     failure = kubelet_failure(
         answer, node=progress.parts.node, container=container.name, is_known=is_known, has_gpus=has_gpus
     )
     if failure.reason == "DiskFull":
         free = await in_thread(progress.parts.archives.free_bytes)
-        needed = max(LEAST_FREE, DISK_FACTOR * status_of(progress.backup).bytes)
+        needed = DISK_FACTOR * (_last_bytes(progress) or memory)
         more = disk_failure(free=free, needed=needed, where=str(progress.parts.archives.folder))
         failure = failure._replace(message=f"{failure.message}; {more.message}")
     return failure
@@ -139,3 +171,12 @@ async def _refused(progress: RunProgress, container: ContainerRecord, answer: Ku
 
 def _has_gpus(container: SavedContainer) -> bool:
     return any(name.startswith(GPU_RESOURCES) for name in (*container.resources.limits, *container.resources.requests))
+
+
+def _memory_bytes(container: SavedContainer) -> int:
+    """What it may use at most, or has asked for; 0 where nothing is written."""
+    amount = container.resources.limits.get("memory") or container.resources.requests.get("memory") or 0
+    try:
+        return int(parse_quantity(amount))
+    except InvalidQuantity:
+        return 0

@@ -88,6 +88,8 @@ class Journal:
         """The records that an earlier process left. What can't be read is removed: nothing else would ever do so."""
         with disk.translate_os_errors(f"use {self.folder} for the journal"):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # A kubelet that makes the folder for the pod lets everybody look into it.
+            self.folder.chmod(0o700)
             found = []
             for path in sorted(self.folder.iterdir()):
                 if path.name.startswith(disk.PARTIAL):
@@ -101,7 +103,10 @@ class Journal:
             disk.write(self.folder / record.file_name, msgspec.json.encode(record))
 
     def remove(self, record: RunRecord) -> None:
-        (self.folder / record.file_name).unlink(missing_ok=True)
+        """With what a write that found no space has left."""
+        for name in (record.file_name, f"{disk.PARTIAL}{record.file_name}"):
+            with disk.translate_os_errors(f"remove {self.folder / name}"):
+                (self.folder / name).unlink(missing_ok=True)
 
     def _read(self, path: Path) -> RunRecord | None:
         try:

@@ -11,7 +11,7 @@ from holdfast.api.checkpointbackup import CheckpointBackup
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import ClusterError, Forbidden, NotFound
 from holdfast.errors import HoldfastError
-from holdfast.node.faults import RunFailed, RunFailure, deadline_failure
+from holdfast.node.faults import RunFailed, RunFailure, deadline_failure, disk_failure
 from holdfast.node.journal import ContainerRecord, RunRecord
 from holdfast.node.notice.time_left import too_late
 from holdfast.node.objects import SAVED_PODS, SavedPod
@@ -56,6 +56,11 @@ class RunProgress:
         start = status_of(self.backup).start_time
         began = parse_time(start) if start else self.parts.clocks.now()
         return (began + timedelta(seconds=self.backup.spec.timeout_seconds) - self.parts.clocks.now()).total_seconds()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the agent is asked to end."""
+        return self._is_stopping()
 
     @property
     def left_s(self) -> float:
@@ -154,11 +159,29 @@ class RunProgress:
         except NotFound:
             raise RunFailed(RunFailure("PodGone", f"the pod {key} is gone")) from None
         if pod.metadata.uid != wanted:
-            raise RunFailed(
-                RunFailure("PodReplaced", f"the pod {key} has the uid {pod.metadata.uid}, and the run is of {wanted}")
-            )
+            raise RunFailed(_replaced(key, pod, wanted))
         if pod.spec.node_name != self.parts.node:
             raise RunFailed(RunFailure("PodNotHere", f"the pod {key} is not on {self.parts.node}"))
         if pod.status.phase != "Running":
             raise RunFailed(RunFailure("PodNotRunning", f"the pod {key} is {pod.status.phase}, and not Running"))
         return pod
+
+    async def must_be_its_pod(self) -> None:
+        """Raise RunFailed if what the kubelet has saved may be another pod: it knows pods by their names alone."""
+        key, wanted = self.pod_key, status_of(self.backup).pod_uid
+        try:
+            pod = await self.persist("get the pod", lambda: self.parts.cluster.get(SAVED_PODS, key))
+        except NotFound:
+            return  # deleted after it was saved
+        if pod.metadata.uid != wanted and pod.spec.node_name == self.parts.node:
+            raise RunFailed(_replaced(key, pod, wanted))
+
+
+async def full_disk(progress: RunProgress, needed: int) -> RunFailure:
+    """Of the agent's own folder, which has the journal and compressed layers."""
+    archives = progress.parts.archives
+    return disk_failure(free=await in_thread(archives.work_free_bytes), needed=needed, where=str(archives.work))
+
+
+def _replaced(key: Key, pod: SavedPod, wanted: str) -> RunFailure:
+    return RunFailure("PodReplaced", f"the pod {key} has the uid {pod.metadata.uid}, and the run is of {wanted}")

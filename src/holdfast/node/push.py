@@ -9,16 +9,16 @@ from msgspec import structs
 
 from holdfast.api.credentials import CredentialRefused, CredentialRequest, RegistryCredential
 from holdfast.api.spotinstancejob import is_spot_job
-from holdfast.checkpoints.errors import CheckpointError
+from holdfast.checkpoints.errors import CheckpointError, StorageFull
 from holdfast.checkpoints.images.image import LAYER_TYPE, ZSTD_LAYER_TYPE, file_blob
 from holdfast.checkpoints.images.reference import parse_reference, registry_address
 from holdfast.checkpoints.images.registry import RegistryClient, push_image
 from holdfast.node.credentials import CredentialUnavailable
 from holdfast.node.facts import with_archive
-from holdfast.node.faults import RunFailed, RunFailure, checkpoint_failure, disk_failure
+from holdfast.node.faults import RunFailed, RunFailure, checkpoint_failure
 from holdfast.node.journal import ContainerRecord
 from holdfast.node.parts import in_thread
-from holdfast.node.progress import FIRST_PAUSE_S, ContainerFailed, RunProgress
+from holdfast.node.progress import FIRST_PAUSE_S, ContainerFailed, RunProgress, full_disk
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -42,11 +42,13 @@ async def build(progress: RunProgress, container: ContainerRecord) -> None:
 async def _compressed(progress: RunProgress, container: ContainerRecord) -> ContainerRecord:
     record, archives, given_up = progress.record, progress.parts.archives, threading.Event()
     assert record is not None, "a container with an archive is in a record"
-    free = await in_thread(archives.free_bytes)
-    if free < container.size:
-        raise ContainerFailed(disk_failure(free=free, needed=container.size, where=str(archives.folder)))
+    if await in_thread(archives.work_free_bytes) < container.size:
+        raise ContainerFailed(await full_disk(progress, container.size))
     name = record.compressed_name(container.name)
-    found = await in_thread(lambda: archives.compress(Path(container.archive), name, given_up), given_up)
+    try:
+        found = await in_thread(lambda: archives.compress(Path(container.archive), name, given_up), given_up)
+    except StorageFull:
+        raise ContainerFailed(await full_disk(progress, container.size)) from None
     return container if found is None else structs.replace(container, compressed=str(found[0]), diff_id=found[1])
 
 

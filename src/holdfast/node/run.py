@@ -12,16 +12,16 @@ from msgspec import structs
 
 from holdfast.api.checkpointbackup import BuiltImage, CheckpointBackup, Phase
 from holdfast.api.meta import Key
-from holdfast.checkpoints.errors import CheckpointError
+from holdfast.checkpoints.errors import CheckpointError, StorageFull
 from holdfast.checkpoints.images.target import target_repository
 from holdfast.cluster.errors import NotFound
 from holdfast.node.facts import image_facts
 from holdfast.node.faults import RunFailed, RunFailure, checkpoint_failure
-from holdfast.node.freeze import freeze, must_have_space
+from holdfast.node.freeze import LEAST_FREE, freeze, must_have_space
 from holdfast.node.journal import ContainerRecord, RunRecord
 from holdfast.node.objects import AGENT_NODES, SavedPod
 from holdfast.node.parts import RunParts, in_thread
-from holdfast.node.progress import SHORTEST_S, ContainerFailed, RunProgress
+from holdfast.node.progress import SHORTEST_S, ContainerFailed, RunProgress, full_disk
 from holdfast.node.push import build, credential, open_target, push
 from holdfast.node.status import RunStatusWriter, status_of
 from holdfast.pods.template import SIDECAR_CONTAINER
@@ -83,11 +83,14 @@ class NodeBackupRun:
                 await self._push_all()
                 if is_whole:
                     pod_uid = status_of(self.backup).pod_uid
-                    self._parts.durations.ended(pod_uid, self._parts.clocks.clock() - begun_s)
+                    size = sum(each.size for each in self._progress.containers)
+                    self._parts.durations.ended(pod_uid, self._parts.clocks.clock() - begun_s, size)
         except RunFailed as error:
             failure = error.failure
         except ContainerFailed as error:  # while all of them wait for something
             failure = error.failure
+        except StorageFull:
+            failure = await full_disk(self._progress, LEAST_FREE)
         except CheckpointError as error:  # the journal can't be written
             failure = checkpoint_failure(error)
         except TimeoutError:
@@ -150,6 +153,8 @@ class NodeBackupRun:
                 await self._announce("Checkpointing", f"the kubelet of {self._parts.node} freezes {self._named()}")
             await progress.each(lambda each: not each.archive and not each.is_pushed, partial(freeze, progress))
         self._must_have_some()
+        if not self._writer.has_reached("Checkpointed"):
+            await progress.must_be_its_pod()
         frozen_s = sum(each.frozen_s for each in progress.containers)
         taken = max((each.facts.created for each in progress.containers if each.facts.created), default=None)
         await self._announce(

@@ -128,6 +128,19 @@ def test_what_the_template_itself_asks_of_nodes_holds_in_every_alternative() -> 
     assert all(term["matchExpressions"][1]["key"] == "kubernetes.io/hostname" for term in made)
 
 
+def test_nodes_that_are_kept_for_restores_are_tolerated_and_no_other_taint() -> None:
+    own = OLD["spec"]["tolerations"]
+    taint = {"key": "holdfast.dev/restore", "value": "only", "effect": "NoSchedule"}
+    other = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
+    kept = plan(nodes=(node("n1", taints=[other]), node("n2", taints=[other, taint])))
+    base_image = base_image_pod(OLD, kept)
+    assert base_image is not None
+    for made in (restored_pod(OLD, kept), base_image):
+        assert made["spec"]["tolerations"] == [*own, {"key": "holdfast.dev/restore", "operator": "Exists"}]
+    elsewhere = plan(nodes=(node("n1", taints=[other]),))
+    assert restored_pod(OLD, elsewhere)["spec"]["tolerations"] == own
+
+
 def test_a_secret_that_the_pod_has_already_is_not_named_twice() -> None:
     assert restored_pod(OLD, plan(secret="base"))["spec"]["imagePullSecrets"] == [{"name": "base"}]
 

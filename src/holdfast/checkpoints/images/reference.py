@@ -91,8 +91,8 @@ def registry_address(url: str, plain_http: Collection[str] = ()) -> RegistryAddr
     is_plain = scheme == "http" or (not scheme and host in plain_http)
     if is_plain and host not in plain_http:
         raise PlainHttpRefused(
-            f"the registry {host} is not reached over plain HTTP: write https://, or have the operator's option for "
-            f"plain HTTP registries list {host}"
+            f"the registry {host} is not reached over plain HTTP: write https://, or list {host} with the option "
+            "--plain-http-registry of operator, agents and commands"
         )
     api = DOCKER_HUB_API if host in (DOCKER_HUB, f"index.{DOCKER_HUB}") else host
     return RegistryAddress(host, f"{'http' if is_plain else 'https'}://{api}")

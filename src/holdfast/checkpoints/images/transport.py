@@ -325,8 +325,8 @@ class _Translated:
             ) from None
         if isinstance(error, aiohttp.ClientConnectorSSLError) and "WRONG_VERSION_NUMBER" in str(error):
             raise RegistryError(
-                f"can't {self._what}: {self._host} does not speak TLS: have the operator's option for plain HTTP "
-                "registries list it, if that is meant"
+                f"can't {self._what}: {self._host} does not speak TLS: list it with the option "
+                "--plain-http-registry of operator, agents and commands, if that is meant"
             ) from None
         if isinstance(error, TimeoutError):
             raise TemporaryFailure(f"{self._host} is silent") from None

@@ -34,6 +34,7 @@ from holdfast.cli.doctor.nodes import (
     ended_runs,
     free_bytes,
 )
+from holdfast.cli.registries import registry_host
 from holdfast.cli.restore.trial import TrialOptions, try_node
 from holdfast.cli.session import Session, UsageError, printable
 from holdfast.cluster.errors import ClusterError, NotFound
@@ -58,11 +59,14 @@ async def examine_cluster(session: Session) -> int:
     return 1 if count(sections, Level.PROBLEM) else 0
 
 
-async def examine_node(session: Session, node: str, registry: str, *, secret: str, image: str) -> int:
+async def examine_node(
+    session: Session, node: str, registry: str, *, secret: str, image: str, plain_http: tuple[str, ...]
+) -> int:
     """Really save and restore a small pod there; the node that can do it gets the label."""
     if not node or not registry:
         raise UsageError("a node is tried with a registry: holdfast doctor --node NODE --registry HOST/REPOSITORY")
-    options = TrialOptions(node=node, registry=registry, image=image, secret=secret)
+    hosts = tuple(map(registry_host, plain_http))
+    options = TrialOptions(node=node, registry=registry, image=image, secret=secret, plain_http=hosts)
     await try_node(session, options, lambda text: typer.echo(printable(text)))
     typer.echo(f"node {node} has the label {RESTORE_LABEL}={RESTORE_VALUE} now: pods may be restored there")
     return 0

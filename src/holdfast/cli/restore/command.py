@@ -11,6 +11,7 @@ from msgspec import Struct
 from holdfast.api.checkpointbackup import CheckpointBackup
 from holdfast.api.meta import Key
 from holdfast.cli.get import to_yaml
+from holdfast.cli.registries import registry_host
 from holdfast.cli.resource_args import find_kind, read_manifests
 from holdfast.cli.restore.images import FoundRun, RestoreFailed, find_run, pull_secret
 from holdfast.cli.restore.pods import RESTORE_NODES, PodRestorer, why_not
@@ -27,6 +28,7 @@ class RestoreOptions(Struct, frozen=True, kw_only=True):
     filename: str = ""
     node: str = ""
     pull_secret: str = ""
+    plain_http: tuple[str, ...] = ()
     dry_run: bool = False
     timeout: str = "10m"
 
@@ -37,7 +39,8 @@ async def restore_backup(session: Session, name: str, options: RestoreOptions) -
     known = find_kind("checkpointbackup")
     backup = msgspec.convert((await session.get(known, session.key(known, name))).document, CheckpointBackup)
     template = await _template(session, backup, options.filename)
-    found = await find_run(session, backup, _containers(template), options.run)
+    plain_http = tuple(map(registry_host, options.plain_http))
+    found = await find_run(session, backup, _containers(template), options.run, plain_http)
     if missing := missing_containers(template, found.images):
         raise UsageError(
             f"the pod template has no container {', '.join(missing)}, which the images of run {found.run} are of: "

@@ -39,14 +39,21 @@ class FoundRun:
 
 
 async def find_run(
-    session: Session, backup: CheckpointBackup, containers: Collection[str], run: int | None
+    session: Session,
+    backup: CheckpointBackup,
+    containers: Collection[str],
+    run: int | None,
+    plain_http: Collection[str] = (),
 ) -> FoundRun:
-    """containers: those of the pod, whose tags are looked for. Raises RestoreFailed when there is no such run."""
-    address = registry_address(backup.spec.registry.url)
+    """containers: those of the pod, whose tags are looked for. plain_http: registries to be reached without TLS.
+
+    Raises RestoreFailed when there is no such run.
+    """
+    address = registry_address(backup.spec.registry.url, plain_http)
     deadline_s = asyncio.get_running_loop().time() + REGISTRY_WITHIN_S
     credential = await registry_credential(session, backup, address.host)
     async with RegistryClient(
-        address, credential, deadline_s=deadline_s, clock=asyncio.get_running_loop().time
+        address, credential, deadline_s=deadline_s, plain_http=plain_http, clock=asyncio.get_running_loop().time
     ) as registry:
         found = await _by_status(registry, backup, run)
         if not found:

@@ -36,6 +36,7 @@ class TrialOptions(Struct, frozen=True, kw_only=True):
     registry: str
     image: str
     secret: str = ""
+    plain_http: tuple[str, ...] = ()
     within_s: float = 300.0
 
 
@@ -75,7 +76,7 @@ class NodeTrial:
             said = await self._log_line(old.metadata.key, "")
             self._wait_for("its checkpoint")
             backup = await self._saved()
-            found = await find_run(self._session, backup, [CONTAINER], None)
+            found = await find_run(self._session, backup, [CONTAINER], None, self._options.plain_http)
             self._wait_for("a pod that goes on from it")
             pod = await self._restored(found)
             identity, _, step = said.partition(" ")
@@ -180,12 +181,13 @@ class NodeTrial:
 
     async def _forget_images(self, backup: CheckpointBackup, found: FoundRun) -> None:
         """Memory of a trial is nobody's secret; a registry that deletes nothing keeps it."""
-        address = registry_address(backup.spec.registry.url)
+        plain_http = self._options.plain_http
+        address = registry_address(backup.spec.registry.url, plain_http)
         credential = await registry_credential(self._session, backup, address.host)
         clock = asyncio.get_running_loop().time
         with suppress(ImageError):
             async with RegistryClient(
-                address, credential, deadline_s=clock() + REGISTRY_WITHIN_S, clock=clock
+                address, credential, deadline_s=clock() + REGISTRY_WITHIN_S, plain_http=plain_http, clock=clock
             ) as registry:
                 for image in found.images:
                     reference = parse_reference(image.image)

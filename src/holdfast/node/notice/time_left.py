@@ -1,26 +1,38 @@
 """Whether a container checkpoint may still begin on a node that its cloud takes back."""
 
 from collections import OrderedDict
+from typing import NamedTuple
 
 # As many pods are remembered; a node has a few hundred at most.
 MEMORY = 512
 
 
+class _LastRun(NamedTuple):
+    seconds: float
+    size: int
+
+
 class RunDurations:
-    """How long the last run of each pod took, from freezing to the pushed image."""
+    """How long the last run of each pod took, from freezing to the pushed image, and how large its archives were."""
 
     def __init__(self) -> None:
-        self._last_s: OrderedDict[str, float] = OrderedDict()
+        self._last: OrderedDict[str, _LastRun] = OrderedDict()
 
-    def ended(self, pod_uid: str, seconds: float) -> None:
-        self._last_s[pod_uid] = seconds
-        self._last_s.move_to_end(pod_uid)
-        if len(self._last_s) > MEMORY:
-            self._last_s.popitem(last=False)
+    def ended(self, pod_uid: str, seconds: float, size: int = 0) -> None:
+        self._last[pod_uid] = _LastRun(seconds, size)
+        self._last.move_to_end(pod_uid)
+        if len(self._last) > MEMORY:
+            self._last.popitem(last=False)
 
     def last_s(self, pod_uid: str) -> float | None:
         """None for a pod of which this agent has saved nothing."""
-        return self._last_s.get(pod_uid)
+        found = self._last.get(pod_uid)
+        return found.seconds if found is not None else None
+
+    def last_bytes(self, pod_uid: str) -> int:
+        """0 for a pod of which this agent has saved nothing."""
+        found = self._last.get(pod_uid)
+        return found.size if found is not None else 0
 
 
 def no_notice() -> None:

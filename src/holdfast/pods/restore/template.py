@@ -170,7 +170,12 @@ def _is_token_mount(mount: Mapping[str, Any]) -> bool:
 
 
 def _place(spec: dict[str, Any], plan: RestorePlan) -> None:
-    """By the label, and on the chosen nodes: a label of its own says nothing about processors."""
+    """By the label, and on the chosen nodes: a label of its own says nothing about processors.
+
+    Nodes that are kept for restores may have the label's name as a taint.
+    """
+    if any(taint.key == RESTORE_LABEL for each in plan.nodes for taint in each.spec.taints):
+        spec["tolerations"] = [*(spec.get("tolerations") or ()), {"key": RESTORE_LABEL, "operator": "Exists"}]
     selector = {**(spec.get("nodeSelector") or {}), **({RESTORE_LABEL: RESTORE_VALUE} if plan.needs_label else {})}
     if plan.nodes:
         selector.pop(HOSTNAME_LABEL, None)  # the old node
