@@ -65,9 +65,16 @@ def test_a_pushed_checkpoint_is_an_image_to_go_on_from() -> None:
 
 def test_an_older_checkpoint_that_ends_later_does_not_count_as_the_newest() -> None:
     status = noted(
-        backups=(finished_backup(4),), status={"lastCheckpointTime": stamp(50), "lastCheckpointImage": image(5)}
+        backups=(finished_backup(4),), status={"lastCheckpointTime": stamp(2), "lastCheckpointImage": image(5)}
     )
-    assert (status.last_checkpoint_image, status.last_checkpoint_time) == (image(5), stamp(50))
+    assert (status.last_checkpoint_image, status.last_checkpoint_time) == (image(5), stamp(2))
+
+
+def test_a_node_whose_clock_is_ahead_does_not_keep_later_checkpoints_from_being_the_newest() -> None:
+    ahead = {"lastCheckpointTime": stamp(9000), "lastCheckpointImage": image(3)}
+    status = noted(backups=(finished_backup(4),), status=ahead)
+    assert status.last_checkpoint_image is not None
+    assert status.last_checkpoint_image.startswith(image(4))
 
 
 def test_its_cost_and_its_duration_are_noted() -> None:

@@ -21,7 +21,7 @@ from holdfast.api.spotinstancejob_status import (
 )
 from holdfast.decisions import MAX_MESSAGE
 from holdfast.spotinstancejob.decide.replicas import is_running, started_at
-from holdfast.spotinstancejob.images import CheckpointImages, checkpoint_of, status_image
+from holdfast.spotinstancejob.images import CheckpointImages, checkpoint_of, number_of_image, status_image
 from holdfast.spotinstancejob.interval import (
     checkpoint_interval_s,
     is_saved_on_notice,
@@ -164,7 +164,8 @@ def _succeeded(
                 last_checkpoint_seconds=int(seconds),
             ),
         )
-    if status.last_checkpoint_time is None or parse_time(taken) >= parse_time(status.last_checkpoint_time):
+    # By their numbers: the clocks of nodes need not agree.
+    if wanted.number >= number_of_image(status.last_checkpoint_image or ""):
         status = structs.replace(status, last_checkpoint_image=image, last_checkpoint_time=taken)
     cost_s = _cost_s(backup)
     if cost_s is not None:
