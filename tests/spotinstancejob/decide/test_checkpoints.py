@@ -143,6 +143,34 @@ def test_a_program_that_saves_nothing_is_told_what_it_has_to_do() -> None:
     assert "mode: container" not in saved(frozen).message
 
 
+def test_a_program_that_has_saved_nothing_is_told_so_long_before_the_deadline() -> None:
+    waits = (unfinished(phase="Checkpointing", message="the training does not save on request"),)
+    said = saved(noted(backups=waits, now=60))
+    assert (said.status, said.reason) == ("False", "NothingSaved")
+    assert "nothing is saved yet: the training does not save on request; in mode application" in said.message
+    observed = seen(replica(0), status={"checkpointsInProgress": [in_progress()]})
+    assert at(60) in checkpoints_ahead(observed, observed.status, TIMING)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"now": 59},
+        {"backups": (unfinished(phase="ImagePushing"),)},
+        {"status": {"lastCheckpointImage": image(1)}},
+        {"status": {"checkpointMode": "container"}},
+    ],
+)
+def test_one_that_saves_is_not(facts: Any) -> None:
+    facts = {"backups": (unfinished(phase="Checkpointing"),), "now": 100, **facts}
+    assert condition_of(noted(**facts), "Checkpointed") is None
+
+
+def test_that_one_failed_says_more() -> None:
+    failed = {"conditions": [msgspec.to_builtins(condition("Checkpointed", "False", "CheckpointFailed", "no disk"))]}
+    assert saved(noted(backups=(unfinished(phase="Checkpointing"),), status=failed)).reason == "CheckpointFailed"
+
+
 def test_an_image_of_before_is_still_there_after_a_failure() -> None:
     failed = noted(
         backups=(unfinished(phase="Failed"),), status={"lastCheckpointImage": image(1), "lastCheckpointTime": stamp(1)}
