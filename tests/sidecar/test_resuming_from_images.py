@@ -1,11 +1,13 @@
 """A sidecar whose job resumes from an image: before the training starts, it is there and verified, or waited for."""
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from holdfast.api.reports import UNUSABLE_IMAGE
 from holdfast.checkpoints.images.layer import CheckpointLayer
 from holdfast.checkpoints.images.reference import run_tag
 from holdfast.checkpoints.images.registry import PushedImage, push_image
@@ -186,4 +188,22 @@ async def test_an_image_that_is_not_there_ends_the_sidecar_with_that_reason(
     ):
         sidecar = await pod.sidecar()
         await until(lambda: sidecar.returncode is not None)
-        assert "never" in pod.message.read_text()
+        last_word = json.loads(pod.message.read_text())
+        assert last_word["reason"] == UNUSABLE_IMAGE
+        assert "never" in last_word["message"]
+
+
+async def test_a_damaged_image_with_none_before_it_ends_the_sidecar_with_that_reason(
+    tmp_path: Path, operator: OperatorDouble
+) -> None:
+    async with serve_registry(tmp_path / "registry") as host:
+        pushed = await pushed_run(tmp_path, host, 7)
+        name = pushed.layer.digest.removeprefix("sha256:")
+        blob = tmp_path / "registry" / "blobs" / "sha256" / name[:2] / name
+        blob.write_bytes(blob.read_bytes().replace(b"weights", b"weighed"))
+        async with resuming(tmp_path, operator, host, f"oci://{pushed.reference}") as pod:
+            sidecar = await pod.sidecar()
+            await until(lambda: sidecar.returncode is not None)
+            last_word = json.loads(pod.message.read_text())
+    assert last_word["reason"] == UNUSABLE_IMAGE
+    assert pushed.digest in last_word["message"]

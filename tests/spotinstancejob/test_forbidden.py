@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.pods.template import ForbiddenFeature
-from holdfast.spotinstancejob.forbidden import refusal
+from holdfast.spotinstancejob.forbidden import mode_refusal, refusal
 from tests.spotinstancejob.jobs import CPU_CONTAINER, spot_job
 
 EVERYTHING = frozenset(ForbiddenFeature)
@@ -21,6 +21,14 @@ def test_a_modest_template_asks_for_nothing_and_without_the_option_nothing_is_re
     assert asked() == ""
     assert asked(securityContext={"runAsUser": 1000}) == ""
     assert refusal(spot_job(pod_spec={"hostNetwork": True}), frozenset()) == ""
+
+
+def test_memory_can_only_be_saved_where_containers_are_run() -> None:
+    memory, files = (spot_job(checkpoints={"mode": mode}) for mode in ("container", "application"))
+    assert mode_refusal(memory, runs_containers=True) == ""
+    assert mode_refusal(files, runs_containers=False) == ""
+    assert mode_refusal(spot_job(), runs_containers=False) == ""
+    assert "leave it out" in mode_refusal(memory, runs_containers=False)
 
 
 @pytest.mark.parametrize(

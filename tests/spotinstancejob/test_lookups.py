@@ -97,6 +97,19 @@ async def test_an_answer_from_before_is_not_believed() -> None:
     assert registry.asked == 2
 
 
+async def test_a_time_that_is_still_to_come_is_not_waited_for() -> None:
+    """The clock of a node may be ahead, and the registry would be asked again and again until then."""
+    looking = Looking(registry := SlowRegistry(3))
+    looking.view(at(0))
+    await settled()
+    looking.seconds = 20
+    assert looking.view(at(900)) is None
+    await settled()
+    looking.seconds = 30
+    assert looking.view(at(900)) is not None
+    assert registry.asked == 2
+
+
 async def test_what_a_registry_does_not_list_is_asked_for_by_name() -> None:
     looking = Looking(SlowRegistry(3))
     looking.view(at(0), checkpoint(3), checkpoint(7))

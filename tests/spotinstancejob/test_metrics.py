@@ -65,6 +65,11 @@ def test_checkpoints_are_told_by_their_result() -> None:
     assert told(status(), saved) == [("Saved", False)]
     assert told(saved, failed) == [("CheckpointFailed", True)]
     assert told(failed, failed) == []
+    nothing = status(conditions=[condition("Checkpointed", "False", "NothingSaved", "replica 0 was asked to save")])
+    assert told(status(), nothing) == [("NothingSaved", True)]
+    registry = CollectorRegistry()
+    SpotInstanceJobMetrics(registry).status_written(spot_job(), nothing)
+    assert registry.get_sample_value("spotinstancejob_checkpoints_total", {"result": "failed"}) == 0.0
 
 
 def test_what_keeps_machines_from_being_made_is_told_once() -> None:

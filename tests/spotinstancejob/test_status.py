@@ -136,10 +136,19 @@ def test_a_failed_checkpoint_is_said_until_the_next_one() -> None:
     )
 
 
+def test_a_program_that_has_saved_nothing_yet_is_told_so() -> None:
+    nothing = condition("Checkpointed", "False", "NothingSaved", "replica 0 was asked to save")
+    observed = seen(replica(0), status={"conditions": [nothing]})
+    assert shown(observed).message == "1 of 1 replicas run; replica 0 was asked to save"
+
+
 def test_a_suspended_job_says_what_it_does_and_what_it_will_go_on_from() -> None:
     job = spot_job(spec={"suspend": True})
     saving = seen(replica(0), job=job, status={"checkpointsInProgress": [{**CHECKPOINT, "replica": 0}]})
     assert shown(saving).message == "spec.suspend is true: replica 0 is saved before all is stopped"
+    both = {"checkpointsInProgress": [{**CHECKPOINT, "replica": 0}, {**CHECKPOINT, "number": 9, "replica": 1}]}
+    two = seen(replica(0), replica(1), job=job, status=both)
+    assert shown(two).message == "spec.suspend is true: replicas 0, 1 are saved before all is stopped"
     stopped = seen(replica(0, "Stopped"), job=job, status={"lastCheckpointImage": image(4)})
     assert (shown(stopped).phase, shown(stopped).message) == (
         "Suspended",

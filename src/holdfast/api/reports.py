@@ -20,6 +20,8 @@ AUDIENCE = "holdfast.dev/reports"
 LARGEST_BODY = 64 * 1024
 # Where the kubelet and the node's agent call the sidecar.
 SIDECAR_PORT = 8470
+# The reason in the termination message of a sidecar that can bring nothing back from the image that it was given.
+UNUSABLE_IMAGE = "UnusableImage"
 MOST_ENTRIES = 256
 MOST_METRICS = 64
 # More than any training has, and exact in every reader's floating point.

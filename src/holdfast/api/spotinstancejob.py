@@ -157,7 +157,7 @@ class CheckpointConfig(ApiStruct, frozen=True, kw_only=True):
             description="How a replica is saved. application: the training saves by itself to CHECKPOINT_DIR and goes "
             "on from RESUME_FROM, as in a TrainingJob; images hold that folder. container: the runtime freezes the "
             "containers, and images hold their memory; nothing is asked of the program. auto (default): application "
-            "where a container has GPUs; else container, where nodes can restore one."
+            "where a container has GPUs, or checkpointStorage is given; else container, where nodes can restore one."
         ),
     ] = "auto"
     retention: Annotated[

@@ -44,7 +44,11 @@ class Recovery(ApiStruct, frozen=True, kw_only=True):
     ]
     image: Annotated[str, Meta(description="The image that it started from.", max_length=1024)] | None = None
     lost_seconds: Annotated[
-        Count, Meta(description="Seconds of training that were lost: from that checkpoint to the loss.")
+        Count,
+        Meta(
+            description="Seconds of training that were lost: from that checkpoint to the loss.",
+            extra_json_schema=SHOWN_ZERO,
+        ),
     ] = 0
 
 

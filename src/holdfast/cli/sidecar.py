@@ -31,7 +31,7 @@ def sidecar() -> None:
         asyncio.run(_run(Sidecar(configuration, os.environ, clocks=Clocks(time.time), run_id=secrets.token_hex(8))))
     except HoldfastError as error:
         sys.stderr.write(f"holdfast: {error}\n")
-        write_failure_reason(termination_log(os.environ), str(error))
+        write_failure_reason(termination_log(os.environ), error)
         _exit(1)
 
 

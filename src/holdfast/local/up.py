@@ -193,6 +193,7 @@ async def _operating(
         shared_loopback=True,
         sidecar_reserves=False,
         local_folders=True,
+        runs_containers=False,
         plain_http_registries=(registry,),
     )
     backups, ledger = BackupRequests(), SharedLedger(operator)

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from holdfast.api.core.objects import ContainerStateTerminated, Node, Pod
 from holdfast.api.provisionedinstance import SPOT_NODE_LABEL
+from holdfast.api.reports import UNUSABLE_IMAGE
 from holdfast.pods.template import SIDECAR_CONTAINER
 from holdfast.times import parse_time
 
@@ -107,6 +108,12 @@ def is_permanent(end: ContainerStateTerminated) -> bool:
     """The container's own termination message declares the failure permanent."""
     termination = _termination_reason(end)
     return termination is not None and termination.reason == PERMANENT
+
+
+def found_image_unusable(end: ContainerStateTerminated) -> bool:
+    """The sidecar could bring nothing back from the image that it was given."""
+    termination = _termination_reason(end)
+    return termination is not None and termination.reason == UNUSABLE_IMAGE
 
 
 def never_ran(end: ContainerStateTerminated) -> bool:

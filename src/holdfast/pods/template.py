@@ -93,6 +93,9 @@ class Defaults(Struct, frozen=True, kw_only=True):
     local_folders: bool = False
     """Pods see the files of this machine: commands run in the folder that the working-directory annotation names."""
 
+    runs_containers: bool = True
+    """Without containers nothing can save the memory of a pod."""
+
     plain_http_registries: tuple[str, ...] = ()
     """Registries, with their ports, that sidecars may reach without TLS."""
 

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from holdfast.checkpoints.errors import CheckpointNotFound
+from holdfast.checkpoints.errors import CheckpointNotFound, Corrupt, UnsafeContent
 from holdfast.checkpoints.fetch import fetch, find
+from holdfast.checkpoints.images.errors import ImageNotFound, RepositoryNotFound, UnusableImage
 from holdfast.checkpoints.manifest import CheckpointManifest, CheckpointName, SaveInfo, checkpoint_name
 from holdfast.checkpoints.resume import resume
 from holdfast.checkpoints.store import CheckpointStore
@@ -112,11 +113,14 @@ def _fetch_resume_image(checkpoints: Checkpoints, attempt: int, about: SaveInfo,
         name = checkpoint_name(found.epoch, attempt)
         return checkpoints.folder / name.folder_name, replace(found, attempt=attempt, about=about, save="")
 
-    fetched = fetch_image(
-        checkpoints.resume_from,
-        place,
-        secrets=read_secrets(checkpoints.pull_secrets),
-        plain_http=checkpoints.plain_http_registries,
-    )
+    try:
+        fetched = fetch_image(
+            checkpoints.resume_from,
+            place,
+            secrets=read_secrets(checkpoints.pull_secrets),
+            plain_http=checkpoints.plain_http_registries,
+        )
+    except (CheckpointNotFound, Corrupt, UnsafeContent, ImageNotFound, RepositoryNotFound) as error:
+        raise UnusableImage(str(error)) from error
     refused = tuple((each.address, each.reason) for each in fetched.refused)
     return FetchedSource(checkpoint_name(fetched.manifest.epoch, attempt), fetched.address, refused)

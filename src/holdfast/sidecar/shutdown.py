@@ -7,7 +7,9 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from holdfast.api.reports import NodeNotice, ReportReply, TerminationReport, node_leaves_text
+from holdfast.api.reports import UNUSABLE_IMAGE, NodeNotice, ReportReply, TerminationReport, node_leaves_text
+from holdfast.checkpoints.images.errors import UnusableImage
+from holdfast.errors import HoldfastError
 from holdfast.sidecar import persister
 from holdfast.sidecar.http import AttemptState
 from holdfast.sidecar.persister import CheckpointPersister
@@ -134,6 +136,7 @@ class ShutdownCoordinator:
 
 # The kubelet stores no more.
 MOST_BYTES = 4096
+MOST_REASON = 1000
 
 
 def write_termination_report(file: Path, report: TerminationReport) -> None:
@@ -143,10 +146,13 @@ def write_termination_report(file: Path, report: TerminationReport) -> None:
     _write(file, content)
 
 
-def write_failure_reason(file: Path, reason: str) -> None:
+def write_failure_reason(file: Path, error: HoldfastError) -> None:
     """The job's status shows this reason why the training can't start."""
+    text = str(error)
+    if isinstance(error, UnusableImage):
+        text = msgspec.json.encode({"reason": UNUSABLE_IMAGE, "message": text[:MOST_REASON]}).decode()
     if file != Path(KUBELET_LOG) or file.exists():  # outside a pod nobody would read the file
-        _write(file, reason.encode())
+        _write(file, text.encode())
 
 
 def _write(file: Path, content: bytes) -> None:

@@ -21,6 +21,16 @@ def refusal(job: SpotInstanceJob, forbidden: frozenset[ForbiddenFeature]) -> str
     return f"spec.jobTemplate asks for {what}, which the operator forbids ({which}): leave it out"
 
 
+def mode_refusal(job: SpotInstanceJob, *, runs_containers: bool) -> str:
+    """Why replicas can't be saved as the job asks for; empty if they can."""
+    if runs_containers or job.spec.checkpoint_config.mode != "container":
+        return ""
+    return (
+        "spec.checkpointConfig.mode is container, and on one machine no containers are run: leave it out, and let the "
+        "training save to CHECKPOINT_DIR"
+    )
+
+
 def _requested(spec: dict[str, Any]) -> Iterator[tuple[ForbiddenFeature, str]]:
     for volume in spec.get("volumes") or ():
         if volume.get("hostPath") is not None:

@@ -253,6 +253,12 @@ def status_image(job: SpotInstanceJob, checkpoint: CheckpointImages) -> str:
     return chosen.with_digest
 
 
+def number_of_image(image: str) -> int:
+    """The number of the checkpoint that it is an image of, as its tag has it; 0 without one."""
+    tag = parse_run_tag(parse_reference(image).tag) if image else None
+    return tag.run if tag is not None else 0
+
+
 def newest(checkpoints: Iterable[CheckpointImages], set_aside: Collection[str] = ()) -> CheckpointImages | None:
     """The whole one with the highest number. set_aside: images, as status names them, that failed to restore."""
     return max(_valid(checkpoints, set_aside), key=lambda each: each.order, default=None)

@@ -37,6 +37,8 @@ class RepositoryLookups:
         self._now = now
         self._retry_s = retry_s
         self._views: dict[str, RepositoryView] = {}
+        self._wanted: dict[str, tuple[datetime, datetime]] = {}
+        """By uid of a job since when the answer has to be, and when that was asked for first."""
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._sought: dict[str, dict[str, datetime]] = {}
         """By uid of a job since when which image is looked for."""
@@ -51,11 +53,16 @@ class RepositoryLookups:
     def view(self, job: SpotInstanceJob, since: datetime, known: tuple[CheckpointImages, ...]) -> RepositoryView | None:
         """What the registry has said, if it was asked after `since`; else it is asked now, and this is None.
 
+        A time that is still to come, by the clock of a node or of an operator before, counts as now.
+
         `known`: checkpoints whose CheckpointBackups are there, for a registry that lists nothing.
         """
         uid, now = job.metadata.uid, self._now()
         view = self._views.get(uid)
-        if view is None or view.asked_at < since:
+        wanted = self._wanted.get(uid)
+        if wanted is None or wanted[0] != since:
+            wanted = self._wanted[uid] = since, now
+        if view is None or view.asked_at < min(wanted):
             self._ask(job, known)
             return None
         if view.problem and now >= view.asked_at + timedelta(seconds=self._retry_s):
@@ -97,6 +104,7 @@ class RepositoryLookups:
             if (task := tasks.get(uid)) is not None:
                 task.cancel()
         self._views.pop(uid, None)
+        self._wanted.pop(uid, None)
         self._sought.pop(uid, None)
         self._cleaned.pop(uid, None)
 

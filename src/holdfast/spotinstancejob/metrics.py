@@ -80,7 +80,7 @@ class SpotInstanceJobMetrics:
             self._lost.observe(recovery.lost_seconds)
         self._machines.inc(sum(_ordered(old, each) for each in status.job_statuses))
         said = _news(old, status, "Checkpointed")
-        if said is not None:
+        if said is not None and said.reason in ("Saved", "CheckpointFailed"):
             self._checkpoints.labels("saved" if said.reason == "Saved" else "failed").inc()
         if status.phase in ENDED and status.phase != old.phase:
             self._ended.labels(status.phase).inc()

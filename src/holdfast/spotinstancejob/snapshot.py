@@ -206,6 +206,8 @@ class SpotInstanceJobTiming(Struct, frozen=True, kw_only=True):
     """How long the checkpoint of a survivor may take: a machine boots and joins meanwhile."""
     checkpoint_s: int = 600
     """How long any other checkpoint may take."""
+    saves_nothing_s: float = 60.0
+    """After so long without a save, a program that has never saved is told what it has to do."""
     late_s: float = 30.0
     """How long after its deadline a checkpoint that nobody has ended is given up."""
     retry_s: float = 10.0

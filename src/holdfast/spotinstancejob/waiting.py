@@ -44,6 +44,8 @@ def what_is_waited_for(observed: SpotInstanceJobSnapshot) -> str:
     saved = condition_of(status, "Checkpointed")
     if saved is not None and saved.reason == "CheckpointFailed":
         parts.append(f"{saved.message}; the next try is at its next turn")
+    if saved is not None and saved.reason == "NothingSaved":
+        parts.append(saved.message)
     if credential := foreign_pull_credential(observed.job):
         parts.append(credential)
     return "; ".join(parts)
@@ -51,8 +53,9 @@ def what_is_waited_for(observed: SpotInstanceJobSnapshot) -> str:
 
 def _suspended(observed: SpotInstanceJobSnapshot) -> str:
     if is_saving(observed.status):
-        numbers = ", ".join(str(each.replica) for each in observed.status.checkpoints_in_progress)
-        return f"spec.suspend is true: replica {numbers} is saved before all is stopped"
+        numbers = sorted(each.replica for each in observed.status.checkpoints_in_progress)
+        who = f"replica {numbers[0]} is" if len(numbers) == 1 else f"replicas {', '.join(map(str, numbers))} are"
+        return f"spec.suspend is true: {who} saved before all is stopped"
     image = observed.status.last_checkpoint_image
     since = f"goes on from {image}" if image else "begins anew"
     return f"spec.suspend is true: set it to false, and the training {since}"

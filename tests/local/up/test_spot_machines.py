@@ -8,7 +8,14 @@ import pytest
 from holdfast.api.meta import Key, is_true
 from holdfast.api.provisionedinstance import MACHINE_FINALIZER, ProvisionedInstance, machine_name
 from holdfast.cluster.protocol import JSON
-from holdfast.cluster.resources import LEASES, NAMESPACES, NODES, PROVISIONED_INSTANCES, SPOT_INSTANCE_VMS
+from holdfast.cluster.resources import (
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PROVISIONED_INSTANCES,
+    SPOT_INSTANCE_JOBS,
+    SPOT_INSTANCE_VMS,
+)
 from holdfast.local.host import Hardware
 from holdfast.local.kubelet.node import LEASE_NAMESPACE
 from holdfast.local.up import LocalCluster, local_cluster
@@ -132,6 +139,30 @@ async def test_a_zone_without_machines_is_said_so(box: LocalCluster) -> None:
         "is refused",
     )
     assert not holds(refused, "Launched")
+
+
+async def test_a_job_that_is_to_be_saved_as_memory_is_refused_since_no_containers_are_run(box: LocalCluster) -> None:
+    container = {"name": "main", "image": "any", "command": ["sleep", "1000"]}
+    spec = {
+        "spotInstanceVMRef": {"name": "none"},
+        "gcpCredentialsSecretRef": {"name": "none"},
+        "checkpointConfig": {
+            "checkpointImageRepo": "registry.example.com/team/checkpoints",
+            "checkpointInterval": "30m",
+            "mode": "container",
+        },
+        "jobTemplate": {"spec": {"template": {"spec": {"containers": [container]}}}},
+    }
+    await box.cluster.create(SPOT_INSTANCE_JOBS, {"metadata": {"name": "memory"}, "spec": spec}, namespace=NAMESPACE)
+    failed = await until(
+        box.cluster,
+        SPOT_INSTANCE_JOBS,
+        Key(NAMESPACE, "memory"),
+        lambda it: it.status is not None and it.status.phase == "Failed",
+        "is refused",
+    )
+    assert failed.status is not None
+    assert "on one machine no containers are run" in (failed.status.message or "")
 
 
 async def test_the_next_start_goes_on_with_its_machines(data: Path) -> None:

@@ -102,7 +102,7 @@ async def test_a_job_is_saved_and_stopped_by_suspend_and_goes_on_from_its_image(
     lab.agents.holds = True
     await lab.patch(suspend=True)
     keys = await lab.open_backups(2)
-    said = await lab.until_says("is saved before all is stopped")
+    said = await lab.until_says("saved before all is stopped")
     assert said.status.phase == "Suspended"
     for key in keys:
         await lab.agents.push(key)

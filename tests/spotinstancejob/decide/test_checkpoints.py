@@ -65,9 +65,16 @@ def test_a_pushed_checkpoint_is_an_image_to_go_on_from() -> None:
 
 def test_an_older_checkpoint_that_ends_later_does_not_count_as_the_newest() -> None:
     status = noted(
-        backups=(finished_backup(4),), status={"lastCheckpointTime": stamp(50), "lastCheckpointImage": image(5)}
+        backups=(finished_backup(4),), status={"lastCheckpointTime": stamp(2), "lastCheckpointImage": image(5)}
     )
-    assert (status.last_checkpoint_image, status.last_checkpoint_time) == (image(5), stamp(50))
+    assert (status.last_checkpoint_image, status.last_checkpoint_time) == (image(5), stamp(2))
+
+
+def test_a_node_whose_clock_is_ahead_does_not_keep_later_checkpoints_from_being_the_newest() -> None:
+    ahead = {"lastCheckpointTime": stamp(9000), "lastCheckpointImage": image(3)}
+    status = noted(backups=(finished_backup(4),), status=ahead)
+    assert status.last_checkpoint_image is not None
+    assert status.last_checkpoint_image.startswith(image(4))
 
 
 def test_its_cost_and_its_duration_are_noted() -> None:
@@ -134,6 +141,34 @@ def test_a_program_that_saves_nothing_is_told_what_it_has_to_do() -> None:
     assert "mode: container" not in saved(noted(backups=(failed,), status=once)).message
     frozen = noted(backups=(failed,), status={"checkpointMode": "container"})
     assert "mode: container" not in saved(frozen).message
+
+
+def test_a_program_that_has_saved_nothing_is_told_so_long_before_the_deadline() -> None:
+    waits = (unfinished(phase="Checkpointing", message="the training does not save on request"),)
+    said = saved(noted(backups=waits, now=60))
+    assert (said.status, said.reason) == ("False", "NothingSaved")
+    assert "nothing is saved yet: the training does not save on request; in mode application" in said.message
+    observed = seen(replica(0), status={"checkpointsInProgress": [in_progress()]})
+    assert at(60) in checkpoints_ahead(observed, observed.status, TIMING)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"now": 59},
+        {"backups": (unfinished(phase="ImagePushing"),)},
+        {"status": {"lastCheckpointImage": image(1)}},
+        {"status": {"checkpointMode": "container"}},
+    ],
+)
+def test_one_that_saves_is_not(facts: Any) -> None:
+    facts = {"backups": (unfinished(phase="Checkpointing"),), "now": 100, **facts}
+    assert condition_of(noted(**facts), "Checkpointed") is None
+
+
+def test_that_one_failed_says_more() -> None:
+    failed = {"conditions": [msgspec.to_builtins(condition("Checkpointed", "False", "CheckpointFailed", "no disk"))]}
+    assert saved(noted(backups=(unfinished(phase="Checkpointing"),), status=failed)).reason == "CheckpointFailed"
 
 
 def test_an_image_of_before_is_still_there_after_a_failure() -> None:

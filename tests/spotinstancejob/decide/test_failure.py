@@ -184,6 +184,43 @@ def test_an_image_that_no_container_can_be_made_of_is_told_from_a_registry_that_
         assert found.failure.is_free
 
 
+def sidecar_ended(message: str, *, is_ready: bool = False) -> Any:
+    """A pod whose sidecar has ended with this message, and waits to be started again."""
+    end = {"exitCode": 1, "reason": "Error", "message": message}
+    waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
+    sidecar = {
+        "name": "holdfast-sidecar",
+        "ready": is_ready,
+        "state": {"running": {}} if is_ready else waiting,
+        "lastState": {"terminated": end},
+    }
+    return pod_of(phase="Pending", initContainerStatuses=[sidecar])
+
+
+@pytest.mark.parametrize(
+    ("message", "fields", "is_lost"),
+    [
+        ('{"reason": "UnusableImage", "message": "the layer is damaged"}', {"restoredFrom": IMAGE}, True),
+        ('{"reason": "UnusableImage", "message": "the layer is damaged"}', {}, False),
+        ("the registry does not accept the credential", {"restoredFrom": IMAGE}, False),
+    ],
+)
+def test_an_image_that_the_sidecar_can_bring_nothing_back_from_is_unusable(
+    message: str, fields: dict[str, str], is_lost: bool
+) -> None:
+    found = loss(phase="Starting", replica=fields, pods=(sidecar_ended(message),), now=10)
+    assert (found is not None) == is_lost
+    if found is not None:
+        assert found.image_is_unusable
+        assert found.failure.is_free
+        assert found.failure.message == "nothing can be resumed from the checkpoint image: the layer is damaged"
+
+
+def test_a_sidecar_that_was_started_again_has_brought_the_checkpoint_back() -> None:
+    again = sidecar_ended('{"reason": "UnusableImage", "message": "the layer is damaged"}', is_ready=True)
+    assert loss(phase="Starting", replica={"restoredFrom": IMAGE}, pods=(again,), now=10) is None
+
+
 def test_what_may_be_lost_by_time_alone_is_looked_at_then() -> None:
     observed = seen(replica(0), nodes=(silent(0),))
     assert list(losses_ahead(observed, observed.status, TIMING)) == [at(300)]

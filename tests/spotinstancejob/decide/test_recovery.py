@@ -57,6 +57,13 @@ def test_one_pass_has_the_next_attempt_its_class_and_a_checkpoint_of_the_survivo
     assert status.restarts.preemption == 1
 
 
+def test_an_attempt_that_never_ran_has_lost_nothing_since_the_one_before() -> None:
+    observed = seen(replica(0, "Starting", attempt=1, lostTime=stamp(40)))
+    assert after(observed, lost(observed)).job_statuses[0].lost_time == stamp(40)
+    ran = seen(replica(0, "Running", attempt=1, lostTime=stamp(40)))
+    assert after(ran, lost(ran)).job_statuses[0].lost_time == stamp(100)
+
+
 def test_the_survivor_is_the_one_that_has_run_longest_on_a_node_that_stays() -> None:
     observed = seen(
         replica(0),

@@ -84,7 +84,34 @@ def test_what_was_saved_while_the_machine_was_waited_for_is_used() -> None:
     assert restored_from({"lastCheckpointImage": image(3)}).restored_from == image(4)
     failed = {**newer, "imageFailures": [{"image": image(9), "restore": 2}]}
     assert restored_from(failed).restored_from == image(4)
-    assert restored_from(newer, source="start", restoredFrom=None).restored_from is None
+    assert restored_from({}, source="start", restoredFrom=None).restored_from is None
+
+
+def test_a_replica_that_gets_its_node_late_goes_on_from_what_others_have_saved_meanwhile() -> None:
+    """From the beginning it would be hours behind, and still be the survivor that others go on from."""
+    late = {**replica(1, "Provisioning"), "nodeName": "gpu-1", "source": "start"}
+    saved = {"lastCheckpointImage": image(9)}
+    (found,) = started(late, status=saved).job_statuses
+    assert (found.phase, found.source, found.restored_from) == ("Starting", "repository", image(9))
+    recovered = started({**PREPARED, "source": "start", "restoredFrom": None}, status=saved).recoveries[0]
+    assert (recovered.source, recovered.image) == ("repository", image(9))
+
+
+@pytest.mark.parametrize(
+    ("fields", "labels", "restored"),
+    [
+        ({}, {}, None),
+        ({}, {"holdfast.dev/restore": "true"}, image(9)),
+        ({"machine": "bert-r1-0-m0"}, {}, image(9)),
+    ],
+)
+def test_it_begins_on_a_free_node_that_makes_no_containers_from_checkpoints(
+    fields: dict[str, str], labels: dict[str, str], restored: str | None
+) -> None:
+    late = {**replica(1, "Pending"), "nodeName": "gpu-1", "source": "start", **fields}
+    saved = {"lastCheckpointImage": image(9), "checkpointMode": "container"}
+    (found,) = started(late, status=saved, nodes=(node("gpu-1", labels=labels),)).job_statuses
+    assert found.restored_from == restored
 
 
 def test_the_start_anew_loses_all_since_the_beginning() -> None:

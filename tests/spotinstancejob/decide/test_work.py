@@ -23,6 +23,7 @@ from tests.spotinstancejob.machines import machine
 from tests.spotinstancejob.seen import failed_pod, job_of, pod_of, replica, seen, serving
 from tests.trainingjobs import at, deleted, node, stamp
 
+NEXT_PREPARED = {**replica(0, "Recovering", attempt=1), "nodeName": "gpu-2", "source": "survivor"}
 CHECKPOINT = {"number": 1, "replica": 1, "job": "bert-r1", "reason": "Recovery", "time": stamp(0)}
 
 
@@ -98,6 +99,13 @@ def test_the_attempt_before_is_stopped_once_the_next_one_can_start(new: Any, is_
 def test_the_jobs_of_replicas_that_are_stopped_or_not_wanted_any_more_go() -> None:
     observed = seen(replica(0, "Stopped"), replica(1), jobs=(job_of(0), job_of(1), job_of(2)))
     assert to_do(observed) == ["stop bert-r0", "stop bert-r2"]
+
+
+@pytest.mark.parametrize("now_is", [replica(0, "Stopped"), replica(1), NEXT_PREPARED])
+def test_a_job_whose_pod_has_succeeded_is_left_to_say_so(now_is: Any) -> None:
+    """Suspended, not wanted any more or about to be replaced: a training that is done is done."""
+    observed = seen(now_is, jobs=(job_of(0), job_of(1)), pods=(pod_of(0, phase="Succeeded"), pod_of(1)))
+    assert "stop bert-r0" not in to_do(observed)
 
 
 def test_the_last_job_of_a_failed_replica_stays_to_be_looked_at() -> None:

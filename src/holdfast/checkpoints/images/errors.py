@@ -1,6 +1,6 @@
 """Errors of checkpoint images and registries. Each message names what was tried, on what, and what would help."""
 
-from holdfast.checkpoints.errors import CheckpointError, Corrupt
+from holdfast.checkpoints.errors import CheckpointError, CheckpointNotFound, Corrupt
 
 
 class ImageError(CheckpointError):
@@ -13,6 +13,10 @@ class InvalidImageReference(ImageError):
 
 class InvalidRegistrySecret(ImageError):
     """The Secret holds no credential that can be read."""
+
+
+class UnusableImage(ImageError, CheckpointNotFound):
+    """Nothing can be resumed from the image, wherever that is tried: it is damaged, gone, or no checkpoint."""
 
 
 class ArchiveRefused(ImageError):

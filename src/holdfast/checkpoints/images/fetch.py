@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from holdfast.api.credentials import RegistryCredential
 from holdfast.checkpoints.errors import CheckpointNotFound, Corrupt, UnsafeContent
 from holdfast.checkpoints.images.docker_config import CA, DOCKER_CONFIG, credential_from_secret
-from holdfast.checkpoints.images.errors import ImageError, ImageNotFound
+from holdfast.checkpoints.images.errors import ImageError, ImageNotFound, UnusableImage
 from holdfast.checkpoints.images.image import Descriptor, parse_manifest
 from holdfast.checkpoints.images.layer import Place, unpack_layer_as
 from holdfast.checkpoints.images.newest import OwnedImage, images_of, owned_image
@@ -109,7 +109,7 @@ class _Fetch:
         content = self._asked(lambda registry: registry.manifest(self._reference.repository, wanted))
         found = owned_image(self._reference.tag, content)
         if found is None or found.mode != "application":
-            raise ImageError(
+            raise UnusableImage(
                 f"{self._reference} is not a checkpoint that a training has saved: name an image that a "
                 "CheckpointBackup has pushed in the mode application"
             )

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from holdfast.api.core.objects import ContainerStatus, Pod
-from holdfast.pods.failure import START_ERRORS, sanitize
+from holdfast.pods.failure import START_ERRORS, found_image_unusable, sanitize, termination_text
 from holdfast.pods.restore.nodes import RUNTIMES, RestorableImage
 from holdfast.pods.restore.protocol import Fault, Refusal
 from holdfast.pods.start_problems import IMAGE_REASONS, ORDINARY, image_problem
+from holdfast.pods.template import SIDECAR_CONTAINER
 
 # After so many nodes in vain an image is not tried again.
 NODES_IN_VAIN = 2
@@ -33,6 +34,20 @@ def creation_failure(pod: Pod, images: Iterable[RestorableImage]) -> CreationFai
     for status in pod.status.container_statuses:
         if (image := restored.get(status.name)) and (said := _said(status)):
             return _failure(pod.spec.node_name, image, *said)
+    return None
+
+
+def sidecar_failure(pod: Pod) -> CreationFailure | None:
+    """The same of a checkpoint that the sidecar was to bring back; None while it tries."""
+    for status in pod.status.init_container_statuses:
+        end = status.state.terminated or (None if status.ready else status.last_state.terminated)
+        if status.name == SIDECAR_CONTAINER and end is not None and found_image_unusable(end):
+            return CreationFailure(
+                container=status.name,
+                node=pod.spec.node_name,
+                fault=Fault.IMAGE,
+                message=sanitize(f"nothing can be resumed from the checkpoint image: {termination_text(end)}"),
+            )
     return None
 
 

@@ -21,7 +21,7 @@ from holdfast.api.spotinstancejob_status import (
 )
 from holdfast.decisions import MAX_MESSAGE
 from holdfast.spotinstancejob.decide.replicas import is_running, started_at
-from holdfast.spotinstancejob.images import CheckpointImages, checkpoint_of, status_image
+from holdfast.spotinstancejob.images import CheckpointImages, checkpoint_of, number_of_image, status_image
 from holdfast.spotinstancejob.interval import (
     checkpoint_interval_s,
     is_saved_on_notice,
@@ -33,6 +33,7 @@ from holdfast.spotinstancejob.snapshot import (
     SpotInstanceJobSnapshot,
     SpotInstanceJobTiming,
     after,
+    condition_of,
     notice_s,
     replica_of,
     with_replica,
@@ -101,6 +102,8 @@ def note_results(
                 status = _succeeded(observed, _without(status, wanted), wanted, checkpoint, now)
             case CheckpointFailure(message):
                 status = _failed(observed, _without(status, wanted), wanted, message, now)
+            case None if now >= after(wanted.time, timing.saves_nothing_s):
+                status = _saves_nothing(observed, status, wanted, now)
     return status
 
 
@@ -164,7 +167,8 @@ def _succeeded(
                 last_checkpoint_seconds=int(seconds),
             ),
         )
-    if status.last_checkpoint_time is None or parse_time(taken) >= parse_time(status.last_checkpoint_time):
+    # By their numbers: the clocks of nodes need not agree.
+    if wanted.number >= number_of_image(status.last_checkpoint_image or ""):
         status = structs.replace(status, last_checkpoint_image=image, last_checkpoint_time=taken)
     cost_s = _cost_s(backup)
     if cost_s is not None:
@@ -204,6 +208,21 @@ def _failed(
     has_image = status.last_checkpoint_image is not None
     text = f"checkpoint {wanted.number} of replica {wanted.replica} failed: {why}{_advice(observed, status)}"
     return _with_condition(observed, status, "True" if has_image else "False", "CheckpointFailed", text, now)
+
+
+def _saves_nothing(
+    observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus, wanted: CheckpointInProgress, now: datetime
+) -> SpotInstanceJobStatus:
+    """A program that never saves lets its first checkpoint wait until the deadline: why is said long before."""
+    backup, advice = observed.backup(wanted.replica, wanted.number), _advice(observed, status)
+    said = condition_of(status, "Checkpointed")
+    if not advice or backup is None or backup.status is None or backup.status.phase != "Checkpointing":
+        return status
+    if said is not None and said.reason != "NothingSaved":
+        return status
+    text = f"replica {wanted.replica} was asked to save at {wanted.time}, and nothing is saved yet"
+    why = f": {backup.status.message}" if backup.status.message else ""
+    return _with_condition(observed, status, "False", "NothingSaved", f"{text}{why}{advice}", now)
 
 
 def _advice(observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus) -> str:
@@ -303,3 +322,4 @@ def checkpoints_ahead(
     for wanted in status.checkpoints_in_progress:
         yield after(wanted.time, timeout_s(observed, wanted, timing) + timing.late_s)
         yield after(wanted.time, APART_S)
+        yield after(wanted.time, timing.saves_nothing_s)

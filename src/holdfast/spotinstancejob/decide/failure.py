@@ -11,7 +11,7 @@ from holdfast.api.machine_ends import is_ending
 from holdfast.api.machine_ends import status_of as machine_status
 from holdfast.api.spotinstancejob_status import ReplicaStatus, SpotInstanceJobStatus
 from holdfast.pods.failure import WorkerFailure, classify_failure, could_not_start, failure_class_of_node
-from holdfast.pods.restore.failure import CreationFailure, creation_failure
+from holdfast.pods.restore.failure import CreationFailure, creation_failure, sidecar_failure
 from holdfast.pods.restore.nodes import RestorableImage
 from holdfast.pods.restore.protocol import Fault
 from holdfast.pods.start_problems import problem_of
@@ -35,7 +35,7 @@ class Loss(Struct, frozen=True, kw_only=True):
     is_announced: bool = False
     """The machine is about to be taken away, and the attempt still runs: it may be saved."""
     image_is_unusable: bool = False
-    """No container can be made from the image, wherever that is tried."""
+    """Nothing goes on from the image, wherever that is tried."""
 
     @property
     def may_keep_machine(self) -> bool:
@@ -211,9 +211,11 @@ def _not_restored(
     now: datetime,
     timing: SpotInstanceJobTiming,
 ) -> CreationFailure | None:
-    """No container can be made from the image. A registry that does not answer may do so later."""
-    if not replica.restored_from or observed.status.checkpoint_mode != "container":
+    """Nothing goes on from the image. A registry that does not answer may do so later."""
+    if not replica.restored_from:
         return None
+    if observed.status.checkpoint_mode != "container":
+        return sidecar_failure(pod) if replica.phase == "Starting" else None
     images = [RestorableImage(container=each["name"], image=replica.restored_from) for each in containers(observed.job)]
     failure = creation_failure(pod, images)
     if failure is None:

@@ -76,7 +76,8 @@ def _end_attempt(
         machine=old.machine if loss.may_keep_machine else None,
         cause=cause,
         message=failure.message[:MAX_MESSAGE],
-        lost_time=format_time(now),
+        # An attempt that never ran has lost nothing more.
+        lost_time=(old.lost_time if old.phase == "Starting" else None) or format_time(now),
         retry_time=_retry_time(observed, loss, now, timing),
     )
     return structs.replace(with_replica(status, new), restarts=with_restart(status.restarts, cause))

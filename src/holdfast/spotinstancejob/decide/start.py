@@ -9,10 +9,16 @@ from holdfast.api.core.objects import Pod
 from holdfast.api.machine_ends import status_of as machine_status
 from holdfast.api.provisionedinstance import ProvisionedInstance
 from holdfast.api.spotinstancejob import REPLICA_LABEL
-from holdfast.api.spotinstancejob_status import MOST_RECOVERIES, Recovery, ReplicaStatus, SpotInstanceJobStatus
-from holdfast.checkpoints.images.reference import parse_reference, parse_run_tag
+from holdfast.api.spotinstancejob_status import (
+    MOST_RECOVERIES,
+    Recovery,
+    RecoverySource,
+    ReplicaStatus,
+    SpotInstanceJobStatus,
+)
+from holdfast.pods.restore.nodes import RESTORE_LABEL, RESTORE_VALUE
 from holdfast.spotinstancejob.decide.recovery import known_checkpoints, set_aside
-from holdfast.spotinstancejob.images import status_image
+from holdfast.spotinstancejob.images import number_of_image, status_image
 from holdfast.spotinstancejob.replica_job import save_mode
 from holdfast.spotinstancejob.snapshot import (
     PREPARING,
@@ -68,17 +74,20 @@ def _from_newest(
 ) -> ReplicaStatus:
     """A machine may have been hours in coming, and other replicas were saved meanwhile."""
     newest = status.last_checkpoint_image
-    if replica.source == "start" or not newest or newest in set_aside(status) | observed.missing_images:
+    if not newest or newest in set_aside(status) | observed.missing_images or not _may_restore(observed, replica):
         return replica
-    if _number(newest) <= _number(replica.restored_from or ""):
+    if number_of_image(newest) <= number_of_image(replica.restored_from or ""):
         return replica
-    return structs.replace(replica, restored_from=newest)
+    source: RecoverySource | None = "repository" if replica.source == "start" else replica.source
+    return structs.replace(replica, source=source, restored_from=newest)
 
 
-def _number(image: str) -> int:
-    """Of the checkpoint that the image is of."""
-    tag = parse_run_tag(parse_reference(image).tag) if image else None
-    return tag.run if tag is not None else 0
+def _may_restore(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> bool:
+    """For an attempt that was to begin anew a node may have been chosen that makes no containers from checkpoints."""
+    if replica.source != "start" or replica.machine is not None or observed.status.checkpoint_mode != "container":
+        return True
+    node = observed.nodes.get(replica.node_name or "")
+    return node is not None and node.metadata.labels.get(RESTORE_LABEL) == RESTORE_VALUE
 
 
 def _lost_s(observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus, replica: ReplicaStatus) -> int:

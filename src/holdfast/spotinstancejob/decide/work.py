@@ -80,6 +80,9 @@ def _is_to_stop(observed: SpotInstanceJobSnapshot, job: Job, now: datetime) -> b
     """The Job of an attempt that is over stays while nothing can follow it: until then it may still succeed."""
     if job.metadata.deletion_timestamp or job.metadata.name in current_jobs(observed.status):
         return False
+    pod = observed.pod_of(job.metadata.name)
+    if pod is not None and pod.status.phase == "Succeeded":
+        return False  # the Job is about to say that the training is done
     replica = replica_of(observed.status, int(job.metadata.labels.get(REPLICA_LABEL, "-1")))
     if replica is not None and replica.phase == "Failed":
         return job.metadata.name != replica.name  # the last one stays for whoever wants to know why
