@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from holdfast.api.machine_ends import is_gone
 from holdfast.api.meta import Key
@@ -171,6 +172,19 @@ def test_what_no_zone_can_mend_is_said_at_once_and_everything_rests(error: Excep
             assert str(error) in resting.message
 
     refused()
+
+
+@virtual
+async def test_what_a_zone_lacks_for_a_template_is_asked_for_again_once_the_template_is_corrected() -> None:
+    async with machine_lab() as lab:
+        lab.cloud.errors["launch"] = Invalid("no subnetwork gpus: correct gcp.subnetwork", scope="zone")
+        await lab.order()
+        await lab.until_ended()
+        template = await lab.vm()
+        assert lab.pools.choose(machine_wish(template, spot=True), now(), by="next") == ZoneChoice("us-central1-b")
+        meta = structs.replace(template.metadata, generation=template.metadata.generation + 1)
+        corrected = machine_wish(structs.replace(template, metadata=meta), spot=True)
+        assert lab.pools.choose(corrected, now(), by="next") == ZoneChoice("us-central1-a")
 
 
 @pytest.mark.parametrize("error", [DOWN, RateLimited("slow down", retry_after_s=20), TimeoutError("no answer")])
