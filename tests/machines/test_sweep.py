@@ -157,6 +157,33 @@ async def test_a_project_without_any_object_is_remembered_until_it_is_empty() ->
         assert lab.cloud.calls["list"] == calls
 
 
+class EarlierObjects(NewerObjects):
+    """Once it `is_late`, lists lack the ProvisionedInstances: they were read before these were made."""
+
+    is_late = False
+
+    async def list(self, resource: Resource[Any], **selectors: Any) -> Listing[Any]:
+        found: Listing[Any] = await self._cluster.list(resource, **selectors)
+        is_lacking = self.is_late and resource.plural == PROVISIONED_INSTANCES.plural
+        return structs.replace(found, items=()) if is_lacking else found
+
+
+@virtual
+async def test_a_project_is_remembered_though_its_object_came_while_a_sweep_was_under_way() -> None:
+    async with machine_lab(running=False) as lab:
+        real, earlier = lab.cluster, EarlierObjects(lab.cluster)
+        lab.cluster = cast("Any", earlier)
+        lab.start()
+        lab.cloud.takes_s["launch"] = 100_000
+        await lab.order()
+        await lab.until_phase("Launch")
+        earlier.is_late = True
+        await asyncio.sleep(3 * PASS_S)
+        assert (await real.get(CONFIG_MAPS, Key(HOME, NAME))).data != {}
+        await lab.stop()
+        lab.cluster = real
+
+
 @virtual
 async def test_a_project_is_remembered_before_the_first_machine_is_made_there() -> None:
     async with machine_lab() as lab:

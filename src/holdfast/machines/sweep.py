@@ -175,7 +175,8 @@ class Sweep:
     async def _forget_if_unused(self, swept: _Swept, instances: Mapping[str, ProvisionedInstance]) -> None:
         """Of a project without objects and machines, seen twice, nothing is to be remembered."""
         account, listed = swept.project.account, swept.listed
-        projects = map(_project_of, instances.values())
+        # Also by who came while machines were deleted.
+        projects = map(_project_of, (*instances.values(), *self._instances))
         is_used = any(each is None or each.account == account for each in projects)
         # The machine of such a Node may be anywhere.
         is_used = is_used or any((uid := _machine_of(node)) and uid not in instances for node in self._nodes)
