@@ -232,6 +232,28 @@ async def test_a_node_whose_machine_and_object_are_gone_goes() -> None:
         assert len((await lab.cluster.list(NODES)).items) == 1
 
 
+@pytest.mark.parametrize(("project", "goes"), [("lab-project", True), ("other", False), ("", False)])
+def test_a_project_that_does_not_answer_holds_the_nodes_of_its_own_machines_alone(project: str, goes: bool) -> None:
+    """Such as one whose Secret is gone for good."""
+
+    @virtual
+    async def swept() -> None:
+        async with machine_lab() as lab:
+            await lab.order()
+            await lab.until_serving()
+            await lab.projects.add(
+                MachineProject(project="other", namespace=NAMESPACE, secret=ObjectReference(name="gone"))
+            )
+            name = await lost_node(lab)
+            if project:
+                body = {"spec": {"providerID": f"gce://{project}/us-central1-b/{name}"}}
+                await lab.cluster.patch(NODES, Key("", name), body)
+            await asyncio.sleep(600 + 3 * PASS_S)
+            assert (await lab.node(name) is None) == goes
+
+    swept()
+
+
 @pytest.mark.parametrize("reason", ["zone", "cloud", "kubelet", "credential", "machine"])
 def test_a_node_stays_where_its_machine_may_be_there(reason: str) -> None:
     @virtual
