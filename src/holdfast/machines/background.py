@@ -115,7 +115,8 @@ class Background:
         except Exception as error:
             if not isinstance(error, HoldfastError):
                 log.exception("background work failed", task=task, key=str(key))
-            result = Failed(error, self._now() + self._pause(error, failures + 1), failures + 1, cause)
+            now = self._now()
+            result = Failed(error, now + self._pause(error, failures + 1), failures + 1, cause, now)
         finally:
             del self._running[uid, task]
             self._finish(key, uid, task, result)

@@ -1,6 +1,7 @@
 """What goes wrong with machines, and what must happen then."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ from holdfast.api.machine_ends import is_gone
 from holdfast.api.meta import Key
 from holdfast.cluster.resources import NAMESPACES, PROVISIONED_INSTANCES, SECRETS, SPOT_INSTANCE_VMS
 from holdfast.machines.joining import CannotJoin, JoinFailed, JoinStep
+from holdfast.machines.snapshot import MachineTiming
 from holdfast.providers.errors import Invalid, ProviderError, QuotaExceeded, RateLimited, Unauthorized
 from holdfast.providers.protocol import Machine, MachineSpec, Provider
 from holdfast.scheduling.machine_pools import Resting, ZoneChoice, machine_wish
+from tests.machines.controller import lab as lab_module
 from tests.machines.controller.lab import NAMESPACE, condition, machine_lab, now, status
 from tests.machines.fake_cloud import DOWN, FakeCloud
 from tests.runtime.virtual import virtual
@@ -452,6 +455,39 @@ async def test_a_delete_that_fails_is_tried_until_it_succeeds() -> None:
         lab.cloud.errors.clear()
         await lab.until_absent()
         assert lab.cloud.machines == {}
+
+
+def put_the_clock_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab_module, "BEGINNING", lab_module.BEGINNING - timedelta(days=1))
+
+
+@virtual
+async def test_a_delete_that_failed_is_tried_again_though_the_clock_was_put_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with machine_lab() as lab:
+        await lab.order()
+        await lab.until_serving()
+        lab.cloud.errors["delete"] = ProviderError("the cloud answers 500")
+        await lab.delete()
+        await lab.until(lambda it: "the cloud answers 500" in (status(it).message or ""))
+        put_the_clock_back(monkeypatch)
+        lab.cloud.errors.clear()
+        await lab.until_absent(within_s=120)
+        assert lab.cloud.machines == {}
+
+
+@virtual
+async def test_a_step_is_in_status_though_the_clock_was_put_back_as_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with machine_lab(running=False) as lab:
+        lab.boots = False
+        lab.start(timing=MachineTiming(settle_s=10))
+        await lab.order()
+        it = await lab.until(lambda it: condition(it, "Launched")[0] == "True")
+        assert status(it).step == JoinStep.HOST_KEY
+        await asyncio.sleep(1)
+        put_the_clock_back(monkeypatch)
+        await lab.until(lambda it: status(it).step == JoinStep.LOGIN, within_s=30)
 
 
 @virtual
