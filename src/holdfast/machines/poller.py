@@ -136,9 +136,12 @@ class Poller:
         try:
             listed = await provider.list(await self._cluster_uid())
         except (ProviderError, ClusterError) as error:
+            self._failed(account, state, str(error))
             if isinstance(error, Unauthorized):
                 self._clouds.rejected(account)
-            self._failed(account, state, str(error))
+                # Whoever opens the cloud next reads the Secret again; where all is settled nobody else would.
+                for uid in sorted(self._of_account[account])[:1]:
+                    self._wake(self._followers[uid].key)
             return
         except Exception:
             # A defect must not end the operator, and with it the care for all other machines.

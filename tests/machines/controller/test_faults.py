@@ -366,6 +366,23 @@ async def test_while_the_cloud_is_down_nothing_is_deleted_and_the_message_says_s
 
 
 @virtual
+async def test_machines_are_listed_again_once_a_revoked_key_is_replaced_however_long_that_takes() -> None:
+    async with machine_lab() as lab:
+        renewed = FakeCloud(now)
+        renewed.machines = lab.cloud.machines
+        lab.connect = lambda project, credential: renewed if credential == b"new" else lab.cloud
+        await lab.order()
+        await lab.until_serving()
+        lab.cloud.errors["list"] = Unauthorized("the key was revoked")
+        await lab.until(lambda it: "no list of machines since" in (status(it).message or ""))
+        await asyncio.sleep(3600)
+        await lab.cluster.delete(SECRETS, SECRET)
+        await lab.secret(content="new")
+        await lab.until(lambda it: "no list of machines since" not in (status(it).message or ""), within_s=120)
+        assert renewed.calls["list"]
+
+
+@virtual
 async def test_a_zone_that_does_not_answer_proves_nothing() -> None:
     async with machine_lab() as lab:
         await lab.order()
