@@ -10,6 +10,7 @@ from msgspec import structs
 from holdfast.api.machine_ends import is_gone
 from holdfast.api.meta import Key
 from holdfast.cluster.resources import NAMESPACES, PROVISIONED_INSTANCES, SECRETS, SPOT_INSTANCE_VMS
+from holdfast.machines.background import AT_ONCE
 from holdfast.machines.joining import CannotJoin, JoinFailed, JoinStep
 from holdfast.machines.snapshot import MachineTiming
 from holdfast.providers.errors import Invalid, ProviderError, QuotaExceeded, RateLimited, Unauthorized
@@ -232,6 +233,21 @@ async def test_an_object_that_is_deleted_while_its_machine_is_made_waits_for_it_
         assert await lab.find() is not None
         await lab.until_absent()
         assert (len(lab.cloud.specs), lab.cloud.machines) == (1, {})
+
+
+@virtual
+async def test_objects_that_are_deleted_before_their_turn_make_no_machine() -> None:
+    async with machine_lab() as lab:
+        lab.cloud.takes_s["launch"] = 60
+        names = [f"m{number:02}" for number in range(AT_ONCE + 10)]
+        for name in names:
+            await lab.order(name)
+        await asyncio.sleep(10)
+        for name in names:
+            await lab.delete(name)
+        for name in names:
+            await lab.until_absent(name)
+        assert (len(lab.cloud.specs), lab.cloud.machines) == (AT_ONCE, {})
 
 
 @virtual
