@@ -209,6 +209,19 @@ async def test_the_seconds_of_machines_are_counted_by_zone() -> None:
 
 
 @virtual
+async def test_a_machine_that_several_credentials_of_its_project_show_counts_once() -> None:
+    async with bench() as it:
+        for number in (1, 2, 3):
+            await it.make(number)
+        it.follow(1)
+        it.follow(2, account=account_of("other", "lab-project", ObjectReference(name="gcp")))
+        await asyncio.sleep(INTERVAL_S - 1)
+        assert it.cloud.calls["list"] == 2
+        found = it.registry.get_sample_value("holdfast_machine_seconds_total", {"zone": ZONE})
+        assert found == 3 * INTERVAL_S, "also the one that nobody follows"
+
+
+@virtual
 async def test_a_machine_that_is_followed_already_is_not_followed_anew() -> None:
     async with bench() as it:
         it.follow(1)
