@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from msgspec import structs
 
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import JSON
@@ -97,6 +98,13 @@ async def test_a_machine_is_a_node_that_says_whose_it_is_and_that_its_gpus_are_p
     assert node.metadata.annotations["holdfast.dev/pretended-gpus"] == "2"
     [ready] = node.status["conditions"]
     assert ready["message"].endswith("its GPUs are pretended: 2 × nvidia-l4")
+
+
+async def test_only_the_node_of_a_spot_machine_is_labelled_as_one(computer: Computer) -> None:
+    await computer.machines.start(structs.replace(machine("m1"), preemptible=False))
+    labels = (await computer.node("m1")).metadata.labels
+    assert "holdfast.dev/spot" not in labels
+    assert labels["holdfast.dev/instance"] == "uid-of-m1"
 
 
 async def test_a_machine_without_gpus_offers_none(computer: Computer) -> None:

@@ -160,7 +160,7 @@ async def test_a_cloud_that_is_silent_for_a_while_is_said_once_and_again_when_it
         assert format_time(since) in said
         assert isinstance(it.poller.seen("u1"), Listed), "what was told last"
         it.cloud.errors["list"] = Unauthorized("revoked meanwhile")
-        assert await it.next_list() == []
+        assert await it.next_list() == ["m1"], "one of them, to have the Secret read again"
         assert (it.poller.silence(ACCOUNT), it.source.refused) == (said, [ACCOUNT]), "the same sentence: no write"
         it.cloud.errors.clear()
         assert await it.next_list() == ["m1"]
@@ -206,6 +206,19 @@ async def test_the_seconds_of_machines_are_counted_by_zone() -> None:
         for zone, lists in ((ZONE, 20), ("us-central1-b", 10)):
             found = it.registry.get_sample_value("holdfast_machine_seconds_total", {"zone": zone})
             assert found == lists * INTERVAL_S
+
+
+@virtual
+async def test_a_machine_that_several_credentials_of_its_project_show_counts_once() -> None:
+    async with bench() as it:
+        for number in (1, 2, 3):
+            await it.make(number)
+        it.follow(1)
+        it.follow(2, account=account_of("other", "lab-project", ObjectReference(name="gcp")))
+        await asyncio.sleep(INTERVAL_S - 1)
+        assert it.cloud.calls["list"] == 2
+        found = it.registry.get_sample_value("holdfast_machine_seconds_total", {"zone": ZONE})
+        assert found == 3 * INTERVAL_S, "also the one that nobody follows"
 
 
 @virtual

@@ -157,6 +157,33 @@ async def test_a_project_without_any_object_is_remembered_until_it_is_empty() ->
         assert lab.cloud.calls["list"] == calls
 
 
+class EarlierObjects(NewerObjects):
+    """Once it `is_late`, lists lack the ProvisionedInstances: they were read before these were made."""
+
+    is_late = False
+
+    async def list(self, resource: Resource[Any], **selectors: Any) -> Listing[Any]:
+        found: Listing[Any] = await self._cluster.list(resource, **selectors)
+        is_lacking = self.is_late and resource.plural == PROVISIONED_INSTANCES.plural
+        return structs.replace(found, items=()) if is_lacking else found
+
+
+@virtual
+async def test_a_project_is_remembered_though_its_object_came_while_a_sweep_was_under_way() -> None:
+    async with machine_lab(running=False) as lab:
+        real, earlier = lab.cluster, EarlierObjects(lab.cluster)
+        lab.cluster = cast("Any", earlier)
+        lab.start()
+        lab.cloud.takes_s["launch"] = 100_000
+        await lab.order()
+        await lab.until_phase("Launch")
+        earlier.is_late = True
+        await asyncio.sleep(3 * PASS_S)
+        assert (await real.get(CONFIG_MAPS, Key(HOME, NAME))).data != {}
+        await lab.stop()
+        lab.cluster = real
+
+
 @virtual
 async def test_a_project_is_remembered_before_the_first_machine_is_made_there() -> None:
     async with machine_lab() as lab:
@@ -203,6 +230,28 @@ async def test_a_node_whose_machine_and_object_are_gone_goes() -> None:
         await asyncio.sleep(600 + 2 * PASS_S)
         assert await lab.node(name) is None
         assert len((await lab.cluster.list(NODES)).items) == 1
+
+
+@pytest.mark.parametrize(("project", "goes"), [("lab-project", True), ("other", False), ("", False)])
+def test_a_project_that_does_not_answer_holds_the_nodes_of_its_own_machines_alone(project: str, goes: bool) -> None:
+    """Such as one whose Secret is gone for good."""
+
+    @virtual
+    async def swept() -> None:
+        async with machine_lab() as lab:
+            await lab.order()
+            await lab.until_serving()
+            await lab.projects.add(
+                MachineProject(project="other", namespace=NAMESPACE, secret=ObjectReference(name="gone"))
+            )
+            name = await lost_node(lab)
+            if project:
+                body = {"spec": {"providerID": f"gce://{project}/us-central1-b/{name}"}}
+                await lab.cluster.patch(NODES, Key("", name), body)
+            await asyncio.sleep(600 + 3 * PASS_S)
+            assert (await lab.node(name) is None) == goes
+
+    swept()
 
 
 @pytest.mark.parametrize("reason", ["zone", "cloud", "kubelet", "credential", "machine"])

@@ -133,6 +133,14 @@ def test_a_template_whose_machines_are_of_no_use_in_a_zone_rests_there_longer_ea
     assert "us-central1-a (asked at 2026-03-01T12:11:40Z: none left)" in resting(asked, 731, by="n", wish=wish).message
 
 
+def test_what_was_said_before_the_clock_was_put_back_counts_for_nothing() -> None:
+    asked = pools()
+    asked.refused(WISH, HERE, refusal("global"), at(7200), by="m")
+    asked.taken_back(WISH, HERE, at(7200))
+    assert chosen(asked, 7195) == "-", "clocks are put right by a little all the time"
+    assert chosen(asked, 0) == HERE
+
+
 def test_a_refusal_of_long_ago_counts_for_nothing() -> None:
     asked = pools()
     asked.refused(WISH, HERE, refusal(), at(0), by="m")

@@ -59,7 +59,7 @@ class ProvisionedInstanceStatus(ApiStruct, frozen=True, kw_only=True):
     ] = None
     step: (
         Annotated[
-            str, Meta(description="What is waited for in this phase, in one word such as KubeadmJoin.", max_length=64)
+            str, Meta(description="What is waited for in this phase, in one word such as Kubeadm.", max_length=64)
         ]
         | None
     ) = None

@@ -167,7 +167,7 @@ class LocalMachines:
 def node_details(node: LocalNodeSpec) -> NodeDetails:
     """What a cloud's controllers and kubeadm write, and that the GPUs are pretended."""
     labels = {
-        SPOT_NODE_LABEL: "true",
+        SPOT_NODE_LABEL: "true" if node.preemptible else "",  # a loss of one with it counts as a preemption
         INSTANCE_LABEL: node.uid,
         ZONE_LABEL: node.zone,
         REGION_LABEL: node.zone.rpartition("-")[0],

@@ -55,8 +55,8 @@ class MachineApplier:
                 return await _drop_finalizer(session, seen)
             case StartTask(task, cause):
                 self._tasks.start(task, cause, seen)
-            case CancelTask(task):
-                self._tasks.cancel(task, seen)
+            case CancelTask(task, if_queued):
+                self._tasks.cancel(task, seen, if_queued=if_queued)
             case ReserveNode(node):
                 await _reserve(session, seen.instance, node)
             case RemoveNode(node, pods):

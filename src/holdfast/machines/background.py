@@ -87,8 +87,14 @@ class Background:
         self._work[uid][task] = structs.replace(running, progress=progress, step_since=since)
         self._wake(key)
 
-    def cancel(self, uid: str, task: MachineTask) -> None:
-        """The object is queued again once the task has ended; no trace of it is left then."""
+    def cancel(self, uid: str, task: MachineTask, *, if_queued: bool = False) -> None:
+        """The object is queued again once the task has ended; no trace of it is left then.
+
+        if_queued: one that has had its turn goes on.
+        """
+        work = self._work.get(uid, {}).get(task)
+        if if_queued and not (isinstance(work, TaskRunning) and work.is_queued):
+            return
         if (running := self._running.get((uid, task))) is not None:
             running.cancel()
 
@@ -115,7 +121,8 @@ class Background:
         except Exception as error:
             if not isinstance(error, HoldfastError):
                 log.exception("background work failed", task=task, key=str(key))
-            result = Failed(error, self._now() + self._pause(error, failures + 1), failures + 1, cause)
+            now = self._now()
+            result = Failed(error, now + self._pause(error, failures + 1), failures + 1, cause, now)
         finally:
             del self._running[uid, task]
             self._finish(key, uid, task, result)

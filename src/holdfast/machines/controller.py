@@ -94,7 +94,7 @@ class ProvisionedInstanceReconciler(
         old, new = snapshot.status, action.status
         if snapshot.instance.status is not None and new != old and not is_awaited(old, new):
             since = self._differs_since.setdefault(snapshot.uid, now)
-            if now < since + timedelta(seconds=self._timing.settle_s):
+            if since <= now < since + timedelta(seconds=self._timing.settle_s):
                 return old
         self._differs_since.pop(snapshot.uid, None)
         return new

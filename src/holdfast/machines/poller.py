@@ -136,9 +136,12 @@ class Poller:
         try:
             listed = await provider.list(await self._cluster_uid())
         except (ProviderError, ClusterError) as error:
+            self._failed(account, state, str(error))
             if isinstance(error, Unauthorized):
                 self._clouds.rejected(account)
-            self._failed(account, state, str(error))
+                # Whoever opens the cloud next reads the Secret again; where all is settled nobody else would.
+                for uid in sorted(self._of_account[account])[:1]:
+                    self._wake(self._followers[uid].key)
             return
         except Exception:
             # A defect must not end the operator, and with it the care for all other machines.
@@ -149,13 +152,21 @@ class Poller:
         machines = {machine.uid: machine for machine in listed.machines if machine.uid}
         state.listing = _Listing(number, machines, listed.unreachable)
         state.failures, state.failing_since = 0, None
-        self._metrics.listed(listed.machines, self._interval_s)
+        self._metrics.listed((each for each in listed.machines if self._counts(each, account)), self._interval_s)
         for uid in self._of_account[account]:
             follower, machine = self._followers[uid], machines.get(uid)
             old = before.machines.get(uid) if before is not None else None
             is_missing = machine is None and number > follower.after
             if was_silent or is_missing or machine != old:
                 self._wake(follower.key)
+
+    def _counts(self, machine: Machine, account: Account) -> bool:
+        """Several credentials show the machines of one project: each counts once."""
+        follower = self._followers.get(machine.uid)
+        if follower is not None:
+            return follower.account == account
+        others = (each for each in self._of_account if each.project == account.project)
+        return account == min(others, key=str)
 
     def _failed(self, account: Account, state: _AccountState, said: str) -> None:
         log.warning("machines not listed", account=str(account), reason=said)

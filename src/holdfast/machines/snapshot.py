@@ -164,4 +164,7 @@ def is_due(work: Work | None, now: datetime) -> bool:
     """Whether the task is to be begun (again) now."""
     if isinstance(work, TaskRunning):
         return False
-    return not isinstance(work, Failed) or now >= work.retry_at
+    if not isinstance(work, Failed):
+        return True
+    # A clock that was put back says nothing of how long the failure was ago.
+    return now >= work.retry_at or (work.since is not None and now < work.since)

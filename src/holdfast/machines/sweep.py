@@ -4,7 +4,7 @@ Nothing is concluded from what did not answer: neither from a zone, nor from a p
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 
 import structlog
@@ -93,7 +93,7 @@ class Sweep:
         projects = await self._known_projects()
         if not projects:
             return
-        swept, is_complete = await self._listed(projects)
+        swept = await self._listed(projects)
         # Read after the lists: an object that is not there now was not there when its machine was listed.
         instances = {each.metadata.uid: each for each in (await self._cluster.list(PROVISIONED_INSTANCES)).items}
         suspected: set[str] = set()
@@ -106,9 +106,7 @@ class Sweep:
             left -= len(doomed)
             await asyncio.gather(*(self._delete(each.provider, machine) for machine in doomed))
             await self._forget_if_unused(each, instances)
-        machines = {machine.uid for each in swept for machine in each.listed.machines}
-        if is_complete and swept:
-            suspected |= await self._end_nodes(unread.union(instances), machines)
+        suspected |= await self._end_nodes(unread.union(instances), swept, is_complete=len(swept) == len(projects))
         self._suspected = suspected
 
     async def _unread(self, instances: Mapping[str, ProvisionedInstance]) -> set[str]:
@@ -120,20 +118,18 @@ class Sweep:
         found = [*await self._projects.all(), *filter(None, map(_project_of, self._instances))]
         return tuple({each.entry: each for each in found}.values())
 
-    async def _listed(self, projects: Iterable[MachineProject]) -> tuple[list[_Swept], bool]:
-        """The machines of all projects, and whether none of them can have a machine that is not among these."""
-        cluster_uid, swept, is_complete = await self._cluster_uid(), [], True
+    async def _listed(self, projects: Iterable[MachineProject]) -> list[_Swept]:
+        """The machines of those that answer."""
+        cluster_uid, swept = await self._cluster_uid(), []
         for project in projects:
             try:
                 cloud = await self._clouds.open(project.namespace, project.project, project.secret)
                 listed = await cloud.provider.list(cluster_uid)
             except (CloudUnavailable, ProviderError) as error:
                 log.warning("a project is not swept", account=str(project.account), reason=str(error))
-                is_complete = False
                 continue
-            is_complete = is_complete and not listed.unreachable
             swept.append(_Swept(project, cloud.provider, listed))
-        return swept, is_complete
+        return swept
 
     def _is_leaked(self, machine: Machine, instances: Mapping[str, ProvisionedInstance]) -> bool:
         if not machine.uid or machine.name != machine_name(machine.uid):
@@ -151,12 +147,19 @@ class Sweep:
         except ProviderError as error:
             log.warning("a machine without an object is not deleted", machine=machine.name, reason=str(error))
 
-    async def _end_nodes(self, instances: set[str], machines: set[str]) -> set[str]:
+    async def _end_nodes(self, instances: set[str], swept: Collection[_Swept], *, is_complete: bool) -> set[str]:
         """Nodes of machines that are gone and have no object that would see to it. Returns those found now."""
+        known = instances.union(machine.uid for each in swept for machine in each.listed.machines)
+        answered = {each.project.project for each in swept if not each.listed.unreachable}
+        is_complete = is_complete and bool(swept) and not any(each.listed.unreachable for each in swept)
         found = {
             node.metadata.uid: node
             for node in self._nodes
-            if (uid := _machine_of(node)) and uid not in instances and uid not in machines and self._is_lost(node)
+            if (uid := _machine_of(node))
+            and uid not in known
+            # Where a Node does not tell its project, its machine may be in any of them.
+            and (project in answered if (project := _project_of_node(node)) else is_complete)
+            and self._is_lost(node)
         }
         for uid, node in found.items():
             if uid in self._suspected:
@@ -175,7 +178,8 @@ class Sweep:
     async def _forget_if_unused(self, swept: _Swept, instances: Mapping[str, ProvisionedInstance]) -> None:
         """Of a project without objects and machines, seen twice, nothing is to be remembered."""
         account, listed = swept.project.account, swept.listed
-        projects = map(_project_of, instances.values())
+        # Also by who came while machines were deleted.
+        projects = map(_project_of, (*instances.values(), *self._instances))
         is_used = any(each is None or each.account == account for each in projects)
         # The machine of such a Node may be anywhere.
         is_used = is_used or any((uid := _machine_of(node)) and uid not in instances for node in self._nodes)
@@ -202,6 +206,12 @@ def _machine_of(node: Node) -> str:
     """The uid that a Node of ours carries, if it has the name of that machine."""
     uid = node.metadata.labels.get(INSTANCE_LABEL, "")
     return uid if uid and node.metadata.name == machine_name(uid) else ""
+
+
+def _project_of_node(node: Node) -> str:
+    """As the join has written it, gce://project/zone/name; "" where the machine joined by itself and does not tell."""
+    cloud, _, rest = node.spec.provider_id.partition("://")
+    return rest.partition("/")[0] if cloud == "gce" else ""
 
 
 def _mark(machine: Machine) -> str:

@@ -94,8 +94,8 @@ class MachineTasks:
 
         self._background.start(seen.instance.metadata.key, seen.uid, task, work, cause=cause)
 
-    def cancel(self, task: MachineTask, seen: MachineSnapshot) -> None:
-        self._background.cancel(seen.uid, task)
+    def cancel(self, task: MachineTask, seen: MachineSnapshot, *, if_queued: bool = False) -> None:
+        self._background.cancel(seen.uid, task, if_queued=if_queued)
 
     async def revoke(self, seen: MachineSnapshot) -> None:
         await self._joiner.revoke(seen.uid)

@@ -95,7 +95,9 @@ class SpotInstanceVMReconciler(KindReconciler[SpotInstanceVM, SpotInstanceVMStat
     async def observe(self, obj: SpotInstanceVM, now: datetime) -> TemplateSnapshot:
         key = obj.metadata.key
         written_at = self._written_at.get(key)
-        wait_s = self._interval_s - (now - written_at).total_seconds() if written_at is not None else 0.0
+        # Negative where the clock was put back since: it says nothing then.
+        ago_s = (now - written_at).total_seconds() if written_at is not None else -1.0
+        wait_s = self._interval_s - ago_s if ago_s >= 0 else 0.0
         instances = tuple(self._caches.instances.by(BY_TEMPLATE, str(key)))
         return TemplateSnapshot(template=obj, instances=instances, wait_s=max(0.0, wait_s))
 

@@ -53,6 +53,7 @@ class Failed(Struct, frozen=True):
     retry_at: datetime
     failures: int = 1
     cause: str = ""
+    since: datetime | None = None
 
 
 Work: TypeAlias = TaskRunning | Succeeded | Failed

@@ -162,9 +162,12 @@ class MachinePools:
         self._taken_back[_place(wish, zone, "zone")] = now
 
     def _forget(self, now: datetime) -> None:
-        oldest = now - timedelta(seconds=FORGOTTEN_AFTER_S)
-        self._pauses = {place: pause for place, pause in self._pauses.items() if pause.until > oldest}
-        self._taken_back = {place: at for place, at in self._taken_back.items() if at > oldest}
+        """Also what would be in the future, since the clock was put back: it would hold for as long."""
+        oldest, latest = now - timedelta(seconds=FORGOTTEN_AFTER_S), now + timedelta(seconds=FIRST_PAUSE_S)
+        self._pauses = {
+            place: pause for place, pause in self._pauses.items() if pause.until > oldest and pause.asked_at < latest
+        }
+        self._taken_back = {place: at for place, at in self._taken_back.items() if oldest < at < latest}
 
     def _in_order(self, wish: MachineWish, now: datetime) -> list[str]:
         def taken_at(zone: str) -> float:

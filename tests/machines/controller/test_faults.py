@@ -1,17 +1,22 @@
 """What goes wrong with machines, and what must happen then."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from holdfast.api.machine_ends import is_gone
 from holdfast.api.meta import Key
 from holdfast.cluster.resources import NAMESPACES, PROVISIONED_INSTANCES, SECRETS, SPOT_INSTANCE_VMS
+from holdfast.machines.background import AT_ONCE
 from holdfast.machines.joining import CannotJoin, JoinFailed, JoinStep
+from holdfast.machines.snapshot import MachineTiming
 from holdfast.providers.errors import Invalid, ProviderError, QuotaExceeded, RateLimited, Unauthorized
 from holdfast.providers.protocol import Machine, MachineSpec, Provider
 from holdfast.scheduling.machine_pools import Resting, ZoneChoice, machine_wish
+from tests.machines.controller import lab as lab_module
 from tests.machines.controller.lab import NAMESPACE, condition, machine_lab, now, status
 from tests.machines.fake_cloud import DOWN, FakeCloud
 from tests.runtime.virtual import virtual
@@ -173,6 +178,19 @@ def test_what_no_zone_can_mend_is_said_at_once_and_everything_rests(error: Excep
     refused()
 
 
+@virtual
+async def test_what_a_zone_lacks_for_a_template_is_asked_for_again_once_the_template_is_corrected() -> None:
+    async with machine_lab() as lab:
+        lab.cloud.errors["launch"] = Invalid("no subnetwork gpus: correct gcp.subnetwork", scope="zone")
+        await lab.order()
+        await lab.until_ended()
+        template = await lab.vm()
+        assert lab.pools.choose(machine_wish(template, spot=True), now(), by="next") == ZoneChoice("us-central1-b")
+        meta = structs.replace(template.metadata, generation=template.metadata.generation + 1)
+        corrected = machine_wish(structs.replace(template, metadata=meta), spot=True)
+        assert lab.pools.choose(corrected, now(), by="next") == ZoneChoice("us-central1-a")
+
+
 @pytest.mark.parametrize("error", [DOWN, RateLimited("slow down", retry_after_s=20), TimeoutError("no answer")])
 def test_a_machine_whose_launch_was_not_answered_is_found_and_there_is_one(error: Exception) -> None:
     @virtual
@@ -215,6 +233,21 @@ async def test_an_object_that_is_deleted_while_its_machine_is_made_waits_for_it_
         assert await lab.find() is not None
         await lab.until_absent()
         assert (len(lab.cloud.specs), lab.cloud.machines) == (1, {})
+
+
+@virtual
+async def test_objects_that_are_deleted_before_their_turn_make_no_machine() -> None:
+    async with machine_lab() as lab:
+        lab.cloud.takes_s["launch"] = 60
+        names = [f"m{number:02}" for number in range(AT_ONCE + 10)]
+        for name in names:
+            await lab.order(name)
+        await asyncio.sleep(10)
+        for name in names:
+            await lab.delete(name)
+        for name in names:
+            await lab.until_absent(name)
+        assert (len(lab.cloud.specs), lab.cloud.machines) == (AT_ONCE, {})
 
 
 @virtual
@@ -349,6 +382,23 @@ async def test_while_the_cloud_is_down_nothing_is_deleted_and_the_message_says_s
 
 
 @virtual
+async def test_machines_are_listed_again_once_a_revoked_key_is_replaced_however_long_that_takes() -> None:
+    async with machine_lab() as lab:
+        renewed = FakeCloud(now)
+        renewed.machines = lab.cloud.machines
+        lab.connect = lambda project, credential: renewed if credential == b"new" else lab.cloud
+        await lab.order()
+        await lab.until_serving()
+        lab.cloud.errors["list"] = Unauthorized("the key was revoked")
+        await lab.until(lambda it: "no list of machines since" in (status(it).message or ""))
+        await asyncio.sleep(3600)
+        await lab.cluster.delete(SECRETS, SECRET)
+        await lab.secret(content="new")
+        await lab.until(lambda it: "no list of machines since" not in (status(it).message or ""), within_s=120)
+        assert renewed.calls["list"]
+
+
+@virtual
 async def test_a_zone_that_does_not_answer_proves_nothing() -> None:
     async with machine_lab() as lab:
         await lab.order()
@@ -438,6 +488,39 @@ async def test_a_delete_that_fails_is_tried_until_it_succeeds() -> None:
         lab.cloud.errors.clear()
         await lab.until_absent()
         assert lab.cloud.machines == {}
+
+
+def put_the_clock_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab_module, "BEGINNING", lab_module.BEGINNING - timedelta(days=1))
+
+
+@virtual
+async def test_a_delete_that_failed_is_tried_again_though_the_clock_was_put_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with machine_lab() as lab:
+        await lab.order()
+        await lab.until_serving()
+        lab.cloud.errors["delete"] = ProviderError("the cloud answers 500")
+        await lab.delete()
+        await lab.until(lambda it: "the cloud answers 500" in (status(it).message or ""))
+        put_the_clock_back(monkeypatch)
+        lab.cloud.errors.clear()
+        await lab.until_absent(within_s=120)
+        assert lab.cloud.machines == {}
+
+
+@virtual
+async def test_a_step_is_in_status_though_the_clock_was_put_back_as_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with machine_lab(running=False) as lab:
+        lab.boots = False
+        lab.start(timing=MachineTiming(settle_s=10))
+        await lab.order()
+        it = await lab.until(lambda it: condition(it, "Launched")[0] == "True")
+        assert status(it).step == JoinStep.HOST_KEY
+        await asyncio.sleep(1)
+        put_the_clock_back(monkeypatch)
+        await lab.until(lambda it: status(it).step == JoinStep.LOGIN, within_s=30)
 
 
 @virtual

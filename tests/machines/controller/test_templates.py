@@ -1,10 +1,14 @@
 """The controller of SpotInstanceVMs: account, finalizer, and few writes however many machines there are."""
 
 import asyncio
+from datetime import timedelta
+
+import pytest
 
 from holdfast.api.meta import Key, is_true
 from holdfast.cluster.resources import SPOT_INSTANCE_VMS
 from holdfast.machines.vm_controller import ACCOUNT_INTERVAL_S
+from tests.machines.controller import lab as lab_module
 from tests.machines.controller.dying import Process
 from tests.machines.controller.lab import NAMESPACE, machine_lab
 from tests.runtime.virtual import virtual
@@ -53,6 +57,20 @@ async def test_the_account_of_many_machines_is_written_together() -> None:
         reports = vm.status.provisioned_instances
         assert (len(reports), all(each.joined_cluster for each in reports)) == (60, True)
         assert process.steps.count("patch_status spotinstancevms") <= 2 + began / ACCOUNT_INTERVAL_S - 100
+
+
+@virtual
+async def test_the_account_goes_on_though_the_clock_was_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with machine_lab() as lab:
+        await lab.order()
+        await lab.until_serving()
+        monkeypatch.setattr(lab_module, "BEGINNING", lab_module.BEGINNING - timedelta(days=1))
+        await lab.order("m2")
+        await lab.until_serving("m2")
+        await asyncio.sleep(2 * ACCOUNT_INTERVAL_S)
+        vm = await lab.vm()
+        assert vm.status is not None
+        assert [each.name for each in vm.status.provisioned_instances if each.joined_cluster] == ["m", "m2"]
 
 
 @virtual

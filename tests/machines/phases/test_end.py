@@ -13,7 +13,7 @@ from holdfast.machines.phases.step import (
     TellNothing,
 )
 from holdfast.machines.snapshot import Absent, CloudProblem
-from holdfast.machines.work import Gone, MachineTask, Succeeded
+from holdfast.machines.work import Gone, MachineTask, Succeeded, TaskRunning
 from holdfast.providers.errors import ProviderError
 from tests.machines.observations import (
     ASKED,
@@ -23,6 +23,7 @@ from tests.machines.observations import (
     NAME,
     SERVING,
     Decided,
+    at,
     condition,
     failed,
     node,
@@ -72,6 +73,12 @@ def test_a_launch_that_is_under_way_is_waited_for_since_it_could_make_the_machin
     assert (it.effects, it.rechecks_s) == ((), [600])
     it = Decided(seen(ASKED, deleted=True, work={MachineTask.LAUNCH: running()}), 600)
     assert it.effects == (CancelTask(MachineTask.LAUNCH),)
+
+
+def test_a_launch_that_waits_for_its_turn_is_called_off() -> None:
+    work = {MachineTask.LAUNCH: TaskRunning(since=at(0), is_queued=True)}
+    it = Decided(seen(ASKED, deleted=True, work=work), 50)
+    assert it.effects == (CancelTask(MachineTask.LAUNCH, if_queued=True),)
 
 
 def test_a_join_that_is_under_way_ends_before_the_machine_does() -> None:

@@ -86,7 +86,7 @@ def test_a_launched_machine_is_never_asked_for_again() -> None:
         (QuotaExceeded("quota NVIDIA_T4_GPUS is 0", quota="NVIDIA_T4_GPUS"), "QuotaExceeded", "region"),
         (QuotaExceeded("quota GPUS_ALL_REGIONS is 0", scope="global"), "QuotaExceeded", "global"),
         (Invalid("no such image", field="vmImage"), "Invalid", "template"),
-        (Invalid("no such machine type", field="gcp.machineType", scope="zone"), "Invalid", "zone"),
+        (Invalid("no such machine type", field="gcp.machineType", scope="zone"), "Invalid", "template-zone"),
     ],
 )
 def test_a_refusal_ends_the_object_at_once_and_pools_are_told(error: Exception, reason: str, scope: str) -> None:

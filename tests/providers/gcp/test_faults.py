@@ -268,7 +268,7 @@ def test_an_operation_that_failed_is_never_a_fault_that_passes(code: str) -> Non
 def test_a_permission_that_an_operation_lacks() -> None:
     message = "Required 'compute.images.useReadOnly' permission for 'projects/q/global/images/i'"
     error = failed(OperationFailure("PERMISSIONS_ERROR", message))
-    assert type(error) is Unauthorized
+    assert type(error) is Invalid, "who waits until it is granted finds the same operation, which has failed for good"
     assert "compute.images.useReadOnly for projects/q/global/images/i" in str(error)
 
 

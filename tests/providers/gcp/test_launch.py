@@ -18,7 +18,7 @@ from tests.providers.compute_engine.calls import RecordedCall
 from tests.providers.compute_engine.double import PROJECT
 from tests.providers.compute_engine.faults import Fault, lost, refusing, unavailable_though_done
 from tests.providers.compute_engine.machine import Pace
-from tests.providers.compute_engine.refusals import OperationFailure, unauthenticated, unavailable
+from tests.providers.compute_engine.refusals import OperationFailure, Refused, unauthenticated, unavailable
 from tests.providers.gcp.lab import CLUSTER, NAME, SPEC, UID, ZONE, another, lab, spec
 from tests.runtime.virtual import now_s, settled, virtual
 
@@ -195,6 +195,25 @@ async def test_a_name_that_is_taken_by_another_is_not_ours() -> None:
         it.cloud.operations.clear()
         with pytest.raises(Invalid, match="a machine of that name is there that was not made for this"):
             await it.provider().launch(SPEC)
+
+
+@pytest.mark.parametrize("method", ["zoneOperations.wait", "instances.get"])
+@pytest.mark.parametrize(
+    "refused",
+    [Refused(403, "quotaExceeded", "Quota 'Read requests' exceeded."), Refused(400, "badRequest", "Bad Request")],
+)
+def test_who_may_not_look_at_a_machine_does_not_take_it_for_one_that_was_refused(method: str, refused: Refused) -> None:
+    @virtual
+    async def run() -> None:
+        async with lab() as it:
+            it.cloud.faults.add(method, refusing(refused))
+            with pytest.raises(ProviderError) as caught:
+                await it.provider().launch(SPEC)
+            assert type(caught.value) is ProviderError, "it is looked for again, and given back in the end"
+            await it.provider().launch(SPEC)
+            assert len(it.cloud.made) == 1
+
+    run()
 
 
 @virtual

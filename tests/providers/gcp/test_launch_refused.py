@@ -206,3 +206,15 @@ async def test_a_permission_that_is_granted_later_is_enough() -> None:
         with pytest.raises(Unauthorized):
             await provider.launch(SPEC)
         await provider.launch(SPEC)
+
+
+@virtual
+async def test_a_permission_that_its_operation_lacked_is_enough_for_the_next_object_once_it_is_granted() -> None:
+    """The operation has failed for good, and is found again whenever the same machine is asked for."""
+    async with lab() as it:
+        said = "Required 'compute.images.useReadOnly' permission for 'projects/q/global/images/i'"
+        it.cloud.faults.fail_operation("insert", OperationFailure("PERMISSIONS_ERROR", said))
+        with pytest.raises(Invalid, match=r"lacks the permission compute\.images\.useReadOnly"):
+            await it.provider().launch(SPEC)
+        await it.provider().launch(another(2))
+        assert len(it.cloud.machines) == 1

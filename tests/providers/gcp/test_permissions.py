@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 
 from holdfast.providers.errors import Unauthorized
-from holdfast.providers.gcp.permissions import ALL, FOR_DRILLS, FOR_FIELDS, MINIMAL
+from holdfast.providers.gcp.permissions import ALL, FOR_DRILLS, FOR_FIELDS, FOR_ZONES, MINIMAL
 from holdfast.providers.protocol import MachineSpec
 from tests.providers.gcp.lab import CLUSTER, NAME, UID, ZONE, Lab, lab, spec
 from tests.runtime.virtual import virtual
@@ -23,7 +23,6 @@ WITH_FIELD = {
 async def whole_life(it: Lab, wanted: MachineSpec) -> None:
     """All that holdfast does with a machine."""
     provider = it.provider()
-    await provider.zones()
     machine = await provider.launch(wanted)
     await provider.list(CLUSTER)
     await asyncio.sleep(10.0)
@@ -88,6 +87,21 @@ def test_a_drill_needs_its_own(granted: bool) -> None:
     run()
 
 
+@pytest.mark.parametrize("granted", [True, False])
+def test_the_list_of_zones_needs_its_own(granted: bool) -> None:
+    @virtual
+    async def run() -> None:
+        async with lab() as it:
+            it.account.permissions = {*MINIMAL, *(FOR_ZONES if granted else ())}
+            if granted:
+                assert ZONE in await it.provider().zones()
+                return
+            with pytest.raises(Unauthorized, match=r"compute\.zones\.list"):
+                await it.provider().zones()
+
+    run()
+
+
 def test_no_permission_is_listed_twice() -> None:
-    lists = [*MINIMAL, *(one for listed in FOR_FIELDS.values() for one in listed), *FOR_DRILLS]
+    lists = [*MINIMAL, *(one for listed in FOR_FIELDS.values() for one in listed), *FOR_DRILLS, *FOR_ZONES]
     assert sorted(lists) == list(ALL)

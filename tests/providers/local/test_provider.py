@@ -242,8 +242,10 @@ async def test_a_notice_goes_on_over_a_restart(tmp_path: Path) -> None:
 
 @virtual
 async def test_an_on_demand_machine_is_not_taken_back(tmp_path: Path) -> None:
-    async with provider(tmp_path, ScriptedNodes()) as local:
+    nodes = ScriptedNodes()
+    async with provider(tmp_path, nodes) as local:
         await local.launch(spec(preemptible=False))
+        assert not nodes.running["m1"].preemptible
         with pytest.raises(Invalid, match="on-demand machine") as refused:
             await local.preempt("m1")
         assert refused.value.field == "preemptible"

@@ -256,6 +256,7 @@ class Pod(Object, frozen=True, kw_only=True):
 
 
 class NodeSpec(ApiStruct, frozen=True, kw_only=True):
+    provider_id: str = field(name="providerID", default="")
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
 

@@ -58,6 +58,9 @@ def _is_gone(seen: MachineSnapshot) -> bool:
 def _give_back(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> Step:
     launching, deleting = seen.work.get(MachineTask.LAUNCH), seen.work.get(MachineTask.DELETE)
     if isinstance(launching, TaskRunning):
+        if launching.is_queued:
+            # In this process nothing was asked for yet, and nothing is made to be deleted.
+            return Step(status=seen.status, effects=(CancelTask(MachineTask.LAUNCH, if_queued=not seen.is_ending),))
         # A request that is on its way could make the machine after it was looked for in vain.
         over_at = seen.step_over_at(timing.launch_s, now)
         if seen.is_ending or now >= over_at:

@@ -26,7 +26,7 @@ from holdfast.machines.snapshot import MachineSnapshot, MachineTiming, is_due, w
 from holdfast.machines.work import Failed, MachineTask, Succeeded, TaskRunning, error_of, has_run
 from holdfast.providers.errors import Invalid, MachineEnded, QuotaExceeded, Stockout, Unauthorized
 from holdfast.providers.protocol import Machine
-from holdfast.scheduling.machine_pools import ZoneRefusal
+from holdfast.scheduling.machine_pools import Scope, ZoneRefusal
 from holdfast.times import parse_optional_time
 
 TEMPLATE, INSERT = "Template", "Insert"
@@ -136,7 +136,9 @@ def _refused(seen: MachineSnapshot, error: Stockout | QuotaExceeded | Invalid, n
         case QuotaExceeded():
             refusal = ZoneRefusal(scope=error.scope, reason=reason, said=str(error))
         case Invalid():
-            refusal = ZoneRefusal(scope="zone" if error.scope == "zone" else "template", reason=reason, said=str(error))
+            # Others' templates may do well there, and so does this one once it is corrected.
+            scope: Scope = "template-zone" if error.scope == "zone" else "template"
+            refusal = ZoneRefusal(scope=scope, reason=reason, said=str(error))
     message = f"{seen.where} was not made: {error}"
     return Step(status=ending(seen, "Launched", False, reason, message, now), effects=(TellRefused(refusal),))
 

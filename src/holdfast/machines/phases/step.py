@@ -31,6 +31,8 @@ class StartTask(Struct, frozen=True):
 
 class CancelTask(Struct, frozen=True):
     task: MachineTask
+    if_queued: bool = False
+    """Only as long as it has not had its turn."""
 
 
 class ReserveNode(Struct, frozen=True):

@@ -192,7 +192,8 @@ def operation_error(tried: str, errors: tuple[OperationError, ...]) -> ProviderE
     if "IP_SPACE_EXHAUSTED" in error.code:
         return _no_address(tried, error.message)
     if error.code in FORBIDDEN:
-        return _forbidden(tried, error.message, is_off=False)
+        # Once it is granted, a new order does better; this operation never will.
+        return Invalid(str(_forbidden(tried, error.message, is_off=False)))
     if is_preemption(error):
         return MachineEnded(f"can't {tried}: {quoted(error.message) or error.code}", preempted=True)
     if error.code in ABSENT:

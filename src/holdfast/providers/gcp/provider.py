@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from random import Random
 from typing import TypeVar
@@ -10,7 +10,7 @@ from typing import TypeVar
 import structlog
 from msgspec import Struct
 
-from holdfast.providers.errors import Invalid, MachineEnded, NotFound, ProviderError
+from holdfast.providers.errors import Invalid, MachineEnded, NotFound, ProviderError, QuotaExceeded, Stockout
 from holdfast.providers.gcp.credentials import GoogleServiceAccount
 from holdfast.providers.gcp.endpoint import GOOGLE, GoogleEndpoint
 from holdfast.providers.gcp.faults import AlreadyExists, is_preemption, quoted
@@ -103,11 +103,11 @@ class GcpProvider:
             operation = await self._insert(spec, tried)
         target_id = ""
         if operation is not None:
-            operation = await self._operations.finished(spec.zone, operation, tried)
+            operation = await _looked_at(self._operations.finished(spec.zone, operation, tried))
             operation.require_success(tried)
             target_id = operation.target_id
         try:
-            machine = await self.get(spec.zone, spec.name)
+            machine = await _looked_at(self.get(spec.zone, spec.name))
         except NotFound:
             if operation is None:
                 raise ProviderError(f"can't {tried}: the name is taken, and no machine has it") from None
@@ -249,7 +249,7 @@ class GcpProvider:
         try:
             return await self._api.send(call, Operation)
         except AlreadyExists:
-            return await self._insert_operation(spec)
+            return await _looked_at(self._insert_operation(spec))
 
     async def _machine_type(self, spec: MachineSpec, tried: str) -> MachineType:
         """Asked for once: types do not change."""
@@ -306,6 +306,14 @@ class GcpProvider:
             self._unknown_states.add(state)
             log.warning("machine in a state that is not known", machine=instance.name, state=state)
         return to_machine(instance)
+
+
+async def _looked_at(look: Awaitable[T]) -> T:
+    """What Google refuses to show may be there: only a refused insert, or a failed one, says that nothing was made."""
+    try:
+        return await look
+    except (Invalid, QuotaExceeded, Stockout) as error:
+        raise ProviderError(str(error)) from None
 
 
 def request_id(uid: str, verb: str) -> str:

@@ -285,6 +285,7 @@ def _node(machine: LocalMachine) -> LocalNodeSpec:
         machine_type=machine.machine_type,
         gpu_type=machine.gpu_type,
         gpu_count=machine.gpu_count,
+        preemptible=machine.preemptible,
     )
 
 

@@ -16,6 +16,7 @@ class LocalNodeSpec(Struct, frozen=True, kw_only=True):
     machine_type: str
     gpu_type: str = ""
     gpu_count: int = 0
+    preemptible: bool = True
 
 
 class NodeRunner(Protocol):
