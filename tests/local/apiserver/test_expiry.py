@@ -12,7 +12,7 @@ from holdfast.local.apiserver.garbage_collector import expire_events, last_seen
 from holdfast.local.apiserver.objects import ObjectRef
 
 from .clock import Clock
-from .test_ledger import Desk
+from .test_object_table import Desk
 
 EARLY, LATE = "2026-01-02T03:00:00Z", "2026-01-02T04:00:00Z"
 

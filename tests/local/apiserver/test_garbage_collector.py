@@ -35,7 +35,7 @@ from tests.control_plane.waiting import eventually
 
 from .bodies import pod
 from .clock import Clock
-from .test_ledger import Desk, document, place
+from .test_object_table import Desk, document, place
 
 HELD = "holdfast.dev/held"
 

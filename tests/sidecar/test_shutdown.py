@@ -9,7 +9,7 @@ from holdfast.sidecar.settings import SidecarSettings
 from holdfast.sidecar.shutdown import END_S, ShutdownCoordinator
 from holdfast.train.notice import announcement_file
 from tests.sidecar.operators import until
-from tests.sidecar.test_keeping import FakePlace, Told, keeping
+from tests.sidecar.test_persister import FakePlace, Told, keeping
 
 
 def stopping(
