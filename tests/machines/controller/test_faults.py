@@ -9,7 +9,7 @@ from holdfast.api.machine_ends import is_gone
 from holdfast.api.meta import Key
 from holdfast.cluster.resources import NAMESPACES, PROVISIONED_INSTANCES, SECRETS, SPOT_INSTANCE_VMS
 from holdfast.machines.joining import CannotJoin, JoinFailed, JoinStep
-from holdfast.providers.errors import Invalid, ProviderError, QuotaExceeded, RateLimited, Unauthorized
+from holdfast.providers.errors import CloudUnauthorized, InvalidMachine, ProviderError, QuotaExceeded, RateLimited
 from holdfast.providers.protocol import Machine, MachineSpec, Provider
 from holdfast.scheduling.machine_pools import Resting, ZoneChoice, machine_wish
 from tests.machines.controller.lab import NAMESPACE, condition, machine_lab, now, status
@@ -43,7 +43,7 @@ async def test_a_secret_that_can_be_no_credential_is_said_and_read_again() -> No
 
         def connect(project: str, credential: bytes | None) -> Provider:
             if credential != b"good":
-                raise Unauthorized(
+                raise CloudUnauthorized(
                     "credentials.json is of type 'external_account', and only service_account is accepted"
                 )
             return lab.cloud
@@ -62,7 +62,7 @@ async def test_a_secret_that_can_be_no_credential_is_said_and_read_again() -> No
 async def test_a_revoked_key_launches_nothing_and_a_new_one_does() -> None:
     async with machine_lab() as lab:
         revoked = FakeCloud(now)
-        revoked.errors["launch"] = Unauthorized("the key was revoked")
+        revoked.errors["launch"] = CloudUnauthorized("the key was revoked")
         lab.connect = lambda project, credential: revoked if credential == b"old" else lab.cloud
         await lab.cluster.delete(SECRETS, SECRET)
         await lab.secret(content="old")
@@ -155,7 +155,7 @@ async def test_a_zone_that_is_sold_out_ends_the_object_and_pools_rest() -> None:
     ("error", "reason"),
     [
         (QuotaExceeded("quota NVIDIA_T4_GPUS is 0", quota="NVIDIA_T4_GPUS", scope="global"), "QuotaExceeded"),
-        (Invalid("no image of that name: correct vmImage", field="vmImage"), "Invalid"),
+        (InvalidMachine("no image of that name: correct vmImage", field="vmImage"), "Invalid"),
     ],
 )
 def test_what_no_zone_can_mend_is_said_at_once_and_everything_rests(error: Exception, reason: str) -> None:

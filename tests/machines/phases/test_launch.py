@@ -18,13 +18,13 @@ from holdfast.machines.phases.step import (
 from holdfast.machines.snapshot import CloudProblem
 from holdfast.machines.work import MachineTask, Succeeded, TaskRunning, Work
 from holdfast.providers.errors import (
-    Invalid,
+    CloudUnauthorized,
+    InvalidMachine,
     MachineEnded,
     ProviderError,
     QuotaExceeded,
     RateLimited,
     Stockout,
-    Unauthorized,
 )
 from tests.machines.observations import (
     ASKED,
@@ -85,8 +85,8 @@ def test_a_launched_machine_is_never_asked_for_again() -> None:
         (Stockout("no T4 to spare"), "Stockout", "zone"),
         (QuotaExceeded("quota NVIDIA_T4_GPUS is 0", quota="NVIDIA_T4_GPUS"), "QuotaExceeded", "region"),
         (QuotaExceeded("quota GPUS_ALL_REGIONS is 0", scope="global"), "QuotaExceeded", "global"),
-        (Invalid("no such image", field="vmImage"), "Invalid", "template"),
-        (Invalid("no such machine type", field="gcp.machineType", scope="zone"), "Invalid", "zone"),
+        (InvalidMachine("no such image", field="vmImage"), "Invalid", "template"),
+        (InvalidMachine("no such machine type", field="gcp.machineType", scope="zone"), "Invalid", "zone"),
     ],
 )
 def test_a_refusal_ends_the_object_at_once_and_pools_are_told(error: Exception, reason: str, scope: str) -> None:
@@ -168,7 +168,7 @@ def test_without_a_credential_nothing_is_begun_and_nothing_is_given_up(problem: 
 @pytest.mark.parametrize(
     ("error", "reason", "rechecks_s"),
     [
-        (Unauthorized("the key was revoked"), "Unauthorized", [70]),
+        (CloudUnauthorized("the key was revoked"), "Unauthorized", [70]),
         (CannotJoin("SecretMissing", "no key"), "SecretMissing", [70, 600]),
     ],
 )
@@ -182,7 +182,7 @@ def test_what_a_person_has_to_mend_is_waited_for_and_tried_from_time_to_time(
 
 
 def test_a_revoked_key_is_waited_for_without_a_deadline_since_nothing_can_be_deleted_with_it() -> None:
-    unauthorized = failed(Unauthorized("the key was revoked"), retry_s=200_000)
+    unauthorized = failed(CloudUnauthorized("the key was revoked"), retry_s=200_000)
     it = Decided(seen(ASKED, work={MachineTask.LAUNCH: unauthorized}), 100_000)
     assert (it.where, it.effects) == (("Launch", "Unauthorized"), ())
 
