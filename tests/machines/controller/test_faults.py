@@ -11,7 +11,7 @@ from holdfast.cluster.resources import NAMESPACES, PROVISIONED_INSTANCES, SECRET
 from holdfast.machines.joining import CannotJoin, JoinFailed, JoinStep
 from holdfast.providers.errors import CloudUnauthorized, InvalidMachine, ProviderError, QuotaExceeded, RateLimited
 from holdfast.providers.protocol import Machine, MachineSpec, Provider
-from holdfast.scheduling.machine_pools import Resting, ZoneChoice, machine_wish
+from holdfast.scheduling.machine_pools import Resting, ZoneChoice, machine_request
 from tests.machines.controller.lab import NAMESPACE, condition, machine_lab, now, status
 from tests.machines.fake_cloud import DOWN, FakeCloud
 from tests.runtime.virtual import virtual
@@ -145,8 +145,8 @@ async def test_a_zone_that_is_sold_out_ends_the_object_and_pools_rest() -> None:
         assert condition(it, "Launched") == ("False", "Stockout")
         assert "us-central1-a has no n1-standard-4 to spare" in (status(it).message or "")
         assert "delete" not in lab.cloud.calls
-        wish = machine_wish(await lab.vm(), spot=True)
-        assert lab.pools.choose(wish, now(), by="next").zone == "us-central1-b"  # type: ignore[union-attr]
+        request = machine_request(await lab.vm(), spot=True)
+        assert lab.pools.choose(request, now(), by="next").zone == "us-central1-b"  # type: ignore[union-attr]
         await lab.delete()
         await lab.until_absent()
 
@@ -166,7 +166,7 @@ def test_what_no_zone_can_mend_is_said_at_once_and_everything_rests(error: Excep
             await lab.order()
             it = await lab.until_ended(within_s=5)
             assert (condition(it, "Launched")[1], str(error) in (status(it).message or "")) == (reason, True)
-            resting = lab.pools.choose(machine_wish(await lab.vm(), spot=True), now(), by="next")
+            resting = lab.pools.choose(machine_request(await lab.vm(), spot=True), now(), by="next")
             assert isinstance(resting, Resting)
             assert str(error) in resting.message
 
@@ -270,7 +270,7 @@ def test_a_machine_that_does_not_join_is_given_back_with_the_last_words(step: Jo
             assert lab.cloud.machines == {}
             assert len(lab.cloud.specs) == 1, "never repaired, never made again"
             assert lab.joiner.revoked
-            assert lab.pools.choose(machine_wish(await lab.vm(), spot=True), now(), by="next") == ZoneChoice(
+            assert lab.pools.choose(machine_request(await lab.vm(), spot=True), now(), by="next") == ZoneChoice(
                 "us-central1-b"
             ), "the next one is made in another zone"
 
@@ -305,7 +305,7 @@ async def test_a_machine_without_its_gpus_is_given_back() -> None:
         lab.gpus = 1
         await lab.order()
         it = await lab.until_ended()
-        assert lab.pools.choose(machine_wish(await lab.vm(), spot=True), now(), by="next") == ZoneChoice(
+        assert lab.pools.choose(machine_request(await lab.vm(), spot=True), now(), by="next") == ZoneChoice(
             "us-central1-b"
         )
         assert condition(it, "GPUReady") == ("False", "GPUs")

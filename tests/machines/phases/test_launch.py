@@ -9,10 +9,10 @@ from holdfast.machines.phases.step import (
     AddFinalizer,
     CancelTask,
     DropFinalizer,
+    ReportLaunched,
+    ReportRefused,
+    ReportTakenBack,
     StartTask,
-    TellLaunched,
-    TellRefused,
-    TellTakenBack,
     unusable,
 )
 from holdfast.machines.snapshot import CloudProblem
@@ -71,7 +71,7 @@ def test_an_accepted_machine_is_written_down_and_joins() -> None:
     assert it.condition("Launched") == ("True", "Accepted")
     assert (it.status.instance_id, it.status.state) == ("7", "RUNNING")
     assert (it.status.internal_ip, it.status.external_ip) == ("10.0.0.7", "192.0.2.7")
-    assert it.effects == (TellLaunched(), StartTask(MachineTask.JOIN))
+    assert it.effects == (ReportLaunched(), StartTask(MachineTask.JOIN))
 
 
 def test_a_launched_machine_is_never_asked_for_again() -> None:
@@ -93,7 +93,7 @@ def test_a_refusal_ends_the_object_at_once_and_pools_are_told(error: Exception, 
     it = Decided(seen(ASKED, work={MachineTask.LAUNCH: failed(error)}), 30)
     assert (it.where, it.condition("Launched")) == (("End", "Gone"), ("False", reason))
     assert str(error) in it.message
-    told = [effect.refusal for effect in it.effects if isinstance(effect, TellRefused)]
+    told = [effect.refusal for effect in it.effects if isinstance(effect, ReportRefused)]
     assert [(each.scope, each.reason, each.said) for each in told] == [(scope, reason, str(error))]
     assert StartTask(MachineTask.DELETE) not in it.effects, "nothing was made"
     assert it.effects[-1] == DropFinalizer()
@@ -106,7 +106,7 @@ def test_a_machine_that_ended_before_it_was_known_is_not_made_again(preempted: b
     error = MachineEnded("made and gone", preempted=preempted)
     it = Decided(seen(ASKED, work={MachineTask.LAUNCH: failed(error)}), 30)
     assert (it.status.phase, it.condition("Launched")[0], it.condition("Preempted")) == ("End", "True", expected)
-    told = TellTakenBack() if preempted else unusable("MachineDeleted", it.message)
+    told = ReportTakenBack() if preempted else unusable("MachineDeleted", it.message)
     assert told in it.before_status, "an order that always ends like this must not be repeated at once"
     assert LAUNCH not in it.effects
 

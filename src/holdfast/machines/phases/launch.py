@@ -9,11 +9,11 @@ from holdfast.api.provisionedinstance import ProvisionedInstanceStatus
 from holdfast.machines.joining import CannotJoin, JoinStep
 from holdfast.machines.phases.step import (
     AddFinalizer,
+    ReportLaunched,
+    ReportRefused,
+    ReportTakenBack,
     StartTask,
     Step,
-    TellLaunched,
-    TellRefused,
-    TellTakenBack,
     at_step,
     ending,
     nothing,
@@ -116,7 +116,7 @@ def _launched(seen: MachineSnapshot, machine: Machine, now: datetime) -> Step:
     message = f"waiting for {seen.where} to join the cluster"
     status = at_step(status, "Join", JoinStep.HOST_KEY, message, now)
     status = with_condition(seen, status, "Joined", False, JoinStep.HOST_KEY, message, now)
-    return Step(status=status, effects=(TellLaunched(),))
+    return Step(status=status, effects=(ReportLaunched(),))
 
 
 def _ended(seen: MachineSnapshot, error: MachineEnded, now: datetime) -> Step:
@@ -125,7 +125,7 @@ def _ended(seen: MachineSnapshot, error: MachineEnded, now: datetime) -> Step:
     reason = TAKEN_BACK if error.preempted else DELETED
     message = f"{seen.where}: {error}"
     status = ending(with_status(seen, made), "Preempted", error.preempted, reason, message, now)
-    return Step(status=status, effects=(TellTakenBack() if error.preempted else unusable(reason, message),))
+    return Step(status=status, effects=(ReportTakenBack() if error.preempted else unusable(reason, message),))
 
 
 def _refused(seen: MachineSnapshot, error: Stockout | QuotaExceeded | InvalidMachine, now: datetime) -> Step:
@@ -138,7 +138,7 @@ def _refused(seen: MachineSnapshot, error: Stockout | QuotaExceeded | InvalidMac
         case InvalidMachine():
             refusal = ZoneRefusal(scope="zone" if error.scope == "zone" else "template", reason=reason, said=str(error))
     message = f"{seen.where} was not made: {error}"
-    return Step(status=ending(seen, "Launched", False, reason, message, now), effects=(TellRefused(refusal),))
+    return Step(status=ending(seen, "Launched", False, reason, message, now), effects=(ReportRefused(refusal),))
 
 
 def _without_template(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> Step:

@@ -17,7 +17,7 @@ from holdfast.spotinstancejob.decide.needs import check_nodes, needs_ahead, prov
 from holdfast.spotinstancejob.decide.recovery import choose_sources, drop_missing_images, recover
 from holdfast.spotinstancejob.decide.replicas import match_replicas, note_running
 from holdfast.spotinstancejob.decide.start import start, starts_ahead
-from holdfast.spotinstancejob.decide.work import leftovers, work
+from holdfast.spotinstancejob.decide.work import clean_up_ended, work
 from holdfast.spotinstancejob.snapshot import SpotInstanceJobSnapshot, SpotInstanceJobTiming, with_status
 
 
@@ -47,7 +47,7 @@ def complete(
 
 def decide(observed: SpotInstanceJobSnapshot, now: datetime, timing: SpotInstanceJobTiming) -> tuple[Action, ...]:
     if observed.finished:
-        return (*leftovers(observed), CleanUp())
+        return (*clean_up_ended(observed), CleanUp())
     end = find_end(observed, now)
     if end is not None:
         return (end,)
