@@ -5,7 +5,7 @@ from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from holdfast.api.meta import Condition, Key
+from holdfast.api.meta import Condition
 from holdfast.api.spotinstancejob import SpotInstanceJob
 from holdfast.api.spotinstancejob_status import (
     Cause,
@@ -15,7 +15,7 @@ from holdfast.api.spotinstancejob_status import (
     Restarts,
     SpotInstanceJobStatus,
 )
-from holdfast.runtime.metrics import DURATIONS_S
+from holdfast.runtime.metrics import ReconcileDurations
 from holdfast.runtime.reconciler import EventMessage
 from holdfast.spotinstancejob.snapshot import condition_of, replica_of, status_of
 
@@ -25,7 +25,7 @@ LOST_S = (1, 10, 30, 60, 120, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 24 * 360
 EVENT_REASONS = {"Running": "Running", "Failed": "ReplicaFailed"}
 
 
-class SpotInstanceJobMetrics:
+class SpotInstanceJobMetrics(ReconcileDurations):
     """Counters start at zero: Prometheus' `increase` does not see a counter that starts at one."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -54,13 +54,7 @@ class SpotInstanceJobMetrics:
             "spotinstancejob_machines_ordered", "Machines that were ordered for replicas.", registry=registry
         )
         self._ended = Counter("spotinstancejob_ended", "Jobs that ended, by phase.", ("phase",), registry=registry)
-        self._durations = Histogram(
-            "spotinstancejob_reconcile_duration_seconds",
-            "How long one reconcile takes, by how it ended.",
-            ("result",),
-            buckets=DURATIONS_S,
-            registry=registry,
-        )
+        super().__init__(registry, "spotinstancejob")
         for cause in get_args(Cause):
             self._losses.labels(cause)
         for source in get_args(RecoverySource):
@@ -84,9 +78,6 @@ class SpotInstanceJobMetrics:
             self._checkpoints.labels("saved" if said.reason == "Saved" else "failed").inc()
         if status.phase in ENDED and status.phase != old.phase:
             self._ended.labels(status.phase).inc()
-
-    def reconciled(self, _key: Key, result: str, seconds: float, _error: BaseException | None = None) -> None:
-        self._durations.labels(result).observe(seconds)
 
 
 # The Events of a SpotInstanceJob for its user: one for each step.
