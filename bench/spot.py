@@ -25,7 +25,8 @@ from holdfast.cluster.kubernetes.client import connect
 from holdfast.cluster.kubernetes.kubeconfig import load_config
 from holdfast.pods.failure import PREEMPTED
 from holdfast.providers.gcp.endpoint import ENVIRONMENT
-from holdfast.runtime.process import format_time, utc_now
+from holdfast.runtime.process import utc_now
+from holdfast.times import format_time
 from tests.control_plane.api import STRATEGIC, Api, Session
 from tests.control_plane.build import build
 from tests.control_plane.nodes import FAKE

@@ -9,6 +9,11 @@ def format_time(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def format_micro_time(moment: datetime) -> str:
+    """RFC 3339 in UTC with microseconds, as metav1.MicroTime is written."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
 def parse_time(timestamp: str) -> datetime:
     """RFC 3339. A time without a zone is taken as UTC."""
     parsed = datetime.fromisoformat(timestamp)

@@ -29,7 +29,7 @@ ACCOUNT = "system:serviceaccount:agents:holdfast-node"
 LOGIN = {"username": "ada", "password": PASSWORD}
 
 
-class Desk:
+class CredentialLab:
     """A handler that serves on this machine, and the cluster that it asks."""
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
@@ -107,12 +107,12 @@ class TroubledCluster(EmbeddedCluster):
 
 
 @pytest.fixture
-async def desk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Desk]:
+async def desk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[CredentialLab]:
     monkeypatch.setattr("holdfast.local.apiserver.server.EmbeddedCluster", TroubledCluster)
     cluster = await open_cluster(None, now=utc_now, rng=Random(0))
     for namespace in ("ml", "agents", "other"):
         await cluster.create(NAMESPACES, {"metadata": {"name": namespace}})
-    desk = Desk(cluster)
+    desk = CredentialLab(cluster)
     app = aiohttp.web.Application()
     app.router.add_routes(desk.handler.routes())
     try:
@@ -127,7 +127,7 @@ def login(name: str, namespace: str = "") -> dict[str, Any]:
     return {"secretRef": {"name": name, **({"namespace": namespace} if namespace else {})}}
 
 
-async def test_the_agent_of_the_runs_node_gets_the_credential_and_nothing_of_it_is_logged(desk: Desk) -> None:
+async def test_the_agent_of_the_runs_node_gets_the_credential_and_nothing_of_it_is_logged(desk: CredentialLab) -> None:
     await desk.secret("login", {**LOGIN, "ca.crt": "PEM"})
     wanted, token = await desk.backup(registry=login("login")), await desk.token()
     with capture_logs() as logs:
@@ -138,25 +138,25 @@ async def test_the_agent_of_the_runs_node_gets_the_credential_and_nothing_of_it_
     assert token not in str(logs)
 
 
-async def test_the_sidecar_in_the_runs_pod_gets_the_credential(desk: Desk) -> None:
+async def test_the_sidecar_in_the_runs_pod_gets_the_credential(desk: CredentialLab) -> None:
     await desk.secret("login", LOGIN)
     token = await desk.sidecar()
     wanted = await desk.backup(registry=login("login"), mode="application", podUID=desk.pod_uid)
     assert await desk.ask(wanted, token) == (200, LOGIN)
 
 
-async def test_a_docker_config_is_matched_by_host_and_path(desk: Desk) -> None:
+async def test_a_docker_config_is_matched_by_host_and_path(desk: CredentialLab) -> None:
     auths = {"r.example/team": {"username": "ada", "password": "1"}, "r.example": {"username": "eve", "password": "2"}}
     await desk.secret("login", {".dockerconfigjson": json.dumps({"auths": auths})})
     wanted = await desk.backup(registry=login("login"))
     assert await desk.ask(wanted, await desk.token()) == (200, {"username": "ada", "password": "1"})
 
 
-async def test_without_a_secret_the_registry_is_asked_anonymously(desk: Desk) -> None:
+async def test_without_a_secret_the_registry_is_asked_anonymously(desk: CredentialLab) -> None:
     assert await desk.ask(await desk.backup(), await desk.token()) == (200, {})
 
 
-async def test_another_nodes_agent_is_refused(desk: Desk) -> None:
+async def test_another_nodes_agent_is_refused(desk: CredentialLab) -> None:
     wanted = await desk.backup()
     name = wanted["backup"]
     assert await desk.refusal(wanted, await desk.token(node="n2")) == (
@@ -168,20 +168,20 @@ async def test_another_nodes_agent_is_refused(desk: Desk) -> None:
     )
 
 
-async def test_another_pods_sidecar_is_refused(desk: Desk) -> None:
+async def test_another_pods_sidecar_is_refused(desk: CredentialLab) -> None:
     wanted = await desk.backup(mode="application", podUID="another")
     status, said = await desk.refusal(wanted, await desk.sidecar())
     assert (status, said.partition(": it is for ")[2]) == (403, "its pod's sidecar")
 
 
-async def test_a_pod_of_another_namespace_does_not_learn_whether_a_backup_exists(desk: Desk) -> None:
+async def test_a_pod_of_another_namespace_does_not_learn_whether_a_backup_exists(desk: CredentialLab) -> None:
     wanted, token = await desk.backup(mode="application"), await desk.sidecar("other")
     expected = (403, "a pod of other has no part in backups of ml")
     assert await desk.refusal(wanted, token) == expected
     assert await desk.refusal({**wanted, "backup": "none"}, token) == expected
 
 
-async def test_each_mode_has_its_own_callers(desk: Desk) -> None:
+async def test_each_mode_has_its_own_callers(desk: CredentialLab) -> None:
     """The agent of the pod's node has no part in a run of the sidecar, and the other way round."""
     sidecar = await desk.sidecar()
     in_container = await desk.backup(podUID=desk.pod_uid)
@@ -190,13 +190,13 @@ async def test_each_mode_has_its_own_callers(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("phase", ["Completed", "CompletedPodDeleted", "CompletedWithError", "Failed"])
-async def test_a_run_that_is_over_has_no_credential(desk: Desk, phase: str) -> None:
+async def test_a_run_that_is_over_has_no_credential(desk: CredentialLab, phase: str) -> None:
     wanted = await desk.backup(phase=phase)
     status, said = await desk.refusal(wanted, await desk.token())
     assert (status, said) == (409, f"run 3 of CheckpointBackup ml/{wanted['backup']} is over: {phase}")
 
 
-async def test_a_run_that_has_ended_a_moment_ago_has_none_either(desk: Desk) -> None:
+async def test_a_run_that_has_ended_a_moment_ago_has_none_either(desk: CredentialLab) -> None:
     wanted, token = await desk.backup(), await desk.token()
     assert (await desk.ask(wanted, token))[0] == 200
     key = Key("ml", wanted["backup"])
@@ -204,7 +204,7 @@ async def test_a_run_that_has_ended_a_moment_ago_has_none_either(desk: Desk) -> 
     assert (await desk.ask(wanted, token))[0] == 409
 
 
-async def test_only_the_current_run_of_the_very_object_counts(desk: Desk) -> None:
+async def test_only_the_current_run_of_the_very_object_counts(desk: CredentialLab) -> None:
     wanted, token = await desk.backup(), await desk.token()
     key = f"ml/{wanted['backup']}"
     assert await desk.refusal({**wanted, "run": 2}, token) == (
@@ -218,7 +218,7 @@ async def test_only_the_current_run_of_the_very_object_counts(desk: Desk) -> Non
     assert await desk.refusal({**wanted, "backup": "none"}, token) == (404, "there is no CheckpointBackup ml/none")
 
 
-async def test_a_backup_that_is_being_deleted_has_no_run_under_way(desk: Desk) -> None:
+async def test_a_backup_that_is_being_deleted_has_no_run_under_way(desk: CredentialLab) -> None:
     wanted, token = await desk.backup(), await desk.token()
     key = Key("ml", wanted["backup"])
     await desk.cluster.patch(CHECKPOINT_BACKUPS, key, {"metadata": {"finalizers": ["tests.example/hold"]}})
@@ -227,7 +227,7 @@ async def test_a_backup_that_is_being_deleted_has_no_run_under_way(desk: Desk) -
     assert (status, said) == (409, f"CheckpointBackup {key} is being deleted: it has no run under way")
 
 
-async def test_other_accounts_and_tokens_of_no_node_are_refused(desk: Desk) -> None:
+async def test_other_accounts_and_tokens_of_no_node_are_refused(desk: CredentialLab) -> None:
     wanted = await desk.backup()
     status, said = await desk.refusal(wanted, await desk.token(account="default"))
     assert (status, said.partition(" is not the agents' account ")[0]) == (
@@ -238,7 +238,7 @@ async def test_other_accounts_and_tokens_of_no_node_are_refused(desk: Desk) -> N
     assert (await desk.refusal(wanted, await desk.token(node="")))[0] == 403
 
 
-async def test_a_token_of_another_audience_or_none_is_refused(desk: Desk) -> None:
+async def test_a_token_of_another_audience_or_none_is_refused(desk: CredentialLab) -> None:
     wanted = await desk.backup()
     with capture_logs() as logs:
         for token in (await desk.token(audience="somewhere-else"), "guess"):
@@ -250,7 +250,7 @@ async def test_a_token_of_another_audience_or_none_is_refused(desk: Desk) -> Non
     assert [line["log_level"] for line in logs] == ["debug", "debug", "info"], "strangers do not fill the log"
 
 
-async def test_a_secret_of_another_namespace_must_allow_it(desk: Desk) -> None:
+async def test_a_secret_of_another_namespace_must_allow_it(desk: CredentialLab) -> None:
     token = await desk.token()
     for name, allows in (("silent", ""), ("others", "red, blue"), ("listed", "red, ml"), ("all", "*")):
         await desk.secret(name, LOGIN, namespace="other", allows=allows)
@@ -267,7 +267,7 @@ async def test_a_secret_of_another_namespace_must_allow_it(desk: Desk) -> None:
     assert answers["listed"] == answers["all"] == (200, LOGIN)
 
 
-async def test_a_missing_secret_and_one_without_a_credential_are_told(desk: Desk) -> None:
+async def test_a_missing_secret_and_one_without_a_credential_are_told(desk: CredentialLab) -> None:
     await desk.secret("odd", {"token": PASSWORD})
     token = await desk.token()
     assert await desk.refusal(await desk.backup(registry=login("absent")), token) == (
@@ -287,7 +287,9 @@ async def test_a_missing_secret_and_one_without_a_credential_are_told(desk: Desk
         ("no", "--serviceaccount=agents:holdfast-operator"),
     ],
 )
-async def test_without_the_right_to_read_secrets_the_answer_is_the_command(desk: Desk, user: str, subject: str) -> None:
+async def test_without_the_right_to_read_secrets_the_answer_is_the_command(
+    desk: CredentialLab, user: str, subject: str
+) -> None:
     assert isinstance(desk.cluster, TroubledCluster)
     desk.cluster.trouble = Forbidden(f"get secrets ml/login: {user}")
     assert await desk.refusal(await desk.backup(registry=login("login")), await desk.token()) == (
@@ -299,7 +301,7 @@ async def test_without_the_right_to_read_secrets_the_answer_is_the_command(desk:
     )
 
 
-async def test_no_credential_is_given_for_a_registry_without_tls_that_is_not_listed(desk: Desk) -> None:
+async def test_no_credential_is_given_for_a_registry_without_tls_that_is_not_listed(desk: CredentialLab) -> None:
     await desk.secret("login", LOGIN)
     token = await desk.token()
     status, said = await desk.refusal(await desk.backup(registry={"url": "http://r.example", **login("login")}), token)
@@ -308,7 +310,9 @@ async def test_no_credential_is_given_for_a_registry_without_tls_that_is_not_lis
     assert await desk.ask(listed, token) == (200, LOGIN)
 
 
-async def test_a_standby_and_a_cluster_that_does_not_answer_send_the_caller_away_for_a_while(desk: Desk) -> None:
+async def test_a_standby_and_a_cluster_that_does_not_answer_send_the_caller_away_for_a_while(
+    desk: CredentialLab,
+) -> None:
     wanted, token = await desk.backup(registry=login("login")), await desk.token()
     assert isinstance(desk.cluster, TroubledCluster)
     desk.cluster.trouble = Unreachable("get secrets ml/login: no answer")
@@ -320,7 +324,7 @@ async def test_a_standby_and_a_cluster_that_does_not_answer_send_the_caller_away
     )
 
 
-async def test_requests_are_bounded_in_size_and_number(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_are_bounded_in_size_and_number(desk: CredentialLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handling, "clock_s", lambda: 50.0)
     wanted, token, other = await desk.backup(), await desk.token(), await desk.token()
     assert (await desk.ask(b" " * (credentials.LARGEST_BODY + 1), token))[0] == 413

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.checkpoints.settings import open_bucket
 from tests.checkpoints import provision
-from tests.checkpoints.places import FolderPlace, ObjectPlace, Place, fresh_prefix
+from tests.checkpoints.places import BucketBackend, FolderBackend, Place, fresh_prefix
 from tests.checkpoints.servers.server import Server, azure, gcs, s3
 
 NOT_RUN = pytest.StashKey[list[str]]()
@@ -45,9 +45,9 @@ def server(request: pytest.FixtureRequest) -> Server:
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """A new job's store of each kind."""
     if request.param == "folder":
-        return FolderPlace(tmp_path)
+        return FolderBackend(tmp_path)
     server = request.getfixturevalue(f"{request.param}_server")
-    return ObjectPlace(tmp_path, open_bucket(server.address(fresh_prefix()), server.environ))
+    return BucketBackend(tmp_path, open_bucket(server.address(fresh_prefix()), server.environ))
 
 
 def _must_be_there(program: Path) -> None:

@@ -12,7 +12,7 @@ from tests.checkpoints.making import ABOUT, MODEL, save
 _numbers = count(1)
 
 
-class FolderPlace:
+class FolderBackend:
     """pvc and nfs: the training writes into the store itself."""
 
     def __init__(self, folder: Path) -> None:
@@ -38,7 +38,7 @@ class FolderPlace:
         (self.volume / key).unlink()
 
 
-class ObjectPlace:
+class BucketBackend:
     """s3, gcs and azure: the training writes to a volume of its own."""
 
     def __init__(self, folder: Path, bucket: Bucket) -> None:
@@ -65,7 +65,7 @@ class ObjectPlace:
         self.bucket.delete([key])
 
 
-Place = FolderPlace | ObjectPlace
+Place = FolderBackend | BucketBackend
 
 
 def fresh_prefix() -> str:

@@ -16,7 +16,7 @@ from holdfast.checkpoints.volume_store import VolumeStore
 from tests.checkpoints.crashing import DyingOs, Fuse, dies, dying_os
 from tests.checkpoints.making import MODEL, content, save
 from tests.checkpoints.memory import MemoryBucket
-from tests.checkpoints.places import FolderPlace, ObjectPlace, Place
+from tests.checkpoints.places import BucketBackend, FolderBackend, Place
 
 NAME = checkpoint_name(3, 0)
 
@@ -30,10 +30,10 @@ def dying() -> Iterator[DyingOs]:
 def fresh(kind: str, folder: Path) -> Place:
     folder.mkdir()
     if kind == "folder":
-        place: Place = FolderPlace(folder)
+        place: Place = FolderBackend(folder)
         place.store = VolumeStore(place.volume, workers=1)
     else:
-        place = ObjectPlace(folder, MemoryBucket())
+        place = BucketBackend(folder, MemoryBucket())
         place.store = ObjectStore(place.bucket, workers=1)
     place.put(NAME)
     return place
@@ -43,7 +43,7 @@ def interrupted(kind: str, tmp_path: Path, dying: DyingOs, work: Callable[[Place
     """The place after each step of the work at which it can end; the last one is whole."""
     for step, seed in ((step, seed) for step in itertools.count() for seed in (0, 1)):
         place = fresh(kind, tmp_path / f"{step}-{seed}")
-        bucket = place.bucket if isinstance(place, ObjectPlace) else None
+        bucket = place.bucket if isinstance(place, BucketBackend) else None
         assert bucket is None or isinstance(bucket, MemoryBucket)
         died = dies(Fuse(step, Random(seed)), dying, bucket, partial(work, place))
         yield place

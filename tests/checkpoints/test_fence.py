@@ -26,14 +26,14 @@ from holdfast.checkpoints.store import CheckpointStore
 from holdfast.checkpoints.volume_store import VolumeStore
 from tests.checkpoints.making import ABOUT, content, save
 from tests.checkpoints.memory import MemoryBucket
-from tests.checkpoints.places import FolderPlace, ObjectPlace, Place
+from tests.checkpoints.places import BucketBackend, FolderBackend, Place
 
 JOB = ABOUT.job
 
 
 @pytest.fixture(params=["folder", "objects"])
 def both(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return FolderPlace(tmp_path) if request.param == "folder" else ObjectPlace(tmp_path, MemoryBucket())
+    return FolderBackend(tmp_path) if request.param == "folder" else BucketBackend(tmp_path, MemoryBucket())
 
 
 def resumed(place: Place, attempt: int) -> tuple[CheckpointName | None, list[str]]:
@@ -104,7 +104,7 @@ def test_a_worker_that_is_replaced_does_not_move_its_attempts_beginning(both: Pl
 
 
 def test_an_attempt_that_died_before_it_decided_begins_where_its_copy_is(tmp_path: Path) -> None:
-    place = FolderPlace(tmp_path)
+    place = FolderBackend(tmp_path)
     place.put(checkpoint_name(3, 0))
     assert resumed(place, 1)[0] == checkpoint_name(3, 0)
     got, _ = resumed(place, 1)
@@ -130,7 +130,7 @@ def test_a_note_that_can_not_be_read_is_no_fence(both: Place) -> None:
 
 
 def test_notes_are_read_only_when_they_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = FolderPlace(tmp_path)
+    place = FolderBackend(tmp_path)
     for attempt in range(1, 20):
         write_decision(place.store, attempt, checkpoint_name(attempt, attempt - 1), JOB)
     for epoch in range(19, 22):
@@ -274,7 +274,7 @@ def test_whatever_happens_an_attempt_goes_on_from_the_newest_of_its_own_history(
 
 def test_checkpoints_of_a_job_that_had_the_prefix_before_are_no_ones_fence(tmp_path: Path) -> None:
     """Its checkpoints count for the new job, as they always have, whatever the new job's notes say of its own."""
-    place = FolderPlace(tmp_path)
+    place = FolderBackend(tmp_path)
     old = SaveInfo(job="uid-of-another", saved_at=ABOUT.saved_at)
     place.store.put(checkpoint_name(7, 0), save(place.volume, checkpoint_name(7, 0)), old)
     write_decision(place.store, 1, checkpoint_name(3, 0), JOB)

@@ -13,7 +13,7 @@ from holdfast.checkpoints.store import CheckpointStore
 from holdfast.checkpoints.volume_store import VolumeStore
 from tests.checkpoints.making import ABOUT, MODEL, content, save, save_by_rename
 from tests.checkpoints.memory import MemoryBucket
-from tests.checkpoints.places import FolderPlace, ObjectPlace, Place
+from tests.checkpoints.places import BucketBackend, FolderBackend, Place
 
 JOB = ABOUT.job
 
@@ -21,7 +21,7 @@ JOB = ABOUT.job
 @pytest.fixture(params=["folder", "objects"])
 def both(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """The two kinds of stores; how each of the servers behaves is tested elsewhere."""
-    return FolderPlace(tmp_path) if request.param == "folder" else ObjectPlace(tmp_path, MemoryBucket())
+    return FolderBackend(tmp_path) if request.param == "folder" else BucketBackend(tmp_path, MemoryBucket())
 
 
 def resumed(store: CheckpointStore, folder: Path, attempt: int) -> tuple[CheckpointName | None, list[str]]:
@@ -192,7 +192,7 @@ def test_one_that_nobody_digested_is_taken_if_it_is_complete(tmp_path: Path) -> 
 
 
 def test_a_copy_shares_no_file_with_its_original(tmp_path: Path) -> None:
-    place = FolderPlace(tmp_path)
+    place = FolderBackend(tmp_path)
     place.put(checkpoint_name(1, 0))
     resumed(place.store, place.volume / "attempt-1", 1)
     place.write(f"{checkpoint_name(1, 0).folder}/model.bin", b"written by a worker that was cut off")

@@ -18,7 +18,7 @@ from holdfast.checkpoints.errors import (
 from holdfast.checkpoints.manifest import MANIFEST, checkpoint_name
 from holdfast.checkpoints.volume_store import VolumeStore
 from tests.checkpoints.making import ABOUT, MODEL, content, fill, save
-from tests.checkpoints.places import ObjectPlace, Place
+from tests.checkpoints.places import BucketBackend, Place
 
 FIRST, SECOND = checkpoint_name(3, 0), checkpoint_name(7, 1)
 
@@ -248,7 +248,7 @@ def test_a_checkpoint_that_is_saved_anew_under_its_name_replaces_the_old_one(pla
     place.put(FIRST, again)
     place.store.get(FIRST, tmp_path / "got")
     assert content(tmp_path / "got") == again
-    if isinstance(place, ObjectPlace):
+    if isinstance(place, BucketBackend):
         assert f"{FIRST.folder}/empty" not in place.all_keys(), "what no manifest speaks of is gone"
 
 

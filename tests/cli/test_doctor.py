@@ -11,7 +11,8 @@ from holdfast.cli.doctor.findings import Level
 from holdfast.cli.session import Session
 from holdfast.cluster.kubernetes.client import KubernetesCluster
 from holdfast.cluster.resources import CHECKPOINT_BACKUPS, CONFIG_MAPS, LEASES, NODES, PODS
-from holdfast.runtime.process import micro_time, utc_now
+from holdfast.runtime.process import utc_now
+from holdfast.times import format_micro_time
 from tests.cli.conftest import EmbeddedCommandLab
 from tests.cli.lab import CommandLab, holdfast
 
@@ -43,7 +44,7 @@ INFO = {
 async def _installed(lab: CommandLab) -> None:
     """An operator that leads, and a node with an agent on which a container was saved."""
     cluster, namespace = lab.cluster, lab.namespace
-    spec = {"holderIdentity": "op-1", "leaseDurationSeconds": 600, "renewTime": micro_time(datetime.now(UTC))}
+    spec = {"holderIdentity": "op-1", "leaseDurationSeconds": 600, "renewTime": format_micro_time(datetime.now(UTC))}
     await cluster.create(LEASES, {"metadata": {"name": "holdfast-operator"}, "spec": spec}, namespace=namespace)
     text = encode_endpoint(Endpoint(url="https://10.1.2.3:8082", authority="PEM"))
     endpoint = {"metadata": {"name": "holdfast-node-endpoint"}, "data": {"reports.json": text}}

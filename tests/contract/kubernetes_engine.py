@@ -16,6 +16,7 @@ from holdfast.cluster.kubernetes.client import connect
 from holdfast.cluster.kubernetes.kubeconfig import load_config
 from holdfast.cluster.protocol import JSON, Cluster, Resource
 from holdfast.cluster.resources import PODS
+from holdfast.times import format_time
 from tests.control_plane.nodes import FAKE
 from tests.control_plane.server import ControlPlane
 from tests.control_plane.waiting import eventually
@@ -130,7 +131,7 @@ class KubernetesEngine:
 
 
 def now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return format_time(datetime.now(UTC))
 
 
 def is_open(node: Document) -> bool:

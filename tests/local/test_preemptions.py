@@ -12,7 +12,7 @@ from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import EVENTS, PROVISIONED_INSTANCES, SPOT_INSTANCE_VMS
 from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
 from holdfast.local.preemptions import preemption_requests, sold_out_zones, template_zones
-from holdfast.providers.errors import Invalid, MachineEnded, NotFound, ProviderError
+from holdfast.providers.errors import InvalidMachine, MachineEnded, MachineNotFound, ProviderError
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator
 from tests.providers.local.nodes import now
@@ -81,7 +81,7 @@ async def test_the_annotation_has_the_machine_taken_back() -> None:
 @virtual
 async def test_a_machine_that_is_not_made_yet_is_taken_back_when_it_is() -> None:
     provider = Preemptions()
-    provider.error = NotFound("there is no machine")
+    provider.error = MachineNotFound("there is no machine")
     async with operating(provider) as (cluster, _):
         name = await instance(cluster, asked="30s")
         provider.error = None
@@ -99,7 +99,7 @@ async def test_what_can_not_be_done_is_said_in_an_event() -> None:
     async with operating(provider) as (cluster, _):
         await instance(cluster, asked="soon")
         assert provider.asked == []
-        provider.error = Invalid("machine m0 is an on-demand machine")
+        provider.error = InvalidMachine("machine m0 is an on-demand machine")
         await annotate(cluster, "30s")
         assert sorted(await warnings(cluster)) == [
             "InvalidPreemption: annotation holdfast.dev/preempt is 'soon': write a duration, such as 30s, or nothing",

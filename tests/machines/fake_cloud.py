@@ -7,7 +7,7 @@ from datetime import datetime
 
 from msgspec import structs
 
-from holdfast.providers.errors import MachineEnded, NotFound, ProviderError, Stockout
+from holdfast.providers.errors import MachineEnded, MachineNotFound, ProviderError, Stockout
 from holdfast.providers.protocol import Machine, MachineList, MachineSpec
 
 
@@ -114,7 +114,7 @@ class FakeCloud:
     def _find(self, zone: str, name: str) -> Machine:
         machine = self.machines.get(name)
         if machine is None or machine.zone != zone:
-            raise NotFound(f"there is no machine {name} in {zone}")
+            raise MachineNotFound(f"there is no machine {name} in {zone}")
         return machine
 
     async def _called(self, method: str) -> None:

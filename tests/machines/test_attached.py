@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from holdfast.machines.joining import JoinFailed, JoinRequest, JoinStep
-from holdfast.providers.errors import NotFound
+from holdfast.providers.errors import MachineNotFound
 from holdfast.providers.protocol import Machine
 from tests.machines.attached import AttachedMachines
 from tests.machines.join_bench import JoinBench, join_bench
@@ -74,7 +74,7 @@ async def test_a_machine_that_is_taken_back_falls_silent() -> None:
         bench.target = it.target
         assert not (await bench.node()).is_ready
         assert it.target.node_name not in bench.machines.by_name
-        with pytest.raises(NotFound):
+        with pytest.raises(MachineNotFound):
             await it.provider.get(it.target.zone, it.target.node_name)
         await it.cloud.close()
 

@@ -15,7 +15,7 @@ from holdfast.cluster.protocol import Resource, T
 from holdfast.cluster.resources import NAMESPACES, SECRETS
 from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
 from holdfast.machines.clouds import REREAD_S, Account, Cloud, Clouds, CloudUnavailable
-from holdfast.providers.errors import Unauthorized
+from holdfast.providers.errors import CloudUnauthorized
 from holdfast.providers.protocol import Provider
 from holdfast.runtime.secrets import SecretReader
 from tests.machines.fake_cloud import FakeCloud
@@ -49,7 +49,7 @@ class Bench:
 
     def connect(self, project: str, credential: bytes | None) -> Provider:
         if credential == b"not JSON":
-            raise Unauthorized("credentials.json is not JSON")
+            raise CloudUnauthorized("credentials.json is not JSON")
         cloud = FakeCloud(now)
         self.made.append((project, credential, cloud))
         return cloud

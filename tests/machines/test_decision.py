@@ -11,7 +11,7 @@ from holdfast.machines.decision import decide, is_awaited
 from holdfast.machines.phases.step import DropFinalizer, RemoveNode, StartTask
 from holdfast.machines.snapshot import Absent, CloudProblem, Listed
 from holdfast.machines.work import Gone, MachineTask, Succeeded, TaskRunning
-from holdfast.providers.errors import MachineEnded, ProviderError, Stockout, Unauthorized
+from holdfast.providers.errors import CloudUnauthorized, MachineEnded, ProviderError, Stockout
 from tests.machines.observations import (
     ASKED,
     ENDING,
@@ -29,7 +29,7 @@ from tests.machines.observations import (
 )
 
 STATUSES = (None, ASKED, LAUNCHED, JOINED, SERVING, ENDING, {**ENDING, "step": "Gone"})
-ERRORS = (ProviderError("503"), Stockout("none"), Unauthorized("no"), MachineEnded("gone", preempted=True))
+ERRORS = (ProviderError("503"), Stockout("none"), CloudUnauthorized("no"), MachineEnded("gone", preempted=True))
 WORK = st.sampled_from(
     [
         running(),

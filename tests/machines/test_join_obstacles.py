@@ -11,7 +11,7 @@ from holdfast.cluster.protocol import DELETE, Body, DeleteOptions, Resource
 from holdfast.cluster.resources import CONFIG_MAPS, SECRETS
 from holdfast.local.apiserver.server import EmbeddedCluster
 from holdfast.machines.joining import JoinFailed, JoinStep
-from holdfast.providers.errors import ProviderError, RateLimited, Unauthorized
+from holdfast.providers.errors import CloudUnauthorized, ProviderError, RateLimited
 from tests.local.controllers.crashing import CrashingCluster
 from tests.machines.join_bench import JoinBench, join_bench, now
 from tests.machines.light_machine import Fault
@@ -58,7 +58,9 @@ class Cloud:
 async def test_a_cloud_that_can_not_be_asked_is_asked_again_when_it_wants_to() -> None:
     async with join_bench() as bench:
         await bench.boot()
-        cloud = Cloud(bench, Unauthorized("compute.instances.getGuestAttributes"), RateLimited("", retry_after_s=42.0))
+        cloud = Cloud(
+            bench, CloudUnauthorized("compute.instances.getGuestAttributes"), RateLimited("", retry_after_s=42.0)
+        )
 
         await bench.join(cloud=cloud)
 

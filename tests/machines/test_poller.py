@@ -15,7 +15,7 @@ from holdfast.machines.clouds import Account, Cloud, OneCloud, account_of
 from holdfast.machines.metrics import MachineMetrics
 from holdfast.machines.poller import INTERVAL_S, Poller
 from holdfast.machines.snapshot import Absent, Listed
-from holdfast.providers.errors import Unauthorized
+from holdfast.providers.errors import CloudUnauthorized
 from holdfast.providers.protocol import MachineSpec, Provider
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.metrics import Metrics
@@ -159,7 +159,7 @@ async def test_a_cloud_that_is_silent_for_a_while_is_said_once_and_again_when_it
         assert said.endswith("the cloud answers 503")
         assert format_time(since) in said
         assert isinstance(it.poller.seen("u1"), Listed), "what was told last"
-        it.cloud.errors["list"] = Unauthorized("revoked meanwhile")
+        it.cloud.errors["list"] = CloudUnauthorized("revoked meanwhile")
         assert await it.next_list() == ["m1"], "one of them, to have the Secret read again"
         assert (it.poller.silence(ACCOUNT), it.source.refused) == (said, [ACCOUNT]), "the same sentence: no write"
         it.cloud.errors.clear()

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from aiohttp import web
 
+from holdfast.times import format_time
 from tests.checkpoints.images.archives import write_archive
 from tests.control_plane.certificates import LOOPBACK, Authority, Pair
 
@@ -68,7 +69,7 @@ class ScriptedKubelet:
         if authorization != f"Bearer {self.token}":
             return web.Response(status=401, text="Unauthorized")
         answer = self.script.pop(0) if self.script else saves
-        at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        at = format_time(datetime.now(UTC))
         archive = self.checkpoints / f"checkpoint-{pod}_{namespace}-{container}-{at}.tar"
         self.archives.append(archive)
         self.under_way += 1

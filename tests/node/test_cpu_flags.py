@@ -7,7 +7,7 @@ import pytest
 from holdfast.api.meta import Key
 from holdfast.cluster.resources import NODES
 from holdfast.local.apiserver.server import EmbeddedCluster
-from holdfast.node.cpu_flags import AGAIN_AFTER_S, tell_cpu_flags
+from holdfast.node.cpu_flags import AGAIN_AFTER_S, publish_cpu_flags
 from holdfast.pods.restore.nodes import CPU_FLAGS_ANNOTATION
 
 NEW = Key("", "new")
@@ -25,14 +25,14 @@ async def told(cluster: EmbeddedCluster) -> tuple[str, str]:
 
 async def test_flags_of_programs_are_told_once_and_no_others(cluster: EmbeddedCluster) -> None:
     await cluster.create(NODES, {"metadata": {"name": "new"}})
-    await tell_cpu_flags(cluster, "new", ("sse2", "avx2", "constant_tsc"), never)
+    await publish_cpu_flags(cluster, "new", ("sse2", "avx2", "constant_tsc"), never)
     first = await told(cluster)
     assert first[0] == "avx2 sse2"
     flags = ["avx2", "hypervisor", "sse2"]
     Random(1).shuffle(flags)
-    await tell_cpu_flags(cluster, "new", flags, never)
+    await publish_cpu_flags(cluster, "new", flags, never)
     assert await told(cluster) == first, "the same processor is no reason to write"
-    await tell_cpu_flags(cluster, "new", ("sse2",), never)
+    await publish_cpu_flags(cluster, "new", ("sse2",), never)
     assert (await told(cluster))[0] == "sse2"
 
 
@@ -43,6 +43,6 @@ async def test_a_node_that_is_not_there_yet_is_told_later(cluster: EmbeddedClust
         pauses.append(seconds)
         await cluster.create(NODES, {"metadata": {"name": "new"}})
 
-    await tell_cpu_flags(cluster, "new", ("avx2",), appears)
+    await publish_cpu_flags(cluster, "new", ("avx2",), appears)
     assert (await told(cluster))[0] == "avx2"
     assert pauses == [AGAIN_AFTER_S]

@@ -15,7 +15,7 @@ from tests.operator.spot import JOB, SpotStory
 from tests.operator.user import kubectl
 from tests.sidecar.operators import OperatorDouble
 from tests.sidecar.pods import Pod
-from tests.sidecar.test_backups import HEEDING
+from tests.sidecar.test_backups import SAVES_ON_NOTICE
 
 # Of the sidecar's environment, what is no path in its container.
 TAKEN = (
@@ -61,7 +61,7 @@ class Replicas:
         await running.sidecar()
         restored = running.local / "state" / "restored.json"
         await eventually(partial(asyncio.to_thread, restored.exists), bool, what="it has restored")
-        await running.script(HEEDING)
+        await running.script(SAVES_ON_NOTICE)
         await eventually(partial(asyncio.to_thread, running.heeded.exists), bool, what="it looks for notices")
         return running
 

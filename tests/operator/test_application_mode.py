@@ -31,7 +31,7 @@ from tests.operator.process import OperatorProcess
 from tests.operator.user import apply, kubectl
 from tests.sidecar.operators import OperatorDouble
 from tests.sidecar.pods import Pod
-from tests.sidecar.test_backups import HEEDING
+from tests.sidecar.test_backups import SAVES_ON_NOTICE
 
 REPOSITORY = "checkpoints/bert"
 # What the sidecar takes from its pod as it is: paths are of this machine.
@@ -143,7 +143,7 @@ async def story(
 async def trains(pod: Pod) -> None:
     """The training has begun, and looks for notices."""
     await eventually(partial(asyncio.to_thread, pod.checkpoint_dir.exists), bool, what="it has restored")
-    await pod.script(HEEDING)
+    await pod.script(SAVES_ON_NOTICE)
     await eventually(partial(asyncio.to_thread, pod.heeded.exists), bool, what="it looks for notices")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.times import format_time
 from tests.control_plane.api import STRATEGIC
 from tests.control_plane.nodes import Nodes
 from tests.control_plane.server import ControlPlane
@@ -71,7 +72,7 @@ async def bound_pod(plane: ControlPlane, namespace: str) -> JSON:
 async def play(plane: ControlPlane, scene: Recorded, pod: JSON) -> None:
     """Write about the pod what a kubelet has written about the recorded one."""
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = format_time(datetime.now(UTC))
     about = {"kind": "Pod", "namespace": namespace, "name": name, "uid": pod["metadata"]["uid"]}
     (body,) = scene.pods
     found = {"containerStatuses": body["status"]["containerStatuses"]}

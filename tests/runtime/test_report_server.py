@@ -43,7 +43,7 @@ JOB = Key("ml", "bert")
 LOCAL = "127.0.0.1"
 
 
-class Office:
+class ReportServerLab:
     """A desk that is open, the stores that it reads, and what was handed in."""
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
@@ -147,17 +147,17 @@ class Office:
 
 
 @pytest.fixture
-async def office() -> AsyncIterator[Office]:
+async def office() -> AsyncIterator[ReportServerLab]:
     async with opened() as office:
         yield office
 
 
 @asynccontextmanager
-async def opened() -> AsyncIterator[Office]:
+async def opened() -> AsyncIterator[ReportServerLab]:
     cluster = await open_cluster(None, now=utc_now, rng=Random(0))
     await cluster.create(NAMESPACES, {"metadata": {"name": "ml"}})
     try:
-        office = Office(cluster)
+        office = ReportServerLab(cluster)
         async with serve_reports(office.desk, address=LOCAL, port=0, host=LOCAL) as office.endpoint:
             yield office
     finally:
@@ -169,20 +169,20 @@ def told(answer: ReportReply) -> dict[str, Any]:
     return found
 
 
-async def test_a_workers_report_is_taken_and_answered(office: Office) -> None:
+async def test_a_workers_report_is_taken_and_answered(office: ReportServerLab) -> None:
     report = batch(ended(3, of=10, loss=0.4))
     assert await office.post(report, await office.worker()) == (200, told(ReportReply(attempt=0, attempt_over=False)))
     assert office.taken == [(JOB, report)]
 
 
-async def test_a_worker_hears_what_is_kept_and_that_it_is_to_stop(office: Office) -> None:
+async def test_a_worker_hears_what_is_kept_and_that_it_is_to_stop(office: ReportServerLab) -> None:
     office.stand(epochs={"attempt": 0, "done": 4, "goal": "EarlyStopped"})
     answer = ReportReply(attempt=0, attempt_over=False, stop="EarlyStopped", recorded_epoch=4)
     assert await office.post(batch(), await office.worker()) == (200, told(answer))
 
 
 @pytest.mark.parametrize(("code", "well"), [(0, True), (1, False), (None, False)])
-async def test_a_worker_hears_how_its_training_ended(office: Office, code: int | None, well: bool) -> None:
+async def test_a_worker_hears_how_its_training_ended(office: ReportServerLab, code: int | None, well: bool) -> None:
     token = await office.worker()
     (pod,) = office.pods.list()
     state = {"terminated": {"exitCode": code}} if code is not None else {}
@@ -191,7 +191,9 @@ async def test_a_worker_hears_how_its_training_ended(office: Office, code: int |
     assert (await office.post(batch(), token))[1]["endedWell"] is well
 
 
-async def test_all_workers_hear_that_they_are_to_save_when_the_machine_of_one_is_taken_back(office: Office) -> None:
+async def test_all_workers_hear_that_they_are_to_save_when_the_machine_of_one_is_taken_back(
+    office: ReportServerLab,
+) -> None:
     first, _ = await office.worker(), await office.worker(1, on="spot-1")
     assert (await office.post(batch(), first))[1]["save"] == ""
     office.nodes.put(node("spot-1"))
@@ -203,7 +205,7 @@ async def test_all_workers_hear_that_they_are_to_save_when_the_machine_of_one_is
     assert (await office.post(batch(sequence=5), first))[1]["save"] == "node spot-1 is about to be taken back"
 
 
-async def test_a_worker_of_an_old_attempt_hears_that_it_is_over(office: Office) -> None:
+async def test_a_worker_of_an_old_attempt_hears_that_it_is_over(office: ReportServerLab) -> None:
     token = await office.worker(attempt=1)
     office.stand(restartCount=2)
     assert await office.post(batch(ended(9), attempt=1), token) == (
@@ -213,7 +215,9 @@ async def test_a_worker_of_an_old_attempt_hears_that_it_is_over(office: Office) 
     assert office.taken == []
 
 
-async def test_a_worker_that_makes_way_for_another_spec_hears_that_what_it_saves_counts(office: Office) -> None:
+async def test_a_worker_that_makes_way_for_another_spec_hears_that_what_it_saves_counts(
+    office: ReportServerLab,
+) -> None:
     token = await office.worker(attempt=1)
     changed = {
         "type": "Restarting",
@@ -229,7 +233,7 @@ async def test_a_worker_that_makes_way_for_another_spec_hears_that_what_it_saves
     assert await office.post(batch(attempt=1), token) == (409, told(ReportReply(attempt=3, attempt_over=True)))
 
 
-async def test_the_others_hear_that_they_are_to_save_when_a_worker_is_told_to_go(office: Office) -> None:
+async def test_the_others_hear_that_they_are_to_save_when_a_worker_is_told_to_go(office: ReportServerLab) -> None:
     first, second = await office.worker(), await office.worker(1)
     leaving = next(pod for pod in office.pods.list() if pod.metadata.labels[INDEX] == "1")
     office.pods.put(deleted(leaving, asked=0))
@@ -237,12 +241,12 @@ async def test_the_others_hear_that_they_are_to_save_when_a_worker_is_told_to_go
     assert (await office.post(batch(index=1), second))[1]["save"] == ""  # its own pod asks it
 
 
-async def test_a_report_for_a_job_that_was_made_anew_hears_that_it_is_over(office: Office) -> None:
+async def test_a_report_for_a_job_that_was_made_anew_hears_that_it_is_over(office: ReportServerLab) -> None:
     status, answer = await office.post(batch(uid="of its predecessor"), await office.worker())
     assert (status, answer["over"]) == (409, True)
 
 
-async def test_a_cache_that_lags_stops_no_training(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cache_that_lags_stops_no_training(office: ReportServerLab, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = {"model": "m", "dataset": "d", "numWorkers": 1, "gpusPerWorker": 0}
     body = {"metadata": {"name": JOB.name}, "spec": spec}
     made = await office.cluster.create(TRAINING_JOBS, body, namespace=JOB.namespace)
@@ -274,11 +278,11 @@ async def test_a_cache_that_lags_stops_no_training(office: Office, monkeypatch: 
         {"Authorization": "Basic dTpw"},
     ],
 )
-async def test_without_a_token_nobody_is_let_in(office: Office, headers: dict[str, str]) -> None:
+async def test_without_a_token_nobody_is_let_in(office: ReportServerLab, headers: dict[str, str]) -> None:
     assert await office.post(batch(), **headers) == (401, {"error": "no bearer token came with the request"})
 
 
-async def test_a_token_that_is_made_up_or_for_others_is_refused(office: Office) -> None:
+async def test_a_token_that_is_made_up_or_for_others_is_refused(office: ReportServerLab) -> None:
     refused = {"error": "the token is not valid for the audience holdfast.dev/reports"}
     for token in ("made.up.token", await office.worker(audience="api")):
         assert await office.post(batch(), token) == (401, refused)
@@ -286,14 +290,14 @@ async def test_a_token_that_is_made_up_or_for_others_is_refused(office: Office) 
 
 
 @pytest.mark.parametrize("foreign", [{"job": "other"}, {"namespace": "prod"}, {"index": 1}, {"attempt": 1}])
-async def test_a_worker_may_not_report_for_another(office: Office, foreign: dict[str, Any]) -> None:
+async def test_a_worker_may_not_report_for_another(office: ReportServerLab, foreign: dict[str, Any]) -> None:
     status, answer = await office.post(batch(ended(9), **foreign), await office.worker())
     assert status == 403
     assert "may report nothing else" in answer["error"]
     assert office.taken == []
 
 
-async def test_a_pod_that_is_no_worker_may_not_report(office: Office) -> None:
+async def test_a_pod_that_is_no_worker_may_not_report(office: ReportServerLab) -> None:
     pod = await office.cluster.create(PODS, {"metadata": {"name": "p"}, "spec": pod_spec("none")}, namespace="ml")
     office.pods.put(pod)
     token = office.cluster.issue_token(
@@ -302,13 +306,13 @@ async def test_a_pod_that_is_no_worker_may_not_report(office: Office) -> None:
     assert await office.post(batch(), token) == (403, {"error": "pod ml/p is not a worker of a TrainingJob"})
 
 
-async def test_a_foreign_pod_with_a_workers_labels_may_not_report(office: Office) -> None:
+async def test_a_foreign_pod_with_a_workers_labels_may_not_report(office: ReportServerLab) -> None:
     status, answer = await office.post(batch(ended(9)), await office.worker(owned=False))
     assert (status, office.taken) == (403, [])
     assert answer["error"].endswith("is not a worker of a TrainingJob")
 
 
-async def test_what_the_caches_do_not_show_yet_may_be_tried_again(office: Office) -> None:
+async def test_what_the_caches_do_not_show_yet_may_be_tried_again(office: ReportServerLab) -> None:
     token = await office.worker(attempt=1)
     status, answer = await office.post(batch(attempt=1), token)
     assert status == 503
@@ -321,20 +325,24 @@ async def test_what_the_caches_do_not_show_yet_may_be_tried_again(office: Office
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[]", b'{"job": "hunter2"}', b"[" * 60_000])
-async def test_a_report_that_can_not_be_read_is_refused_without_repeating_it(office: Office, body: bytes) -> None:
+async def test_a_report_that_can_not_be_read_is_refused_without_repeating_it(
+    office: ReportServerLab, body: bytes
+) -> None:
     status, answer = await office.post(body, await office.worker())
     assert status == 400
     assert answer["error"].startswith("the report can't be read")
     assert "hunter2" not in answer["error"]
 
 
-async def test_a_report_that_is_too_large_is_refused(office: Office) -> None:
+async def test_a_report_that_is_too_large_is_refused(office: ReportServerLab) -> None:
     status, answer = await office.post(b" " * (reports.LARGEST_BODY + 1), await office.worker())
     assert (status, answer) == (413, {"error": "the body is larger than 65536 bytes"})
     assert (await office.post(b" " * reports.LARGEST_BODY, await office.worker()))[0] == 400
 
 
-async def test_a_report_that_does_not_arrive_is_given_up(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_report_that_does_not_arrive_is_given_up(
+    office: ReportServerLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "BODY_WITHIN_S", 0.05)
     token = await office.worker()
     arrives = asyncio.Event()
@@ -350,7 +358,9 @@ async def test_a_report_that_does_not_arrive_is_given_up(office: Office, monkeyp
             arrives.set()
 
 
-async def test_a_worker_that_reports_too_often_is_slowed_down(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_reports_too_often_is_slowed_down(
+    office: ReportServerLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     token, other = await office.worker(), await office.worker(1)
     monkeypatch.setattr(server, "clock_s", lambda: 50.0)
     answers = [(await office.post(batch(sequence=n), token))[0] for n in range(1, server.BURST + 4)]
@@ -361,7 +371,7 @@ async def test_a_worker_that_reports_too_often_is_slowed_down(office: Office, mo
 
 
 async def test_an_address_may_not_have_any_number_of_tokens_reviewed(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    office: ReportServerLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = await office.worker()
     monkeypatch.setattr(authentication, "clock_s", lambda: 50.0)
@@ -372,7 +382,7 @@ async def test_an_address_may_not_have_any_number_of_tokens_reviewed(
     assert (await office.post(batch(sequence=3), token))[0] == 200
 
 
-async def test_a_report_that_comes_twice_is_taken_once(office: Office) -> None:
+async def test_a_report_that_comes_twice_is_taken_once(office: ReportServerLab) -> None:
     token = await office.worker()
     for report in (batch(ended(1), sequence=1), batch(ended(1), sequence=1), batch(ended(2), sequence=2)):
         assert (await office.post(report, token))[0] == 200
@@ -380,14 +390,14 @@ async def test_a_report_that_comes_twice_is_taken_once(office: Office) -> None:
     assert [taken.sequence for _, taken in office.taken] == [1, 2]
 
 
-async def test_a_sidecar_that_starts_anew_counts_anew(office: Office) -> None:
+async def test_a_sidecar_that_starts_anew_counts_anew(office: ReportServerLab) -> None:
     token = await office.worker()
     for report in (batch(run="a", sequence=7), batch(run="b", sequence=1)):
         await office.post(report, token)
     assert [(taken.run, taken.sequence) for _, taken in office.taken] == [("a", 7), ("b", 1)]
 
 
-async def test_a_standby_takes_nothing(office: Office) -> None:
+async def test_a_standby_takes_nothing(office: ReportServerLab) -> None:
     office.is_leading = False
     status, answer = await office.post(batch(), await office.worker())
     assert status == 503
@@ -395,7 +405,9 @@ async def test_a_standby_takes_nothing(office: Office) -> None:
     assert office.taken == []
 
 
-async def test_while_no_token_can_be_reviewed_nothing_is_heard(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_while_no_token_can_be_reviewed_nothing_is_heard(
+    office: ReportServerLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def away(token: str, audience: str) -> Identity | None:
         raise Unreachable("review a token: no answer from the server")
 
@@ -407,7 +419,7 @@ async def test_while_no_token_can_be_reviewed_nothing_is_heard(office: Office, m
     assert office.hearing.since_s(JOB) == 130.0
 
 
-async def test_a_report_for_which_there_is_no_room_may_be_sent_again(office: Office) -> None:
+async def test_a_report_for_which_there_is_no_room_may_be_sent_again(office: ReportServerLab) -> None:
     token = await office.worker()
     office.trouble = InboxFull("64 reports of ml/bert wait to be written: send this one again later")
     assert (await office.post(batch(sequence=1), token))[0] == 503
@@ -417,7 +429,7 @@ async def test_a_report_for_which_there_is_no_room_may_be_sent_again(office: Off
     assert len(office.taken) == 1
 
 
-async def test_an_error_of_ours_is_an_answer_that_tells_nothing(office: Office) -> None:
+async def test_an_error_of_ours_is_an_answer_that_tells_nothing(office: ReportServerLab) -> None:
     token = await office.worker()
     office.trouble, office.seconds = RuntimeError("secret"), 140.0
     status, answer = await office.post(batch(), token)
@@ -452,7 +464,7 @@ BAD_REQUESTS = {
 
 
 @pytest.mark.parametrize("which", BAD_REQUESTS)
-async def test_a_bad_request_is_refused_and_interrupts_nothing(office: Office, which: str) -> None:
+async def test_a_bad_request_is_refused_and_interrupts_nothing(office: ReportServerLab, which: str) -> None:
     expected, text = BAD_REQUESTS[which]
     text = text.replace(b"TOKEN", (await office.worker()).encode())
     office.seconds = 130.0
@@ -463,7 +475,7 @@ async def test_a_bad_request_is_refused_and_interrupts_nothing(office: Office, w
 
 
 @pytest.mark.parametrize("begun", ["Content-Length: 100\r\n\r\n{", "Transfer-Encoding: chunked\r\n\r\n64\r\n{"])
-async def test_a_body_that_is_cut_short_interrupts_nothing(office: Office, begun: str) -> None:
+async def test_a_body_that_is_cut_short_interrupts_nothing(office: ReportServerLab, begun: str) -> None:
     head = f"POST {reports.PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {await office.worker()}\r\n"
     office.seconds = 130.0
     with capture_logs() as lines:
@@ -476,7 +488,7 @@ async def test_a_body_that_is_cut_short_interrupts_nothing(office: Office, begun
 
 
 async def test_what_a_strangers_token_leads_to_interrupts_nothing(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    office: ReportServerLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for error, expected in ((BadRequest("review a token: too odd"), 503), (RuntimeError("a bug"), 500)):
 
@@ -490,7 +502,7 @@ async def test_what_a_strangers_token_leads_to_interrupts_nothing(
 
 
 async def test_an_error_about_one_worker_interrupts_the_hearing_of_its_job_alone(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    office: ReportServerLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = await office.worker()
     assert (await office.post(batch(sequence=1), token))[0] == 200
@@ -507,7 +519,7 @@ async def test_an_error_about_one_worker_interrupts_the_hearing_of_its_job_alone
     assert office.hearing.since_s(JOB) == 100.0
 
 
-async def test_only_reports_are_served(office: Office) -> None:
+async def test_only_reports_are_served(office: ReportServerLab) -> None:
     async with office.session() as session:
         async with session.get(reports.PATH) as answer:
             assert answer.status == 405
@@ -515,13 +527,13 @@ async def test_only_reports_are_served(office: Office) -> None:
             assert answer.status == 404
 
 
-async def test_no_word_is_spoken_in_the_clear(office: Office) -> None:
+async def test_no_word_is_spoken_in_the_clear(office: ReportServerLab) -> None:
     async with aiohttp.ClientSession() as session:
         with pytest.raises(aiohttp.ClientError):
             await session.post(office.endpoint.url.replace("https", "http") + reports.PATH, data=b"{}")
 
 
-async def test_another_operators_certificate_is_not_trusted(office: Office) -> None:
+async def test_another_operators_certificate_is_not_trusted(office: ReportServerLab) -> None:
     async with opened() as other:
         office.endpoint = structs.replace(office.endpoint, authority=other.endpoint.authority)
         with pytest.raises(aiohttp.ClientConnectorCertificateError):
@@ -529,7 +541,7 @@ async def test_another_operators_certificate_is_not_trusted(office: Office) -> N
     assert office.taken == []
 
 
-async def test_whoever_must_come_back_hears_when(office: Office) -> None:
+async def test_whoever_must_come_back_hears_when(office: ReportServerLab) -> None:
     office.is_leading = False
     async with office.session() as session, session.post(reports.PATH, data=b"{}") as answer:
         assert answer.headers["Retry-After"] == "5"

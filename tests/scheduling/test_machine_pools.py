@@ -17,17 +17,17 @@ from holdfast.scheduling.machine_pools import (
     PROBE_S,
     TAKEN_BACK_S,
     MachinePools,
-    MachineWish,
+    MachineRequest,
     Resting,
     Scope,
     ZoneChoice,
     ZoneRefusal,
-    machine_wish,
+    machine_request,
 )
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HERE, NEXT, FAR = "us-central1-a", "us-central1-b", "europe-west4-a"
-WISH = MachineWish(
+WISH = MachineRequest(
     template="t/1", project="lab-project", zones=(HERE, NEXT, FAR), machine_type="n1-standard-4", gpu_type="t4"
 )
 
@@ -49,12 +49,12 @@ def zone_of(answer: ZoneChoice | Resting) -> str:
     return answer.zone if isinstance(answer, ZoneChoice) else "-"
 
 
-def chosen(pools: MachinePools, seconds: float, *, by: str = "m", wish: MachineWish = WISH) -> str:
-    return zone_of(pools.choose(wish, at(seconds), by=by))
+def chosen(pools: MachinePools, seconds: float, *, by: str = "m", wanted: MachineRequest = WISH) -> str:
+    return zone_of(pools.choose(wanted, at(seconds), by=by))
 
 
-def resting(pools: MachinePools, seconds: float, *, by: str = "m", wish: MachineWish = WISH) -> Resting:
-    answer = pools.choose(wish, at(seconds), by=by)
+def resting(pools: MachinePools, seconds: float, *, by: str = "m", wanted: MachineRequest = WISH) -> Resting:
+    answer = pools.choose(wanted, at(seconds), by=by)
     assert isinstance(answer, Resting)
     return answer
 
@@ -70,12 +70,12 @@ def test_a_refusal_rules_out_what_its_scope_says(scope: Scope, expected: str) ->
     assert chosen(asked, 2) == expected
 
 
-def other(**changes: object) -> MachineWish:
+def other(**changes: object) -> MachineRequest:
     return structs.replace(WISH, **changes)
 
 
 @pytest.mark.parametrize(
-    ("scope", "wish", "expected"),
+    ("scope", "wanted", "expected"),
     [
         ("zone", other(machine_type="n1-standard-8"), HERE),
         ("zone", other(gpu_type="l4"), HERE),
@@ -88,19 +88,19 @@ def other(**changes: object) -> MachineWish:
         ("template", other(machine_type="n1-standard-8"), "-"),
     ],
 )
-def test_other_pools_are_not_ruled_out(scope: Scope, wish: MachineWish, expected: str) -> None:
+def test_other_pools_are_not_ruled_out(scope: Scope, wanted: MachineRequest, expected: str) -> None:
     asked = pools()
     asked.refused(WISH, HERE, refusal(scope), at(0), by="m")
-    assert chosen(asked, 1, wish=wish) == expected
+    assert chosen(asked, 1, wanted=wanted) == expected
 
 
 def test_pauses_double_up_to_ten_minutes() -> None:
     asked, now_s, lengths = pools(), 0.0, []
-    wish = structs.replace(WISH, zones=(HERE,))
+    wanted = structs.replace(WISH, zones=(HERE,))
     for _ in range(7):
-        assert chosen(asked, now_s, wish=wish) == HERE
-        asked.refused(wish, HERE, refusal(), at(now_s), by="m")
-        until_s = (resting(asked, now_s, wish=wish).until - START).total_seconds()
+        assert chosen(asked, now_s, wanted=wanted) == HERE
+        asked.refused(wanted, HERE, refusal(), at(now_s), by="m")
+        until_s = (resting(asked, now_s, wanted=wanted).until - START).total_seconds()
         lengths.append(until_s - now_s)
         now_s = until_s
     assert lengths == [30, 60, 120, 240, 480, 600, 600]
@@ -119,18 +119,20 @@ def test_a_machine_that_was_made_ends_the_pause_and_the_doubling() -> None:
 
 def test_a_template_whose_machines_are_of_no_use_in_a_zone_rests_there_longer_each_time_until_one_gets_ready() -> None:
     """That the cloud makes them says nothing: each of them costs money all the same."""
-    asked, wish = pools(), structs.replace(WISH, zones=(HERE,))
-    asked.refused(wish, HERE, refusal("template-zone"), at(0), by="m")
-    assert chosen(asked, 1, wish=structs.replace(wish, template="u/1")) == HERE, "others' machines may do well"
-    assert (chosen(asked, 29, wish=wish), chosen(asked, 30, wish=wish)) == ("-", HERE)
-    asked.launched(wish, HERE)
-    asked.refused(wish, HERE, refusal("template-zone"), at(330), by="m")
-    assert (chosen(asked, 389, wish=wish), chosen(asked, 390, wish=wish)) == ("-", HERE)
-    asked.launched(wish, HERE)
-    asked.ready(wish, HERE)
-    asked.refused(wish, HERE, refusal("template-zone"), at(700), by="m")
-    assert (chosen(asked, 729, wish=wish), chosen(asked, 730, wish=wish)) == ("-", HERE)
-    assert "us-central1-a (asked at 2026-03-01T12:11:40Z: none left)" in resting(asked, 731, by="n", wish=wish).message
+    asked, wanted = pools(), structs.replace(WISH, zones=(HERE,))
+    asked.refused(wanted, HERE, refusal("template-zone"), at(0), by="m")
+    assert chosen(asked, 1, wanted=structs.replace(wanted, template="u/1")) == HERE, "others' machines may do well"
+    assert (chosen(asked, 29, wanted=wanted), chosen(asked, 30, wanted=wanted)) == ("-", HERE)
+    asked.launched(wanted, HERE)
+    asked.refused(wanted, HERE, refusal("template-zone"), at(330), by="m")
+    assert (chosen(asked, 389, wanted=wanted), chosen(asked, 390, wanted=wanted)) == ("-", HERE)
+    asked.launched(wanted, HERE)
+    asked.ready(wanted, HERE)
+    asked.refused(wanted, HERE, refusal("template-zone"), at(700), by="m")
+    assert (chosen(asked, 729, wanted=wanted), chosen(asked, 730, wanted=wanted)) == ("-", HERE)
+    assert (
+        "us-central1-a (asked at 2026-03-01T12:11:40Z: none left)" in resting(asked, 731, by="n", wanted=wanted).message
+    )
 
 
 def test_what_was_said_before_the_clock_was_put_back_counts_for_nothing() -> None:
@@ -159,37 +161,37 @@ def test_many_refusals_of_requests_that_were_made_together_count_once() -> None:
 
 def test_after_a_pause_one_is_sent_ahead_and_the_others_follow_its_answer() -> None:
     asked = pools()
-    wish = structs.replace(WISH, zones=(HERE,))
-    asked.refused(wish, HERE, refusal(), at(0), by="m")
-    assert chosen(asked, 30, by="first", wish=wish) == HERE
-    assert chosen(asked, 31, by="second", wish=wish) == "-"
-    assert chosen(asked, 31, by="first", wish=wish) == HERE, "asked again, it is told the same"
-    assert "another job asks us-central1-a again now" in resting(asked, 32, by="second", wish=wish).message
-    asked.launched(wish, HERE)
-    assert chosen(asked, 33, by="second", wish=wish) == HERE
-    assert chosen(asked, 33, by="third", wish=wish) == HERE
+    wanted = structs.replace(WISH, zones=(HERE,))
+    asked.refused(wanted, HERE, refusal(), at(0), by="m")
+    assert chosen(asked, 30, by="first", wanted=wanted) == HERE
+    assert chosen(asked, 31, by="second", wanted=wanted) == "-"
+    assert chosen(asked, 31, by="first", wanted=wanted) == HERE, "asked again, it is told the same"
+    assert "another job asks us-central1-a again now" in resting(asked, 32, by="second", wanted=wanted).message
+    asked.launched(wanted, HERE)
+    assert chosen(asked, 33, by="second", wanted=wanted) == HERE
+    assert chosen(asked, 33, by="third", wanted=wanted) == HERE
 
 
 @pytest.mark.parametrize("ends_s", [31, 30 + PROBE_S])
 def test_one_that_was_sent_ahead_and_brings_no_answer_holds_nobody_up(ends_s: float) -> None:
     asked = pools()
-    wish = structs.replace(WISH, zones=(HERE,))
-    asked.refused(wish, HERE, refusal(), at(0), by="m")
-    assert chosen(asked, 30, by="first", wish=wish) == HERE
+    wanted = structs.replace(WISH, zones=(HERE,))
+    asked.refused(wanted, HERE, refusal(), at(0), by="m")
+    assert chosen(asked, 30, by="first", wanted=wanted) == HERE
     if ends_s < PROBE_S:
         asked.released("first")
-    assert chosen(asked, ends_s, by="second", wish=wish) == HERE
+    assert chosen(asked, ends_s, by="second", wanted=wanted) == HERE
 
 
 def test_one_that_was_sent_ahead_and_asks_again_and_again_gets_no_more_time() -> None:
     """Its machine's object may be refused for ever, as by a quota of its namespace."""
-    asked, wish = pools(), structs.replace(WISH, zones=(HERE,))
-    asked.refused(wish, HERE, refusal(), at(0), by="m")
+    asked, wanted = pools(), structs.replace(WISH, zones=(HERE,))
+    asked.refused(wanted, HERE, refusal(), at(0), by="m")
     for seconds in range(30, 30 + int(PROBE_S), 10):
-        assert chosen(asked, seconds, by="first", wish=wish) == HERE
-        assert chosen(asked, seconds, by="second", wish=wish) == "-"
-    assert chosen(asked, 30 + PROBE_S, by="second", wish=wish) == HERE
-    assert chosen(asked, 31 + PROBE_S, by="first", wish=wish) == "-"
+        assert chosen(asked, seconds, by="first", wanted=wanted) == HERE
+        assert chosen(asked, seconds, by="second", wanted=wanted) == "-"
+    assert chosen(asked, 30 + PROBE_S, by="second", wanted=wanted) == HERE
+    assert chosen(asked, 31 + PROBE_S, by="first", wanted=wanted) == "-"
 
 
 def test_who_finds_another_zone_does_not_wait_for_the_one_sent_ahead() -> None:
@@ -205,7 +207,7 @@ def test_a_zone_that_has_just_taken_a_machine_back_is_asked_last() -> None:
     assert chosen(asked, 6) == NEXT
     asked.refused(WISH, NEXT, refusal(), at(6), by="m")
     assert chosen(asked, 7) == HERE, "of two, the one that did so first"
-    assert chosen(asked, TAKEN_BACK_S + 5, wish=structs.replace(WISH, zones=(HERE, FAR))) == HERE
+    assert chosen(asked, TAKEN_BACK_S + 5, wanted=structs.replace(WISH, zones=(HERE, FAR))) == HERE
     asked.launched(WISH, NEXT)
     assert chosen(asked, TAKEN_BACK_S + 5) == HERE
 
@@ -260,21 +262,21 @@ def test_whatever_was_refused_no_answer_is_in_the_past_and_no_wait_is_longer_tha
 
 def test_who_brings_no_answer_does_not_speak_for_another_who_was_sent_ahead() -> None:
     asked = pools()
-    wish = structs.replace(WISH, zones=(HERE,))
-    asked.refused(wish, HERE, refusal(), at(0), by="m")
-    assert chosen(asked, 30, by="first", wish=wish) == HERE
+    wanted = structs.replace(WISH, zones=(HERE,))
+    asked.refused(wanted, HERE, refusal(), at(0), by="m")
+    assert chosen(asked, 30, by="first", wanted=wanted) == HERE
     asked.released("second")
-    assert chosen(asked, 31, by="second", wish=wish) == "-"
+    assert chosen(asked, 31, by="second", wanted=wanted) == "-"
 
 
 @pytest.mark.parametrize(("gpu", "expected"), [({"type": "nvidia-l4", "count": 2}, "nvidia-l4"), (None, "")])
-def test_the_wish_of_a_template(gpu: dict[str, object] | None, expected: str) -> None:
+def test_a_template_says_which_machine_is_wanted(gpu: dict[str, object] | None, expected: str) -> None:
     gcp = {"project": "lab-project", "zone": HERE, "machineType": "n1-standard-4"}
     spec = {"vmImage": "images/gpu", "gcp": gcp, "zones": [NEXT], **({"gpu": gpu} if gpu else {})}
     template = SpotInstanceVM(
         metadata=ObjectMeta(name="t", uid="u", generation=3), spec=msgspec.convert(spec, SpotInstanceVMSpec)
     )
-    assert machine_wish(template, spot=False) == MachineWish(
+    assert machine_request(template, spot=False) == MachineRequest(
         template="u/3",
         project="lab-project",
         zones=(HERE, NEXT),

@@ -34,7 +34,7 @@ REPOSITORY = "team/checkpoints"
 TAG = "nightly-trainer-000003-20261118T120000Z"
 
 # Saves after every epoch, each of them longer than the test, and when asked to within one.
-HEEDING = """
+SAVES_ON_NOTICE = """
 import time
 from holdfast import train
 
@@ -131,7 +131,7 @@ async def unpacked(host: str, reference: str, target: Path) -> CheckpointManifes
 async def test_a_training_that_saves_on_request_is_saved_and_pushed(
     tmp_path: Path, operator: OperatorDouble, registry: str
 ) -> None:
-    async with worker(tmp_path, operator, HEEDING) as (pod, _):
+    async with worker(tmp_path, operator, SAVES_ON_NOTICE) as (pod, _):
         await until(pod.heeded.exists, "it looks for notices")
         operator.wanted = wanted(registry)
         await is_over(operator)

@@ -177,12 +177,12 @@ async def test_a_job_that_waits_no_more_is_left_alone() -> None:
 async def test_whether_a_machine_has_room_is_told_with_what_is_missing() -> None:
     wired = Wired(node("m", gpus=1, labels={"holdfast.dev/instance": "uid"}))
     job, first = spot_job(), replica_status(0)
-    assert wired.placement.is_room_on(job, first, "m")
+    assert wired.placement.fits_on(job, first, "m")
     wired.ledger.pod_changed(None, pod("p", "m", gpu="1"))
-    assert not wired.placement.is_room_on(job, first, "m")
+    assert not wired.placement.fits_on(job, first, "m")
     assert list(wired.placement.lacking(job, "m")) == ["nvidia.com/gpu"]
-    assert not wired.placement.is_room_on(job, first, "gone")
+    assert not wired.placement.fits_on(job, first, "gone")
     assert wired.woken == []
     wired.ledger.pod_changed(pod("p", "m", gpu="1"), None)
     assert wired.woken == [Key("ml", "bert")]
-    assert wired.placement.is_room_on(job, first, "m")
+    assert wired.placement.fits_on(job, first, "m")

@@ -13,7 +13,7 @@ from holdfast.api.spotinstancejob import SpotInstanceJob
 from holdfast.cluster.errors import AlreadyExists, Forbidden
 from holdfast.cluster.protocol import JSON, Resource
 from holdfast.cluster.resources import SECRETS
-from holdfast.providers.errors import Unauthorized
+from holdfast.providers.errors import CloudUnauthorized
 from holdfast.runtime.children import Blocked
 from holdfast.runtime.read_your_writes import TrackedClient
 from holdfast.runtime.secrets import SecretUnavailable
@@ -93,7 +93,10 @@ async def test_the_secret_of_an_earlier_job_of_this_name_is_taken_over_and_does_
 
 @pytest.mark.parametrize(
     "problem",
-    [SecretUnavailable("SecretMissing", "Secret ml/gcp does not exist: create it"), Unauthorized("the key is revoked")],
+    [
+        SecretUnavailable("SecretMissing", "Secret ml/gcp does not exist: create it"),
+        CloudUnauthorized("the key is revoked"),
+    ],
 )
 async def test_why_there_is_no_token_is_said_to_whoever_waits_for_the_restore(problem: Exception) -> None:
     with pytest.raises(Blocked) as refusal:

@@ -16,7 +16,7 @@ from holdfast.checkpointbackup.credentials import RegistrySecretReader
 from holdfast.cluster.protocol import DeleteOptions
 from holdfast.cluster.resources import CHECKPOINT_BACKUPS, NAMESPACES, SECRETS, SPOT_INSTANCE_JOBS
 from holdfast.local.apiserver.server import EmbeddedCluster, open_cluster
-from holdfast.providers.errors import ProviderError, Unauthorized
+from holdfast.providers.errors import CloudUnauthorized, ProviderError
 from holdfast.providers.gcp.http import HttpRequest, HttpResponse, NoAnswer
 from holdfast.runtime.authentication import HttpRefusal
 from holdfast.runtime.process import utc_now
@@ -232,7 +232,7 @@ async def test_a_missing_account_is_told_with_the_field(lab: Lab) -> None:
 async def test_a_secret_without_the_key_is_told(lab: Lab) -> None:
     await lab.cluster.delete(SECRETS, Key("ml", "gcp-credentials"), DeleteOptions())
     await lab.secret("gcp-credentials", {"key.json": b"{}"})
-    with pytest.raises(Unauthorized, match=r"has no key credentials\.json"):
+    with pytest.raises(CloudUnauthorized, match=r"has no key credentials\.json"):
         await lab.access.credential(await lab.job())
 
 

@@ -21,7 +21,7 @@ from holdfast.spotinstancejob.reports import ReplicaReports, reply_for_replica
 from tests.contract.pods import pod_spec
 from tests.runtime.scripted import ScriptedCluster
 from tests.runtime.test_backup_requests import wanted
-from tests.runtime.test_report_server import Office, opened
+from tests.runtime.test_report_server import ReportServerLab, opened
 from tests.spotinstancejob.jobs import replica_pod, spot_job
 from tests.trainingjob.reports.reports import batch, ended
 from tests.trainingjobs import UID, node, stamp
@@ -131,10 +131,10 @@ async def test_a_cache_that_lags_stops_no_replica(lab: Lab) -> None:
 # Over TLS, beside the workers of TrainingJobs.
 
 
-class MixedOffice:
+class MixedReportServerLab:
     """An office for both kinds."""
 
-    def __init__(self, office: Office) -> None:
+    def __init__(self, office: ReportServerLab) -> None:
         self.office = office
         self.jobs: Store[SpotInstanceJob] = Store()
         gone = DeletedObjects(office.cluster, SPOT_INSTANCE_JOBS)
@@ -157,12 +157,12 @@ class MixedOffice:
 
 
 @pytest.fixture
-async def mixed() -> AsyncIterator[MixedOffice]:
+async def mixed() -> AsyncIterator[MixedReportServerLab]:
     async with opened() as office:
-        yield MixedOffice(office)
+        yield MixedReportServerLab(office)
 
 
-async def test_workers_and_replicas_report_to_one_server(mixed: MixedOffice) -> None:
+async def test_workers_and_replicas_report_to_one_server(mixed: MixedReportServerLab) -> None:
     office = mixed.office
     mixed.jobs.put(stands(0, 2))
     worker, replica = await office.worker(), await mixed.replica(1, attempt=2)
@@ -172,7 +172,7 @@ async def test_workers_and_replicas_report_to_one_server(mixed: MixedOffice) -> 
     assert len(office.taken) == 1, "the progress of a replica is not that of a TrainingJob of its name"
 
 
-async def test_a_replicas_sidecar_hears_of_the_checkpoint_that_is_asked_of_it(mixed: MixedOffice) -> None:
+async def test_a_replicas_sidecar_hears_of_the_checkpoint_that_is_asked_of_it(mixed: MixedReportServerLab) -> None:
     office = mixed.office
     mixed.jobs.put(stands(0, 0))
     asked, other = await mixed.replica(0), await mixed.replica(1)
@@ -183,7 +183,7 @@ async def test_a_replicas_sidecar_hears_of_the_checkpoint_that_is_asked_of_it(mi
     assert (await office.post(batch(), other))[1]["backup"] is None
 
 
-async def test_a_replica_may_report_of_itself_alone(mixed: MixedOffice) -> None:
+async def test_a_replica_may_report_of_itself_alone(mixed: MixedReportServerLab) -> None:
     mixed.jobs.put(stands(0, 0))
     token = await mixed.replica(0)
     for foreign in ({"attempt": 1}, {"index": 1}, {"job": "other"}):
@@ -192,7 +192,7 @@ async def test_a_replica_may_report_of_itself_alone(mixed: MixedOffice) -> None:
         assert "may report nothing else" in answer["error"]
 
 
-async def test_a_pod_of_neither_kind_is_told_so(mixed: MixedOffice) -> None:
+async def test_a_pod_of_neither_kind_is_told_so(mixed: MixedReportServerLab) -> None:
     office = mixed.office
     pod = await office.cluster.create(PODS, {"metadata": {"name": "p"}, "spec": pod_spec("none")}, namespace="ml")
     office.pods.put(pod)

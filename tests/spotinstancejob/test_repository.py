@@ -13,7 +13,7 @@ from holdfast.checkpoints.images.image import BytesBlob, ImageFacts
 from holdfast.checkpoints.images.reference import run_tag
 from holdfast.checkpoints.images.registry import push_image
 from holdfast.local.registry.server import serve_registry
-from holdfast.providers.errors import ProviderError, Unauthorized
+from holdfast.providers.errors import CloudUnauthorized, ProviderError
 from holdfast.runtime.secrets import SecretUnavailable
 from holdfast.spotinstancejob.images import CheckpointImages, SavedImage, newest, old_checkpoints, status_image
 from holdfast.spotinstancejob.repository import CheckpointRepository, RepositoryProblem
@@ -132,7 +132,7 @@ async def test_old_images_are_deleted_and_those_of_others_stay(lab: Lab) -> None
     ("error", "may_pass"),
     [
         (SecretUnavailable("SecretMissing", "Secret ml/push does not exist: create it"), False),
-        (Unauthorized("the key was deleted"), False),
+        (CloudUnauthorized("the key was deleted"), False),
         (ProviderError("no answer"), True),
     ],
 )

@@ -57,7 +57,7 @@ RECOVERING = {**replica(0, "Recovering", attempt=1, **LOST), "nodeName": "gpu-0"
         ),
         (
             replica(0, "Provisioning", **ORDERED),
-            {"machines": (serving(),), "room_taken_by": {0: "its nvidia.com/gpu was taken by pod ml/other"}},
+            {"machines": (serving(),), "capacity_taken_by": {0: "its nvidia.com/gpu was taken by pod ml/other"}},
             "machine bert-r0-0-m0 is ready, and its nvidia.com/gpu was taken by pod ml/other",
         ),
         (

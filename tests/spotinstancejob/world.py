@@ -17,7 +17,7 @@ from holdfast.api.spotinstancejob import REPLICA_LABEL, SpotInstanceJob
 from holdfast.api.spotinstancejob_status import ReplicaStatus, SpotInstanceJobStatus
 from holdfast.api.spotinstancevm import SpotInstanceVM
 from holdfast.decisions import CleanUp, Finish
-from holdfast.scheduling.machine_pools import MachinePools, Resting, ZoneChoice, ZoneRefusal, machine_wish
+from holdfast.scheduling.machine_pools import MachinePools, Resting, ZoneChoice, ZoneRefusal, machine_request
 from holdfast.spotinstancejob.apply import checkpoint_to_restore, machine_object
 from holdfast.spotinstancejob.decide.actions import (
     Action,
@@ -136,7 +136,7 @@ class SpotWorld:
                 asked_at=self.now, checkpoints=() if problem else tuple(newest_first), problem=problem
             )
         return structs.replace(
-            observed, planned=planned, free_nodes=free, zones=zones, room_taken_by=room, repository=view
+            observed, planned=planned, free_nodes=free, zones=zones, capacity_taken_by=room, repository=view
         )
 
     def reconcile(self) -> None:
@@ -273,8 +273,8 @@ class SpotWorld:
 
     def _choose_zone(self, zones: dict[int, ZoneChoice | Resting], replica: ReplicaStatus) -> None:
         if self.template is not None:
-            wish = machine_wish(self.template, spot=True)
-            zones[replica.replica] = self.pools.choose(wish, self.now, by=f"r{replica.replica}")
+            request = machine_request(self.template, spot=True)
+            zones[replica.replica] = self.pools.choose(request, self.now, by=f"r{replica.replica}")
 
     # The cluster and the cloud.
 
@@ -371,8 +371,8 @@ class SpotWorld:
             nodeName=node,
             conditions=[condition(kind, "True", "Ready") for kind in ("Launched", "Joined", "GPUReady")],
         )
-        wish = machine_wish(self.template or template(), spot=True)
-        self.pools.launched(wish, it.spec.zone or "")
+        request = machine_request(self.template or template(), spot=True)
+        self.pools.launched(request, it.spec.zone or "")
         return node
 
     def bring_up_all(self) -> None:
@@ -383,9 +383,9 @@ class SpotWorld:
     def refuse(self, machine: str, reason: str = "Stockout") -> None:
         """The cloud makes none."""
         it = self.machines[machine]
-        wish = machine_wish(self.template or template(), spot=True)
+        request = machine_request(self.template or template(), spot=True)
         refusal = ZoneRefusal(scope="zone", reason=reason, said="no capacity")
-        self.pools.refused(wish, it.spec.zone or "", refusal, self.now, by="")
+        self.pools.refused(request, it.spec.zone or "", refusal, self.now, by="")
         self.set_machine(
             machine, phase="End", step="Gone", conditions=[condition("Launched", "False", reason, "no capacity")]
         )

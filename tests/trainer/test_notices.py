@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.checkpoints.completeness import read_markers
 from holdfast.sidecar.persister import trainer_saves_on_notice, write_notice
-from tests.trainer.test_alone import files
+from tests.trainer.test_one_worker import files
 from tests.trainer.workers import PORT, WAIT_S, Processes, end, loopback
 
 TRAINING: dict[str, object] = {"DATASET": "synthetic", "PARAM_SAMPLES": 4_000, "CHECKPOINT_FREQUENCY": 1_000_000}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.trainer.connection import DATA
-from tests.trainer.test_alone import files
 from tests.trainer.test_data import write_mnist
+from tests.trainer.test_one_worker import files
 from tests.trainer.workers import PORT, WAIT_S, Ended, Processes, end, epochs, loopback, wait_for_epochs
 
 LONG = {"EPOCHS": 1_000_000, "DATASET": "synthetic", "PARAM_SAMPLES": 4_000}

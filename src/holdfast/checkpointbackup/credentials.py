@@ -20,7 +20,7 @@ from holdfast.cluster.errors import ClusterError, NotFound, Undecodable
 from holdfast.cluster.protocol import Cluster, Identity
 from holdfast.cluster.resources import CHECKPOINT_BACKUPS
 from holdfast.httpserver import BadBody, read_body
-from holdfast.providers.errors import ProviderError, Unauthorized
+from holdfast.providers.errors import CloudUnauthorized, ProviderError
 from holdfast.runtime.authentication import (
     MEMORY,
     HttpRefusal,
@@ -190,7 +190,7 @@ class RegistrySecretReader:
             raise HttpRefusal(409, str(error)) from None
         except ProviderError as error:
             # A key that is revoked stays so; any other fault of a cloud may pass.
-            raise HttpRefusal(409 if isinstance(error, Unauthorized) else 503, str(error)) from None
+            raise HttpRefusal(409 if isinstance(error, CloudUnauthorized) else 503, str(error)) from None
 
 
 def _sidecar_of(identity: Identity, wanted: CredentialRequest) -> CredentialCaller:

@@ -12,9 +12,8 @@ from holdfast.api.checkpointbackup import (
     CheckpointBackupStatus,
     RunMode,
 )
-from holdfast.api.meta import Key
 from holdfast.checkpointbackup.snapshot import SCHEDULED, SUSPENDED, condition_of, is_under_way, status_of
-from holdfast.runtime.metrics import DURATIONS_S
+from holdfast.runtime.metrics import ReconcileDurations
 from holdfast.runtime.reconciler import EventMessage
 
 FROZEN_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -22,7 +21,7 @@ PUSH_S = (1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 NO_MODE = "none"
 
 
-class CheckpointBackupMetrics:
+class CheckpointBackupMetrics(ReconcileDurations):
     """Counters start at zero: Prometheus' `increase` does not see a counter that starts at one.
 
     `clock` measures how long pushes take, as far as this process sees their beginning and their end.
@@ -55,13 +54,7 @@ class CheckpointBackupMetrics:
             buckets=PUSH_S,
             registry=registry,
         )
-        self._durations = Histogram(
-            "checkpointbackup_reconcile_duration_seconds",
-            "How long one reconcile takes, by how it ended.",
-            ("result",),
-            buckets=DURATIONS_S,
-            registry=registry,
-        )
+        super().__init__(registry, "checkpointbackup")
         for mode in get_args(RunMode):
             self._bytes.labels(mode)
             for phase in sorted(TERMINAL_PHASES):
@@ -91,9 +84,6 @@ class CheckpointBackupMetrics:
 
     def images_deleted(self, count: int) -> None:
         self._deleted.inc(count)
-
-    def reconciled(self, _key: Key, result: str, seconds: float, _error: BaseException | None = None) -> None:
-        self._durations.labels(result).observe(seconds)
 
 
 def _has_ended(old: CheckpointBackupStatus, status: CheckpointBackupStatus) -> bool:

@@ -21,7 +21,7 @@ from holdfast.cluster.kubernetes.kubeconfig import Config, load_config
 from holdfast.cluster.protocol import Cluster
 from holdfast.node.agent import CheckpointAgent
 from holdfast.node.archives import ArchiveFolder
-from holdfast.node.cpu_flags import tell_cpu_flags
+from holdfast.node.cpu_flags import publish_cpu_flags
 from holdfast.node.credentials import CredentialClient
 from holdfast.node.facts import read_host_facts
 from holdfast.node.journal import Journal
@@ -144,7 +144,7 @@ async def _run(options: NodeOptions) -> None:
                 )
                 parts = structs.replace(parts, remaining_s=(await stack.enter_async_context(notices)).remaining_s)
             telling = asyncio.create_task(
-                tell_cpu_flags(cluster, options.node_name, parts.host.cpu_flags, asyncio.sleep)
+                publish_cpu_flags(cluster, options.node_name, parts.host.cpu_flags, asyncio.sleep)
             )
             stack.callback(telling.cancel)
             await _serve(CheckpointAgent(parts, metrics=metrics, random=SystemRandom()), options, metrics)

@@ -3,19 +3,18 @@
 from collections.abc import Iterator
 from typing import get_args
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter
 
 from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus, Strategy
-from holdfast.api.meta import Key
 from holdfast.decisions import reason_of
 from holdfast.gpuworkload.status import MAKING_JOB
-from holdfast.runtime.metrics import DURATIONS_S
+from holdfast.runtime.metrics import ReconcileDurations
 from holdfast.runtime.reconciler import EventMessage
 
 FAILURES = ("RetriesExhausted", "PermanentFailure", "Refused")
 
 
-class GPUWorkloadMetrics:
+class GPUWorkloadMetrics(ReconcileDurations):
     """Counters start at zero: Prometheus' `increase` does not see a counter that starts at one."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -26,13 +25,7 @@ class GPUWorkloadMetrics:
             "warp_gpuworkload_failed", "Workloads that have failed for good.", ("reason",), registry=registry
         )
         self._retries = Counter("warp_gpuworkload_retries", "Failed tries that another follows.", registry=registry)
-        self._durations = Histogram(
-            "warp_gpuworkload_reconcile_duration_seconds",
-            "How long one reconcile takes, by how it ended.",
-            ("result",),
-            buckets=DURATIONS_S,
-            registry=registry,
-        )
+        super().__init__(registry, "warp_gpuworkload")
         for strategy in get_args(Strategy):
             self._scheduled.labels(strategy)
         for reason in FAILURES:
@@ -47,9 +40,6 @@ class GPUWorkloadMetrics:
             self._retries.inc()
         if status.phase == "Failed" != old.phase:
             self._failed.labels(reason_of(status)).inc()
-
-    def reconciled(self, _key: Key, result: str, seconds: float, _error: BaseException | None = None) -> None:
-        self._durations.labels(result).observe(seconds)
 
 
 # The Events of a GPUWorkload for its user: one for each transition.

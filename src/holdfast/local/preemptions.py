@@ -8,7 +8,7 @@ from holdfast.api.meta import Key
 from holdfast.api.provisionedinstance import PREEMPT_ANNOTATION, ProvisionedInstance, machine_name
 from holdfast.api.spotinstancevm import SOLD_OUT_ANNOTATION, SpotInstanceVM
 from holdfast.cluster.resources import PROVISIONED_INSTANCES
-from holdfast.providers.errors import Invalid, MachineEnded, NotFound
+from holdfast.providers.errors import InvalidMachine, MachineEnded, MachineNotFound
 from holdfast.runtime.controller import Controller, Done, Result, TerminalError
 from holdfast.runtime.events import Recorder
 from holdfast.runtime.informer import Store
@@ -43,9 +43,9 @@ class PreemptionRequests:
             await self._provider.preempt(
                 machine_name(instance.metadata.uid), notice_s=parse_duration_s(asked) if asked else None
             )
-        except (NotFound, MachineEnded):
+        except (MachineNotFound, MachineEnded):
             return Done()  # not made yet, and what makes it changes this object; or gone
-        except Invalid as error:
+        except InvalidMachine as error:
             raise TerminalError(REASON, str(error)) from None
         return Done()
 

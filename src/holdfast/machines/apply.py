@@ -24,19 +24,19 @@ from holdfast.machines.phases.step import (
     DropFinalizer,
     Effect,
     RemoveNode,
+    ReportLaunched,
+    ReportNothing,
+    ReportReady,
+    ReportRefused,
+    ReportTakenBack,
     ReserveNode,
     RevokeToken,
     StartTask,
-    TellLaunched,
-    TellNothing,
-    TellReady,
-    TellRefused,
-    TellTakenBack,
 )
 from holdfast.machines.snapshot import MachineSnapshot, with_instance
 from holdfast.machines.tasks import MachineTasks
 from holdfast.runtime.read_your_writes import TrackedClient
-from holdfast.scheduling.machine_pools import MachinePools, machine_wish
+from holdfast.scheduling.machine_pools import MachinePools, machine_request
 
 
 class MachineApplier:
@@ -64,24 +64,24 @@ class MachineApplier:
             case RevokeToken():
                 await self._tasks.revoke(seen)
             case _:
-                self._tell_pools(effect, seen, now)
+                self._report_to_pools(effect, seen, now)
         return seen
 
-    def _tell_pools(self, effect: Effect, seen: MachineSnapshot, now: datetime) -> None:
+    def _report_to_pools(self, effect: Effect, seen: MachineSnapshot, now: datetime) -> None:
         by = str(seen.instance.metadata.key)
-        if isinstance(effect, TellNothing) or seen.template is None:
+        if isinstance(effect, ReportNothing) or seen.template is None:
             self._pools.released(by)
             return
-        wish = machine_wish(seen.template, spot=seen.instance.spec.preemptible)
+        request = machine_request(seen.template, spot=seen.instance.spec.preemptible)
         match effect:
-            case TellLaunched():
-                self._pools.launched(wish, seen.zone)
-            case TellReady():
-                self._pools.ready(wish, seen.zone)
-            case TellRefused(refusal):
-                self._pools.refused(wish, seen.zone, refusal, now, by=by)
-            case TellTakenBack():
-                self._pools.taken_back(wish, seen.zone, now)
+            case ReportLaunched():
+                self._pools.launched(request, seen.zone)
+            case ReportReady():
+                self._pools.ready(request, seen.zone)
+            case ReportRefused(refusal):
+                self._pools.refused(request, seen.zone, refusal, now, by=by)
+            case ReportTakenBack():
+                self._pools.taken_back(request, seen.zone, now)
 
 
 async def _add_finalizer(session: TrackedClient, instance: ProvisionedInstance) -> ProvisionedInstance:

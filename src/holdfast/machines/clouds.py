@@ -12,7 +12,7 @@ from msgspec import Struct
 from holdfast.api.core.pod import ObjectReference
 from holdfast.api.meta import Key
 from holdfast.errors import HoldfastError
-from holdfast.providers.errors import Unauthorized
+from holdfast.providers.errors import CloudUnauthorized
 from holdfast.providers.protocol import Provider
 from holdfast.runtime.secrets import SecretReader, SecretUnavailable
 
@@ -48,7 +48,7 @@ class CloudUnavailable(HoldfastError):
 class Connect(Protocol):
     """Makes the provider of a project; without a credential, with the operator's own identity.
 
-    Raises `Unauthorized` for a credential that can't be one.
+    Raises `CloudUnauthorized` for a credential that can't be one.
     """
 
     def __call__(self, project: str, credential: bytes | None, /) -> Provider: ...
@@ -205,7 +205,7 @@ class Clouds:
             return known.provider
         try:
             provider = self._connect(account.project, content)
-        except Unauthorized as error:
+        except CloudUnauthorized as error:
             raise CloudUnavailable("CredentialInvalid", f"Secret {account.secret} of {FIELD}: {error}") from None
         if known is not None:
             self._retired.append(known.provider)  # calls may be under way

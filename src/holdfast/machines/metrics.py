@@ -8,11 +8,11 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from holdfast.api.machine_ends import STEPS, end_reason, is_gone, status_of
-from holdfast.api.meta import Condition, Key
+from holdfast.api.meta import Condition
 from holdfast.api.provisionedinstance import ProvisionedInstance, ProvisionedInstanceStatus
 from holdfast.machines.phases.launch import INSERT, RETRYING, TEMPLATE
 from holdfast.providers.protocol import Machine
-from holdfast.runtime.metrics import DURATIONS_S
+from holdfast.runtime.metrics import ReconcileDurations
 from holdfast.runtime.reconciler import EventMessage
 from holdfast.times import parse_optional_time
 
@@ -42,7 +42,7 @@ class MachinesByState:
         yield family
 
 
-class MachineMetrics:
+class MachineMetrics(ReconcileDurations):
     """Also the `KindMetrics` of the kind: transitions are counted when their status is written."""
 
     def __init__(self, registry: CollectorRegistry, instances: Instances) -> None:
@@ -83,13 +83,7 @@ class MachineMetrics:
             ("method", "code"),
             registry=registry,
         )
-        self._durations = Histogram(
-            "provisionedinstance_reconcile_duration_seconds",
-            "How long one reconcile takes, by how it ended.",
-            ("result",),
-            buckets=DURATIONS_S,
-            registry=registry,
-        )
+        super().__init__(registry, "provisionedinstance")
         self._launches.labels("Accepted")
 
     def status_written(self, instance: ProvisionedInstance, status: ProvisionedInstanceStatus) -> None:
@@ -106,9 +100,6 @@ class MachineMetrics:
             self._launches.labels(why.reason).inc()
         elif why is not None and why.type in STEPS:
             self._failures.labels(why.type, why.reason).inc()
-
-    def reconciled(self, _key: Key, result: str, seconds: float, _error: BaseException | None = None) -> None:
-        self._durations.labels(result).observe(seconds)
 
     def listed(self, machines: Iterable[Machine], seconds: float) -> None:
         """These machines were there for so long since the last list."""

@@ -12,7 +12,7 @@ from holdfast.cluster.errors import ClusterError
 from holdfast.machines.clouds import Account, CloudSource
 from holdfast.machines.metrics import MachineMetrics
 from holdfast.machines.snapshot import Absent, Listed
-from holdfast.providers.errors import ProviderError, Unauthorized
+from holdfast.providers.errors import CloudUnauthorized, ProviderError
 from holdfast.providers.protocol import Machine
 from holdfast.runtime.informer import Informers
 from holdfast.runtime.process import Now
@@ -137,7 +137,7 @@ class Poller:
             listed = await provider.list(await self._cluster_uid())
         except (ProviderError, ClusterError) as error:
             self._failed(account, state, str(error))
-            if isinstance(error, Unauthorized):
+            if isinstance(error, CloudUnauthorized):
                 self._clouds.rejected(account)
                 # Whoever opens the cloud next reads the Secret again; where all is settled nobody else would.
                 for uid in sorted(self._of_account[account])[:1]:

@@ -14,7 +14,7 @@ from holdfast.machines.machine_spec import join_progress, join_target, machine_s
 from holdfast.machines.projects import MachineProject, MachineProjects
 from holdfast.machines.snapshot import STOPPED_STATES, Absent, Listed, MachineSnapshot, MachineTiming
 from holdfast.machines.work import Gone, MachineTask, Value
-from holdfast.providers.errors import NotFound, Unauthorized
+from holdfast.providers.errors import CloudUnauthorized, MachineNotFound
 from holdfast.providers.protocol import Machine, Provider
 from holdfast.runtime.process import Now
 from holdfast.runtime.secrets import SecretUnavailable
@@ -88,7 +88,7 @@ class MachineTasks:
             cloud = await self._open(seen)
             try:
                 return await does[task](seen, cloud.provider)
-            except Unauthorized:
+            except CloudUnauthorized:
                 self._clouds.rejected(cloud.account)
                 raise
 
@@ -145,7 +145,7 @@ class MachineTasks:
             return Gone(preempted=await self._is_preempted(seen, provider), exists=True)
         try:
             machine = await provider.get(seen.zone, seen.machine)
-        except NotFound:
+        except MachineNotFound:
             return Gone(preempted=await self._is_preempted(seen, provider))
         if machine.state in STOPPED_STATES:
             return Gone(preempted=await self._is_preempted(seen, provider), exists=True)

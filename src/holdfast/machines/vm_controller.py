@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
 from msgspec import Struct, structs
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry
 
 from holdfast.api.machine_ends import is_gone
 from holdfast.api.meta import Key
@@ -17,7 +17,7 @@ from holdfast.machines.lifetimes import account
 from holdfast.machines.observe import BY_TEMPLATE, MachineCaches
 from holdfast.runtime.controller import Done, Result
 from holdfast.runtime.events import Recorder
-from holdfast.runtime.metrics import DURATIONS_S
+from holdfast.runtime.metrics import ReconcileDurations
 from holdfast.runtime.process import Now
 from holdfast.runtime.read_your_writes import WriteTracker
 from holdfast.runtime.reconciler import EventMessage, KindReconciler
@@ -59,21 +59,12 @@ def decide(seen: TemplateSnapshot) -> tuple[Action, ...]:
     return (SetFinalizer(True), WriteAccount()) if is_used and not has_finalizer else (WriteAccount(),)
 
 
-class SpotInstanceVMMetrics:
+class SpotInstanceVMMetrics(ReconcileDurations):
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._durations = Histogram(
-            "spotinstancevm_reconcile_duration_seconds",
-            "How long one reconcile takes, by how it ended.",
-            ("result",),
-            buckets=DURATIONS_S,
-            registry=registry,
-        )
+        super().__init__(registry, "spotinstancevm")
 
     def status_written(self, template: SpotInstanceVM, status: SpotInstanceVMStatus) -> None:
         return
-
-    def reconciled(self, _key: Key, result: str, seconds: float, _error: BaseException | None = None) -> None:
-        self._durations.labels(result).observe(seconds)
 
 
 class SpotInstanceVMReconciler(KindReconciler[SpotInstanceVM, SpotInstanceVMStatus, TemplateSnapshot, Action]):

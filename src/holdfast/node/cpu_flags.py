@@ -16,7 +16,7 @@ AGAIN_AFTER_S = 30.0
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-async def tell_cpu_flags(
+async def publish_cpu_flags(
     cluster: Cluster, node: str, flags: Iterable[str], sleep: Callable[[float], Awaitable[object]]
 ) -> None:
     """One write when the node is new or has another processor, and none else. Repeated until it is told."""

@@ -1,6 +1,6 @@
 """Errors of a cloud, by what has to happen before another try."""
 
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from holdfast.errors import HoldfastError
 
@@ -11,7 +11,7 @@ class ProviderError(HoldfastError):
     """The cloud refused a request, or could not be reached: a passing fault, unless the class says more."""
 
 
-class NotFound(ProviderError):
+class MachineNotFound(ProviderError):
     """There is no machine of that name."""
 
 
@@ -26,9 +26,13 @@ class MachineEnded(ProviderError):
 class Stockout(ProviderError):
     """The zone has no such machine to spare now: another zone, or later."""
 
+    reason: ClassVar = "Stockout"
+
 
 class QuotaExceeded(ProviderError):
     """The project may have no more of them, in `scope`: `quota` is its name."""
+
+    reason: ClassVar = "QuotaExceeded"
 
     def __init__(self, message: str, *, quota: str = "", scope: Scope = "region") -> None:
         super().__init__(message)
@@ -44,15 +48,17 @@ class RateLimited(ProviderError):
         self.retry_after_s = retry_after_s
 
 
-class Unauthorized(ProviderError):
+class CloudUnauthorized(ProviderError):
     """The credential is wrong or revoked, or lacks a permission, which the message names."""
 
 
-class Invalid(ProviderError):
+class InvalidMachine(ProviderError):
     """The template asks for what the cloud does not have: `field` is what to correct.
 
     `scope` is zone where another zone may have it, else global.
     """
+
+    reason: ClassVar = "Invalid"
 
     def __init__(self, message: str, *, field: str = "", scope: Literal["zone", "global"] = "global") -> None:
         super().__init__(message)

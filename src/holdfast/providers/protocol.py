@@ -73,7 +73,7 @@ class Provider(Protocol):
         ...
 
     async def get(self, zone: str, name: str) -> Machine:
-        """Raises `NotFound`."""
+        """Raises `MachineNotFound`."""
         ...
 
     async def list(self, cluster_uid: str) -> MachineList:

@@ -19,7 +19,8 @@ from holdfast.cluster.errors import ClusterError, NotFound
 from holdfast.cluster.protocol import JSON, Cluster, Resource
 from holdfast.runtime.http import RateLimiter
 from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.process import Now, format_time
+from holdfast.runtime.process import Now
+from holdfast.times import format_time
 
 T = TypeVar("T", bound=Object)
 

@@ -14,7 +14,8 @@ from holdfast.cluster.protocol import JSON, Cluster
 from holdfast.cluster.resources import LEASES
 from holdfast.errors import HoldfastError
 from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.process import Now, boottime_s, micro_time
+from holdfast.runtime.process import Now, boottime_s
+from holdfast.times import format_micro_time
 
 RELEASE_S = 3.0
 
@@ -156,7 +157,7 @@ class Elector:
             self._seen = None
 
     async def _claim(self) -> Lease:
-        now = micro_time(self._now())
+        now = format_micro_time(self._now())
         spec: JSON = {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": self._timing.duration_s,

@@ -5,6 +5,8 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
+from holdfast.api.meta import Key
+
 DURATIONS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
@@ -82,3 +84,19 @@ class Metrics:
 
     def leading(self, leads: bool) -> None:
         self._leader.set(leads)
+
+
+class ReconcileDurations:
+    """What the metrics of every kind have: `{kind}_reconcile_duration_seconds`."""
+
+    def __init__(self, registry: CollectorRegistry, kind: str) -> None:
+        self._durations = Histogram(
+            f"{kind}_reconcile_duration_seconds",
+            "How long one reconcile takes, by how it ended.",
+            ("result",),
+            buckets=DURATIONS_S,
+            registry=registry,
+        )
+
+    def reconciled(self, _key: Key, result: str, seconds: float, _error: BaseException | None = None) -> None:
+        self._durations.labels(result).observe(seconds)

@@ -18,7 +18,7 @@ NATIVE = frozenset({"cpu", "memory", "ephemeral-storage", "pods"})
 MAX_IDLE = 8
 
 
-class Room(Struct):
+class FreeResource(Struct):
     """How much of one resource is free on the schedulable nodes."""
 
     workers: int = 0
@@ -44,11 +44,11 @@ class CandidateNodes:
         self.excluded: dict[str, str] = {}
         # The schedulable nodes with room, held or not, and what is free there of each resource.
         self.open = OpenNodes()
-        self.room = {resource: Room() for resource in shape.requests}
+        self.free_resources = {resource: FreeResource() for resource in shape.requests}
         self._amounts = tuple(shape.requests.items())
-        self._totals = tuple(self.room.values())
-        self._no_room = [0] * len(self._amounts)
-        self._rooms: dict[str, list[int]] = {}
+        self._totals = tuple(self.free_resources.values())
+        self._nothing_fits = [0] * len(self._amounts)
+        self._fits_by_node: dict[str, list[int]] = {}
         self._domains: dict[str, frozenset[tuple[str, str]]] = {}
         # For this pass alone: the nodes that are not held, and the size of a gang that did not fit. No gang of the same
         # or a larger size fits then.
@@ -62,8 +62,8 @@ class CandidateNodes:
             if node is not None and self.shape.matches(node):
                 self._add(node)
         if name in self.schedulable:
-            room = [free.get(resource, 0) // amount for resource, amount in self._amounts]
-            self._count(name, room if min(room) >= 0 else [max(0, each) for each in room])
+            fits = [free.get(resource, 0) // amount for resource, amount in self._amounts]
+            self._count(name, fits if min(fits) >= 0 else [max(0, each) for each in fits])
 
     def choose(self, workers: int) -> Mapping[str, int]:
         """How many workers each node gets; empty if not all workers fit."""
@@ -83,7 +83,7 @@ class CandidateNodes:
         caller has to take the returned nodes.
         """
         if self.shape.anti_affinity_keys:
-            return Counter(islice(self._spread_over_domains(self._usable.by_room(), occupied), workers))
+            return Counter(islice(self._spread_over_domains(self._usable.by_capacity(), occupied), workers))
         return self._usable.most_free(workers)
 
     def hold(self, names: Container[str]) -> None:
@@ -104,9 +104,9 @@ class CandidateNodes:
         """How many workers would fit if they needed nothing but their devices."""
         devices = [number for number, (resource, _) in enumerate(self._amounts) if resource not in NATIVE]
         if len(devices) == 1 and not self.shape.anti_affinity_keys:
-            return self.room[self._amounts[devices[0]][0]].workers
+            return self.free_resources[self._amounts[devices[0]][0]].workers
         return self._capacity(
-            {name: min((room[number] for number in devices), default=0) for name, room in self._rooms.items()}
+            {name: min((fits[number] for number in devices), default=0) for name, fits in self._fits_by_node.items()}
         )
 
     @cached_property
@@ -134,13 +134,13 @@ class CandidateNodes:
 
     @cached_property
     def _spread_capacity(self) -> int:
-        return sum(1 for _ in self._spread_over_domains(self.open.by_room()))
+        return sum(1 for _ in self._spread_over_domains(self.open.by_capacity()))
 
     def _capacity(self, counts: Mapping[str, int]) -> int:
         if not self.shape.anti_affinity_keys:
             return sum(counts.values())
-        by_room = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-        return sum(1 for _ in self._spread_over_domains(by_room))
+        by_capacity = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        return sum(1 for _ in self._spread_over_domains(by_capacity))
 
     def _add(self, node: NodeCapacity) -> None:
         name, shape = node.name, self.shape
@@ -158,22 +158,29 @@ class CandidateNodes:
         self._outdate("max_workers", "max_workers_ignoring_taints", "exclusions")
 
     def _forget(self, name: str) -> None:
-        self._count(name, self._no_room)
-        for facts in (self.matching, self.large_enough, self.schedulable, self.excluded, self._rooms, self._domains):
+        self._count(name, self._nothing_fits)
+        for facts in (
+            self.matching,
+            self.large_enough,
+            self.schedulable,
+            self.excluded,
+            self._fits_by_node,
+            self._domains,
+        ):
             facts.pop(name, None)
         self._outdate("max_workers", "max_workers_ignoring_taints", "exclusions")
 
-    def _count(self, name: str, room: list[int]) -> None:
+    def _count(self, name: str, fits: list[int]) -> None:
         """Count the node with so much room, by resource in the order of the requests."""
-        before = self._rooms.get(name, self._no_room)
-        self._rooms[name] = room
-        if room == before:
+        before = self._fits_by_node.get(name, self._nothing_fits)
+        self._fits_by_node[name] = fits
+        if fits == before:
             return
-        for total, new, old in zip(self._totals, room, before, strict=True):
+        for total, new, old in zip(self._totals, fits, before, strict=True):
             total.workers += new - old
             if not (new and old):
                 total.nodes += bool(new) - bool(old)
-        count = min(room)
+        count = min(fits)
         self.open.put(name, count)
         if self._unheld is not None and name in self._unheld:
             self._unheld.put(name, count)
@@ -184,9 +191,11 @@ class CandidateNodes:
         for each in properties:
             self.__dict__.pop(each, None)
 
-    def _spread_over_domains(self, by_room: Iterable[tuple[str, int]], occupied: Collection[str] = ()) -> Iterator[str]:
+    def _spread_over_domains(
+        self, by_capacity: Iterable[tuple[str, int]], occupied: Collection[str] = ()
+    ) -> Iterator[str]:
         used = {domain for name in occupied for domain in self._domains.get(name, ())}
-        for name, count in by_room:
+        for name, count in by_capacity:
             domains = self._domains[name]
             if not domains:
                 yield from [name] * count

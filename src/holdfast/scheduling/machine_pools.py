@@ -29,7 +29,7 @@ PROBE_S = 900.0
 PROBE_RECHECK_S = 15.0
 
 
-class MachineWish(Struct, frozen=True, kw_only=True):
+class MachineRequest(Struct, frozen=True, kw_only=True):
     """A machine as a template describes it, and the zones in which it may be made, in the order of the template."""
 
     template: str
@@ -92,9 +92,9 @@ class _Pause(Struct, frozen=True, kw_only=True):
         return self.probe_at is not None and now < self.probe_at + timedelta(seconds=PROBE_S)
 
 
-def machine_wish(template: SpotInstanceVM, *, spot: bool) -> MachineWish:
+def machine_request(template: SpotInstanceVM, *, spot: bool) -> MachineRequest:
     spec, meta = template.spec, template.metadata
-    return MachineWish(
+    return MachineRequest(
         template=f"{meta.uid}/{meta.generation}",
         project=spec.gcp.project,
         zones=(spec.gcp.zone, *spec.zones),
@@ -112,32 +112,32 @@ class MachinePools:
         self._pauses: dict[_Place, _Pause] = {}
         self._taken_back: dict[_Place, datetime] = {}
 
-    def choose(self, wish: MachineWish, now: datetime, *, by: str) -> ZoneChoice | Resting:
+    def choose(self, request: MachineRequest, now: datetime, *, by: str) -> ZoneChoice | Resting:
         """The first zone that may be asked. Of those who ask where a pause has just ended, one is sent ahead."""
         self._forget(now)
-        for zone in self._in_order(wish, now):
-            pauses = [(place, self._pauses[place]) for place in _places(wish, zone) if place in self._pauses]
+        for zone in self._in_order(request, now):
+            pauses = [(place, self._pauses[place]) for place in _places(request, zone) if place in self._pauses]
             if all(now >= pause.until and not pause.is_probed(now, by) for _, pause in pauses):
                 for place, pause in pauses:
                     if not pause.is_current(now):  # asked again, it gets no more time
                         self._pauses[place] = structs.replace(pause, probe=by, probe_at=now)
                 return ZoneChoice(zone)
-        return self._resting(wish, now, by)
+        return self._resting(request, now, by)
 
-    def launched(self, wish: MachineWish, zone: str) -> None:
+    def launched(self, request: MachineRequest, zone: str) -> None:
         """The zone had a machine to spare. Whether it is of use is not known yet."""
-        for place in _places(wish, zone):
+        for place in _places(request, zone):
             if place.scope != "template-zone":
                 self._pauses.pop(place, None)
 
-    def ready(self, wish: MachineWish, zone: str) -> None:
+    def ready(self, request: MachineRequest, zone: str) -> None:
         """A machine of the template has got ready there."""
-        self._pauses.pop(_place(wish, zone, "template-zone"), None)
+        self._pauses.pop(_place(request, zone, "template-zone"), None)
 
-    def refused(self, wish: MachineWish, zone: str, refusal: ZoneRefusal, now: datetime, *, by: str) -> None:
+    def refused(self, request: MachineRequest, zone: str, refusal: ZoneRefusal, now: datetime, *, by: str) -> None:
         self.released(by)
         self._forget(now)
-        place = _place(wish, zone, refusal.scope)
+        place = _place(request, zone, refusal.scope)
         before = self._pauses.get(place)
         if before is not None and now < before.until:
             return  # asked before the refusal that began the pause was known
@@ -157,9 +157,9 @@ class MachinePools:
             if pause.probe == by:
                 self._pauses[place] = structs.replace(pause, probe="", probe_at=None)
 
-    def taken_back(self, wish: MachineWish, zone: str, now: datetime) -> None:
+    def taken_back(self, request: MachineRequest, zone: str, now: datetime) -> None:
         """The cloud has taken a machine of this pool back."""
-        self._taken_back[_place(wish, zone, "zone")] = now
+        self._taken_back[_place(request, zone, "zone")] = now
 
     def _forget(self, now: datetime) -> None:
         """Also what would be in the future, since the clock was put back: it would hold for as long."""
@@ -169,20 +169,20 @@ class MachinePools:
         }
         self._taken_back = {place: at for place, at in self._taken_back.items() if oldest < at < latest}
 
-    def _in_order(self, wish: MachineWish, now: datetime) -> list[str]:
+    def _in_order(self, request: MachineRequest, now: datetime) -> list[str]:
         def taken_at(zone: str) -> float:
-            at = self._taken_back.get(_place(wish, zone, "zone"))
+            at = self._taken_back.get(_place(request, zone, "zone"))
             return at.timestamp() if at is not None and now < at + timedelta(seconds=TAKEN_BACK_S) else 0.0
 
-        return sorted(wish.zones, key=taken_at)
+        return sorted(request.zones, key=taken_at)
 
     def _pause_s(self, refusals: int) -> float:
         doublings = min(refusals - 1, 16)
         return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**doublings) * (1 - JITTER * self._jitter())
 
-    def _resting(self, wish: MachineWish, now: datetime, by: str) -> Resting:
+    def _resting(self, request: MachineRequest, now: datetime, by: str) -> Resting:
         # Of each zone, what rules it out longest.
-        blocking = [max(self._blocking(wish, zone, now, by), key=_until) for zone in wish.zones]
+        blocking = [max(self._blocking(request, zone, now, by), key=_until) for zone in request.zones]
         first = min((pause for _, pause in blocking), key=lambda pause: pause.until)
         if first.until > now:
             until, when = first.until, f"next try at {format_time(first.until)}"
@@ -191,8 +191,8 @@ class MachinePools:
         said = "; ".join(_text(place, pause) for place, pause in dict(blocking).items())
         return Resting(until, first.reason, f"no machine to be had: {said}; {when}")
 
-    def _blocking(self, wish: MachineWish, zone: str, now: datetime, by: str) -> Iterator[tuple[_Place, _Pause]]:
-        for place in _places(wish, zone):
+    def _blocking(self, request: MachineRequest, zone: str, now: datetime, by: str) -> Iterator[tuple[_Place, _Pause]]:
+        for place in _places(request, zone):
             pause = self._pauses.get(place)
             if pause is not None and (now < pause.until or pause.is_probed(now, by)):
                 yield place, pause
@@ -202,28 +202,28 @@ def region_of(zone: str) -> str:
     return zone.rpartition("-")[0]
 
 
-def _places(wish: MachineWish, zone: str) -> tuple[_Place, ...]:
+def _places(request: MachineRequest, zone: str) -> tuple[_Place, ...]:
     return (
-        _place(wish, zone, "zone"),
-        _place(wish, zone, "region"),
-        _place(wish, zone, "global"),
-        _place(wish, zone, "template"),
-        _place(wish, zone, "template-zone"),
+        _place(request, zone, "zone"),
+        _place(request, zone, "region"),
+        _place(request, zone, "global"),
+        _place(request, zone, "template"),
+        _place(request, zone, "template-zone"),
     )
 
 
-def _place(wish: MachineWish, zone: str, scope: Scope) -> _Place:
+def _place(request: MachineRequest, zone: str, scope: Scope) -> _Place:
     if scope in ("template", "template-zone"):
         where = zone if scope == "template-zone" else ""
-        return _Place(scope=scope, project=wish.project, where=where, template=wish.template)
+        return _Place(scope=scope, project=request.project, where=where, template=request.template)
     where = {"zone": zone, "region": region_of(zone), "global": ""}[scope]
     return _Place(
         scope=scope,
-        project=wish.project,
+        project=request.project,
         where=where,
-        machine_type=wish.machine_type,
-        gpu_type=wish.gpu_type,
-        spot=wish.spot,
+        machine_type=request.machine_type,
+        gpu_type=request.gpu_type,
+        spot=request.spot,
     )
 
 

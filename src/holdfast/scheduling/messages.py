@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from holdfast.scheduling.candidates import CandidateNodes, Room
+from holdfast.scheduling.candidates import CandidateNodes, FreeResource
 from holdfast.scheduling.constraints import PodRequirements, Request, exclusion_reason
 from holdfast.scheduling.ledger import GPU, Ledger
 from holdfast.scheduling.node_index import NodeIndex
@@ -107,10 +107,10 @@ def shortage(candidates: CandidateNodes, workers: int) -> str:
     """The resource that is missing at the moment, and how many nodes have it free."""
     shape = candidates.shape
     for name in by_importance(shape.requests):
-        room = candidates.room[name]
-        if room.workers < workers:
+        free = candidates.free_resources[name]
+        if free.workers < workers:
             return (
-                f"{demand_text(shape, workers, name)}; {_available_text(name, shape, room)}"
+                f"{demand_text(shape, workers, name)}; {_available_text(name, shape, free)}"
                 f"{_excluded_nodes_text(candidates)}"
             )
     if candidates.open.total < workers:
@@ -130,12 +130,12 @@ def exceeds_cluster_text(candidates: CandidateNodes) -> str:
     return f"; even on empty nodes only {candidates.max_workers_ignoring_taints} fit: lower numWorkers or add nodes"
 
 
-def _available_text(name: str, shape: PodRequirements, room: Room) -> str:
-    if room.workers > room.nodes:
-        return f"{nodes(room.nodes)} {_have(room.nodes)} room for {room.workers}"
+def _available_text(name: str, shape: PodRequirements, free: FreeResource) -> str:
+    if free.workers > free.nodes:
+        return f"{nodes(free.nodes)} {_have(free.nodes)} room for {free.workers}"
     if name == PODS:
-        return f"{nodes(room.nodes)} {_have(room.nodes)} room for one more"
-    return f"{nodes(room.nodes)} {_have(room.nodes)} {number_text(name, shape.requests[name])} free"
+        return f"{nodes(free.nodes)} {_have(free.nodes)} room for one more"
+    return f"{nodes(free.nodes)} {_have(free.nodes)} {number_text(name, shape.requests[name])} free"
 
 
 def _have(count: int) -> str:

@@ -36,7 +36,7 @@ class OpenNodes:
         if count:
             insort(self._levels.setdefault(count, []), name)
 
-    def by_room(self) -> Iterator[tuple[str, int]]:
+    def by_capacity(self) -> Iterator[tuple[str, int]]:
         for count in sorted(self._levels, reverse=True):
             for name in self._levels[count]:
                 yield name, count

@@ -37,6 +37,7 @@ from holdfast.sidecar.restore import RestartState, RestoreLoop, ResumeInfo, pars
 from holdfast.sidecar.settings import Checkpoints, SidecarSettings
 from holdfast.sidecar.shutdown import ShutdownCoordinator, write_termination_report
 from holdfast.sidecar.storage import CheckpointBackend, SecondaryVolume, open_backend, open_object_store
+from holdfast.times import format_time
 from holdfast.train.progress import GpuMonitor
 
 if TYPE_CHECKING:
@@ -306,7 +307,7 @@ class Sidecar:
             self._lease.must_hold()
 
     def _save_info(self) -> SaveInfo:
-        saved_at = datetime.fromtimestamp(self._clocks.wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        saved_at = format_time(datetime.fromtimestamp(self._clocks.wall(), UTC))
         settings = self._settings
         return SaveInfo(settings.uid, saved_at, settings.workers, settings.namespace, settings.job)
 

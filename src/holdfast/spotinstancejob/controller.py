@@ -99,7 +99,7 @@ class SpotInstanceJobReconciler(
             return structs.replace(observed, rejected_reason=refusal)
         observed = await self._with_pod_problems(self._supply.describe(observed), now)
         planned = plan(observed, now, self._timing)
-        return structs.replace(self._supply.look(observed, planned, now), planned=planned)
+        return structs.replace(self._supply.search(observed, planned, now), planned=planned)
 
     def decide(self, snapshot: SpotInstanceJobSnapshot, now: datetime) -> tuple[Action, ...]:
         return decide(snapshot, now, self._timing)

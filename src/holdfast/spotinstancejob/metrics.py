@@ -5,7 +5,7 @@ from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from holdfast.api.meta import Condition, Key
+from holdfast.api.meta import Condition
 from holdfast.api.spotinstancejob import SpotInstanceJob
 from holdfast.api.spotinstancejob_status import (
     Cause,
@@ -15,17 +15,17 @@ from holdfast.api.spotinstancejob_status import (
     Restarts,
     SpotInstanceJobStatus,
 )
-from holdfast.runtime.metrics import DURATIONS_S
+from holdfast.runtime.metrics import ReconcileDurations
 from holdfast.runtime.reconciler import EventMessage
 from holdfast.spotinstancejob.snapshot import condition_of, replica_of, status_of
 
 ENDED = ("Succeeded", "Failed")
 LOST_S = (1, 10, 30, 60, 120, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 24 * 3600)
 # Phases of replicas that are worth an Event.
-SAID = {"Running": "Running", "Failed": "ReplicaFailed"}
+EVENT_REASONS = {"Running": "Running", "Failed": "ReplicaFailed"}
 
 
-class SpotInstanceJobMetrics:
+class SpotInstanceJobMetrics(ReconcileDurations):
     """Counters start at zero: Prometheus' `increase` does not see a counter that starts at one."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -54,13 +54,7 @@ class SpotInstanceJobMetrics:
             "spotinstancejob_machines_ordered", "Machines that were ordered for replicas.", registry=registry
         )
         self._ended = Counter("spotinstancejob_ended", "Jobs that ended, by phase.", ("phase",), registry=registry)
-        self._durations = Histogram(
-            "spotinstancejob_reconcile_duration_seconds",
-            "How long one reconcile takes, by how it ended.",
-            ("result",),
-            buckets=DURATIONS_S,
-            registry=registry,
-        )
+        super().__init__(registry, "spotinstancejob")
         for cause in get_args(Cause):
             self._losses.labels(cause)
         for source in get_args(RecoverySource):
@@ -79,14 +73,11 @@ class SpotInstanceJobMetrics:
             self._recoveries.labels(recovery.source).inc()
             self._lost.observe(recovery.lost_seconds)
         self._machines.inc(sum(_ordered(old, each) for each in status.job_statuses))
-        said = _news(old, status, "Checkpointed")
+        said = _changed_condition(old, status, "Checkpointed")
         if said is not None and said.reason in ("Saved", "CheckpointFailed"):
             self._checkpoints.labels("saved" if said.reason == "Saved" else "failed").inc()
         if status.phase in ENDED and status.phase != old.phase:
             self._ended.labels(status.phase).inc()
-
-    def reconciled(self, _key: Key, result: str, seconds: float, _error: BaseException | None = None) -> None:
-        self._durations.labels(result).observe(seconds)
 
 
 # The Events of a SpotInstanceJob for its user: one for each step.
@@ -99,7 +90,7 @@ def events_for(job: SpotInstanceJob, status: SpotInstanceJobStatus) -> Iterator[
         yield from _replica_events(old, replica)
     for recovery in _new_recoveries(old, status):
         yield _recovery_event(recovery)
-    saved = _news(old, status, "Checkpointed")
+    saved = _changed_condition(old, status, "Checkpointed")
     if saved is not None:
         yield EventMessage(saved.reason, saved.message, warning=saved.reason != "Saved")
     provisioning = condition_of(status, "Provisioning")
@@ -120,9 +111,11 @@ def _replica_events(old: SpotInstanceJobStatus, replica: ReplicaStatus) -> Itera
         yield EventMessage("MachineOrdered", f"{who}: machine {replica.machine}")
     if replica.node_name and (before is None or before.node_name != replica.node_name):
         yield EventMessage("NodeChosen", f"{who}: attempt {replica.attempt} gets node {replica.node_name}")
-    if replica.phase in SAID and (before is None or (before.phase, before.name) != (replica.phase, replica.name)):
+    if replica.phase in EVENT_REASONS and (
+        before is None or (before.phase, before.name) != (replica.phase, replica.name)
+    ):
         text = replica.message if replica.phase == "Failed" else f"{replica.name} runs on {replica.node_name}"
-        yield EventMessage(SAID[replica.phase], f"{who}: {text}", warning=replica.phase == "Failed")
+        yield EventMessage(EVENT_REASONS[replica.phase], f"{who}: {text}", warning=replica.phase == "Failed")
 
 
 def _recovery_event(recovery: Recovery) -> EventMessage:
@@ -142,7 +135,7 @@ def _ordered(old: SpotInstanceJobStatus, replica: ReplicaStatus) -> bool:
     return before is None or (before.attempt, before.machine_try) != (replica.attempt, replica.machine_try)
 
 
-def _news(old: SpotInstanceJobStatus, status: SpotInstanceJobStatus, kind: str) -> Condition | None:
+def _changed_condition(old: SpotInstanceJobStatus, status: SpotInstanceJobStatus, kind: str) -> Condition | None:
     """The condition, if it says something else than before."""
     before, now = condition_of(old, kind), condition_of(status, kind)
     return now if now is not None and (before is None or before.message != now.message) else None

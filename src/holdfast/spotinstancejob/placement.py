@@ -68,7 +68,7 @@ class ReplicaPlacement:
         fitting = (
             node
             for node in self._ledger.nodes.values()
-            if node.name not in excluded and self._has_room(node, shape) and (not restores or _may_restore(node))
+            if node.name not in excluded and self._fits(node, shape) and (not restores or _may_restore(node))
         )
         chosen = min(fitting, key=lambda node: (-gpus_in(self._ledger.available(node.name)), node.name), default=None)
         if chosen is None:
@@ -78,9 +78,7 @@ class ReplicaPlacement:
         self._ledger.reserve(reservation, chosen.name, shape.requests, until_s)
         return chosen.name
 
-    def is_room_on(
-        self, job: SpotInstanceJob, replica: ReplicaStatus, node: str, leaving: Collection[Pod] = ()
-    ) -> bool:
+    def fits_on(self, job: SpotInstanceJob, replica: ReplicaStatus, node: str, leaving: Collection[Pod] = ()) -> bool:
         """Whether the replica's own machine has room for it, once the pods that are to leave it have left.
 
         If not, the job is queued when the machine changes.
@@ -133,7 +131,7 @@ class ReplicaPlacement:
                 free[name] = free.get(name, 0) + amount
         return free
 
-    def _has_room(self, node: NodeCapacity, shape: PodRequirements) -> bool:
+    def _fits(self, node: NodeCapacity, shape: PodRequirements) -> bool:
         """The machines of jobs are for the replicas that they were ordered for."""
         if INSTANCE_LABEL in node.labels or node.name in self._ledger.nodes_held_for_gangs:
             return False
@@ -174,7 +172,7 @@ class ReplicaPlacement:
         names, self._changed = self._changed, set()
         nodes = [self._ledger.nodes[name] for name in names if name in self._ledger.nodes]
         for key, shape in list(self._waiting.items()):
-            if any(self._has_room(node, shape) for node in nodes):
+            if any(self._fits(node, shape) for node in nodes):
                 del self._waiting[key]
                 self._add(key)
 

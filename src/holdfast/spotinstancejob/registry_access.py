@@ -19,7 +19,7 @@ from holdfast.checkpoints.images.target import target_repository
 from holdfast.cluster.errors import NotFound, Undecodable
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import SPOT_INSTANCE_JOBS
-from holdfast.providers.errors import Unauthorized
+from holdfast.providers.errors import CloudUnauthorized
 from holdfast.providers.gcp.credentials import FILE, TOKEN_URI, parse_service_account
 from holdfast.providers.gcp.http import Http
 from holdfast.providers.gcp.tokens import is_google_registry, registry_token
@@ -92,7 +92,7 @@ class RegistryAccess:
         reference = job.spec.gcp_credentials_secret_ref
         secret = await self._secrets.read(reference, job.metadata.namespace, field=ACCOUNT_FIELD)
         if FILE not in secret.data:
-            raise Unauthorized(
+            raise CloudUnauthorized(
                 f"Secret {reference.name} of {ACCOUNT_FIELD} has no key {FILE}: store the JSON key file of a service "
                 "account under it"
             )

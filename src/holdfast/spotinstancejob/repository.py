@@ -21,7 +21,7 @@ from holdfast.checkpoints.images.reference import parse_reference, registry_addr
 from holdfast.checkpoints.images.registry import RegistryClient
 from holdfast.cluster.errors import ClusterError
 from holdfast.errors import HoldfastError
-from holdfast.providers.errors import ProviderError, Unauthorized
+from holdfast.providers.errors import CloudUnauthorized, ProviderError
 from holdfast.runtime.secrets import SecretUnavailable
 from holdfast.spotinstancejob.images import (
     CheckpointImages,
@@ -107,7 +107,7 @@ class CheckpointRepository:
             raise RepositoryProblem(f"images of old checkpoints stay: {error}", may_pass=False) from None
         except (SecretUnavailable, ImageError, ProviderError, ClusterError) as error:
             passing = isinstance(error, (RegistryUnreachable, ClusterError)) or (
-                isinstance(error, ProviderError) and not isinstance(error, Unauthorized)
+                isinstance(error, ProviderError) and not isinstance(error, CloudUnauthorized)
             )
             # A registry's refusals name the field of a CheckpointBackup, which takes its value from this one.
             raise RepositoryProblem(str(error).replace("registry.secretRef", REPO_FIELD), may_pass=passing) from None

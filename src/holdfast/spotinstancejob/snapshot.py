@@ -57,7 +57,7 @@ class SpotInstanceJobSnapshot(Snapshot, frozen=True, kw_only=True):
     """By replica the node with room for it that was found, and is reserved for the moment."""
     zones: Mapping[int, ZoneChoice | Resting] = {}
     """By replica where its machine may be ordered."""
-    room_taken_by: Mapping[int, str] = {}
+    capacity_taken_by: Mapping[int, str] = {}
     """By replica why its machine, which is ready, has no room for it."""
     repository: RepositoryView | None = None
     """None while nobody has asked, or the answer is too old."""

@@ -11,7 +11,7 @@ from holdfast.api.meta import Key
 from holdfast.api.spotinstancejob import REPLICA_LABEL
 from holdfast.api.spotinstancejob_status import ReplicaStatus, SpotInstanceJobStatus
 from holdfast.scheduling.ledger import GPU
-from holdfast.scheduling.machine_pools import MachinePools, Resting, ZoneChoice, machine_wish
+from holdfast.scheduling.machine_pools import MachinePools, Resting, ZoneChoice, machine_request
 from holdfast.scheduling.messages import number_text, quantity_text
 from holdfast.scheduling.resources import pod_requests
 from holdfast.spotinstancejob import names
@@ -48,7 +48,7 @@ class Supply:
         self._pools = pools
         self._lookups = lookups
 
-    def look(
+    def search(
         self, observed: SpotInstanceJobSnapshot, planned: SpotInstanceJobStatus, now: datetime
     ) -> SpotInstanceJobSnapshot:
         """The observation with what was found for the plan."""
@@ -59,10 +59,10 @@ class Supply:
             observed,
             free_nodes=free,
             zones=zones,
-            room_taken_by={
+            capacity_taken_by={
                 each.replica: taken
                 for each in planned.job_statuses
-                if each.phase in PREPARING and (taken := self._room_taken(observed, each))
+                if each.phase in PREPARING and (taken := self._taken_capacity(observed, each))
             },
             repository=view or observed.repository,
         )
@@ -127,9 +127,9 @@ class Supply:
         if template is None:
             return None
         by = Key(observed.job.metadata.namespace, machine)
-        return self._pools.choose(machine_wish(template, spot=template.spec.preemptible), now, by=str(by))
+        return self._pools.choose(machine_request(template, spot=template.spec.preemptible), now, by=str(by))
 
-    def _room_taken(self, observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> str:
+    def _taken_capacity(self, observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> str:
         """Why the replica's machine, which is ready, has no room for it; "" when it has, or is not ready."""
         machine = observed.machine_of(replica)
         node = machine_status(machine).node_name if machine is not None and is_ready(machine) else None
@@ -137,7 +137,7 @@ class Supply:
             return ""
         # One that could not be restored waits there for ever: it is stopped once the next attempt has its node.
         own = [pod for pod in observed.pods if pod.spec.node_name == node and _is_of(pod, replica)]
-        if self._placement.is_room_on(observed.job, replica, node, own):
+        if self._placement.fits_on(observed.job, replica, node, own):
             return ""
         lacking = self._placement.lacking(observed.job, node, own)
         resource = GPU if GPU in lacking else next(iter(sorted(lacking)), GPU)

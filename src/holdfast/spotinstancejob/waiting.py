@@ -97,7 +97,7 @@ def obstacle_of(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> Ob
     launched = machine_condition(machine, "Launched")
     if launched is not None and launched.status == "False" and launched.reason not in LAUNCHING:
         return Obstacle(launched.reason, launched.message)
-    if taken := observed.room_taken_by.get(replica.replica):
+    if taken := observed.capacity_taken_by.get(replica.replica):
         return Obstacle("RoomTaken", f"machine {machine.metadata.name} is ready, and {taken}")
     return None
 

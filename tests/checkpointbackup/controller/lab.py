@@ -25,7 +25,8 @@ from holdfast.cluster.protocol import JSON, Cluster
 from holdfast.cluster.resources import CHECKPOINT_BACKUPS, PODS
 from holdfast.runtime.backup_requests import BackupRequests
 from holdfast.runtime.operator import Operator
-from holdfast.runtime.process import Now, boottime_s, format_time, utc_now
+from holdfast.runtime.process import Now, boottime_s, utc_now
+from holdfast.times import format_time
 from tests.checkpointbackup.controller.clock import HandClock
 from tests.contract.pods import POOL
 from tests.contract.waiting import until

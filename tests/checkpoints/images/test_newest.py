@@ -20,7 +20,7 @@ def image(run: int, *, uid: str = "uid-1", container: str = "main", digest: str 
     )
 
 
-class Shelf:
+class FakeRegistry:
     """A registry in memory that counts what it is asked for."""
 
     def __init__(self, manifests: Mapping[str, bytes]) -> None:
@@ -43,7 +43,7 @@ def manifest(run: int, uid: str = "uid-1") -> bytes:
 
 
 async def test_ours_are_found_among_foreign_tags_and_manifests_without_our_labels() -> None:
-    shelf = Shelf(
+    shelf = FakeRegistry(
         {
             "latest": manifest(99),
             "n-main-000010-20200101T000000Z": manifest(10),

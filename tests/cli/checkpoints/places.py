@@ -15,13 +15,13 @@ from holdfast.cli.checkpoints.operations import (
 from holdfast.cli.checkpoints.view import BucketView, VolumeView
 from holdfast.cli.checkpoints.view import StorageView as Seen
 from tests.checkpoints.making import ABOUT
-from tests.checkpoints.places import FolderPlace, Place
+from tests.checkpoints.places import FolderBackend, Place
 
 JOB = ABOUT.job
 
 
 def seen(place: Place) -> Seen:
-    return VolumeView(place.volume) if isinstance(place, FolderPlace) else BucketView(place.bucket)
+    return VolumeView(place.volume) if isinstance(place, FolderBackend) else BucketView(place.bucket)
 
 
 def listed(place: Place, attempt: int = 0, *, running: bool = False) -> list[CheckpointInfo]:

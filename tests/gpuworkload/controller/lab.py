@@ -14,7 +14,8 @@ from holdfast.cluster.resources import GPU_WORKLOADS, NODES
 from holdfast.gpuworkload.controller import gpu_workload_controller
 from holdfast.gpuworkload.snapshot import GPUWorkloadTiming
 from holdfast.runtime.operator import Operator
-from holdfast.runtime.process import Now, format_time, utc_now
+from holdfast.runtime.process import Now, utc_now
+from holdfast.times import format_time
 from tests.contract.pods import POOL
 from tests.control_plane.waiting import eventually
 from tests.controllers.lab import ControllerLab, seen_as

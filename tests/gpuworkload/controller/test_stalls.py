@@ -7,7 +7,8 @@ import pytest
 from holdfast.api.core.objects import Job
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import EVENTS, JOBS
-from holdfast.runtime.process import format_time, utc_now
+from holdfast.runtime.process import utc_now
+from holdfast.times import format_time
 from tests.gpuworkload.controller.lab import GPUWorkloadLab, placing
 from tests.gpuworkload.controller.still import NAMESPACE, add_node, still_cluster
 

@@ -12,7 +12,7 @@ from holdfast.local.apiserver.garbage_collector import expire_events, last_seen
 from holdfast.local.apiserver.objects import ObjectRef
 
 from .clock import Clock
-from .test_ledger import Desk
+from .test_object_table import ObjectTableLab
 
 EARLY, LATE = "2026-01-02T03:00:00Z", "2026-01-02T04:00:00Z"
 
@@ -34,7 +34,7 @@ def event(name: str, created: str) -> JSON:
 
 async def test_only_events_older_than_an_hour_are_removed(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage_collector, "SWEEP_S", 0.01)
-    desk = Desk()
+    desk = ObjectTableLab()
     desk.ledger.put("events", event("old", "2026-01-02T02:04:04Z"))
     desk.ledger.put("events", event("new", "2026-01-02T02:04:06Z"))
     desk.ledger.put("configmaps", event("other", "2020-01-02T00:00:00Z"))

@@ -35,7 +35,7 @@ from tests.control_plane.waiting import eventually
 
 from .bodies import pod
 from .clock import Clock
-from .test_ledger import Desk, document, place
+from .test_object_table import ObjectTableLab, document, place
 
 HELD = "holdfast.dev/held"
 
@@ -159,10 +159,10 @@ async def test_a_definition_takes_its_objects_along(cluster: EmbeddedCluster) ->
 
 
 @pytest.fixture
-async def desk(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Desk]:
+async def desk(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ObjectTableLab]:
     """A ledger with a collector, on a disk that can be full."""
     monkeypatch.setattr(collecting, "RETRY_S", 0.01)
-    desk = Desk()
+    desk = ObjectTableLab()
     collector = GarbageCollector(desk.ledger, Catalog(), ObjectWriter(desk.ledger, clock, Random(1)))
     desk.listener = collector.enqueue
     running = asyncio.create_task(collector.run())
@@ -171,7 +171,7 @@ async def desk(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[D
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_full_disk_only_delays_the_collection(desk: Desk) -> None:
+async def test_a_full_disk_only_delays_the_collection(desk: ObjectTableLab) -> None:
     owner = desk.ledger.put("configmaps", document("owner", uid="owner"))
     desk.ledger.put("configmaps", document("child", owners=["owner"]))
     await desk.ledger.flushed()

@@ -18,7 +18,7 @@ from holdfast.local.controllers.objects import JOBS, TemplatedJob
 from holdfast.local.controllers.storage import Reclaim, nothing_to_reclaim
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator
-from holdfast.runtime.process import format_time, micro_time
+from holdfast.times import format_micro_time, format_time
 from tests.local.controllers.kubelets import Kubelets, ended, kubelets
 
 T = TypeVar("T", bound=Object)
@@ -96,7 +96,7 @@ class Bench:
         }
         await self.cluster.create(NODES, body)
         await self.say_ready(name, "True")
-        lease = {"metadata": {"name": name}, "spec": {"renewTime": micro_time(now())}}
+        lease = {"metadata": {"name": name}, "spec": {"renewTime": format_micro_time(now())}}
         await self.cluster.create(LEASES, lease, namespace=LEASE_NAMESPACE)
         self.revive(name)
 
@@ -124,7 +124,7 @@ class Bench:
     async def _beat(self, name: str) -> None:
         while True:
             await asyncio.sleep(10)
-            patch = {"spec": {"renewTime": micro_time(now())}}
+            patch = {"spec": {"renewTime": format_micro_time(now())}}
             await self.cluster.patch(LEASES, Key(LEASE_NAMESPACE, name), patch)
 
     async def run_job(self, name: str = "one", **spec: Any) -> Key:

@@ -11,8 +11,9 @@ from holdfast.cluster.resources import PODS
 from holdfast.runtime.controller import Controller, Done, Result, TerminalError
 from holdfast.runtime.informer import Store
 from holdfast.runtime.operator import Operator
-from holdfast.runtime.process import Now, format_time
+from holdfast.runtime.process import Now
 from holdfast.runtime.read_your_writes import WriteTracker
+from holdfast.times import format_time
 
 STOPPED = 143
 

@@ -22,7 +22,7 @@ from tests.local.controllers.kubelets import ended
 KEY = Key(NAMESPACE, "one")
 
 
-class Desk:
+class JobReconcilerLab:
     def __init__(self, cluster: EmbeddedCluster) -> None:
         self.cluster = cluster
         self.jobs: Store[TemplatedJob] = Store()
@@ -57,15 +57,15 @@ class Desk:
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[Desk]:
+async def desk() -> AsyncIterator[JobReconcilerLab]:
     cluster = await open_cluster(None, now=utc_now, rng=Random(3))
-    desk = Desk(cluster)
+    desk = JobReconcilerLab(cluster)
     await desk.begin()
     yield desk
     await cluster.close()
 
 
-async def test_a_pod_that_a_late_cache_shows_as_held_is_counted_once(desk: Desk) -> None:
+async def test_a_pod_that_a_late_cache_shows_as_held_is_counted_once(desk: JobReconcilerLab) -> None:
     await desk.fail_pod()
     for _ in range(4):
         await desk.controller.reconcile(KEY)
@@ -77,7 +77,7 @@ async def test_a_pod_that_a_late_cache_shows_as_held_is_counted_once(desk: Desk)
     assert (await desk.job()).status.failed == 1
 
 
-async def test_a_late_cache_of_jobs_is_noticed_before_anything_is_counted(desk: Desk) -> None:
+async def test_a_late_cache_of_jobs_is_noticed_before_anything_is_counted(desk: JobReconcilerLab) -> None:
     await desk.fail_pod()
     await desk.cluster.patch(JOBS, KEY, {"metadata": {"labels": {"touched": "yes"}}})
     with pytest.raises(Conflict):
@@ -87,7 +87,7 @@ async def test_a_late_cache_of_jobs_is_noticed_before_anything_is_counted(desk: 
     assert (await desk.job()).status.uncounted_terminated_pods.failed == ()
 
 
-async def test_a_settled_job_is_not_written(desk: Desk) -> None:
+async def test_a_settled_job_is_not_written(desk: JobReconcilerLab) -> None:
     before = (await desk.job()).metadata.resource_version
     for _ in range(3):
         await desk.controller.reconcile(KEY)
@@ -95,7 +95,7 @@ async def test_a_settled_job_is_not_written(desk: Desk) -> None:
     assert len((await desk.cluster.list(PODS)).items) == 1
 
 
-async def test_a_finished_job_is_left_alone(desk: Desk) -> None:
+async def test_a_finished_job_is_left_alone(desk: JobReconcilerLab) -> None:
     done = {
         "type": "Complete",
         "status": "True",
@@ -110,7 +110,7 @@ async def test_a_finished_job_is_left_alone(desk: Desk) -> None:
     assert await desk.job() == before
 
 
-async def test_a_pod_of_an_earlier_job_of_that_name_is_let_go_and_not_counted(desk: Desk) -> None:
+async def test_a_pod_of_an_earlier_job_of_that_name_is_let_go_and_not_counted(desk: JobReconcilerLab) -> None:
     (pod,) = desk.pods
     earlier = [{"apiVersion": "batch/v1", "kind": "Job", "name": "one", "uid": "earlier", "controller": True}]
     await desk.cluster.patch(PODS, pod.metadata.key, {"metadata": {"ownerReferences": earlier}})

@@ -11,7 +11,7 @@ from holdfast.api.meta import ObjectMeta, OwnerReference
 from holdfast.cluster.protocol import JSON
 from holdfast.local.controllers.job_pods import FAILURES, INDEX
 from holdfast.local.controllers.objects import TemplatedJob
-from holdfast.runtime.process import format_time
+from holdfast.times import format_time
 
 NOW = datetime(2026, 4, 5, 12, tzinfo=UTC)
 _numbers = count()

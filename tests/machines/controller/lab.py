@@ -47,6 +47,7 @@ from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import Operator
 from holdfast.runtime.secrets import SecretReader
 from holdfast.scheduling.machine_pools import MachinePools
+from holdfast.times import format_time
 from tests.machines.controller.dying import Process, seen_by
 from tests.machines.fake_cloud import FakeCloud
 
@@ -307,7 +308,7 @@ class MachineLab:
 
 
 def _ready(is_ready: bool) -> dict[str, Any]:
-    at = now().strftime("%Y-%m-%dT%H:%M:%SZ")
+    at = format_time(now())
     return {"type": "Ready", "status": "True" if is_ready else "False", "lastTransitionTime": at}
 
 

@@ -13,9 +13,9 @@ from holdfast.cluster.resources import NAMESPACES, PROVISIONED_INSTANCES, SECRET
 from holdfast.machines.background import AT_ONCE
 from holdfast.machines.joining import CannotJoin, JoinFailed, JoinStep
 from holdfast.machines.snapshot import MachineTiming
-from holdfast.providers.errors import Invalid, ProviderError, QuotaExceeded, RateLimited, Unauthorized
+from holdfast.providers.errors import CloudUnauthorized, InvalidMachine, ProviderError, QuotaExceeded, RateLimited
 from holdfast.providers.protocol import Machine, MachineSpec, Provider
-from holdfast.scheduling.machine_pools import Resting, ZoneChoice, machine_wish
+from holdfast.scheduling.machine_pools import Resting, ZoneChoice, machine_request
 from tests.machines.controller import lab as lab_module
 from tests.machines.controller.lab import NAMESPACE, condition, machine_lab, now, status
 from tests.machines.fake_cloud import DOWN, FakeCloud
@@ -48,7 +48,7 @@ async def test_a_secret_that_can_be_no_credential_is_said_and_read_again() -> No
 
         def connect(project: str, credential: bytes | None) -> Provider:
             if credential != b"good":
-                raise Unauthorized(
+                raise CloudUnauthorized(
                     "credentials.json is of type 'external_account', and only service_account is accepted"
                 )
             return lab.cloud
@@ -67,7 +67,7 @@ async def test_a_secret_that_can_be_no_credential_is_said_and_read_again() -> No
 async def test_a_revoked_key_launches_nothing_and_a_new_one_does() -> None:
     async with machine_lab() as lab:
         revoked = FakeCloud(now)
-        revoked.errors["launch"] = Unauthorized("the key was revoked")
+        revoked.errors["launch"] = CloudUnauthorized("the key was revoked")
         lab.connect = lambda project, credential: revoked if credential == b"old" else lab.cloud
         await lab.cluster.delete(SECRETS, SECRET)
         await lab.secret(content="old")
@@ -150,8 +150,8 @@ async def test_a_zone_that_is_sold_out_ends_the_object_and_pools_rest() -> None:
         assert condition(it, "Launched") == ("False", "Stockout")
         assert "us-central1-a has no n1-standard-4 to spare" in (status(it).message or "")
         assert "delete" not in lab.cloud.calls
-        wish = machine_wish(await lab.vm(), spot=True)
-        assert lab.pools.choose(wish, now(), by="next").zone == "us-central1-b"  # type: ignore[union-attr]
+        request = machine_request(await lab.vm(), spot=True)
+        assert lab.pools.choose(request, now(), by="next").zone == "us-central1-b"  # type: ignore[union-attr]
         await lab.delete()
         await lab.until_absent()
 
@@ -160,7 +160,7 @@ async def test_a_zone_that_is_sold_out_ends_the_object_and_pools_rest() -> None:
     ("error", "reason"),
     [
         (QuotaExceeded("quota NVIDIA_T4_GPUS is 0", quota="NVIDIA_T4_GPUS", scope="global"), "QuotaExceeded"),
-        (Invalid("no image of that name: correct vmImage", field="vmImage"), "Invalid"),
+        (InvalidMachine("no image of that name: correct vmImage", field="vmImage"), "Invalid"),
     ],
 )
 def test_what_no_zone_can_mend_is_said_at_once_and_everything_rests(error: Exception, reason: str) -> None:
@@ -171,7 +171,7 @@ def test_what_no_zone_can_mend_is_said_at_once_and_everything_rests(error: Excep
             await lab.order()
             it = await lab.until_ended(within_s=5)
             assert (condition(it, "Launched")[1], str(error) in (status(it).message or "")) == (reason, True)
-            resting = lab.pools.choose(machine_wish(await lab.vm(), spot=True), now(), by="next")
+            resting = lab.pools.choose(machine_request(await lab.vm(), spot=True), now(), by="next")
             assert isinstance(resting, Resting)
             assert str(error) in resting.message
 
@@ -181,13 +181,13 @@ def test_what_no_zone_can_mend_is_said_at_once_and_everything_rests(error: Excep
 @virtual
 async def test_what_a_zone_lacks_for_a_template_is_asked_for_again_once_the_template_is_corrected() -> None:
     async with machine_lab() as lab:
-        lab.cloud.errors["launch"] = Invalid("no subnetwork gpus: correct gcp.subnetwork", scope="zone")
+        lab.cloud.errors["launch"] = InvalidMachine("no subnetwork gpus: correct gcp.subnetwork", scope="zone")
         await lab.order()
         await lab.until_ended()
         template = await lab.vm()
-        assert lab.pools.choose(machine_wish(template, spot=True), now(), by="next") == ZoneChoice("us-central1-b")
+        assert lab.pools.choose(machine_request(template, spot=True), now(), by="next") == ZoneChoice("us-central1-b")
         meta = structs.replace(template.metadata, generation=template.metadata.generation + 1)
-        corrected = machine_wish(structs.replace(template, metadata=meta), spot=True)
+        corrected = machine_request(structs.replace(template, metadata=meta), spot=True)
         assert lab.pools.choose(corrected, now(), by="next") == ZoneChoice("us-central1-a")
 
 
@@ -303,7 +303,7 @@ def test_a_machine_that_does_not_join_is_given_back_with_the_last_words(step: Jo
             assert lab.cloud.machines == {}
             assert len(lab.cloud.specs) == 1, "never repaired, never made again"
             assert lab.joiner.revoked
-            assert lab.pools.choose(machine_wish(await lab.vm(), spot=True), now(), by="next") == ZoneChoice(
+            assert lab.pools.choose(machine_request(await lab.vm(), spot=True), now(), by="next") == ZoneChoice(
                 "us-central1-b"
             ), "the next one is made in another zone"
 
@@ -338,7 +338,7 @@ async def test_a_machine_without_its_gpus_is_given_back() -> None:
         lab.gpus = 1
         await lab.order()
         it = await lab.until_ended()
-        assert lab.pools.choose(machine_wish(await lab.vm(), spot=True), now(), by="next") == ZoneChoice(
+        assert lab.pools.choose(machine_request(await lab.vm(), spot=True), now(), by="next") == ZoneChoice(
             "us-central1-b"
         )
         assert condition(it, "GPUReady") == ("False", "GPUs")
@@ -389,7 +389,7 @@ async def test_machines_are_listed_again_once_a_revoked_key_is_replaced_however_
         lab.connect = lambda project, credential: renewed if credential == b"new" else lab.cloud
         await lab.order()
         await lab.until_serving()
-        lab.cloud.errors["list"] = Unauthorized("the key was revoked")
+        lab.cloud.errors["list"] = CloudUnauthorized("the key was revoked")
         await lab.until(lambda it: "no list of machines since" in (status(it).message or ""))
         await asyncio.sleep(3600)
         await lab.cluster.delete(SECRETS, SECRET)

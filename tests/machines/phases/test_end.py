@@ -8,9 +8,9 @@ from holdfast.machines.phases.step import (
     CancelTask,
     DropFinalizer,
     RemoveNode,
+    ReportNothing,
     RevokeToken,
     StartTask,
-    TellNothing,
 )
 from holdfast.machines.snapshot import Absent, CloudProblem
 from holdfast.machines.work import Gone, MachineTask, Succeeded, TaskRunning
@@ -49,7 +49,7 @@ def test_when_the_machine_is_gone_node_pods_token_and_finalizer_go() -> None:
     there, lost = node(), pod("bert-r0-x", owner="Job", ready=False)
     pods = (lost, pod("driver"), pod("done", owner="Job", phase="Succeeded"))
     it = Decided(seen(SERVING, deleted=True, node=there, pods=pods, work=GONE), 60)
-    assert it.effects == (RemoveNode(there, (lost,)), RevokeToken(), TellNothing(), DropFinalizer())
+    assert it.effects == (RemoveNode(there, (lost,)), RevokeToken(), ReportNothing(), DropFinalizer())
 
 
 def test_a_token_that_was_revoked_after_the_join_is_not_revoked_again() -> None:
@@ -61,7 +61,7 @@ def test_a_token_that_was_revoked_after_the_join_is_not_revoked_again() -> None:
 def test_where_nothing_was_ever_launched_the_finalizer_comes_off(status: dict[str, Any] | None) -> None:
     """Even without a credential."""
     it = Decided(seen(status, deleted=True, problem=MISSING), 50)
-    assert it.effects == (TellNothing(), DropFinalizer())
+    assert it.effects == (ReportNothing(), DropFinalizer())
 
 
 def test_an_object_without_the_finalizer_is_not_touched() -> None:
@@ -106,7 +106,7 @@ def test_a_machine_that_did_not_join_is_deleted_and_its_object_stays_to_say_why(
     assert Decided(seen(ENDING), 50).effects == (DELETE,)
     it = Decided(seen(ENDING, work=GONE), 60)
     assert (it.where, it.status.state, it.message) == (("End", "Gone"), "TERMINATED", "Joined is False")
-    assert it.before_status == (RevokeToken(), TellNothing())
+    assert it.before_status == (RevokeToken(), ReportNothing())
     assert it.effects[-1] == DropFinalizer()
 
 

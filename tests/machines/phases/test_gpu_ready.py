@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.machines.phases.step import ReserveNode, StartTask, TellReady, unusable
+from holdfast.machines.phases.step import ReportReady, ReserveNode, StartTask, unusable
 from holdfast.machines.work import Gone, MachineTask, Succeeded
 from tests.machines.observations import JOINED, LAUNCHED, MACHINE, NAME, TEMPLATE, Decided, condition, node, pod, seen
 
@@ -40,7 +40,7 @@ def test_a_machine_with_its_gpus_is_reserved_and_serves() -> None:
     ready = node()
     it = Decided(seen(JOINED, node=ready, pods=pods), 100)
     assert (it.where, it.condition("GPUReady")) == (("Serve", "Serving"), ("True", "Ready"))
-    assert it.before_status == (ReserveNode(ready), TellReady())
+    assert it.before_status == (ReserveNode(ready), ReportReady())
     assert it.message == f"Node {NAME} is ready with 2 GPUs"
 
 

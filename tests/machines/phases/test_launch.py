@@ -9,22 +9,22 @@ from holdfast.machines.phases.step import (
     AddFinalizer,
     CancelTask,
     DropFinalizer,
+    ReportLaunched,
+    ReportRefused,
+    ReportTakenBack,
     StartTask,
-    TellLaunched,
-    TellRefused,
-    TellTakenBack,
     unusable,
 )
 from holdfast.machines.snapshot import CloudProblem
 from holdfast.machines.work import MachineTask, Succeeded, TaskRunning, Work
 from holdfast.providers.errors import (
-    Invalid,
+    CloudUnauthorized,
+    InvalidMachine,
     MachineEnded,
     ProviderError,
     QuotaExceeded,
     RateLimited,
     Stockout,
-    Unauthorized,
 )
 from tests.machines.observations import (
     ASKED,
@@ -71,7 +71,7 @@ def test_an_accepted_machine_is_written_down_and_joins() -> None:
     assert it.condition("Launched") == ("True", "Accepted")
     assert (it.status.instance_id, it.status.state) == ("7", "RUNNING")
     assert (it.status.internal_ip, it.status.external_ip) == ("10.0.0.7", "192.0.2.7")
-    assert it.effects == (TellLaunched(), StartTask(MachineTask.JOIN))
+    assert it.effects == (ReportLaunched(), StartTask(MachineTask.JOIN))
 
 
 def test_a_launched_machine_is_never_asked_for_again() -> None:
@@ -85,15 +85,15 @@ def test_a_launched_machine_is_never_asked_for_again() -> None:
         (Stockout("no T4 to spare"), "Stockout", "zone"),
         (QuotaExceeded("quota NVIDIA_T4_GPUS is 0", quota="NVIDIA_T4_GPUS"), "QuotaExceeded", "region"),
         (QuotaExceeded("quota GPUS_ALL_REGIONS is 0", scope="global"), "QuotaExceeded", "global"),
-        (Invalid("no such image", field="vmImage"), "Invalid", "template"),
-        (Invalid("no such machine type", field="gcp.machineType", scope="zone"), "Invalid", "template-zone"),
+        (InvalidMachine("no such image", field="vmImage"), "Invalid", "template"),
+        (InvalidMachine("no such machine type", field="gcp.machineType", scope="zone"), "Invalid", "template-zone"),
     ],
 )
 def test_a_refusal_ends_the_object_at_once_and_pools_are_told(error: Exception, reason: str, scope: str) -> None:
     it = Decided(seen(ASKED, work={MachineTask.LAUNCH: failed(error)}), 30)
     assert (it.where, it.condition("Launched")) == (("End", "Gone"), ("False", reason))
     assert str(error) in it.message
-    told = [effect.refusal for effect in it.effects if isinstance(effect, TellRefused)]
+    told = [effect.refusal for effect in it.effects if isinstance(effect, ReportRefused)]
     assert [(each.scope, each.reason, each.said) for each in told] == [(scope, reason, str(error))]
     assert StartTask(MachineTask.DELETE) not in it.effects, "nothing was made"
     assert it.effects[-1] == DropFinalizer()
@@ -106,7 +106,7 @@ def test_a_machine_that_ended_before_it_was_known_is_not_made_again(preempted: b
     error = MachineEnded("made and gone", preempted=preempted)
     it = Decided(seen(ASKED, work={MachineTask.LAUNCH: failed(error)}), 30)
     assert (it.status.phase, it.condition("Launched")[0], it.condition("Preempted")) == ("End", "True", expected)
-    told = TellTakenBack() if preempted else unusable("MachineDeleted", it.message)
+    told = ReportTakenBack() if preempted else unusable("MachineDeleted", it.message)
     assert told in it.before_status, "an order that always ends like this must not be repeated at once"
     assert LAUNCH not in it.effects
 
@@ -168,7 +168,7 @@ def test_without_a_credential_nothing_is_begun_and_nothing_is_given_up(problem: 
 @pytest.mark.parametrize(
     ("error", "reason", "rechecks_s"),
     [
-        (Unauthorized("the key was revoked"), "Unauthorized", [70]),
+        (CloudUnauthorized("the key was revoked"), "Unauthorized", [70]),
         (CannotJoin("SecretMissing", "no key"), "SecretMissing", [70, 600]),
     ],
 )
@@ -182,7 +182,7 @@ def test_what_a_person_has_to_mend_is_waited_for_and_tried_from_time_to_time(
 
 
 def test_a_revoked_key_is_waited_for_without_a_deadline_since_nothing_can_be_deleted_with_it() -> None:
-    unauthorized = failed(Unauthorized("the key was revoked"), retry_s=200_000)
+    unauthorized = failed(CloudUnauthorized("the key was revoked"), retry_s=200_000)
     it = Decided(seen(ASKED, work={MachineTask.LAUNCH: unauthorized}), 100_000)
     assert (it.where, it.effects) == (("Launch", "Unauthorized"), ())
 

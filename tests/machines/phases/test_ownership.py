@@ -8,7 +8,7 @@ from msgspec import structs
 from holdfast.api.core.pod import LocalObjectReference
 from holdfast.api.machine_ends import end_reason
 from holdfast.api.meta import OwnerReference
-from holdfast.machines.phases.step import CancelTask, DropFinalizer, StartTask, TellNothing
+from holdfast.machines.phases.step import CancelTask, DropFinalizer, ReportNothing, StartTask
 from holdfast.machines.snapshot import MachineSnapshot, with_instance, with_status
 from holdfast.machines.work import MachineTask
 from tests.machines.observations import (
@@ -57,7 +57,7 @@ def test_a_machine_without_its_job_is_given_back(status: dict[str, Any], owners:
 
 def test_a_machine_that_was_never_asked_for_is_not_made_without_its_job() -> None:
     it = Decided(owned(seen()), 0)
-    assert (it.where, it.effects) == (("End", "Gone"), (TellNothing(), DropFinalizer()))
+    assert (it.where, it.effects) == (("End", "Gone"), (ReportNothing(), DropFinalizer()))
 
 
 def test_a_launch_or_a_join_that_is_under_way_ends_first() -> None:

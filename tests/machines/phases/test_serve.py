@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from holdfast.api.core.selectors import Taint
-from holdfast.machines.phases.step import DropFinalizer, RemoveNode, StartTask, TellTakenBack
+from holdfast.machines.phases.step import DropFinalizer, RemoveNode, ReportTakenBack, StartTask
 from holdfast.machines.snapshot import Absent, CloudProblem, Listed, MachineSnapshot
 from holdfast.machines.work import Gone, MachineTask, Succeeded
 from holdfast.pods.failure import PREEMPTED
@@ -50,7 +50,7 @@ def test_the_mark_of_the_node_is_believed_at_once_and_the_machine_is_kept_for_a_
     assert (it.status.phase, it.condition("Preempted")) == ("Serve", ("True", "PreemptionNotice"))
     assert it.status.preemption_notice == "2026-03-01T12:01:39Z"
     assert it.message == "Google takes this node back at 12:02"
-    assert it.effects == (TellTakenBack(),)
+    assert it.effects == (ReportTakenBack(),)
 
 
 def test_a_notice_is_told_once() -> None:
@@ -60,9 +60,9 @@ def test_a_notice_is_told_once() -> None:
 def test_a_marked_machine_that_its_job_gives_back_first_was_preempted_too() -> None:
     it = Decided(serving(node=node(marked="soon"), deleted=True), 500)
     assert it.condition("Preempted") == ("True", "PreemptionNotice")
-    assert TellTakenBack() in it.effects
+    assert ReportTakenBack() in it.effects
     again = Decided(serving(NOTICED, node=node(marked="soon"), deleted=True), 500)
-    assert TellTakenBack() not in again.effects
+    assert ReportTakenBack() not in again.effects
 
 
 def test_a_notice_that_is_withdrawn_is_no_preemption() -> None:
@@ -119,7 +119,7 @@ def test_a_machine_that_the_cloud_took_back_has_ended_whatever_it_was_doing(stat
     it = Decided(seen(status, node=joined, listed=Absent(4), work=check(Gone(preempted=True))), 500)
     assert (it.where, it.condition("Preempted")) == (("End", "Gone"), ("True", "TakenBack"))
     assert it.status.state == "TERMINATED"
-    assert TellTakenBack() in it.effects
+    assert ReportTakenBack() in it.effects
     assert any(isinstance(effect, RemoveNode) for effect in it.effects) == (joined is not None)
     assert it.effects[-1] == DropFinalizer()
 
@@ -127,7 +127,7 @@ def test_a_machine_that_the_cloud_took_back_has_ended_whatever_it_was_doing(stat
 def test_a_machine_that_goes_after_its_notice_is_counted_once() -> None:
     it = Decided(seen(NOTICED, node=node(marked="soon"), work=check(Gone(preempted=True))), 500)
     assert (it.where, it.condition("Preempted")) == (("End", "Gone"), ("True", "TakenBack"))
-    assert TellTakenBack() not in it.effects
+    assert ReportTakenBack() not in it.effects
 
 
 @pytest.mark.parametrize(

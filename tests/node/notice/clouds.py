@@ -9,6 +9,7 @@ from typing import Protocol
 from aiohttp import web
 
 from holdfast.httpserver import listening
+from holdfast.times import format_time
 
 Misbehaviour = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -98,7 +99,7 @@ class Ec2Double(_Double):
             return web.Response(status=401)
         if request.path != "/latest/meta-data/spot/instance-action" or self.deadline is None:
             return web.Response(status=404)
-        return web.json_response({"action": "terminate", "time": self.deadline.strftime("%Y-%m-%dT%H:%M:%SZ")})
+        return web.json_response({"action": "terminate", "time": format_time(self.deadline)})
 
 
 class AzureDouble(_Double):

@@ -6,7 +6,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from holdfast.providers.errors import Unauthorized
+from holdfast.providers.errors import CloudUnauthorized
 from holdfast.providers.gcp.credentials import LARGEST_FILE, parse_service_account
 from tests.providers.compute_engine.accounts import Account
 
@@ -48,7 +48,7 @@ def test_the_addresses_that_google_had(token_uri: str) -> None:
 def test_the_address_of_the_configured_endpoint() -> None:
     own = "http://127.0.0.1:8080/token"
     parse_service_account(ACCOUNT.key_file(token_uri=own), token_uri=own)
-    with pytest.raises(Unauthorized, match="as token_uri"):
+    with pytest.raises(CloudUnauthorized, match="as token_uri"):
         parse_service_account(ACCOUNT.key_file(token_uri=own))
 
 
@@ -64,7 +64,7 @@ def test_the_address_of_the_configured_endpoint() -> None:
     ],
 )
 def test_other_types_are_refused_with_the_reason(kind: str) -> None:
-    with pytest.raises(Unauthorized) as caught:
+    with pytest.raises(CloudUnauthorized) as caught:
         parse_service_account(ACCOUNT.key_file(type=kind))
     said = f"is of type '{kind}'" if kind else "says no type"
     assert str(caught.value) == (
@@ -94,14 +94,14 @@ def test_other_types_are_refused_with_the_reason(kind: str) -> None:
     ],
 )
 def test_what_can_not_be_used_is_refused_with_what_to_write(content: bytes, said: str) -> None:
-    with pytest.raises(Unauthorized) as caught:
+    with pytest.raises(CloudUnauthorized) as caught:
         parse_service_account(content)
     assert said in str(caught.value)
     assert str(caught.value).endswith(WHAT_TO_WRITE)
 
 
 def test_long_values_are_not_quoted_whole() -> None:
-    with pytest.raises(Unauthorized) as caught:
+    with pytest.raises(CloudUnauthorized) as caught:
         parse_service_account(ACCOUNT.key_file(type="t" * 10_000))
     assert len(str(caught.value)) < 500
 
@@ -117,7 +117,7 @@ def test_long_values_are_not_quoted_whole() -> None:
     ],
 )
 def test_no_part_of_the_key_is_in_an_error(content: bytes) -> None:
-    with pytest.raises(Unauthorized) as caught:
+    with pytest.raises(CloudUnauthorized) as caught:
         parse_service_account(content)
     said = f"{caught.value!r} {caught.value.__cause__!r}"
     lines = [line for line in PEM.splitlines() if "PRIVATE" not in line]

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast.cluster.errors import NotLeading
-from holdfast.providers.errors import Invalid, NotFound, ProviderError, Stockout
+from holdfast.providers.errors import InvalidMachine, MachineNotFound, ProviderError, Stockout
 from holdfast.providers.gcp.provider import request_id
 from tests.providers.compute_engine.faults import Fault, lost, refusing, unavailable_though_done
 from tests.providers.compute_engine.refusals import OperationFailure, forbidden, not_found, unavailable
@@ -134,7 +134,7 @@ async def test_a_delete_that_failed_is_told_and_tried_anew() -> None:
 @virtual
 async def test_after_a_refused_insert_there_is_nothing_to_delete() -> None:
     async with lab() as it:
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidMachine):
             await it.provider().launch(spec(zone="us-central1-x"))
         await it.provider().delete("us-central1-x", NAME, UID)
         it.cloud.projects.clear()
@@ -182,5 +182,5 @@ async def test_a_machine_on_a_broken_host_is_deleted_too() -> None:
         await asyncio.sleep(1.0)
         assert (await provider.get(ZONE, NAME)).state == "TERMINATED"
         await provider.delete(ZONE, NAME, UID)
-        with pytest.raises(NotFound):
+        with pytest.raises(MachineNotFound):
             await provider.get(ZONE, NAME)

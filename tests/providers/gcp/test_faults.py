@@ -7,16 +7,16 @@ import msgspec
 import pytest
 
 from holdfast.providers.errors import (
-    Invalid,
+    CloudUnauthorized,
+    InvalidMachine,
     MachineEnded,
-    NotFound,
+    MachineNotFound,
     ProviderError,
     QuotaExceeded,
     RateLimited,
     Stockout,
-    Unauthorized,
 )
-from holdfast.providers.gcp.faults import AlreadyExists, OperationError, operation_error, response_error
+from holdfast.providers.gcp.faults import MachineNameTaken, OperationError, operation_error, response_error
 from tests.providers.compute_engine.refusals import (
     OperationFailure,
     Refused,
@@ -49,28 +49,34 @@ def failed(*failures: OperationFailure) -> ProviderError:
 
 
 def field_of(error: ProviderError) -> tuple[str, str]:
-    assert isinstance(error, Invalid)
+    assert isinstance(error, InvalidMachine)
     return error.field, error.scope
 
 
 @pytest.mark.parametrize(
     ("refused", "kind"),
     [
-        (unauthenticated(), Unauthorized),
-        (forbidden("compute.instances.create", f"{PLACE}/instances/m"), Unauthorized),
-        (no_actor("robot@p.iam.gserviceaccount.com", "me@p.iam.gserviceaccount.com"), Unauthorized),
-        (Refused(403, "accessNotConfigured", "Compute Engine API has not been used in project 1 before"), Unauthorized),
-        (Refused(403, "insufficientPermissions", "Request had insufficient authentication scopes."), Unauthorized),
+        (unauthenticated(), CloudUnauthorized),
+        (forbidden("compute.instances.create", f"{PLACE}/instances/m"), CloudUnauthorized),
+        (no_actor("robot@p.iam.gserviceaccount.com", "me@p.iam.gserviceaccount.com"), CloudUnauthorized),
+        (
+            Refused(403, "accessNotConfigured", "Compute Engine API has not been used in project 1 before"),
+            CloudUnauthorized,
+        ),
+        (Refused(403, "insufficientPermissions", "Request had insufficient authentication scopes."), CloudUnauthorized),
         (too_fast(), RateLimited),
         (Refused(429, "rateLimitExceeded", "Too many requests"), RateLimited),
         (Refused(403, "userRateLimitExceeded", "User Rate Limit Exceeded"), RateLimited),
         (Refused(403, "quotaExceeded", "Quota 'CPUS' exceeded.  Limit: 24.0 in region us-central1."), QuotaExceeded),
         (Refused(503, "ZONE_RESOURCE_POOL_EXHAUSTED", "The zone does not have enough resources"), Stockout),
-        (not_found(f"{PLACE}/instances/m"), NotFound),
-        (not_found(f"{PLACE}/operations/o"), NotFound),
-        (taken(f"{PLACE}/instances/m"), AlreadyExists),
-        (Refused(412, "conditionNotMet", "Constraint constraints/compute.vmExternalIpAccess violated"), Invalid),
-        (Refused(400, "invalid", "Something is wrong."), Invalid),
+        (not_found(f"{PLACE}/instances/m"), MachineNotFound),
+        (not_found(f"{PLACE}/operations/o"), MachineNotFound),
+        (taken(f"{PLACE}/instances/m"), MachineNameTaken),
+        (
+            Refused(412, "conditionNotMet", "Constraint constraints/compute.vmExternalIpAccess violated"),
+            InvalidMachine,
+        ),
+        (Refused(400, "invalid", "Something is wrong."), InvalidMachine),
         (unavailable(), ProviderError),
         (Refused(500, "internalError", "Internal error"), ProviderError),
         (Refused(418, "teapot", ""), ProviderError),
@@ -83,7 +89,7 @@ def test_the_class_of_an_answer(refused: Refused, kind: type[ProviderError]) -> 
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"error": "no"}', b"\xff"])
-@pytest.mark.parametrize(("status", "kind"), [(401, Unauthorized), (404, NotFound), (502, ProviderError)])
+@pytest.mark.parametrize(("status", "kind"), [(401, CloudUnauthorized), (404, MachineNotFound), (502, ProviderError)])
 def test_an_answer_that_is_no_json_is_judged_by_its_status(body: bytes, status: int, kind: type[ProviderError]) -> None:
     error = response_error(TRIED, status, body)
     assert type(error) is kind
@@ -268,7 +274,9 @@ def test_an_operation_that_failed_is_never_a_fault_that_passes(code: str) -> Non
 def test_a_permission_that_an_operation_lacks() -> None:
     message = "Required 'compute.images.useReadOnly' permission for 'projects/q/global/images/i'"
     error = failed(OperationFailure("PERMISSIONS_ERROR", message))
-    assert type(error) is Invalid, "who waits until it is granted finds the same operation, which has failed for good"
+    assert type(error) is InvalidMachine, (
+        "who waits until it is granted finds the same operation, which has failed for good"
+    )
     assert "compute.images.useReadOnly for projects/q/global/images/i" in str(error)
 
 
@@ -291,4 +299,4 @@ def test_googles_sentence_is_on_one_line_and_not_endless() -> None:
 
 def test_strange_errors_do_no_harm() -> None:
     body: dict[str, Any] = {"error": {"message": 1, "errors": "?"}}
-    assert type(response_error(TRIED, 403, json.dumps(body).encode())) is Unauthorized
+    assert type(response_error(TRIED, 403, json.dumps(body).encode())) is CloudUnauthorized

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.providers.errors import Invalid
+from holdfast.providers.errors import InvalidMachine
 from holdfast.providers.gcp.instance import (
     STATES,
     Accelerator,
@@ -193,7 +193,7 @@ def test_gpus_of_the_type_are_compared_with_those_of_the_template(
     if not field:
         check_gpus(wanted, machine_type)
         return
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidMachine) as caught:
         check_gpus(wanted, machine_type)
     assert (caught.value.field, caught.value.scope) == (field, "global")
     assert said in str(caught.value)

@@ -6,11 +6,11 @@ import pytest
 
 from holdfast.cluster.errors import NotLeading
 from holdfast.providers.errors import (
-    Invalid,
+    CloudUnauthorized,
+    InvalidMachine,
     MachineEnded,
     ProviderError,
     Stockout,
-    Unauthorized,
 )
 from holdfast.providers.gcp.instance import MachineType, insert_body
 from holdfast.providers.gcp.provider import request_id
@@ -193,7 +193,7 @@ async def test_a_name_that_is_taken_by_another_is_not_ours() -> None:
     async with lab() as it:
         await it.provider().launch(spec(uid="11111111-0000-4000-8000-000000000000"))
         it.cloud.operations.clear()
-        with pytest.raises(Invalid, match="a machine of that name is there that was not made for this"):
+        with pytest.raises(InvalidMachine, match="a machine of that name is there that was not made for this"):
             await it.provider().launch(SPEC)
 
 
@@ -255,7 +255,7 @@ async def test_a_refused_token_is_replaced_once() -> None:
         await provider.launch(another(2))
         assert len(it.cloud.accounts.given) == 2
         it.cloud.faults.add("zoneOperations.list", refusing(unauthenticated()), times=2)
-        with pytest.raises(Unauthorized):
+        with pytest.raises(CloudUnauthorized):
             await provider.launch(another(3))
 
 

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from holdfast.providers.errors import (
-    Invalid,
+    CloudUnauthorized,
+    InvalidMachine,
     MachineEnded,
     ProviderError,
     QuotaExceeded,
     RateLimited,
     Stockout,
-    Unauthorized,
 )
 from holdfast.providers.protocol import MachineSpec
 from tests.providers.compute_engine.faults import rate_limited, refusing
@@ -118,7 +118,7 @@ def test_a_template_that_asks_for_what_is_not_there(wanted: MachineSpec, missing
     async def run() -> None:
         async with lab() as it:
             it.cloud.missing.add(missing)
-            with pytest.raises(Invalid) as caught:
+            with pytest.raises(InvalidMachine) as caught:
                 await it.provider().launch(wanted)
             assert (caught.value.field, caught.value.scope) == (field, scope)
             assert not it.cloud.made
@@ -157,7 +157,7 @@ async def test_a_revoked_key_makes_nothing_and_works_again_when_mended() -> None
     async with lab() as it:
         it.account.is_revoked = True
         provider = it.provider()
-        with pytest.raises(Unauthorized):
+        with pytest.raises(CloudUnauthorized):
             await provider.launch(SPEC)
         assert not it.cloud.calls
         it.account.is_revoked = False
@@ -203,7 +203,7 @@ async def test_a_permission_that_is_granted_later_is_enough() -> None:
     async with lab() as it:
         provider = it.provider()
         it.cloud.faults.add("instances.insert", refusing(forbidden("compute.instances.create", "projects/p")))
-        with pytest.raises(Unauthorized):
+        with pytest.raises(CloudUnauthorized):
             await provider.launch(SPEC)
         await provider.launch(SPEC)
 
@@ -214,7 +214,7 @@ async def test_a_permission_that_its_operation_lacked_is_enough_for_the_next_obj
     async with lab() as it:
         said = "Required 'compute.images.useReadOnly' permission for 'projects/q/global/images/i'"
         it.cloud.faults.fail_operation("insert", OperationFailure("PERMISSIONS_ERROR", said))
-        with pytest.raises(Invalid, match=r"lacks the permission compute\.images\.useReadOnly"):
+        with pytest.raises(InvalidMachine, match=r"lacks the permission compute\.images\.useReadOnly"):
             await it.provider().launch(SPEC)
         await it.provider().launch(another(2))
         assert len(it.cloud.machines) == 1

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 import structlog
 
-from holdfast.providers.errors import MachineEnded, NotFound, ProviderError
+from holdfast.providers.errors import MachineEnded, MachineNotFound, ProviderError
 from holdfast.providers.gcp.http import HttpRequest, HttpResponse
 from holdfast.providers.protocol import MachineList
 from tests.providers.compute_engine.refusals import preempted_while_starting
@@ -139,7 +139,7 @@ async def test_a_machine_by_name() -> None:
         await asyncio.sleep(it.cloud.pace.start_s + 1)
         machine = await provider.get(ZONE, NAME)
         assert (machine.id, machine.state) == (launched.id, "RUNNING")
-        with pytest.raises(NotFound, match=f"can't look at machine m in {ZONE}"):
+        with pytest.raises(MachineNotFound, match=f"can't look at machine m in {ZONE}"):
             await provider.get(ZONE, "m")
 
 

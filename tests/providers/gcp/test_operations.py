@@ -83,7 +83,7 @@ async def test_a_failed_request_is_told_to_all_who_asked_and_to_nobody_else() ->
         results = await asyncio.gather(
             *(provider.is_preempted(ZONE, name, "") for name in ("a", "b")), return_exceptions=True
         )
-        assert [type(result).__name__ for result in results] == ["Unauthorized", "Unauthorized"]
+        assert [type(result).__name__ for result in results] == ["CloudUnauthorized", "CloudUnauthorized"]
         assert not await provider.is_preempted(ZONE, "a", "")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from holdfast.providers.errors import Unauthorized
+from holdfast.providers.errors import CloudUnauthorized
 from holdfast.providers.gcp.permissions import ALL, FOR_DRILLS, FOR_FIELDS, FOR_ZONES, MINIMAL
 from holdfast.providers.protocol import MachineSpec
 from tests.providers.gcp.lab import CLUSTER, NAME, UID, ZONE, Lab, lab, spec
@@ -48,7 +48,7 @@ def test_the_minimal_permissions_are_enough() -> None:
 
 @pytest.mark.parametrize("permission", MINIMAL)
 def test_each_of_them_is_needed(permission: str) -> None:
-    with pytest.raises(Unauthorized, match=f"lacks the permission {permission} for projects/my-gcp-project"):
+    with pytest.raises(CloudUnauthorized, match=f"lacks the permission {permission} for projects/my-gcp-project"):
         allowed(set(MINIMAL) - {permission}, PLAIN)
 
 
@@ -61,7 +61,7 @@ def test_a_field_needs_its_own_and_no_others(field: str) -> None:
     ("field", "permission"), [(field, one) for field, listed in FOR_FIELDS.items() for one in listed]
 )
 def test_each_permission_of_a_field_is_needed(field: str, permission: str) -> None:
-    with pytest.raises(Unauthorized, match=f"lacks the permission {permission} for"):
+    with pytest.raises(CloudUnauthorized, match=f"lacks the permission {permission} for"):
         allowed({*MINIMAL, *FOR_FIELDS[field]} - {permission}, WITH_FIELD[field])
 
 
@@ -81,7 +81,7 @@ def test_a_drill_needs_its_own(granted: bool) -> None:
             if granted:
                 await provider.simulate_preemption(ZONE, NAME)
                 return
-            with pytest.raises(Unauthorized, match=r"compute\.instances\.simulateMaintenanceEvent"):
+            with pytest.raises(CloudUnauthorized, match=r"compute\.instances\.simulateMaintenanceEvent"):
                 await provider.simulate_preemption(ZONE, NAME)
 
     run()
@@ -96,7 +96,7 @@ def test_the_list_of_zones_needs_its_own(granted: bool) -> None:
             if granted:
                 assert ZONE in await it.provider().zones()
                 return
-            with pytest.raises(Unauthorized, match=r"compute\.zones\.list"):
+            with pytest.raises(CloudUnauthorized, match=r"compute\.zones\.list"):
                 await it.provider().zones()
 
     run()

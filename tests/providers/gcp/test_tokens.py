@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from holdfast.providers.errors import ProviderError, Unauthorized
+from holdfast.providers.errors import CloudUnauthorized, ProviderError
 from holdfast.providers.gcp import tokens
 from holdfast.providers.gcp.credentials import parse_service_account
 from holdfast.providers.gcp.http import HttpRequest, HttpResponse, NoAnswer
@@ -125,9 +125,9 @@ async def test_a_key_that_is_refused_is_refused_at_once() -> None:
     fetch = Fetch()
     source = SharedToken(fetch)
     await source.token()
-    fetch.error = Unauthorized("revoked")
+    fetch.error = CloudUnauthorized("revoked")
     await asyncio.sleep(3400)
-    with pytest.raises(Unauthorized):
+    with pytest.raises(CloudUnauthorized):
         await source.token()
 
 
@@ -145,7 +145,7 @@ async def test_a_token_that_was_refused_is_not_given_out_again() -> None:
 async def test_a_revoked_key_is_told_with_what_to_do() -> None:
     async with lab() as it:
         it.account.is_revoked = True
-        with pytest.raises(Unauthorized) as caught:
+        with pytest.raises(CloudUnauthorized) as caught:
             await shared(it).token()
         assert str(caught.value) == (
             f"Google gives no token for the key {it.account.key_id} of {it.account.email} (invalid_grant: Invalid "
@@ -163,7 +163,7 @@ def _with_the_key_of_another(cloud: ComputeEngine) -> bytes:
 @virtual
 async def test_the_signature_is_what_counts() -> None:
     async with lab() as it:
-        with pytest.raises(Unauthorized, match="Invalid JWT Signature"):
+        with pytest.raises(CloudUnauthorized, match="Invalid JWT Signature"):
             await shared(it, _with_the_key_of_another(it.cloud)).token()
 
 
@@ -178,7 +178,7 @@ async def test_a_clock_that_is_off_is_told() -> None:
             random=Random(0),
             token_uri=it.cloud.endpoint.token_uri,
         )
-        with pytest.raises(Unauthorized, match=r"reasonable timeframe.*check this machine's clock"):
+        with pytest.raises(CloudUnauthorized, match=r"reasonable timeframe.*check this machine's clock"):
             await source.token()
 
 
@@ -220,9 +220,9 @@ class Answers:
         (200, b'{"access_token": "a\\nb", "expires_in": 3599}', ProviderError, "has no token"),
         (200, b'{"access_token": 5}', ProviderError, "has no token"),
         (302, b"", ProviderError, "the answer (302) has no token"),
-        (400, b"<html>", Unauthorized, "it says no reason"),
-        (401, b'{"error": "invalid_client"}', Unauthorized, "invalid_client"),
-        (403, b'{"error": "x\\u001b[31m"}', Unauthorized, "it says no reason"),
+        (400, b"<html>", CloudUnauthorized, "it says no reason"),
+        (401, b'{"error": "invalid_client"}', CloudUnauthorized, "invalid_client"),
+        (403, b'{"error": "x\\u001b[31m"}', CloudUnauthorized, "it says no reason"),
     ],
 )
 def test_strange_answers(status: int, body: bytes, kind: type[ProviderError], said: str) -> None:
@@ -243,7 +243,7 @@ def test_strange_answers(status: int, body: bytes, kind: type[ProviderError], sa
 async def test_the_operators_own_identity() -> None:
     async with lab() as it:
         source = own_identity_tokens(InProcess(it.cloud), random=Random(0), address=it.cloud.endpoint.metadata)
-        with pytest.raises(Unauthorized, match="has no service account: name a Secret"):
+        with pytest.raises(CloudUnauthorized, match="has no service account: name a Secret"):
             await source.token()
         it.cloud.accounts.own = it.account
         assert await source.token()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.providers.errors import Invalid, MachineEnded, NotFound, ProviderError, Stockout
+from holdfast.providers.errors import InvalidMachine, MachineEnded, MachineNotFound, ProviderError, Stockout
 from holdfast.providers.local.provider import SpotMarket
 from holdfast.providers.local.state import REMEMBERED, MachineTable, StateUnreadable
 from holdfast.providers.local.trace import parse_trace
@@ -31,7 +31,7 @@ async def test_a_machine_is_made_listed_and_deleted(tmp_path: Path) -> None:
         assert (nodes.running["m1"].gpu_type, nodes.running["m1"].gpu_count) == ("nvidia-l4", 2)
         await cloud.delete(ZONE, "m1", "uid-of-m1")
         assert nodes.running == {}
-        with pytest.raises(NotFound, match="no machine m1 in zone us-central1-a"):
+        with pytest.raises(MachineNotFound, match="no machine m1 in zone us-central1-a"):
             await cloud.get(ZONE, "m1")
         assert await names(local) == []
         assert not await cloud.is_preempted(ZONE, "m1", made.id)
@@ -70,9 +70,9 @@ async def test_another_object_or_zone_neither_gets_nor_deletes_the_machine(tmp_p
     async with provider(tmp_path, nodes) as local:
         await local.launch(spec())
         for other in (spec(zone="us-central1-b"), spec(uid="another")):
-            with pytest.raises(Invalid, match="m1 is there already, in zone us-central1-a"):
+            with pytest.raises(InvalidMachine, match="m1 is there already, in zone us-central1-a"):
                 await local.launch(other)
-        with pytest.raises(Invalid, match="belongs to another object"):
+        with pytest.raises(InvalidMachine, match="belongs to another object"):
             await local.delete(ZONE, "m1", "another")
         await local.delete("us-central1-b", "m1", "uid-of-m1")
         await local.delete(ZONE, "never-made", "uid")
@@ -182,7 +182,7 @@ async def test_a_preempted_machine_is_told_and_then_ends_at_once(tmp_path: Path)
         assert await local.is_preempted(ZONE, "m1", made.id)
         with pytest.raises(MachineEnded):
             await local.preempt("m1")
-        with pytest.raises(NotFound):
+        with pytest.raises(MachineNotFound):
             await local.preempt("m2")
 
 
@@ -246,7 +246,7 @@ async def test_an_on_demand_machine_is_not_taken_back(tmp_path: Path) -> None:
     async with provider(tmp_path, nodes) as local:
         await local.launch(spec(preemptible=False))
         assert not nodes.running["m1"].preemptible
-        with pytest.raises(Invalid, match="on-demand machine") as refused:
+        with pytest.raises(InvalidMachine, match="on-demand machine") as refused:
             await local.preempt("m1")
         assert refused.value.field == "preemptible"
 

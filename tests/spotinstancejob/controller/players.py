@@ -16,9 +16,10 @@ from holdfast.cluster.resources import CHECKPOINT_BACKUPS, NODES, PODS, PROVISIO
 from holdfast.runtime.controller import Controller, Done, Result, TerminalError
 from holdfast.runtime.informer import Store
 from holdfast.runtime.operator import Operator
-from holdfast.runtime.process import Now, format_time
+from holdfast.runtime.process import Now
 from holdfast.spotinstancejob.images import CheckpointImages, checkpoint_of
 from holdfast.spotinstancejob.repository import RepositoryProblem
+from holdfast.times import format_time
 from tests.spotinstancejob.machines import condition
 
 AddNode = Callable[[str, dict[str, str]], Awaitable[None]]

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from holdfast.api.core.objects import Node
-from holdfast.spotinstancejob.decide.failure import Loss, find_loss, losses_ahead
+from holdfast.spotinstancejob.decide.failure import LostAttempt, find_lost_attempt, lost_attempts_ahead
 from holdfast.spotinstancejob.snapshot import TIMING
 from tests.spotinstancejob.jobs import CPU_CONTAINER, spot_job
 from tests.spotinstancejob.machines import READY, condition, machine
@@ -23,10 +23,10 @@ def silent(since: float, **labels: str) -> Node:
     return msgspec.convert(body, Node)
 
 
-def loss(*, now: float = 100, phase: str = "Running", attempt: int = 0, **facts: Any) -> Loss | None:
+def lost(*, now: float = 100, phase: str = "Running", attempt: int = 0, **facts: Any) -> LostAttempt | None:
     fields = facts.pop("replica", {})
     observed = seen(replica(0, phase, attempt=attempt, **fields), **facts)
-    return find_loss(observed, observed.status.job_statuses[0], at(now), TIMING)
+    return find_lost_attempt(observed, observed.status.job_statuses[0], at(now), TIMING)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def loss(*, now: float = 100, phase: str = "Running", attempt: int = 0, **facts:
     ],
 )
 def test_an_attempt_is_lost_for_a_reason_of_one_class(facts: Any, cause: str, said: str) -> None:
-    found = loss(**facts)
+    found = lost(**facts)
     assert found is not None
     assert found.failure.cause == cause
     assert said in found.failure.message
@@ -89,7 +89,7 @@ def test_an_attempt_is_lost_for_a_reason_of_one_class(facts: Any, cause: str, sa
     ],
 )
 def test_an_attempt_that_goes_on_is_not_lost(facts: Any) -> None:
-    assert loss(**facts) is None
+    assert lost(**facts) is None
 
 
 @pytest.mark.parametrize(
@@ -100,14 +100,14 @@ def test_the_cloud_refutes_that_a_silent_spot_machine_was_preempted(pods: Any) -
         (READY, "preemption"),
         ([*READY, condition("Preempted", "False", "MachineRuns")], "infrastructure"),
     ):
-        found = loss(nodes=(silent(-300, **SPOT),), machines=(serving(conditions=conditions),), pods=pods, now=0)
+        found = lost(nodes=(silent(-300, **SPOT),), machines=(serving(conditions=conditions),), pods=pods, now=0)
         assert found is not None
         assert found.failure.cause == cause
 
 
 def test_only_while_its_pod_runs_a_loss_is_announced() -> None:
-    running = loss(machines=(serving(conditions=TAKEN),))
-    ended = loss(machines=(serving(conditions=TAKEN),), pods=(failed_pod(),))
+    running = lost(machines=(serving(conditions=TAKEN),))
+    ended = lost(machines=(serving(conditions=TAKEN),), pods=(failed_pod(),))
     assert running is not None
     assert ended is not None
     assert (running.is_announced, ended.is_announced) == (True, False)
@@ -115,15 +115,15 @@ def test_only_while_its_pod_runs_a_loss_is_announced() -> None:
 
 def test_on_a_machine_that_is_gone_already_nothing_can_be_saved() -> None:
     taken_back = [*READY, condition("Preempted", "True", "TakenBack", "the cloud has taken it back")]
-    found = loss(machines=(serving(conditions=taken_back, phase="End"),))
+    found = lost(machines=(serving(conditions=taken_back, phase="End"),))
     assert found is not None
     assert (found.failure.cause, found.is_announced) == ("preemption", False)
 
 
 def test_a_command_that_is_not_found_at_first_is_never_found() -> None:
     missing: dict[str, Any] = {"reason": "StartError", "message": 'exec: "trian": executable file not found in $PATH'}
-    first = loss(pods=(failed_pod(0, 128, **missing),))
-    later = loss(pods=(failed_pod(0, 128, attempt=1, **missing),), attempt=1)
+    first = lost(pods=(failed_pod(0, 128, **missing),))
+    later = lost(pods=(failed_pod(0, 128, attempt=1, **missing),), attempt=1)
     assert first is not None
     assert later is not None
     assert (first.failure.permanent, later.failure.permanent) == (True, False)
@@ -140,12 +140,12 @@ def unscheduled(**more: Any) -> Any:
 
 
 def test_a_pod_that_does_not_get_its_free_node_looks_for_another_and_on_its_machine_it_waits() -> None:
-    assert loss(phase="Starting", pods=(unscheduled(),), now=119) is None
-    found = loss(phase="Starting", pods=(unscheduled(),), now=120)
+    assert lost(phase="Starting", pods=(unscheduled(),), now=119) is None
+    found = lost(phase="Starting", pods=(unscheduled(),), now=120)
     assert found is not None
     assert found.failure.message == "its pod did not get node gpu-0 within 120 s: Insufficient nvidia.com/gpu"
     own = {"machine": "bert-r0-0-m0"}
-    assert loss(phase="Starting", pods=(unscheduled(),), now=900, replica=own, machines=(serving(),)) is None
+    assert lost(phase="Starting", pods=(unscheduled(),), now=900, replica=own, machines=(serving(),)) is None
 
 
 IMAGE = "registry.example.com/team/checkpoints:1@sha256:" + "1" * 64
@@ -169,7 +169,7 @@ def refused(reason: str, message: str) -> Any:
 def test_an_image_that_no_container_can_be_made_of_is_told_from_a_registry_that_is_away(
     reason: str, message: str, now: float, is_lost: bool, is_unusable: bool
 ) -> None:
-    found = loss(
+    found = lost(
         now=now,
         phase="Starting",
         replica={"restoredFrom": IMAGE, "machine": "bert-r0-0-m0"},
@@ -208,7 +208,7 @@ def sidecar_ended(message: str, *, is_ready: bool = False) -> Any:
 def test_an_image_that_the_sidecar_can_bring_nothing_back_from_is_unusable(
     message: str, fields: dict[str, str], is_lost: bool
 ) -> None:
-    found = loss(phase="Starting", replica=fields, pods=(sidecar_ended(message),), now=10)
+    found = lost(phase="Starting", replica=fields, pods=(sidecar_ended(message),), now=10)
     assert (found is not None) == is_lost
     if found is not None:
         assert found.image_is_unusable
@@ -218,11 +218,11 @@ def test_an_image_that_the_sidecar_can_bring_nothing_back_from_is_unusable(
 
 def test_a_sidecar_that_was_started_again_has_brought_the_checkpoint_back() -> None:
     again = sidecar_ended('{"reason": "UnusableImage", "message": "the layer is damaged"}', is_ready=True)
-    assert loss(phase="Starting", replica={"restoredFrom": IMAGE}, pods=(again,), now=10) is None
+    assert lost(phase="Starting", replica={"restoredFrom": IMAGE}, pods=(again,), now=10) is None
 
 
 def test_what_may_be_lost_by_time_alone_is_looked_at_then() -> None:
     observed = seen(replica(0), nodes=(silent(0),))
-    assert list(losses_ahead(observed, observed.status, TIMING)) == [at(300)]
+    assert list(lost_attempts_ahead(observed, observed.status, TIMING)) == [at(300)]
     starting = seen(replica(0, "Starting"), pods=(unscheduled(),))
-    assert list(losses_ahead(starting, starting.status, TIMING)) == [at(120), at(300)]
+    assert list(lost_attempts_ahead(starting, starting.status, TIMING)) == [at(120), at(300)]

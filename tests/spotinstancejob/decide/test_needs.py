@@ -74,7 +74,7 @@ def test_after_a_machine_that_ended_a_free_node_is_looked_for_again() -> None:
         {"machines": (serving(),), "nodes": (node("gpu-0", taint="holdfast.dev/preempted"),)},
         {"machines": (serving(),), "nodes": (node("gpu-0", ready=False),)},
         {"machines": (serving(),), "nodes": ()},
-        {"machines": (serving(),), "room_taken_by": {0: "its nvidia.com/gpu was taken by pod ml/other"}},
+        {"machines": (serving(),), "capacity_taken_by": {0: "its nvidia.com/gpu was taken by pod ml/other"}},
     ],
 )
 def test_a_machine_that_is_no_good_any_more_is_not_used_and_no_second_one_is_ordered(facts: Any) -> None:

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from holdfast.api.spotinstancejob_status import Cause, ReplicaStatus, SpotInstanceJobStatus
 from holdfast.pods.failure import WorkerFailure
-from holdfast.spotinstancejob.decide.failure import Loss
+from holdfast.spotinstancejob.decide.failure import LostAttempt
 from holdfast.spotinstancejob.decide.recovery import (
     choose_sources,
     drop_missing_images,
@@ -31,12 +31,14 @@ NOTICE = [*READY, condition("Preempted", "True", "PreemptionNotice")]
 OLD_IMAGE, NEW_IMAGE = "registry.example.com/team/checkpoints:old", "registry.example.com/team/checkpoints:new"
 
 
-def after(observed: SpotInstanceJobSnapshot, *losses: Loss, now: float = 100) -> SpotInstanceJobStatus:
-    return recover(observed, observed.status, losses, at(now), TIMING)
+def after(observed: SpotInstanceJobSnapshot, *attempts: LostAttempt, now: float = 100) -> SpotInstanceJobStatus:
+    return recover(observed, observed.status, attempts, at(now), TIMING)
 
 
-def lost(observed: SpotInstanceJobSnapshot, number: int = 0, failure: WorkerFailure = PREEMPTED, **more: Any) -> Loss:
-    return Loss(replica=observed.status.job_statuses[number], failure=failure, **more)
+def lost(
+    observed: SpotInstanceJobSnapshot, number: int = 0, failure: WorkerFailure = PREEMPTED, **more: Any
+) -> LostAttempt:
+    return LostAttempt(replica=observed.status.job_statuses[number], failure=failure, **more)
 
 
 def test_one_pass_has_the_next_attempt_its_class_and_a_checkpoint_of_the_survivor() -> None:

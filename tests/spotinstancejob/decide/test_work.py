@@ -16,7 +16,7 @@ from holdfast.spotinstancejob.decide.actions import (
     StartReplica,
     StopJob,
 )
-from holdfast.spotinstancejob.decide.work import leftovers, work
+from holdfast.spotinstancejob.decide.work import clean_up_ended, work
 from holdfast.spotinstancejob.snapshot import TIMING, SpotInstanceJobSnapshot
 from tests.spotinstancejob.jobs import finished_backup
 from tests.spotinstancejob.machines import machine
@@ -169,7 +169,7 @@ def test_of_a_job_that_has_ended_only_what_ended_by_itself_stays() -> None:
         backups=(finished_backup(1), structs.replace(finished_backup(2), status=None)),
         image_pods={"bert-r1-base-image": pod_of(1)},
     )
-    assert [text(each) for each in leftovers(observed)] == [
+    assert [text(each) for each in clean_up_ended(observed)] == [
         "stop bert-r1",
         "give back bert-r0-0-m0",
         "delete bert-r0-c2",

@@ -20,6 +20,7 @@ from holdfast.runtime.operator import Operator
 from holdfast.runtime.process import utc_now
 from holdfast.scheduling.gang import ADMITTED, AdmissionDecision
 from holdfast.scheduling.ledger import GPU
+from holdfast.times import format_time
 from holdfast.trainingjob import gang_admission as admission_module
 from holdfast.trainingjob.gang_admission import GangAdmission
 from tests.control_plane.waiting import eventually
@@ -219,7 +220,7 @@ async def test_a_job_that_is_held_off_loses_its_turn_and_gets_one_when_the_time_
     async with Running(lab):
         await lab.submit("first", 1, 4)
         await lab.told("first", ADMITTED)
-        later = (lab.now() + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        later = format_time(lab.now() + timedelta(hours=1))
         await lab.status("first", state="Pending", nextRetryTime=later)
         await lab.submit("second", 1, 4)
         await lab.told("second", ADMITTED)
@@ -251,7 +252,7 @@ async def test_a_restart_that_lost_its_machine_for_good_makes_room_after_a_while
     async with Running(lab, starvation_timeout_s=2.0):
         await lab.submit("first", 2, 4)
         told = {"type": "Restarting", "status": "True", "reason": "x", "message": "", "observedGeneration": 1}
-        since = lab.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        since = format_time(lab.now())
         await lab.status(
             "first", state="Restarting", restartCount=1, conditions=[{**told, "lastTransitionTime": since}]
         )

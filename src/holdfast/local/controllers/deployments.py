@@ -25,8 +25,9 @@ from holdfast.local.controllers.objects import (
 from holdfast.runtime.controller import Controller, Done, RequeueAfter, Result, TerminalError, Watch, owned_by
 from holdfast.runtime.informer import Store
 from holdfast.runtime.operator import Operator
-from holdfast.runtime.process import Now, format_time
+from holdfast.runtime.process import Now
 from holdfast.runtime.read_your_writes import TrackedClient, WriteTracker
+from holdfast.times import format_time
 
 # The pod of a Deployment, and the hash of the template that it was created from.
 

@@ -31,8 +31,9 @@ from holdfast.local.controllers.objects import JOBS, TemplatedJob, gather_all, r
 from holdfast.runtime.controller import Controller, Done, RequeueAfter, Result, TerminalError, Watch, owned_by
 from holdfast.runtime.informer import Store
 from holdfast.runtime.operator import Operator
-from holdfast.runtime.process import Now, format_time
+from holdfast.runtime.process import Now
 from holdfast.runtime.read_your_writes import TrackedClient, WriteTracker
+from holdfast.times import format_time
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

@@ -20,10 +20,10 @@ from holdfast.runtime.children import BY_NODE, node_of
 from holdfast.runtime.controller import Controller, Done, RequeueAfter, Result, TerminalError, Watch
 from holdfast.runtime.informer import Store
 from holdfast.runtime.operator import Operator
-from holdfast.runtime.process import Now, format_time
+from holdfast.runtime.process import Now
 from holdfast.runtime.read_your_writes import TrackedClient, WriteTracker
 from holdfast.scheduling.constraints import find_toleration
-from holdfast.times import parse_time
+from holdfast.times import format_time, parse_time
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

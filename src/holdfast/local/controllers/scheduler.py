@@ -27,10 +27,11 @@ from holdfast.runtime.controller import Controller, Done, Result, TerminalError
 from holdfast.runtime.events import Recorder
 from holdfast.runtime.informer import Store
 from holdfast.runtime.operator import Operator
-from holdfast.runtime.process import Now, format_time
+from holdfast.runtime.process import Now
 from holdfast.runtime.read_your_writes import TrackedClient, WriteTracker
 from holdfast.scheduling.constraints import CORDONED, find_toleration, matches_node, untolerated_taint
 from holdfast.scheduling.resources import Amounts, parse_nanos, pod_requests
+from holdfast.times import format_time
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

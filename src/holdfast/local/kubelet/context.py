@@ -5,7 +5,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,6 +17,7 @@ from holdfast.cluster.protocol import Cluster
 from holdfast.local.kubelet.devices import Cgroups, GpuAllocator
 from holdfast.local.kubelet.environment import NODE_ID, POD_UID, IssueToken, PodContext, expand
 from holdfast.local.kubelet.objects import PodRejected, RunnableContainer, RunnablePodSpec
+from holdfast.times import format_time
 
 # The kubelet runs the command of a container directly on the host, and no image.
 
@@ -192,7 +193,7 @@ class Host(Struct, frozen=True, kw_only=True):
 
     def time(self) -> str:
         """The current time in the format of metav1.Time."""
-        return self.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return format_time(self.now())
 
 
 class ContainerContext(Struct, frozen=True, kw_only=True):

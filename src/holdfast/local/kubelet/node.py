@@ -5,7 +5,6 @@ import contextlib
 import os
 import platform
 from collections.abc import Mapping
-from datetime import UTC
 
 import msgspec
 import structlog
@@ -17,6 +16,7 @@ from holdfast.cluster.protocol import JSON, Cluster
 from holdfast.cluster.resources import LEASES, NAMESPACES, NODES
 from holdfast.local.kubelet.context import HOST_IP, Now
 from holdfast.local.kubelet.devices import RESOURCE
+from holdfast.times import format_micro_time, format_time
 
 LEASE_NAMESPACE = "kube-node-lease"
 HEARTBEAT_S = 10.0
@@ -101,7 +101,7 @@ class NodeAgent:
             await self._cluster.patch_status(NODES, key, {"status": {"conditions": merged}})
 
     async def _renew(self) -> None:
-        renew_time = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        renew_time = format_micro_time(self._now())
         spec = {"holderIdentity": self._name, "leaseDurationSeconds": LEASE_S, "renewTime": renew_time}
         try:
             await self._cluster.patch(LEASES, Key(LEASE_NAMESPACE, self._name), {"spec": spec})
@@ -118,7 +118,7 @@ class NodeAgent:
         await self._cluster.create(LEASES, body, namespace=LEASE_NAMESPACE)
 
     def _status(self) -> JSON:
-        now = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = format_time(self._now())
         ready = {
             "type": "Ready",
             "status": "True",

@@ -13,10 +13,10 @@ from holdfast.machines.phases.step import (
     DropFinalizer,
     Effect,
     RemoveNode,
+    ReportNothing,
     RevokeToken,
     StartTask,
     Step,
-    TellNothing,
     at_step,
     nothing,
 )
@@ -38,7 +38,7 @@ def end(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> Step:
         return Step(status=seen.status, effects=(CancelTask(MachineTask.JOIN),))
     if not _is_gone(seen):
         return _give_back(seen, now, timing)
-    effects = (*_clean_up(seen), TellNothing())
+    effects = (*_clean_up(seen), ReportNothing())
     if seen.is_deleted:
         return Step(status=seen.status, effects=(*effects, DropFinalizer()))
     state = "TERMINATED" if seen.is_launched else seen.status.state

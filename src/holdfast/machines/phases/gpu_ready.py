@@ -9,9 +9,9 @@ from holdfast.api.core.objects import Node, Pod
 from holdfast.api.scalars import InvalidQuantity, parse_quantity
 from holdfast.machines.phases.presence import ask, is_there
 from holdfast.machines.phases.step import (
+    ReportReady,
     ReserveNode,
     Step,
-    TellReady,
     at_step,
     ending,
     nothing,
@@ -63,7 +63,7 @@ def _missing(seen: MachineSnapshot, node: Node) -> tuple[str, str] | None:
 def _ready(seen: MachineSnapshot, node: Node, now: datetime) -> Step:
     message = f"Node {node.metadata.name} is ready with {wanted_gpus(seen)} GPUs"
     status = with_condition(seen, seen.status, "GPUReady", True, "Ready", message, now)
-    return Step(status=at_step(status, "Serve", "Serving", message, now), effects=(ReserveNode(node), TellReady()))
+    return Step(status=at_step(status, "Serve", "Serving", message, now), effects=(ReserveNode(node), ReportReady()))
 
 
 def wanted_gpus(seen: MachineSnapshot) -> int:

@@ -9,11 +9,11 @@ from holdfast.api.provisionedinstance import ProvisionedInstanceStatus
 from holdfast.machines.joining import CannotJoin, JoinStep
 from holdfast.machines.phases.step import (
     AddFinalizer,
+    ReportLaunched,
+    ReportRefused,
+    ReportTakenBack,
     StartTask,
     Step,
-    TellLaunched,
-    TellRefused,
-    TellTakenBack,
     at_step,
     ending,
     nothing,
@@ -24,7 +24,7 @@ from holdfast.machines.phases.step import (
 )
 from holdfast.machines.snapshot import MachineSnapshot, MachineTiming, is_due, with_status
 from holdfast.machines.work import Failed, MachineTask, Succeeded, TaskRunning, error_of, has_run
-from holdfast.providers.errors import Invalid, MachineEnded, QuotaExceeded, Stockout, Unauthorized
+from holdfast.providers.errors import CloudUnauthorized, InvalidMachine, MachineEnded, QuotaExceeded, Stockout
 from holdfast.providers.protocol import Machine
 from holdfast.scheduling.machine_pools import Scope, ZoneRefusal
 from holdfast.times import parse_optional_time
@@ -33,7 +33,7 @@ TEMPLATE, INSERT = "Template", "Insert"
 # The last try has failed, and another one follows by itself.
 RETRYING = "Retrying"
 TIMED_OUT, TEMPLATE_MISSING = "TimedOut", "TemplateMissing"
-REFUSED = ("Stockout", "QuotaExceeded", "Invalid")
+REFUSED = (Stockout.reason, QuotaExceeded.reason, InvalidMachine.reason)
 
 
 def launch(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> Step:
@@ -45,7 +45,7 @@ def launch(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> Step:
     error = error_of(work)
     if isinstance(error, MachineEnded):
         return _ended(seen, error, now)
-    if isinstance(error, Stockout | QuotaExceeded | Invalid):
+    if isinstance(error, Stockout | QuotaExceeded | InvalidMachine):
         return _refused(seen, error, now)
     if seen.template is None and not isinstance(work, TaskRunning):
         return _without_template(seen, now, timing)
@@ -53,7 +53,7 @@ def launch(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> Step:
         return Step(status=waiting(seen, "Launch", "Launched", seen.problem.reason, seen.problem.message, now))
     if isinstance(error, CannotJoin):
         return _cannot_join(seen, error, now, timing)
-    if isinstance(error, Unauthorized):
+    if isinstance(error, CloudUnauthorized):
         status = waiting(seen, "Launch", "Launched", "Unauthorized", str(error), now)
         return Step(status=status, then=_again(seen, now))
     return _under_way(seen, error, now, timing)
@@ -116,7 +116,7 @@ def _launched(seen: MachineSnapshot, machine: Machine, now: datetime) -> Step:
     message = f"waiting for {seen.where} to join the cluster"
     status = at_step(status, "Join", JoinStep.HOST_KEY, message, now)
     status = with_condition(seen, status, "Joined", False, JoinStep.HOST_KEY, message, now)
-    return Step(status=status, effects=(TellLaunched(),))
+    return Step(status=status, effects=(ReportLaunched(),))
 
 
 def _ended(seen: MachineSnapshot, error: MachineEnded, now: datetime) -> Step:
@@ -125,22 +125,22 @@ def _ended(seen: MachineSnapshot, error: MachineEnded, now: datetime) -> Step:
     reason = TAKEN_BACK if error.preempted else DELETED
     message = f"{seen.where}: {error}"
     status = ending(with_status(seen, made), "Preempted", error.preempted, reason, message, now)
-    return Step(status=status, effects=(TellTakenBack() if error.preempted else unusable(reason, message),))
+    return Step(status=status, effects=(ReportTakenBack() if error.preempted else unusable(reason, message),))
 
 
-def _refused(seen: MachineSnapshot, error: Stockout | QuotaExceeded | Invalid, now: datetime) -> Step:
-    reason = type(error).__name__
+def _refused(seen: MachineSnapshot, error: Stockout | QuotaExceeded | InvalidMachine, now: datetime) -> Step:
+    reason = error.reason
     match error:
         case Stockout():
             refusal = ZoneRefusal(scope="zone", reason=reason, said=str(error))
         case QuotaExceeded():
             refusal = ZoneRefusal(scope=error.scope, reason=reason, said=str(error))
-        case Invalid():
+        case InvalidMachine():
             # Others' templates may do well there, and so does this one once it is corrected.
             scope: Scope = "template-zone" if error.scope == "zone" else "template"
             refusal = ZoneRefusal(scope=scope, reason=reason, said=str(error))
     message = f"{seen.where} was not made: {error}"
-    return Step(status=ending(seen, "Launched", False, reason, message, now), effects=(TellRefused(refusal),))
+    return Step(status=ending(seen, "Launched", False, reason, message, now), effects=(ReportRefused(refusal),))
 
 
 def _without_template(seen: MachineSnapshot, now: datetime, timing: MachineTiming) -> Step:

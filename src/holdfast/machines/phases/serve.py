@@ -11,7 +11,7 @@ from msgspec import structs
 from holdfast.api.machine_ends import DELETED, NOTICE, RUNS, STOPPED, TAKEN_BACK
 from holdfast.api.provisionedinstance import ProvisionedInstanceStatus
 from holdfast.machines.phases.presence import NODE_DELETED, SILENT, ask, doubts, is_there, shown
-from holdfast.machines.phases.step import Step, TellTakenBack, ending, nothing, with_condition, with_machine
+from holdfast.machines.phases.step import ReportTakenBack, Step, ending, nothing, with_condition, with_machine
 from holdfast.machines.snapshot import MachineSnapshot, MachineTiming, found_gone, with_status
 from holdfast.machines.work import Gone
 from holdfast.pods.failure import PREEMPTED, has_preemption_notice
@@ -48,7 +48,7 @@ def _gone(seen: MachineSnapshot, gone: Gone, now: datetime) -> Step:
     if gone.preempted:
         status = ending(seen, "Preempted", True, TAKEN_BACK, f"the cloud has taken {seen.where} back", now)
         was_told = seen.holds("Preempted")
-        return Step(status=status, effects=() if was_told else (TellTakenBack(),))
+        return Step(status=status, effects=() if was_told else (ReportTakenBack(),))
     how = "was stopped" if gone.exists else "was deleted"
     reason = STOPPED if gone.exists else DELETED
     message = f"{seen.where} {how}, and not by this operator: nothing says that the cloud has taken it back"
@@ -68,7 +68,7 @@ def _with_notice(seen: MachineSnapshot, now: datetime) -> Step:
     said = mark.message if mark is not None else f"Node {seen.machine} is marked: the cloud takes it back"
     at = (mark.last_transition_time if mark is not None else None) or format_time(now)
     status = with_condition(seen, seen.status, "Preempted", True, NOTICE, said, now)
-    return Step(status=structs.replace(status, preemption_notice=at), effects=(TellTakenBack(),))
+    return Step(status=structs.replace(status, preemption_notice=at), effects=(ReportTakenBack(),))
 
 
 def _as_shown(seen: MachineSnapshot) -> ProvisionedInstanceStatus:

@@ -52,23 +52,23 @@ class RevokeToken(Struct, frozen=True):
     """Nothing is to join with what was made for this machine."""
 
 
-class TellLaunched(Struct, frozen=True):
+class ReportLaunched(Struct, frozen=True):
     """The zone had a machine to spare."""
 
 
-class TellReady(Struct, frozen=True):
+class ReportReady(Struct, frozen=True):
     """A machine of this template is of use in this zone."""
 
 
-class TellRefused(Struct, frozen=True):
+class ReportRefused(Struct, frozen=True):
     refusal: ZoneRefusal
 
 
-class TellTakenBack(Struct, frozen=True):
+class ReportTakenBack(Struct, frozen=True):
     """The zone has taken the machine back."""
 
 
-class TellNothing(Struct, frozen=True):
+class ReportNothing(Struct, frozen=True):
     """The zone gave no answer to this object's request, and will give none."""
 
 
@@ -80,11 +80,11 @@ Effect: TypeAlias = (
     | ReserveNode
     | RemoveNode
     | RevokeToken
-    | TellLaunched
-    | TellReady
-    | TellRefused
-    | TellTakenBack
-    | TellNothing
+    | ReportLaunched
+    | ReportReady
+    | ReportRefused
+    | ReportTakenBack
+    | ReportNothing
 )
 
 
@@ -169,9 +169,9 @@ def ending(
     return with_condition(seen, status, kind, holds, reason, message, now)
 
 
-def unusable(reason: str, said: str) -> TellRefused:
+def unusable(reason: str, said: str) -> ReportRefused:
     """A machine of this template was of no use: the next one is made in another zone, or after a pause."""
-    return TellRefused(ZoneRefusal(scope="template-zone", reason=reason, said=said))
+    return ReportRefused(ZoneRefusal(scope="template-zone", reason=reason, said=said))
 
 
 def with_machine(status: ProvisionedInstanceStatus, machine: Machine) -> ProvisionedInstanceStatus:

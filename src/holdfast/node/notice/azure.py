@@ -12,7 +12,7 @@ METADATA = {"Metadata": "true"}
 EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
 NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 PREEMPT = "Preempt"
-STANDING = ("Scheduled", "Started")
+CURRENT = ("Scheduled", "Started")
 # The first question switches the events of this machine on, which takes Azure up to two minutes.
 FIRST_ANSWER_S = 150.0
 
@@ -76,8 +76,8 @@ class Azure:
 
 def is_preemption_of(event: ScheduledEvent, name: str) -> bool:
     """Whether the event takes this machine back, and is neither over nor cancelled."""
-    is_standing = not event.event_status or event.event_status in STANDING
-    return event.event_type == PREEMPT and is_standing and name.lower() in (each.lower() for each in event.resources)
+    is_current = not event.event_status or event.event_status in CURRENT
+    return event.event_type == PREEMPT and is_current and name.lower() in (each.lower() for each in event.resources)
 
 
 def _time(text: str) -> datetime | None:

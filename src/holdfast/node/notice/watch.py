@@ -45,15 +45,15 @@ class NoticeWatch:
         self._metrics = metrics
         self._now = now
         self._address = address
-        self._standing: ReceivedNotice | None = None
+        self._current: ReceivedNotice | None = None
         self._changed = asyncio.Event()
         self._is_answered = False
 
     def remaining_s(self) -> float | None:
         """How long this node still has; None while no notice stands. What would take longer is not to be begun."""
-        if self._standing is None:
+        if self._current is None:
             return None
-        return max(0.0, (self._standing.deadline - self._now()).total_seconds())
+        return max(0.0, (self._current.deadline - self._now()).total_seconds())
 
     async def run(self) -> None:
         """Ends by itself only where no cloud is found."""
@@ -107,9 +107,9 @@ class NoticeWatch:
 
     def _take(self, notice: ReceivedNotice | None) -> None:
         is_first, self._is_answered = not self._is_answered, True
-        if not is_first and (notice is None) == (self._standing is None):
+        if not is_first and (notice is None) == (self._current is None):
             return
-        self._standing = notice
+        self._current = notice
         if notice is not None:
             self._metrics.noticed(notice.notice.cloud)
             log.warning("preemption notice", cloud=notice.notice.cloud, deadline=format_time(notice.deadline))
@@ -119,17 +119,17 @@ class NoticeWatch:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            if self._standing is None:
+            if self._current is None:
                 await self._until_done(self._withdraw)
             else:
-                await self._pass_on(self._standing)
+                await self._pass_on(self._current)
 
     async def _pass_on(self, notice: ReceivedNotice) -> None:
         async def read_recorded() -> None:
             nonlocal notice
             notice = await self._marker.as_recorded(notice)
             if not self._changed.is_set():
-                self._standing = notice
+                self._current = notice
 
         # An agent that died after the notice has left its times on the Node.
         await self._until_done(read_recorded)

@@ -15,7 +15,7 @@ from google.auth import jwt
 from google.auth.crypt import RSASigner
 from msgspec import Struct
 
-from holdfast.providers.errors import Unauthorized
+from holdfast.providers.errors import CloudUnauthorized
 
 FILE = "credentials.json"
 SERVICE_ACCOUNT = "service_account"
@@ -82,26 +82,26 @@ class GoogleServiceAccount:
 
 
 def parse_service_account(content: bytes, *, token_uri: str = TOKEN_URI) -> GoogleServiceAccount:
-    """Raises `Unauthorized` with what to write; nothing of the content but its type and addresses is quoted.
+    """Raises `CloudUnauthorized` with what to write; nothing of the content but its type and addresses is quoted.
 
     token_uri: the configured one, which a key may name as well as Google's.
     """
     file = _decode(content)
     if file.type != SERVICE_ACCOUNT:
         said = f"is of type {_quote(file.type)}" if file.type else "says no type"
-        raise Unauthorized(
+        raise CloudUnauthorized(
             f"{FILE} {said}, and only {SERVICE_ACCOUNT} is accepted, since other types can make their reader fetch "
             f"addresses, read files or run programs: {_WHAT_TO_WRITE}"
         )
     if missing := [name for name in ("client_email", "private_key", "private_key_id") if not getattr(file, name)]:
-        raise Unauthorized(f"{FILE} lacks {' and '.join(missing)}: {_WHAT_TO_WRITE}")
+        raise CloudUnauthorized(f"{FILE} lacks {' and '.join(missing)}: {_WHAT_TO_WRITE}")
     if file.token_uri not in {*GOOGLE_TOKEN_URIS, token_uri}:
-        raise Unauthorized(
+        raise CloudUnauthorized(
             f"{FILE} names {_quote(file.token_uri)} as token_uri, and a key is shown to {token_uri} alone: "
             f"{_WHAT_TO_WRITE}"
         )
     if file.universe_domain != UNIVERSE:
-        raise Unauthorized(
+        raise CloudUnauthorized(
             f"{FILE} is for {_quote(file.universe_domain)}, and machines are made at {UNIVERSE} alone: {_WHAT_TO_WRITE}"
         )
     return GoogleServiceAccount(file.client_email, file.private_key_id, file.project_id, _private_key(file.private_key))
@@ -109,22 +109,22 @@ def parse_service_account(content: bytes, *, token_uri: str = TOKEN_URI) -> Goog
 
 def _decode(content: bytes) -> _KeyFile:
     if len(content) > LARGEST_FILE:
-        raise Unauthorized(f"{FILE} has {len(content)} bytes, more than any key: {_WHAT_TO_WRITE}")
+        raise CloudUnauthorized(f"{FILE} has {len(content)} bytes, more than any key: {_WHAT_TO_WRITE}")
     try:
         return msgspec.json.decode(content, type=_KeyFile)
     except msgspec.ValidationError:
-        raise Unauthorized(f"{FILE} is not the key of a service account: {_WHAT_TO_WRITE}") from None
+        raise CloudUnauthorized(f"{FILE} is not the key of a service account: {_WHAT_TO_WRITE}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise Unauthorized(f"{FILE} is not JSON: {_WHAT_TO_WRITE}") from None
+        raise CloudUnauthorized(f"{FILE} is not JSON: {_WHAT_TO_WRITE}") from None
 
 
 def _private_key(pem: str) -> RSAPrivateKey:
     try:
         key = load_pem_private_key(pem.encode(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise Unauthorized(f"the private_key in {FILE} can't be read: {_WHAT_TO_WRITE}") from None
+        raise CloudUnauthorized(f"the private_key in {FILE} can't be read: {_WHAT_TO_WRITE}") from None
     if not isinstance(key, RSAPrivateKey):
-        raise Unauthorized(f"the private_key in {FILE} is not an RSA key, as Google's are: {_WHAT_TO_WRITE}")
+        raise CloudUnauthorized(f"the private_key in {FILE} is not an RSA key, as Google's are: {_WHAT_TO_WRITE}")
     return key
 
 

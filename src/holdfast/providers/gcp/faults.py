@@ -11,15 +11,15 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.providers.errors import (
-    Invalid,
+    CloudUnauthorized,
+    InvalidMachine,
     MachineEnded,
-    NotFound,
+    MachineNotFound,
     ProviderError,
     QuotaExceeded,
     RateLimited,
     Scope,
     Stockout,
-    Unauthorized,
 )
 
 LONGEST_QUOTE = 400
@@ -150,7 +150,7 @@ class _HttpBody(Struct, frozen=True):
     error: _HttpError = _HttpError()
 
 
-class AlreadyExists(ProviderError):
+class MachineNameTaken(ProviderError):
     """The name is taken."""
 
 
@@ -170,13 +170,13 @@ def response_error(tried: str, status: int, body: bytes, *, retry_after_s: float
     if status in (403, 413) and reasons & QUOTAS:
         return _quota_exceeded(tried, message, None)
     if status == 401 or reasons & UNAUTHENTICATED:
-        return Unauthorized(f"{said}: the key may be revoked, or the account disabled")
+        return CloudUnauthorized(f"{said}: the key may be revoked, or the account disabled")
     if status == 403 or reasons & FORBIDDEN:
         return _forbidden(tried, message, is_off=bool(reasons & API_OFF))
     if status == 404:
         return _absent(tried, message)
     if status == 409:
-        return AlreadyExists(said)
+        return MachineNameTaken(said)
     if status in (400, 412):
         return _invalid(tried, message)
     return ProviderError(said)
@@ -193,7 +193,7 @@ def operation_error(tried: str, errors: tuple[OperationError, ...]) -> ProviderE
         return _no_address(tried, error.message)
     if error.code in FORBIDDEN:
         # Once it is granted, a new order does better; this operation never will.
-        return Invalid(str(_forbidden(tried, error.message, is_off=False)))
+        return InvalidMachine(str(_forbidden(tried, error.message, is_off=False)))
     if is_preemption(error):
         return MachineEnded(f"can't {tried}: {quoted(error.message) or error.code}", preempted=True)
     if error.code in ABSENT:
@@ -253,22 +253,22 @@ def _no_address(tried: str, message: str) -> QuotaExceeded:
     )
 
 
-def _forbidden(tried: str, message: str, *, is_off: bool) -> Unauthorized:
+def _forbidden(tried: str, message: str, *, is_off: bool) -> CloudUnauthorized:
     if is_off:
-        return Unauthorized(
+        return CloudUnauthorized(
             f"can't {tried}: {quoted(message)}: enable the Compute Engine API in the project, and its billing"
         )
     if needed := _PERMISSION.search(message):
-        return Unauthorized(
+        return CloudUnauthorized(
             f"can't {tried}: the credential lacks the permission {needed[1]} for {needed[2]}: grant its service "
             "account a role with it"
         )
     if actor := _ACTOR.search(message):
-        return Unauthorized(
+        return CloudUnauthorized(
             f"can't {tried}: the credential lacks the permission iam.serviceAccounts.actAs for {actor[1]}: grant its "
             "service account the role Service Account User on that account"
         )
-    return Unauthorized(f"can't {tried}: {quoted(message) or 'it is forbidden'}")
+    return CloudUnauthorized(f"can't {tried}: {quoted(message) or 'it is forbidden'}")
 
 
 def _absent(tried: str, message: str) -> ProviderError:
@@ -277,20 +277,20 @@ def _absent(tried: str, message: str) -> ProviderError:
     kind = next((part for part in reversed(parts) if part in {"instances", "operations", *_RESOURCE_FIELDS}), "")
     if kind in _RESOURCE_FIELDS:
         field, scope = _RESOURCE_FIELDS[kind]
-        return Invalid(f"can't {tried}: {quoted(message)}: correct {field}", field=field, scope=scope)
-    return NotFound(f"can't {tried}: {quoted(message) or 'it is not there'}")
+        return InvalidMachine(f"can't {tried}: {quoted(message)}: correct {field}", field=field, scope=scope)
+    return MachineNotFound(f"can't {tried}: {quoted(message) or 'it is not there'}")
 
 
-def _invalid(tried: str, message: str, location: str = "") -> Invalid:
+def _invalid(tried: str, message: str, location: str = "") -> InvalidMachine:
     found = _FIELD.search(message)
     named = location.removeprefix("resource.") or (found[1] if found else "")
     field, scope = _field(named, message)
-    if not field and isinstance(absent := _absent(tried, message), Invalid):
+    if not field and isinstance(absent := _absent(tried, message), InvalidMachine):
         return absent
     # What Google quotes of the metadata is a script of the user, which may hold anything.
     said = "" if field == "startupScript" else quoted(message)
     parts = (f"can't {tried}", said or "Google refuses the machine", field and f"correct {field}")
-    return Invalid(": ".join(filter(None, parts)), field=field, scope=scope)
+    return InvalidMachine(": ".join(filter(None, parts)), field=field, scope=scope)
 
 
 def _field(named: str, message: str) -> tuple[str, FieldScope]:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from holdfast.api.spotinstancevm import InstanceState
-from holdfast.providers.errors import Invalid
+from holdfast.providers.errors import InvalidMachine
 from holdfast.providers.protocol import Machine, MachineSpec
 from holdfast.times import parse_optional_time
 
@@ -86,17 +86,17 @@ def to_machine(instance: Instance) -> Machine:
 
 
 def check_gpus(spec: MachineSpec, machine_type: MachineType) -> None:
-    """A type that brings GPUs must bring those of the template; raises `Invalid`."""
+    """A type that brings GPUs must bring those of the template; raises `InvalidMachine`."""
     if not machine_type.accelerators:
         return
     brought = machine_type.accelerators[0]
     what = f"machine type {spec.machine_type} brings {brought.count} {brought.type}"
     if not spec.gpu_count:
-        raise Invalid(f"{what}, and the template has no gpu: write type and count there", field="gpu")
+        raise InvalidMachine(f"{what}, and the template has no gpu: write type and count there", field="gpu")
     if brought.type != spec.gpu_type:
-        raise Invalid(f"{what}, and gpu.type is {spec.gpu_type}: correct one of the two", field="gpu.type")
+        raise InvalidMachine(f"{what}, and gpu.type is {spec.gpu_type}: correct one of the two", field="gpu.type")
     if brought.count != spec.gpu_count:
-        raise Invalid(f"{what}, and gpu.count is {spec.gpu_count}: correct one of the two", field="gpu.count")
+        raise InvalidMachine(f"{what}, and gpu.count is {spec.gpu_count}: correct one of the two", field="gpu.count")
 
 
 def insert_body(spec: MachineSpec, project: str, machine_type: MachineType) -> dict[str, Any]:

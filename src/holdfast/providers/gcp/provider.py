@@ -10,10 +10,17 @@ from typing import TypeVar
 import structlog
 from msgspec import Struct
 
-from holdfast.providers.errors import Invalid, MachineEnded, NotFound, ProviderError, QuotaExceeded, Stockout
+from holdfast.providers.errors import (
+    InvalidMachine,
+    MachineEnded,
+    MachineNotFound,
+    ProviderError,
+    QuotaExceeded,
+    Stockout,
+)
 from holdfast.providers.gcp.credentials import GoogleServiceAccount
 from holdfast.providers.gcp.endpoint import GOOGLE, GoogleEndpoint
-from holdfast.providers.gcp.faults import AlreadyExists, is_preemption, quoted
+from holdfast.providers.gcp.faults import MachineNameTaken, is_preemption, quoted
 from holdfast.providers.gcp.http import AiohttpHttp, Http
 from holdfast.providers.gcp.instance import (
     CLUSTER_LABEL,
@@ -108,7 +115,7 @@ class GcpProvider:
             target_id = operation.target_id
         try:
             machine = await _looked_at(self.get(spec.zone, spec.name))
-        except NotFound:
+        except MachineNotFound:
             if operation is None:
                 raise ProviderError(f"can't {tried}: the name is taken, and no machine has it") from None
             preempted = await self.is_preempted(spec.zone, spec.name, target_id)
@@ -117,7 +124,9 @@ class GcpProvider:
                 preempted=preempted,
             ) from None
         if machine.uid != spec.uid:
-            raise Invalid(f"can't {tried}: a machine of that name is there that was not made for this: delete it")
+            raise InvalidMachine(
+                f"can't {tried}: a machine of that name is there that was not made for this: delete it"
+            )
         return machine
 
     async def get(self, zone: str, name: str) -> Machine:
@@ -164,7 +173,7 @@ class GcpProvider:
         tried = f"delete machine {name} in {zone}"
         try:
             await self._delete(zone, name, uid, tried)
-        except Invalid as error:
+        except InvalidMachine as error:
             if error.field not in NOWHERE:
                 raise
 
@@ -202,7 +211,7 @@ class GcpProvider:
         )
         try:
             attributes = await self._api.send(call, _GuestAttributes)
-        except NotFound:  # the guest has written none yet, or there is no machine
+        except MachineNotFound:  # the guest has written none yet, or there is no machine
             return ()
         return tuple(f"{one.key} {one.value.strip()}" for one in attributes.query_value.items)
 
@@ -248,7 +257,7 @@ class GcpProvider:
         )
         try:
             return await self._api.send(call, Operation)
-        except AlreadyExists:
+        except MachineNameTaken:
             return await _looked_at(self._insert_operation(spec))
 
     async def _machine_type(self, spec: MachineSpec, tried: str) -> MachineType:
@@ -276,7 +285,7 @@ class GcpProvider:
             )
             try:
                 operation = await self._api.send(call, Operation)
-            except NotFound:
+            except MachineNotFound:
                 under_way = [one for one in await self._operations.of_machine(zone, name) if not one.is_done]
                 if not under_way:
                     return
@@ -297,7 +306,7 @@ class GcpProvider:
                 await asyncio.sleep(STILL_SHOWN_PAUSE_S)
             try:
                 await self.get(zone, name)
-            except NotFound:
+            except MachineNotFound:
                 return True
         return False
 
@@ -312,7 +321,7 @@ async def _looked_at(look: Awaitable[T]) -> T:
     """What Google refuses to show may be there: only a refused insert, or a failed one, says that nothing was made."""
     try:
         return await look
-    except (Invalid, QuotaExceeded, Stockout) as error:
+    except (InvalidMachine, QuotaExceeded, Stockout) as error:
         raise ProviderError(str(error)) from None
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from holdfast.api.credentials import RegistryCredential
 from holdfast.cluster.kubernetes.material import RedactedStruct
-from holdfast.providers.errors import ProviderError, Unauthorized
+from holdfast.providers.errors import CloudUnauthorized, ProviderError
 from holdfast.providers.gcp.credentials import TOKEN_URI, GoogleServiceAccount
 from holdfast.providers.gcp.http import Http, HttpRequest, HttpResponse, NoAnswer
 from holdfast.providers.gcp.retries import PASSING, persist
@@ -69,7 +69,7 @@ class SharedToken:
         if not self._value or _clock_s() >= self._renew_at_s:
             try:
                 await self._renewed()
-            except Unauthorized:
+            except CloudUnauthorized:
                 raise
             except ProviderError:
                 # A fault that passes does no harm while the token of before is good.
@@ -146,7 +146,7 @@ async def fetch_token(
     token_uri: str,
     scopes: Sequence[str],
 ) -> AccessToken:
-    """Raises `Unauthorized` for a key that is revoked, and `ProviderError` for a fault that passes."""
+    """Raises `CloudUnauthorized` for a key that is revoked, and `ProviderError` for a fault that passes."""
     tried = f"ask Google for a token of {account.email}"
 
     async def attempt() -> HttpResponse:
@@ -162,7 +162,7 @@ async def fetch_token(
 
     response = await _asked(tried, attempt, random)
     if response.status in (400, 401, 403):
-        raise Unauthorized(
+        raise CloudUnauthorized(
             f"Google gives no token for the key {account.key_id} of {account.email} ({_refusal(response.body)}): if "
             "the key was deleted or the account disabled, store a new key; if neither, check this machine's clock"
         )
@@ -179,7 +179,7 @@ def own_identity_tokens(http: Http, *, random: Random, address: str) -> SharedTo
         )
         response = await _asked(tried, lambda: http.send(request), random)
         if response.status in (403, 404):
-            raise Unauthorized(
+            raise CloudUnauthorized(
                 f"can't {tried}: it answers {response.status}, so this machine has no service account: name a Secret "
                 "with the key of one"
             )

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError
-from holdfast.providers.errors import Invalid, MachineEnded, NotFound, ProviderError, Stockout
+from holdfast.providers.errors import InvalidMachine, MachineEnded, MachineNotFound, ProviderError, Stockout
 from holdfast.providers.local.runner import LocalNodeSpec, NodeRunner
 from holdfast.providers.local.state import LocalMachine, MachineTable
 from holdfast.providers.local.trace import Fleet, TraceEvent
@@ -79,7 +79,9 @@ class LocalProvider:
             if machine is None:
                 machine = await self._accept(spec)
             elif (machine.uid, machine.zone) != (spec.uid, spec.zone):
-                raise Invalid(f"machine {spec.name} is there already, in zone {machine.zone} and for another object")
+                raise InvalidMachine(
+                    f"machine {spec.name} is there already, in zone {machine.zone} and for another object"
+                )
             elif machine.is_gone:
                 raise _ended(machine)
             return (await self._start(machine)).as_listed()
@@ -87,7 +89,7 @@ class LocalProvider:
     async def get(self, zone: str, name: str) -> Machine:
         machine = self._living(zone, name)
         if machine is None:
-            raise NotFound(f"there is no machine {name} in zone {zone}")
+            raise MachineNotFound(f"there is no machine {name} in zone {zone}")
         return machine.as_listed()
 
     async def list(self, cluster_uid: str) -> MachineList:
@@ -98,7 +100,7 @@ class LocalProvider:
         self._require_leadership()
         machine = self._living(zone, name)
         if machine is not None and machine.uid != uid:
-            raise Invalid(f"machine {name} belongs to another object, so it is not deleted")
+            raise InvalidMachine(f"machine {name} belongs to another object, so it is not deleted")
         if machine is not None:
             await self._end(name)
 
@@ -124,16 +126,16 @@ class LocalProvider:
     async def preempt(self, name: str, *, notice_s: float | None = None) -> datetime:
         """Take a machine back; returns when it ends. A machine that is taken back already may only end earlier.
 
-        Raises `NotFound` for one that was never made, and `MachineEnded`.
+        Raises `MachineNotFound` for one that was never made, and `MachineEnded`.
         """
         async with self._lock(name):
             machine = self._table.find(name)
             if machine is None:
-                raise NotFound(f"there is no machine {name}")
+                raise MachineNotFound(f"there is no machine {name}")
             if machine.state in ENDING:
                 raise _ended(machine)
             if not machine.preemptible:
-                raise Invalid(
+                raise InvalidMachine(
                     f"machine {name} is an on-demand machine, which no cloud takes back: write preemptible: true",
                     field="preemptible",
                 )

@@ -12,12 +12,12 @@ from holdfast.decisions import CleanUp
 from holdfast.spotinstancejob.decide.actions import Action, Follow, Record
 from holdfast.spotinstancejob.decide.checkpoints import ask_for_due, checkpoints_ahead, note_results
 from holdfast.spotinstancejob.decide.end import deadline, find_end, find_failure, resume, suspend
-from holdfast.spotinstancejob.decide.failure import find_losses, losses_ahead
+from holdfast.spotinstancejob.decide.failure import find_lost_attempts, lost_attempts_ahead
 from holdfast.spotinstancejob.decide.needs import check_nodes, needs_ahead, provide
 from holdfast.spotinstancejob.decide.recovery import choose_sources, drop_missing_images, recover
 from holdfast.spotinstancejob.decide.replicas import match_replicas, note_running
 from holdfast.spotinstancejob.decide.start import start, starts_ahead
-from holdfast.spotinstancejob.decide.work import leftovers, work
+from holdfast.spotinstancejob.decide.work import clean_up_ended, work
 from holdfast.spotinstancejob.snapshot import SpotInstanceJobSnapshot, SpotInstanceJobTiming, with_status
 
 
@@ -29,7 +29,7 @@ def plan(observed: SpotInstanceJobSnapshot, now: datetime, timing: SpotInstanceJ
         return suspend(observed, status, now)
     status = resume(observed, status, now)
     status = match_replicas(observed, status)
-    status = recover(observed, status, find_losses(observed, status, now, timing), now, timing)
+    status = recover(observed, status, find_lost_attempts(observed, status, now, timing), now, timing)
     return check_nodes(observed, drop_missing_images(observed, status))
 
 
@@ -47,7 +47,7 @@ def complete(
 
 def decide(observed: SpotInstanceJobSnapshot, now: datetime, timing: SpotInstanceJobTiming) -> tuple[Action, ...]:
     if observed.finished:
-        return (*leftovers(observed), CleanUp())
+        return (*clean_up_ended(observed), CleanUp())
     end = find_end(observed, now)
     if end is not None:
         return (end,)
@@ -64,7 +64,7 @@ def ahead(observed: SpotInstanceJobSnapshot, now: datetime, timing: SpotInstance
     status = observed.status
     moments = (
         *checkpoints_ahead(observed, status, timing),
-        *losses_ahead(observed, status, timing),
+        *lost_attempts_ahead(observed, status, timing),
         *needs_ahead(observed),
         *starts_ahead(observed, status, timing),
         *filter(None, (deadline(observed.job),)),

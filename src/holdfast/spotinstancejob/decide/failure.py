@@ -27,7 +27,7 @@ from holdfast.spotinstancejob.template import containers
 from holdfast.times import parse_optional_time
 
 
-class Loss(Struct, frozen=True, kw_only=True):
+class LostAttempt(Struct, frozen=True, kw_only=True):
     """An attempt that another one has to follow."""
 
     replica: ReplicaStatus
@@ -43,25 +43,25 @@ class Loss(Struct, frozen=True, kw_only=True):
         return self.image_is_unusable or not self.failure.is_free
 
 
-def find_losses(
+def find_lost_attempts(
     observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus, now: datetime, timing: SpotInstanceJobTiming
-) -> tuple[Loss, ...]:
+) -> tuple[LostAttempt, ...]:
     started = (each for each in status.job_statuses if each.phase in STARTED)
-    return tuple(loss for each in started if (loss := find_loss(observed, each, now, timing)) is not None)
+    return tuple(lost for each in started if (lost := find_lost_attempt(observed, each, now, timing)) is not None)
 
 
-def find_loss(
+def find_lost_attempt(
     observed: SpotInstanceJobSnapshot, replica: ReplicaStatus, now: datetime, timing: SpotInstanceJobTiming
-) -> Loss | None:
+) -> LostAttempt | None:
     pod = observed.pod_of(replica.name)
     if pod is not None and pod.status.phase == "Succeeded":
         return None  # its Job will report the success
     announced = _announced(observed, replica)
     if announced is not None:
         runs = pod is not None and not pod.is_finished and not _is_machine_ending(observed, replica)
-        return Loss(replica=replica, failure=announced, is_announced=runs)
+        return LostAttempt(replica=replica, failure=announced, is_announced=runs)
     if pod is not None and (refusal := _not_restored(replica, pod, observed, now, timing)) is not None:
-        return Loss(
+        return LostAttempt(
             replica=replica,
             failure=WorkerFailure(cause="infrastructure", message=refusal.message),
             image_is_unusable=refusal.fault is Fault.IMAGE,
@@ -73,10 +73,10 @@ def find_loss(
         or _lost_job(observed, replica, pod)
         or _unbound(observed, replica, pod, now, timing)
     )
-    return Loss(replica=replica, failure=failure) if failure is not None else None
+    return LostAttempt(replica=replica, failure=failure) if failure is not None else None
 
 
-def losses_ahead(
+def lost_attempts_ahead(
     observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus, timing: SpotInstanceJobTiming
 ) -> Iterator[datetime]:
     """When an attempt is lost though nothing else happens."""

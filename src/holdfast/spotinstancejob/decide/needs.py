@@ -81,7 +81,7 @@ def _provided(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> Repl
 def _from_machine(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> ReplicaStatus:
     machine = observed.machine_of(replica)
     node = machine_status(machine).node_name if machine is not None and is_ready(machine) else None
-    if node is None or not observed.is_healthy(node) or observed.room_taken_by.get(replica.replica):
+    if node is None or not observed.is_healthy(node) or observed.capacity_taken_by.get(replica.replica):
         return replica
     return structs.replace(replica, node_name=node)
 

@@ -21,7 +21,7 @@ from holdfast.api.spotinstancejob_status import (
 from holdfast.decisions import MAX_MESSAGE
 from holdfast.pods.failure import WorkerFailure
 from holdfast.spotinstancejob.decide.checkpoints import ask_for_checkpoint
-from holdfast.spotinstancejob.decide.failure import Loss
+from holdfast.spotinstancejob.decide.failure import LostAttempt
 from holdfast.spotinstancejob.decide.replicas import NOT_STARTED, is_running, next_attempt, started_at
 from holdfast.spotinstancejob.images import CheckpointImages, checkpoint_of, newest, status_image
 from holdfast.spotinstancejob.interval import is_saved_on_notice
@@ -44,28 +44,28 @@ FAILURES_OF_AN_IMAGE = 2
 def recover(
     observed: SpotInstanceJobSnapshot,
     status: SpotInstanceJobStatus,
-    losses: Iterable[Loss],
+    lost_attempts: Iterable[LostAttempt],
     now: datetime,
     timing: SpotInstanceJobTiming,
 ) -> SpotInstanceJobStatus:
-    losses = tuple(losses)
-    for loss in losses:
-        status = _end_attempt(observed, status, loss, now, timing)
-    for loss in losses:
-        if loss.failure.is_free and not loss.image_is_unusable:
-            status = _save_survivor(observed, status, loss, now)
+    lost_attempts = tuple(lost_attempts)
+    for lost in lost_attempts:
+        status = _end_attempt(observed, status, lost, now, timing)
+    for lost in lost_attempts:
+        if lost.failure.is_free and not lost.image_is_unusable:
+            status = _save_survivor(observed, status, lost, now)
     return status
 
 
 def _end_attempt(
     observed: SpotInstanceJobSnapshot,
     status: SpotInstanceJobStatus,
-    loss: Loss,
+    lost: LostAttempt,
     now: datetime,
     timing: SpotInstanceJobTiming,
 ) -> SpotInstanceJobStatus:
-    old, failure = loss.replica, loss.failure
-    status = with_image_failure(status, loss)
+    old, failure = lost.replica, lost.failure
+    status = with_image_failure(status, lost)
     last_words = _last_words(observed, status, failure)
     if last_words:
         failed = structs.replace(old, phase="Failed", node_name=None, machine=None, message=last_words[:MAX_MESSAGE])
@@ -73,12 +73,12 @@ def _end_attempt(
     cause = cause_of(failure)
     new = structs.replace(
         next_attempt(observed, old, "Recovering"),
-        machine=old.machine if loss.may_keep_machine else None,
+        machine=old.machine if lost.may_keep_machine else None,
         cause=cause,
         message=failure.message[:MAX_MESSAGE],
         # An attempt that never ran has lost nothing more.
         lost_time=(old.lost_time if old.phase == "Starting" else None) or format_time(now),
-        retry_time=_retry_time(observed, loss, now, timing),
+        retry_time=_retry_time(observed, lost, now, timing),
     )
     return structs.replace(with_replica(status, new), restarts=with_restart(status.restarts, cause))
 
@@ -116,14 +116,14 @@ def with_restart(restarts: Restarts | None, cause: Cause) -> Restarts:
 
 
 def _retry_time(
-    observed: SpotInstanceJobSnapshot, loss: Loss, now: datetime, timing: SpotInstanceJobTiming
+    observed: SpotInstanceJobSnapshot, lost: LostAttempt, now: datetime, timing: SpotInstanceJobTiming
 ) -> str | None:
     """No pause after an attempt that ran for long, nor before the second attempt; then a growing one.
 
     A machine that was taken away says nothing about the next one.
     """
-    old = loss.replica
-    if loss.failure.cause == "preemption":
+    old = lost.replica
+    if lost.failure.cause == "preemption":
         return None
     started = started_at(observed, old)
     ran_s = (now - parse_time(started)).total_seconds() if started != NOT_STARTED else 0.0
@@ -137,17 +137,17 @@ def _retry_time(
 
 
 def _save_survivor(
-    observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus, loss: Loss, now: datetime
+    observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus, lost: LostAttempt, now: datetime
 ) -> SpotInstanceJobStatus:
     """Have the survivor saved, and the replica itself if its machine leaves it the time."""
     own = None
-    if loss.is_announced and _may_be_saved_on_notice(observed, loss.replica):
-        status, own = ask_for_checkpoint(status, loss.replica, loss.replica.name, "Notice", now)
+    if lost.is_announced and _may_be_saved_on_notice(observed, lost.replica):
+        status, own = ask_for_checkpoint(status, lost.replica, lost.replica.name, "Notice", now)
     survivor = find_survivor(observed, status)
     number = own
     if survivor is not None:
         status, number = ask_for_checkpoint(status, survivor, survivor.name, "Recovery", now)
-    new = replica_of(status, loss.replica.replica)
+    new = replica_of(status, lost.replica.replica)
     if new is None or number is None:
         return status
     return with_replica(status, structs.replace(new, awaited_checkpoint=number))
@@ -224,15 +224,15 @@ def _is_undecided(replica: ReplicaStatus) -> bool:
 # Images that replicas could not go on from.
 
 
-def with_image_failure(status: SpotInstanceJobStatus, loss: Loss) -> SpotInstanceJobStatus:
+def with_image_failure(status: SpotInstanceJobStatus, lost: LostAttempt) -> SpotInstanceJobStatus:
     """What is nobody's fault says nothing about the image."""
-    image = loss.replica.restored_from
-    if not image or not loss.may_keep_machine:
+    image = lost.replica.restored_from
+    if not image or not lost.may_keep_machine:
         return status
     old = next((each for each in status.image_failures if each.image == image), ImageFailures(image=image))
     new = (
         structs.replace(old, restore=old.restore + 1)
-        if loss.image_is_unusable
+        if lost.image_is_unusable
         else structs.replace(old, application=old.application + 1)
     )
     others = tuple(each for each in status.image_failures if each.image != image)

@@ -48,7 +48,7 @@ def work(observed: SpotInstanceJobSnapshot, now: datetime, timing: SpotInstanceJ
     yield from (DeleteImagePod(pod) for name, pod in observed.image_pods.items() if name not in awaited)
 
 
-def leftovers(observed: SpotInstanceJobSnapshot) -> Iterator[Action]:
+def clean_up_ended(observed: SpotInstanceJobSnapshot) -> Iterator[Action]:
     """What a job that has ended still has: all is given back but the Jobs that have ended by themselves."""
     for job in observed.jobs.values():
         if not job.metadata.deletion_timestamp and not _has_ended(job):

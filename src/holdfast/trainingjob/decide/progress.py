@@ -5,7 +5,7 @@ The status holds everything that the next report is compared with, so that a res
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import msgspec
@@ -18,7 +18,7 @@ from holdfast.api.trainingjob_blocks import SuccessPolicy
 from holdfast.api.trainingjob_status import CheckpointStatus, EpochProgress, TrainingJobStatus
 from holdfast.pods.failure import index_of
 from holdfast.pods.template import SIDECAR_CONTAINER
-from holdfast.times import format_time, parse_time
+from holdfast.times import format_micro_time, format_time, parse_time
 from holdfast.train.progress import METRIC as GPU_UTILIZATION
 from holdfast.trainingjob.decide import checkpoints
 from holdfast.trainingjob.decide.checkpoints import checkpoints_enabled, durable_outcome
@@ -141,13 +141,13 @@ def _with_pace(status: TrainingJobStatus, start: ProgressMark, end: ProgressMark
     epochs = _epochs(status)
     advanced, elapsed_s = end.position - start.position, (end.at - start.at).total_seconds()
     if advanced <= 0:  # without step reports, time passes while the position stays the same
-        return structs.replace(status, epochs=structs.replace(epochs, position_time=_format_microseconds(start.at)))
+        return structs.replace(status, epochs=structs.replace(epochs, position_time=format_micro_time(start.at)))
     pace_s = (
         epochs.seconds_each
         if elapsed_s <= 0
         else _blend_pace(epochs.seconds_each, elapsed_s / advanced, advanced, status)
     )
-    new = structs.replace(epochs, position_time=_format_microseconds(end.at), seconds_each=pace_s)
+    new = structs.replace(epochs, position_time=format_micro_time(end.at), seconds_each=pace_s)
     return structs.replace(status, epochs=new)
 
 
@@ -186,10 +186,6 @@ def _estimated_end(status: TrainingJobStatus, left: float, at: datetime) -> str 
 def _epochs(status: TrainingJobStatus) -> EpochProgress:
     assert status.epochs is not None
     return status.epochs
-
-
-def _format_microseconds(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 # The termination message of worker 0's sidecar holds what the sidecar could not report before it ended.

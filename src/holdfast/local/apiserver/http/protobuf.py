@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from holdfast.cluster.errors import BadRequest
 from holdfast.cluster.protocol import JSON
 from holdfast.local.apiserver.http.responses import Unsupported
+from holdfast.times import format_time
 
 CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
 INSTEAD = (
@@ -165,7 +166,7 @@ def _time(fields: JSON) -> str:
     if not fields:
         return ""
     try:
-        return (_EPOCH + timedelta(seconds=fields["seconds"])).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return format_time(_EPOCH + timedelta(seconds=fields["seconds"]))
     except OverflowError:
         raise _malformed("a time is out of range") from None
 

@@ -9,11 +9,11 @@ from holdfast.sidecar.settings import SidecarSettings
 from holdfast.sidecar.shutdown import END_S, ShutdownCoordinator
 from holdfast.train.notice import announcement_file
 from tests.sidecar.operators import until
-from tests.sidecar.test_keeping import FakePlace, Told, keeping
+from tests.sidecar.test_persister import FakeBackend, Told, keeping
 
 
 def stopping(
-    notice: Path | None, place: FakePlace | None = None, grace_s: float = 30.0
+    notice: Path | None, place: FakeBackend | None = None, grace_s: float = 30.0
 ) -> tuple[ShutdownCoordinator, AttemptState]:
     settings = SidecarSettings(
         job="j", namespace="n", uid="u", attempt=1, index=0, notice_file=notice, grace_s=grace_s, metric_names={}
@@ -27,13 +27,13 @@ def stopping(
 
 
 async def test_without_checkpoints_nobody_is_asked(tmp_path: Path) -> None:
-    for found, _ in (stopping(None, FakePlace()), stopping(tmp_path / "notice")):
+    for found, _ in (stopping(None, FakeBackend()), stopping(tmp_path / "notice")):
         assert await found.pre_stop() == "no checkpoints are kept"
     assert not (tmp_path / "notice").exists()
 
 
 async def test_those_who_ask_at_the_same_time_wait_for_one_save_and_later_ones_for_another(tmp_path: Path) -> None:
-    place, file = FakePlace(), tmp_path / "notice"
+    place, file = FakeBackend(), tmp_path / "notice"
     found, _ = stopping(file, place)
     both = asyncio.gather(found.pre_stop(), found.pre_stop())
     await until(file.exists)
@@ -47,7 +47,7 @@ async def test_those_who_ask_at_the_same_time_wait_for_one_save_and_later_ones_f
 
 
 async def test_who_stops_waiting_does_not_end_the_wait_of_others(tmp_path: Path) -> None:
-    place = FakePlace()
+    place = FakeBackend()
     found, _ = stopping(tmp_path / "notice", place)
     impatient = asyncio.create_task(found.pre_stop())
     patient = asyncio.create_task(found.pre_stop())
@@ -59,13 +59,13 @@ async def test_who_stops_waiting_does_not_end_the_wait_of_others(tmp_path: Path)
 
 async def test_a_notice_that_can_t_be_given_does_not_hold_up_the_end(tmp_path: Path) -> None:
     (tmp_path / "notice").mkdir()
-    found, _ = stopping(tmp_path / "notice", FakePlace())
+    found, _ = stopping(tmp_path / "notice", FakeBackend())
     assert await found.pre_stop() == "the training can't be asked to save"
 
 
 async def test_a_training_that_does_not_say_that_it_heeds_notices_is_not_waited_for(tmp_path: Path) -> None:
     file = tmp_path / "notice"
-    found, standing = stopping(file, FakePlace(), grace_s=3600.0)
+    found, standing = stopping(file, FakeBackend(), grace_s=3600.0)
     announcement_file(file).unlink()
     assert await found.pre_stop() == "the training does not heed notices"
     assert file.exists(), "it may look all the same"
@@ -74,7 +74,7 @@ async def test_a_training_that_does_not_say_that_it_heeds_notices_is_not_waited_
 
 
 async def test_an_attempt_that_is_over_is_told_to_the_probe_at_once(tmp_path: Path) -> None:
-    found, standing = stopping(tmp_path / "notice", FakePlace())
+    found, standing = stopping(tmp_path / "notice", FakeBackend())
     found.on_reply(ReportReply(attempt=1, attempt_over=False))
     was_live = standing.is_live
     found.on_reply(ReportReply(attempt=2, attempt_over=True))
@@ -83,7 +83,7 @@ async def test_an_attempt_that_is_over_is_told_to_the_probe_at_once(tmp_path: Pa
 
 
 async def test_news_that_the_attempt_is_over_ends_the_wait_for_a_save(tmp_path: Path) -> None:
-    found, _ = stopping(tmp_path / "notice", FakePlace(), grace_s=3600.0)
+    found, _ = stopping(tmp_path / "notice", FakeBackend(), grace_s=3600.0)
     waiting = asyncio.create_task(found.pre_stop())
     await until((tmp_path / "notice").exists)
     found.on_reply(ReportReply(attempt=2, attempt_over=True))
@@ -91,7 +91,7 @@ async def test_news_that_the_attempt_is_over_ends_the_wait_for_a_save(tmp_path: 
 
 
 async def test_a_training_that_is_to_end_is_asked_once_and_the_stop_waits_for_that_save(tmp_path: Path) -> None:
-    place, file = FakePlace(), tmp_path / "notice"
+    place, file = FakeBackend(), tmp_path / "notice"
     found, standing = stopping(file, place)
     for _ in range(2):
         found.on_reply(ReportReply(attempt=1, attempt_over=False, stop="EarlyStopped"))
@@ -116,7 +116,7 @@ async def test_what_is_left_of_the_grace_period_counts_from_the_pre_stop(tmp_pat
 
 
 async def test_the_operator_may_ask_for_a_save_and_each_reason_asks_once(tmp_path: Path) -> None:
-    place, file = FakePlace(), tmp_path / "notice"
+    place, file = FakeBackend(), tmp_path / "notice"
     found, standing = stopping(file, place)
     spot = ReportReply(attempt=1, attempt_over=False, save="node spot-1 is about to be taken back")
     found.on_reply(spot)
@@ -133,7 +133,7 @@ async def test_the_operator_may_ask_for_a_save_and_each_reason_asks_once(tmp_pat
 
 
 async def test_an_attempt_that_ends_for_another_spec_may_still_save(tmp_path: Path) -> None:
-    place, file = FakePlace(), tmp_path / "notice"
+    place, file = FakeBackend(), tmp_path / "notice"
     found, standing = stopping(file, place)
     found.on_reply(ReportReply(attempt=2, attempt_over=True, is_graceful=True))
     assert standing.is_live
@@ -146,7 +146,7 @@ async def test_an_attempt_that_ends_for_another_spec_may_still_save(tmp_path: Pa
 
 
 async def test_a_training_heeds_notices_when_it_says_so_and_its_checkpoints_are_kept(tmp_path: Path) -> None:
-    assert stopping(tmp_path / "notice", FakePlace())[0].trainer_saves_on_notice()
+    assert stopping(tmp_path / "notice", FakeBackend())[0].trainer_saves_on_notice()
     assert not stopping(tmp_path / "notice")[0].trainer_saves_on_notice()
-    assert not stopping(None, FakePlace())[0].trainer_saves_on_notice()
-    assert not stopping(tmp_path / "missing" / "notice", FakePlace())[0].trainer_saves_on_notice()
+    assert not stopping(None, FakeBackend())[0].trainer_saves_on_notice()
+    assert not stopping(tmp_path / "missing" / "notice", FakeBackend())[0].trainer_saves_on_notice()

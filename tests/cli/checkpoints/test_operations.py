@@ -10,16 +10,16 @@ from holdfast.checkpoints.errors import CheckpointNotFound
 from holdfast.checkpoints.manifest import MANIFEST, CheckpointName, checkpoint_name
 from holdfast.cli.checkpoints.operations import UnsafePrune, Which, select_checkpoint
 from tests.checkpoints.making import MODEL, save, save_by_rename
-from tests.checkpoints.places import FolderPlace, Place
+from tests.checkpoints.places import FolderBackend, Place
 from tests.cli.checkpoints.places import decide, listed, pruned, verified
 
 SIZE = sum(map(len, MODEL.values()))
 
 
 @pytest.fixture
-def volume(tmp_path: Path) -> FolderPlace:
+def volume(tmp_path: Path) -> FolderBackend:
     """For what depends on no store."""
-    return FolderPlace(tmp_path)
+    return FolderBackend(tmp_path)
 
 
 def put(place: Place, *names: CheckpointName) -> None:
@@ -98,14 +98,14 @@ def test_what_a_cut_off_worker_saved_later_is_superseded(place: Place) -> None:
     assert select_checkpoint(place.store, Which(epoch=5)) == checkpoint_name(5, 0)
 
 
-def test_a_later_attempts_checkpoints_of_another_job_are_not_what_a_restart_takes(volume: FolderPlace) -> None:
+def test_a_later_attempts_checkpoints_of_another_job_are_not_what_a_restart_takes(volume: FolderBackend) -> None:
     put(volume, checkpoint_name(1, 0), checkpoint_name(50, 7))
     other, own = listed(volume, attempt=0)
     assert (other.attempt, other.resumes) == (7, False)
     assert own.resumes
 
 
-def test_a_complete_checkpoint_without_a_manifest_counts_once_nobody_writes(volume: FolderPlace) -> None:
+def test_a_complete_checkpoint_without_a_manifest_counts_once_nobody_writes(volume: FolderBackend) -> None:
     put(volume, checkpoint_name(1, 0))
     save_by_rename(volume.volume, checkpoint_name(2, 0))
     newest, before = listed(volume, running=True)
@@ -144,7 +144,7 @@ def test_one_epoch_alone_is_verified_in_every_attempt_that_has_it(place: Place) 
     assert [(one.saved.epoch, one.saved.attempt) for one in verified(place, 2)] == [(2, 1), (2, 0)]
 
 
-def test_a_link_that_leads_out_of_the_checkpoint_is_damage_and_is_not_followed(volume: FolderPlace) -> None:
+def test_a_link_that_leads_out_of_the_checkpoint_is_damage_and_is_not_followed(volume: FolderBackend) -> None:
     put(volume, checkpoint_name(1, 0))
     model = volume.volume / checkpoint_name(1, 0).folder / "model.bin"
     model.rename(volume.volume / "elsewhere.bin")
@@ -153,7 +153,7 @@ def test_a_link_that_leads_out_of_the_checkpoint_is_damage_and_is_not_followed(v
     assert found.damage == ("model.bin is a link that leads out of the checkpoint's folder",)
 
 
-def test_a_folder_in_the_place_of_a_file_is_damage(volume: FolderPlace) -> None:
+def test_a_folder_in_the_place_of_a_file_is_damage(volume: FolderBackend) -> None:
     put(volume, checkpoint_name(1, 0))
     model = volume.volume / checkpoint_name(1, 0).folder / "model.bin"
     model.unlink()
@@ -188,7 +188,9 @@ def test_nothing_is_deleted_while_the_newest_is_damaged_since_a_resume_needs_an_
     assert len(listed(place)) == 3
 
 
-def test_another_jobs_later_attempts_under_the_same_prefix_are_none_of_a_prunings_business(volume: FolderPlace) -> None:
+def test_another_jobs_later_attempts_under_the_same_prefix_are_none_of_a_prunings_business(
+    volume: FolderBackend,
+) -> None:
     put(volume, checkpoint_name(1, 0), checkpoint_name(2, 0), checkpoint_name(50, 7))
     volume.write("attempt-7/checkpoint-epoch-50/model.bin", b"WEIGHTS")
     assert pruned(volume, 1, attempt=0) == [1]
@@ -235,7 +237,7 @@ def test_the_best_is_marked_chosen_and_not_pruned(place: Place) -> None:
     assert [saved.epoch for saved in listed(place)] == [4, 2]
 
 
-def test_without_a_metric_none_is_the_best(volume: FolderPlace) -> None:
+def test_without_a_metric_none_is_the_best(volume: FolderBackend) -> None:
     with pytest.raises(CheckpointNotFound, match="there is no valid checkpoint in"):
         select_checkpoint(volume.store, Which(best_by="loss"))
     put(volume, checkpoint_name(1, 0))
@@ -244,7 +246,7 @@ def test_without_a_metric_none_is_the_best(volume: FolderPlace) -> None:
     assert [saved.best for saved in listed(volume)] == [False]
 
 
-def test_what_does_not_count_is_never_the_best(volume: FolderPlace) -> None:
+def test_what_does_not_count_is_never_the_best(volume: FolderBackend) -> None:
     for epoch, attempt, loss in [(1, 0, 0.9), (5, 0, 0.1), (6, 0, 0.2), (2, 1, 0.5)]:
         marker = json.dumps({"metrics": {"loss": loss}}).encode()
         volume.put(checkpoint_name(epoch, attempt), {**MODEL, ".holdfast-complete": marker})
@@ -254,14 +256,14 @@ def test_what_does_not_count_is_never_the_best(volume: FolderPlace) -> None:
     assert select_checkpoint(volume.store, Which(best_by="loss")) == checkpoint_name(2, 1)
 
 
-def test_a_volume_that_cannot_be_read_is_told_as_such(volume: FolderPlace) -> None:
+def test_a_volume_that_cannot_be_read_is_told_as_such(volume: FolderBackend) -> None:
     shutil.rmtree(volume.volume)
     volume.volume.write_text("a file")
     with pytest.raises(Exception, match="a file is in the place of a folder"):
         listed(volume)
 
 
-def test_numbers_with_leading_zeros_keep_their_spelling(volume: FolderPlace) -> None:
+def test_numbers_with_leading_zeros_keep_their_spelling(volume: FolderBackend) -> None:
     name = CheckpointName(7, 0, "checkpoint-epoch-007")
     volume.store.put(name, save(volume.volume, name), volume.put(checkpoint_name(1, 0)).about)
     assert listed(volume)[0].path == "attempt-0/checkpoint-epoch-007"

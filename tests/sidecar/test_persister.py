@@ -17,7 +17,7 @@ from holdfast.sidecar.storage import POSSIBLY_PARTIAL, Remaining
 from tests.sidecar.operators import until
 
 
-class FakePlace:
+class FakeBackend:
     """Faults are set here, then the calls and what is told are looked at."""
 
     def __init__(self, outcome: Outcome = "completed") -> None:
@@ -81,7 +81,7 @@ class Told(list[tuple[int, str, str]]):
 
 
 def keeping(
-    place: FakePlace,
+    place: FakeBackend,
     told: Told,
     needed: set[CheckpointName] | None = None,
     *,
@@ -113,7 +113,7 @@ async def running(keeper: CheckpointPersister) -> AsyncIterator[None]:
 
 
 async def test_each_complete_checkpoint_is_kept_once_the_newest_first() -> None:
-    place, told = FakePlace(), Told()
+    place, told = FakeBackend(), Told()
     for epoch in (1, 2, 3):
         place.save(epoch)
     place.save(4, complete=False)
@@ -126,7 +126,7 @@ async def test_each_complete_checkpoint_is_kept_once_the_newest_first() -> None:
 
 
 async def test_the_best_of_many_saves_at_once_is_kept_and_not_deleted_before() -> None:
-    place, told = FakePlace(), Told()
+    place, told = FakeBackend(), Told()
     for epoch in range(1, 8):
         place.save(epoch)
     losses = {epoch: 0.1 if epoch == 2 else 0.5 for epoch in range(1, 8)}
@@ -139,7 +139,7 @@ async def test_the_best_of_many_saves_at_once_is_kept_and_not_deleted_before() -
 
 
 async def test_what_is_kept_and_better_needs_no_other() -> None:
-    place, told = FakePlace(), Told()
+    place, told = FakeBackend(), Told()
     place.left = StoredCheckpoint(checkpoint_name(1, 0), valid=True, metrics={"loss": 0.05})
     place.save(4)
     keeper = keeping(place, told, reported=lambda epoch: {"loss": 0.9 if epoch == 4 else epoch / 10})
@@ -152,7 +152,7 @@ async def test_what_is_kept_and_better_needs_no_other() -> None:
 
 
 async def test_a_part_of_a_checkpoint_is_not_waited_for_as_the_best() -> None:
-    place, told = FakePlace(), Told()
+    place, told = FakeBackend(), Told()
     for epoch in range(1, 5):
         place.save(epoch)
     part = ShardMarkers(2, frozenset({0}), metrics={"loss": 0.1})
@@ -162,7 +162,7 @@ async def test_a_part_of_a_checkpoint_is_not_waited_for_as_the_best() -> None:
 
 
 async def test_one_that_is_saved_anew_is_kept_anew() -> None:
-    place, told = FakePlace(), Told()
+    place, told = FakeBackend(), Told()
     place.save(1)
     async with running(keeping(place, told)):
         await until(lambda: place.kept == [(1, 0)])
@@ -171,7 +171,7 @@ async def test_one_that_is_saved_anew_is_kept_anew() -> None:
 
 
 async def test_an_upload_is_told_of_when_it_begins_and_when_it_is_done() -> None:
-    place, told = FakePlace("uploaded"), Told()
+    place, told = FakeBackend("uploaded"), Told()
     place.save(1)
     place.next_errors = [StorageFull("no space")]
     keeper = keeping(place, told)
@@ -182,7 +182,7 @@ async def test_an_upload_is_told_of_when_it_begins_and_when_it_is_done() -> None
 
 
 async def test_a_failure_is_told_once_and_the_next_checkpoint_does_not_wait_for_it() -> None:
-    place, told = FakePlace(), Told()
+    place, told = FakeBackend(), Told()
     place.save(1)
     place.next_errors = [StorageFull("no space")]
     async with running(keeping(place, told)):
@@ -194,7 +194,7 @@ async def test_a_failure_is_told_once_and_the_next_checkpoint_does_not_wait_for_
 
 
 async def test_what_can_never_be_kept_is_told_and_left() -> None:
-    place, told = FakePlace(), Told()
+    place, told = FakeBackend(), Told()
     place.save(1)
     place.next_errors = [UnsafeContent("a link leads out")]
     keeper = keeping(place, told)
@@ -207,7 +207,7 @@ async def test_what_can_never_be_kept_is_told_and_left() -> None:
 
 
 async def test_what_is_refused_at_a_look_is_told_once() -> None:
-    place, told = FakePlace(), Told()
+    place, told = FakeBackend(), Told()
     place.save(1)
     place.looks.append(FolderScan(checkpoint_name(2, 1), False, "there are more than 10000 files", (), refused=True))
     async with running(keeping(place, told)):
@@ -218,7 +218,7 @@ async def test_what_is_refused_at_a_look_is_told_once() -> None:
 
 
 async def test_one_that_is_still_written_is_no_trouble() -> None:
-    place, told = FakePlace(), Told()
+    place, told = FakeBackend(), Told()
     place.save(1)
     place.next_errors = [Incomplete("it was written to")]
     keeper = keeping(place, told)
@@ -229,7 +229,7 @@ async def test_one_that_is_still_written_is_no_trouble() -> None:
 
 
 async def test_what_a_sidecar_before_this_one_kept_is_told_and_not_kept_again() -> None:
-    place, told = FakePlace(), Told()
+    place, told = FakeBackend(), Told()
     place.save(1)
     place.signed = {checkpoint_name(1, 1)}
     keeper = keeping(place, told)
@@ -238,7 +238,7 @@ async def test_what_a_sidecar_before_this_one_kept_is_told_and_not_kept_again() 
 
 
 async def test_the_copy_that_the_attempt_began_with_is_not_told_as_its_own() -> None:
-    place, told = FakePlace(), Told()
+    place, told = FakeBackend(), Told()
     place.save(4)
     place.signed = {checkpoint_name(4, 1)}
     keeper = keeping(place, told, needed={checkpoint_name(4, 0), checkpoint_name(4, 1)})
@@ -254,7 +254,7 @@ async def test_the_copy_that_the_attempt_began_with_is_not_told_as_its_own() -> 
 
 
 async def test_old_ones_that_can_t_be_deleted_are_no_reason_to_stop() -> None:
-    place, told = FakePlace(), Told()
+    place, told = FakeBackend(), Told()
     place.save(1)
     place.tidy_error = StorageFull("no quota")
     keeper = keeping(place, told)
@@ -263,7 +263,7 @@ async def test_old_ones_that_can_t_be_deleted_are_no_reason_to_stop() -> None:
 
 
 async def test_a_notice_is_answered_by_what_is_saved_after_it() -> None:
-    place, told = FakePlace(), Told()
+    place, told = FakeBackend(), Told()
     place.save(1)
     keeper = keeping(place, told)
     asked: list[str] = []
@@ -274,26 +274,26 @@ async def test_a_notice_is_answered_by_what_is_saved_after_it() -> None:
 
 
 async def test_nobody_waits_for_an_answer_that_is_not_needed_any_more() -> None:
-    keeper = keeping(FakePlace(), Told())
+    keeper = keeping(FakeBackend(), Told())
     assert await keeper.request_save(lambda: None, 60.0, lambda: True) is None
 
 
 async def test_a_worker_that_does_not_save_waits_until_worker_0_has() -> None:
-    place = FakePlace()
+    place = FakeBackend()
     place.save(4)
     place.others = [place.looks[0]]
     keeper = keeping(place, Told())
     asked: list[str] = []
     waiting = asyncio.create_task(keeper.request_save(lambda: asked.append("save"), 60.0, lambda: False))
     await until(lambda: asked == ["save"])
-    other = FakePlace()
+    other = FakeBackend()
     other.save(5)
     place.others = other.looks
     assert await waiting == checkpoint_name(5, 1)
 
 
 async def test_an_attempt_that_is_over_still_keeps_what_was_complete_before_and_deletes_nothing() -> None:
-    place, told, over = FakePlace(), Told(), False
+    place, told, over = FakeBackend(), Told(), False
     keeper = keeping(place, told, is_over=lambda: over)
     place.save(1)
     await keeper.persist_next(await keeper.scan())
@@ -310,7 +310,7 @@ async def test_an_attempt_that_is_over_still_keeps_what_was_complete_before_and_
 
 
 async def test_an_attempt_that_is_over_tries_each_once_more_and_ends() -> None:
-    place, over = FakePlace(), False
+    place, over = FakeBackend(), False
     keeper = keeping(place, Told(), is_over=lambda: over)
     place.save(1)
     await keeper.scan()
@@ -321,7 +321,7 @@ async def test_an_attempt_that_is_over_tries_each_once_more_and_ends() -> None:
 
 
 async def test_an_attempt_that_was_over_when_it_was_first_looked_at_keeps_nothing() -> None:
-    place = FakePlace()
+    place = FakeBackend()
     place.save(1)
     keeper = keeping(place, Told(), is_over=lambda: True)
     assert await keeper.scan() == []
@@ -330,7 +330,7 @@ async def test_an_attempt_that_was_over_when_it_was_first_looked_at_keeps_nothin
 
 
 async def test_when_nothing_can_be_seen_what_was_seen_before_is_kept() -> None:
-    place = FakePlace()
+    place = FakeBackend()
     place.save(1)
     keeper = keeping(place, Told())
     await keeper.scan()
@@ -340,7 +340,7 @@ async def test_when_nothing_can_be_seen_what_was_seen_before_is_kept() -> None:
 
 
 async def test_a_training_that_ended_well_has_left_no_half_of_a_checkpoint() -> None:
-    place, told = FakePlace(), Told()
+    place, told = FakeBackend(), Told()
     place.save(1, complete=False)
     place.looks = [place.looks[0]._replace(why=POSSIBLY_PARTIAL)]
     keeper = keeping(place, told)
@@ -351,7 +351,7 @@ async def test_a_training_that_ended_well_has_left_no_half_of_a_checkpoint() -> 
 
 
 async def test_missing_shards_are_missing_however_the_training_ended() -> None:
-    place = FakePlace()
+    place = FakeBackend()
     place.save(1, complete=False)
     place.looks = [place.looks[0]._replace(why="shards of it are missing")]
     keeper = keeping(place, Told())
@@ -363,7 +363,7 @@ async def test_the_part_of_a_worker_that_was_killed_is_not_waited_for_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("holdfast.sidecar.persister.PARTS_S", 0.2)
-    place, told = FakePlace(), Told()
+    place, told = FakeBackend(), Told()
     place.save(1)
     place.next_errors = [MissingPart("worker 1")] * 1000
     keeper = keeping(place, told)
@@ -373,7 +373,7 @@ async def test_the_part_of_a_worker_that_was_killed_is_not_waited_for_for_ever(
 
 async def test_a_part_that_comes_in_time_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.sidecar.persister.RETRY_S", 0.01)
-    place, told = FakePlace(), Told()
+    place, told = FakeBackend(), Told()
     place.save(1)
     place.next_errors = [MissingPart("worker 1")] * 3
     keeper = keeping(place, told)
@@ -386,7 +386,7 @@ async def test_a_store_that_fails_is_tried_for_longer_than_parts_are_waited_for(
 ) -> None:
     monkeypatch.setattr("holdfast.sidecar.persister.PARTS_S", 0.0)
     monkeypatch.setattr("holdfast.sidecar.persister.RETRY_S", 0.05)
-    place, told = FakePlace(), Told()
+    place, told = FakeBackend(), Told()
     place.save(1)
     place.next_errors = [StorageFull("no space")] * 3
     keeper = keeping(place, told)

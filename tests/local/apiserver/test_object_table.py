@@ -32,7 +32,7 @@ class Disk(Storage):
         super().commit(version, rows)
 
 
-class Desk:
+class ObjectTableLab:
     """A ledger, its disk, and what it told."""
 
     def __init__(self) -> None:
@@ -49,8 +49,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def desk() -> ObjectTableLab:
+    return ObjectTableLab()
 
 
 def document(name: str, uid: str = "", owners: Sequence[str] = (), **data: str) -> JSON:
@@ -63,7 +63,7 @@ def place(name: str) -> ObjectRef:
     return ObjectRef(KIND, Key("default", name))
 
 
-async def test_readers_and_watchers_see_a_write_only_when_it_is_filed(desk: Desk) -> None:
+async def test_readers_and_watchers_see_a_write_only_when_it_is_filed(desk: ObjectTableLab) -> None:
     desk.ledger.put(KIND, document("one"))
     assert desk.ledger.find(place("one")) is not None
     assert desk.ledger.committed(place("one")) is None
@@ -74,7 +74,7 @@ async def test_readers_and_watchers_see_a_write_only_when_it_is_filed(desk: Desk
     assert desk.ledger.version == 1
 
 
-async def test_writes_of_one_turn_are_filed_together_and_told_in_order(desk: Desk) -> None:
+async def test_writes_of_one_turn_are_filed_together_and_told_in_order(desk: ObjectTableLab) -> None:
     one = desk.ledger.put(KIND, document("one"))
     desk.ledger.put(KIND, document("two"))
     desk.ledger.put(KIND, document("one", k="v"))
@@ -84,7 +84,7 @@ async def test_writes_of_one_turn_are_filed_together_and_told_in_order(desk: Des
     assert desk.told[2].old == one
 
 
-async def test_an_object_made_and_removed_in_one_turn_leaves_only_its_history(desk: Desk) -> None:
+async def test_an_object_made_and_removed_in_one_turn_leaves_only_its_history(desk: ObjectTableLab) -> None:
     desk.ledger.remove(desk.ledger.put(KIND, document("one")))
     assert desk.ledger.find(place("one")) is None
     await desk.ledger.flushed()
@@ -93,7 +93,7 @@ async def test_an_object_made_and_removed_in_one_turn_leaves_only_its_history(de
     assert desk.disk.load() == (2, [])
 
 
-async def test_a_removal_carries_the_last_state_at_its_own_version(desk: Desk) -> None:
+async def test_a_removal_carries_the_last_state_at_its_own_version(desk: ObjectTableLab) -> None:
     one = desk.ledger.put(KIND, document("one", k="v"))
     await desk.ledger.flushed()
     desk.ledger.remove(one)
@@ -102,7 +102,7 @@ async def test_a_removal_carries_the_last_state_at_its_own_version(desk: Desk) -
     assert (last.json()["data"], last.meta.resource_version, last.version) == ({"k": "v"}, "2", 2)
 
 
-async def test_a_failed_turn_is_refused_to_every_writer_and_leaves_no_trace(desk: Desk) -> None:
+async def test_a_failed_turn_is_refused_to_every_writer_and_leaves_no_trace(desk: ObjectTableLab) -> None:
     kept = desk.ledger.put(KIND, document("kept"))
     await desk.ledger.flushed()
     desk.disk.full_after = 1
@@ -125,7 +125,7 @@ async def test_a_failed_turn_is_refused_to_every_writer_and_leaves_no_trace(desk
     await desk.ledger.flushed()
 
 
-async def test_a_writer_that_gives_up_does_not_take_the_others_answer_along(desk: Desk) -> None:
+async def test_a_writer_that_gives_up_does_not_take_the_others_answer_along(desk: ObjectTableLab) -> None:
     async def write(name: str) -> str:
         desk.ledger.put(KIND, document(name))
         await desk.ledger.flushed()
@@ -141,13 +141,13 @@ async def test_a_writer_that_gives_up_does_not_take_the_others_answer_along(desk
 
 
 async def test_closing_files_what_is_staged() -> None:
-    desk = Desk()
+    desk = ObjectTableLab()
     desk.ledger.put(KIND, document("one"))
     desk.ledger.close()
     assert desk.disk.commits == [1]
 
 
-async def test_owners_and_dependents_are_found_by_uid(desk: Desk) -> None:
+async def test_owners_and_dependents_are_found_by_uid(desk: ObjectTableLab) -> None:
     desk.ledger.put(KIND, document("owner", uid="u1"))
     desk.ledger.put(KIND, document("b", owners=["u1"]))
     child = desk.ledger.put(KIND, document("a", owners=["u1", "u2"]))
@@ -164,7 +164,7 @@ async def test_owners_and_dependents_are_found_by_uid(desk: Desk) -> None:
     assert desk.ledger.owner("u1") is None
 
 
-async def test_a_ledger_finds_everything_again_in_the_same_storage(desk: Desk) -> None:
+async def test_a_ledger_finds_everything_again_in_the_same_storage(desk: ObjectTableLab) -> None:
     made = desk.ledger.put(KIND, document("one", uid="u1", owners=["u0"]))
     await desk.ledger.flushed()
     again = ObjectTable(desk.disk, desk.tell)
@@ -174,7 +174,7 @@ async def test_a_ledger_finds_everything_again_in_the_same_storage(desk: Desk) -
     assert again.version == 1
 
 
-async def test_the_view_of_the_next_write_holds_what_is_staged(desk: Desk) -> None:
+async def test_the_view_of_the_next_write_holds_what_is_staged(desk: ObjectTableLab) -> None:
     filed = desk.ledger.put(KIND, document("filed"))
     gone = desk.ledger.put(KIND, document("gone"))
     await desk.ledger.flushed()
