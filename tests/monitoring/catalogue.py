@@ -36,9 +36,12 @@ def listed() -> dict[str, Described]:
 
 def exposed(families: Iterable[Metric]) -> dict[str, Described]:
     """The metrics of a registry or of a scraped text, by the names that Prometheus knows them by."""
-    found = {}
+    found, families = {}, list(families)
+    names = {family.name for family in families}
     for family in families:
-        if family.name.startswith(PROCESS):
+        # The client library tells with each counter and histogram since when it counts.
+        since = family.name.endswith("_created") and family.name.removesuffix("_created") in names
+        if since or family.name.startswith(PROCESS):
             continue
         assert family.documentation, f"{family.name} is not explained"
         is_counter = family.type == "counter" and not family.name.endswith("_total")

@@ -8,6 +8,9 @@ import pytest
 
 from tests.conftest import deselect
 from tests.monitoring import provision
+from tests.operator.conftest import start_operator
+
+__all__ = ["start_operator"]
 
 # Runs promtool with an input; fails unless it ends well, or with one of the codes.
 Promtool = Callable[..., str]

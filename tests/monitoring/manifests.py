@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -27,6 +27,12 @@ _LEFT_OUT = (
 )
 
 
+class Query(NamedTuple):
+    name: str
+    text: str
+    legend: str
+
+
 def groups() -> list[JSON]:
     found: list[JSON] = yaml.safe_load((FOLDER / "rules.yaml").read_text())["spec"]["groups"]
     return found
@@ -41,10 +47,10 @@ def dashboards() -> dict[str, JSON]:
     return {path.name: json.loads(path.read_text()) for path in sorted((FOLDER / "dashboards").glob("*.json"))}
 
 
-def queries() -> list[tuple[str, str]]:
-    """Each query of each panel with a name for it, as Grafana sends it."""
+def queries() -> list[Query]:
+    """Of every panel, as Grafana sends them."""
     return [
-        (f"{board['title']}, {panel['title']}, {target['refId']}", _filled(target["expr"]))
+        Query(f"{board['title']}, {panel['title']}, {target['refId']}", _filled(target["expr"]), target["legendFormat"])
         for board in dashboards().values()
         for panel in board["panels"]
         for target in panel.get("targets", ())

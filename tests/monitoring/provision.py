@@ -7,7 +7,6 @@ on Debian. It is not installed: that would start a server on this machine.
 """
 
 import fcntl
-import os
 import shutil
 import subprocess
 import sys
@@ -47,7 +46,7 @@ def obstacle() -> str:
         return ""
     return (
         f"The tests with Prometheus are not run: they need Debian's package {PACKAGE}, "
-        "which `make monitoring` fetches when root calls it on Debian; elsewhere put prometheus and promtool on the PATH."
+        "which `make monitoring` fetches when root calls it on Debian, or prometheus and promtool on the PATH."
     )
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from tests.docs.markdown import tables
 from tests.monitoring.catalogue import PAGE, base_name, listed
-from tests.monitoring.manifests import FOLDER, dashboards, queries, rules, series_of
+from tests.monitoring.manifests import FOLDER, Query, dashboards, queries, rules, series_of
 from tools.dashboards import dashboards as generated
 
 CHECKOUT = FOLDER.parents[1]
@@ -31,11 +31,11 @@ def test_what_an_alert_asks_for_is_exported(name: str, query: str) -> None:
     assert unknown(query) == set()
 
 
-@pytest.mark.parametrize(("name", "query"), queries(), ids=[name for name, _ in queries()])
-def test_what_a_panel_asks_for_is_exported(name: str, query: str) -> None:
-    assert series_of(query)
-    assert unknown(query) == set()
-    assert "$" not in query, "a variable that is not filled in"
+@pytest.mark.parametrize("query", queries(), ids=lambda query: query.name)
+def test_what_a_panel_asks_for_is_exported(query: Query) -> None:
+    assert series_of(query.text)
+    assert unknown(query.text) == set()
+    assert "$" not in query.text, "a variable that is not filled in"
 
 
 def test_a_name_that_nobody_exports_is_found() -> None:
