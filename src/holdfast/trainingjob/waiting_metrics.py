@@ -78,7 +78,7 @@ def _waiting(jobs: Iterable[TrainingJob], now: datetime, *, per_job: bool) -> Ga
 def _checkpoints(jobs: Sequence[TrainingJob], now: datetime) -> Iterator[GaugeMetricFamily]:
     age = _gauge("checkpoint_age_seconds", "Since the newest valid checkpoint was complete.")
     unsaved = _gauge("unsaved_seconds", "Training that a loss would cost now: since the last checkpoint.")
-    interval = _gauge("checkpoint_interval_seconds", "Time after which the job is to save: its interval, or its epochs.")
+    interval = _gauge("checkpoint_interval_seconds", "Time after which the job is to save, by interval or epochs.")
     for job in jobs:
         last = job.status.checkpoint.last_time if job.status is not None and job.status.checkpoint is not None else None
         _add(age, job, seconds_since(parse_optional_time(last), now))
