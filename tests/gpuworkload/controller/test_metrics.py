@@ -14,6 +14,7 @@ from holdfast.runtime.controller import Done, RequeueAfter, Result, TerminalErro
 from holdfast.runtime.operator import Operator
 from holdfast.runtime.reconciler import InstrumentedReconciler
 from tests.contract.pool import Pool
+from tests.control_plane.waiting import eventually
 from tests.gpuworkload.controller.lab import GPU, GPUWorkloadLab
 from tests.gpuworkloads import RUNNING, workload
 from tests.trainingjobs import at, stamp
@@ -125,7 +126,11 @@ async def test_an_operator_shows_them(lab: GPUWorkloadLab, pool: Pool, operator:
     await lab.until_phase("Running")
     assert read(operator.registry, "scheduled_total", strategy="costOptimized") == 1
     assert (operator.registry.get_sample_value(DURATION, {"result": "done"}) or 0) > 0
-    assert read(operator.registry, "workloads", namespace=lab.namespace, phase="Running") == 1
+
+    async def running() -> float | None:
+        return read(operator.registry, "workloads", namespace=lab.namespace, phase="Running")
+
+    await eventually(running, lambda count: count == 1, what="the workload is shown as Running")
 
 
 def waiting(phase: str, since_s: float, reason: str = "WaitingForGpus") -> dict[str, Any]:
