@@ -1,14 +1,16 @@
-"""The metrics of an operator that runs on a real API server."""
+"""What promtool says of the metrics, and the metrics of an operator that runs on a real API server."""
 
 import http.client
+from collections.abc import Callable
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.control_plane.server import ControlPlane
 from tests.monitoring.catalogue import exposed
 from tests.monitoring.conftest import Promtool
-from tests.monitoring.samples import operator_registry
+from tests.monitoring.samples import agent_registry, operator_registry
 from tests.operator.conftest import StartOperator, install_kinds
 
 # The name is part of the interface that dashboards of others count on, although it is a gauge's.
@@ -39,6 +41,16 @@ def served(control_plane: ControlPlane, namespace: str, start_operator: StartOpe
 def test_promtool_finds_nothing_that_is_not_known(served: str, promtool: Promtool) -> None:
     said = promtool("check", "metrics", text=served, codes=(0, 3))
     assert said.splitlines() == [KNOWN]
+
+
+@pytest.mark.parametrize(("registry", "known"), [(operator_registry, [KNOWN]), (agent_registry, [])])
+def test_promtool_finds_nothing_where_every_metric_has_values(
+    promtool: Promtool, registry: Callable[[], CollectorRegistry], known: list[str]
+) -> None:
+    scraped = registry()
+    generate_latest(scraped)  # labels come with the first values
+    said = promtool("check", "metrics", text=generate_latest(scraped).decode(), codes=(0, 3))
+    assert said.splitlines() == known
 
 
 def test_the_operator_has_the_metrics_of_the_catalogue_and_no_others(served: str) -> None:
