@@ -239,7 +239,7 @@ async def test_the_operator_shows_the_wait_the_restart_and_what_is_not_saved(
 ) -> None:
     of_job = {"namespace": lab.namespace, "training_job": "bert"}
 
-    async def until_shown(name: str, *, value: float | None = None, **labels: str) -> None:
+    async def until_shown(name: str, labels: dict[str, str], value: float | None = None) -> None:
         """With any value, or with this one. The operator's cache may be a moment behind what the lab sees."""
 
         async def shown() -> float | None:
@@ -253,16 +253,16 @@ async def test_the_operator_shows_the_wait_the_restart_and_what_is_not_saved(
     await lab.submit()
     waiting = await lab.until_state("Pending")
     reason = next(each.reason for each in waiting.status.conditions if each.type == "Running")
-    await until_shown("waiting_seconds", **of_job, reason=reason)
-    await until_shown("jobs", value=1, namespace=lab.namespace, state="Pending", reason=reason)
+    await until_shown("waiting_seconds", {**of_job, "reason": reason})
+    await until_shown("jobs", {"namespace": lab.namespace, "state": "Pending", "reason": reason}, 1)
     await pool.add()
     _, second = await pool.running(2, job="bert-training")
     await lab.until_state("Running")
-    await until_shown("unsaved_seconds", **of_job)
-    await until_shown("failed_attempts_total", value=0, **of_job)
+    await until_shown("unsaved_seconds", of_job)
+    await until_shown("failed_attempts_total", of_job, 0)
     await pool.end(second, exit_code=7)
     await lab.until_state("Running", attempt=1)
-    await until_shown("failed_attempts_total", value=1, **of_job)
+    await until_shown("failed_attempts_total", of_job, 1)
     by_class = {"namespace": lab.namespace, "class": "application"}
-    await until_shown("restarts_total", value=1, **by_class)
-    await until_shown("lost_gpu_seconds_total", **by_class)
+    await until_shown("restarts_total", by_class, 1)
+    await until_shown("lost_gpu_seconds_total", by_class)
