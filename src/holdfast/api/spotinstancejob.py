@@ -211,7 +211,8 @@ _POD_SPEC = {
         },
         "restartPolicy": {
             "type": "string",
-            "description": "Never (default) or OnFailure, as a Job demands.",
+            "description": "Never (default) or OnFailure, as a Job demands. Both mean the same: a container that fails "
+            "is not restarted, and another attempt follows from the newest checkpoint, as far as backoffLimit allows.",
             "enum": ["Never", "OnFailure"],
         },
     },
@@ -251,7 +252,7 @@ _JOB_SPEC["properties"] |= {
 _JOB_TEMPLATE = _object(
     "Template of the Job that every replica runs, as in a CronJob (batch/v1 JobTemplateSpec). A replica is one pod. "
     "backoffLimit (6 by default) and activeDeadlineSeconds are counted by the operator, over all attempts of all "
-    "replicas; restartPolicy is Never where it is left out.",
+    "replicas; pods get restartPolicy Never, whichever is written.",
     spec=_JOB_SPEC,
 )
 
