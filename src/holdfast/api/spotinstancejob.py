@@ -238,7 +238,8 @@ _JOB_SPEC["properties"] |= {
         "format": "int32",
         "minimum": 0,
         "description": "How many failures of the training itself are followed by a new attempt, over all replicas; 6 "
-        "by default, as for a Job. Preemptions and lost nodes are not counted.",
+        "by default, as for a Job. Preemptions and lost nodes are not counted. Where a rule of podFailurePolicy says "
+        "FailJob, no attempt of that replica follows.",
     },
     "activeDeadlineSeconds": {
         "type": "integer",

@@ -44,6 +44,7 @@ from holdfast.spotinstancejob.observe import (
 )
 from holdfast.spotinstancejob.placement import ReplicaPlacement
 from holdfast.spotinstancejob.pull_secret import NoPullSecrets, PullSecrets
+from holdfast.spotinstancejob.replica_job import ReplicaAttempt, replica_job, save_mode
 from holdfast.spotinstancejob.snapshot import (
     TIMING,
     SpotInstanceJobSnapshot,
@@ -165,6 +166,9 @@ class SpotInstanceJobReconciler(
         try:
             job_repository(job)
             self._placement.shape(job)
+            replica_job(
+                job, ReplicaAttempt(replica=0, attempt=0, mode=save_mode(job, can_restore=False)), self._defaults
+            )
             mode = mode_refusal(job, runs_containers=self._defaults.runs_containers)
             return mode or refusal(job, self._defaults.forbidden)
         except HoldfastError as error:

@@ -82,8 +82,8 @@ def replica_template(job: SpotInstanceJob, attempt: ReplicaAttempt, defaults: De
     """The pod's template; also what the placement of the replica goes by, with an attempt that has no node yet."""
     written = pod_template(job)
     meta, spec = written.get("metadata") or {}, {**written["spec"]}
-    # What a kubelet restarts begins anew, and the Job's controller then stops the pod, so that nobody sees why it failed.
-    # The attempts that OnFailure asks for are the operator's.
+    # What a kubelet restarts begins anew, and the Job's controller then stops the pod: nobody sees why it failed. The
+    # attempts that OnFailure asks for are the operator's.
     spec["restartPolicy"] = "Never"
     for kind in ("initContainers", "containers"):
         if kind in spec:

@@ -192,9 +192,20 @@ async def test_a_machine_that_somebody_else_ordered_is_never_adopted(lab: SpotLa
     await lab.machines(lambda found: found and found[FIRST].metadata.uid != foreign.metadata.uid)
 
 
-async def test_a_template_that_no_job_can_be_made_of_fails_at_once(lab: SpotLab) -> None:
+WHOLE = {"spec": {"containers": [{"name": "t", "image": "r.invalid/t:1"}]}}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"spec": {"template": {"spec": {"containers": [{"name": "t", "resources": "many"}]}}}},
+        {"spec": {"template": WHOLE, "podFailurePolicy": "never"}},
+        {"spec": {"template": WHOLE, "podFailurePolicy": {"rules": ["FailJob"]}}},
+        {"metadata": {"labels": "team"}, "spec": {"template": WHOLE}},
+    ],
+)
+async def test_a_template_that_no_job_can_be_made_of_fails_at_once(lab: SpotLab, broken: Any) -> None:
     await lab.create_template()
-    broken = {"spec": {"template": {"spec": {"containers": [{"name": "t", "resources": "many"}]}}}}
     await lab.submit(jobTemplate=broken)
     failed = await lab.until_phase("Failed")
     assert "spec.jobTemplate" in failed.message
