@@ -157,6 +157,8 @@ def test_a_suspended_job_says_what_it_does_and_what_it_will_go_on_from() -> None
     never = seen(replica(0, "Stopped"), job=job)
     assert shown(never).message == "spec.suspend is true: set it to false, and the training begins anew"
     assert cond(shown(never), "Running")[:2] == ("False", "Suspended")
+    before = seen(job=job, status={"startTime": None})
+    assert shown(before).message == "spec.suspend is true: set it to false, and the training begins"
 
 
 @pytest.mark.parametrize(

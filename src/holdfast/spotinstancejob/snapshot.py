@@ -57,6 +57,8 @@ class SpotInstanceJobSnapshot(Snapshot, frozen=True, kw_only=True):
     """By replica the node with room for it that was found, and is reserved for the moment."""
     zones: Mapping[int, ZoneChoice | Resting] = {}
     """By replica where its machine may be ordered."""
+    unfit_template: str = ""
+    """Why machines of the template would be of no use, so that none is ordered."""
     capacity_taken_by: Mapping[int, str] = {}
     """By replica why its machine, which is ready, has no room for it."""
     repository: RepositoryView | None = None

@@ -57,7 +57,8 @@ def _suspended(observed: SpotInstanceJobSnapshot) -> str:
         who = f"replica {numbers[0]} is" if len(numbers) == 1 else f"replicas {', '.join(map(str, numbers))} are"
         return f"spec.suspend is true: {who} saved before all is stopped"
     image = observed.status.last_checkpoint_image
-    since = f"goes on from {image}" if image else "begins anew"
+    begins = "begins anew" if observed.status.start_time is not None else "begins"
+    since = f"goes on from {image}" if image else begins
     return f"spec.suspend is true: set it to false, and the training {since}"
 
 
@@ -106,6 +107,8 @@ def _not_ordered(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> O
     name = observed.job.spec.spot_instance_vm_ref.name
     if observed.template is None:
         return Obstacle("TemplateMissing", f"no node has room, and there is no SpotInstanceVM {name}: create it")
+    if observed.unfit_template:
+        return Obstacle("TooFewGPUs", observed.unfit_template)
     zone = observed.zones.get(replica.replica)
     if isinstance(zone, Resting):
         return Obstacle(zone.reason, zone.message)
