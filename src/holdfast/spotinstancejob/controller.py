@@ -30,7 +30,7 @@ from holdfast.spotinstancejob.apply import SpotInstanceJobApplier
 from holdfast.spotinstancejob.decide.actions import Action, Follow, Record
 from holdfast.spotinstancejob.decide.decision import ahead, decide, plan
 from holdfast.spotinstancejob.decide.end import expiry
-from holdfast.spotinstancejob.forbidden import mode_refusal, refusal
+from holdfast.spotinstancejob.forbidden import mode_refusal, node_refusal, refusal
 from holdfast.spotinstancejob.images import job_repository
 from holdfast.spotinstancejob.lookups import Repository, RepositoryLookups
 from holdfast.spotinstancejob.metrics import SpotInstanceJobMetrics, events_for
@@ -170,7 +170,7 @@ class SpotInstanceJobReconciler(
                 job, ReplicaAttempt(replica=0, attempt=0, mode=save_mode(job, can_restore=False)), self._defaults
             )
             mode = mode_refusal(job, runs_containers=self._defaults.runs_containers)
-            return mode or refusal(job, self._defaults.forbidden)
+            return mode or node_refusal(job) or refusal(job, self._defaults.forbidden)
         except HoldfastError as error:
             return str(error)
         except (msgspec.ValidationError, TypeError, AttributeError, ValueError, KeyError) as error:

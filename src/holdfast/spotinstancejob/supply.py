@@ -173,8 +173,8 @@ def too_small(resource: str, asked: int, offered: int) -> str:
 def too_few_gpus(template: str, asked: int, offered: int) -> str:
     gpus = quantity_text(GPU, offered * NANO) if offered else "no GPU"
     return (
-        f"no machine is ordered: those of SpotInstanceVM {template} have {gpus}, and a replica asks for {asked}: correct "
-        "gpu and gcp.machineType there, or create a new job that asks for less"
+        f"no machine is ordered: those of SpotInstanceVM {template} have {gpus}, and a replica asks for {asked}: "
+        "correct gpu and gcp.machineType there, or create a new job that asks for less"
     )
 
 

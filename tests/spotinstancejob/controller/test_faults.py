@@ -219,6 +219,7 @@ WHOLE = {"spec": {"containers": [{"name": "t", "image": "r.invalid/t:1"}]}}
         {"spec": {"template": WHOLE, "podFailurePolicy": "never"}},
         {"spec": {"template": WHOLE, "podFailurePolicy": {"rules": ["FailJob"]}}},
         {"metadata": {"labels": "team"}, "spec": {"template": WHOLE}},
+        {"spec": {"template": {"spec": {"nodeName": "gpu-7", **WHOLE["spec"]}}}},
     ],
 )
 async def test_a_template_that_no_job_can_be_made_of_fails_at_once(lab: SpotLab, broken: Any) -> None:
