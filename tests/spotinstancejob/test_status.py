@@ -9,6 +9,7 @@ from holdfast.api.spotinstancejob_status import SpotInstanceJobStatus
 from holdfast.decisions import CleanUp, Finish, StateReason
 from holdfast.scheduling.machine_pools import Resting
 from holdfast.spotinstancejob.decide.actions import Follow, Record
+from holdfast.spotinstancejob.decide.needs import needs_ahead
 from holdfast.spotinstancejob.snapshot import RepositoryView, SpotInstanceJobSnapshot, condition_of
 from holdfast.spotinstancejob.status import next_status
 from tests.spotinstancejob.jobs import image, spot_job
@@ -107,6 +108,19 @@ def test_a_lost_replica_says_why_and_what_it_needs(fields: Any, sentence: str) -
     )
     lost = "lost (machine bert-r0-0-m0 was preempted)"
     assert shown(observed).message == f"1 of 2 replicas run; replica 0: {lost}, and {sentence}"
+
+
+def test_a_machine_that_is_slow_says_itself_what_it_waits_for() -> None:
+    joining = machine(phase="Join", message="logging in: no answer on port 22")
+    joining = structs.replace(joining, metadata=structs.replace(joining.metadata, creation_timestamp=stamp(0)))
+    observed = seen(replica(0, "Provisioning", **ORDERED), machines=(joining,))
+    assert list(needs_ahead(observed)) == [at(60)]
+
+    def said(now: float) -> str:
+        return next_status(observed, Record(observed.status), at(now)).message or ""
+
+    assert said(59) == "0 of 1 replicas run; replica 0: waiting for machine bert-r0-0-m0"
+    assert said(60) == f"{said(59)} (logging in: no answer on port 22)"
 
 
 def test_replicas_that_wait_for_the_same_are_said_together() -> None:
