@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from holdfast.api.spotinstancejob import KIND
 from holdfast.api.spotinstancejob_status import SpotInstanceJobStatus
 from holdfast.decisions import CleanUp, Finish, StateReason
 from holdfast.scheduling.machine_pools import Resting
@@ -240,3 +241,7 @@ def test_what_is_only_done_does_not_change_status() -> None:
     for action in (Follow(), CleanUp()):
         assert next_status(settled, action, at(9)) == settled.status
     assert shown(settled) == settled.status
+
+
+def test_what_a_job_waits_for_stands_before_the_long_names_of_images() -> None:
+    assert [each.name for each in KIND.columns][-2:] == ["MESSAGE", "IMAGE"]

@@ -239,7 +239,7 @@ _JOB_SPEC["properties"] |= {
         "minimum": 0,
         "description": "How many failures of the training itself are followed by a new attempt, over all replicas; 6 "
         "by default, as for a Job. Preemptions and lost nodes are not counted. Where a rule of podFailurePolicy says "
-        "FailJob, no attempt of that replica follows.",
+        "FailJob or FailIndex, no attempt of that replica follows.",
     },
     "activeDeadlineSeconds": {
         "type": "integer",
@@ -375,10 +375,11 @@ KIND = Kind(
             wide=True,
             description="Replicas whose machine was taken away.",
         ),
+        PrinterColumn(name="MESSAGE", path=".status.message", wide=True, description="What the job waits for."),
+        # Last: its name and digest take the width of a whole terminal.
         PrinterColumn(
             name="IMAGE", path=".status.lastCheckpointImage", wide=True, description="The newest checkpoint image."
         ),
-        PrinterColumn(name="MESSAGE", path=".status.message", wide=True, description="What the job waits for."),
     ),
 )
 

@@ -74,8 +74,11 @@ def replica_job(job: SpotInstanceJob, attempt: ReplicaAttempt, defaults: Default
 
 
 def _kept_rules(policy: dict[str, Any]) -> list[dict[str, Any]]:
-    """All but those that ignore a failure: the Job's controller would replace the pod, whatever backoffLimit says."""
-    return [rule for rule in policy.get("rules") or () if rule.get("action") != "Ignore"]
+    """All but those that ignore a failure: the Job's controller would replace the pod, whatever backoffLimit says.
+
+    Nor those for an index: they go with backoffLimitPerIndex, which makes no sense for one pod.
+    """
+    return [rule for rule in policy.get("rules") or () if rule.get("action") not in ("Ignore", "FailIndex")]
 
 
 def replica_template(job: SpotInstanceJob, attempt: ReplicaAttempt, defaults: Defaults) -> dict[str, Any]:

@@ -88,6 +88,7 @@ DISRUPTED = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget
         ([], False),
         ([on_exit("In", 3, 42)], True),
         ([on_exit("In", 3)], False),
+        ([on_exit("In", 42, action="FailIndex")], True),
         ([on_exit("NotIn", 3)], True),
         ([on_exit("NotIn", 42)], False),
         ([on_exit("In", 42, containerName="training")], True),
@@ -107,7 +108,7 @@ def test_a_failure_that_the_template_calls_final_is_followed_by_no_attempt(rules
     found = lost(pods=(pod,), job=spot_job(job_spec={"podFailurePolicy": {"rules": rules}}))
     assert found is not None
     assert (found.failure.cause, found.failure.permanent) == ("application", is_final)
-    assert ("podFailurePolicy says FailJob" in found.failure.message) == is_final
+    assert ("podFailurePolicy calls that final" in found.failure.message) == is_final
 
 
 def test_what_is_not_the_trainings_fault_is_free_whatever_the_template_calls_it() -> None:

@@ -140,7 +140,7 @@ def _failed_pod(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus, pod: 
     if failure.is_free:
         return failure
     if is_final(observed.job, pod):
-        return structs.replace(failure, permanent=True, message=f"{failure.message}; podFailurePolicy says FailJob")
+        return structs.replace(failure, permanent=True, message=f"{failure.message}; podFailurePolicy calls that final")
     # In a later attempt the command was found before.
     return structs.replace(failure, permanent=True) if replica.attempt == 0 and could_not_start(pod) else failure
 

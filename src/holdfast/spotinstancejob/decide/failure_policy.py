@@ -12,10 +12,10 @@ from holdfast.api.spotinstancejob import SpotInstanceJob
 
 
 def is_final(job: SpotInstanceJob, pod: Pod) -> bool:
-    """Whether a rule FailJob holds for this pod: no further attempt is wanted then."""
+    """Whether no further attempt is wanted after this failure: a rule FailJob holds, or FailIndex for the one index."""
     policy = job.spec.job_template["spec"].get("podFailurePolicy") or {}
     matching = (rule for rule in policy.get("rules") or () if any(_matches(rule, pod)))
-    return next((rule.get("action") for rule in matching), "") == "FailJob"
+    return next((rule.get("action") for rule in matching), "") in ("FailJob", "FailIndex")
 
 
 def _matches(rule: dict[str, Any], pod: Pod) -> Iterator[bool]:
