@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.pods.template import ForbiddenFeature
-from holdfast.spotinstancejob.forbidden import mode_refusal, refusal
+from holdfast.spotinstancejob.forbidden import mode_refusal, node_refusal, refusal
 from tests.spotinstancejob.jobs import CPU_CONTAINER, spot_job
 
 EVERYTHING = frozenset(ForbiddenFeature)
@@ -29,6 +29,14 @@ def test_memory_can_only_be_saved_where_containers_are_run() -> None:
     assert mode_refusal(files, runs_containers=False) == ""
     assert mode_refusal(spot_job(), runs_containers=False) == ""
     assert "leave it out" in mode_refusal(memory, runs_containers=False)
+
+
+def test_a_template_does_not_name_the_node_of_its_replicas() -> None:
+    assert node_refusal(spot_job()) == ""
+    assert node_refusal(spot_job(pod_spec={"nodeName": None})) == ""
+    said = node_refusal(spot_job(pod_spec={"nodeName": "gpu-7"}))
+    assert "nodeName: gpu-7" in said
+    assert "leave nodeName out" in said
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ def test_a_replica_keeps_its_turn_whenever_it_started(after_s: float, offset: fl
     assert found == at(expected_s)
 
 
-@given(st.integers(60, 21600), st.integers(0, 31), st.integers(1, 32), st.floats(0, 1e6))
+@given(st.integers(60, 21600), st.integers(0, 31), st.integers(1, 32), st.floats(-1e6, 1e6))
 def test_the_next_checkpoint_is_at_least_half_an_interval_and_at_most_one_and_a_half_away(
     interval_s: int, replica: int, replicas: int, after_s: float
 ) -> None:

@@ -85,6 +85,8 @@ def test_the_end_is_told() -> None:
     assert told(status(phase="Running"), status(phase="Succeeded")) == [("Succeeded", False)]
     assert told(status(phase="Running"), status(phase="Failed")) == [("Failed", True)]
     assert told(status(phase="Running"), status(phase="Suspended")) == [("Suspended", False)]
+    over = [condition("Provisioning", "False", "JobEnded", "Job bert-r0 has succeeded")]
+    assert told(status(phase="Running"), status(phase="Succeeded", conditions=over)) == [("Succeeded", False)]
 
 
 def test_transitions_are_counted_once() -> None:

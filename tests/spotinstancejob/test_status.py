@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from holdfast.api.spotinstancejob import KIND
 from holdfast.api.spotinstancejob_status import SpotInstanceJobStatus
 from holdfast.decisions import CleanUp, Finish, StateReason
 from holdfast.scheduling.machine_pools import Resting
 from holdfast.spotinstancejob.decide.actions import Follow, Record
+from holdfast.spotinstancejob.decide.needs import needs_ahead
 from holdfast.spotinstancejob.snapshot import RepositoryView, SpotInstanceJobSnapshot, condition_of
 from holdfast.spotinstancejob.status import next_status
 from tests.spotinstancejob.jobs import image, spot_job
@@ -109,6 +111,19 @@ def test_a_lost_replica_says_why_and_what_it_needs(fields: Any, sentence: str) -
     assert shown(observed).message == f"1 of 2 replicas run; replica 0: {lost}, and {sentence}"
 
 
+def test_a_machine_that_is_slow_says_itself_what_it_waits_for() -> None:
+    joining = machine(phase="Join", message="logging in: no answer on port 22")
+    joining = structs.replace(joining, metadata=structs.replace(joining.metadata, creation_timestamp=stamp(0)))
+    observed = seen(replica(0, "Provisioning", **ORDERED), machines=(joining,))
+    assert list(needs_ahead(observed)) == [at(60)]
+
+    def said(now: float) -> str:
+        return next_status(observed, Record(observed.status), at(now)).message or ""
+
+    assert said(59) == "0 of 1 replicas run; replica 0: waiting for machine bert-r0-0-m0"
+    assert said(60) == f"{said(59)} (logging in: no answer on port 22)"
+
+
 def test_replicas_that_wait_for_the_same_are_said_together() -> None:
     waiting = [replica(number, "Pending", source="start") for number in range(2)]
     message = shown(seen(*waiting, zones={0: RESTING, 1: RESTING})).message
@@ -157,6 +172,8 @@ def test_a_suspended_job_says_what_it_does_and_what_it_will_go_on_from() -> None
     never = seen(replica(0, "Stopped"), job=job)
     assert shown(never).message == "spec.suspend is true: set it to false, and the training begins anew"
     assert cond(shown(never), "Running")[:2] == ("False", "Suspended")
+    before = seen(job=job, status={"startTime": None})
+    assert shown(before).message == "spec.suspend is true: set it to false, and the training begins"
 
 
 @pytest.mark.parametrize(
@@ -224,3 +241,7 @@ def test_what_is_only_done_does_not_change_status() -> None:
     for action in (Follow(), CleanUp()):
         assert next_status(settled, action, at(9)) == settled.status
     assert shown(settled) == settled.status
+
+
+def test_what_a_job_waits_for_stands_before_the_long_names_of_images() -> None:
+    assert [each.name for each in KIND.columns][-2:] == ["MESSAGE", "IMAGE"]

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.scheduling.ledger import GPU
 from holdfast.scheduling.resources import NANO
-from holdfast.spotinstancejob.supply import too_small
+from holdfast.spotinstancejob.supply import too_few_gpus, too_small
 
 GI = 1024**3 * NANO
 
@@ -20,4 +20,17 @@ GI = 1024**3 * NANO
 def test_a_machine_that_is_too_small_is_compared_with_the_replica(
     resource: str, asked: int, offered: int, text: str
 ) -> None:
-    assert too_small(resource, asked, offered) == f"{text}: name a larger machine in the SpotInstanceVM"
+    advice = "name a larger machine in the SpotInstanceVM, and delete this ProvisionedInstance"
+    assert too_small(resource, asked, offered) == f"{text}: {advice}"
+
+
+@pytest.mark.parametrize(
+    ("asked", "offered", "text"),
+    [
+        (4, 1, "those of SpotInstanceVM t4 have 1 GPU, and a replica asks for 4"),
+        (8, 4, "those of SpotInstanceVM t4 have 4 GPUs, and a replica asks for 8"),
+        (1, 0, "those of SpotInstanceVM t4 have no GPU, and a replica asks for 1"),
+    ],
+)
+def test_a_template_with_too_few_gpus_is_named(asked: int, offered: int, text: str) -> None:
+    assert text in too_few_gpus("t4", asked, offered)

@@ -211,7 +211,8 @@ _POD_SPEC = {
         },
         "restartPolicy": {
             "type": "string",
-            "description": "Never (default) or OnFailure, as a Job demands.",
+            "description": "Never (default) or OnFailure, as a Job demands. Both mean the same: a container that fails "
+            "is not restarted, and another attempt follows from the newest checkpoint, as far as backoffLimit allows.",
             "enum": ["Never", "OnFailure"],
         },
     },
@@ -237,7 +238,8 @@ _JOB_SPEC["properties"] |= {
         "format": "int32",
         "minimum": 0,
         "description": "How many failures of the training itself are followed by a new attempt, over all replicas; 6 "
-        "by default, as for a Job. Preemptions and lost nodes are not counted.",
+        "by default, as for a Job. Preemptions and lost nodes are not counted. Where a rule of podFailurePolicy says "
+        "FailJob or FailIndex, no attempt of that replica follows.",
     },
     "activeDeadlineSeconds": {
         "type": "integer",
@@ -251,7 +253,7 @@ _JOB_SPEC["properties"] |= {
 _JOB_TEMPLATE = _object(
     "Template of the Job that every replica runs, as in a CronJob (batch/v1 JobTemplateSpec). A replica is one pod. "
     "backoffLimit (6 by default) and activeDeadlineSeconds are counted by the operator, over all attempts of all "
-    "replicas; restartPolicy is Never where it is left out.",
+    "replicas; pods get restartPolicy Never, whichever is written.",
     spec=_JOB_SPEC,
 )
 
@@ -373,10 +375,11 @@ KIND = Kind(
             wide=True,
             description="Replicas whose machine was taken away.",
         ),
+        PrinterColumn(name="MESSAGE", path=".status.message", wide=True, description="What the job waits for."),
+        # Last: its name and digest take the width of a whole terminal.
         PrinterColumn(
             name="IMAGE", path=".status.lastCheckpointImage", wide=True, description="The newest checkpoint image."
         ),
-        PrinterColumn(name="MESSAGE", path=".status.message", wide=True, description="What the job waits for."),
     ),
 )
 

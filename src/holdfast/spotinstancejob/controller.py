@@ -30,7 +30,7 @@ from holdfast.spotinstancejob.apply import SpotInstanceJobApplier
 from holdfast.spotinstancejob.decide.actions import Action, Follow, Record
 from holdfast.spotinstancejob.decide.decision import ahead, decide, plan
 from holdfast.spotinstancejob.decide.end import expiry
-from holdfast.spotinstancejob.forbidden import mode_refusal, refusal
+from holdfast.spotinstancejob.forbidden import mode_refusal, node_refusal, refusal
 from holdfast.spotinstancejob.images import job_repository
 from holdfast.spotinstancejob.lookups import Repository, RepositoryLookups
 from holdfast.spotinstancejob.metrics import SpotInstanceJobGauges, SpotInstanceJobMetrics, events_for
@@ -44,6 +44,7 @@ from holdfast.spotinstancejob.observe import (
 )
 from holdfast.spotinstancejob.placement import ReplicaPlacement
 from holdfast.spotinstancejob.pull_secret import NoPullSecrets, PullSecrets
+from holdfast.spotinstancejob.replica_job import ReplicaAttempt, replica_job, save_mode
 from holdfast.spotinstancejob.snapshot import (
     TIMING,
     SpotInstanceJobSnapshot,
@@ -165,8 +166,11 @@ class SpotInstanceJobReconciler(
         try:
             job_repository(job)
             self._placement.shape(job)
+            replica_job(
+                job, ReplicaAttempt(replica=0, attempt=0, mode=save_mode(job, can_restore=False)), self._defaults
+            )
             mode = mode_refusal(job, runs_containers=self._defaults.runs_containers)
-            return mode or refusal(job, self._defaults.forbidden)
+            return mode or node_refusal(job) or refusal(job, self._defaults.forbidden)
         except HoldfastError as error:
             return str(error)
         except (msgspec.ValidationError, TypeError, AttributeError, ValueError, KeyError) as error:

@@ -31,6 +31,17 @@ def mode_refusal(job: SpotInstanceJob, *, runs_containers: bool) -> str:
     )
 
 
+def node_refusal(job: SpotInstanceJob) -> str:
+    """Why replicas can't run where the template puts them; empty if it leaves that to the operator."""
+    node = pod_template(job)["spec"].get("nodeName")
+    if not node:
+        return ""
+    return (
+        f"spec.jobTemplate names a node (nodeName: {node}), and each replica runs on a node of its own, which the "
+        "operator chooses: leave nodeName out; a nodeSelector says which nodes will do"
+    )
+
+
 def _requested(spec: dict[str, Any]) -> Iterator[tuple[ForbiddenFeature, str]]:
     for volume in spec.get("volumes") or ():
         if volume.get("hostPath") is not None:

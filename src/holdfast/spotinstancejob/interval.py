@@ -73,11 +73,12 @@ def offset_s(replica: int, replicas: int, interval_s: float) -> float:
 def next_checkpoint_time(began: datetime, after: datetime, *, offset: float, interval_s: float) -> datetime:
     """When a replica is saved next: began + k intervals + its offset, for the first k that is late enough.
 
-    began: of the job, the same for all replicas. after: the replica's last checkpoint or its start, whichever is later;
-    from it at least half an interval passes, so that a change of the interval causes no two checkpoints in a row.
+    began: of the job, the same for all replicas; it is in the future where the clock was put back since. after: the
+    replica's last checkpoint or its start, whichever is later; from it at least half an interval passes, so that a
+    change of the interval causes no two checkpoints in a row.
     """
     earliest_s = (after - began).total_seconds() + interval_s / 2
-    number = max(0, math.ceil((earliest_s - offset) / interval_s))
+    number = math.ceil((earliest_s - offset) / interval_s)
     return began + timedelta(seconds=number * interval_s + offset)
 
 

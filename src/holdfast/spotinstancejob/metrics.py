@@ -151,11 +151,11 @@ def events_for(job: SpotInstanceJob, status: SpotInstanceJobStatus) -> Iterator[
     saved = _changed_condition(old, status, "Checkpointed")
     if saved is not None:
         yield EventMessage(saved.reason, saved.message, warning=saved.reason != "Saved")
-    provisioning = condition_of(status, "Provisioning")
+    provisioning = condition_of(status, "Provisioning") if status.phase not in ENDED else None
     if provisioning is not None and provisioning.status == "False" and provisioning.reason != "NotNeeded":
         before = condition_of(old, "Provisioning")
         if before is None or before.reason != provisioning.reason:
-            yield EventMessage(provisioning.reason, provisioning.message, warning=status.phase not in ENDED)
+            yield EventMessage(provisioning.reason, provisioning.message, warning=True)
     if status.phase != old.phase and status.phase in ("Suspended", *ENDED):
         yield EventMessage(status.phase, status.message or "", warning=status.phase == "Failed")
 

@@ -74,15 +74,20 @@ def replica_job(job: SpotInstanceJob, attempt: ReplicaAttempt, defaults: Default
 
 
 def _kept_rules(policy: dict[str, Any]) -> list[dict[str, Any]]:
-    """All but those that ignore a failure: the Job's controller would replace the pod, whatever backoffLimit says."""
-    return [rule for rule in policy.get("rules") or () if rule.get("action") != "Ignore"]
+    """All but those that ignore a failure: the Job's controller would replace the pod, whatever backoffLimit says.
+
+    Nor those for an index: they go with backoffLimitPerIndex, which makes no sense for one pod.
+    """
+    return [rule for rule in policy.get("rules") or () if rule.get("action") not in ("Ignore", "FailIndex")]
 
 
 def replica_template(job: SpotInstanceJob, attempt: ReplicaAttempt, defaults: Defaults) -> dict[str, Any]:
     """The pod's template; also what the placement of the replica goes by, with an attempt that has no node yet."""
     written = pod_template(job)
     meta, spec = written.get("metadata") or {}, {**written["spec"]}
-    spec["restartPolicy"] = spec.get("restartPolicy") or "Never"
+    # What a kubelet restarts begins anew, and the Job's controller then stops the pod: nobody sees why it failed. The
+    # attempts that OnFailure asks for are the operator's.
+    spec["restartPolicy"] = "Never"
     for kind in ("initContainers", "containers"):
         if kind in spec:
             spec[kind] = [_with_limits(each) for each in spec[kind] or ()]

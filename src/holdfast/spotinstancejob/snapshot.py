@@ -25,6 +25,8 @@ from holdfast.times import parse_duration_s, parse_time
 STARTED = ("Starting", "Running")
 # The phases in which an attempt still needs a node or an image.
 PREPARING = ("Pending", "Provisioning", "Recovering")
+# Most machines have become Nodes by then.
+SLOW_MACHINE_S = 60.0
 # How long Compute Engine leaves a spot machine that was not told earlier.
 SHORTEST_NOTICE_S = 30.0
 
@@ -57,6 +59,8 @@ class SpotInstanceJobSnapshot(Snapshot, frozen=True, kw_only=True):
     """By replica the node with room for it that was found, and is reserved for the moment."""
     zones: Mapping[int, ZoneChoice | Resting] = {}
     """By replica where its machine may be ordered."""
+    unfit_template: str = ""
+    """Why machines of the template would be of no use, so that none is ordered."""
     capacity_taken_by: Mapping[int, str] = {}
     """By replica why its machine, which is ready, has no room for it."""
     repository: RepositoryView | None = None
@@ -165,6 +169,15 @@ def is_off(machine: ProvisionedInstance) -> bool:
 def is_ready(machine: ProvisionedInstance) -> bool:
     found = machine_condition(machine, "GPUReady")
     return found is not None and found.status == "True" and not is_ending(machine) and not is_preempted(machine)
+
+
+def slow_from(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> datetime | None:
+    """From when on people want to know what the machine of this attempt waits for; None where it is not waited for."""
+    machine = observed.machine_of(replica)
+    ordered = machine.metadata.creation_timestamp if machine is not None else ""
+    if replica.phase not in PREPARING or replica.node_name is not None or not ordered:
+        return None
+    return after(ordered, SLOW_MACHINE_S)
 
 
 # The part of the template that replicas go by.

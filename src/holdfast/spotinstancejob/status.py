@@ -50,7 +50,7 @@ def next_status(observed: SpotInstanceJobSnapshot, action: Action, now: datetime
 def _described(observed: SpotInstanceJobSnapshot, now: datetime) -> SpotInstanceJobStatus:
     status = observed.status
     active = sum(is_running(observed, each) for each in status.job_statuses)
-    phase, message = _phase(observed, active), what_is_waited_for(observed)
+    phase, message = _phase(observed, active), what_is_waited_for(observed, now)
     conditions = [
         _provisioning(observed, now),
         _condition(observed, "Running", active > 0, *_running_reason(observed, active, message), now),

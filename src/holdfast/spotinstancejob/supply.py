@@ -10,10 +10,11 @@ from holdfast.api.machine_ends import status_of as machine_status
 from holdfast.api.meta import Key
 from holdfast.api.spotinstancejob import REPLICA_LABEL
 from holdfast.api.spotinstancejob_status import ReplicaStatus, SpotInstanceJobStatus
+from holdfast.scheduling.constraints import gpus_in
 from holdfast.scheduling.ledger import GPU
 from holdfast.scheduling.machine_pools import MachinePools, Resting, ZoneChoice, machine_request
 from holdfast.scheduling.messages import number_text, quantity_text
-from holdfast.scheduling.resources import pod_requests
+from holdfast.scheduling.resources import NANO, pod_requests
 from holdfast.spotinstancejob import names
 from holdfast.spotinstancejob.decide.needs import unmade_machines, waiting_for_node
 from holdfast.spotinstancejob.decide.recovery import known_checkpoints, wants_repository
@@ -52,6 +53,7 @@ class Supply:
         self, observed: SpotInstanceJobSnapshot, planned: SpotInstanceJobStatus, now: datetime
     ) -> SpotInstanceJobSnapshot:
         """The observation with what was found for the plan."""
+        observed = structs.replace(observed, unfit_template=self._unfit_template(observed))
         free, zones = self._nodes_and_zones(observed, planned, now)
         since = wants_repository(planned)
         view = self._lookups.view(observed.job, since, known_checkpoints(observed)) if since is not None else None
@@ -122,12 +124,21 @@ class Supply:
         return free, zones
 
     def _zone(self, observed: SpotInstanceJobSnapshot, machine: str, now: datetime) -> ZoneChoice | Resting | None:
-        """Where the machine of that name may be ordered; None where nothing says what it is like."""
+        """Where the machine of that name may be ordered; None where it would be of no use, or nobody knows its like."""
         template = observed.template
-        if template is None:
+        if template is None or observed.unfit_template:
             return None
         by = Key(observed.job.metadata.namespace, machine)
         return self._pools.choose(machine_request(template, spot=template.spec.preemptible), now, by=str(by))
+
+    def _unfit_template(self, observed: SpotInstanceJobSnapshot) -> str:
+        """Why no replica can run on a machine of the template, as far as that is known before there is one."""
+        template = observed.template
+        if template is None:
+            return ""
+        asked = gpus_in(self._placement.shape(observed.job).requests)
+        offered = template.spec.gpu.count if template.spec.gpu is not None else 0
+        return too_few_gpus(template.metadata.name, asked, offered) if asked > offered else ""
 
     def _taken_capacity(self, observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> str:
         """Why the replica's machine, which is ready, has no room for it; "" when it has, or is not ready."""
@@ -155,7 +166,15 @@ def too_small(resource: str, asked: int, offered: int) -> str:
     """Of a machine on which the replica will never have room, in nanos."""
     return (
         f"its node has {number_text(resource, offered, down=True)} of the {quantity_text(resource, asked)} that the "
-        "replica asks for: name a larger machine in the SpotInstanceVM"
+        "replica asks for: name a larger machine in the SpotInstanceVM, and delete this ProvisionedInstance"
+    )
+
+
+def too_few_gpus(template: str, asked: int, offered: int) -> str:
+    gpus = quantity_text(GPU, offered * NANO) if offered else "no GPU"
+    return (
+        f"no machine is ordered: those of SpotInstanceVM {template} have {gpus}, and a replica asks for {asked}: "
+        "correct gpu and gcp.machineType there, or create a new job that asks for less"
     )
 
 

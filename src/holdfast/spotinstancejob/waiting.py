@@ -1,8 +1,11 @@
 """What a job waits for, and what would change it, in a sentence. Pure."""
 
+from datetime import datetime
+
 from msgspec import Struct
 
 from holdfast.api.machine_ends import end_reason, is_ending
+from holdfast.api.machine_ends import status_of as machine_status
 from holdfast.api.spotinstancejob_status import ReplicaStatus
 from holdfast.pods.restore.failure import base_image_failure
 from holdfast.pods.start_problems import problem_of
@@ -12,7 +15,7 @@ from holdfast.spotinstancejob.decide.end import is_saving
 from holdfast.spotinstancejob.decide.replicas import is_running
 from holdfast.spotinstancejob.decide.start import blocking_machines
 from holdfast.spotinstancejob.replica_job import foreign_pull_credential
-from holdfast.spotinstancejob.snapshot import SpotInstanceJobSnapshot, condition_of, machine_condition
+from holdfast.spotinstancejob.snapshot import SpotInstanceJobSnapshot, condition_of, machine_condition, slow_from
 
 # Reasons of the condition Launched, while it is False, that are steps and no obstacles.
 LAUNCHING = ("Insert",)
@@ -25,7 +28,7 @@ class Obstacle(Struct, frozen=True):
     message: str
 
 
-def what_is_waited_for(observed: SpotInstanceJobSnapshot) -> str:
+def what_is_waited_for(observed: SpotInstanceJobSnapshot, now: datetime) -> str:
     status, spec = observed.status, observed.job.spec
     if spec.suspend:
         return _suspended(observed)
@@ -36,7 +39,7 @@ def what_is_waited_for(observed: SpotInstanceJobSnapshot) -> str:
         parts.append(observed.blocked_by)
     texts: dict[str, list[int]] = {}
     for replica in replicas:
-        if text := _text(observed, replica):
+        if text := _text(observed, replica, now):
             texts.setdefault(text, []).append(replica.replica)
     for text, numbers in texts.items():
         who = f"replica {numbers[0]}" if len(numbers) == 1 else f"replicas {', '.join(map(str, numbers))}"
@@ -57,11 +60,12 @@ def _suspended(observed: SpotInstanceJobSnapshot) -> str:
         who = f"replica {numbers[0]} is" if len(numbers) == 1 else f"replicas {', '.join(map(str, numbers))} are"
         return f"spec.suspend is true: {who} saved before all is stopped"
     image = observed.status.last_checkpoint_image
-    since = f"goes on from {image}" if image else "begins anew"
+    begins = "begins anew" if observed.status.start_time is not None else "begins"
+    since = f"goes on from {image}" if image else begins
     return f"spec.suspend is true: set it to false, and the training {since}"
 
 
-def _text(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> str:
+def _text(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus, now: datetime) -> str:
     """What the replica waits for; "" for one that runs."""
     match replica.phase:
         case "Failed":
@@ -69,19 +73,26 @@ def _text(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> str:
         case "Starting":
             return _starting(observed, replica)
         case "Pending" | "Provisioning" | "Recovering":
-            waits = " and ".join(filter(None, (_for_image(observed, replica), _for_node(observed, replica))))
+            waits = " and ".join(filter(None, (_for_image(observed, replica), _for_node(observed, replica, now))))
             waits = waits or _for_start(observed, replica)
             return f"lost ({replica.message}), and {waits}" if replica.message and replica.cause else waits
     return ""
 
 
-def _for_node(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> str:
+def _for_node(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus, now: datetime) -> str:
     if replica.node_name is not None:
         return ""
     obstacle = obstacle_of(observed, replica)
     if obstacle is not None:
         return obstacle.message
-    return f"waiting for machine {replica.machine}" if replica.machine is not None else "looking for a node"
+    return _for_machine(observed, replica, now) if replica.machine is not None else "looking for a node"
+
+
+def _for_machine(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus, now: datetime) -> str:
+    """Of one that is slow, also what it says itself: most are quick, and their steps are not worth a write each."""
+    machine, slow_at = observed.machine_of(replica), slow_from(observed, replica)
+    said = machine_status(machine).message if machine is not None and slow_at is not None and now >= slow_at else ""
+    return f"waiting for machine {replica.machine}" + (f" ({said})" if said else "")
 
 
 def obstacle_of(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> Obstacle | None:
@@ -106,6 +117,8 @@ def _not_ordered(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus) -> O
     name = observed.job.spec.spot_instance_vm_ref.name
     if observed.template is None:
         return Obstacle("TemplateMissing", f"no node has room, and there is no SpotInstanceVM {name}: create it")
+    if observed.unfit_template:
+        return Obstacle("TooFewGPUs", observed.unfit_template)
     zone = observed.zones.get(replica.replica)
     if isinstance(zone, Resting):
         return Obstacle(zone.reason, zone.message)

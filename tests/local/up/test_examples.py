@@ -62,7 +62,7 @@ SAID_OF_MACHINES = {
     "examples/spotinstancevm.yaml": "machines made from it that are there: ",
     "examples/spotinstancejob.yaml": PROGRAM,
     "examples/spotinstancejob-local.yaml": "2 of 2 replicas run",
-    "examples/provisionedinstance.yaml": "is ready with 1 GPUs",
+    "examples/provisionedinstance.yaml": "is ready with 1 GPU",
     "tests/fixtures/manifests/spotinstancevm.yaml": "machines made from it that are there: ",
     "tests/fixtures/manifests/spotinstancejob.yaml": PROGRAM,
 }

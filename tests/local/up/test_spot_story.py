@@ -225,6 +225,28 @@ async def test_killed_amid_a_preemption_it_finds_its_machines_and_goes_on(story:
     await story.nothing_is_left()
 
 
+async def test_a_training_that_fails_uses_up_the_backoff_limit_whatever_its_restart_policy(story: Story) -> None:
+    container = {
+        "name": "training",
+        "image": "any",
+        "command": ["python", "-c", "raise SystemExit('there is no data set')"],
+        "resources": {"limits": {"nvidia.com/gpu": 1}},
+    }
+    pod = {"spec": {"restartPolicy": "OnFailure", "containers": [container]}}
+    await story.apply(replicas=1, jobTemplate={"spec": {"backoffLimit": 1, "template": pod}})
+
+    async def status() -> Any:
+        (job,) = await story.get("sij")
+        return job.get("status", {})
+
+    failed = await eventually(
+        status, lambda seen: seen.get("phase") == "Failed", what="the job has failed", within_s=WITHIN_S
+    )
+    assert failed["restarts"] == {"application": 1}
+    assert "there is no data set (after 1 of 1 restarts of backoffLimit)" in failed["message"]
+    await story.nothing_is_left()
+
+
 @pytest.mark.parametrize(
     "story", [("--preemption-trace={trace}", "--trace-speed=2", "--preemption-notice=5s")], indirect=True
 )

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from holdfast.api.spotinstancevm import GPU
 from holdfast.machines.phases.step import ReportReady, ReserveNode, StartTask, unusable
 from holdfast.machines.work import Gone, MachineTask, Succeeded
 from tests.machines.observations import JOINED, LAUNCHED, MACHINE, NAME, TEMPLATE, Decided, condition, node, pod, seen
@@ -46,7 +47,14 @@ def test_a_machine_with_its_gpus_is_reserved_and_serves() -> None:
 
 def test_a_machine_without_gpus_needs_none() -> None:
     plain = structs.replace(TEMPLATE, spec=structs.replace(TEMPLATE.spec, gpu=None))
-    assert Decided(seen(JOINED, node=node(gpus=0), template=plain), 100).status.phase == "Serve"
+    it = Decided(seen(JOINED, node=node(gpus=0), template=plain), 100)
+    assert it.status.phase == "Serve"
+    assert it.message == f"Node {NAME} is ready"
+
+
+def test_one_gpu_is_one() -> None:
+    one = structs.replace(TEMPLATE, spec=structs.replace(TEMPLATE.spec, gpu=GPU(type="nvidia-tesla-t4", count=1)))
+    assert Decided(seen(JOINED, node=node(gpus=1), template=one), 100).message == f"Node {NAME} is ready with 1 GPU"
 
 
 def test_a_machine_that_does_not_get_ready_in_time_is_given_back_once_the_cloud_shows_it() -> None:

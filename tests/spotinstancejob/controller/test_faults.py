@@ -88,13 +88,30 @@ async def test_a_pod_that_took_the_new_gpus_first_is_named_and_no_second_machine
     assert list(await lab.machines(bool)) == [FIRST]
 
 
+def that_asks_for(namespace: str, **limits: Any) -> dict[str, Any]:
+    container: dict[str, Any] = {"name": "t", "image": "r.invalid/t:1", "resources": {"limits": limits}}
+    pod_spec = {"nodeSelector": {POOL: namespace}, "containers": [container]}
+    return {"spec": {"template": {"spec": pod_spec}}}
+
+
 async def test_a_machine_that_is_too_small_says_what_the_replica_asks_for(lab: SpotLab) -> None:
-    container: dict[str, Any] = {"name": "t", "image": "r.invalid/t:1", "resources": {"limits": {GPU: 4}}}
-    template = {"spec": {"nodeSelector": {POOL: lab.namespace}, "containers": [container]}}
     await lab.create_template()
-    await lab.submit(replicas=1, jobTemplate={"spec": {"template": template}})
+    await lab.submit(replicas=1, jobTemplate=that_asks_for(lab.namespace, memory="64Gi"))
     said = await lab.until_says("name a larger machine in the SpotInstanceVM")
-    assert "its node has 1 of the 4 GPUs that the replica asks for" in said.message
+    assert "its node has 15Gi of the 64.25Gi of memory that the replica asks for" in said.message
+
+
+async def test_no_machine_is_ordered_that_has_too_few_gpus_and_the_job_goes_on_once_that_is_corrected(
+    lab: SpotLab,
+) -> None:
+    await lab.create_template()
+    await lab.submit(replicas=1, jobTemplate=that_asks_for(lab.namespace, **{GPU: 2}))
+    said = await lab.until_says("those of SpotInstanceVM my-training-vm have 1 GPU, and a replica asks for 2")
+    assert said.reason("Provisioning") == "TooFewGPUs"
+    assert not await lab.machines(lambda found: True)
+    key = lab.key("my-training-vm")
+    await lab.cluster.patch(SPOT_INSTANCE_VMS, key, {"spec": {"gpu": {"count": 2}}})
+    await lab.machines(lambda found: list(found) == [FIRST])
 
 
 async def test_a_machine_that_does_not_join_is_given_back_before_the_next_one_is_ordered(lab: SpotLab) -> None:
@@ -192,9 +209,21 @@ async def test_a_machine_that_somebody_else_ordered_is_never_adopted(lab: SpotLa
     await lab.machines(lambda found: found and found[FIRST].metadata.uid != foreign.metadata.uid)
 
 
-async def test_a_template_that_no_job_can_be_made_of_fails_at_once(lab: SpotLab) -> None:
+WHOLE = {"spec": {"containers": [{"name": "t", "image": "r.invalid/t:1"}]}}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"spec": {"template": {"spec": {"containers": [{"name": "t", "resources": "many"}]}}}},
+        {"spec": {"template": WHOLE, "podFailurePolicy": "never"}},
+        {"spec": {"template": WHOLE, "podFailurePolicy": {"rules": ["FailJob"]}}},
+        {"metadata": {"labels": "team"}, "spec": {"template": WHOLE}},
+        {"spec": {"template": {"spec": {"nodeName": "gpu-7", **WHOLE["spec"]}}}},
+    ],
+)
+async def test_a_template_that_no_job_can_be_made_of_fails_at_once(lab: SpotLab, broken: Any) -> None:
     await lab.create_template()
-    broken = {"spec": {"template": {"spec": {"containers": [{"name": "t", "resources": "many"}]}}}}
     await lab.submit(jobTemplate=broken)
     failed = await lab.until_phase("Failed")
     assert "spec.jobTemplate" in failed.message

@@ -258,8 +258,20 @@ def test_after_an_hour_away_replicas_are_saved_one_after_the_other() -> None:
     assert due(still, 60 * MINUTE + 120)[0] == [1, 0]
 
 
-def test_a_clock_that_was_ahead_for_a_moment_keeps_nobody_from_being_saved() -> None:
-    observed = seen(replica(0, checkpointTime=stamp(86400)), status={"checkpointNumber": 1})
+@pytest.mark.parametrize(
+    ("facts", "status"),
+    [
+        ({"checkpointTime": stamp(86400)}, {"checkpointNumber": 1}),
+        ({}, {"startTime": stamp(86400)}),
+        ({"pod": 86400}, {}),
+        ({"pod": 86400, "checkpointTime": stamp(86400)}, {"startTime": stamp(86400)}),
+    ],
+    ids=["the last checkpoint", "the job", "the pod, by its node's clock", "all"],
+)
+def test_a_clock_that_was_ahead_for_a_moment_keeps_nobody_from_being_saved(facts: Any, status: Any) -> None:
+    began = facts.get("pod", 0)
+    fields = {name: value for name, value in facts.items() if name != "pod"}
+    observed = seen(replica(0, **fields), status=status, pods=(pod_of(started=began),))
     assert due(observed, 60 * MINUTE)[0] == [0]
 
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
-from holdfast.api.core.objects import Node
+from holdfast.api.core.objects import Node, PodCondition
 from holdfast.spotinstancejob.decide.failure import LostAttempt, find_lost_attempt, lost_attempts_ahead
 from holdfast.spotinstancejob.snapshot import TIMING
 from tests.spotinstancejob.jobs import CPU_CONTAINER, spot_job
@@ -72,6 +73,49 @@ def test_an_attempt_is_lost_for_a_reason_of_one_class(facts: Any, cause: str, sa
     assert found is not None
     assert found.failure.cause == cause
     assert said in found.failure.message
+
+
+def on_exit(operator: str, *values: int, action: str = "FailJob", **fields: Any) -> dict[str, Any]:
+    return {"action": action, "onExitCodes": {"operator": operator, "values": [*values], **fields}}
+
+
+DISRUPTED = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget"}]}
+
+
+@pytest.mark.parametrize(
+    ("rules", "is_final"),
+    [
+        ([], False),
+        ([on_exit("In", 3, 42)], True),
+        ([on_exit("In", 3)], False),
+        ([on_exit("In", 42, action="FailIndex")], True),
+        ([on_exit("NotIn", 3)], True),
+        ([on_exit("NotIn", 42)], False),
+        ([on_exit("In", 42, containerName="training")], True),
+        ([on_exit("In", 42, containerName="logs")], False),
+        # The first that matches decides.
+        ([on_exit("In", 42, action="Count"), on_exit("In", 42)], False),
+        ([on_exit("In", 3, action="Ignore"), on_exit("In", 42)], True),
+        ([{"action": "FailJob", "onPodConditions": [{"type": "ConfigIssue"}]}], True),
+        ([{"action": "FailJob", "onPodConditions": [{"type": "ConfigIssue", "status": "False"}]}], False),
+        ([DISRUPTED], False),
+    ],
+)
+def test_a_failure_that_the_template_calls_final_is_followed_by_no_attempt(rules: Any, is_final: bool) -> None:
+    pod = failed_pod(exit_code=42)
+    issue = msgspec.convert({"type": "ConfigIssue", "status": "True"}, PodCondition)
+    pod = structs.replace(pod, status=structs.replace(pod.status, conditions=(issue,)))
+    found = lost(pods=(pod,), job=spot_job(job_spec={"podFailurePolicy": {"rules": rules}}))
+    assert found is not None
+    assert (found.failure.cause, found.failure.permanent) == ("application", is_final)
+    assert ("podFailurePolicy calls that final" in found.failure.message) == is_final
+
+
+def test_what_is_not_the_trainings_fault_is_free_whatever_the_template_calls_it() -> None:
+    job = spot_job(job_spec={"podFailurePolicy": {"rules": [DISRUPTED]}})
+    found = lost(pods=(disrupted(deleted(pod_of(), asked=60), "EvictionByEvictionAPI"),), job=job)
+    assert found is not None
+    assert (found.failure.cause, found.failure.permanent) == ("infrastructure", False)
 
 
 @pytest.mark.parametrize(

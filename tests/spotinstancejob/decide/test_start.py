@@ -51,7 +51,13 @@ def test_it_does_not_start_before_its_pause_is_over() -> None:
     assert started(paused, now=1010).job_statuses[0].phase == "Starting"
     observed = seen(paused)
     assert list(starts_ahead(observed, observed.status, TIMING)) == [at(1010)]
-    assert not is_prepared(observed.status.job_statuses[0], at(1009))
+    assert not is_prepared(observed.status.job_statuses[0], at(1009), TIMING)
+
+
+def test_a_pause_that_was_set_by_a_clock_that_was_ahead_is_over() -> None:
+    paused = {**PREPARED, "retryTime": stamp(1000 + TIMING.retry_cap_s)}
+    assert started(paused, now=1000).job_statuses[0].phase == "Recovering"
+    assert started(paused, now=999).job_statuses[0].phase == "Starting"
 
 
 def test_the_first_start_is_no_recovery_and_decides_how_replicas_are_saved() -> None:

@@ -88,7 +88,7 @@ def test_an_ordered_machine_waits_until_a_zone_may_be_asked() -> None:
         ({"nodeName": "gpu-1", "source": "survivor"}, True),
         ({"nodeName": "gpu-1"}, False),
         ({"source": "survivor"}, False),
-        ({"nodeName": "gpu-1", "source": "survivor", "retryTime": stamp(500)}, False),
+        ({"nodeName": "gpu-1", "source": "survivor", "retryTime": stamp(200)}, False),
     ],
 )
 def test_the_attempt_before_is_stopped_once_the_next_one_can_start(new: Any, is_stopped: bool) -> None:

@@ -61,7 +61,8 @@ def _missing(seen: MachineSnapshot, node: Node) -> tuple[str, str] | None:
 
 
 def _ready(seen: MachineSnapshot, node: Node, now: datetime) -> Step:
-    message = f"Node {node.metadata.name} is ready with {wanted_gpus(seen)} GPUs"
+    gpus = {0: "", 1: " with 1 GPU"}.get(wanted_gpus(seen), f" with {wanted_gpus(seen)} GPUs")
+    message = f"Node {node.metadata.name} is ready{gpus}"
     status = with_condition(seen, seen.status, "GPUReady", True, "Ready", message, now)
     return Step(status=at_step(status, "Serve", "Serving", message, now), effects=(ReserveNode(node), ReportReady()))
 

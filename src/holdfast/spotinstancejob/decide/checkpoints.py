@@ -296,9 +296,9 @@ def _due_times(
         started = started_at(observed, replica)
         if not is_running(observed, replica) or replica.name in busy or observed.is_announced(replica.node_name or ""):
             continue
-        last = max(parse_time(started), parse_time(replica.checkpoint_time or started))
-        if last > now:  # a clock that was ahead has been put right
-            last = parse_time(started)
+        moments = (parse_time(started), parse_time(replica.checkpoint_time or started))
+        # What is still to come was told by a clock that was ahead.
+        last = max((each for each in moments if each <= now), default=now - timedelta(seconds=interval_s))
         offset = math.ceil(offset_s(replica.replica, len(status.job_statuses), interval_s))
         yield next_checkpoint_time(began, last, offset=offset, interval_s=interval_s), replica
 

@@ -15,6 +15,7 @@ from holdfast.pods.restore.failure import CreationFailure, creation_failure, sid
 from holdfast.pods.restore.nodes import RestorableImage
 from holdfast.pods.restore.protocol import Fault
 from holdfast.pods.start_problems import problem_of
+from holdfast.spotinstancejob.decide.failure_policy import is_final
 from holdfast.spotinstancejob.snapshot import (
     STARTED,
     SpotInstanceJobSnapshot,
@@ -136,9 +137,12 @@ def _failed_pod(observed: SpotInstanceJobSnapshot, replica: ReplicaStatus, pod: 
         and _runs_on(observed, pod.spec.node_name)
     ):
         failure = structs.replace(failure, cause="infrastructure")
+    if failure.is_free:
+        return failure
+    if is_final(observed.job, pod):
+        return structs.replace(failure, permanent=True, message=f"{failure.message}; podFailurePolicy calls that final")
     # In a later attempt the command was found before.
-    is_first = replica.attempt == 0 and not failure.is_free
-    return structs.replace(failure, permanent=True) if is_first and could_not_start(pod) else failure
+    return structs.replace(failure, permanent=True) if replica.attempt == 0 and could_not_start(pod) else failure
 
 
 def _lost_node(

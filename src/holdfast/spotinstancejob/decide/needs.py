@@ -18,6 +18,7 @@ from holdfast.spotinstancejob.snapshot import (
     PREPARING,
     SpotInstanceJobSnapshot,
     is_ready,
+    slow_from,
     with_replica,
 )
 
@@ -92,5 +93,6 @@ def _phase(replica: ReplicaStatus, phase: ReplicaPhase) -> ReplicaPhase:
 
 
 def needs_ahead(observed: SpotInstanceJobSnapshot) -> Iterator[datetime]:
-    """When a zone may be asked again."""
+    """When a zone may be asked again, and when a machine is slow."""
     yield from (each.until for each in observed.zones.values() if isinstance(each, Resting))
+    yield from filter(None, (slow_from(observed, each) for each in observed.status.job_statuses))

@@ -35,18 +35,20 @@ def start(
     observed: SpotInstanceJobSnapshot, status: SpotInstanceJobStatus, now: datetime, timing: SpotInstanceJobTiming
 ) -> SpotInstanceJobStatus:
     for replica in status.job_statuses:
-        if not is_prepared(replica, now) or blocking_machines(observed, replica):
+        if not is_prepared(replica, now, timing) or blocking_machines(observed, replica):
             continue
         if not blocking_pods(observed, replica, now, timing):
             status = _started(observed, status, replica, now)
     return status
 
 
-def is_prepared(replica: ReplicaStatus, now: datetime) -> bool:
+def is_prepared(replica: ReplicaStatus, now: datetime, timing: SpotInstanceJobTiming) -> bool:
     """Whether it has all that its Job is made of: what is left of the attempt before it has to go now."""
     if replica.phase not in PREPARING or replica.node_name is None or replica.source is None:
         return False
-    return replica.retry_time is None or now >= parse_time(replica.retry_time)
+    pause_s = (parse_time(replica.retry_time) - now).total_seconds() if replica.retry_time is not None else 0.0
+    # No pause is longer than the longest one: the clock was ahead, and has been put back.
+    return pause_s <= 0 or pause_s > timing.retry_cap_s
 
 
 def _started(

@@ -37,7 +37,7 @@ def work(observed: SpotInstanceJobSnapshot, now: datetime, timing: SpotInstanceJ
     """In the order of haste: a machine that goes away leaves seconds for a save, and a new one takes minutes."""
     yield from _saves(observed, timing)
     yield from _orders(observed)
-    yield from (StopJob(job) for job in observed.jobs.values() if _is_to_stop(observed, job, now))
+    yield from (StopJob(job) for job in observed.jobs.values() if _is_to_stop(observed, job, now, timing))
     for replica in observed.status.job_statuses:
         is_unmade = replica.phase == "Starting" and replica.name not in observed.jobs
         if is_unmade and not blocking_pods(observed, replica, now, timing):
@@ -76,7 +76,7 @@ def _orders(observed: SpotInstanceJobSnapshot) -> Iterator[Action]:
             yield OrderMachine(replica, zone.zone)
 
 
-def _is_to_stop(observed: SpotInstanceJobSnapshot, job: Job, now: datetime) -> bool:
+def _is_to_stop(observed: SpotInstanceJobSnapshot, job: Job, now: datetime, timing: SpotInstanceJobTiming) -> bool:
     """The Job of an attempt that is over stays while nothing can follow it: until then it may still succeed."""
     if job.metadata.deletion_timestamp or job.metadata.name in current_jobs(observed.status):
         return False
@@ -86,7 +86,7 @@ def _is_to_stop(observed: SpotInstanceJobSnapshot, job: Job, now: datetime) -> b
     replica = replica_of(observed.status, int(job.metadata.labels.get(REPLICA_LABEL, "-1")))
     if replica is not None and replica.phase == "Failed":
         return job.metadata.name != replica.name  # the last one stays for whoever wants to know why
-    return replica is None or replica.phase not in PREPARING or is_prepared(replica, now)
+    return replica is None or replica.phase not in PREPARING or is_prepared(replica, now, timing)
 
 
 def unneeded_machines(
