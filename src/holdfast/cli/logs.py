@@ -15,13 +15,9 @@ from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.api.trainingjob_status import TrainingJobStatus
+from holdfast.cli.errors import FAILED, UsageError, print_error
 from holdfast.cli.resource_args import find_kind
-from holdfast.cli.session import (
-    FAILED,
-    Session,
-    UsageError,
-    print_error,
-)
+from holdfast.cli.session import Session
 from holdfast.cluster.errors import ClusterError, NotFound
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import CONFIG_MAPS, GPU_WORKLOADS, PODS, TRAINING_JOBS

@@ -5,8 +5,9 @@ import typer
 
 from holdfast.api.meta import is_true
 from holdfast.api.provisionedinstance import PREEMPT_ANNOTATION, ProvisionedInstance, machine_name
+from holdfast.cli.errors import UsageError, printable
 from holdfast.cli.resource_args import find_kind
-from holdfast.cli.session import Session, UsageError, printable
+from holdfast.cli.session import Session
 from holdfast.errors import HoldfastError
 from holdfast.times import is_duration
 

@@ -122,7 +122,7 @@ def send_command(folder: Path, epoch: int | None = None, best_by: str | None = N
 
     from holdfast.cli.checkpoints.operations import Which
     from holdfast.cli.checkpoints.transfer import send_checkpoint
-    from holdfast.cli.session import errors_as_one_line
+    from holdfast.cli.errors import errors_as_one_line
 
     with errors_as_one_line():
         which = convert({"epoch": epoch, "best_by": best_by}, Which)

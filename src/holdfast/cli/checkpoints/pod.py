@@ -29,8 +29,9 @@ from holdfast.cli.checkpoints.operations import (
     encode,
 )
 from holdfast.cli.checkpoints.transfer import receive_checkpoint
+from holdfast.cli.errors import print_error, printable
 from holdfast.cli.resource_args import find_kind
-from holdfast.cli.session import Session, print_error, printable
+from holdfast.cli.session import Session
 from holdfast.cluster.errors import ClusterError, NotFound
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import PODS

@@ -34,9 +34,10 @@ from holdfast.cli.doctor.nodes import (
     ended_runs,
     free_bytes,
 )
+from holdfast.cli.errors import UsageError, printable
 from holdfast.cli.registries import registry_host
 from holdfast.cli.restore.trial import TrialOptions, try_node
-from holdfast.cli.session import Session, UsageError, printable
+from holdfast.cli.session import Session
 from holdfast.cluster.errors import ClusterError, NotFound
 from holdfast.cluster.resources import CHECKPOINT_BACKUPS, PODS
 from holdfast.pods.restore.nodes import RESTORE_LABEL, RESTORE_VALUE
