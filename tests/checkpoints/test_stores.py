@@ -81,7 +81,7 @@ def test_files_without_a_manifest_do_not_count(place: Place, tmp_path: Path) -> 
     assert not (tmp_path / "got").exists()
 
 
-def test_names_of_any_letters_are_kept(place: Place, tmp_path: Path) -> None:
+def test_file_names_in_any_script_are_stored(place: Place, tmp_path: Path) -> None:
     odd = {
         "a b/ü ö.bin": b"1",
         "100%/#?*&=+.bin": b"2",

@@ -73,7 +73,7 @@ async def test_options_that_mean_nothing_are_refused(embedded: CommandLab, optio
         ({}, {"conditions": [condition("Preempted")]}, "is preempted already: `holdfast get pi` shows"),
     ],
 )
-async def test_a_machine_that_is_not_taken_back_is_told_why(
+async def test_the_error_says_why_a_machine_is_not_taken_back(
     embedded: CommandLab, spec: JSON, status: JSON, said: str
 ) -> None:
     await machine(embedded, status=status, **spec)

@@ -175,14 +175,14 @@ async def test_a_workers_report_is_taken_and_answered(office: ReportServerLab) -
     assert office.taken == [(JOB, report)]
 
 
-async def test_a_worker_hears_what_is_kept_and_that_it_is_to_stop(office: ReportServerLab) -> None:
+async def test_the_answer_has_what_is_recorded_and_that_the_worker_is_to_stop(office: ReportServerLab) -> None:
     office.stand(epochs={"attempt": 0, "done": 4, "goal": "EarlyStopped"})
     answer = ReportReply(attempt=0, attempt_over=False, stop="EarlyStopped", recorded_epoch=4)
     assert await office.post(batch(), await office.worker()) == (200, told(answer))
 
 
 @pytest.mark.parametrize(("code", "well"), [(0, True), (1, False), (None, False)])
-async def test_a_worker_hears_how_its_training_ended(office: ReportServerLab, code: int | None, well: bool) -> None:
+async def test_the_answer_says_how_the_training_ended(office: ReportServerLab, code: int | None, well: bool) -> None:
     token = await office.worker()
     (pod,) = office.pods.list()
     state = {"terminated": {"exitCode": code}} if code is not None else {}
@@ -191,7 +191,7 @@ async def test_a_worker_hears_how_its_training_ended(office: ReportServerLab, co
     assert (await office.post(batch(), token))[1]["endedWell"] is well
 
 
-async def test_all_workers_hear_that_they_are_to_save_when_the_machine_of_one_is_taken_back(
+async def test_the_answer_asks_all_workers_to_save_when_the_machine_of_one_is_taken_back(
     office: ReportServerLab,
 ) -> None:
     first, _ = await office.worker(), await office.worker(1, on="spot-1")
@@ -205,7 +205,7 @@ async def test_all_workers_hear_that_they_are_to_save_when_the_machine_of_one_is
     assert (await office.post(batch(sequence=5), first))[1]["save"] == "node spot-1 is about to be taken back"
 
 
-async def test_a_worker_of_an_old_attempt_hears_that_it_is_over(office: ReportServerLab) -> None:
+async def test_the_answer_to_a_worker_of_an_old_attempt_says_that_it_is_over(office: ReportServerLab) -> None:
     token = await office.worker(attempt=1)
     office.stand(restartCount=2)
     assert await office.post(batch(ended(9), attempt=1), token) == (
@@ -215,7 +215,7 @@ async def test_a_worker_of_an_old_attempt_hears_that_it_is_over(office: ReportSe
     assert office.taken == []
 
 
-async def test_a_worker_that_makes_way_for_another_spec_hears_that_what_it_saves_counts(
+async def test_the_answer_to_a_worker_that_makes_way_for_another_spec_says_that_its_checkpoint_counts(
     office: ReportServerLab,
 ) -> None:
     token = await office.worker(attempt=1)
@@ -233,7 +233,7 @@ async def test_a_worker_that_makes_way_for_another_spec_hears_that_what_it_saves
     assert await office.post(batch(attempt=1), token) == (409, told(ReportReply(attempt=3, attempt_over=True)))
 
 
-async def test_the_others_hear_that_they_are_to_save_when_a_worker_is_told_to_go(office: ReportServerLab) -> None:
+async def test_the_answer_asks_the_others_to_save_when_a_worker_is_deleted(office: ReportServerLab) -> None:
     first, second = await office.worker(), await office.worker(1)
     leaving = next(pod for pod in office.pods.list() if pod.metadata.labels[INDEX] == "1")
     office.pods.put(deleted(leaving, asked=0))
@@ -241,7 +241,9 @@ async def test_the_others_hear_that_they_are_to_save_when_a_worker_is_told_to_go
     assert (await office.post(batch(index=1), second))[1]["save"] == ""  # its own pod asks it
 
 
-async def test_a_report_for_a_job_that_was_made_anew_hears_that_it_is_over(office: ReportServerLab) -> None:
+async def test_the_answer_to_a_report_for_a_job_that_was_made_anew_says_that_it_is_over(
+    office: ReportServerLab,
+) -> None:
     status, answer = await office.post(batch(uid="of its predecessor"), await office.worker())
     assert (status, answer["over"]) == (409, True)
 
@@ -405,7 +407,7 @@ async def test_a_standby_takes_nothing(office: ReportServerLab) -> None:
     assert office.taken == []
 
 
-async def test_while_no_token_can_be_reviewed_nothing_is_heard(
+async def test_while_no_token_can_be_reviewed_no_report_is_accepted(
     office: ReportServerLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(token: str, audience: str) -> Identity | None:
@@ -419,7 +421,7 @@ async def test_while_no_token_can_be_reviewed_nothing_is_heard(
     assert office.hearing.since_s(JOB) == 130.0
 
 
-async def test_a_report_for_which_there_is_no_room_may_be_sent_again(office: ReportServerLab) -> None:
+async def test_a_report_beyond_the_capacity_may_be_sent_again(office: ReportServerLab) -> None:
     token = await office.worker()
     office.trouble = InboxFull("64 reports of ml/bert wait to be written: send this one again later")
     assert (await office.post(batch(sequence=1), token))[0] == 503
@@ -429,7 +431,7 @@ async def test_a_report_for_which_there_is_no_room_may_be_sent_again(office: Rep
     assert len(office.taken) == 1
 
 
-async def test_an_error_of_ours_is_an_answer_that_tells_nothing(office: ReportServerLab) -> None:
+async def test_an_error_of_ours_is_an_answer_without_details(office: ReportServerLab) -> None:
     token = await office.worker()
     office.trouble, office.seconds = RuntimeError("secret"), 140.0
     status, answer = await office.post(batch(), token)
@@ -541,7 +543,7 @@ async def test_another_operators_certificate_is_not_trusted(office: ReportServer
     assert office.taken == []
 
 
-async def test_whoever_must_come_back_hears_when(office: ReportServerLab) -> None:
+async def test_an_answer_to_come_back_says_when(office: ReportServerLab) -> None:
     office.is_leading = False
     async with office.session() as session, session.post(reports.PATH, data=b"{}") as answer:
         assert answer.headers["Retry-After"] == "5"

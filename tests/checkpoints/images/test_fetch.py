@@ -140,7 +140,7 @@ async def test_a_container_checkpoint_and_a_foreign_image_are_refused(images: Im
         await images.fetched(f"oci://{images.host}/{REPOSITORY}:foreign")
 
 
-async def test_an_image_that_is_not_there_is_told_so(images: Images) -> None:
+async def test_a_missing_image_is_reported_as_missing(images: Images) -> None:
     with pytest.raises(ImageNotFound):
         await images.fetched(f"oci://{images.host}/{REPOSITORY}:never")
 

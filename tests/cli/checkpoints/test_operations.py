@@ -161,7 +161,7 @@ def test_a_folder_in_the_place_of_a_file_is_damage(volume: FolderBackend) -> Non
     assert verified(volume)[0].damage == ("model.bin is missing",)
 
 
-def test_pruning_keeps_the_newest_and_deletes_nothing_unless_told(place: Place) -> None:
+def test_pruning_keeps_the_newest_and_deletes_nothing_without_the_flag(place: Place) -> None:
     put(place, *(checkpoint_name(epoch, 0) for epoch in range(1, 6)))
     assert pruned(place, 2, delete=False) == [1, 2, 3]
     assert len(listed(place)) == 5
@@ -204,7 +204,7 @@ def test_what_the_running_attempt_resumed_from_stays(place: Place) -> None:
     assert [one.epoch for one in listed(place, attempt=1)] == [3, 1]
 
 
-def test_what_is_being_saved_is_not_pruned_and_leftovers_of_old_attempts_are(place: Place) -> None:
+def test_a_checkpoint_that_is_being_saved_is_not_pruned_and_unfinished_ones_of_old_attempts_are(place: Place) -> None:
     put(place, checkpoint_name(1, 0), checkpoint_name(2, 0), checkpoint_name(3, 1), checkpoint_name(4, 1))
     place.remove(f"{checkpoint_name(1, 0).folder}/{MANIFEST}")
     place.remove(f"{checkpoint_name(3, 1).folder}/{MANIFEST}")
@@ -256,7 +256,7 @@ def test_what_does_not_count_is_never_the_best(volume: FolderBackend) -> None:
     assert select_checkpoint(volume.store, Which(best_by="loss")) == checkpoint_name(2, 1)
 
 
-def test_a_volume_that_cannot_be_read_is_told_as_such(volume: FolderBackend) -> None:
+def test_a_volume_that_cannot_be_read_is_named_as_unreadable(volume: FolderBackend) -> None:
     shutil.rmtree(volume.volume)
     volume.volume.write_text("a file")
     with pytest.raises(Exception, match="a file is in the place of a folder"):

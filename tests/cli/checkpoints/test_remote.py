@@ -122,7 +122,7 @@ async def test_the_work_is_done_in_a_pod_that_is_gone_afterwards(machine: Comman
     assert await pods(machine, "digits") == []
 
 
-async def test_what_goes_wrong_in_the_pod_is_told_here(machine: CommandLab) -> None:
+async def test_an_error_in_the_pod_is_printed_by_the_command(machine: CommandLab) -> None:
     await suspended_job(machine, "digits")
     with pytest.raises(PodWorkFailed, match="there is no valid checkpoint of epoch 7"):
         await told(await in_pod(machine, "digits"), VerifyRequest(epoch=7))
@@ -149,7 +149,7 @@ async def test_a_pod_is_taken_away_when_the_command_is_interrupted(embedded: Com
     assert await pods(embedded, "digits") == []
 
 
-async def test_an_image_that_cannot_be_had_is_told_at_once(embedded: CommandLab) -> None:
+async def test_an_image_that_cannot_be_pulled_is_reported_at_once(embedded: CommandLab) -> None:
     await claim_job(embedded, "digits")
     work = asyncio.create_task(told(await in_pod(embedded, "digits"), VerifyRequest()))
     key = await the_pod(embedded, "digits")
@@ -164,7 +164,7 @@ async def test_an_image_that_cannot_be_had_is_told_at_once(embedded: CommandLab)
     assert await pods(embedded, "digits") == []
 
 
-async def test_a_pod_that_no_node_has_room_for_is_given_up_in_the_end(
+async def test_a_pod_that_fits_on_no_node_is_given_up_in_the_end(
     embedded: CommandLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "START_S", 2.0)
@@ -222,7 +222,7 @@ def into(folder: Path) -> Callable[[CheckpointName], Path]:
     return lambda _name: folder
 
 
-async def test_a_pod_without_a_word_is_told_by_how_it_ended(embedded: CommandLab) -> None:
+async def test_a_pod_without_output_is_described_by_how_it_ended(embedded: CommandLab) -> None:
     await claim_job(embedded, "silent")
     work = asyncio.create_task(told(await in_pod(embedded, "silent"), VerifyRequest()))
     key = await the_pod(embedded, "silent")

@@ -142,7 +142,7 @@ async def test_it_gets_its_arguments_environment_and_no_input(tmp_path: Path) ->
     }
 
 
-async def test_it_is_told_of_the_cluster_when_it_wants_to_know(tmp_path: Path) -> None:
+async def test_the_plugin_gets_the_cluster_when_it_asks_for_it(tmp_path: Path) -> None:
     server = Server(
         url="https://api:6443",
         authority=PemSource(what="certificate-authority", data=b"pem"),

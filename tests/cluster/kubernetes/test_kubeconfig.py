@@ -396,7 +396,7 @@ class TestProxies:
         environ = {"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": "*"}
         assert self.load(tmp_path, environ, **{"proxy-url": "http://own:1"}).server.proxy == "http://own:1"
 
-    def test_a_pod_heeds_the_environment_too(self, tmp_path: Path, service_account: Path) -> None:
+    def test_a_pod_uses_the_environment_too(self, tmp_path: Path, service_account: Path) -> None:
         environ = {"HOME": str(tmp_path), "HTTPS_PROXY": "http://proxy:3128", **IN_POD}
         assert load_config(environ=environ, service_account=service_account).server.proxy == "http://proxy:3128"
         environ["NO_PROXY"] = "10.0.0.0/8"

@@ -141,7 +141,7 @@ class TestFallingBack:
         setting.server.then(answer(403, status(403, "Forbidden", "cannot watch")), page("a"))
         assert await setting.names() == ["a"]
 
-    async def test_who_may_do_neither_is_told_about_listing(self, setting: Setting) -> None:
+    async def test_a_user_who_may_do_neither_gets_the_error_about_listing(self, setting: Setting) -> None:
         for verb in ("watch", "list"):
             setting.server.then(answer(403, status(403, "Forbidden", f'User "jane" cannot {verb} configmaps')))
         with pytest.raises(Forbidden, match='User "jane" cannot list configmaps'):

@@ -163,7 +163,7 @@ class TestWaiting:
         assert caught.value.code == code
         assert len(server.requests) == 1
 
-    async def test_patience_ends_after_ten_tries(self, server: FaultyServer, tmp_path: Path) -> None:
+    async def test_a_request_is_given_up_after_ten_attempts(self, server: FaultyServer, tmp_path: Path) -> None:
         server.then(*[answer(429)] * 10)
         patience = RetryLimits(first_backoff_s=0.001, longest_backoff_s=0.002)
         async with client(config_for(tmp_path, server.url), patience=patience) as cluster:
@@ -171,7 +171,7 @@ class TestWaiting:
                 await cluster.get(CONFIG_MAPS, X)
         assert len(server.requests) == 10
 
-    async def test_who_is_told_to_wait_for_an_hour_tells_the_caller(
+    async def test_an_answer_to_wait_for_an_hour_goes_to_the_caller(
         self, server: FaultyServer, cluster: KubernetesCluster
     ) -> None:
         server.then(answer(429, status(429, "TooManyRequests", "slow down"), Retry_After="3600"))
@@ -360,7 +360,9 @@ class TestGate:
         await gated.pod_log(X)
         assert len(server.requests) == 2
 
-    async def test_the_gate_is_asked_before_every_try(self, server: FaultyServer, cluster: KubernetesCluster) -> None:
+    async def test_the_gate_is_asked_before_every_attempt(
+        self, server: FaultyServer, cluster: KubernetesCluster
+    ) -> None:
         gate = Gate(2)
         server.then(answer(429, Retry_After="0"), answer(401))
         with pytest.raises(NotLeading):
@@ -390,7 +392,7 @@ class TestGate:
         assert gate.calls == 0
 
 
-async def test_every_try_is_observed(server: FaultyServer, tmp_path: Path, unused_tcp_port: int) -> None:
+async def test_every_attempt_is_observed(server: FaultyServer, tmp_path: Path, unused_tcp_port: int) -> None:
     seen: list[tuple[str, str, int]] = []
 
     def observe(verb: str, resource: str, code: int, seconds: float) -> None:

@@ -127,7 +127,7 @@ async def test_a_folder_that_is_not_there_is_named(cluster: EmbeddedCluster, tmp
 
 
 @pytest.mark.parametrize("login", ["", "Bearer ", "Bearer wrong", "Basic x", "Bearer wrong\xff"])
-async def test_nothing_is_told_to_those_without_the_token(client: Client, login: str) -> None:
+async def test_a_client_without_the_token_gets_nothing(client: Client, login: str) -> None:
     for path in ("/version", "/api/v1/pods", "/apis", "/openapi/v3", "/nowhere"):
         code, body = await client.ask("GET", path, Authorization=login)
         assert (code, body["kind"], body["reason"]) == (401, "Status", "Unauthorized")
@@ -200,7 +200,7 @@ async def _try_everything(client: Client, name: str, odd: Any) -> None:
     assert all(answer.code < 500 for answer in asked), asked
 
 
-async def test_a_refused_object_is_told_by_field(client: Client) -> None:
+async def test_a_refused_object_is_reported_by_field(client: Client) -> None:
     answer = await client.ask("POST", JOBS, training_job("big", numWorkers=300))
     assert (answer.code, answer.body["reason"]) == (422, "Invalid")
     assert [cause["field"] for cause in answer.body["details"]["causes"]] == ["spec.numWorkers"]
@@ -359,7 +359,7 @@ async def test_bookmarks_are_sent_to_those_who_ask_for_them(client: Client) -> N
     assert line["object"]["metadata"] == {"resourceVersion": version}
 
 
-async def test_a_watch_from_a_version_that_is_no_longer_kept_is_told_so(
+async def test_a_watch_from_a_version_that_is_no_longer_stored_is_refused_as_expired(
     client: Client, cluster: EmbeddedCluster
 ) -> None:
     version = (await client.ask("GET", JOBS)).body["metadata"]["resourceVersion"]

@@ -118,7 +118,7 @@ def test_a_delete_without_a_good_answer(fault: Fault) -> None:
 
 
 @virtual
-async def test_a_delete_that_failed_is_told_and_tried_anew() -> None:
+async def test_a_delete_that_failed_is_reported_and_repeated() -> None:
     async with lab() as it:
         await it.provider().launch(SPEC)
         it.cloud.faults.fail_operation("delete", OperationFailure("INTERNAL_ERROR", "Internal error."), times=2)

@@ -94,7 +94,7 @@ async def test_a_machine_that_is_gone_is_not_made_again() -> None:
 
 
 @virtual
-async def test_a_machine_that_was_taken_back_is_told_from_one_that_was_deleted() -> None:
+async def test_a_machine_that_was_taken_back_is_distinguished_from_one_that_was_deleted() -> None:
     async with lab() as it:
         await it.provider().launch(SPEC)
         machine = it.cloud.machine(NAME)

@@ -76,7 +76,7 @@ async def test_an_answer_is_never_older_than_its_question() -> None:
 
 
 @virtual
-async def test_a_failed_request_is_told_to_all_who_asked_and_to_nobody_else() -> None:
+async def test_a_failed_request_is_raised_to_all_who_asked_and_to_nobody_else() -> None:
     async with lab() as it:
         provider = it.provider()
         it.cloud.faults.add("zoneOperations.list", refusing(forbidden("compute.zoneOperations.list", "projects/p")))

@@ -128,7 +128,7 @@ def test_the_order_in_which_jobs_are_listed_does_not_matter(
 
 
 @given(MACHINES, st.sampled_from(SHAPES), st.integers(1, 4), FACTS)
-def test_more_room_takes_nothing_from_the_first_in_line(
+def test_more_capacity_takes_nothing_from_the_first_in_the_queue(
     nodes: list[Node], each: PodRequirements, workers: int, more: tuple[int, str, dict[str, Any]]
 ) -> None:
     it = gang(workers=workers, each=each)
@@ -150,7 +150,7 @@ def test_who_comes_behind_takes_nothing_from_who_is_ahead(
 
 
 @given(MACHINES, gangs(), st.sampled_from(SHAPES), st.integers(1, 3))
-def test_the_room_of_who_restarts_is_never_given_to_its_equals(
+def test_the_capacity_of_a_gang_that_restarts_is_never_given_to_its_equals(
     nodes: list[Node], line: list[Gang], each: PodRequirements, workers: int
 ) -> None:
     """If it fits now, it would also have fitted with everyone else there."""
@@ -172,7 +172,9 @@ def _large_enough(it: Node, who: Gang) -> bool:
 
 
 @given(MACHINES, gangs())
-def test_who_is_not_admitted_is_told_why_and_has_a_place_in_line(nodes: list[Node], line: list[Gang]) -> None:
+def test_a_gang_that_is_not_admitted_gets_the_reason_and_a_position_in_the_queue(
+    nodes: list[Node], line: list[Gang]
+) -> None:
     verdicts = admit(line, ledger(*nodes), NOW, 600)
     refused = [each for each in verdicts.values() if not each.admitted]
     assert all(each.message for each in refused)

@@ -65,7 +65,7 @@ def test_a_look_gives_machines_until_nothing_fits_any_more() -> None:
     }
 
 
-def test_those_given_a_machine_are_told_the_most_important_first() -> None:
+def test_workloads_that_got_a_node_are_queued_the_most_important_first() -> None:
     line = [request("c", 1, priority=1), request("a", 2), request("b", 1, "random", priority=2)]
     assert names(standing(ledger(*gpu_nodes(8)), *line).run_pass(0).assigned) == ["b", "c", "a"]
 
@@ -285,7 +285,7 @@ def test_a_look_is_due_after_everything_that_may_change_its_outcome_and_not_afte
         assert not place.is_due
 
 
-def test_who_stands_in_line_again_gives_back_the_room_of_its_last_try() -> None:
+def test_a_workload_that_is_queued_again_gives_back_the_capacity_of_its_last_attempt() -> None:
     place = standing(kept := ledger(*gpu_nodes(2, 1)))
     first = request("a", 2)
     place.confirm(first, "n-0", 0)
@@ -298,7 +298,7 @@ def test_who_stands_in_line_again_gives_back_the_room_of_its_last_try() -> None:
     assert set(kept.reservations) == {"a-1"}
 
 
-def test_who_has_its_pod_and_leaves_does_not_take_the_pods_room_with_it() -> None:
+def test_a_workload_that_has_its_pod_and_leaves_does_not_free_the_pods_capacity() -> None:
     place = standing(kept := ledger(*gpu_nodes(2)))
     it = request("a", 2)
     place.confirm(it, "n-0", 0)
