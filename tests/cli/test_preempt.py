@@ -30,8 +30,8 @@ async def asked(lab: CommandLab, name: str = "digits-r0-0-m0") -> str | None:
 @pytest.mark.parametrize(
     ("options", "value", "said"),
     [
-        ((), "", "its machine is told, and taken back when its notice is over"),
-        (("--notice", "90s"), "90s", "its machine is told, and taken back 90s later"),
+        ((), "", "its machine gets its notice, and is taken back when its notice is over"),
+        (("--notice", "90s"), "90s", "its machine gets its notice, and is taken back 90s later"),
         (("--now",), "0s", "its machine is taken back at once"),
     ],
 )

@@ -1,7 +1,7 @@
 """Where a cloud has machines to spare: which zone is asked next, and how long those rest that had none.
 
 A pool is what a cloud's stock is counted by: machines of one type and GPU in one zone, spot or not. All jobs of an
-operator share what one of them was told. Nothing is kept over a restart: the first refusal tells it again.
+operator share a refusal that one of them got. Nothing is stored over a restart: the first refusal shows it again.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ JITTER = 0.2
 FORGOTTEN_AFTER_S = 3600.0
 # How long a zone that has taken a machine back is asked after the others.
 TAKEN_BACK_S = 600.0
-# A probe that nobody has told the end of does not hold up the others for ever.
+# A probe whose end is never reported does not hold up the others for ever.
 PROBE_S = 900.0
 PROBE_RECHECK_S = 15.0
 

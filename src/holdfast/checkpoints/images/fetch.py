@@ -21,7 +21,7 @@ from holdfast.checkpoints.images.registry import RegistryClient
 from holdfast.checkpoints.manifest import CheckpointManifest
 
 SCHEME = "oci://"
-# How long a registry that does not answer is asked before the caller is told, who tries again; the slowest download.
+# How long a registry that does not answer is asked before the caller gets the error; the slowest download.
 LOOK_S = 15.0
 DOWNLOAD_S, SLOWEST_BYTES_PER_S = 60.0, 1 << 20
 
@@ -84,8 +84,10 @@ class _Fetch:
                 return FetchedImage(address, self._unpack(image), tuple(refused))
             except (Corrupt, UnsafeContent, ImageNotFound) as error:
                 refused.append(RefusedImage(address, str(error)))
-        told = "; ".join(f"{each.address}: {each.reason}" for each in refused[:3])
-        raise CheckpointNotFound(f"none of the {len(refused)} images of this owner up to that run can be used: {told}")
+        reasons = "; ".join(f"{each.address}: {each.reason}" for each in refused[:3])
+        raise CheckpointNotFound(
+            f"none of the {len(refused)} images of this owner up to that run can be used: {reasons}"
+        )
 
     def _candidates(self) -> Iterator[OwnedImage]:
         """The image itself, then those before it from the newest on, which are looked for only when they are needed."""

@@ -107,7 +107,7 @@ def download(
 
 @checkpoints.command("inside", hidden=True)
 def run_in_pod_command(folder: Path, request: Annotated[str, typer.Argument()] = "") -> None:
-    """In the pod that such a command has started: the same work, told in lines of JSON. Without any, just be there."""
+    """In the pod that such a command has started: the same work in JSON lines. Without a request, only wait."""
     if not request:
         signal.pause()
     from holdfast.cli.checkpoints.actions import run_in_pod

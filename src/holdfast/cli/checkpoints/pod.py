@@ -198,7 +198,7 @@ class PodAccess:
             print_error(f"pod {key} is left behind, and goes with its job: {error}")
 
     async def _started(self, key: Key, image: str) -> None:
-        reason = "nothing was heard of it"
+        reason = "its state is not known"
         with suppress(TimeoutError):
             async with asyncio.timeout(START_S):
                 while (found := await self._session.cluster.get(PODS, key)).status.phase == "Pending":

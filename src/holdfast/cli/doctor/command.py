@@ -99,8 +99,8 @@ async def nodes_section(session: Session) -> tuple[Finding, ...]:
     if agents is not None:
         findings.extend(_without_agent(evidence))
     for check in CHECKS:
-        told = ((node.metadata.name, each) for node in nodes for each in check(node, evidence[node.metadata.name]))
-        findings.extend(by_finding(told, len(nodes)))
+        found = ((node.metadata.name, each) for node in nodes for each in check(node, evidence[node.metadata.name]))
+        findings.extend(by_finding(found, len(nodes)))
     return tuple(findings)
 
 

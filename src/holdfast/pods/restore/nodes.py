@@ -59,7 +59,7 @@ class RestoreNode(Object, frozen=True, kw_only=True):
 
     @property
     def cpu_flags(self) -> frozenset[str] | None:
-        """None where nobody told them."""
+        """None where they are not known."""
         text = self.metadata.annotations.get(CPU_FLAGS_ANNOTATION)
         return None if text is None else frozenset(text.split())
 
