@@ -9,7 +9,7 @@ from holdfast.api.kind import AGE, Kind, PrinterColumn
 from holdfast.api.meta import ApiStruct, Object, OwnerReference
 from holdfast.api.scalars import Seconds
 from holdfast.api.schema.rules import (
-    NAME_WITH_ROOM_FOR_SUFFIXES,
+    SHORT_NAME,
     Reason,
     Rule,
     duration_rule,
@@ -321,7 +321,7 @@ class SpotInstanceJob(Object, frozen=True, kw_only=True):
     """Redundant copies of one training on spot machines, saved and brought back as images."""
 
     RULES: ClassVar = (
-        NAME_WITH_ROOM_FOR_SUFFIXES,
+        SHORT_NAME,
         *immutable_while(
             (".spec.jobTemplate", ".spec.checkpointConfig.checkpointImageRepo", ".spec.spotInstanceVMRef"),
             while_=_STARTED,

@@ -148,7 +148,7 @@ async def test_a_missing_image_is_reported_as_missing(images: Images) -> None:
 async def test_a_registry_that_does_not_answer_may_be_asked_later(
     images: Images, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "LOOK_S", 0.2)
+    monkeypatch.setattr(fetch, "REGISTRY_TIMEOUT_S", 0.2)
     async with serve_registry(images.folder / "other") as host:
         pass
     address = f"oci://{host}/{REPOSITORY}:t"

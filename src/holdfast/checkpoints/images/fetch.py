@@ -14,7 +14,7 @@ from holdfast.checkpoints.errors import CheckpointNotFound, Corrupt, UnsafeConte
 from holdfast.checkpoints.images.docker_config import CA, DOCKER_CONFIG, credential_from_secret
 from holdfast.checkpoints.images.errors import ImageError, ImageNotFound, UnusableImage
 from holdfast.checkpoints.images.image import Descriptor, parse_manifest
-from holdfast.checkpoints.images.layer import Place, unpack_layer_as
+from holdfast.checkpoints.images.layer import UnpackTarget, unpack_layer_as
 from holdfast.checkpoints.images.newest import OwnedImage, images_of, owned_image
 from holdfast.checkpoints.images.reference import ImageReference, parse_reference, parse_run_tag, registry_address
 from holdfast.checkpoints.images.registry import RegistryClient
@@ -22,7 +22,7 @@ from holdfast.checkpoints.manifest import CheckpointManifest
 
 SCHEME = "oci://"
 # How long a registry that does not answer is asked before the caller gets the error; the slowest download.
-LOOK_S = 15.0
+REGISTRY_TIMEOUT_S = 15.0
 DOWNLOAD_S, SLOWEST_BYTES_PER_S = 60.0, 1 << 20
 
 Result = TypeVar("Result")
@@ -52,26 +52,28 @@ def read_secrets(folder: Path | None) -> Secrets:
     return list(found.values())
 
 
-def fetch_image(address: str, place: Place, *, secrets: Secrets = (), plain_http: Sequence[str] = ()) -> FetchedImage:
-    """Unpack the image where `place` says. Blocks on network and disk: call it in a thread of its own.
+def fetch_image(
+    address: str, target: UnpackTarget, *, secrets: Secrets = (), plain_http: Sequence[str] = ()
+) -> FetchedImage:
+    """Unpack the image where `target` says. Blocks on network and disk: call it in a thread of its own.
 
     Raises RegistryUnreachable where a later try may succeed.
     """
     with asyncio.Runner() as runner:
-        return _Fetch(parse_reference(address.removeprefix(SCHEME)), place, secrets, plain_http, runner).run()
+        return _Fetch(parse_reference(address.removeprefix(SCHEME)), target, secrets, plain_http, runner).run()
 
 
 class _Fetch:
     def __init__(
         self,
         reference: ImageReference,
-        place: Place,
+        target: UnpackTarget,
         secrets: Secrets,
         plain_http: Sequence[str],
         runner: asyncio.Runner,
     ) -> None:
         self._reference = reference
-        self._place = place
+        self._target = target
         self._credential = _credential(secrets, reference)
         self._plain_http = plain_http
         self._runner = runner
@@ -126,7 +128,7 @@ class _Fetch:
         client = self._client(DOWNLOAD_S + layers[0].size / SLOWEST_BYTES_PER_S)
         self._runner.run(client.__aenter__())
         try:
-            return unpack_layer_as(self._chunks(client, layers[0]), layers[0], self._place)
+            return unpack_layer_as(self._chunks(client, layers[0]), layers[0], self._target)
         finally:
             self._runner.run(client.__aexit__(None, None, None))
 
@@ -144,7 +146,7 @@ class _Fetch:
         """The answer to a small request."""
 
         async def asked() -> Result:
-            async with self._client(LOOK_S) as registry:
+            async with self._client(REGISTRY_TIMEOUT_S) as registry:
                 return await ask(registry)
 
         return self._runner.run(asked())
