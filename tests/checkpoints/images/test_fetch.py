@@ -59,9 +59,9 @@ class Images:
         return f"oci://{self.pushed[run].reference}"
 
     async def fetched(self, address: str) -> FetchedImage:
-        return await asyncio.to_thread(partial(fetch_image, address, self.place, plain_http=(self.host,)))
+        return await asyncio.to_thread(partial(fetch_image, address, self.backend, plain_http=(self.host,)))
 
-    def place(self, found: CheckpointManifest) -> tuple[Path, CheckpointManifest]:
+    def backend(self, found: CheckpointManifest) -> tuple[Path, CheckpointManifest]:
         return self.target, replace(found, attempt=0, about=ABOUT)
 
     @property
@@ -153,12 +153,12 @@ async def test_a_registry_that_does_not_answer_may_be_asked_later(
         pass
     address = f"oci://{host}/{REPOSITORY}:t"
     with pytest.raises(RegistryUnreachable):
-        await asyncio.to_thread(partial(fetch_image, address, images.place, plain_http=(host,)))
+        await asyncio.to_thread(partial(fetch_image, address, images.backend, plain_http=(host,)))
 
 
 async def test_no_registry_is_reached_without_tls_unless_it_is_listed(images: Images) -> None:
     with pytest.raises(RegistryError, match="does not speak TLS"):
-        await asyncio.to_thread(fetch_image, f"oci://{images.host}/a:t", images.place)
+        await asyncio.to_thread(fetch_image, f"oci://{images.host}/a:t", images.backend)
 
 
 async def test_the_pull_secret_that_matches_the_registry_is_used(
