@@ -185,7 +185,7 @@ def _why_unfit(node: RestoreNode, image: RestorableImage) -> str:
     if not needed:
         return ""
     if node.cpu_flags is None:
-        return f"nobody told its CPU flags: run holdfast's agent on it, which writes {CPU_FLAGS_ANNOTATION}"
+        return f"its CPU flags are not known: run holdfast's agent on it, which writes {CPU_FLAGS_ANNOTATION}"
     missing = sorted(needed - node.cpu_flags)
     if not missing:
         return ""
