@@ -84,7 +84,7 @@ RestartUploadGracePeriod = Annotated[
 ]
 ReportTimeout = Annotated[
     float,
-    typer.Option(help="Seconds without a report after which the Lease of a worker's node is checked.", min=1),
+    typer.Option(help="Seconds without a report after which a worker's node is looked at.", min=1),
 ]
 NodeLeaseTimeout = Annotated[
     float,

@@ -94,7 +94,7 @@ async def test_another_job_goes_on_from_the_image_when_the_first_and_its_storage
     await delete_with_storage(box, data, "second")
 
 
-async def test_a_damaged_image_of_a_schedule_is_reported_and_the_run_before_it_is_used(
+async def test_a_damaged_image_of_a_schedule_is_told_and_the_run_before_it_is_used(
     box: LocalCluster, data: Path
 ) -> None:
     await start(box, "third", **ENDLESS)
@@ -120,7 +120,7 @@ async def phase(box: LocalCluster, name: str, wanted: str) -> CheckpointBackupSt
     return await eventually(look, lambda it: it.phase == wanted, what=f"{name} is {wanted}", within_s=WITHIN_S)
 
 
-async def test_a_job_that_stores_no_checkpoints_is_named_as_the_reason(box: LocalCluster) -> None:
+async def test_a_job_that_keeps_no_checkpoints_is_told_as_the_reason(box: LocalCluster) -> None:
     await start(box, "fifth", hyperparameters=FOREVER, checkpoint={"enabled": False})
     await until(box, "fifth", lambda seen: seen.current_epoch, "is under way")
     await back_up(box, "early", "fifth")

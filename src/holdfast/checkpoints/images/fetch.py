@@ -14,7 +14,7 @@ from holdfast.checkpoints.errors import CheckpointNotFound, Corrupt, UnsafeConte
 from holdfast.checkpoints.images.docker_config import CA, DOCKER_CONFIG, credential_from_secret
 from holdfast.checkpoints.images.errors import ImageError, ImageNotFound, UnusableImage
 from holdfast.checkpoints.images.image import Descriptor, parse_manifest
-from holdfast.checkpoints.images.layer import UnpackTarget, unpack_layer_as
+from holdfast.checkpoints.images.layer import Place, unpack_layer_as
 from holdfast.checkpoints.images.newest import OwnedImage, images_of, owned_image
 from holdfast.checkpoints.images.reference import ImageReference, parse_reference, parse_run_tag, registry_address
 from holdfast.checkpoints.images.registry import RegistryClient
@@ -52,9 +52,7 @@ def read_secrets(folder: Path | None) -> Secrets:
     return list(found.values())
 
 
-def fetch_image(
-    address: str, target: UnpackTarget, *, secrets: Secrets = (), plain_http: Sequence[str] = ()
-) -> FetchedImage:
+def fetch_image(address: str, target: Place, *, secrets: Secrets = (), plain_http: Sequence[str] = ()) -> FetchedImage:
     """Unpack the image where `target` says. Blocks on network and disk: call it in a thread of its own.
 
     Raises RegistryUnreachable where a later try may succeed.
@@ -67,7 +65,7 @@ class _Fetch:
     def __init__(
         self,
         reference: ImageReference,
-        target: UnpackTarget,
+        target: Place,
         secrets: Secrets,
         plain_http: Sequence[str],
         runner: asyncio.Runner,

@@ -99,7 +99,7 @@ def _padding(size: int) -> bytes:
 
 
 # Where a checkpoint goes, and as what: the folder, and the manifest that is written there.
-UnpackTarget = Callable[[CheckpointManifest], tuple[Path, CheckpointManifest]]
+Place = Callable[[CheckpointManifest], tuple[Path, CheckpointManifest]]
 
 
 def unpack_layer(
@@ -114,7 +114,7 @@ def unpack_layer(
 
 
 def unpack_layer_as(
-    chunks: Iterable[bytes | memoryview], layer: Descriptor, choose_target: UnpackTarget, *, durable: bool = True
+    chunks: Iterable[bytes | memoryview], layer: Descriptor, choose_target: Place, *, durable: bool = True
 ) -> CheckpointManifest:
     """The same for whoever names the folder by what the checkpoint is; `choose_target` changes nothing of its files."""
     reader = _LayerReader(chunks, layer)
