@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from collections import defaultdict
 from pathlib import Path
 
@@ -42,6 +43,19 @@ def test_a_name_that_a_walk_finds_in_a_module_is_defined_there() -> None:
     named = [(path, name) for names, path in found for name in re.findall(r"\w+", names) if name not in ("and", "or")]
     assert len(named) > 8
     assert [f"{name} in {path}" for path, name in named if not _defines_anywhere(ROOT / path, name)] == []
+
+
+def test_the_table_of_layers_has_the_packages_of_the_contract_in_their_order() -> None:
+    rows = re.findall(r"^\| (\d) \| (.*?) \|", PAGE.read_text(), re.MULTILINE)
+    listed = {name.removesuffix(".py"): int(number) for number, names in rows for name in re.findall(r"`(.+?)`", names)}
+    (contract, *_) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = [
+        {listed[each.strip().removeprefix("holdfast.").replace(".", "/")] for each in layer.split("|")}
+        for layer in contract["layers"]
+    ]
+    assert [len(numbers) for numbers in layers] == [1] * len(layers)
+    assert layers == sorted(layers, key=min)
+    assert set().union(*layers) == set(listed.values())
 
 
 def test_no_two_public_classes_have_one_name() -> None:
