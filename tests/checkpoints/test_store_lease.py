@@ -64,7 +64,7 @@ def test_a_job_that_renews_keeps_its_lease_and_one_that_died_loses_it(store: Che
         first.must_hold()
 
 
-def test_nothing_is_written_by_who_could_not_renew_for_long(store: CheckpointStore, clock: Clock) -> None:
+def test_a_job_that_could_not_renew_its_lease_for_long_writes_nothing(store: CheckpointStore, clock: Clock) -> None:
     own = lease("first", clock)
     with pytest.raises(Incomplete, match="not renewed lately"):
         own.must_hold()

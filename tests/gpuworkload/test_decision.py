@@ -55,7 +55,7 @@ def cordoned() -> Node:
 
 
 class TestWaiting:
-    def test_nothing_happens_before_anybody_has_looked(self) -> None:
+    def test_nothing_happens_before_the_first_placement_pass(self) -> None:
         assert course(seen(workload())) == Wait(None)
 
     @pytest.mark.parametrize(
@@ -280,5 +280,5 @@ class TestLosses:
         (workload(status={**RUNNING, "phase": "Failed"}), {}, False),
     ],
 )
-def test_who_stands_in_line(it: GPUWorkload, facts: dict[str, Any], wants: bool) -> None:
+def test_which_workloads_are_queued(it: GPUWorkload, facts: dict[str, Any], wants: bool) -> None:
     assert needs_node(seen(it, **facts), at(10), TIMING) is wants

@@ -80,7 +80,7 @@ def test_after_a_restart_only_a_choice_without_its_pod_is_assumed(
     ("spec", "status"),
     [({"suspend": True}, None), ({}, {"phase": "Failed"}), ({}, {"phase": "Pending", "nextRetryTime": stamp(30)})],
 )
-def test_who_stops_asking_gives_back_what_it_was_given(spec: dict[str, Any], status: dict[str, Any] | None) -> None:
+def test_a_workload_that_stops_asking_gives_its_node_back(spec: dict[str, Any], status: dict[str, Any] | None) -> None:
     kept, placement = world()
     attended(seen(workload()), placement)
     placement.run_pass(0)

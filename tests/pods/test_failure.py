@@ -139,14 +139,14 @@ def test_only_the_trainings_own_end_has_an_exit_code(pod: Pod, code: int | None)
 
 
 @pytest.mark.parametrize("machine", [node(labels={label: value}) for label, value in SPOT.items()])
-def test_whoever_is_taken_from_a_spot_machine_was_preempted(machine: Node) -> None:
+def test_a_worker_that_is_taken_from_a_spot_machine_was_preempted(machine: Node) -> None:
     loss = lost(taken("DeletionByTaintManager"), nodes=[machine])
     assert loss is not None
     assert (loss.cause, loss.is_free) == ("preemption", True)
 
 
 @pytest.mark.parametrize("mark", PREEMPTION_TAINTS)
-def test_whoever_is_taken_from_a_machine_with_a_notice_was_preempted(mark: str) -> None:
+def test_a_worker_that_is_taken_from_a_machine_with_a_notice_was_preempted(mark: str) -> None:
     loss = lost(thrown_out("NodeShutdown"), nodes=[node(taint=mark)])
     assert loss is not None
     assert loss.cause == "preemption"

@@ -29,7 +29,7 @@ def informers_on(cluster: ScriptedCluster, *namespaces: str) -> Informers:
 
 
 @virtual
-async def test_all_who_ask_for_a_resource_share_one_store_and_one_watch() -> None:
+async def test_all_users_of_a_resource_share_one_store_and_one_watch() -> None:
     cluster = ScriptedCluster()
     informers = informers_on(cluster)
     store = informers.store(THINGS, {"size": by_size})

@@ -139,7 +139,7 @@ async def test_a_lease_that_another_took_meanwhile_is_left_alone() -> None:
 
 
 @virtual
-async def test_whoever_does_not_hold_the_lease_releases_nothing() -> None:
+async def test_a_candidate_without_the_lease_releases_nothing() -> None:
     cluster = ScriptedCluster()
     one, two = Candidate(cluster, "one"), Candidate(cluster, "two")
     async with running(one.lead()):
@@ -293,7 +293,7 @@ async def test_a_lease_taken_by_another_is_lost_at_once() -> None:
 
 
 @virtual
-async def test_candidates_who_find_a_lease_free_together_do_not_both_get_it() -> None:
+async def test_of_two_candidates_that_find_a_lease_free_one_gets_it() -> None:
     cluster = ScriptedCluster()
     candidates = [Candidate(cluster, f"number {n}") for n in range(5)]
     tasks = [asyncio.create_task(candidate.lead()) for candidate in candidates]

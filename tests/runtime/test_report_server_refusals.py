@@ -36,7 +36,7 @@ __all__ = ["lab"]
         {"Authorization": "Basic dTpw"},
     ],
 )
-async def test_without_a_token_nobody_is_let_in(lab: ReportServerLab, headers: dict[str, str]) -> None:
+async def test_a_report_without_a_token_is_refused(lab: ReportServerLab, headers: dict[str, str]) -> None:
     assert await lab.post(batch(), **headers) == (401, {"error": "no bearer token came with the request"})
 
 

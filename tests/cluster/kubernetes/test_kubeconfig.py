@@ -343,7 +343,7 @@ class TestPlainHttp:
     def test_this_machine_is_no_way_to_listen_on(self, tmp_path: Path, host: str) -> None:
         assert config_for(tmp_path, f"http://{host}", {"token": "t"}).server.url == f"http://{host}"
 
-    def test_who_asks_for_it_gets_it(self, tmp_path: Path) -> None:
+    def test_plain_http_is_used_where_the_kubeconfig_skips_verification(self, tmp_path: Path) -> None:
         config = config_for(tmp_path, "http://api:8080", {"token": "t"}, insecure_skip_tls_verify=True)
         assert config.server.url == "http://api:8080"
 

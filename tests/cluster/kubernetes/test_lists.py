@@ -137,7 +137,7 @@ class TestFallingBack:
         setting.server.then(stream(line("ADDED", config_map("a")), line("BOOKMARK", bookmark)), page("a", "b"))
         assert await setting.names() == ["a", "b"]
 
-    async def test_who_may_list_but_not_watch_gets_pages(self, setting: Setting) -> None:
+    async def test_a_user_who_may_list_but_not_watch_gets_pages(self, setting: Setting) -> None:
         setting.server.then(answer(403, status(403, "Forbidden", "cannot watch")), page("a"))
         assert await setting.names() == ["a"]
 

@@ -65,7 +65,9 @@ WRITES = ("create", "replace", "patch", "patch_status", "delete")
 
 
 class TestWhatIsSent:
-    async def test_a_read_says_who_asks_and_for_what(self, server: FaultyServer, cluster: KubernetesCluster) -> None:
+    async def test_a_read_has_the_user_agent_and_the_accepted_types(
+        self, server: FaultyServer, cluster: KubernetesCluster
+    ) -> None:
         server.then(FOUND)
         found = await cluster.get(CONFIG_MAPS, X)
         assert (found.metadata.key, found.metadata.resource_version, found.data) == (X, "7", {"colour": "red"})
@@ -211,7 +213,7 @@ class TestLostConnections:
         assert len([request for request in server.requests if request.method != "GET"]) == 1
 
     @pytest.mark.parametrize("verb", WRITES)
-    async def test_a_write_that_found_nobody_is_made_once_somebody_listens(
+    async def test_a_write_that_found_no_server_is_made_once_a_server_listens(
         self, server: FaultyServer, tmp_path: Path, unused_tcp_port: int, verb: str
     ) -> None:
         tried = asyncio.Event()

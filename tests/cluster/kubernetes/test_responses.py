@@ -83,7 +83,7 @@ def test_invalid_names_every_field() -> None:
     )
 
 
-def test_forbidden_says_who_lacks_what_and_what_helps() -> None:
+def test_forbidden_names_the_account_the_right_and_what_helps() -> None:
     message = 'jobs.batch is forbidden: User "jane" cannot create resource "jobs" in the namespace "ml"'
     line = str(refused(403, status(403, "Forbidden", message)))
     assert message in line

@@ -143,7 +143,7 @@ async def test_one_that_is_deleted_leaves_the_line() -> None:
             await hears(heard, "second")
 
 
-async def test_whoever_becomes_more_important_goes_first() -> None:
+async def test_a_workload_that_becomes_more_important_goes_first() -> None:
     async with still_cluster() as cluster:
         lab = GPUWorkloadLab(cluster, NAMESPACE)
         await lab.submit("first")

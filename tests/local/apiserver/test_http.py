@@ -352,7 +352,7 @@ async def test_a_streamed_list_ends_with_its_bookmark(client: Client) -> None:
     assert end["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
 
 
-async def test_bookmarks_are_sent_to_those_who_ask_for_them(client: Client) -> None:
+async def test_bookmarks_are_sent_to_watches_that_ask_for_them(client: Client) -> None:
     version = (await client.ask("GET", JOBS)).body["metadata"]["resourceVersion"]
     (line,) = await client.lines(f"{JOBS}?watch=1&resourceVersion={version}&allowWatchBookmarks=true", 1)
     assert (line["type"], line["object"]["kind"]) == ("BOOKMARK", "TrainingJob")

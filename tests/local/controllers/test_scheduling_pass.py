@@ -129,7 +129,7 @@ def test_pods_that_avoid_each_other_part() -> None:
     assert refused == {"c": "0/2 nodes are available: 2 node(s) didn't match pod anti-affinity rules."}
 
 
-def test_who_wants_to_be_alone_is_left_alone() -> None:
+def test_a_pod_with_anti_affinity_keeps_others_off_its_node() -> None:
     hermit = pod("hermit", node="m", **AWAY)
     placed, refused = go([pod("p", labels=APP)], [node("m")], [hermit])
     assert refused == {"p": "0/1 nodes are available: 1 node(s) didn't satisfy existing pods anti-affinity rules."}
@@ -217,7 +217,7 @@ def test_a_zone_that_a_pod_can_not_choose_does_not_count() -> None:
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=12),
 )
 @settings(deadline=None)
-def test_no_machine_is_overfull_and_nobody_waits_who_would_fit(rooms: list[int], asked: list[tuple[int, int]]) -> None:
+def test_no_node_is_overfull_and_no_pod_waits_that_would_fit(rooms: list[int], asked: list[tuple[int, int]]) -> None:
     machines = [gpu_node(f"m-{number}", room) for number, room in enumerate(rooms)]
     waiting = [pod(f"p-{number}", priority=rank, **gpus(count)) for number, (count, rank) in enumerate(asked)]
     occupancy = NodeSnapshot()

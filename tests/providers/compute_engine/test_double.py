@@ -227,7 +227,7 @@ async def test_an_unknown_project_is_not_found() -> None:
 
 
 @virtual
-async def test_who_gives_up_on_a_request_does_not_stop_it() -> None:
+async def test_a_client_that_gives_up_on_a_request_does_not_stop_it() -> None:
     async with lab() as it:
         begun = asyncio.Event()
 

@@ -162,7 +162,7 @@ async def test_a_missing_permission_leaves_the_machine_and_says_so() -> None:
 
 
 @virtual
-async def test_who_does_not_lead_deletes_nothing() -> None:
+async def test_an_operator_that_does_not_lead_deletes_nothing() -> None:
     def refuse() -> None:
         raise NotLeading("not any more")
 

@@ -31,7 +31,7 @@ def test_all_workers_fit_or_none_starts(workers: int, gpus: int, fits: bool) -> 
     assert verdict(gang(workers=workers, gpus=gpus), cluster()).admitted is fits
 
 
-def test_who_is_more_important_goes_first_and_then_who_is_older() -> None:
+def test_the_more_important_gang_goes_first_and_then_the_older() -> None:
     line = [
         gang("young", 2, gpus=4, age_s=10),
         gang("old", 2, gpus=4, age_s=20),
@@ -169,7 +169,7 @@ def test_a_smaller_one_of_the_same_shape_is_tried_after_a_larger_one_failed() ->
     assert admitted(plain, busy) == {"eight"}
 
 
-def test_nothing_is_kept_for_who_could_never_start() -> None:
+def test_nothing_is_reserved_for_a_gang_that_could_never_start() -> None:
     line = [gang("huge", 3, gpus=4, age_s=OLD), gang("small", 1, gpus=1)]
     verdicts = admit(line, cluster(), NOW)
     assert verdicts["huge"].impossible
@@ -222,7 +222,7 @@ def test_a_problem_of_the_job_itself_is_reported_at_any_position() -> None:
     assert told.message == "no node matches nodeSelector gpu=h200 (of 1 node)"
 
 
-def test_a_thousand_who_wait_alike_cost_one_look_at_the_machines() -> None:
+def test_a_thousand_gangs_of_one_shape_cost_one_scan_of_the_nodes() -> None:
     looks = 0
 
     class Counting(Ledger):
@@ -240,7 +240,7 @@ def test_a_thousand_who_wait_alike_cost_one_look_at_the_machines() -> None:
     assert looks <= 50 * (1 + DETAILED_MESSAGES)
 
 
-def test_what_can_never_be_is_found_once_for_all_who_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shape_that_can_never_fit_is_found_once_for_all_gangs_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[CandidateNodes] = []
 
     def counting(spots: CandidateNodes, machines: int) -> PermanentObstacle | None:
