@@ -111,7 +111,7 @@ def happened(uid: str, *, count: int = 1, kind: str = "TrainingJob", namespace: 
     return RawObject(metadata=ObjectMeta(name="a", uid=uid), document={**body, "lastTimestamp": "2026-01-01T00:00:00Z"})
 
 
-def test_up_prints_each_event_of_a_job_once_and_each_repeat() -> None:
+def test_up_tells_each_event_of_a_job_once_and_each_repeat() -> None:
     told = StatusPrinter()
     assert told.lines(Listing((happened("old"),), "1")) == []
     (line,) = told.lines(Event(Change.ADDED, "2", happened("new")))
