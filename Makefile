@@ -51,6 +51,10 @@ crds: $(STAMP) ## Write manifests/crds and docs/fields from the models
 	$(BIN)/holdfast crds --output manifests/crds
 	$(BIN)/python -m holdfast.api.schema.field_docs docs/fields
 
+.PHONY: dashboards
+dashboards: $(STAMP) ## Write the dashboards of manifests/monitoring from tools/dashboards.yaml
+	$(BIN)/python tools/dashboards.py manifests/monitoring/dashboards
+
 .PHONY: run
 run: $(STAMP) ## Run the operator here, on the cluster of your kubeconfig
 	$(BIN)/holdfast operator
@@ -108,6 +112,10 @@ stores: $(STAMP) ## Install the object stores that the tests use, once (with npm
 compute-engine: $(STAMP) ## Fetch Google's description of Compute Engine, which the tests check requests against, once
 	@$(BIN)/python -m tests.providers.compute_engine.provision
 
+.PHONY: monitoring
+monitoring: $(STAMP) ## Fetch Debian's Prometheus into the user's cache for the tests, once, when root calls it on Debian
+	@$(BIN)/python -m tests.monitoring.provision
+
 .PHONY: nodes
 nodes: $(STAMP) ## Build what real nodes run, once, into the user's cache, and on Debian as root install what they need
 	@$(BIN)/python -m tests.nodes.provision
@@ -118,8 +126,8 @@ test-nodes: $(STAMP) control-plane nodes ## What needs real kubelets and contain
 
 # What is fetched comes while Go builds what is built; each of them waits for the package managers by itself.
 .PHONY: provision
-provision: $(STAMP) ## All that the tests use: control plane, real nodes, frameworks, object stores, descriptions
-	@$(MAKE) --no-print-directory --jobs=3 go-programs frameworks stores compute-engine
+provision: $(STAMP) ## All that the tests use: control plane, real nodes, frameworks, object stores, descriptions, Prometheus
+	@$(MAKE) --no-print-directory --jobs=3 go-programs frameworks stores compute-engine monitoring
 
 .PHONY: go-programs
 go-programs: $(STAMP)

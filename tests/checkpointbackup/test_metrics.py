@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from holdfast.checkpointbackup.metrics import CheckpointBackupMetrics, events_for
-from tests.checkpointbackup.backups import BEGUN, IMAGE, backup, scheduled
+from holdfast.api.core.objects import Pod
+from holdfast.checkpointbackup.metrics import AgentGauges, CheckpointBackupMetrics, events_for
+from holdfast.checkpointbackup.observe import app_of
+from tests.checkpointbackup.backups import BEGUN, IMAGE, backup, pod, scheduled
 from tests.trainingjobs import stamp
 
 JSON = dict[str, Any]
@@ -132,3 +134,24 @@ def test_each_transition_that_matters_is_one_event(
     status = scheduled(status=new).status
     assert status is not None
     assert [(event.reason, event.warning) for event in events_for(scheduled(status=old), status)] == expected
+
+
+def agent(node: str, *, ready: bool) -> Pod:
+    conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
+    labels = {"app.kubernetes.io/name": "holdfast-node"}
+    return pod(on=node, uid=f"uid-of-{node}", metadata={"labels": labels}, conditions=conditions)
+
+
+def test_each_node_with_an_agent_says_whether_it_is_ready() -> None:
+    registry = CollectorRegistry()
+    # An agent that ends beside the one that has taken its place.
+    shown = [agent("a", ready=True), agent("b", ready=False), agent("c", ready=False), agent("c", ready=True)]
+    AgentGauges(registry, lambda: shown)
+    values = [registry.get_sample_value("holdfast_node_agent_ready", {"node": node}) for node in "abc"]
+    assert values == [1, 0, 1]
+
+
+def test_only_agents_that_have_a_node_are_of_interest() -> None:
+    assert app_of(agent("a", ready=True))
+    assert not app_of(agent("", ready=False))
+    assert not app_of(pod())

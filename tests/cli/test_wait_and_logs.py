@@ -111,7 +111,7 @@ async def test_following_waits_for_workers_that_are_not_there_yet(embedded: Comm
 
 
 async def test_a_log_that_is_not_there_is_said_so(embedded: CommandLab) -> None:
-    assert "no TrainingJob, GPUWorkload or pod 'bert'" in await embedded.refused("logs", "bert")
+    assert "no TrainingJob, GPUWorkload, SpotInstanceJob or pod 'bert'" in await embedded.refused("logs", "bert")
     assert "not found" in await embedded.refused("logs", "pod/bert")
     await embedded.job("bert", {"state": "Pending", "message": "no node has room"})
     assert "it is Pending: no node has room" in await embedded.refused("logs", "bert")

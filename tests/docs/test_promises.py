@@ -1,28 +1,21 @@
 """What the pages list is what the code has: variables, objects, states, classes of failure."""
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from msgspec import structs
-from prometheus_client import CollectorRegistry
 
 from holdfast.api.trainingjob_blocks import FailurePolicy
 from holdfast.api.trainingjob_status import State
-from holdfast.machines.metrics import MachineMetrics
-from holdfast.machines.vm_controller import SpotInstanceVMMetrics
-from holdfast.node.metrics import AgentMetrics
 from holdfast.node.notice.azure import Azure
 from holdfast.node.notice.compute_engine import ComputeEngine
 from holdfast.node.notice.ec2 import Ec2
 from holdfast.node.notice.mark import ReceivedNotice
 from holdfast.node.notice.metadata import PreemptionNotice
-from holdfast.node.notice.metrics import NoticeMetrics
 from holdfast.pods.failure import CLASSES, FREE
-from holdfast.spotinstancejob.metrics import SpotInstanceJobMetrics
 from holdfast.trainingjob.objects.environment import worker_log_config_map
 from tests.docs.markdown import tables
 from tests.trainingjob.objects.family import DEFAULTS, children, container
@@ -109,31 +102,6 @@ def test_the_page_lists_every_restart_policy() -> None:
         for policy in row.replace(" (default)", "").split(", ")
     }
     assert told == set(get_args(FailurePolicy.__annotations__["restart_policy"].__origin__))
-
-
-def _agent(registry: CollectorRegistry) -> None:
-    AgentMetrics(registry)
-    NoticeMetrics(registry)
-
-
-def _machines(registry: CollectorRegistry) -> None:
-    MachineMetrics(registry, tuple)
-    SpotInstanceVMMetrics(registry)
-
-
-@pytest.mark.parametrize(
-    ("section", "register"),
-    [("Agents of nodes", _agent), ("Machines", _machines), ("Copies of a training", SpotInstanceJobMetrics)],
-)
-def test_the_page_lists_exactly_the_metrics_that_are_served(
-    section: str, register: Callable[[CollectorRegistry], object]
-) -> None:
-    registry = CollectorRegistry()
-    register(registry)
-    served = {
-        f"{family.name}_total" if family.type == "counter" else family.name: family for family in registry.collect()
-    }
-    assert {name.strip("`") for name in _table("metrics.md", section)} == set(served)
 
 
 def test_the_page_lists_every_cloud_with_the_time_from_its_notice_on() -> None:

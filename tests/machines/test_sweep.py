@@ -69,6 +69,20 @@ async def test_a_machine_is_deleted_when_it_was_found_twice_and_not_before_it_is
         assert lab.sample("holdfast_leaked_machines_total", zone="us-central1-a") == 1
 
 
+@virtual
+async def test_the_count_of_leaked_machines_begins_at_zero_in_time_for_an_alert() -> None:
+    """Prometheus' `increase` does not see a counter that starts at one."""
+    async with machine_lab() as lab:
+        await lab.order()
+        await lab.until_serving()
+        await leaked(lab, zone="us-central1-b")
+        seen = [lab.sample("holdfast_leaked_machines_total", zone="us-central1-b")]
+        while seen[-1] != 1:
+            await asyncio.sleep(60)
+            seen.append(lab.sample("holdfast_leaked_machines_total", zone="us-central1-b"))
+        assert seen.count(0) >= INTERVAL_S // 60
+
+
 class NewerObjects:
     """A cluster whose ProvisionedInstances do not fit the operator's model, as after a downgrade of the operator."""
 

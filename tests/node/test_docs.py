@@ -1,14 +1,11 @@
-"""The page of the agent lists exactly its options, its metrics and the reasons of failures."""
+"""The page of the agent lists exactly its options and the reasons of failures."""
 
 import inspect
 from pathlib import Path
 from typing import get_args
 
-from prometheus_client import CollectorRegistry
-
 from holdfast.cli.node import node
 from holdfast.node.faults import FailureReason
-from holdfast.node.metrics import AgentMetrics
 from tests.docs.markdown import tables
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -22,13 +19,6 @@ def test_the_page_lists_every_option_with_its_default() -> None:
     for name, parameter in parameters.items():
         if parameter.default not in ("", None, True):
             assert f"`{parameter.default}`" in listed[f"--{name.replace('_', '-')}"]
-
-
-def test_the_page_lists_every_metric() -> None:
-    registry = CollectorRegistry()
-    AgentMetrics(registry)
-    served = {f"{family.name}_total" if family.type == "counter" else family.name for family in registry.collect()}
-    assert {name.strip("`") for name in AGENT["Metrics of the agent"]} == served
 
 
 def test_troubleshooting_lists_every_reason() -> None:

@@ -41,7 +41,7 @@ def test_its_service_and_service_monitor_find_its_metrics() -> None:
     deployment, service = (
         yaml.safe_load((MANIFESTS / name).read_text()) for name in ("deployment.yaml", "service.yaml")
     )
-    monitor = yaml.safe_load((MANIFESTS.parent / "components" / "monitoring" / "servicemonitor.yaml").read_text())
+    monitor = yaml.safe_load((MANIFESTS.parent / "monitoring" / "servicemonitor.yaml").read_text())
     template = deployment["spec"]["template"]
     assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
     (port,) = service["spec"]["ports"]

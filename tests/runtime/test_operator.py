@@ -111,9 +111,11 @@ async def test_it_leads_and_works_and_a_second_look_writes_nothing() -> None:
 async def test_without_an_elector_it_works_at_once_and_touches_no_lease() -> None:
     cluster = ScriptedCluster()
     cluster.put(THINGS, thing("a"))
-    async with Process(cluster, elects=False).running():
+    process = Process(cluster, elects=False)
+    async with process.running():
         assert len(cluster.all_of(PARTS)) == 1
         assert cluster.all_of(LEASES) == []
+        assert process.metrics.registry.get_sample_value("holdfast_leader") == 1
 
 
 @virtual
@@ -135,6 +137,22 @@ async def test_a_standby_keeps_its_stores_warm_writes_nothing_and_takes_over() -
             assert standby.things.reconciled == ["a"]
             assert not waiting.done()
     assert len(cluster.all_of(PARTS)) == 1
+
+
+@virtual
+async def test_a_standby_shows_no_objects_in_gauges_until_it_leads() -> None:
+    """Else a sum over the replicas would count each object twice."""
+    cluster = ScriptedCluster()
+    cluster.put(THINGS, thing("a"))
+    first, second = Process(cluster, "first"), Process(cluster, "second")
+    cluster.gate = lambda: None
+    shown = [each.operator.shown(each.operator.store(THINGS).list) for each in (first, second)]
+    async with first.running() as leading, second.running():
+        assert [len(tuple(objects())) for objects in shown] == [1, 0]
+        first.operator.stop()
+        await leading
+        await asyncio.sleep(20)
+        assert len(tuple(shown[1]())) == 1
 
 
 @virtual

@@ -8,11 +8,11 @@ from prometheus_client import CollectorRegistry
 
 from holdfast.api.meta import Key
 from holdfast.api.spotinstancejob_status import SpotInstanceJobStatus
-from holdfast.spotinstancejob.metrics import SpotInstanceJobMetrics, events_for
+from holdfast.spotinstancejob.metrics import SpotInstanceJobGauges, SpotInstanceJobMetrics, events_for
 from tests.spotinstancejob.jobs import spot_job
 from tests.spotinstancejob.machines import condition
 from tests.spotinstancejob.seen import replica
-from tests.trainingjobs import stamp
+from tests.trainingjobs import at, stamp
 
 RECOVERY = {"time": stamp(0), "replica": 0, "cause": "preemption", "source": "survivor", "image": "r/c:4"}
 
@@ -122,3 +122,45 @@ def test_recoveries_are_counted_when_the_list_is_cut_at_its_beginning() -> None:
     many = [{**RECOVERY, "time": stamp(number)} for number in range(11)]
     events = told(status(recoveries=many[:10]), status(recoveries=many[1:]))
     assert events == [("Recovered", False)]
+
+
+def gauges(**fields: Any) -> dict[str, float]:
+    """Of one job, an hour after it was made, by name."""
+    registry = CollectorRegistry()
+    SpotInstanceJobGauges(registry, lambda: [spot_job(status=fields)], now=lambda: at(3600))
+    labels = {"namespace": "ml", "spot_instance_job": "bert"}
+    names = ("waiting_seconds", "checkpoint_age_seconds", "unsaved_seconds", "checkpoint_interval_seconds")
+    values = {name: registry.get_sample_value(f"spotinstancejob_{name}", labels) for name in names}
+    phase = {"namespace": "ml", "phase": fields["phase"]}
+    assert registry.get_sample_value("spotinstancejob_jobs", phase) == 1
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def since(status: str, seconds: float) -> dict[str, Any]:
+    return {"type": "Running", "status": status, "reason": "x", "message": "", "lastTransitionTime": stamp(seconds)}
+
+
+def test_a_running_job_shows_how_old_its_checkpoint_is_and_what_a_loss_would_cost() -> None:
+    shown = gauges(
+        phase="Running",
+        conditions=[since("True", 1800)],
+        lastCheckpointTime=stamp(600),
+        checkpointIntervalSeconds=1200,
+    )
+    assert shown == {
+        "checkpoint_age_seconds": 3000,
+        "unsaved_seconds": 1800,
+        "checkpoint_interval_seconds": 1200,
+    }
+
+
+def test_a_job_waits_while_no_replica_runs() -> None:
+    assert gauges(phase="Provisioning", conditions=[since("False", 600)]) == {"waiting_seconds": 3000}
+    assert gauges(phase="Recovering", conditions=[since("False", 3000)]) == {"waiting_seconds": 600}
+    assert "waiting_seconds" not in gauges(phase="Recovering", conditions=[since("True", 0)])
+    assert gauges(phase="Suspended", conditions=[since("False", 0)]) == {}
+
+
+def test_an_ended_job_shows_its_phase_alone() -> None:
+    over = {"lastCheckpointTime": stamp(600), "checkpointIntervalSeconds": 1200}
+    assert gauges(phase="Succeeded", conditions=[since("False", 0)], **over) == {}

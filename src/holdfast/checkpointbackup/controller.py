@@ -11,7 +11,7 @@ from holdfast.checkpointbackup import retention
 from holdfast.checkpointbackup.actions import Action, BeginRun, DeleteOldImages, DeletePod
 from holdfast.checkpointbackup.apply import delete_saved_pod, label_node, wanted_backup, with_details
 from holdfast.checkpointbackup.decision import decide, may_begin, requeue_in_s
-from holdfast.checkpointbackup.metrics import CheckpointBackupMetrics, events_for
+from holdfast.checkpointbackup.metrics import AgentGauges, CheckpointBackupMetrics, events_for
 from holdfast.checkpointbackup.observe import CheckpointBackupCaches, PodClaims, Stopwatch, ages
 from holdfast.checkpointbackup.retention import CredentialReader, ImageRetention
 from holdfast.checkpointbackup.snapshot import (
@@ -205,6 +205,7 @@ def checkpoint_backup_controller(
     writer = operator.writer()
     caches = CheckpointBackupCaches.of(operator)
     metrics = CheckpointBackupMetrics(operator.registry, clock)
+    AgentGauges(operator.registry, operator.shown(caches.agents))
     reconciler = CheckpointBackupReconciler(
         cluster,
         caches,

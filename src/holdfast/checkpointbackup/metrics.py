@@ -1,9 +1,10 @@
 """The `checkpointbackup_*` metrics, and the Events of a CheckpointBackup."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from holdfast.api.checkpointbackup import (
     SUCCESSFUL_PHASES,
@@ -12,6 +13,8 @@ from holdfast.api.checkpointbackup import (
     CheckpointBackupStatus,
     RunMode,
 )
+from holdfast.api.core.objects import Pod
+from holdfast.checkpointbackup.observe import is_ready_agent
 from holdfast.checkpointbackup.snapshot import SCHEDULED, SUSPENDED, condition_of, is_under_way, status_of
 from holdfast.runtime.metrics import ReconcileDurations
 from holdfast.runtime.reconciler import EventMessage
@@ -90,6 +93,26 @@ def _has_ended(old: CheckpointBackupStatus, status: CheckpointBackupStatus) -> b
     """A refused spec has a phase, too, but no run."""
     is_new = (old.run, old.phase) != (status.run, status.phase)
     return is_new and status.run > 0 and status.phase in TERMINAL_PHASES
+
+
+class AgentGauges:
+    """Which agents of nodes are ready, as their pods say. Read from the pods when Prometheus asks."""
+
+    def __init__(self, registry: CollectorRegistry, agents: Callable[[], Iterable[Pod]]) -> None:
+        self._agents = agents
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        ready: dict[str, bool] = {}
+        for pod in self._agents():
+            node = pod.spec.node_name
+            ready[node] = ready.get(node, False) or is_ready_agent(pod)
+        family = GaugeMetricFamily(
+            "holdfast_node_agent_ready", "1 while the agent of the node is ready, 0 while it is not.", labels=("node",)
+        )
+        for node, is_ready in sorted(ready.items()):
+            family.add_metric((node,), is_ready)
+        yield family
 
 
 # The Events of a CheckpointBackup for its user: one for each transition that matters.

@@ -17,6 +17,7 @@ from holdfast.times import parse_optional_time
 
 BY_POD = "backed-up-pod"
 BY_RUN_NODE = "run-node"
+BY_APP = "app"
 # What the agents' DaemonSet calls its pods.
 APP_LABEL, AGENT = "app.kubernetes.io/name", "holdfast-node"
 
@@ -30,6 +31,11 @@ def node_of_run(backup: CheckpointBackup) -> Iterable[str]:
     return (status_of(backup).node_name,) if is_under_way(backup) else ()
 
 
+def app_of(pod: Pod) -> tuple[str, ...]:
+    """Only the agents of nodes are of interest."""
+    return (AGENT,) if pod.metadata.labels.get(APP_LABEL) == AGENT and pod.spec.node_name else ()
+
+
 class CheckpointBackupCaches(Struct, frozen=True):
     """The stores that the controller reads; those of pods and nodes are shared with the other kinds."""
 
@@ -41,7 +47,7 @@ class CheckpointBackupCaches(Struct, frozen=True):
     def of(cls, operator: Operator) -> "CheckpointBackupCaches":
         return cls(
             backups=operator.store(CHECKPOINT_BACKUPS, {BY_POD: pod_named_by, BY_RUN_NODE: node_of_run}),
-            pods=operator.store(PODS, {BY_NODE: node_of}),
+            pods=operator.store(PODS, {BY_NODE: node_of, BY_APP: app_of}),
             nodes=operator.store(NODES),
         )
 
@@ -52,15 +58,19 @@ class CheckpointBackupCaches(Struct, frozen=True):
             backup=backup,
             pod=pod,
             node=self.nodes.get(Key("", node)) if node else None,
-            has_ready_agent=bool(node) and any(map(_is_ready_agent, self.pods.by(BY_NODE, node))),
+            has_ready_agent=bool(node) and any(map(is_ready_agent, self.pods.by(BY_NODE, node))),
         )
+
+    def agents(self) -> list[Pod]:
+        """The agents' pods, ready or not, each on its node."""
+        return self.pods.by(BY_APP, AGENT)
 
     # Which backups a change concerns.
 
     def keys_of_pod(self, pod: Pod) -> Iterable[Key]:
         """Backups of the pod; and of an agent's pod, the runs on its node."""
         yield from self._keys(BY_POD, str(pod.metadata.key))
-        if pod.metadata.labels.get(APP_LABEL) == AGENT and pod.spec.node_name:
+        if app_of(pod):
             yield from self._keys(BY_RUN_NODE, pod.spec.node_name)
 
     def keys_on_node(self, node: str) -> Iterable[Key]:
@@ -75,7 +85,7 @@ class CheckpointBackupCaches(Struct, frozen=True):
         return [backup.metadata.key for backup in self.backups.by(index, value)]
 
 
-def _is_ready_agent(pod: Pod) -> bool:
+def is_ready_agent(pod: Pod) -> bool:
     return pod.metadata.labels.get(APP_LABEL) == AGENT and pod.condition("Ready") is not None
 
 

@@ -177,22 +177,25 @@ def logs(
     what: Annotated[
         str,
         typer.Argument(
-            help="A TrainingJob, a GPUWorkload or a pod: NAME, tj/NAME, gpuw/NAME or pod/NAME.",
+            help="A TrainingJob, GPUWorkload, SpotInstanceJob or pod: NAME, tj/NAME, gpuw/NAME, sij/NAME, pod/NAME.",
             metavar="JOB|WORKLOAD|POD",
         ),
     ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it has ended.")] = False,
     tail: Annotated[int | None, typer.Option(help="Only the last lines, as many.", min=0)] = None,
     attempt: Annotated[int | None, typer.Option(help="Of which attempt; by default the current.", min=0)] = None,
-    worker: Annotated[int, typer.Option(help="Which worker of the job.", min=0)] = 0,
-    all_workers: Annotated[bool, typer.Option("--all", help="Every worker, each line with its number.")] = False,
+    worker: Annotated[int, typer.Option(help="Which worker of the job, or which replica.", min=0)] = 0,
+    all_workers: Annotated[
+        bool, typer.Option("--all", help="Every worker or replica, each line with its number.")
+    ] = False,
     container: Annotated[str, typer.Option("--container", "-c", help="Which container of the pod.")] = "",
     namespace: NamespaceOption = "",
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = "",
 ) -> None:
     """Print logs: holdfast logs -f mnist"""
-    from holdfast.cli.logs import LogOptions, print_logs
+    from holdfast.cli.logs.command import print_logs
+    from holdfast.cli.logs.streams import LogOptions
 
     options = LogOptions(follow=follow, tail=tail, attempt=attempt, worker=worker, all=all_workers, container=container)
     _run(lambda session: print_logs(session, what, options), kubeconfig, context, namespace)

@@ -23,7 +23,7 @@ from holdfast.gpuworkload.decision import (
     requeue_at,
     steps,
 )
-from holdfast.gpuworkload.metrics import GPUWorkloadMetrics, events_for
+from holdfast.gpuworkload.metrics import GPUWorkloadGauges, GPUWorkloadMetrics, events_for
 from holdfast.gpuworkload.observe import GPUWorkloadCaches, key_of
 from holdfast.gpuworkload.placement_queue import PlacementQueue
 from holdfast.gpuworkload.snapshot import TIMING, GPUWorkloadSnapshot, GPUWorkloadTiming, recheck_in_s, with_workload
@@ -144,6 +144,7 @@ def gpu_workload_controller(
         random=random or SystemRandom(),
     )
     metrics = GPUWorkloadMetrics(operator.registry)
+    GPUWorkloadGauges(operator.registry, operator.shown(caches.workloads.list), now=now)
     reconciler = GPUWorkloadReconciler(
         cluster, caches, placement_queue, writer, operator.recorder, metrics, defaults=defaults, timing=timing, now=now
     )

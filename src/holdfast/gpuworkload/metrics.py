@@ -1,16 +1,23 @@
 """The `warp_gpuworkload_*` metrics, and the Events of a GPUWorkload."""
 
-from collections.abc import Iterator
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus, Strategy
 from holdfast.decisions import reason_of
 from holdfast.gpuworkload.status import MAKING_JOB
+from holdfast.runtime.ages import seconds_since, transition
 from holdfast.runtime.metrics import ReconcileDurations
+from holdfast.runtime.process import Now
 from holdfast.runtime.reconciler import EventMessage
+from holdfast.times import parse_optional_time
 
+WAITING_PHASES = ("Pending", "Scheduling", "Scheduled")
 FAILURES = ("RetriesExhausted", "PermanentFailure", "Refused")
 
 
@@ -40,6 +47,49 @@ class GPUWorkloadMetrics(ReconcileDurations):
             self._retries.inc()
         if status.phase == "Failed" != old.phase:
             self._failed.labels(reason_of(status)).inc()
+
+
+class GPUWorkloadGauges:
+    """Read from the objects when Prometheus asks. No series is about a single workload: there may be thousands."""
+
+    def __init__(
+        self, registry: CollectorRegistry, workloads: Callable[[], Iterable[GPUWorkload]], *, now: Now
+    ) -> None:
+        self._workloads = workloads
+        self._now = now
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        workloads, now = tuple(self._workloads()), self._now()
+        counted = GaugeMetricFamily(
+            "warp_gpuworkload_workloads", "GPUWorkloads by their phase.", labels=("namespace", "phase")
+        )
+        for labels, count in Tally((each.metadata.namespace, _phase(each)) for each in workloads).items():
+            counted.add_metric(labels, count)
+        waiting = GaugeMetricFamily(
+            "warp_gpuworkload_waiting_seconds", "How long the one that waits longest has waited.", labels=("namespace",)
+        )
+        longest: dict[str, float] = {}
+        for each in workloads:
+            seconds = _waiting_seconds(each, now)
+            if seconds is not None:
+                longest[each.metadata.namespace] = max(seconds, longest.get(each.metadata.namespace, 0.0))
+        for namespace, seconds in longest.items():
+            waiting.add_metric((namespace,), seconds)
+        yield from (counted, waiting)
+
+
+def _phase(workload: GPUWorkload) -> str:
+    return (workload.status or GPUWorkloadStatus()).phase or "Pending"
+
+
+def _waiting_seconds(workload: GPUWorkload, now: datetime) -> float | None:
+    """Since it does not run; None if it runs, has ended or is suspended."""
+    status = workload.status or GPUWorkloadStatus()
+    if _phase(workload) not in WAITING_PHASES or reason_of(status) == "Suspended":
+        return None
+    since = transition(status.conditions, "Running", "False")
+    return seconds_since(since or parse_optional_time(workload.metadata.creation_timestamp), now)
 
 
 # The Events of a GPUWorkload for its user: one for each transition.

@@ -62,7 +62,7 @@ def machines(
 ) -> Machines:
     """On the operator's stores. `pools` is shared with those who order machines; `namespace` is the operator's own."""
     caches, writer = MachineCaches.of(operator), operator.writer()
-    metrics = MachineMetrics(operator.registry, lambda: caches.instances)
+    metrics = MachineMetrics(operator.registry, operator.shown(caches.instances.list))
     source, cluster_uid = clouds(metrics.requested), ClusterUid(cluster)
     background = Background(now=now, random=random)
     poller = Poller(source, cluster_uid, metrics, now=now)

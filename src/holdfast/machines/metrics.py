@@ -105,6 +105,11 @@ class MachineMetrics(ReconcileDurations):
         """These machines were there for so long since the last list."""
         for machine in machines:
             self._seconds.labels(machine.zone).inc(seconds)
+            self._preemptions.labels(machine.zone)
+
+    def suspected(self, zone: str) -> None:
+        """A machine there may be leaked. The count starts at zero: `increase` does not see one that starts at one."""
+        self._leaked.labels(zone)
 
     def leaked(self, zone: str) -> None:
         self._leaked.labels(zone).inc()

@@ -102,6 +102,8 @@ class Sweep:
             leaked = [machine for machine in each.listed.machines if self._is_leaked(machine, instances)]
             leaked = [machine for machine in leaked if machine.uid not in unread]
             suspected |= {_mark(machine) for machine in leaked}
+            for machine in leaked:
+                self._metrics.suspected(machine.zone)
             doomed = [machine for machine in leaked if _mark(machine) in self._suspected][:left]
             left -= len(doomed)
             await asyncio.gather(*(self._delete(each.provider, machine) for machine in doomed))

@@ -54,7 +54,7 @@ class Metrics:
             "Events not written: overflow (too many waiting), rate (too many about one object) or error.",
             ("reason",),
         )
-        self._leader = gauge("holdfast_leader", "1 while this process holds the Lease.")
+        self._leader = gauge("holdfast_leader", "1 while this process holds the Lease, or works without one.")
 
     def track_queue(self, controller: str, depth: Callable[[], int]) -> None:
         self._depth.labels(controller).set_function(depth)

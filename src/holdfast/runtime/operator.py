@@ -1,7 +1,7 @@
 """The operator: starts its parts in order and stops them in order."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 from typing import TypeVar
@@ -70,6 +70,7 @@ class Operator:
         self._controllers: list[ControllerWorkers] = []
         self._leader_tasks: list[Callable[[], Coroutine[None, None, None]]] = []
         self._stop = asyncio.Event()
+        self._is_acting = False
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
         self.health_port: int | None = None
         self.metrics_port: int | None = None
@@ -84,6 +85,10 @@ class Operator:
         the store never shows the write.
         """
         return self._informers.store(resource, indexes, labels=labels)
+
+    def shown(self, objects: Callable[[], Iterable[T]]) -> Callable[[], Iterable[T]]:
+        """The objects for gauges. None on a standby, which has the same in its stores: sums over replicas are right."""
+        return lambda: objects() if self._is_acting else ()
 
     def writer(self) -> WriteTracker:
         """The write tracker for one controller and its reconciler."""
@@ -135,6 +140,9 @@ class Operator:
         if self._elector:  # a standby waits here, with its stores up to date
             await self._elector.acquire()
             self._begin(group, "lease", self._elector.hold())
+        else:
+            self._metrics.leading(True)
+        self._is_acting = True
         for work in self._leader_tasks:
             self._begin(group, "leader tasks", work())
         for workers in self._controllers:

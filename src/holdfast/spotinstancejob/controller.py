@@ -33,7 +33,7 @@ from holdfast.spotinstancejob.decide.end import expiry
 from holdfast.spotinstancejob.forbidden import mode_refusal, refusal
 from holdfast.spotinstancejob.images import job_repository
 from holdfast.spotinstancejob.lookups import Repository, RepositoryLookups
-from holdfast.spotinstancejob.metrics import SpotInstanceJobMetrics, events_for
+from holdfast.spotinstancejob.metrics import SpotInstanceJobGauges, SpotInstanceJobMetrics, events_for
 from holdfast.spotinstancejob.observe import (
     OWNER,
     NodeWatch,
@@ -208,6 +208,7 @@ def spot_instance_job_controller(
     placement = ReplicaPlacement(ledger or SharedLedger(operator), defaults)
     lookups = RepositoryLookups(repository, now=now, retry_s=timing.registry_retry_s)
     metrics = SpotInstanceJobMetrics(operator.registry)
+    SpotInstanceJobGauges(operator.registry, operator.shown(caches.spot_jobs.list), now=now)
     reconciler = SpotInstanceJobReconciler(
         cluster,
         caches,

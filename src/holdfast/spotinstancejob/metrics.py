@@ -1,11 +1,14 @@
 """The `spotinstancejob_*` metrics, and the Events of a SpotInstanceJob."""
 
-from collections.abc import Iterator
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
 
-from holdfast.api.meta import Condition
+from holdfast.api.meta import Condition, is_true
 from holdfast.api.spotinstancejob import SpotInstanceJob
 from holdfast.api.spotinstancejob_status import (
     Cause,
@@ -15,10 +18,14 @@ from holdfast.api.spotinstancejob_status import (
     Restarts,
     SpotInstanceJobStatus,
 )
+from holdfast.runtime.ages import seconds_since, transition, unsaved_seconds
 from holdfast.runtime.metrics import ReconcileDurations
+from holdfast.runtime.process import Now
 from holdfast.runtime.reconciler import EventMessage
 from holdfast.spotinstancejob.snapshot import condition_of, replica_of, status_of
+from holdfast.times import parse_optional_time
 
+WAITING_PHASES = ("Pending", "Provisioning", "Recovering")
 ENDED = ("Succeeded", "Failed")
 LOST_S = (1, 10, 30, 60, 120, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 24 * 3600)
 # Phases of replicas that are worth an Event.
@@ -78,6 +85,57 @@ class SpotInstanceJobMetrics(ReconcileDurations):
             self._checkpoints.labels("saved" if said.reason == "Saved" else "failed").inc()
         if status.phase in ENDED and status.phase != old.phase:
             self._ended.labels(status.phase).inc()
+
+
+class SpotInstanceJobGauges:
+    """Read from the objects when Prometheus asks. What is not known is absent, and never 0."""
+
+    def __init__(self, registry: CollectorRegistry, jobs: Callable[[], Iterable[SpotInstanceJob]], *, now: Now) -> None:
+        self._jobs = jobs
+        self._now = now
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        jobs, now = tuple(self._jobs()), self._now()
+        counted = GaugeMetricFamily(
+            "spotinstancejob_jobs", "SpotInstanceJobs by their phase.", labels=("namespace", "phase")
+        )
+        for labels, count in Tally((job.metadata.namespace, _phase(job)) for job in jobs).items():
+            counted.add_metric(labels, count)
+        waiting = _per_job("waiting_seconds", "How long no replica of the job has run, while one should.")
+        age = _per_job("checkpoint_age_seconds", "Since the newest checkpoint of the job was taken.")
+        unsaved = _per_job("unsaved_seconds", "Training that a loss of all replicas would cost now.")
+        interval = _per_job("checkpoint_interval_seconds", "Time between two checkpoints of a replica.")
+        for job in jobs:
+            status = status_of(job)
+            if status.phase not in ENDED:
+                last = status.last_checkpoint_time
+                _add(waiting, job, _waiting_seconds(job, now))
+                _add(age, job, seconds_since(parse_optional_time(last), now))
+                _add(unsaved, job, unsaved_seconds(status.conditions, last, now))
+                _add(interval, job, status.checkpoint_interval_seconds)
+        yield from (counted, waiting, age, unsaved, interval)
+
+
+def _per_job(name: str, meaning: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"spotinstancejob_{name}", meaning, labels=("namespace", "spot_instance_job"))
+
+
+def _add(family: GaugeMetricFamily, job: SpotInstanceJob, value: float | None) -> None:
+    if value is not None:
+        family.add_metric((job.metadata.namespace, job.metadata.name), value)
+
+
+def _phase(job: SpotInstanceJob) -> str:
+    return status_of(job).phase or "Pending"
+
+
+def _waiting_seconds(job: SpotInstanceJob, now: datetime) -> float | None:
+    conditions = status_of(job).conditions
+    if _phase(job) not in WAITING_PHASES or is_true(conditions, "Running"):
+        return None
+    since = transition(conditions, "Running", "False")
+    return seconds_since(since or parse_optional_time(job.metadata.creation_timestamp), now)
 
 
 # The Events of a SpotInstanceJob for its user: one for each step.

@@ -23,10 +23,11 @@ from holdfast.runtime.informer import Store
 from holdfast.runtime.process import Now
 from holdfast.runtime.reconciler import EventMessage
 from holdfast.times import parse_time
+from holdfast.trainingjob.lost_time import LostTime
+from holdfast.trainingjob.waiting_metrics import PER_JOB, waiting_metrics
 
 # Gauges of the TrainingJobs. They are read at each scrape, so that a deleted job leaves no series.
 
-PER_JOB = ("namespace", "training_job")
 STATES: tuple[str, ...] = get_args(State)
 # By the metric name that a training reports.
 REPORTED = {
@@ -160,7 +161,7 @@ class ReconcileStats:
 
 
 class TrainingJobMetrics:
-    """Collects all fifteen metrics; without `per_job` no series is about a single job.
+    """Collects all `trainingjob_*` metrics; without `per_job` no series is about a single job.
 
     `gpu_utilization_percent` comes from the workers' reports: the status is not written for every change of the value.
     """
@@ -183,6 +184,7 @@ class TrainingJobMetrics:
         self._created: Counter[str] = Counter()
         self._completed: Counter[tuple[str, str]] = Counter()
         self._failed: Counter[tuple[str, str]] = Counter()
+        self._lost_time = LostTime()
         registry.register(self)
 
     def reconciled(self, key: Key, result: str, seconds: float, error: BaseException | None = None) -> None:
@@ -200,6 +202,7 @@ class TrainingJobMetrics:
 
     def status_written(self, job: TrainingJob, status: TrainingJobStatus) -> None:
         """`status` replaced the status in `job`. Each transition is written, and so counted, once."""
+        self._lost_time.status_written(job, status, self._now())
         namespace = job.metadata.namespace
         before = job.status.state if job.status is not None else None
         if before is None:
@@ -214,15 +217,19 @@ class TrainingJobMetrics:
     def forget(self, key: Key) -> None:
         """The job is deleted, and its series with it. Sums over all jobs carry no job's name and stay."""
         self._stats.pop(key, None)
+        self._lost_time.forget(key)
 
     def collect(self) -> Iterator[Metric]:
         # A standby has the same jobs in its store: if the standby exposed them too, every sum would double.
         if not self._has_reconciled:
             return
-        jobs = self._store.list()
-        yield from gauges(jobs, self._now(), self._gpu_utilization_percent, per_job=self._per_job)
+        jobs, now = self._store.list(), self._now()
+        namespaces = {job.metadata.namespace for job in jobs}
+        yield from gauges(jobs, now, self._gpu_utilization_percent, per_job=self._per_job)
+        yield from waiting_metrics(jobs, now, per_job=self._per_job)
         yield from self._reconciliations()
-        yield from self._lifecycle({job.metadata.namespace for job in jobs})
+        yield from self._lifecycle(namespaces)
+        yield from self._lost_time.collect(namespaces)
 
     def _stats_of(self, key: Key) -> ReconcileStats:
         return self._stats.setdefault(key if self._per_job else Key(key.namespace, ""), ReconcileStats())

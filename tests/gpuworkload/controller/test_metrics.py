@@ -9,13 +9,15 @@ from prometheus_client import CollectorRegistry
 from holdfast.api.gpuworkload import GPUWorkloadStatus
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import AlreadyExists, Conflict, NotLeading, ServerError
-from holdfast.gpuworkload.metrics import GPUWorkloadMetrics
+from holdfast.gpuworkload.metrics import GPUWorkloadGauges, GPUWorkloadMetrics
 from holdfast.runtime.controller import Done, RequeueAfter, Result, TerminalError
 from holdfast.runtime.operator import Operator
 from holdfast.runtime.reconciler import InstrumentedReconciler
 from tests.contract.pool import Pool
+from tests.control_plane.waiting import eventually
 from tests.gpuworkload.controller.lab import GPU, GPUWorkloadLab
 from tests.gpuworkloads import RUNNING, workload
+from tests.trainingjobs import at, stamp
 
 DURATION = "warp_gpuworkload_reconcile_duration_seconds_count"
 CHOSEN = {"phase": "Scheduling", "assignedNode": "gpu-3", "jobName": "eval-job"}
@@ -124,3 +126,33 @@ async def test_an_operator_shows_them(lab: GPUWorkloadLab, pool: Pool, operator:
     await lab.until_phase("Running")
     assert read(operator.registry, "scheduled_total", strategy="costOptimized") == 1
     assert (operator.registry.get_sample_value(DURATION, {"result": "done"}) or 0) > 0
+
+    async def running() -> float | None:
+        return read(operator.registry, "workloads", namespace=lab.namespace, phase="Running")
+
+    await eventually(running, lambda count: count == 1, what="the workload is shown as Running")
+
+
+def waiting(phase: str, since_s: float, reason: str = "WaitingForGpus") -> dict[str, Any]:
+    condition = {"type": "Running", "status": "False", "reason": reason, "message": ""}
+    return {"phase": phase, "conditions": [{**condition, "lastTransitionTime": stamp(since_s)}]}
+
+
+def test_workloads_are_counted_by_phase_and_the_longest_wait_of_a_namespace_is_shown(
+    registry: CollectorRegistry,
+) -> None:
+    shown = [workload(status=waiting("Pending", 60)), workload(status=waiting("Scheduling", 90)), workload({}, RUNNING)]
+    GPUWorkloadGauges(registry, lambda: shown, now=lambda: at(100))
+    assert read(registry, "workloads", namespace="ml", phase="Pending") == 1
+    assert read(registry, "workloads", namespace="ml", phase="Running") == 1
+    assert read(registry, "waiting_seconds", namespace="ml") == 40
+
+
+@pytest.mark.parametrize(
+    ("status", "seconds"), [(None, 160), (waiting("Pending", 0, "Suspended"), None), (waiting("Failed", 0), None)]
+)
+def test_a_workload_waits_from_the_beginning_and_not_while_it_is_suspended_or_over(
+    registry: CollectorRegistry, status: dict[str, Any] | None, seconds: float | None
+) -> None:
+    GPUWorkloadGauges(registry, lambda: [workload(status=status)], now=lambda: at(100))
+    assert read(registry, "waiting_seconds", namespace="ml") == seconds

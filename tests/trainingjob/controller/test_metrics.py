@@ -1,4 +1,4 @@
-"""The fifteen metrics: jobs and what happened to them → what Prometheus reads."""
+"""The metrics of TrainingJobs: jobs and what happened to them → what Prometheus reads."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ from tests.trainingjobs import training_job
 BERT = Key("ml", "bert")
 NOW = datetime(2026, 1, 1, 2, 0, tzinfo=UTC)
 OF_A_JOB = {"namespace", "training_job"}
-# As the README of the operator prints them.
+# The first fifteen are those that the README of the operator prints.
 LABELS = {
     "trainingjob_reconciliation_total": OF_A_JOB | {"result"},
     "trainingjob_reconciliation_duration_seconds": OF_A_JOB,
@@ -51,6 +51,14 @@ LABELS = {
     "trainingjob_created_total": {"namespace"},
     "trainingjob_completed_total": {"namespace", "result"},
     "trainingjob_failed_total": {"namespace", "reason"},
+    "trainingjob_jobs": {"namespace", "state", "reason"},
+    "trainingjob_waiting_seconds": OF_A_JOB | {"reason"},
+    "trainingjob_checkpoint_age_seconds": OF_A_JOB,
+    "trainingjob_checkpoint_interval_seconds": OF_A_JOB,
+    "trainingjob_unsaved_seconds": OF_A_JOB,
+    "trainingjob_failed_attempts_total": OF_A_JOB,
+    "trainingjob_restarts_total": {"namespace", "class"},
+    "trainingjob_lost_gpu_seconds_total": {"namespace", "class"},
 }
 FULL: dict[str, Any] = {
     "state": "Running",
@@ -115,8 +123,12 @@ def failed(reason: str) -> TrainingJobStatus:
     return status(state="Failed", conditions=[created, {**created, "type": "Failed", "reason": reason}])
 
 
-def test_the_text_has_all_fifteen_by_name_and_labels_and_nothing_else() -> None:
-    scrape = Scrape(training_job(status=FULL))
+def test_the_text_has_all_by_name_and_labels_and_nothing_else() -> None:
+    since = {"type": "Running", "reason": "AsTold", "message": "", "lastTransitionTime": FULL["startTime"]}
+    saved = {**FULL, "checkpoint": {"lastTime": FULL["startTime"]}, "conditions": [{**since, "status": "True"}]}
+    job = training_job({"checkpoint": {"interval": "30m"}}, status=saved)
+    waiting = named("waiting", status={"state": "Pending", "conditions": [{**since, "status": "False"}]})
+    scrape = Scrape(job, waiting)
     scrape.utilization[BERT] = 55.0
     scrape.metrics.reconciled(BERT, "error", 0.05, ValueError())
     scrape.metrics.status_written(training_job(), failed("BackoffLimitExceeded"))

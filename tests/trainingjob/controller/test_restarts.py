@@ -9,10 +9,12 @@ from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
 from holdfast.cluster.protocol import Cluster, DeleteOptions
 from holdfast.cluster.resources import CONFIG_MAPS, JOBS, NODES, PODS
+from holdfast.runtime.operator import Operator
 from tests.contract.engine import Engine
 from tests.contract.pods import pod_spec
 from tests.contract.pool import Pool
 from tests.contract.waiting import gone, until
+from tests.control_plane.waiting import eventually
 from tests.trainingjob.controller.lab import TrainingJobLab
 
 pytestmark = pytest.mark.usefixtures("operator")
@@ -230,3 +232,37 @@ async def attempts_at_once(cluster: Cluster, namespace: str, since: str, *, last
             if list(alive.values()).count(str(last)) == 2:
                 return most
     raise AssertionError("the watch ended early")
+
+
+async def test_the_operator_shows_the_wait_the_restart_and_what_is_not_saved(
+    lab: TrainingJobLab, pool: Pool, operator: Operator
+) -> None:
+    of_job = {"namespace": lab.namespace, "training_job": "bert"}
+
+    async def until_shown(name: str, labels: dict[str, str], value: float | None = None) -> None:
+        """With any value, or with this one. The operator's cache may be a moment behind what the lab sees."""
+
+        async def shown() -> float | None:
+            return operator.registry.get_sample_value(f"trainingjob_{name}", labels)
+
+        def is_right(found: float | None) -> bool:
+            return found is not None and value in (None, found)
+
+        await eventually(shown, is_right, what=f"{name} with {labels}")
+
+    await lab.submit()
+    waiting = await lab.until_state("Pending")
+    reason = next(each.reason for each in waiting.status.conditions if each.type == "Running")
+    await until_shown("waiting_seconds", {**of_job, "reason": reason})
+    await until_shown("jobs", {"namespace": lab.namespace, "state": "Pending", "reason": reason}, 1)
+    await pool.add()
+    _, second = await pool.running(2, job="bert-training")
+    await lab.until_state("Running")
+    await until_shown("unsaved_seconds", of_job)
+    await until_shown("failed_attempts_total", of_job, 0)
+    await pool.end(second, exit_code=7)
+    await lab.until_state("Running", attempt=1)
+    await until_shown("failed_attempts_total", of_job, 1)
+    by_class = {"namespace": lab.namespace, "class": "application"}
+    await until_shown("restarts_total", by_class, 1)
+    await until_shown("lost_gpu_seconds_total", by_class)
