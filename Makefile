@@ -150,10 +150,12 @@ test-long: $(STAMP) provision ## What `make test` leaves out; run before a large
 	$(BIN)/pytest -n 4 -m long $(OTHERS)
 	$(BIN)/pytest -m long $(LARGE)
 
-# What one process can try by itself: a minute or two.
+# What one process can try by itself: a minute or two. Of the kinds with machines it is what decides, not what joins.
 FAST := tests/api tests/checkpointbackup tests/checkpoints/images tests/cluster tests/gpuworkload tests/node tests/pods \
 	tests/runtime tests/scheduling tests/test_peers.py tests/test_times.py \
-	tests/trainingjob/decide tests/trainingjob/objects tests/trainingjob/reports
+	tests/trainingjob/decide tests/trainingjob/objects tests/trainingjob/reports \
+	tests/spotinstancejob --ignore tests/spotinstancejob/controller \
+	tests/machines/phases $(patsubst %,tests/machines/test_%.py,decision kubeadm lifetimes machine_spec metadata)
 
 .PHONY: test-fast
 test-fast: $(STAMP) ## What needs no server: models, decisions, objects, client, runtime

@@ -1,6 +1,6 @@
 """What the sidecars' reports cost the operator: python -m bench.reports
 
-Sidecars of 50 pods, in a process of their own, report over TLS to a desk that takes what they say. Printed is the share
+Sidecars of 50 pods, in a process of their own, report over TLS to a report server. Printed is the share
 of a core that 1,000 sidecars would keep busy, with nothing new and with news in every report.
 """
 
@@ -15,7 +15,7 @@ import uvloop
 
 from bench.many_jobs import say
 from holdfast.api import reports
-from tests.runtime.test_report_server import opened
+from tests.runtime.report_server import running
 from tests.trainingjob.reports.reports import batch
 
 PODS, ROUNDS = 50, 15
@@ -47,7 +47,7 @@ async def report(callers: Callers) -> None:
 
 async def measure() -> float:
     """Seconds of this process for one report."""
-    async with opened() as office:
+    async with running() as office:
         tokens = [await office.worker(index) for index in range(PODS)]
         callers = Callers(office.endpoint.url, office.endpoint.authority, tokens)
         command = [sys.executable, "-m", "bench.reports", "sidecars"]

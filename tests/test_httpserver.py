@@ -94,7 +94,7 @@ def open_ones(sockets: list[socket.socket]) -> int:
 
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("begun", [b"", b"GET / HT", b"\x16\x03\x01\x02"])
-async def test_connections_that_ask_nothing_make_room_for_a_client(secure: bool, begun: bytes) -> None:
+async def test_connections_that_ask_nothing_are_closed_for_a_client(secure: bool, begun: bytes) -> None:
     identity = self_signed_identity(HOST) if secure else None
     async with serving(SMALL, identity=identity) as (_, port):
         with connected(port, 40) as sockets:

@@ -22,5 +22,5 @@ def test_anything_else_is_no_duration(text: str) -> None:
 
 
 @given(st.integers(0, 999), st.integers(0, 59), st.integers(0, 59))
-def test_hours_minutes_and_seconds_are_told_apart(hours: int, minutes: int, rest: int) -> None:
+def test_hours_minutes_and_seconds_are_distinguished(hours: int, minutes: int, rest: int) -> None:
     assert parse_duration_s(f"{hours}h{minutes}m{rest}s") == hours * 3600 + minutes * 60 + rest

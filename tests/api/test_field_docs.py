@@ -71,7 +71,7 @@ def test_a_reader_finds_every_field_and_no_other(kind: Kind[Any], half: str) -> 
 
 
 @kinds
-def test_every_rule_is_told_by_its_message(kind: Kind[Any]) -> None:
+def test_the_page_shows_every_rule_by_its_message(kind: Kind[Any]) -> None:
     def messages(schema: Schema) -> Iterator[str]:
         yield from (rule["message"] for rule in schema.get("x-kubernetes-validations", ()))
         for field in schema.get("properties", {}).values():
@@ -177,7 +177,7 @@ SAMPLE = Kind(
 )
 
 
-def test_a_message_is_told_once_with_all_its_fields() -> None:
+def test_the_page_shows_a_message_once_with_all_its_fields() -> None:
     page = kind_page(SAMPLE)
     assert page.count("- `a`, `b`: write a\n") == 2  # once for each place
     assert page.count("- write something\n") == 2
@@ -203,7 +203,7 @@ def test_a_kind_that_shares_nothing_adds_nothing_to_the_shared_page() -> None:
     assert tables(shared_page([SAMPLE])) == {}
 
 
-def test_parts_are_told_in_the_order_of_the_model_outer_before_inner() -> None:
+def test_the_page_shows_parts_in_the_order_of_the_model_outer_before_inner() -> None:
     assert [*tables(kind_page(SAMPLE))] == ["spec", "spec.inner[]", "spec.other"]
 
 

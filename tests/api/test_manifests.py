@@ -87,7 +87,7 @@ def test_a_scalar_is_what_kubectl_makes_of_it(text: str, value: Any) -> None:
         ("a: |\n  x\n  z\n", [{"a": "x\nz\n"}]),
     ],
 )
-def test_documents_are_told_apart(text: str, read: list[Any]) -> None:
+def test_documents_are_separated(text: str, read: list[Any]) -> None:
     assert list(documents(text)) == read
 
 

@@ -107,7 +107,7 @@ def test_an_accepted_object_survives_its_model(case: Case) -> None:
     assert msgspec.convert(restored, kind.model) == model
 
 
-def test_what_is_not_written_is_told_from_what_is() -> None:
+def test_a_field_that_is_not_written_differs_from_one_that_is() -> None:
     silent = msgspec.convert(validate_object(training_job()), TrainingJob)
     written = msgspec.convert(validate_object(training_job({"gpusPerWorker": 1, "checkpoint": {}})), TrainingJob)
     assert (silent.spec.gpus_per_worker, written.spec.gpus_per_worker) == (None, 1)

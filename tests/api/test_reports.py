@@ -182,7 +182,7 @@ def test_a_position_is_epochs_done_and_a_part_of_the_next(entry: ProgressReport,
     assert entry.position == position
 
 
-def test_the_age_of_an_entry_is_told_by_one_clock_and_never_negative() -> None:
+def test_the_age_of_an_entry_is_measured_by_one_clock_and_never_negative() -> None:
     told = batch(ended(1), age_s=7.0)
     assert told.age_s(ended(1)) == 7.0
     assert told.age_s(ended(1, at=9_999.0)) == 0.0

@@ -162,7 +162,7 @@ def test_a_file_with_a_byte_order_mark_is_read(file: Path) -> None:
         ),
     ],
 )
-def test_what_is_nearly_or_not_at_all_ours_is_told(text: str, code: int, says: str) -> None:
+def test_the_line_says_whether_a_kind_is_nearly_or_not_at_all_ours(text: str, code: int, says: str) -> None:
     result = run("-f", "-", stdin=text)
     assert says in result.stdout
     assert result.exit_code == code

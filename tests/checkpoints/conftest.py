@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.checkpoints.settings import open_bucket
 from tests.checkpoints import provision
-from tests.checkpoints.places import BucketBackend, FolderBackend, Place, fresh_prefix
+from tests.checkpoints.backends import BucketBackend, FolderBackend, StoreBackend, fresh_prefix
 from tests.checkpoints.servers.server import Server, azure, gcs, s3
 
 NOT_RUN = pytest.StashKey[list[str]]()
@@ -42,7 +42,7 @@ def server(request: pytest.FixtureRequest) -> Server:
 
 
 @pytest.fixture(params=["folder", "s3", "azure", "gcs"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> StoreBackend:
     """A new job's store of each kind."""
     if request.param == "folder":
         return FolderBackend(tmp_path)

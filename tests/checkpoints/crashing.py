@@ -58,13 +58,13 @@ class DyingOs:
         return getattr(os, name)
 
     def open(self, path: str | Path, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        place = _place(path, dir_fd)
-        creating = flags & os.O_CREAT and not os.path.lexists(place)
+        backend = _place(path, dir_fd)
+        creating = flags & os.O_CREAT and not os.path.lexists(backend)
         if flags & os.O_CREAT:
             self.fuse.before()
         descriptor = os.open(path, flags, mode, dir_fd=dir_fd)
         if creating:
-            self._undo.append((str(place.parent), lambda: place.unlink(missing_ok=True)))
+            self._undo.append((str(backend.parent), lambda: backend.unlink(missing_ok=True)))
         if flags & os.O_TRUNC:
             self._unsynced.add(os.fstat(descriptor).st_ino)
         return descriptor

@@ -13,12 +13,12 @@ ABOUT = SaveInfo(job="uid-1", saved_at="2026-01-02T03:04:05Z", world=1)
 Oddity: TypeAlias = Callable[[Path], object]
 
 
-def link(place: Path) -> None:
-    place.symlink_to("/etc/hostname")
+def link(backend: Path) -> None:
+    backend.symlink_to("/etc/hostname")
 
 
-def sock(place: Path) -> None:
-    os.mknod(place, stat.S_IFSOCK | 0o600)
+def sock(backend: Path) -> None:
+    os.mknod(backend, stat.S_IFSOCK | 0o600)
 
 
 # What may be in a place where holdfast reads or writes a file of its own.

@@ -25,9 +25,9 @@ from holdfast.checkpoints.volume_store import VolumeStore
 from holdfast.sidecar.background import TensorboardSync
 from holdfast.sidecar.persister import write_notice
 from holdfast.sidecar.storage import UPLOADED, ObjectStoreUpload
+from tests.checkpoints.backends import fresh_prefix
 from tests.checkpoints.making import ABOUT, fill, save
 from tests.checkpoints.memory import MemoryBucket, Stored
-from tests.checkpoints.places import fresh_prefix
 from tests.checkpoints.racing import CREATED, DELETED, LISTED, attack
 from tests.checkpoints.servers.server import Server
 
@@ -100,9 +100,9 @@ def test_no_path_and_no_link_leads_out_of_the_folder_of_a_volume(
         fill(checkpoint, {MANIFEST: manifest(1, 0, paths, kept_at), "a": b""})
         fill(root, {"attempt-3.decision": note})
         for link, target in links.items():
-            for place in (checkpoint, root / "attempt-0", root):
+            for backend in (checkpoint, root / "attempt-0", root):
                 with suppress(OSError, ValueError):
-                    (place / link).symlink_to(f"../../{target}")
+                    (backend / link).symlink_to(f"../../{target}")
         use(VolumeStore(root, workers=1), CheckpointName(1, 0, leaf), root / "attempt-2" / "target")
         shutil.rmtree(root)
         assert snapshot(folder) == before

@@ -13,10 +13,10 @@ from holdfast.checkpoints.manifest import MANIFEST, checkpoint_name
 from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.store import CheckpointStore
 from holdfast.checkpoints.volume_store import VolumeStore
+from tests.checkpoints.backends import BucketBackend, FolderBackend, StoreBackend
 from tests.checkpoints.crashing import DyingOs, Fuse, dies, dying_os
 from tests.checkpoints.making import MODEL, content, save
 from tests.checkpoints.memory import MemoryBucket
-from tests.checkpoints.places import BucketBackend, FolderBackend, Place
 
 NAME = checkpoint_name(3, 0)
 
@@ -27,26 +27,28 @@ def dying() -> Iterator[DyingOs]:
         yield dying
 
 
-def fresh(kind: str, folder: Path) -> Place:
+def fresh(kind: str, folder: Path) -> StoreBackend:
     folder.mkdir()
     if kind == "folder":
-        place: Place = FolderBackend(folder)
-        place.store = VolumeStore(place.volume, workers=1)
+        backend: StoreBackend = FolderBackend(folder)
+        backend.store = VolumeStore(backend.volume, workers=1)
     else:
-        place = BucketBackend(folder, MemoryBucket())
-        place.store = ObjectStore(place.bucket, workers=1)
-    place.put(NAME)
-    return place
+        backend = BucketBackend(folder, MemoryBucket())
+        backend.store = ObjectStore(backend.bucket, workers=1)
+    backend.put(NAME)
+    return backend
 
 
-def interrupted(kind: str, tmp_path: Path, dying: DyingOs, work: Callable[[Place], object]) -> Iterator[Place]:
-    """The place after each step of the work at which it can end; the last one is whole."""
+def interrupted(
+    kind: str, tmp_path: Path, dying: DyingOs, work: Callable[[StoreBackend], object]
+) -> Iterator[StoreBackend]:
+    """The backend after each step of the work at which it can end; the last one is whole."""
     for step, seed in ((step, seed) for step in itertools.count() for seed in (0, 1)):
-        place = fresh(kind, tmp_path / f"{step}-{seed}")
-        bucket = place.bucket if isinstance(place, BucketBackend) else None
+        backend = fresh(kind, tmp_path / f"{step}-{seed}")
+        bucket = backend.bucket if isinstance(backend, BucketBackend) else None
         assert bucket is None or isinstance(bucket, MemoryBucket)
-        died = dies(Fuse(step, Random(seed)), dying, bucket, partial(work, place))
-        yield place
+        died = dies(Fuse(step, Random(seed)), dying, bucket, partial(work, backend))
+        yield backend
         if not died:
             return
 
@@ -62,12 +64,12 @@ def is_whole(store: CheckpointStore) -> bool:
 @pytest.mark.parametrize("kind", ["folder", "objects"])
 def test_a_deletion_leaves_the_whole_or_no_checkpoint(kind: str, tmp_path: Path, dying: DyingOs) -> None:
     seen = []
-    for place in interrupted(kind, tmp_path, dying, lambda place: place.store.delete(NAME)):
-        seen.append(is_whole(place.store))
+    for backend in interrupted(kind, tmp_path, dying, lambda backend: backend.store.delete(NAME)):
+        seen.append(is_whole(backend.store))
         if kind == "folder" and not seen[-1]:
-            assert place.store.names(9) == [], "a folder without its manifest might be taken for a new one"
-        place.store.delete(NAME)
-        assert not is_whole(place.store)
+            assert backend.store.names(9) == [], "a folder without its manifest might be taken for a new one"
+        backend.store.delete(NAME)
+        assert not is_whole(backend.store)
     assert seen[0]
     assert not seen[-1]
     assert seen == sorted(seen, reverse=True)
@@ -75,24 +77,24 @@ def test_a_deletion_leaves_the_whole_or_no_checkpoint(kind: str, tmp_path: Path,
 
 @pytest.mark.parametrize("kind", ["folder", "objects"])
 def test_a_quarantine_loses_no_file(kind: str, tmp_path: Path, dying: DyingOs) -> None:
-    for place in interrupted(kind, tmp_path, dying, lambda place: place.store.quarantine(NAME)):
+    for backend in interrupted(kind, tmp_path, dying, lambda backend: backend.store.quarantine(NAME)):
         places = (NAME.folder, NAME.quarantined)
-        assert any({f"{where}/{path}" for path in (*MODEL, MANIFEST)} <= place.all_keys() for where in places)
-        if is_whole(place.store):
-            place.store.quarantine(NAME)
-        assert place.store.names(9) in ([], [NAME]) if kind == "objects" else place.store.names(9) == []
+        assert any({f"{where}/{path}" for path in (*MODEL, MANIFEST)} <= backend.all_keys() for where in places)
+        if is_whole(backend.store):
+            backend.store.quarantine(NAME)
+        assert backend.store.names(9) in ([], [NAME]) if kind == "objects" else backend.store.names(9) == []
 
 
 @pytest.mark.parametrize("kind", ["folder", "objects"])
 def test_a_restore_leaves_the_old_the_new_or_nothing_in_its_place(kind: str, tmp_path: Path, dying: DyingOs) -> None:
-    for place in interrupted(kind, tmp_path, dying, restore_over):
-        target = place.volume / "attempt-1" / NAME.folder_name
+    for backend in interrupted(kind, tmp_path, dying, restore_over):
+        target = backend.volume / "attempt-1" / NAME.folder_name
         assert not target.exists() or content(target) in ({"old": b"old"}, MODEL)
-        place.store.get(NAME, target)
+        backend.store.get(NAME, target)
         assert content(target) == MODEL
         assert [path.name for path in target.parent.iterdir() if path.name.startswith(".holdfast-restoring")] == []
 
 
-def restore_over(place: Place) -> None:
-    target = save(place.volume, checkpoint_name(3, 1), {"old": b"old"})
-    place.store.get(NAME, target)
+def restore_over(backend: StoreBackend) -> None:
+    target = save(backend.volume, checkpoint_name(3, 1), {"old": b"old"})
+    backend.store.get(NAME, target)

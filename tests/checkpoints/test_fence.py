@@ -24,42 +24,42 @@ from holdfast.checkpoints.resume import (
 from holdfast.checkpoints.retention import StoredCheckpoint, expired, stored_checkpoints
 from holdfast.checkpoints.store import CheckpointStore
 from holdfast.checkpoints.volume_store import VolumeStore
+from tests.checkpoints.backends import BucketBackend, FolderBackend, StoreBackend
 from tests.checkpoints.making import ABOUT, content, save
 from tests.checkpoints.memory import MemoryBucket
-from tests.checkpoints.places import BucketBackend, FolderBackend, Place
 
 JOB = ABOUT.job
 
 
 @pytest.fixture(params=["folder", "objects"])
-def both(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def both(request: pytest.FixtureRequest, tmp_path: Path) -> StoreBackend:
     return FolderBackend(tmp_path) if request.param == "folder" else BucketBackend(tmp_path, MemoryBucket())
 
 
-def resumed(place: Place, attempt: int) -> tuple[CheckpointName | None, list[str]]:
+def resumed(backend: StoreBackend, attempt: int) -> tuple[CheckpointName | None, list[str]]:
     notes: list[str] = []
-    return resume(place.store, place.volume / f"attempt-{attempt}", attempt, ABOUT, notes.append), notes
+    return resume(backend.store, backend.volume / f"attempt-{attempt}", attempt, ABOUT, notes.append), notes
 
 
-def test_what_is_saved_after_the_next_attempt_began_is_left_out(place: Place) -> None:
-    place.put(checkpoint_name(3, 0))
-    write_decision(place.store, 1, checkpoint_name(3, 0), JOB)
-    place.put(checkpoint_name(9, 0))
-    place.put(checkpoint_name(4, 1))
-    got, (note,) = resumed(place, 2)
+def test_what_is_saved_after_the_next_attempt_began_is_left_out(backend: StoreBackend) -> None:
+    backend.put(checkpoint_name(3, 0))
+    write_decision(backend.store, 1, checkpoint_name(3, 0), JOB)
+    backend.put(checkpoint_name(9, 0))
+    backend.put(checkpoint_name(4, 1))
+    got, (note,) = resumed(backend, 2)
     assert got == checkpoint_name(4, 1)
     assert note == ("checkpoint-epoch-9 of attempt 0 is left out: attempt 1 had begun further back when it was saved")
-    assert place.store.verify(checkpoint_name(9, 0)), "it stays where it is"
+    assert backend.store.verify(checkpoint_name(9, 0)), "it stays where it is"
 
 
-def test_what_was_there_before_counts_as_ever(both: Place) -> None:
+def test_what_was_there_before_counts_as_ever(both: StoreBackend) -> None:
     for name in (checkpoint_name(2, 0), checkpoint_name(3, 0)):
         both.put(name)
     write_decision(both.store, 1, checkpoint_name(3, 0), JOB)
     assert resumed(both, 2) == (checkpoint_name(3, 0), [])
 
 
-def test_every_later_attempt_is_a_fence_and_attempts_may_be_missing(both: Place) -> None:
+def test_every_later_attempt_is_a_fence_and_attempts_may_be_missing(both: StoreBackend) -> None:
     for name in (checkpoint_name(5, 0), checkpoint_name(6, 1), checkpoint_name(7, 2), checkpoint_name(5, 4)):
         both.put(name)
     write_decision(both.store, 4, checkpoint_name(4, 0), JOB)
@@ -77,14 +77,14 @@ def test_every_later_attempt_is_a_fence_and_attempts_may_be_missing(both: Place)
     assert fence.superseded_by(checkpoint_name(7, 1), JOB) == 2
 
 
-def test_after_an_attempt_that_began_anew_nothing_older_counts(both: Place) -> None:
+def test_after_an_attempt_that_began_anew_nothing_older_counts(both: StoreBackend) -> None:
     write_decision(both.store, 1, None, JOB)
     both.put(checkpoint_name(9, 0))
     both.put(checkpoint_name(1, 1))
     assert resumed(both, 2)[0] == checkpoint_name(1, 1)
 
 
-def test_rather_than_begin_anew_what_was_left_out_is_taken(both: Place) -> None:
+def test_rather_than_begin_anew_what_was_left_out_is_taken(both: StoreBackend) -> None:
     write_decision(both.store, 1, None, JOB)
     both.put(checkpoint_name(8, 0))
     both.put(checkpoint_name(9, 0))
@@ -92,7 +92,7 @@ def test_rather_than_begin_anew_what_was_left_out_is_taken(both: Place) -> None:
     assert resumed(both, 2)[0] == checkpoint_name(8, 0)
 
 
-def test_a_worker_that_is_replaced_does_not_move_its_attempts_beginning(both: Place) -> None:
+def test_a_worker_that_is_replaced_does_not_move_its_attempts_beginning(both: StoreBackend) -> None:
     both.put(checkpoint_name(3, 0))
     write_decision(both.store, 1, checkpoint_name(3, 0), JOB)
     both.put(checkpoint_name(5, 0))
@@ -104,17 +104,17 @@ def test_a_worker_that_is_replaced_does_not_move_its_attempts_beginning(both: Pl
 
 
 def test_an_attempt_that_died_before_it_decided_begins_where_its_copy_is(tmp_path: Path) -> None:
-    place = FolderBackend(tmp_path)
-    place.put(checkpoint_name(3, 0))
-    assert resumed(place, 1)[0] == checkpoint_name(3, 0)
-    got, _ = resumed(place, 1)
+    backend = FolderBackend(tmp_path)
+    backend.put(checkpoint_name(3, 0))
+    assert resumed(backend, 1)[0] == checkpoint_name(3, 0)
+    got, _ = resumed(backend, 1)
     assert got == checkpoint_name(3, 1), "the copy"
-    write_decision(place.store, 1, got, JOB)
-    place.remove(f"{checkpoint_name(3, 1).folder}/model.bin")
-    assert resumed(place, 2)[0] == checkpoint_name(3, 0)
+    write_decision(backend.store, 1, got, JOB)
+    backend.remove(f"{checkpoint_name(3, 1).folder}/model.bin")
+    assert resumed(backend, 2)[0] == checkpoint_name(3, 0)
 
 
-def test_the_notes_of_a_job_that_had_the_prefix_before_are_no_fence(both: Place) -> None:
+def test_the_notes_of_a_job_that_had_the_prefix_before_are_no_fence(both: StoreBackend) -> None:
     write_decision(both.store, 1, checkpoint_name(2, 0), "uid-of-another")
     both.put(checkpoint_name(5, 0))
     assert resumed(both, 1) == (checkpoint_name(5, 0), [])
@@ -123,36 +123,36 @@ def test_the_notes_of_a_job_that_had_the_prefix_before_are_no_fence(both: Place)
     assert expired(stored_checkpoints(both.store, 1), 1, 1) == []
 
 
-def test_a_note_that_can_not_be_read_is_no_fence(both: Place) -> None:
+def test_a_note_that_can_not_be_read_is_no_fence(both: StoreBackend) -> None:
     both.store.write_decision(1, b"resuming from checkpoint-epoch-3")
     both.put(checkpoint_name(5, 0))
     assert resumed(both, 2) == (checkpoint_name(5, 0), [])
 
 
 def test_notes_are_read_only_when_they_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = FolderBackend(tmp_path)
+    backend = FolderBackend(tmp_path)
     for attempt in range(1, 20):
-        write_decision(place.store, attempt, checkpoint_name(attempt, attempt - 1), JOB)
+        write_decision(backend.store, attempt, checkpoint_name(attempt, attempt - 1), JOB)
     for epoch in range(19, 22):
-        place.put(checkpoint_name(epoch, 18))
+        backend.put(checkpoint_name(epoch, 18))
     read: list[int] = []
-    note = place.store.read_decision
+    note = backend.store.read_decision
 
     def counted(attempt: int) -> bytes | None:
         read.append(attempt)
         return note(attempt)
 
-    monkeypatch.setattr(place.store, "read_decision", counted)
-    assert [one.fenced for one in stored_checkpoints(place.store, 19)] == [True, True, False]
+    monkeypatch.setattr(backend.store, "read_decision", counted)
+    assert [one.fenced for one in stored_checkpoints(backend.store, 19)] == [True, True, False]
     assert read == [19]
 
 
-def test_only_files_of_the_right_name_are_notes(place: Place) -> None:
+def test_only_files_of_the_right_name_are_notes(backend: StoreBackend) -> None:
     for key in ("attempt-01.decision", "attempt-1.decision.bak", "attempt-x.decision", "notes/attempt-2.decision"):
-        place.write(key, b"{}")
-    place.store.write_decision(10, b"{}")
-    place.store.write_decision(9, b"{}")
-    assert place.store.decided_attempts() == [9, 10]
+        backend.write(key, b"{}")
+    backend.store.write_decision(10, b"{}")
+    backend.store.write_decision(9, b"{}")
+    assert backend.store.decided_attempts() == [9, 10]
 
 
 MARKS = st.builds(CheckpointPosition, st.integers(), st.integers())
@@ -274,8 +274,8 @@ def test_whatever_happens_an_attempt_goes_on_from_the_newest_of_its_own_history(
 
 def test_checkpoints_of_a_job_that_had_the_prefix_before_are_no_ones_fence(tmp_path: Path) -> None:
     """Its checkpoints count for the new job, as they always have, whatever the new job's notes say of its own."""
-    place = FolderBackend(tmp_path)
+    backend = FolderBackend(tmp_path)
     old = SaveInfo(job="uid-of-another", saved_at=ABOUT.saved_at)
-    place.store.put(checkpoint_name(7, 0), save(place.volume, checkpoint_name(7, 0)), old)
-    write_decision(place.store, 1, checkpoint_name(3, 0), JOB)
-    assert [one.is_resumable for one in stored_checkpoints(place.store, 1)] == [True]
+    backend.store.put(checkpoint_name(7, 0), save(backend.volume, checkpoint_name(7, 0)), old)
+    write_decision(backend.store, 1, checkpoint_name(3, 0), JOB)
+    assert [one.is_resumable for one in stored_checkpoints(backend.store, 1)] == [True]

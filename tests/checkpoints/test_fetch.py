@@ -19,8 +19,8 @@ from holdfast.checkpoints.errors import (
 from holdfast.checkpoints.manifest import MANIFEST, CheckpointManifest, CheckpointName, SaveInfo, checkpoint_name
 from holdfast.checkpoints.settings import open_bucket, open_store
 from holdfast.checkpoints.volume_store import VolumeStore
+from tests.checkpoints.backends import fresh_prefix
 from tests.checkpoints.making import ABOUT, MODEL, content, fill, save
-from tests.checkpoints.places import fresh_prefix
 from tests.checkpoints.servers.server import BUCKET, Server
 
 THERE, HERE = checkpoint_name(9, 4), checkpoint_name(9, 0)

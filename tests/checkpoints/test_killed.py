@@ -12,8 +12,8 @@ import pytest
 from holdfast.checkpoints.manifest import CheckpointManifest, checkpoint_name
 from holdfast.checkpoints.resume import resume
 from holdfast.checkpoints.settings import open_store
+from tests.checkpoints.backends import fresh_prefix
 from tests.checkpoints.making import ABOUT, content, save
-from tests.checkpoints.places import fresh_prefix
 from tests.checkpoints.servers.server import Server
 
 EPOCHS = (1, 2, 3)

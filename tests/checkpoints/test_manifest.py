@@ -55,7 +55,7 @@ def test_a_manifest_is_the_json_that_others_may_read() -> None:
     }
 
 
-def test_a_manifest_tells_the_job_the_step_and_the_metrics_where_they_are_known() -> None:
+def test_a_manifest_has_the_job_the_step_and_the_metrics_where_they_are_known() -> None:
     about = replace(ABOUT, namespace="ml", name="digits")
     known = replace(manifest(), about=about, step=7, metrics={"loss": 0.25, "bad": math.nan}, save="0.1.3.7")
     written = json.loads(encode(known))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoints.manifest import MAX_FILES, checkpoint_name
+from tests.checkpoints.backends import fresh_prefix
 from tests.checkpoints.making import save
-from tests.checkpoints.places import fresh_prefix
 from tests.checkpoints.servers.server import Server
 
 MIB = 1 << 20

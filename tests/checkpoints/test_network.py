@@ -11,8 +11,8 @@ from holdfast.checkpoints.manifest import checkpoint_name
 from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.resume import resume
 from holdfast.checkpoints.settings import open_bucket
+from tests.checkpoints.backends import fresh_prefix
 from tests.checkpoints.making import ABOUT, content, save
-from tests.checkpoints.places import fresh_prefix
 from tests.checkpoints.servers.proxy import Relay
 from tests.checkpoints.servers.server import Server, s3_environ
 

@@ -11,15 +11,15 @@ from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.resume import MAX_ATTEMPTS, DecisionPending, read_decision, resume, write_decision
 from holdfast.checkpoints.store import CheckpointStore
 from holdfast.checkpoints.volume_store import VolumeStore
+from tests.checkpoints.backends import BucketBackend, FolderBackend, StoreBackend
 from tests.checkpoints.making import ABOUT, MODEL, content, save, save_by_rename
 from tests.checkpoints.memory import MemoryBucket
-from tests.checkpoints.places import BucketBackend, FolderBackend, Place
 
 JOB = ABOUT.job
 
 
 @pytest.fixture(params=["folder", "objects"])
-def both(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def both(request: pytest.FixtureRequest, tmp_path: Path) -> StoreBackend:
     """The two kinds of stores; how each of the servers behaves is tested elsewhere."""
     return FolderBackend(tmp_path) if request.param == "folder" else BucketBackend(tmp_path, MemoryBucket())
 
@@ -29,18 +29,18 @@ def resumed(store: CheckpointStore, folder: Path, attempt: int) -> tuple[Checkpo
     return resume(store, folder, attempt, ABOUT, notes.append), notes
 
 
-def spoil(place: Place, name: CheckpointName) -> None:
-    manifest = place.store.manifest(name)
+def spoil(backend: StoreBackend, name: CheckpointName) -> None:
+    manifest = backend.store.manifest(name)
     assert manifest is not None
     for file in manifest.files:
-        place.write(f"{name.folder}/{file.key}", b"spoilt")
+        backend.write(f"{name.folder}/{file.key}", b"spoilt")
 
 
-def test_a_first_attempt_begins_anew(both: Place, tmp_path: Path) -> None:
+def test_a_first_attempt_begins_anew(both: StoreBackend, tmp_path: Path) -> None:
     assert resumed(both.store, tmp_path / "attempt-0", 0) == (None, [])
 
 
-def test_the_newest_is_put_into_the_attempts_folder(both: Place) -> None:
+def test_the_newest_is_put_into_the_attempts_folder(both: StoreBackend) -> None:
     both.put(checkpoint_name(3, 0), {"model.bin": b"3"})
     both.put(checkpoint_name(5, 0), {"model.bin": b"5"})
     both.put(checkpoint_name(4, 1), {"model.bin": b"4"})
@@ -49,7 +49,7 @@ def test_the_newest_is_put_into_the_attempts_folder(both: Place) -> None:
     assert content(folder) == {"checkpoint-epoch-5/model.bin": b"5"}
 
 
-def test_a_second_start_of_an_attempt_takes_the_same(both: Place) -> None:
+def test_a_second_start_of_an_attempt_takes_the_same(both: StoreBackend) -> None:
     both.put(checkpoint_name(3, 0))
     folder = both.volume / "attempt-1"
     for _ in range(2):
@@ -59,13 +59,13 @@ def test_a_second_start_of_an_attempt_takes_the_same(both: Place) -> None:
         assert content(folder / got.folder_name) == MODEL
 
 
-def test_what_a_newer_attempt_wrote_is_not_taken(both: Place) -> None:
+def test_what_a_newer_attempt_wrote_is_not_taken(both: StoreBackend) -> None:
     both.put(checkpoint_name(3, 0))
     both.put(checkpoint_name(9, 5))
     assert resumed(both.store, both.volume / "attempt-1", 1)[0] == checkpoint_name(3, 0)
 
 
-def test_the_one_before_a_damaged_one_is_taken(both: Place) -> None:
+def test_the_one_before_a_damaged_one_is_taken(both: StoreBackend) -> None:
     both.put(checkpoint_name(3, 0), {"model.bin": b"3"})
     both.put(checkpoint_name(4, 0), {"model.bin": b"4"})
     both.write(f"{checkpoint_name(4, 0).folder}/model.bin", b"x")
@@ -76,7 +76,7 @@ def test_the_one_before_a_damaged_one_is_taken(both: Place) -> None:
     assert both.read("quarantine/attempt-0-checkpoint-epoch-4/model.bin") == b"x"
 
 
-def test_with_all_of_them_damaged_it_begins_anew(both: Place) -> None:
+def test_with_all_of_them_damaged_it_begins_anew(both: StoreBackend) -> None:
     for epoch in (1, 2, 3):
         both.put(checkpoint_name(epoch, 0))
         both.remove(f"{checkpoint_name(epoch, 0).folder}/model.bin")
@@ -85,7 +85,7 @@ def test_with_all_of_them_damaged_it_begins_anew(both: Place) -> None:
     assert len(notes) == 3
 
 
-def test_one_without_a_manifest_is_left_where_it_is(both: Place) -> None:
+def test_one_without_a_manifest_is_left_where_it_is(both: StoreBackend) -> None:
     both.put(checkpoint_name(3, 0))
     both.write(f"{checkpoint_name(4, 0).folder}/model.bin", b"half")
     got, (note,) = resumed(both.store, both.volume / "attempt-1", 1)
@@ -94,7 +94,7 @@ def test_one_without_a_manifest_is_left_where_it_is(both: Place) -> None:
     assert both.read(f"{checkpoint_name(4, 0).folder}/model.bin") == b"half"
 
 
-def test_one_of_a_newer_holdfast_is_left_where_it_is(both: Place) -> None:
+def test_one_of_a_newer_holdfast_is_left_where_it_is(both: StoreBackend) -> None:
     both.put(checkpoint_name(3, 0))
     both.put(checkpoint_name(4, 0))
     both.write(f"{checkpoint_name(4, 0).folder}/{MANIFEST}", b'{"version": 2}')
@@ -106,7 +106,7 @@ def test_one_of_a_newer_holdfast_is_left_where_it_is(both: Place) -> None:
 
 
 def test_a_store_that_can_not_be_written_to_is_no_reason_to_begin_anew(
-    both: Place, monkeypatch: pytest.MonkeyPatch
+    both: StoreBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both.put(checkpoint_name(3, 0))
     both.put(checkpoint_name(4, 0))
@@ -121,7 +121,9 @@ def test_a_store_that_can_not_be_written_to_is_no_reason_to_begin_anew(
     assert "could not be set aside: the bucket is read-only" in note
 
 
-def test_a_fault_of_the_store_is_raised_and_nothing_older_taken(both: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_the_store_is_raised_and_nothing_older_taken(
+    both: StoreBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     both.put(checkpoint_name(3, 0))
     both.put(checkpoint_name(4, 0))
     get = both.store.get
@@ -136,7 +138,9 @@ def test_a_fault_of_the_store_is_raised_and_nothing_older_taken(both: Place, mon
         resumed(both.store, both.volume / "attempt-1", 1)
 
 
-def test_one_that_is_replaced_while_it_is_read_is_read_again(both: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_replaced_while_it_is_read_is_read_again(
+    both: StoreBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     both.put(checkpoint_name(4, 0), {"model.bin": b"old"})
     get = both.store.get
     calls: list[CheckpointName] = []
@@ -158,7 +162,7 @@ def test_one_that_is_replaced_while_it_is_read_is_read_again(both: Place, monkey
     assert len(calls) == 2
 
 
-def test_one_that_is_replaced_for_ever_is_left_out(both: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_replaced_for_ever_is_left_out(both: StoreBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     both.put(checkpoint_name(3, 0))
     both.put(checkpoint_name(4, 0))
     get, tries = both.store.get, 0
@@ -192,14 +196,14 @@ def test_one_that_nobody_digested_is_taken_if_it_is_complete(tmp_path: Path) -> 
 
 
 def test_a_copy_shares_no_file_with_its_original(tmp_path: Path) -> None:
-    place = FolderBackend(tmp_path)
-    place.put(checkpoint_name(1, 0))
-    resumed(place.store, place.volume / "attempt-1", 1)
-    place.write(f"{checkpoint_name(1, 0).folder}/model.bin", b"written by a worker that was cut off")
-    assert place.store.verify(checkpoint_name(1, 1)).epoch == 1
+    backend = FolderBackend(tmp_path)
+    backend.put(checkpoint_name(1, 0))
+    resumed(backend.store, backend.volume / "attempt-1", 1)
+    backend.write(f"{checkpoint_name(1, 0).folder}/model.bin", b"written by a worker that was cut off")
+    assert backend.store.verify(checkpoint_name(1, 1)).epoch == 1
 
 
-def test_all_workers_of_an_attempt_take_what_the_first_one_decided(both: Place) -> None:
+def test_all_workers_of_an_attempt_take_what_the_first_one_decided(both: StoreBackend) -> None:
     both.put(checkpoint_name(3, 0))
     with pytest.raises(DecisionPending, match="worker 0 has not written"):
         read_decision(both.store, 1, JOB)
@@ -227,7 +231,7 @@ def test_all_workers_of_an_attempt_take_what_the_first_one_decided(both: Place) 
         b'{"job": 1, "until": [3, 0], "nothing": true}',
     ],
 )
-def test_a_decision_that_can_not_be_read_is_refused(both: Place, written: bytes) -> None:
+def test_a_decision_that_can_not_be_read_is_refused(both: StoreBackend, written: bytes) -> None:
     both.store.write_decision(1, written)
     with pytest.raises(UnsafeContent, match="can't be read: remove it"):
         read_decision(both.store, 1, JOB)

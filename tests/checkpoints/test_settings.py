@@ -152,6 +152,6 @@ def test_credentials_are_sent_unencrypted_only_if_somebody_asks_for_it(
 
 
 @pytest.mark.parametrize("endpoint", ["https://127.0.0.1:9", ""])
-def test_only_who_writes_http_gets_http(endpoint: str) -> None:
+def test_only_an_address_with_http_is_reached_without_tls(endpoint: str) -> None:
     assert not settings.is_unencrypted("s3://bucket/job", {**KEY, "AWS_ENDPOINT_URL": endpoint})
     assert settings.is_unencrypted("s3://bucket/job", {**KEY, **OVER_HTTP})

@@ -1,12 +1,12 @@
-"""One job at a time writes to a place for checkpoints, whichever cluster it is of."""
+"""One job at a time writes to a store, whichever cluster it is of."""
 
 import pytest
 
 from holdfast.checkpoints.errors import Incomplete
 from holdfast.checkpoints.object_store import ObjectStore
 from holdfast.checkpoints.store import LEASE_S, CheckpointStore, Holder, StoreInUse, StoreLease, decode
+from tests.checkpoints.backends import StoreBackend
 from tests.checkpoints.memory import MemoryBucket
-from tests.checkpoints.places import Place
 
 
 class Clock:
@@ -30,18 +30,18 @@ def lease(uid: str, clock: Clock, attempt: int = 0) -> StoreLease:
     return StoreLease(Holder(uid=uid, name=f"ml/{uid}", attempt=attempt), clock)
 
 
-def test_another_job_is_held_until_the_lease_is_released(place: Place, clock: Clock) -> None:
+def test_another_job_is_held_until_the_lease_is_released(backend: StoreBackend, clock: Clock) -> None:
     first, second = lease("first", clock), lease("second", clock)
-    first.acquire(place.store)
+    first.acquire(backend.store)
     with pytest.raises(StoreInUse, match=r"is in use by TrainingJob ml/first \(uid first\).*or use another prefix"):
-        second.acquire(place.store)
+        second.acquire(backend.store)
     first.must_hold()
-    first.release(place.store)
-    second.acquire(place.store)
+    first.release(backend.store)
+    second.acquire(backend.store)
     second.must_hold()
     assert second.is_lost is False
     with pytest.raises(StoreInUse, match="ml/second"):
-        first.renew(place.store)
+        first.renew(backend.store)
 
 
 def test_a_job_that_renews_keeps_its_lease_and_one_that_died_loses_it(store: CheckpointStore, clock: Clock) -> None:
@@ -64,7 +64,7 @@ def test_a_job_that_renews_keeps_its_lease_and_one_that_died_loses_it(store: Che
         first.must_hold()
 
 
-def test_nothing_is_written_by_who_could_not_renew_for_long(store: CheckpointStore, clock: Clock) -> None:
+def test_a_job_that_could_not_renew_its_lease_for_long_writes_nothing(store: CheckpointStore, clock: Clock) -> None:
     own = lease("first", clock)
     with pytest.raises(Incomplete, match="not renewed lately"):
         own.must_hold()

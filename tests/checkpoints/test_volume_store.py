@@ -61,7 +61,7 @@ class FailingOs:
         (errno.EIO, StoreError, "look at the volume"),
     ],
 )
-def test_trouble_with_the_volume_is_explained(
+def test_an_error_of_the_volume_is_explained(
     number: int, kind: type[CheckpointError], advice: str, store: VolumeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = save(store.root, NAME)
@@ -148,7 +148,7 @@ def test_quarantine_does_not_follow_a_link(store: VolumeStore, tmp_path: Path) -
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_leftovers_go_and_everything_else_stays(store: VolumeStore) -> None:
+def test_files_of_interrupted_saves_are_removed_and_everything_else_stays(store: VolumeStore) -> None:
     store.put(NAME, save(store.root, NAME), ABOUT)
     attempt = store.root / "attempt-0"
     for name in (".holdfast-restoring-x", ".holdfast-deleted-x", ".checkpoint-epoch-4.partial", "mine"):

@@ -135,7 +135,7 @@ async def test_an_endpoint_that_can_not_be_read_is_a_problem(embedded: CommandLa
     assert endpoint.advice == "delete it: the leader writes it again"
 
 
-async def test_who_may_see_nothing_is_told_what_it_takes(control_plane_stranger: Path) -> None:
+async def test_a_user_who_may_see_nothing_gets_the_missing_rights(control_plane_stranger: Path) -> None:
     done = await holdfast("doctor", KUBECONFIG=str(control_plane_stranger))
     assert done.code == 0, done
     hidden = [line for line in done.lines if line.startswith("  hidden")]

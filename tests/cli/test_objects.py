@@ -54,7 +54,7 @@ async def test_what_others_have_set_stays_when_a_manifest_is_applied_again(lab: 
     assert (await lab.cluster.get(TRAINING_JOBS, key)).metadata.labels == {"by": "another"}
 
 
-async def test_a_refused_manifest_is_told_by_field_and_the_others_are_applied(lab: CommandLab) -> None:
+async def test_a_refused_manifest_is_reported_by_field_and_the_others_are_applied(lab: CommandLab) -> None:
     wrong = MNIST.replace("numWorkers: 2", "numWorkers: 300, model_: x").replace("name: mnist", "name: wrong")
     done = await lab.holdfast("apply", "-f", "-", stdin=wrong + "---\n" + MNIST)
     assert done.code == 1
@@ -67,7 +67,7 @@ async def test_a_refused_manifest_is_told_by_field_and_the_others_are_applied(la
 
 
 @pytest.mark.parametrize("kind", ["ml.example.com/v1 Trainingjob", "ml.example.com/v2 TrainingJob", "a.io/v1 Zebra"])
-async def test_an_unknown_kind_is_told_by_apply_as_by_validate(embedded: CommandLab, kind: str) -> None:
+async def test_apply_names_an_unknown_kind_as_validate_does(embedded: CommandLab, kind: str) -> None:
     version, name = kind.split()
     manifest = f"apiVersion: {version}\nkind: {name}\nmetadata: {{name: a}}"
     applied = await embedded.refused("apply", "-f", "-", code=2, stdin=manifest)
@@ -77,7 +77,7 @@ async def test_an_unknown_kind_is_told_by_apply_as_by_validate(embedded: Command
     assert validated.endswith(reason)
 
 
-async def test_a_manifest_of_a_job_that_has_ended_is_told_to_delete_it_first(lab: CommandLab) -> None:
+async def test_the_error_for_a_job_that_has_ended_says_to_delete_it_first(lab: CommandLab) -> None:
     await lab.good("apply", "-f", "-", stdin=MNIST)
     since = (datetime.now(UTC) - timedelta(minutes=30)).isoformat(timespec="seconds").replace("+00:00", "Z")
     await lab.say("mnist", {"state": "Failed", "completionTime": since, "conditions": [condition("Failed")]})

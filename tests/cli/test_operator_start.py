@@ -114,7 +114,7 @@ def test_without_the_resource_definitions_it_says_how_to_install_them(fresh_cont
     assert "holdfast crds | kubectl apply --server-side -f -" in said
 
 
-def test_without_a_right_it_says_who_lacks_which(control_plane: ControlPlane) -> None:
+def test_without_a_right_the_operator_names_the_account_and_the_right(control_plane: ControlPlane) -> None:
     install_kinds(control_plane)
     said = last_words(operator(control_plane.user("nobody-in-particular")))
     assert '"nobody-in-particular" cannot list' in said

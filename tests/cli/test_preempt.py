@@ -30,8 +30,8 @@ async def asked(lab: CommandLab, name: str = "digits-r0-0-m0") -> str | None:
 @pytest.mark.parametrize(
     ("options", "value", "said"),
     [
-        ((), "", "its machine is told, and taken back when its notice is over"),
-        (("--notice", "90s"), "90s", "its machine is told, and taken back 90s later"),
+        ((), "", "its machine gets its notice, and is taken back when its notice is over"),
+        (("--notice", "90s"), "90s", "its machine gets its notice, and is taken back 90s later"),
         (("--now",), "0s", "its machine is taken back at once"),
     ],
 )
@@ -73,7 +73,7 @@ async def test_options_that_mean_nothing_are_refused(embedded: CommandLab, optio
         ({}, {"conditions": [condition("Preempted")]}, "is preempted already: `holdfast get pi` shows"),
     ],
 )
-async def test_a_machine_that_is_not_taken_back_is_told_why(
+async def test_the_error_says_why_a_machine_is_not_taken_back(
     embedded: CommandLab, spec: JSON, status: JSON, said: str
 ) -> None:
     await machine(embedded, status=status, **spec)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast.api.meta import ObjectMeta
+from holdfast.cli.errors import UsageError
 from holdfast.cli.get import Table, aligned, four_digits
 from holdfast.cli.resource_args import find_kind, kind_of, parse_named_resources, parse_resources
-from holdfast.cli.session import UsageError
 from holdfast.cli.up import StatusPrinter
 from holdfast.cli.wait_conditions import parse_condition, parse_seconds, status_summary, unreachable_reason
 from holdfast.cluster.protocol import Change, Event, Listing
@@ -49,7 +49,7 @@ def test_what_is_no_kind_is_refused(word: str) -> None:
         (["po,svc"], [("Pod", ()), ("Service", ())]),
     ],
 )
-def test_kinds_and_names_are_told_apart(arguments: list[str], expected: list[Any]) -> None:
+def test_kinds_and_names_are_distinguished(arguments: list[str], expected: list[Any]) -> None:
     assert [(each.known.resource.kind, each.names) for each in parse_resources(arguments)] == expected
 
 

@@ -70,7 +70,7 @@ async def test_the_log_of_a_worker_outlives_its_pod(lab: CommandLab) -> None:
     assert await lab.good("logs", "tj/bert", "--attempt=1") == LIVE
 
 
-async def test_who_asks_for_one_that_is_not_kept_hears_which_are(lab: CommandLab) -> None:
+async def test_the_error_for_a_log_that_is_not_stored_lists_those_that_are(lab: CommandLab) -> None:
     await bert(lab)
     await keep(lab, "a\n", attempt=0, worker=1)
     await keep(lab, "b\n", attempt=2, worker=3)

@@ -69,7 +69,7 @@ def test_an_up_that_was_killed_is_said_to_have_ended(environ: dict[str, str]) ->
     assert str(with_hint(Unreachable("cannot reach it"), elsewhere, environ)) == "cannot reach it"
 
 
-def test_a_cluster_without_our_kinds_is_told_how_to_get_them(environ: dict[str, str]) -> None:
+def test_the_error_of_a_cluster_without_our_kinds_says_how_to_install_them(environ: dict[str, str]) -> None:
     config = load_cluster_config(ClusterOptions(), environ)
     unknown = NotFound("list trainingjobs: the server does not serve this kind")
     assert "holdfast crds" in str(with_hint(unknown, config, environ))

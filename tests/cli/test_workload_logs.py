@@ -33,7 +33,7 @@ async def test_a_workload_has_the_log_of_its_pod(lab: CommandLab) -> None:
     assert await lab.good("logs", "gpuw/eval", "--tail", "1") == "line 3\n"
 
 
-async def test_a_pod_of_an_earlier_try_is_another_one(embedded: CommandLab) -> None:
+async def test_a_pod_of_an_earlier_attempt_is_another_one(embedded: CommandLab) -> None:
     await workload(embedded, {**RUNNING, "phase": "Scheduled", "jobName": "eval-job-1"})
     await pod(embedded, "eval-job-x", "eval-job")
     assert "it is Scheduled" in await embedded.refused("logs", "eval")
@@ -53,7 +53,7 @@ async def test_an_attempt_is_of_training_jobs_alone(embedded: CommandLab) -> Non
     assert "leave --attempt out" in await embedded.refused("logs", "eval", "--attempt", "0", code=2)
 
 
-async def test_following_waits_for_the_next_try(embedded: CommandLab) -> None:
+async def test_following_waits_for_the_next_attempt(embedded: CommandLab) -> None:
     await workload(embedded, {"phase": "Pending", "jobName": "eval-job", "message": "exit code 1"})
     await pod(embedded, "eval-job-x", "eval-job")
     following = await embedded.start("logs", "-f", "eval")

@@ -34,13 +34,13 @@ async def heard(port: int, trusted: bytes, name: str = LOCAL) -> bytes:
         writer.close()
 
 
-async def test_who_knows_the_certificate_trusts_the_server() -> None:
+async def test_a_client_with_the_certificate_trusts_the_server() -> None:
     identity = self_signed_identity(LOCAL)
     async with listening(identity) as port:
         assert await heard(port, identity.authority) == b"hello"
 
 
-async def test_who_knows_another_one_does_not() -> None:
+async def test_a_client_with_another_certificate_does_not_trust_the_server() -> None:
     async with listening(self_signed_identity(LOCAL)) as port:
         with pytest.raises(ssl.SSLCertVerificationError):
             await heard(port, self_signed_identity(LOCAL).authority)

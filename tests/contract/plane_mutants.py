@@ -168,14 +168,14 @@ MACHINES = (
         f"{FOLDER}/node_snapshot.py",
         "for term in away for value in _places(term, pod, occupancy, nodes)",
         "for term in away for value in ()",
-        "test_scheduling.py::test_a_pod_keeps_away_from_whom_it_avoids_and_from_who_avoids_it",
+        "test_scheduling.py::test_a_pod_keeps_away_from_pods_that_it_avoids_and_from_pods_that_avoid_it",
     ),
     Mutant(
         "anti-affinity",
         f"{FOLDER}/node_snapshot.py",
         "rejected_by_others=frozenset(_rejected_domains(pod, occupancy.pods_with_anti_affinity(), nodes)),",
         "rejected_by_others=frozenset(),",
-        "test_scheduling.py::test_a_pod_keeps_away_from_whom_it_avoids_and_from_who_avoids_it",
+        "test_scheduling.py::test_a_pod_keeps_away_from_pods_that_it_avoids_and_from_pods_that_avoid_it",
     ),
     Mutant(
         "priority",

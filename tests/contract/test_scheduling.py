@@ -130,7 +130,7 @@ async def test_pods_that_avoid_each_other_go_to_different_machines(pool: Pool) -
     assert "anti-affinity" in await waits(pool, keys[2])
 
 
-async def test_a_pod_keeps_away_from_whom_it_avoids_and_from_who_avoids_it(pool: Pool) -> None:
+async def test_a_pod_keeps_away_from_pods_that_it_avoids_and_from_pods_that_avoid_it(pool: Pool) -> None:
     await pool.add()
     loner = {"podAntiAffinity": beside("crowd")}
     await bound(pool, await start_as(pool, "loner", "first", affinity=loner))

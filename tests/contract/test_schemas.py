@@ -42,7 +42,7 @@ async def test_a_missing_part_that_is_required_is_refused(cluster: Cluster, name
     assert "spec" in {cause.field for cause in refused.value.causes}
 
 
-async def test_every_fault_is_told_at_once(cluster: Cluster, namespace: str) -> None:
+async def test_every_fault_is_listed_at_once(cluster: Cluster, namespace: str) -> None:
     with pytest.raises(Invalid) as refused:
         await cluster.create(GADGETS, gadget("one", spec={"size": -1, "color": "blue"}), namespace=namespace)
     assert {"spec.size", "spec.color"} <= {cause.field for cause in refused.value.causes}

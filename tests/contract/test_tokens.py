@@ -47,7 +47,7 @@ async def test_a_token_for_another_audience_is_none(engine: Engine, namespace: s
 
 
 @pytest.mark.parametrize("token", ["x", "a.b.c", "é", "a" * 4000], ids=["short", "dotted", "not-ascii", "long"])
-async def test_what_nobody_gave_out_is_none(engine: Engine, token: str) -> None:
+async def test_a_token_that_the_server_has_not_issued_is_none(engine: Engine, token: str) -> None:
     assert await engine.cluster.review_token(token, AUDIENCE) is None
 
 

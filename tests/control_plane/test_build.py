@@ -157,7 +157,7 @@ def test_the_cache_is_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatc
     assert build.cache_folder() == tmp_path / "own"
 
 
-def test_kubernetes_is_told_the_version_that_go_mod_pins(tmp_path: Path) -> None:
+def test_kubernetes_is_built_with_the_version_that_go_mod_pins(tmp_path: Path) -> None:
     (tmp_path / "go.mod").write_text("module m\n\ngo 1.26.0\n\nrequire (\n\tk8s.io/kubernetes v1.40.2 // indirect\n)\n")
     linker = build.flags(tmp_path)[-1]
     assert "version.gitVersion=v1.40.2" in linker

@@ -101,7 +101,7 @@ def test_without_the_binaries_a_test_fails_with_the_command_that_builds_them(tmp
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
-def test_a_control_plane_run_by_hand_ends_when_told_and_takes_its_files_with_it(ending: signal.Signals) -> None:
+def test_a_control_plane_run_by_hand_ends_on_a_signal_and_removes_its_files(ending: signal.Signals) -> None:
     command = [sys.executable, "-m", "tests.control_plane"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as running:
         assert running.stdout is not None

@@ -79,7 +79,7 @@ def ready(status: JSON) -> str:
     return str(next(each["status"] for each in status["conditions"] if each["type"] == "Ready"))
 
 
-async def test_a_pod_that_is_told_nothing_runs_and_is_ready(cluster: Cluster, node: str) -> None:
+async def test_a_pod_without_annotations_runs_and_is_ready(cluster: Cluster, node: str) -> None:
     cluster.apply(pod("worker", spec=f"  nodeSelector: {{kubernetes.io/hostname: {node}}}"))
     assert await cluster.pods.running(cluster.namespace) == ["worker"]
     status = await cluster.status("worker")
@@ -93,7 +93,7 @@ async def test_a_pod_that_is_told_nothing_runs_and_is_ready(cluster: Cluster, no
     assert listed["spec"]["nodeName"] == node
 
 
-async def test_a_pod_succeeds_when_told(cluster: Cluster) -> None:
+async def test_a_pod_succeeds_when_its_annotations_say_so(cluster: Cluster) -> None:
     cluster.apply(pod("worker"))
     await cluster.pods.running(cluster.namespace)
     await cluster.pods.end(cluster.namespace, "worker", message='{"epoch": 3}')
@@ -105,7 +105,7 @@ async def test_a_pod_succeeds_when_told(cluster: Cluster) -> None:
     assert [each["state"]["terminated"]["exitCode"] for each in status["initContainerStatuses"]] == [0, 0]
 
 
-async def test_a_pod_fails_as_told(cluster: Cluster) -> None:
+async def test_a_pod_fails_as_its_annotations_say(cluster: Cluster) -> None:
     cluster.apply(pod("worker"))
     await cluster.pods.running(cluster.namespace)
     await cluster.pods.end(cluster.namespace, "worker", 137, reason="OOMKilled", signal=9, message="too big")
@@ -141,14 +141,14 @@ async def test_a_pod_ends_by_itself_with_the_exit_code_reason_and_message_that_i
     assert ended(status)["message"] == 'said "no": twice'
 
 
-async def test_a_pod_with_an_exit_code_but_no_time_runs_until_told(cluster: Cluster) -> None:
+async def test_a_pod_with_an_exit_code_but_no_time_runs_until_the_test_ends_it(cluster: Cluster) -> None:
     cluster.apply(pod("patient", exit_code="3"))
     cluster.apply(pod("hasty", run_for="1ms"))
     await cluster.reaches("hasty", "Succeeded")
     assert await cluster.pods.running(cluster.namespace) == ["patient"]
 
 
-async def test_a_pod_starts_no_earlier_than_told(cluster: Cluster) -> None:
+async def test_a_pod_starts_no_earlier_than_its_annotation_says(cluster: Cluster) -> None:
     cluster.apply(pod("late", start_after="1h"))
     cluster.apply(pod("early"))
     assert await cluster.pods.running(cluster.namespace) == ["early"]
@@ -157,7 +157,7 @@ async def test_a_pod_starts_no_earlier_than_told(cluster: Cluster) -> None:
     await cluster.goes("late")
 
 
-async def test_a_deleted_pod_goes_at_once_or_when_told(cluster: Cluster) -> None:
+async def test_a_deleted_pod_goes_at_once_or_after_its_annotated_time(cluster: Cluster) -> None:
     cluster.apply(pod("quick"))
     cluster.apply(pod("slow", stop_after="1h"))
     await cluster.pods.running(cluster.namespace, 2)

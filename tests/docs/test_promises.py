@@ -116,3 +116,17 @@ def test_the_page_quotes_what_a_notice_writes() -> None:
     at, deadline = datetime(2026, 11, 18, 14, 26, 32, tzinfo=UTC), datetime(2026, 11, 18, 14, 27, 2, tzinfo=UTC)
     notice = ReceivedNotice(notice=PreemptionNotice(cloud="Compute Engine"), at=at, deadline=deadline)
     assert (DOCS / "preemption.md").read_text().count(notice.text) == 2
+
+
+def test_the_list_of_long_tests_names_every_folder_that_has_some() -> None:
+    tests = DOCS.parent / "tests"
+    marked = {path.parent for path in tests.rglob("test_*.py") if re.search(r"mark[.]long\b", path.read_text())}
+    listed = " ".join(_table("testing.md", "What every run leaves out"))
+    assert len(marked) > 5
+    assert {str(path.relative_to(tests.parent)) for path in marked if not _is_named(path, tests, listed)} == set()
+
+
+def _is_named(folder: Path, tests: Path, text: str) -> bool:
+    """The folder or one that it is in, up to the folders of tests/."""
+    names = [folder, *folder.parents]
+    return any(f"{name.relative_to(tests.parent)}" in text for name in names[: names.index(tests)])

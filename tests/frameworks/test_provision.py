@@ -134,7 +134,7 @@ def test_apt_get_is_asked_to_update_and_then_to_install(tmp_path: Path, monkeypa
     ]
 
 
-def test_what_apt_get_said_last_is_told_when_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_output_of_apt_get_is_printed_when_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = apt_get(tmp_path, monkeypatch, then="echo 'E: no sources' >&2; exit 100")
     with pytest.raises(NotProvided, match=r"python3-torch was not installed; `apt-get .* update` said last:\nE: no so"):
         install_torch()

@@ -34,7 +34,7 @@ async def test_two_pytorch_jobs_with_one_port_each_sum_over_their_own_workers(
     assert tens == ["worker 0 of 2: 21", "worker 1 of 2: 21"]
 
 
-async def test_torchrun_starts_its_workers_as_it_is_told(box: LocalCluster, torch_python: Path) -> None:
+async def test_torchrun_starts_its_workers_with_our_variables(box: LocalCluster, torch_python: Path) -> None:
     (port,) = free_ports(1)
     torchrun = [str(torch_python), "-m", "torch.distributed.run", PROGRAM, "1"]
     lines = await said(box, "torchrun", framework="pytorch", command=torchrun, port=port, env=TORCHRUN_113)

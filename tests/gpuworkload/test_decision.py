@@ -55,7 +55,7 @@ def cordoned() -> Node:
 
 
 class TestWaiting:
-    def test_nothing_happens_before_anybody_has_looked(self) -> None:
+    def test_nothing_happens_before_the_first_placement_pass(self) -> None:
         assert course(seen(workload())) == Wait(None)
 
     @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ class TestWaiting:
             (pod(), (), False),
         ],
     )
-    def test_what_may_still_run_holds_up_the_next_try(self, others: Any, nodes: Any, waits: bool) -> None:
+    def test_a_pod_that_may_still_run_holds_up_the_next_attempt(self, others: Any, nodes: Any, waits: bool) -> None:
         observed = seen(workload(), old_pods=(others,), nodes=nodes, offered_node="gpu-7")
         assert (course(observed) == AssignNode("gpu-7")) is not waits
 
@@ -114,7 +114,7 @@ class TestWaiting:
 class TestFollowing:
     @pytest.mark.parametrize("status", [CHOSEN, SCHEDULED, RUNNING])
     @pytest.mark.parametrize("pods", [(), (pod("Pending"),), (pod(),), (pod("Succeeded"),)])
-    def test_a_try_goes_on(self, status: dict[str, Any], pods: Any) -> None:
+    def test_an_attempt_goes_on(self, status: dict[str, Any], pods: Any) -> None:
         assert course(tried(status, pods=pods)) == RunJob()
 
     def test_its_job_is_made_when_a_node_is_chosen(self) -> None:
@@ -157,7 +157,9 @@ class TestLosses:
             ("eval-job", failed(2), None),
         ],
     )
-    def test_what_another_try_cannot_change_ends_it_at_once(self, name: str, failure: Pod, reason: str | None) -> None:
+    def test_a_failure_that_another_attempt_cannot_change_ends_the_workload_at_once(
+        self, name: str, failure: Pod, reason: str | None
+    ) -> None:
         found = course(tried({**RUNNING, "jobName": name}, job=job(name), pods=(failure,)))
         assert (found.finding.reason if isinstance(found, Finish) else None) == reason
 
@@ -191,7 +193,7 @@ class TestLosses:
             (tried(job=job("eval-job", "Failed")), "free: its pod was deleted from outside"),
         ],
     )
-    def test_a_try_is_lost_to(self, observed: GPUWorkloadSnapshot, why: str) -> None:
+    def test_an_attempt_is_lost_to(self, observed: GPUWorkloadSnapshot, why: str) -> None:
         assert lost(observed) == why
 
     @pytest.mark.parametrize(
@@ -278,5 +280,5 @@ class TestLosses:
         (workload(status={**RUNNING, "phase": "Failed"}), {}, False),
     ],
 )
-def test_who_stands_in_line(it: GPUWorkload, facts: dict[str, Any], wants: bool) -> None:
+def test_which_workloads_are_queued(it: GPUWorkload, facts: dict[str, Any], wants: bool) -> None:
     assert needs_node(seen(it, **facts), at(10), TIMING) is wants

@@ -34,7 +34,7 @@ def test_a_settled_world_writes_nothing() -> None:
     assert world.writes == writes
 
 
-def test_those_who_wait_say_so_and_start_with_the_next_look() -> None:
+def test_workloads_that_wait_say_so_and_start_with_the_next_pass() -> None:
     world = World(gpu_node("a", 2))
     world.create("first", 2)
     world.turn()
@@ -139,7 +139,7 @@ def test_a_cluster_that_makes_or_binds_no_pods_for_long_gets_no_more_jobs(late: 
     assert [world.status(f"w-{number}")["phase"] for number in range(9)] == ["Running"] * 4 + ["Pending"] * 5
 
 
-def test_who_is_turned_away_everywhere_comes_back_ever_more_slowly_and_holds_no_node_meanwhile() -> None:
+def test_a_workload_that_every_node_refuses_comes_back_ever_more_slowly_and_holds_no_node_meanwhile() -> None:
     """A node that shows GPUs to us and not to the scheduler: no other has any."""
     world = World(gpu_node("a", 2))
     intruder = {"nodeName": "a", "containers": [{"resources": {"limits": {GPU: "2"}}}]}
@@ -158,7 +158,7 @@ def test_who_is_turned_away_everywhere_comes_back_ever_more_slowly_and_holds_no_
     assert world.status("w").get("retryCount", 0) == 0
 
 
-def test_suspending_gives_the_gpus_to_who_waits_and_going_on_waits_in_turn() -> None:
+def test_suspending_gives_the_gpus_to_waiting_workloads_and_resuming_waits_in_turn() -> None:
     world = World(gpu_node("a", 2))
     world.create("first", 2)
     world.turn()

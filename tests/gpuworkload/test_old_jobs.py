@@ -14,14 +14,14 @@ SECOND = {**RUNNING, "jobName": "eval-job-1"}
     [(job("eval-job", "Failed"), ()), (job("eval-job", "Complete"), (pod("Succeeded"),)), (job(), (failed(),))],
     ids=["failed", "completed", "its pod has failed, and it does not say so yet"],
 )
-def test_a_job_that_has_ended_stays_until_another_try_is_under_way(last: Job, pods: tuple[Pod, ...]) -> None:
+def test_a_job_that_has_ended_stays_until_another_attempt_is_under_way(last: Job, pods: tuple[Pod, ...]) -> None:
     assert seen(workload(status=WAITING), job=last, pods=pods).jobs_to_delete == ()
     made = seen(workload(status=SECOND), job=job("eval-job-1"), old_jobs=(last,), old_pods=pods)
     assert made.jobs_to_delete == (last,)
 
 
 @pytest.mark.parametrize("pods", [(), (pod("Running"),), (failed(), pod("Running"))])
-def test_a_job_that_may_run_on_goes_when_its_try_is_over(pods: tuple[Pod, ...]) -> None:
+def test_a_job_that_may_run_on_is_deleted_when_its_attempt_is_over(pods: tuple[Pod, ...]) -> None:
     last = job()
     assert seen(workload(status=WAITING), job=last, pods=pods).jobs_to_delete == (last,)
 

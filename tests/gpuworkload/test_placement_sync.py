@@ -48,7 +48,7 @@ def test_it_gets_what_it_was_given_with_the_look_after_it_joined() -> None:
     assert free_gpus(kept, NODE) == 2
 
 
-def test_who_waits_hears_why_and_when_to_ask_again() -> None:
+def test_a_workload_that_waits_gets_the_reason_and_when_to_ask_again() -> None:
     _, placement = world(gpus=1)
     attended(seen(workload()), placement)
     placement.run_pass(0)
@@ -80,7 +80,7 @@ def test_after_a_restart_only_a_choice_without_its_pod_is_assumed(
     ("spec", "status"),
     [({"suspend": True}, None), ({}, {"phase": "Failed"}), ({}, {"phase": "Pending", "nextRetryTime": stamp(30)})],
 )
-def test_who_stops_asking_gives_back_what_it_was_given(spec: dict[str, Any], status: dict[str, Any] | None) -> None:
+def test_a_workload_that_stops_asking_gives_its_node_back(spec: dict[str, Any], status: dict[str, Any] | None) -> None:
     kept, placement = world()
     attended(seen(workload()), placement)
     placement.run_pass(0)
@@ -88,7 +88,7 @@ def test_who_stops_asking_gives_back_what_it_was_given(spec: dict[str, Any], sta
     assert (free_gpus(kept, NODE), placement.offered_node(UID)) == (4, None)
 
 
-def test_a_lost_try_gives_its_room_back_before_the_next_is_placed() -> None:
+def test_a_lost_attempt_gives_its_capacity_back_before_the_next_is_placed() -> None:
     kept, placement = world()
     attended(seen(workload(status=SCHEDULED), job=job()), placement)
     lost = {"phase": "Pending", "jobName": "eval-job", "avoidedNode": NODE}
@@ -104,7 +104,7 @@ def test_what_is_asked_for_is_what_the_spec_says() -> None:
     assert (asked.reservation_id, asked.since, str(asked.key)) == (f"{UID}-3", stamp(-60), "ml/eval")
 
 
-def test_a_try_that_is_under_way_keeps_its_mark() -> None:
+def test_an_attempt_that_is_under_way_keeps_its_reservation_id() -> None:
     assert request_for(seen(workload(status={**RUNNING, "jobName": "eval-job-2"})), SHAPE).reservation_id == f"{UID}-2"
 
 
@@ -121,7 +121,7 @@ class TestTheWayToItsNode:
         assert not attended(STARTED, placement)[0].is_late
         assert attended(STARTED, placement, TIMING.explain_s)[0].is_late
 
-    def test_the_next_try_begins_anew_and_the_room_of_the_one_before_is_free(self) -> None:
+    def test_the_next_attempt_begins_anew_and_the_capacity_of_the_one_before_is_free(self) -> None:
         """Also where nobody saw what was between: news may skip states."""
         kept, placement = world()
         attended(TURNED_AWAY, placement)
@@ -130,7 +130,7 @@ class TestTheWayToItsNode:
         assert free_gpus(kept, NODE) == 2
 
     @pytest.mark.parametrize("observed", [CHOSEN_ALONE, STARTED, TURNED_AWAY], ids=["Job", "pod", "room"])
-    def test_room_is_kept_for_as_long_as_somebody_looks_and_not_for_ever_after_that(
+    def test_capacity_is_reserved_while_the_workload_is_reconciled_and_not_for_ever_after(
         self, observed: GPUWorkloadSnapshot
     ) -> None:
         kept, placement = world()
@@ -142,7 +142,7 @@ class TestTheWayToItsNode:
         placement.run_pass(looks[-1] + TIMING.reservation_timeout_s)
         assert free_gpus(kept, NODE) == 4
 
-    def test_a_look_that_comes_too_late_takes_the_room_again(self) -> None:
+    def test_a_reconcile_that_comes_too_late_takes_the_capacity_again(self) -> None:
         kept, placement = world()
         attended(STARTED, placement)
         placement.run_pass(TIMING.reservation_timeout_s)

@@ -100,7 +100,7 @@ def test_a_node_that_is_stopped_is_gone_back_to_without_a_wait() -> None:
     )
 
 
-def test_a_try_that_never_ran_is_part_of_the_row_however_long_it_took() -> None:
+def test_an_attempt_that_never_ran_is_one_of_the_row_however_long_it_took() -> None:
     """Else one whose pod is turned away everywhere would ask for new Jobs without a pause."""
     it = workload(status={**SCHEDULED, "jobName": "eval-job-3"})
     assert retry_or_give_up(LOST, it, at(100_000), TIMING) == Retry(LOST, at(100_000 + 40))

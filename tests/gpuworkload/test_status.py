@@ -72,11 +72,11 @@ def tried(status: dict[str, Any] = RUNNING, spec: dict[str, Any] | None = None, 
         (tried(CHOSEN, job=None, rejected_reason="no"), {**CHOSEN, "phase": "Failed", "message": "no"}),
     ],
 )
-def test_the_status_after_each_course(observed: GPUWorkloadSnapshot, expected: dict[str, Any]) -> None:
+def test_the_status_after_each_action(observed: GPUWorkloadSnapshot, expected: dict[str, Any]) -> None:
     assert shown(observed) == expected
 
 
-def test_a_failure_is_counted_and_its_next_try_is_written_down() -> None:
+def test_a_failure_is_counted_and_its_next_attempt_is_written_down() -> None:
     status = shown(tried({**RUNNING, "retryCount": 1}, {"retryPolicy": {"backoffSeconds": 10}}, pods=(failed(3),)))
     due = status.pop("nextRetryTime")
     wait_s = round((parse_time(due) - at(70)).total_seconds())
@@ -107,7 +107,7 @@ def test_while_it_backs_off_nothing_is_written() -> None:
     assert settled(observed, 75) == again
 
 
-def test_the_next_try_has_the_next_number_and_nothing_more_to_avoid() -> None:
+def test_the_next_attempt_has_the_next_number_and_nothing_more_to_avoid() -> None:
     status = {
         "phase": "Pending",
         "jobName": "eval-job-3",
@@ -202,11 +202,11 @@ def test_a_message_fits_into_the_schema() -> None:
 @pytest.mark.parametrize(
     ("name", "number"), [(None, -1), ("eval-job", 0), ("eval-job-1", 1), ("eval-job-12", 12), ("something-else", 0)]
 )
-def test_the_number_of_a_try_is_in_the_name_of_its_job(name: str | None, number: int) -> None:
+def test_the_number_of_an_attempt_is_in_the_name_of_its_job(name: str | None, number: int) -> None:
     assert last_attempt(workload(status={"jobName": name})) == number
 
 
-def test_a_place_is_a_label_and_the_same_for_no_other_try() -> None:
+def test_a_reservation_id_is_a_label_and_the_same_for_no_other_attempt() -> None:
     places = {reservation_id(workload(), number) for number in range(3)}
     assert places == {f"{UID}-0", f"{UID}-1", f"{UID}-2"}
     assert len(reservation_id(workload(), 10**9)) < 64

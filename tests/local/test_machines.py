@@ -172,7 +172,7 @@ http.server.HTTPServer((os.environ["IP"], 8470), Handler).serve_forever()
 """
 
 
-async def test_a_notice_marks_the_node_as_the_agent_does_and_is_told_to_the_sidecars(computer: Computer) -> None:
+async def test_a_notice_marks_the_node_as_the_agent_does_and_reaches_the_sidecars(computer: Computer) -> None:
     bench, other = await computer.start("m1"), await computer.start("m2")
     address = {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     sidecar: JSON = {

@@ -31,12 +31,12 @@ def able(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provision, "provide_login", lambda out: None)
 
 
-def test_a_user_who_is_not_root_is_told_so(able: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_who_is_not_root_gets_that_as_the_reason(able: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert obstacles() == ["root, who may make network namespaces, mounts and control groups"]
 
 
-def test_another_system_than_linux_is_told_so(able: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_system_than_linux_is_named_as_the_reason(able: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     assert obstacles() == ["Linux"]
 
@@ -101,7 +101,7 @@ def test_packages_are_installed_before_the_build(able: None, monkeypatch: pytest
     assert out.getvalue() == "Installing for the tests, once: runc\n"
 
 
-def test_what_only_the_installed_programs_can_tell_is_said_before_the_build(
+def test_a_lack_that_only_installed_programs_show_is_said_before_the_build(
     able: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def install(*_: str) -> None:

@@ -43,7 +43,7 @@ async def until_message(plane: ControlPlane, namespace: str, message: str, *, st
 
 
 @pytest.mark.parametrize("name", KUBELETS)
-async def test_what_a_kubelet_finds_wrong_is_told_until_it_is_mended(
+async def test_a_problem_that_a_kubelet_finds_is_shown_until_it_is_mended(
     operated: ControlPlane, namespace: str, nodes: Nodes, name: str
 ) -> None:
     await nodes.add(1)
@@ -107,7 +107,7 @@ async def test_requests_that_no_node_could_fulfil_wait_for_a_larger_node(
     await until_state(operated, namespace, "Running", "bert")
 
 
-async def test_more_workers_than_there_is_room_for_wait_for_one_more_node(
+async def test_more_workers_than_fit_wait_for_one_more_node(
     operated: ControlPlane, namespace: str, nodes: Nodes
 ) -> None:
     await nodes.add(2, gpus=4)
@@ -154,7 +154,7 @@ async def hard_limits(plane: ControlPlane, namespace: str) -> JSON:
     return limits
 
 
-async def test_a_claim_that_does_not_bind_is_told_until_there_is_a_volume(
+async def test_a_claim_that_does_not_bind_is_named_until_there_is_a_volume(
     operated: ControlPlane, namespace: str, nodes: Nodes, volume: str
 ) -> None:
     await nodes.add(1)

@@ -95,7 +95,7 @@ async def test_wait_returns_when_the_condition_holds_and_says_so(
         await kubectl(operated, "wait", "--for=condition=Succeeded", "tj/bad", "-n", namespace, "--timeout=1s")
 
 
-async def test_describe_tells_what_is_waited_for_and_what_has_happened(
+async def test_describe_shows_what_is_waited_for_and_what_has_happened(
     operated: ControlPlane, namespace: str, nodes: Nodes
 ) -> None:
     label = {"test": namespace}

@@ -125,7 +125,7 @@ def test_no_namespace_shows_it_its_secrets(deployed: ControlPlane, namespace: st
         assert not may(deployed, verb, "secrets", "-n", namespace)
 
 
-def test_pods_are_told_where_to_report() -> None:
+def test_pods_get_the_address_for_reports() -> None:
     deployment = yaml.safe_load((MANIFESTS / "deployment.yaml").read_text())
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}

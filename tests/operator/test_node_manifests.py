@@ -69,7 +69,7 @@ def test_its_token_for_the_api_server_ends_within_the_hour() -> None:
     assert Path(mount["mountPath"]) == SERVICE_ACCOUNT
 
 
-def test_it_is_told_its_node_and_where_the_operator_is() -> None:
+def test_the_agent_gets_its_node_and_the_operators_endpoint() -> None:
     environment = {each["name"]: each.get("value") or each["valueFrom"] for each in CONTAINER["env"]}
     assert environment["NODE_NAME"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
     assert environment["NODE_IP"] == {"fieldRef": {"fieldPath": "status.hostIP"}}
@@ -79,7 +79,7 @@ def test_it_is_told_its_node_and_where_the_operator_is() -> None:
     assert CONTAINER["image"] == DEFAULT_IMAGE
 
 
-def test_the_operator_is_told_the_agents_account() -> None:
+def test_the_operator_gets_the_agents_account() -> None:
     deployment = yaml.safe_load((MANIFESTS / "operator" / "deployment.yaml").read_text())
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     account = f"system:serviceaccount:{DAEMON_SET['metadata']['namespace']}:{POD['serviceAccountName']}"

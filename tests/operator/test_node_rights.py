@@ -295,7 +295,7 @@ async def test_taints_of_others_stay_when_the_notice_comes_and_goes(
     await patched(agents_plane.api, path, {"spec": {"taints": None}})
 
 
-async def test_its_cpu_flags_are_its_to_tell_and_annotations_of_others_stay(
+async def test_the_agent_may_write_its_cpu_flags_and_annotations_of_others_stay(
     agents_plane: ControlPlane, agent: NodeAgentLogin
 ) -> None:
     path = f"/api/v1/nodes/{agent.node}"

@@ -117,7 +117,7 @@ def test_what_the_cluster_says_of_a_pod_decides_the_class(pod: Pod, cause: str, 
         (thrown_out("OutOfcpu"), False),
     ],
 )
-def test_a_node_that_was_shut_down_is_told_apart_from_one_that_threw_its_pod_out(pod: Pod, stopped: bool) -> None:
+def test_a_node_that_was_shut_down_is_distinguished_from_one_that_threw_its_pod_out(pod: Pod, stopped: bool) -> None:
     loss = lost(pod)
     assert loss is not None
     assert (loss.cause, loss.node_stopped) == ("infrastructure", stopped)
@@ -139,14 +139,14 @@ def test_only_the_trainings_own_end_has_an_exit_code(pod: Pod, code: int | None)
 
 
 @pytest.mark.parametrize("machine", [node(labels={label: value}) for label, value in SPOT.items()])
-def test_whoever_is_taken_from_a_spot_machine_was_preempted(machine: Node) -> None:
+def test_a_worker_that_is_taken_from_a_spot_machine_was_preempted(machine: Node) -> None:
     loss = lost(taken("DeletionByTaintManager"), nodes=[machine])
     assert loss is not None
     assert (loss.cause, loss.is_free) == ("preemption", True)
 
 
 @pytest.mark.parametrize("mark", PREEMPTION_TAINTS)
-def test_whoever_is_taken_from_a_machine_with_a_notice_was_preempted(mark: str) -> None:
+def test_a_worker_that_is_taken_from_a_machine_with_a_notice_was_preempted(mark: str) -> None:
     loss = lost(thrown_out("NodeShutdown"), nodes=[node(taint=mark)])
     assert loss is not None
     assert loss.cause == "preemption"
@@ -227,7 +227,7 @@ def test_a_worker_deleted_by_hand_costs_nothing_even_if_it_then_ends_with_an_err
 
 
 @pytest.mark.parametrize("exit_code", [143, 137])
-def test_a_worker_whose_kubelet_has_deleted_it_for_good_was_told_to_go_before(exit_code: int) -> None:
+def test_a_worker_whose_kubelet_has_deleted_it_for_good_was_deleted_before(exit_code: int) -> None:
     """The last deletion is without grace, and the API server moves deletionTimestamp to that moment."""
     loss = lost(deleted(failed(0, exit_code, at=stamp(60)), asked=62, grace_s=0), running(1))
     assert loss is not None
@@ -382,7 +382,7 @@ def test_a_container_whose_end_nobody_has_seen_has_no_time() -> None:
     assert loss.cause == "infrastructure"
 
 
-def test_a_worker_that_is_told_to_go_and_saves_first_is_not_lost_yet() -> None:
+def test_a_worker_that_is_deleted_and_saves_first_has_not_failed_yet() -> None:
     leaving = deleted(running(0), asked=10)
     leaving = structs.replace(leaving, metadata=structs.replace(leaving.metadata, uid="saves"))
     observed = TrainingJobSnapshot(

@@ -53,7 +53,7 @@ def test_what_others_say_is_made_plain() -> None:
     assert len(loss.message) < 1200
 
 
-def test_a_worker_without_a_number_is_still_told_of() -> None:
+def test_a_worker_without_a_number_is_still_reported() -> None:
     pod = failed(0, 1, at=stamp(60))
     pod.metadata.labels.clear()
     loss = lost(pod)
@@ -101,7 +101,7 @@ def test_a_sidecar_out_of_memory_is_not_the_trainings_fault() -> None:
     assert (loss.cause, loss.exit_code) == ("application", 1)
 
 
-def test_other_init_containers_still_tell_why_nothing_started() -> None:
+def test_other_init_containers_still_show_why_nothing_started() -> None:
     end = {"exitCode": 2, "reason": "Error", "message": "", "finishedAt": stamp(10)}
     mine = {"name": "fetch", "state": {"terminated": end}}
     pod = worker(0, {"phase": "Failed", "initContainerStatuses": [mine]}, node="gpu-3")
@@ -174,7 +174,7 @@ RANKED = "".join(f"[rank0]: {line}\n" for line in OWN.splitlines())
         ('{"reason": "x", "message": 3', None),
     ],
 )
-def test_a_traceback_is_told_by_its_last_line_and_where(text: str, said: str | None) -> None:
+def test_a_traceback_is_shown_by_its_last_line_and_where(text: str, said: str | None) -> None:
     loss = lost(failed(0, 1, at=stamp(60), message=text))
     assert loss is not None
     assert loss.message == f"worker 0 on gpu-3 exited with code 1: {text.strip() if said is None else said}"
@@ -223,7 +223,7 @@ def test_a_cause_is_permanent_only_where_no_attempt_could_end_otherwise(pods: tu
     assert (loss.cause, loss.permanent) == ("application", permanent)
 
 
-def test_the_trainers_own_words_are_told_without_their_reason() -> None:
+def test_the_trainers_own_message_is_shown_without_its_reason() -> None:
     loss = lost(failed(0, 2, at=stamp(60), message=PERMANENT))
     assert loss is not None
     assert loss.message == "worker 0 on gpu-3 exited with code 2: MODEL is unknown"

@@ -37,7 +37,7 @@ def test_a_pods_own_status_names_the_exact_cause(name: str) -> None:
     assert why_waiting(pods, scene.workers, scene.workers) == scene.says
 
 
-def test_between_two_tries_to_pull_the_message_stays_the_same() -> None:
+def test_between_two_attempts_to_pull_the_message_stays_the_same() -> None:
     trying, resting = recorded("err-image-pull"), recorded("image-pull-back-off")
     assert trying.pods != resting.pods
     assert trying.says == resting.says
@@ -56,7 +56,7 @@ def test_nothing_known_is_said_plainly() -> None:
     assert why_waiting([waiting(0, "ContainerCreating")], 1, 2) == "waiting for 1 of 2 workers to start"
 
 
-def test_the_cause_of_most_workers_is_told() -> None:
+def test_the_cause_of_most_workers_is_shown() -> None:
     pods = [unschedulable(0, "rare"), unschedulable(1, "common"), unschedulable(2, "common")]
     assert why_waiting(pods, 3, 3).endswith(": common")
 
@@ -82,14 +82,14 @@ def test_a_pod_that_runs_has_ended_or_is_being_deleted_waits_for_nothing() -> No
     assert missing_pods([leaving], 1) == 1
 
 
-def test_what_others_tell_counts_for_pods_that_say_nothing_themselves() -> None:
+def test_events_of_other_pods_count_for_pods_without_any() -> None:
     pods = [waiting(0, "ContainerCreating"), waiting(1, "ContainerCreating")]
     told = {pod.metadata.uid: "no such volume" for pod in pods}
     assert why_waiting(pods, 2, 2, told) == "waiting for 2 of 2 workers: no such volume"
     assert why_waiting([unschedulable(0, "full")], 1, 2, told) == "waiting for 1 of 2 workers: full"
 
 
-def test_what_was_told_of_a_pod_that_runs_by_now_is_not_told_any_more() -> None:
+def test_the_problem_of_a_pod_that_runs_by_now_is_not_shown_any_more() -> None:
     pod = worker(0, {"phase": "Running"}, node="gpu-0")
     assert why_waiting([pod], 1, 2, {pod.metadata.uid: "old"}) == "waiting for 1 of 2 workers to start"
 
@@ -117,11 +117,11 @@ def test_a_worker_that_failed_needs_a_new_pod() -> None:
         ("something else", "something else"),
     ],
 )
-def test_a_refusal_is_told_without_the_name_of_one_pod(message: str, cause: str) -> None:
+def test_a_refusal_is_shown_without_the_name_of_one_pod(message: str, cause: str) -> None:
     assert creation_refused_text(message) == f"their pods are refused: {cause}"
 
 
-def test_the_first_container_with_a_problem_is_the_one_that_is_told() -> None:
+def test_the_first_container_with_a_problem_is_the_one_that_is_named() -> None:
     done = {"name": "fetch", "ready": True, "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
     broken = {"name": "holdfast-restore", "state": {"waiting": {"reason": "CreateContainerError"}}}
     later = {"name": "later", "state": {"waiting": {"reason": "PodInitializing"}}}
@@ -134,7 +134,7 @@ def test_an_init_container_that_was_killed_is_a_problem_without_words_too() -> N
     assert problem_of(initializing(killed)) == "init container fetch was killed (SIGKILL)"
 
 
-def test_a_pod_that_nothing_is_wrong_with_tells_how_far_it_is() -> None:
+def test_a_pod_without_a_problem_shows_how_far_it_is() -> None:
     running = {"name": "holdfast-restore", "image": "holdfast:1", "state": {"running": {}}}
     sidecar = {"name": "holdfast-sidecar", "image": "holdfast:1", "ready": True, "state": {"running": {}}}
     assert startup_step(worker(0, {"phase": "Pending"})) == "the scheduler has not looked at them yet"

@@ -87,7 +87,7 @@ async def test_a_no_is_remembered_for_ten_seconds() -> None:
 
 
 @virtual
-async def test_that_nobody_could_tell_is_not_remembered() -> None:
+async def test_a_review_that_failed_is_not_remembered() -> None:
     registrar = Registrar()
     registrar.known["a"], registrar.away = None, True
     desk = reviews(registrar)

@@ -42,7 +42,7 @@ def test_a_bucket_never_holds_more_than_its_burst() -> None:
     assert [buckets.take("a", 1000.0) for _ in range(3)] == [True, True, False]
 
 
-def test_the_key_not_heard_of_for_longest_is_forgotten() -> None:
+def test_the_key_not_seen_for_longest_is_forgotten() -> None:
     buckets: RateLimiter[str] = RateLimiter(burst=1, refill_s=1000.0, memory=2)
     for key in ("a", "b", "a", "c"):
         buckets.take(key, 0.0)

@@ -94,7 +94,7 @@ def test_the_next_run_of_a_backup_ends_the_one_before(requests: BackupRequests) 
     assert not requests.is_withdrawn(progress("accepted", run=2))
 
 
-def test_a_withdrawn_backup_is_wanted_of_nobody_and_its_sidecar_is_told(requests: BackupRequests) -> None:
+def test_a_withdrawn_backup_is_wanted_of_nobody_and_its_sidecar_gets_the_withdrawal(requests: BackupRequests) -> None:
     requests.put("pod-1", wanted(), deadline=DEADLINE)
     requests.record("pod-1", progress("pushing"))
     requests.withdraw("b1")

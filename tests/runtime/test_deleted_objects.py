@@ -30,7 +30,7 @@ async def test_a_job_whose_name_another_has_is_gone(cluster: ScriptedCluster) ->
     assert await DeletedObjects(cluster, TRAINING_JOBS).is_gone(JOB, "of its predecessor")
 
 
-async def test_who_is_gone_is_asked_for_once(cluster: ScriptedCluster) -> None:
+async def test_an_object_that_is_gone_is_asked_for_once(cluster: ScriptedCluster) -> None:
     gone = DeletedObjects(cluster, TRAINING_JOBS, memory=2)
     for _ in range(3):
         assert await gone.is_gone(JOB, "1")

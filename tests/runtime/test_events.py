@@ -35,7 +35,7 @@ class Rig:
 
 
 @virtual
-async def test_an_event_says_about_whom_what_when_and_by_whom() -> None:
+async def test_an_event_has_object_reason_time_and_reporter() -> None:
     rig = Rig()
     async with running(rig.recorder.run()):
         rig.recorder.warning(THINGS, THING_A, "Stockout", "no machine in any zone")

@@ -15,7 +15,7 @@ async def fetch(port: int, path: str) -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
-async def test_health_is_ok_while_nobody_complains() -> None:
+async def test_health_is_ok_while_no_check_fails() -> None:
     async with serve_app(health_app(live=list, ready=list), host="127.0.0.1", port=0, option="--health-port") as port:
         assert await fetch(port, "/healthz") == (200, "ok\n")
         assert await fetch(port, "/readyz") == (200, "ok\n")

@@ -29,7 +29,7 @@ def informers_on(cluster: ScriptedCluster, *namespaces: str) -> Informers:
 
 
 @virtual
-async def test_all_who_ask_for_a_resource_share_one_store_and_one_watch() -> None:
+async def test_all_users_of_a_resource_share_one_store_and_one_watch() -> None:
     cluster = ScriptedCluster()
     informers = informers_on(cluster)
     store = informers.store(THINGS, {"size": by_size})
@@ -44,7 +44,7 @@ async def test_all_who_ask_for_a_resource_share_one_store_and_one_watch() -> Non
 
 
 @virtual
-async def test_every_handler_hears_every_change() -> None:
+async def test_every_handler_gets_every_change() -> None:
     cluster = ScriptedCluster()
     informers = informers_on(cluster)
     heard: list[tuple[int, str]] = []
@@ -104,7 +104,7 @@ async def test_a_store_can_be_limited_to_labels() -> None:
 
 
 @virtual
-async def test_users_who_disagree_on_labels_are_told() -> None:
+async def test_users_who_disagree_on_labels_get_an_error() -> None:
     informers = informers_on(ScriptedCluster())
     informers.store(THINGS, labels="a=b")
     informers.store(THINGS, labels="a=b")

@@ -100,7 +100,7 @@ async def test_a_standby_takes_over_when_the_holder_falls_silent_and_never_while
 
 
 @virtual
-async def test_a_released_lease_is_taken_at_the_next_try() -> None:
+async def test_a_released_lease_is_taken_at_the_next_attempt() -> None:
     cluster = ScriptedCluster()
     one, two = Candidate(cluster, "one"), Candidate(cluster, "two")
     async with running(one.lead()):
@@ -139,7 +139,7 @@ async def test_a_lease_that_another_took_meanwhile_is_left_alone() -> None:
 
 
 @virtual
-async def test_whoever_does_not_hold_the_lease_releases_nothing() -> None:
+async def test_a_candidate_without_the_lease_releases_nothing() -> None:
     cluster = ScriptedCluster()
     one, two = Candidate(cluster, "one"), Candidate(cluster, "two")
     async with running(one.lead()):
@@ -293,7 +293,7 @@ async def test_a_lease_taken_by_another_is_lost_at_once() -> None:
 
 
 @virtual
-async def test_candidates_who_find_a_lease_free_together_do_not_both_get_it() -> None:
+async def test_of_two_candidates_that_find_a_lease_free_one_gets_it() -> None:
     cluster = ScriptedCluster()
     candidates = [Candidate(cluster, f"number {n}") for n in range(5)]
     tasks = [asyncio.create_task(candidate.lead()) for candidate in candidates]
@@ -327,7 +327,7 @@ async def test_a_holders_wall_clock_does_not_matter() -> None:
 
 
 @virtual
-async def test_the_first_try_raises_what_keeps_a_candidate_from_ever_leading() -> None:
+async def test_the_first_attempt_raises_what_keeps_a_candidate_from_ever_leading() -> None:
     cluster = ScriptedCluster()
     cluster.errors["create"] = [Forbidden("create leases: holdfast may not")]
     with pytest.raises(Forbidden, match="may not"):
@@ -335,7 +335,7 @@ async def test_the_first_try_raises_what_keeps_a_candidate_from_ever_leading() -
 
 
 @pytest.mark.parametrize("error", [Unreachable("no answer"), Forbidden("not any more")])
-def test_a_standby_goes_on_trying_whatever_it_is_told(error: ClusterError) -> None:
+def test_a_standby_goes_on_trying_whatever_the_answer(error: ClusterError) -> None:
     @virtual
     async def goes_on() -> None:
         cluster = ScriptedCluster()

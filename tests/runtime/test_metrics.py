@@ -36,7 +36,7 @@ def test_what_is_counted_is_under_its_name() -> None:
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_the_leader_gauge_says_who_leads(leads: bool) -> None:
+def test_the_leader_gauge_says_whether_the_operator_leads(leads: bool) -> None:
     metrics = Metrics()
     assert value(metrics, "holdfast_leader") == 0
     metrics.leading(leads)

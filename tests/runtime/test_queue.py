@@ -195,7 +195,7 @@ async def test_one_keys_failures_do_not_delay_another() -> None:
 
 
 @virtual
-async def test_shut_down_wakes_who_waits_and_hands_out_nothing_more() -> None:
+async def test_shut_down_wakes_waiting_workers_and_gives_out_no_more_keys() -> None:
     queue = new_queue()
     waiting = [asyncio.create_task(queue.get()) for _ in range(3)]
     await settled()

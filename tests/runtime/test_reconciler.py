@@ -187,7 +187,7 @@ async def test_only_what_is_finished_expires(scripted: ScriptedKind, state: str,
     assert len((await scripted.cluster.list(TRAINING_JOBS)).items) == is_there
 
 
-async def test_what_no_retry_can_mend_is_told_in_status(scripted: ScriptedKind) -> None:
+async def test_an_error_that_no_retry_can_mend_is_in_status(scripted: ScriptedKind) -> None:
     kind = scripted.kind(status={"state": "Pending"})
     await kind.report_terminal_error(BERT, TerminalError("Refused", "no"))
     assert scripted.status["state"] == "Failed"

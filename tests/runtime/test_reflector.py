@@ -64,7 +64,7 @@ async def test_it_lists_and_then_follows_every_change() -> None:
 
 
 @virtual
-async def test_a_bookmark_moves_the_version_and_tells_nobody() -> None:
+async def test_a_bookmark_moves_the_version_and_calls_no_handler() -> None:
     rig = Rig()
     async with running(rig.reflector.run()):
         await settled()
@@ -128,7 +128,7 @@ async def test_what_happened_while_the_version_expired_is_delivered_after_a_list
 
 
 @virtual
-async def test_an_object_made_again_under_its_old_name_is_told_as_two_changes() -> None:
+async def test_an_object_made_again_under_its_old_name_is_two_changes() -> None:
     rig = Rig()
     rig.cluster.put(THINGS, thing("a", 1))
     async with running(rig.reflector.run()):
@@ -189,7 +189,7 @@ async def test_pauses_grow_to_half_a_minute_and_not_beyond() -> None:
 
 
 @virtual
-async def test_pauses_are_short_again_after_news() -> None:
+async def test_pauses_are_short_again_after_an_event() -> None:
     rig = Rig()
     async with running(rig.reflector.run()):
         await settled()
@@ -255,13 +255,13 @@ async def test_one_namespace_is_another_ones_stranger() -> None:
 
 
 @virtual
-async def test_trouble_names_the_namespace() -> None:
+async def test_an_error_names_the_namespace() -> None:
     rig = Rig(namespace="ns")
     assert rig.reflector.unready_reason == "things.tests.holdfast.dev in ns: not listed yet"
 
 
 @virtual
-async def test_a_handler_that_raises_is_logged_and_counted_and_the_news_goes_on() -> None:
+async def test_a_handler_that_raises_is_logged_and_counted_and_the_others_get_the_event() -> None:
     rig = Rig()
 
     def fussy(old: Thing | None, new: Thing | None) -> None:

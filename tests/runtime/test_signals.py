@@ -65,7 +65,7 @@ async def test_the_second_signal_ends_at_once(number: signal.Signals) -> None:
         assert await process.wait() == 128 + number
 
 
-async def test_a_closed_terminal_is_told_twice_and_hurries_nobody() -> None:
+async def test_a_closed_terminal_signals_twice_and_hurries_nobody() -> None:
     async with program(linger_s=1) as process:
         process.send_signal(signal.SIGHUP)
         await said(process, "stopping")

@@ -65,7 +65,7 @@ def test_a_machine_that_says_nothing_of_what_it_offers_offers_what_it_has() -> N
         (pod(cpu="2"), 8),
     ],
 )
-def test_a_pod_takes_room_from_its_binding_to_its_end(holder: Pod, expected: int) -> None:
+def test_a_pod_takes_capacity_from_its_binding_to_its_end(holder: Pod, expected: int) -> None:
     assert gpus(ledger(node(gpus="8"), holder)) == expected
 
 
@@ -120,7 +120,7 @@ def test_only_what_is_looked_at_makes_a_new_version(before: Node, after: Node, c
         (pod(gpu="1"), pod(gpu="2"), True),
     ],
 )
-def test_only_a_pod_that_takes_or_leaves_room_makes_a_new_version(before: Pod, after: Pod, counts: bool) -> None:
+def test_only_a_pod_that_takes_or_frees_capacity_makes_a_new_version(before: Pod, after: Pod, counts: bool) -> None:
     kept = ledger(node(), before)
     version = kept.version
     kept.pod_changed(before, after)

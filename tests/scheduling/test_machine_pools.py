@@ -173,7 +173,7 @@ def test_after_a_pause_one_is_sent_ahead_and_the_others_follow_its_answer() -> N
 
 
 @pytest.mark.parametrize("ends_s", [31, 30 + PROBE_S])
-def test_one_that_was_sent_ahead_and_brings_no_answer_holds_nobody_up(ends_s: float) -> None:
+def test_a_probe_without_an_answer_holds_up_no_other_request(ends_s: float) -> None:
     asked = pools()
     wanted = structs.replace(WISH, zones=(HERE,))
     asked.refused(wanted, HERE, refusal(), at(0), by="m")
@@ -194,7 +194,7 @@ def test_one_that_was_sent_ahead_and_asks_again_and_again_gets_no_more_time() ->
     assert chosen(asked, 31 + PROBE_S, by="first", wanted=wanted) == "-"
 
 
-def test_who_finds_another_zone_does_not_wait_for_the_one_sent_ahead() -> None:
+def test_a_request_with_another_zone_does_not_wait_for_the_probe() -> None:
     asked = pools()
     asked.refused(WISH, HERE, refusal(), at(0), by="m")
     assert (chosen(asked, 30, by="first"), chosen(asked, 30, by="second")) == (HERE, NEXT)
@@ -260,7 +260,7 @@ def test_whatever_was_refused_no_answer_is_in_the_past_and_no_wait_is_longer_tha
         now_s += after_s
 
 
-def test_who_brings_no_answer_does_not_speak_for_another_who_was_sent_ahead() -> None:
+def test_a_request_without_an_answer_does_not_end_the_probe_of_another() -> None:
     asked = pools()
     wanted = structs.replace(WISH, zones=(HERE,))
     asked.refused(wanted, HERE, refusal(), at(0), by="m")

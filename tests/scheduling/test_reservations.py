@@ -50,7 +50,7 @@ def test_the_pod_that_comes_is_counted_once() -> None:
     assert gpus(kept) == 8
 
 
-def test_no_moment_of_the_pods_coming_shows_more_room_than_there_is() -> None:
+def test_no_moment_of_the_pods_coming_shows_more_capacity_than_there_is() -> None:
     kept, seen = assumed(), []
     kept.listeners.append(lambda name: seen.append(gpus(kept, name)))
     kept.pod_changed(None, pod_of(W, "gpu-1"))
@@ -80,7 +80,7 @@ def test_a_mark_that_somebody_moves_to_another_pod_is_followed() -> None:
     assert gpus(kept) == 6
 
 
-def test_assuming_it_elsewhere_gives_the_first_room_back() -> None:
+def test_assuming_a_pod_elsewhere_gives_the_first_capacity_back() -> None:
     kept = ledger(node("a", gpus="8"), node("b", gpus="8"))
     for machine in ("a", "b", "b"):
         kept.reserve(W.reservation_id, machine, W.shape.requests, inf)
@@ -133,7 +133,7 @@ def test_a_machine_that_comes_back_still_has_what_was_assumed_there() -> None:
         lambda kept: kept.expire(inf),
     ],
 )
-def test_whoever_waits_can_tell_that_something_has_changed(change: Callable[[Ledger], object]) -> None:
+def test_the_version_shows_that_something_has_changed(change: Callable[[Ledger], object]) -> None:
     kept = assumed(until_s=10.0)
     seen: list[str] = []
     kept.listeners.append(seen.append)
@@ -187,7 +187,7 @@ def test_machines_are_kept_for_a_gang_that_has_waited_long() -> None:
     assert kept.nodes_held_for_gangs == {"a"}
 
 
-def test_followers_hear_only_where_expectations_changed_and_gangs_do_not() -> None:
+def test_listeners_are_called_only_where_expectations_changed_and_gangs_are_not() -> None:
     kept = ledger(node("a", gpus="4"), node("b", gpus="4"), node("c", gpus="4"))
     seen: list[str] = []
     kept.listeners.append(seen.append)

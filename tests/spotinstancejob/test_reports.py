@@ -19,9 +19,9 @@ from holdfast.runtime.process import utc_now
 from holdfast.runtime.report_server import NotInCacheYet, ReportingPod
 from holdfast.spotinstancejob.reports import ReplicaReports, reply_for_replica
 from tests.contract.pods import pod_spec
+from tests.runtime.report_server import ReportServerLab, running
 from tests.runtime.scripted import ScriptedCluster
 from tests.runtime.test_backup_requests import wanted
-from tests.runtime.test_report_server import ReportServerLab, opened
 from tests.spotinstancejob.jobs import replica_pod, spot_job
 from tests.trainingjob.reports.reports import batch, ended
 from tests.trainingjobs import UID, node, stamp
@@ -158,7 +158,7 @@ class MixedReportServerLab:
 
 @pytest.fixture
 async def mixed() -> AsyncIterator[MixedReportServerLab]:
-    async with opened() as office:
+    async with running() as office:
         yield MixedReportServerLab(office)
 
 

@@ -313,7 +313,7 @@ def test_without_swapping_too_a_kill_leaves_the_old_or_the_new_and_both_are_whol
 
 @pytest.mark.parametrize("can_swap", [True, False], ids=["swapped", "in two steps"])
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_an_error_at_any_operation_is_told_and_keeps_a_whole_checkpoint(
+def test_an_error_at_any_operation_is_raised_and_leaves_a_whole_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int, can_swap: bool
 ) -> None:
     run = replaced(tmp_path)

@@ -39,7 +39,7 @@ def test_an_empty_variable_counts_as_not_set() -> None:
     assert read(dict.fromkeys(names, "")) == ALONE
 
 
-def test_everything_that_a_worker_is_told_is_read() -> None:
+def test_every_variable_of_a_worker_is_read() -> None:
     told = read(
         {
             "RANK": "2",
@@ -89,7 +89,7 @@ def test_a_folder_stays_the_same_when_the_script_changes_its_own(
         ({"TF_CONFIG": tf_config("worker", 1, worker=2, ps=1)}, (1, 2)),
     ],
 )
-def test_the_place_is_what_the_framework_is_told(environ: dict[str, str], expected: tuple[int, int]) -> None:
+def test_rank_and_world_size_are_those_of_the_framework(environ: dict[str, str], expected: tuple[int, int]) -> None:
     assert rank_and_world(environ) == expected
 
 

@@ -37,7 +37,7 @@ from tests.train.runs import lines, worker
         "no percentage",
     ],
 )
-def test_the_mean_is_over_those_that_tell(
+def test_the_mean_is_over_the_gpus_that_report(
     nvml: str, monkeypatch: pytest.MonkeyPatch, told: str, percent: float | None
 ) -> None:
     monkeypatch.setenv("FAKE_NVML", told)

@@ -47,7 +47,7 @@ def test_the_position_is_that_of_the_marker(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "epoch"), [("checkpoint-epoch-12", 12), ("pretrained", 0), ("checkpoint-epoch-", 0), ("checkpoint-1", 0)]
 )
-def test_without_a_marker_the_name_tells_the_epoch(tmp_path: Path, name: str, epoch: int) -> None:
+def test_without_a_marker_the_name_has_the_epoch(tmp_path: Path, name: str, epoch: int) -> None:
     (tmp_path / name).mkdir()
     assert checkpoint.saved_position(tmp_path / name) == (epoch, None)
 
@@ -103,6 +103,6 @@ def test_shards_of_two_saves_are_not_complete(tmp_path: Path) -> None:
     assert not checkpoint.is_complete(tmp_path)
 
 
-def test_a_marker_tells_the_metrics(tmp_path: Path) -> None:
+def test_a_marker_has_the_metrics(tmp_path: Path) -> None:
     checkpoint.write_marker(tmp_path / checkpoint.WHOLE, SAVE, shards=1, rank=0, metrics={"loss": 0.5})
     assert json.loads((tmp_path / checkpoint.WHOLE).read_text())["metrics"] == {"loss": 0.5}

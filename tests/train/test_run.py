@@ -158,7 +158,7 @@ def test_an_epoch_s_numbers_are_one_line(tmp_path: Path) -> None:
     ]
 
 
-def test_an_epoch_without_a_report_is_told_at_its_end(tmp_path: Path) -> None:
+def test_an_epoch_without_a_report_is_reported_at_its_end(tmp_path: Path) -> None:
     list(worker(tmp_path).epochs(2))
     assert lines(tmp_path) == [{"epoch": 1, "epochs": 2}, {"epoch": 2, "epochs": 2}]
 
@@ -201,7 +201,7 @@ def test_a_number_that_is_no_longer_one_does_not_keep_its_old_value(tmp_path: Pa
     assert lines(tmp_path)[-1] == {"epoch": 1, "epochs": 1, "accuracy": 0.5}
 
 
-def test_a_number_of_one_epoch_is_not_told_of_the_next(tmp_path: Path) -> None:
+def test_a_metric_of_one_epoch_is_not_reported_for_the_next(tmp_path: Path) -> None:
     run = worker(tmp_path)
     for epoch in run.epochs(2):
         if epoch == 1:

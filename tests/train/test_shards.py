@@ -94,7 +94,7 @@ def test_a_rank_with_nothing_to_save_still_takes_part(tmp_path: Path) -> None:
     assert markers.is_complete(checkpoint(tmp_path))
 
 
-def test_two_ranks_that_save_the_same_file_are_told(tmp_path: Path) -> None:
+def test_two_ranks_that_save_the_same_file_get_an_error(tmp_path: Path) -> None:
     first, second, _ = ranks(tmp_path)
 
     def same_file(run: Run) -> None:
@@ -161,7 +161,7 @@ def test_shards_of_a_save_that_was_broken_off_are_not_mixed_with_new_ones(tmp_pa
     assert shards(tmp_path) == ["restart 2"] * WORLD
 
 
-def test_saves_within_an_epoch_are_told_apart_by_their_step(tmp_path: Path) -> None:
+def test_saves_within_an_epoch_are_distinguished_by_their_step(tmp_path: Path) -> None:
     loops = []
     for run in ranks(tmp_path):
         next(run.epochs(1))

@@ -175,7 +175,7 @@ def test_workers_may_come_before_worker_0(pool: ThreadPoolExecutor) -> None:
         assert worker.rank == 1
 
 
-def test_worker_0_names_those_who_did_not_come_and_tells_those_who_did(pool: ThreadPoolExecutor) -> None:
+def test_worker_0_names_the_ranks_that_did_not_come_to_those_that_did(pool: ThreadPoolExecutor) -> None:
     where = places(4)
     hub, came = pool.submit(join, where[0], "same", 1.5), pool.submit(join, where[2], "same", WAIT_S)
     with pytest.raises(GroupError, match=r"2 of 4 workers did not come to .* within 1\.5 s: worker 1, 3"):
@@ -269,11 +269,13 @@ def refused(pool: ThreadPoolExecutor, stranger: RankInfo, digest: str) -> Worker
         (RankInfo(rank=-1, size=3), "same", "no place for worker -1 of 3"),
     ],
 )
-def test_one_who_does_not_belong_is_told_why(pool: ThreadPoolExecutor, place: RankInfo, digest: str, said: str) -> None:
+def test_a_worker_that_does_not_belong_gets_the_reason(
+    pool: ThreadPoolExecutor, place: RankInfo, digest: str, said: str
+) -> None:
     assert said in str(refused(pool, place, digest))
 
 
-def test_a_second_worker_of_the_same_rank_is_told_so(pool: ThreadPoolExecutor) -> None:
+def test_a_second_worker_of_the_same_rank_gets_that_as_the_reason(pool: ThreadPoolExecutor) -> None:
     first, second, third = places(3)
     hub = pool.submit(join, first, "same", WAIT_S)
     twins: list[Future[Group]] = [pool.submit(join, second, "same", WAIT_S) for _ in range(2)]

@@ -54,5 +54,5 @@ def test_a_worker_of_this_training_is_let_in(rank: int) -> None:
         (Handshake(1, 4, "same"), {1}, "there is a worker 1 already"),
     ],
 )
-def test_any_other_is_told_why_not(hello: Handshake, present: set[int], said: str) -> None:
+def test_any_other_worker_gets_the_reason(hello: Handshake, present: set[int], said: str) -> None:
     assert said in rejection_reason(hello, HUB, "same", present)

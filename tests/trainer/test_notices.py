@@ -109,6 +109,8 @@ def test_sigterm_in_the_last_step_of_an_epoch_leaves_a_checkpoint_that_can_be_re
     assert (resumed.code, resumed.err) == (0, "")
 
 
-def test_a_training_that_keeps_nothing_does_not_say_that_it_heeds_notices(processes: Processes, tmp_path: Path) -> None:
+def test_a_training_without_checkpoints_does_not_say_that_it_saves_on_notice(
+    processes: Processes, tmp_path: Path
+) -> None:
     assert processes.run(EPOCHS=1, HOLDFAST_NOTICE_FILE=tmp_path / "notice").code == 0
     assert not trainer_saves_on_notice(tmp_path / "notice")

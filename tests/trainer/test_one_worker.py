@@ -125,7 +125,7 @@ def test_a_closed_log_does_not_stop_a_training(processes: Processes, tmp_path: P
     assert len(epochs(tmp_path / "progress")) == 4
 
 
-def test_blas_is_kept_to_one_thread_unless_told_otherwise() -> None:
+def test_blas_has_one_thread_unless_the_environment_says_otherwise() -> None:
     script = "import os, holdfast.trainer.__main__ as m; os.environ['MODEL'] = 'x'; m.main(); print(os.environ[N])"
     for given, expected in (({}, "1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")):
         code = script.replace("N]", "'OPENBLAS_NUM_THREADS']")

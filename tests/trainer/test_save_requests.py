@@ -20,11 +20,11 @@ def asked(
     return Interruptions(settings(told), interrupt, rank=rank, clock=clock or Clock()), interrupt
 
 
-def test_who_is_not_asked_has_no_wish(tmp_path: Path) -> None:
+def test_a_training_without_a_request_has_no_reason_to_stop(tmp_path: Path) -> None:
     assert asked(tmp_path)[0].poll() == StopOrSave()
 
 
-def test_a_notice_is_a_wish_to_save_until_it_is_answered(tmp_path: Path) -> None:
+def test_a_notice_is_a_request_to_save_until_it_is_answered(tmp_path: Path) -> None:
     worker, _ = asked(tmp_path)
     write_notice(tmp_path / "notice", "the pod is about to end")
     assert worker.poll() == worker.poll() == StopOrSave(save=True)
@@ -43,7 +43,7 @@ def test_a_notice_that_comes_during_a_save_is_not_answered_by_it(tmp_path: Path)
     assert worker.poll() == StopOrSave(save=True)
 
 
-def test_a_signal_is_a_wish_to_stop(tmp_path: Path) -> None:
+def test_a_signal_is_a_request_to_stop(tmp_path: Path) -> None:
     worker, interrupt = asked(tmp_path)
     interrupt.number = 15
     assert worker.poll() == StopOrSave(stop=True)
@@ -56,7 +56,7 @@ def test_notices_are_heeded_by_every_worker_of_a_training_that_saves(tmp_path: P
     assert trainer_saves_on_notice(tmp_path / "notice")
 
 
-def test_without_a_folder_for_checkpoints_nothing_is_a_wish_to_save(tmp_path: Path) -> None:
+def test_without_a_folder_for_checkpoints_nothing_is_a_request_to_save(tmp_path: Path) -> None:
     worker, _ = asked(tmp_path, CHECKPOINT_DIR="", CHECKPOINT_INTERVAL_SECONDS="0.5")
     write_notice(tmp_path / "notice", "one")
     assert worker.poll() == StopOrSave()

@@ -136,7 +136,7 @@ def test_no_text_for_a_number_brings_anything_but_a_number_or_a_refusal(text: st
     assert chosen.learning_rate > 0
 
 
-def test_the_digest_tells_other_settings_and_attempts_apart_and_ignores_paths() -> None:
+def test_the_digest_differs_for_other_settings_and_attempts_and_ignores_paths() -> None:
     here = settings({"PROGRESS_FILE": "/a", "CHECKPOINT_DIR": "/b", "HOLDFAST_ATTEMPT": "1"})
     assert here.digest == settings({"PROGRESS_FILE": "/c", "HOLDFAST_ATTEMPT": "1"}).digest
     assert here.digest != settings({"HOLDFAST_ATTEMPT": "2"}).digest

@@ -75,7 +75,7 @@ def test_they_evaluate_every_sample_once(pool: ThreadPoolExecutor, size: int) ->
 
 @pytest.mark.parametrize("wisher", [0, 1, 2])
 @pytest.mark.parametrize("wish", [StopOrSave(stop=True), StopOrSave(save=True)])
-def test_the_wish_of_one_is_that_of_all_after_the_same_step(
+def test_a_request_to_one_worker_is_one_to_all_after_the_same_step(
     pool: ThreadPoolExecutor, wisher: int, wish: StopOrSave
 ) -> None:
     def work(training: Task) -> tuple[State, StopOrSave]:

@@ -67,7 +67,7 @@ def test_the_warm_up_makes_the_first_steps_small() -> None:
 
 
 @pytest.mark.parametrize("wish", [StopOrSave(stop=True), StopOrSave(save=True), StopOrSave(stop=True, save=True)])
-def test_a_wish_interrupts_the_epoch_after_the_step_under_way(wish: StopOrSave) -> None:
+def test_a_request_interrupts_the_epoch_after_the_step_under_way(wish: StopOrSave) -> None:
     training = task()
     state, wished = train_epoch(training, fresh(training), lambda: wish)
     assert (state.at.samples, state.at.updates, wished) == (16, 1, wish)

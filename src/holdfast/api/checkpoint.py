@@ -1,6 +1,6 @@
 """A TrainingJob's checkpoints: how often, where to, how many, and where from."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta
 
@@ -58,6 +58,36 @@ def _only_for_or_resume_from(storage: str, name: str) -> Rule:
     )
 
 
+# The address of an object store, as all kinds write it.
+
+AzureAccount: TypeAlias = Annotated[
+    str,
+    Meta(
+        description="azure: the storage account that holds the container.", max_length=24, pattern=r"^[a-z0-9]{3,24}$"
+    ),
+]
+S3Region: TypeAlias = Annotated[
+    str, Meta(description="s3: region of the bucket, such as eu-central-1.", max_length=64, pattern="^[a-z0-9-]+$")
+]
+S3Endpoint: TypeAlias = Annotated[
+    str, Meta(description="s3: address of an S3-compatible server, if not AWS.", max_length=512)
+]
+S3_ENDPOINT = Rule(
+    rule="!has(self.endpoint) || self.endpoint.matches('^https?://[^/ ]+/?$')",
+    message="write the address of the S3-compatible server, such as https://minio.storage.svc:9000",
+    field=".endpoint",
+)
+
+
+def relative_folder(name: str) -> Rule:
+    return Rule(
+        rule=f"!has(self.{name}) || self.{name}.matches('^[^/]+(/[^/]+)*$') && "
+        f"!self.{name}.matches('(^|/)[.][.]?(/|$)')",
+        message="write a relative folder such as team-a/bert, without '/' at either end and without '.' or '..'",
+        field=f".{name}",
+    )
+
+
 class CheckpointStorage(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         *(_required_for(storage, name) for storage, names in _NEEDED.items() for name in names),
@@ -68,17 +98,8 @@ class CheckpointStorage(ApiStruct, frozen=True, kw_only=True):
             "write one or the other",
             field=".pvcName",
         ),
-        Rule(
-            rule="!has(self.prefix) || self.prefix.matches('^[^/]+(/[^/]+)*$') && "
-            "!self.prefix.matches('(^|/)[.][.]?(/|$)')",
-            message="write a relative folder such as team-a/bert, without '/' at either end and without '.' or '..'",
-            field=".prefix",
-        ),
-        Rule(
-            rule="!has(self.endpoint) || self.endpoint.matches('^https?://[^/ ]+/?$')",
-            message="write the address of the S3-compatible server, such as https://minio.storage.svc:9000",
-            field=".endpoint",
-        ),
+        relative_folder("prefix"),
+        S3_ENDPOINT,
     )
 
     type: Annotated[
@@ -121,16 +142,8 @@ class CheckpointStorage(ApiStruct, frozen=True, kw_only=True):
         ]
         | None
     ) = None
-    region: (
-        Annotated[
-            str,
-            Meta(description="s3: region of the bucket, such as eu-central-1.", max_length=64, pattern="^[a-z0-9-]+$"),
-        ]
-        | None
-    ) = None
-    endpoint: (
-        Annotated[str, Meta(description="s3: address of an S3-compatible server, if not AWS.", max_length=512)] | None
-    ) = None
+    region: S3Region | None = None
+    endpoint: S3Endpoint | None = None
     gcs_bucket: (
         Annotated[
             str,
@@ -146,17 +159,7 @@ class CheckpointStorage(ApiStruct, frozen=True, kw_only=True):
         ]
         | None
     ) = None
-    azure_account: (
-        Annotated[
-            str,
-            Meta(
-                description="azure: the storage account that holds the container.",
-                max_length=24,
-                pattern=r"^[a-z0-9]{3,24}$",
-            ),
-        ]
-        | None
-    ) = None
+    azure_account: AzureAccount | None = None
     nfs_server: (
         Annotated[
             str, Meta(description="nfs: host name or address of the server.", max_length=253, pattern=r"^[^\s/]+$")

@@ -10,7 +10,7 @@ from holdfast.api.kind import AGE, Kind, PrinterColumn
 from holdfast.api.meta import ApiStruct, Conditions, Object, ObservedGeneration
 from holdfast.api.scalars import Argument, Count, Image, Labels, Seconds, Timestamp, list_map_keys
 from holdfast.api.schema.rules import (
-    NAME_WITH_ROOM_FOR_SUFFIXES,
+    SHORT_NAME,
     Rule,
     immutable_while,
     label_keys_rule,
@@ -180,7 +180,7 @@ class GPUWorkload(Object, frozen=True, kw_only=True):
     """A container that needs GPUs of one node, and a strategy for choosing that node."""
 
     RULES: ClassVar = (
-        NAME_WITH_ROOM_FOR_SUFFIXES,
+        SHORT_NAME,
         *immutable_while(
             (
                 ".spec.modelName",

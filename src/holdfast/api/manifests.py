@@ -1,7 +1,7 @@
 """Manifests as kubectl reads them: YAML or JSON, one object or many.
 
 PyYAML alone would read other values than kubectl does: 5e-05 as a string, 12:30 as a number of minutes, a date as a
-date, y as a letter; and it takes the last of two equal keys without a word.
+date, y as a letter; and it takes the last of two equal keys without an error.
 """
 
 import json

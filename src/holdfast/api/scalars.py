@@ -41,7 +41,7 @@ Quantities: TypeAlias = Annotated[dict[str, Quantity], Meta(max_length=16)]
 
 
 def list_map_keys(*names: str) -> dict[str, Any]:
-    """Extra schema of a list whose elements are told apart by these fields: no two alike, merged one by one."""
+    """Extra schema of a list whose elements are distinguished by these fields: no two alike, merged one by one."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [*names]}
 
 

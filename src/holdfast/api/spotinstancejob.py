@@ -4,12 +4,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, field
 
+from holdfast.api.checkpoint import S3_ENDPOINT, AzureAccount, S3Endpoint, S3Region, relative_folder
 from holdfast.api.core.pod import LocalObjectReference, ObjectReference
 from holdfast.api.kind import AGE, Kind, PrinterColumn
 from holdfast.api.meta import ApiStruct, Object, OwnerReference
 from holdfast.api.scalars import Seconds
 from holdfast.api.schema.rules import (
-    NAME_WITH_ROOM_FOR_SUFFIXES,
+    SHORT_NAME,
     Reason,
     Rule,
     duration_rule,
@@ -35,12 +36,7 @@ class SpotCheckpointStore(ApiStruct, frozen=True, kw_only=True):
             field=".bucket",
             reason=Reason.REQUIRED,
         ),
-        Rule(
-            rule="!has(self.pathPrefix) || self.pathPrefix.matches('^[^/]+(/[^/]+)*$') && "
-            "!self.pathPrefix.matches('(^|/)[.][.]?(/|$)')",
-            message="write a relative folder such as team-a/bert, without '/' at either end and without '.' or '..'",
-            field=".pathPrefix",
-        ),
+        relative_folder("pathPrefix"),
         Rule(
             rule="(self.type == 'azure') == has(self.azureAccount)",
             message="azureAccount goes with type: azure, and that type needs it: write both or neither",
@@ -52,11 +48,7 @@ class SpotCheckpointStore(ApiStruct, frozen=True, kw_only=True):
             field=".type",
             reason=Reason.FORBIDDEN,
         ),
-        Rule(
-            rule="!has(self.endpoint) || self.endpoint.matches('^https?://[^/ ]+/?$')",
-            message="write the address of the S3-compatible server, such as https://minio.storage.svc:9000",
-            field=".endpoint",
-        ),
+        S3_ENDPOINT,
     )
 
     type: Annotated[
@@ -84,27 +76,9 @@ class SpotCheckpointStore(ApiStruct, frozen=True, kw_only=True):
         ]
         | None
     ) = None
-    azure_account: (
-        Annotated[
-            str,
-            Meta(
-                description="azure: the storage account that holds the container.",
-                max_length=24,
-                pattern=r"^[a-z0-9]{3,24}$",
-            ),
-        ]
-        | None
-    ) = None
-    region: (
-        Annotated[
-            str,
-            Meta(description="s3: region of the bucket, such as eu-central-1.", max_length=64, pattern="^[a-z0-9-]+$"),
-        ]
-        | None
-    ) = None
-    endpoint: (
-        Annotated[str, Meta(description="s3: address of an S3-compatible server, if not AWS.", max_length=512)] | None
-    ) = None
+    azure_account: AzureAccount | None = None
+    region: S3Region | None = None
+    endpoint: S3Endpoint | None = None
     secret_ref: Annotated[
         LocalObjectReference | None,
         Meta(
@@ -323,7 +297,7 @@ class SpotInstanceJob(Object, frozen=True, kw_only=True):
     """Redundant copies of one training on spot machines, saved and brought back as images."""
 
     RULES: ClassVar = (
-        NAME_WITH_ROOM_FOR_SUFFIXES,
+        SHORT_NAME,
         *immutable_while(
             (".spec.jobTemplate", ".spec.checkpointConfig.checkpointImageRepo", ".spec.spotInstanceVMRef"),
             while_=_STARTED,

@@ -10,7 +10,7 @@ from holdfast.api.kind import AGE, Kind, PrinterColumn, Scale
 from holdfast.api.meta import ApiStruct, Object
 from holdfast.api.scalars import Argument, Image, PositiveSeconds, Seconds, list_map_keys
 from holdfast.api.schema.rules import (
-    NAME_WITH_ROOM_FOR_SUFFIXES,
+    SHORT_NAME,
     Reason,
     Rule,
     immutable_while,
@@ -334,7 +334,7 @@ _RESTART_POLICY = Rule(
 class TrainingJob(Object, frozen=True, kw_only=True):
     """A distributed training: workers that find each other, save what they have learned, and go on after a loss."""
 
-    RULES: ClassVar = (NAME_WITH_ROOM_FOR_SUFFIXES, *_NEVER_AGAIN, *_WHILE_SUSPENDED, _RESTART_POLICY, *_UNTIL_THE_END)
+    RULES: ClassVar = (SHORT_NAME, *_NEVER_AGAIN, *_WHILE_SUSPENDED, _RESTART_POLICY, *_UNTIL_THE_END)
 
     spec: Annotated[TrainingJobSpec, Meta(description="What to train, with what, and how to keep it.")]
     status: Annotated[

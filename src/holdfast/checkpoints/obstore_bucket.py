@@ -67,7 +67,7 @@ def _classify(error: Exception, text: str, status: int, code: str, *, writing: b
     if status == 403 or isinstance(error, PermissionDeniedError):
         return _forbidden(writing=writing)
     if status == 429 or status >= 500:
-        return StoreUnreachable, "the store has trouble of its own or too much to do; it is tried again"
+        return StoreUnreachable, "the store has an error of its own or too many requests; it is tried again"
     if not status and isinstance(error, BaseError) and _is_network(text):
         return StoreUnreachable, "no answer; check the endpoint and the network between, it is tried again"
     if not status and any(keyword in text.lower() for keyword in SETTINGS):

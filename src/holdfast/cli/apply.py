@@ -13,15 +13,9 @@ from holdfast.api.meta import WORKING_DIRECTORY, Key
 from holdfast.api.schema.validation import subject as subject_of
 from holdfast.api.schema.validation import validate_object
 from holdfast.api.schema.violations import ValidationFailed
+from holdfast.cli.errors import FAILED, MISUSED, UsageError, print_error, printable
 from holdfast.cli.resource_args import ManifestDocument, kind_of, read_manifests
-from holdfast.cli.session import (
-    FAILED,
-    MISUSED,
-    Session,
-    UsageError,
-    print_error,
-    printable,
-)
+from holdfast.cli.session import Session
 from holdfast.cli.up import PROGRAMS, RUNS, apply_folder, create_object, image_note, running_in
 from holdfast.cli.wait_conditions import ended
 from holdfast.cluster.errors import BadRequest, ClusterError, Invalid, NotFound, Unreachable

@@ -45,7 +45,7 @@ def up(
         bool, typer.Option(help="Hold jobs to their CPU and memory limits, where the kernel lets us (control groups).")
     ] = True,
     preemption_notice: Annotated[
-        str, typer.Option(help="How long before its end a spot machine is told.", metavar="TIME")
+        str, typer.Option(help="How long before its end a spot machine gets its notice.", metavar="TIME")
     ] = "30s",
     preemption_trace: Annotated[
         Path | None,
@@ -280,7 +280,7 @@ def preempt(
     notice: Annotated[
         str,
         typer.Option(
-            help="How long before its end it is told: 30s, 2m; by default as its SpotInstanceVM or `holdfast up` says.",
+            help="How long its notice is: 30s, 2m; by default as its SpotInstanceVM or `holdfast up` says.",
             metavar="TIME",
         ),
     ] = "",

@@ -14,9 +14,9 @@ from holdfast.api.manifests import InvalidManifest, documents
 from holdfast.api.schema.crd import crd_manifest
 from holdfast.api.schema.validation import subject, validate_object
 from holdfast.api.schema.violations import ValidationFailed
+from holdfast.cli.errors import UsageError, printable
 from holdfast.cli.resource_args import items, texts
 from holdfast.cli.resource_args import kind_of as find_manifest_kind
-from holdfast.cli.session import UsageError, printable
 
 
 def print_crds() -> None:

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import typer
 
+from holdfast.cli.errors import UsageError
 from holdfast.cli.resource_args import find_kind
-from holdfast.cli.session import (
-    Session,
-    UsageError,
-)
+from holdfast.cli.session import Session
 from holdfast.cli.up import create_object
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import KnownKind

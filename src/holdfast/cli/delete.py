@@ -11,17 +11,10 @@ from msgspec import Struct, structs
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cli.apply import key_of
+from holdfast.cli.errors import FAILED, UsageError, print_error, printable
 from holdfast.cli.get import to_flow
 from holdfast.cli.resource_args import kind_of, parse_named_resources, read_manifests
-from holdfast.cli.session import (
-    FAILED,
-    Session,
-    UsageError,
-    by_name,
-    follow,
-    print_error,
-    printable,
-)
+from holdfast.cli.session import Session, by_name, follow
 from holdfast.cluster.errors import ClusterError, Conflict, NotFound, Unreachable
 from holdfast.cluster.protocol import JSON, Change, DeleteOptions, Listing
 from holdfast.cluster.resources import KnownKind

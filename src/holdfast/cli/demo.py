@@ -18,8 +18,8 @@ from rich.table import Table
 from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
+from holdfast.cli.errors import errors_as_one_line
 from holdfast.cli.resource_args import this_command
-from holdfast.cli.session import errors_as_one_line
 from holdfast.cluster.protocol import JSON, Cluster
 from holdfast.cluster.resources import PODS, TRAINING_JOBS
 from holdfast.errors import HoldfastError

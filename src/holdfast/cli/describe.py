@@ -7,12 +7,10 @@ from typing import Any
 
 import typer
 
+from holdfast.cli.errors import printable
 from holdfast.cli.get import aligned, four_digits
 from holdfast.cli.resource_args import find_kind, parse_resources
-from holdfast.cli.session import (
-    Session,
-    printable,
-)
+from holdfast.cli.session import Session
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import KnownKind, RawObject
 from holdfast.times import age

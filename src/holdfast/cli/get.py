@@ -12,17 +12,10 @@ import typer
 import yaml
 from msgspec import Struct
 
+from holdfast.cli.errors import FAILED, UsageError, print_error, printable
 from holdfast.cli.options import OutputFormat
 from holdfast.cli.resource_args import ResourceArgs, parse_resources
-from holdfast.cli.session import (
-    FAILED,
-    Session,
-    UsageError,
-    by_name,
-    follow,
-    print_error,
-    printable,
-)
+from holdfast.cli.session import Session, by_name, follow
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.printing.columns import NAME, TableColumn
 from holdfast.cluster.protocol import JSON, Change, Listing

@@ -12,8 +12,8 @@ import structlog
 import typer
 from msgspec import Struct, structs
 
+from holdfast.cli.errors import UsageError, errors_as_one_line
 from holdfast.cli.registries import PlainHttpRegistry, registry_host
-from holdfast.cli.session import UsageError, errors_as_one_line
 from holdfast.cli.sidecar import tune_allocator
 from holdfast.cluster.kubernetes.client import connect
 from holdfast.cluster.kubernetes.credentials import StaticCredentials

@@ -20,10 +20,10 @@ from holdfast.checkpointbackup.controller import checkpoint_backup_controller
 from holdfast.checkpointbackup.credentials import CredentialHandler, RegistrySecretReader
 from holdfast.checkpointbackup.endpoint import EndpointPublisher
 from holdfast.cli import operator_flags as flags
+from holdfast.cli.errors import UsageError, errors_as_one_line
 from holdfast.cli.operator_machines import MachineOptions, operating_machines
 from holdfast.cli.operator_spot import add_spot_jobs, registry_access
 from holdfast.cli.registries import PlainHttpRegistry, registry_host
-from holdfast.cli.session import UsageError, errors_as_one_line
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.kubernetes.client import KubernetesCluster, connect
 from holdfast.cluster.kubernetes.kubeconfig import load_config

@@ -71,7 +71,7 @@ ReservationsPerNamespace = Annotated[
 ]
 BindTimeout = Annotated[
     float,
-    typer.Option(help="Seconds for an admitted job to get all its nodes, before it makes room again.", min=1),
+    typer.Option(help="Seconds for an admitted job to get all its nodes, before it gives its nodes back.", min=1),
 ]
 LostPodTimeout = Annotated[
     float,
@@ -92,7 +92,7 @@ NodeLeaseTimeout = Annotated[
 ]
 FinalCheckpointTimeout = Annotated[
     float,
-    typer.Option(help="Seconds for a last checkpoint when successPolicy is met or a worker is told to go.", min=0),
+    typer.Option(help="Seconds for a last checkpoint when successPolicy is met or a worker is deleted.", min=0),
 ]
 RetryBackoff = Annotated[
     float,
@@ -101,7 +101,7 @@ RetryBackoff = Annotated[
 RetryBackoffCap = Annotated[float, typer.Option(help="The longest wait between restarts, in seconds.", min=0)]
 Resync = Annotated[
     float,
-    typer.Option(help="Seconds within which every object is looked at again, in case a change was missed.", min=1),
+    typer.Option(help="Seconds within which every object is reconciled again, in case a change was missed.", min=1),
 ]
 PerJobMetrics = Annotated[
     bool, typer.Option(help="Metrics with a label for each job; switch it off where jobs are many.")

@@ -5,8 +5,9 @@ import typer
 
 from holdfast.api.meta import is_true
 from holdfast.api.provisionedinstance import PREEMPT_ANNOTATION, ProvisionedInstance, machine_name
+from holdfast.cli.errors import UsageError, printable
 from holdfast.cli.resource_args import find_kind
-from holdfast.cli.session import Session, UsageError, printable
+from holdfast.cli.session import Session
 from holdfast.errors import HoldfastError
 from holdfast.times import is_duration
 
@@ -54,7 +55,8 @@ def refusal_of(found: ProvisionedInstance) -> str:
 def _what_happens(notice: str, *, now: bool) -> str:
     if now:
         return "its machine is taken back at once"
-    return f"its machine is told, and taken back {notice or 'when its notice is over'}{' later' if notice else ''}"
+    end = f"{notice} later" if notice else "when its notice is over"
+    return f"its machine gets its notice, and is taken back {end}"
 
 
 def _on_a_cloud(found: ProvisionedInstance) -> str:

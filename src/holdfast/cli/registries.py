@@ -6,7 +6,7 @@ import typer
 
 from holdfast.checkpoints.images.errors import InvalidImageReference
 from holdfast.checkpoints.images.reference import checked_host
-from holdfast.cli.session import UsageError
+from holdfast.cli.errors import UsageError
 
 PlainHttpRegistry: TypeAlias = Annotated[
     list[str] | None,

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from holdfast.api.advice import did_you_mean
 from holdfast.api.kinds import KINDS
 from holdfast.api.manifests import InvalidManifest, documents
-from holdfast.cli.session import UsageError
+from holdfast.cli.errors import UsageError
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import KNOWN, KnownKind
 

@@ -1,4 +1,4 @@
-"""The cluster connection and error handling of commands.
+"""The cluster that a command talks to.
 
 The cluster is chosen in this order: --kubeconfig or --context, $KUBECONFIG, a `holdfast up` that runs on this host, and
 then as in kubectl: ~/.kube/config, and the service account of the pod.
@@ -7,8 +7,8 @@ then as in kubectl: ~/.kube/config, and the service account of the pod.
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from random import SystemRandom
@@ -18,47 +18,16 @@ import typer
 from msgspec import Struct
 
 from holdfast.api.meta import Key, Object
+from holdfast.cli.errors import errors_as_one_line
 from holdfast.cluster.errors import ClusterError, Expired, Misconfigured, NotFound, Unreachable
 from holdfast.cluster.login import KUBECONFIG
 from holdfast.cluster.protocol import Cluster, Event, Listing, Resource
 from holdfast.cluster.resources import KnownKind, RawObject
-from holdfast.errors import HoldfastError
 from holdfast.local.host import default_folder
 
 if TYPE_CHECKING:
     from holdfast.cluster.kubernetes.client import KubernetesCluster
     from holdfast.cluster.kubernetes.kubeconfig import Config
-
-# A command fails with one line, without traceback, and without control characters for the terminal.
-
-FAILED, MISUSED, INTERRUPTED = 1, 2, 130
-
-
-class UsageError(HoldfastError):
-    """The command line, or a file on the command line, is invalid."""
-
-
-@contextmanager
-def errors_as_one_line() -> Iterator[None]:
-    """Print an error as one line and exit with 1, or with 2 for a usage error."""
-    try:
-        yield
-    except HoldfastError as error:
-        print_error(str(error))
-        raise typer.Exit(MISUSED if isinstance(error, UsageError) else FAILED) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
-
-
-def print_error(text: str) -> None:
-    typer.echo(f"holdfast: {printable(' '.join(text.split()))}", err=True)
-
-
-def printable(text: str) -> str:
-    """The text with line breaks and terminal control characters escaped."""
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
-    )
 
 
 class ClusterOptions(Struct, frozen=True, kw_only=True):

@@ -18,8 +18,9 @@ from msgspec import Struct
 
 from holdfast.api.kinds import kind_of
 from holdfast.api.meta import WORKING_DIRECTORY, Key
+from holdfast.cli.errors import UsageError, errors_as_one_line, printable
 from holdfast.cli.resource_args import find_kind, this_command
-from holdfast.cli.session import Session, UsageError, errors_as_one_line, follow, printable
+from holdfast.cli.session import Session, follow
 from holdfast.cluster.errors import AlreadyExists, ClusterError, NotFound
 from holdfast.cluster.protocol import JSON, Change, Cluster, Event, Listing
 from holdfast.cluster.resources import KnownKind, RawObject

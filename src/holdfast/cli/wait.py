@@ -8,11 +8,7 @@ import typer
 from holdfast.api.meta import Key
 from holdfast.cli.delete import until_gone
 from holdfast.cli.resource_args import parse_named_resources
-from holdfast.cli.session import (
-    Session,
-    by_name,
-    follow,
-)
+from holdfast.cli.session import Session, by_name, follow
 from holdfast.cli.wait_conditions import (
     WaitCondition,
     parse_condition,

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from holdfast.cli.session import UsageError
+from holdfast.cli.errors import UsageError
 from holdfast.cluster.printing.jsonpath import InvalidJsonPath, compile_path
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import OURS, KnownKind

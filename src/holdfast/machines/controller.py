@@ -101,7 +101,7 @@ class ProvisionedInstanceReconciler(
 
     async def end(self, key: Key, obj: ProvisionedInstance | None, now: datetime) -> Result:
         if obj is not None:
-            return await self.bring_about(obj, now)
+            return await self.reconcile_object(obj, now)
         self._remember(key, "")
         return Done()
 

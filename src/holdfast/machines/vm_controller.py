@@ -121,7 +121,7 @@ class SpotInstanceVMReconciler(KindReconciler[SpotInstanceVM, SpotInstanceVMStat
 
     async def end(self, key: Key, obj: SpotInstanceVM | None, now: datetime) -> Result:
         if obj is not None:
-            return await self.bring_about(obj, now)
+            return await self.reconcile_object(obj, now)
         self._written_at.pop(key, None)
         return Done()
 

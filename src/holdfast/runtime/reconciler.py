@@ -79,9 +79,9 @@ class KindReconciler(ABC, Generic[T, S, SnapshotT, ActionT]):
         now, obj = self._now(), self._store.get(key)
         if obj is None or obj.metadata.deletion_timestamp:
             return await self.end(key, obj, now)
-        return await self.bring_about(obj, now)
+        return await self.reconcile_object(obj, now)
 
-    async def bring_about(self, obj: T, now: datetime) -> Result:
+    async def reconcile_object(self, obj: T, now: datetime) -> Result:
         """Observe, decide, apply, status. Kinds whose end takes as long as their life call it from `end`, too."""
         snapshot = await self.observe(obj, now)
         for action in self.decide(snapshot, now):

@@ -1,6 +1,6 @@
 """Receives sidecar reports over TLS; each comes from an authenticated pod, and only about that pod's own job.
 
-Pods of several kinds report. What a pod is, what its sidecar is told and where its report goes is its kind's affair.
+Pods of several kinds report. What a pod is, how its sidecar is answered and where its report goes is up to its kind.
 """
 
 import ipaddress
@@ -84,7 +84,7 @@ class ReportingKind(Protocol):
         ...
 
     async def reply(self, caller: ReportingPod, batch: WorkerReport) -> ReportReply:
-        """What the sidecar is told, but for its backup and how its training ended.
+        """The answer to the sidecar, without its backup and how its training ended.
 
         Raises `NotInCacheYet`, and a `ClusterError` where the cluster has to be asked.
         """

@@ -37,7 +37,7 @@ class SecretReader:
         """The Secret, if an object of this namespace may use it. `field` is where the object refers to it."""
         key = Key(reference.namespace or namespace, reference.name)
         is_foreign = key.namespace != namespace
-        # Whether a Secret of another namespace exists is told to those alone whom it allows.
+        # Only namespaces that the Secret allows learn whether it exists.
         unusable = SecretUnavailable(
             "SecretNotAllowed",
             f"Secret {key} of {field} does not exist, or does not allow its use: list {namespace} in its annotation "

@@ -1,7 +1,7 @@
 """Where a cloud has machines to spare: which zone is asked next, and how long those rest that had none.
 
 A pool is what a cloud's stock is counted by: machines of one type and GPU in one zone, spot or not. All jobs of an
-operator share what one of them was told. Nothing is kept over a restart: the first refusal tells it again.
+operator share a refusal that one of them got. Nothing is stored over a restart: the first refusal shows it again.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ JITTER = 0.2
 FORGOTTEN_AFTER_S = 3600.0
 # How long a zone that has taken a machine back is asked after the others.
 TAKEN_BACK_S = 600.0
-# A probe that nobody has told the end of does not hold up the others for ever.
+# A probe whose end is never reported does not hold up the others for ever.
 PROBE_S = 900.0
 PROBE_RECHECK_S = 15.0
 
@@ -61,7 +61,7 @@ class Resting(Struct, frozen=True):
     message: str
 
 
-class _Place(Struct, frozen=True, kw_only=True):
+class _RefusedScope(Struct, frozen=True, kw_only=True):
     """What a refusal rules out: empty fields hold for all values."""
 
     scope: Scope
@@ -109,8 +109,8 @@ class MachinePools:
 
     def __init__(self, jitter: Callable[[], float]) -> None:
         self._jitter = jitter
-        self._pauses: dict[_Place, _Pause] = {}
-        self._taken_back: dict[_Place, datetime] = {}
+        self._pauses: dict[_RefusedScope, _Pause] = {}
+        self._taken_back: dict[_RefusedScope, datetime] = {}
 
     def choose(self, request: MachineRequest, now: datetime, *, by: str) -> ZoneChoice | Resting:
         """The first zone that may be asked. Of those who ask where a pause has just ended, one is sent ahead."""
@@ -191,7 +191,9 @@ class MachinePools:
         said = "; ".join(_text(place, pause) for place, pause in dict(blocking).items())
         return Resting(until, first.reason, f"no machine to be had: {said}; {when}")
 
-    def _blocking(self, request: MachineRequest, zone: str, now: datetime, by: str) -> Iterator[tuple[_Place, _Pause]]:
+    def _blocking(
+        self, request: MachineRequest, zone: str, now: datetime, by: str
+    ) -> Iterator[tuple[_RefusedScope, _Pause]]:
         for place in _places(request, zone):
             pause = self._pauses.get(place)
             if pause is not None and (now < pause.until or pause.is_probed(now, by)):
@@ -202,7 +204,7 @@ def region_of(zone: str) -> str:
     return zone.rpartition("-")[0]
 
 
-def _places(request: MachineRequest, zone: str) -> tuple[_Place, ...]:
+def _places(request: MachineRequest, zone: str) -> tuple[_RefusedScope, ...]:
     return (
         _place(request, zone, "zone"),
         _place(request, zone, "region"),
@@ -212,12 +214,12 @@ def _places(request: MachineRequest, zone: str) -> tuple[_Place, ...]:
     )
 
 
-def _place(request: MachineRequest, zone: str, scope: Scope) -> _Place:
+def _place(request: MachineRequest, zone: str, scope: Scope) -> _RefusedScope:
     if scope in ("template", "template-zone"):
         where = zone if scope == "template-zone" else ""
-        return _Place(scope=scope, project=request.project, where=where, template=request.template)
+        return _RefusedScope(scope=scope, project=request.project, where=where, template=request.template)
     where = {"zone": zone, "region": region_of(zone), "global": ""}[scope]
-    return _Place(
+    return _RefusedScope(
         scope=scope,
         project=request.project,
         where=where,
@@ -227,11 +229,11 @@ def _place(request: MachineRequest, zone: str, scope: Scope) -> _Place:
     )
 
 
-def _until(blocking: tuple[_Place, _Pause]) -> datetime:
+def _until(blocking: tuple[_RefusedScope, _Pause]) -> datetime:
     return blocking[1].until
 
 
-def _text(place: _Place, pause: _Pause) -> str:
+def _text(place: _RefusedScope, pause: _Pause) -> str:
     what = {
         "zone": place.where,
         "region": f"region {place.where}",

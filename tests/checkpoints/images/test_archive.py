@@ -20,7 +20,7 @@ def odd(name: str, kind: bytes, target: str = "") -> tuple[tarfile.TarInfo, byte
 
 
 @pytest.mark.parametrize("format_", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
-def test_a_complete_archive_is_accepted_and_tells_its_base_image(tmp_path: Path, format_: int) -> None:
+def test_a_complete_archive_is_accepted_and_names_its_base_image(tmp_path: Path, format_: int) -> None:
     path = write_archive(tmp_path / "a.tar", format_=format_)
     found = check_archive(path)
     assert (found.size, found.members) == (path.stat().st_size, len(FILES))

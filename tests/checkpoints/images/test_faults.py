@@ -117,7 +117,7 @@ async def test_a_lost_answer_to_the_stream_costs_no_second_stream(faulty: Faulty
     assert [len(faulty.requests(method)) for method in ("PATCH", "PUT")] == [1, 1]
 
 
-async def test_a_password_that_is_refused_in_the_middle_is_told(faulty: FaultyRegistry) -> None:
+async def test_a_password_that_is_refused_in_the_middle_is_reported(faulty: FaultyRegistry) -> None:
     faulty.on("PATCH", UPLOAD, answers(401, WWW_Authenticate='Basic realm="x"'))
     with pytest.raises(RegistryUnauthorized, match="put a valid one into the Secret"):
         await pushed(faulty)
@@ -154,7 +154,7 @@ async def test_pauses_are_the_registrys_or_grow(faulty: FaultyRegistry) -> None:
     assert faulty.clock.pauses == [1.0, 2.0, 7.0, 9.0, 16.0]
 
 
-async def test_at_the_deadline_the_last_failure_is_told(faulty: FaultyRegistry) -> None:
+async def test_at_the_deadline_the_last_failure_is_reported(faulty: FaultyRegistry) -> None:
     faulty.on("POST", "uploads/$", *[answers(503, b'{"errors": [{"code": "UNAVAILABLE", "message": "full"}]}')] * 99)
     with pytest.raises(RegistryUnreachable, match=r"answers 503 UNAVAILABLE: full \(6 tries, and no time is left"):
         await pushed(faulty, for_s=60.0)
@@ -181,7 +181,7 @@ async def test_an_upload_that_gets_on_is_not_given_up_for_its_many_breaks(faulty
         (answers(400), RegistryError, "look at the registry's log"),
     ],
 )
-async def test_a_refusal_is_told_at_once(
+async def test_a_refusal_is_reported_at_once(
     faulty: FaultyRegistry, fault: Fault, error: type[RegistryError], sentence: str
 ) -> None:
     faulty.on("POST", "uploads/$", fault)
@@ -191,7 +191,7 @@ async def test_a_refusal_is_told_at_once(
     assert PASSWORD not in str(refused.value)
 
 
-async def test_a_layer_that_is_too_large_is_told_with_its_size_and_not_tagged(faulty: FaultyRegistry) -> None:
+async def test_a_layer_that_is_too_large_is_reported_with_its_size_and_not_tagged(faulty: FaultyRegistry) -> None:
     repository = fresh_repository()
     faulty.on("PATCH", UPLOAD, answers(413))
     async with faulty.client() as client:
@@ -201,7 +201,7 @@ async def test_a_layer_that_is_too_large_is_told_with_its_size_and_not_tagged(fa
     assert faulty.clock.pauses == []
 
 
-async def test_content_that_changes_on_the_way_is_told_and_not_tagged(faulty: FaultyRegistry) -> None:
+async def test_content_that_changes_on_the_way_is_reported_and_not_tagged(faulty: FaultyRegistry) -> None:
     repository = fresh_repository()
     faulty.on("PATCH", UPLOAD, tampers)
     async with faulty.client() as client:

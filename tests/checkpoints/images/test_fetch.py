@@ -59,9 +59,9 @@ class Images:
         return f"oci://{self.pushed[run].reference}"
 
     async def fetched(self, address: str) -> FetchedImage:
-        return await asyncio.to_thread(partial(fetch_image, address, self.place, plain_http=(self.host,)))
+        return await asyncio.to_thread(partial(fetch_image, address, self.backend, plain_http=(self.host,)))
 
-    def place(self, found: CheckpointManifest) -> tuple[Path, CheckpointManifest]:
+    def backend(self, found: CheckpointManifest) -> tuple[Path, CheckpointManifest]:
         return self.target, replace(found, attempt=0, about=ABOUT)
 
     @property
@@ -140,7 +140,7 @@ async def test_a_container_checkpoint_and_a_foreign_image_are_refused(images: Im
         await images.fetched(f"oci://{images.host}/{REPOSITORY}:foreign")
 
 
-async def test_an_image_that_is_not_there_is_told_so(images: Images) -> None:
+async def test_a_missing_image_is_reported_as_missing(images: Images) -> None:
     with pytest.raises(ImageNotFound):
         await images.fetched(f"oci://{images.host}/{REPOSITORY}:never")
 
@@ -148,17 +148,17 @@ async def test_an_image_that_is_not_there_is_told_so(images: Images) -> None:
 async def test_a_registry_that_does_not_answer_may_be_asked_later(
     images: Images, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "LOOK_S", 0.2)
+    monkeypatch.setattr(fetch, "REGISTRY_TIMEOUT_S", 0.2)
     async with serve_registry(images.folder / "other") as host:
         pass
     address = f"oci://{host}/{REPOSITORY}:t"
     with pytest.raises(RegistryUnreachable):
-        await asyncio.to_thread(partial(fetch_image, address, images.place, plain_http=(host,)))
+        await asyncio.to_thread(partial(fetch_image, address, images.backend, plain_http=(host,)))
 
 
 async def test_no_registry_is_reached_without_tls_unless_it_is_listed(images: Images) -> None:
     with pytest.raises(RegistryError, match="does not speak TLS"):
-        await asyncio.to_thread(fetch_image, f"oci://{images.host}/a:t", images.place)
+        await asyncio.to_thread(fetch_image, f"oci://{images.host}/a:t", images.backend)
 
 
 async def test_the_pull_secret_that_matches_the_registry_is_used(

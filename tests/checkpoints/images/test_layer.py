@@ -188,7 +188,7 @@ def test_a_layer_of_another_type_is_refused(tmp_path: Path) -> None:
         unpack_layer([], described(b"", f"{LAYER_TYPE}+gzip"), tmp_path / "b")
 
 
-def test_a_compressed_layer_is_smaller_tells_its_diff_id_and_comes_back(tmp_path: Path) -> None:
+def test_a_compressed_layer_is_smaller_has_its_diff_id_and_comes_back(tmp_path: Path) -> None:
     manifest = checkpoint(tmp_path / "a")
     blob = CheckpointLayer(tmp_path / "a", manifest)
     diff_id = compress_blob(blob, tmp_path / "z")

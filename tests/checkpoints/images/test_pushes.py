@@ -119,7 +119,7 @@ async def test_a_crash_at_any_step_leaves_no_tag_that_cannot_be_pulled(
     assert tagged == [False] * (2 * steps - 1) + [True], "only after the last request there is a tag"
 
 
-async def test_a_push_that_is_cancelled_tells_the_registry_to_forget_it(faulty: FaultyRegistry) -> None:
+async def test_a_push_that_is_cancelled_has_the_registry_forget_it(faulty: FaultyRegistry) -> None:
     began, repository = asyncio.Event(), fresh_repository()
     loop = asyncio.get_running_loop()
 
@@ -205,7 +205,7 @@ async def test_a_token_service_without_tls_that_is_not_listed_gets_no_password(f
     assert other.seen == []
 
 
-async def test_a_token_that_is_refused_is_fetched_once_more_and_then_told(faulty: FaultyRegistry) -> None:
+async def test_a_token_that_is_refused_is_fetched_once_more_and_then_reported(faulty: FaultyRegistry) -> None:
     challenge = bearer(f"{faulty.address.origin}/token")
     for number in range(2):
         faulty.on("GET", "/token", answers(200, b'{"token": "t%d", "expires_in": 3600}' % number))

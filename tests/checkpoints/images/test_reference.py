@@ -83,7 +83,7 @@ def test_plain_http_is_for_listed_registries_alone() -> None:
         registry_address("https://user:password@r.example")
 
 
-def test_the_tag_of_a_run_tells_name_container_run_and_time_in_utc() -> None:
+def test_the_tag_of_a_run_has_name_container_run_and_time_in_utc() -> None:
     at = AT.astimezone(timezone(timedelta(hours=2)))
     assert run_tag("numbers", "main", 7, at) == "numbers-main-000007-20260304T050607Z"
     assert parse_run_tag("numbers-main-000007-20260304T050607Z") == ("numbers-main", 7, "20260304T050607Z")

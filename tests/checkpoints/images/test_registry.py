@@ -128,7 +128,9 @@ async def test_a_blob_that_is_there_is_not_sent_and_can_be_mounted(registry_serv
         assert not await client.mount_blob(other, sha256_digest(b"unknown"), one)
 
 
-async def test_content_that_has_changed_since_its_digest_was_taken_is_told(registry_server: RunningRegistry) -> None:
+async def test_content_that_has_changed_since_its_digest_was_taken_is_reported(
+    registry_server: RunningRegistry,
+) -> None:
     async with registry_server.client() as client:
         with pytest.raises(DigestMismatch, match="has changed"):
             await client.push_blob(fresh_repository(), BytesBlob(b"new"), sha256_digest(b"old"))
@@ -153,7 +155,7 @@ async def test_what_was_changed_in_the_registry_is_refused(registry_server: Runn
             await client.manifest(repository, "nothing")
 
 
-async def test_a_source_that_fails_is_told_as_that(registry_server: RunningRegistry) -> None:
+async def test_a_source_that_fails_is_reported_as_the_source(registry_server: RunningRegistry) -> None:
     class Failing:
         size = 8 << 20
 
@@ -232,7 +234,7 @@ async def test_images_are_pushed_and_deleted_with_tokens(
         assert await client.tags("team/app") == []
 
 
-async def test_a_token_service_that_refuses_is_told_as_that(
+async def test_a_token_service_that_refuses_is_named_in_the_error(
     token_registry_server: tuple[RunningRegistry, TokenService],
 ) -> None:
     async with token_registry_server[0].client("wr0ng") as client:

@@ -30,16 +30,16 @@ class GcsFront(Front):
         self._ids = count(1)
 
     def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
-        place, _, query = path.partition("?")
+        backend, _, query = path.partition("?")
         asked = urllib.parse.parse_qs(query, keep_blank_values=True)
         if method == "POST" and "uploads" in asked:
             return self._begin(headers)
         if "uploadId" in asked:
-            return self._go_on(method, place, asked, body)
+            return self._go_on(method, backend, asked, body)
         if method == "PUT" and "x-goog-copy-source" in headers:
-            return self._copy(place, headers["x-goog-copy-source"])
+            return self._copy(backend, headers["x-goog-copy-source"])
         if method == "PUT":
-            return self._put(place, headers, body)
+            return self._put(backend, headers, body)
         return self._no_bucket(passed_on(self.behind, method, path, headers, body))
 
     def _begin(self, headers: dict[str, str]) -> Answer:
@@ -48,7 +48,7 @@ class GcsFront(Front):
         text = f"<InitiateMultipartUploadResult><UploadId>{name}</UploadId></InitiateMultipartUploadResult>"
         return Answer(200, [], text.encode())
 
-    def _go_on(self, method: str, place: str, asked: dict[str, list[str]], body: bytes) -> Answer:
+    def _go_on(self, method: str, backend: str, asked: dict[str, list[str]], body: bytes) -> Answer:
         upload = self.uploads.get(asked["uploadId"][0])
         if upload is None:
             return Answer(404, [], b"<Error><Code>NoSuchUpload</Code></Error>")
@@ -60,17 +60,17 @@ class GcsFront(Front):
         if method == "DELETE":
             return Answer(204, [], b"")
         wanted = [int(number) for number in re.findall(rb"<PartNumber>(\d+)</PartNumber>", body)]
-        put = self._put(place, upload.headers, b"".join(upload.parts[number] for number in wanted))
+        put = self._put(backend, upload.headers, b"".join(upload.parts[number] for number in wanted))
         text = b'<CompleteMultipartUploadResult><ETag>"whole"</ETag></CompleteMultipartUploadResult>'
         return Answer(put.status, [], text)
 
-    def _put(self, place: str, headers: dict[str, str], body: bytes) -> Answer:
+    def _put(self, backend: str, headers: dict[str, str], body: bytes) -> Answer:
         kept = {name: value for name, value in headers.items() if name.startswith(("x-goog-meta-", "content-type"))}
-        done = self._no_bucket(passed_on(self.behind, "PUT", f"{place}?{SIGNED}", kept, body))
+        done = self._no_bucket(passed_on(self.behind, "PUT", f"{backend}?{SIGNED}", kept, body))
         return Answer(done.status, [("ETag", '"put"')], done.body if done.status >= 400 else b"")
 
-    def _copy(self, place: str, source: str) -> Answer:
-        bucket, _, key = urllib.parse.unquote(place).lstrip("/").partition("/")
+    def _copy(self, backend: str, source: str) -> Answer:
+        bucket, _, key = urllib.parse.unquote(backend).lstrip("/").partition("/")
         from_bucket, _, from_key = urllib.parse.unquote(source).lstrip("/").partition("/")
         quoted = [urllib.parse.quote(text, safe="") for text in (from_bucket, from_key, bucket, key)]
         path = "/storage/v1/b/{}/o/{}/rewriteTo/b/{}/o/{}".format(*quoted)

@@ -74,7 +74,7 @@ async def test_a_claim_of_one_machine_is_a_folder_here(embedded: CommandLab, tmp
     ]
 
 
-async def test_damage_is_told_by_file_and_ends_with_1(embedded: CommandLab, tmp_path: Path) -> None:
+async def test_damage_is_listed_by_file_and_ends_with_1(embedded: CommandLab, tmp_path: Path) -> None:
     await claim_job(embedded, "digits")
     folder = await volume_of(embedded, "digits")
     fill_volume(folder, *FIVE[:2])
@@ -165,7 +165,7 @@ async def test_a_download_overwrites_nothing(embedded: CommandLab, tmp_path: Pat
     await embedded.refused("checkpoints", "download", "digits", "-o", str(dangling), code=2)
 
 
-async def test_what_cannot_be_had_is_told_in_plain_words(embedded: CommandLab) -> None:
+async def test_a_checkpoint_that_cannot_be_had_gets_a_plain_sentence(embedded: CommandLab) -> None:
     await embedded.job("plain", COMPLETED)
     await embedded.job("off", COMPLETED, checkpoint={"enabled": False})
     await embedded.job("early", checkpoint={})
@@ -186,7 +186,7 @@ async def test_what_cannot_be_had_is_told_in_plain_words(embedded: CommandLab) -
     assert done.err.startswith("empty has no checkpoint yet in ")
 
 
-async def test_a_missing_bucket_is_told_as_such(embedded: CommandLab, s3_server: Server) -> None:
+async def test_a_missing_bucket_is_named_as_missing(embedded: CommandLab, s3_server: Server) -> None:
     await s3_job(embedded, s3_server, "nowhere", s3Bucket="not-there")
     await secret(embedded, "aws-credentials", **KEYS)
     words = await embedded.refused("checkpoints", "list", "nowhere")
@@ -206,7 +206,7 @@ async def test_a_store_may_be_reached_in_another_way_than_from_the_pods(
     assert "--endpoint goes with s3 and azure" in words
 
 
-async def test_credentials_that_are_refused_are_told_by_where_they_came_from(embedded: CommandLab) -> None:
+async def test_credentials_that_are_refused_are_named_by_where_they_came_from(embedded: CommandLab) -> None:
     with Refusing(403, "InvalidAccessKeyId").running() as server:
         refusing = Server("s3", server.port, s3_environ(server.port))
         await s3_job(embedded, refusing, "digits", secretRef={"name": "login"})

@@ -20,7 +20,7 @@ from holdfast.cli.checkpoints.view import BucketView
 from holdfast.cluster.kubernetes.client import connect
 from holdfast.cluster.kubernetes.kubeconfig import load_config
 from holdfast.runtime.process import utc_now
-from tests.checkpoints.places import fresh_prefix
+from tests.checkpoints.backends import fresh_prefix
 from tests.checkpoints.servers.server import AZURE_ACCOUNT, AZURE_KEY, BUCKET, Server
 from tests.cli.checkpoints.jobs import KEYS, fill_bucket, secret
 from tests.cli.lab import CommandLab
@@ -116,8 +116,8 @@ async def test_every_store_is_reached_with_what_its_secret_holds(
         monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", endpoint)
     prefix = fresh_prefix()
     fill_bucket(server, tmp_path, prefix, checkpoint_name(1, 0))
-    place = BucketView(open_bucket(server.address(prefix), environ_for(storage, credentials)))
-    assert select_checkpoint(place.store, Which()) == checkpoint_name(1, 0)
+    backend = BucketView(open_bucket(server.address(prefix), environ_for(storage, credentials)))
+    assert select_checkpoint(backend.store, Which()) == checkpoint_name(1, 0)
 
 
 def _account_of(told: Mapping[str, str]) -> dict[str, str]:

@@ -69,7 +69,7 @@ def test_a_verified_checkpoint_is_ok_damaged_or_left_out() -> None:
     assert verified_lines(VerifyResult(saved=unfinished)) == ["epoch 3 of attempt 0: left out, unfinished"]
 
 
-def test_what_goes_is_told_before_and_after() -> None:
+def test_deleted_checkpoints_are_listed_before_and_after() -> None:
     assert prune_line(PruneResult(saved=SAVED, deleted=False)) == "epoch 12 of attempt 1: would go, 1.0 GiB"
     assert prune_line(PruneResult(saved=ASIDE, deleted=True)) == "epoch 9 of attempt 0: deleted, -"
 

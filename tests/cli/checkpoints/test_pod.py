@@ -65,7 +65,7 @@ def test_it_runs_as_the_workers_do_and_where_they_may() -> None:
     assert "priorityClassName" not in spec
 
 
-def test_people_are_told_where_the_folder_is() -> None:
+def test_the_output_says_where_the_folder_is() -> None:
     assert address_of(training_job(), PVC) == f"pvc/bert-checkpoints/ml/bert/{UID}"
     assert address_of(training_job(), NFS) == "files:/export/a/b"
 

@@ -77,8 +77,8 @@ async def in_pod(lab: CommandLab, name: str, image: str = IMAGE) -> PodAccess:
     return PodAccess(Session(cluster=lab.cluster, namespace=lab.namespace, now=utc_now), job, kept, image)
 
 
-async def told(place: PodAccess, request: Request) -> list[Fact]:
-    async with asyncio.timeout(120), aclosing(place.run_request(request)) as facts:
+async def told(backend: PodAccess, request: Request) -> list[Fact]:
+    async with asyncio.timeout(120), aclosing(backend.run_request(request)) as facts:
         return [fact async for fact in facts]
 
 
@@ -105,24 +105,24 @@ async def suspended_job(lab: CommandLab, name: str) -> TrainingJob:
 async def test_the_work_is_done_in_a_pod_that_is_gone_afterwards(machine: CommandLab) -> None:
     job = await suspended_job(machine, "digits")
     fill_volume(await volume_of(machine, "digits"), *(checkpoint_name(epoch, 0) for epoch in (1, 2, 3)))
-    place = await in_pod(machine, "digits")
+    backend = await in_pod(machine, "digits")
     uid = job.metadata.uid
-    listed = await told(place, ListRequest(job=uid, attempt=0, running=False))
+    listed = await told(backend, ListRequest(job=uid, attempt=0, running=False))
     assert [(one.epoch, one.resumes) for one in listed if isinstance(one, CheckpointInfo)] == [
         (3, True),
         (2, False),
         (1, False),
     ]
-    (verified,) = await told(place, VerifyRequest(epoch=2))
+    (verified,) = await told(backend, VerifyRequest(epoch=2))
     assert isinstance(verified, VerifyResult)
     assert (verified.saved.bytes, verified.damage) == (9, ())
-    gone = await told(place, PruneRequest(job=uid, attempt=0, keep=1, delete=True))
+    gone = await told(backend, PruneRequest(job=uid, attempt=0, keep=1, delete=True))
     assert [(one.saved.epoch, one.deleted) for one in gone if isinstance(one, PruneResult)] == [(1, True), (2, True)]
-    assert len(await told(place, ListRequest(job=uid, attempt=0, running=False))) == 1
+    assert len(await told(backend, ListRequest(job=uid, attempt=0, running=False))) == 1
     assert await pods(machine, "digits") == []
 
 
-async def test_what_goes_wrong_in_the_pod_is_told_here(machine: CommandLab) -> None:
+async def test_an_error_in_the_pod_is_printed_by_the_command(machine: CommandLab) -> None:
     await suspended_job(machine, "digits")
     with pytest.raises(PodWorkFailed, match="there is no valid checkpoint of epoch 7"):
         await told(await in_pod(machine, "digits"), VerifyRequest(epoch=7))
@@ -149,7 +149,7 @@ async def test_a_pod_is_taken_away_when_the_command_is_interrupted(embedded: Com
     assert await pods(embedded, "digits") == []
 
 
-async def test_an_image_that_cannot_be_had_is_told_at_once(embedded: CommandLab) -> None:
+async def test_an_image_that_cannot_be_pulled_is_reported_at_once(embedded: CommandLab) -> None:
     await claim_job(embedded, "digits")
     work = asyncio.create_task(told(await in_pod(embedded, "digits"), VerifyRequest()))
     key = await the_pod(embedded, "digits")
@@ -164,7 +164,7 @@ async def test_an_image_that_cannot_be_had_is_told_at_once(embedded: CommandLab)
     assert await pods(embedded, "digits") == []
 
 
-async def test_a_pod_that_no_node_has_room_for_is_given_up_in_the_end(
+async def test_a_pod_that_fits_on_no_node_is_given_up_in_the_end(
     embedded: CommandLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "START_S", 2.0)
@@ -180,16 +180,16 @@ async def test_a_pod_that_no_node_has_room_for_is_given_up_in_the_end(
 
 async def test_the_image_is_that_of_the_newest_workers_sidecar(embedded: CommandLab) -> None:
     await claim_job(embedded, "digits")
-    place = await in_pod(embedded, "digits", image="")
+    backend = await in_pod(embedded, "digits", image="")
     with pytest.raises(PodWorkFailed, match=r"no workers left to take its image from: name one .* with --image"):
-        await told(place, VerifyRequest())
+        await told(backend, VerifyRequest())
     trainer = {"name": "trainer", "image": "t"}
     sidecar = {"name": "holdfast-sidecar", "image": IMAGE, "restartPolicy": "Always"}
     spec = {"restartPolicy": "Never", "containers": [trainer], "initContainers": [sidecar]}
     labels = {"training-job": "digits"}
     body = {"metadata": {"name": "digits-training", "labels": labels}, "spec": {"template": {"spec": spec}}}
     await embedded.cluster.create(JOBS, body, namespace=embedded.namespace)
-    work = asyncio.create_task(told(place, VerifyRequest()))
+    work = asyncio.create_task(told(backend, VerifyRequest()))
     document = await whole(embedded, await the_pod(embedded, "digits"))
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -209,11 +209,11 @@ async def test_a_checkpoint_comes_out_of_a_pod_through_a_real_api_server(
     await real.job("digits", checkpoint={"storage": kept})
     monkeypatch.setattr(remote, "FOLDER", str(volume))
     monkeypatch.setattr(remote, "HAND_OUT", (sys.executable, "-m", "holdfast", "checkpoints", "hand-out"))
-    place = await in_pod(real, "digits")
-    name, manifest = await place.download(Which(), into(tmp_path / "newest"))
+    backend = await in_pod(real, "digits")
+    name, manifest = await backend.download(Which(), into(tmp_path / "newest"))
     assert (name, len(manifest.files)) == (checkpoint_name(2, 0), 4)
     assert content(tmp_path / "newest") == large
-    assert (await place.download(Which(epoch=1), into(tmp_path / "first")))[0] == checkpoint_name(1, 0)
+    assert (await backend.download(Which(epoch=1), into(tmp_path / "first")))[0] == checkpoint_name(1, 0)
     assert content(tmp_path / "first") == MODEL
     assert await pods(real, "digits") == []
 
@@ -222,7 +222,7 @@ def into(folder: Path) -> Callable[[CheckpointName], Path]:
     return lambda _name: folder
 
 
-async def test_a_pod_without_a_word_is_told_by_how_it_ended(embedded: CommandLab) -> None:
+async def test_a_pod_without_output_is_described_by_how_it_ended(embedded: CommandLab) -> None:
     await claim_job(embedded, "silent")
     work = asyncio.create_task(told(await in_pod(embedded, "silent"), VerifyRequest()))
     key = await the_pod(embedded, "silent")

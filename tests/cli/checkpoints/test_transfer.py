@@ -131,7 +131,7 @@ async def test_a_conversation_that_breaks_leaves_nothing_that_looks_whole_and_is
     assert below(tmp_path) == ["copy", "volume"]
 
 
-async def test_what_the_pod_does_not_have_is_told_in_its_own_words(tmp_path: Path) -> None:
+async def test_a_file_that_the_pod_lacks_is_reported_with_the_pods_message(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no valid checkpoint of epoch 4 in"):
         await taken(tmp_path, tmp_path / "copy", epoch=4)
 

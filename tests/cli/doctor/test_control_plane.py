@@ -65,7 +65,7 @@ def lease(**spec: Any) -> Lease:
         ({"holderIdentity": "", "renewTime": "2026-01-01T12:00:19Z"}, Level.PROBLEM, "was given back"),
     ],
 )
-def test_a_lease_tells_whether_somebody_leads(spec: dict[str, Any], level: Level, says: str) -> None:
+def test_a_lease_shows_whether_an_operator_leads(spec: dict[str, Any], level: Level, says: str) -> None:
     finding = lease_finding(lease(**{"holderIdentity": "op-1", "leaseDurationSeconds": 15, **spec}), NOW)
     assert finding.level is level
     assert says in finding.text

@@ -144,7 +144,7 @@ def test_the_label_is_held_against_what_the_runtime_can(
     assert any(says in line for line in lines(findings(node(runtime=runtime, labels=labels)), level))
 
 
-def test_the_last_run_on_the_node_tells_whether_criu_works() -> None:
+def test_the_last_run_on_the_node_shows_whether_criu_works() -> None:
     old, new = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
     failed, saved = backup("Failed", reason="CriuMissing", at=new), backup("CompletedWithError", at=old)
     (line,) = lines(findings(node(), agent=agent(), backups=(failed, saved)), Level.PROBLEM)
@@ -170,7 +170,7 @@ def test_the_faults_of_a_node_are_reasons_that_agents_write() -> None:
     assert [reason for reason in NODE_FAULTS if f'"{reason}"' not in source] == []
 
 
-def test_only_ended_runs_of_mode_container_tell_something_of_a_node() -> None:
+def test_only_ended_runs_of_mode_container_say_something_of_a_node() -> None:
     counted = backup("Failed")
     found = ended_runs([counted, backup("Checkpointing"), backup("Completed", mode="application")])
     assert found == {"n1": (counted,)}
@@ -188,7 +188,7 @@ def test_an_agent_that_could_not_be_asked_leaves_the_disk_hidden() -> None:
     assert line.startswith("the free disk for checkpoints: you may not look | it takes the right to get pods/proxy")
 
 
-def test_a_notice_and_a_node_that_is_not_ready_are_told() -> None:
+def test_a_notice_and_a_node_that_is_not_ready_are_reported() -> None:
     noticed = {"type": "holdfast.dev/preempted", "status": "True", "message": "EC2 takes this node back at noon"}
     found = lines(findings(node(conditions=[noticed])), Level.NOTE)
     assert "the node is not ready | " in found

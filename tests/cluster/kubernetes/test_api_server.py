@@ -187,7 +187,7 @@ class TestWatches:
 
 
 class TestWhoAsks:
-    async def test_without_a_role_one_is_told_what_is_lacking(self, control_plane: ControlPlane) -> None:
+    async def test_without_a_role_the_error_names_the_missing_right(self, control_plane: ControlPlane) -> None:
         async with client(load_config(str(control_plane.user("jane")), environ={})) as jane:
             with pytest.raises(Forbidden, match='User "jane" cannot list resource "nodes"') as caught:
                 await jane.list(NODES)

@@ -136,7 +136,7 @@ class TestClientCertificates:
         pair = authority.user(name)
         return {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
 
-    async def test_one_opens_the_door(self, authority: Authority, tmp_path: Path) -> None:
+    async def test_a_client_certificate_gives_access(self, authority: Authority, tmp_path: Path) -> None:
         server = FaultyServer(FOUND)
         async with server.running(tls=serving(authority, clients=True)) as url:
             await reach(config_for(tmp_path, url, self.user(authority), certificate_authority=str(authority.file)))

@@ -48,7 +48,7 @@ async def exactly(attached: ExecStream, count: int) -> bytes:
     return got
 
 
-async def test_a_command_hears_and_answers(pod: tuple[KubernetesCluster, Key]) -> None:
+async def test_a_command_gets_its_input_and_answers(pod: tuple[KubernetesCluster, Key]) -> None:
     cluster, key = pod
     async with cluster.run_in_pod(key, python(UPPER), container="trainer") as attached:
         for word in (b"one\n", b"two & three\n"):
@@ -63,7 +63,7 @@ async def test_every_byte_of_a_long_answer_arrives_and_then_the_end(pod: tuple[K
         assert await attached.read() == b""
 
 
-async def test_a_command_that_fails_is_told_with_its_last_words(pod: tuple[KubernetesCluster, Key]) -> None:
+async def test_a_command_that_fails_is_reported_with_its_last_output(pod: tuple[KubernetesCluster, Key]) -> None:
     cluster, key = pod
     async with cluster.run_in_pod(key, python(FAILS), container="trainer") as attached:
         with pytest.raises(ServerError, match=rf"run .* in pod {key}: .*: no such thing"):

@@ -111,7 +111,7 @@ async def test_what_has_expired_is_asked_for_anew(tmp_path: Path) -> None:
     assert (await plugin.identity(0.0)).authorization == "Bearer token-2"
 
 
-async def test_what_was_refused_is_asked_for_anew_once_for_all_who_were_refused(tmp_path: Path) -> None:
+async def test_a_refused_credential_is_fetched_anew_once_for_all_requests(tmp_path: Path) -> None:
     script = Script(tmp_path, "say(token=f'token-{RUN}')")
     plugin = script.plugin()
     refused = await plugin.identity(0.0)
@@ -142,7 +142,7 @@ async def test_it_gets_its_arguments_environment_and_no_input(tmp_path: Path) ->
     }
 
 
-async def test_it_is_told_of_the_cluster_when_it_wants_to_know(tmp_path: Path) -> None:
+async def test_the_plugin_gets_the_cluster_when_it_asks_for_it(tmp_path: Path) -> None:
     server = Server(
         url="https://api:6443",
         authority=PemSource(what="certificate-authority", data=b"pem"),
@@ -239,7 +239,7 @@ async def test_a_plugin_that_hangs_is_ended_with_all_that_it_started(tmp_path: P
 
 
 @pytest.mark.parametrize("steps", range(12))
-async def test_who_is_cancelled_while_the_plugin_starts_is_not_kept_waiting(steps: int) -> None:
+async def test_a_request_that_is_cancelled_while_the_plugin_starts_ends_at_once(steps: int) -> None:
     """However far the start has come, and although something that the plugin started holds its output open."""
     spec = ExecPlugin(api_version=V1, command="sh", args=("-c", "sleep 1000; true"))
     asked = asyncio.create_task(ExecPluginCredentials(spec, Server(url="https://api"), now=Clock()).identity(0.0))

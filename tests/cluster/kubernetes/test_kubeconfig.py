@@ -343,7 +343,7 @@ class TestPlainHttp:
     def test_this_machine_is_no_way_to_listen_on(self, tmp_path: Path, host: str) -> None:
         assert config_for(tmp_path, f"http://{host}", {"token": "t"}).server.url == f"http://{host}"
 
-    def test_who_asks_for_it_gets_it(self, tmp_path: Path) -> None:
+    def test_plain_http_is_used_where_the_kubeconfig_skips_verification(self, tmp_path: Path) -> None:
         config = config_for(tmp_path, "http://api:8080", {"token": "t"}, insecure_skip_tls_verify=True)
         assert config.server.url == "http://api:8080"
 
@@ -396,7 +396,7 @@ class TestProxies:
         environ = {"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": "*"}
         assert self.load(tmp_path, environ, **{"proxy-url": "http://own:1"}).server.proxy == "http://own:1"
 
-    def test_a_pod_heeds_the_environment_too(self, tmp_path: Path, service_account: Path) -> None:
+    def test_a_pod_uses_the_environment_too(self, tmp_path: Path, service_account: Path) -> None:
         environ = {"HOME": str(tmp_path), "HTTPS_PROXY": "http://proxy:3128", **IN_POD}
         assert load_config(environ=environ, service_account=service_account).server.proxy == "http://proxy:3128"
         environ["NO_PROXY"] = "10.0.0.0/8"

@@ -137,11 +137,11 @@ class TestFallingBack:
         setting.server.then(stream(line("ADDED", config_map("a")), line("BOOKMARK", bookmark)), page("a", "b"))
         assert await setting.names() == ["a", "b"]
 
-    async def test_who_may_list_but_not_watch_gets_pages(self, setting: Setting) -> None:
+    async def test_a_user_who_may_list_but_not_watch_gets_pages(self, setting: Setting) -> None:
         setting.server.then(answer(403, status(403, "Forbidden", "cannot watch")), page("a"))
         assert await setting.names() == ["a"]
 
-    async def test_who_may_do_neither_is_told_about_listing(self, setting: Setting) -> None:
+    async def test_a_user_who_may_do_neither_gets_the_error_about_listing(self, setting: Setting) -> None:
         for verb in ("watch", "list"):
             setting.server.then(answer(403, status(403, "Forbidden", f'User "jane" cannot {verb} configmaps')))
         with pytest.raises(Forbidden, match='User "jane" cannot list configmaps'):

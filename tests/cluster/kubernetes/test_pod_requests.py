@@ -41,12 +41,12 @@ async def test_the_api_server_passes_a_question_on(control_plane: ControlPlane, 
             await cluster.ask_pod(key, port=port, path="/nothing")
 
 
-async def test_who_may_not_is_told(control_plane: ControlPlane, namespace: str) -> None:
+async def test_a_user_without_the_right_gets_an_error(control_plane: ControlPlane, namespace: str) -> None:
     async with client(load_config(str(control_plane.user("no-proxy")))) as cluster:
         with pytest.raises(ClusterError, match="pods/proxy"):
             await cluster.ask_pod(Key(namespace, "agent"), port=9109, path="/metrics")
 
 
-async def test_the_version_of_the_server_is_told(control_plane: ControlPlane) -> None:
+async def test_the_version_of_the_server_is_returned(control_plane: ControlPlane) -> None:
     async with client(load_config(str(control_plane.kubeconfig))) as cluster:
         assert (await cluster.server_version()).startswith("v1.")

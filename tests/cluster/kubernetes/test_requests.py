@@ -65,7 +65,9 @@ WRITES = ("create", "replace", "patch", "patch_status", "delete")
 
 
 class TestWhatIsSent:
-    async def test_a_read_says_who_asks_and_for_what(self, server: FaultyServer, cluster: KubernetesCluster) -> None:
+    async def test_a_read_has_the_user_agent_and_the_accepted_types(
+        self, server: FaultyServer, cluster: KubernetesCluster
+    ) -> None:
         server.then(FOUND)
         found = await cluster.get(CONFIG_MAPS, X)
         assert (found.metadata.key, found.metadata.resource_version, found.data) == (X, "7", {"colour": "red"})
@@ -163,7 +165,7 @@ class TestWaiting:
         assert caught.value.code == code
         assert len(server.requests) == 1
 
-    async def test_patience_ends_after_ten_tries(self, server: FaultyServer, tmp_path: Path) -> None:
+    async def test_a_request_is_given_up_after_ten_attempts(self, server: FaultyServer, tmp_path: Path) -> None:
         server.then(*[answer(429)] * 10)
         patience = RetryLimits(first_backoff_s=0.001, longest_backoff_s=0.002)
         async with client(config_for(tmp_path, server.url), patience=patience) as cluster:
@@ -171,7 +173,7 @@ class TestWaiting:
                 await cluster.get(CONFIG_MAPS, X)
         assert len(server.requests) == 10
 
-    async def test_who_is_told_to_wait_for_an_hour_tells_the_caller(
+    async def test_an_answer_to_wait_for_an_hour_goes_to_the_caller(
         self, server: FaultyServer, cluster: KubernetesCluster
     ) -> None:
         server.then(answer(429, status(429, "TooManyRequests", "slow down"), Retry_After="3600"))
@@ -211,7 +213,7 @@ class TestLostConnections:
         assert len([request for request in server.requests if request.method != "GET"]) == 1
 
     @pytest.mark.parametrize("verb", WRITES)
-    async def test_a_write_that_found_nobody_is_made_once_somebody_listens(
+    async def test_a_write_that_found_no_server_is_made_once_a_server_listens(
         self, server: FaultyServer, tmp_path: Path, unused_tcp_port: int, verb: str
     ) -> None:
         tried = asyncio.Event()
@@ -360,7 +362,9 @@ class TestGate:
         await gated.pod_log(X)
         assert len(server.requests) == 2
 
-    async def test_the_gate_is_asked_before_every_try(self, server: FaultyServer, cluster: KubernetesCluster) -> None:
+    async def test_the_gate_is_asked_before_every_attempt(
+        self, server: FaultyServer, cluster: KubernetesCluster
+    ) -> None:
         gate = Gate(2)
         server.then(answer(429, Retry_After="0"), answer(401))
         with pytest.raises(NotLeading):
@@ -390,7 +394,7 @@ class TestGate:
         assert gate.calls == 0
 
 
-async def test_every_try_is_observed(server: FaultyServer, tmp_path: Path, unused_tcp_port: int) -> None:
+async def test_every_attempt_is_observed(server: FaultyServer, tmp_path: Path, unused_tcp_port: int) -> None:
     seen: list[tuple[str, str, int]] = []
 
     def observe(verb: str, resource: str, code: int, seconds: float) -> None:

@@ -83,7 +83,7 @@ def test_invalid_names_every_field() -> None:
     )
 
 
-def test_forbidden_says_who_lacks_what_and_what_helps() -> None:
+def test_forbidden_names_the_account_the_right_and_what_helps() -> None:
     message = 'jobs.batch is forbidden: User "jane" cannot create resource "jobs" in the namespace "ml"'
     line = str(refused(403, status(403, "Forbidden", message)))
     assert message in line
@@ -101,7 +101,7 @@ def test_unauthorized_says_where_the_credentials_are() -> None:
     assert "renew it in the file" in line
 
 
-def test_a_kind_that_is_not_served_is_told_from_an_object_that_is_missing() -> None:
+def test_a_kind_that_is_not_served_differs_from_an_object_that_is_missing() -> None:
     assert str(refused(404, b"404 page not found\n")).endswith("the server does not serve this kind")
     assert str(refused(404, status(404, "NotFound", 'jobs "x" not found'))).endswith('jobs "x" not found')
 

@@ -46,7 +46,7 @@ def test_a_bound_token_names_its_account_and_pod() -> None:
         {"authenticated": False, "error": "token is expired"},
     ],
 )
-def test_who_is_not_known_for_this_audience_is_nobody(status: dict[str, Any]) -> None:
+def test_a_token_of_another_audience_has_no_identity(status: dict[str, Any]) -> None:
     assert parse_token_review("opaque", "here", answer(**status), "review a token") is None
 
 

@@ -226,7 +226,9 @@ async def test_what_is_not_an_event_is_refused(
         await watched(cluster)
 
 
-async def test_who_leaves_early_closes_the_connection(server: FaultyServer, cluster: KubernetesCluster) -> None:
+async def test_a_watch_that_is_left_early_closes_the_connection(
+    server: FaultyServer, cluster: KubernetesCluster
+) -> None:
     for _ in range(3):
         server.then(stream(*LIFE, hold=asyncio.Event()))
         async with cluster.watch(CONFIG_MAPS, resource_version="1") as events:
@@ -235,9 +237,7 @@ async def test_who_leaves_early_closes_the_connection(server: FaultyServer, clus
     gc.collect()  # a generator or connection left open would warn now, and warnings are errors
 
 
-async def test_who_is_cancelled_in_a_watch_leaves_nothing_open(
-    server: FaultyServer, cluster: KubernetesCluster
-) -> None:
+async def test_a_watch_that_is_cancelled_leaves_nothing_open(server: FaultyServer, cluster: KubernetesCluster) -> None:
     server.then(stream(LIFE[0], hold=asyncio.Event()))
     seen = asyncio.Event()
 
@@ -254,7 +254,9 @@ async def test_who_is_cancelled_in_a_watch_leaves_nothing_open(
     gc.collect()
 
 
-async def test_an_error_of_the_one_who_watches_stays_theirs(server: FaultyServer, cluster: KubernetesCluster) -> None:
+async def test_an_error_of_the_caller_of_a_watch_stays_the_callers(
+    server: FaultyServer, cluster: KubernetesCluster
+) -> None:
     async def fail() -> None:
         async with cluster.watch(CONFIG_MAPS, resource_version="1") as events:
             async for _ in events:

@@ -40,7 +40,7 @@ STEPS: list[tuple[JSON | None, JSON, list[tuple[str, str]]]] = [
 
 
 @pytest.mark.parametrize(("before", "after", "expected"), STEPS)
-def test_each_step_is_told_once(before: JSON | None, after: JSON, expected: list[tuple[str, str]]) -> None:
+def test_each_step_has_one_event(before: JSON | None, after: JSON, expected: list[tuple[str, str]]) -> None:
     told = events_for(workload(status=before), msgspec.convert(after, GPUWorkloadStatus))
     assert [(item.reason, item.message) for item in told] == expected
 

@@ -54,7 +54,7 @@ async def test_a_deleted_workload_is_gone_when_its_pod_is(lab: GPUWorkloadLab, p
 
 
 @pytest.mark.every_engine
-async def test_who_wants_to_keep_the_job_of_a_deleted_workload_may(lab: GPUWorkloadLab, pool: Pool) -> None:
+async def test_the_job_of_a_deleted_workload_may_be_orphaned(lab: GPUWorkloadLab, pool: Pool) -> None:
     await pool.add(resources={GPU: "2"})
     await lab.submit()
     await lab.until_phase("Running")

@@ -91,7 +91,7 @@ async def test_a_foreign_pod_with_a_workloads_labels_is_not_its_own() -> None:
             assert list(key_of(foreign)) == []
 
 
-async def test_who_waits_for_its_last_pod_to_stop_is_in_line_before_that_room_is_given_away() -> None:
+async def test_a_workload_whose_last_pod_stops_is_queued_before_its_capacity_is_given_away() -> None:
     async with still_cluster() as cluster:
         lab = GPUWorkloadLab(cluster, NAMESPACE)
         await add_node(cluster, "a", 2)
@@ -107,7 +107,7 @@ async def test_who_waits_for_its_last_pod_to_stop_is_in_line_before_that_room_is
             await hears(heard, "urgent")
 
 
-async def test_a_pod_that_is_seen_before_the_status_that_it_came_of_frees_no_room() -> None:
+async def test_a_pod_that_is_seen_before_the_status_that_it_came_of_frees_no_capacity() -> None:
     async with still_cluster() as cluster:
         lab = GPUWorkloadLab(cluster, NAMESPACE)
         await add_node(cluster, "a", 2)
@@ -143,7 +143,7 @@ async def test_one_that_is_deleted_leaves_the_line() -> None:
             await hears(heard, "second")
 
 
-async def test_whoever_becomes_more_important_goes_first() -> None:
+async def test_a_workload_that_becomes_more_important_goes_first() -> None:
     async with still_cluster() as cluster:
         lab = GPUWorkloadLab(cluster, NAMESPACE)
         await lab.submit("first")

@@ -35,7 +35,7 @@ class TestWithAnOperator:
         await gone(lab.cluster, JOBS, lab.key("eval-job"))
         assert "Retrying" in await lab.event_reasons(last="Retrying")
 
-    async def test_what_failed_stays_to_be_looked_at_until_the_next_try(self, lab: GPUWorkloadLab, pool: Pool) -> None:
+    async def test_a_failed_job_stays_until_the_next_attempt(self, lab: GPUWorkloadLab, pool: Pool) -> None:
         await pool.add(resources={GPU: "2"})
         await lab.submit(retryPolicy={"backoffSeconds": 200})
         (failed,) = await pool.running(1, job="eval-job")
@@ -285,7 +285,7 @@ async def test_a_job_that_was_made_before_the_crash_is_found_again(
 
 
 @pytest.mark.parametrize("ahead", [timedelta(hours=-3), timedelta(hours=3)])
-async def test_a_clock_apart_from_the_cluster_s_costs_no_try(
+async def test_a_clock_apart_from_the_cluster_s_costs_no_attempt(
     lab: GPUWorkloadLab, pool: Pool, cluster: Cluster, ahead: timedelta
 ) -> None:
     """Nobody gives up a pod that the scheduler turns away for a moment, however old its Job seems to be."""

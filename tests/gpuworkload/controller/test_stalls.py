@@ -60,7 +60,7 @@ async def test_a_job_that_nobody_looks_at_keeps_its_node_and_says_so(lab: GPUWor
         assert set(await lab.jobs()) == {"eval-job"}
 
 
-async def test_why_a_pod_is_refused_is_told_and_its_node_is_given_back(lab: GPUWorkloadLab) -> None:
+async def test_the_reason_of_a_refused_pod_is_shown_and_its_node_is_given_back(lab: GPUWorkloadLab) -> None:
     await add_node(lab.cluster, "a", 2)
     async with placing(lab.cluster, NAMESPACE, bind_timeout_s=2.0, explain_s=0.2):
         await lab.submit()

@@ -17,7 +17,7 @@ CHEAP = {"gpu-orchestrator/cheap-node": "true"}
 
 
 @pytest.mark.every_engine
-async def test_who_does_not_fit_says_what_is_missing_and_starts_when_gpus_are_free(
+async def test_a_workload_that_does_not_fit_says_what_is_missing_and_starts_when_gpus_are_free(
     lab: GPUWorkloadLab, pool: Pool
 ) -> None:
     await pool.add("a", resources={GPU: "2"})

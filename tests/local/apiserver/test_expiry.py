@@ -21,7 +21,7 @@ EARLY, LATE = "2026-01-02T03:00:00Z", "2026-01-02T04:00:00Z"
     "more",
     [{"lastTimestamp": LATE}, {"eventTime": "2026-01-02T04:00:00.000000Z"}, {"series": {"lastObservedTime": LATE}}],
 )
-def test_an_event_is_as_old_as_it_was_last_told(more: JSON) -> None:
+def test_an_event_is_as_old_as_its_last_repeat(more: JSON) -> None:
     event = {"metadata": {"creationTimestamp": EARLY}}
     assert last_seen(event) == datetime.fromisoformat(EARLY)
     assert last_seen({**event, **more}) == datetime.fromisoformat(LATE)

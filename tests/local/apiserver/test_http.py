@@ -127,7 +127,7 @@ async def test_a_folder_that_is_not_there_is_named(cluster: EmbeddedCluster, tmp
 
 
 @pytest.mark.parametrize("login", ["", "Bearer ", "Bearer wrong", "Basic x", "Bearer wrong\xff"])
-async def test_nothing_is_told_to_those_without_the_token(client: Client, login: str) -> None:
+async def test_a_client_without_the_token_gets_nothing(client: Client, login: str) -> None:
     for path in ("/version", "/api/v1/pods", "/apis", "/openapi/v3", "/nowhere"):
         code, body = await client.ask("GET", path, Authorization=login)
         assert (code, body["kind"], body["reason"]) == (401, "Status", "Unauthorized")
@@ -200,7 +200,7 @@ async def _try_everything(client: Client, name: str, odd: Any) -> None:
     assert all(answer.code < 500 for answer in asked), asked
 
 
-async def test_a_refused_object_is_told_by_field(client: Client) -> None:
+async def test_a_refused_object_is_reported_by_field(client: Client) -> None:
     answer = await client.ask("POST", JOBS, training_job("big", numWorkers=300))
     assert (answer.code, answer.body["reason"]) == (422, "Invalid")
     assert [cause["field"] for cause in answer.body["details"]["causes"]] == ["spec.numWorkers"]
@@ -352,14 +352,14 @@ async def test_a_streamed_list_ends_with_its_bookmark(client: Client) -> None:
     assert end["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
 
 
-async def test_bookmarks_are_sent_to_those_who_ask_for_them(client: Client) -> None:
+async def test_bookmarks_are_sent_to_watches_that_ask_for_them(client: Client) -> None:
     version = (await client.ask("GET", JOBS)).body["metadata"]["resourceVersion"]
     (line,) = await client.lines(f"{JOBS}?watch=1&resourceVersion={version}&allowWatchBookmarks=true", 1)
     assert (line["type"], line["object"]["kind"]) == ("BOOKMARK", "TrainingJob")
     assert line["object"]["metadata"] == {"resourceVersion": version}
 
 
-async def test_a_watch_from_a_version_that_is_no_longer_kept_is_told_so(
+async def test_a_watch_from_a_version_that_is_no_longer_stored_is_refused_as_expired(
     client: Client, cluster: EmbeddedCluster
 ) -> None:
     version = (await client.ask("GET", JOBS)).body["metadata"]["resourceVersion"]

@@ -131,7 +131,7 @@ async def test_where_pods_may_run_is_fixed_once_a_job_runs_or_ran(cluster: Embed
     assert [cause.field for cause in refusal.value.causes] == ["spec.template"]
 
 
-async def test_a_refusal_does_not_tell_what_the_template_holds(cluster: EmbeddedCluster) -> None:
+async def test_a_refusal_does_not_show_what_the_template_holds(cluster: EmbeddedCluster) -> None:
     env = [{"name": "TOKEN", "value": "hunter2"}]
     await cluster.create(JOBS, job(pods={"containers": [{**CONTAINER, "env": env}]}), namespace="default")
     with pytest.raises(Invalid) as refusal:

@@ -32,7 +32,7 @@ Check = Callable[[str], list[str]]
         (label_value_problems, ["", "a", "A_b.c-d", "a" * 63], ["-a", "a-", "a b", "a/b", "a" * 64]),
     ],
 )
-def test_names_are_told_apart(check: Check, good: list[str], bad: list[str]) -> None:
+def test_names_are_distinguished(check: Check, good: list[str], bad: list[str]) -> None:
     assert [name for name in good if check(name)] == []
     assert [name for name in bad if not check(name)] == []
 

@@ -74,7 +74,7 @@ async def test_readers_and_watchers_see_a_write_only_when_it_is_filed(desk: Obje
     assert desk.ledger.version == 1
 
 
-async def test_writes_of_one_turn_are_filed_together_and_told_in_order(desk: ObjectTableLab) -> None:
+async def test_writes_of_one_turn_are_stored_together_and_watched_in_order(desk: ObjectTableLab) -> None:
     one = desk.ledger.put(KIND, document("one"))
     desk.ledger.put(KIND, document("two"))
     desk.ledger.put(KIND, document("one", k="v"))

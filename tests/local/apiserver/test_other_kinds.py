@@ -107,7 +107,7 @@ async def test_plain_texts_of_a_secret_are_encoded_and_win(cluster: EmbeddedClus
     assert (await cluster.patch(SECRETS, ONE, {"stringData": {"c": "more"}})).data["c"] == text("more")
 
 
-async def test_a_secret_is_not_told_by_its_refusal(cluster: EmbeddedCluster) -> None:
+async def test_a_refusal_does_not_show_the_secret(cluster: EmbeddedCluster) -> None:
     with pytest.raises(BadRequest, match="put plain text under stringData") as refused:
         await cluster.create(SECRETS, config_map("one", data={"password": "hunter2!"}), namespace="default")
     assert "hunter2" not in str(refused.value)
@@ -149,7 +149,7 @@ async def test_a_claim_that_makes_no_sense_is_refused_with_its_path(
     assert {cause.field for cause in refused.value.causes} == {field}
 
 
-async def test_an_event_is_told_where_its_object_lives(cluster: EmbeddedCluster) -> None:
+async def test_an_event_is_recorded_in_the_namespace_of_its_object(cluster: EmbeddedCluster) -> None:
     def event(name: str, namespace: str | None) -> JSON:
         about = {"kind": "Pod", "name": "one", **({"namespace": namespace} if namespace else {})}
         return {"metadata": {"name": name}, "involvedObject": about, "reason": "Started", "count": 1}

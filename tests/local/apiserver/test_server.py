@@ -286,7 +286,7 @@ async def test_of_concurrent_guarded_writes_one_wins(cluster: EmbeddedCluster) -
     assert sum(isinstance(answer, Conflict) for answer in answers) == 9
 
 
-async def test_logs_come_from_whoever_runs_the_pods(clock: Clock) -> None:
+async def test_logs_come_from_the_kubelet_of_the_pod(clock: Clock) -> None:
     async def logs(key: Key, container: str, tail_lines: int | None, limit_bytes: int | None) -> bytes:
         return f"{key} {container} {tail_lines} {limit_bytes}".encode()
 

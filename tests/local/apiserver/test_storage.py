@@ -110,7 +110,7 @@ def test_an_overwritten_page_is_refused_and_left_alone_wherever_it_is(path: Path
         assert path.read_bytes() == damaged
 
 
-def test_a_single_changed_letter_in_an_object_is_noticed(path: Path) -> None:
+def test_a_single_changed_byte_in_an_object_is_noticed(path: Path) -> None:
     filled(path)
     whole = path.read_bytes()
     at = whole.rindex(b"xxxx")

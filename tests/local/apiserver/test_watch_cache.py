@@ -121,7 +121,7 @@ async def test_a_version_of_the_future_is_waited_for() -> None:
     assert await take(stream, 1) == [4]
 
 
-async def test_a_quiet_reader_is_told_that_nothing_happened() -> None:
+async def test_a_quiet_watch_gets_bookmarks() -> None:
     log = history(1, bookmark_s=0.01)
     assert await take(log.watch_from("configmaps", 0), 3) == [1, None, None]
 

@@ -31,7 +31,7 @@ def test_the_wait_grows_with_the_failures_since_the_last_success(
 
 
 @given(st.lists(st.integers(0, 5000), min_size=1, max_size=30))
-def test_nobody_waits_longer_than_the_cap_after_the_last_failure(failed: list[int]) -> None:
+def test_no_job_waits_longer_than_the_cap_after_the_last_failure(failed: list[int]) -> None:
     left_s = backoff_remaining_s([], [worker("Failed", ended=ago(seconds)) for seconds in failed], NOW)
     assert 0 <= left_s <= CAP_S - min(failed) or left_s == 0
 

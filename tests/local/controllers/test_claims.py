@@ -168,7 +168,7 @@ async def test_a_claim_stays_while_its_storage_can_not_be_removed() -> None:
 
 
 @virtual
-async def test_a_claim_waits_for_who_else_holds_it_without_losing_its_storage_twice() -> None:
+async def test_a_claim_waits_for_other_finalizers_without_losing_its_storage_twice() -> None:
     reclaimed: list[Key] = []
 
     async def reclaim(key: Key) -> None:

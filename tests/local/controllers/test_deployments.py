@@ -88,7 +88,9 @@ def names(pods: tuple[Pod, ...]) -> list[str]:
         pytest.param(ONE, [a_pod("a", ONE, "Failed", ended=ago(99), deleted=True)], 1, [], id="ended and going"),
     ],
 )
-def test_who_comes_and_who_goes(wanted: TemplatedDeployment, pods: list[Pod], create: int, stop: list[str]) -> None:
+def test_which_pods_are_created_and_which_are_deleted(
+    wanted: TemplatedDeployment, pods: list[Pod], create: int, stop: list[str]
+) -> None:
     steps = plan_scale(wanted, pods, NOW)
     assert (steps.create, names(steps.stop)) == (create, stop)
 

@@ -65,7 +65,7 @@ def test_a_pod_finished_when_its_last_container_did() -> None:
     assert finished_at(both) == parse_time(ago(10)), "a sidecar counts, a step of the set-up does not"
 
 
-def test_without_containers_other_signs_tell_when_a_pod_finished() -> None:
+def test_without_containers_other_fields_show_when_a_pod_finished() -> None:
     made = without_containers(worker(made=ago(100)))
     assert finished_at(made) == parse_time(ago(100))
     deleted = without_containers(worker(made=ago(100), deleted=ago(20)))
@@ -75,7 +75,7 @@ def test_without_containers_other_signs_tell_when_a_pod_finished() -> None:
     assert finished_at(structs.replace(deleted, status=status)) == parse_time(ago(70))
 
 
-def test_marks_that_are_no_numbers_are_as_good_as_none() -> None:
+def test_annotations_that_are_no_numbers_count_as_missing() -> None:
     pod = worker(index=3, failures=2)
     assert (index_of(pod), failures_before(pod)) == (3, 2)
     for text in ("x", "9" * 5000):

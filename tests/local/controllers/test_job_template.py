@@ -76,7 +76,7 @@ def test_an_index_hands_its_failures_down(replica: NewPod, marks: dict[str, str]
     assert pod_body(indexed_job(1), replica)["metadata"]["annotations"] == {INDEX: "0", **marks}
 
 
-def test_a_long_name_leaves_room_for_what_the_server_adds() -> None:
+def test_a_long_name_is_cut_for_the_suffix_that_the_server_adds() -> None:
     long = msgspec.convert({"metadata": {"name": "n" * 63, "uid": "u"}}, TemplatedJob)
     prefix = pod_body(long, NewPod())["metadata"]["generateName"]
     assert len(prefix) == 58

@@ -56,7 +56,7 @@ def ready(pod: Pod) -> str:
 
 
 @virtual
-async def test_a_machine_that_comes_back_loses_its_marks_and_keeps_its_pods() -> None:
+async def test_a_node_that_comes_back_loses_its_taints_and_keeps_its_pods() -> None:
     async with a_cluster() as bench:
         for name in ("m-1", "m-2"):
             await bench.add_node(name)

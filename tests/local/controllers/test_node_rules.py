@@ -68,7 +68,7 @@ def test_a_mark_keeps_the_time_at_which_it_was_set() -> None:
     assert (old.time_added, new.time_added) == (ago(60), ago(0))
 
 
-def test_a_machine_that_changes_from_ill_to_silent_changes_its_marks() -> None:
+def test_a_node_that_changes_from_not_ready_to_silent_changes_its_taints() -> None:
     ill = node(ready="Unknown", taints=[{"key": NOT_READY, "effect": effect} for effect in ("NoExecute", "NoSchedule")])
     assert {taint.key for taint in wanted_taints(ill, evict=True, now=NOW)} == {UNREACHABLE}
 
@@ -91,7 +91,7 @@ def test_any_change_of_lease_or_heartbeat_is_a_sign_of_life() -> None:
     assert heartbeat_of(told_by_us, None) == heartbeat_of(beating, None), "what we write in its name is none"
 
 
-def test_silence_makes_all_that_the_machine_told_unknown_and_nothing_else() -> None:
+def test_silence_makes_all_conditions_of_the_node_unknown_and_nothing_else() -> None:
     machine = saying(
         node(),
         node_condition("Ready", "True", lastHeartbeatTime=ago(90), reason="KubeletReady"),

@@ -26,7 +26,7 @@ def cpus(occupancy: NodeSnapshot, machine: str = "m") -> int:
 POD = pod("p", **asking(cpu="2"))
 
 
-def test_an_assumed_pod_takes_its_room_once_before_and_after_the_cache_shows_it() -> None:
+def test_an_assumed_pod_takes_its_capacity_once_before_and_after_the_cache_shows_it() -> None:
     occupancy = NodeSnapshot()
     occupancy.pod_changed(None, POD)
     assert occupancy.waiting() == [POD]
@@ -41,7 +41,7 @@ def test_an_assumed_pod_takes_its_room_once_before_and_after_the_cache_shows_it(
     assert cpus(occupancy) == 0
 
 
-def test_a_binding_that_failed_gives_the_room_back_and_the_pod_its_place_in_the_queue() -> None:
+def test_a_binding_that_failed_gives_the_capacity_back_and_the_pod_its_position_in_the_queue() -> None:
     occupancy = NodeSnapshot()
     occupancy.pod_changed(None, POD)
     occupancy.pod_changed(None, pod("q"))
@@ -87,7 +87,9 @@ def stopping(it: Pod) -> Pod:
         (on(POD, "m"), structs.replace(on(POD, "m"), metadata=pod("p", labels={"a": "b"}).metadata), True),
     ],
 )
-def test_only_what_may_give_a_pod_its_place_is_news(old: Pod | None, new: Pod | None, dirty: bool) -> None:
+def test_only_events_that_may_let_a_pod_fit_make_the_snapshot_dirty(
+    old: Pod | None, new: Pod | None, dirty: bool
+) -> None:
     occupancy = NodeSnapshot()
     occupancy.pod_changed(None, old)
     occupancy.dirty = False

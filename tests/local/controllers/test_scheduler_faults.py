@@ -38,7 +38,7 @@ async def test_a_binding_that_the_server_failed_is_made_again() -> None:
 
 
 @virtual
-async def test_a_binding_that_failed_holds_no_room() -> None:
+async def test_a_binding_that_failed_holds_no_capacity() -> None:
     async with a_cluster() as bench:
         await bench.crash()
         stubborn = Stubborn(bench.cluster, ServerError("disk full"))

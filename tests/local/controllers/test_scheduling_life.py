@@ -29,7 +29,7 @@ async def turned_down(bench: Bench, key: Key) -> str:
 
 
 @virtual
-async def test_a_pod_that_waits_says_why_and_goes_when_there_is_room() -> None:
+async def test_a_pod_that_waits_says_why_and_is_bound_when_it_fits() -> None:
     async with a_cluster() as bench:
         key = await bench.run_pod("one", **gpus(2))
         assert await turned_down(bench, key) == "no nodes available to schedule pods"
@@ -46,7 +46,7 @@ async def test_a_pod_that_waits_says_why_and_goes_when_there_is_room() -> None:
 
 
 @virtual
-async def test_a_pod_that_waits_is_not_written_again_without_news() -> None:
+async def test_a_pod_that_waits_is_not_written_again_without_an_event() -> None:
     async with a_cluster() as bench:
         await bench.add_node("small", gpus=1)
         key = await bench.run_pod("one", **gpus(2))

@@ -48,7 +48,7 @@ def test_the_most_important_goes_first_then_the_one_that_waits_longest_then_the_
         assert list(refused) == ["high", "old", "c", "b"][room:]
 
 
-def test_one_look_never_gives_the_same_room_twice() -> None:
+def test_one_pass_never_gives_the_same_capacity_twice() -> None:
     placed, refused = go([pod(name, **gpus(1)) for name in "abcde"], [gpu_node("m", 2), gpu_node("n", 2)])
     assert sorted(placed.values()) == ["m", "m", "n", "n"]
     assert refused == {"e": "0/2 nodes are available: 2 Insufficient nvidia/gpu."}
@@ -68,7 +68,7 @@ def test_without_machines_that_is_the_message() -> None:
     assert go([pod("p")], [])[1] == {"p": "no nodes available to schedule pods"}
 
 
-def test_a_pod_that_has_ended_takes_no_room_and_one_that_is_stopping_does() -> None:
+def test_a_pod_that_has_ended_takes_no_capacity_and_one_that_is_stopping_does() -> None:
     holder = pod("holder", node="m", **gpus(1))
     ended = structs.replace(holder, status=structs.replace(holder.status, phase="Failed"))
     stopping = structs.replace(holder, metadata=structs.replace(holder.metadata, deletion_timestamp="now"))
@@ -129,7 +129,7 @@ def test_pods_that_avoid_each_other_part() -> None:
     assert refused == {"c": "0/2 nodes are available: 2 node(s) didn't match pod anti-affinity rules."}
 
 
-def test_who_wants_to_be_alone_is_left_alone() -> None:
+def test_a_pod_with_anti_affinity_keeps_others_off_its_node() -> None:
     hermit = pod("hermit", node="m", **AWAY)
     placed, refused = go([pod("p", labels=APP)], [node("m")], [hermit])
     assert refused == {"p": "0/1 nodes are available: 1 node(s) didn't satisfy existing pods anti-affinity rules."}
@@ -169,7 +169,7 @@ def test_a_term_speaks_of_its_own_namespace_unless_it_says_otherwise(more: JSON,
 
 
 @pytest.mark.parametrize(("kind", "chosen"), [("podAffinity", "b"), ("podAntiAffinity", "a")])
-def test_wishes_about_neighbours_decide_between_machines(kind: str, chosen: str) -> None:
+def test_preferences_about_neighbours_decide_between_nodes(kind: str, chosen: str) -> None:
     wish = {"weight": 5, "podAffinityTerm": term(HOST, "x")}
     wishes: JSON = {"affinity": {kind: {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}}}
     there = [pod("q", labels=APP, node="b"), pod("r", node="a"), pod("s", node="a"), pod("t", node="b")]
@@ -217,7 +217,7 @@ def test_a_zone_that_a_pod_can_not_choose_does_not_count() -> None:
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=12),
 )
 @settings(deadline=None)
-def test_no_machine_is_overfull_and_nobody_waits_who_would_fit(rooms: list[int], asked: list[tuple[int, int]]) -> None:
+def test_no_node_is_overfull_and_no_pod_waits_that_would_fit(rooms: list[int], asked: list[tuple[int, int]]) -> None:
     machines = [gpu_node(f"m-{number}", room) for number, room in enumerate(rooms)]
     waiting = [pod(f"p-{number}", priority=rank, **gpus(count)) for number, (count, rank) in enumerate(asked)]
     occupancy = NodeSnapshot()

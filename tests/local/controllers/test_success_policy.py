@@ -27,7 +27,7 @@ ONE_OF_THE_LAST: JSON = {"succeededIndexes": "3-4", "succeededCount": 1}
         ([{"succeededIndexes": "9"}], {0, 1, 2, 3, 4}, None),
     ],
 )
-def test_the_first_rule_that_holds_is_told(rules: list[JSON], completed: set[int], number: int | None) -> None:
+def test_the_first_rule_that_holds_is_named(rules: list[JSON], completed: set[int], number: int | None) -> None:
     job = indexed_job(5, successPolicy={"rules": rules})
     assert satisfied_rule(job, frozenset(completed)) == number
 

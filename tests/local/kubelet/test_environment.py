@@ -51,7 +51,7 @@ async def test_nothing_but_the_base_and_what_is_declared_is_there(bench: Bench) 
     assert found["HOSTNAME"] == "p"
 
 
-async def test_gloo_is_told_to_use_the_loopback_interface_unless_the_pod_says_otherwise(bench: Bench) -> None:
+async def test_gloo_uses_the_loopback_interface_unless_the_pod_says_otherwise(bench: Bench) -> None:
     assert (await variables(bench, await bench.ended(shell(ENV), name="told")))["GLOO_SOCKET_IFNAME"] == "lo"
     own = shell(ENV, env=[{"name": "GLOO_SOCKET_IFNAME", "value": "eth1"}])
     assert (await variables(bench, await bench.ended(own, name="own")))["GLOO_SOCKET_IFNAME"] == "eth1"
@@ -64,7 +64,7 @@ async def test_home_and_temporary_folder_lie_in_the_pods_own_folder(bench: Bench
     assert all(path.startswith(str(bench.folder(pod))) for path in paths)
 
 
-async def test_fields_of_the_pod_are_told(bench: Bench) -> None:
+async def test_fields_of_the_pod_are_in_variables(bench: Bench) -> None:
     fields = {
         "NAME": "metadata.name",
         "NAMESPACE": "metadata.namespace",
@@ -93,7 +93,7 @@ async def test_fields_of_the_pod_are_told(bench: Bench) -> None:
     }
 
 
-async def test_resources_are_told_in_units_of_the_divisor_rounded_up(bench: Bench) -> None:
+async def test_resources_are_in_units_of_the_divisor_rounded_up(bench: Bench) -> None:
     def resource(name: str, divisor: str) -> JSON:
         return {"valueFrom": {"resourceFieldRef": {"resource": name, "divisor": divisor}}}
 

@@ -17,7 +17,7 @@ from tests.local.kubelet.bench import Bench, python, shell, terminated
 KEPT_AT_MOST = 2 * 10_000_000
 
 
-async def test_a_hundred_megabytes_in_one_line_take_no_more_room_than_is_kept(bench: Bench) -> None:
+async def test_a_hundred_megabytes_in_one_line_take_no_more_space_than_the_limit(bench: Bench) -> None:
     code = "import sys\nfor _ in range(1600): sys.stdout.write('x' * 65536)\nsys.stdout.write('end')"
     pod = await bench.ended(python(code))
     assert pod.status["phase"] == "Succeeded"

@@ -33,7 +33,7 @@ def jax(host: str, port: object) -> DeclaredEnv:
     return DeclaredEnv({"JAX_COORDINATOR_ADDRESS": f"{host}:{port}"})
 
 
-def test_a_job_alone_meets_where_it_is_told(book: PodAddresses, port: int) -> None:
+def test_a_job_alone_meets_at_its_address(book: PodAddresses, port: int) -> None:
     assert with_unique_ports(torch(ONE, port), "a", book) == torch(ONE, port)
     assert with_unique_ports(jax(ONE, port), "a", book) == jax(ONE, port)
 
@@ -80,7 +80,7 @@ def test_a_secret_stays_as_it_is(book: PodAddresses, port: int, hidden: str) -> 
     assert with_unique_ports(secret, "b", book) == secret
 
 
-async def test_a_container_is_told_in_variables_and_arguments_alike(bench: Bench) -> None:
+async def test_a_container_gets_its_address_in_variables_and_arguments_alike(bench: Bench) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         host = f"job-0.workers.{bench.namespace}.svc"

@@ -37,7 +37,7 @@ async def test_an_init_container_runs_this_holdfast_even_where_no_such_command_i
     assert await bench.log(pod.metadata.key) == "trained\n"
 
 
-async def test_an_init_container_that_fails_tells_why_and_the_training_does_not_start(bench: Bench) -> None:
+async def test_an_init_container_that_fails_says_why_and_the_training_does_not_start(bench: Bench) -> None:
     init = {"name": "first", "image": "holdfast:any", "command": ["holdfast", "sidecar"]}
     init["terminationMessagePolicy"] = "FallbackToLogsOnError"
     pod = await bench.ended(python("print('trained')"), initContainers=[init])

@@ -126,7 +126,7 @@ def test_a_container_is_reported_in_the_state_that_it_is_in() -> None:
         ("Always", 1, True),
     ],
 )
-def test_the_policy_says_who_is_restarted(policy: str, code: int, expected: bool) -> None:
+def test_the_restart_policy_says_which_containers_are_restarted(policy: str, code: int, expected: bool) -> None:
     assert restarts_again(policy, code) is expected
 
 

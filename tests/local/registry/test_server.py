@@ -43,7 +43,7 @@ async def test_an_image_is_pushed_and_comes_back(serving: tuple[str, RegistryCli
     assert await registry.mount_blob("team/other", pushed.layer.digest, REPOSITORY)
 
 
-async def test_what_is_not_there_is_told_as_such(serving: tuple[str, RegistryClient]) -> None:
+async def test_a_missing_image_is_reported_as_missing(serving: tuple[str, RegistryClient]) -> None:
     _, registry = serving
     assert await registry.tags("team/nothing") == []
     assert await registry.resolve_tag("team/nothing", "t1") is None

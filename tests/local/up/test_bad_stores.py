@@ -55,7 +55,7 @@ async def test_wrong_credentials_keep_a_job_waiting_and_its_message_says_so(box:
         await gone(box.cluster, TRAINING_JOBS, Key(NAMESPACE, "stranger"))
 
 
-async def test_a_missing_bucket_is_told_and_waited_for(box: LocalCluster, s3_server: Server) -> None:
+async def test_a_missing_bucket_is_reported_and_waited_for(box: LocalCluster, s3_server: Server) -> None:
     storage, secret = in_store(s3_server, "early")
     await write_secret(box, "early", secret)
     await start(box, "early", hyperparameters=SHORT, checkpoint={"storage": {**storage, "s3Bucket": "not-yet"}})

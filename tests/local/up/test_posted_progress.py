@@ -19,7 +19,7 @@ TOLD = {"late": '{"epoch": 5, "epochs": 9}', "early": '{"epoch": 1, "epochs": 9,
 HALF = {"numWorkers": 2, "resources": {"requests": {"cpu": ROOMY.cpus // 2}}}
 
 
-async def test_each_of_two_trainings_without_any_block_is_heard_by_its_own_sidecar(box: LocalCluster) -> None:
+async def test_each_of_two_trainings_without_any_block_reports_to_its_own_sidecar(box: LocalCluster) -> None:
     for name, told in TOLD.items():
         await start(box, name, command=["python", "-c", POST], env=[{"name": "TOLD", "value": told}], **HALF)
     ended = await asyncio.gather(*(completed(box, name) for name in TOLD))

@@ -93,7 +93,7 @@ async def test_a_machine_joins_by_itself_without_a_credential_and_is_given_back(
     assert list((data / "machines").iterdir()) == []
 
 
-async def test_a_machine_that_is_taken_back_is_told_marked_and_then_gone_with_all_that_ran_on_it(
+async def test_a_machine_that_is_taken_back_gets_its_notice_is_marked_and_then_gone_with_all_that_ran_on_it(
     box: LocalCluster, data: Path
 ) -> None:
     await template(box)

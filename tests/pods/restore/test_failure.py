@@ -49,7 +49,7 @@ def failure(pod: Pod) -> CreationFailure:
         (NOT_OURS, Fault.IMAGE, "look at the runtime's words"),
     ],
 )
-def test_a_container_that_can_not_be_created_is_told_as_that(message: str, fault: Fault, advice: str) -> None:
+def test_a_container_that_can_not_be_created_has_a_class_of_its_own(message: str, fault: Fault, advice: str) -> None:
     found = failure(restored(waiting("CreateContainerError", message)))
     assert (found.container, found.node, found.fault) == ("trainer", "n1", fault)
     assert found.message.startswith("container trainer can't be created from its checkpoint on n1 (")

@@ -41,12 +41,12 @@ def test_flags_that_only_the_kernel_uses_do_not_matter_and_unknown_ones_do() -> 
     assert programs_flags(["constant_tsc", "hypervisor", "avx2", "of_next_year"]) == {"avx2", "of_next_year"}
 
 
-def test_a_node_that_told_no_flags_is_not_chosen() -> None:
+def test_a_node_without_cpu_flags_is_not_chosen() -> None:
     (why,) = choose_nodes([node(flags=None)], [IMAGE]).unfit.values()
     assert "run holdfast's agent on it" in why
 
 
-def test_an_image_that_tells_no_flags_goes_anywhere() -> None:
+def test_an_image_without_cpu_flags_goes_anywhere() -> None:
     image = msgspec.structs.replace(IMAGE, cpu_flags=frozenset())
     assert choose_nodes([node(flags=None)], [image]).fit
 

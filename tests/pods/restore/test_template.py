@@ -145,7 +145,7 @@ def test_a_secret_that_the_pod_has_already_is_not_named_twice() -> None:
     assert restored_pod(OLD, plan(secret="base"))["spec"]["imagePullSecrets"] == [{"name": "base"}]
 
 
-def test_the_base_image_comes_by_digest_with_the_pods_own_secrets_to_where_there_is_room() -> None:
+def test_the_base_image_comes_by_digest_with_the_pods_own_secrets_to_a_node_where_the_pod_fits() -> None:
     pod = base_image_pod(OLD, plan(secret="registry"))
     assert pod is not None
     (container,) = pod["spec"]["containers"]

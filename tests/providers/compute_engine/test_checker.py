@@ -146,7 +146,7 @@ def test_what_is_missing_is_found(contract: Description) -> None:
     assert problems(contract, None) == ["instances.insert needs a body"]
 
 
-def test_several_problems_are_all_told(contract: Description) -> None:
+def test_several_problems_are_all_listed(contract: Description) -> None:
     body = changed("status", "RUNNING")
     body["nmae"] = "m"
     assert len(problems(contract, body)) == 2

@@ -71,7 +71,7 @@ async def test_the_states_of_a_machine_that_is_made() -> None:
 
 
 @virtual
-async def test_a_wait_answers_after_two_minutes_at_most_and_earlier_when_told() -> None:
+async def test_a_wait_answers_after_two_minutes_at_most_and_earlier_when_set() -> None:
     async with client() as it:
         machine = await it.machine()
         stuck = it.cloud.operation("update", machine, user="somebody")
@@ -227,7 +227,7 @@ async def test_an_unknown_project_is_not_found() -> None:
 
 
 @virtual
-async def test_who_gives_up_on_a_request_does_not_stop_it() -> None:
+async def test_a_client_that_gives_up_on_a_request_does_not_stop_it() -> None:
     async with lab() as it:
         begun = asyncio.Event()
 

@@ -76,7 +76,7 @@ async def test_what_there_is_not(session: aiohttp.ClientSession, address: str) -
     assert (await read(session, address.removesuffix("/computeMetadata/v1")))[0] == 404
 
 
-async def test_without_the_header_nothing_is_told(session: aiohttp.ClientSession, address: str) -> None:
+async def test_without_the_header_the_metadata_server_refuses(session: aiohttp.ClientSession, address: str) -> None:
     assert (await read(session, f"{address}/instance/name", {}))[0] == 403
     assert (await read(session, f"{address}/instance/name", {**GOOGLE, "X-Forwarded-For": "10.0.0.1"}))[0] == 403
 
@@ -107,7 +107,9 @@ async def test_a_held_question_is_answered_when_its_time_is_over(session: aiohtt
     assert (await read(session, f"{address}/instance/preempted?wait_for_change=true&timeout_sec=0"))[1] == "FALSE"
 
 
-async def test_a_guest_tells_its_host_key(session: aiohttp.ClientSession, address: str, machine: FakeMachine) -> None:
+async def test_a_guest_publishes_its_host_key(
+    session: aiohttp.ClientSession, address: str, machine: FakeMachine
+) -> None:
     url = f"{address}/instance/guest-attributes/hostkeys/ssh-ed25519"
     async with session.put(url, data="AAAA", headers=GOOGLE) as response:
         assert response.status == 200

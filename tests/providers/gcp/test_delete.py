@@ -118,7 +118,7 @@ def test_a_delete_without_a_good_answer(fault: Fault) -> None:
 
 
 @virtual
-async def test_a_delete_that_failed_is_told_and_tried_anew() -> None:
+async def test_a_delete_that_failed_is_reported_and_repeated() -> None:
     async with lab() as it:
         await it.provider().launch(SPEC)
         it.cloud.faults.fail_operation("delete", OperationFailure("INTERNAL_ERROR", "Internal error."), times=2)
@@ -162,7 +162,7 @@ async def test_a_missing_permission_leaves_the_machine_and_says_so() -> None:
 
 
 @virtual
-async def test_who_does_not_lead_deletes_nothing() -> None:
+async def test_an_operator_that_does_not_lead_deletes_nothing() -> None:
     def refuse() -> None:
         raise NotLeading("not any more")
 

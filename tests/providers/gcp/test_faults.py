@@ -165,7 +165,7 @@ def test_a_quota_has_its_name_and_scope(failure: OperationFailure, quota: str, s
     assert said in str(error)
 
 
-def test_a_quota_of_an_answer_is_told_likewise() -> None:
+def test_a_quota_of_an_answer_is_reported_likewise() -> None:
     error = answered(Refused(403, "quotaExceeded", "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: 0.0 globally."))
     assert isinstance(error, QuotaExceeded)
     assert (error.quota, error.scope) == ("GPUS_ALL_REGIONS", "global")

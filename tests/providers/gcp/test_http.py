@@ -163,7 +163,7 @@ def test_nothing_of_a_request_or_an_answer_is_shown_but_its_address_and_status()
     assert repr(HttpResponse(status=200, body=b"secret")) == "HttpResponse(200)"
 
 
-def test_the_endpoint_is_googles_unless_the_operator_is_told_another() -> None:
+def test_the_endpoint_is_googles_unless_the_operator_has_another() -> None:
     assert endpoint_at("") is GOOGLE
     assert GOOGLE.compute == "https://compute.googleapis.com/compute/v1"
     assert GOOGLE.token_uri == "https://oauth2.googleapis.com/token"
@@ -172,6 +172,6 @@ def test_the_endpoint_is_googles_unless_the_operator_is_told_another() -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8080", "ftp://x", "http://", "http://x/compute", "http://x?a=b", "x"])
-def test_an_address_that_is_none_is_told(address: str) -> None:
+def test_an_invalid_address_is_reported(address: str) -> None:
     with pytest.raises(HoldfastError, match=r"HOLDFAST_GCP_ENDPOINT is .*: write scheme, host and port"):
         endpoint_at(address)

@@ -94,7 +94,7 @@ async def test_a_machine_that_is_gone_is_not_made_again() -> None:
 
 
 @virtual
-async def test_a_machine_that_was_taken_back_is_told_from_one_that_was_deleted() -> None:
+async def test_a_machine_that_was_taken_back_is_distinguished_from_one_that_was_deleted() -> None:
     async with lab() as it:
         await it.provider().launch(SPEC)
         machine = it.cloud.machine(NAME)
@@ -202,7 +202,7 @@ async def test_a_name_that_is_taken_by_another_is_not_ours() -> None:
     "refused",
     [Refused(403, "quotaExceeded", "Quota 'Read requests' exceeded."), Refused(400, "badRequest", "Bad Request")],
 )
-def test_who_may_not_look_at_a_machine_does_not_take_it_for_one_that_was_refused(method: str, refused: Refused) -> None:
+def test_a_machine_that_can_not_be_read_is_not_taken_for_one_that_was_refused(method: str, refused: Refused) -> None:
     @virtual
     async def run() -> None:
         async with lab() as it:
@@ -260,7 +260,7 @@ async def test_a_refused_token_is_replaced_once() -> None:
 
 
 @virtual
-async def test_who_does_not_lead_makes_nothing() -> None:
+async def test_an_operator_that_does_not_lead_makes_nothing() -> None:
     def refuse() -> None:
         raise NotLeading("not any more")
 

@@ -23,7 +23,7 @@ T4 = "PREEMPTIBLE_NVIDIA_T4_GPUS"
 
 
 @virtual
-async def test_a_stockout_is_told_by_the_operation_after_the_machine_was_seen() -> None:
+async def test_a_stockout_is_found_in_the_operation_after_the_machine_was_seen() -> None:
     async with lab() as it:
         it.cloud.supply.sold_out.add(ZONE)
         launching = asyncio.create_task(it.provider().launch(SPEC))
@@ -76,7 +76,7 @@ async def test_quotas_of_a_region_and_of_the_project() -> None:
 
 
 @virtual
-async def test_a_quota_of_zero_is_told_with_its_name() -> None:
+async def test_a_quota_of_zero_is_reported_with_its_name() -> None:
     async with lab() as it:
         it.cloud.supply.quotas[T4, "us-central1"] = 0
         with pytest.raises(QuotaExceeded, match=rf"the project's quota {T4} in us-central1 is used up \(limit 0\)"):
@@ -165,7 +165,7 @@ async def test_a_revoked_key_makes_nothing_and_works_again_when_mended() -> None
 
 
 @virtual
-async def test_too_many_requests_are_told_with_googles_word() -> None:
+async def test_too_many_requests_are_reported_with_googles_reason() -> None:
     async with lab() as it:
         it.cloud.faults.add("instances.insert", rate_limited(7))
         with pytest.raises(RateLimited) as caught:

@@ -172,7 +172,7 @@ async def test_the_zones_that_are_up() -> None:
 
 
 @virtual
-async def test_a_preemption_is_told_from_every_other_end() -> None:
+async def test_a_preemption_is_distinguished_from_every_other_end() -> None:
     async with lab() as it:
         provider = it.provider()
         machines = [await provider.launch(another(number)) for number in range(4)]
@@ -218,7 +218,7 @@ async def test_an_older_machine_of_the_name_does_not_count() -> None:
 
 
 @virtual
-async def test_the_host_keys_that_a_machine_has_told() -> None:
+async def test_the_host_keys_that_a_machine_has_published() -> None:
     async with lab() as it:
         provider = it.provider()
         assert await provider.host_keys(ZONE, NAME) == ()
@@ -237,7 +237,7 @@ async def test_the_host_keys_that_a_machine_has_told() -> None:
 @pytest.mark.parametrize(
     "metadata", [{}, {"enable-guest-attributes": "TRUE", "enable-oslogin": "TRUE"}, {"enable-oslogin": "FALSE"}]
 )
-def test_a_machine_that_may_tell_none_has_none(metadata: dict[str, str]) -> None:
+def test_a_machine_that_may_publish_no_host_key_has_none(metadata: dict[str, str]) -> None:
     @virtual
     async def run() -> None:
         async with lab() as it:

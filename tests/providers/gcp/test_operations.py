@@ -76,7 +76,7 @@ async def test_an_answer_is_never_older_than_its_question() -> None:
 
 
 @virtual
-async def test_a_failed_request_is_told_to_all_who_asked_and_to_nobody_else() -> None:
+async def test_a_failed_request_is_raised_to_all_its_callers_and_to_no_later_one() -> None:
     async with lab() as it:
         provider = it.provider()
         it.cloud.faults.add("zoneOperations.list", refusing(forbidden("compute.zoneOperations.list", "projects/p")))
@@ -88,7 +88,7 @@ async def test_a_failed_request_is_told_to_all_who_asked_and_to_nobody_else() ->
 
 
 @virtual
-async def test_who_gives_up_spoils_it_for_nobody() -> None:
+async def test_a_caller_that_gives_up_does_not_disturb_the_others() -> None:
     async with lab() as it:
         provider = it.provider()
         first, second = (asyncio.create_task(provider.is_preempted(ZONE, name, "")) for name in ("a", "b"))

@@ -142,7 +142,7 @@ async def test_a_token_that_was_refused_is_not_given_out_again() -> None:
 
 
 @virtual
-async def test_a_revoked_key_is_told_with_what_to_do() -> None:
+async def test_a_revoked_key_is_reported_with_what_to_do() -> None:
     async with lab() as it:
         it.account.is_revoked = True
         with pytest.raises(CloudUnauthorized) as caught:
@@ -168,7 +168,7 @@ async def test_the_signature_is_what_counts() -> None:
 
 
 @virtual
-async def test_a_clock_that_is_off_is_told() -> None:
+async def test_a_clock_that_is_off_is_reported() -> None:
     async with lab() as it:
         account = parse_service_account(it.account.key_file())
         source = service_account_tokens(
@@ -183,7 +183,7 @@ async def test_a_clock_that_is_off_is_told() -> None:
 
 
 @virtual
-async def test_faults_that_pass_are_waited_out_or_told_as_such() -> None:
+async def test_faults_that_pass_are_waited_out_or_reported_as_such() -> None:
     async with lab() as it:
         it.cloud.faults.add("token", refusing(unavailable()), lost(executed=False))
         source = shared(it)

@@ -165,7 +165,7 @@ async def test_a_machine_that_does_not_start_again_is_gone_and_was_not_preempted
 
 
 @virtual
-async def test_a_preempted_machine_is_told_and_then_ends_at_once(tmp_path: Path) -> None:
+async def test_a_preempted_machine_gets_its_notice_and_then_ends_at_once(tmp_path: Path) -> None:
     nodes = ScriptedNodes()
     async with provider(tmp_path, nodes) as local:
         made = await local.launch(spec())
@@ -213,7 +213,7 @@ async def test_a_preempted_machine_may_end_earlier_but_not_later(tmp_path: Path)
 
 
 @virtual
-async def test_without_a_notice_nobody_is_told(tmp_path: Path) -> None:
+async def test_without_a_notice_the_node_is_not_marked(tmp_path: Path) -> None:
     nodes = ScriptedNodes()
     async with provider(tmp_path, nodes) as local:
         await local.launch(spec())

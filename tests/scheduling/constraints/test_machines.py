@@ -34,7 +34,7 @@ def test_the_first_mark_that_is_not_tolerated_keeps_a_pod_away(
     assert (found.key if found else None) == expected
 
 
-def test_a_machine_that_people_closed_is_told_from_one_that_only_carries_the_mark() -> None:
+def test_a_node_that_people_cordoned_is_distinguished_from_one_with_the_taint_alone() -> None:
     assert untolerated_taint((), NodeSpec(unschedulable=True, taints=(CORDONED,))) is CORDONED
 
 

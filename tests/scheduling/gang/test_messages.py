@@ -170,7 +170,7 @@ def test_what_is_missing_is_named_and_on_how_many_machines_it_is_there(
         ),
     ],
 )
-def test_what_could_never_be_is_told_with_what_to_change(
+def test_a_request_that_can_never_fit_gets_what_to_change(
     things: list[Node | Pod], workers: int, asked: JSON, expected: str
 ) -> None:
     told = verdict(gang(workers=workers, each=shape(**asked)), ledger(*things))
@@ -229,7 +229,7 @@ def test_machines_that_are_there_but_not_for_the_job_are_explained(
     assert (told.admitted, told.impossible) == (False, False)
 
 
-def test_workers_that_keep_apart_are_told_how_many_can_be_placed() -> None:
+def test_the_message_for_workers_that_keep_apart_says_how_many_can_be_placed() -> None:
     it = gang(workers=3, each=shape(2, affinity=apart("kubernetes.io/hostname")))
     told = verdict(it, ledger(*machines(3, gpus=8), pod("p", "gpu-1", gpu="8")))
     assert told.message == ("needs 3 × 2 GPUs, no two in one kubernetes.io/hostname (podAntiAffinity); 2 can be placed")

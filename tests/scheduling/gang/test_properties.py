@@ -99,14 +99,14 @@ def test_one_alone_is_admitted_exactly_when_there_is_a_way_to_place_it(
 
 
 @given(MACHINES, gangs(3))
-def test_all_who_are_admitted_fit_together(nodes: list[Node], line: list[Gang]) -> None:
+def test_all_admitted_gangs_fit_together(nodes: list[Node], line: list[Gang]) -> None:
     waiting = [structs.replace(each, state="waiting", unbound=0) for each in line]
     allowed = admitted(waiting, ledger(*nodes))
     assert packable([each for each in waiting if each.uid in allowed], nodes)
 
 
 @given(MACHINES, gangs(1), gangs(2))
-def test_who_is_admitted_fits_beside_the_workers_of_those_who_started(
+def test_an_admitted_gang_fits_beside_the_workers_of_started_gangs(
     nodes: list[Node], started: list[Gang], line: list[Gang]
 ) -> None:
     """As far as there is room for those at all."""
@@ -128,7 +128,7 @@ def test_the_order_in_which_jobs_are_listed_does_not_matter(
 
 
 @given(MACHINES, st.sampled_from(SHAPES), st.integers(1, 4), FACTS)
-def test_more_room_takes_nothing_from_the_first_in_line(
+def test_more_capacity_takes_nothing_from_the_first_in_the_queue(
     nodes: list[Node], each: PodRequirements, workers: int, more: tuple[int, str, dict[str, Any]]
 ) -> None:
     it = gang(workers=workers, each=each)
@@ -139,7 +139,7 @@ def test_more_room_takes_nothing_from_the_first_in_line(
 
 
 @given(MACHINES, gangs(), gangs(2))
-def test_who_comes_behind_takes_nothing_from_who_is_ahead(
+def test_a_gang_further_back_takes_nothing_from_one_ahead(
     nodes: list[Node], line: list[Gang], more: list[Gang]
 ) -> None:
     """Neither a place nor a word: verdicts on those ahead are what they would be without the others."""
@@ -150,7 +150,7 @@ def test_who_comes_behind_takes_nothing_from_who_is_ahead(
 
 
 @given(MACHINES, gangs(), st.sampled_from(SHAPES), st.integers(1, 3))
-def test_the_room_of_who_restarts_is_never_given_to_its_equals(
+def test_the_capacity_of_a_gang_that_restarts_is_never_given_to_its_equals(
     nodes: list[Node], line: list[Gang], each: PodRequirements, workers: int
 ) -> None:
     """If it fits now, it would also have fitted with everyone else there."""
@@ -172,7 +172,9 @@ def _large_enough(it: Node, who: Gang) -> bool:
 
 
 @given(MACHINES, gangs())
-def test_who_is_not_admitted_is_told_why_and_has_a_place_in_line(nodes: list[Node], line: list[Gang]) -> None:
+def test_a_gang_that_is_not_admitted_gets_the_reason_and_a_position_in_the_queue(
+    nodes: list[Node], line: list[Gang]
+) -> None:
     verdicts = admit(line, ledger(*nodes), NOW, 600)
     refused = [each for each in verdicts.values() if not each.admitted]
     assert all(each.message for each in refused)
@@ -181,7 +183,7 @@ def test_who_is_not_admitted_is_told_why_and_has_a_place_in_line(nodes: list[Nod
 
 
 @given(MACHINES, gangs())
-def test_with_time_nobody_loses_who_is_first(nodes: list[Node], line: list[Gang]) -> None:
+def test_with_time_the_first_gang_loses_nothing(nodes: list[Node], line: list[Gang]) -> None:
     waiting = sorted((structs.replace(each, state="waiting", unbound=0) for each in line), key=lambda it: it.rank)
     if waiting:
         first = waiting[0].uid
@@ -204,7 +206,7 @@ def test_a_job_without_gpus_is_never_held_by_jobs_that_lack_gpus(
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=5), st.integers(1, 4), st.integers(1, 3))
-def test_a_large_job_starts_when_those_that_run_have_ended_whoever_else_comes(
+def test_a_large_job_starts_when_those_that_run_have_ended_whatever_else_comes(
     gpus: list[int], each: int, workers: int
 ) -> None:
     """Every round another job of one GPU and one without come, and one that runs ends."""

@@ -31,7 +31,7 @@ def test_all_workers_fit_or_none_starts(workers: int, gpus: int, fits: bool) -> 
     assert verdict(gang(workers=workers, gpus=gpus), cluster()).admitted is fits
 
 
-def test_who_is_more_important_goes_first_and_then_who_is_older() -> None:
+def test_the_more_important_gang_goes_first_and_then_the_older() -> None:
     line = [
         gang("young", 2, gpus=4, age_s=10),
         gang("old", 2, gpus=4, age_s=20),
@@ -114,7 +114,7 @@ def test_the_young_let_others_pass_and_the_old_do_not() -> None:
     assert verdicts["large"].message == "needs 2 × 4 GPUs; 1 node has 4 free"
 
 
-def test_room_is_kept_only_where_the_one_in_front_could_use_it() -> None:
+def test_capacity_is_reserved_only_where_the_gang_in_front_could_use_it() -> None:
     busy = ledger(node("a", gpus=4), node("b", gpus=4), node("cpu"), pod("p", "a", gpu="1"))
     large = gang("large", 2, gpus=4, age_s=OLD)
     assert admitted([large, gang("cpu", 1, each=shape(asks={"cpu": "8"}))], busy) == {"cpu"}
@@ -153,7 +153,7 @@ def test_one_namespace_reserves_for_one_job_at_a_time() -> None:
     assert not any(each.admitted for each in verdicts.values())
 
 
-def test_who_finds_only_some_room_beside_what_is_kept_does_not_start() -> None:
+def test_a_gang_that_fits_only_partly_beside_reservations_does_not_start() -> None:
     busy = ledger(node("a", gpus=4), node("b", gpus=4), node("c", gpus=1), pod("p", "a", gpu="1"))
     line = [gang("large", 2, gpus=4, age_s=OLD), gang("pair", 2, gpus=1), gang("single", 1, gpus=1, age_s=1)]
     assert admitted(line, busy) == {"single"}
@@ -169,14 +169,14 @@ def test_a_smaller_one_of_the_same_shape_is_tried_after_a_larger_one_failed() ->
     assert admitted(plain, busy) == {"eight"}
 
 
-def test_nothing_is_kept_for_who_could_never_start() -> None:
+def test_nothing_is_reserved_for_a_gang_that_could_never_start() -> None:
     line = [gang("huge", 3, gpus=4, age_s=OLD), gang("small", 1, gpus=1)]
     verdicts = admit(line, cluster(), NOW)
     assert verdicts["huge"].impossible
     assert verdicts["small"].admitted
 
 
-def test_who_restarts_keeps_its_room_from_the_less_and_the_equally_important() -> None:
+def test_a_gang_that_restarts_keeps_its_capacity_from_the_less_and_the_equally_important() -> None:
     restarting = gang("restarting", 2, gpus=4, age_s=10, standing="keeping", restarting_s=1)
     older = gang("older", 2, gpus=4, age_s=OLD)
     assert admitted([restarting, older], cluster()) == {"restarting"}
@@ -185,7 +185,7 @@ def test_who_restarts_keeps_its_room_from_the_less_and_the_equally_important() -
     assert admitted([restarting, gang("vip", 1, gpus=4, priority=1)], half) == {"vip"}
 
 
-def test_who_restarts_and_lost_a_machine_for_good_gives_up_its_room_in_the_end() -> None:
+def test_a_gang_that_restarts_and_lost_a_node_for_good_gives_up_its_capacity_in_the_end() -> None:
     restarting = gang("restarting", 3, gpus=4, age_s=OLD, standing="keeping", restarting_s=60)
     small = gang("small", 1, gpus=1)
     assert admitted([restarting, small], cluster(), 600) == set(), "a new machine may be on its way"
@@ -198,7 +198,7 @@ def test_a_job_of_unknown_age_has_not_waited() -> None:
     assert admitted([timeless, gang("small", 1, gpus=1)], busy) == {"small"}
 
 
-def test_far_back_in_line_nobody_is_told_numbers_that_change_all_the_time() -> None:
+def test_far_back_in_the_queue_messages_have_no_numbers_that_change_all_the_time() -> None:
     line = [gang(f"job-{number:02}", 2, gpus=4, age_s=900 - number) for number in range(DETAILED_MESSAGES + 3)]
     held: list[Node | Pod] = [node("a", gpus=4), node("b", gpus=4), pod("p", "a", gpu="1")]
     for starvation_timeout_s in (600.0, 3600.0):
@@ -215,14 +215,14 @@ def test_far_back_in_line_nobody_is_told_numbers_that_change_all_the_time() -> N
         assert later[0].message != verdicts[0].message
 
 
-def test_what_is_wrong_with_the_job_itself_is_told_wherever_it_stands() -> None:
+def test_a_problem_of_the_job_itself_is_reported_at_any_position() -> None:
     line = [gang(f"job-{number:02}", 2, gpus=4, age_s=900 - number) for number in range(DETAILED_MESSAGES)]
     picky = gang("picky", 1, each=shape(1, nodeSelector={"gpu": "h200"}), age_s=1)
     told = admit([*line, picky], cluster(1), NOW)["picky"]
     assert told.message == "no node matches nodeSelector gpu=h200 (of 1 node)"
 
 
-def test_a_thousand_who_wait_alike_cost_one_look_at_the_machines() -> None:
+def test_a_thousand_gangs_of_one_shape_cost_one_scan_of_the_nodes() -> None:
     looks = 0
 
     class Counting(Ledger):
@@ -240,7 +240,7 @@ def test_a_thousand_who_wait_alike_cost_one_look_at_the_machines() -> None:
     assert looks <= 50 * (1 + DETAILED_MESSAGES)
 
 
-def test_what_can_never_be_is_found_once_for_all_who_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shape_that_can_never_fit_is_found_once_for_all_gangs_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[CandidateNodes] = []
 
     def counting(spots: CandidateNodes, machines: int) -> PermanentObstacle | None:

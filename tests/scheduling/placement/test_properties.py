@@ -286,7 +286,7 @@ def test_nothing_is_given_that_is_not_there(events: list[Event], seed: int) -> N
 
 @settings(max_examples=150, deadline=None)
 @given(EVENTS)
-def test_after_a_look_nobody_waits_who_fits(events: list[Event]) -> None:
+def test_after_a_pass_no_workload_waits_that_fits(events: list[Event]) -> None:
     """No patience runs out here: what is kept for one is kept from those behind it only, which is tried apart."""
     world = World()
     for event in events:
@@ -300,7 +300,7 @@ def test_after_a_look_nobody_waits_who_fits(events: list[Event]) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(ASKED, max_size=8), st.lists(NODES, max_size=3), st.booleans())
-def test_nobody_of_less_importance_gets_what_a_more_important_one_could_have_had(
+def test_no_less_important_workload_gets_a_node_that_a_more_important_one_could_have_had(
     line: list[Asked], nodes: list[Node], late: bool
 ) -> None:
     world = World()

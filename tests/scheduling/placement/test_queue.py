@@ -65,7 +65,7 @@ def test_a_look_gives_machines_until_nothing_fits_any_more() -> None:
     }
 
 
-def test_those_given_a_machine_are_told_the_most_important_first() -> None:
+def test_workloads_that_got_a_node_are_queued_the_most_important_first() -> None:
     line = [request("c", 1, priority=1), request("a", 2), request("b", 1, "random", priority=2)]
     assert names(standing(ledger(*gpu_nodes(8)), *line).run_pass(0).assigned) == ["b", "c", "a"]
 
@@ -94,7 +94,7 @@ def test_what_was_given_is_not_given_twice_and_comes_back_when_it_is_not_wanted(
     assert free_gpus(kept, "n-0") == 0
 
 
-def test_who_asks_for_something_else_gives_back_what_it_had() -> None:
+def test_a_workload_with_another_request_gives_back_its_node() -> None:
     place = standing(kept := ledger(*gpu_nodes(4)), request("a", 2))
     place.run_pass(0)
     place.enqueue(request("a", 3), 1)
@@ -104,13 +104,13 @@ def test_who_asks_for_something_else_gives_back_what_it_had() -> None:
     assert free_gpus(kept, "n-0") == 1
 
 
-def test_who_changes_its_mind_while_waiting_is_judged_by_what_it_asks_now() -> None:
+def test_a_workload_whose_request_changes_while_it_waits_is_placed_by_the_new_one() -> None:
     place = standing(ledger(*gpu_nodes(2)), request("a", 4), request("b", 2, age_s=1))
     place.enqueue(request("a", 2), 1)
     assert names(place.run_pass(1).assigned) == ["a"]
 
 
-def test_who_left_gets_nothing() -> None:
+def test_a_workload_that_left_the_queue_gets_nothing() -> None:
     place = standing(ledger(*gpu_nodes(2)), request("a"))
     place.leave("a")
     place.leave("a")
@@ -141,7 +141,7 @@ def test_its_pod_makes_it_good() -> None:
     assert names(place.run_pass(ASSUMED_S).assigned) == [other.uid]
 
 
-def test_after_a_restart_what_is_written_counts_before_anybody_is_given_anything() -> None:
+def test_after_a_restart_written_assignments_count_before_any_new_one() -> None:
     written, bound, waiting = request("a", 2), request("b", 2), request("c", 2)
     kept = ledger(*gpu_nodes(4, 2), pod_of(bound, "n-0"))
     place = standing(kept, waiting)
@@ -231,7 +231,7 @@ class TestPatience:
         place.run_pass(PATIENCE_S)
         assert (free_gpus(kept, "n-0"), dict(kept.reservations)) == (4, {})
 
-    def test_nothing_is_kept_for_who_would_never_fit(self) -> None:
+    def test_nothing_is_reserved_for_a_workload_that_would_never_fit(self) -> None:
         _, place = self.halves()
         place.enqueue(request("huge", 9, priority=5), 0)
         place.leave("large")
@@ -252,7 +252,7 @@ class TestPatience:
         assert place.offered_node("tiny") == "n-0"
 
 
-def test_who_was_not_looked_at_yet_does_not_know_what_it_waits_for() -> None:
+def test_a_workload_before_its_first_pass_has_no_message() -> None:
     place = standing(ledger(*gpu_nodes(2)), it := request("a", 4))
     assert place.wait("a", 0) is None
     assert place.run_pass(0).newly_waiting == [it]
@@ -263,7 +263,7 @@ def test_who_was_not_looked_at_yet_does_not_know_what_it_waits_for() -> None:
     assert place.run_pass(2).newly_waiting == [other]
 
 
-def test_who_leaves_before_the_first_look_is_not_put_off() -> None:
+def test_a_workload_that_leaves_before_the_first_pass_is_not_reported() -> None:
     place = standing(ledger(*gpu_nodes(2)), request("a", 4), request("b", 1))
     place.leave("a")
     look = place.run_pass(0)
@@ -285,7 +285,7 @@ def test_a_look_is_due_after_everything_that_may_change_its_outcome_and_not_afte
         assert not place.is_due
 
 
-def test_who_stands_in_line_again_gives_back_the_room_of_its_last_try() -> None:
+def test_a_workload_that_is_queued_again_gives_back_the_capacity_of_its_last_attempt() -> None:
     place = standing(kept := ledger(*gpu_nodes(2, 1)))
     first = request("a", 2)
     place.confirm(first, "n-0", 0)
@@ -298,7 +298,7 @@ def test_who_stands_in_line_again_gives_back_the_room_of_its_last_try() -> None:
     assert set(kept.reservations) == {"a-1"}
 
 
-def test_who_has_its_pod_and_leaves_does_not_take_the_pods_room_with_it() -> None:
+def test_a_workload_that_has_its_pod_and_leaves_does_not_free_the_pods_capacity() -> None:
     place = standing(kept := ledger(*gpu_nodes(2)))
     it = request("a", 2)
     place.confirm(it, "n-0", 0)
@@ -308,7 +308,7 @@ def test_who_has_its_pod_and_leaves_does_not_take_the_pods_room_with_it() -> Non
     assert place._assignments == {}
 
 
-def test_indexes_for_which_nobody_waits_do_not_pile_up() -> None:
+def test_indexes_for_which_no_workload_waits_do_not_pile_up() -> None:
     place = standing(ledger(*gpu_nodes(2)), request("w", 4))
     for number in range(3 * MAX_IDLE_INDEXES):
         place.enqueue(request("passing", 1, nodeSelector={"zone": str(number)}), 0)

@@ -28,7 +28,7 @@ def line(gpus: int, random: Random) -> list[Request]:
     return found
 
 
-def test_a_cluster_asked_for_twice_what_it_has_runs_everyone_and_overcommits_nobody() -> None:
+def test_a_cluster_with_requests_for_twice_its_gpus_runs_all_workloads_and_overcommits_no_node() -> None:
     random, ledger = Random(3), Ledger()
     for number in range(NODES):
         ledger.node_changed(None, node(f"n-{number:04}", gpus=GPUS, labels={CHEAP_LABEL: str(number % 5 == 0).lower()}))

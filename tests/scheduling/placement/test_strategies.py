@@ -28,7 +28,7 @@ def test_the_strategies_are_those_of_the_api() -> None:
     assert set(STRATEGIES) == set(typing.get_args(Strategy))
 
 
-def test_no_workload_may_ask_for_more_gpus_than_machines_are_told_apart_by() -> None:
+def test_no_workload_may_request_more_gpus_than_the_index_distinguishes() -> None:
     (bound,) = typing.get_type_hints(GPUWorkloadSpec, include_extras=True)["gpu_count"].__metadata__
     assert bound.le == MAX_GPUS
 

@@ -40,7 +40,7 @@ def told(before: dict[str, Any] | None, after: dict[str, Any]) -> list[tuple[str
         ({"state": "Running"}, {"state": "Failed", "failureReason": "no"}, [("Failed", "no")]),
     ],
 )
-def test_each_step_is_told_once(
+def test_each_step_has_one_event(
     before: dict[str, Any] | None, after: dict[str, Any], expected: list[tuple[str, str]]
 ) -> None:
     assert told(before, after) == expected

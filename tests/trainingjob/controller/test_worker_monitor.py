@@ -323,7 +323,7 @@ def due_reports(listening: WorkerMonitor, observed: TrainingJobSnapshot, now: da
     return with_due_reports(told, decide(told, now, TIMING)).reports
 
 
-def test_letters_wait_for_their_time_and_for_nothing_else(monitored: MonitoredJob) -> None:
+def test_reports_wait_for_their_time_and_for_nothing_else(monitored: MonitoredJob) -> None:
     inbox, listening = monitored.office.inbox, monitored.listening
     inbox.put(JOB, batch(ended(1)))
     first = due_reports(listening, monitored.observed(), monitored.now())
@@ -350,7 +350,7 @@ def test_letters_wait_for_their_time_and_for_nothing_else(monitored: MonitoredJo
     ],
     ids=["complete", "failed", "deleted", "refused", "changed"],
 )
-def test_letters_are_read_before_an_attempt_ends(monitored: MonitoredJob, more: dict[str, Any]) -> None:
+def test_reports_are_read_before_an_attempt_ends(monitored: MonitoredJob, more: dict[str, Any]) -> None:
     inbox, listening = monitored.office.inbox, monitored.listening
     inbox.put(JOB, batch(ended(1)))
     listening.acknowledge(JOB, inbox.pending(JOB))

@@ -7,14 +7,14 @@ import pytest
 
 from holdfast.api.backup_runs import BackupProgress
 from holdfast.runtime.process import utc_now
+from tests.runtime.report_server import ReportServerLab, running
 from tests.runtime.test_backup_requests import progress, wanted
-from tests.runtime.test_report_server import ReportServerLab, opened
 from tests.trainingjob.reports.reports import batch, ended
 
 
 @pytest.fixture
 async def office() -> AsyncIterator[ReportServerLab]:
-    async with opened() as office:
+    async with running() as office:
         yield office
 
 

@@ -39,7 +39,7 @@ def inbox(clock: Clock) -> Inbox:
     return Inbox(now=clock.now, clock=clock)
 
 
-def test_letters_stay_in_order_until_they_are_settled(inbox: Inbox, clock: Clock) -> None:
+def test_reports_stay_in_order_until_they_are_acknowledged(inbox: Inbox, clock: Clock) -> None:
     inbox.put(JOB, batch(ended(1)))
     clock.seconds = 3
     inbox.put(JOB, batch(ended(2)))
@@ -58,7 +58,7 @@ def test_a_write_that_failed_loses_nothing(inbox: Inbox) -> None:
     assert len(inbox.pending(JOB)) == 1
 
 
-def test_letters_are_due_at_most_every_five_seconds(inbox: Inbox, clock: Clock) -> None:
+def test_reports_are_due_at_most_every_five_seconds(inbox: Inbox, clock: Clock) -> None:
     assert inbox.due(JOB, at(0)) is None
     inbox.put(JOB, batch(ended(1)))
     assert inbox.due(JOB, at(0)) == at(0)
@@ -69,7 +69,7 @@ def test_letters_are_due_at_most_every_five_seconds(inbox: Inbox, clock: Clock) 
     assert inbox.due(JOB, at(2)) == at(5)
 
 
-def test_a_sign_of_life_is_heard_and_leaves_no_letter(inbox: Inbox, clock: Clock) -> None:
+def test_a_sign_of_life_is_received_and_leaves_no_report(inbox: Inbox, clock: Clock) -> None:
     clock.seconds = 7
     inbox.put(JOB, batch(index=1))
     assert inbox.pending(JOB) == ()

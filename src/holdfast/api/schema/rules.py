@@ -56,7 +56,7 @@ def suspend_immutable_while(*, while_: str, message: str) -> Rule:
 
 
 # A name this long leaves room for every suffix that a child adds, within the 63 characters of a pod's host name.
-NAME_WITH_ROOM_FOR_SUFFIXES = Rule(
+SHORT_NAME = Rule(
     rule="self.metadata.name.matches('^[a-z]([-a-z0-9]{0,44}[a-z0-9])?$')",
     message="use at most 46 lower-case letters, digits and '-', starting with a letter and not ending with '-': "
     "the names of pods and services are derived from it",

@@ -1,4 +1,4 @@
-"""How a registry is told who asks: nothing, a password, or a token that is fetched for a scope and renewed in time."""
+"""How a client logs in to a registry: not at all, by password, or by a token for a scope that is renewed in time."""
 
 import asyncio
 import base64

@@ -21,8 +21,8 @@ from holdfast.checkpoints.images.registry import RegistryClient
 from holdfast.checkpoints.manifest import CheckpointManifest
 
 SCHEME = "oci://"
-# How long a registry that does not answer is asked before the caller is told, who tries again; the slowest download.
-LOOK_S = 15.0
+# How long a registry that does not answer is asked before the caller gets the error; the slowest download.
+REGISTRY_TIMEOUT_S = 15.0
 DOWNLOAD_S, SLOWEST_BYTES_PER_S = 60.0, 1 << 20
 
 Result = TypeVar("Result")
@@ -52,26 +52,26 @@ def read_secrets(folder: Path | None) -> Secrets:
     return list(found.values())
 
 
-def fetch_image(address: str, place: Place, *, secrets: Secrets = (), plain_http: Sequence[str] = ()) -> FetchedImage:
-    """Unpack the image where `place` says. Blocks on network and disk: call it in a thread of its own.
+def fetch_image(address: str, target: Place, *, secrets: Secrets = (), plain_http: Sequence[str] = ()) -> FetchedImage:
+    """Unpack the image where `target` says. Blocks on network and disk: call it in a thread of its own.
 
     Raises RegistryUnreachable where a later try may succeed.
     """
     with asyncio.Runner() as runner:
-        return _Fetch(parse_reference(address.removeprefix(SCHEME)), place, secrets, plain_http, runner).run()
+        return _Fetch(parse_reference(address.removeprefix(SCHEME)), target, secrets, plain_http, runner).run()
 
 
 class _Fetch:
     def __init__(
         self,
         reference: ImageReference,
-        place: Place,
+        target: Place,
         secrets: Secrets,
         plain_http: Sequence[str],
         runner: asyncio.Runner,
     ) -> None:
         self._reference = reference
-        self._place = place
+        self._target = target
         self._credential = _credential(secrets, reference)
         self._plain_http = plain_http
         self._runner = runner
@@ -84,8 +84,10 @@ class _Fetch:
                 return FetchedImage(address, self._unpack(image), tuple(refused))
             except (Corrupt, UnsafeContent, ImageNotFound) as error:
                 refused.append(RefusedImage(address, str(error)))
-        told = "; ".join(f"{each.address}: {each.reason}" for each in refused[:3])
-        raise CheckpointNotFound(f"none of the {len(refused)} images of this owner up to that run can be used: {told}")
+        reasons = "; ".join(f"{each.address}: {each.reason}" for each in refused[:3])
+        raise CheckpointNotFound(
+            f"none of the {len(refused)} images of this owner up to that run can be used: {reasons}"
+        )
 
     def _candidates(self) -> Iterator[OwnedImage]:
         """The image itself, then those before it from the newest on, which are looked for only when they are needed."""
@@ -124,7 +126,7 @@ class _Fetch:
         client = self._client(DOWNLOAD_S + layers[0].size / SLOWEST_BYTES_PER_S)
         self._runner.run(client.__aenter__())
         try:
-            return unpack_layer_as(self._chunks(client, layers[0]), layers[0], self._place)
+            return unpack_layer_as(self._chunks(client, layers[0]), layers[0], self._target)
         finally:
             self._runner.run(client.__aexit__(None, None, None))
 
@@ -142,7 +144,7 @@ class _Fetch:
         """The answer to a small request."""
 
         async def asked() -> Result:
-            async with self._client(LOOK_S) as registry:
+            async with self._client(REGISTRY_TIMEOUT_S) as registry:
                 return await ask(registry)
 
         return self._runner.run(asked())

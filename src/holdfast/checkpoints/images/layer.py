@@ -114,11 +114,11 @@ def unpack_layer(
 
 
 def unpack_layer_as(
-    chunks: Iterable[bytes | memoryview], layer: Descriptor, place: Place, *, durable: bool = True
+    chunks: Iterable[bytes | memoryview], layer: Descriptor, choose_target: Place, *, durable: bool = True
 ) -> CheckpointManifest:
-    """The same for whoever names the folder by what the checkpoint is; `place` changes nothing of its files."""
+    """The same for whoever names the folder by what the checkpoint is; `choose_target` changes nothing of its files."""
     reader = _LayerReader(chunks, layer)
-    target, manifest = place(reader.manifest)
+    target, manifest = choose_target(reader.manifest)
     disk.remove_any(target.with_name(f"{disk.RESTORING}{target.name}"))
     unpack(manifest, target, reader.read, workers=1, durable=durable)
     return manifest

@@ -18,7 +18,8 @@ from holdfast.checkpoints.settings import AWS, AZURE, GOOGLE, open_bucket
 from holdfast.cli.checkpoints.operations import Fact, Request, Which, run_request, select_checkpoint
 from holdfast.cli.checkpoints.pod import PodAccess
 from holdfast.cli.checkpoints.view import BucketView, StorageView, VolumeView
-from holdfast.cli.session import Session, UsageError
+from holdfast.cli.errors import UsageError
+from holdfast.cli.session import Session
 from holdfast.cluster.errors import Forbidden, NotFound
 from holdfast.cluster.kubernetes.material import RedactedStruct
 from holdfast.cluster.protocol import Cluster

@@ -33,10 +33,11 @@ from holdfast.cli.checkpoints.operations import (
     run_request,
 )
 from holdfast.cli.checkpoints.view import VolumeView
+from holdfast.cli.errors import FAILED, INTERRUPTED, UsageError, printable
 from holdfast.cli.get import aligned, to_json, to_yaml
 from holdfast.cli.options import CheckpointOutputFormat
 from holdfast.cli.resource_args import find_kind
-from holdfast.cli.session import FAILED, INTERRUPTED, ClusterOptions, Session, UsageError, printable, run
+from holdfast.cli.session import ClusterOptions, Session, run
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import TRAINING_JOBS
 from holdfast.errors import HoldfastError

@@ -107,7 +107,7 @@ def download(
 
 @checkpoints.command("inside", hidden=True)
 def run_in_pod_command(folder: Path, request: Annotated[str, typer.Argument()] = "") -> None:
-    """In the pod that such a command has started: the same work, told in lines of JSON. Without any, just be there."""
+    """In the pod that such a command has started: the same work in JSON lines. Without a request, only wait."""
     if not request:
         signal.pause()
     from holdfast.cli.checkpoints.actions import run_in_pod
@@ -122,7 +122,7 @@ def send_command(folder: Path, epoch: int | None = None, best_by: str | None = N
 
     from holdfast.cli.checkpoints.operations import Which
     from holdfast.cli.checkpoints.transfer import send_checkpoint
-    from holdfast.cli.session import errors_as_one_line
+    from holdfast.cli.errors import errors_as_one_line
 
     with errors_as_one_line():
         which = convert({"epoch": epoch, "best_by": best_by}, Which)

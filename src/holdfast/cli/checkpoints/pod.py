@@ -29,8 +29,9 @@ from holdfast.cli.checkpoints.operations import (
     encode,
 )
 from holdfast.cli.checkpoints.transfer import receive_checkpoint
+from holdfast.cli.errors import print_error, printable
 from holdfast.cli.resource_args import find_kind
-from holdfast.cli.session import Session, print_error, printable
+from holdfast.cli.session import Session
 from holdfast.cluster.errors import ClusterError, NotFound
 from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import PODS
@@ -197,7 +198,7 @@ class PodAccess:
             print_error(f"pod {key} is left behind, and goes with its job: {error}")
 
     async def _started(self, key: Key, image: str) -> None:
-        reason = "nothing was heard of it"
+        reason = "its state is not known"
         with suppress(TimeoutError):
             async with asyncio.timeout(START_S):
                 while (found := await self._session.cluster.get(PODS, key)).status.phase == "Pending":

@@ -34,9 +34,10 @@ from holdfast.cli.doctor.nodes import (
     ended_runs,
     free_bytes,
 )
+from holdfast.cli.errors import UsageError, printable
 from holdfast.cli.registries import registry_host
-from holdfast.cli.restore.trial import TrialOptions, try_node
-from holdfast.cli.session import Session, UsageError, printable
+from holdfast.cli.restore.trial import TrialOptions, run_node_trial
+from holdfast.cli.session import Session
 from holdfast.cluster.errors import ClusterError, NotFound
 from holdfast.cluster.resources import CHECKPOINT_BACKUPS, PODS
 from holdfast.pods.restore.nodes import RESTORE_LABEL, RESTORE_VALUE
@@ -67,7 +68,7 @@ async def examine_node(
         raise UsageError("a node is tried with a registry: holdfast doctor --node NODE --registry HOST/REPOSITORY")
     hosts = tuple(map(registry_host, plain_http))
     options = TrialOptions(node=node, registry=registry, image=image, secret=secret, plain_http=hosts)
-    await try_node(session, options, lambda text: typer.echo(printable(text)))
+    await run_node_trial(session, options, lambda text: typer.echo(printable(text)))
     typer.echo(f"node {node} has the label {RESTORE_LABEL}={RESTORE_VALUE} now: pods may be restored there")
     return 0
 
@@ -98,8 +99,8 @@ async def nodes_section(session: Session) -> tuple[Finding, ...]:
     if agents is not None:
         findings.extend(_without_agent(evidence))
     for check in CHECKS:
-        told = ((node.metadata.name, each) for node in nodes for each in check(node, evidence[node.metadata.name]))
-        findings.extend(by_finding(told, len(nodes)))
+        found = ((node.metadata.name, each) for node in nodes for each in check(node, evidence[node.metadata.name]))
+        findings.extend(by_finding(found, len(nodes)))
     return tuple(findings)
 
 

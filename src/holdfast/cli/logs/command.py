@@ -10,11 +10,12 @@ from msgspec import Struct
 from holdfast.api.core.objects import Pod
 from holdfast.api.gpuworkload import GPUWorkload, GPUWorkloadStatus
 from holdfast.api.meta import Key
+from holdfast.cli.errors import UsageError
 from holdfast.cli.logs.spotinstancejob import follow_replicas, replicas
 from holdfast.cli.logs.streams import POLL_S, LogOptions, NoLog, Source, follow, have_several, read_log, write
 from holdfast.cli.logs.trainingjob import follow_job, workers
 from holdfast.cli.resource_args import find_kind
-from holdfast.cli.session import Session, UsageError
+from holdfast.cli.session import Session
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.resources import GPU_WORKLOADS, PODS
 from holdfast.gpuworkload.job import WORKLOAD_LABEL

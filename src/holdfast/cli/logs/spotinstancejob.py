@@ -7,8 +7,9 @@ from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
 from holdfast.api.spotinstancejob import REPLICA_LABEL, SPOT_JOB_LABEL, SpotInstanceJob
 from holdfast.api.spotinstancejob_status import SpotInstanceJobStatus
+from holdfast.cli.errors import FAILED, print_error
 from holdfast.cli.logs.streams import POLL_S, LogOptions, NoLog, follow_until_replaced
-from holdfast.cli.session import FAILED, Session, print_error
+from holdfast.cli.session import Session
 from holdfast.cluster.resources import PODS, SPOT_INSTANCE_JOBS
 from holdfast.spotinstancejob.names import replica_of
 from holdfast.spotinstancejob.status import ENDS

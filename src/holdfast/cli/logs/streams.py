@@ -11,8 +11,9 @@ from msgspec import Struct
 from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
 from holdfast.api.spotinstancejob import REPLICA_LABEL
+from holdfast.cli.errors import print_error
 from holdfast.cli.logs.saved import SavedLog, find_saved_log
-from holdfast.cli.session import Session, print_error
+from holdfast.cli.session import Session
 from holdfast.cluster.errors import ClusterError, NotFound
 from holdfast.cluster.resources import PODS
 from holdfast.errors import HoldfastError

@@ -8,9 +8,10 @@ from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.api.trainingjob_status import TrainingJobStatus
+from holdfast.cli.errors import FAILED, print_error
 from holdfast.cli.logs.saved import SavedLog, find_saved_logs, list_available
 from holdfast.cli.logs.streams import POLL_S, LogOptions, NoLog, Source, follow_until_replaced, have_several
-from holdfast.cli.session import FAILED, Session, print_error
+from holdfast.cli.session import Session
 from holdfast.cluster.resources import PODS, TRAINING_JOBS
 from holdfast.pods.failure import index_of
 from holdfast.trainingjob.decide.snapshot import FINISHED_STATES

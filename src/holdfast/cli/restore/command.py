@@ -10,12 +10,13 @@ from msgspec import Struct
 
 from holdfast.api.checkpointbackup import CheckpointBackup
 from holdfast.api.meta import Key
+from holdfast.cli.errors import UsageError, print_error, printable
 from holdfast.cli.get import to_yaml
 from holdfast.cli.registries import registry_host
 from holdfast.cli.resource_args import find_kind, read_manifests
 from holdfast.cli.restore.images import FoundRun, RestoreFailed, find_run, pull_secret
 from holdfast.cli.restore.pods import RESTORE_NODES, PodRestorer, why_not
-from holdfast.cli.session import Session, UsageError, print_error, printable
+from holdfast.cli.session import Session
 from holdfast.cli.wait_conditions import parse_seconds
 from holdfast.cluster.errors import NotFound
 from holdfast.pods.restore.nodes import choose_nodes

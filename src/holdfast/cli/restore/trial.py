@@ -40,7 +40,7 @@ class TrialOptions(Struct, frozen=True, kw_only=True):
     within_s: float = 300.0
 
 
-async def try_node(session: Session, options: TrialOptions, say: Callable[[str], None]) -> None:
+async def run_node_trial(session: Session, options: TrialOptions, say: Callable[[str], None]) -> None:
     """Raises RestoreFailed with what is missing; the label stays as it was then."""
     node = await session.cluster.get(RESTORE_NODES, Key("", options.node))
     if why := why_unable(node):

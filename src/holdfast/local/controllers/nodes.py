@@ -236,7 +236,7 @@ class NodeReconciler:
     ) -> bool:
         if conditions == node.status.conditions:
             return False
-        log.warning("node not heard of", node=node.metadata.name, grace_s=self._grace_s)
+        log.warning("node has stopped reporting", node=node.metadata.name, grace_s=self._grace_s)
         patch = {
             "metadata": resource_version_precondition(node),
             "status": {"conditions": msgspec.to_builtins(conditions)},

@@ -52,7 +52,7 @@ class BoundPods:
             except ClusterError as error:
                 log.warning("pods of this node not seen", reason=str(error))
             except Exception:  # noqa: BLE001 - one broken pod must not stop the events of the other pods
-                log.error("news of a pod not taken in", traceback=traceback.format_exc())
+                log.error("event of a pod not handled", traceback=traceback.format_exc())
                 self._version = ""
             await asyncio.sleep(RETRY_S)
 

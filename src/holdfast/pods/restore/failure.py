@@ -1,4 +1,4 @@
-"""Why a container could not be created from its checkpoint: told as that, not as a failure of the application."""
+"""Why a container could not be created from its checkpoint: a failure of the restore, not of the application."""
 
 from collections.abc import Iterable, Mapping
 

@@ -59,7 +59,7 @@ class RestoreNode(Object, frozen=True, kw_only=True):
 
     @property
     def cpu_flags(self) -> frozenset[str] | None:
-        """None where nobody told them."""
+        """None where they are not known."""
         text = self.metadata.annotations.get(CPU_FLAGS_ANNOTATION)
         return None if text is None else frozenset(text.split())
 
@@ -185,7 +185,7 @@ def _why_unfit(node: RestoreNode, image: RestorableImage) -> str:
     if not needed:
         return ""
     if node.cpu_flags is None:
-        return f"nobody told its CPU flags: run holdfast's agent on it, which writes {CPU_FLAGS_ANNOTATION}"
+        return f"its CPU flags are not known: run holdfast's agent on it, which writes {CPU_FLAGS_ANNOTATION}"
     missing = sorted(needed - node.cpu_flags)
     if not missing:
         return ""

@@ -225,10 +225,10 @@ def _quota_exceeded(tried: str, message: str, info: QuotaInfo | None) -> QuotaEx
     place = region[1] if region else info.dimensions.get(scope, "") if info and scope != "global" else ""
     most = _LIMIT.search(message)
     limit = info.limit if info and info.limit is not None else float(most[1]) if most else None
-    told = f" (limit {limit:g})" if limit is not None else ""
+    shown_limit = f" (limit {limit:g})" if limit is not None else ""
     return QuotaExceeded(
         f"can't {tried}: the project's quota {name or 'of Compute Engine'}{f' in {place}' if place else ''} is used "
-        f"up{told}: ask Google to raise it, or use another region or machine type",
+        f"up{shown_limit}: ask Google to raise it, or use another region or machine type",
         quota=name,
         scope=scope,
     )

@@ -40,8 +40,8 @@ from holdfast.providers.protocol import Machine, MachineList, MachineSpec
 PAGE = 500
 HOST_KEYS = "hostkeys/"
 # A machine whose deletion has ended may be shown for a moment longer.
-STILL_SHOWN_PAUSE_S = 2.0
-STILL_SHOWN_LOOKS = 3
+STILL_LISTED_PAUSE_S = 2.0
+STILL_LISTED_CHECKS = 3
 # A wrong zone or project in a template: no machine can have been made there.
 NOWHERE = frozenset(("gcp.zone", "gcp.project"))
 # Google's own namespace of ids for repeated requests is a UUID; ours are made in this one.
@@ -301,9 +301,9 @@ class GcpProvider:
             verb = f"delete after {operation.name}"
 
     async def _is_gone(self, zone: str, name: str) -> bool:
-        for look in range(STILL_SHOWN_LOOKS):
+        for look in range(STILL_LISTED_CHECKS):
             if look:
-                await asyncio.sleep(STILL_SHOWN_PAUSE_S)
+                await asyncio.sleep(STILL_LISTED_PAUSE_S)
             try:
                 await self.get(zone, name)
             except MachineNotFound:

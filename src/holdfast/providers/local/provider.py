@@ -31,7 +31,7 @@ class SpotMarket(Struct, frozen=True, kw_only=True):
     """What becomes of spot machines beyond what commands ask for."""
 
     notice_s: float = NOTICE_S
-    """How long before its end a machine is told, unless its template says otherwise."""
+    """How long before its end a machine gets its notice, unless its template says otherwise."""
     trace: Sequence[TraceEvent] | None = None
     """A log that says how many spot machines there may be; without one there is no limit."""
     speed: float = 1.0

@@ -43,7 +43,7 @@ class LocalMachine(Struct, frozen=True, kw_only=True):
     gpu_count: int = 0
     preemptible: bool = True
     notice_s: float | None = None
-    """How long before its end it is told, by its template."""
+    """How long before its end it gets its notice, by its template."""
     created_at: datetime
     expires_at: datetime | None = None
     """When its longest run is over."""

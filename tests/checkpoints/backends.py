@@ -65,7 +65,7 @@ class BucketBackend:
         self.bucket.delete([key])
 
 
-Place = FolderBackend | BucketBackend
+StoreBackend = FolderBackend | BucketBackend
 
 
 def fresh_prefix() -> str:

@@ -1,4 +1,4 @@
-"""The shelf against a naive list."""
+"""The index against a naive list."""
 
 from collections.abc import Collection
 from random import Random
@@ -16,7 +16,7 @@ STEPS = st.lists(st.tuples(NAMES, st.one_of(st.none(), st.integers(-2, 9), st.sa
 AVOIDED = st.sets(NAMES, max_size=3)
 
 
-def shelf(free: dict[str, int]) -> FreeGpuIndex:
+def index_of(free: dict[str, int]) -> FreeGpuIndex:
     made = FreeGpuIndex()
     for name, count in free.items():
         made.put(name, count)
@@ -85,27 +85,27 @@ def test_any_of_them_is_one_that_fits_and_each_can_be_it(
 
 
 def test_where_hardly_any_will_do_all_are_gone_through() -> None:
-    made = shelf({f"n-{number}": 8 for number in range(1000)})
+    made = index_of({f"n-{number}": 8 for number in range(1000)})
     rare = {"n-500", "n-7"}
     assert {made.random_node(8, rare.__contains__, Stubborn(shows)) for shows in (0, 1)} == rare
     assert made.random_node(8, lambda _: False, Random(0)) is None
 
 
-def test_machines_with_more_than_anybody_asks_for_are_still_told_apart_by_the_roomiest() -> None:
-    made = shelf({"a": MAX_GPUS, "b": MAX_GPUS + 2, "c": MAX_GPUS + 1})
+def test_nodes_with_more_than_any_request_are_still_ordered_by_free_gpus() -> None:
+    made = index_of({"a": MAX_GPUS, "b": MAX_GPUS + 2, "c": MAX_GPUS + 1})
     assert (made.most_free_node(MAX_GPUS, but()), made.most(), made.count_with(MAX_GPUS)) == ("b", MAX_GPUS + 2, 3)
 
 
 @pytest.mark.parametrize("changes", [10_000])
 def test_what_is_outdated_does_not_pile_up(changes: int) -> None:
-    made = shelf({"a": 8})
+    made = index_of({"a": 8})
     for number in range(changes):
         made.put("b", number % 8)
     assert len(made._heap) <= 2 * len(made) + SLACK + 1
 
 
 def test_a_machine_that_comes_back_with_what_it_had_is_found_once() -> None:
-    made = shelf({"a": 4, "b": 4})
+    made = index_of({"a": 4, "b": 4})
     for count in (2, 4, 2, 4):
         made.put("a", count)
     made.remove("a")

@@ -96,7 +96,7 @@ def test_what_is_missing_now(it: Request, things: list[Node | Pod], message: str
         ),
     ],
 )
-def test_what_can_never_fit_is_told_apart(it: Request, things: list[Node | Pod], message: str) -> None:
+def test_a_request_that_can_never_fit_is_distinguished(it: Request, things: list[Node | Pod], message: str) -> None:
     assert waits(it, *things) == WaitMessage(message=message, never=True)
 
 
@@ -109,7 +109,7 @@ def test_a_larger_node_makes_the_impossible_possible() -> None:
     assert place.offered_node("w") == "big"
 
 
-def test_that_machines_are_kept_for_a_gang_is_told() -> None:
+def test_the_message_says_that_nodes_are_reserved_for_a_gang() -> None:
     place = placement(kept := ledger(*gpu_nodes(4, 2)))
     kept.set_gang_demand({}, {"n-0"})
     place.enqueue(request("w", 4), 0)
@@ -147,7 +147,7 @@ def crowd(count: int) -> Placement:
         (1234, "at least 1000 workloads are in line before it"),
     ],
 )
-def test_the_place_in_line_is_told_exactly_in_front_and_roughly_further_back(before: int, ending: str) -> None:
+def test_the_position_in_the_queue_is_exact_in_front_and_rough_further_back(before: int, ending: str) -> None:
     assert told(crowd(before), "w", 0) == f"needs 4 GPUs on one node; {ending}"
 
 
@@ -194,7 +194,7 @@ def test_words_change_at_most_once_a_minute_and_the_first_come_at_once() -> None
 NEEDS = "needs 4 GPUs on one node"
 
 
-def test_a_change_that_is_undone_is_never_told() -> None:
+def test_a_change_that_is_undone_is_never_reported() -> None:
     telling = MessageThrottle()
     one, other = WaitMessage(message="one"), WaitMessage(message="other")
     assert [telling.throttle("w", wait, now_s)[0] for wait, now_s in ((one, 0), (other, 10), (one, 70))] == [
@@ -205,14 +205,14 @@ def test_a_change_that_is_undone_is_never_told() -> None:
     assert telling.throttle("w", other, 80) == (other, MESSAGE_INTERVAL_S)
 
 
-def test_who_waits_anew_is_told_anew() -> None:
+def test_a_workload_that_waits_anew_is_reported_anew() -> None:
     telling = MessageThrottle()
     telling.throttle("w", WaitMessage(message="one"), 0)
     telling.forget("w")
     assert telling.throttle("w", WaitMessage(message="other"), 1) == (WaitMessage(message="other"), MESSAGE_INTERVAL_S)
 
 
-def test_what_was_told_is_forgotten_with_those_who_left() -> None:
+def test_reported_messages_are_forgotten_with_the_workloads_that_left() -> None:
     place = crowd(3)
     for uid in ("w", "other-0"):
         place.wait(uid, 0)
