@@ -4,6 +4,7 @@ The newest is the highest run of one owner's uid. Neither a tag that moves nor a
 """
 
 import asyncio
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
@@ -13,6 +14,8 @@ from holdfast.checkpoints.images.errors import ImageError, ImageNotFound
 from holdfast.checkpoints.images.image import HOLDFAST, parse_manifest, sha256_digest
 from holdfast.checkpoints.images.reference import parse_run_tag
 
+# As large as status.run may be, and more.
+_RUN = re.compile(r"[0-9]{1,18}")
 # Manifests are small: most of the time is spent waiting.
 MANIFESTS_AT_ONCE = 8
 
@@ -69,7 +72,7 @@ def owned_image(tag: str, manifest: bytes) -> OwnedImage | None:
         return None
     own = _own(annotations)
     run = own.get("run", "")
-    if not run.isdecimal() or not all(own.get(name) for name in ("owner-uid", "container", "mode")):
+    if not _RUN.fullmatch(run) or not all(own.get(name) for name in ("owner-uid", "container", "mode")):
         return None
     return OwnedImage(
         tag=tag,

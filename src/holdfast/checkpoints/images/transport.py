@@ -27,8 +27,9 @@ from holdfast.checkpoints.images.errors import (
     RegistryUnauthorized,
     RepositoryNotFound,
 )
-from holdfast.checkpoints.images.reference import RegistryAddress, same_host
+from holdfast.checkpoints.images.reference import RegistryAddress, is_url, same_host
 from holdfast.checkpoints.images.retries import RetryPauses, RetryTiming, TemporaryFailure, retry_after_s
+from holdfast.checkpoints.images.untrusted import UnreadableJson, decode_json
 
 MAX_REDIRECTS = 5
 MAX_ERROR = 64 << 10
@@ -152,9 +153,22 @@ class RegistryTransport:
             if response.status not in REDIRECTS or not target or response.status in ask.accepts:
                 return response
             response.close()
-            url = urljoin(url, target)
+            url = self.joined(url, target, ask.what)
             self._may_follow(ask, url, response.status)
         raise RedirectRefused(f"can't {ask.what}: {self.address.host} redirects more than {MAX_REDIRECTS} times")
+
+    def joined(self, base: str, target: str, what: str) -> str:
+        """Where the registry points to. Raises RegistryError for what is no address."""
+        try:
+            url = urljoin(base, target)
+        except ValueError:
+            url = ""
+        if not is_url(url):
+            raise RegistryError(
+                f"can't {what}: {self.address.host} points to {target[:200]!a}, which is no address: look at the "
+                "registry's settings"
+            )
+        return url
 
     def is_own(self, url: str) -> bool:
         """Whether a URL leads to the registry itself, over TLS if the registry is reached so."""
@@ -162,7 +176,7 @@ class RegistryTransport:
 
     def resolve(self, base: str, location: str) -> str:
         """Where an upload goes on. A registry behind a proxy may not know that it is reached over TLS."""
-        url = urljoin(base, location)
+        url = self.joined(base, location, "go on with an upload")
         parts, own = urlsplit(url), urlsplit(self.address.origin)
         if parts.scheme == "http" and own.scheme == "https" and parts.hostname == own.hostname:
             url = parts._replace(scheme="https", netloc=own.netloc).geturl()
@@ -225,10 +239,10 @@ class RegistryTransport:
             yield chunk
 
     async def _fetch_token(self, request: TokenRequest) -> bytes:
+        if not is_url(request.url):
+            raise RegistryError(f"{self.address.host} asks for a token and names no service that gives one")
         host = urlsplit(request.url).netloc
         what = f"get a token from {host}"
-        if not host:
-            raise RegistryError(f"{self.address.host} asks for a token and names no service that gives one")
         self.must_be_safe(request.url, what)
         headers = {"Authorization": request.authorization} if request.authorization else {}
         with self._translated(what):
@@ -274,8 +288,8 @@ class RegistryTransport:
         """The registry's own words, such as ` DENIED: quota exceeded`; the answer is closed."""
         try:
             content = await self.read_small(response, "read an error", MAX_ERROR)
-            entries = msgspec.json.decode(content, type=_ErrorReply).errors
-        except (msgspec.DecodeError, UnicodeDecodeError, TemporaryFailure, RegistryError):
+            entries = decode_json(content, _ErrorReply).errors
+        except (UnreadableJson, TemporaryFailure, RegistryError):
             return ""
         finally:
             response.close()
