@@ -73,6 +73,13 @@ async def test_a_write_whose_answer_was_lost_is_not_repeated(begun: AgentLab, ph
     assert (await begun.status()).phase == phase
 
 
+async def test_more_words_than_the_schema_takes_are_cut(begun: AgentLab) -> None:
+    await (await writer(begun)).write("Failed", reason="CheckpointFailed", message="word " * 10_000)
+    status = await begun.status()
+    assert status.phase == "Failed"
+    assert len(status.message or "") == len(status.conditions[0].message) == 32768
+
+
 async def test_a_server_that_is_away_is_asked_again(begun: AgentLab) -> None:
     flaky = FlakyCluster(begun.plain, Unreachable("away"), Unreachable("away"))
     await (await writer(begun, flaky)).write("Checkpointing", reason="Checkpointing", message="m")

@@ -15,8 +15,9 @@ from holdfast.api.meta import Key
 from holdfast.checkpoints.errors import CheckpointError, StorageFull
 from holdfast.checkpoints.images.target import target_repository
 from holdfast.cluster.errors import NotFound
+from holdfast.errors import HoldfastError
 from holdfast.node.facts import image_facts
-from holdfast.node.faults import RunFailed, RunFailure, checkpoint_failure
+from holdfast.node.faults import RunFailed, RunFailure, checkpoint_failure, internal_failure
 from holdfast.node.freeze import LEAST_FREE, freeze, must_have_space
 from holdfast.node.journal import ContainerRecord, RunRecord
 from holdfast.node.objects import AGENT_NODES, SavedPod
@@ -95,6 +96,12 @@ class NodeBackupRun:
             failure = checkpoint_failure(error)
         except TimeoutError:
             failure = self._progress.too_late()
+        except HoldfastError:  # the run is left to another, or can't be told how it ends
+            raise
+        except Exception:
+            # Nobody would know before the deadline that it has ended.
+            log.exception("error in a run", key=str(self.backup.metadata.key), run=self._progress.run)
+            failure = internal_failure(self._parts.node)
         return await self._end(failure)
 
     @property
