@@ -51,6 +51,11 @@ async def test_ours_are_found_among_foreign_tags_and_manifests_without_our_label
             "n-main-000011-20260101T000000Z": manifest(11, "uid-2"),
             "n-main-000012-20260101T000000Z": b'{"schemaVersion": 2, "manifests": []}',
             "n-main-000013-20260101T000000Z": b"garbage",
+            "n-main-000016-20260101T000000Z": b'{"annotations": {"\xff": ""}}',
+            "n-main-000017-20260101T000000Z": b'{"annotations":' + b"[" * 100_000,
+            "n-main-000018-20260101T000000Z": manifest(18).replace(b'"18"', b'"' + b"9" * 5000 + b'"'),
+            f"n-main-{'9' * 5000}-20260101T000000Z": manifest(19),
+            "../n-main-000020-20260101T000000Z": manifest(20),
             "n-main-000014-20260101T000000Z": manifest(14),
             "m-main-000015-20260101T000000Z": manifest(15),
         }
@@ -59,7 +64,7 @@ async def test_ours_are_found_among_foreign_tags_and_manifests_without_our_label
     shelf.gone.add("n-main-000014-20260101T000000Z")
     found = await images_of(shelf, "team/app", "uid-1", ["n-main"])
     assert [(one.run, one.container) for one in found] == [(9, "main"), (10, "main")]
-    assert len(shelf.asked) == 6, "a manifest is asked for only if its tag is one of the owner's"
+    assert len(shelf.asked) == 9, "a manifest is asked for only if its tag is one of the owner's"
     assert found[0].labels["cpu-flags"] == "avx sse2"
     assert [one.run for one in newest_run(found, "uid-1")] == [10], "whatever the clocks said"
     assert [one.run for one in await images_of(shelf, "team/app", "uid-1")] == [9, 10, 15]

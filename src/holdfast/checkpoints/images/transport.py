@@ -5,6 +5,7 @@ Retry-After or after pauses that grow.
 """
 
 import asyncio
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from typing import NamedTuple, Protocol, TypeVar
@@ -35,6 +36,8 @@ MAX_REDIRECTS = 5
 MAX_ERROR = 64 << 10
 REDIRECTS = frozenset((301, 302, 303, 307, 308))
 TEMPORARY = frozenset((408, 429, 500, 502, 503, 504, 507))
+
+_AUTHORIZATION = re.compile(r"\b(basic|bearer)\s+[a-z0-9+/=._~-]{8}", re.IGNORECASE)
 
 Result = TypeVar("Result")
 
@@ -294,7 +297,12 @@ class RegistryTransport:
         finally:
             response.close()
         said = "; ".join(f"{entry.code}: {entry.message}".strip(": ") for entry in entries[:3])
-        return f" {said[:300]!s}" if said and said.isprintable() else ""
+        return f" {said[:300]!s}" if said and said.isprintable() and not self._shows_credential(said) else ""
+
+    def _shows_credential(self, said: str) -> bool:
+        """Some servers quote the request that they refuse, and what they say is shown to all who may read the object."""
+        secrets = (self._credential.password, self._credential.identity_token)
+        return bool(_AUTHORIZATION.search(said)) or any(len(each) > 3 and each in said for each in secrets)
 
     def _refused(self, status: int, ask: RegistryRequest, text: str) -> RegistryError:
         host, who, size = self.address.host, self._credential.who, ask.body.size if ask.body else 0
