@@ -234,7 +234,7 @@ async def test_what_leads_to_no_address_is_told(faulty: FaultyRegistry, target: 
         with pytest.raises(RegistryError, match="which is no address: look at the registry's settings"):
             await fetched(client, "team/app", LAYER)
         faulty.on("POST", "uploads/$", answers(202, Location=target))
-        with pytest.raises(RegistryError, match="can't go on with an upload: .* which is no address"):
+        with pytest.raises(RegistryError, match=r"can't go on with an upload: .* which is no address"):
             await client.push_blob("team/app", BytesBlob(WHOLE))
         faulty.on("GET", "/tags/list", answers(200, b'{"tags": ["t"]}', Link=f'<{target}>; rel="next"'))
         with pytest.raises(RegistryError, match="which is no address"):

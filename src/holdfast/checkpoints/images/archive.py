@@ -156,7 +156,9 @@ class _Scan:
             if length < 0:
                 raise ArchiveRefused(f"{self._path} has a header with an invalid size at byte {at}: it is damaged")
             if kind not in (_PAX, _PAX_GLOBAL, _LONG_NAME):
-                return self._described(_Member(name or _name(block), kind, length if size is None else size, at + BLOCK))
+                return self._described(
+                    _Member(name or _name(block), kind, length if size is None else size, at + BLOCK)
+                )
             extension = self._read(at + BLOCK, length, MAX_EXTENSION)
             if kind == _PAX_GLOBAL:
                 self._must_be_remarks(self._pax(extension))

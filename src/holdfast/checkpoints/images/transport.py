@@ -300,7 +300,7 @@ class RegistryTransport:
         return f" {said[:300]!s}" if said and said.isprintable() and not self._shows_credential(said) else ""
 
     def _shows_credential(self, said: str) -> bool:
-        """Some servers quote the request that they refuse, and what they say is shown to all who may read the object."""
+        """Some servers quote the request that they refuse, and messages are for all who may read the object."""
         secrets = (self._credential.password, self._credential.identity_token)
         return bool(_AUTHORIZATION.search(said)) or any(len(each) > 3 and each in said for each in secrets)
 
