@@ -147,6 +147,15 @@ async def test_a_reset_and_silence_are_tried_again(
     assert await pushed(faulty, idle_s=1.0) == (LAYER.digest, WHOLE)
 
 
+async def test_who_can_not_be_reached_is_named_with_the_reason(faulty: FaultyRegistry) -> None:
+    async with faulty.client(for_s=5.0) as client:
+        client._transport._plain_http |= {"127.0.0.1:1"}
+        challenge = 'Bearer realm="http://127.0.0.1:1/token"'
+        faulty.on("GET", "/tags/list", *[answers(401, WWW_Authenticate=challenge)] * 9)
+        with pytest.raises(RegistryUnreachable, match=r"127\.0\.0\.1:1 can't be reached \(Connection refused\)"):
+            await client.tags("team/app")
+
+
 async def test_pauses_are_the_registrys_or_grow(faulty: FaultyRegistry) -> None:
     dated = answers(503, Date="Wed, 21 Oct 2026 07:28:00 GMT", Retry_After="Wed, 21 Oct 2026 07:28:09 GMT")
     busy = [answers(503), answers(503), answers(429, Retry_After="7"), dated, answers(500)]

@@ -5,6 +5,7 @@ Retry-After or after pauses that grow.
 """
 
 import asyncio
+import os
 import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
@@ -210,7 +211,7 @@ class RegistryTransport:
         if authorization:
             headers["Authorization"] = authorization
         loop = asyncio.get_running_loop()
-        with self._translated(ask.what):
+        with self._translated(ask.what, url):
             async with asyncio.timeout(self._patience_s(ask)) as timer:
 
                 def alive() -> None:
@@ -234,7 +235,7 @@ class RegistryTransport:
 
     async def read(self, response: aiohttp.ClientResponse, what: str) -> AsyncIterator[bytes]:
         while True:
-            with self._translated(what):
+            with self._translated(what, str(response.url)):
                 async with asyncio.timeout(self._patience_s()):
                     chunk = await response.content.readany()
             if not chunk:
@@ -248,7 +249,7 @@ class RegistryTransport:
         what = f"get a token from {host}"
         self.must_be_safe(request.url, what)
         headers = {"Authorization": request.authorization} if request.authorization else {}
-        with self._translated(what):
+        with self._translated(what, request.url):
             async with asyncio.timeout(self._patience_s()):
                 response = await self._opened.request(
                     "POST" if request.form is not None else "GET",
@@ -284,8 +285,8 @@ class RegistryTransport:
         idle_s = ask.idle_s if ask and ask.idle_s is not None else self.timing.idle_s
         return idle_s if ask and ask.is_cleanup else max(0.0, min(idle_s, self.timing.left_s))
 
-    def _translated(self, what: str) -> "_Translated":
-        return _Translated(what, self.address.host)
+    def _translated(self, what: str, url: str) -> "_Translated":
+        return _Translated(what, self.address.host if self.is_own(url) else urlsplit(url).netloc)
 
     async def _error_text(self, response: aiohttp.ClientResponse) -> str:
         """The registry's own words, such as ` DENIED: quota exceeded`; the answer is closed."""
@@ -352,8 +353,16 @@ class _Translated:
             ) from None
         if isinstance(error, TimeoutError):
             raise TemporaryFailure(f"{self._host} is silent") from None
+        if isinstance(error, aiohttp.ClientConnectorError):
+            raise TemporaryFailure(f"{self._host} can't be reached ({_os_text(error.os_error)})") from None
         if isinstance(error, aiohttp.ClientError | OSError):
             raise TemporaryFailure(f"the connection to {self._host} broke ({type(error).__name__})") from None
+
+
+def _os_text(error: OSError) -> str:
+    """Such as `Connection refused`; a name that can't be resolved has a number of its own."""
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else error.strerror or type(error).__name__
 
 
 def _trust(authority: str) -> ssl.SSLContext:
