@@ -45,7 +45,7 @@ class RunOutcome(NamedTuple):
 
 
 class NodeBackupRun:
-    """earlier: the record that an earlier process left of this run."""
+    """earlier: the record that an earlier process left of this run. seen_s: when this one saw it begin, if it did."""
 
     def __init__(
         self,
@@ -54,9 +54,10 @@ class NodeBackupRun:
         *,
         earlier: RunRecord | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
+        seen_s: float | None = None,
     ) -> None:
         self._parts = parts
-        self._progress = RunProgress(parts, backup, is_stopping)
+        self._progress = RunProgress(parts, backup, is_stopping, seen_s)
         self._progress.record = earlier
         self.is_ending = False
         self._writer = RunStatusWriter(
