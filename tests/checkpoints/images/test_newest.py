@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from holdfast.checkpoints.images.errors import ImageNotFound
 from holdfast.checkpoints.images.image import build_image
-from holdfast.checkpoints.images.newest import OwnedImage, expired_images, images_of, newest_run, owned_image
+from holdfast.checkpoints.images.newest import (
+    BATCH,
+    OwnedImage,
+    batches_from_the_newest,
+    expired_images,
+    images_of,
+    newest_run,
+    owned_image,
+    tagged_images,
+    tags_by_run,
+)
 from tests.checkpoints.images.test_image import FACTS, LAYER
 
 
@@ -68,6 +78,22 @@ async def test_ours_are_found_among_foreign_tags_and_manifests_without_our_label
     assert found[0].labels["cpu-flags"] == "avx sse2"
     assert [one.run for one in newest_run(found, "uid-1")] == [10], "whatever the clocks said"
     assert [one.run for one in await images_of(shelf, "team/app", "uid-1")] == [9, 10, 15]
+
+
+async def test_of_ten_thousand_runs_only_the_newest_manifests_are_asked_for() -> None:
+    shelf = FakeRegistry({f"n-main-{run:06d}-20260101T000000Z": manifest(run) for run in range(1, 10_001)})
+    tags = await tags_by_run(shelf, "team/app", ["n-main"])
+    first = next(batches_from_the_newest(tags))
+    assert [one.run for one in newest_run(await tagged_images(shelf, "team/app", "uid-1", first), "uid-1")] == [10_000]
+    assert len(shelf.asked) == BATCH
+    assert [tag for batch in batches_from_the_newest(tags) for tag in batch] == sorted(shelf.manifests, reverse=True)
+
+
+def test_a_batch_has_whole_runs() -> None:
+    tags = {run: [f"{run}-{number}" for number in range(30)] for run in (3, 1, 2)}
+    assert [len(batch) for batch in batches_from_the_newest(tags)] == [60, 30]
+    assert next(batches_from_the_newest(tags))[0] == "3-0"
+    assert list(batches_from_the_newest({})) == []
 
 
 @pytest.mark.parametrize("name", ["owner-uid", "run", "container", "mode"])

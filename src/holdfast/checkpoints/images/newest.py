@@ -5,8 +5,9 @@ The newest is the highest run of one owner's uid. Neither a tag that moves nor a
 
 import asyncio
 import re
-from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -18,6 +19,11 @@ from holdfast.checkpoints.images.reference import parse_run_tag
 _RUN = re.compile(r"[0-9]{1,18}")
 # Manifests are small: most of the time is spent waiting.
 MANIFESTS_AT_ONCE = 8
+BATCH = 50
+
+
+# By itself, or with its repository.
+Tag = TypeVar("Tag")
 
 
 class OwnedImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,8 +53,36 @@ async def images_of(
 
     prefixes: of the owner's tags, see `reference.tag_prefix`; with them no manifest of another owner is asked for.
     """
-    names = {tag: parse_run_tag(tag) for tag in await registry.tags(repository)}
-    wanted = [tag for tag, name in names.items() if name and (not prefixes or name.prefix in prefixes)]
+    tags = await tags_by_run(registry, repository, prefixes)
+    return await tagged_images(registry, repository, owner_uid, chain.from_iterable(tags.values()))
+
+
+async def tags_by_run(registry: ImageLister, repository: str, prefixes: Collection[str] = ()) -> dict[int, list[str]]:
+    """The tags of runs, by their numbers, which grow. Whose images they name is seen from the manifests alone."""
+    found: dict[int, list[str]] = {}
+    for tag in await registry.tags(repository):
+        name = parse_run_tag(tag)
+        if name is not None and (not prefixes or name.prefix in prefixes):
+            found.setdefault(name.run, []).append(tag)
+    return dict(sorted(found.items()))
+
+
+def batches_from_the_newest(tags: Mapping[int, list[Tag]]) -> Iterator[list[Tag]]:
+    """All tags, whole runs at a time: where a repository has thousands, the first ones are mostly enough."""
+    batch: list[Tag] = []
+    for run in sorted(tags, reverse=True):
+        batch += tags[run]
+        if len(batch) >= BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+async def tagged_images(
+    registry: ImageLister, repository: str, owner_uid: str, tags: Iterable[str]
+) -> list[OwnedImage]:
+    """Those of the owner among the images with these tags, by run."""
     waiting = asyncio.Semaphore(MANIFESTS_AT_ONCE)
 
     async def look(tag: str) -> OwnedImage | None:
@@ -59,7 +93,7 @@ async def images_of(
                 return None
         return owned_image(tag, content)
 
-    found = await asyncio.gather(*map(look, wanted))
+    found = await asyncio.gather(*map(look, tags))
     ours = [image for image in found if image and image.owner_uid == owner_uid]
     return sorted(ours, key=lambda image: (image.run, image.container, image.tag))
 
