@@ -80,6 +80,17 @@ async def test_ours_are_found_among_foreign_tags_and_manifests_without_our_label
     assert [one.run for one in await images_of(shelf, "team/app", "uid-1")] == [9, 10, 15]
 
 
+@pytest.mark.parametrize("value", ["x" * 10_000, "\x1b[2J", "two\nlines"])
+def test_labels_that_are_no_words_for_a_message_are_passed_over(value: str) -> None:
+    written = msgspec.json.decode(manifest(3))
+    written["annotations"]["dev.holdfast.runtime"] = value
+    found = owned_image("t", msgspec.json.encode(written))
+    assert found is not None
+    assert "runtime" not in found.labels
+    written["annotations"]["dev.holdfast.container"] = value
+    assert owned_image("t", msgspec.json.encode(written)) is None
+
+
 async def test_of_ten_thousand_runs_only_the_newest_manifests_are_asked_for() -> None:
     shelf = FakeRegistry({f"n-main-{run:06d}-20260101T000000Z": manifest(run) for run in range(1, 10_001)})
     tags = await tags_by_run(shelf, "team/app", ["n-main"])

@@ -20,6 +20,8 @@ _RUN = re.compile(r"[0-9]{1,18}")
 # Manifests are small: most of the time is spent waiting.
 MANIFESTS_AT_ONCE = 8
 BATCH = 50
+# The flags of a processor take up to some 3,000 characters.
+MAX_LABEL = 8192
 
 
 # By itself, or with its repository.
@@ -159,4 +161,9 @@ def _has(images: Iterable[OwnedImage], containers: Collection[str]) -> bool:
 
 
 def _own(annotations: Mapping[str, str]) -> dict[str, str]:
-    return {name.removeprefix(HOLDFAST): value for name, value in annotations.items() if name.startswith(HOLDFAST)}
+    """Who may push may write anything, and messages show what labels say."""
+    return {
+        name.removeprefix(HOLDFAST): value
+        for name, value in annotations.items()
+        if name.startswith(HOLDFAST) and len(value) <= MAX_LABEL and value.isprintable()
+    }
