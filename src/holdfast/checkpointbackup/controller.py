@@ -140,6 +140,9 @@ class CheckpointBackupReconciler(
 
     def recorded(self, snapshot: CheckpointBackupSnapshot) -> None:
         self._seen[snapshot.backup.metadata.key] = snapshot.backup
+        if snapshot.is_under_way:
+            # An agent may have ended it before this operator looks again.
+            self._retention.begun(snapshot.backup)
 
     def events_for(self, obj: CheckpointBackup, status: CheckpointBackupStatus) -> Iterable[EventMessage]:
         return events_for(obj, status)
