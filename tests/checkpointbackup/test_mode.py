@@ -40,6 +40,20 @@ def test_auto_takes_the_runtime_where_nothing_is_lost() -> None:
     assert chosen(details()) == ("container", "")
 
 
+@pytest.mark.parametrize(("mode", "sidecar"), [("container", True), ("container", False), ("auto", False)])
+def test_where_pods_are_processes_no_memory_is_saved(mode: str, sidecar: bool) -> None:
+    pod = details(initContainers=[SIDECAR] if sidecar else [])
+    with pytest.raises(CannotSave, match="on one machine no containers are run") as refused:
+        choose_mode(backup({"mode": mode}).spec, pod, runs_containers=False)
+    assert refused.value.reason == "NoContainers"
+
+
+@pytest.mark.parametrize("mode", ["application", "auto"])
+def test_where_pods_are_processes_trainings_save_themselves(mode: str) -> None:
+    found = choose_mode(backup({"mode": mode}).spec, details(initContainers=[SIDECAR]), runs_containers=False)
+    assert found.mode == "application"
+
+
 WRITABLE = [
     ({"emptyDir": {}}, "/data of container main (volume data, emptyDir)"),
     ({"emptyDir": {"medium": "Memory"}}, "/data of container main (volume data, in memory)"),

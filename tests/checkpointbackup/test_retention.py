@@ -1,19 +1,24 @@
 """Images of old runs are deleted, with a real registry; what is not ours, or another backup's, stays."""
 
 from collections.abc import AsyncIterator
+from random import Random
 from secrets import token_hex
 from typing import Any
 
 import pytest
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 
 from holdfast.api.checkpointbackup import BuiltImage, CheckpointBackup
 from holdfast.api.credentials import RegistryCredential
 from holdfast.api.meta import OwnerReference
-from holdfast.checkpointbackup.retention import ImageRetention, RetentionResult
+from holdfast.checkpointbackup import retention as retention_module
+from holdfast.checkpointbackup.retention import ImageRetention, RetentionResult, runs_to_look_at
 from holdfast.checkpointbackup.snapshot import status_of
 from holdfast.checkpoints.images.image import BytesBlob, ImageFacts
+from holdfast.checkpoints.images.newest import OwnedImage, expired_images
 from holdfast.checkpoints.images.reference import run_tag
 from holdfast.checkpoints.images.registry import push_image
 from holdfast.runtime.authentication import HttpRefusal
@@ -97,6 +102,38 @@ async def test_the_newest_runs_of_the_backup_stay_and_nothing_of_others_goes(
     ]
     again = await retention.delete_old_images(ran(registry_server, repository, 5, retain=2))
     assert again == RetentionResult(deleted=0)
+
+
+async def test_of_thousands_of_old_runs_some_go_after_each_run(
+    registry_server: RunningRegistry, repository: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention_module, "OLDEST_AT_ONCE", 3)
+    monkeypatch.setattr(retention_module, "SPARE_RUNS", 1)
+    for run in range(1, 10):
+        await push(registry_server, repository, run)
+    retention = ImageRetention(KnownCredential(registry_server.credential()))
+    for deleted in (4, 3, 0):
+        result = await retention.delete_old_images(ran(registry_server, repository, 9, retain=2))
+        assert result == RetentionResult(deleted=deleted)
+    assert await runs(registry_server, repository) == ["save-main-000008", "save-main-000009"]
+
+
+def owned(run: int, container: str) -> OwnedImage:
+    digest = f"{container}{run}"
+    return OwnedImage(tag=digest, digest=digest, owner_uid=UID, container=container, run=run, mode="container")
+
+
+@given(chance=st.randoms(use_true_random=False), whole=st.floats(0, 1), retain=st.integers(1, 5))
+def test_looking_at_fewer_runs_deletes_nothing_that_would_stay(chance: Random, whole: float, retain: int) -> None:
+    everything = [owned(run, "a") for run in range(1, 400)]
+    everything += [owned(run, "b") for run in range(1, 400) if chance.random() < whole]
+    seen = set(runs_to_look_at(range(1, 400), retain))
+    some = [image for image in everything if image.run in seen]
+    assert set(expired_digests(some, retain)) <= set(expired_digests(everything, retain))
+
+
+def expired_digests(images: list[OwnedImage], retain: int) -> list[str]:
+    return [image.digest for image in expired_images(images, UID, retain, ("a", "b"))]
 
 
 async def test_a_run_that_lacks_a_container_pushes_out_none_that_is_complete(

@@ -156,7 +156,11 @@ async def test_an_older_run_can_be_named(backups: Backups) -> None:
     assert pod["spec"]["containers"][0]["image"].endswith(digest)
 
 
-async def test_a_run_that_lacks_a_container_is_passed_over(backups: Backups) -> None:
+@pytest.mark.parametrize("batch", [1, 50])
+async def test_a_run_that_lacks_a_container_is_passed_over(
+    backups: Backups, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.checkpoints.images.newest.BATCH", batch)
     await backups.lab.pod("counter", {})
     backup = await backups.create(containers=[{"name": "trainer"}, {"name": "logger"}])
     both = [await backups.push(backup, 1, name) for name in ("trainer", "logger")]

@@ -41,6 +41,18 @@ def answers(status: int, text: str) -> Answering:
     return answer
 
 
+async def in_pieces(request: web.Request, status: int, body: bytes, pieces: int) -> web.StreamResponse:
+    """One after the other, as a network brings them."""
+    response = web.StreamResponse(status=status)
+    await response.prepare(request)
+    size = -(-len(body) // pieces)
+    for start in range(0, len(body), size):
+        await response.write(body[start : start + size])
+        await asyncio.sleep(0.05)
+    await response.write_eof()
+    return response
+
+
 async def breaks_off(request: web.Request, archive: Path) -> web.StreamResponse:
     """As a kubelet that dies in the middle: the archive may be there, the answer is not."""
     await asyncio.to_thread(write_archive, archive)

@@ -2,10 +2,14 @@
 
 import asyncio
 import time
+from pathlib import Path
+
+from aiohttp import web
 
 from holdfast.api.meta import Key
 from holdfast.cluster.resources import PODS
 from holdfast.node.parts import AgentClocks, CallTimes
+from tests.node.kubelets import saves
 from tests.node.lab import AgentLab
 
 
@@ -32,3 +36,21 @@ async def test_a_run_sleeps_until_its_container_may_be_frozen_again(lab: AgentLa
     async with lab.agent(call_times=times, clocks=AgentClocks(sleep=sleep)):
         await lab.ended()
     assert [seconds for seconds in slept if seconds > 3000]
+
+
+async def test_the_second_is_counted_from_the_kubelets_answer(lab: AgentLab) -> None:
+    """It looks at the caller's token before it names the archive."""
+    now_s, times = 1000.0, CallTimes()
+
+    async def saves_late(request: web.Request, archive: Path) -> web.StreamResponse:
+        nonlocal now_s
+        now_s += 5.0
+        return await saves(request, archive)
+
+    await lab.start()
+    await lab.begin()
+    lab.kubelet.script = [saves_late]
+    pod = await lab.plain.get(PODS, Key(lab.namespace, "numbers"))
+    async with lab.agent(call_times=times, clocks=AgentClocks(clock=lambda: now_s)):
+        await lab.ended()
+    assert times.wait_s(pod.metadata.uid, "trainer", 1005.25) == 0.75

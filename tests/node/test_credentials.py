@@ -1,5 +1,6 @@
 """The client that asks the operator for a credential, over real TLS."""
 
+import json
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from holdfast.cluster.resources import CONFIG_MAPS, NAMESPACES
 from holdfast.local.apiserver.server import EmbeddedCluster
 from holdfast.node.credentials import CredentialClient, CredentialUnavailable
 from tests.control_plane.certificates import LOOPBACK, Authority
+from tests.node.kubelets import in_pieces
 
 REQUEST = CredentialRequest(namespace="team", backup="nightly", uid="u-1", run=3)
 TOKEN = "a-projected-token"
@@ -24,11 +26,12 @@ TOKEN = "a-projected-token"
 class AnsweringOperator:
     def __init__(self) -> None:
         self.status, self.body = 200, '{"username":"ada","password":"pass"}'
+        self.pieces = 1
         self.requests: list[tuple[str, CredentialRequest]] = []
 
-    async def answer(self, request: web.Request) -> web.Response:
+    async def answer(self, request: web.Request) -> web.StreamResponse:
         self.requests.append((request.headers["Authorization"], decode_request(await request.read())))
-        return web.Response(status=self.status, text=self.body)
+        return await in_pieces(request, self.status, self.body.encode(), self.pieces)
 
 
 @pytest.fixture
@@ -102,6 +105,14 @@ async def test_an_answer_that_is_no_credential_is_not_shown(
     with pytest.raises(CredentialUnavailable) as raised:
         await client(cluster, tmp_path).credential(REQUEST)
     assert "s3cret" not in str(raised.value)
+
+
+async def test_an_answer_with_many_certificates_is_read_to_its_end(
+    cluster: EmbeddedCluster, operator: AnsweringOperator, tmp_path: Path
+) -> None:
+    authority = "certificate " * 30_000
+    operator.body, operator.pieces = json.dumps({"username": "ada", "password": "pass", "authority": authority}), 5
+    assert (await client(cluster, tmp_path).credential(REQUEST)).authority == authority
 
 
 async def test_a_server_with_another_certificate_gets_no_token(

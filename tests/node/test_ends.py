@@ -8,7 +8,9 @@ from aiohttp import web
 from msgspec import structs
 
 from holdfast.api.meta import Key
+from holdfast.checkpoints.images.archive import CheckedArchive
 from holdfast.cluster.resources import CHECKPOINT_BACKUPS, PODS
+from holdfast.node.archives import ArchiveFolder
 from holdfast.node.journal import Journal, RunRecord
 from tests.control_plane.waiting import eventually
 from tests.node.kubelets import saves
@@ -195,6 +197,25 @@ async def test_files_that_can_not_be_removed_at_the_start_keep_no_other_run_wait
         await lab.begin("another", pod="other")
         assert (await lab.ended("another")).phase == "Completed"
     assert len(lab.leftovers()) == 2, "the journal still names what is there"
+
+
+class Unexpected(ArchiveFolder):
+    """What nobody has thought of."""
+
+    def check(self, path: Path) -> CheckedArchive:
+        raise RuntimeError("unexpected")
+
+
+async def test_an_error_that_nobody_has_thought_of_is_told_and_the_agent_goes_on(lab: AgentLab) -> None:
+    await lab.start()
+    await lab.begin()
+    async with lab.agent(archives=Unexpected(lab.checkpoints, lab.journal)):
+        status = await lab.ended()
+        assert (status.phase, status.conditions[0].reason) == ("Failed", "InternalError")
+        assert status.message == "an error in holdfast: the log of the agent on n1 says more"
+        await lab.begin_run(run=2)
+        assert (await lab.until(lambda status: status.phase == "Failed" and status.run == 2, "the next run")).message
+    assert lab.leftovers() == []
 
 
 @pytest.mark.parametrize("change", ["gone", "replaced", "ended"])

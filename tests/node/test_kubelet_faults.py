@@ -13,7 +13,7 @@ from holdfast.cluster.resources import PODS
 from holdfast.node.archives import ArchiveFolder
 from holdfast.times import format_time
 from tests.checkpoints.images.archives import FILES, write_archive
-from tests.node.kubelets import Answering, answers, breaks_off
+from tests.node.kubelets import Answering, answers, breaks_off, in_pieces
 from tests.node.lab import AgentLab
 
 
@@ -81,6 +81,20 @@ async def test_a_refusal_of_the_kubelet_fails_the_run_with_what_would_help(lab: 
     assert lab.leftovers() == []
     ((reason, message),) = await lab.events()
     assert (reason, refusal.words[0] in message) == ("Failed", True)
+
+
+async def test_a_refusal_that_comes_in_pieces_is_judged_by_its_end(lab: AgentLab) -> None:
+    await lab.start()
+    await lab.begin()
+
+    async def answer(request: web.Request, archive: Path) -> web.StreamResponse:
+        text = runtime_error(f"{'. ' * 200}write /var/lib/kubelet/checkpoints/x.tar: no space left on device")
+        return await in_pieces(request, 500, text.encode(), 4)
+
+    lab.kubelet.script = [answer]
+    async with lab.agent():
+        status = await lab.ended()
+    assert status.conditions[0].reason == "DiskFull"
 
 
 async def test_a_404_of_a_container_that_does_not_run_any_more_is_told_as_that(lab: AgentLab) -> None:

@@ -10,6 +10,8 @@ from holdfast.api.meta import Key
 from holdfast.cluster.errors import Invalid, Unreachable
 from holdfast.cluster.resources import CHECKPOINT_BACKUPS
 from holdfast.node import agent as agent_module
+from holdfast.node.parts import AgentClocks
+from holdfast.node.progress import RunProgress
 from holdfast.node.status import RunStatusWriter, RunSuperseded, StatusNotWritten
 from holdfast.times import format_time
 from tests.node.kubelets import saves
@@ -73,6 +75,13 @@ async def test_a_write_whose_answer_was_lost_is_not_repeated(begun: AgentLab, ph
     assert (await begun.status()).phase == phase
 
 
+async def test_more_words_than_the_schema_takes_are_cut(begun: AgentLab) -> None:
+    await (await writer(begun)).write("Failed", reason="CheckpointFailed", message="word " * 10_000)
+    status = await begun.status()
+    assert status.phase == "Failed"
+    assert len(status.message or "") == len(status.conditions[0].message) == 32768
+
+
 async def test_a_server_that_is_away_is_asked_again(begun: AgentLab) -> None:
     flaky = FlakyCluster(begun.plain, Unreachable("away"), Unreachable("away"))
     await (await writer(begun, flaky)).write("Checkpointing", reason="Checkpointing", message="m")
@@ -112,6 +121,33 @@ async def test_a_run_that_is_found_after_its_deadline_is_not_begun(lab: AgentLab
     assert status.conditions[0].reason == "DeadlineExceeded"
     assert lab.cluster.phases == ["Failed"]
     assert lab.kubelet.calls == []
+
+
+@pytest.mark.parametrize("apart", [timedelta(hours=-1), timedelta(hours=1)], ids=["ahead", "behind"])
+async def test_a_clock_that_is_another_than_the_operators_neither_ends_a_run_nor_keeps_it(
+    lab: AgentLab, apart: timedelta
+) -> None:
+    await lab.start()
+    async with lab.agent():
+        await lab.begin()
+        assert (await lab.ended()).phase == "Completed"
+        await lab.begin_run(run=2, startTime=format_time(datetime.now(UTC) + apart))
+        await lab.until(lambda status: status.phase == "Completed" and status.run == 2, "the second run completes")
+    assert [int(call.timeout) in range(500, 601) for call in lab.kubelet.calls] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("began_s", "seen_s", "left_s"),
+    [(-100, -99, 500), (-100, None, 500), (+3600, None, 600), (-3600, -100, 500), (+3600, -100, 500)],
+)
+async def test_how_much_is_left_of_a_run(lab: AgentLab, began_s: int, seen_s: int | None, left_s: int) -> None:
+    at, clocks = datetime(2026, 1, 2, tzinfo=UTC), 1000.0
+    await lab.start()
+    await lab.begin()
+    await lab.begin_run(run=2, startTime=format_time(at + timedelta(seconds=began_s)))
+    parts = lab.parts(None, clocks=AgentClocks(now=lambda: at, clock=lambda: clocks))
+    seen = None if seen_s is None else clocks + seen_s
+    assert RunProgress(parts, await lab.backup(), lambda: False, seen).left_s == left_s
 
 
 async def test_a_step_that_does_not_end_in_time_after_a_stop_is_left_to_the_next_agent(

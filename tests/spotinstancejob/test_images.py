@@ -242,6 +242,7 @@ def test_the_repository_tells_the_jobs_checkpoints_newest_first() -> None:
         pytest.param(owned_image(9, owner_uid=OTHER_UID), id="with the labels of another job"),
         pytest.param(owned_image(9, labels={"replica": "1"}), id="of one replica, with the tag of another"),
         pytest.param(owned_image(9, labels={"replica": ""}), id="of no replica"),
+        pytest.param(owned_image(9, labels={"replica": "9" * 5000}), id="of a replica that there can't be"),
         pytest.param(owned_image(9, tag="latest"), id="with a tag of another form"),
         pytest.param(owned_image(9, tag=tag(9, container="logger")), id="of one container, with the tag of another"),
     ],

@@ -107,8 +107,9 @@ class CheckpointBackupSpec(ApiStruct, frozen=True, kw_only=True):
     RULES: ClassVar = (
         Rule(
             rule=f"self.schedule.matches(r'{_SCHEDULE}')",
-            message='write "immediately" for one checkpoint now, or a cron expression of five fields such as '
-            '"*/30 * * * *" (minute, hour, day of month, month, day of week)',
+            message='write "immediately" for one checkpoint now, @hourly, @daily, @weekly, @monthly or @yearly, or a '
+            'cron expression of five fields such as "*/30 * * * *" (minute 0-59, hour 0-23, day of month 1-31, '
+            "month 1-12, day of week 0-7)",
             field=".schedule",
         ),
         Rule(

@@ -18,6 +18,8 @@ ENDPOINT_CONFIG_MAP = "holdfast-node-endpoint"
 # The namespaces, separated by commas, whose backups may use a Secret of another namespace; * for all.
 ALLOW_NAMESPACES = "holdfast.dev/allow-namespaces"
 LARGEST_BODY = 4096
+# With the certificates of a private authority: a Secret may have a MiB of them.
+LARGEST_ANSWER = 2 << 20
 
 
 class CredentialRefused(HoldfastError):

@@ -54,6 +54,7 @@ class CheckpointBackupReconciler(
         clock: Callable[[], float],
         timing: BackupTiming,
         external_agent: bool,
+        runs_containers: bool,
         plain_http: Collection[str],
     ) -> None:
         super().__init__(CHECKPOINT_BACKUPS, caches.backups, writer, events, metrics, now=now)
@@ -64,6 +65,7 @@ class CheckpointBackupReconciler(
         self._backup_metrics = metrics
         self._timing = timing
         self._external_agent = external_agent
+        self._runs_containers = runs_containers
         self._plain_http = plain_http
         self._claims = PodClaims(caches.backups)
         self._stopwatch = Stopwatch(clock)
@@ -79,6 +81,7 @@ class CheckpointBackupReconciler(
             run_age_s=run_age_s,
             due_age_s=due_age_s,
             has_external_agent=self._external_agent,
+            runs_containers=self._runs_containers,
             has_old_images=not observed.is_under_way and self._retention.is_due(obj),
         )
         if observed.is_under_way:
@@ -137,6 +140,9 @@ class CheckpointBackupReconciler(
 
     def recorded(self, snapshot: CheckpointBackupSnapshot) -> None:
         self._seen[snapshot.backup.metadata.key] = snapshot.backup
+        if snapshot.is_under_way:
+            # An agent may have ended it before this operator looks again.
+            self._retention.begun(snapshot.backup)
 
     def events_for(self, obj: CheckpointBackup, status: CheckpointBackupStatus) -> Iterable[EventMessage]:
         return events_for(obj, status)
@@ -199,6 +205,7 @@ def checkpoint_backup_controller(
     timing: BackupTiming = TIMING,
     clock: Callable[[], float] = boottime_s,
     external_agent: bool = False,
+    runs_containers: bool = True,
     plain_http: Collection[str] = (),
 ) -> Controller[CheckpointBackup]:
     """The controller, on the operator's stores. `requests` is shared with the receiver of the sidecars' reports."""
@@ -218,6 +225,7 @@ def checkpoint_backup_controller(
         clock=clock,
         timing=timing,
         external_agent=external_agent,
+        runs_containers=runs_containers,
         plain_http=plain_http,
     )
     return Controller(

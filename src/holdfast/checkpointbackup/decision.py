@@ -120,7 +120,7 @@ def _due_run(observed: CheckpointBackupSnapshot, due: DueRuns, after: datetime |
     if pod is None:
         return Idle(due)  # seen in the cache, and gone when its details were read: the next event tells
     try:
-        mode = choose_mode(spec, pod)
+        mode = choose_mode(spec, pod, runs_containers=observed.runs_containers)
     except CannotSave as refusal:
         return FailDueRun(due, after, Explanation(refusal.reason, str(refusal)))
     warnings = tuple(_warnings(observed, due, mode))

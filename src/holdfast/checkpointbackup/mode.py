@@ -145,8 +145,8 @@ class ChosenMode(Struct, frozen=True, kw_only=True):
     """What a container checkpoint leaves out, if anything that is known."""
 
 
-def choose_mode(spec: CheckpointBackupSpec, pod: BackedUpPod) -> ChosenMode:
-    """Raises `CannotSave`."""
+def choose_mode(spec: CheckpointBackupSpec, pod: BackedUpPod, *, runs_containers: bool = True) -> ChosenMode:
+    """Raises `CannotSave`. runs_containers: False where pods are processes of one machine."""
     name = pod.metadata.name
     chosen = saved_containers(spec, pod)
     if spec.mode == "application" and not pod.has_sidecar:
@@ -157,6 +157,12 @@ def choose_mode(spec: CheckpointBackupSpec, pod: BackedUpPod) -> ChosenMode:
         )
     if spec.mode == "application":
         return ChosenMode(mode="application", reason="spec.mode is application")
+    if not runs_containers and (spec.mode == "container" or not pod.has_sidecar):
+        raise CannotSave(
+            "NoContainers",
+            f"on one machine no containers are run, so nothing can save the memory of pod {name}: have its training "
+            "save by itself, as a TrainingJob with a checkpoint block, and leave spec.mode out",
+        )
     lost = ", ".join(what_is_lost(pod, chosen))
     if spec.mode == "container":
         return ChosenMode(mode="container", reason="spec.mode is container", lost=lost)

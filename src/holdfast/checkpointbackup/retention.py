@@ -1,7 +1,8 @@
 """Deletes the images of old runs: all before the newest `retain` runs of one backup and its owner."""
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from itertools import chain
 from typing import Protocol
 
 import structlog
@@ -13,7 +14,7 @@ from holdfast.api.meta import Key
 from holdfast.checkpointbackup.apply import owner_of
 from holdfast.checkpointbackup.snapshot import status_of
 from holdfast.checkpoints.images.errors import DeletionUnsupported, ImageError
-from holdfast.checkpoints.images.newest import expired_images, images_of
+from holdfast.checkpoints.images.newest import expired_images, tagged_images, tags_by_run
 from holdfast.checkpoints.images.reference import registry_address, tag_prefix
 from holdfast.checkpoints.images.registry import RegistryClient
 from holdfast.checkpoints.images.target import target_repository
@@ -24,6 +25,8 @@ from holdfast.runtime.authentication import HttpRefusal
 WITHIN_S = 60.0
 # Of the operator's workers, as many may wait for registries at once; the others go on with what backups need.
 AT_ONCE = 3
+# Of thousands of old runs so many go at once; of the newest as many may lack a container.
+OLDEST_AT_ONCE, SPARE_RUNS = 200, 20
 # How soon a backup that found no turn looks again.
 AGAIN_S = 2.0
 
@@ -40,6 +43,15 @@ class RetentionResult(Struct, frozen=True):
     deleted: int = 0
     problem: str = ""
     """Why old images stay, in a sentence; said once for a registry that deletes nothing."""
+
+
+def runs_to_look_at(runs: Sequence[int], retain: int) -> Sequence[int]:
+    """The newest, which say what is retained, and the oldest, which go; those in between with later runs.
+
+    Among fewer runs, fewer are newer than an image: none is deleted that would stay among all.
+    """
+    newest = retain + SPARE_RUNS
+    return runs if len(runs) <= newest + OLDEST_AT_ONCE else (*runs[:OLDEST_AT_ONCE], *runs[-newest:])
 
 
 class ImageRetention:
@@ -103,7 +115,9 @@ class ImageRetention:
         ) as registry:
             for repository, names in by_repository.items():
                 prefixes = {tag_prefix(backup.metadata.name, name) for name in names}
-                images = await images_of(registry, repository, owner, prefixes)
+                tags = await tags_by_run(registry, repository, prefixes)
+                looked_at = chain.from_iterable(tags[run] for run in runs_to_look_at(tuple(tags), backup.spec.retain))
+                images = await tagged_images(registry, repository, owner, looked_at)
                 for image in expired_images(images, owner, backup.spec.retain, names):
                     await registry.delete(repository, image.digest)
                     deleted += 1

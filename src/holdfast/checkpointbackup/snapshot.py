@@ -40,6 +40,8 @@ class CheckpointBackupSnapshot(Snapshot, frozen=True, kw_only=True):
     """The node of the run, or of the pod for the next one."""
     has_ready_agent: bool = False
     """Whether a ready agent is seen on that node."""
+    runs_containers: bool = True
+    """Whether pods are containers; on one machine they are processes, whose memory nothing saves."""
     has_external_agent: bool = False
     """Whether runs are carried out by an agent of others, which is not known by its pods."""
     other_backup: str = ""

@@ -209,6 +209,7 @@ async def _operating(
             now=utc_now,
             requests=backups,
             credentials=RegistrySecretReader(cluster, operator_account="", plain_http=(registry,)),
+            runs_containers=False,
             plain_http=(registry,),
         )
     )

@@ -57,6 +57,8 @@ class CheckpointAgent:
         self._stop = asyncio.Event()
         self._records: dict[tuple[str, int], RunRecord] = {}
         self._ended: dict[str, int] = {}
+        self._begun: dict[str, tuple[int, float]] = {}
+        """By uid, the last run that was seen to begin, and when: clocks of nodes differ."""
         self._current: _CurrentRun | None = None
 
     def stop(self) -> None:
@@ -141,11 +143,21 @@ class CheckpointAgent:
             current.task.cancel()
         if new is None and old is not None:
             self._ended.pop(old.metadata.uid, None)
+            self._begun.pop(old.metadata.uid, None)
+        if new is not None and old is not None and status_of(old).run < status_of(new).run:
+            self._begun[new.metadata.uid] = (status_of(new).run, self._parts.clocks.clock())
         self._wake.set()
 
     async def _carry_out(self, backup: CheckpointBackup) -> None:
         uid, run, key = backup.metadata.uid, status_of(backup).run, backup.metadata.key
-        one = NodeBackupRun(self._parts, backup, earlier=self._records.get((uid, run)), is_stopping=self._stop.is_set)
+        begun, seen_s = self._begun.get(uid, (0, 0.0))
+        one = NodeBackupRun(
+            self._parts,
+            backup,
+            earlier=self._records.get((uid, run)),
+            is_stopping=self._stop.is_set,
+            seen_s=seen_s if begun == run else None,
+        )
         log.info("run begins", key=str(key), run=run, pod=backup.spec.pod_ref.name)
         self._parts.metrics.running(True)
         task = asyncio.create_task(one.execute(), name=f"run {run} of {key}")

@@ -10,6 +10,7 @@ import msgspec
 from holdfast.api import reports
 from holdfast.api.credentials import (
     ENDPOINT_CONFIG_MAP,
+    LARGEST_ANSWER,
     PATH,
     CredentialRefused,
     CredentialRequest,
@@ -23,10 +24,9 @@ from holdfast.cluster.errors import ClusterError, NotFound
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import CONFIG_MAPS
 from holdfast.errors import HoldfastError
+from holdfast.node.answers import read_answer
 
 WITHIN_S = 15.0
-# A credential with a CA bundle.
-LARGEST_ANSWER = 2 << 20
 # What another try would not change.
 FINAL = frozenset((400, 403, 404, 409, 413))
 
@@ -63,7 +63,7 @@ class CredentialClient:
                     allow_redirects=False,
                 ) as response,
             ):
-                return _read(response.status, await response.content.read(LARGEST_ANSWER))
+                return _read(response.status, await read_answer(response, LARGEST_ANSWER))
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise CredentialUnavailable(
                 f"the operator at {endpoint.url} does not answer: {type(error).__name__}"

@@ -52,6 +52,7 @@ FailureReason = Literal[
     "DeadlineExceeded",
     "DigestMismatch",
     "DiskFull",
+    "InternalError",
     "InvalidImageReference",
     "InvalidRegistrySecret",
     "KubeletForbidden",
@@ -170,6 +171,10 @@ def deadline_failure(timeout_s: int, doing: str, obstacle: str = "") -> RunFailu
         f"the run was not done within {timeout_s} s: it was {doing}{because}; raise spec.timeoutSeconds if that takes "
         "longer",
     )
+
+
+def internal_failure(node: str) -> RunFailure:
+    return RunFailure("InternalError", f"an error in holdfast: the log of the agent on {node} says more")
 
 
 _REASONS: tuple[tuple[type[HoldfastError], FailureReason], ...] = (

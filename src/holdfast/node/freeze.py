@@ -91,7 +91,6 @@ async def _call(
         structs.replace(container, calls=(*container.calls, at)[-REMEMBERED_CALLS:], archive="")
     )
     began_s = parts.clocks.clock()
-    parts.call_times.called(status_of(progress.backup).pod_uid, container.name, began_s)
     try:
         calling = parts.kubelet.checkpoint(key.namespace, key.name, container.name, int(progress.left_s))
         path = await _answer(progress, calling)
@@ -104,6 +103,9 @@ async def _call(
     except KubeletUntrusted as error:
         parts.metrics.kubelet_called("untrusted")
         raise ContainerFailed(RunFailure("KubeletUntrusted", str(error))) from None
+    finally:
+        # The kubelet names the archive at some time between the call and its answer.
+        parts.call_times.called(status_of(progress.backup).pod_uid, container.name, parts.clocks.clock())
     frozen_s = parts.clocks.clock() - began_s
     parts.metrics.kubelet_called("200")
     parts.metrics.frozen(frozen_s)

@@ -15,6 +15,7 @@ from holdfast.cluster.kubernetes.credentials import CredentialSource
 from holdfast.cluster.kubernetes.material import PemSource, RotatingFile
 from holdfast.cluster.kubernetes.tls import make_context
 from holdfast.errors import HoldfastError
+from holdfast.node.answers import read_answer
 from holdfast.node.faults import KubeletAnswer, is_passing, words
 
 CONNECT_S = 10.0
@@ -126,7 +127,7 @@ class KubeletClient:
                 asyncio.timeout(timeout_s + ANSWER_S),
                 self._session.post(url, headers=headers, ssl=context, allow_redirects=False) as response,
             ):
-                content = await response.content.read(LARGEST_ANSWER)
+                content = await read_answer(response, LARGEST_ANSWER)
                 return KubeletAnswer(response.status, content.decode(errors="replace"))
         except aiohttp.ClientConnectorCertificateError:
             raise
@@ -139,6 +140,6 @@ class KubeletClient:
 def _archive(answer: KubeletAnswer) -> str:
     try:
         (path,) = msgspec.json.decode(answer.words, type=_Answer).items
-    except (msgspec.MsgspecError, ValueError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         raise KubeletRefused(answer._replace(words="the answer names no archive")) from None
     return path

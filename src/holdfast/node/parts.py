@@ -44,7 +44,7 @@ class OpenRegistry(Protocol):
 
 
 class CallTimes:
-    """When each container was last frozen: two archives of one second would have one name."""
+    """When the last call for each container ended: two archives of one second would have one name."""
 
     GAP_S = 1.0
 

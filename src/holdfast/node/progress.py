@@ -24,6 +24,8 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
 # A call of less is not begun.
 SHORTEST_S = 1.0
+# A watch brings a run sooner, and clocks that are kept differ by less.
+CLOCKS_DIFFER_S = 60.0
 
 Result = TypeVar("Result")
 
@@ -41,21 +43,28 @@ class ContainerFailed(HoldfastError):
 
 
 class RunProgress:
-    """doing: what is under way, for the message of a run that is too late."""
+    """doing: what is under way, for the message of a run that is too late. seen_s: when the run was seen to begin."""
 
-    def __init__(self, parts: RunParts, backup: CheckpointBackup, is_stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self, parts: RunParts, backup: CheckpointBackup, is_stopping: Callable[[], bool], seen_s: float | None = None
+    ) -> None:
         self.parts = parts
         self.backup = backup
         self.run = status_of(backup).run
         self.doing = "looking for its pod"
         self.record: RunRecord | None = None
         self._is_stopping = is_stopping
-        self.deadline_s = parts.clocks.clock() + self._until_deadline_s()
+        self.deadline_s = parts.clocks.clock() + self._until_deadline_s(seen_s)
 
-    def _until_deadline_s(self) -> float:
-        start = status_of(self.backup).start_time
+    def _until_deadline_s(self, seen_s: float | None) -> float:
+        """By when the run began, unless this node's clock is plainly another than the operator's."""
+        start, timeout_s = status_of(self.backup).start_time, float(self.backup.spec.timeout_seconds)
         began = parse_time(start) if start else self.parts.clocks.now()
-        return (began + timedelta(seconds=self.backup.spec.timeout_seconds) - self.parts.clocks.now()).total_seconds()
+        left_s = (began + timedelta(seconds=timeout_s) - self.parts.clocks.now()).total_seconds()
+        if seen_s is None:
+            return min(timeout_s, left_s)
+        since_seen_s = seen_s + timeout_s - self.parts.clocks.clock()
+        return left_s if abs(left_s - since_seen_s) <= CLOCKS_DIFFER_S else since_seen_s
 
     @property
     def is_stopping(self) -> bool:

@@ -15,8 +15,9 @@ from holdfast.api.meta import Key
 from holdfast.checkpoints.errors import CheckpointError, StorageFull
 from holdfast.checkpoints.images.target import target_repository
 from holdfast.cluster.errors import NotFound
+from holdfast.errors import HoldfastError
 from holdfast.node.facts import image_facts
-from holdfast.node.faults import RunFailed, RunFailure, checkpoint_failure
+from holdfast.node.faults import RunFailed, RunFailure, checkpoint_failure, internal_failure
 from holdfast.node.freeze import LEAST_FREE, freeze, must_have_space
 from holdfast.node.journal import ContainerRecord, RunRecord
 from holdfast.node.objects import AGENT_NODES, SavedPod
@@ -44,7 +45,7 @@ class RunOutcome(NamedTuple):
 
 
 class NodeBackupRun:
-    """earlier: the record that an earlier process left of this run."""
+    """earlier: the record that an earlier process left of this run. seen_s: when this one saw it begin, if it did."""
 
     def __init__(
         self,
@@ -53,9 +54,10 @@ class NodeBackupRun:
         *,
         earlier: RunRecord | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
+        seen_s: float | None = None,
     ) -> None:
         self._parts = parts
-        self._progress = RunProgress(parts, backup, is_stopping)
+        self._progress = RunProgress(parts, backup, is_stopping, seen_s)
         self._progress.record = earlier
         self.is_ending = False
         self._writer = RunStatusWriter(
@@ -95,6 +97,12 @@ class NodeBackupRun:
             failure = checkpoint_failure(error)
         except TimeoutError:
             failure = self._progress.too_late()
+        except HoldfastError:  # the run is left to another, or can't be told how it ends
+            raise
+        except Exception:
+            # Nobody would know before the deadline that it has ended.
+            log.exception("error in a run", key=str(self.backup.metadata.key), run=self._progress.run)
+            failure = internal_failure(self._parts.node)
         return await self._end(failure)
 
     @property

@@ -17,6 +17,7 @@ from holdfast.api.meta import merge_conditions
 from holdfast.cluster.errors import ClusterError, Conflict, Forbidden, Invalid, NotFound
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import CHECKPOINT_BACKUPS
+from holdfast.decisions import MAX_MESSAGE
 from holdfast.errors import HoldfastError
 from holdfast.runtime.process import Now
 from holdfast.times import format_time
@@ -98,7 +99,7 @@ class RunStatusWriter:
             pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
 
     async def _patch(self, phase: Phase, reason: str, message: str, fields: dict[str, Any]) -> CheckpointBackup:
-        metadata = self.backup.metadata
+        metadata, message = self.backup.metadata, message[:MAX_MESSAGE]
         conditions = merge_conditions(
             status_of(self.backup).conditions,
             run_conditions(

@@ -28,8 +28,6 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 WITHIN_S = 10.0
 LARGEST_ANSWER = 16 << 10
-# With the certificates of a private authority.
-LARGEST_CREDENTIAL = 256 << 10
 # HTTP statuses that concern the batch itself: a retry would not help.
 NEVER = frozenset((400, 413))
 # HTTP statuses with which a credential is refused for good.
@@ -67,7 +65,7 @@ class OperatorClient:
 
     async def credential(self, wanted: CredentialRequest) -> RegistryCredential:
         """The credential for one run of a backup. Raises ReportNotDelivered where a retry may succeed."""
-        status, body = await self._post(credentials.PATH, msgspec.json.encode(wanted), LARGEST_CREDENTIAL)
+        status, body = await self._post(credentials.PATH, msgspec.json.encode(wanted), credentials.LARGEST_ANSWER)
         if status == 200:
             return credentials.decode_credential(body)
         if status in REFUSED:

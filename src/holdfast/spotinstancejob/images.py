@@ -35,6 +35,7 @@ TIMEOUT_S = 600
 # As many as spec.replicas may be, over the life of the job.
 MOST_REPLICAS = 32
 FINISHED_BACKUPS = 3
+_REPLICA = re.compile(r"[0-9]{1,4}")
 _TAG_TIME = "%Y%m%dT%H%M%SZ"
 
 
@@ -206,7 +207,7 @@ def checkpoints_in_registry(job: SpotInstanceJob, images: Iterable[OwnedImage]) 
     found: dict[tuple[int, int, RunMode], dict[str, tuple[str, OwnedImage]]] = {}
     for image in images:
         replica, tag = image.labels.get("replica", ""), parse_run_tag(image.tag)
-        if image.owner_uid != job.metadata.uid or tag is None or not replica.isdecimal():
+        if image.owner_uid != job.metadata.uid or tag is None or not _REPLICA.fullmatch(replica):
             continue
         # The tag is what the operator has asked for; a label alone is what some pod says about itself.
         if tag.prefix != _prefix(job, int(replica), image.container):

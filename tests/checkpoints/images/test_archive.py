@@ -166,3 +166,83 @@ def test_the_version_of_criu_is_read_from_its_log(tmp_path: Path, log: bytes | N
     files = {name: content for name, content in FILES.items() if name != "dump.log"}
     archive = write_archive(tmp_path / "a.tar", files if log is None else {**files, "dump.log": log})
     assert check_archive(archive).criu_version == version
+
+
+# What programs read in different ways: a path that leaves could hide behind one that does not.
+
+
+def raw(name: str, kind: bytes, content: bytes = b"") -> bytes:
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, len(content)
+    return info.tobuf(tarfile.USTAR_FORMAT) + content + bytes(-len(content) % archive.BLOCK)
+
+
+def record(key: str, value: str) -> bytes:
+    size = 0
+    while len(line := f"{size} {key}={value}\n".encode()) != size:
+        size = len(line)
+    return line
+
+
+EVIL = raw("../evil", b"0", b"x")
+FINE = raw("checkpoint/q", b"0", b"x")
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        (raw("checkpoint/x/", b"\0", EVIL), "no name of a file"),
+        (raw("checkpoint/x/", b"0", EVIL), "no name of a file"),
+        (raw("checkpoint/x/", b"7", EVIL), "no name of a file"),
+        (raw("", b"0", b"x"), "no name of a file"),
+        (raw("checkpoint/x/", b"5", EVIL), "the folder 'checkpoint/x/' .* has a content"),
+        (raw("pax", b"x", record("size", "1024")) + raw("checkpoint/x/", b"5") + EVIL, "has a content"),
+        (raw("pax", b"g", record("path", "../evil")) + FINE, "one path or one size"),
+        (raw("pax", b"g", record("size", "0")) + FINE, "one path or one size"),
+        (raw("pax", b"g", record("linkpath", "/etc")) + FINE, "sparse file or a link"),
+        (raw("L", b"L", b"../evil\0") + raw("pax", b"x", record("path", "checkpoint/q")) + FINE, "twice"),
+        (raw("pax", b"x", record("path", "checkpoint/q")) + raw("L", b"L", b"../evil\0") + FINE, "twice"),
+        (raw("pax", b"x", record("path", "checkpoint/q")) + raw("pax", b"x", record("mtime", "1")) + EVIL, "twice"),
+        (raw("L", b"L", b"checkpoint/q\0") + raw("L", b"L", b"../evil\0") + FINE, "twice"),
+        (raw("L", b"L", b"checkpoint/q\0/../../../evil\0") + FINE, "leaves the archive"),
+        (raw("pax", b"x", record("GNU.sparse.name", "../evil")) + FINE, "sparse"),
+    ],
+)
+def test_what_programs_read_in_different_ways_is_refused(tmp_path: Path, members: bytes, said: str) -> None:
+    path = write_archive(tmp_path / "a.tar")
+    path.write_bytes(members + path.read_bytes())
+    with pytest.raises(ArchiveUnsafe, match=said):
+        check_archive(path)
+
+
+def test_remarks_for_the_whole_archive_are_passed_over(tmp_path: Path) -> None:
+    path = write_archive(tmp_path / "a.tar")
+    path.write_bytes(raw("pax", b"g", record("comment", "made by a runtime")) + path.read_bytes())
+    assert check_archive(path).members == len(FILES)
+
+
+@pytest.mark.parametrize(
+    "extension",
+    [
+        record("size", "9" * 5000),
+        record("size", "9" * 30),
+        record("size", "-1"),
+        record("size", "\u0661"),
+        b"9" * 5000 + b" path=x\n",
+        b"99 path=x\n",
+        b"3 path=x\n",
+        b"path=x\n",
+        b"\xff" * 600,
+    ],
+)
+def test_an_extended_header_that_lies_is_refused(tmp_path: Path, extension: bytes) -> None:
+    path = write_archive(tmp_path / "a.tar")
+    path.write_bytes(raw("pax", b"x", extension) + FINE + path.read_bytes())
+    with pytest.raises(ArchiveRefused, match="extended header"):
+        check_archive(path)
+
+
+@pytest.mark.parametrize("config", [b'{"name":"\xff"}', b'{"x":' + b"[" * 100_000, b'{"id":1}', b"[]"])
+def test_a_config_of_any_content_is_refused_with_a_sentence(tmp_path: Path, config: bytes) -> None:
+    with pytest.raises(ArchiveRefused, match=r"config\.dump .* can't be read"):
+        check_archive(write_archive(tmp_path / "a.tar", {**FILES, "config.dump": config}))

@@ -1,5 +1,6 @@
 """A registry that refuses, breaks off, redirects or is silent: what is tried again, from where, and what is told."""
 
+import json
 import os
 from collections.abc import AsyncIterator
 from urllib.parse import quote
@@ -146,6 +147,15 @@ async def test_a_reset_and_silence_are_tried_again(
     assert await pushed(faulty, idle_s=1.0) == (LAYER.digest, WHOLE)
 
 
+async def test_who_can_not_be_reached_is_named_with_the_reason(faulty: FaultyRegistry) -> None:
+    async with faulty.client(for_s=5.0) as client:
+        client._transport._plain_http |= {"127.0.0.1:1"}
+        challenge = 'Bearer realm="http://127.0.0.1:1/token"'
+        faulty.on("GET", "/tags/list", *[answers(401, WWW_Authenticate=challenge)] * 9)
+        with pytest.raises(RegistryUnreachable, match=r"127\.0\.0\.1:1 can't be reached \(Connection refused\)"):
+            await client.tags("team/app")
+
+
 async def test_pauses_are_the_registrys_or_grow(faulty: FaultyRegistry) -> None:
     dated = answers(503, Date="Wed, 21 Oct 2026 07:28:00 GMT", Retry_After="Wed, 21 Oct 2026 07:28:09 GMT")
     busy = [answers(503), answers(503), answers(429, Retry_After="7"), dated, answers(500)]
@@ -208,6 +218,66 @@ async def test_content_that_changes_on_the_way_is_reported_and_not_tagged(faulty
         with pytest.raises(DigestMismatch, match="nothing is tagged"):
             await push_image(client, repository, "t", FACTS, BytesBlob(WHOLE))
         assert await client.tags(repository) == []
+
+
+@pytest.mark.parametrize(
+    "quoted", [f"Authorization was {PASSWORD}", "bad header Basic YWRhOnMzY3JldA==", "got bearer eyJhbGciOi.J9"]
+)
+async def test_a_registry_that_quotes_the_credential_is_not_quoted(faulty: FaultyRegistry, quoted: str) -> None:
+    faulty.on("POST", "uploads/$", answers(403, json.dumps({"errors": [{"message": quoted}]}).encode()))
+    with pytest.raises(RegistryForbidden, match="give it the right") as refused:
+        await pushed(faulty)
+    assert quoted not in str(refused.value)
+
+
+# Answers that no registry should give.
+
+NOWHERE = ("//[x", "https://[::g]/x", "https://registry.example:99999/", "https://registry.example:port/", "https:///x")
+OTHERS = ("https://ada:pass@registry.example/", "https://registry.example/\u00e9")
+
+
+@pytest.mark.parametrize("target", [*NOWHERE, *OTHERS])
+async def test_what_leads_to_no_address_is_told(faulty: FaultyRegistry, target: str) -> None:
+    async with faulty.client() as client:
+        faulty.on("GET", "/blobs/sha256", answers(307, Location=target))
+        with pytest.raises(RegistryError, match="which is no address: look at the registry's settings"):
+            await fetched(client, "team/app", LAYER)
+        faulty.on("POST", "uploads/$", answers(202, Location=target))
+        with pytest.raises(RegistryError, match=r"can't go on with an upload: .* which is no address"):
+            await client.push_blob("team/app", BytesBlob(WHOLE))
+        faulty.on("GET", "/tags/list", answers(200, b'{"tags": ["t"]}', Link=f'<{target}>; rel="next"'))
+        with pytest.raises(RegistryError, match="which is no address"):
+            await client.tags("team/app")
+        faulty.on("GET", "/manifests/t", answers(401, WWW_Authenticate=f'Bearer realm="{target}",service="x"'))
+        with pytest.raises(RegistryError, match="asks for a token and names no service"):
+            await client.manifest("team/app", "t")
+
+
+@pytest.mark.parametrize("body", [b"\xff", b'{"tags": ["\xff"]}', b'{"name":' + b"[" * 30_000, b'{"tags": [1]}', b""])
+async def test_a_list_that_can_not_be_read_is_told(faulty: FaultyRegistry, body: bytes) -> None:
+    faulty.on("GET", "/tags/list", answers(200, body))
+    async with faulty.client() as client:
+        with pytest.raises(RegistryError, match="the answer can't be read"):
+            await client.tags("team/app")
+
+
+@pytest.mark.parametrize("body", [b'{"errors": [{"code": "\xff"}]}', b'{"errors":' + b"[" * 30_000, b"x" * 100_000])
+async def test_a_refusal_of_any_content_is_told(faulty: FaultyRegistry, body: bytes) -> None:
+    faulty.on("POST", "uploads/$", answers(403, body))
+    with pytest.raises(RegistryForbidden, match="give it the right"):
+        await pushed(faulty)
+
+
+async def test_an_offset_of_thousands_of_digits_is_none(faulty: FaultyRegistry) -> None:
+    faulty.on("PATCH", UPLOAD, breaks_after(HALF))
+    faulty.on("GET", UPLOAD, answers(204, Range=f"0-{'9' * 5000}"))
+    assert await pushed(faulty) == (LAYER.digest, WHOLE)
+
+
+async def test_headers_without_an_end_are_a_broken_connection(faulty: FaultyRegistry) -> None:
+    faulty.on("POST", "uploads/$", answers(202, Location=f"/v2/{'x' * 100_000}"))
+    assert await pushed(faulty) == (LAYER.digest, WHOLE)
+    assert len(faulty.clock.pauses) == 1
 
 
 # Redirects.

@@ -12,13 +12,13 @@ import msgspec
 import pytest
 
 from holdfast.checkpoints.errors import CheckpointNotFound
-from holdfast.checkpoints.images import fetch
+from holdfast.checkpoints.images import fetch, newest
 from holdfast.checkpoints.images.errors import ImageError, ImageNotFound, RegistryError, RegistryUnreachable
 from holdfast.checkpoints.images.fetch import FetchedImage, fetch_image, read_secrets
 from holdfast.checkpoints.images.image import BytesBlob, Mode
 from holdfast.checkpoints.images.layer import CheckpointLayer
 from holdfast.checkpoints.images.reference import run_tag
-from holdfast.checkpoints.images.registry import PushedImage, push_image
+from holdfast.checkpoints.images.registry import PushedImage, RegistryClient, push_image
 from holdfast.checkpoints.manifest import CheckpointManifest, SaveInfo
 from holdfast.local.registry.server import serve_registry
 from tests.checkpoints.images.registries import PASSWORD, USER, RunningRegistry
@@ -117,6 +117,26 @@ async def test_a_damaged_layer_is_refused_and_the_image_before_it_is_used(
     assert [each.address for each in found.refused] == [images.by_digest(7)]
     assert found.refused[0].reason
     assert images.model == b"weights of run 4" * 1000
+
+
+async def test_images_before_it_are_looked_for_only_as_far_as_they_are_needed(
+    images: Images, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(newest, "BATCH", 1)
+    for run in range(1, 6):
+        await images.push(run)
+    for run in (5, 4):
+        images.blob(run).write_bytes(b"no archive")
+    looked = []
+
+    async def noted(registry: RegistryClient, repository: str, uid: str, tags: list[str]) -> list[newest.OwnedImage]:
+        looked.extend(tags)
+        return await newest.tagged_images(registry, repository, uid, tags)
+
+    monkeypatch.setattr(fetch, "tagged_images", noted)
+    found = await images.fetched(images.by_digest(5))
+    assert found.address == images.by_digest(3)
+    assert looked == [run_tag("n", "main", run, AT) for run in (4, 3)]
 
 
 async def test_where_no_image_can_be_used_nothing_is_left_and_each_is_named(images: Images) -> None:

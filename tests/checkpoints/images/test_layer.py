@@ -22,6 +22,7 @@ from holdfast.checkpoints.images.image import (
 )
 from holdfast.checkpoints.images.layer import CheckpointLayer, compress_blob, is_compressible, unpack_layer
 from holdfast.checkpoints.manifest import MANIFEST, CheckpointManifest, File, encode
+from tests.checkpoints.images.test_archive import raw, record
 from tests.checkpoints.making import ABOUT, content, fill
 
 FILES = {
@@ -229,3 +230,22 @@ def test_a_full_disk_leaves_no_part_of_a_compressed_layer(tmp_path: Path) -> Non
     with pytest.raises(CheckpointError, match="No space"):
         compress_blob(Failing(), tmp_path / "z")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        raw("pax", b"x", record("comment", "x")) * 3000,
+        raw("pax", b"g", record("comment", "x")) * 3000,
+        raw("L", b"L", b"x\0") * 3000,
+        raw("pax", b"x", b"9" * 5000 + b" path=x\n"),
+        raw("pax", b"x", record("GNU.sparse.size", "9" * 5000)),
+        raw("pax", b"x", record("size", "-1024")),
+    ],
+    ids=["deep", "deep and global", "deep names", "a huge number", "a huge size", "a negative size"],
+)
+def test_a_header_that_tarfile_stumbles_over_is_damage_like_any_other(tmp_path: Path, before: bytes) -> None:
+    data = before + packed(tmp_path / "a", checkpoint(tmp_path / "a", {"model.bin": b"x"}))
+    with pytest.raises(Corrupt, match="damaged or truncated"):
+        unpack_layer(pieces(data), described(data), tmp_path / "b")
+    assert not (tmp_path / "b").exists()

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from holdfast.checkpoints.images.errors import ImageNotFound
 from holdfast.checkpoints.images.image import build_image
-from holdfast.checkpoints.images.newest import OwnedImage, expired_images, images_of, newest_run, owned_image
+from holdfast.checkpoints.images.newest import (
+    BATCH,
+    OwnedImage,
+    batches_from_the_newest,
+    expired_images,
+    images_of,
+    newest_run,
+    owned_image,
+    tagged_images,
+    tags_by_run,
+)
 from tests.checkpoints.images.test_image import FACTS, LAYER
 
 
@@ -51,6 +61,11 @@ async def test_ours_are_found_among_foreign_tags_and_manifests_without_our_label
             "n-main-000011-20260101T000000Z": manifest(11, "uid-2"),
             "n-main-000012-20260101T000000Z": b'{"schemaVersion": 2, "manifests": []}',
             "n-main-000013-20260101T000000Z": b"garbage",
+            "n-main-000016-20260101T000000Z": b'{"annotations": {"\xff": ""}}',
+            "n-main-000017-20260101T000000Z": b'{"annotations":' + b"[" * 100_000,
+            "n-main-000018-20260101T000000Z": manifest(18).replace(b'"18"', b'"' + b"9" * 5000 + b'"'),
+            f"n-main-{'9' * 5000}-20260101T000000Z": manifest(19),
+            "../n-main-000020-20260101T000000Z": manifest(20),
             "n-main-000014-20260101T000000Z": manifest(14),
             "m-main-000015-20260101T000000Z": manifest(15),
         }
@@ -59,10 +74,37 @@ async def test_ours_are_found_among_foreign_tags_and_manifests_without_our_label
     shelf.gone.add("n-main-000014-20260101T000000Z")
     found = await images_of(shelf, "team/app", "uid-1", ["n-main"])
     assert [(one.run, one.container) for one in found] == [(9, "main"), (10, "main")]
-    assert len(shelf.asked) == 6, "a manifest is asked for only if its tag is one of the owner's"
+    assert len(shelf.asked) == 9, "a manifest is asked for only if its tag is one of the owner's"
     assert found[0].labels["cpu-flags"] == "avx sse2"
     assert [one.run for one in newest_run(found, "uid-1")] == [10], "whatever the clocks said"
     assert [one.run for one in await images_of(shelf, "team/app", "uid-1")] == [9, 10, 15]
+
+
+@pytest.mark.parametrize("value", ["x" * 10_000, "\x1b[2J", "two\nlines"])
+def test_labels_that_are_no_words_for_a_message_are_passed_over(value: str) -> None:
+    written = msgspec.json.decode(manifest(3))
+    written["annotations"]["dev.holdfast.runtime"] = value
+    found = owned_image("t", msgspec.json.encode(written))
+    assert found is not None
+    assert "runtime" not in found.labels
+    written["annotations"]["dev.holdfast.container"] = value
+    assert owned_image("t", msgspec.json.encode(written)) is None
+
+
+async def test_of_ten_thousand_runs_only_the_newest_manifests_are_asked_for() -> None:
+    shelf = FakeRegistry({f"n-main-{run:06d}-20260101T000000Z": manifest(run) for run in range(1, 10_001)})
+    tags = await tags_by_run(shelf, "team/app", ["n-main"])
+    first = next(batches_from_the_newest(tags))
+    assert [one.run for one in newest_run(await tagged_images(shelf, "team/app", "uid-1", first), "uid-1")] == [10_000]
+    assert len(shelf.asked) == BATCH
+    assert [tag for batch in batches_from_the_newest(tags) for tag in batch] == sorted(shelf.manifests, reverse=True)
+
+
+def test_a_batch_has_whole_runs() -> None:
+    tags = {run: [f"{run}-{number}" for number in range(30)] for run in (3, 1, 2)}
+    assert [len(batch) for batch in batches_from_the_newest(tags)] == [60, 30]
+    assert next(batches_from_the_newest(tags))[0] == "3-0"
+    assert list(batches_from_the_newest({})) == []
 
 
 @pytest.mark.parametrize("name", ["owner-uid", "run", "container", "mode"])

@@ -120,6 +120,16 @@ async def phase(box: LocalCluster, name: str, wanted: str) -> CheckpointBackupSt
     return await eventually(look, lambda it: it.phase == wanted, what=f"{name} is {wanted}", within_s=WITHIN_S)
 
 
+async def test_memory_is_not_saved_where_pods_are_processes_and_no_agent_is_waited_for(box: LocalCluster) -> None:
+    await start(box, "eighth", hyperparameters=FOREVER)
+    await until(box, "eighth", lambda seen: seen.current_epoch, "is under way")
+    await back_up(box, "memory", "eighth", mode="container")
+    status = await phase(box, "memory", "Failed")
+    assert status.conditions[0].reason == "NoContainers"
+    await box.cluster.delete(TRAINING_JOBS, Key(NAMESPACE, "eighth"))
+    await gone(box.cluster, TRAINING_JOBS, Key(NAMESPACE, "eighth"))
+
+
 async def test_a_job_that_keeps_no_checkpoints_is_told_as_the_reason(box: LocalCluster) -> None:
     await start(box, "fifth", hyperparameters=FOREVER, checkpoint={"enabled": False})
     await until(box, "fifth", lambda seen: seen.current_epoch, "is under way")

@@ -110,7 +110,13 @@ def test_a_base_image_that_no_registry_has_is_not_fetched() -> None:
 
 @pytest.mark.parametrize(
     ("text", "name", "version"),
-    [("containerd://2.2.9", "containerd", (2, 2, 9)), ("CRI-O 1.36.6-dev", "cri-o", (1, 36, 6)), ("", "", ())],
+    [
+        ("containerd://2.2.9", "containerd", (2, 2, 9)),
+        ("CRI-O 1.36.6-dev", "cri-o", (1, 36, 6)),
+        ("containerd v2.3.4+unknown", "containerd", (2, 3, 4)),
+        (f"containerd {'9' * 5000}", "containerd", ()),
+        ("", "", ()),
+    ],
 )
 def test_versions_of_nodes_and_of_images_are_read_alike(text: str, name: str, version: tuple[int, ...]) -> None:
     assert runtime_version(text) == (name, version)

@@ -6,12 +6,14 @@ folder checkpoint/ with CRIU's files, and where there are any, rootfs-diff.tar, 
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
 import msgspec
 
 from holdfast.checkpoints.images.errors import ArchiveRefused, ArchiveTruncated, ArchiveUnsafe
+from holdfast.checkpoints.images.untrusted import UnreadableJson, decode_json
 
 BLOCK = 512
 # CRIU writes a few files per process and per open pipe; a million would take minutes to look at.
@@ -21,6 +23,8 @@ MAX_EXTENSION = 1 << 20
 MAX_DUMP = 4 << 20
 # What may follow the end: some programs fill the last record with zeros. More is the tail of an older file.
 MAX_PADDING = 1 << 20
+# Digits of a size.
+_LONGEST_NUMBER = 20
 
 CONFIG_DUMP = "config.dump"
 REQUIRED_FILES = (CONFIG_DUMP, "spec.dump", "status.dump")
@@ -122,8 +126,8 @@ class _Scan:
     def _config(self) -> ContainerConfig:
         member = self._files[CONFIG_DUMP]
         try:
-            return msgspec.json.decode(self._read(member.content_at, member.size, MAX_DUMP), type=ContainerConfig)
-        except msgspec.DecodeError as error:
+            return decode_json(self._read(member.content_at, member.size, MAX_DUMP), ContainerConfig)
+        except UnreadableJson as error:
             raise ArchiveRefused(f"{CONFIG_DUMP} in {self._path} can't be read: {error}") from None
 
     def _criu_version(self) -> str:
@@ -135,8 +139,11 @@ class _Scan:
         return found[1].decode() if found else ""
 
     def _member(self, at: int) -> _Member | None:
-        """The next file or folder; None at the end."""
-        name = ""
+        """The next file or folder; None at the end.
+
+        Where programs read a header in different ways, a path that leaves could hide behind one that does not.
+        """
+        name = extended_by = ""
         size: int | None = None
         while True:
             block = self._block(at)
@@ -149,24 +156,41 @@ class _Scan:
             if length < 0:
                 raise ArchiveRefused(f"{self._path} has a header with an invalid size at byte {at}: it is damaged")
             if kind not in (_PAX, _PAX_GLOBAL, _LONG_NAME):
-                length = 0 if kind == _FOLDER else length if size is None else size
-                return _Member(name or _name(block), kind, length, at + BLOCK)
+                return self._described(
+                    _Member(name or _name(block), kind, length if size is None else size, at + BLOCK)
+                )
             extension = self._read(at + BLOCK, length, MAX_EXTENSION)
-            if kind == _LONG_NAME:
-                name = _decoded(extension.rstrip(b"\0"))
-            elif kind == _PAX:
-                records = self._pax(extension)
-                name = records.get("path", name)
-                size = int(records["size"]) if "size" in records else size
+            if kind == _PAX_GLOBAL:
+                self._must_be_remarks(self._pax(extension))
+            elif extended_by:
+                raise ArchiveUnsafe(f"{self._path} names one of its files twice: it is not pushed")
+            else:
+                extended_by = kind.decode()
+                records = {} if kind == _LONG_NAME else self._pax(extension)
+                name = _decoded(extension.rstrip(b"\0")) if kind == _LONG_NAME else records.get("path", "")
+                size = int(records["size"]) if "size" in records else None
             at = _Member("", kind, length, at + BLOCK).end
+
+    def _described(self, member: _Member) -> _Member:
+        """Some programs take a file whose name ends with a slash for a folder, and a folder has no content."""
+        if member.kind in _FILES and (not member.name or member.name.endswith("/")):
+            raise ArchiveUnsafe(f"{member.name[:100]!a} in {self._path} is no name of a file: it is not pushed")
+        if member.kind == _FOLDER and member.size:
+            raise ArchiveUnsafe(f"the folder {member.name[:100]!a} in {self._path} has a content: it is not pushed")
+        return member
+
+    def _must_be_remarks(self, records: Mapping[str, str]) -> None:
+        if not records.keys().isdisjoint(("path", "size")):
+            raise ArchiveUnsafe(f"{self._path} gives all its files one path or one size: it is not pushed")
 
     def _pax(self, content: bytes) -> dict[str, str]:
         records: dict[str, str] = {}
         while content:
-            length, _, _ = content.partition(b" ")
-            record = content[: int(length)] if length.isdigit() else b""
+            length, space, _ = content[:_LONGEST_NUMBER].partition(b" ")
+            size = int(length) if space and length.isdigit() else 0
+            record = content[:size]
             key, equals, value = record[len(length) + 1 :].partition(b"=")
-            if not equals or not value.endswith(b"\n"):
+            if len(record) < size or not equals or not value.endswith(b"\n"):
                 raise ArchiveRefused(f"{self._path} has an extended header that can't be read: it is damaged")
             if key.startswith(b"GNU.sparse") or key == b"linkpath":
                 raise ArchiveUnsafe(
@@ -174,7 +198,8 @@ class _Scan:
                 )
             records[_decoded(key)] = _decoded(value[:-1])
             content = content[len(record) :]
-        if not records.get("size", "0").isdecimal():
+        told = records.get("size", "0")
+        if not (told.isascii() and told.isdecimal() and len(told) <= _LONGEST_NUMBER):
             raise ArchiveRefused(f"{self._path} has an extended header with an invalid size: it is damaged")
         return records
 

@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.api.credentials import RegistryCredential
 from holdfast.checkpoints.images.errors import RegistryError
+from holdfast.checkpoints.images.untrusted import UnreadableJson, decode_json
 
 # The specification's own default; a service that says nothing means this.
 DEFAULT_LIFETIME_S = 60.0
@@ -116,8 +117,8 @@ class RegistryAuth:
     async def _new_token(self, challenge: AuthChallenge, scope: str) -> _Token:
         asked_at_s = self._clock()
         try:
-            reply = msgspec.json.decode(await self._fetch(self._request(challenge, scope)), type=_TokenReply)
-        except msgspec.DecodeError:
+            reply = decode_json(await self._fetch(self._request(challenge, scope)), _TokenReply)
+        except UnreadableJson:
             # The decoder's message may show a part of the token.
             reply = _TokenReply()
         value = reply.token or reply.access_token

@@ -11,6 +11,7 @@ import msgspec
 from holdfast.api.credentials import RegistryCredential
 from holdfast.checkpoints.images.errors import InvalidRegistrySecret
 from holdfast.checkpoints.images.reference import DOCKER_HUB, DOCKER_HUB_API
+from holdfast.checkpoints.images.untrusted import UnreadableJson, decode_json
 
 DOCKER_CONFIG = ".dockerconfigjson"
 CA = "ca.crt"
@@ -97,8 +98,8 @@ def _matches(place: _Place, host: str, repository: str) -> bool:
 
 def _config(content: bytes) -> dict[str, RegistryCredential]:
     try:
-        auths = msgspec.json.decode(content, type=_Config).auths
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        auths = decode_json(content, _Config).auths
+    except UnreadableJson:
         # The decoder's message may show a part of the content.
         raise InvalidRegistrySecret(
             f"the Secret's {DOCKER_CONFIG} is not a docker config: create it with "

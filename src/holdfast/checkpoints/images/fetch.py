@@ -15,7 +15,13 @@ from holdfast.checkpoints.images.docker_config import CA, DOCKER_CONFIG, credent
 from holdfast.checkpoints.images.errors import ImageError, ImageNotFound, UnusableImage
 from holdfast.checkpoints.images.image import Descriptor, parse_manifest
 from holdfast.checkpoints.images.layer import Place, unpack_layer_as
-from holdfast.checkpoints.images.newest import OwnedImage, images_of, owned_image
+from holdfast.checkpoints.images.newest import (
+    OwnedImage,
+    batches_from_the_newest,
+    owned_image,
+    tagged_images,
+    tags_by_run,
+)
 from holdfast.checkpoints.images.reference import ImageReference, parse_reference, parse_run_tag, registry_address
 from holdfast.checkpoints.images.registry import RegistryClient
 from holdfast.checkpoints.manifest import CheckpointManifest
@@ -96,13 +102,20 @@ class _Fetch:
         # Without a tag, the manifests of all runs in the repository have to be looked at.
         tag = parse_run_tag(self._reference.tag) if self._reference.tag else None
         prefixes = (tag.prefix,) if tag is not None else ()
-        found = self._asked(lambda registry: images_of(registry, self._reference.repository, first.owner_uid, prefixes))
-        earlier = [
+        tags = self._asked(lambda registry: tags_by_run(registry, self._reference.repository, prefixes))
+        for batch in batches_from_the_newest({run: tags[run] for run in tags if run < first.run}):
+            yield from self._earlier(first, batch)
+
+    def _earlier(self, first: OwnedImage, tags: list[str]) -> list[OwnedImage]:
+        """The images of these tags that are of the same training, the newest first."""
+        repository = self._reference.repository
+        found = self._asked(lambda registry: tagged_images(registry, repository, first.owner_uid, tags))
+        same = [
             image
             for image in found
             if image.run < first.run and (image.container, image.mode) == (first.container, first.mode)
         ]
-        yield from sorted(earlier, key=lambda image: image.run, reverse=True)
+        return sorted(same, key=lambda image: image.run, reverse=True)
 
     def _first(self) -> OwnedImage:
         wanted = self._reference.digest or self._reference.tag

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import msgspec
 
 from holdfast.checkpoints.images.errors import ImageError
+from holdfast.checkpoints.images.untrusted import UnreadableJson, decode_json
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
@@ -221,8 +222,8 @@ def runtime_annotations(facts: ImageFacts) -> dict[str, str]:
 
 def parse_manifest(content: bytes, where: str) -> ImageManifest:
     try:
-        return msgspec.json.decode(content, type=ImageManifest)
-    except msgspec.DecodeError as error:
+        return decode_json(content, ImageManifest)
+    except UnreadableJson as error:
         raise ImageError(f"the manifest of {where} can't be read: {error}") from None
 
 

@@ -33,6 +33,8 @@ ZSTD_LEVEL = 1
 MAX_HEADER = 2 * READ_BYTES + (1 << 20)
 # A frame may ask for a large window, which is memory: level 1 uses half a MiB of at most 8.
 _WINDOW: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
+# What tarfile lets pass of a header with huge or odd numbers, or of thousands of headers for one file.
+_NUMBERS_AND_DEPTH = (ValueError, OverflowError, RecursionError)
 _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
@@ -198,7 +200,7 @@ class _LayerReader:
     def _translated(self, read: Callable[[], Result]) -> Result:
         try:
             return read()
-        except (tarfile.TarError, EOFError, zstd.ZstdError) as error:
+        except (tarfile.TarError, EOFError, zstd.ZstdError, *_NUMBERS_AND_DEPTH) as error:
             raise Corrupt(f"the layer can't be read ({error}): it is damaged or truncated") from None
 
 

@@ -4,8 +4,10 @@ The newest is the highest run of one owner's uid. Neither a tag that moves nor a
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -13,8 +15,17 @@ from holdfast.checkpoints.images.errors import ImageError, ImageNotFound
 from holdfast.checkpoints.images.image import HOLDFAST, parse_manifest, sha256_digest
 from holdfast.checkpoints.images.reference import parse_run_tag
 
+# As large as status.run may be, and more.
+_RUN = re.compile(r"[0-9]{1,18}")
 # Manifests are small: most of the time is spent waiting.
 MANIFESTS_AT_ONCE = 8
+BATCH = 50
+# The flags of a processor take up to some 3,000 characters.
+MAX_LABEL = 8192
+
+
+# By itself, or with its repository.
+Tag = TypeVar("Tag")
 
 
 class OwnedImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,8 +55,36 @@ async def images_of(
 
     prefixes: of the owner's tags, see `reference.tag_prefix`; with them no manifest of another owner is asked for.
     """
-    names = {tag: parse_run_tag(tag) for tag in await registry.tags(repository)}
-    wanted = [tag for tag, name in names.items() if name and (not prefixes or name.prefix in prefixes)]
+    tags = await tags_by_run(registry, repository, prefixes)
+    return await tagged_images(registry, repository, owner_uid, chain.from_iterable(tags.values()))
+
+
+async def tags_by_run(registry: ImageLister, repository: str, prefixes: Collection[str] = ()) -> dict[int, list[str]]:
+    """The tags of runs, by their numbers, which grow. Whose images they name is seen from the manifests alone."""
+    found: dict[int, list[str]] = {}
+    for tag in await registry.tags(repository):
+        name = parse_run_tag(tag)
+        if name is not None and (not prefixes or name.prefix in prefixes):
+            found.setdefault(name.run, []).append(tag)
+    return dict(sorted(found.items()))
+
+
+def batches_from_the_newest(tags: Mapping[int, list[Tag]]) -> Iterator[list[Tag]]:
+    """All tags, whole runs at a time: where a repository has thousands, the first ones are mostly enough."""
+    batch: list[Tag] = []
+    for run in sorted(tags, reverse=True):
+        batch += tags[run]
+        if len(batch) >= BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+async def tagged_images(
+    registry: ImageLister, repository: str, owner_uid: str, tags: Iterable[str]
+) -> list[OwnedImage]:
+    """Those of the owner among the images with these tags, by run."""
     waiting = asyncio.Semaphore(MANIFESTS_AT_ONCE)
 
     async def look(tag: str) -> OwnedImage | None:
@@ -56,7 +95,7 @@ async def images_of(
                 return None
         return owned_image(tag, content)
 
-    found = await asyncio.gather(*map(look, wanted))
+    found = await asyncio.gather(*map(look, tags))
     ours = [image for image in found if image and image.owner_uid == owner_uid]
     return sorted(ours, key=lambda image: (image.run, image.container, image.tag))
 
@@ -69,7 +108,7 @@ def owned_image(tag: str, manifest: bytes) -> OwnedImage | None:
         return None
     own = _own(annotations)
     run = own.get("run", "")
-    if not run.isdecimal() or not all(own.get(name) for name in ("owner-uid", "container", "mode")):
+    if not _RUN.fullmatch(run) or not all(own.get(name) for name in ("owner-uid", "container", "mode")):
         return None
     return OwnedImage(
         tag=tag,
@@ -122,4 +161,9 @@ def _has(images: Iterable[OwnedImage], containers: Collection[str]) -> bool:
 
 
 def _own(annotations: Mapping[str, str]) -> dict[str, str]:
-    return {name.removeprefix(HOLDFAST): value for name, value in annotations.items() if name.startswith(HOLDFAST)}
+    """Who may push may write anything, and messages show what labels say."""
+    return {
+        name.removeprefix(HOLDFAST): value
+        for name, value in annotations.items()
+        if name.startswith(HOLDFAST) and len(value) <= MAX_LABEL and value.isprintable()
+    }

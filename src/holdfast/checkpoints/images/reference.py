@@ -62,7 +62,7 @@ def parse_reference(text: str) -> ImageReference:
 
 
 def checked_host(host: str) -> str:
-    if not re.fullmatch(_HOST, host):
+    if not re.fullmatch(_HOST, host) or not is_url(f"https://{host}/"):
         raise InvalidImageReference(f"{host!a} is no host of a registry: write registry.example.com or 10.0.0.1:5000")
     return host.lower()
 
@@ -96,6 +96,16 @@ def registry_address(url: str, plain_http: Collection[str] = ()) -> RegistryAddr
         )
     api = DOCKER_HUB_API if host in (DOCKER_HUB, f"index.{DOCKER_HUB}") else host
     return RegistryAddress(host, f"{'http' if is_plain else 'https'}://{api}")
+
+
+def is_url(text: str) -> bool:
+    """Whether a request can be sent there, and with no other credential than our own."""
+    try:
+        parts = urlsplit(text)
+        is_valid = parts.port is None or parts.port >= 0  # raises for a port that there can't be
+    except ValueError:
+        return False
+    return is_valid and bool(parts.hostname) and "@" not in parts.netloc and text.isascii() and text.isprintable()
 
 
 def same_host(one: str, other: str) -> bool:
@@ -134,5 +144,5 @@ def run_tag(name: str, container: str, run: int, at: datetime) -> str:
 
 def parse_run_tag(tag: str) -> RunTag | None:
     """None for a tag that is not one of a run."""
-    found = _RUN_TAG.fullmatch(tag)
+    found = _RUN_TAG.fullmatch(tag) if TAG.fullmatch(tag) else None
     return RunTag(found["prefix"], int(found["run"]), found["time"]) if found else None

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
-from urllib.parse import urlencode, urljoin
+from urllib.parse import urlencode
 
 import msgspec
 from aiohttp import ClientResponse
@@ -38,6 +38,7 @@ from holdfast.checkpoints.images.transport import (
     RegistryRequest,
     RegistryTransport,
 )
+from holdfast.checkpoints.images.untrusted import UnreadableJson, decode_json
 from holdfast.checkpoints.images.upload import BlobUpload
 
 _DOCKER = "application/vnd.docker.distribution.manifest"
@@ -212,14 +213,14 @@ class RegistryClient:
                 break
             before = len(found)
             try:
-                found.update(dict.fromkeys(msgspec.json.decode(content, type=_TagList).tags or ()))
-            except msgspec.DecodeError as error:
+                found.update(dict.fromkeys(decode_json(content, _TagList).tags or ()))
+            except UnreadableJson as error:
                 raise RegistryError(f"can't {what}: the answer can't be read: {error}") from None
             target = _link_target(response.headers.getall("Link", []))
             # A registry that names the same page again and again would never come to an end.
             if target is None or len(found) == before or len(found) > MAX_TAGS:
                 break
-            url = urljoin(url, target)
+            url = self._transport.joined(url, target, what)
             if not self._transport.is_own(url):
                 raise RegistryError(f"can't {what}: the next page is on another host")
         return list(found)

@@ -5,6 +5,8 @@ Retry-After or after pauses that grow.
 """
 
 import asyncio
+import os
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from typing import NamedTuple, Protocol, TypeVar
@@ -27,13 +29,16 @@ from holdfast.checkpoints.images.errors import (
     RegistryUnauthorized,
     RepositoryNotFound,
 )
-from holdfast.checkpoints.images.reference import RegistryAddress, same_host
+from holdfast.checkpoints.images.reference import RegistryAddress, is_url, same_host
 from holdfast.checkpoints.images.retries import RetryPauses, RetryTiming, TemporaryFailure, retry_after_s
+from holdfast.checkpoints.images.untrusted import UnreadableJson, decode_json
 
 MAX_REDIRECTS = 5
 MAX_ERROR = 64 << 10
 REDIRECTS = frozenset((301, 302, 303, 307, 308))
 TEMPORARY = frozenset((408, 429, 500, 502, 503, 504, 507))
+
+_AUTHORIZATION = re.compile(r"\b(basic|bearer)\s+[a-z0-9+/=._~-]{8}", re.IGNORECASE)
 
 Result = TypeVar("Result")
 
@@ -152,9 +157,22 @@ class RegistryTransport:
             if response.status not in REDIRECTS or not target or response.status in ask.accepts:
                 return response
             response.close()
-            url = urljoin(url, target)
+            url = self.joined(url, target, ask.what)
             self._may_follow(ask, url, response.status)
         raise RedirectRefused(f"can't {ask.what}: {self.address.host} redirects more than {MAX_REDIRECTS} times")
+
+    def joined(self, base: str, target: str, what: str) -> str:
+        """Where the registry points to. Raises RegistryError for what is no address."""
+        try:
+            url = urljoin(base, target)
+        except ValueError:
+            url = ""
+        if not is_url(url):
+            raise RegistryError(
+                f"can't {what}: {self.address.host} points to {target[:200]!a}, which is no address: look at the "
+                "registry's settings"
+            )
+        return url
 
     def is_own(self, url: str) -> bool:
         """Whether a URL leads to the registry itself, over TLS if the registry is reached so."""
@@ -162,7 +180,7 @@ class RegistryTransport:
 
     def resolve(self, base: str, location: str) -> str:
         """Where an upload goes on. A registry behind a proxy may not know that it is reached over TLS."""
-        url = urljoin(base, location)
+        url = self.joined(base, location, "go on with an upload")
         parts, own = urlsplit(url), urlsplit(self.address.origin)
         if parts.scheme == "http" and own.scheme == "https" and parts.hostname == own.hostname:
             url = parts._replace(scheme="https", netloc=own.netloc).geturl()
@@ -193,7 +211,7 @@ class RegistryTransport:
         if authorization:
             headers["Authorization"] = authorization
         loop = asyncio.get_running_loop()
-        with self._translated(ask.what):
+        with self._translated(ask.what, url):
             async with asyncio.timeout(self._patience_s(ask)) as timer:
 
                 def alive() -> None:
@@ -217,7 +235,7 @@ class RegistryTransport:
 
     async def read(self, response: aiohttp.ClientResponse, what: str) -> AsyncIterator[bytes]:
         while True:
-            with self._translated(what):
+            with self._translated(what, str(response.url)):
                 async with asyncio.timeout(self._patience_s()):
                     chunk = await response.content.readany()
             if not chunk:
@@ -225,13 +243,13 @@ class RegistryTransport:
             yield chunk
 
     async def _fetch_token(self, request: TokenRequest) -> bytes:
+        if not is_url(request.url):
+            raise RegistryError(f"{self.address.host} asks for a token and names no service that gives one")
         host = urlsplit(request.url).netloc
         what = f"get a token from {host}"
-        if not host:
-            raise RegistryError(f"{self.address.host} asks for a token and names no service that gives one")
         self.must_be_safe(request.url, what)
         headers = {"Authorization": request.authorization} if request.authorization else {}
-        with self._translated(what):
+        with self._translated(what, request.url):
             async with asyncio.timeout(self._patience_s()):
                 response = await self._opened.request(
                     "POST" if request.form is not None else "GET",
@@ -267,20 +285,25 @@ class RegistryTransport:
         idle_s = ask.idle_s if ask and ask.idle_s is not None else self.timing.idle_s
         return idle_s if ask and ask.is_cleanup else max(0.0, min(idle_s, self.timing.left_s))
 
-    def _translated(self, what: str) -> "_Translated":
-        return _Translated(what, self.address.host)
+    def _translated(self, what: str, url: str) -> "_Translated":
+        return _Translated(what, self.address.host if self.is_own(url) else urlsplit(url).netloc)
 
     async def _error_text(self, response: aiohttp.ClientResponse) -> str:
         """The registry's own words, such as ` DENIED: quota exceeded`; the answer is closed."""
         try:
             content = await self.read_small(response, "read an error", MAX_ERROR)
-            entries = msgspec.json.decode(content, type=_ErrorReply).errors
-        except (msgspec.DecodeError, UnicodeDecodeError, TemporaryFailure, RegistryError):
+            entries = decode_json(content, _ErrorReply).errors
+        except (UnreadableJson, TemporaryFailure, RegistryError):
             return ""
         finally:
             response.close()
         said = "; ".join(f"{entry.code}: {entry.message}".strip(": ") for entry in entries[:3])
-        return f" {said[:300]!s}" if said and said.isprintable() else ""
+        return f" {said[:300]!s}" if said and said.isprintable() and not self._shows_credential(said) else ""
+
+    def _shows_credential(self, said: str) -> bool:
+        """Some servers quote the request that they refuse, and messages are for all who may read the object."""
+        secrets = (self._credential.password, self._credential.identity_token)
+        return bool(_AUTHORIZATION.search(said)) or any(len(each) > 3 and each in said for each in secrets)
 
     def _refused(self, status: int, ask: RegistryRequest, text: str) -> RegistryError:
         host, who, size = self.address.host, self._credential.who, ask.body.size if ask.body else 0
@@ -330,8 +353,16 @@ class _Translated:
             ) from None
         if isinstance(error, TimeoutError):
             raise TemporaryFailure(f"{self._host} is silent") from None
+        if isinstance(error, aiohttp.ClientConnectorError):
+            raise TemporaryFailure(f"{self._host} can't be reached ({_os_text(error.os_error)})") from None
         if isinstance(error, aiohttp.ClientError | OSError):
             raise TemporaryFailure(f"the connection to {self._host} broke ({type(error).__name__})") from None
+
+
+def _os_text(error: OSError) -> str:
+    """Such as `Connection refused`; a name that can't be resolved has a number of its own."""
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else error.strerror or type(error).__name__
 
 
 def _trust(authority: str) -> ssl.SSLContext:

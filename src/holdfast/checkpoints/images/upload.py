@@ -20,7 +20,7 @@ from holdfast.checkpoints.images.transport import RegistryRequest, RegistryTrans
 # A registry may copy or verify the whole blob before it answers the PUT.
 COMMIT_S = 600.0
 ABANDON_S = 5.0
-_RANGE = re.compile(r"(?:bytes=)?0-([0-9]+)")
+_RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,18})")
 
 
 class BlobUpload:

@@ -8,7 +8,14 @@ from holdfast.api.core.objects import Secret
 from holdfast.api.credentials import RegistryCredential
 from holdfast.api.meta import Key
 from holdfast.checkpoints.images.docker_config import DOCKER_CONFIG, credential_from_secret
-from holdfast.checkpoints.images.newest import OwnedImage, images_of, newest_run, owned_image
+from holdfast.checkpoints.images.newest import (
+    OwnedImage,
+    batches_from_the_newest,
+    newest_run,
+    owned_image,
+    tagged_images,
+    tags_by_run,
+)
 from holdfast.checkpoints.images.reference import (
     ImageReference,
     RegistryAddress,
@@ -130,17 +137,25 @@ async def _by_tags(
     wanted = _wanted(backup, containers)
     repositories = {name: _repository(backup, name) for name in wanted} or {"": backup.spec.registry.repository}
     prefixes = {tag_prefix(backup.metadata.name, name) for name in wanted}
-    where: dict[str, str] = {}
-    images: list[OwnedImage] = []
+    places: dict[int, list[tuple[str, str]]] = {}
     for repository in sorted(set(repositories.values())):
-        for image in await images_of(registry, repository, owner, prefixes):
-            where[image.tag] = repository
-            images.append(image)
+        for number, tags in (await tags_by_run(registry, repository, prefixes)).items():
+            places.setdefault(number, []).extend((repository, tag) for tag in tags)
     if run is not None:
-        images = [image for image in images if image.run == run]
-    # Whoever names a run takes it as it is: containers that it lacks begin anew.
-    complete = newest_run(images, owner, wanted if run is None else ())
-    return [(where[image.tag], image) for image in complete]
+        places = {run: places.get(run, [])}
+    for batch in batches_from_the_newest(places):
+        where: dict[str, str] = {tag: repository for repository, tag in batch}
+        images = [
+            image
+            for repository in sorted(set(where.values()))
+            for image in await tagged_images(
+                registry, repository, owner, [tag for tag, place in where.items() if place == repository]
+            )
+        ]
+        # Whoever names a run takes it as it is: containers that it lacks begin anew.
+        if complete := newest_run(images, owner, wanted if run is None else ()):
+            return [(where[image.tag], image) for image in complete]
+    return []
 
 
 def _wanted(backup: CheckpointBackup, containers: Collection[str]) -> set[str]:

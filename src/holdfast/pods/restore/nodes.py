@@ -84,7 +84,7 @@ class RuntimeVersion(NamedTuple):
 
 def runtime_version(text: str) -> RuntimeVersion:
     name, _, version = text.replace("://", " ").partition(" ")
-    found = re.match(r"v?(\d+(?:\.\d+)*)", version)
+    found = re.match(r"v?([0-9]{1,9}(?:\.[0-9]{1,9})*)(?![0-9])", version)
     return RuntimeVersion(name.lower(), tuple(map(int, found[1].split("."))) if found else ())
 
 
