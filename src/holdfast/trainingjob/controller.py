@@ -230,10 +230,11 @@ def training_job_controller(
     parts = (cluster, caches, admission, templates, writer, operator.recorder, metrics, receiver, monitor)
     reconciler = TrainingJobReconciler(*parts, defaults=defaults, timing=timing, now=now)
     pods = (Watch(PODS, training_job_key), Watch(PODS, tensorboard_of), NodeReadinessWatch(caches.keys_on_node))
+    shared = Watch(SERVICES, caches.keys_that_share)
     return Controller(
         name="trainingjob",
         resource=TRAINING_JOBS,
         reconciler=InstrumentedReconciler(reconciler, metrics),
         writer=writer,
-        watches=(*CHILDREN, *pods, FreedStores(store), admission, receiver.inbox),
+        watches=(*CHILDREN, shared, *pods, FreedStores(store), admission, receiver.inbox),
     )
