@@ -237,4 +237,6 @@ async def test_a_master_has_an_address_again_when_the_next_attempt_is_scraped(la
         await lab.until_state("Running", attempt=1)
     spec = (await service(lab, "bert-master")).spec
     assert (spec.type, bool(spec.cluster_ip)) == ("ClusterIP", True)
-    assert spec.selector["batch.kubernetes.io/job-name"] == "bert-training-1"
+    chosen = ",".join(f"{name}={value}" for name, value in spec.selector.items())
+    behind = (await lab.cluster.list(PODS, namespace=lab.namespace, labels=chosen)).items
+    assert [pod.spec["hostname"] for pod in behind] == ["bert-training-1-0"]

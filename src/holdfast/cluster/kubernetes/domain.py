@@ -17,5 +17,6 @@ def own_cluster_domain(resolver: Path = RESOLVER) -> str:
         return ""
     searched = [words[1:] for line in lines if (words := line.split())[:1] == ["search"]]
     # Of several lines the last one counts.
-    found = (name.rstrip(".") for name in (searched[-1] if searched else ()) if name.startswith(_SERVICES))
-    return next((name.removeprefix(_SERVICES) for name in found), "")
+    names = (name.lower().rstrip(".") for name in (searched[-1] if searched else ()))
+    domains = (name.removeprefix(_SERVICES) for name in names if name.startswith(_SERVICES))
+    return next(filter(DOMAIN.fullmatch, domains), "")
