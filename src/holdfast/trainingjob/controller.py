@@ -41,21 +41,32 @@ CHILDREN = tuple(Watch(kind, OWNER) for kind in (CONFIG_MAPS, SERVICES, SERVICE_
 
 
 class UnwrittenCounts:
-    """Since when the status of a job lacks counts that have changed."""
+    """Until when the status of a job may lack counts that have changed.
 
-    def __init__(self, patience_s: float) -> None:
-        self._patience = timedelta(seconds=patience_s)
+    Within a state each wait is twice as long as the one before: where workers take long, as in a cluster under load, a
+    write every few seconds would add to it.
+    """
+
+    def __init__(self, first_wait_s: float, longest_wait_s: float) -> None:
+        self._first_wait_s = first_wait_s
+        self._longest_wait_s = longest_wait_s
         self._due: dict[Key, datetime] = {}
+        self._waits_s: dict[Key, float] = {}
 
     def can_wait(self, job: TrainingJob, status: TrainingJobStatus, now: datetime) -> bool:
         """Whether the counts in this status can go with a later write."""
         key, old = job.metadata.key, job.status
-        if old is None or old == status or not differs_in_counts_only(old, status):
+        if old == status:
             self._due.pop(key, None)
             return False
-        due = self._due.setdefault(key, now + self._patience)
+        if old is None or not differs_in_counts_only(old, status):
+            self.forget(key)
+            return False
+        wait_s = self._waits_s.setdefault(key, self._first_wait_s)
+        due = self._due.setdefault(key, now + timedelta(seconds=wait_s))
         if now >= due:
             del self._due[key]
+            self._waits_s[key] = min(2 * wait_s, self._longest_wait_s)
         return now < due
 
     def due(self, key: Key) -> datetime | None:
@@ -63,6 +74,7 @@ class UnwrittenCounts:
 
     def forget(self, key: Key) -> None:
         self._due.pop(key, None)
+        self._waits_s.pop(key, None)
 
 
 class TrainingJobReconciler(KindReconciler[TrainingJob, TrainingJobStatus, TrainingJobSnapshot, Action]):
@@ -95,7 +107,7 @@ class TrainingJobReconciler(KindReconciler[TrainingJob, TrainingJobStatus, Train
         self._timing = timing
         self._explanations = StartProblems(cluster, timing)
         self._boards = TensorBoardProblems(caches.pods, events)
-        self._counts = UnwrittenCounts(timing.counts_s)
+        self._counts = UnwrittenCounts(timing.counts_s, timing.counts_cap_s)
 
     async def observe(self, obj: TrainingJob, now: datetime) -> TrainingJobSnapshot:
         snapshot = structs.replace(self._caches.snapshot(obj), admission=self._admission.decision(obj))
