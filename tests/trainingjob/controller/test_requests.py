@@ -1,5 +1,7 @@
 """What a job costs: each request of the operator from its creation to its end."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from msgspec import structs
@@ -13,7 +15,7 @@ from tests.trainingjob.controller.requests import RecordingCluster
 from tests.trainingjobs import at, training_job
 
 # No test depends on how fast workers start: counts wait for the next state, and nobody asks why it takes so long.
-PATIENT = {"counts_s": 3600.0, "counts_cap_s": 3600.0, "explain_s": 3600.0}
+PATIENT: dict[str, Any] = {"counts_s": 3600.0, "counts_cap_s": 3600.0, "explain_s": 3600.0}
 
 
 @pytest.mark.every_engine
