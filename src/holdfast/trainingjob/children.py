@@ -140,12 +140,17 @@ def is_of_another_form(child: Child, seen: Object) -> bool:
     """Whether a Service has to be made anew to become what is wanted.
 
     One that loses its selector in place keeps the addresses that were behind it, and its name leads there. One that was
-    made without a selector has both families of addresses, which a cluster may not have.
+    made without a selector has both families of addresses, which a cluster may not have. That somebody has opened one
+    with addresses to the outside, as a NodePort, is no other form.
     """
     if not isinstance(seen, Service):
         return False
     wanted = msgspec.convert(child.body["spec"], ServiceSpec)
-    return wanted.type != seen.spec.type or bool(wanted.selector) != bool(seen.spec.selector)
+    return _is_second_name(wanted) != _is_second_name(seen.spec) or bool(wanted.selector) != bool(seen.spec.selector)
+
+
+def _is_second_name(spec: ServiceSpec) -> bool:
+    return spec.type == "ExternalName"
 
 
 def patch_for(job: TrainingJob, child: Child, seen: Object, *, suspended: bool = False) -> JSON:
@@ -167,7 +172,7 @@ def _spec_difference(job: TrainingJob, child: Child, seen: Object, suspended: bo
             return _replaced("data", child.body["data"], seen.data)
         case Service():
             spec = child.body["spec"]
-            if spec.get("type", "ClusterIP") != seen.spec.type:
+            if _is_second_name(msgspec.convert(spec, ServiceSpec)) != _is_second_name(seen.spec):
                 return {}  # what its name resolves to may be in use
             changed = _replaced("selector", spec.get("selector", {}), seen.spec.selector)
             if msgspec.convert(spec.get("ports", ()), tuple[ServicePort, ...]) != seen.spec.ports:

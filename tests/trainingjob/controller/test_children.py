@@ -263,6 +263,15 @@ def test_a_service_of_another_type_stays_what_it_is(there: Child, wanted: Child)
     assert patch_for(training_job(), wanted, stored(there)) == {}
 
 
+@pytest.mark.parametrize("child", [BOARD_SERVICE, service_of(SCRAPED)], ids=["TensorBoard", "master"])
+@pytest.mark.parametrize("opened", ["NodePort", "LoadBalancer"])
+def test_a_service_that_somebody_has_opened_stays_open_and_is_mended(child: Child, opened: str) -> None:
+    assert not is_of_another_form(child, stored(child, spec={"type": opened}))
+    assert patch_for(training_job(BOARD), child, stored(child, spec={"type": opened})) == {}
+    broken = stored(child, spec={"type": opened, "ports": []})
+    assert patch_for(training_job(BOARD), child, broken)["spec"] == {"ports": child.body["spec"]["ports"]}
+
+
 def test_a_selector_that_somebody_took_away_comes_back() -> None:
     selector = headless_of().body["spec"]["selector"]
     bare = msgspec.convert({**headless_of(discovery="namespace").body}, Service)
