@@ -175,6 +175,7 @@ bench: $(STAMP) control-plane ## Measure: placements; GPUWorkloads; restarts; 1,
 	$(BIN)/python -m bench.gpuworkloads
 	$(BIN)/python -m bench.restart
 	$(BIN)/python -m bench.many_jobs
+	$(BIN)/python -m bench.requests
 	$(BIN)/python -m bench.spot
 	$(BIN)/python -m bench.checkpoints
 	$(BIN)/python -m bench.images

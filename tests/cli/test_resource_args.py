@@ -1,19 +1,14 @@
 """The words of a command line: kinds, names, goals and durations; and the tables that answer them."""
 
-import re
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from holdfast.api.meta import ObjectMeta
 from holdfast.cli.errors import UsageError
 from holdfast.cli.get import Table, aligned, four_digits
 from holdfast.cli.resource_args import find_kind, kind_of, parse_named_resources, parse_resources
-from holdfast.cli.up import StatusPrinter
 from holdfast.cli.wait_conditions import parse_condition, parse_seconds, status_summary, unreachable_reason
-from holdfast.cluster.protocol import Change, Event, Listing
-from holdfast.cluster.resources import RawObject
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -103,27 +98,6 @@ def test_a_measured_number_has_four_digits(value: float, text: str) -> None:
     assert four_digits(value) == text
     document = {"metadata": {"name": "a"}, "status": {"metrics": {"loss": value}}}
     assert text in Table(find_kind("tj"), wide=True).row(document, NOW)
-
-
-def happened(uid: str, *, count: int = 1, kind: str = "TrainingJob", namespace: str = "default") -> RawObject:
-    about = {"kind": kind, "namespace": namespace, "name": "mine"}
-    body = {"involvedObject": about, "count": count, "message": "runs\nwell \x1b[1m"}
-    return RawObject(metadata=ObjectMeta(name="a", uid=uid), document={**body, "lastTimestamp": "2026-01-01T00:00:00Z"})
-
-
-def test_up_tells_each_event_of_a_job_once_and_each_repeat() -> None:
-    told = StatusPrinter()
-    assert told.lines(Listing((happened("old"),), "1")) == []
-    (line,) = told.lines(Event(Change.ADDED, "2", happened("new")))
-    assert re.fullmatch(r"\d\d:\d\d mine: runs well \\x1b\[1m", line)
-    assert told.lines(Event(Change.MODIFIED, "3", happened("new"))) == []
-    assert len(told.lines(Event(Change.MODIFIED, "4", happened("new", count=2)))) == 1
-    assert told.lines(Event(Change.ADDED, "5", happened("pod", kind="Pod"))) == []
-    assert told.lines(Event(Change.DELETED, "6", happened("new", count=2))) == []
-    assert told.lines(Event(Change.BOOKMARK, "7", None)) == []
-    missed = (happened("old"), happened("missed", namespace="lab"))
-    (late,) = told.lines(Listing(missed, "8"))
-    assert " lab/mine: " in late
 
 
 def job(*conditions: dict[str, Any], generation: int = 1, **status: Any) -> dict[str, Any]:

@@ -101,6 +101,13 @@ async def test_a_headless_service_keeps_having_no_address(cluster: Cluster, name
     assert made.spec["publishNotReadyAddresses"] is True
 
 
+async def test_another_name_for_a_name_has_no_address(cluster: Cluster, namespace: str) -> None:
+    port = {"name": "master", "port": 29500, "targetPort": 29500, "protocol": "TCP"}
+    spec = {"type": "ExternalName", "externalName": "first.team.ml.svc.cluster.local", "ports": [port]}
+    made = await cluster.create(SERVICES, {"metadata": {"name": "one"}, "spec": spec}, namespace=namespace)
+    assert made.spec == {**spec, "sessionAffinity": "None"}
+
+
 async def test_a_custom_resource_gets_the_defaults_of_its_schema(cluster: Cluster, namespace: str) -> None:
     made = await cluster.create(GADGETS, gadget("one", spec={"limit": 5}), namespace=namespace)
     assert made.spec == {"size": 1, "limit": 5, "color": "red"}

@@ -113,7 +113,7 @@ async def test_describe_shows_what_is_waited_for_and_what_has_happened(
     async def described() -> str:
         return await kubectl(operated, "describe", "tj/bert", "-n", namespace)
 
-    reasons = ("Waiting", "WorkersCreated", "Started", "Restarting")
+    reasons = ("Waiting", "WorkersCreated", "Restarting")
     said = await eventually(described, lambda text: all(each in events(text) for each in reasons), what="all events")
     assert "exited with code 1: RuntimeError: shape mismatch" in value_of(said, "  Failure Reason:")
     assert value_of(said, "  Restart Count:") == "1"

@@ -78,9 +78,23 @@ async def test_a_training_job_is_taken_to_its_children_and_followed_to_completed
     assert status["completionTime"] >= status["startTime"]
     assert re.fullmatch(r"(\d+m)?(\d+s)?", status["duration"])
     told = await kubectl(plane, "get", "events", "-n", namespace, "--field-selector=involvedObject.name=bert")
-    assert all(reason in told for reason in ("WorkersCreated", "Started", "Completed"))
+    assert [line.split()[2] for line in told.splitlines()[1:]] == ["WorkersCreated"]
     table = (await kubectl(plane, "get", "tj", "-n", namespace)).splitlines()
     assert table[0].split() == ["NAME", "STATE", "PROGRESS", "EPOCH", "AGE"]
+
+
+async def test_how_workers_find_each_other_is_the_operators_to_decide(
+    plane: ControlPlane, namespace: str, nodes: Nodes, start_operator: StartOperator
+) -> None:
+    await nodes.add(1)
+    options = ("--no-leader-elect", "--discovery=namespace", "--cluster-domain=k8s.example")
+    start_operator(plane, f"--namespace={namespace}", *options)
+    await apply(plane, namespace, training_job("bert"))
+    await until_state(plane, namespace, "Running", "bert")
+    listing = json.loads(await kubectl(plane, "get", "services", "-n", namespace, "-o", "json"))
+    services = {each["metadata"]["name"]: each["spec"] for each in listing["items"]}
+    assert set(services) == {"bert-headless", "bert-master", "holdfast-workers"}
+    assert services["bert-master"]["externalName"] == f"bert-training-0.holdfast-workers.{namespace}.svc.k8s.example"
 
 
 async def test_a_settled_object_is_reconciled_without_a_write(

@@ -26,13 +26,14 @@ from holdfast.cli.operator_spot import add_spot_jobs, registry_access
 from holdfast.cli.registries import PlainHttpRegistry, registry_host
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.kubernetes.client import KubernetesCluster, connect
+from holdfast.cluster.kubernetes.domain import DOMAIN, own_cluster_domain
 from holdfast.cluster.kubernetes.kubeconfig import load_config
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import LEASES
 from holdfast.gpuworkload.controller import gpu_workload_controller
 from holdfast.gpuworkload.snapshot import GPUWorkloadTiming
 from holdfast.httpserver import raise_descriptor_limit
-from holdfast.pods.template import CLAIM_SIZE, RDMA_RESOURCE, TENSORBOARD_IMAGE, Defaults
+from holdfast.pods.template import CLAIM_SIZE, CLUSTER_DOMAIN, RDMA_RESOURCE, TENSORBOARD_IMAGE, Defaults
 from holdfast.runtime.backup_requests import BackupRequests
 from holdfast.runtime.leader import Elector
 from holdfast.runtime.ledger import SharedLedger
@@ -92,6 +93,8 @@ def operator(
     rdma_resource: flags.RdmaResource = RDMA_RESOURCE,
     claim_size: flags.ClaimSize = CLAIM_SIZE,
     service_monitors: flags.ServiceMonitors = False,
+    discovery: flags.DiscoveryOption = "job",
+    cluster_domain: flags.ClusterDomain = "",
     forbid: flags.Forbid = None,
     gang_admission: flags.GangAdmission = True,
     patience: flags.StarvationTimeout = TIMING.starvation_timeout_s,
@@ -138,6 +141,8 @@ def operator(
                 rdma_resource=rdma_resource,
                 claim_size=_size(claim_size),
                 service_monitors=service_monitors,
+                discovery=discovery,
+                cluster_domain=_domain(cluster_domain),
                 forbidden=frozenset(forbid or ()),
                 plain_http_registries=tuple(map(registry_host, plain_http_registry or ())),
             ),
@@ -193,6 +198,13 @@ def _address(text: str) -> str:
         return str(ipaddress.ip_address(text)) if text else ""
     except ValueError as error:
         raise UsageError(f"--reports-address {text}: write the IP address at which pods reach this operator") from error
+
+
+def _domain(text: str) -> str:
+    domain = text.strip(".") or own_cluster_domain() or CLUSTER_DOMAIN
+    if not DOMAIN.fullmatch(domain):
+        raise UsageError(f"--cluster-domain {text}: write a DNS domain such as {CLUSTER_DOMAIN}")
+    return domain
 
 
 async def _run(options: Options) -> None:

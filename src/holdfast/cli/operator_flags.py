@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from holdfast.pods.template import ForbiddenFeature
+from holdfast.pods.template import CLUSTER_DOMAIN, Discovery, ForbiddenFeature
 
 Kubeconfig = Annotated[
     Path | None,
@@ -47,6 +47,21 @@ RdmaResource = Annotated[str, typer.Option(help="The extended resource of one RD
 ClaimSize = Annotated[str, typer.Option(help="Size of a claim for checkpoints that says none, such as 10Gi.")]
 ServiceMonitors = Annotated[
     bool, typer.Option(help="Make a ServiceMonitor for each job with monitoring (needs the Prometheus Operator).")
+]
+DiscoveryOption = Annotated[
+    Discovery,
+    typer.Option(
+        "--discovery",
+        help="How the workers of a job find each other: through a headless Service of their job, or through one for "
+        "the whole namespace, which makes jobs cheaper where they are many.",
+    ),
+]
+ClusterDomain = Annotated[
+    str,
+    typer.Option(
+        help="What the cluster's DNS names end with; by default as in the operator's own /etc/resolv.conf, "
+        f"else {CLUSTER_DOMAIN}."
+    ),
 ]
 Forbid = Annotated[
     list[ForbiddenFeature] | None,

@@ -20,13 +20,14 @@ from holdfast.api.kinds import kind_of
 from holdfast.api.meta import WORKING_DIRECTORY, Key
 from holdfast.cli.errors import UsageError, errors_as_one_line, printable
 from holdfast.cli.resource_args import find_kind, this_command
-from holdfast.cli.session import Session, follow
+from holdfast.cli.session import Session
+from holdfast.cli.up_lines import print_what_happens
 from holdfast.cluster.errors import AlreadyExists, ClusterError, NotFound
-from holdfast.cluster.protocol import JSON, Change, Cluster, Event, Listing
+from holdfast.cluster.protocol import JSON
 from holdfast.cluster.resources import KnownKind, RawObject
 from holdfast.local.host import Hardware, default_folder, detect_hardware
 from holdfast.runtime.process import configure, level_from, on_signal, utc_now
-from holdfast.times import is_duration, parse_duration_s, parse_optional_time
+from holdfast.times import is_duration, parse_duration_s
 
 if TYPE_CHECKING:
     from holdfast.providers.local.provider import SpotMarket
@@ -170,10 +171,6 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-# The kinds whose events are printed.
-REPORTED_KINDS = ("TrainingJob", "GPUWorkload", "CheckpointBackup", "SpotInstanceJob", "ProvisionedInstance")
-
-
 class MarketOptions(Struct, frozen=True, kw_only=True):
     """The options of the command line about spot machines."""
 
@@ -226,7 +223,7 @@ async def _up(data: Path, hardware: Hardware, *, limits: bool, market: "SpotMark
             typer.echo(f"In another terminal: {command} apply -f job.yaml, {command} get tj -w")
             typer.echo(f"kubectl works too: export KUBECONFIG={data / KUBECONFIG}")
             typer.echo(f"A registry for checkpoint images (CheckpointBackup) is at {local.registry}")
-            printing = asyncio.create_task(_print_events(local.cluster))
+            printing = asyncio.create_task(print_what_happens(local.cluster))
             stop = asyncio.create_task(stop_requested.wait())
             await asyncio.wait([stop, local.operating, printing], return_when=asyncio.FIRST_COMPLETED)
             stop.cancel()
@@ -236,53 +233,3 @@ async def _up(data: Path, hardware: Hardware, *, limits: bool, market: "SpotMark
             if local.operating.done():
                 await local.operating  # a part has crashed: raise its error
             typer.echo("stopping the workers; the jobs go on at the next start")
-
-
-async def _print_events(cluster: Cluster) -> None:
-    """Print a line for each event of a job or workload: 14:13 mine: running with 2 workers."""
-    printer = StatusPrinter()
-    async for step in follow(cluster, find_kind("events").resource):
-        for line in printer.lines(step):
-            typer.echo(line)
-
-
-class StatusPrinter:
-    """Selects new events by their counts. A repeated event raises the count of an existing event."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] | None = None
-
-    def lines(self, step: Listing[RawObject] | Event[RawObject]) -> list[str]:
-        """The lines for new events. The run that wrote the events of the first listing has printed them already."""
-        if isinstance(step, Listing):
-            counts = {each.metadata.uid: _count(each) for each in step.items}
-            before, self._counts = self._counts, counts
-            new_events = [] if before is None else [each for each in step.items if self._is_new(each, before)]
-        elif step.object is None or self._counts is None:
-            return []
-        elif step.change is Change.DELETED:  # events expire after an hour
-            self._counts.pop(step.object.metadata.uid, None)
-            return []
-        else:
-            new_events = [step.object] if self._is_new(step.object, self._counts) else []
-            self._counts[step.object.metadata.uid] = _count(step.object)
-        return [line for each in new_events if (line := event_line(each.document))]
-
-    @staticmethod
-    def _is_new(event: RawObject, counts: dict[str, int]) -> bool:
-        return _count(event) > counts.get(event.metadata.uid, 0)
-
-
-def _count(event: RawObject) -> int:
-    return int(event.document.get("count") or 1)
-
-
-def event_line(event: JSON) -> str:
-    """The line for an event; empty for events of the parts of a job."""
-    involved = event.get("involvedObject") or {}
-    if involved.get("kind") not in REPORTED_KINDS:
-        return ""
-    time = (parse_optional_time(event.get("lastTimestamp")) or utc_now()).astimezone()
-    namespace = involved.get("namespace", "")
-    name = involved.get("name", "") if namespace in ("", "default") else f"{namespace}/{involved.get('name', '')}"
-    return printable(f"{time:%H:%M} {name}: {' '.join(str(event.get('message', '')).split())}")

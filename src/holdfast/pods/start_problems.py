@@ -53,6 +53,7 @@ MOUNTING = "is being pulled, or volumes are being mounted"
 UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
 # The ordinary steps of a start: they indicate no problem.
 ORDINARY = ("", "ContainerCreating", "PodInitializing")
+TO_START = "to start"
 ORDINARY_WAITS = (RESTORING, UNSCHEDULED, NOT_TAKEN_UP, NOT_FINISHED, MOUNTING, UNBOUND)
 
 
@@ -71,7 +72,7 @@ def why_waiting(
         reasons[sanitize(about_job)] += missing_pods(pods, desired)
     sentence = f"waiting for {missing} of {desired} workers"
     if not reasons:
-        return f"{sentence} to start"
+        return f"{sentence} {TO_START}"
     # The most common reason; among equals the first by text, so that the message does not flicker.
     reason, _ = min(reasons.items(), key=lambda item: (-item[1], item[0]))
     return f"{sentence}: {reason}"
@@ -79,7 +80,7 @@ def why_waiting(
 
 def is_ordinary(message: str) -> bool:
     """Whether the message of `why_waiting` reports only an ordinary step of the start."""
-    return any(step in message for step in ORDINARY_WAITS)
+    return message.endswith(TO_START) or any(step in message for step in ORDINARY_WAITS)
 
 
 def is_starting(pod: Pod) -> bool:

@@ -2,7 +2,7 @@
 
 import posixpath
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -71,6 +71,9 @@ def escape_dollar(text: str) -> str:
 TENSORBOARD_IMAGE = "tensorflow/tensorflow:2.19.0"
 RDMA_RESOURCE = "rdma/hca_shared_devices_a"
 CLAIM_SIZE = "10Gi"
+CLUSTER_DOMAIN = "cluster.local"
+# Which headless Service gives the workers of a job their DNS names: one of the job's own, or one of its namespace.
+Discovery = Literal["job", "namespace"]
 
 
 class Defaults(Struct, frozen=True, kw_only=True):
@@ -83,6 +86,9 @@ class Defaults(Struct, frozen=True, kw_only=True):
     rdma_resource: str = RDMA_RESOURCE
     claim_size: str = CLAIM_SIZE
     service_monitors: bool = False
+    discovery: Discovery = "job"
+    cluster_domain: str = CLUSTER_DOMAIN
+    """What the DNS names of Services end with. A name that refers to another name has to be whole."""
     forbidden: frozenset[ForbiddenFeature] = frozenset()
     """Features that a job is refused for."""
     shared_loopback: bool = False

@@ -88,7 +88,11 @@ class KindReconciler(ABC, Generic[T, S, SnapshotT, ActionT]):
             applied = await self._applied(action, snapshot, obj, now)
             if applied is None:
                 return Done()
-            obj = await self._write_status(self.object_of(applied), obj, self.next_status(applied, action, now))
+            status = self.next_status(applied, action, now)
+            if self.write_can_wait(obj, status, now):
+                obj = structs.replace(self.object_of(applied), status=_status_of(obj))
+            else:
+                obj = await self._write_status(self.object_of(applied), obj, status)
             snapshot = self.with_object(applied, obj)
             self.recorded(snapshot)
         return await self._next_reconcile(snapshot, action, now)
@@ -154,6 +158,12 @@ class KindReconciler(ABC, Generic[T, S, SnapshotT, ActionT]):
     @abstractmethod
     def requeue_in_s(self, snapshot: SnapshotT, action: ActionT, now: datetime) -> Iterator[float]:
         """In how many seconds the decision may differ although no event comes."""
+
+    def write_can_wait(self, obj: T, status: S, now: datetime) -> bool:
+        """Whether the object need not show this status yet, since more of the same is to come. It is asked once for
+        each status; `requeue_in_s` has to say when it has waited for long enough.
+        """
+        return False
 
     def recorded(self, snapshot: SnapshotT) -> None:  # most kinds need nothing here
         """Status is as it should be, whether it had to be written or not."""

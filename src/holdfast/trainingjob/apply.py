@@ -8,7 +8,7 @@ from typing import cast
 import structlog
 from msgspec import structs
 
-from holdfast.api.core.objects import Job, Pod
+from holdfast.api.core.objects import Job, Pod, Service
 from holdfast.api.meta import Key, Object
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
@@ -23,6 +23,7 @@ from holdfast.trainingjob.children import (
     Child,
     WorkerTemplates,
     belongs_to,
+    is_of_another_form,
     patch_for,
     supporting_children,
     unwanted_children,
@@ -82,9 +83,7 @@ class Applier:
     async def _ensure_job(self, action: EnsureJob) -> TrainingJobSnapshot:
         seen = self._observed.current_job
         try:
-            await self._ensure_all(
-                supporting_children(self._job, self._defaults, self._reports, new_attempt=seen is None)
-            )
+            await self._ensure_all(supporting_children(self._job, self._defaults, self._reports, seen))
             if seen is None:
                 await self._remove_unwanted()
             template = self._templates.of(self._job) if seen is None else None
@@ -158,9 +157,27 @@ class Applier:
             except AlreadyExists:
                 # Of another owner, or ours without the label that the caches select by.
                 seen = await self._cluster.get(child.resource, key)
-        ensure_own_child(seen, child.resource.kind, self._job, TRAINING_JOBS, noun="job")
+        if child.is_shared:
+            _ensure_shared_child(seen)
+        else:
+            ensure_own_child(seen, child.resource.kind, self._job, TRAINING_JOBS, noun="job")
+        if self._observed.current_job is None and is_of_another_form(child, seen):
+            # Only for a new attempt: one that has its Job keeps the Services that it began with.
+            await self._session.delete(child.resource, key, DeleteOptions(uid=seen.metadata.uid))
+            return await self._session.create(child.resource, child.body, namespace=key.namespace)
         patch = patch_for(self._job, child, seen, suspended=suspended)
         return await self._session.patch(child.resource, key, patch) if patch else seen
+
+
+def _ensure_shared_child(seen: Object) -> None:
+    """Raises `Blocked` when the Service of the namespace is not holdfast's, or is being deleted."""
+    if not (isinstance(seen, Service) and names.is_namespace_service(seen)):
+        raise Blocked(
+            f"Service {seen.metadata.name} is there already and was not made by holdfast: delete it, or run the "
+            "operator with --discovery=job"
+        )
+    if seen.metadata.deletion_timestamp:
+        raise Blocked(f"waiting for Service {seen.metadata.name} to be deleted before it is made again")
 
 
 async def stop_old_attempts(session: TrackedClient, observed: TrainingJobSnapshot, timing: TrainingJobTiming) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from holdfast.api.core.objects import ConfigMap, Deployment, Job, Service, ServiceAccount, ServicePort
+from holdfast.api.core.objects import ConfigMap, Deployment, Job, Service, ServiceAccount, ServicePort, ServiceSpec
 from holdfast.api.meta import Key, Object
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.cluster.protocol import JSON, Resource
@@ -20,7 +20,7 @@ from holdfast.cluster.resources import (
     SERVICE_MONITORS,
     SERVICES,
 )
-from holdfast.pods.template import Defaults
+from holdfast.pods.template import Defaults, Discovery
 from holdfast.trainingjob.objects import names
 from holdfast.trainingjob.objects.environment import config_map
 from holdfast.trainingjob.objects.job import (
@@ -30,7 +30,13 @@ from holdfast.trainingjob.objects.job import (
     with_avoided_nodes,
     workers_job,
 )
-from holdfast.trainingjob.objects.services import headless_service, master_service, service_account, service_monitor
+from holdfast.trainingjob.objects.services import (
+    headless_service,
+    master_service,
+    namespace_service,
+    service_account,
+    service_monitor,
+)
 from holdfast.trainingjob.objects.sidecar import has_sidecar
 from holdfast.trainingjob.objects.storage import checkpoint_pvc
 from holdfast.trainingjob.objects.tensorboard import has_tensorboard, tensorboard_deployment, tensorboard_service
@@ -39,6 +45,8 @@ from holdfast.trainingjob.objects.tensorboard import has_tensorboard, tensorboar
 class Child(Struct, frozen=True):
     resource: Resource[Any]
     body: JSON
+    is_shared: bool = False
+    """It serves all jobs of the namespace, and belongs to none of them."""
 
     @property
     def name(self) -> str:
@@ -46,22 +54,25 @@ class Child(Struct, frozen=True):
 
 
 def supporting_children(
-    job: TrainingJob, defaults: Defaults, reports: str | None, *, new_attempt: bool
+    job: TrainingJob, defaults: Defaults, reports: str | None, attempt_job: Job | None
 ) -> Iterator[Child]:
     """The children that must exist before the workers start: their task, DNS names, service account and storage.
 
-    `reports` is the address that the sidecars report to.
+    `reports` is the address that the sidecars report to, and `attempt_job` the Job of the attempt, if it exists.
     """
+    discovery: Discovery = defaults.discovery if attempt_job is None else names.discovery_of(attempt_job)
     yield Child(CONFIG_MAPS, config_map(job, reports if has_sidecar(job) else None))
-    yield Child(SERVICES, headless_service(job))
-    yield Child(SERVICES, master_service(job))
+    if discovery == "namespace":
+        yield Child(SERVICES, namespace_service(job.metadata.namespace), is_shared=True)
+    yield Child(SERVICES, headless_service(job, discovery))
+    yield Child(SERVICES, master_service(job, discovery, defaults.cluster_domain))
     account = service_account(job)
     if account is not None:
         yield Child(SERVICE_ACCOUNTS, account)
     if has_tensorboard(job):
         yield Child(SERVICES, tensorboard_service(job))
         yield Child(DEPLOYMENTS, _with_digest(tensorboard_deployment(job, defaults)))
-    if not new_attempt:
+    if attempt_job is not None:
         return  # what follows is made once for an attempt, and never changed
     claim = checkpoint_pvc(job, defaults)
     if claim is not None:
@@ -84,6 +95,8 @@ class WorkerTemplate(Struct, frozen=True):
     body: dict[str, Any]
     avoided: tuple[str, ...] = ()
     """The nodes that the template excludes."""
+    discovery: Discovery = "job"
+    """How the workers find each other."""
 
 
 class WorkerTemplates:
@@ -99,8 +112,8 @@ class WorkerTemplates:
         version = (meta.uid, meta.generation, names.attempt(job), meta.labels, meta.annotations, avoided)
         rendered = self._rendered.get(meta.key)
         if rendered is None or rendered[0] != version:
-            template = WorkerTemplate(with_avoided_nodes(pod_template(job, self._defaults), avoided), avoided)
-            rendered = self._rendered[meta.key] = (version, template)
+            body = with_avoided_nodes(pod_template(job, self._defaults), avoided)
+            rendered = self._rendered[meta.key] = version, WorkerTemplate(body, avoided, self._defaults.discovery)
         return rendered[1]
 
     def forget(self, key: Key) -> None:
@@ -110,15 +123,34 @@ class WorkerTemplates:
 
 def workers_child(job: TrainingJob, template: WorkerTemplate | None, *, suspended: bool) -> Child:
     """The Job of the attempt; without a template to compare it with a Job that exists."""
-    body = workers_job(job, template.body if template is not None else None, suspended=suspended)
-    avoided = avoided_nodes_annotation(template.avoided if template is not None else ())
-    metadata = {**body["metadata"], "annotations": {**body["metadata"]["annotations"], **avoided}}
-    return Child(JOBS, {**body, "metadata": metadata})
+    if template is None:
+        return Child(JOBS, workers_job(job, None, suspended=suspended))
+    body = workers_job(job, template.body, suspended=suspended)
+    labels = {**body["metadata"]["labels"], **names.discovery_labels(template.discovery)}
+    annotations = {**body["metadata"]["annotations"], **avoided_nodes_annotation(template.avoided)}
+    return Child(JOBS, {**body, "metadata": {**body["metadata"], "labels": labels, "annotations": annotations}})
 
 
 def belongs_to(child: Object, job: TrainingJob) -> bool:
     owner = child.metadata.controller
     return owner is not None and owner.uid == job.metadata.uid
+
+
+def is_of_another_form(child: Child, seen: Object) -> bool:
+    """Whether a Service has to be made anew to become what is wanted.
+
+    One that loses its selector in place keeps the addresses that were behind it, and its name leads there. One that was
+    made without a selector has both families of addresses, which a cluster may not have. That somebody has opened one
+    with addresses to the outside, as a NodePort, is no other form.
+    """
+    if not isinstance(seen, Service):
+        return False
+    wanted = msgspec.convert(child.body["spec"], ServiceSpec)
+    return _is_second_name(wanted) != _is_second_name(seen.spec) or bool(wanted.selector) != bool(seen.spec.selector)
+
+
+def _is_second_name(spec: ServiceSpec) -> bool:
+    return spec.type == "ExternalName"
 
 
 def patch_for(job: TrainingJob, child: Child, seen: Object, *, suspended: bool = False) -> JSON:
@@ -140,9 +172,13 @@ def _spec_difference(job: TrainingJob, child: Child, seen: Object, suspended: bo
             return _replaced("data", child.body["data"], seen.data)
         case Service():
             spec = child.body["spec"]
-            changed = _replaced("selector", spec["selector"], seen.spec.selector)
-            if msgspec.convert(spec["ports"], tuple[ServicePort, ...]) != seen.spec.ports:
-                changed["ports"] = spec["ports"]
+            if _is_second_name(msgspec.convert(spec, ServiceSpec)) != _is_second_name(seen.spec):
+                return {}  # what its name resolves to may be in use
+            changed = _replaced("selector", spec.get("selector", {}), seen.spec.selector)
+            if msgspec.convert(spec.get("ports", ()), tuple[ServicePort, ...]) != seen.spec.ports:
+                changed["ports"] = spec.get("ports")
+            if spec.get("externalName", "") != seen.spec.external_name:
+                changed["externalName"] = spec.get("externalName")
         case Job():
             current = {"suspend": seen.spec.suspend, "backoffLimit": seen.spec.backoff_limit}
             wanted = mutable_fields(job, suspended=suspended)

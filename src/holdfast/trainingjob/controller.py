@@ -1,7 +1,7 @@
 """Takes a TrainingJob to its workers and follows them to the end: observe, decide, apply, status."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from msgspec import structs
 
@@ -26,7 +26,7 @@ from holdfast.trainingjob.decide.checkpoints import checkpoint_warnings
 from holdfast.trainingjob.decide.decision import Action, StartNewAttempt, decide, requeue_at, with_due_reports
 from holdfast.trainingjob.decide.restart import expiry
 from holdfast.trainingjob.decide.snapshot import TIMING, TrainingJobSnapshot, TrainingJobTiming
-from holdfast.trainingjob.decide.status import next_status
+from holdfast.trainingjob.decide.status import differs_in_counts_only, next_status
 from holdfast.trainingjob.gang_admission import GangAdmission
 from holdfast.trainingjob.metrics import TrainingJobMetrics, events_for
 from holdfast.trainingjob.objects.job import refusal
@@ -38,6 +38,43 @@ from holdfast.trainingjob.worker_monitor import WorkerMonitor
 
 OWNER = owned_by(TRAINING_JOBS)
 CHILDREN = tuple(Watch(kind, OWNER) for kind in (CONFIG_MAPS, SERVICES, SERVICE_ACCOUNTS, DEPLOYMENTS, JOBS))
+
+
+class UnwrittenCounts:
+    """Until when the status of a job may lack counts that have changed.
+
+    Within a state each wait is twice as long as the one before: where workers take long, as in a cluster under load, a
+    write every few seconds would add to it.
+    """
+
+    def __init__(self, first_wait_s: float, longest_wait_s: float) -> None:
+        self._first_wait_s = first_wait_s
+        self._longest_wait_s = longest_wait_s
+        self._due: dict[Key, datetime] = {}
+        self._waits_s: dict[Key, float] = {}
+
+    def can_wait(self, job: TrainingJob, status: TrainingJobStatus, now: datetime) -> bool:
+        """Whether the counts in this status can go with a later write."""
+        key, old = job.metadata.key, job.status
+        if old == status:
+            self._due.pop(key, None)
+            return False
+        if old is None or not differs_in_counts_only(old, status):
+            self.forget(key)
+            return False
+        wait_s = self._waits_s.setdefault(key, self._first_wait_s)
+        due = self._due.setdefault(key, now + timedelta(seconds=wait_s))
+        if now >= due:
+            del self._due[key]
+            self._waits_s[key] = min(2 * wait_s, self._longest_wait_s)
+        return now < due
+
+    def due(self, key: Key) -> datetime | None:
+        return self._due.get(key)
+
+    def forget(self, key: Key) -> None:
+        self._due.pop(key, None)
+        self._waits_s.pop(key, None)
 
 
 class TrainingJobReconciler(KindReconciler[TrainingJob, TrainingJobStatus, TrainingJobSnapshot, Action]):
@@ -70,6 +107,7 @@ class TrainingJobReconciler(KindReconciler[TrainingJob, TrainingJobStatus, Train
         self._timing = timing
         self._explanations = StartProblems(cluster, timing)
         self._boards = TensorBoardProblems(caches.pods, events)
+        self._counts = UnwrittenCounts(timing.counts_s, timing.counts_cap_s)
 
     async def observe(self, obj: TrainingJob, now: datetime) -> TrainingJobSnapshot:
         snapshot = structs.replace(self._caches.snapshot(obj), admission=self._admission.decision(obj))
@@ -108,6 +146,9 @@ class TrainingJobReconciler(KindReconciler[TrainingJob, TrainingJobStatus, Train
     def next_status(self, snapshot: TrainingJobSnapshot, action: Action, now: datetime) -> TrainingJobStatus:
         return next_status(snapshot, action, now)
 
+    def write_can_wait(self, obj: TrainingJob, status: TrainingJobStatus, now: datetime) -> bool:
+        return self._counts.can_wait(obj, status, now)
+
     def recorded(self, snapshot: TrainingJobSnapshot) -> None:
         key = snapshot.job.metadata.key
         self._monitor.acknowledge(key, snapshot.reports)
@@ -121,7 +162,7 @@ class TrainingJobReconciler(KindReconciler[TrainingJob, TrainingJobStatus, Train
             self._monitor.forget(key)
 
     async def end(self, key: Key, obj: TrainingJob | None, now: datetime) -> Result:
-        for memory in (self._explanations, self._boards, self._monitor, self._templates):
+        for memory in (self._explanations, self._boards, self._monitor, self._templates, self._counts):
             memory.forget(key)
         return Done()
 
@@ -148,6 +189,7 @@ class TrainingJobReconciler(KindReconciler[TrainingJob, TrainingJobStatus, Train
             requeue_at(snapshot, now, self._timing),
             self._explanations.next_check(snapshot, now),
             self._receiver.inbox.due(snapshot.job.metadata.key, now),
+            self._counts.due(snapshot.job.metadata.key),
         ):
             if at is not None:
                 yield (at - now).total_seconds()
@@ -200,10 +242,11 @@ def training_job_controller(
     parts = (cluster, caches, admission, templates, writer, operator.recorder, metrics, receiver, monitor)
     reconciler = TrainingJobReconciler(*parts, defaults=defaults, timing=timing, now=now)
     pods = (Watch(PODS, training_job_key), Watch(PODS, tensorboard_of), NodeReadinessWatch(caches.keys_on_node))
+    shared = Watch(SERVICES, caches.keys_that_share)
     return Controller(
         name="trainingjob",
         resource=TRAINING_JOBS,
         reconciler=InstrumentedReconciler(reconciler, metrics),
         writer=writer,
-        watches=(*CHILDREN, *pods, FreedStores(store), admission, receiver.inbox),
+        watches=(*CHILDREN, shared, *pods, FreedStores(store), admission, receiver.inbox),
     )

@@ -18,12 +18,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.api.trainingjob_status import AllocatedResources, CheckpointStatus, State, TrainingJobStatus
-from holdfast.pods.start_problems import RESTORING, is_ordinary
+from holdfast.pods.start_problems import is_ordinary
 from holdfast.runtime.informer import Store
 from holdfast.runtime.process import Now
 from holdfast.runtime.reconciler import EventMessage
 from holdfast.times import parse_time
 from holdfast.trainingjob.lost_time import LostTime
+from holdfast.trainingjob.objects import names
+from holdfast.trainingjob.objects.services import service_account
+from holdfast.trainingjob.objects.tensorboard import has_tensorboard
 from holdfast.trainingjob.waiting_metrics import PER_JOB, waiting_metrics
 
 # Gauges of the TrainingJobs. They are read at each scrape, so that a deleted job leaves no series.
@@ -275,7 +278,8 @@ def _failure(status: TrainingJobStatus) -> str:
     return next((each.reason for each in status.conditions if each.type == "Failed"), "Unknown")
 
 
-# The Events of a TrainingJob for its user: one for each state transition.
+# The Events of a TrainingJob for its user: what was made for it, each restart, and what goes wrong. What goes well is
+# in the status, word for word.
 
 
 def events_for(job: TrainingJob, status: TrainingJobStatus) -> Iterator[EventMessage]:
@@ -287,16 +291,14 @@ def events_for(job: TrainingJob, status: TrainingJobStatus) -> Iterator[EventMes
         failed = status.restarts != old.restarts
         yield EventMessage("Restarting", f"attempt {status.restart_count}: {status.message}", warning=failed)
     elif status.state != old.state:
-        yield from _transition(old, status)
+        yield from _transition(job, old, status)
     elif status.message != old.message and _waits_for_something(status):
-        yield EventMessage("Waiting", status.message or "", warning=not is_ordinary(status.message or ""))
+        yield EventMessage("Waiting", status.message or "", warning=True)
 
 
 def _waits_for_something(status: TrainingJobStatus) -> bool:
     """Workers that merely have not started yet need no Event; a message that names a cause does."""
-    starting = status.state in ("Initializing", "Restarting")
-    ordinary = (status.message or "").endswith(("workers to start", RESTORING))
-    return status.state == "Pending" or (starting and not ordinary)
+    return status.state in ("Pending", "Initializing", "Restarting") and not is_ordinary(status.message or "")
 
 
 def _resumed(old: TrainingJobStatus, status: TrainingJobStatus) -> Iterator[EventMessage]:
@@ -308,23 +310,30 @@ def _resumed(old: TrainingJobStatus, status: TrainingJobStatus) -> Iterator[Even
         yield EventMessage("Resumed", f"attempt {old.restart_count} goes on from {now.resumed_from}")
 
 
-def _transition(old: TrainingJobStatus, status: TrainingJobStatus) -> Iterator[EventMessage]:
+def _transition(job: TrainingJob, old: TrainingJobStatus, status: TrainingJobStatus) -> Iterator[EventMessage]:
     match status.state:
         case "Pending":
             yield EventMessage("Waiting", status.message or "", warning=True)
         case "Initializing":
-            verb = "started" if old.state == "Suspended" else "made"
-            yield EventMessage("WorkersCreated", f"{verb} {_workers(status)}")
-        case "Running":
-            yield EventMessage("Started", f"running with {_workers(status)}")
+            what = f"started {_workers(status)}" if old.state == "Suspended" else _what_was_made(job, status)
+            yield EventMessage("WorkersCreated", what)
         case "Restarting":
             yield EventMessage("Restarting", status.message or "", warning=True)
-        case "Suspended":
-            yield EventMessage("Suspended", status.message or "")
-        case "Completed":
-            yield EventMessage("Completed", f"finished after {status.duration}: {status.message}")
         case "Failed":
             yield EventMessage("Failed", status.failure_reason or "", warning=True)
+
+
+def _what_was_made(job: TrainingJob, status: TrainingJobStatus) -> str:
+    made = [
+        f"Job {names.job_name(job)} with {_workers(status)}",
+        f"Services {names.headless_service_name(job)} and {names.master_service_name(job)}",
+        f"ConfigMap {names.config_map_name(job)}",
+    ]
+    if service_account(job) is not None:
+        made.append(f"ServiceAccount {names.service_account(job)}")
+    if has_tensorboard(job):
+        made.append(f"TensorBoard {names.tensorboard(job)}")
+    return f"made {', '.join(made)}"
 
 
 def _workers(status: TrainingJobStatus) -> str:

@@ -21,7 +21,7 @@ from holdfast.pods.template import MANAGED_BY, MANAGED_SELECTOR
 from holdfast.runtime.children import BY_NODE, BY_OWNER, node_of, owner_uid
 from holdfast.runtime.informer import Informers, Store
 from holdfast.runtime.operator import Operator
-from holdfast.trainingjob.decide.snapshot import TrainingJobSnapshot
+from holdfast.trainingjob.decide.snapshot import FINISHED_STATES, TrainingJobSnapshot
 from holdfast.trainingjob.gang_reader import BY_STORAGE, storage_of, waits_for_store
 from holdfast.trainingjob.objects import names
 from holdfast.trainingjob.objects.job import spec_digest
@@ -112,6 +112,13 @@ class TrainingJobCaches(Struct, frozen=True):
         """Jobs that have workers on the node."""
         for pod in self.pods.by(BY_NODE, node):
             yield from training_job_key(pod)
+
+    def keys_that_share(self, service: Service) -> Iterable[Key]:
+        """Jobs that need the Service of their namespace, if it is that, when it comes, changes or goes."""
+        if names.is_namespace_service(service):
+            for job in self.training_jobs.list():
+                if job.metadata.namespace == service.metadata.namespace and _state(job) not in FINISHED_STATES:
+                    yield job.metadata.key
 
     def snapshot(self, job: TrainingJob) -> TrainingJobSnapshot:
         """Everything that the caches have for a decision."""

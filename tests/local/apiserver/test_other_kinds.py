@@ -60,6 +60,9 @@ async def test_a_headless_service_has_no_address_and_needs_no_ports(cluster: Emb
         (service(ports=[{"port": 70000}]), "spec.ports[0].port"),
         (service(ports=[{"port": 1, "protocol": "HTTP"}]), "spec.ports[0].protocol"),
         (service("1st"), "metadata.name"),
+        (service(type="ExternalName"), "spec.externalName"),
+        (service(type="ExternalName", externalName="not a name"), "spec.externalName"),
+        (service(type="ExternalName", externalName="a.b", clusterIP="None"), "spec.clusterIPs[0]"),
     ],
 )
 async def test_a_service_that_makes_no_sense_is_refused_with_its_path(

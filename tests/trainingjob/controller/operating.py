@@ -16,7 +16,9 @@ from holdfast.trainingjob.reports.receiver import ReportReceiver
 from tests.controllers.operating import DEFAULTS, namespace_operator, running
 
 # Short where a test would only wait.
-TIMING = TrainingJobTiming(retry_s=0.2, restart_grace_s=1, lost_pod_timeout_s=1, explain_s=1)
+TIMING = TrainingJobTiming(
+    retry_s=0.2, restart_grace_s=1, lost_pod_timeout_s=1, explain_s=1, counts_s=0.1, counts_cap_s=0.2
+)
 LOCAL = "127.0.0.1"
 
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
+from holdfast.api.core.objects import Job, Service
 from holdfast.api.meta import Object
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.pods.template import Defaults
@@ -13,6 +14,7 @@ from holdfast.trainingjob.children import (
     Child,
     WorkerTemplates,
     belongs_to,
+    is_of_another_form,
     patch_for,
     supporting_children,
     unwanted_children,
@@ -46,7 +48,8 @@ def children(
 ) -> list[Child]:
     template = WorkerTemplates(defaults, lambda _: avoided).of(job)
     made = workers_child(job, template, suspended=suspended)
-    return [*supporting_children(job, defaults, reports, new_attempt=new_attempt), made]
+    there = None if new_attempt else msgspec.convert(made.body, Job)
+    return [*supporting_children(job, defaults, reports, there), made]
 
 
 def queued(job: TrainingJob) -> TrainingJob:
@@ -220,6 +223,78 @@ def test_a_new_attempt_moves_the_services_to_its_own_workers() -> None:
         if old.resource.kind == "Service":
             labels = patch_for(again, new, stored(old))["metadata"]["labels"]
             assert labels["holdfast.dev/attempt"] == "1"
+
+
+def service_of(spec: dict[str, Any] | None = None, **options: Any) -> Child:
+    """The Service in front of worker 0."""
+    made = children(training_job(spec), defaults=structs.replace(DEFAULTS, **options), new_attempt=True)
+    return next(child for child in made if child.name == "bert-master")
+
+
+def headless_of(**options: Any) -> Child:
+    made = children(training_job(), defaults=structs.replace(DEFAULTS, **options), new_attempt=True)
+    return next(child for child in made if child.name == "bert-headless")
+
+
+SCRAPED = {"monitoring": {"enabled": True}}
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "is_other"),
+    [
+        (service_of(), service_of(), False),
+        (service_of(SCRAPED), service_of(SCRAPED), False),
+        (service_of(SCRAPED), service_of(), True),
+        (service_of(), service_of(SCRAPED), True),
+        (service_of(), service_of(discovery="namespace"), False),
+        (headless_of(), headless_of(discovery="namespace"), True),
+        (headless_of(discovery="namespace"), headless_of(), True),
+        (CONFIG, CONFIG, False),
+    ],
+)
+def test_a_service_of_another_form_can_only_be_made_anew(there: Child, wanted: Child, is_other: bool) -> None:
+    assert is_of_another_form(wanted, stored(there)) is is_other
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted"), [(service_of(SCRAPED), service_of()), (service_of(), service_of(SCRAPED))]
+)
+def test_a_service_of_another_type_stays_what_it_is(there: Child, wanted: Child) -> None:
+    assert patch_for(training_job(), wanted, stored(there)) == {}
+
+
+@pytest.mark.parametrize("child", [BOARD_SERVICE, service_of(SCRAPED)], ids=["TensorBoard", "master"])
+@pytest.mark.parametrize("opened", ["NodePort", "LoadBalancer"])
+def test_a_service_that_somebody_has_opened_stays_open_and_is_mended(child: Child, opened: str) -> None:
+    assert not is_of_another_form(child, stored(child, spec={"type": opened}))
+    assert patch_for(training_job(BOARD), child, stored(child, spec={"type": opened})) == {}
+    broken = stored(child, spec={"type": opened, "ports": []})
+    assert patch_for(training_job(BOARD), child, broken)["spec"] == {"ports": child.body["spec"]["ports"]}
+
+
+def test_a_selector_that_somebody_took_away_comes_back() -> None:
+    selector = headless_of().body["spec"]["selector"]
+    bare = msgspec.convert({**headless_of(discovery="namespace").body}, Service)
+    assert patch_for(training_job(), headless_of(), bare)["spec"] == {"selector": selector}
+
+
+def test_a_new_attempt_gives_worker_0_its_second_name_in_one_patch() -> None:
+    again = training_job(status={"restartCount": 1})
+    moved = next(child for child in children(again) if child.name == "bert-master")
+    assert patch_for(again, moved, stored(service_of()))["spec"] == {
+        "externalName": "bert-training-1-0.bert-headless.ml.svc.cluster.local"
+    }
+
+
+@pytest.mark.parametrize("made_for", ["job", "namespace"])
+@pytest.mark.parametrize("told", ["job", "namespace"])
+def test_an_attempt_keeps_the_discovery_that_it_was_made_with(made_for: str, told: str) -> None:
+    before = children(training_job(), defaults=structs.replace(DEFAULTS, discovery=made_for), new_attempt=True)
+    there = stored(before[-1])
+    assert isinstance(there, Job)
+    now = supporting_children(training_job(), structs.replace(DEFAULTS, discovery=told), "{}", there)
+    for old, new in zip(before, now, strict=False):
+        assert (new.body, new.is_shared) == (old.body, old.is_shared)
 
 
 def test_what_is_no_child_is_refused_loudly() -> None:

@@ -18,6 +18,7 @@ from tests.trainingjob.controller.lab import TrainingJobLab
 pytestmark = pytest.mark.usefixtures("operator")
 
 WHOLE_JOBS = resource("batch", "v1", "Job", "jobs")
+WHOLE_PODS = resource("", "v1", "Pod", "pods")
 
 
 @pytest.mark.every_engine
@@ -40,10 +41,9 @@ async def test_it_makes_the_workers_and_all_that_they_need(lab: TrainingJobLab, 
     assert (job.spec.parallelism, job.spec.completions) == (2, 2)
     workers = await pool.running(2, job="bert-training")
     assert [pod.metadata.labels["training-job"] for pod in workers] == ["bert", "bert"]
-    selector = (await lab.cluster.get(SERVICES, lab.key("bert-master"))).spec.selector
-    chosen = ",".join(f"{name}={value}" for name, value in selector.items())
-    behind = (await lab.cluster.list(PODS, namespace=lab.namespace, labels=chosen)).items
-    assert [pod.metadata.name for pod in behind] == [workers[0].metadata.name]
+    first = (await lab.cluster.get(WHOLE_PODS, workers[0].metadata.key)).spec
+    host = f"{first['hostname']}.{first['subdomain']}.{lab.namespace}.svc.cluster.local"
+    assert (await lab.cluster.get(SERVICES, lab.key("bert-master"))).spec.external_name == host
 
 
 async def test_it_follows_the_workers_to_the_end(lab: TrainingJobLab, pool: Pool) -> None:
@@ -90,8 +90,8 @@ async def test_another_number_of_workers_is_a_new_attempt(lab: TrainingJobLab, p
     assert resized.status.restart_count == 1
     assert resized.workers.desired == 3
     await gone(lab.cluster, JOBS, lab.key("bert-training"))
-    selector = (await lab.cluster.get(SERVICES, lab.key("bert-master"))).spec.selector
-    assert selector["batch.kubernetes.io/job-name"] == "bert-training-1"
+    host = (await lab.cluster.get(SERVICES, lab.key("bert-master"))).spec.external_name
+    assert host.startswith("bert-training-1-0.bert-headless.")
     await pool.end(*workers)
     done = await lab.until_state("Completed")
     assert done.status.restart_count == 1

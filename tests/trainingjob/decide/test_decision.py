@@ -114,6 +114,10 @@ def test_a_changed_spec_makes_a_new_attempt_of_what_has_run() -> None:
     assert course(outdated) == StartNewAttempt(None)
 
 
+def test_workers_of_an_old_spec_have_run_even_if_the_status_does_not_show_it_yet() -> None:
+    assert course(seen("Initializing", current_job=workers(), pods=BOTH, spec_changed=True)) == StartNewAttempt(None)
+
+
 def test_a_changed_spec_makes_the_job_anew_if_it_never_started() -> None:
     assert course(seen("Pending", current_job=workers(suspend=True), spec_changed=True)) == RecreateJob()
 

@@ -146,7 +146,7 @@ def test_the_course_of_a_new_attempt_is_the_only_one_that_counts_a_restart() -> 
         seen(),
         seen(admission=NO_ROOM),
         seen({"suspend": True}),
-        seen(current_job=workers(), spec_changed=True),
+        seen(current_job=workers(suspend=True), spec_changed=True),
     ):
         assert shown(other).restart_count == 0
 

@@ -11,7 +11,13 @@ from holdfast.pods.template import Defaults
 from holdfast.trainingjob.objects import names
 from holdfast.trainingjob.objects.environment import config_map
 from holdfast.trainingjob.objects.job import pod_template, workers_job
-from holdfast.trainingjob.objects.services import headless_service, master_service, service_account, service_monitor
+from holdfast.trainingjob.objects.services import (
+    headless_service,
+    master_service,
+    namespace_service,
+    service_account,
+    service_monitor,
+)
 from holdfast.trainingjob.objects.storage import checkpoint_pvc
 from holdfast.trainingjob.objects.tensorboard import has_tensorboard, tensorboard_deployment, tensorboard_service
 from tests.trainingjobs import training_job
@@ -31,8 +37,10 @@ def children(job: TrainingJob, defaults: Defaults = DEFAULTS) -> list[JSON]:
 
 def _bodies(job: TrainingJob, defaults: Defaults) -> Iterator[tuple[str, str, JSON | None]]:
     yield "v1", "ConfigMap", config_map(job)
-    yield "v1", "Service", headless_service(job)
-    yield "v1", "Service", master_service(job)
+    if defaults.discovery == "namespace":
+        yield "v1", "Service", namespace_service(job.metadata.namespace)
+    yield "v1", "Service", headless_service(job, defaults.discovery)
+    yield "v1", "Service", master_service(job, defaults.discovery, defaults.cluster_domain)
     yield "v1", "ServiceAccount", service_account(job)
     yield "v1", "PersistentVolumeClaim", checkpoint_pvc(job, defaults)
     if has_tensorboard(job):

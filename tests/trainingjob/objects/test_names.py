@@ -7,7 +7,6 @@ from msgspec import structs
 
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.trainingjob.objects import names
-from holdfast.trainingjob.objects.services import headless_service, master_service
 from tests.trainingjob.objects.family import DEFAULTS, children
 from tests.trainingjobs import UID, training_job
 
@@ -90,12 +89,9 @@ def test_tensorboard_is_not_taken_for_a_worker() -> None:
 def test_a_later_attempt_has_names_and_addresses_of_its_own() -> None:
     job = training_job(status={"restartCount": 2})
     assert names.job_name(job) == "bert-training-2"
-    assert names.worker_host(job, 1) == "bert-training-2-1.bert-headless.ml.svc"
+    assert names.worker_host(job, 1, "job") == "bert-training-2-1.bert-headless.ml.svc"
+    assert names.worker_host(job, 1, "namespace") == "bert-training-2-1.holdfast-workers.ml.svc"
     assert names.labels(job)["holdfast.dev/attempt"] == "2"
-    assert master_service(job)["spec"]["selector"] == {
-        "batch.kubernetes.io/job-name": "bert-training-2",
-        "batch.kubernetes.io/job-completion-index": "0",
-    }
 
 
 def test_every_name_fits_for_the_longest_job() -> None:
@@ -103,18 +99,13 @@ def test_every_name_fits_for_the_longest_job() -> None:
     job = structs.replace(job, metadata=structs.replace(job.metadata, name="x" * 46))
     assert len(f"{names.job_name(job)}-99") <= 63
     assert all(len(child["metadata"]["name"]) <= 63 for child in children(job))
+    host = names.worker_host(job, 99, "job")
+    assert all(len(label) <= 63 for label in host.split("."))
 
 
 @pytest.mark.parametrize(("written", "account"), [({}, "bert"), ({"serviceAccountName": "mine"}, "mine")])
 def test_pods_run_as_the_account_that_is_named_else_as_the_jobs_own(written: dict[str, Any], account: str) -> None:
     assert names.service_account(training_job({"podTemplate": written})) == account
-
-
-def test_the_headless_service_names_workers_before_they_are_ready() -> None:
-    spec = headless_service(training_job())["spec"]
-    assert spec["clusterIP"] == "None"
-    assert spec["publishNotReadyAddresses"] is True
-    assert spec["selector"] == {"training-job": "bert"}
 
 
 def test_the_queue_is_on_the_workers_job_alone() -> None:

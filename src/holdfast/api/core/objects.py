@@ -70,6 +70,8 @@ class ServicePort(ApiStruct, frozen=True, kw_only=True):
 
 
 class ServiceSpec(ApiStruct, frozen=True, kw_only=True):
+    type: str = "ClusterIP"
+    external_name: str = ""
     selector: dict[str, str] = {}
     ports: tuple[ServicePort, ...] = ()
     cluster_ip: str = field(default="", name="clusterIP")

@@ -109,8 +109,14 @@ def _replace_attempt(observed: TrainingJobSnapshot, now: datetime, timing: Train
             case retry:
                 return StartNewAttempt(retry)
     if observed.spec_changed:
-        return StartNewAttempt(None) if observed.status.start_time else RecreateJob()
+        return StartNewAttempt(None) if _has_begun(observed) else RecreateJob()
     return RecreateJob() if observed.avoids_wrong_nodes else None
+
+
+def _has_begun(observed: TrainingJobSnapshot) -> bool:
+    """Whether workers were made, now or before. The Job shows that earlier than the status."""
+    job = observed.current_job
+    return bool(observed.status.start_time or (observed.started and job is not None and job.status.start_time))
 
 
 def _find_failure(observed: TrainingJobSnapshot) -> WorkerFailure | None:

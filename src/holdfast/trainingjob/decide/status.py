@@ -11,6 +11,7 @@ from holdfast.api.meta import Condition
 from holdfast.api.trainingjob_status import AllocatedResources, TrainingJobStatus, WorkerCounts
 from holdfast.decisions import MAX_MESSAGE, CleanUp, Finish, StateReason, Wait
 from holdfast.pods.failure import FailureClass
+from holdfast.pods.start_problems import is_ordinary
 from holdfast.times import format_duration, format_time, next_attempt
 from holdfast.trainingjob.decide.decision import (
     Action,
@@ -69,6 +70,29 @@ def next_status(observed: TrainingJobSnapshot, action: Action, now: datetime) ->
         case Wait():
             status = structs.replace(status, next_retry_time=old.next_retry_time)
     return _with_times(status, observed.current_job, finding, now)
+
+
+def differs_in_counts_only(old: TrainingJobStatus, new: TrainingJobStatus) -> bool:
+    """Whether the new status only says that another number of workers has been made, has started or has ended.
+
+    What workers that start wait for changes with each of them; it is no more than a count while it is ordinary.
+    """
+    return _without_counts(old) == _without_counts(new) and old.start_time in (None, new.start_time)
+
+
+def _without_counts(status: TrainingJobStatus) -> TrainingJobStatus:
+    return structs.replace(
+        status,
+        workers=None,
+        resources=None,
+        start_time=None,
+        message=_without_ordinary_wait(status.message or ""),
+        conditions=[structs.replace(each, message=_without_ordinary_wait(each.message)) for each in status.conditions],
+    )
+
+
+def _without_ordinary_wait(message: str) -> str:
+    return "" if is_ordinary(message) else message
 
 
 def state_reason(observed: TrainingJobSnapshot, action: Action, now: datetime) -> StateReason | None:

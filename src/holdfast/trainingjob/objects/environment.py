@@ -12,7 +12,7 @@ from holdfast.api.reports import FILE as REPORTS_FILE
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.api.trainingjob_blocks import PodTemplate
 from holdfast.pods.sidecar import CONFIG_FOLDER, CONFIG_MOUNT, CONFIG_VOLUME, RUN_MOUNT, RUN_VOLUME, Variable
-from holdfast.pods.template import Defaults, escape_dollar
+from holdfast.pods.template import Defaults, Discovery, escape_dollar
 from holdfast.trainingjob.objects import names, resources, sidecar, storage
 from holdfast.trainingjob.objects.resources import backend, gpus_per_worker, master_port
 from holdfast.trainingjob.objects.sidecar import has_sidecar
@@ -86,7 +86,7 @@ def _rank_env(job: TrainingJob, defaults: Defaults) -> Iterator[tuple[str, str]]
     yield "HOLDFAST_ATTEMPT", str(names.attempt(job))
     yield from sidecar.progress_url(job, defaults)
     yield from resources.network_variables(job)
-    yield from _framework(job)
+    yield from _framework(job, defaults.discovery)
 
 
 def _job_env(job: TrainingJob) -> Iterator[tuple[str, str]]:
@@ -103,20 +103,20 @@ def _job_env(job: TrainingJob) -> Iterator[tuple[str, str]]:
             yield "WANDB_PROJECT", job.spec.monitoring.wandb_project
 
 
-def _framework(job: TrainingJob) -> Iterator[tuple[str, str]]:
+def _framework(job: TrainingJob, discovery: Discovery) -> Iterator[tuple[str, str]]:
     match str(job.spec.framework):
         case "tensorflow":
-            yield "TF_CONFIG", _tf_config(job)
+            yield "TF_CONFIG", _tf_config(job, discovery)
         case "jax":
-            yield "JAX_COORDINATOR_ADDRESS", f"{names.worker_host(job, 0)}:{master_port(job)}"
+            yield "JAX_COORDINATOR_ADDRESS", f"{names.worker_host(job, 0, discovery)}:{master_port(job)}"
             yield "JAX_NUM_PROCESSES", str(job.spec.num_workers)
             yield "JAX_PROCESS_ID", INDEX
         case _:
-            yield from _pytorch(job)
+            yield from _pytorch(job, discovery)
 
 
-def _pytorch(job: TrainingJob) -> Iterator[tuple[str, str]]:
-    host, port, size = names.worker_host(job, 0), str(master_port(job)), str(job.spec.num_workers)
+def _pytorch(job: TrainingJob, discovery: Discovery) -> Iterator[tuple[str, str]]:
+    host, port, size = names.worker_host(job, 0, discovery), str(master_port(job)), str(job.spec.num_workers)
     yield "MASTER_ADDR", host
     yield "MASTER_PORT", port
     yield "WORLD_SIZE", size
@@ -132,9 +132,9 @@ def _pytorch(job: TrainingJob) -> Iterator[tuple[str, str]]:
     yield "PET_MASTER_PORT", port
 
 
-def _tf_config(job: TrainingJob) -> str:
+def _tf_config(job: TrainingJob, discovery: Discovery) -> str:
     port = master_port(job)
-    hosts = [f"{names.worker_host(job, index)}:{port}" for index in range(job.spec.num_workers)]
+    hosts = [f"{names.worker_host(job, index, discovery)}:{port}" for index in range(job.spec.num_workers)]
     workers = msgspec.json.encode(hosts).decode()
     return f'{{"cluster":{{"worker":{workers}}},"task":{{"type":"worker","index":{INDEX}}}}}'
 

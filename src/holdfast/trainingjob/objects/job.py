@@ -84,7 +84,8 @@ def tolerations(job: TrainingJob) -> list[dict[str, Any]]:
 
 def pod_template(job: TrainingJob, defaults: Defaults) -> dict[str, Any]:
     overlay = job.spec.pod_template or PodTemplate()
-    metadata: dict[str, Any] = {"labels": {**overlay.labels, **names.labels(job)}}
+    labels = {**overlay.labels, **names.labels(job), **names.discovery_labels(defaults.discovery)}
+    metadata: dict[str, Any] = {"labels": labels}
     annotations = {**scrape_annotations(job), **overlay.annotations}
     if annotations:
         metadata["annotations"] = annotations
@@ -95,7 +96,7 @@ def _pod_spec(job: TrainingJob, overlay: PodTemplate, defaults: Defaults) -> dic
     sidecar_container = sidecar(job, defaults)
     return {
         "restartPolicy": "Never",
-        "subdomain": names.headless_service_name(job),
+        "subdomain": names.subdomain(job, defaults.discovery),
         "serviceAccountName": names.service_account(job),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,

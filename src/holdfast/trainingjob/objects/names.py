@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from holdfast.api.core.objects import Pod
+from holdfast.api.core.objects import Job, Pod, Service
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import KIND, TrainingJob
-from holdfast.pods.template import MANAGED_BY
+from holdfast.pods.template import MANAGED_BY, Discovery
 
 JOB_LABEL = "training-job"
 ATTEMPT_LABEL = "holdfast.dev/attempt"
@@ -14,6 +14,9 @@ SPEC_DIGEST = "holdfast.dev/spec-digest"
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+# On the Service of a namespace, and on the pods and Jobs of the attempts whose workers find each other through it.
+DISCOVERY_LABEL = "holdfast.dev/discovery"
+NAMESPACE_SERVICE = "holdfast-workers"
 
 
 def attempt(job: TrainingJob) -> int:
@@ -45,7 +48,7 @@ def _job_name(job: str, number: int) -> str:
 
 
 def headless_service_name(job: TrainingJob) -> str:
-    """The Service that gives every worker a DNS name."""
+    """The Service that gives every worker a DNS name, unless that of the namespace does."""
     return f"{job.metadata.name}-headless"
 
 
@@ -75,9 +78,34 @@ def service_account(job: TrainingJob) -> str:
     return (template and template.service_account_name) or job.metadata.name
 
 
-def worker_host(job: TrainingJob, index: int) -> str:
+def subdomain(job: TrainingJob, discovery: Discovery) -> str:
+    """The headless Service below which the workers have their names."""
+    return NAMESPACE_SERVICE if discovery == "namespace" else headless_service_name(job)
+
+
+def worker_host(job: TrainingJob, index: int, discovery: Discovery) -> str:
     """The DNS name of one worker: the Job controller sets the pod's host name to the Job's name and the index."""
-    return f"{job_name(job)}-{index}.{headless_service_name(job)}.{job.metadata.namespace}.svc"
+    return f"{job_name(job)}-{index}.{subdomain(job, discovery)}.{job.metadata.namespace}.svc"
+
+
+def discovery_labels(discovery: Discovery) -> dict[str, str]:
+    return {DISCOVERY_LABEL: discovery} if discovery == "namespace" else {}
+
+
+def discovery_of(attempt_job: Job) -> Discovery:
+    """How the workers of an attempt find each other: what its Job was made for, whatever the operator is told now."""
+    return "namespace" if attempt_job.metadata.labels.get(DISCOVERY_LABEL) == "namespace" else "job"
+
+
+def is_namespace_service(service: Service) -> bool:
+    """A Service of that name without the labels is somebody else's."""
+    labels = service.metadata.labels
+    is_named_so = service.metadata.name == NAMESPACE_SERVICE
+    return is_named_so and namespace_service_labels().items() <= labels.items()
+
+
+def namespace_service_labels() -> dict[str, str]:
+    return {DISCOVERY_LABEL: "namespace", MANAGED_BY: "holdfast"}
 
 
 def labels(job: TrainingJob) -> dict[str, str]:

@@ -1,37 +1,65 @@
-"""The Services of a TrainingJob (DNS names for all workers, an endpoint for worker 0), ServiceMonitor and account."""
+"""The Services of a TrainingJob (DNS names for all workers, a name for worker 0), ServiceMonitor and account.
+
+A Service with a selector is the costly one: Kubernetes gives it endpoints, and writes these again with every pod that
+comes, starts or goes.
+"""
 
 from typing import Any
 
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.api.trainingjob_blocks import Monitoring
+from holdfast.pods.template import Discovery
 from holdfast.trainingjob.objects import names
 from holdfast.trainingjob.objects.resources import master_port
 
 
-def headless_service(job: TrainingJob) -> dict[str, Any]:
-    """Resolves workers before they are ready: they must find each other to become ready."""
+def headless_service(job: TrainingJob, discovery: Discovery) -> dict[str, Any]:
+    """Resolves workers before they are ready: they must find each other to become ready.
+
+    Where the Service of the namespace does that, this one has nothing behind it.
+    """
+    selector = {"selector": {names.JOB_LABEL: job.metadata.name}} if discovery == "job" else {}
     return {
         "metadata": names.metadata(job, names.headless_service_name(job)),
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": {names.JOB_LABEL: job.metadata.name},
+            **selector,
             "ports": [_port("master", master_port(job))],
         },
     }
 
 
-def master_service(job: TrainingJob) -> dict[str, Any]:
-    """Worker 0 of the current attempt: the rendezvous, and its metrics when monitoring is on."""
-    ports = [_port("master", master_port(job))]
-    monitoring = enabled_monitoring(job)
-    if monitoring is not None:
-        ports.append(_port(METRICS_PORT, monitoring.metrics_port))
-    selector = {names.JOB_NAME_LABEL: names.job_name(job), names.INDEX_LABEL: "0"}
+def namespace_service(namespace: str) -> dict[str, Any]:
+    """The same for the workers of all jobs of a namespace. Nobody owns it: it outlives each of them."""
     return {
-        "metadata": names.metadata(job, names.master_service_name(job)),
-        "spec": {"selector": selector, "ports": ports},
+        "metadata": {
+            "name": names.NAMESPACE_SERVICE,
+            "namespace": namespace,
+            "labels": names.namespace_service_labels(),
+        },
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": names.discovery_labels("namespace"),
+        },
     }
+
+
+def master_service(job: TrainingJob, discovery: Discovery, cluster_domain: str) -> dict[str, Any]:
+    """Worker 0 of the current attempt: another name for its name, which costs Kubernetes nothing.
+
+    With monitoring it is a Service with a selector, which Prometheus and port-forwards need.
+    """
+    ports = [_port("master", master_port(job))]
+    spec: dict[str, Any]
+    if (monitoring := enabled_monitoring(job)) is None:
+        host = f"{names.worker_host(job, 0, discovery)}.{cluster_domain}"
+        spec = {"type": "ExternalName", "externalName": host, "ports": ports}
+    else:
+        ports.append(_port(METRICS_PORT, monitoring.metrics_port))
+        spec = {"selector": {names.JOB_NAME_LABEL: names.job_name(job), names.INDEX_LABEL: "0"}, "ports": ports}
+    return {"metadata": names.metadata(job, names.master_service_name(job)), "spec": spec}
 
 
 def _port(name: str, number: int) -> dict[str, Any]:

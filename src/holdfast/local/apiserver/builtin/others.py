@@ -22,7 +22,7 @@ from holdfast.local.apiserver.kinds import (
     missing,
     type_schema,
 )
-from holdfast.local.apiserver.objects import dns_1035_problems, dns_label_problems
+from holdfast.local.apiserver.objects import dns_1035_problems, dns_label_problems, dns_subdomain_problems
 
 # Protects a claim that pods use; the claim controller, which watches the pods, removes it.
 PROTECTION = "kubernetes.io/pvc-protection"
@@ -268,6 +268,8 @@ def _update_service(service: JSON, old: JSON) -> None:
 def _validate_service(service: JSON, old: JSON | None) -> Iterator[Cause]:
     spec = service.get("spec", {})
     ports = spec.get("ports", [])
+    if spec.get("type") == "ExternalName":
+        yield from _external_name_problems(spec)
     if not ports and spec.get("type") != "ExternalName" and spec.get("clusterIP") != HEADLESS:
         yield missing("spec.ports")
     for index, port in enumerate(ports):
@@ -277,6 +279,15 @@ def _validate_service(service: JSON, old: JSON | None) -> Iterator[Cause]:
             yield Cause(f"spec.ports[{index}].name", f'Duplicate value: "{port["name"]}"', "FieldValueDuplicate")
     if old is not None and spec.get("clusterIP") != old["spec"].get("clusterIP"):
         yield bad_value("spec.clusterIPs[0]", spec.get("clusterIP", ""), "field is immutable")
+
+
+def _external_name_problems(spec: JSON) -> Iterator[Cause]:
+    if spec.get("clusterIP"):
+        yield Cause("spec.clusterIPs[0]", "may not be set for ExternalName services", "FieldValueForbidden")
+    if not spec.get("externalName"):
+        yield missing("spec.externalName")
+    elif problems := dns_subdomain_problems(spec["externalName"].removesuffix(".")):
+        yield bad_value("spec.externalName", spec["externalName"], "; ".join(problems))
 
 
 # Since 1.34 a name may start with a digit, but not on the oldest server that holdfast supports.
