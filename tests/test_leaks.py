@@ -19,8 +19,11 @@ def test_what_must_not_be_shown_is_found_in_texts_and_files(tmp_path: Path) -> N
 
 def test_a_password_on_a_command_line_is_found() -> None:
     assert command_line_leaks() == []
-    with subprocess.Popen([sys.executable, "-c", "input()", "holdfast", PASSWORD], stdin=subprocess.PIPE) as process:
+    program = [sys.executable, "-c", "print(flush=True); input()", "holdfast", PASSWORD]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
+            assert process.stdout is not None
+            process.stdout.readline()  # a process that begins has no command line yet
             assert len(command_line_leaks()) == 1
         finally:
             process.kill()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from random import Random
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -175,6 +176,7 @@ def stays(
     return copied or len({name.epoch for name in newer}) >= keep
 
 
+@pytest.mark.timeout(1800)  # thousands of waits for the disk, which others use, too
 @settings(max_examples=CASES, deadline=None)
 @example(steps=[("save", "plain", None, False), ("seal", "", 8, False)], seed=0)  # the manifest is there, not synced
 @example(steps=[("save", "rename", None, False), *COPIES_ROT, ("prune", "2", None, False)], seed=0)
@@ -298,6 +300,7 @@ class RemoteLife:
         self.epoch = max(self.epoch, got.epoch)
 
 
+@pytest.mark.timeout(1800)  # thousands of waits for the disk, which others use, too
 @settings(max_examples=CASES, deadline=None)
 @given(steps=REMOTE_STEPS, seed=st.integers(0, 1 << 32))
 def test_with_an_object_store(steps: list[tuple[str, int | None]], seed: int) -> None:

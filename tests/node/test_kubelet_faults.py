@@ -141,7 +141,7 @@ async def test_a_kubelet_that_dies_in_the_middle_is_asked_again_when_it_is_back(
 async def test_a_kubelet_that_stays_away_is_asked_until_the_deadline(lab: AgentLab) -> None:
     await lab.start()
     await lab.begin()
-    began = datetime.now(UTC) - timedelta(seconds=597)
+    began = datetime.now(UTC) - timedelta(seconds=592)
     await lab.begin_run(run=2, startTime=format_time(began))
     lab.kubelet.script = [breaks_off] * 100
     async with lab.agent():

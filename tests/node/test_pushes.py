@@ -49,7 +49,7 @@ async def test_an_operator_that_does_not_answer_is_asked_again(lab: AgentLab) ->
 async def test_an_operator_that_never_answers_is_told_at_the_deadline(lab: AgentLab) -> None:
     await lab.start()
     await lab.begin()
-    await lab.begin_run(run=2, startTime=format_time(datetime.now(UTC) - timedelta(seconds=597)))
+    await lab.begin_run(run=2, startTime=format_time(datetime.now(UTC) - timedelta(seconds=592)))
     lab.credentials.failures = [CredentialUnavailable("no answer")] * 100
     async with lab.agent():
         status = await lab.ended()

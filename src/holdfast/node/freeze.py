@@ -54,29 +54,30 @@ def _last_bytes(progress: RunProgress) -> int:
 
 async def freeze(progress: RunProgress, container: ContainerRecord) -> None:
     """Until the kubelet has answered; a kubelet that goes away is asked again when it is back."""
-    pause_s = FIRST_PAUSE_S
+    pause_s, obstacle = FIRST_PAUSE_S, ""
     while True:
         progress.doing = f"freezing container {container.name}"
-        await _wait_for_next_second(progress, container)
+        await _wait_for_next_second(progress, container, obstacle)
         container, answer = await _call(progress, container)
         if answer is None:
             await _take(progress, container)
             return
         if isinstance(answer, KubeletAnswer):
             raise ContainerFailed(await _refused(progress, container, answer))
-        log.warning("kubelet not reached", container=container.name, error=answer)
+        obstacle = answer
+        log.warning("kubelet not reached", container=container.name, error=obstacle)
         await progress.remove_files(container)
-        pause_s = await progress.pause(pause_s, answer)
+        pause_s = await progress.pause(pause_s, obstacle)
         await progress.pod()
 
 
-async def _wait_for_next_second(progress: RunProgress, container: ContainerRecord) -> None:
+async def _wait_for_next_second(progress: RunProgress, container: ContainerRecord, obstacle: str) -> None:
     parts = progress.parts
     wait_s = parts.call_times.wait_s(status_of(progress.backup).pod_uid, container.name, parts.clocks.clock())
     if wait_s:
         await parts.clocks.sleep(wait_s)
     if progress.left_s < SHORTEST_S:
-        raise ContainerFailed(progress.too_late())
+        raise ContainerFailed(progress.too_late(obstacle))
     if (preemption := progress.preemption()) is not None:
         raise ContainerFailed(preemption)
 
