@@ -12,8 +12,11 @@ from holdfast.cluster.errors import Unreachable
 from holdfast.cluster.resources import LEASES
 from holdfast.trainingjob.decide.decision import decide, with_due_reports
 from holdfast.trainingjob.decide.snapshot import TIMING, PendingReport, TrainingJobSnapshot
+from holdfast.trainingjob.node_leases import NODE_LEASES, NodeLeases
+from holdfast.trainingjob.node_probes import NodeProbes
+from holdfast.trainingjob.node_witnesses import NodeWitnesses
 from holdfast.trainingjob.reports.receiver import ReportReceiver
-from holdfast.trainingjob.worker_monitor import AVOIDED_S, NODE_LEASES, WorkerMonitor
+from holdfast.trainingjob.worker_monitor import AVOIDED_S, WorkerMonitor
 from tests.runtime.scripted import ScriptedCluster
 from tests.trainingjob.reports.reports import batch, checkpoint, ended
 from tests.trainingjobs import at, deleted, failed, node, running, stamp, training_job, workers
@@ -28,13 +31,18 @@ def pod(index: int, *, attempt: int = 0) -> Pod:
 
 
 class MonitoredJob:
-    """A job of two workers on two nodes, whose Leases are renewed as long as they live."""
+    """A job of two workers on two nodes, whose Leases are renewed as long as they live.
+
+    Leases are only read, not watched, and no node can be asked.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.cluster = ScriptedCluster()
         self.office = ReportReceiver(now=self.now, clock=lambda: 1000.0 + self.seconds)
-        self.listening = WorkerMonitor(self.office, self.cluster, TIMING)
+        clock = self.office.clock
+        leases, probes = NodeLeases(self.cluster, clock), NodeProbes(None, clock)
+        self.listening = WorkerMonitor(self.office, NodeWitnesses(leases, probes, TIMING, clock), TIMING)
         self.speaking = {0, 1}
         self.living = set(NODES)
         self.spec: dict[str, Any] = {}
