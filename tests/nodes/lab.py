@@ -111,6 +111,13 @@ class Lab:
     def mend(self, name: str) -> None:
         self._switch.push(name)
 
+    def stall(self, name: str) -> None:
+        """All programs of the node stand still, as on a machine that is overloaded; its kernel answers as ever."""
+        self.nodes[name].machine.run("kill", "-STOP", "--", "-1")
+
+    def unstall(self, name: str) -> None:
+        self.nodes[name].machine.run("kill", "-CONT", "--", "-1")
+
     def new_computer(
         self, metadata: Mapping[str, str], *, number: int | None = None, setup: NodeSetup = USUAL
     ) -> Computer:

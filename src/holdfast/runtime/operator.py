@@ -100,6 +100,11 @@ class Operator:
             namespace=namespace,
         )
 
+    @property
+    def renewed_s(self) -> float | None:
+        """When the API server last took a write of this operator for certain; None without leader election."""
+        return self._elector.renewed_s if self._elector else None
+
     def writer(self) -> WriteTracker:
         """The write tracker for one controller and its reconciler."""
         return WriteTracker(self._cluster, self._informers)

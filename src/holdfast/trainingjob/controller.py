@@ -232,7 +232,7 @@ def _node_witnesses(
     timing: TrainingJobTiming,
     clock: Callable[[], float],
 ) -> NodeWitnesses:
-    leases, probes = NodeLeases(cluster, clock), NodeProbes(connect, clock)
+    leases, probes = NodeLeases(cluster, clock, lambda: operator.renewed_s), NodeProbes(connect, clock)
     operator.add_leader_task(lambda: leases.run(partial(operator.reflector, LEASES, namespace=NODE_LEASES)))
     operator.add_leader_task(probes.run)
     return NodeWitnesses(leases, probes, timing, clock)

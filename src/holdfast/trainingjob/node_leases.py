@@ -14,6 +14,7 @@ from holdfast.runtime.informer import Handler, Reflector
 from holdfast.trainingjob.decide.node_death import LeaseHistory, Serving, observe_lease, observe_serving
 
 NODE_LEASES = "kube-node-lease"
+OWN_LEASE_EVERY_S = 2.0
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -21,12 +22,16 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 class NodeLeases:
     """One watch for all nodes, from the first worker's report on; without one, only the reads of `look` count.
 
-    `clock` also counts while the host sleeps.
+    `clock` also counts while the host sleeps. `renewed_s`: when the API server last took a renewal of the operator's
+    own Lease, by the same clock, so that a few nodes' renewals are not all there is to see whether it serves.
     """
 
-    def __init__(self, cluster: Cluster, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, cluster: Cluster, clock: Callable[[], float], renewed_s: Callable[[], float | None] = lambda: None
+    ) -> None:
         self._cluster = cluster
         self._clock = clock
+        self._renewed_s = renewed_s
         self._wanted = asyncio.Event()
         self.serving: Serving | None = None
         self.by_node: dict[str, LeaseHistory] = {}
@@ -37,7 +42,15 @@ class NodeLeases:
 
     async def run(self, reflector: Callable[[Handler[Lease]], Reflector[Lease]]) -> None:
         await self._wanted.wait()
-        await reflector(self._changed).run()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(reflector(self._changed).run())
+            group.create_task(self._follow_own_lease())
+
+    async def _follow_own_lease(self) -> None:
+        while True:
+            if (renewed_s := self._renewed_s()) is not None:
+                self.serving = observe_serving(self.serving, renewed_s)
+            await asyncio.sleep(OWN_LEASE_EVERY_S)
 
     async def look(self, node: str) -> None:
         """A Lease that can't be read shows nothing: the look is missed, and missed looks prove nothing.
@@ -51,11 +64,11 @@ class NodeLeases:
             return
         self._seen(lease)
 
-    def _changed(self, _old: Lease | None, new: Lease | None) -> None:
+    def _changed(self, old: Lease | None, new: Lease | None) -> None:
         if new is not None:
             self._seen(new)
-        elif _old is not None:
-            self.by_node.pop(_old.metadata.name, None)
+        elif old is not None:
+            self.by_node.pop(old.metadata.name, None)
 
     def _seen(self, lease: Lease) -> None:
         now_s, node = self._clock(), lease.metadata.name

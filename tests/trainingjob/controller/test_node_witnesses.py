@@ -29,7 +29,8 @@ class Following:
 
     def __init__(self, cluster: ScriptedCluster) -> None:
         self.cluster = cluster
-        self.leases = NodeLeases(cluster, now_s)
+        self.own_lease_s: float | None = None
+        self.leases = NodeLeases(cluster, now_s, lambda: self.own_lease_s)
 
     def renew(self, node: str) -> None:
         self.cluster.put(LEASES, {"metadata": {"name": node}}, namespace=NODE_LEASES)
@@ -109,6 +110,23 @@ async def test_after_a_gap_everything_is_learned_anew() -> None:
         assert it.leases.serving.since_s == now_s()
         assert not it.leases.by_node["a"].has_rhythm
         assert it.leases.by_node["b"].since_s < it.leases.serving.since_s
+
+
+@virtual
+async def test_that_the_operators_own_lease_is_renewed_shows_that_the_api_server_serves() -> None:
+    async with following() as it:
+        it.renew("a")
+        it.leases.follow()
+        await it.renewing("a", times=3)
+        for _ in range(30):
+            it.own_lease_s = now_s()
+            await asyncio.sleep(2)
+        assert it.leases.serving is not None
+        assert now_s() - it.leases.serving.since_s == 90
+        await asyncio.sleep(LONGEST_GAP_S + 1)  # it is not renewed any more
+        it.renew("a")
+        await settled()
+        assert it.leases.serving.since_s == now_s()
 
 
 @virtual

@@ -228,6 +228,7 @@ def test_the_api_server_serves_while_something_comes_from_it_often_enough() -> N
     for at_s in (10, 20, 32):
         serving = observe_serving(serving, at_s)
     assert serving == Serving(0, 32)
+    assert observe_serving(serving, 30) == serving, "what is told late is no gap"
     assert observe_serving(serving, 32 + LONGEST_GAP_S + 0.1).since_s == 32 + LONGEST_GAP_S + 0.1
 
 

@@ -80,7 +80,7 @@ class Serving(Struct, frozen=True):
 def observe_serving(before: Serving | None, now_s: float) -> Serving:
     if before is None or now_s - before.last_s > LONGEST_GAP_S:
         return Serving(now_s, now_s)
-    return Serving(before.since_s, now_s)
+    return Serving(before.since_s, max(before.last_s, now_s))
 
 
 def lease_limit_s(lease: LeaseHistory, timeout_s: float) -> float:
