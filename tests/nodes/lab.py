@@ -8,6 +8,8 @@ to the API server directly. A lab that ends, in whatever way, leaves nothing beh
 """
 
 import json
+import os
+import signal
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -117,6 +119,9 @@ class Lab:
 
     def unstall(self, name: str) -> None:
         self.nodes[name].machine.run("kill", "-CONT", "--", "-1")
+        for component in self.nodes[name].components:  # nsenter stops with what it runs, outside the node
+            if component.pid is not None:
+                os.kill(component.pid, signal.SIGCONT)
 
     def new_computer(
         self, metadata: Mapping[str, str], *, number: int | None = None, setup: NodeSetup = USUAL

@@ -6,8 +6,11 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from random import Random
 
+import msgspec
 import pytest
+from msgspec import structs
 
+from holdfast.api.core.objects import Node, PodStatus
 from holdfast.api.meta import Key
 from holdfast.cluster.errors import Forbidden, Unreachable
 from holdfast.cluster.resources import LEASES
@@ -15,11 +18,14 @@ from holdfast.runtime.informer import Reflector, Store
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.reachability import Address, Answer
 from holdfast.trainingjob import node_probes
-from holdfast.trainingjob.decide.node_death import LONGEST_GAP_S, AddressHistory
+from holdfast.trainingjob.decide.node_death import LONGEST_GAP_S, AddressHistory, WorkerNode
+from holdfast.trainingjob.decide.snapshot import TIMING
 from holdfast.trainingjob.node_leases import NODE_LEASES, NodeLeases
 from holdfast.trainingjob.node_probes import MOST_AT_ONCE, NodeProbes
+from holdfast.trainingjob.node_witnesses import NodeWitnesses
 from tests.runtime.scripted import ScriptedCluster
 from tests.runtime.virtual import now_s, settled, virtual
+from tests.trainingjobs import running
 
 KUBELET = ("10.0.0.1", 10250)
 
@@ -178,6 +184,53 @@ async def test_without_the_right_to_watch_looks_are_all_there_is() -> None:
 
 
 # Connections
+
+
+POD = structs.replace(running(0, node="gpu-0"), status=PodStatus(phase="Running", pod_ip="10.0.1.1"))
+
+
+def node_at(address: str, *, port: int = 10250, kind: str = "InternalIP") -> Node:
+    status = {
+        "addresses": [{"type": "Hostname", "address": "gpu-0"}, {"type": kind, "address": address}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+    }
+    return msgspec.convert({"metadata": {"name": "gpu-0"}, "status": status}, Node)
+
+
+@pytest.mark.parametrize(
+    ("node", "known", "late"),
+    [
+        (node_at("10.0.0.1"), [KUBELET], [KUBELET, ("10.0.1.1", 8470)]),
+        (node_at("10.0.0.1", port=10999), [("10.0.0.1", 10999)], [("10.0.0.1", 10999), ("10.0.1.1", 8470)]),
+        (node_at("10.0.0.1", port=0), [], [("10.0.1.1", 8470)]),
+        (node_at("34.1.2.3", kind="ExternalIP"), [], [("10.0.1.1", 8470)]),
+        (None, [], [("10.0.1.1", 8470)]),
+    ],
+    ids=["usual", "another-port", "no-port", "no-address", "no-node"],
+)
+def test_a_nodes_kubelet_is_asked_before_and_its_sidecars_only_when_its_lease_is_late(
+    node: Node | None, known: list[Address], late: list[Address]
+) -> None:
+    @virtual
+    async def scene() -> None:
+        cluster, nodes = ScriptedCluster(), {"gpu-0": node} if node is not None else {}
+        cluster.put(LEASES, {"metadata": {"name": "gpu-0"}}, namespace=NODE_LEASES)
+        async with probing("unreachable") as (probes, asked):
+            leases = NodeLeases(cluster, now_s)
+            witnesses = NodeWitnesses(leases, probes, TIMING, now_s)
+            worker = WorkerNode("gpu-0", (POD,), now_s())
+            witnesses.follow([worker], nodes)
+            await asyncio.sleep(15)
+            assert asked == known
+            await witnesses.ask([worker], nodes)
+            cluster.put(LEASES, {"metadata": {"name": "gpu-0"}}, namespace=NODE_LEASES)
+            await asyncio.sleep(2)
+            assert asked == known + late
+            await witnesses.ask([worker], nodes)
+            await asyncio.sleep(10)
+            assert asked == known + late, "its Lease was renewed"
+
+    scene()
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from structlog.testing import capture_logs
 
 from holdfast.api.core.objects import Job, Pod
 from holdfast.api.meta import Key
@@ -115,10 +116,27 @@ async def test_a_worker_that_falls_silent_with_its_node_is_lost(monitored: Monit
     assert 35 <= monitored.seconds <= 45
 
 
-async def test_a_silent_worker_on_a_living_node_is_left_alone(monitored: MonitoredJob) -> None:
+async def test_a_silent_worker_on_a_living_node_is_left_alone_and_the_log_says_why_once(
+    monitored: MonitoredJob,
+) -> None:
     monitored.speaking.discard(1)
-    assert (await monitored.pass_time(300)).liveness_failure is None
+    with capture_logs() as logs:
+        assert (await monitored.pass_time(300)).liveness_failure is None
     assert monitored.asked() == {"b"}
+    told = [(line["node"], line["reason"]) for line in logs if "not given up" in line["event"]]
+    assert told[-1] == ("b", "its node has renewed its Lease since its last report")
+    assert len(told) <= 2
+
+
+async def test_the_log_says_it_again_when_the_worker_was_heard_in_between(monitored: MonitoredJob) -> None:
+    with capture_logs() as logs:
+        for _ in range(2):
+            monitored.speaking.discard(1)
+            await monitored.pass_time(60)
+            monitored.speaking.add(1)
+            await monitored.pass_time(30)
+    told = [line["reason"] for line in logs if "not given up" in line["event"]]
+    assert told.count("its node has renewed its Lease since its last report") == 2
 
 
 async def test_nodes_that_are_lost_together_are_given_up_together(monitored: MonitoredJob) -> None:
