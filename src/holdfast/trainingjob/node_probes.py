@@ -10,6 +10,8 @@ MOST_AT_ONCE = 32
 # A node that answered is asked again after so long, so that a new firewall is noticed before it matters.
 ASK_AGAIN_S = 600.0
 LATE_ASK_AGAIN_S = 2.0
+# One that did, did not answer since, and has workers that report: it is back.
+BACK_ASK_AGAIN_S = 15.0
 FORGOTTEN_S = 3600.0
 MOST_KEPT = 20_000
 
@@ -26,6 +28,13 @@ class NodeProbes:
 
     def of(self, address: Address) -> AddressHistory | None:
         return self._histories.get(address)
+
+    def know(self, addresses: Iterable[Address]) -> None:
+        """Try them now and then, so that it is known whether they answer before it matters."""
+        for address in addresses:
+            last = self._histories.get(address)
+            is_back = last is not None and last.accepted_s is not None and last.answer != "accepted"
+            self.ask((address,), every_s=BACK_ASK_AGAIN_S if is_back else ASK_AGAIN_S)
 
     def ask(self, addresses: Iterable[Address], *, every_s: float) -> None:
         """Try those that were not tried within `every_s`."""

@@ -20,7 +20,7 @@ from holdfast.trainingjob.decide.node_death import (
 )
 from holdfast.trainingjob.decide.snapshot import TrainingJobTiming
 from holdfast.trainingjob.node_leases import NodeLeases
-from holdfast.trainingjob.node_probes import ASK_AGAIN_S, LATE_ASK_AGAIN_S, NodeProbes
+from holdfast.trainingjob.node_probes import LATE_ASK_AGAIN_S, NodeProbes
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -40,10 +40,10 @@ class NodeWitnesses:
     def follow(self, workers: Iterable[WorkerNode], nodes: Mapping[str, Node]) -> None:
         """These nodes have workers that report: know them before any falls silent."""
         for worker in workers:
+            self._leases.follow()
             if self._clock() - worker.heard_s < self._timing.report_timeout_s:
                 self._said.pop(worker.name, None)
-            self._leases.follow()
-            self._probes.ask(_kubelet(worker, nodes), every_s=ASK_AGAIN_S)
+                self._probes.know(_kubelet(worker, nodes))
 
     async def ask(self, suspected: Iterable[WorkerNode], nodes: Mapping[str, Node]) -> None:
         """Read the Leases that are late; the connections are tried meanwhile, and count at the next look."""

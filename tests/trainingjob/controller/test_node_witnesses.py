@@ -21,9 +21,10 @@ from holdfast.trainingjob import node_probes
 from holdfast.trainingjob.decide.node_death import LONGEST_GAP_S, AddressHistory, WorkerNode
 from holdfast.trainingjob.decide.snapshot import TIMING
 from holdfast.trainingjob.node_leases import NODE_LEASES, NodeLeases
-from holdfast.trainingjob.node_probes import MOST_AT_ONCE, NodeProbes
+from holdfast.trainingjob.node_probes import BACK_ASK_AGAIN_S, LATE_ASK_AGAIN_S, MOST_AT_ONCE, NodeProbes
 from holdfast.trainingjob.node_witnesses import NodeWitnesses
 from tests.runtime.scripted import ScriptedCluster
+from tests.runtime.things import running as running_task
 from tests.runtime.virtual import now_s, settled, virtual
 from tests.trainingjobs import running
 
@@ -224,7 +225,7 @@ def test_a_nodes_kubelet_is_asked_before_and_its_sidecars_only_when_its_lease_is
             assert asked == known
             await witnesses.ask([worker], nodes)
             cluster.put(LEASES, {"metadata": {"name": "gpu-0"}}, namespace=NODE_LEASES)
-            await asyncio.sleep(2)
+            await asyncio.sleep(5)
             assert asked == known + late
             await witnesses.ask([worker], nodes)
             await asyncio.sleep(10)
@@ -273,6 +274,35 @@ async def test_an_address_is_asked_once_at_a_time_and_no_more_often_than_wanted(
         probes.ask([KUBELET], every_s=2)
         await asyncio.sleep(2)
         assert asked == [KUBELET] * 2
+
+
+@virtual
+async def test_a_node_that_answered_and_did_not_since_is_asked_again_soon() -> None:
+    answers: list[Answer] = ["accepted", "unreachable", "accepted", "accepted"]
+    asked_s: list[float] = []
+
+    async def connect(_: Address) -> Answer:
+        asked_s.append(now_s() - began_s)
+        return answers[len(asked_s) - 1]
+
+    began_s = now_s()
+    probes = NodeProbes(connect, now_s)
+    async with running_task(probes.run()):
+        for second in range(700):
+            if second == 100:
+                probes.ask([KUBELET], every_s=LATE_ASK_AGAIN_S)
+            probes.know([KUBELET])
+            await asyncio.sleep(1)
+    assert asked_s == [0, 100, 100 + BACK_ASK_AGAIN_S]
+
+
+@virtual
+async def test_a_node_that_never_answered_is_asked_no_more_often_than_others() -> None:
+    async with probing("unreachable", takes_s=0.0) as (probes, asked):
+        for _ in range(700):
+            probes.know([KUBELET])
+            await asyncio.sleep(1)
+        assert len(asked) == 2
 
 
 @virtual
