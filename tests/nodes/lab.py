@@ -8,6 +8,8 @@ to the API server directly. A lab that ends, in whatever way, leaves nothing beh
 """
 
 import json
+import os
+import signal
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -110,6 +112,16 @@ class Lab:
 
     def mend(self, name: str) -> None:
         self._switch.push(name)
+
+    def stall(self, name: str) -> None:
+        """All programs of the node stand still, as on a machine that is overloaded; its kernel answers as ever."""
+        self.nodes[name].machine.run("kill", "-STOP", "--", "-1")
+
+    def unstall(self, name: str) -> None:
+        self.nodes[name].machine.run("kill", "-CONT", "--", "-1")
+        for component in self.nodes[name].components:  # nsenter stops with what it runs, outside the node
+            if component.pid is not None:
+                os.kill(component.pid, signal.SIGCONT)
 
     def new_computer(
         self, metadata: Mapping[str, str], *, number: int | None = None, setup: NodeSetup = USUAL

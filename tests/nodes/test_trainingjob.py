@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.runtime.reachability import try_connect
 from tests.control_plane.waiting import eventually
 from tests.nodes.jobs import SMALL, WITHIN_S, ended, provide_volume, shared_folder, training_job, workers
 from tests.nodes.lab import NODES, Lab
 from tests.nodes.operated import operator
-from tests.nodes.settings import AS_ALWAYS
+from tests.nodes.settings import AS_ALWAYS, KUBELET_PORT
 from tests.nodes.user import log_of
 from tests.operator.process import OperatorProcess
 from tests.operator.user import apply, kubectl, status
@@ -62,7 +63,12 @@ async def test_a_job_that_loses_a_node_ends_as_if_nothing_had_happened(
     await _until_trains(lab, namespace, "bereft")
     await _until_saved(lab, namespace, "bereft", 2)
     node = (await workers(lab, namespace, "bereft"))[0]["spec"]["nodeName"]
+    kubelet = (lab.nodes[node].address, KUBELET_PORT)
+    assert await try_connect(kubelet) == "accepted"
     await asyncio.to_thread(lab.kill_node, node)
+    assert await try_connect(kubelet) == "unreachable"
+    again = await _told(lab, namespace, "bereft", lambda seen: seen.get("restartCount") == 1, "starts anew")
+    assert "its node has not renewed its Lease for 20 s" in again["failureReason"]
     told = await ended(lab, namespace, "bereft")
     assert (told["state"], told["restarts"]) == ("Completed", {"infrastructure": 1})
     assert told["checkpoint"]["resumedFrom"].startswith("/checkpoints/attempt-0/")
@@ -92,6 +98,31 @@ async def test_a_worker_that_is_cut_off_is_replaced_and_can_harm_nobody_when_it_
         told["restarts"],
         told["checkpoint"],
     )
+
+
+async def test_a_node_on_which_everything_stands_still_is_not_taken_for_dead(
+    lab: Lab, operating: OperatorProcess, namespace: str
+) -> None:
+    longer = {"hyperparameters": {"epochs": 10 * LONG, "additionalParams": SMALL}}
+    await apply(lab.plane, namespace, training_job("stalled", **longer))
+    await _until_trains(lab, namespace, "stalled")
+    node = (await workers(lab, namespace, "stalled"))[1]["spec"]["nodeName"]
+    await asyncio.to_thread(lab.stall, node)
+    try:
+        # Long after a node that can't be reached would have been given up: its Lease stands still for 50 s by then.
+        await eventually(
+            partial(_is_ready, lab, node), lambda ready: not ready, what=f"{node} is not ready", within_s=WITHIN_S
+        )
+        seen = await status(lab.plane, namespace, "stalled")
+        assert await try_connect((lab.nodes[node].address, KUBELET_PORT)) == "accepted"
+    finally:
+        await asyncio.to_thread(lab.unstall, node)
+    assert (seen["state"], seen.get("restartCount", 0)) == ("Running", 0)
+    await asyncio.to_thread(lab.await_ready, node)
+    later = seen["currentEpoch"] + 50
+    again = await _told(lab, namespace, "stalled", lambda now: now.get("currentEpoch", 0) > later, "trains on")
+    assert again.get("restartCount", 0) == 0
+    await kubectl(lab.plane, "delete", "tj", "stalled", "-n", namespace)
 
 
 async def test_a_job_that_is_suspended_saves_first_and_goes_on_from_there(
@@ -140,6 +171,11 @@ async def test_a_worker_that_needs_more_memory_than_it_has_is_said_to(
     assert (told["state"], told["restarts"]) == ("Failed", {"outOfMemory": 1})
     assert "worker 1 on " in told["failureReason"]
     assert "ran out of memory (OOMKilled, exit code 137; raise resources.limits.memory)" in told["failureReason"]
+
+
+async def _is_ready(lab: Lab, node: str) -> bool:
+    condition = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
+    return await kubectl(lab.plane, "get", "node", node, "-o", condition) == "True"
 
 
 async def _told(

@@ -56,6 +56,22 @@ def spec(cluster: ScriptedCluster) -> dict[str, object]:
 
 
 @virtual
+async def test_when_the_api_server_last_took_a_renewal_is_known_of_who_leads() -> None:
+    cluster = ScriptedCluster()
+    first, second = Candidate(cluster, "first"), Candidate(cluster, "second")
+    began_s = now_s()
+    async with running(first.lead()), running(second.lead()):
+        await asyncio.sleep(61)
+        taken_s = first.elector.renewed_s
+        assert taken_s is not None
+        assert began_s + 57 <= taken_s <= began_s + 61
+        assert second.elector.renewed_s is None
+        cluster.errors["patch"] = [Unreachable("no")] * 3
+        await asyncio.sleep(5)
+        assert first.elector.renewed_s == taken_s
+
+
+@virtual
 async def test_the_first_candidate_makes_the_lease_and_holds_it() -> None:
     cluster = ScriptedCluster()
     one = Candidate(cluster, "one")

@@ -40,6 +40,7 @@ from holdfast.runtime.ledger import SharedLedger
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.operator import SETTINGS, Operator, OperatorSettings
 from holdfast.runtime.process import configure, level_from, on_signal, utc_now
+from holdfast.runtime.reachability import try_connect
 from holdfast.runtime.secrets import SecretReader
 from holdfast.scheduling.machine_pools import MachinePools
 from holdfast.spotinstancejob.registry_access import RegistryAccess
@@ -66,6 +67,7 @@ class Options(Struct, frozen=True, kw_only=True):
     defaults: Defaults
     timing: TrainingJobTiming
     gpuworkload_timing: GPUWorkloadTiming
+    probe_nodes: bool
     gang_admission: bool
     per_job_metrics: bool
     plain_http_registries: tuple[str, ...]
@@ -105,6 +107,7 @@ def operator(
     uploading_grace: flags.RestartUploadGracePeriod = TIMING.restart_upload_grace_s,
     silent_after: flags.ReportTimeout = TIMING.report_timeout_s,
     lease_after: flags.NodeLeaseTimeout = TIMING.node_lease_timeout_s,
+    probe_nodes: flags.ProbeNodes = True,
     final_save: flags.FinalCheckpointTimeout = TIMING.final_save_s,
     retry_backoff: flags.RetryBackoff = TIMING.retry_s,
     retry_backoff_cap: flags.RetryBackoffCap = TIMING.retry_cap_s,
@@ -160,6 +163,7 @@ def operator(
                 bind_timeout_s=bind_timeout,
             ),
             gpuworkload_timing=GPUWorkloadTiming(starvation_timeout_s=patience, lost_pod_timeout_s=stuck_after),
+            probe_nodes=probe_nodes,
             gang_admission=gang_admission,
             per_job_metrics=per_job_metrics,
             plain_http_registries=tuple(map(registry_host, plain_http_registry or ())),
@@ -286,6 +290,7 @@ def _add_jobs(
             ledger=ledger,
             gang_admission=options.gang_admission,
             per_job_metrics=options.per_job_metrics,
+            connect=try_connect if options.probe_nodes else None,
         )
     )
     operator.add(

@@ -99,11 +99,22 @@ RestartUploadGracePeriod = Annotated[
 ]
 ReportTimeout = Annotated[
     float,
-    typer.Option(help="Seconds without a report after which a worker's node is looked at.", min=1),
+    typer.Option(help="Seconds without a report after which a worker may be lost with its node.", min=1),
 ]
 NodeLeaseTimeout = Annotated[
     float,
-    typer.Option(help="Seconds without a renewal of the node's Lease after which that worker is lost.", min=1),
+    typer.Option(
+        help="Seconds without a renewal of its node's Lease after which that worker is lost, if nothing answers at the "
+        "node; where that can't be asked, it has to be silent for so long besides --silent-after.",
+        min=1,
+    ),
+]
+ProbeNodes = Annotated[
+    bool,
+    typer.Option(
+        help="Ask the nodes of silent workers, by a connection to their kubelets and sidecars. Switch it off where "
+        "something accepts connections in the place of dead nodes, as the proxy of a service mesh does."
+    ),
 ]
 FinalCheckpointTimeout = Annotated[
     float,

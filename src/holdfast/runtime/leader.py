@@ -68,6 +68,11 @@ class Elector:
     def is_leading(self) -> bool:
         return self._left_s() > 0
 
+    @property
+    def renewed_s(self) -> float | None:
+        """When the API server last took a renewal, by `clock`; None for who does not lead."""
+        return self._renewed
+
     def require_leadership(self) -> None:
         """The check before every write: raises `NotLeading` unless this process certainly still holds the Lease.
 

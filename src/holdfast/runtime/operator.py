@@ -15,7 +15,7 @@ from holdfast.cluster.protocol import Cluster, Resource
 from holdfast.runtime.controller import Controller, ControllerWorkers
 from holdfast.runtime.events import Recorder
 from holdfast.runtime.http import health_app, metrics_app, serve_app
-from holdfast.runtime.informer import Indexer, Informers, Store
+from holdfast.runtime.informer import Handler, Indexer, Informers, Reflector, Store
 from holdfast.runtime.leader import Elector
 from holdfast.runtime.metrics import Metrics
 from holdfast.runtime.process import Now
@@ -89,6 +89,26 @@ class Operator:
     def shown(self, objects: Callable[[], Iterable[T]]) -> Callable[[], Iterable[T]]:
         """The objects for gauges. None on a standby, which has the same in its stores: sums over replicas are right."""
         return lambda: objects() if self._is_acting else ()
+
+    def reflector(self, resource: Resource[T], handler: Handler[T], *, namespace: str) -> Reflector[T]:
+        """Follows one namespace, whichever this operator looks after, and tells the handler of each change.
+
+        The caller runs it. It is no part of the start, and of readiness: the operator can do without.
+        """
+        return Reflector(
+            self._cluster,
+            resource,
+            Store(),
+            handlers=(handler,),
+            metrics=self._metrics,
+            random=self._random,
+            namespace=namespace,
+        )
+
+    @property
+    def renewed_s(self) -> float | None:
+        """When the API server last took a write of this operator for certain; None without leader election."""
+        return self._elector.renewed_s if self._elector else None
 
     def writer(self) -> WriteTracker:
         """The write tracker for one controller and its reconciler."""

@@ -1,7 +1,8 @@
 """Takes a TrainingJob to its workers and follows them to the end: observe, decide, apply, status."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 
 from msgspec import structs
 
@@ -10,7 +11,16 @@ from holdfast.api.trainingjob import TrainingJob
 from holdfast.api.trainingjob_status import TrainingJobStatus
 from holdfast.cluster.errors import NotFound
 from holdfast.cluster.protocol import Cluster
-from holdfast.cluster.resources import CONFIG_MAPS, DEPLOYMENTS, JOBS, PODS, SERVICE_ACCOUNTS, SERVICES, TRAINING_JOBS
+from holdfast.cluster.resources import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    JOBS,
+    LEASES,
+    PODS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    TRAINING_JOBS,
+)
 from holdfast.decisions import reason_of
 from holdfast.pods.template import Defaults
 from holdfast.runtime.controller import Controller, Done, NodeReadinessWatch, Result, Watch, owned_by
@@ -18,6 +28,7 @@ from holdfast.runtime.events import Recorder
 from holdfast.runtime.ledger import SharedLedger
 from holdfast.runtime.operator import Operator
 from holdfast.runtime.process import Now
+from holdfast.runtime.reachability import Connect, try_connect
 from holdfast.runtime.read_your_writes import WriteTracker
 from holdfast.runtime.reconciler import EventMessage, InstrumentedReconciler, KindReconciler
 from holdfast.trainingjob.apply import Applier
@@ -29,6 +40,9 @@ from holdfast.trainingjob.decide.snapshot import TIMING, TrainingJobSnapshot, Tr
 from holdfast.trainingjob.decide.status import differs_in_counts_only, next_status
 from holdfast.trainingjob.gang_admission import GangAdmission
 from holdfast.trainingjob.metrics import TrainingJobMetrics, events_for
+from holdfast.trainingjob.node_leases import NODE_LEASES, NodeLeases
+from holdfast.trainingjob.node_probes import NodeProbes
+from holdfast.trainingjob.node_witnesses import NodeWitnesses
 from holdfast.trainingjob.objects.job import refusal
 from holdfast.trainingjob.observe import FreedStores, TrainingJobCaches, tensorboard_of, training_job_key
 from holdfast.trainingjob.reports.receiver import ReportReceiver
@@ -217,13 +231,15 @@ def training_job_controller(
     ledger: SharedLedger | None = None,
     gang_admission: bool = True,
     per_job_metrics: bool = True,
+    connect: Connect | None = try_connect,
 ) -> Controller[TrainingJob]:
     """The controller, on the operator's stores. All controllers of an operator share one ledger.
 
-    Without a report receiver that serves, no worker reports.
+    Without a report receiver that serves, no worker reports. `connect` is how nodes of silent workers are asked.
     """
     receiver = receiver or ReportReceiver(now=now)
-    monitor, writer = WorkerMonitor(receiver, cluster, timing), operator.writer()
+    witnesses = _node_witnesses(operator, cluster, connect, timing, receiver.clock)
+    monitor, writer = WorkerMonitor(receiver, witnesses, timing), operator.writer()
     caches, templates = TrainingJobCaches.of(operator), WorkerTemplates(defaults, monitor.nodes_to_avoid)
     admission = GangAdmission.of(
         operator,
@@ -250,3 +266,16 @@ def training_job_controller(
         writer=writer,
         watches=(*CHILDREN, shared, *pods, FreedStores(store), admission, receiver.inbox),
     )
+
+
+def _node_witnesses(
+    operator: Operator,
+    cluster: Cluster,
+    connect: Connect | None,
+    timing: TrainingJobTiming,
+    clock: Callable[[], float],
+) -> NodeWitnesses:
+    leases, probes = NodeLeases(cluster, clock, lambda: operator.renewed_s), NodeProbes(connect, clock)
+    operator.add_leader_task(lambda: leases.run(partial(operator.reflector, LEASES, namespace=NODE_LEASES)))
+    operator.add_leader_task(probes.run)
+    return NodeWitnesses(leases, probes, timing, clock)

@@ -1,49 +1,42 @@
 """Applies the workers' reports to the status, and detects failures from missing reports."""
 
-import asyncio
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-import structlog
 from msgspec import Struct, structs
 
 from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.api.trainingjob_status import TrainingJobStatus
-from holdfast.cluster.errors import ClusterError
-from holdfast.cluster.protocol import Cluster
-from holdfast.cluster.resources import LEASES
 from holdfast.pods.failure import WorkerFailure, deletion_requested_at, failure_class_of_node, index_of
 from holdfast.trainingjob.decide.liveness import (
-    LEASE_CHECK_EVERY_S,
+    HANG_CHECK_EVERY_S,
     AttemptReports,
-    LeaseObservation,
     can_continue_without,
     find_hang,
     gpu_utilization_percent,
     hang_due_s,
-    next_lease_check_s,
     next_overdue,
-    node_failure,
-    observe_lease,
     overdue,
-    silent_workers,
-    without_stale,
-    workers_on_dead_nodes,
-    workers_on_doubtful_nodes,
+)
+from holdfast.trainingjob.decide.node_death import (
+    FOLLOWING_FRACTION,
+    WorkerNode,
+    doubt_after_s,
+    node_failure,
+    overdue_nodes,
+    worker_nodes,
 )
 from holdfast.trainingjob.decide.progress import apply_report, termination_report, with_gpu_utilization
 from holdfast.trainingjob.decide.snapshot import PendingReport, TrainingJobSnapshot, TrainingJobTiming
+from holdfast.trainingjob.node_witnesses import NodeWitnesses
 from holdfast.trainingjob.objects import names
 from holdfast.trainingjob.objects.job import AVOIDS, avoided_nodes_annotation
 from holdfast.trainingjob.reports.receiver import ReportReceiver
 
-NODE_LEASES = "kube-node-lease"
 # A failed node is avoided for so long: by then Kubernetes has noticed, or the node is back.
 AVOIDED_S = 120.0
-
-log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class LostWorker(Struct, frozen=True):
@@ -58,12 +51,11 @@ class LostWorker(Struct, frozen=True):
 class WorkerMonitor:
     """All times are of the operator's own clock. The state is not persisted, and all of the state may be lost."""
 
-    def __init__(self, receiver: ReportReceiver, cluster: Cluster, timing: TrainingJobTiming) -> None:
+    def __init__(self, receiver: ReportReceiver, witnesses: NodeWitnesses, timing: TrainingJobTiming) -> None:
         self._receiver = receiver
-        self._cluster = cluster
+        self._witnesses = witnesses
         self._timing = timing
         self._running: dict[Key, tuple[int, float]] = {}
-        self._leases: dict[str, LeaseObservation] = {}
         self._lost_workers: dict[Key, tuple[LostWorker, ...]] = {}
 
     def with_reports(self, observed: TrainingJobSnapshot, now: datetime) -> TrainingJobSnapshot:
@@ -108,11 +100,10 @@ class WorkerMonitor:
         """The observation with the failures that missing reports show by now."""
         key, now_s = observed.job.metadata.key, self._receiver.clock()
         self._note_running(observed, now_s)
-        self._leases = without_stale(self._leases, now_s)
         failure = None
         if observed.started and not observed.finished:
             reports = self._reports(observed)
-            failure = self._find_hang(observed, reports) or await self._find_dead_worker(observed, reports, now_s)
+            failure = self._find_hang(observed, reports) or await self._find_dead_worker(observed, now_s)
         elif not observed.finished:
             await self._give_up_overdue(observed, now)
         return structs.replace(
@@ -142,13 +133,11 @@ class WorkerMonitor:
         moments = [worker.at_s + AVOIDED_S for worker in self._lost_workers.get(key, ())]
         if observed.started:
             reports, running_s = self._reports(observed), self._running_since_s(key, now_s)
-            check_s = next_lease_check_s(
-                observed.pods, reports, receiving_since_s=since_s, now_s=now_s, timing=self._timing
-            )
+            moments += [now_s + self._witnesses.next_check_in_s(worker) for worker in self._worker_nodes(observed)]
             hang_s = hang_due_s(observed.job, reports, running_since_s=running_s, receiving_since_s=since_s)
             if hang_s is not None and hang_s <= now_s:
-                hang_s = now_s + LEASE_CHECK_EVERY_S  # a report without progress after the deadline proves the hang
-            moments += [at_s for at_s in (check_s, hang_s) if at_s is not None]
+                hang_s = now_s + HANG_CHECK_EVERY_S  # a report without progress after the deadline proves the hang
+            moments += [hang_s] if hang_s is not None else []
         later = [at_s - now_s for at_s in moments if at_s > now_s]
         if not observed.started and (check_at := next_overdue(observed.running_old_pods, now)) is not None:
             later.append((check_at - now).total_seconds())
@@ -184,41 +173,45 @@ class WorkerMonitor:
             receiving_since_s=self._receiver.uptime.since_s(key),
         )
 
-    async def _find_dead_worker(
-        self, observed: TrainingJobSnapshot, reports: AttemptReports | None, now_s: float
-    ) -> WorkerFailure | None:
+    def _worker_nodes(self, observed: TrainingJobSnapshot) -> tuple[WorkerNode, ...]:
         since_s = self._receiver.uptime.since_s(observed.job.metadata.key)
-        suspected = silent_workers(observed.pods, reports, receiving_since_s=since_s, now_s=now_s, timing=self._timing)
+        return worker_nodes(observed.pods, self._reports(observed), receiving_since_s=since_s)
+
+    async def _find_dead_worker(self, observed: TrainingJobSnapshot, now_s: float) -> WorkerFailure | None:
+        workers, nodes, doubt_s = self._worker_nodes(observed), observed.nodes, doubt_after_s(self._timing)
+        self._witnesses.follow(workers, nodes)
+        suspected = [worker for worker in workers if now_s >= worker.heard_s + doubt_s]
         if not suspected:
             return None
-        await asyncio.gather(*(self._read_lease(name) for name in {pod.spec.node_name for pod in suspected}))
-        dead = workers_on_dead_nodes(suspected, self._leases, self._timing)
+        await self._witnesses.ask(suspected, nodes)
+        verdicts = {worker.name: self._witnesses.judge(worker, nodes) for worker in suspected}
+        dead = [pod for worker in suspected if verdicts[worker.name].state == "dead" for pod in worker.pods]
         if not dead or can_continue_without(dead, observed.pods, observed.min_workers):
             return None
-        self._mark_lost(
-            observed, workers_on_doubtful_nodes(suspected, self._leases, self._timing), observed.status.restart_count
-        )
+        # Nodes fail together, but the operator notices them one after another.
+        lost = (pod for worker in suspected if self._follows(worker, observed) for pod in worker.pods)
+        self._mark_lost(observed, lost, observed.status.restart_count)
         first = min(dead, key=index_of)
-        return node_failure(first, failure_class_of_node(observed.nodes.get(first.spec.node_name)), self._timing)
+        return node_failure(
+            first, failure_class_of_node(nodes.get(first.spec.node_name)), verdicts[first.spec.node_name]
+        )
+
+    def _follows(self, worker: WorkerNode, observed: TrainingJobSnapshot) -> bool:
+        return self._witnesses.judge(worker, observed.nodes, FOLLOWING_FRACTION).state == "dead"
 
     async def _give_up_overdue(self, observed: TrainingJobSnapshot, now: datetime) -> None:
         """Gives up old pods that do not stop, with their nodes: the next attempt need not wait for these pods."""
         late = overdue(observed.running_old_pods, now)
         if late:
-            await asyncio.gather(*(self._read_lease(name) for name in {pod.spec.node_name for pod in late}))
-            self._mark_lost(
-                observed, workers_on_dead_nodes(late, self._leases, self._timing), observed.status.restart_count - 1
+            suspected = overdue_nodes(late, now, self._receiver.clock(), self._timing)
+            await self._witnesses.ask(suspected, observed.nodes)
+            dead = (
+                pod
+                for worker in suspected
+                if self._witnesses.judge(worker, observed.nodes).state == "dead"
+                for pod in worker.pods
             )
-
-    async def _read_lease(self, node: str) -> None:
-        """A Lease that can't be read shows nothing: the check is missed, and missed checks prove nothing."""
-        try:
-            lease = await self._cluster.get(LEASES, Key(NODE_LEASES, node))
-        except ClusterError as error:
-            log.info("can't look at a node's Lease", node=node, reason=str(error))
-            return
-        now_s = self._receiver.clock()
-        self._leases[node] = observe_lease(self._leases.get(node), lease.metadata.resource_version, now_s)
+            self._mark_lost(observed, dead, observed.status.restart_count - 1)
 
     def _pods_saving(self, observed: TrainingJobSnapshot) -> tuple[Pod, ...]:
         """Terminating workers whose training saves a checkpoint first."""

@@ -35,7 +35,15 @@ async def operating(
     operator = namespace_operator(cluster, namespace)
     chosen = structs.replace(TIMING, **timing)
     operator.add(
-        training_job_controller(operator, cluster, defaults=defaults, now=utc_now, timing=chosen, receiver=office)
+        training_job_controller(
+            operator,
+            cluster,
+            defaults=defaults,
+            now=utc_now,
+            timing=chosen,
+            receiver=office,
+            connect=None,  # nobody knows who has the addresses of nodes that do not exist
+        )
     )
     async with AsyncExitStack() as stack:
         if office is not None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from structlog.testing import capture_logs
 
 from holdfast.api.core.objects import Job, Pod
 from holdfast.api.meta import Key
@@ -12,8 +13,11 @@ from holdfast.cluster.errors import Unreachable
 from holdfast.cluster.resources import LEASES
 from holdfast.trainingjob.decide.decision import decide, with_due_reports
 from holdfast.trainingjob.decide.snapshot import TIMING, PendingReport, TrainingJobSnapshot
+from holdfast.trainingjob.node_leases import NODE_LEASES, NodeLeases
+from holdfast.trainingjob.node_probes import NodeProbes
+from holdfast.trainingjob.node_witnesses import NodeWitnesses
 from holdfast.trainingjob.reports.receiver import ReportReceiver
-from holdfast.trainingjob.worker_monitor import AVOIDED_S, NODE_LEASES, WorkerMonitor
+from holdfast.trainingjob.worker_monitor import AVOIDED_S, WorkerMonitor
 from tests.runtime.scripted import ScriptedCluster
 from tests.trainingjob.reports.reports import batch, checkpoint, ended
 from tests.trainingjobs import at, deleted, failed, node, running, stamp, training_job, workers
@@ -28,13 +32,18 @@ def pod(index: int, *, attempt: int = 0) -> Pod:
 
 
 class MonitoredJob:
-    """A job of two workers on two nodes, whose Leases are renewed as long as they live."""
+    """A job of two workers on two nodes, whose Leases are renewed as long as they live.
+
+    Leases are only read, not watched, and no node can be asked.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.cluster = ScriptedCluster()
         self.office = ReportReceiver(now=self.now, clock=lambda: 1000.0 + self.seconds)
-        self.listening = WorkerMonitor(self.office, self.cluster, TIMING)
+        clock = self.office.clock
+        leases, probes = NodeLeases(self.cluster, clock), NodeProbes(None, clock)
+        self.listening = WorkerMonitor(self.office, NodeWitnesses(leases, probes, TIMING, clock), TIMING)
         self.speaking = {0, 1}
         self.living = set(NODES)
         self.spec: dict[str, Any] = {}
@@ -107,10 +116,27 @@ async def test_a_worker_that_falls_silent_with_its_node_is_lost(monitored: Monit
     assert 35 <= monitored.seconds <= 45
 
 
-async def test_a_silent_worker_on_a_living_node_is_left_alone(monitored: MonitoredJob) -> None:
+async def test_a_silent_worker_on_a_living_node_is_left_alone_and_the_log_says_why_once(
+    monitored: MonitoredJob,
+) -> None:
     monitored.speaking.discard(1)
-    assert (await monitored.pass_time(300)).liveness_failure is None
+    with capture_logs() as logs:
+        assert (await monitored.pass_time(300)).liveness_failure is None
     assert monitored.asked() == {"b"}
+    told = [(line["node"], line["reason"]) for line in logs if "not given up" in line["event"]]
+    assert told[-1] == ("b", "its node has renewed its Lease since its last report")
+    assert len(told) <= 2
+
+
+async def test_the_log_says_it_again_when_the_worker_was_heard_in_between(monitored: MonitoredJob) -> None:
+    with capture_logs() as logs:
+        for _ in range(2):
+            monitored.speaking.discard(1)
+            await monitored.pass_time(60)
+            monitored.speaking.add(1)
+            await monitored.pass_time(30)
+    told = [line["reason"] for line in logs if "not given up" in line["event"]]
+    assert told.count("its node has renewed its Lease since its last report") == 2
 
 
 async def test_nodes_that_are_lost_together_are_given_up_together(monitored: MonitoredJob) -> None:

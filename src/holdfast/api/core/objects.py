@@ -263,10 +263,25 @@ class NodeSpec(ApiStruct, frozen=True, kw_only=True):
     taints: tuple[Taint, ...] = ()
 
 
+class NodeAddress(ApiStruct, frozen=True, kw_only=True):
+    type: str
+    address: str
+
+
+class DaemonEndpoint(ApiStruct, frozen=True, kw_only=True):
+    port: int = field(name="Port", default=0)
+
+
+class DaemonEndpoints(ApiStruct, frozen=True, kw_only=True):
+    kubelet_endpoint: DaemonEndpoint = DaemonEndpoint()
+
+
 class NodeStatus(ApiStruct, frozen=True, kw_only=True):
     allocatable: Quantities = {}
     capacity: Quantities = {}
     conditions: tuple[NodeCondition, ...] = ()
+    addresses: tuple[NodeAddress, ...] = ()
+    daemon_endpoints: DaemonEndpoints = DaemonEndpoints()
 
 
 class Node(Object, frozen=True, kw_only=True):
@@ -276,6 +291,11 @@ class Node(Object, frozen=True, kw_only=True):
     @property
     def is_ready(self) -> bool:
         return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+
+    @property
+    def internal_ip(self) -> str:
+        """The first one; "" when the node tells none."""
+        return next((each.address for each in self.status.addresses if each.type == "InternalIP"), "")
 
 
 class PriorityClass(Object, frozen=True, kw_only=True):

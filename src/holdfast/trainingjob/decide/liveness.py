@@ -1,4 +1,4 @@
-"""Detects hangs (workers alive without progress) and workers lost with their nodes, from reports and node Leases.
+"""Detects hangs (workers alive without progress) from reports, and pods that stay beyond their grace.
 
 Only received reports count: while no reports arrive, the operator can't know that there is no progress. Times are
 seconds of the operator's own clock. Receiving starts when the operator becomes leader and its report server answers.
@@ -13,9 +13,8 @@ from msgspec import Struct
 from holdfast.api.core.objects import Pod
 from holdfast.api.reports import ProgressReport, WorkerReport
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.pods.failure import FailureClass, WorkerFailure, index_of, worker_text
+from holdfast.pods.failure import WorkerFailure, index_of
 from holdfast.times import parse_time
-from holdfast.trainingjob.decide.snapshot import TrainingJobTiming
 
 # The reports that this operator has received from an attempt's workers, by its own clock. They live in memory only.
 
@@ -79,6 +78,10 @@ def _point(entry: ProgressReport) -> ProgressPoint:
     return (entry.epoch, 0) if entry.step is None else (entry.epoch - 1, entry.step)
 
 
+# A hang that is due is looked for so often.
+HANG_CHECK_EVERY_S = 4.0
+
+
 def find_hang(
     job: TrainingJob,
     reports: AttemptReports | None,
@@ -125,100 +128,20 @@ def _is_current_attempt(job: TrainingJob, reports: AttemptReports) -> bool:
     return job.status is not None and reports.attempt == job.status.restart_count
 
 
-# Early detection of a worker that is lost with its node: no reports from the worker, no Lease renewal by the node.
-#
-# Kubernetes itself waits 40 s before it marks a node NotReady, and 300 s more before it deletes the node's pods.
-# Missing reports alone prove nothing: a network policy or a sidecar's crash has the same effect. So the operator reads
-# the Leases of the nodes of silent workers; a node whose Lease changes is alive. Times are seconds of the operator's
-# own clock: the time in a Lease comes from the node's clock.
+# Who is left, and who stays too long.
 
-# Two checks of a Lease that are further apart prove nothing: the API server may have been down, for the node too.
-LONGEST_GAP_S = 10.0
-LEASE_CHECK_EVERY_S = 4.0
-# Of the Lease timeout. More than the ten seconds in which a kubelet renews its Lease.
-DOUBTFUL_FRACTION = 0.75
 # How long after a pod's grace period its node is checked.
-OVERDUE_S = 3.0
-
-
-class LeaseObservation(Struct, frozen=True):
-    """A node's Lease over several checks."""
-
-    renewed: str
-    since_s: float
-    """When this renewal was first seen."""
-    checked_s: float
-
-
-def observe_lease(before: LeaseObservation | None, renewed: str, now_s: float) -> LeaseObservation:
-    """Records a successful check. `renewed` is the Lease's own time; only whether it changes counts."""
-    if before is None or before.renewed != renewed or now_s - before.checked_s > LONGEST_GAP_S:
-        return LeaseObservation(renewed, now_s, now_s)
-    return LeaseObservation(renewed, before.since_s, now_s)
-
-
-def without_stale(leases: Mapping[str, LeaseObservation], now_s: float) -> dict[str, LeaseObservation]:
-    """The observations that are recent enough to prove something; `leases` is by node name."""
-    return {node: lease for node, lease in leases.items() if now_s - lease.checked_s <= LONGEST_GAP_S}
-
-
-def silent_workers(
-    pods: Iterable[Pod],
-    reports: AttemptReports | None,
-    *,
-    receiving_since_s: float,
-    now_s: float,
-    timing: TrainingJobTiming,
-) -> tuple[Pod, ...]:
-    """The current attempt's workers whose nodes' Leases must be checked now.
-
-    No worker counts as silent before this operator has received a report of the attempt: without sidecars, or where
-    the network drops reports, no worker ever reports.
-    """
-    return tuple(
-        pod
-        for pod in pods
-        if _is_running(pod)
-        and (at_s := _suspect_at_s(pod, reports, receiving_since_s, timing)) is not None
-        and now_s >= at_s
-    )
-
-
-def next_lease_check_s(
-    pods: Iterable[Pod],
-    reports: AttemptReports | None,
-    *,
-    receiving_since_s: float,
-    now_s: float,
-    timing: TrainingJobTiming,
-) -> float | None:
-    """When to check the Leases again, if no report arrives until then."""
-    due = (_suspect_at_s(pod, reports, receiving_since_s, timing) for pod in pods if _is_running(pod))
-    first_s = min((at_s for at_s in due if at_s is not None), default=None)
-    return None if first_s is None else max(first_s, now_s + LEASE_CHECK_EVERY_S if now_s >= first_s else first_s)
-
-
-def workers_on_dead_nodes(
-    suspected: Iterable[Pod], leases: Mapping[str, LeaseObservation], timing: TrainingJobTiming
-) -> tuple[Pod, ...]:
-    """The workers whose node's Lease was not renewed during the whole timeout; `leases` is by node name."""
-    return _not_renewed(suspected, leases, timing.node_lease_timeout_s)
-
-
-def workers_on_doubtful_nodes(
-    suspected: Iterable[Pod], leases: Mapping[str, LeaseObservation], timing: TrainingJobTiming
-) -> tuple[Pod, ...]:
-    """Once one node is dead, also the workers on nodes that seem to follow.
-
-    Nodes fail together, but the operator notices them one after another.
-    """
-    return _not_renewed(suspected, leases, timing.node_lease_timeout_s * DOUBTFUL_FRACTION)
+OVERDUE_S, OVERDUE_CHECK_EVERY_S = 3.0, 4.0
 
 
 def can_continue_without(dead: Collection[Pod], pods: Iterable[Pod], min_workers: int) -> bool:
     """An elastic training continues while enough workers are left, but needs worker 0 as the rendezvous."""
-    left = sum(_is_running(pod) for pod in pods) - len(dead)
+    left = sum(is_running(pod) for pod in pods) - len(dead)
     return 0 < min_workers <= left and all(index_of(pod) != 0 for pod in dead)
+
+
+def is_running(pod: Pod) -> bool:
+    return pod.status.phase == "Running" and not pod.is_terminating and bool(pod.spec.node_name)
 
 
 def overdue(pods: Iterable[Pod], now: datetime) -> tuple[Pod, ...]:
@@ -233,41 +156,12 @@ def overdue_at(pod: Pod) -> datetime:
 def next_overdue(pods: Iterable[Pod], now: datetime) -> datetime | None:
     """When to check terminating pods next."""
     due = (
-        max(overdue_at(pod), now + timedelta(seconds=LEASE_CHECK_EVERY_S)) for pod in pods if _is_still_terminating(pod)
+        max(overdue_at(pod), now + timedelta(seconds=OVERDUE_CHECK_EVERY_S))
+        for pod in pods
+        if _is_still_terminating(pod)
     )
     return min(due, default=None)
 
 
-def node_failure(pod: Pod, cause: FailureClass, timing: TrainingJobTiming) -> WorkerFailure:
-    message = (
-        f"{worker_text(pod)} was lost: it has not reported for more than {timing.report_timeout_s:g} s, "
-        f"and its node has not renewed its Lease for {timing.node_lease_timeout_s:g} s"
-    )
-    return WorkerFailure(cause=cause, message=message)
-
-
-def _not_renewed(suspected: Iterable[Pod], leases: Mapping[str, LeaseObservation], for_s: float) -> tuple[Pod, ...]:
-    return tuple(
-        pod
-        for pod in suspected
-        if (lease := leases.get(pod.spec.node_name)) is not None and lease.checked_s - lease.since_s >= for_s
-    )
-
-
 def _is_still_terminating(pod: Pod) -> bool:
     return pod.is_terminating and not pod.is_finished and bool(pod.spec.node_name)
-
-
-def _is_running(pod: Pod) -> bool:
-    return pod.status.phase == "Running" and not pod.is_terminating and bool(pod.spec.node_name)
-
-
-def _suspect_at_s(
-    pod: Pod, reports: AttemptReports | None, receiving_since_s: float, timing: TrainingJobTiming
-) -> float | None:
-    if reports is None:
-        return None
-    worker = reports.workers.get(index_of(pod))
-    return (
-        max(worker.received_s if worker is not None else reports.first_s, receiving_since_s) + timing.report_timeout_s
-    )
