@@ -47,13 +47,15 @@ lint: $(STAMP) ## Style, types, layers
 	$(BIN)/lint-imports
 
 .PHONY: crds
-crds: $(STAMP) ## Write manifests/crds and docs/fields from the models
+crds: $(STAMP) ## Write manifests/crds, the chart's copy of them and docs/fields from the models
 	$(BIN)/holdfast crds --output manifests/crds
+	$(BIN)/holdfast crds --output charts/holdfast/files/crds
 	$(BIN)/python -m holdfast.api.schema.field_docs docs/fields
 
 .PHONY: dashboards
-dashboards: $(STAMP) ## Write the dashboards of manifests/monitoring from tools/dashboards.yaml
+dashboards: $(STAMP) ## Write the dashboards of manifests/monitoring from tools/dashboards.yaml, and the chart's copies
 	$(BIN)/python tools/dashboards.py manifests/monitoring/dashboards
+	cp manifests/monitoring/rules.yaml manifests/monitoring/dashboards/*.json charts/holdfast/files/monitoring/
 
 .PHONY: run
 run: $(STAMP) ## Run the operator here, on the cluster of your kubeconfig
@@ -120,18 +122,23 @@ monitoring: $(STAMP) ## Fetch Debian's Prometheus into the user's cache for the 
 nodes: $(STAMP) ## Build what real nodes run, once, into the user's cache, and on Debian as root install what they need
 	@$(BIN)/python -m tests.nodes.provision
 
+.PHONY: helm
+helm: $(STAMP) ## Build Helm, which the tests try the chart with, once, into the user's cache
+	@$(BIN)/python -m tests.charts.build
+
 .PHONY: test-nodes
 test-nodes: $(STAMP) control-plane nodes ## What needs real kubelets and containers
 	$(BIN)/pytest tests/nodes
 
 # What is fetched comes while Go builds what is built; each of them waits for the package managers by itself.
 .PHONY: provision
-provision: $(STAMP) ## All that the tests use: control plane, real nodes, frameworks, object stores, descriptions, Prometheus
+provision: $(STAMP) ## All that the tests use: control plane, Helm, real nodes, frameworks, object stores, descriptions, Prometheus
 	@$(MAKE) --no-print-directory --jobs=3 go-programs frameworks stores compute-engine monitoring
 
 .PHONY: go-programs
 go-programs: $(STAMP)
 	@$(BIN)/python -m tests.control_plane.build
+	@$(BIN)/python -m tests.charts.build
 	@$(BIN)/python -m tests.nodes.provision
 
 # A file is tried by one process, the longest first. Real nodes and the chaos of hundreds of jobs have the machine to

@@ -46,6 +46,7 @@ LONGEST = (
     "tests/contract/test_watch.py",
     "tests/trainingjob/controller/",
     "tests/operator/",
+    "tests/charts/",
     "tests/sidecar/",
     "tests/cli/",
     "tests/runtime/test_real_cluster.py",
