@@ -1,9 +1,10 @@
 """Workers of before: where they are and how long ago they were told to go → who holds up the next attempt."""
 
+import msgspec
 import pytest
 from msgspec import structs
 
-from holdfast.api.core.objects import Job, Node, Pod
+from holdfast.api.core.objects import Job, JobStatus, Node, Pod
 from holdfast.trainingjob.decide.old_pods import blocking_pods, give_up_times, jobs_that_may_create_pods
 from holdfast.trainingjob.decide.snapshot import TIMING, TrainingJobSnapshot, TrainingJobTiming
 from tests.trainingjobs import at, deleted, failed, node, owned, running, stamp, training_job, worker, workers
@@ -79,6 +80,21 @@ def test_an_old_job_may_make_pods_until_each_worker_has_had_one() -> None:
 
 def test_two_pods_of_one_worker_are_not_two_workers() -> None:
     assert expected(OLD, FIRST, owned(failed(0, 1, at=stamp(50)), OLD))
+
+
+@pytest.mark.parametrize("counts", [{"active": 2}, {"active": 1, "terminating": 1}, {"succeeded": 1, "terminating": 1}])
+def test_a_job_that_counts_a_pod_for_each_worker_makes_no_more_though_some_are_gone(counts: dict[str, int]) -> None:
+    job = structs.replace(OLD, status=msgspec.convert(counts, JobStatus))
+    assert not expected(with_backoff_limit(job, 0), FIRST)
+    assert expected(with_backoff_limit(job, 3), FIRST)  # an elastic job's: a pod that has failed is replaced
+
+
+def test_a_job_that_counts_too_few_pods_may_make_more() -> None:
+    assert expected(with_backoff_limit(structs.replace(OLD, status=JobStatus(active=1)), 0), FIRST)
+
+
+def with_backoff_limit(job: Job, limit: int) -> Job:
+    return structs.replace(job, spec=structs.replace(job.spec, backoff_limit=limit))
 
 
 def test_pods_of_another_job_of_that_name_do_not_count() -> None:

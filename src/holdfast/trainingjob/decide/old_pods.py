@@ -78,9 +78,14 @@ def has_stopped_creating(job: Job) -> bool:
 
 
 def _has_created_all(job: Job, pods: tuple[Pod, ...]) -> bool:
-    """Our Jobs create one pod for each worker and no replacements."""
+    """Our Jobs create one pod for each worker. Those of elastic jobs, with a backoffLimit, may replace pods."""
+    size = job.spec.completions or 1
     created = {pod.metadata.labels.get(INDEX_LABEL) for pod in pods if _is_owned_by(job, pod)}
-    return len(created) >= (job.spec.completions or 1)
+    if len(created) >= size:
+        return True
+    # Pods that were stopped may be gone, and only the Job that is being deleted still counts them.
+    counts = job.status
+    return job.spec.backoff_limit == 0 and counts.active + counts.terminating + counts.succeeded >= size
 
 
 def _is_owned_by(job: Job, pod: Pod) -> bool:
