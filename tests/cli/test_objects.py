@@ -297,7 +297,7 @@ async def test_what_manifests_name_is_deleted(lab: CommandLab) -> None:
         (["wait", "tj/a", "--for=sunshine"], "condition=NAME"),
         (["wait", "tj/a"], "--for=condition=Succeeded"),
         (["wait", "tj/a", "--for=delete", "--timeout=soon"], "30s"),
-        (["logs", "svc/a"], "gpuw/NAME or pod/NAME"),
+        (["logs", "svc/a"], "gpuw/NAME, sij/NAME or pod/NAME"),
     ],
 )
 async def test_a_misused_command_says_how_to_use_it(embedded: CommandLab, arguments: list[str], expected: str) -> None:
