@@ -53,7 +53,8 @@ MOUNTING = "is being pulled, or volumes are being mounted"
 UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
 # The ordinary steps of a start: they indicate no problem.
 ORDINARY = ("", "ContainerCreating", "PodInitializing")
-TO_START = "to start"
+# What why_waiting says when it knows no reason; what a container says may end alike.
+TO_START = "workers to start"
 ORDINARY_WAITS = (RESTORING, UNSCHEDULED, NOT_TAKEN_UP, NOT_FINISHED, MOUNTING, UNBOUND)
 
 
@@ -70,12 +71,12 @@ def why_waiting(
     )
     if about_job and missing_pods(pods, desired):
         reasons[sanitize(about_job)] += missing_pods(pods, desired)
-    sentence = f"waiting for {missing} of {desired} workers"
+    sentence = f"waiting for {missing} of {desired}"
     if not reasons:
         return f"{sentence} {TO_START}"
     # The most common reason; among equals the first by text, so that the message does not flicker.
     reason, _ = min(reasons.items(), key=lambda item: (-item[1], item[0]))
-    return f"{sentence}: {reason}"
+    return f"{sentence} workers: {reason}"
 
 
 def is_ordinary(message: str) -> bool:

@@ -146,7 +146,12 @@ class Applier:
             await self._make_monitor(child)
         else:
             key = Key(self._job.metadata.namespace, child.name)
-            await self._create_or_patch(child, self._caches.child(child.resource.kind, key))
+            try:
+                await self._create_or_patch(child, self._caches.child(child.resource.kind, key))
+            except Invalid as error:
+                if child.is_shared:  # no fault of this job
+                    raise Blocked(str(error)) from error
+                raise
 
     async def _create_or_patch(self, child: Child, seen: Object | None, *, suspended: bool = False) -> Object:
         """Create the child, or patch the one that was observed."""
@@ -161,8 +166,9 @@ class Applier:
             _ensure_shared_child(seen)
         else:
             ensure_own_child(seen, child.resource.kind, self._job, TRAINING_JOBS, noun="job")
-        if self._observed.current_job is None and is_of_another_form(child, seen):
-            # Only for a new attempt: one that has its Job keeps the Services that it began with.
+        if self._observed.current_job is None and not child.is_shared and is_of_another_form(child, seen):
+            # Only for a new attempt: one that has its Job keeps the Services that it began with. What is shared is
+            # mended in place: workers of other jobs may find each other through it.
             await self._session.delete(child.resource, key, DeleteOptions(uid=seen.metadata.uid))
             return await self._session.create(child.resource, child.body, namespace=key.namespace)
         patch = patch_for(self._job, child, seen, suspended=suspended)

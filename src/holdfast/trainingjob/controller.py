@@ -64,7 +64,8 @@ class UnwrittenCounts:
     def __init__(self, first_wait_s: float, longest_wait_s: float) -> None:
         self._first_wait_s = first_wait_s
         self._longest_wait_s = longest_wait_s
-        self._due: dict[Key, datetime] = {}
+        # By the stored status that lacks them: one whose write has failed is due at once.
+        self._due: dict[Key, tuple[TrainingJobStatus, datetime]] = {}
         self._waits_s: dict[Key, float] = {}
 
     def can_wait(self, job: TrainingJob, status: TrainingJobStatus, now: datetime) -> bool:
@@ -77,14 +78,18 @@ class UnwrittenCounts:
             self.forget(key)
             return False
         wait_s = self._waits_s.setdefault(key, self._first_wait_s)
-        due = self._due.setdefault(key, now + timedelta(seconds=wait_s))
+        lacking, due = self._due.get(key, (None, now))
+        if lacking != old:
+            due = now + timedelta(seconds=wait_s)
+            self._due[key] = old, due
         if now >= due:
-            del self._due[key]
             self._waits_s[key] = min(2 * wait_s, self._longest_wait_s)
         return now < due
 
-    def due(self, key: Key) -> datetime | None:
-        return self._due.get(key)
+    def due(self, key: Key, now: datetime) -> datetime | None:
+        """When the counts that wait are to be written; None once they are due, and so are written or tried again."""
+        _, due = self._due.get(key, (None, now))
+        return due if due > now else None
 
     def forget(self, key: Key) -> None:
         self._due.pop(key, None)
@@ -203,7 +208,7 @@ class TrainingJobReconciler(KindReconciler[TrainingJob, TrainingJobStatus, Train
             requeue_at(snapshot, now, self._timing),
             self._explanations.next_check(snapshot, now),
             self._receiver.inbox.due(snapshot.job.metadata.key, now),
-            self._counts.due(snapshot.job.metadata.key),
+            self._counts.due(snapshot.job.metadata.key, now),
         ):
             if at is not None:
                 yield (at - now).total_seconds()

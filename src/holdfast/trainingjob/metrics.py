@@ -315,7 +315,7 @@ def _transition(job: TrainingJob, old: TrainingJobStatus, status: TrainingJobSta
         case "Pending":
             yield EventMessage("Waiting", status.message or "", warning=True)
         case "Initializing":
-            what = f"started {_workers(status)}" if old.state == "Suspended" else _what_was_made(job, status)
+            what = f"started {_workers(status)}" if old.start_time else _what_was_made(job, status)
             yield EventMessage("WorkersCreated", what)
         case "Restarting":
             yield EventMessage("Restarting", status.message or "", warning=True)

@@ -186,6 +186,41 @@ async def test_the_shared_service_outlives_the_jobs_and_one_of_somebody_else_is_
         assert await found(lab.cluster, SERVICES, lab.key(SHARED)) == shared
 
 
+@pytest.mark.every_engine
+async def test_a_shared_service_that_has_lost_its_selector_is_mended_and_not_made_anew(
+    lab: TrainingJobLab, pool: Pool
+) -> None:
+    await pool.add()
+    async with told(lab, "namespace"):
+        await lab.submit()
+        await lab.until_state("Running")
+        await lab.delete()
+        await gone(lab.cluster, SERVICES, lab.key("bert-master"))
+    before = await service(lab, SHARED)
+    await lab.cluster.patch(SERVICES, lab.key(SHARED), {"spec": {"selector": None}})
+    async with told(lab, "namespace"):
+        await lab.submit("other")
+        await lab.until_state("Running", "other")
+    after = await service(lab, SHARED)
+    assert (after.metadata.uid, after.spec) == (before.metadata.uid, before.spec)
+
+
+# A cluster with one family of addresses refuses to make that Service what it should be.
+@pytest.mark.parametrize("opening", ["kubernetes"], indirect=True)
+@pytest.mark.every_engine
+async def test_no_job_fails_because_of_a_shared_service_that_cannot_be_mended(lab: TrainingJobLab, pool: Pool) -> None:
+    await pool.add()
+    labels = {"holdfast.dev/discovery": "namespace", "app.kubernetes.io/managed-by": "holdfast"}
+    bare: JSON = {"metadata": {"name": SHARED, "labels": labels}, "spec": {"clusterIP": "None"}}
+    await lab.cluster.create(SERVICES, bare, namespace=lab.namespace)
+    async with told(lab, "namespace"):
+        await lab.submit()
+        waiting = await lab.until(lambda job: SHARED in job.message, "says so")
+        assert waiting.status.state == "Pending"
+        await lab.cluster.delete(SERVICES, lab.key(SHARED))
+        await lab.until_state("Running")
+
+
 def as_it_was(lab: TrainingJobLab, master: Service) -> JSON:
     """The Service in front of worker 0 as earlier versions made it."""
     owner = master.metadata.owner_references[0]

@@ -8,7 +8,7 @@ import pytest
 from holdfast.api.trainingjob_status import TrainingJobStatus
 from holdfast.pods.start_problems import MOUNTING, NOT_FINISHED, NOT_TAKEN_UP, UNBOUND, UNSCHEDULED
 from holdfast.trainingjob.metrics import events_for
-from tests.trainingjobs import training_job
+from tests.trainingjobs import stamp, training_job
 
 
 def told(before: dict[str, Any] | None, after: dict[str, Any]) -> list[tuple[str, str]]:
@@ -78,6 +78,7 @@ def test_what_a_user_may_have_to_mend_is_a_warning() -> None:
         (f'waiting for 1 of 2 workers: image "a" {MOUNTING}', False),
         (f"waiting for 1 of 2 workers: 0/1 nodes are available: {UNBOUND}. preemption: 0/1", False),
         ('waiting for 1 of 2 workers: image "a" can\'t be pulled', True),
+        ("waiting for 1 of 2 workers: container trainer failed to start", True),
     ],
 )
 def test_what_workers_wait_for_is_a_warning_unless_they_only_take_their_time(message: str, is_told: bool) -> None:
@@ -143,9 +144,16 @@ def test_workers_that_only_take_their_time_to_start_are_no_news(state: str) -> N
     assert told(before, {"state": state, "message": slow}) == [("Waiting", slow)]
 
 
-def test_a_job_that_goes_on_after_a_suspension_starts_its_workers_and_makes_none() -> None:
+@pytest.mark.parametrize("state", ["Suspended", "Pending"], ids=["suspension", "room-made-for-others"])
+def test_a_job_whose_workers_start_once_more_makes_nothing(state: str) -> None:
     after = {"state": "Initializing", "workers": {"desired": 3}}
-    assert told({"state": "Suspended"}, after) == [("WorkersCreated", "started 3 workers")]
+    assert told({"state": state, "startTime": stamp(0)}, after) == [("WorkersCreated", "started 3 workers")]
+
+
+@pytest.mark.parametrize("state", ["Suspended", "Pending"])
+def test_a_job_that_was_held_from_the_beginning_tells_what_was_made_when_it_starts(state: str) -> None:
+    ((_, message),) = told({"state": state}, {"state": "Initializing", "workers": {"desired": 3}})
+    assert message.startswith("made Job bert-training with 3 workers")
 
 
 @pytest.mark.parametrize("state", ["Pending", "Initializing", "Restarting", "Failed"])

@@ -76,23 +76,32 @@ def waits(counts: UnwrittenCounts, state: str, *changes: tuple[float, int]) -> l
 
 
 def test_while_a_state_lasts_counts_are_written_at_growing_intervals() -> None:
-    counts, moments = UnwrittenCounts(5, 60), [(float(second), second) for second in range(1, 201)]
-    assert waits(counts, "Initializing", *moments) == [6, 17, 38, 79, 140]
+    counts, moments = UnwrittenCounts(5, 20), [(float(second), second) for second in range(1, 201)]
+    assert waits(counts, "Initializing", *moments) == [6, 17, 38, 59, 80, 101, 122, 143, 164, 185]
     key = training_job().metadata.key
-    assert counts.due(key) == at(201)
+    assert counts.due(key, at(200)) == at(206)
 
 
 def test_another_state_is_written_at_once_and_its_counts_wait_anew() -> None:
-    counts = UnwrittenCounts(5, 60)
+    counts = UnwrittenCounts(5, 20)
     job = training_job(status={"state": "Initializing"})
     key = job.metadata.key
     waits(counts, "Initializing", *[(float(second), second) for second in range(1, 100)])
     running = msgspec.convert({"state": "Running", "workers": {"active": 4}}, TrainingJobStatus)
     assert not counts.can_wait(job, running, at(100))
-    assert counts.due(key) is None
+    assert counts.due(key, at(100)) is None
     assert waits(counts, "Running", *[(float(second), second) for second in range(101, 110)]) == [106]
 
 
 def test_counts_that_are_as_before_again_need_no_write() -> None:
-    counts = UnwrittenCounts(5, 60)
+    counts = UnwrittenCounts(5, 20)
     assert waits(counts, "Running", (0, 1), (1, 2), (2, 0), (9, 0)) == []
+
+
+def test_counts_whose_write_has_failed_are_written_with_the_next_try() -> None:
+    counts, job = UnwrittenCounts(5, 20), training_job(status={"state": "Running"})
+    key, status = job.metadata.key, msgspec.convert({"state": "Running", "workers": {"active": 4}}, TrainingJobStatus)
+    assert counts.can_wait(job, status, at(0))
+    assert counts.due(key, at(0)) == at(5)
+    assert [counts.can_wait(job, status, at(second)) for second in (5, 6)] == [False, False]
+    assert counts.due(key, at(6)) is None

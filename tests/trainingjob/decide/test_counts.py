@@ -40,6 +40,7 @@ def test_counts_may_wait(before: dict[str, Any], now: dict[str, Any]) -> None:
     [
         (STARTING, {**STARTING, "state": "Running"}),
         (STARTING, {**STARTING, "message": 'waiting for 1 of 4 workers: image "a" can\'t be pulled'}),
+        (STARTING, {**STARTING, "message": "waiting for 4 of 4 workers: container trainer failed to start"}),
         (STARTING, {**STARTING, "message": "every worker is running or has succeeded"}),
         ({"observedGeneration": 1}, {"observedGeneration": 2}),
         ({}, {"restartCount": 1}),

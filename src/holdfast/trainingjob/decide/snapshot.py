@@ -143,7 +143,7 @@ class TrainingJobTiming(Struct, frozen=True, kw_only=True):
     """How long a training may take for a final checkpoint, once it reaches its goal or a worker is terminating."""
     counts_s: float = 5.0
     """For how long the status waits for more when only counts in it have changed. Workers come and go in bursts."""
-    counts_cap_s: float = 60.0
+    counts_cap_s: float = 20.0
     """The longest such wait; within a state each is twice as long as the one before."""
     explain_s: float = 3.0
     """How long workers may take to start before their events are read for the reason."""
