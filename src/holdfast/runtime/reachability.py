@@ -16,6 +16,8 @@ Connect: TypeAlias = Callable[[Address], Awaitable[Answer]]
 
 # One lost packet must not look like a dead machine: the kernel sends the first again after one second.
 CONNECT_S, ATTEMPTS = 2.0, 2
+# An attempt that took so many times as long was not waited for: this process stood still, and may have missed the answer.
+LATE = 1.25
 NO_ANSWER = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 
 
@@ -29,7 +31,9 @@ def is_address(host: str) -> bool:
 
 async def try_connect(address: Address) -> Answer:
     """The answer of the last attempt; nothing is tried again after an answer."""
+    clock_s = asyncio.get_running_loop().time
     for _ in range(ATTEMPTS):
+        began_s = clock_s()
         try:
             async with asyncio.timeout(CONNECT_S):
                 _, writer = await asyncio.open_connection(*address)
@@ -37,6 +41,8 @@ async def try_connect(address: Address) -> Answer:
             return "refused"
         except OSError as error:
             if not isinstance(error, TimeoutError) and error.errno not in NO_ANSWER:
+                return "failed"
+            if clock_s() - began_s > CONNECT_S * LATE:
                 return "failed"
             continue
         writer.close()
