@@ -16,7 +16,7 @@ Connect: TypeAlias = Callable[[Address], Awaitable[Answer]]
 
 # One lost packet must not look like a dead machine: the kernel sends the first again after one second.
 CONNECT_S, ATTEMPTS = 2.0, 2
-# An attempt that took so many times as long was not waited for: this process stood still, and may have missed the answer.
+# An attempt that took so many times as long: this process stood still, and may have missed the answer.
 LATE = 1.25
 NO_ANSWER = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 

@@ -112,7 +112,7 @@ async def test_a_node_of_which_only_the_kernel_lives_is_given_up_after_two_minut
         took_s = await it.restarted_within(LONG_S)
         assert took_s is not None
         assert WEDGED_S - 10.0 <= took_s <= WEDGED_S + 4.0
-        assert (await it.job()).failure.endswith("its node has done nothing but accept connections")
+        assert (await it.job()).failure.endswith("its node has only accepted connections")
 
 
 @virtual

@@ -88,7 +88,7 @@ def evidence(
         (evidence(silent=119.9, still=600, reach="accepts"), "alive", "accepts connections"),
         (evidence(silent=600, still=600, serving=119.9, reach="accepts"), "alive", "accepts connections"),
         # … but for two minutes nothing else.
-        (evidence(silent=120, still=120, reach="accepts"), "dead", "nothing but accept connections"),
+        (evidence(silent=120, still=120, reach="accepts"), "dead", "only accepted connections"),
         (evidence(silent=600, still=119.9, checked=5, reach="accepts"), "alive", "accepts connections"),
         (evidence(silent=600, still=5, reach="accepts"), "alive", "has renewed its Lease"),
         # It could not be asked: as long as when silence and Lease were watched one after the other.

@@ -39,8 +39,8 @@ INTERVALS_KEPT = 3
 UNREACHABLE_S = 5.0
 # A node that has been away for longer is not one of many that fell silent at once.
 AWAY_S = 120.0
-# Something still accepts connections, but kubelet and workers have stood still for so long: waiting on costs more than a
-# new attempt.
+# Something still accepts connections, but kubelet and workers have stood still for so long: now a new attempt costs
+# less than to wait on.
 WEDGED_S = 120.0
 
 
@@ -215,7 +215,7 @@ def _judge_accepting(still_s: float, timing: TrainingJobTiming) -> Verdict:
     limit_s = max(WEDGED_S, timing.report_timeout_s + timing.node_lease_timeout_s)
     if still_s < limit_s:
         return Verdict("alive", "its node accepts connections")
-    return Verdict("dead", f"for {limit_s:g} s it has not reported, and its node has done nothing but accept connections")
+    return Verdict("dead", f"for {limit_s:g} s it has not reported, and its node has only accepted connections")
 
 
 def _why_not_yet(evidence: Evidence, timeout_s: float) -> str:
