@@ -163,6 +163,19 @@ async def test_a_lease_that_can_not_be_read_shows_nothing() -> None:
 
 
 @virtual
+async def test_that_a_lease_can_not_be_read_is_said_once_until_it_can() -> None:
+    async with following() as it:
+        with capture_logs() as logs:
+            for _ in range(2):
+                it.cluster.errors["get"] = [Forbidden("no")] * 10
+                for _ in range(10):
+                    await it.leases.look("a")
+                it.renew("a")
+                await it.leases.look("a")
+        assert [line["event"] for line in logs] == ["can't look at a node's Lease"] * 2
+
+
+@virtual
 async def test_a_lease_that_is_gone_is_forgotten() -> None:
     async with following() as it:
         it.renew("a")
