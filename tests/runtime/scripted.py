@@ -30,6 +30,7 @@ class ScriptedCluster:
         self.delivering = asyncio.Event()  # cleared, watches fall behind
         self.delivering.set()
         self.gate: Callable[[], None] = lambda: None  # before every write but the Lease's own
+        self.reading: Callable[[], None] = lambda: None  # while an object is read
         self._objects: dict[tuple[str, Key], JSON] = {}
         self._history: list[tuple[int, str, Change, JSON]] = []
         self._forgotten = 0
@@ -106,6 +107,7 @@ class ScriptedCluster:
     async def get(self, resource: Resource[T], key: Key) -> T:
         self._called("get", resource, key)
         await asyncio.sleep(0)
+        self.reading()
         return msgspec.convert(self._there(resource, key), resource.model)
 
     async def create(self, resource: Resource[T], body: Body, *, namespace: str = "") -> T:

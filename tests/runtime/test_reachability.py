@@ -4,6 +4,7 @@ import asyncio
 import errno
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -74,6 +75,18 @@ async def test_an_address_from_which_nothing_comes_is_unreachable(
 ) -> None:
     monkeypatch.setattr(reachability, "CONNECT_S", 0.2)
     assert await try_connect(full) == "unreachable"
+
+
+async def test_an_answer_counts_that_came_while_this_process_stood_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reachability, "CONNECT_S", 0.02)
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        asking = asyncio.create_task(try_connect(server.getsockname()))
+        while not asking.done():
+            await asyncio.sleep(0)
+            time.sleep(0.05)  # noqa: ASYNC251 - the loop is to stand still
+        assert await asking == "accepted"
 
 
 @pytest.mark.parametrize(

@@ -159,8 +159,10 @@ class Reflector(Generic[T]):
             except Expired:
                 reason, self._version = "expired", ""
             except ClusterError as error:
-                reason, self._error = type(error).__name__.lower(), str(error)
-                log.warning("watch lost", resource=str(self._resource), namespace=self._namespace, reason=str(error))
+                reason, before, self._error = type(error).__name__.lower(), self._error, str(error)
+                if self._error != before:  # a right that is missing stays missing
+                    where = {"resource": str(self._resource), "namespace": self._namespace}
+                    log.warning("watch lost", **where, reason=self._error)
             self._metrics.watch_restarted(str(self._resource), reason)
             await self._pause(reason)
 

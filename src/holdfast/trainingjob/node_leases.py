@@ -33,6 +33,7 @@ class NodeLeases:
         self._clock = clock
         self._renewed_s = renewed_s
         self._wanted = asyncio.Event()
+        self._unreadable: dict[str, str] = {}
         self.serving: Serving | None = None
         self.by_node: dict[str, LeaseHistory] = {}
 
@@ -60,7 +61,9 @@ class NodeLeases:
         try:
             lease = await self._cluster.get(LEASES, Key(NODE_LEASES, node))
         except ClusterError as error:
-            log.info("can't look at a node's Lease", node=node, reason=str(error))
+            if self._unreadable.get(node) != str(error):  # looks come every two seconds
+                self._unreadable[node] = str(error)
+                log.info("can't look at a node's Lease", node=node, reason=str(error))
             return
         self._seen(lease)
 
@@ -72,6 +75,7 @@ class NodeLeases:
 
     def _seen(self, lease: Lease) -> None:
         now_s, node = self._clock(), lease.metadata.name
+        self._unreadable.pop(node, None)
         self.serving = observe_serving(self.serving, now_s)
         self.by_node[node] = observe_lease(
             self.by_node.get(node), lease.metadata.resource_version, now_s, serving_since_s=self.serving.since_s

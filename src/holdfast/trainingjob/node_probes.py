@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Callable, Iterable
 
-from holdfast.runtime.reachability import Address, Connect, is_address
+import structlog
+
+from holdfast.runtime.reachability import Address, Answer, Connect, is_address
 from holdfast.trainingjob.decide.node_death import AddressHistory, observe_answer
 
 MOST_AT_ONCE = 32
@@ -14,6 +16,8 @@ LATE_ASK_AGAIN_S = 2.0
 BACK_ASK_AGAIN_S = 15.0
 FORGOTTEN_S = 3600.0
 MOST_KEPT = 20_000
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class NodeProbes:
@@ -57,8 +61,11 @@ class NodeProbes:
     async def _try(self, address: Address) -> None:
         assert self._connect is not None, "nothing is asked without it"
         asked_s = self._clock()
+        answer: Answer = "failed"
         try:
             answer = await self._connect(address)
+        except Exception:  # a node may tell any port, and nothing that one node tells may end the operator
+            log.exception("can't try to connect", address=address)
         finally:
             self._under_way.discard(address)
         told_s = self._clock()

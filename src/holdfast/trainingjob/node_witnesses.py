@@ -22,6 +22,9 @@ from holdfast.trainingjob.decide.snapshot import TrainingJobTiming
 from holdfast.trainingjob.node_leases import NodeLeases
 from holdfast.trainingjob.node_probes import LATE_ASK_AGAIN_S, NodeProbes
 
+# Whether most nodes are late takes a look at all of them, and is not found anew for each of many that fall silent.
+MOST_LATE_KEPT_S = 0.5
+
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
@@ -36,6 +39,7 @@ class NodeWitnesses:
         self._timing = timing
         self._clock = clock
         self._said: dict[str, str] = {}
+        self._most_late: tuple[float, bool] | None = None
 
     def follow(self, workers: Iterable[WorkerNode], nodes: Mapping[str, Node]) -> None:
         """These nodes have workers that report: know them before any falls silent."""
@@ -71,15 +75,19 @@ class NodeWitnesses:
         now_s, heard_s, serving = self._clock(), suspected.heard_s, self._leases.serving
         kubelet = next(map(self._probes.of, _kubelet(suspected, nodes)), None)
         sidecars = map(self._probes.of, _sidecars(suspected))
-        leases = self._leases.by_node
         return Evidence(
             now_s=now_s,
             heard_s=heard_s,
-            lease=leases.get(suspected.name),
+            lease=self._leases.by_node.get(suspected.name),
             serving_since_s=serving.since_s if serving is not None else None,
             reach=reach_of(kubelet, sidecars, heard_s=heard_s, now_s=now_s),
-            most_are_late=self._is_late(suspected) and most_are_late(leases.values(), now_s, self._timing),
+            most_are_late=self._is_late(suspected) and self._most_are_late(now_s),
         )
+
+    def _most_are_late(self, now_s: float) -> bool:
+        if self._most_late is None or now_s - self._most_late[0] >= MOST_LATE_KEPT_S:
+            self._most_late = now_s, most_are_late(self._leases.by_node.values(), now_s, self._timing)
+        return self._most_late[1]
 
     def _is_late(self, worker: WorkerNode) -> bool:
         return is_late(self._leases.by_node.get(worker.name), self._clock())

@@ -178,12 +178,14 @@ class WorkerMonitor:
         return worker_nodes(observed.pods, self._reports(observed), receiving_since_s=since_s)
 
     async def _find_dead_worker(self, observed: TrainingJobSnapshot, now_s: float) -> WorkerFailure | None:
-        workers, nodes, doubt_s = self._worker_nodes(observed), observed.nodes, doubt_after_s(self._timing)
+        workers, nodes = self._worker_nodes(observed), observed.nodes
         self._witnesses.follow(workers, nodes)
-        suspected = [worker for worker in workers if now_s >= worker.heard_s + doubt_s]
+        suspected = self._suspected(workers, now_s)
         if not suspected:
             return None
         await self._witnesses.ask(suspected, nodes)
+        # That may have taken long, and reports came meanwhile.
+        suspected = self._suspected(self._worker_nodes(observed), self._receiver.clock())
         verdicts = {worker.name: self._witnesses.judge(worker, nodes) for worker in suspected}
         dead = [pod for worker in suspected if verdicts[worker.name].state == "dead" for pod in worker.pods]
         if not dead or can_continue_without(dead, observed.pods, observed.min_workers):
@@ -195,6 +197,10 @@ class WorkerMonitor:
         return node_failure(
             first, failure_class_of_node(nodes.get(first.spec.node_name)), verdicts[first.spec.node_name]
         )
+
+    def _suspected(self, workers: Iterable[WorkerNode], now_s: float) -> list[WorkerNode]:
+        doubt_s = doubt_after_s(self._timing)
+        return [worker for worker in workers if now_s >= worker.heard_s + doubt_s]
 
     def _follows(self, worker: WorkerNode, observed: TrainingJobSnapshot) -> bool:
         return self._witnesses.judge(worker, observed.nodes, FOLLOWING_FRACTION).state == "dead"

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.api.core.objects import Pod
 from holdfast.api.meta import Key
-from holdfast.cluster.errors import ClusterError, Unreachable
+from holdfast.cluster.errors import ClusterError, Forbidden, Unreachable
 from holdfast.cluster.protocol import Cluster
 from holdfast.cluster.resources import LEASES, NODES, PODS, TRAINING_JOBS
 from holdfast.runtime.metrics import Metrics
@@ -58,6 +58,7 @@ class StallingCluster:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.is_away = False
+        self.may_list_leases = True
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._cluster, name)
@@ -67,6 +68,8 @@ class StallingCluster:
         async def asked(*args: Any, **more: Any) -> Any:
             if self.is_away:
                 raise Unreachable("the API server is away")
+            if name == "list" and args[0] is LEASES and not self.may_list_leases:
+                raise Forbidden("leases may not be listed")
             return await method(*args, **more)
 
         return asked
@@ -173,6 +176,10 @@ class Deaths:
             await task
         self._operator = self._receiver = None
 
+    def unready_reasons(self) -> list[str]:
+        assert self._operator is not None
+        return self._operator[0].unready_reasons()
+
     async def end(self) -> None:
         await self.stop_operator()
         for task in self._tasks:
@@ -224,10 +231,13 @@ def _number(pod: Pod, label: str) -> int:
 
 
 @asynccontextmanager
-async def deaths(nodes: int = 4, workers: int = 2, *, is_open: bool = True) -> AsyncIterator[Deaths]:
+async def deaths(
+    nodes: int = 4, workers: int = 2, *, is_open: bool = True, may_list_leases: bool = True
+) -> AsyncIterator[Deaths]:
     """A job that has run for two minutes. Not `is_open`: no connection of the operator reaches any node."""
     async with a_cluster() as bench:
         it = Deaths(bench, is_open=is_open)
+        it.plane.may_list_leases = may_list_leases
         try:
             for number in range(nodes):
                 await it.add_node(f"gpu-{number}")

@@ -1,7 +1,11 @@
 """Dead nodes are told from those that are slow, cut off in part, or out of sight; in virtual time."""
 
-import pytest
+from itertools import product
 
+import pytest
+from structlog.testing import capture_logs
+
+from holdfast.trainingjob.decide.node_death import WEDGED_S
 from holdfast.trainingjob.decide.snapshot import TIMING
 from holdfast.trainingjob.objects import names
 from tests.runtime.virtual import virtual
@@ -79,8 +83,10 @@ async def test_a_node_whose_workers_are_silent_lives_while_its_lease_is_renewed(
         assert node.name not in it.asked, "there is nothing to ask for"
 
 
-@pytest.mark.parametrize("lease_every_s", [13.0, 18.0, 27.0, None])
-@pytest.mark.parametrize("report_every_s", [17.0, 33.0, None])
+@pytest.mark.parametrize(
+    ("lease_every_s", "report_every_s"),
+    [pair for pair in product([13.0, 18.0, 27.0, None], [17.0, 33.0, None]) if pair != (None, None)],
+)
 def test_a_node_that_is_overloaded_is_not_taken_for_dead(
     lease_every_s: float | None, report_every_s: float | None
 ) -> None:
@@ -96,6 +102,31 @@ def test_a_node_that_is_overloaded_is_not_taken_for_dead(
             assert (job.status.state, job.status.restart_count) == ("Running", 0)
 
     scene()
+
+
+@virtual
+async def test_a_node_of_which_only_the_kernel_lives_is_given_up_after_two_minutes() -> None:
+    async with deaths() as it:
+        node = it.nodes[await it.node_of(1)]
+        node.lease_every_s = node.report_every_s = None
+        took_s = await it.restarted_within(LONG_S)
+        assert took_s is not None
+        assert WEDGED_S - 10.0 <= took_s <= WEDGED_S + 4.0
+        assert (await it.job()).failure.endswith("its node has only accepted connections")
+
+
+@virtual
+async def test_an_operator_that_may_not_list_leases_goes_on_and_gives_nodes_up_later() -> None:
+    async with deaths(may_list_leases=False) as it:
+        with capture_logs() as logs:
+            assert await it.restarted_within(LONG_S) is None
+        assert it.unready_reasons() == []
+        assert [line for line in logs if line["event"] == "watch lost"] == []
+        node = await it.node_of(1)
+        it.lose_power(node)
+        took_s = await it.restarted_within(LONG_S)
+        assert took_s is not None
+        assert took_s >= LATER_S - 5.0
 
 
 @virtual

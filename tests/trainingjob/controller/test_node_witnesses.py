@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
 from msgspec import structs
+from structlog.testing import capture_logs
 
 from holdfast.api.core.objects import Node, PodStatus
 from holdfast.api.meta import Key
@@ -16,9 +18,9 @@ from holdfast.cluster.errors import Forbidden, Unreachable
 from holdfast.cluster.resources import LEASES
 from holdfast.runtime.informer import Reflector, Store
 from holdfast.runtime.metrics import Metrics
-from holdfast.runtime.reachability import Address, Answer
+from holdfast.runtime.reachability import Address, Answer, try_connect
 from holdfast.trainingjob import node_probes
-from holdfast.trainingjob.decide.node_death import LONGEST_GAP_S, AddressHistory, WorkerNode
+from holdfast.trainingjob.decide.node_death import LONGEST_GAP_S, AddressHistory, LeaseHistory, WorkerNode
 from holdfast.trainingjob.decide.snapshot import TIMING
 from holdfast.trainingjob.node_leases import NODE_LEASES, NodeLeases
 from holdfast.trainingjob.node_probes import BACK_ASK_AGAIN_S, LATE_ASK_AGAIN_S, MOST_AT_ONCE, NodeProbes
@@ -161,6 +163,19 @@ async def test_a_lease_that_can_not_be_read_shows_nothing() -> None:
 
 
 @virtual
+async def test_that_a_lease_can_not_be_read_is_said_once_until_it_can() -> None:
+    async with following() as it:
+        with capture_logs() as logs:
+            for _ in range(2):
+                it.cluster.errors["get"] = [Forbidden("no")] * 10
+                for _ in range(10):
+                    await it.leases.look("a")
+                it.renew("a")
+                await it.leases.look("a")
+        assert [line["event"] for line in logs] == ["can't look at a node's Lease"] * 2
+
+
+@virtual
 async def test_a_lease_that_is_gone_is_forgotten() -> None:
     async with following() as it:
         it.renew("a")
@@ -177,11 +192,39 @@ async def test_without_the_right_to_watch_looks_are_all_there_is() -> None:
         it.renew("a")
         it.cluster.errors["list"] = [Forbidden("no")] * 1000
         it.leases.follow()
-        for _ in range(30):
-            await asyncio.sleep(2)
-            await it.leases.look("a")
+        with capture_logs() as logs:
+            for _ in range(30):
+                await asyncio.sleep(2)
+                await it.leases.look("a")
+        assert [line["event"] for line in logs] == ["watch lost"], "once, and not with every attempt"
         found = it.leases.by_node["a"]
         assert (now_s() - found.since_s, found.has_rhythm) == (58, False)
+
+
+class CountedLeases(dict[str, LeaseHistory]):
+    walks = 0
+
+    def values(self) -> Any:
+        self.walks += 1
+        return super().values()
+
+
+@virtual
+async def test_all_nodes_are_gone_through_once_however_many_fall_silent_together() -> None:
+    names = [f"gpu-{number}" for number in range(50)]
+    async with following() as it:
+        it.leases.follow()
+        it.own_lease_s = now_s()
+        await it.renewing(*names, times=3)
+        workers = [WorkerNode(name, (POD,), now_s()) for name in names]
+        witnesses = NodeWitnesses(it.leases, NodeProbes(None, now_s), TIMING, now_s)
+        counted = it.leases.by_node = CountedLeases(it.leases.by_node)
+        await asyncio.sleep(18)
+        for _ in range(2):
+            await asyncio.sleep(2)
+            for worker in workers:
+                witnesses.judge(worker, {})
+        assert counted.walks == 2
 
 
 # Connections
@@ -261,6 +304,19 @@ async def test_nobody_waits_for_an_answer_and_it_is_there_later() -> None:
         assert probes.of(KUBELET) is None
         await asyncio.sleep(2)
         assert probes.of(KUBELET) == AddressHistory(began_s + 1, None, "accepted", began_s, began_s + 1)
+
+
+@virtual
+async def test_an_address_that_can_not_even_be_tried_ends_nothing() -> None:
+    impossible = ("127.0.0.1", 70_000)
+    probes = NodeProbes(try_connect, now_s)
+    async with running_task(probes.run()):
+        for _ in range(2):
+            probes.ask([impossible], every_s=LATE_ASK_AGAIN_S)
+            await asyncio.sleep(LATE_ASK_AGAIN_S)
+        found = probes.of(impossible)
+        assert found is not None
+        assert (found.answer, found.told_s > found.failing_s if found.failing_s else False) == ("failed", True)
 
 
 @virtual

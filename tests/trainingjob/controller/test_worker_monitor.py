@@ -116,6 +116,19 @@ async def test_a_worker_that_falls_silent_with_its_node_is_lost(monitored: Monit
     assert 35 <= monitored.seconds <= 45
 
 
+async def test_a_report_that_comes_while_a_lease_is_read_counts(monitored: MonitoredJob) -> None:
+    monitored.speaking.discard(1)
+    monitored.living.discard("b")
+    assert (await monitored.pass_time(32)).liveness_failure is None
+
+    def read_slowly() -> None:
+        monitored.seconds += 7
+        monitored.office.inbox.put(JOB, batch(index=1))
+
+    monitored.cluster.reading = read_slowly
+    assert (await monitored.look()).liveness_failure is None
+
+
 async def test_a_silent_worker_on_a_living_node_is_left_alone_and_the_log_says_why_once(
     monitored: MonitoredJob,
 ) -> None:

@@ -20,6 +20,7 @@ from holdfast.trainingjob.decide.node_death import (
     LATE_INTERVALS,
     LONGEST_GAP_S,
     RENEWED_S,
+    WEDGED_S,
     AddressHistory,
     Answer,
     Evidence,
@@ -83,7 +84,13 @@ def evidence(
         # The node has given a sign of life since the last report.
         (evidence(silent=600, still=5), "alive", "has renewed its Lease"),
         # Somebody takes connections there, if it is only the kernel of a node that is overloaded.
-        (evidence(silent=600, still=600, reach="accepts"), "alive", "accepts connections"),
+        (evidence(silent=600, still=119.9, reach="accepts"), "alive", "accepts connections"),
+        (evidence(silent=119.9, still=600, reach="accepts"), "alive", "accepts connections"),
+        (evidence(silent=600, still=600, serving=119.9, reach="accepts"), "alive", "accepts connections"),
+        # … but for two minutes nothing else.
+        (evidence(silent=120, still=120, reach="accepts"), "dead", "only accepted connections"),
+        (evidence(silent=600, still=119.9, checked=5, reach="accepts"), "alive", "accepts connections"),
+        (evidence(silent=600, still=5, reach="accepts"), "alive", "has renewed its Lease"),
         # It could not be asked: as long as when silence and Lease were watched one after the other.
         (evidence(silent=34.9, still=34, reach="unclear"), "unknown", "not clear whether its node can be reached"),
         (evidence(silent=35, still=20, reach="unclear"), "dead", "has not renewed its Lease for 20 s"),
@@ -108,6 +115,12 @@ def evidence(
 def test_what_the_witnesses_come_to(case: Evidence, state: str, reason: str) -> None:
     verdict = judge(case, TIMING)
     assert (verdict.state, reason in verdict.reason) == (state, True), verdict
+
+
+def test_who_wants_more_patience_gets_it_for_a_node_that_accepts_connections_too() -> None:
+    patient = structs.replace(TIMING, report_timeout_s=100.0, node_lease_timeout_s=100.0)
+    assert judge(evidence(silent=199.9, still=600, reach="accepts"), patient).state == "alive"
+    assert judge(evidence(silent=200, still=200, reach="accepts"), patient).state == "dead"
 
 
 def test_once_a_node_is_dead_others_that_seem_to_follow_need_a_shorter_silence() -> None:
@@ -144,7 +157,7 @@ def test_who_is_dead_gave_no_sign_that_could_have_been_seen(case: Evidence) -> N
     assert silent_s >= max(TIMING.report_timeout_s, TIMING.node_lease_timeout_s)
     assert lease.checked_s - max(lease.since_s, serving_s) >= TIMING.node_lease_timeout_s
     assert case.now_s - lease.checked_s <= LONGEST_GAP_S
-    assert case.reach != "accepts"
+    assert case.reach != "accepts" or silent_s >= WEDGED_S
     was_known = bool(lease.intervals_s) and case.reach == "unreachable" and not case.most_are_late
     assert was_known or silent_s >= TIMING.report_timeout_s + TIMING.node_lease_timeout_s
 
@@ -161,10 +174,11 @@ def test_a_dead_node_stays_dead_while_nothing_is_seen_of_it(case: Evidence, late
 @given(_evidence)
 def test_a_sign_of_life_never_makes_a_node_dead(case: Evidence) -> None:
     assert case.lease is not None
+    silent_s = case.now_s - case.heard_s
     signs = (
         structs.replace(case, heard_s=case.now_s),
         structs.replace(case, lease=structs.replace(case.lease, since_s=case.now_s, checked_s=case.now_s)),
-        structs.replace(case, reach="accepts"),
+        structs.replace(case, reach="accepts", heard_s=case.now_s - min(silent_s, WEDGED_S - 1.0)),
         structs.replace(case, serving_since_s=case.now_s),
     )
     assert all(judge(each, TIMING).state != "dead" for each in signs)
@@ -315,6 +329,10 @@ GONE: tuple[float, Answer] = (52.0, "unreachable")
         ((OPEN, (52.0, "refused")), (GONE,), "unclear"),
         ((OPEN, GONE), ((52.0, "refused"),), "unclear"),
         ((OPEN, (52.0, "failed")), (GONE,), "unclear"),
+        # It answered by a refusal, or it could not be asked, a moment ago: what came before that shows nothing.
+        ((OPEN, GONE, (55.0, "refused"), (57.0, "unreachable")), (GONE,), "unclear"),
+        ((OPEN, GONE, (55.0, "failed"), (57.0, "unreachable")), (GONE,), "unclear"),
+        ((OPEN, (51.0, "refused"), (53.0, "unreachable"), (57.0, "unreachable")), (GONE,), "unreachable"),
         # Both must have been asked since the last report, and of late.
         ((OPEN,), (GONE,), "unclear"),
         ((OPEN, GONE), ((49.0, "unreachable"),), "unclear"),

@@ -3,7 +3,8 @@
 Kubernetes itself waits 50 s before it marks a node NotReady, and 300 s more before it deletes the node's pods. Missing
 reports alone prove nothing: a network policy or a sidecar's crash has the same effect. So there are three witnesses.
 The workers' reports, the node's Lease, and whether anything at the node accepts a connection. A worker is given up soon
-when all three are silent and were heard before, and after a longer time when the third can't be asked.
+when all three are silent and were heard before, after a longer time when the third can't be asked, and after a much
+longer one when only the third shows something.
 
 All that counts is what this operator has seen itself. Times are seconds of its own clock: the time in a Lease comes
 from the node's clock.
@@ -38,6 +39,9 @@ INTERVALS_KEPT = 3
 UNREACHABLE_S = 5.0
 # A node that has been away for longer is not one of many that fell silent at once.
 AWAY_S = 120.0
+# Something still accepts connections, but kubelet and workers have stood still for so long: now a new attempt costs
+# less than to wait on.
+WEDGED_S = 120.0
 
 
 # A node's Lease, as this operator has seen it.
@@ -120,13 +124,18 @@ class AddressHistory(Struct, frozen=True):
     """… which began then …"""
     told_s: float = 0.0
     """… and ended then."""
+    unreachable_s: float | None = None
+    """When the first of the attempts began that nothing has answered since, not even a refusal."""
 
 
 def observe_answer(before: AddressHistory | None, answer: Answer, asked_s: float, told_s: float) -> AddressHistory:
     if answer == "accepted":
         return AddressHistory(told_s, None, answer, asked_s, told_s)
     accepted_s, failing_s = (before.accepted_s, before.failing_s) if before is not None else (None, None)
-    return AddressHistory(accepted_s, asked_s if failing_s is None else failing_s, answer, asked_s, told_s)
+    failing_s = asked_s if failing_s is None else failing_s
+    since_s = before.unreachable_s if before is not None and before.unreachable_s is not None else asked_s
+    unreachable_s = since_s if answer == "unreachable" else None
+    return AddressHistory(accepted_s, failing_s, answer, asked_s, told_s, unreachable_s)
 
 
 def reach_of(
@@ -145,9 +154,9 @@ def reach_of(
     answers = [answer(kubelet), *map(answer, sidecars)]
     if "accepted" in answers:
         return "accepts"
-    if kubelet is None or kubelet.accepted_s is None or kubelet.failing_s is None:
+    if kubelet is None or kubelet.accepted_s is None or kubelet.failing_s is None or kubelet.unreachable_s is None:
         return "unclear"
-    is_new = heard_s < kubelet.failing_s <= now_s - UNREACHABLE_S
+    is_new = heard_s < kubelet.failing_s and kubelet.unreachable_s <= now_s - UNREACHABLE_S
     return "unreachable" if is_new and all(each == "unreachable" for each in answers) else "unclear"
 
 
@@ -188,7 +197,7 @@ def judge(evidence: Evidence, timing: TrainingJobTiming, fraction: float = 1.0) 
     if lease.checked_s - serving_s < limit_s:
         return Verdict("unknown", "the API server was not seen to take renewals for long enough")
     if evidence.reach == "accepts":
-        return Verdict("alive", "its node accepts connections")
+        return _judge_accepting(min(silent_s, lease.checked_s - max(lease.since_s, serving_s)), timing)
     dead = (
         f"it has not reported for more than {timing.report_timeout_s:g} s, "
         f"and its node has not renewed its Lease for {timing.node_lease_timeout_s:g} s"
@@ -199,6 +208,14 @@ def judge(evidence: Evidence, timing: TrainingJobTiming, fraction: float = 1.0) 
     if silent_s >= timing.report_timeout_s + timing.node_lease_timeout_s * fraction:
         return Verdict("dead", dead)
     return Verdict("unknown", _why_not_yet(evidence, timing.node_lease_timeout_s * fraction))
+
+
+def _judge_accepting(still_s: float, timing: TrainingJobTiming) -> Verdict:
+    """Of a node that shows nothing else: a kernel that lives does not make its kubelet and workers live for ever."""
+    limit_s = max(WEDGED_S, timing.report_timeout_s + timing.node_lease_timeout_s)
+    if still_s < limit_s:
+        return Verdict("alive", "its node accepts connections")
+    return Verdict("dead", f"for {limit_s:g} s it has not reported, and its node has only accepted connections")
 
 
 def _why_not_yet(evidence: Evidence, timeout_s: float) -> str:
