@@ -109,3 +109,15 @@ async def test_following_leaves_a_pod_whose_log_never_ends_for_the_next_attempt(
     done = await finished(following)
     assert done.out == "line 2\nline 3\n" + SAID
     assert done.code == 1
+
+
+async def test_following_all_shows_a_replica_while_another_waits_for_its_machine(embedded: CommandLab) -> None:
+    await spot_job(embedded)
+    await replica(embedded, 1, prefix="short")
+    following = await embedded.start("logs", "-f", "sums", "--all")
+    assert await line_of(following) == "[1] line 1\n"
+    await replica(embedded, 0, prefix="short")
+    await say(embedded, {"phase": "Succeeded"})
+    done = await finished(following)
+    assert sorted(done.out.splitlines()) == sorted(["[1] line 2", "[1] line 3", *(f"[0] line {n}" for n in (1, 2, 3))])
+    assert done.code == 0

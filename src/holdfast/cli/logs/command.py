@@ -64,7 +64,7 @@ async def _training_job(session: Session, key: Key, options: LogOptions) -> Foun
 
 async def _spot_instance_job(session: Session, key: Key, options: LogOptions) -> FoundLogs:
     pods = await replicas(session, key, options)
-    return FoundLogs(sources=pods, follow=partial(follow_replicas, session, key, pods, options))
+    return FoundLogs(sources=pods, follow=partial(follow_replicas, session, key, options))
 
 
 async def _workload(session: Session, key: Key, options: LogOptions) -> FoundLogs:

@@ -16,52 +16,53 @@ from holdfast.spotinstancejob.status import ENDS
 
 
 async def replicas(session: Session, key: Key, options: LogOptions) -> list[Pod]:
-    """The pods of the requested replicas. With --follow, wait for missing pods."""
+    """The pods of the requested replicas. With --follow, wait for one of them: the others may take hours."""
     while True:
         job = await session.cluster.get(SPOT_INSTANCE_JOBS, key)
-        numbers = range(job.spec.replicas) if options.all else (options.worker,)
-        newest = [await _newest_pod(session, key, number, options.attempt) for number in numbers]
+        newest = [await _newest_pod(session, key, number, options.attempt) for number in _requested(job, options)]
         found = [pod for pod in newest if pod is not None]
-        waits = options.follow and options.attempt is None and _status(job).phase not in ENDS
-        if len(found) == len(numbers) or (found and not waits):
+        if found:
             return found
         if options.worker >= job.spec.replicas:
             raise NoLog(f"{key} has {job.spec.replicas} replicas, 0 to {job.spec.replicas - 1}")
-        if not waits:
+        if not options.follow or options.attempt is not None or _status(job).phase in ENDS:
             raise NoLog(_not_found_message(job, options))
         await asyncio.sleep(POLL_S)
 
 
-async def follow_replicas(session: Session, key: Key, pods: Sequence[Pod], options: LogOptions) -> int:
+async def follow_replicas(session: Session, key: Key, options: LogOptions) -> int:
     """Follow attempt after attempt of each replica until the job has ended; 0 when it has succeeded."""
-    several = len(pods) > 1
-    await asyncio.gather(*(_follow_replica(session, key, pod, options, several=several) for pod in pods))
+    numbers = _requested(await session.cluster.get(SPOT_INSTANCE_JOBS, key), options)
+    several = len(numbers) > 1
+    await asyncio.gather(*(_follow_replica(session, key, number, options, several=several) for number in numbers))
     job = await session.cluster.get(SPOT_INSTANCE_JOBS, key)
     return 0 if _status(job).phase == "Succeeded" else FAILED
 
 
-async def _follow_replica(session: Session, key: Key, first: Pod, options: LogOptions, *, several: bool) -> None:
-    number = int(first.metadata.labels[REPLICA_LABEL])
-    followed = first
-    later: Pod | None = first
+def _requested(job: SpotInstanceJob, options: LogOptions) -> Sequence[int]:
+    return range(job.spec.replicas) if options.all else (options.worker,)
+
+
+async def _follow_replica(session: Session, key: Key, number: int, options: LogOptions, *, several: bool) -> None:
+    followed: Pod | None = None
 
     async def is_replaced() -> bool:
         newest = await _newest_pod(session, key, number)
-        return newest is not None and newest.metadata.uid != followed.metadata.uid
+        return newest is not None and followed is not None and newest.metadata.uid != followed.metadata.uid
 
-    while later is not None:
-        followed = later
+    while (followed := await _next_pod(session, key, number, followed)) is not None:
         await follow_until_replaced(session, [followed], options, is_replaced, several=several)
-        later = await _next_pod(session, key, number, followed)
 
 
-async def _next_pod(session: Session, key: Key, number: int, followed: Pod) -> Pod | None:
-    """The replica's next pod; None when the job has ended."""
+async def _next_pod(session: Session, key: Key, number: int, followed: Pod | None) -> Pod | None:
+    """The replica's next pod, or its first one; None when the job has ended."""
     is_suspended = False
     while True:
         job = await session.cluster.get(SPOT_INSTANCE_JOBS, key)
         newest = await _newest_pod(session, key, number)
-        if newest is not None and newest.metadata.uid != followed.metadata.uid:
+        if newest is not None and followed is None:
+            return newest
+        if newest is not None and followed is not None and newest.metadata.uid != followed.metadata.uid:
             replica = replica_of(newest)
             print_error(f"following replica {number}, attempt {replica.attempt if replica else 0}")
             return newest
